@@ -1,0 +1,117 @@
+"""What a run is: the command line's source of truth, as frozen dataclasses."""
+
+import dataclasses
+import math
+from typing import Any
+
+from jaxreplay.option import option
+from jaxreplay.types import Replay
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopConfig:
+    """How long and how often: everything that is neither environment, agent nor replay."""
+
+    steps: int = option(50_000, "agent steps in all, over all parallel environments")
+    learn_every: int = option(1, "agent steps in each environment between two learning phases")
+    updates: int = option(1, "gradient steps in each learning phase")
+    warmup: int = option(1_000, "agent steps with random actions before learning")
+    n_step: int = option(1, "steps of the return before bootstrapping")
+    gamma: float = option(0.99, "discount factor per agent step")
+    eval_every: int = option(1_000, "agent steps between two log points")
+    eval_episodes: int = option(10, "greedy episodes at each log point")
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplaySizes:
+    """The sizes that `make_replay` wants, whatever the method."""
+
+    num_envs: int = option(1, "parallel environments per seed")
+    capacity: int | None = option(None, "replay slots; none: as many as agent steps, up to a million")
+    batch_size: int = option(64, "transitions in each gradient step")
+
+    def resolve(self, steps: int) -> "ReplaySizes":
+        """Fill in the default capacity, a multiple of the environments, for a run of `steps`."""
+        if self.capacity is not None or self.num_envs < 1:
+            return self
+        wanted = max(min(steps, 1_000_000), self.batch_size)
+        return dataclasses.replace(self, capacity=_up(wanted, self.num_envs))
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvironmentConfig:
+    """What can be said of an environment besides its name."""
+
+    backend: str | None = option(
+        None, "brax physics: spring, positional, generalized or mjx; none: spring"
+    )
+    max_steps: int | None = option(
+        None, "agent steps until an episode is truncated; none: the environment's own limit"
+    )
+
+    def kwargs(self) -> dict[str, Any]:
+        """Return what was set, as keyword arguments for `environments.make`."""
+        return {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """A LoopConfig in whole numbers of blocks; a block is some steps and then some updates."""
+
+    warmup_rows: int  # steps of each environment before learning
+    block_rows: int  # steps of each environment in a block
+    log_points: tuple[int, ...]  # blocks before each log point
+    steps: tuple[int, ...]  # agent steps at each log point
+    updates: int  # gradient steps in all
+
+
+def check(config: LoopConfig, replay: Replay) -> None:
+    """Refuse what cannot run.
+
+    Raises:
+      ValueError: one line that says which option does not fit and what to do.
+    """
+    for name in ("steps", "learn_every", "updates", "n_step", "eval_every", "eval_episodes"):
+        if getattr(config, name) < 1:
+            raise ValueError(f"{name} is {getattr(config, name)}: it must be at least 1")
+    if not 0 <= config.gamma <= 1:
+        raise ValueError(f"gamma is {config.gamma}: it must lie in [0, 1]")
+    lost = (config.n_step - 1) * replay.num_envs  # steps that wait in the n-step window
+    stored = _up(config.warmup, replay.num_envs) - lost
+    if stored < replay.batch_size:
+        raise ValueError(
+            f"warmup {config.warmup} leaves {max(stored, 0)} transitions for the first batch of "
+            f"{replay.batch_size}: use a warm-up of {replay.batch_size + lost} or more"
+        )
+    if config.steps <= _up(config.warmup, replay.num_envs):
+        raise ValueError(
+            f"steps {config.steps} end within the warm-up of {config.warmup}: use more steps"
+        )
+
+
+def schedule(config: LoopConfig, num_envs: int) -> Schedule:
+    """Lay out a run: log points at multiples of `eval_every`, and at the end.
+
+    Steps are rounded up to whole blocks of `learn_every` steps in each environment.
+    """
+    block_steps = config.learn_every * num_envs
+    warmup_rows = math.ceil(config.warmup / num_envs)
+    warmup = warmup_rows * num_envs
+    total = math.ceil((config.steps - warmup) / block_steps)
+    ends = []
+    for step in range(config.eval_every, config.steps + config.eval_every, config.eval_every):
+        blocks = min(math.ceil((step - warmup) / block_steps), total)
+        if blocks > (ends[-1] if ends else 0):
+            ends.append(blocks)
+    starts = [0, *ends[:-1]]
+    return Schedule(
+        warmup_rows=warmup_rows,
+        block_rows=config.learn_every,
+        log_points=tuple(end - start for start, end in zip(starts, ends, strict=True)),
+        steps=tuple(warmup + end * block_steps for end in ends),
+        updates=total * config.updates,
+    )
+
+
+def _up(value: int, multiple: int) -> int:
+    return math.ceil(value / multiple) * multiple

@@ -1,0 +1,60 @@
+"""Many seeds in one program: a Program vmapped over keys, its clocks kept single."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
+
+from experiments.loop import Array, LoopState, Metrics, Program
+
+
+class Sweep(NamedTuple):
+    """A compiled Program over seeds: states and metrics get a leading seed axis `[S]`.
+
+    Leaves of the state that are the same for all seeds, whatever happens (clocks), have no seed
+    axis: conditions on them remain branches, and writes at the ring's cursor stay in place.
+    """
+
+    init: Callable[[Array], LoopState]  # keys [S]
+    chunk: Callable[[LoopState, Array], tuple[LoopState, Metrics]]  # donates the state
+
+
+def make_sweep(program: Program) -> Sweep:
+    """Vmap and jit a Program; one seed is a sweep of one key."""
+    axes = seed_axes(program)
+    chunk = jax.vmap(program.chunk, in_axes=(axes, None), out_axes=(axes, 0))
+    init = jax.vmap(program.init, out_axes=axes)
+    return Sweep(jax.jit(init), jax.jit(chunk, donate_argnums=0))
+
+
+def seed_axes(program: Program) -> Any:
+    """Tell which leaves of the state differ between seeds: a LoopState of 0 and None (shared).
+
+    A leaf is shared if neither `init` nor `chunk` ever makes it depend on the key. JAX knows this
+    when it batches a loop whose carry is the state; a function with a batching rule of its own,
+    which changes nothing, is asked what it was told.
+    """
+    told: list[Any] = []
+
+    @custom_vmap
+    def listen(state: LoopState) -> LoopState:
+        return state
+
+    @listen.def_vmap
+    def _(axis_size: int, in_batched, state: LoopState):
+        del axis_size
+        told.append(in_batched[0])
+        return state, in_batched[0]
+
+    def run(key: Array) -> LoopState:
+        def body(state: LoopState, _):
+            return listen(program.chunk(listen(state), jnp.ones((), jnp.int32))[0]), None
+
+        return jax.lax.scan(body, listen(program.init(key)), length=1)[0]
+
+    keys = jax.random.split(jax.random.key(0), 2)
+    jax.eval_shape(jax.vmap(run), keys)
+    batched = jax.tree.map(lambda *ever: any(ever), *told)
+    return jax.tree.map(lambda differs: 0 if differs else None, batched)

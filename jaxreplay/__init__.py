@@ -1,0 +1,32 @@
+"""Experience replay as pure functions: rings, sum trees, samplers and objectives for JAX."""
+
+from jaxreplay import methods, n_step, objectives, ring, sum_tree
+from jaxreplay.replay import ReplayState, make_replay
+from jaxreplay.types import (
+    Draw,
+    Method,
+    Objective,
+    Replay,
+    Sample,
+    Sampler,
+    Transition,
+    Trust,
+)
+
+__all__ = [
+    "Draw",
+    "Method",
+    "Objective",
+    "Replay",
+    "ReplayState",
+    "Sample",
+    "Sampler",
+    "Transition",
+    "Trust",
+    "make_replay",
+    "methods",
+    "n_step",
+    "objectives",
+    "ring",
+    "sum_tree",
+]

@@ -1,0 +1,29 @@
+"""Replay methods, one file each; `METHODS` maps their names to config and factory.
+
+To add a method, write a file with a frozen config dataclass and a `method(config, updates)` that
+returns a `jaxreplay.types.Method`, and add a line here.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from jaxreplay.methods import lap, pal, per, uniform
+from jaxreplay.types import Method
+
+
+class MethodEntry(NamedTuple):
+    """How to make a method from its options."""
+
+    config: type[Any]  # a frozen dataclass of `option` fields
+    method: Callable[[Any, int | None], Method]  # (config, the run's gradient steps) -> Method
+
+
+METHODS: Mapping[str, MethodEntry] = MappingProxyType(
+    {
+        "uniform": MethodEntry(uniform.UniformConfig, uniform.method),
+        "per": MethodEntry(per.PERConfig, per.method),
+        "lap": MethodEntry(lap.LAPConfig, lap.method),
+        "pal": MethodEntry(pal.PALConfig, pal.method),
+    }
+)

@@ -1,0 +1,54 @@
+"""Uniform replay (Lin 1992; Mnih et al. 2015): every stored transition is equally likely."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from jaxreplay import objectives
+from jaxreplay import ring as ring_
+from jaxreplay.methods.losses import LOSSES, named_loss
+from jaxreplay.option import option
+from jaxreplay.ring import Ring
+from jaxreplay.types import Array, Draw, Method, Sample, Sampler, Transition
+
+
+@dataclasses.dataclass(frozen=True)
+class UniformConfig:
+    """Hyperparameters of uniform replay."""
+
+    loss: str = option("agent", "loss of the TD error; 'agent' takes the agent's own", "", LOSSES)
+
+
+def sampler() -> Sampler:
+    """Make the uniform sampler: independent draws with replacement, weights 1, no state."""
+
+    def init(key: Array, capacity: int) -> tuple[()]:
+        del key, capacity
+        return ()
+
+    def add(state: tuple[()], ring: Ring, slots: Array, transition: Transition) -> tuple[()]:
+        del ring, slots, transition
+        return state
+
+    def sample(state: tuple[()], ring: Ring, key: Array, batch_size: int) -> Draw:
+        del state
+        size = jnp.maximum(ring_.size(ring), 1)
+        indices = jax.random.randint(key, (batch_size,), 0, size, jnp.int32)
+        return Draw(indices, jnp.ones((batch_size,), jnp.float32))
+
+    def update(state: tuple[()], ring: Ring, sample: Sample, **feedback: Array) -> tuple[()]:
+        del ring, sample, feedback
+        return state
+
+    def observe(state: tuple[()], ring: Ring, score: Array, key: Array) -> tuple[()]:
+        del ring, score, key
+        return state
+
+    return Sampler(init, add, sample, update, observe)
+
+
+def method(config: UniformConfig = UniformConfig(), updates: int | None = None) -> Method:
+    """Make uniform replay; `updates` (the run's gradient steps) is not used."""
+    del updates
+    return Method(sampler(), objectives.plain(named_loss(config.loss)))

@@ -1,0 +1,92 @@
+"""The constant-lag window between environment and ring: n-step returns at insertion.
+
+Every push emits, per environment, the transition that began n - 1 pushes ago, with the rewards and
+the last observation that the episode really gave: tails at episode ends are emitted, shortened,
+on the pushes that follow. The ring therefore holds no invalid slot, and sampling needs no index
+algebra. The first n - 1 pushes of a window emit nothing to be stored (`ready` is False).
+"""
+
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from jaxreplay.types import Array, Transition
+
+
+class Step(NamedTuple):
+    """One environment step, `[E, ...]`; without gamma, which the window folds in."""
+
+    obs: chex.ArrayTree  # [E, ...]
+    action: Array  # [E, ...]
+    reward: Array  # [E] float32
+    terminated: Array  # [E] bool
+    truncated: Array  # [E] bool
+    next_obs: chex.ArrayTree  # [E, ...] the true observation after the step, before any reset
+    first: Array  # [E] bool, the step was its episode's first
+    extras: chex.ArrayTree = ()  # [E, ...]
+
+
+class Window(NamedTuple):
+    """The last n steps of every environment; push p lies at position p mod n."""
+
+    steps: Step  # [n, E, ...]
+    pushes: Array  # [] int32, a clock
+
+
+def init(example: Step, n: int, num_envs: int = 1) -> Window:
+    """Make an empty window of `n` steps; `example` is one unbatched Step.
+
+    Raises:
+      ValueError: `n` is below 1.
+    """
+    if n < 1:
+        raise ValueError(f"n_step is {n}: it must be at least 1")
+    steps = jax.tree.map(
+        lambda x: jnp.zeros((n, num_envs, *jnp.shape(x)), jnp.asarray(x).dtype), example
+    )
+    return Window(steps, jnp.zeros((), jnp.int32))
+
+
+def ready(window: Window) -> Array:
+    """Return whether the latest push emitted a real transition, `[]` bool."""
+    return window.pushes >= window.steps.reward.shape[0]
+
+
+def push(window: Window, step: Step, gamma: float) -> tuple[Window, Transition]:
+    """Push one step and emit the n-step transition that began n - 1 pushes ago.
+
+    Returns:
+      The window, and a Transition `[E, ...]`: `reward = sum_j gamma^j r_j` and
+      `discount = gamma^k` over the k <= n steps until the episode's end (0 if it terminated),
+      `next_obs` the true observation after the k-th step. Meaningless until `ready`.
+    """
+    n = window.steps.reward.shape[0]
+    newest = window.pushes % n
+    steps = jax.tree.map(
+        lambda all_, one: jax.lax.dynamic_update_index_in_dim(all_, one, newest, 0),
+        window.steps,
+        step,
+    )
+    window = Window(steps, window.pushes + 1)
+    order = (window.pushes + jnp.arange(n)) % n  # positions, oldest step first
+    ended = (steps.terminated | steps.truncated)[order]  # [n, E]
+    over = jnp.cumsum(ended, axis=0) - ended > 0  # an earlier step of the window ended the episode
+    gammas = gamma ** jnp.arange(n, dtype=jnp.float32)
+    reward = jnp.where(over, 0.0, gammas[:, None] * steps.reward[order]).sum(axis=0)
+    length = (~over).sum(axis=0)  # [E] steps until the end of the episode or of the window
+    lanes = jnp.arange(length.shape[0])
+    at_end = order[length - 1]  # [E] position of the last step that counts
+    terminated = steps.terminated[at_end, lanes]
+    oldest = jax.tree.map(lambda x: x[order[0]], steps)
+    return window, Transition(
+        obs=oldest.obs,
+        action=oldest.action,
+        reward=reward,
+        discount=jnp.where(terminated, 0.0, gamma ** length.astype(jnp.float32)),
+        next_obs=jax.tree.map(lambda x: x[at_end, lanes], steps.next_obs),
+        first=oldest.first,
+        last=oldest.terminated | oldest.truncated,
+        extras=oldest.extras,
+    )

@@ -1,0 +1,202 @@
+"""Losses of the TD error, and how a loss and a sampling scheme stand for one another.
+
+A loss maps TD errors `[N, B]` (or any shape) element-wise to losses of the same shape. All losses
+here are even in the TD error, so its sign convention does not matter.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from jaxreplay.types import Array, Objective, Sample, Trust
+
+Loss = Callable[[Array], Array]
+Priority = Callable[[Array], Array]
+
+
+def mse(td: Array) -> Array:
+    """Return half the squared error, whose gradient is the TD error itself."""
+    return 0.5 * jnp.square(td)
+
+
+def l1(td: Array) -> Array:
+    """Return the absolute error, whose gradient is the sign."""
+    return jnp.abs(td)
+
+
+def huber(kappa: float = 1.0) -> Loss:
+    """Make the Huber loss: half squared up to `kappa`, linear beyond (Fujimoto et al. 2020, Eq. 2).
+
+    Raises:
+      ValueError: `kappa` is not positive.
+    """
+    _check_positive("kappa", kappa)
+
+    def loss(td: Array) -> Array:
+        size = jnp.abs(td)
+        return jnp.where(size <= kappa, 0.5 * jnp.square(td), kappa * (size - 0.5 * kappa))
+
+    return loss
+
+
+def power(exponent: float, scale: float | Array = 1.0) -> Loss:
+    """Make `scale * |td|^exponent`, with a gradient of 0 at 0 for exponents above 1."""
+
+    def loss(td: Array) -> Array:
+        size = jnp.abs(td)
+        nonzero = size > 0
+        return scale * jnp.where(nonzero, jnp.where(nonzero, size, 1.0) ** exponent, 0.0)
+
+    return loss
+
+
+def lap_priority(alpha: float, kappa: float) -> Priority:
+    """Make LAP's priority `max(|td|, kappa)^alpha` (Fujimoto et al. 2020, Eq. 9)."""
+    return lambda td: jnp.maximum(jnp.abs(td), kappa) ** alpha
+
+
+def pal(alpha: float = 0.4, kappa: float = 1.0, twin: str = "own") -> Loss:
+    """Make PAL, the uniform-sampling loss whose expected gradient is LAP's.
+
+    Fujimoto et al. 2020, Eq. 10 and 31: `(1/lambda) * (1/2 kappa^alpha td^2)` up to `kappa`, and
+    `(1/lambda) * kappa |td|^(1+alpha) / (1+alpha)` beyond, with lambda the batch mean of LAP's
+    priority, held constant under differentiation. With N critics the priority is that of the
+    largest error over the critics.
+
+    Args:
+      alpha: exponent of the equivalent priority, in [0, 1].
+      kappa: where the loss turns from quadratic to the power 1 + alpha; positive.
+      twin: "own" lets each critic's own error shape its loss, as the authors' code does; "max"
+        weighs every critic by the priority of the largest error, which is what makes PAL equal
+        LAP in expectation with more than one critic.
+
+    Returns:
+      A loss of `[N, B]` (or `[B]`) TD errors; the last axis is the batch.
+
+    Raises:
+      ValueError: an argument is outside its range.
+    """
+    _check_unit("alpha", alpha)
+    _check_positive("kappa", kappa)
+    if twin not in ("own", "max"):
+        raise ValueError(f"twin is {twin!r}: use 'own' or 'max'")
+    priority = lap_priority(alpha, kappa)
+    inner_huber = huber(kappa)
+
+    def own(td: Array) -> Array:
+        size = jnp.abs(td)
+        outer = jnp.maximum(size, kappa)  # keeps the unused branch's gradient finite at 0
+        return jnp.where(
+            size <= kappa,
+            0.5 * kappa**alpha * jnp.square(td),
+            kappa * outer ** (1.0 + alpha) / (1.0 + alpha),
+        )
+
+    def loss(td: Array) -> Array:
+        largest = jnp.abs(td).max(axis=0) if td.ndim > 1 else jnp.abs(td)
+        weight = jax.lax.stop_gradient(priority(largest))  # [B]
+        unnormalised = own(td) if twin == "own" else weight * inner_huber(td)
+        return unnormalised / weight.mean()
+
+    return loss
+
+
+# --- A loss under prioritised sampling and a loss under uniform sampling ---------------------
+
+
+def uniform_equivalent(loss: Loss, priority: Priority) -> Loss:
+    """Make the loss that, sampled uniformly, has `loss`'s expected gradient under `priority`.
+
+    Fujimoto et al. 2020, Corollary 1: `L(td_i) = priority(td_i) * loss(td_i) / lambda`, lambda the
+    mean priority, both held constant. Exact when called on the whole buffer; on a batch, lambda
+    is a ratio estimate with a bias of order 1/B.
+    """
+
+    def equivalent(td: Array) -> Array:
+        weight = jax.lax.stop_gradient(priority(td))
+        return weight / weight.mean() * loss(td)
+
+    return equivalent
+
+
+def minimal_variance_priority(loss: Loss) -> Priority:
+    """Return the priority under which the L1 loss has `loss`'s expected uniform gradient.
+
+    `priority(td) = |d loss / d td|` (Fujimoto et al. 2020, Corollary 2). Of all pairs of a loss and
+    a priority with that expected gradient, L1 with this priority has the least variance
+    (Theorem 2); scale the L1 loss by the mean priority (`prioritised_equivalent` does both).
+    """
+
+    def priority(td: Array) -> Array:
+        return jnp.abs(jax.grad(lambda x: loss(x).sum())(td))
+
+    return priority
+
+
+def prioritised_equivalent(loss: Loss) -> tuple[Loss, Priority]:
+    """Return the least-variance pair (loss, priority) with `loss`'s expected uniform gradient.
+
+    Fujimoto et al. 2020, Corollary 2 and Theorem 2: L1 scaled by the mean priority, sampled in
+    proportion to the size of `loss`'s gradient.
+    """
+    priority = minimal_variance_priority(loss)
+
+    def scaled_l1(td: Array) -> Array:
+        return jax.lax.stop_gradient(priority(td).mean()) * l1(td)
+
+    return scaled_l1, priority
+
+
+def per_equivalent(alpha: float, beta: float, tau: float = 2.0) -> Loss:
+    """Make the uniform loss that proportional PER with `|td|^tau / tau` minimises.
+
+    Fujimoto et al. 2020, Theorem 3, for priorities `|td|^alpha` and importance weights of
+    exponent `beta` divided by their maximum over the same TD errors:
+    `eta N / (tau + alpha - alpha beta) * |td|^(tau + alpha - alpha beta)` with
+    `eta = min_j |td_j|^(alpha beta) / sum_j |td_j|^alpha`, held constant.
+    """
+    exponent = tau + alpha - alpha * beta
+
+    def loss(td: Array) -> Array:
+        size = jax.lax.stop_gradient(jnp.abs(td))
+        scale = size.min() ** (alpha * beta) / (size**alpha).mean()
+        return power(exponent, scale / exponent)(td)
+
+    return loss
+
+
+# --- Objectives: the half of a replay method that goes to the agent ----------------------------
+
+
+def _mean(loss: Array, sample: Sample, trust: Trust | None) -> Array:
+    del sample, trust
+    return loss.mean()
+
+
+def _weighted_mean(loss: Array, sample: Sample, trust: Trust | None) -> Array:
+    del trust
+    return (sample.weights * loss).mean()
+
+
+def plain(error: Loss | None = None) -> Objective:
+    """Make the objective of unweighted means; `error` None leaves the agent's own loss."""
+    return Objective(error=error, critic=_mean, actor=_mean)
+
+
+def weighted(error: Loss | None = None) -> Objective:
+    """Make the objective whose critic loss is weighted by `Sample.weights`.
+
+    Only the critic's: the actor's loss stays unweighted, as in the LAP/PAL paper's TD3 with PER.
+    """
+    return Objective(error=error, critic=_weighted_mean, actor=_mean)
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not value > 0:
+        raise ValueError(f"{name} is {value}: it must be positive")
+
+
+def _check_unit(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} is {value}: it must lie in [0, 1]")

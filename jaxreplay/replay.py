@@ -1,0 +1,108 @@
+"""A ring and a sampler behind five verbs."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxreplay import ring as ring_
+from jaxreplay.ring import Ring
+from jaxreplay.types import Array, Replay, Sample, Sampler, State, Transition
+
+
+class ReplayState(NamedTuple):
+    """What `make_replay`'s functions carry."""
+
+    ring: Ring
+    sampler: State
+    dropped: Array  # [] int32, rows of feedback ignored so far: overwritten slots, NaN, infinity
+
+
+def make_replay(sampler: Sampler, *, capacity: int, batch_size: int, num_envs: int = 1) -> Replay:
+    """Join a ring and a sampler into a Replay.
+
+    Every verb ends in an optimisation barrier: without it XLA lets reads of the old state float
+    past the next in-place write, and pays with a copy of the whole ring on every step.
+
+    Args:
+      sampler: how to choose slots.
+      capacity: slots of the ring, a multiple of `num_envs`.
+      batch_size: rows of one sample.
+      num_envs: rows of one add.
+
+    Raises:
+      ValueError: the sizes do not fit together.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}: it must be at least 1")
+    if batch_size > capacity:
+        raise ValueError(
+            f"batch_size {batch_size} is larger than the capacity {capacity}: "
+            "use a larger capacity or a smaller batch"
+        )
+    if num_envs < 1 or capacity % num_envs:
+        raise ValueError(
+            f"capacity {capacity} is not a multiple of the {num_envs} environments: "
+            f"use {max(1, capacity // max(num_envs, 1)) * max(num_envs, 1)}"
+        )
+
+    def init(key: Array, example: Transition) -> ReplayState:
+        ring = ring_.init(example, capacity, num_envs)
+        return ReplayState(ring, sampler.init(key, capacity), jnp.zeros((), jnp.int32))
+
+    def add(state: ReplayState, transition: Transition) -> ReplayState:
+        ring, slots = ring_.add(state.ring, transition)
+        inner = sampler.add(state.sampler, ring, slots, transition)
+        return jax.lax.optimization_barrier(state._replace(ring=ring, sampler=inner))
+
+    def sample(state: ReplayState, key: Array) -> tuple[ReplayState, Sample]:
+        _refuse_empty(state.ring)
+        draw = sampler.sample(state.sampler, state.ring, key, batch_size)
+        batch = Sample(
+            indices=draw.indices,
+            transition=ring_.gather(state.ring, draw.indices),
+            weights=draw.weights,
+            stamp=ring_.stamp(state.ring, draw.indices),
+            notes=draw.notes,
+        )
+        return jax.lax.optimization_barrier((state, batch))
+
+    def update(state: ReplayState, sample: Sample, **feedback: Array) -> ReplayState:
+        valid = ring_.stamp(state.ring, sample.indices) == sample.stamp
+        for values in feedback.values():
+            valid &= jnp.isfinite(values)
+        sample = sample._replace(indices=jnp.where(valid, sample.indices, capacity))
+        feedback = {name: jnp.where(valid, values, 0.0) for name, values in feedback.items()}
+        inner = sampler.update(state.sampler, state.ring, sample, **feedback)
+        dropped = state.dropped + (~valid).sum(dtype=jnp.int32)
+        return jax.lax.optimization_barrier(state._replace(sampler=inner, dropped=dropped))
+
+    def observe(state: ReplayState, score: Array, key: Array) -> ReplayState:
+        inner = sampler.observe(state.sampler, state.ring, score, key)
+        return jax.lax.optimization_barrier(state._replace(sampler=inner))
+
+    def can_sample(state: ReplayState) -> Array:
+        return ring_.size(state.ring) >= batch_size
+
+    def metrics(state: ReplayState) -> dict[str, Array]:
+        own = sampler.metrics(state.sampler, state.ring)
+        return {"dropped": state.dropped.astype(jnp.float32), **own}
+
+    return Replay(
+        init, add, sample, update, observe, can_sample, metrics, capacity, num_envs, batch_size
+    )
+
+
+def check_valid(state: ReplayState) -> None:
+    """Check the invariants of a concrete replay's ring (a sampler's own are its method's).
+
+    Raises:
+      ValueError: an invariant does not hold.
+    """
+    ring_.check_valid(state.ring)
+
+
+def _refuse_empty(ring: Ring) -> None:
+    # Under jit the size is not known; the loop asks `can_sample` instead.
+    if not isinstance(ring.rows_added, jax.core.Tracer) and int(ring.rows_added) == 0:
+        raise ValueError("the replay is empty: add transitions before sampling")

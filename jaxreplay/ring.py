@@ -1,0 +1,173 @@
+"""Where transitions live: a lane-strided ring of packed rows.
+
+With E environments, row r of the ring is the slots `r * E .. r * E + E - 1`, one per lane, so the
+step before slot s in the same environment is slot `s - E` (modulo the capacity): walking an episode
+is arithmetic. All fields of one dtype share one `[C, D]` matrix, so that reading a batch is one
+gather per dtype.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxreplay.types import Array, Transition
+
+
+class _Field(NamedTuple):
+    """Where one leaf of a Transition lies in the packed matrices."""
+
+    matrix: int
+    start: int  # first column
+    shape: tuple[int, ...]  # of one row, unpacked
+    dtype: str
+
+
+class _Layout(NamedTuple):
+    treedef: jax.tree_util.PyTreeDef
+    fields: tuple[_Field, ...]
+
+
+@struct.dataclass
+class Ring:
+    """Transitions in the order of their rows; the oldest row is overwritten first."""
+
+    matrices: tuple[Array, ...]  # each [C, D] of one dtype (booleans are stored as uint8)
+    rows_added: Array  # [] int32, a clock: rows ever added, the write cursor is this modulo rows
+    layout: _Layout = struct.field(pytree_node=False)
+    capacity: int = struct.field(pytree_node=False)  # C slots
+    num_envs: int = struct.field(pytree_node=False)  # E lanes
+
+
+def init(example: Transition, capacity: int, num_envs: int = 1) -> Ring:
+    """Make an empty ring.
+
+    Args:
+      example: one unbatched transition (shapes and dtypes; the values do not matter).
+      capacity: number of slots C, a multiple of `num_envs`.
+      num_envs: number of lanes E.
+
+    Raises:
+      ValueError: the capacity is not a positive multiple of the number of environments.
+    """
+    if num_envs < 1 or capacity < num_envs:
+        raise ValueError(
+            f"capacity is {capacity} with {num_envs} environments: use at least one slot for each"
+        )
+    if capacity % num_envs:
+        less = capacity - capacity % num_envs
+        raise ValueError(
+            f"capacity {capacity} is not a multiple of the {num_envs} environments: "
+            f"use {less} or {less + num_envs}"
+        )
+    layout, widths = _plan(example)
+    matrices = tuple(jnp.zeros((capacity, width), dtype) for dtype, width in widths.items())
+    return Ring(matrices, jnp.zeros((), jnp.int32), layout, capacity, num_envs)
+
+
+def add(ring: Ring, transition: Transition) -> tuple[Ring, Array]:
+    """Write one row of transitions `[E, ...]`; return the ring and the slots written, `[E]` int32."""
+    start = _cursor(ring) * ring.num_envs
+    packed = _pack(ring, transition)
+    matrices = tuple(
+        jax.lax.dynamic_update_slice(matrix, rows, (start, jnp.zeros_like(start)))
+        for matrix, rows in zip(ring.matrices, packed, strict=True)
+    )
+    slots = start + jnp.arange(ring.num_envs, dtype=jnp.int32)
+    return ring.replace(matrices=matrices, rows_added=ring.rows_added + 1), slots
+
+
+def gather(ring: Ring, slots: Array) -> Transition:
+    """Read the transitions of `slots` (`[B]` int32, in range): fields are `[B, ...]`."""
+    rows = [matrix.at[slots].get(mode="promise_in_bounds") for matrix in ring.matrices]
+    leaves = []
+    for field in ring.layout.fields:
+        columns = rows[field.matrix][:, field.start : field.start + math.prod(field.shape)]
+        leaves.append(columns.reshape(-1, *field.shape).astype(field.dtype))
+    return jax.tree.unflatten(ring.layout.treedef, leaves)
+
+
+def size(ring: Ring) -> Array:
+    """Return the number of slots that hold a transition, `[]` int32: slots 0 .. size - 1."""
+    return jnp.minimum(ring.rows_added, _rows(ring)) * ring.num_envs
+
+
+def age(ring: Ring, slots: Array) -> Array:
+    """Return how many rows `[B]` each slot lies behind the newest (0 for the newest)."""
+    return (_cursor(ring) - 1 - slots // ring.num_envs) % _rows(ring)
+
+
+def stamp(ring: Ring, slots: Array) -> Array:
+    """Return the value `[B]` of `rows_added` just after each slot was last written.
+
+    A slot that is overwritten gets a new stamp; slots never written have a stamp below 1.
+    """
+    return ring.rows_added - age(ring, slots)
+
+
+def previous(ring: Ring, slots: Array, steps: int | Array = 1) -> tuple[Array, Array]:
+    """Walk `steps` back in the same environment.
+
+    Returns:
+      The earlier slots `[B]` int32, and `[B]` bool whether the ring still holds them: False where
+      the walk would cross the write cursor. Episode edges are the caller's, who reads `first`.
+    """
+    earlier = (slots - steps * ring.num_envs) % ring.capacity
+    held = age(ring, slots) + steps < jnp.minimum(ring.rows_added, _rows(ring))
+    return earlier, held
+
+
+def check_valid(ring: Ring) -> None:
+    """Check a concrete ring's invariants.
+
+    Raises:
+      ValueError: the clock is negative, or a slot that was never written is not zero.
+    """
+    if int(ring.rows_added) < 0:
+        raise ValueError(f"rows_added is {int(ring.rows_added)}: it must not be negative")
+    for matrix in ring.matrices:
+        if matrix[int(size(ring)) :].any():
+            raise ValueError("a slot beyond the size holds something")
+
+
+def _rows(ring: Ring) -> int:
+    return ring.capacity // ring.num_envs
+
+
+def _cursor(ring: Ring) -> Array:
+    return ring.rows_added % _rows(ring)
+
+
+def _plan(example: Transition) -> tuple[_Layout, dict[str, int]]:
+    """Assign every leaf columns in the matrix of its dtype; return the matrices' widths."""
+    leaves, treedef = jax.tree.flatten(example)
+    widths: dict[str, int] = {}
+    fields = []
+    for leaf in leaves:
+        leaf = jnp.asarray(leaf)
+        stored = "uint8" if leaf.dtype == bool else leaf.dtype.name
+        start = widths.setdefault(stored, 0)
+        widths[stored] = start + leaf.size
+        matrix = list(widths).index(stored)
+        fields.append(_Field(matrix, start, leaf.shape, leaf.dtype.name))
+    return _Layout(treedef, tuple(fields)), widths
+
+
+def _pack(ring: Ring, transition: Transition) -> list[Array]:
+    leaves, treedef = jax.tree.flatten(transition)
+    if treedef != ring.layout.treedef:
+        raise ValueError(
+            f"the transition's structure {treedef} is not the ring's {ring.layout.treedef}"
+        )
+    columns: list[list[Array]] = [[] for _ in ring.matrices]
+    for leaf, field in zip(leaves, ring.layout.fields, strict=True):
+        if leaf.shape != (ring.num_envs, *field.shape):
+            raise ValueError(
+                f"a field of shape {leaf.shape} was added where the ring, made for "
+                f"{ring.num_envs} environments, has {(ring.num_envs, *field.shape)}"
+            )
+        stored = ring.matrices[field.matrix].dtype
+        columns[field.matrix].append(leaf.reshape(ring.num_envs, -1).astype(stored))
+    return [jnp.concatenate(parts, axis=1) for parts in columns]

@@ -1,0 +1,129 @@
+"""The vocabulary of the library: what is stored, what is drawn, and what a method is made of.
+
+Shapes: `E` parallel environments, `B` rows of a sampled batch, `C` slots of the ring, `N` critics.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import chex
+import jax
+
+Array = jax.Array
+State = Any  # a sampler's own state, any pytree
+
+
+class Transition(NamedTuple):
+    """One (possibly n-step) transition; fields are `[E, ...]` when added, `[B, ...]` when sampled.
+
+    Agents never see gamma: it is folded into `discount`, which is gamma^n, or 0 if the
+    environment terminated within the n steps (truncation keeps bootstrapping).
+    """
+
+    obs: chex.ArrayTree  # [E, ...]
+    action: Array  # [E] int32 or [E, A] float32
+    reward: Array  # [E] float32, the discounted sum of the n rewards
+    discount: Array  # [E] float32
+    next_obs: chex.ArrayTree  # [E, ...] the true last observation, never one after a reset
+    first: Array  # [E] bool, the step from `obs` was its episode's first
+    last: Array  # [E] bool, the step from `obs` was its episode's last (terminated or truncated)
+    extras: chex.ArrayTree = ()  # [E, ...] what act() said besides the action: mean, std, value
+
+
+class Draw(NamedTuple):
+    """What a sampler returns: which slots, and with what importance-sampling weights."""
+
+    indices: Array  # [B] int32
+    weights: Array  # [B] float32
+    notes: Any = ()  # anything the method wants to hand to its objective
+
+
+class Sample(NamedTuple):
+    """What the replay returns: the drawn slots with their contents.
+
+    `stamp` identifies what was in each slot when it was drawn, so that feedback for a slot that
+    has been overwritten since is dropped instead of landing on a stranger.
+    """
+
+    indices: Array  # [B] int32; the capacity stands for "ignore this row" (see `Sampler.update`)
+    transition: Transition  # [B, ...]
+    weights: Array  # [B] float32
+    stamp: Array  # [B] int32, the ring's row count when the slot was written
+    notes: Any = ()
+
+
+def _no_metrics(state: State, ring: Any) -> dict[str, Array]:
+    del state, ring
+    return {}
+
+
+class Sampler(NamedTuple):
+    """A replay method's sampling half: pure functions over the sampler's own state `S`.
+
+    * `init(key, capacity) -> S`
+    * `add(S, ring, slots[E], transition[E]) -> S`: the ring already holds the new rows.
+    * `sample(S, ring, key, batch_size) -> Draw`: reads, never writes.
+    * `update(S, ring, sample, **feedback[B]) -> S`: feedback arrives by name (`td_error`,
+      `q_value`, ...). Rows to be ignored (overwritten since, or with non-finite feedback) carry the
+      out-of-range index `capacity`: scatters with `mode="drop"` and `sum_tree.set` skip them.
+    * `observe(S, ring, score[], key) -> S`: how well the policy does, once per log point.
+    * `metrics(S, ring) -> dict[str, []]`: what is worth a curve.
+    """
+
+    init: Callable[[Array, int], State]
+    add: Callable[..., State]
+    sample: Callable[..., Draw]
+    update: Callable[..., State]
+    observe: Callable[..., State]
+    metrics: Callable[[State, Any], dict[str, Array]] = _no_metrics
+
+
+class Trust(NamedTuple):
+    """How far the policy has moved from the one that acted; from agents that have a density."""
+
+    log_ratio: Array  # [B] log pi(a|s) / mu(a|s)
+    kl: Array  # [B] KL(mu || pi)
+
+
+class Objective(NamedTuple):
+    """A replay method's learning half: how it shapes an agent's losses.
+
+    `error` maps TD errors `[N, B]` of N critics to losses `[N, B]`; None leaves the agent's own
+    (Huber with kappa 1 for DQN, squared for TD3 and SAC). `critic` and `actor` reduce per-sample
+    losses `[B]` to a scalar, with the sample at hand (weights, notes) and the agent's `Trust`.
+    """
+
+    error: Callable[[Array], Array] | None
+    critic: Callable[[Array, Sample, Trust | None], Array]
+    actor: Callable[[Array, Sample, Trust | None], Array]
+
+
+class Method(NamedTuple):
+    """A replay method: the sampler goes to the replay, the objective to the agent."""
+
+    sampler: Sampler
+    objective: Objective
+    needs: frozenset[str] = frozenset()  # names of the feedback that `sampler.update` reads
+
+
+class Replay(NamedTuple):
+    """Ring and sampler behind the five verbs; made by `make_replay`.
+
+    * `init(key, example) -> S`: `example` is one unbatched Transition (shapes and dtypes).
+    * `add(S, transition[E]) -> S`
+    * `sample(S, key) -> (S, Sample)`
+    * `update(S, sample, **feedback[B]) -> S`
+    * `observe(S, score[], key) -> S`
+    * `can_sample(S) -> bool[]`, `metrics(S) -> dict[str, []]`
+    """
+
+    init: Callable[[Array, Transition], Any]
+    add: Callable[[Any, Transition], Any]
+    sample: Callable[[Any, Array], tuple[Any, Sample]]
+    update: Callable[..., Any]
+    observe: Callable[[Any, Array, Array], Any]
+    can_sample: Callable[[Any], Array]
+    metrics: Callable[[Any], Mapping[str, Array]]
+    capacity: int  # slots
+    num_envs: int  # rows of one add
+    batch_size: int  # rows of one sample
