@@ -103,7 +103,6 @@ class Method(NamedTuple):
 
     sampler: Sampler
     objective: Objective
-    needs: frozenset[str] = frozenset()  # names of the feedback that `sampler.update` reads
 
 
 class Replay(NamedTuple):

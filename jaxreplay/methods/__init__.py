@@ -17,13 +17,14 @@ class MethodEntry(NamedTuple):
 
     config: type[Any]  # a frozen dataclass of `option` fields
     method: Callable[[Any, int | None], Method]  # (config, the run's gradient steps) -> Method
+    needs: frozenset[str] = frozenset()  # feedback that its sampler reads
 
 
 METHODS: Mapping[str, MethodEntry] = MappingProxyType(
     {
         "uniform": MethodEntry(uniform.UniformConfig, uniform.method),
-        "per": MethodEntry(per.PERConfig, per.method),
-        "lap": MethodEntry(lap.LAPConfig, lap.method),
+        "per": MethodEntry(per.PERConfig, per.method, frozenset({"td_error"})),
+        "lap": MethodEntry(lap.LAPConfig, lap.method, frozenset({"td_error"})),
         "pal": MethodEntry(pal.PALConfig, pal.method),
     }
 )

@@ -26,19 +26,17 @@ class LAPConfig:
         SAMPLINGS,
     )
 
+    def __post_init__(self) -> None:
+        if not self.alpha >= 0:
+            raise ValueError(f"alpha is {self.alpha}: it must be 0 (uniform) or more")
+        if not self.kappa > 0:
+            raise ValueError(f"kappa is {self.kappa}: it must be positive")
+        if self.sampling not in SAMPLINGS:
+            raise ValueError(f"sampling is {self.sampling!r}: use one of {', '.join(SAMPLINGS)}")
+
 
 def sampler(config: LAPConfig = LAPConfig()) -> Sampler:
-    """Make LAP's sampler: P(i) ~ max(|td_i|, kappa)^alpha, weights 1 (Fujimoto et al. 2020, Eq. 9).
-
-    Raises:
-      ValueError: a hyperparameter is outside its range.
-    """
-    if not config.alpha >= 0:
-        raise ValueError(f"alpha is {config.alpha}: it must be 0 (uniform) or more")
-    if not config.kappa > 0:
-        raise ValueError(f"kappa is {config.kappa}: it must be positive")
-    if config.sampling not in SAMPLINGS:
-        raise ValueError(f"sampling is {config.sampling!r}: use one of {', '.join(SAMPLINGS)}")
+    """Make LAP's sampler: P(i) ~ max(|td_i|, kappa)^alpha, weights 1 (Fujimoto et al. 2020, Eq. 9)."""
     return proportional.sampler(
         objectives.lap_priority(config.alpha, config.kappa),
         lambda odds: jnp.ones_like(odds.probability),
@@ -50,4 +48,4 @@ def method(config: LAPConfig = LAPConfig(), updates: int | None = None) -> Metho
     """Make LAP: its sampler and the unweighted Huber loss; `updates` is not used."""
     del updates
     objective = objectives.plain(objectives.huber(config.kappa))
-    return Method(sampler(config), objective, needs=frozenset({"td_error"}))
+    return Method(sampler(config), objective)

@@ -25,13 +25,12 @@ class PALConfig:
         TWINS,
     )
 
+    def __post_init__(self) -> None:
+        objectives.pal(self.alpha, self.kappa, self.twin)  # refuses what is out of range
+
 
 def method(config: PALConfig = PALConfig(), updates: int | None = None) -> Method:
-    """Make PAL: uniform sampling, and the loss with LAP's expected gradient (Eq. 10).
-
-    Raises:
-      ValueError: a hyperparameter is outside its range.
-    """
+    """Make PAL: uniform sampling and the loss with LAP's expected gradient (Eq. 10); no `updates`."""
     del updates
     loss = objectives.pal(config.alpha, config.kappa, config.twin)
     return Method(uniform.sampler(), objectives.plain(loss))

@@ -44,6 +44,24 @@ class PERConfig:
         "agent", "loss of the TD error, weighted; 'agent' takes the agent's own", "", LOSSES
     )
 
+    def __post_init__(self) -> None:
+        if not self.alpha >= 0:
+            raise ValueError(f"alpha is {self.alpha}: it must be 0 (uniform) or more")
+        if not 0 <= self.beta <= 1:
+            raise ValueError(f"beta is {self.beta}: it must lie in [0, 1]")
+        if self.beta_updates is not None and self.beta_updates < 1:
+            raise ValueError(f"beta_updates is {self.beta_updates}: it must be at least 1, or none")
+        if not self.epsilon >= 0:
+            raise ValueError(f"epsilon is {self.epsilon}: it must not be negative")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"clip is {self.clip}: it must be positive, or none")
+        for name, choices in (("normalise", NORMALISATIONS), ("sampling", SAMPLINGS)):
+            if getattr(self, name) not in choices:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r}: use one of {', '.join(choices)}"
+                )
+        named_loss(self.loss)
+
 
 def sampler(config: PERConfig = PERConfig(), updates: int | None = None) -> Sampler:
     """Make the proportional PER sampler: P(i) = p_i^alpha / sum_j p_j^alpha, p = |td| + epsilon.
@@ -55,13 +73,9 @@ def sampler(config: PERConfig = PERConfig(), updates: int | None = None) -> Samp
       config: hyperparameters.
       updates: gradient steps of the run, over which beta rises if the config leaves it open;
         None with an open config keeps beta where it is.
-
-    Raises:
-      ValueError: a hyperparameter is outside its range.
     """
-    check(config)
     horizon = config.beta_updates if config.beta_updates is not None else updates
-    beta = optax.linear_schedule(config.beta, 1.0, horizon or 0)
+    beta = optax.linear_schedule(config.beta, 1.0 if horizon else config.beta, horizon or 1)
 
     def leaf(td_error: Array) -> Array:
         size = jnp.abs(td_error)
@@ -87,27 +101,4 @@ def sampler(config: PERConfig = PERConfig(), updates: int | None = None) -> Samp
 def method(config: PERConfig = PERConfig(), updates: int | None = None) -> Method:
     """Make proportional PER: its sampler, and an objective weighted by importance."""
     objective = objectives.weighted(named_loss(config.loss))
-    return Method(sampler(config, updates), objective, needs=frozenset({"td_error"}))
-
-
-def check(config: PERConfig) -> None:
-    """Validate hyperparameters.
-
-    Raises:
-      ValueError: one line that names the first one out of range.
-    """
-    if not config.alpha >= 0:
-        raise ValueError(f"alpha is {config.alpha}: it must be 0 (uniform) or more")
-    if not 0 <= config.beta <= 1:
-        raise ValueError(f"beta is {config.beta}: it must lie in [0, 1]")
-    if config.beta_updates is not None and config.beta_updates < 1:
-        raise ValueError(f"beta_updates is {config.beta_updates}: it must be at least 1, or none")
-    if not config.epsilon >= 0:
-        raise ValueError(f"epsilon is {config.epsilon}: it must not be negative")
-    if config.clip is not None and not config.clip > 0:
-        raise ValueError(f"clip is {config.clip}: it must be positive, or none")
-    for name, choices in (("normalise", NORMALISATIONS), ("sampling", SAMPLINGS)):
-        if getattr(config, name) not in choices:
-            raise ValueError(
-                f"{name} is {getattr(config, name)!r}: use one of {', '.join(choices)}"
-            )
+    return Method(sampler(config, updates), objective)

@@ -19,6 +19,9 @@ class UniformConfig:
 
     loss: str = option("agent", "loss of the TD error; 'agent' takes the agent's own", "", LOSSES)
 
+    def __post_init__(self) -> None:
+        named_loss(self.loss)  # refuses an unknown name
+
 
 def sampler() -> Sampler:
     """Make the uniform sampler: independent draws with replacement, weights 1, no state."""

@@ -1,0 +1,86 @@
+"""What all value-based agents share: regression of N critics towards a given target."""
+
+from collections.abc import Callable
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+
+from agents.types import Info
+from jaxreplay import objectives
+from jaxreplay.types import Array, Objective, Sample
+
+Params = Any
+
+
+def require(ok: bool, message: str) -> None:
+    """Raise ValueError with `message` unless `ok`."""
+    if not ok:
+        raise ValueError(message)
+
+
+def require_hidden(hidden: tuple[int, ...]) -> None:
+    """Refuse hidden layer sizes that are empty or not positive."""
+    ok = len(hidden) > 0 and all(size > 0 for size in hidden)
+    require(ok, f"hidden is {hidden}: give one positive size per hidden layer")
+
+
+def require_rate(name: str, value: float) -> None:
+    """Refuse a learning rate that is not positive."""
+    require(value > 0, f"{name} is {value}: it must be positive")
+
+
+def require_tau(tau: float) -> None:
+    """Refuse a target rate outside (0, 1]."""
+    require(0 < tau <= 1, f"tau is {tau}: the target rate must lie in (0, 1]")
+
+
+def complete(objective: Objective | None, error: Callable[[Array], Array]) -> Objective:
+    """Fill in what a method leaves to the agent: weighted means, and the agent's own `error`."""
+    objective = objective or objectives.weighted()
+    return objective if objective.error is not None else objective._replace(error=error)
+
+
+def largest(td: Array) -> Array:
+    """Return the entry of `td` `[N]` that is largest in size, with its sign.
+
+    The best of the priorities tried for twin critics (Fujimoto et al. 2020, App. D.1).
+    """
+    chex.assert_rank(td, 1)
+    return td[jnp.argmax(jnp.abs(td))]
+
+
+def critic_gradient(
+    q_values: Callable[[Params], Array],
+    params: Params,
+    target: Array,
+    sample: Sample,
+    objective: Objective,
+) -> tuple[Params, Info]:
+    """Differentiate the loss of N critics that share a target.
+
+    Args:
+      q_values: `params -> [N, B]`, each critic's value of the sampled actions.
+      params: where to evaluate the gradient.
+      target: `[B]`, constant under differentiation.
+      sample: what the objective may want to look at (weights, notes).
+      objective: shapes the loss; its `error` must be set.
+
+    Returns:
+      The gradient, and an Info whose feedback is `td_error` `[B]`, target - Q of the critic that
+      errs most, and `q_value` `[B]`, the least Q.
+    """
+
+    def loss(params: Params) -> tuple[Array, tuple[Array, Array]]:
+        q = q_values(params)  # [N, B]
+        td = target - q
+        chex.assert_rank([target, td], [1, 2])
+        per_sample = objective.error(td).sum(axis=0)
+        return objective.critic(per_sample, sample, None), (td, q)
+
+    (value, (td, q)), grads = jax.value_and_grad(loss, has_aux=True)(params)
+    feedback = {"td_error": jax.vmap(largest, in_axes=1)(td), "q_value": q.min(axis=0)}
+    metrics = {"loss": value, "q_value": q.mean(), "grad_norm": optax.tree.norm(grads)}
+    return grads, Info(feedback, metrics)

@@ -1,0 +1,152 @@
+"""DQN with Double Q-learning and dueling networks as arguments (Mnih et al. 2015)."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+
+from agents import common
+from agents.networks import NETWORKS, QNetwork
+from agents.types import Agent, Discrete, Info
+from jaxreplay import objectives
+from jaxreplay.option import option
+from jaxreplay.types import Array, Objective, Sample
+
+Params = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class DQNConfig:
+    """Hyperparameters of DQN; the defaults suit vector observations, such as CartPole's."""
+
+    double: bool = option(
+        True, "select next actions by the online network", "van Hasselt et al. 2016"
+    )
+    dueling: bool = option(False, "separate value and advantage streams", "Wang et al. 2016")
+    network: str = option(
+        "auto", "network; auto chooses by the observation's shape", choices=NETWORKS
+    )
+    hidden: tuple[int, ...] = option((64, 64), "hidden layer sizes of network mlp")
+    learning_rate: float = option(1e-3, "Adam step size; 6.25e-5 is usual for Atari")
+    adam_eps: float = option(1e-8, "Adam epsilon; 1.5e-4 is usual for Atari", "Kingma & Ba 2015")
+    max_grad_norm: float = option(10.0, "largest global gradient norm; 0 is no limit")
+    target_every: int = option(200, "updates between two updates of the target network")
+    tau: float = option(1.0, "target rate; 1 copies the online network", "Mnih et al. 2015")
+    epsilon_start: float = option(1.0, "probability of a random action at first")
+    epsilon_end: float = option(0.05, "probability of a random action at last")
+    epsilon_updates: int = option(10_000, "updates over which epsilon falls linearly")
+
+    def __post_init__(self) -> None:
+        common.require(
+            self.network in NETWORKS, f"network is {self.network!r}: choose one of {NETWORKS}"
+        )
+        common.require_hidden(self.hidden)
+        common.require_rate("learning_rate", self.learning_rate)
+        common.require_rate("adam_eps", self.adam_eps)
+        common.require_tau(self.tau)
+        common.require(
+            self.max_grad_norm >= 0, f"max_grad_norm is {self.max_grad_norm}: give 0 or more"
+        )
+        common.require(
+            self.target_every >= 1, f"target_every is {self.target_every}: give 1 or more updates"
+        )
+        common.require(
+            self.epsilon_updates >= 1,
+            f"epsilon_updates is {self.epsilon_updates}: give 1 or more updates",
+        )
+        for name in ("epsilon_start", "epsilon_end"):
+            value = getattr(self, name)
+            common.require(0 <= value <= 1, f"{name} is {value}: a probability lies in [0, 1]")
+
+
+class DQNState(NamedTuple):
+    """What DQN carries from update to update."""
+
+    params: Params  # of the online network
+    target_params: Params  # of the target network
+    opt_state: optax.OptState
+    updates: Array  # [] int32, the clock of epsilon and of the target network
+
+
+def double_q_target(q_target_t: Array, q_online_t: Array, reward: Array, discount: Array) -> Array:
+    """Return one example's Double DQN target (van Hasselt et al. 2016, Eq. 4).
+
+    Args:
+      q_target_t: `[n]`, the target network's values of the next observation.
+      q_online_t: `[n]`, the values whose argmax is the next action: the online network's, or
+        `q_target_t` again for DQN (Mnih et al. 2015).
+      reward: `[]`.
+      discount: `[]`, 0 if the episode terminated.
+    """
+    chex.assert_rank([q_target_t, q_online_t, reward, discount], [1, 1, 0, 0])
+    return reward + discount * q_target_t[jnp.argmax(q_online_t)]
+
+
+def dqn(config: DQNConfig, action_space: Discrete, objective: Objective | None = None) -> Agent:
+    """Make a DQN agent; `objective` shapes its loss (default: weighted Huber, kappa 1).
+
+    Raises:
+      ValueError: the action space is not discrete.
+    """
+    common.require(
+        isinstance(action_space, Discrete),
+        f"DQN needs discrete actions, not {action_space}: choose an agent for continuous actions",
+    )
+    objective = common.complete(objective, objectives.huber(1.0))
+    network = QNetwork(action_space.n, config.network, config.hidden, config.dueling)
+    adam = optax.adam(config.learning_rate, eps=config.adam_eps)
+    clip = optax.clip_by_global_norm(config.max_grad_norm)
+    optimiser = optax.chain(clip, adam) if config.max_grad_norm > 0 else adam
+    epsilon = optax.linear_schedule(
+        config.epsilon_start, config.epsilon_end, config.epsilon_updates
+    )
+
+    def init(key: Array, obs: Array, action: Array) -> DQNState:
+        del action
+        params = network.init(key, obs[None])
+        target_params = jax.tree.map(jnp.copy, params)  # a buffer of its own, for donation
+        updates = jnp.zeros((), jnp.int32)
+        return DQNState(params, target_params, optimiser.init(params), updates)
+
+    def greedy(state: DQNState, obs: Array) -> Array:
+        return jnp.argmax(network.apply(state.params, obs), axis=-1).astype(jnp.int32)
+
+    def act(state: DQNState, obs: Array, key: Array) -> tuple[Array, tuple[()]]:
+        explore_key, action_key = jax.random.split(key)
+        lanes = obs.shape[:1]
+        explore = jax.random.bernoulli(explore_key, epsilon(state.updates), lanes)
+        random = jax.random.randint(action_key, lanes, 0, action_space.n, jnp.int32)
+        return jnp.where(explore, random, greedy(state, obs)), ()
+
+    def targets(state: DQNState, sample: Sample) -> Array:
+        t = sample.transition
+        q_target = network.apply(state.target_params, t.next_obs)
+        q_select = network.apply(state.params, t.next_obs) if config.double else q_target
+        return jax.vmap(double_q_target)(q_target, q_select, t.reward, t.discount)
+
+    def update(state: DQNState, sample: Sample, key: Array) -> tuple[DQNState, Info]:
+        del key
+        obs, action = sample.transition.obs, sample.transition.action
+
+        def q_values(params: Params) -> Array:
+            q = network.apply(params, obs)
+            return jnp.take_along_axis(q, action[:, None], axis=1).T  # [1, B]
+
+        grads, info = common.critic_gradient(
+            q_values, state.params, targets(state, sample), sample, objective
+        )
+        steps, opt_state = optimiser.update(grads, state.opt_state)
+        params = optax.apply_updates(state.params, steps)
+        updates = state.updates + 1
+        target_params = jax.lax.cond(
+            updates % config.target_every == 0,
+            lambda: optax.incremental_update(params, state.target_params, config.tau),
+            lambda: state.target_params,
+        )
+        info.metrics["epsilon"] = jnp.asarray(epsilon(updates), jnp.float32)
+        return DQNState(params, target_params, opt_state, updates), info
+
+    return Agent(init, act, greedy, update)

@@ -1,0 +1,193 @@
+"""Networks: multilayer perceptrons, the three image torsos, and heads for values and actions.
+
+Every layer starts from Torch's default, uniform in +-1/sqrt(fan-in) for weights and biases:
+the original DQN, TD3 and their successors in the papers were all trained from it
+(Fujimoto et al. 2020, App. D).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+Array = jax.Array
+Params = Any
+
+NETWORKS = ("auto", "mlp", "minatar", "nature", "data_efficient")
+
+# (channels, kernel size, stride) of each convolution, and the width of the hidden layer behind.
+_CONVOLUTIONS = {
+    "minatar": ((16, 3, 1),),  # Young & Tian 2019
+    "nature": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),  # Mnih et al. 2015
+    "data_efficient": ((32, 5, 5), (64, 5, 5)),  # van Hasselt et al. 2019
+}
+_HIDDEN = {"minatar": 128, "nature": 512, "data_efficient": 256}
+
+_uniform_kernel = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+
+
+def _uniform_bias(fan_in: int) -> Callable[..., Array]:
+    bound = fan_in**-0.5
+
+    def init(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+        return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+    return init
+
+
+def _linear(x: Array, features: int) -> Array:
+    bias = _uniform_bias(x.shape[-1])
+    return nn.Dense(features, kernel_init=_uniform_kernel, bias_init=bias)(x)
+
+
+def _patch_convolution(x: Array, features: int, size: int, stride: int) -> Array:
+    """Convolve by patches times a matrix, for small images and kernels.
+
+    Several times faster than a convolution on CPU, and one batched matrix product under vmap
+    over seeds; large kernels would cost too much memory.
+    """
+    patches = jax.lax.conv_general_dilated_patches(
+        x, (size, size), (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    return _linear(patches, features)
+
+
+def _convolution(x: Array, features: int, size: int, stride: int) -> Array:
+    return nn.Conv(
+        features,
+        (size, size),
+        (stride, stride),
+        padding="VALID",
+        kernel_init=_uniform_kernel,
+        bias_init=_uniform_bias(size * size * x.shape[-1]),
+    )(x)
+
+
+def as_float(obs: Array) -> Array:
+    """Return observations as float32; uint8 images are scaled to [0, 1]."""
+    scale = 255.0 if obs.dtype == jnp.uint8 else 1.0
+    return obs.astype(jnp.float32) / scale
+
+
+def flat(obs: Array) -> Array:
+    """Return observations `[B, ...]` as float32 vectors `[B, D]`."""
+    return as_float(obs).reshape(obs.shape[0], -1)
+
+
+class MLP(nn.Module):
+    """Layers of the given sizes `[B, D] -> [B, features[-1]]`: ReLU between, the last linear."""
+
+    features: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        for size in self.features[:-1]:
+            x = nn.relu(_linear(x, size))
+        return _linear(x, self.features[-1])
+
+
+class Torso(nn.Module):
+    """Convolutions of a named image network, flattened: `[B, H, W, C] -> [B, D]`.
+
+    84x84 images give D = 3136 ("nature") and 576 ("data_efficient").
+    """
+
+    network: str
+
+    @nn.compact
+    def __call__(self, obs: Array) -> Array:
+        x = as_float(obs)
+        convolve = _patch_convolution if self.network == "minatar" else _convolution
+        for features, size, stride in _CONVOLUTIONS[self.network]:
+            x = nn.relu(convolve(x, features, size, stride))
+        return x.reshape(x.shape[0], -1)
+
+
+def network_for(shape: tuple[int, ...]) -> str:
+    """Return the name of the network that fits one observation of the given shape.
+
+    Raises:
+      ValueError: no network is known for this shape.
+    """
+    if len(shape) <= 2:
+        return "mlp"
+    if len(shape) == 3 and shape[:2] == (84, 84):
+        return "nature"
+    if len(shape) == 3 and shape[:2] == (10, 10):
+        return "minatar"
+    raise ValueError(f"no network fits observations of shape {shape}: name one of {NETWORKS[1:]}")
+
+
+def dueling_q(value: Array, advantages: Array) -> Array:
+    """Return Q `[n]` from a value `[1]` and advantages `[n]` (Wang et al. 2016, Eq. 9)."""
+    return value + advantages - advantages.mean(axis=-1, keepdims=True)
+
+
+class QNetwork(nn.Module):
+    """Action values of every action, `[B, ...] -> [B, num_actions]`.
+
+    With `dueling`, value and advantages have a last hidden layer each and share the rest
+    (Wang et al. 2016). `hidden` are the hidden sizes of "mlp"; image networks have their own.
+    """
+
+    num_actions: int
+    network: str = "auto"
+    hidden: tuple[int, ...] = (64, 64)
+    dueling: bool = False
+
+    @nn.compact
+    def __call__(self, obs: Array) -> Array:
+        shape = obs.shape[1:]
+        network = network_for(shape) if self.network == "auto" else self.network
+        if network == "mlp":
+            x, hidden = flat(obs), self.hidden
+        elif len(shape) == 3:
+            x, hidden = Torso(network)(obs), (_HIDDEN[network],)
+        else:
+            raise ValueError(f"network {network!r} needs [H, W, C] images, not shape {shape}")
+        if not self.dueling:
+            return MLP((*hidden, self.num_actions))(x)
+        for size in hidden[:-1]:
+            x = nn.relu(_linear(x, size))
+        value = MLP((hidden[-1], 1), name="value")(x)
+        advantages = MLP((hidden[-1], self.num_actions), name="advantages")(x)
+        return dueling_q(value, advantages)
+
+
+class Critic(nn.Module):
+    """Q of observations `[B, ...]` and actions `[B, A]`, `-> [B]`."""
+
+    hidden: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, obs: Array, action: Array) -> Array:
+        x = jnp.concatenate([flat(obs), action], axis=-1)
+        return MLP((*self.hidden, 1))(x)[..., 0]
+
+
+class Actor(nn.Module):
+    """Unsquashed outputs `[B, size]` from observations `[B, ...]`."""
+
+    size: int
+    hidden: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, obs: Array) -> Array:
+        return MLP((*self.hidden, self.size))(flat(obs))
+
+
+def init_twin(critic: Critic, key: Array, obs: Array, action: Array) -> tuple[Params, Params]:
+    """Return parameters of two independent critics.
+
+    Two trees and two calls: measured on CPU, that is 2 % faster than one stacked tree under vmap
+    for one seed, and 9 % for five.
+    """
+    first, second = jax.random.split(key)
+    return critic.init(first, obs, action), critic.init(second, obs, action)
+
+
+def apply_twin(critic: Critic, params: tuple[Params, Params], obs: Array, action: Array) -> Array:
+    """Return both critics' Q, `[2, B]`."""
+    return jnp.stack([critic.apply(p, obs, action) for p in params])

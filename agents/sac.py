@@ -1,0 +1,181 @@
+"""SAC with twin critics and a learned temperature (Haarnoja et al. 2018, arXiv:1812.05905)."""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+
+from agents import common, distributions
+from agents.networks import Actor, Critic, apply_twin, init_twin
+from agents.types import Agent, Continuous, Info
+from jaxreplay import objectives
+from jaxreplay.option import option
+from jaxreplay.types import Array, Objective, Sample
+
+Params = Any
+_PAPER = "Haarnoja et al. 2018, Tab. 1"
+
+
+@dataclasses.dataclass(frozen=True)
+class SACConfig:
+    """Hyperparameters of SAC."""
+
+    hidden: tuple[int, ...] = option((256, 256), "hidden layer sizes of every network", _PAPER)
+    actor_learning_rate: float = option(3e-4, "Adam step size of the actor", _PAPER)
+    critic_learning_rate: float = option(3e-4, "Adam step size of the critics", _PAPER)
+    alpha_learning_rate: float = option(3e-4, "Adam step size of the log temperature", _PAPER)
+    tau: float = option(0.005, "target rate, at every update", _PAPER)
+    initial_alpha: float = option(1.0, "temperature before the first update")
+    target_entropy: float = option(-1.0, "entropy aimed at, per action dimension", _PAPER)
+
+    def __post_init__(self) -> None:
+        common.require_hidden(self.hidden)
+        common.require_rate("actor_learning_rate", self.actor_learning_rate)
+        common.require_rate("critic_learning_rate", self.critic_learning_rate)
+        common.require_rate("alpha_learning_rate", self.alpha_learning_rate)
+        common.require_tau(self.tau)
+        common.require(
+            self.initial_alpha > 0, f"initial_alpha is {self.initial_alpha}: it must be positive"
+        )
+
+
+class SACState(NamedTuple):
+    """What SAC carries from update to update."""
+
+    actor: Params
+    critics: tuple[Params, Params]
+    target_critics: tuple[Params, Params]
+    log_alpha: Array  # [] float32, log temperature
+    actor_opt_state: optax.OptState
+    critic_opt_state: optax.OptState
+    alpha_opt_state: optax.OptState
+    updates: Array  # [] int32
+
+
+def soft_target(
+    q_t: Array, log_prob_t: Array, alpha: Array, reward: Array, discount: Array
+) -> Array:
+    """Return one example's soft target (Haarnoja et al. 2018, Eq. 5 and 6).
+
+    Args:
+      q_t: `[N]`, the target critics' values of the next observation and a sampled action.
+      log_prob_t: `[]`, log density of that action.
+      alpha: `[]`, temperature.
+      reward: `[]`.
+      discount: `[]`, 0 if the episode terminated.
+    """
+    chex.assert_rank([q_t, log_prob_t, alpha, reward, discount], [1, 0, 0, 0, 0])
+    return reward + discount * (q_t.min() - alpha * log_prob_t)
+
+
+def temperature_loss(log_alpha: Array, log_prob: Array, target_entropy: float) -> Array:
+    """Return the loss `[]` of the temperature (Haarnoja et al. 2018, Eq. 18).
+
+    Descending it raises alpha while the entropy, the mean of minus `log_prob` `[B]`, lies below
+    `target_entropy`, and lowers it while above.
+    """
+    return -jnp.exp(log_alpha) * jnp.mean(log_prob + target_entropy)
+
+
+def sac(config: SACConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
+    """Make a SAC agent; `objective` shapes its losses (default: weighted half squared error).
+
+    Raises:
+      ValueError: the action space is not continuous.
+    """
+    common.require(
+        isinstance(action_space, Continuous),
+        f"SAC needs continuous actions, not {action_space}: choose an agent for discrete actions",
+    )
+    objective = common.complete(objective, objectives.mse)
+    target_entropy = config.target_entropy * action_space.size
+    actor, critic = Actor(2 * action_space.size, config.hidden), Critic(config.hidden)
+    actor_optimiser = optax.adam(config.actor_learning_rate)
+    critic_optimiser = optax.adam(config.critic_learning_rate)
+    alpha_optimiser = optax.adam(config.alpha_learning_rate)
+
+    def policy(params: Params, obs: Array) -> distributions.TanhNormal:
+        return distributions.from_outputs(actor.apply(params, obs))
+
+    def init(key: Array, obs: Array, action: Array) -> SACState:
+        actor_key, critic_key = jax.random.split(key)
+        actor_params = actor.init(actor_key, obs[None])
+        critics = init_twin(critic, critic_key, obs[None], action[None])
+        log_alpha = jnp.asarray(math.log(config.initial_alpha), jnp.float32)
+        return SACState(
+            actor=actor_params,
+            critics=critics,
+            target_critics=jax.tree.map(jnp.copy, critics),  # buffers of their own, to donate
+            log_alpha=log_alpha,
+            actor_opt_state=actor_optimiser.init(actor_params),
+            critic_opt_state=critic_optimiser.init(critics),
+            alpha_opt_state=alpha_optimiser.init(log_alpha),
+            updates=jnp.zeros((), jnp.int32),
+        )
+
+    def greedy(state: SACState, obs: Array) -> Array:
+        return distributions.mode(policy(state.actor, obs))
+
+    def act(state: SACState, obs: Array, key: Array) -> tuple[Array, tuple[()]]:
+        action, _ = distributions.sample_and_log_prob(policy(state.actor, obs), key)
+        return action, ()
+
+    def targets(state: SACState, sample: Sample, key: Array) -> Array:
+        t = sample.transition
+        action, log_prob = distributions.sample_and_log_prob(policy(state.actor, t.next_obs), key)
+        q = apply_twin(critic, state.target_critics, t.next_obs, action)
+        return jax.vmap(soft_target, in_axes=(1, 0, None, 0, 0))(
+            q, log_prob, jnp.exp(state.log_alpha), t.reward, t.discount
+        )
+
+    def improve(
+        state: SACState, critics: tuple[Params, Params], sample: Sample, key: Array
+    ) -> tuple[SACState, Array, Array]:
+        obs = sample.transition.obs
+
+        def actor_loss(params: Params) -> tuple[Array, Array]:
+            action, log_prob = distributions.sample_and_log_prob(policy(params, obs), key)
+            q = apply_twin(critic, critics, obs, action).min(axis=0)
+            loss = jnp.exp(state.log_alpha) * log_prob - q
+            return objective.actor(loss, sample, None), log_prob
+
+        (loss, log_prob), grads = jax.value_and_grad(actor_loss, has_aux=True)(state.actor)
+        steps, actor_opt_state = actor_optimiser.update(grads, state.actor_opt_state)
+        grad = jax.grad(temperature_loss)(state.log_alpha, log_prob, target_entropy)
+        step, alpha_opt_state = alpha_optimiser.update(grad, state.alpha_opt_state)
+        state = state._replace(
+            actor=optax.apply_updates(state.actor, steps),
+            log_alpha=optax.apply_updates(state.log_alpha, step),
+            actor_opt_state=actor_opt_state,
+            alpha_opt_state=alpha_opt_state,
+        )
+        return state, loss, log_prob
+
+    def update(state: SACState, sample: Sample, key: Array) -> tuple[SACState, Info]:
+        target_key, actor_key = jax.random.split(key)
+        obs, action = sample.transition.obs, sample.transition.action
+        grads, info = common.critic_gradient(
+            lambda params: apply_twin(critic, params, obs, action),
+            state.critics,
+            targets(state, sample, target_key),
+            sample,
+            objective,
+        )
+        steps, critic_opt_state = critic_optimiser.update(grads, state.critic_opt_state)
+        critics = optax.apply_updates(state.critics, steps)
+        info.metrics["alpha"] = jnp.exp(state.log_alpha)
+        state, actor_loss, log_prob = improve(state, critics, sample, actor_key)
+        info.metrics.update(actor_loss=actor_loss, entropy=-log_prob.mean())
+        target_critics = optax.incremental_update(critics, state.target_critics, config.tau)
+        return state._replace(
+            critics=critics,
+            target_critics=target_critics,
+            critic_opt_state=critic_opt_state,
+            updates=state.updates + 1,
+        ), info
+
+    return Agent(init, act, greedy, update)

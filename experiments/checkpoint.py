@@ -1,0 +1,214 @@
+"""Atomic checkpoints of a pytree of arrays, one safetensors file each, without pickle.
+
+Why safetensors: it is one dependency-free wheel, and a file holds arrays and metadata together, so
+one rename publishes a checkpoint. Orbax, measured beside it (84 MB of replay and 200 small leaves),
+takes six times as long to save, writes a folder of 18 files without fsync, and refuses arrays of
+size zero.
+"""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+Tree = Any  # any pytree of arrays, typed PRNG keys and Python scalars
+_NAME = re.compile(r"step_(\d+)\.safetensors")
+
+
+def save(folder: str | os.PathLike, step: int, state: Tree, meta: dict, keep: int = 2) -> Path:
+    """Write one checkpoint and delete all but the newest `keep`.
+
+    The file appears under its name only when it is complete and on disk: a process that is killed
+    at any moment leaves the checkpoints before it untouched.
+
+    Args:
+      folder: where checkpoints lie; made if it does not exist.
+      step: agent steps done, the checkpoint's name.
+      state: pytree of arrays (any JAX dtype), typed PRNG keys and Python scalars.
+      meta: JSON-able dict that is kept beside the state.
+      keep: how many checkpoints stay, at least 1.
+
+    Raises:
+      ValueError: if the folder holds a checkpoint of a later step, or `keep` is below 1.
+    """
+    if keep < 1:
+        raise ValueError(f"keep={keep} would delete the checkpoint just written: use 1 or more")
+    leaves = {jax.tree_util.keystr(path): leaf for path, leaf in _flatten(state)}
+    header = {"meta": meta, "leaves": {name: _describe(leaf) for name, leaf in leaves.items()}}
+    arrays = {name: _to_numpy(leaf) for name, leaf in leaves.items()}
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    newest = latest(folder)
+    if newest is not None and newest > step:
+        raise ValueError(f"{folder} holds a later checkpoint (step {newest}): use another folder")
+    for leftover in folder.glob("step_*.tmp"):
+        leftover.unlink()
+    path = _path(folder, step)
+    temporary = path.with_suffix(".tmp")
+    save_file(arrays, temporary, metadata={"jaxreplay": json.dumps(header)})
+    _fsync(temporary)
+    os.replace(temporary, path)
+    _fsync(folder)
+    for old in _steps(folder)[:-keep]:
+        _path(folder, old).unlink()
+    return path
+
+
+def latest(folder: str | os.PathLike) -> int | None:
+    """Return the step of the newest complete checkpoint in `folder`, None if there is none."""
+    return max(_steps(Path(folder)), default=None)
+
+
+def read_meta(folder: str | os.PathLike, step: int | None = None) -> dict:
+    """Return the `meta` of a checkpoint (the newest if `step` is None) without reading arrays.
+
+    Raises:
+      ValueError: if there is no such checkpoint, or the file is damaged.
+    """
+    with _open(folder, step) as file:
+        return json.loads(file.metadata()["jaxreplay"])["meta"]
+
+
+def load(folder: str | os.PathLike, like_state: Tree, step: int | None = None) -> Tree:
+    """Return the state of a checkpoint (the newest if `step` is None), bit for bit.
+
+    Args:
+      folder: where checkpoints lie.
+      like_state: a state of the same structure, shapes and dtypes; only these are read, so
+        `jax.eval_shape` of the function that makes the state will do.
+      step: which checkpoint.
+
+    Raises:
+      ValueError: if there is no such checkpoint, the file is damaged, or a leaf differs in path,
+        shape or dtype (naming the first).
+    """
+    with _open(folder, step) as file:
+        saved = json.loads(file.metadata()["jaxreplay"])["leaves"]
+        likes = {jax.tree_util.keystr(path): leaf for path, leaf in _flatten(like_state)}
+        _check_same_leaves(saved, {name: _describe(leaf) for name, leaf in likes.items()}, folder)
+        leaves = [_restore(file.get_tensor(name), like) for name, like in likes.items()]
+    return jax.tree.unflatten(jax.tree.structure(like_state), leaves)
+
+
+def check_same_config(saved: dict, now: dict, folder: str | os.PathLike) -> None:
+    """Refuse to go on from a checkpoint that was made with other options.
+
+    Args:
+      saved: the nested, JSON-able configuration that the checkpoint holds.
+      now: the configuration of this run.
+      folder: the run's folder, for the message.
+
+    Raises:
+      ValueError: naming the first field that differs, by its dotted path, and both values.
+    """
+    before, after = _dotted(_as_json(saved)), _dotted(_as_json(now))
+    for name in [*before, *(name for name in after if name not in before)]:
+        if name in before and name in after and before[name] == after[name]:
+            continue
+        made = f"with {name}={before[name]}" if name in before else f"without {name}"
+        has = f"has {after[name]}" if name in after else "has no such option"
+        raise ValueError(
+            f"checkpoint in {folder} was made {made}, this run {has}: "
+            "use the same options, or another --out"
+        )
+
+
+def _flatten(tree: Tree) -> list[tuple[Any, Any]]:
+    return jax.tree_util.tree_flatten_with_path(tree)[0]
+
+
+def _is_key(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _describe(leaf: Any) -> str:
+    if not hasattr(leaf, "dtype"):
+        return type(leaf).__name__
+    return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
+
+
+def _to_numpy(leaf: Any) -> np.ndarray:
+    array = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf, order="C")
+    # Extension dtypes (bfloat16, float8) travel as unsigned integers of the same width.
+    return array.view(f"u{array.itemsize}") if array.dtype.kind == "V" else array
+
+
+def _restore(array: np.ndarray, like: Any) -> Any:
+    if _is_key(like):
+        return jax.random.wrap_key_data(jnp.asarray(array), impl=_key_impl(like))
+    if not hasattr(like, "dtype"):
+        return array.item()
+    array = array.view(like.dtype)
+    if isinstance(like, np.generic):
+        return array[()]
+    return array if isinstance(like, np.ndarray) else jnp.asarray(array)
+
+
+def _key_impl(like: Any) -> Any:
+    if isinstance(like, jax.Array):
+        return jax.random.key_impl(like)
+    # A ShapeDtypeStruct has no public way to its implementation but making a key of its dtype.
+    return jax.random.key_impl(jnp.empty((), like.dtype))
+
+
+def _check_same_leaves(saved: dict[str, str], now: dict[str, str], folder: Any) -> None:
+    if saved == now:
+        return
+    for name in [*now, *(name for name in saved if name not in now)]:
+        if saved.get(name) != now.get(name):
+            raise ValueError(
+                f"checkpoint in {folder} holds {saved.get(name, 'nothing')} for leaf {name or '.'}"
+                f", this run needs {now.get(name, 'nothing')}: resume with the options and the "
+                "code version of that run, or use another --out"
+            )
+
+
+def _as_json(config: dict) -> dict:
+    return json.loads(json.dumps(config))
+
+
+def _dotted(config: dict, prefix: str = "") -> dict[str, Any]:
+    flat = {}
+    for name, value in config.items():
+        if isinstance(value, dict) and value:
+            flat |= _dotted(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def _path(folder: Path, step: int) -> Path:
+    return folder / f"step_{step:012d}.safetensors"
+
+
+def _steps(folder: Path) -> list[int]:
+    if not folder.is_dir():
+        return []
+    return sorted(int(m[1]) for m in map(_NAME.fullmatch, os.listdir(folder)) if m)
+
+
+def _open(folder: str | os.PathLike, step: int | None) -> Any:
+    found = latest(folder) if step is None else step
+    if found is None or not _path(Path(folder), found).exists():
+        which = "no checkpoint" if step is None else f"no checkpoint of step {step}"
+        raise ValueError(f"{which} in {folder}: nothing to resume, start the run without --resume")
+    path = _path(Path(folder), found)
+    try:
+        return safe_open(path, framework="numpy")
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged ({error}): delete it to use the one before") from None
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

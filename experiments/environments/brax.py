@@ -1,0 +1,62 @@
+"""Locomotion and pendulum environments of brax, on any of its physics backends."""
+
+import contextlib
+import io
+import warnings
+
+import jax.numpy as jnp
+
+from agents.types import Continuous
+from experiments.environments.episodes import make_episodic
+from experiments.environments.types import Array, Environment
+
+NAMES = (
+    "ant", "halfcheetah", "hopper", "walker2d", "humanoid", "humanoidstandup",
+    "inverted_pendulum", "inverted_double_pendulum", "pusher", "reacher", "swimmer",
+)  # fmt: skip
+BACKENDS = ("spring", "positional", "generalized", "mjx")
+
+
+def make(name: str, backend: str = "spring", max_steps: int = 1000) -> Environment:
+    """Make a brax environment.
+
+    Continuous actions are scaled from [-1, 1] to the actuators' control range. A diverging physics
+    step shows as NaN in observations and rewards; nothing here hides it.
+
+    Args:
+      name: one of `NAMES`.
+      backend: one of `BACKENDS`.
+      max_steps: agent steps until truncation.
+
+    Raises:
+      ValueError: there is no such backend, or the environment does not support it.
+    """
+    if backend not in BACKENDS:
+        raise ValueError(f"brax backend is {backend!r}: use one of {', '.join(BACKENDS)}")
+    env = _load(name, backend)
+    low, high = jnp.asarray(env.sys.actuator.ctrl_range, jnp.float32).T
+
+    def reset(key: Array):
+        state = env.reset(key)
+        return state, state.obs
+
+    def step(key: Array, state, action: Array):
+        del key  # the physics is deterministic
+        action = low + (jnp.clip(action, -1.0, 1.0) + 1.0) * 0.5 * (high - low)
+        state = env.step(state, action)
+        return state, state.obs, state.reward, state.done > 0
+
+    return make_episodic(f"brax/{name}", reset, step, Continuous(env.action_size), max_steps)
+
+
+def _load(name: str, backend: str):
+    """Build brax's own environment, without its notes on optional packages and old model files."""
+    noise = io.StringIO()
+    with warnings.catch_warnings(), contextlib.redirect_stdout(noise):
+        warnings.simplefilter("ignore")
+        from brax import envs  # slow, and not needed by runs of other families
+
+        try:
+            return envs.get_environment(name, backend=backend)
+        except (NotImplementedError, KeyError, AttributeError) as error:
+            raise ValueError(f"brax/{name} does not run on backend {backend!r}: {error}") from error

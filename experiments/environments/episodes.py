@@ -1,0 +1,71 @@
+"""From bare dynamics to an Environment: time limit, automatic reset, true last observation.
+
+Both belong here and not to the packages' own wrappers, which fold the time limit into termination,
+lose the last observation, or restart every episode from the same state.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from agents.types import Continuous, Discrete
+from experiments.environments.types import Array, Environment, TimeStep
+
+
+class EpisodeState(NamedTuple):
+    """The dynamics' own state and the clock of the episode."""
+
+    inner: Any
+    steps: Array  # [] int32, agent steps in this episode
+
+
+# What a family's adapter supplies: reset(key) -> (state, obs), and
+# step(key, state, action) -> (state, obs, reward, terminated), knowing no time limit.
+Reset = Callable[[Array], tuple[Any, chex.ArrayTree]]
+Step = Callable[[Array, Any, Array], tuple[Any, chex.ArrayTree, Array, Array]]
+
+
+def make_episodic(
+    name: str, reset: Reset, step: Step, action_space: Discrete | Continuous, max_steps: int
+) -> Environment:
+    """Add a time limit and automatic, fresh resets to bare dynamics.
+
+    Every leaf of state and observation is cast to the strong dtype that it has after a reset, so
+    that a jitted step compiles once.
+
+    Raises:
+      ValueError: `max_steps` is below 1.
+    """
+    if max_steps < 1:
+        raise ValueError(f"max_steps is {max_steps}: an episode needs at least 1 step")
+    shapes = jax.eval_shape(reset, jax.random.key(0))
+
+    def cast(tree: Any) -> Any:
+        return jax.tree.map(
+            lambda x, like: jax.lax.convert_element_type(jnp.asarray(x), like.dtype), tree, shapes
+        )
+
+    def start(key: Array) -> tuple[EpisodeState, chex.ArrayTree]:
+        state, obs = cast(reset(key))
+        return EpisodeState(state, jnp.zeros((), jnp.int32)), obs
+
+    def advance(
+        key: Array, state: EpisodeState, action: Array
+    ) -> tuple[EpisodeState, chex.ArrayTree, TimeStep]:
+        key_step, key_reset = jax.random.split(key)
+        inner, obs, reward, terminated = step(key_step, state.inner, action)
+        inner, obs = cast((inner, obs))
+        going_on = EpisodeState(inner, state.steps + 1)
+        terminated = jnp.asarray(terminated, bool)
+        truncated = (going_on.steps >= max_steps) & ~terminated
+        over = terminated | truncated
+        next_state, next_obs = jax.tree.map(
+            lambda fresh, old: jnp.where(over, fresh, old), start(key_reset), (going_on, obs)
+        )
+        reward = jnp.asarray(reward, jnp.float32)
+        return next_state, next_obs, TimeStep(reward, terminated, truncated, obs)
+
+    return Environment(name, start, advance, action_space, max_steps)

@@ -1,0 +1,220 @@
+"""Command-line options from dataclasses, on argparse.
+
+The dataclass stays the only place where a hyperparameter is named, explained and given a default.
+argparse is enough, and lets one line of error be written for everything that can go wrong.
+"""
+
+import argparse
+import dataclasses
+import difflib
+import math
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn, TypeVar
+
+Config = TypeVar("Config")
+
+
+def unknown(kind: str, name: str, names: Iterable[str]) -> str:
+    """Return the one-line message about a name that is none of `names`, with the nearest match."""
+    names = list(names)
+    return f"unknown {kind} '{name}'{_near(name, names)} (choices: {', '.join(names)})"
+
+
+def _near(name: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f": did you mean '{near[0]}'?" if near else ""
+
+
+def one_of(kind: str, names: Iterable[str]) -> Callable[[str], str]:
+    """Return an argparse `type` that accepts one of `names`, else tells the nearest match."""
+    names = list(names)
+
+    def parse(text: str) -> str:
+        if text not in names:
+            raise argparse.ArgumentTypeError(unknown(kind, text, names))
+        return text
+
+    return parse
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that refuses with one line, the nearest match, and exit code 2.
+
+    Options are declared with dashes; underscores are accepted too. No abbreviations.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("formatter_class", _wide_help)
+        super().__init__(*args, allow_abbrev=False, **kwargs)
+        # argparse before Python 3.14 takes -1e-3 for an option.
+        self._negative_number_matcher = re.compile(r"-\.?\d[\d_]*(\.\d*)?([eE][+-]?\d+)?$")
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+        """Parse what is known, after spelling option names with dashes."""
+        args = sys.argv[1:] if args is None else args
+        return super().parse_known_args([_dashes(text) for text in args], namespace)
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+        """Parse everything, or exit with the nearest match for the first unknown option."""
+        namespace, rest = self.parse_known_args(args, namespace)
+        if rest:
+            self.error(self._about_unknown(rest[0].partition("=")[0]))
+        return namespace
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line to stderr and exit with code 2."""
+        line = " ".join(message.split()).removeprefix("argument ")
+        for missing in ("expected one argument", "expected at least one argument"):
+            line = line.replace(missing, "needs a value after it (--help shows which)")
+        self.exit(2, f"error: {line}\n")
+
+    def _about_unknown(self, name: str) -> str:
+        if not name.startswith("-"):
+            return f"unexpected argument '{name}': every value follows an option (--help lists all)"
+        names = [text for text in self._option_string_actions if text.startswith("--")]
+        return f"unknown option '{name}'{_near(name, names)} (--help lists all)"
+
+
+def add_options(parser: argparse.ArgumentParser, config: Any, prefix: str = "") -> None:
+    """Add one option per field of `config` that is declared with `jaxreplay.option.option`.
+
+    Values are written as `3`, `20_000` or `1e6` (int), `0.5` (float), `true` or `false` (bool;
+    there is no bare or `--no-` form), `256 256` or `256,256` (tuple), `none` (optional).
+
+    Args:
+      parser: gets a group of options.
+      config: dataclass, or an instance whose values are then the defaults shown.
+      prefix: put before every option, as in `--replay.alpha`; empty for top-level options.
+
+    Raises:
+      TypeError: if a field has a type that no option can be written for.
+    """
+    hints = typing.get_type_hints(config if isinstance(config, type) else type(config))
+    group = parser.add_argument_group(f"{prefix.rstrip('.') or 'run'} options")
+    for field in _fields(config):
+        parse, metavar, many = _reader(hints[field.name], field)
+        group.add_argument(
+            f"--{prefix}{field.name}".replace("_", "-"),
+            dest=prefix + field.name,
+            type=str if many else parse,
+            action=_join(parse) if many else "store",
+            nargs="+" if many else None,
+            default=argparse.SUPPRESS,
+            metavar=metavar,
+            help=_help(field, getattr(config, field.name, field.default)),
+        )
+
+
+def read_options(namespace: argparse.Namespace, instance: Config, prefix: str = "") -> Config:
+    """Return `instance` with the fields replaced that were given on the command line."""
+    given = vars(namespace)
+    names = [field.name for field in _fields(instance) if prefix + field.name in given]
+    return dataclasses.replace(instance, **{name: given[prefix + name] for name in names})
+
+
+def _fields(config: Any) -> list[dataclasses.Field]:
+    return [field for field in dataclasses.fields(config) if "help" in field.metadata]
+
+
+def _help(field: dataclasses.Field, default: Any) -> str:
+    source = field.metadata.get("source")
+    text = f"{field.metadata['help']} [default {_show(default)}{'; ' if source else ''}{source}]"
+    return text.replace("%", "%%")
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, tuple):
+        return " ".join(map(_show, value)) or "''"
+    return {True: "true", False: "false", None: "none"}[value] if _is_word(value) else str(value)
+
+
+def _is_word(value: Any) -> bool:
+    return value is None or isinstance(value, bool)
+
+
+def _reader(hint: Any, field: dataclasses.Field) -> tuple[Callable[[str], Any], str, bool]:
+    """Return how to read one option: a function of its text, its metavar, whether it is a tuple."""
+    arms = typing.get_args(hint)
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        rest = [arm for arm in arms if arm is not type(None)]
+        if len(rest) == 1 and len(arms) == 2:
+            parse, metavar, many = _reader(rest[0], field)
+            return _optional(parse), f"{metavar}|none", many
+    if typing.get_origin(hint) is tuple and len(arms) == 2 and arms[1] is Ellipsis:
+        parse, metavar, many = _reader(arms[0], field)
+        if not many:
+            return _tuple(parse), metavar, True
+    if hint is str and field.metadata.get("choices"):
+        choices = field.metadata["choices"]
+        return one_of(field.name, choices), "{" + ",".join(choices) + "}", False
+    if hint not in _READERS:
+        raise TypeError(f"field '{field.name}': no option can be written for type {hint}")
+    return _READERS[hint], hint.__name__.upper(), False
+
+
+def _join(parse: Callable[[str], Any]) -> type[argparse.Action]:
+    """Return an action that reads the words after an option as one text."""
+
+    class Join(argparse.Action):
+        def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
+            try:
+                setattr(namespace, self.dest, parse(" ".join(values)))
+            except argparse.ArgumentTypeError as error:
+                raise argparse.ArgumentError(self, str(error)) from None
+
+    return Join
+
+
+def _optional(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    return lambda text: None if text.strip().lower() == "none" else parse(text)
+
+
+def _tuple(parse: Callable[[str], Any]) -> Callable[[str], tuple]:
+    return lambda text: tuple(parse(word) for word in text.replace(",", " ").split())
+
+
+def _int(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    value = _float(text, "a whole number, such as 3, 20_000 or 1e6")
+    # Beyond 2^53 a float no longer stands for one whole number.
+    if not value.is_integer() or abs(value) > 2**53:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number, such as 20_000 or 1e6")
+    return int(value)
+
+
+def _float(text: str, wanted: str = "a number, such as 0.5 or 1e-3") -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if math.isnan(value):
+        raise argparse.ArgumentTypeError(f"'{text}' is not {wanted}")
+    return value
+
+
+def _bool(text: str) -> bool:
+    values = {"true": True, "false": False}
+    if text.lower() not in values:
+        raise argparse.ArgumentTypeError(f"'{text}' is not 'true' or 'false'")
+    return values[text.lower()]
+
+
+_READERS: dict[Any, Callable[[str], Any]] = {int: _int, float: _float, bool: _bool, str: str}
+
+
+def _wide_help(prog: str) -> argparse.HelpFormatter:
+    return argparse.HelpFormatter(prog, max_help_position=36)
+
+
+def _dashes(text: str) -> str:
+    if not text.startswith("--"):
+        return text
+    name, equals, value = text.partition("=")
+    return name.replace("_", "-") + equals + value

@@ -1,0 +1,154 @@
+"""Figures and tables of finished runs."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from experiments.statistics import bootstrap_interval, curves, iqm
+
+# Okabe and Ito's palette without yellow: distinct for every kind of colour vision.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ("-", "--", ":", "-.")
+_INK, _FAINT = "#333333", "#8a8a8a"
+
+
+def learning_curves(
+    frames: Mapping[str, pd.DataFrame],
+    path: str | os.PathLike,
+    title: str,
+    threshold: float | None = None,
+) -> None:
+    """Draw one learning curve per label into a PNG of 1200 x 750 pixels.
+
+    A line is the interquartile mean over seeds (the mean for fewer than four), its band the 95 %
+    bootstrap interval (Agarwal et al. 2021). No pyplot, so no state beyond the figure.
+
+    Args:
+      frames: metrics by label, with columns seed, step and eval_return.
+      path: of the PNG.
+      title: one line.
+      threshold: the return that counts as solved; drawn as a thin line.
+    """
+    figure = Figure(figsize=(8, 5), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    if threshold is not None:
+        axes.axhline(threshold, color=_FAINT, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+    ends = [
+        _draw_curve(axes, number, label, frame)
+        for number, (label, frame) in enumerate(frames.items())
+    ]
+    _style(axes, title, _how_many(frames))
+    if threshold is not None:
+        _name_threshold(axes, threshold)
+    _name_curves(axes, ends)
+    figure.savefig(path, metadata={"Software": None})
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a Markdown table that also reads well in a terminal.
+
+    Args:
+      rows: one per replay method: the keys of `statistics.summarise`, `replay` (its name) and
+        `steps_per_second` (agent steps of all seeds per second, or None).
+    """
+    threshold = next((row["threshold"] for row in rows if row["threshold"] is not None), None)
+    header = ["replay", "final return: IQM [95 % interval]"]
+    if threshold is not None:
+        header += [f"seeds at {threshold:g}", f"steps to {threshold:g} (median)"]
+    cells = [header + ["steps/s"], *(_cells(row, threshold is not None) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    lines = [_line(cells[0], widths), _line(rule, widths)]
+    return "\n".join(lines + [_line(row, widths) for row in cells[1:]]) + "\n"
+
+
+def _draw_curve(axes: Axes, number: int, label: str, frame: pd.DataFrame) -> tuple[float, str, str]:
+    returns = curves(frame).dropna()
+    steps, values = returns.index.to_numpy(), returns.to_numpy().T
+    colour = COLOURS[number % len(COLOURS)]
+    dashes = DASHES[number // len(COLOURS) % len(DASHES)]
+    middle = iqm(values)
+    axes.plot(steps, middle, dashes, color=colour, linewidth=1.8, zorder=3, label=label)
+    if len(values) > 1:
+        low, high = bootstrap_interval(values)
+        axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0, zorder=2)
+    return (float(middle[-1]) if len(middle) else np.nan), label, colour
+
+
+def _how_many(frames: Mapping[str, pd.DataFrame]) -> str:
+    counts = sorted({int(frame["seed"].nunique()) for frame in frames.values()})
+    if counts == [1]:
+        return "one seed"
+    seeds = " or ".join(map(str, counts))
+    return f"{'IQM' if counts[0] >= 4 else 'mean'} of {seeds} seeds with 95 % bootstrap interval"
+
+
+def _style(axes: Axes, title: str, subtitle: str) -> None:
+    axes.set_title(title, loc="left", fontsize=13, color=_INK, pad=22)
+    axes.text(0, 1.02, subtitle, transform=axes.transAxes, fontsize=9.5, color=_FAINT)
+    axes.set_xlabel("agent steps", color=_INK, fontsize=11)
+    axes.set_ylabel("return (greedy, mean of 10 episodes)", color=_INK, fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(_FAINT)
+    axes.tick_params(colors=_INK, labelsize=10)
+    axes.grid(axis="y", color="#e6e6e6", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.margins(x=0)
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
+
+
+def _name_threshold(axes: Axes, threshold: float) -> None:
+    left = axes.get_xlim()[0]
+    axes.annotate(
+        f"{threshold:g}", (left, threshold), xytext=(4, 3), textcoords="offset points",
+        fontsize=9, color=_FAINT,
+    )  # fmt: skip
+
+
+def _name_curves(axes: Axes, ends: list[tuple[float, str, str]]) -> None:
+    """Write every label at the end of its curve, pushed apart where they would overlap."""
+    low, high = axes.get_ylim()
+    ends = sorted((end for end in ends if np.isfinite(end[0])), reverse=True)
+    gap = 0.052
+    places = [(value - low) / (high - low) for value, _, _ in ends]
+    for lower in range(1, len(places)):
+        places[lower] = min(places[lower], places[lower - 1] - gap)
+    # The whole stack slides up if its lowest label fell below the axis.
+    lift = max(0.0, -min(places, default=0.0))
+    for place, (_, label, colour) in zip(places, ends, strict=True):
+        axes.text(
+            1.015, place + lift, label, transform=axes.transAxes, color=colour, fontsize=11,
+            fontweight="bold", va="center",
+        )  # fmt: skip
+
+
+def _cells(row: Mapping[str, Any], with_threshold: bool) -> list[str]:
+    low, high = row["final_interval"]
+    cells = [row["replay"], f"{_show(row['final_iqm'])} [{_show(low)}, {_show(high)}]"]
+    if with_threshold:
+        steps = row["median_steps_to_threshold"]
+        cells += [f"{row['reached']}/{len(row['seeds'])}", _whole(steps)]
+    return cells + [_whole(row["steps_per_second"])]
+
+
+def _show(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def _whole(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    first, *rest = [(cell, width) for cell, width in zip(cells, widths, strict=True)]
+    padded = [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in rest)]
+    return f"| {' | '.join(padded)} |"

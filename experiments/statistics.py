@@ -1,0 +1,107 @@
+"""Statistics over few seeds: interquartile means, bootstrap intervals, steps to a threshold."""
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import median_low
+
+import numpy as np
+import pandas as pd
+import scipy.stats
+from numpy.typing import ArrayLike
+
+
+def iqm(x: ArrayLike, axis: int = 0) -> np.ndarray:
+    """Return the interquartile mean, the mean of the middle half (Agarwal et al. 2021, section 4).
+
+    A quarter of the values, rounded down, is cut off on either side, as in the reference library
+    of that paper: five seeds give the mean of the middle three, fewer than four the plain mean.
+    NaN anywhere gives NaN.
+    """
+    x = np.asarray(x, dtype=np.float64)
+    # Sorting puts NaN last, where trimming would pass a diverged seed off as a good one.
+    return np.where(np.isnan(x).any(axis), np.nan, scipy.stats.trim_mean(x, 0.25, axis=axis))
+
+
+def bootstrap_interval(
+    x: ArrayLike,
+    statistic: Callable[..., np.ndarray] = iqm,
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the percentile bootstrap interval of a statistic over seeds (Agarwal et al. 2021).
+
+    Args:
+      x: [seeds] or [seeds, points]; a whole seed is resampled, so points keep their curves.
+      statistic: takes an array and `axis`.
+      level: coverage aimed at, 0.95 for 95 %.
+      resamples: number of bootstrap samples.
+      seed: of the random numbers.
+
+    Returns:
+      Lower and upper end, [] or [points]; both equal the statistic if there is one seed.
+    """
+    x = np.asarray(x, dtype=np.float64)
+    picks = np.random.default_rng(seed).integers(len(x), size=(resamples, len(x)))
+    columns = x.reshape(len(x), -1).T
+    # One point at a time: all at once would take resamples x seeds x points of memory.
+    draws = np.stack([statistic(column[picks], axis=1) for column in columns], axis=1)
+    tails = [(1 - level) / 2, (1 + level) / 2]
+    low, high = np.quantile(draws, tails, axis=0).reshape(2, *x.shape[1:])
+    return low[()], high[()]
+
+
+def steps_to(threshold: float, steps: ArrayLike, returns: ArrayLike) -> int | None:
+    """Return the first log point with return >= threshold, None if there is none."""
+    hits = np.flatnonzero(np.asarray(returns) >= threshold)
+    return int(np.asarray(steps)[hits[0]]) if hits.size else None
+
+
+def curves(frame: pd.DataFrame, column: str = "eval_return") -> pd.DataFrame:
+    """Return one column per seed, one row per log point at which any seed has a value."""
+    return frame.pivot(index="step", columns="seed", values=column).dropna(how="all").sort_index()
+
+
+def summarise(frame: pd.DataFrame, threshold: float | None = None) -> dict:
+    """Return what a run came to, as a JSON-able dict (None where there is no number).
+
+    Args:
+      frame: metrics with columns seed, step (agent steps) and eval_return.
+      threshold: the return that counts as solved, if there is one.
+
+    Returns:
+      `seeds`, `final_step`; `final_return` per seed, its `final_iqm` and `final_interval` (95 %
+      bootstrap); `mean_return` per seed (the mean over log points, which is the area under the
+      curve divided by its length for evenly spaced ones) and `mean_return_iqm`; `threshold`,
+      `steps_to_threshold` per seed, `reached` (how many seeds) and `median_steps_to_threshold`,
+      the lower median with never counted as infinite: None if fewer than half reached it.
+    """
+    table = curves(frame)
+    if table.empty:
+        raise ValueError("metrics hold no evaluation: nothing to summarise, train for more steps")
+    final, mean = table.iloc[-1].to_numpy(), table.to_numpy().mean(axis=0)
+    summary = {
+        "seeds": [int(seed) for seed in table.columns],
+        "final_step": int(table.index[-1]),
+        "final_return": _numbers(final),
+        "final_iqm": _number(iqm(final)),
+        "final_interval": _numbers(bootstrap_interval(final)),
+        "mean_return": _numbers(mean),
+        "mean_return_iqm": _number(iqm(mean)),
+        "threshold": threshold,
+    }
+    if threshold is not None:
+        first = [steps_to(threshold, table.index, table[seed]) for seed in table.columns]
+        median = median_low([math.inf if steps is None else steps for steps in first])
+        summary["steps_to_threshold"] = first
+        summary["reached"] = sum(steps is not None for steps in first)
+        summary["median_steps_to_threshold"] = None if math.isinf(median) else int(median)
+    return summary
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _numbers(values: Sequence[float] | np.ndarray) -> list[float | None]:
+    return [_number(value) for value in values]

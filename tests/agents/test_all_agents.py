@@ -1,0 +1,188 @@
+"""What every agent must do, whatever its algorithm."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.dqn import DQNConfig, dqn
+from agents.sac import SACConfig, sac
+from agents.td3 import TD3Config, td3
+from agents.types import Agent, Continuous, Discrete
+from jaxreplay.types import Sample
+
+ROWS = 8
+HIDDEN = (16, 16)
+
+
+class Case(NamedTuple):
+    """An agent with one compiled update, shared by all tests to keep compilations few."""
+
+    agent: Agent
+    update: Any
+    state: Any
+    sample: Sample
+
+
+def _agents() -> dict[str, Agent]:
+    q = DQNConfig(hidden=HIDDEN, learning_rate=1e-2)
+    rates = {"actor_learning_rate": 3e-3, "critic_learning_rate": 1e-2}
+    return {
+        "dqn": dqn(q, Discrete(3)),
+        "dueling": dqn(dataclasses.replace(q, dueling=True, double=False), Discrete(3)),
+        "td3": td3(TD3Config(HIDDEN, **rates), Continuous(2)),
+        "sac": sac(SACConfig(HIDDEN, **rates, initial_alpha=0.01), Continuous(2)),
+    }
+
+
+@pytest.fixture(scope="module", params=["dqn", "dueling", "td3", "sac"])
+def case(request, make_sample) -> Case:
+    agent = _agents()[request.param]
+    rng = np.random.default_rng(0)
+    obs, next_obs = rng.normal(size=(2, ROWS, 4)).astype(np.float32)
+    action = rng.uniform(-1, 1, (ROWS, 2)).astype(np.float32)
+    if request.param in ("dqn", "dueling"):
+        action = rng.integers(0, 3, ROWS).astype(np.int32)
+    sample = make_sample(obs, action, rng.normal(size=ROWS), np.full(ROWS, 0.9), next_obs)
+    state = agent.init(jax.random.key(0), sample.transition.obs[0], sample.transition.action[0])
+    return Case(agent, jax.jit(agent.update), state, sample)
+
+
+def change(sample: Sample, **fields) -> Sample:
+    return sample._replace(transition=sample.transition._replace(**fields))
+
+
+def assert_same(left, right) -> None:
+    jax.tree.map(np.testing.assert_array_equal, left, right)
+
+
+def test_fits_rewards_of_a_fixed_batch(case):
+    sample = change(case.sample, discount=jnp.zeros(ROWS))
+
+    def body(state, key):
+        state, info = case.agent.update(state, sample, key)
+        return state, jnp.abs(info.feedback["td_error"]).mean()
+
+    keys = jax.random.split(jax.random.key(1), 300)
+    error = jax.jit(lambda state: jax.lax.scan(body, state, keys)[1])(case.state)
+    assert error[-1] < error[0] / 10
+
+
+def test_update_is_pure_and_compiles_once(case):
+    key = jax.random.key(1)
+    before = jax.tree.map(np.array, case.state)
+    first = case.update(case.state, case.sample, key)
+    assert_same(first, case.update(case.state, case.sample, key))
+    assert_same(case.state, before)
+    case.update(first[0], case.sample, key)
+    assert case.update._cache_size() == 1
+
+
+def test_state_keeps_its_types(case):
+    after, info = case.update(case.state, case.sample, jax.random.key(1))
+    types = lambda tree: jax.tree.map(jax.typeof, tree)
+    assert jax.tree.structure(after) == jax.tree.structure(case.state)
+    assert types(after) == types(case.state)
+    assert not any(leaf.weak_type for leaf in jax.tree.leaves(case.state))
+    assert case.state.updates.dtype == jnp.int32 and case.state.updates.shape == ()
+    assert set(info.feedback) == {"td_error", "q_value"}
+    for leaf in info.feedback.values():
+        assert leaf.shape == (ROWS,) and leaf.dtype == jnp.float32
+    for leaf in info.metrics.values():
+        assert leaf.shape == () and leaf.dtype == jnp.float32
+
+
+def test_actions_fit_the_space(case):
+    obs = case.sample.transition.obs
+    action, _ = case.agent.act(case.state, obs, jax.random.key(1))
+    greedy = case.agent.greedy(case.state, obs)
+    for got in (action, greedy):
+        assert jax.typeof(got) == jax.typeof(case.sample.transition.action)
+        assert (jnp.abs(got) <= (1 if got.ndim == 2 else 2)).all()
+    other, _ = case.agent.act(case.state, obs, jax.random.key(2))
+    assert (other != action).any()
+
+
+def test_truncation_bootstraps_and_termination_does_not(case):
+    """Only the discount says which it was: 0 hides the next observation, gamma reveals it."""
+    discount = case.sample.transition.discount.at[: ROWS // 2].set(0.0)
+    elsewhere = case.sample.transition.next_obs + 1.0
+    one = change(case.sample, discount=discount)
+    two = change(one, next_obs=elsewhere)
+    td = [
+        case.update(case.state, sample, jax.random.key(1))[1].feedback["td_error"]
+        for sample in (one, two)
+    ]
+    np.testing.assert_array_equal(td[0][: ROWS // 2], td[1][: ROWS // 2])
+    assert (td[0] != td[1])[ROWS // 2 :].all()
+
+
+def test_rows_of_zero_weight_teach_nothing(case):
+    weights = jnp.ones(ROWS).at[0].set(0.0)
+    one = case.sample._replace(weights=weights)
+    two = change(one, reward=one.transition.reward.at[0].add(5.0))
+    key = jax.random.key(1)
+    (state_one, info_one), (state_two, info_two) = (
+        case.update(case.state, sample, key) for sample in (one, two)
+    )
+    assert_same(state_one, state_two)
+    assert info_one.feedback["td_error"][0] != info_two.feedback["td_error"][0]
+    three = change(one, reward=one.transition.reward.at[1].add(5.0))
+    moved = jax.tree.map(
+        lambda a, b: bool((a != b).any()), case.update(case.state, three, key)[0], state_one
+    )
+    assert any(jax.tree.leaves(moved))
+
+
+def test_feedback_is_of_the_networks_before_the_update(case):
+    zero = change(case.sample, discount=jnp.zeros(ROWS))
+    _, info = case.update(case.state, zero, jax.random.key(1))
+    # With no bootstrap td = reward - Q of some critic, and q_value is the least Q.
+    q = zero.transition.reward - info.feedback["td_error"]
+    assert (q - info.feedback["q_value"] > -1e-5).all()
+    after, again = case.update(case.state, zero, jax.random.key(2))
+    np.testing.assert_array_equal(info.feedback["q_value"], again.feedback["q_value"])
+    _, later = case.update(after, zero, jax.random.key(2))
+    assert (later.feedback["q_value"] != info.feedback["q_value"]).all()
+
+
+def test_seeds_can_be_vmapped(case):
+    keys = jax.random.split(jax.random.key(3), 2)
+    obs, action = case.sample.transition.obs[0], case.sample.transition.action[0]
+
+    def two_updates(key):
+        state = case.agent.init(key, obs, action)
+        state, _ = case.agent.update(state, case.sample, key)
+        return case.agent.update(state, case.sample, key)
+
+    _, info = jax.jit(jax.vmap(two_updates))(keys)
+    for i in range(2):
+        state, _ = case.update(case.agent.init(keys[i], obs, action), case.sample, keys[i])
+        _, alone = case.update(state, case.sample, keys[i])
+        np.testing.assert_allclose(
+            info.feedback["td_error"][i], alone.feedback["td_error"], rtol=1e-3, atol=1e-4
+        )
+    assert not np.allclose(info.feedback["td_error"][0], info.feedback["td_error"][1])
+
+
+@pytest.mark.parametrize("name", ["td3", "sac"])
+def test_continuous_bandit(make_sample, name):
+    """The reward peaks at (0.5, -0.3): critics learn the bowl, the actor finds its top."""
+    best = jnp.float32([0.5, -0.3])
+    agent = _agents()[name]
+    action = jax.random.uniform(jax.random.key(0), (128, 2), minval=-1.0, maxval=1.0)
+    obs = jnp.ones((128, 4))
+    reward = -jnp.square(action - best).sum(axis=1)
+    sample = make_sample(obs, action, reward, np.zeros(128), obs)
+    state = agent.init(jax.random.key(1), obs[0], action[0])
+
+    def body(state, key):
+        return agent.update(state, sample, key)[0], None
+
+    keys = jax.random.split(jax.random.key(2), 1000)
+    state = jax.jit(lambda state: jax.lax.scan(body, state, keys)[0])(state)
+    regret = jnp.square(agent.greedy(state, obs[:1])[0] - best).sum()
+    assert regret < 0.05  # a random action's is 1 on average

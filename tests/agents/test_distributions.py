@@ -1,0 +1,72 @@
+"""The squashed Gaussian against numbers worked by hand, quadrature and SciPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from agents import distributions
+from agents.distributions import TanhNormal
+
+
+def make(mean, std) -> TanhNormal:
+    return TanhNormal(jnp.float32([mean]), jnp.log(jnp.float32([std])))
+
+
+def test_numbers_worked_by_hand():
+    dist, u = make(0.5, 0.3), jnp.float32([0.9])
+    np.testing.assert_allclose(jnp.tanh(u), 0.7162978702, rtol=1e-6)
+    np.testing.assert_allclose(
+        distributions.log_prob_of_pre_tanh(dist, u), 0.1158041884, rtol=1e-5
+    )
+    np.testing.assert_allclose(
+        distributions.log_prob(dist, jnp.tanh(u)), 0.1158041884, rtol=1e-5
+    )
+
+
+def test_log_prob_is_the_numerical_change_of_variables():
+    mean, std, action = 0.3, 0.6, np.linspace(-0.95, 0.95, 39)
+    step = 1e-4
+    cdf = stats.norm(mean, std).cdf
+    density = (cdf(np.arctanh(action + step)) - cdf(np.arctanh(action - step))) / (2 * step)
+    dist = TanhNormal(jnp.full((39, 1), mean), jnp.full((39, 1), np.log(std)))
+    log_prob = distributions.log_prob(dist, jnp.float32(action)[:, None])
+    np.testing.assert_allclose(log_prob, np.log(density), atol=1e-4)
+
+
+def test_dimensions_are_independent():
+    dist = TanhNormal(jnp.float32([0.5, -1.0]), jnp.float32([-0.2, 0.4]))
+    action = jnp.float32([0.1, -0.6])
+    column = TanhNormal(dist.mean[:, None], dist.log_std[:, None])
+    parts = distributions.log_prob(column, action[:, None])
+    np.testing.assert_allclose(distributions.log_prob(dist, action), parts.sum(), rtol=1e-5)
+
+
+def test_samples_follow_the_distribution_and_know_their_density():
+    n = 20_000
+    dist = TanhNormal(jnp.full((n, 1), -0.2), jnp.full((n, 1), np.log(0.5)))
+    action, log_prob = distributions.sample_and_log_prob(dist, jax.random.key(0))
+    assert stats.kstest(np.arctanh(action[:, 0]), stats.norm(-0.2, 0.5).cdf).pvalue > 1e-3
+    np.testing.assert_allclose(log_prob, distributions.log_prob(dist, action), atol=1e-2)
+
+
+def test_mode_is_the_squashed_mean():
+    np.testing.assert_allclose(distributions.mode(make(0.5, 2.0)), np.tanh([0.5]), rtol=1e-6)
+
+
+def test_outputs_are_split_and_log_std_clipped():
+    dist = distributions.from_outputs(jnp.float32([[1.0, 2.0, -30.0, 5.0]]))
+    np.testing.assert_array_equal(dist.mean, [[1.0, 2.0]])
+    np.testing.assert_array_equal(dist.log_std, [[-20.0, 2.0]])
+
+
+@pytest.mark.parametrize("mean", [-30.0, 30.0])
+def test_saturated_actions_have_finite_gradients(mean):
+    def loss(mean):
+        dist = TanhNormal(mean, jnp.zeros(1))
+        action, log_prob = distributions.sample_and_log_prob(dist, jax.random.key(0))
+        return action.sum() + log_prob + distributions.log_prob(dist, action)
+
+    value, grad = jax.value_and_grad(loss)(jnp.float32([mean]))
+    assert np.isfinite(value) and np.isfinite(grad).all()

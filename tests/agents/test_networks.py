@@ -1,0 +1,116 @@
+"""Shapes, initial values and identities of the networks."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from agents.networks import (
+    MLP,
+    Critic,
+    QNetwork,
+    Torso,
+    apply_twin,
+    dueling_q,
+    init_twin,
+    network_for,
+)
+
+
+@pytest.mark.parametrize(
+    "network, shape, size",
+    [
+        ("nature", (84, 84, 4), 64 * 7 * 7),
+        ("data_efficient", (84, 84, 4), 64 * 3 * 3),
+        ("minatar", (10, 10, 6), 16 * 8 * 8),
+    ],
+)
+def test_torso_sizes(network, shape, size):
+    obs = jax.ShapeDtypeStruct((2, *shape), jnp.uint8)
+    out, _ = jax.eval_shape(Torso(network).init_with_output, jax.random.key(0), obs)
+    assert out.shape == (2, size)
+
+
+def test_network_is_chosen_by_shape():
+    shapes = {(4,): "mlp", (10, 5): "mlp", (84, 84, 4): "nature", (10, 10, 7): "minatar"}
+    assert {shape: network_for(shape) for shape in shapes} == shapes
+    with pytest.raises(ValueError, match="name one of"):
+        network_for((64, 64, 3))
+
+
+def test_image_network_refuses_vectors():
+    with pytest.raises(ValueError, match="needs \\[H, W, C\\] images"):
+        QNetwork(3, "nature").init(jax.random.key(0), jnp.zeros((1, 4)))
+
+
+def test_patch_convolution_is_a_convolution():
+    obs = jax.random.normal(jax.random.key(0), (2, 10, 10, 3))
+    out, params = Torso("minatar").init_with_output(jax.random.key(1), obs)
+    layer = params["params"]["Dense_0"]
+    kernel = layer["kernel"].reshape(3, 3, 3, 16).transpose(1, 2, 0, 3)  # CHWO -> HWCO
+    expected = nn.relu(
+        jax.lax.conv_general_dilated(
+            obs, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        + layer["bias"]
+    )
+    np.testing.assert_allclose(out, expected.reshape(2, -1), atol=1e-5)
+
+
+def test_images_are_scaled_to_unit_range():
+    net = QNetwork(3, "minatar")
+    image = jax.random.randint(jax.random.key(0), (1, 10, 10, 2), 0, 256).astype(jnp.uint8)
+    q, params = net.init_with_output(jax.random.key(1), image)
+    np.testing.assert_allclose(q, net.apply(params, image / 255.0), rtol=1e-5)
+    mask = image > 100
+    np.testing.assert_array_equal(
+        net.apply(params, mask), net.apply(params, mask.astype(jnp.float32))
+    )
+
+
+@pytest.mark.parametrize("network, fan_in", [("mlp", 400), ("minatar", 36)])
+def test_layers_start_uniform_within_one_over_root_fan_in(network, fan_in):
+    obs = jnp.zeros((1, 10, 10, 4))
+    params = QNetwork(3, network, hidden=(500,)).init(jax.random.key(0), obs)["params"]
+    layer = params["MLP_0" if network == "mlp" else "Torso_0"]["Dense_0"]
+    bound = fan_in**-0.5
+    for leaf in layer.values():
+        assert jnp.abs(leaf).max() <= bound
+        assert jnp.abs(leaf).max() > 0.8 * bound
+    np.testing.assert_allclose(layer["kernel"].std(), bound / 3**0.5, rtol=0.1)
+
+
+def test_dueling_mean_is_the_value():
+    q = dueling_q(jnp.float32([2.0]), jnp.float32([1.0, 5.0, 0.0]))
+    np.testing.assert_allclose(q, [1.0, 5.0, 0.0])
+    np.testing.assert_allclose(q.mean(), 2.0)
+
+
+def test_dueling_network_ignores_a_shift_of_all_advantages():
+    net = QNetwork(3, hidden=(8, 8), dueling=True)
+    obs = jax.random.normal(jax.random.key(0), (5, 4))
+    q, params = net.init_with_output(jax.random.key(1), obs)
+    assert q.shape == (5, 3)
+    shift = jax.tree.map(jnp.copy, params)
+    shift["params"]["advantages"]["Dense_1"]["bias"] += 7.0
+    np.testing.assert_allclose(net.apply(shift, obs), q, atol=1e-5)
+    shift["params"]["value"]["Dense_1"]["bias"] += 7.0
+    np.testing.assert_allclose(net.apply(shift, obs), q + 7.0, atol=1e-5)
+
+
+def test_mlp_against_numpy():
+    x = jax.random.normal(jax.random.key(0), (3, 4))
+    out, params = MLP((5, 2)).init_with_output(jax.random.key(1), x)
+    first, second = params["params"]["Dense_0"], params["params"]["Dense_1"]
+    hidden = np.maximum(np.asarray(x) @ first["kernel"] + first["bias"], 0)
+    np.testing.assert_allclose(out, hidden @ second["kernel"] + second["bias"], atol=1e-5)
+
+
+def test_twins_are_independent():
+    critic, obs, action = Critic((8,)), jnp.ones((3, 4)), jnp.ones((3, 2))
+    params = init_twin(critic, jax.random.key(0), obs, action)
+    q = apply_twin(critic, params, obs, action)
+    assert q.shape == (2, 3)
+    assert not np.allclose(q[0], q[1])
+    np.testing.assert_array_equal(q[1], critic.apply(params[1], obs, action))

@@ -1,0 +1,158 @@
+"""TD3: targets against NumPy, noise, and the delayed updates."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.td3 import TD3Config, clipped_double_q_target, td3
+from agents.types import Continuous, Discrete
+
+SMALL = {"hidden": (16, 16)}
+ROWS = 8
+
+
+def make(**options):
+    agent = td3(TD3Config(**SMALL | options), Continuous(2))
+    return agent, agent.init(jax.random.key(0), jnp.zeros(3), jnp.zeros(2))
+
+
+@pytest.fixture(scope="module")
+def sample(make_sample):
+    rng = np.random.default_rng(0)
+    obs, next_obs = rng.normal(size=(2, ROWS, 3)).astype(np.float32)
+    action = rng.uniform(-1, 1, (ROWS, 2)).astype(np.float32)
+    discount = np.where(np.arange(ROWS) % 3 == 0, 0.0, 0.97)
+    return make_sample(obs, action, rng.normal(size=ROWS), discount, next_obs)
+
+
+def moved(new, old):
+    return jax.tree.leaves(jax.tree.map(lambda a, b: bool((a != b).any()), new, old))
+
+
+def forward(params, x):
+    """A network in NumPy."""
+    layers = params["params"]["MLP_0"]
+    for i in range(3):
+        layer = jax.tree.map(np.asarray, layers[f"Dense_{i}"])
+        x = x @ layer["kernel"] + layer["bias"]
+        x = np.maximum(x, 0) if i < 2 else x
+    return x
+
+
+def test_clipped_double_q_target():
+    target = clipped_double_q_target(jnp.float32([3.0, 2.0]), jnp.float32(1), jnp.float32(0.5))
+    np.testing.assert_allclose(target, 2.0)
+
+
+def test_td_error_against_numpy(sample):
+    agent, state = make(target_noise=0.0)
+    # Targets that differ from the networks, or the test could not tell them apart.
+    policy = state.policy
+    policy = policy._replace(
+        target_actor=jax.tree.map(lambda x: 1.5 * x, policy.target_actor),
+        target_critics=jax.tree.map(lambda x: 1.5 * x, policy.target_critics),
+    )
+    state = state._replace(policy=policy)
+    _, info = jax.jit(agent.update)(state, sample, jax.random.key(1))
+
+    t = sample.transition
+    next_action = np.tanh(forward(policy.target_actor, np.asarray(t.next_obs)))
+    next_input = np.concatenate([t.next_obs, next_action], axis=1)
+    next_q = np.stack([forward(p, next_input)[:, 0] for p in policy.target_critics])
+    target = t.reward + t.discount * next_q.min(axis=0)
+    now = np.concatenate([t.obs, t.action], axis=1)
+    q = np.stack([forward(p, now)[:, 0] for p in state.critics])
+    td = target - q
+    larger = np.where(np.abs(td[0]) >= np.abs(td[1]), td[0], td[1])
+    np.testing.assert_allclose(info.feedback["td_error"], larger, atol=1e-5)
+    np.testing.assert_allclose(info.feedback["q_value"], q.min(axis=0), atol=1e-5)
+    np.testing.assert_allclose(info.metrics["loss"], 0.5 * (td**2).sum(0).mean(), rtol=1e-5)
+
+
+def test_target_noise_is_clipped(sample):
+    """With the clip at 0 the noise has no effect, whatever its size; otherwise it has."""
+    quiet, state = make(target_noise=0.0)
+    clipped, _ = make(target_noise=5.0, target_noise_clip=0.0)
+    noisy, _ = make(target_noise=5.0)
+    td = [
+        jax.jit(agent.update)(state, sample, jax.random.key(1))[1].feedback["td_error"]
+        for agent in (quiet, clipped, noisy)
+    ]
+    np.testing.assert_array_equal(td[0], td[1])
+    alive = sample.transition.discount > 0
+    assert (td[0] != td[2])[alive].all()
+
+
+def test_exploration_noise():
+    agent, state = make(exploration_noise=0.1)
+    obs = jnp.zeros((20_000, 3))
+    action, extras = agent.act(state, obs, jax.random.key(1))
+    assert extras == () and jnp.abs(action).max() <= 1
+    noise = np.asarray(action - agent.greedy(state, obs))
+    np.testing.assert_allclose(noise.mean(0), 0.0, atol=0.005)
+    np.testing.assert_allclose(noise.std(0), 0.1, atol=0.005)
+    loud, _ = make(exploration_noise=10.0)
+    assert jnp.abs(loud.act(state, obs, jax.random.key(1))[0]).max() == 1
+
+
+def test_actor_and_targets_move_every_second_update(sample):
+    agent, state = make(tau=0.1)
+    update = jax.jit(agent.update)
+    keys = jax.random.split(jax.random.key(1), 4)
+    for count, key in enumerate(keys, start=1):
+        before = state
+        state, info = update(state, sample, key)
+        assert int(state.updates) == count
+        assert all(moved(state.critics, before.critics))
+        for part in ("actor", "target_actor", "target_critics"):
+            new, old = getattr(state.policy, part), getattr(before.policy, part)
+            assert set(moved(new, old)) == {count % 2 == 0}
+        if count % 2 == 0:
+            jax.tree.map(
+                lambda target, new, old: np.testing.assert_allclose(
+                    target, 0.1 * new + 0.9 * old, atol=1e-6
+                ),
+                state.policy.target_critics,
+                state.critics,
+                before.policy.target_critics,
+            )
+
+
+def test_actor_loss_is_minus_the_first_critic(sample):
+    agent, state = make(policy_delay=1)
+    after, info = jax.jit(agent.update)(state, sample, jax.random.key(1))
+    obs = np.asarray(sample.transition.obs)
+    action = np.tanh(forward(state.policy.actor, obs))
+    q = forward(after.critics[0], np.concatenate([obs, action], axis=1))
+    np.testing.assert_allclose(info.metrics["actor_loss"], -q.mean(), rtol=1e-4)
+
+
+def test_delay_stays_a_branch_under_vmap(sample):
+    """With the clock unbatched, vmapped seeds skip the actor's work instead of masking it."""
+    agent, state = make()
+    axes = jax.tree.map(lambda _: 0, state)._replace(updates=None)
+    seeds = jax.tree.map(lambda x: jnp.stack([x, x]), state)._replace(updates=state.updates)
+    many = jax.vmap(agent.update, in_axes=(axes, None, None))
+    equations = jax.make_jaxpr(many)(seeds, sample, jax.random.key(0)).eqns
+    assert "cond" in {equation.primitive.name for equation in equations}
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"hidden": (256, 0)}, "hidden"),
+        ({"actor_learning_rate": -1.0}, "actor_learning_rate is -1.0"),
+        ({"tau": 0.0}, "tau is 0.0"),
+        ({"target_noise": -0.1}, "target_noise is -0.1"),
+        ({"policy_delay": 0}, "policy_delay is 0"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        TD3Config(**options)
+
+
+def test_discrete_actions_are_refused():
+    with pytest.raises(ValueError, match="needs continuous actions"):
+        td3(TD3Config(), Discrete(2))
