@@ -30,11 +30,13 @@ class DQNConfig:
         "auto", "network; auto chooses by the observation's shape", choices=NETWORKS
     )
     hidden: tuple[int, ...] = option((64, 64), "hidden layer sizes of network mlp")
-    learning_rate: float = option(1e-3, "Adam step size; 6.25e-5 is usual for Atari")
+    learning_rate: float = option(5e-4, "Adam step size; 6.25e-5 is usual for Atari")
     adam_eps: float = option(1e-8, "Adam epsilon; 1.5e-4 is usual for Atari", "Kingma & Ba 2015")
     max_grad_norm: float = option(10.0, "largest global gradient norm; 0 is no limit")
-    target_every: int = option(200, "updates between two updates of the target network")
-    tau: float = option(1.0, "target rate; 1 copies the online network", "Mnih et al. 2015")
+    target_every: int = option(1, "updates between two updates of the target network")
+    tau: float = option(
+        0.005, "target rate; 1 copies the online network, as Mnih et al. 2015 every 10 000 updates"
+    )
     epsilon_start: float = option(1.0, "probability of a random action at first")
     epsilon_end: float = option(0.05, "probability of a random action at last")
     epsilon_updates: int = option(10_000, "updates over which epsilon falls linearly")

@@ -31,7 +31,12 @@ _CONTROL = {
 AGENTS: Mapping[str, AgentEntry] = MappingProxyType(
     {
         "dqn": AgentEntry(
-            dqn.DQNConfig, dqn.dqn, "discrete", _VALUES, LoopConfig(), ReplaySizes(batch_size=64)
+            dqn.DQNConfig,
+            dqn.dqn,
+            "discrete",
+            _VALUES,
+            LoopConfig(n_step=5),
+            ReplaySizes(batch_size=64),
         ),
         "td3": AgentEntry(td3.TD3Config, td3.td3, "continuous", _VALUES, **_CONTROL),
         "sac": AgentEntry(sac.SACConfig, sac.sac, "continuous", _VALUES, **_CONTROL),

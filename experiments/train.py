@@ -1,0 +1,155 @@
+"""Train one agent with one replay method: `python -m experiments.train --help`."""
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments import environments, registry, report
+from experiments.config import OutputConfig
+from experiments.options import Parser, add_options, one_of, read_options
+from experiments.run import SECTIONS, RunConfig, defaults, execute
+from jaxreplay.methods import METHODS
+
+# Where each section of a RunConfig stands on the command line.
+PREFIXES = {
+    "loop": "", "sizes": "", "env_options": "env.", "agent_options": "agent.",
+    "replay_options": "replay.",
+}  # fmt: skip
+
+
+def names_parser() -> Parser:
+    """Make the parser of what must be known before the other options exist."""
+    parser = Parser(add_help=False)
+    parser.add_argument("--agent", type=one_of("agent", registry.AGENTS), default=None)
+    parser.add_argument("--env", type=one_of("environment", environments.names()), default=None)
+    parser.add_argument("--resume", type=Path, default=None)
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    return parser
+
+
+def add_common(parser: Parser) -> None:
+    """Add the options that `train` and `compare` share."""
+    parser.add_argument(
+        "--agent", type=one_of("agent", registry.AGENTS), metavar="NAME",
+        help=f"agent: {', '.join(registry.AGENTS)} [default dqn]",
+    )  # fmt: skip
+    parser.add_argument(
+        "--env", type=one_of("environment", environments.names()), metavar="NAME",
+        help="environment, such as gymnax/CartPole-v1 or brax/ant; --list names all "
+        "[default gymnax/CartPole-v1]",
+    )  # fmt: skip
+    parser.add_argument("--seeds", type=int, metavar="INT", help="seeds, vmapped [default 5]")
+    parser.add_argument("--seed", type=int, metavar="INT", help="the first seed [default 0]")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the results")
+    parser.add_argument(
+        "--resume", type=Path, metavar="DIR",
+        help="go on with the run in DIR from its last checkpoint; other options must agree with it",
+    )  # fmt: skip
+    parser.add_argument("--overwrite", action="store_true", help="discard a run that --out holds")
+    parser.add_argument("--list", action="store_true", help="list what there is and what fits what")
+    parser.add_argument("--json", action="store_true", help="with --list: as JSON")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    first = names_parser()
+    first.add_argument("--replay", type=one_of("replay", METHODS), default=None)
+    known, _ = first.parse_known_args(argv)
+    if known.list:
+        print_list(known.json)
+        return 0
+    parser = Parser(prog="python -m experiments.train", description=__doc__)
+    try:
+        base = _base(known)
+        args = _parse(parser, base, argv)
+        config, output = _configured(base, args), read_options(args, OutputConfig())
+        resume = args.resume is not None
+        if resume and args.out not in (None, args.resume):
+            raise ValueError("--resume DIR goes on in DIR itself: leave out --out")
+        out = args.resume or args.out or Path("runs") / f"{config.agent}-{config.replay}"
+        summary = execute(config, out, output, resume=resume, overwrite=args.overwrite)
+    except ValueError as error:
+        parser.error(str(error))
+    print(report.table([summary]))
+    print(f"results: {out}/  (figure: {out / 'learning_curve.png'})")
+    return 0
+
+
+def read_config(folder: Path) -> RunConfig:
+    """Read the configuration of the run in `folder`.
+
+    Raises:
+      ValueError: there is none.
+    """
+    path = folder / "config.json"
+    if not path.exists():
+        raise ValueError(f"{folder} holds no run to resume: give the folder of a run")
+    return RunConfig.from_json(json.loads(path.read_text()))
+
+
+def given(args: argparse.Namespace, config: Any, sections: Sequence[str] = SECTIONS) -> Any:
+    """Return a RunConfig with everything replaced that the command line says."""
+    parts = {s: read_options(args, getattr(config, s), PREFIXES[s]) for s in sections}
+    for name in ("seeds", "seed"):
+        if getattr(args, name) is not None:
+            parts[name] = getattr(args, name)
+    return dataclasses.replace(config, **parts)
+
+
+def print_list(as_json: bool) -> None:
+    """Print agents, replays and environments with what fits what."""
+    catalogue = registry.catalogue()
+    if as_json:
+        print(json.dumps(catalogue, indent=2))
+        return
+    for kind, entries in catalogue.items():
+        print(f"{kind}:")
+        for name, entry in entries.items():
+            facts = ", ".join(
+                f"{key}: {' '.join(value) if isinstance(value, list) else value}"
+                for key, value in entry.items()
+                if key != "environments" and value
+            )
+            print(f"  {name:<32} {facts}")
+
+
+def _base(known: argparse.Namespace) -> RunConfig:
+    """Return the run before its options: the one to resume, or the names' defaults."""
+    names = {"env": known.env, "agent": known.agent, "replay": known.replay}
+    if known.resume is not None:
+        saved = read_config(known.resume)
+        for name, value in names.items():
+            if value not in (None, getattr(saved, name)):
+                raise ValueError(
+                    f"checkpoint in {known.resume} was made with {name}={getattr(saved, name)}, "
+                    f"this run has {value}: use the same options, or another --out"
+                )
+        return saved
+    return defaults(
+        known.env or "gymnax/CartPole-v1", known.agent or "dqn", known.replay or "uniform"
+    )
+
+
+def _parse(parser: Parser, base: RunConfig, argv: Sequence[str] | None) -> argparse.Namespace:
+    add_common(parser)
+    parser.add_argument(
+        "--replay", type=one_of("replay", METHODS), metavar="NAME",
+        help=f"replay method: {', '.join(METHODS)} [default uniform]",
+    )  # fmt: skip
+    for section in SECTIONS:
+        add_options(parser, getattr(base, section), PREFIXES[section])
+    add_options(parser, OutputConfig())
+    return parser.parse_args(argv)
+
+
+def _configured(base: RunConfig, args: argparse.Namespace) -> RunConfig:
+    return given(args, base)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
