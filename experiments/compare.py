@@ -15,7 +15,7 @@ import pandas as pd
 from experiments import report
 from experiments.config import OutputConfig
 from experiments.options import Parser, add_options, one_of, read_options
-from experiments.run import RunConfig, build, claim, defaults, execute, threshold_of, write_json
+from experiments.run import RunConfig, build, check_claim, claim, defaults, execute, threshold_of, write_json
 from experiments.train import PREFIXES, add_common, given, names_parser, print_list, read_config
 from jaxreplay.methods import METHODS
 
@@ -109,6 +109,7 @@ def _run_all(
     # Everything is checked, and every folder claimed, before the first run trains.
     for config in configs:
         build(config)
+        check_claim(out / config.replay, config, resume=resume, overwrite=overwrite)
     for config in configs:
         claim(out / config.replay, config, resume=resume, overwrite=overwrite)
     return [execute(config, out / config.replay, output, resume=True) for config in configs]

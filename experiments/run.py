@@ -124,30 +124,39 @@ def build(config: RunConfig) -> Program:
     return make_program(environment, agent, replay, config.loop)
 
 
-def claim(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) -> None:
-    """Make `out` this run's folder, never destroying another run's.
+def check_claim(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) -> None:
+    """Refuse a folder that this run may not have; touch nothing.
 
     Raises:
       ValueError: the folder holds a run and neither `resume` nor `overwrite` is given, or the run
         to resume is not there or has another configuration.
     """
     saved = out / "config.json"
+    if resume and not saved.exists():
+        raise ValueError(f"{out} holds no run to resume: give the folder of a run")
     if resume:
-        if not saved.exists():
-            raise ValueError(f"{out} holds no run to resume: give the folder of a run")
         checkpoint.check_same_config(json.loads(saved.read_text()), config.to_json(), out)
+    elif saved.exists() and not overwrite:
+        raise ValueError(
+            f"{out} already holds a run: add --overwrite, or --resume {out}, "
+            "or choose another --out"
+        )
+
+
+def claim(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) -> None:
+    """Make `out` this run's folder, never destroying another run's unasked.
+
+    Raises:
+      ValueError: as `check_claim`.
+    """
+    check_claim(out, config, resume=resume, overwrite=overwrite)
+    if resume:
         return
-    if saved.exists():
-        if not overwrite:
-            raise ValueError(
-                f"{out} already holds a run: add --overwrite, or --resume {out}, "
-                "or choose another --out"
-            )
-        for name in ARTEFACTS:
-            path = out / name
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    for name in ARTEFACTS:
+        path = out / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     out.mkdir(parents=True, exist_ok=True)
-    write_json(saved, config.to_json())
+    write_json(out / "config.json", config.to_json())
 
 
 def execute(

@@ -1,0 +1,35 @@
+# make run: compare replay methods on CartPole.  make test: run the tests.
+# Both set up .venv first; they need Python 3.11 or newer and nothing else.
+
+VENV := .venv
+BIN := $(VENV)/bin
+CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
+PYTHON ?= $(shell for p in $(CANDIDATES); do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+OUT ?= runs/quickstart
+
+.PHONY: run test test-slow notebooks clean
+
+run: $(VENV)/ready
+	$(BIN)/python -m experiments.compare --agent dqn --replays uniform per lap pal \
+		--env gymnax/CartPole-v1 --seeds 5 --out $(OUT) --overwrite
+
+test: $(VENV)/ready
+	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -n auto --maxprocesses 4
+
+test-slow: $(VENV)/ready
+	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -m slow
+
+# Execute the notebooks and keep their outputs.
+notebooks: $(VENV)/ready
+	cd notebooks && JAX_PLATFORMS=cpu ../$(BIN)/python execute.py *.ipynb
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found: install one, or say make PYTHON=/path/to/python" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .hypothesis

@@ -1,0 +1,51 @@
+"""The comparison command: one folder per method, one table, one figure."""
+
+import json
+
+import pytest
+
+from experiments import compare
+
+TINY = [
+    "--agent", "dqn", "--env", "gymnax/CartPole-v1", "--seeds", "2", "--steps", "300",
+    "--warmup", "100", "--eval-every", "100", "--eval-episodes", "2", "--env.max-steps", "30",
+    "--agent.hidden", "16", "--tensorboard", "false",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    out = tmp_path_factory.mktemp("compare") / "two"
+    assert compare.main([*TINY, "--replays", "uniform", "lap", "--lap.kappa", "0.5", "--out", str(out)]) == 0
+    return out
+
+
+def test_one_table_and_figure_join_the_runs(compared):
+    table = (compared / "comparison.md").read_text()
+    assert "| uniform" in table and "| lap" in table
+    assert (compared / "learning_curves.png").read_bytes().startswith(b"\x89PNG")
+    assert set(json.loads((compared / "summary.json").read_text())) == {"uniform", "lap"}
+    config = json.loads((compared / "lap" / "config.json").read_text())
+    assert config["replay_options"]["kappa"] == 0.5
+
+
+def test_resume_finds_the_runs_and_changes_nothing(compared):
+    before = (compared / "lap" / "metrics.csv").read_bytes()
+    assert compare.main(["--resume", str(compared)]) == 0
+    assert (compared / "lap" / "metrics.csv").read_bytes() == before
+
+
+def test_nothing_is_overwritten_even_if_only_one_method_is_there(compared, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        compare.main([*TINY, "--replays", "per", "lap", "--out", str(compared)])
+    assert exit_.value.code == 2
+    assert "already holds a run" in capsys.readouterr().err
+    assert not (compared / "per").exists()
+
+
+def test_bad_option_of_a_method_is_refused_before_anything_runs(tmp_path, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        compare.main([*TINY, "--replays", "uniform", "per", "--per.beta", "2", "--out", str(tmp_path / "x")])
+    assert exit_.value.code == 2
+    assert "beta is 2.0" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()

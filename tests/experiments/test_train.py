@@ -1,0 +1,170 @@
+"""The command line as a user meets it: files written, kill -9 and resume, refusals."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments import train
+
+# Small enough to train in a second: 16 hidden units, 2 seeds, 8 log points.
+TINY = [
+    "--agent", "dqn", "--replay", "per", "--env", "gymnax/CartPole-v1", "--seeds", "2",
+    "--steps", "900", "--warmup", "100", "--eval-every", "100", "--eval-episodes", "2",
+    "--env.max-steps", "50", "--agent.hidden", "16", "--checkpoint-every", "2",
+]  # fmt: skip
+
+
+def command(*options: str) -> list[str]:
+    return [sys.executable, "-m", "experiments.train", *options]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """One uninterrupted run."""
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    assert train.main([*TINY, "--out", str(out)]) == 0
+    return out
+
+
+def test_run_leaves_config_metrics_summary_figure_and_checkpoints(finished):
+    config = json.loads((finished / "config.json").read_text())
+    assert config["replay"] == "per"
+    assert config["replay_options"]["alpha"] == 0.6
+    assert config["agent_options"]["hidden"] == [16]
+    metrics = pd.read_csv(finished / "metrics.csv")
+    assert list(metrics.columns[:2]) == ["seed", "step"]
+    assert sorted(set(metrics["step"])) == list(range(200, 1000, 100))
+    assert all(sorted(group["seed"]) == [0, 1] for _, group in metrics.groupby("step"))
+    assert metrics["eval_return"].between(1, 50).all()
+    assert metrics["agent/loss"].notna().all()
+    summary = json.loads((finished / "summary.json").read_text())
+    last = metrics[metrics["step"] == 900]["eval_return"].to_numpy()
+    np.testing.assert_allclose(summary["final_return"], last)
+    assert (finished / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+    assert len(list((finished / "checkpoints").glob("*.safetensors"))) == 2
+    assert list((finished / "tensorboard").iterdir())
+
+
+def test_killed_run_resumes_to_the_same_bits(finished, tmp_path):
+    out = tmp_path / "killed"
+    process = subprocess.Popen(command(*TINY, "--out", str(out)), stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not list(out.glob("checkpoints/*.safetensors")):
+        time.sleep(0.002)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (out / "summary.json").exists(), "the run ended before it could be killed"
+    assert train.main(["--resume", str(out)]) == 0
+    for name in ("metrics.csv", "config.json"):
+        assert (out / name).read_bytes() == (finished / name).read_bytes(), name
+    last = "checkpoints/step_900.safetensors"
+    ours = next(iter(out.glob("checkpoints/*900*")))
+    theirs = next(iter(finished.glob("checkpoints/*900*")))
+    assert ours.read_bytes() == theirs.read_bytes(), last
+
+
+def test_run_killed_before_its_first_checkpoint_starts_again(finished, tmp_path):
+    out = tmp_path / "early"
+    out.mkdir()
+    for name in ("config.json", "metrics.csv"):
+        (out / name).write_bytes((finished / name).read_bytes())
+    assert train.main(["--resume", str(out)]) == 0
+    assert (out / "metrics.csv").read_bytes() == (finished / "metrics.csv").read_bytes()
+
+
+def test_seed_gives_the_same_numbers_whoever_trains_beside_it(finished, tmp_path):
+    alone = tmp_path / "alone"
+    assert train.main([*TINY, "--seeds", "1", "--seed", "1", "--out", str(alone)]) == 0
+    both = pd.read_csv(finished / "metrics.csv").query("seed == 1").reset_index(drop=True)
+    one = pd.read_csv(alone / "metrics.csv")
+    # The first log point: later, rounding differs between one matrix product and a batch of them.
+    pd.testing.assert_frame_equal(one[:1], both[:1], rtol=1e-3, check_dtype=False)
+
+
+REFUSALS = [
+    (["--replay", "perr"], "did you mean 'per'"),
+    (["--env", "gymnax/CartPol-v1"], "did you mean 'gymnax/CartPole-v1'"),
+    (["--agent", "td4"], "choices: dqn, td3, sac"),
+    (["--agent", "td3"], "agent 'td3' needs continuous actions and gymnax/CartPole-v1 has discrete"),
+    (["--batch-size", "64", "--capacity", "32"], "batch_size 64 is larger than the capacity 32"),
+    (["--replay", "per", "--replay.alpha", "-1"], "alpha is -1.0"),
+    (["--replay", "per", "--replay.beta", "1.5"], "beta is 1.5: it must lie in [0, 1]"),
+    (["--warmup", "10"], "use a warm-up of"),
+    (["--steps", "500"], "end within the warm-up"),
+    (["--seeds", "0"], "seeds is 0"),
+    (["--replay.alhpa", "1"], "unknown option '--replay.alhpa'"),
+    (["--num-envs", "3", "--capacity", "100"], "not a multiple of the 3 environments"),
+    (["--env.backend", "mjx"], "no physics backend"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSALS, ids=lambda x: " ".join(x)[:40])
+def test_bad_input_is_refused_in_one_line(options, message, tmp_path, capsys):
+    out = tmp_path / "never"
+    with pytest.raises(SystemExit) as exit_:
+        train.main([*options, "--out", str(out)])
+    assert exit_.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert not out.exists()
+
+
+def test_folder_with_a_run_is_not_overwritten(finished, capsys):
+    before = (finished / "metrics.csv").read_bytes()
+    with pytest.raises(SystemExit) as exit_:
+        train.main([*TINY, "--out", str(finished)])
+    assert exit_.value.code == 2
+    assert "already holds a run: add --overwrite" in capsys.readouterr().err
+    assert (finished / "metrics.csv").read_bytes() == before
+
+
+def test_resuming_another_configuration_names_the_difference(finished, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        train.main(["--resume", str(finished), "--replay.alpha", "0.4"])
+    assert exit_.value.code == 2
+    error = capsys.readouterr().err
+    assert "alpha" in error and "0.6" in error and "0.4" in error
+
+
+def test_resuming_nothing_is_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        train.main(["--resume", str(tmp_path)])
+    assert "holds no run to resume" in capsys.readouterr().err
+
+
+def test_overwrite_replaces_a_run(finished, tmp_path):
+    out = tmp_path / "twice"
+    shorter = [*TINY, "--steps", "300", "--out", str(out)]
+    assert train.main(shorter) == 0
+    assert train.main([*shorter, "--seed", "5", "--overwrite"]) == 0
+    assert set(pd.read_csv(out / "metrics.csv")["seed"]) == {5, 6}
+
+
+def test_list_says_what_fits_what(capsys):
+    assert train.main(["--list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert "gymnax/CartPole-v1" in listed["agents"]["dqn"]["environments"]
+    assert "brax/ant" in listed["agents"]["td3"]["environments"]
+    assert "brax/ant" not in listed["agents"]["dqn"]["environments"]
+    assert listed["replays"]["per"]["needs"] == ["td_error"]
+    assert train.main(["--list"]) == 0
+    assert "gymnax/Pendulum-v1" in capsys.readouterr().out
+
+
+def test_help_shows_every_option_with_default_and_source(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        train.main(["--replay", "per", "--agent", "td3", "--env", "gymnax/Pendulum-v1", "--help"])
+    assert exit_.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "--replay.alpha" in text and "[default 0.6; Schaul et al. 2016, Tab. 3]" in text
+    assert "--agent.policy-delay" in text and "--batch-size" in text
