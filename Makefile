@@ -22,7 +22,7 @@ test-slow: $(VENV)/ready
 
 # Execute the notebooks and keep their outputs.
 notebooks: $(VENV)/ready
-	cd notebooks && JAX_PLATFORMS=cpu ../$(BIN)/python execute.py *.ipynb
+	JAX_PLATFORMS=cpu $(BIN)/jupyter execute --inplace notebooks/*.ipynb
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found: install one, or say make PYTHON=/path/to/python" >&2; exit 2; }

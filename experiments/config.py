@@ -87,9 +87,6 @@ def check(config: LoopConfig, replay: Replay) -> None:
     Raises:
       ValueError: one line that says which option does not fit and what to do.
     """
-    for name in ("steps", "learn_every", "updates", "n_step", "eval_every", "eval_episodes"):
-        if getattr(config, name) < 1:
-            raise ValueError(f"{name} is {getattr(config, name)}: it must be at least 1")
     if not 0 <= config.gamma <= 1:
         raise ValueError(f"gamma is {config.gamma}: it must lie in [0, 1]")
     lost = (config.n_step - 1) * replay.num_envs  # steps that wait in the n-step window
@@ -99,17 +96,25 @@ def check(config: LoopConfig, replay: Replay) -> None:
             f"warmup {config.warmup} leaves {max(stored, 0)} transitions for the first batch of "
             f"{replay.batch_size}: use a warm-up of {replay.batch_size + lost} or more"
         )
-    if config.steps <= _up(config.warmup, replay.num_envs):
-        raise ValueError(
-            f"steps {config.steps} end within the warm-up of {config.warmup}: use more steps"
-        )
 
 
 def schedule(config: LoopConfig, num_envs: int) -> Schedule:
     """Lay out a run: log points at multiples of `eval_every`, and at the end.
 
     Steps are rounded up to whole blocks of `learn_every` steps in each environment.
+
+    Raises:
+      ValueError: a count is below 1, or there is nothing left after the warm-up.
     """
+    for name in ("steps", "learn_every", "updates", "n_step", "eval_every", "eval_episodes"):
+        if getattr(config, name) < 1:
+            raise ValueError(f"{name} is {getattr(config, name)}: it must be at least 1")
+    if num_envs < 1:
+        raise ValueError(f"num_envs is {num_envs}: it must be at least 1")
+    if config.steps <= _up(config.warmup, num_envs):
+        raise ValueError(
+            f"steps {config.steps} end within the warm-up of {config.warmup}: use more steps"
+        )
     block_steps = config.learn_every * num_envs
     warmup_rows = math.ceil(config.warmup / num_envs)
     warmup = warmup_rows * num_envs

@@ -95,7 +95,7 @@ def test_target_network_moves_every_so_many_updates(make_sample):
 
 def test_values_of_a_chain(make_sample):
     """From state 0 to state 1 without reward, then 1 and the end: Q = gamma and 1."""
-    config = DQNConfig(hidden=(16,), learning_rate=1e-2, target_every=10)
+    config = DQNConfig(hidden=(16,), learning_rate=1e-2, target_every=10, tau=1.0)
     agent = dqn(config, Discrete(2))
     sample = make_sample(STATES, np.int32([0, 1]), [0.0, 1.0], [0.9, 0.0], STATES[::-1].copy())
     state = agent.init(jax.random.key(0), jnp.asarray(STATES[0]), jnp.int32(0))
