@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from experiments.statistics import bootstrap_interval, curves, iqm
@@ -41,15 +42,12 @@ def learning_curves(
     axes = figure.add_subplot()
     if threshold is not None:
         axes.axhline(threshold, color=_FAINT, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
-    ends = [
-        _draw_curve(axes, number, label, frame)
-        for number, (label, frame) in enumerate(frames.items())
-    ]
-    _style(axes, title, _how_many(frames))
+    lines = [_draw_curve(axes, i, label, frame) for i, (label, frame) in enumerate(frames.items())]
+    _style(axes, title, _how_many(frames), lines)
     if threshold is not None:
         _name_threshold(axes, threshold)
-    _name_curves(axes, ends)
-    figure.savefig(path, metadata={"Software": None})
+    _name_curves(axes, lines)
+    figure.savefig(path, metadata={"Software": None}, pil_kwargs={"optimize": True})
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -70,28 +68,28 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines + [_line(row, widths) for row in cells[1:]]) + "\n"
 
 
-def _draw_curve(axes: Axes, number: int, label: str, frame: pd.DataFrame) -> tuple[float, str, str]:
+def _draw_curve(axes: Axes, number: int, label: str, frame: pd.DataFrame) -> Line2D:
     returns = curves(frame).dropna()
     steps, values = returns.index.to_numpy(), returns.to_numpy().T
     colour = COLOURS[number % len(COLOURS)]
     dashes = DASHES[number // len(COLOURS) % len(DASHES)]
     middle = iqm(values)
-    axes.plot(steps, middle, dashes, color=colour, linewidth=1.8, zorder=3, label=label)
+    (line,) = axes.plot(steps, middle, dashes, color=colour, linewidth=1.8, zorder=3, label=label)
     if len(values) > 1:
         low, high = bootstrap_interval(values)
         axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0, zorder=2)
-    return (float(middle[-1]) if len(middle) else np.nan), label, colour
+    return line
 
 
 def _how_many(frames: Mapping[str, pd.DataFrame]) -> str:
     counts = sorted({int(frame["seed"].nunique()) for frame in frames.values()})
     if counts == [1]:
         return "one seed"
-    seeds = " or ".join(map(str, counts))
+    seeds = " to ".join(map(str, sorted({counts[0], counts[-1]})))
     return f"{'IQM' if counts[0] >= 4 else 'mean'} of {seeds} seeds with 95 % bootstrap interval"
 
 
-def _style(axes: Axes, title: str, subtitle: str) -> None:
+def _style(axes: Axes, title: str, subtitle: str, lines: list[Line2D]) -> None:
     axes.set_title(title, loc="left", fontsize=13, color=_INK, pad=22)
     axes.text(0, 1.02, subtitle, transform=axes.transAxes, fontsize=9.5, color=_FAINT)
     axes.set_xlabel("agent steps", color=_INK, fontsize=11)
@@ -101,34 +99,36 @@ def _style(axes: Axes, title: str, subtitle: str) -> None:
     axes.tick_params(colors=_INK, labelsize=10)
     axes.grid(axis="y", color="#e6e6e6", linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.margins(x=0)
-    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.set_xlim(0, max(line.get_xdata().max(initial=1) for line in lines))
+    axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
 
 
 def _name_threshold(axes: Axes, threshold: float) -> None:
-    left = axes.get_xlim()[0]
-    axes.annotate(
-        f"{threshold:g}", (left, threshold), xytext=(4, 3), textcoords="offset points",
-        fontsize=9, color=_FAINT,
-    )  # fmt: skip
+    left = (axes.get_xlim()[0], threshold)
+    offset = {"xytext": (4, 3), "textcoords": "offset points"}
+    axes.annotate(f"{threshold:g}", left, fontsize=9, color=_FAINT, **offset)
 
 
-def _name_curves(axes: Axes, ends: list[tuple[float, str, str]]) -> None:
+def _name_curves(axes: Axes, lines: list[Line2D]) -> None:
     """Write every label at the end of its curve, pushed apart where they would overlap."""
     low, high = axes.get_ylim()
-    ends = sorted((end for end in ends if np.isfinite(end[0])), reverse=True)
-    gap = 0.052
-    places = [(value - low) / (high - low) for value, _, _ in ends]
+    lines = sorted((line for line in lines if len(line.get_ydata())), key=_end, reverse=True)
+    places = [(_end(line) - low) / (high - low) for line in lines]
     for lower in range(1, len(places)):
-        places[lower] = min(places[lower], places[lower - 1] - gap)
+        places[lower] = min(places[lower], places[lower - 1] - 0.052)
     # The whole stack slides up if its lowest label fell below the axis.
     lift = max(0.0, -min(places, default=0.0))
-    for place, (_, label, colour) in zip(places, ends, strict=True):
-        axes.text(
-            1.015, place + lift, label, transform=axes.transAxes, color=colour, fontsize=11,
-            fontweight="bold", va="center",
-        )  # fmt: skip
+    beside = {"transform": axes.transAxes, "clip_on": False}
+    for place, line in zip(places, lines, strict=True):
+        style = {"color": line.get_color(), "linestyle": line.get_linestyle(), "linewidth": 1.8}
+        axes.plot([1.012, 1.042], [place + lift] * 2, **style, **beside)
+        name = {"color": line.get_color(), "fontsize": 11, "fontweight": "bold", "va": "center"}
+        axes.text(1.05, place + lift, line.get_label(), **name, **beside)
+
+
+def _end(line: Line2D) -> float:
+    return float(line.get_ydata()[-1])
 
 
 def _cells(row: Mapping[str, Any], with_threshold: bool) -> list[str]:

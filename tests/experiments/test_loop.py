@@ -1,0 +1,173 @@
+"""The compiled loop: what it collects, when it logs, and that one seed is like many."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.dqn import DQNConfig, dqn
+from agents.types import Discrete
+from experiments import environments
+from experiments.config import LoopConfig, check, schedule
+from experiments.environments.episodes import make_episodic
+from experiments.evaluate import evaluate
+from experiments.loop import make_program, make_train
+from experiments.sweep import make_sweep, seed_axes
+from jaxreplay import make_replay, ring
+from jaxreplay.methods import per, uniform
+
+GAMMA = 0.5
+
+
+def counting(ends_after: int, max_steps: int):
+    """An environment that counts: obs = [episode id, step in the episode], reward = step."""
+
+    def reset(key):
+        episode = jax.random.uniform(key)
+        return (episode, jnp.zeros((), jnp.int32)), jnp.stack([episode, 0.0])
+
+    def step(key, state, action):
+        del key, action
+        episode, count = state[0], state[1] + 1
+        obs = jnp.stack([episode, count.astype(jnp.float32)])
+        return (episode, count), obs, count.astype(jnp.float32), count >= ends_after
+
+    return make_episodic("counting", reset, step, Discrete(2), max_steps)
+
+
+def small(environment, n_step=1, num_envs=1, method=None, **loop):
+    method = method or per.method()
+    agent = dqn(DQNConfig(hidden=(8,)), environment.action_space, method.objective)
+    replay = make_replay(method.sampler, capacity=120, batch_size=16, num_envs=num_envs)
+    config = LoopConfig(
+        **{"steps": 120, "warmup": 40, "eval_every": 20, "eval_episodes": 2, "gamma": GAMMA}
+        | {"n_step": n_step, **loop}
+    )
+    return environment, agent, replay, config
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("num_envs", [1, 2])
+@pytest.mark.parametrize(("ends_after", "max_steps"), [(4, 99), (99, 5)], ids=["ends", "cut"])
+def test_ring_holds_the_true_transitions(n, num_envs, ends_after, max_steps):
+    program = make_program(*small(counting(ends_after, max_steps), n, num_envs))
+    state = jax.jit(program.chunk)(jax.jit(program.init)(jax.random.key(0)), 10)[0]
+    held = state.replay.ring
+    live = int(ring.size(held))
+    assert live == 40 + 10 * num_envs - (n - 1) * num_envs
+    t = jax.tree.map(np.asarray, ring.gather(held, jnp.arange(live)))
+    start, length = t.obs[:, 1], min(ends_after, max_steps)
+    steps = np.minimum(n, length - start)  # of the n, those before the episode's end
+    np.testing.assert_array_equal(t.next_obs[:, 0], t.obs[:, 0], "bootstraps into another episode")
+    np.testing.assert_array_equal(t.next_obs[:, 1], start + steps)
+    expected = [sum(GAMMA**j * (s + j + 1) for j in range(int(k))) for s, k in zip(start, steps)]
+    np.testing.assert_allclose(t.reward, expected)
+    over = (start + steps == length) & (ends_after <= max_steps)
+    np.testing.assert_allclose(t.discount, np.where(over, 0.0, GAMMA**steps))
+    np.testing.assert_array_equal(t.first, start == 0)
+    np.testing.assert_array_equal(t.last, start == length - 1)
+    # A step lies one row before the next of the same environment.
+    later = np.arange(num_envs, live)
+    same = ~t.last[later - num_envs]
+    np.testing.assert_array_equal(start[later][same], start[later - num_envs][same] + 1)
+
+
+def test_chunks_and_one_program_train_alike():
+    parts = small(counting(4, 99), n_step=2)
+    program = make_program(*parts)
+    state, returns, losses = jax.jit(program.init)(jax.random.key(3)), [], []
+    chunk = jax.jit(program.chunk)
+    for blocks in program.schedule.log_points:
+        state, metrics = chunk(state, blocks)
+        returns.append(metrics["eval_return"])
+        losses.append(metrics["agent/loss"])
+    assert chunk._cache_size() == 1
+    whole, metrics = jax.jit(make_train(*parts))(jax.random.key(3))
+    np.testing.assert_array_equal(metrics["step"], program.schedule.steps)
+    np.testing.assert_array_equal(metrics["eval_return"], returns)
+    np.testing.assert_allclose(metrics["agent/loss"], losses, rtol=1e-5)
+    assert int(whole.updates) == program.schedule.updates
+
+
+def test_training_episodes_are_counted():
+    program = make_program(*small(counting(4, 99)))
+    _, metrics = jax.jit(program.chunk)(jax.jit(program.init)(jax.random.key(0)), 20)
+    assert float(metrics["episodes"]) == 5
+    assert float(metrics["train_return"]) == 1 + 2 + 3 + 4
+    assert float(metrics["eval_return"]) == 1 + 2 + 3 + 4
+    assert float(metrics["eval_length"]) == 4
+
+
+def test_evaluation_stops_counting_at_the_episodes_end():
+    environment = environments.make("gymnax/CartPole-v1")
+    right = lambda obs: jnp.ones(obs.shape[0], jnp.int32)  # noqa: E731
+    returns, lengths = jax.jit(lambda key: evaluate(environment, right, key, 6))(jax.random.key(0))
+    # Pushing right from near upright falls after 8 to 11 steps, each worth 1.
+    assert ((returns >= 8) & (returns <= 11)).all()
+    np.testing.assert_array_equal(returns, lengths)
+
+
+def test_clocks_are_shared_by_the_seeds_and_nothing_else():
+    program = make_program(*small(environments.make("gymnax/CartPole-v1")))
+    axes = seed_axes(program)
+    assert axes.rows is None and axes.updates is None
+    assert axes.replay.ring.rows_added is None
+    assert axes.agent.updates is None
+    assert axes.replay.dropped == 0  # starts equal for all, but depends on the data
+    assert axes.replay.ring.matrices == (0, 0, 0)
+    assert axes.replay.sampler.tree.nodes == 0
+    assert axes.obs == 0
+
+
+def test_vmapped_seeds_train_like_each_alone():
+    program = make_program(*small(environments.make("gymnax/CartPole-v1")))
+    keys = jax.vmap(jax.random.key)(jnp.arange(3))
+    sweep = make_sweep(program)
+    state, metrics = sweep.chunk(sweep.init(keys), 5)
+    init, chunk = jax.jit(program.init), jax.jit(program.chunk)
+    for seed in range(3):
+        alone, expected = chunk(init(keys[seed]), 5)
+        np.testing.assert_allclose(metrics["agent/loss"][seed], expected["agent/loss"], rtol=1e-5)
+        for many, one in zip(state.replay.ring.matrices, alone.replay.ring.matrices, strict=True):
+            np.testing.assert_allclose(many[seed], one, rtol=1e-5)
+
+
+def test_sweep_donates_its_state():
+    program = make_program(*small(counting(4, 99), method=uniform.method()))
+    sweep = make_sweep(program)
+    state = sweep.init(jax.random.split(jax.random.key(0), 2))
+    before = state.replay.ring.matrices[0]
+    sweep.chunk(state, 1)
+    assert before.is_deleted()
+
+
+def test_log_points_lie_on_multiples_and_at_the_end():
+    plan = schedule(LoopConfig(steps=1050, warmup=150, eval_every=200, learn_every=1), 1)
+    assert plan.steps == (200, 400, 600, 800, 1000, 1050)
+    assert plan.log_points == (50, 200, 200, 200, 200, 50)
+    assert plan.updates == 900
+    many = schedule(LoopConfig(steps=1000, warmup=100, eval_every=100, learn_every=4, updates=2), 8)
+    assert many.warmup_rows == 13
+    assert all(later > earlier for earlier, later in zip(many.steps, many.steps[1:], strict=False))
+    assert many.steps[-1] >= 1000 and many.updates == 2 * sum(many.log_points)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"steps": 0}, "steps is 0"),
+        ({"gamma": 1.5}, "gamma is 1.5"),
+        ({"warmup": 15}, "use a warm-up of 16"),
+        ({"n_step": 30}, "use a warm-up of 45"),
+        ({"eval_every": 0}, "eval_every is 0"),
+    ],
+)
+def test_what_cannot_run_is_refused(change, message):
+    environment, agent, replay, config = small(counting(4, 99), **change)
+    with pytest.raises(ValueError, match=message):
+        make_program(environment, agent, replay, config)
+
+
+def test_check_accepts_a_warmup_that_just_fits():
+    replay = make_replay(uniform.sampler(), capacity=64, batch_size=16)
+    check(LoopConfig(warmup=16), replay)
