@@ -15,7 +15,16 @@ import pandas as pd
 from experiments import report
 from experiments.config import OutputConfig
 from experiments.options import Parser, add_options, one_of, read_options
-from experiments.run import RunConfig, build, check_claim, claim, defaults, execute, threshold_of, write_json
+from experiments.run import (
+    RunConfig,
+    build,
+    check_claim,
+    claim,
+    defaults,
+    execute,
+    threshold_of,
+    write_json,
+)
 from experiments.train import PREFIXES, add_common, given, names_parser, print_list, read_config
 from jaxreplay.methods import METHODS
 
@@ -53,9 +62,7 @@ def conclude(
     output: OutputConfig,
 ) -> None:
     """Write and print the joint table, and draw the joint figure."""
-    frames = {
-        config.replay: pd.read_csv(out / config.replay / "metrics.csv") for config in configs
-    }
+    frames = {config.replay: pd.read_csv(out / config.replay / "metrics.csv") for config in configs}
     config = configs[0]
     figure = out / "learning_curves.png"
     title = f"{config.agent} on {config.env}"

@@ -27,7 +27,9 @@ class ReplaySizes:
     """The sizes that `make_replay` wants, whatever the method."""
 
     num_envs: int = option(1, "parallel environments per seed")
-    capacity: int | None = option(None, "replay slots; none: as many as agent steps, up to a million")
+    capacity: int | None = option(
+        None, "replay slots; none: as many as agent steps, up to a million"
+    )
     batch_size: int = option(64, "transitions in each gradient step")
 
     def resolve(self, steps: int) -> "ReplaySizes":

@@ -69,7 +69,9 @@ class RunConfig:
             parts = {
                 section: dataclasses.replace(
                     getattr(config, section),
-                    **{k: tuple(v) if isinstance(v, list) else v for k, v in saved[section].items()},
+                    **{
+                        k: tuple(v) if isinstance(v, list) else v for k, v in saved[section].items()
+                    },
                 )
                 for section in SECTIONS
             }

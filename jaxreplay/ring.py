@@ -68,7 +68,7 @@ def init(example: Transition, capacity: int, num_envs: int = 1) -> Ring:
 
 
 def add(ring: Ring, transition: Transition) -> tuple[Ring, Array]:
-    """Write one row of transitions `[E, ...]`; return the ring and the slots written, `[E]` int32."""
+    """Write one row of transitions `[E, ...]`; return ring and slots written, `[E]` int32."""
     start = _cursor(ring) * ring.num_envs
     packed = _pack(ring, transition)
     matrices = tuple(

@@ -68,7 +68,7 @@ def init(
     return SumTree(nodes, top, capacity, branching, reduce)
 
 
-def set(tree: SumTree, indices: Array, values: Array) -> SumTree:  # noqa: A001
+def set(tree: SumTree, indices: Array, values: Array) -> SumTree:
     """Write leaves and repair every node above them.
 
     A row is skipped, keeping the old leaf, if its index is outside `[0, capacity)` or its value is
@@ -251,7 +251,7 @@ def _neutral(reduce: str) -> float:
 
 
 def _combine(children: Array, reduce: str) -> Array:
-    """Reduce `[n, b]` to `[n]`, pairwise in a fixed order so that every path gives the same bits."""
+    """Reduce `[n, b]` to `[n]`, in a fixed order so that every path gives the same bits."""
     columns = [children[:, child] for child in range(children.shape[1])]
     join = jnp.add if reduce == "sum" else jnp.minimum
     while len(columns) > 1:

@@ -15,9 +15,13 @@ from jaxreplay.types import Method, Sampler
 class LAPConfig:
     """Hyperparameters of LAP; the paper's Atari setting is alpha 0.6, kappa 0.01 (Tab. 7)."""
 
-    alpha: float = option(0.4, "prioritisation exponent, 0 is uniform", "Fujimoto et al. 2020, Tab. 6")
+    alpha: float = option(
+        0.4, "prioritisation exponent, 0 is uniform", "Fujimoto et al. 2020, Tab. 6"
+    )
     kappa: float = option(
-        1.0, "floor of |TD error| in priorities, and the Huber loss's", "Fujimoto et al. 2020, Tab. 6"
+        1.0,
+        "floor of |TD error| in priorities, and the Huber loss's",
+        "Fujimoto et al. 2020, Tab. 6",
     )
     sampling: str = option(
         "stratified",
@@ -36,7 +40,7 @@ class LAPConfig:
 
 
 def sampler(config: LAPConfig = LAPConfig()) -> Sampler:
-    """Make LAP's sampler: P(i) ~ max(|td_i|, kappa)^alpha, weights 1 (Fujimoto et al. 2020, Eq. 9)."""
+    """Make LAP's sampler: P(i) ~ max(|td_i|, kappa)^alpha, weights 1 (Fujimoto 2020, Eq. 9)."""
     return proportional.sampler(
         objectives.lap_priority(config.alpha, config.kappa),
         lambda odds: jnp.ones_like(odds.probability),

@@ -14,13 +14,15 @@ TWINS = ("own", "max")
 class PALConfig:
     """Hyperparameters of PAL; the paper's Atari setting is alpha 0.6, kappa 0.01 (Tab. 7)."""
 
-    alpha: float = option(0.4, "exponent of the equivalent priority", "Fujimoto et al. 2020, Tab. 6")
+    alpha: float = option(
+        0.4, "exponent of the equivalent priority", "Fujimoto et al. 2020, Tab. 6"
+    )
     kappa: float = option(
         1.0, "TD error at which the loss leaves the quadratic", "Fujimoto et al. 2020, Tab. 6"
     )
     twin: str = option(
         "own",
-        "with twin critics, weigh by each one's own error (authors' code) or the largest (exact LAP)",
+        "twin critics: weigh by each one's own error (authors' code) or the largest (exact LAP)",
         "Fujimoto et al. 2020, Eq. 31",
         TWINS,
     )
@@ -30,7 +32,7 @@ class PALConfig:
 
 
 def method(config: PALConfig = PALConfig(), updates: int | None = None) -> Method:
-    """Make PAL: uniform sampling and the loss with LAP's expected gradient (Eq. 10); no `updates`."""
+    """Make PAL: uniform sampling, the loss with LAP's expected gradient; `updates` is not used."""
     del updates
     loss = objectives.pal(config.alpha, config.kappa, config.twin)
     return Method(uniform.sampler(), objectives.plain(loss))

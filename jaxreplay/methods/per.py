@@ -20,7 +20,9 @@ SAMPLINGS = ("stratified", "iid")
 class PERConfig:
     """Hyperparameters of proportional prioritised replay."""
 
-    alpha: float = option(0.6, "prioritisation exponent, 0 is uniform", "Schaul et al. 2016, Tab. 3")
+    alpha: float = option(
+        0.6, "prioritisation exponent, 0 is uniform", "Schaul et al. 2016, Tab. 3"
+    )
     beta: float = option(
         0.4, "initial importance-sampling exponent, annealed to 1", "Schaul et al. 2016, Tab. 3"
     )

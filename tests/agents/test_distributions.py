@@ -17,12 +17,8 @@ def make(mean, std) -> TanhNormal:
 def test_numbers_worked_by_hand():
     dist, u = make(0.5, 0.3), jnp.float32([0.9])
     np.testing.assert_allclose(jnp.tanh(u), 0.7162978702, rtol=1e-6)
-    np.testing.assert_allclose(
-        distributions.log_prob_of_pre_tanh(dist, u), 0.1158041884, rtol=1e-5
-    )
-    np.testing.assert_allclose(
-        distributions.log_prob(dist, jnp.tanh(u)), 0.1158041884, rtol=1e-5
-    )
+    np.testing.assert_allclose(distributions.log_prob_of_pre_tanh(dist, u), 0.1158041884, rtol=1e-5)
+    np.testing.assert_allclose(distributions.log_prob(dist, jnp.tanh(u)), 0.1158041884, rtol=1e-5)
 
 
 def test_log_prob_is_the_numerical_change_of_variables():

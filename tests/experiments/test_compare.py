@@ -16,7 +16,12 @@ TINY = [
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
     out = tmp_path_factory.mktemp("compare") / "two"
-    assert compare.main([*TINY, "--replays", "uniform", "lap", "--lap.kappa", "0.5", "--out", str(out)]) == 0
+    assert (
+        compare.main(
+            [*TINY, "--replays", "uniform", "lap", "--lap.kappa", "0.5", "--out", str(out)]
+        )
+        == 0
+    )
     return out
 
 
@@ -45,7 +50,9 @@ def test_nothing_is_overwritten_even_if_only_one_method_is_there(compared, capsy
 
 def test_bad_option_of_a_method_is_refused_before_anything_runs(tmp_path, capsys):
     with pytest.raises(SystemExit) as exit_:
-        compare.main([*TINY, "--replays", "uniform", "per", "--per.beta", "2", "--out", str(tmp_path / "x")])
+        compare.main(
+            [*TINY, "--replays", "uniform", "per", "--per.beta", "2", "--out", str(tmp_path / "x")]
+        )
     assert exit_.value.code == 2
     assert "beta is 2.0" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
