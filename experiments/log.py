@@ -4,6 +4,7 @@
 identical to an uninterrupted one's; times go to `timing.csv`.
 """
 
+import contextlib
 import csv
 import io
 import math
@@ -75,17 +76,17 @@ class CSVTable:
 
     def _truncate(self, step: int) -> None:
         lines = self._path.read_text().splitlines(keepends=True)
-        if not lines:
-            return
-        columns = lines[0].strip().split(",")
-        at = columns.index("step")
         # A line without its end was cut off by a kill.
-        whole = [line for line in lines[1:] if line.endswith("\n")]
-        kept = [line for line in whole if int(line.split(",")[at]) <= step]
+        head, *rest = [line for line in lines if line.endswith("\n")] or [""]
+        columns = head.strip().split(",")
+        kept = [line for line in rest if int(line.split(",")[columns.index("step")]) <= step]
         if kept:
             self._columns = columns
         temporary = self._path.with_name(self._path.name + ".tmp")
-        temporary.write_text("".join([lines[0], *kept] if kept else []))
+        with temporary.open("w") as file:
+            file.writelines([head, *kept] if kept else [])
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(temporary, self._path)
 
 
@@ -147,7 +148,7 @@ class WandbSink:
         self._run = wandb.init(
             project="jaxreplay", name=name, dir=str(folder), config=config, resume="allow"
         )
-        self._resume_step = resume_step or 0
+        del resume_step  # every process is a run of its own there, from its first step on
 
     def log(self, step: int, rows: Sequence[Row], seconds: float) -> None:
         del seconds
@@ -224,8 +225,9 @@ class Sinks:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for sink in self._sinks:
-            sink.close()
+        with contextlib.ExitStack() as stack:
+            for sink in self._sinks:
+                stack.callback(sink.close)
 
     def log(self, step: int, rows: Sequence[Row], seconds: float) -> None:
         """Hand one log point to every sink."""

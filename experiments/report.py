@@ -85,7 +85,7 @@ def _how_many(frames: Mapping[str, pd.DataFrame]) -> str:
     if counts == [1]:
         return "one seed"
     seeds = " to ".join(map(str, sorted({counts[0], counts[-1]})))
-    return f"{'IQM' if counts[0] >= 4 else 'mean'} of {seeds} seeds with 95 % bootstrap interval"
+    return f"{'IQM' if counts[-1] >= 4 else 'mean'} of {seeds} seeds with 95 % bootstrap interval"
 
 
 def _style(axes: Axes, title: str, subtitle: str, lines: list[Line2D]) -> None:

@@ -1,0 +1,251 @@
+"""One suite of laws for every environment.
+
+Truncation and the true last observation are where most training code goes wrong: here they are
+compared with the packages' own dynamics, stepped by hand.
+"""
+
+import functools
+
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.types import Discrete
+from experiments import environments
+
+GYMNAX = [name for name in environments.names() if name.startswith("gymnax/")]
+FEW = [*GYMNAX, "brax/inverted_pendulum"]
+SLOW = [name for name in environments.names() if name not in FEW]
+ALL = [*FEW, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+LIMIT = 5  # agent steps: short enough that idling rarely ends an episode first
+
+
+@functools.cache
+def made(name: str, limit: int = LIMIT):
+    environment = environments.make(name, max_steps=limit)
+    return environment, jax.jit(environment.reset), jax.jit(environment.step)
+
+
+def idle(environment):
+    """Action 0, or the middle of the range."""
+    space = environment.action_space
+    return jnp.zeros((), jnp.int32) if isinstance(space, Discrete) else jnp.zeros(space.size)
+
+
+def play(name: str, steps: int, seed: int = 0):
+    environment, reset, step = made(name)
+    state, obs = reset(jax.random.key(seed))
+    trace = []
+    for time in range(steps):
+        key = jax.random.key(1000 * seed + time)
+        before = state
+        state, obs, out = step(key, state, idle(environment))
+        trace.append((key, before, state, obs, out))
+    return trace
+
+
+def assert_equal(left, right):
+    jax.tree.map(np.testing.assert_array_equal, left, right)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_step_keeps_types_and_compiles_once(name):
+    environment, reset, step = made(name)
+    state, obs = reset(jax.random.key(0))
+    after, next_obs, out = step(jax.random.key(1), state, idle(environment))
+    for leaf in jax.tree.leaves((state, obs, after, next_obs, out)):
+        assert not leaf.weak_type
+    types = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)
+    assert types(state) == types(after)
+    assert types(obs) == types(next_obs) == types(out.final_obs)
+    assert (out.reward.dtype, out.reward.shape) == (jnp.float32, ())
+    assert (out.terminated.dtype, out.truncated.dtype) == (bool, bool)
+    for time in range(3):
+        after, _, _ = step(jax.random.key(time), after, idle(environment))
+    assert step._cache_size() == 1
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_same_key_and_action_give_the_same_step(name):
+    environment, reset, step = made(name)
+    state, _ = reset(jax.random.key(3))
+    assert_equal(reset(jax.random.key(3)), (state, reset(jax.random.key(3))[1]))
+    once = step(jax.random.key(4), state, idle(environment))
+    assert_equal(once, step(jax.random.key(4), state, idle(environment)))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_episode_is_cut_at_the_limit_and_starts_afresh(name):
+    trace = play(name, 2 * LIMIT)
+    clock = 0
+    for _, _, state, obs, out in trace:
+        clock += 1
+        assert not (out.terminated and out.truncated)
+        assert bool(out.truncated) == (clock == LIMIT and not out.terminated)
+        if out.terminated or out.truncated:
+            assert int(state.steps) == 0
+            clock = 0
+        else:
+            np.testing.assert_allclose(*map(jnp.float32, (obs, out.final_obs)), rtol=1e-5, atol=1e-6)
+    assert any(out.truncated for *_, out in trace)
+
+
+# Start states are random in all but these, where a reset may well repeat an observation.
+REPEATING = ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")
+
+
+@pytest.mark.parametrize("name", [name for name in FEW if not any(r in name for r in REPEATING)])
+def test_observation_after_an_end_is_a_fresh_start_and_final_obs_is_not(name):
+    ends = [(obs, out) for *_, obs, out in play(name, 3 * LIMIT) if out.terminated | out.truncated]
+    assert len(ends) >= 2
+    for obs, out in ends:
+        assert not np.array_equal(obs, out.final_obs)
+    assert not np.array_equal(ends[0][0], ends[1][0]), "every episode starts from the same state"
+
+
+@pytest.mark.parametrize("name", GYMNAX)
+def test_gymnax_last_observation_is_what_its_own_dynamics_give(name):
+    env, params = gymnax.make(name.removeprefix("gymnax/"))
+    bare = jax.jit(env.step_env)
+    space = env.action_space(params)
+    for key, before, _, _, out in play(name, LIMIT):
+        # The adapter splits a step's key into one for the dynamics and one for the reset.
+        key_step, _ = jax.random.split(key)
+        action = idle(made(name)[0])
+        if not hasattr(space, "n"):
+            low, high = (jnp.broadcast_to(x, space.shape) for x in (space.low, space.high))
+            action = (low + high) / 2
+        obs, _, reward, terminated, _ = bare(key_step, before.inner, action, params)
+        np.testing.assert_allclose(out.final_obs.astype(jnp.float32), obs, atol=1e-6)
+        np.testing.assert_allclose(out.reward, reward, atol=1e-5)
+        assert bool(out.terminated) == bool(terminated)
+
+
+def test_brax_last_observation_is_what_its_own_dynamics_give():
+    from brax import envs
+
+    env = envs.get_environment("inverted_pendulum", backend="spring")
+    bare = jax.jit(env.step)
+    for _, before, _, _, out in play("brax/inverted_pendulum", LIMIT):
+        state = bare(before.inner, jnp.zeros(1))
+        np.testing.assert_allclose(out.final_obs, state.obs, atol=1e-6)
+        np.testing.assert_allclose(out.reward, state.reward, atol=1e-6)
+        assert bool(out.terminated) == bool(state.done)
+
+
+def test_brax_pendulum_terminates_when_it_falls():
+    environment = environments.make("brax/inverted_pendulum")
+    step = jax.jit(environment.step)
+    state, _ = environment.reset(jax.random.key(0))
+    for time in range(60):
+        state, obs, out = step(jax.random.key(time), state, jnp.ones(1))
+        if out.terminated:
+            break
+    assert out.terminated and not out.truncated
+    assert abs(float(out.final_obs[1])) > 0.2  # the angle at which the task ends
+    assert abs(float(obs[1])) < 0.02
+
+
+@pytest.fixture(scope="module")
+def fall():
+    """CartPole pushed to the right: the key of the reset and the step at which it falls."""
+    environment = environments.make("gymnax/CartPole-v1")
+    state, _ = environment.reset(jax.random.key(7))
+    step = jax.jit(environment.step)
+    for time in range(1, 20):
+        state, obs, out = step(jax.random.key(time), state, jnp.ones((), jnp.int32))
+        if out.terminated:
+            return time, obs, out
+    pytest.fail("pushing to one side must make the pole fall")
+
+
+def test_termination_shows_the_fallen_pole_and_then_a_new_one(fall):
+    time, obs, out = fall
+    assert 8 <= time <= 11
+    assert not out.truncated
+    assert abs(float(out.final_obs[2])) > 12 * np.pi / 180
+    assert np.abs(np.asarray(obs)).max() <= 0.05
+    assert float(out.reward) == 1.0
+
+
+def test_termination_wins_over_a_limit_at_the_same_step(fall):
+    environment = environments.make("gymnax/CartPole-v1", max_steps=fall[0])
+    state, _ = environment.reset(jax.random.key(7))
+    step = jax.jit(environment.step)
+    for time in range(1, fall[0] + 1):
+        state, _, out = step(jax.random.key(time), state, jnp.ones((), jnp.int32))
+    assert out.terminated and not out.truncated
+
+
+@pytest.mark.parametrize(("action", "torque"), [(1.0, 2.0), (-1.0, -2.0), (0.25, 0.5), (9.0, 2.0)])
+def test_continuous_actions_are_scaled_to_the_bounds_and_clipped(action, torque):
+    environment, reset, step = made("gymnax/Pendulum-v1")
+    state, _ = reset(jax.random.key(0))
+    _, _, out = step(jax.random.key(1), state, jnp.full(1, action))
+    env, params = gymnax.make("Pendulum-v1")
+    obs, *_ = env.step_env(jax.random.key(1), state.inner, jnp.asarray(torque), params)
+    np.testing.assert_allclose(out.final_obs, obs, atol=1e-6)
+
+
+def test_pendulum_follows_the_equations_of_gym():
+    env, params = gymnax.make("Pendulum-v1")
+    environment, reset, step = made("gymnax/Pendulum-v1")
+    state, _ = reset(jax.random.key(0))
+    angle, speed = jnp.float32(np.pi / 4), jnp.float32(0.5)
+    state = state._replace(inner=state.inner.replace(theta=angle, theta_dot=speed))
+    _, _, out = step(jax.random.key(1), state, jnp.full(1, 0.5))  # torque 1
+    expected = [np.cos(0.8444146677), np.sin(0.8444146677), 1.1803300859]
+    np.testing.assert_allclose(out.final_obs, expected, atol=1e-5)
+
+
+def test_vmapped_lanes_reset_on_their_own():
+    environment = environments.make("gymnax/CartPole-v1", max_steps=50)
+    state, _ = jax.vmap(environment.reset)(jax.random.split(jax.random.key(0), 4))
+    actions = jnp.array([1, 1, 0, 0])
+    step = jax.jit(jax.vmap(environment.step))
+    ended = np.zeros(4, int)
+    for time in range(30):
+        keys = jax.random.split(jax.random.key(time), 4)
+        state, _, out = step(keys, state, actions)
+        ended += np.asarray(out.terminated)
+    assert (ended >= 2).all()
+
+
+def test_minatar_observations_take_a_byte_a_pixel():
+    _, reset, _ = made("gymnax/Breakout-MinAtar")
+    assert reset(jax.random.key(0))[1].dtype == bool
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_listed_actions_are_the_environments(name):
+    discrete = isinstance(made(name)[0].action_space, Discrete)
+    assert environments.action_kind(name) == ("discrete" if discrete else "continuous")
+
+
+@pytest.mark.parametrize("backend", ["positional", "generalized", "mjx"])
+@pytest.mark.slow
+def test_brax_runs_on_every_backend(backend):
+    environment = environments.make("brax/halfcheetah", backend=backend, max_steps=2)
+    state, _ = jax.jit(environment.reset)(jax.random.key(0))
+    step = jax.jit(environment.step)
+    for time in range(2):
+        state, _, out = step(jax.random.key(time), state, jnp.zeros(6))
+    assert out.truncated and np.isfinite(np.asarray(out.final_obs)).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("gymnax/CartPol-v1", {}, "did you mean 'gymnax/CartPole-v1'"),
+        ("brax/aunt", {}, "did you mean 'brax/ant'"),
+        ("brax/ant", {"backend": "newton"}, "use one of spring, positional"),
+        ("gymnax/CartPole-v1", {"backend": "spring"}, "no physics backend"),
+        ("gymnax/CartPole-v1", {"max_steps": -1}, "at least 1 step"),
+    ],
+)
+def test_what_does_not_exist_is_refused_in_one_line(name, options, message):
+    with pytest.raises(ValueError, match=message) as error:
+        environments.make(name, **options)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,88 @@
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.image import imread
+
+from experiments.report import COLOURS, learning_curves, table
+
+
+def metrics(seeds: int, level: float, points: int = 12) -> pd.DataFrame:
+    rng = np.random.default_rng(seeds)
+    steps = 1000 * np.arange(1, points + 1)
+    curves = level * (1 - np.exp(-steps / 4000)) + rng.normal(size=(seeds, points)) * level / 10
+    rows = [
+        {"seed": seed, "step": step, "eval_return": curves[seed, i]}
+        for seed in range(seeds)
+        for i, step in enumerate(steps)
+    ]
+    return pd.DataFrame(rows)
+
+
+def row(replay: str, **changes) -> dict:
+    return {
+        "replay": replay, "seeds": [0, 1, 2], "final_iqm": 480.25, "final_interval": [400.0, 500.0],
+        "threshold": 475.0, "reached": 2, "median_steps_to_threshold": 20000,
+        "steps_per_second": 41234.4,
+    } | changes  # fmt: skip
+
+
+def drawn(path, colour: str) -> int:
+    """Count the pixels of exactly this colour."""
+    pixels = np.round(imread(path)[..., :3] * 255).astype(int)
+    return int((pixels == [int(colour[i : i + 2], 16) for i in (1, 3, 5)]).all(-1).sum())
+
+
+def test_figure_draws_every_label_in_its_colour(tmp_path):
+    path = tmp_path / "figure.png"
+    frames = {"uniform": metrics(5, 400.0), "per": metrics(5, 450.0), "one": metrics(1, 300.0)}
+    learning_curves(frames, path, "DQN on CartPole", threshold=420)
+    assert imread(path).shape[:2] == (750, 1200)
+    assert path.stat().st_size < 150_000
+    assert all(drawn(path, colour) > 500 for colour in COLOURS[:3])
+    assert all(drawn(path, colour) == 0 for colour in COLOURS[3:5])
+
+
+@pytest.mark.parametrize("values", [[np.nan, 1.0, 2.0], [1.0, np.nan, np.nan], [np.nan] * 3])
+def test_figure_survives_missing_returns(tmp_path, values):
+    frame = pd.DataFrame({"seed": 0, "step": [1, 2, 3], "eval_return": values})
+    learning_curves({"a": metrics(2, 5.0), "b": frame}, tmp_path / "figure.png", "title")
+    assert drawn(tmp_path / "figure.png", COLOURS[0]) > 500
+
+
+def test_figure_is_a_function_of_its_data(tmp_path):
+    for name in ("a.png", "b.png"):
+        learning_curves({"x": metrics(3, 1.0)}, tmp_path / name, "title")
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+
+
+def test_report_leaves_pyplot_alone():
+    code = "import sys, experiments.report; sys.exit('matplotlib.pyplot' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_table_by_hand():
+    rows = [
+        row("uniform"),
+        row("per", reached=0, median_steps_to_threshold=None, steps_per_second=None),
+        row("lap", final_iqm=None, final_interval=[None, None]),
+    ]
+    assert table(rows).splitlines() == [
+        "| replay  | final return: IQM [95 % interval] | seeds at 475 | steps to 475 (median)"
+        " | steps/s |",
+        "| ------- | --------------------------------: | -----------: | --------------------:"
+        " | ------: |",
+        "| uniform |                  480.2 [400, 500] |          2/3 |                20,000"
+        " |  41,234 |",
+        "| per     |                  480.2 [400, 500] |          0/3 |                     -"
+        " |       - |",
+        "| lap     |                          - [-, -] |          2/3 |                20,000"
+        " |  41,234 |",
+    ]
+
+
+def test_table_without_threshold_has_no_threshold_columns():
+    lines = table([row("per", threshold=None)]).splitlines()
+    assert [len(line.split("|")) for line in lines] == [5, 5, 5]
