@@ -1,14 +1,15 @@
 """Atomic checkpoints of a pytree of arrays, one safetensors file each, without pickle.
 
 Why safetensors: it is one dependency-free wheel, and a file holds arrays and metadata together, so
-one rename publishes a checkpoint. Orbax, measured beside it (84 MB of replay and 200 small leaves),
-takes six times as long to save, writes a folder of 18 files without fsync, and refuses arrays of
-size zero.
+one rename publishes a checkpoint. Orbax, measured beside it (84 MB of replay and 200 small leaves
+on two CPU cores), takes at least twice as long to save and to load, writes a folder of 18 files
+without fsync, and refuses arrays of size zero.
 """
 
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +49,16 @@ def save(folder: str | os.PathLike, step: int, state: Tree, meta: dict, keep: in
     newest = latest(folder)
     if newest is not None and newest > step:
         raise ValueError(f"{folder} holds a later checkpoint (step {newest}): use another folder")
-    for leftover in folder.glob("step_*.tmp"):
-        leftover.unlink()
+    # safetensors writes through a temporary file of its own, so leftovers get a folder of theirs.
+    unfinished = folder / "unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir()
     path = _path(folder, step)
-    temporary = path.with_suffix(".tmp")
+    temporary = unfinished / path.name
     save_file(arrays, temporary, metadata={"jaxreplay": json.dumps(header)})
     _fsync(temporary)
     os.replace(temporary, path)
+    unfinished.rmdir()
     _fsync(folder)
     for old in _steps(folder)[:-keep]:
         _path(folder, old).unlink()

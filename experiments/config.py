@@ -1,6 +1,7 @@
 """What a run is: the command line's source of truth, as frozen dataclasses."""
 
 import dataclasses
+import importlib.util
 import math
 from typing import Any
 
@@ -70,6 +71,10 @@ class OutputConfig:
     def __post_init__(self) -> None:
         if self.checkpoint_every < 1:
             raise ValueError(f"checkpoint_every is {self.checkpoint_every}: it must be at least 1")
+        if self.wandb and importlib.util.find_spec("wandb") is None:
+            raise ValueError(
+                "Weights & Biases is not installed: pip install wandb, or leave out --wandb"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -130,25 +130,16 @@ class TensorBoardSink:
 
 
 class WandbSink:
-    """Weights & Biases: the mean over seeds of every metric."""
+    """Weights & Biases: the mean over seeds of every metric.
 
-    def __init__(self, folder: Path, config: dict[str, Any], resume_step: int | None) -> None:
-        """Start a wandb run in `folder`.
+    A resumed run continues as a new part in the same group, named after the folder.
+    """
 
-        Raises:
-          ValueError: wandb is not installed.
-        """
-        try:
-            import wandb
-        except ImportError as error:
-            raise ValueError(
-                "Weights & Biases is not installed: pip install wandb, or leave out --wandb"
-            ) from error
-        name = folder.resolve().name
-        self._run = wandb.init(
-            project="jaxreplay", name=name, dir=str(folder), config=config, resume="allow"
-        )
-        del resume_step  # every process is a run of its own there, from its first step on
+    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+        import wandb  # optional
+
+        group = folder.resolve().name
+        self._run = wandb.init(project="jaxreplay", group=group, dir=str(folder), config=config)
 
     def log(self, step: int, rows: Sequence[Row], seconds: float) -> None:
         del seconds

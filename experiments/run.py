@@ -27,7 +27,7 @@ from jaxreplay.replay import make_replay
 
 ARTEFACTS = (
     "config.json", "metrics.csv", "timing.csv", "summary.json", "learning_curve.png",
-    "checkpoints", "tensorboard",
+    "checkpoints", "tensorboard", "wandb",
 )  # fmt: skip
 
 
@@ -223,7 +223,7 @@ def _sinks(
     if output.tensorboard:
         sinks.append(log.TensorBoardSink(out, resume_step))
     if output.wandb:
-        sinks.append(log.WandbSink(out, config.to_json(), resume_step))
+        sinks.append(log.WandbSink(out, config.to_json()))
     sinks.append(log.TerminalSink(config.replay, total, resume_step or 0))
     return log.Sinks(sinks)
 

@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from experiments import environments, registry, report
 from experiments.config import OutputConfig
@@ -67,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         base = _base(known)
         args = _parse(parser, base, argv)
-        config, output = _configured(base, args), read_options(args, OutputConfig())
+        config, output = given(args, base), read_options(args, OutputConfig())
         resume = args.resume is not None
         if resume and args.out not in (None, args.resume):
             raise ValueError("--resume DIR goes on in DIR itself: leave out --out")
@@ -92,7 +91,9 @@ def read_config(folder: Path) -> RunConfig:
     return RunConfig.from_json(json.loads(path.read_text()))
 
 
-def given(args: argparse.Namespace, config: Any, sections: Sequence[str] = SECTIONS) -> Any:
+def given(
+    args: argparse.Namespace, config: RunConfig, sections: Sequence[str] = SECTIONS
+) -> RunConfig:
     """Return a RunConfig with everything replaced that the command line says."""
     parts = {s: read_options(args, getattr(config, s), PREFIXES[s]) for s in sections}
     for name in ("seeds", "seed"):
@@ -145,10 +146,6 @@ def _parse(parser: Parser, base: RunConfig, argv: Sequence[str] | None) -> argpa
         add_options(parser, getattr(base, section), PREFIXES[section])
     add_options(parser, OutputConfig())
     return parser.parse_args(argv)
-
-
-def _configured(base: RunConfig, args: argparse.Namespace) -> RunConfig:
-    return given(args, base)
 
 
 if __name__ == "__main__":

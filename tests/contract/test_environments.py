@@ -88,7 +88,9 @@ def test_episode_is_cut_at_the_limit_and_starts_afresh(name):
             assert int(state.steps) == 0
             clock = 0
         else:
-            np.testing.assert_allclose(*map(jnp.float32, (obs, out.final_obs)), rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(
+                *map(jnp.float32, (obs, out.final_obs)), rtol=1e-5, atol=1e-6
+            )
     assert any(out.truncated for *_, out in trace)
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.record_writer import masked_crc32c
 
+from experiments.config import OutputConfig
 from experiments.log import (
     CSVSink,
     CSVTable,
@@ -84,7 +85,9 @@ def test_table_refuses_other_columns(tmp_path, resume_step):
     with pytest.raises(ValueError, match="columns beta"):
         table.append([row | {"beta": 0.4} for row in rows(200)])
     with pytest.raises(ValueError, match="columns loss"):
-        table.append([{key: row[key] for key in ("seed", "step", "eval_return")} for row in rows(9)])
+        table.append(
+            [{key: row[key] for key in ("seed", "step", "eval_return")} for row in rows(9)]
+        )
 
 
 @settings(max_examples=100, deadline=None)
@@ -148,15 +151,15 @@ def test_tensorboard_gets_means_and_every_return(tmp_path):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="wandb is installed")
-def test_wandb_missing_is_refused_in_one_line(tmp_path):
+def test_wandb_missing_is_refused_in_one_line():
     with pytest.raises(ValueError, match=r"^[^\n]*pip install wandb[^\n]*$"):
-        WandbSink(tmp_path, {}, None)
+        OutputConfig(wandb=True)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is not installed")
 def test_wandb_works_offline(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
-    sink = WandbSink(tmp_path, {"alpha": 0.6}, None)
+    sink = WandbSink(tmp_path, {"alpha": 0.6})
     sink.log(100, rows(100), 1.0)
     sink.close()
     assert len(list(tmp_path.glob("wandb/offline-run-*/*.wandb"))) == 1
@@ -182,7 +185,12 @@ def test_in_a_terminal_progress_is_a_bar():
         "    sink.log(step, [{'seed': 0, 'step': step, 'eval_return': np.float32(7)}], 2.0)\n"
         "sink.close()"
     )
-    env = os.environ | {"TTY_COMPATIBLE": "1", "FORCE_COLOR": "1", "COLUMNS": "120", "TERM": "xterm"}
+    env = os.environ | {
+        "TTY_COMPATIBLE": "1",
+        "FORCE_COLOR": "1",
+        "COLUMNS": "120",
+        "TERM": "xterm",
+    }
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout == ""
     assert "400/400 steps" in done.stderr
