@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from jaxreplay.types import Array
@@ -137,15 +138,43 @@ def sample(tree: SumTree, key: Array, batch_size: int, stratified: bool = True) 
         App. B.2.1); otherwise the draws are independent.
     """
     bits = jax.random.bits(key, (batch_size,), jnp.uint32)
-    # All 32 random bits count: float32 alone would resolve 2^-24 of the total and, with
-    # priorities many orders of magnitude apart, never reach some of the small leaves.
-    coarse = (bits >> 8).astype(jnp.float32) * 2.0**-24
-    fine = (bits & 0xFF).astype(jnp.float32) * 2.0**-32
-    scale = total(tree) / batch_size if stratified else total(tree)
-    start = jnp.arange(batch_size, dtype=jnp.float32) * scale if stratified else 0.0
-    target = start + coarse * scale
-    rest = (coarse * scale - (target - start)) + fine * scale
-    return find(tree, target, rest)
+    if stratified:
+        edges = np.array([(i << 32) // batch_size for i in range(batch_size + 1)])
+        bits = edges[:-1].astype(np.uint32) + bits % np.diff(edges).astype(np.uint32)
+    return find(tree, *_fraction(bits, total(tree)))
+
+
+def _fraction(bits: Array, whole: Array) -> tuple[Array, Array]:
+    """Return `bits / 2^32 * whole` as a float32 and what of it float32 rounds away.
+
+    float32 alone resolves 2^-24 of the whole: with priorities many orders of magnitude apart, some
+    of the small leaves would never be drawn. Factors of 12 bits make every product here exact.
+    """
+    first = (bits >> 20).astype(jnp.float32) * 2.0**-12
+    second = ((bits >> 8) & 0xFFF).astype(jnp.float32) * 2.0**-24
+    third = (bits & 0xFF).astype(jnp.float32) * 2.0**-32
+    mask = jnp.uint32(0xFFFFF000)
+    head = jax.lax.bitcast_convert_type(
+        jax.lax.bitcast_convert_type(whole, jnp.uint32) & mask, jnp.float32
+    )
+    tail = whole - head
+    target = (first + second) * whole
+    rounded = ((first * head - target) + first * tail + second * head) + second * tail
+    return _floor(target, rounded + third * whole)
+
+
+def _floor(value: Array, rest: Array) -> tuple[Array, Array]:
+    """Return the largest float32 up to `value + rest`, and what is left, which is not negative.
+
+    `rest` is small beside `value`. Rounding down matters: a target rounded up to where a child's
+    range starts would fall to that child and not to the one before.
+    """
+    near = value + rest
+    left = rest - (near - value)
+    above = (left < 0) & (near > 0)
+    bits = jax.lax.bitcast_convert_type(near, jnp.int32) - above.astype(jnp.int32)
+    floor = jax.lax.bitcast_convert_type(bits, jnp.float32)
+    return floor, left + (near - floor)
 
 
 def find(tree: SumTree, target: Array, rest: Array | float = 0.0) -> Array:
@@ -191,10 +220,7 @@ def _descend(rows: Array, sizes: tuple[int, ...], walk: _Walk) -> _Walk:
             chosen = jnp.where(here, child, chosen)
             chosen_start = jnp.where(here, start, chosen_start)
             start = start + value
-        remaining = target - chosen_start
-        inside = jnp.maximum(remaining + rest, 0.0)
-        # What the sum above rounded away (exactly) stays in `rest`.
-        return node * branching + chosen, inside, rest - (inside - remaining)
+        return node * branching + chosen, *_floor(target - chosen_start, rest)
 
     # A loop, not unrolled: XLA would fuse the levels and compute each one's ancestors again.
     return jax.lax.fori_loop(0, len(sizes), step, walk) if sizes else walk

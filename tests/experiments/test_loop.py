@@ -100,7 +100,7 @@ def test_training_episodes_are_counted():
 
 def test_evaluation_stops_counting_at_the_episodes_end():
     environment = environments.make("gymnax/CartPole-v1")
-    right = lambda obs: jnp.ones(obs.shape[0], jnp.int32)  # noqa: E731
+    right = lambda obs: jnp.ones(obs.shape[0], jnp.int32)
     returns, lengths = jax.jit(lambda key: evaluate(environment, right, key, 6))(jax.random.key(0))
     # Pushing right from near upright falls after 8 to 11 steps, each worth 1.
     assert ((returns >= 8) & (returns <= 11)).all()

@@ -1,0 +1,257 @@
+"""Proportional PER: the paper's quantities worked by hand, and its properties."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxreplay import Transition, make_replay, sum_tree
+from jaxreplay.methods import per
+from jaxreplay.methods.per import PERConfig
+from jaxreplay.replay import ReplayState
+from jaxreplay.types import Sampler
+
+TD = np.array([0.5, -2, 0, 1, 4])
+EXAMPLE = Transition(
+    obs=jnp.zeros(1),
+    action=jnp.zeros((), jnp.int32),
+    reward=jnp.zeros(()),
+    discount=jnp.zeros(()),
+    next_obs=jnp.zeros(1),
+    first=jnp.zeros((), bool),
+    last=jnp.zeros((), bool),
+)
+ROW = jax.tree.map(lambda x: x[None], EXAMPLE)
+
+
+class Held(NamedTuple):
+    """A sampler that holds one slot per TD error, each updated with it once."""
+
+    sampler: Sampler
+    state: ReplayState
+
+    def leaves(self):
+        return np.asarray(sum_tree.leaves(self.state.sampler.tree), np.float64)
+
+    def sample(self, key, batch_size):
+        return self.sampler.sample(self.state.sampler, self.state.ring, key, batch_size)
+
+
+def holding(td, config, updates=None):
+    n, sampler = len(td), per.sampler(config, updates)
+    replay = make_replay(sampler, capacity=n, batch_size=n)
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    for _ in range(n):
+        state = replay.add(state, ROW)
+    slots = jnp.arange(n)
+    batch = replay.sample(state, jax.random.key(0))[1]
+    batch = batch._replace(indices=slots, stamp=slots + 1)
+    return Held(sampler, replay.update(state, batch, td_error=jnp.asarray(td, jnp.float32)))
+
+
+def weights_by_slot(held, slots, draws=400):
+    """Return the weight of each of `slots` in a batch that holds just these."""
+    sample = jax.jit(lambda key: held.sample(key, len(slots)))
+    for seed in range(draws):
+        batch = sample(jax.random.key(seed))
+        if set(np.asarray(batch.indices).tolist()) == set(slots):
+            at = [int(np.argmax(batch.indices == slot)) for slot in slots]
+            return np.asarray(batch.weights)[at]
+    pytest.fail("no batch held exactly these slots")
+
+
+@pytest.mark.parametrize(
+    ("alpha", "beta", "leaves", "raw"),
+    [
+        (
+            0.6,
+            0.4,
+            [0.6676396267, 1.5202591796, 0.0630957344, 1.0059880557, 2.300841084],
+            [1.2261880009, 0.8822808449, 3.1504595232, 1.0407268867, 0.747513869],
+        ),
+        (
+            1.0,
+            1.0,
+            [0.51, 2.01, 0.01, 1.01, 4.01],
+            [2.9607843137, 0.7512437811, 151.0, 1.495049505, 0.3765586035],
+        ),
+        (
+            0.6,
+            1.0,
+            [0.6676396267, 1.5202591796, 0.0630957344, 1.0059880557, 2.300841084],
+            [1.6649172571, 0.731167916, 17.6171138323, 1.1049482445, 0.483112347],
+        ),
+        (0.0, 0.4, [1.0] * 5, [1.0] * 5),
+    ],
+)
+def test_leaves_probabilities_and_weights_by_hand(alpha, beta, leaves, raw):
+    leaves, raw = np.array(leaves), np.array(raw)
+    for normalise in ("none", "buffer", "batch"):
+        config = PERConfig(alpha=alpha, beta=beta, epsilon=0.01, normalise=normalise)
+        held = holding(TD, config)
+        np.testing.assert_allclose(held.leaves(), leaves, rtol=1e-5)
+        batch = held.sample(jax.random.key(1), 64)
+        expected = raw[batch.indices]
+        if normalise == "buffer":
+            expected = expected / raw.max()
+        if normalise == "batch":
+            expected = expected / expected.max()
+        np.testing.assert_allclose(batch.weights, expected, rtol=2e-5)
+
+
+def test_buffer_weights_are_a_power_of_the_smallest_priority():
+    batch = holding(TD, PERConfig(epsilon=0.01, normalise="buffer")).sample(jax.random.key(1), 64)
+    p = np.abs(TD) + 0.01
+    np.testing.assert_allclose(
+        batch.weights, (p.min() / p[batch.indices]) ** (0.6 * 0.4), rtol=1e-5
+    )
+
+
+def test_batch_maximum_by_hand():
+    weights = weights_by_slot(holding(TD, PERConfig(epsilon=0.01, sampling="iid")), [1, 3, 4])
+    np.testing.assert_allclose(weights, [0.8477544457, 1, 0.7182613216], rtol=1e-5)
+
+
+def test_epsilon_stands_inside_the_power():
+    for epsilon, leaf in ((0.01, 0.6676396267), (1e-10, 0.6597539555)):
+        held = holding([0.5], PERConfig(epsilon=epsilon))
+        np.testing.assert_allclose(held.leaves(), [leaf], rtol=1e-6)
+
+
+def test_new_transitions_get_the_largest_leaf_so_far():
+    replay = make_replay(per.sampler(PERConfig(epsilon=0.0)), capacity=3, batch_size=1)
+    state = replay.add(replay.init(jax.random.key(0), EXAMPLE), ROW)
+    newest = []
+
+    def rewrite(state, slot, td):
+        batch = replay.sample(state, jax.random.key(0))[1]
+        stamp = jnp.array([slot + 1])
+        batch = batch._replace(indices=jnp.array([slot]), stamp=stamp)
+        return replay.update(state, batch, td_error=jnp.array([td]))
+
+    newest.append(state.sampler.tree.nodes[0])
+    state = replay.add(rewrite(state, 0, 3.0), ROW)
+    newest.append(state.sampler.tree.nodes[1])
+    state = replay.add(rewrite(state, 1, 0.1), ROW)
+    newest.append(state.sampler.tree.nodes[2])
+    np.testing.assert_allclose(newest, [1, 1.9331820449, 1.9331820449], rtol=1e-6)
+    np.testing.assert_allclose(state.sampler.tree.nodes[1], 0.2511886432, rtol=1e-6)
+
+
+def test_beta_rises_linearly_with_the_updates():
+    # The library's schedule at the steps 0, 1000, 25 500, 50 000 and 60 000 of a run that learns
+    # from step 1000 to 50 000: updates are counted from the first learning step.
+    schedule = optax.linear_schedule(0.4, 1.0, 49_000)
+    steps = np.array([0, 1000, 25_500, 50_000, 60_000])
+    np.testing.assert_allclose(
+        schedule(np.maximum(steps - 1000, 0)), [0.4, 0.4, 0.7, 1, 1], rtol=1e-6
+    )
+    # And the sampler follows it: weights of exponent beta after as many updates.
+    held = holding(TD, PERConfig(epsilon=0.01, normalise="none"), updates=49_000)
+    for count, beta in ((0, 0.4), (24_500, 0.7), (49_000, 1.0), (59_000, 1.0)):
+        inner = held.state.sampler.replace(updates=jnp.asarray(count))
+        then = held._replace(state=held.state._replace(sampler=inner))
+        batch = then.sample(jax.random.key(0), 64)
+        p = (np.abs(TD) + 0.01) ** 0.6
+        share = p / p.sum()
+        expected = (5 * share[batch.indices]) ** -beta
+        np.testing.assert_allclose(batch.weights, expected, rtol=1e-4)
+
+
+def test_strata_leave_every_marginal_as_it_is():
+    held = holding(TD, PERConfig(epsilon=0.01))
+    keys = jax.random.split(jax.random.key(0), 4000)
+    drawn = jax.jit(jax.vmap(lambda key: held.sample(key, 16).indices))(keys)
+    share = np.bincount(np.asarray(drawn).ravel(), minlength=5) / drawn.size
+    expected = [0.1201260898, 0.2735349783, 0.0113525974, 0.1810039529, 0.4139823816]
+    np.testing.assert_allclose(share, expected, atol=0.004)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "beta", "stationary"),
+    [(0, 0, 1.0), (0.6, 0, 2.020928), (0.6, 0.4, 1.658117), (0.6, 1, 1.0), (1, 0, 2.5)],
+)
+def test_stationary_point_of_td_learning(alpha, beta, stationary):
+    """Nine targets of 0 and one of 10: the Q at which PER's expected weighted update vanishes."""
+    targets = np.array([0.0] * 9 + [10.0])
+    config = PERConfig(alpha=float(alpha), beta=float(beta), epsilon=0.0, normalise="none")
+
+    def expected_update(q):
+        td = targets - q
+        held = holding(td, config)
+        batch, leaves, weights = held.sample(jax.random.key(0), 256), held.leaves(), np.zeros(10)
+        weights[np.asarray(batch.indices)] = np.asarray(batch.weights)  # every slot is drawn
+        return (leaves / leaves.sum() * weights * td).sum()
+
+    assert abs(expected_update(stationary)) < 1e-3
+    assert expected_update(stationary - 0.1) > 0 > expected_update(stationary + 0.1)
+
+
+priorities = st.lists(st.floats(2**-10, 1024, width=32), min_size=8, max_size=8)
+
+
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(priorities, st.integers(0, 7), st.floats(0.25, 4, width=32))
+def test_properties_of_probabilities_and_weights(sizes, turn, scale):
+    td = np.array(sizes)
+
+    def draw(td, normalise="buffer", beta=1.0, alpha=0.6):
+        config = PERConfig(alpha=alpha, beta=beta, epsilon=0.0, normalise=normalise)
+        held = holding(td, config)
+        return held.leaves() / held.leaves().sum(), held.sample(jax.random.key(0), 512)
+
+    share, batch = draw(td)
+    assert (share > 0).all()
+    order = np.argsort(td)
+    assert (np.diff(share[order]) >= -1e-9).all()  # monotone in |td|
+    weights = np.asarray(batch.weights)
+    assert (weights > 0).all() and (weights <= 1 + 1e-5).all()
+    # Unbiased: w P N = 1 without normalisation at beta 1.
+    _, plain = draw(td, "none")
+    np.testing.assert_allclose(np.asarray(plain.weights) * 8 * share[plain.indices], 1, rtol=1e-4)
+    # Scaling all priorities changes nothing; rotating the slots rotates the probabilities.
+    np.testing.assert_allclose(draw(td * scale)[0], share, rtol=1e-4)
+    np.testing.assert_allclose(draw(np.roll(td, turn))[0], np.roll(share, turn), rtol=1e-5)
+    # The batch's maximum is 1, and no weight is below the buffer-normalised one.
+    _, batchwise = draw(td, "batch")
+    np.testing.assert_allclose(batchwise.weights.max(), 1, rtol=1e-6)
+    np.testing.assert_array_less(weights, np.asarray(batchwise.weights) + 1e-5)
+    # Alpha 0 is uniform with weights 1.
+    flat, even = draw(td, alpha=0.0)
+    np.testing.assert_allclose(flat, 1 / 8)
+    np.testing.assert_allclose(even.weights, 1, rtol=1e-6)
+
+
+def test_all_zero_priorities_fall_back_to_uniform():
+    batch = holding(np.zeros(5), PERConfig(epsilon=0.0)).sample(jax.random.key(0), 20)
+    np.testing.assert_array_equal(np.bincount(batch.indices, minlength=5), [4] * 5)
+    np.testing.assert_allclose(batch.weights, 1)
+
+
+def test_clip_bounds_the_priority():
+    held = holding([0.5, 7.0, -9.0], PERConfig(clip=1.0, epsilon=0.0, alpha=1.0))
+    np.testing.assert_allclose(held.leaves(), [0.5, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alpha": -0.1}, "alpha is -0.1"),
+        ({"alpha": float("nan")}, "alpha is nan"),
+        ({"beta": 1.1}, "beta is 1.1"),
+        ({"beta_updates": 0}, "beta_updates is 0"),
+        ({"epsilon": -1.0}, "epsilon is -1.0"),
+        ({"normalise": "max"}, "use one of batch, buffer, none"),
+        ({"sampling": "random"}, "use one of stratified, iid"),
+        ({"clip": 0.0}, "clip is 0.0"),
+        ({"loss": "l2"}, "use one of agent"),
+    ],
+)
+def test_hyperparameters_are_checked(options, message):
+    with pytest.raises(ValueError, match=message):
+        PERConfig(**options)

@@ -1,0 +1,210 @@
+"""The sum tree: numbers by hand, a plain model, exactness at the edges, frequencies."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxreplay import sum_tree
+
+LEAVES = [1, 2, 3, 4, 0, 5, 0, 1]
+BRANCHINGS = [2, 4, 8, 32]
+
+
+def tree_of(leaves, branching=None, reduce="sum"):
+    leaves = jnp.asarray(leaves, jnp.float32)
+    return sum_tree.rebuild(sum_tree.init(leaves.size, branching, reduce), leaves)
+
+
+@pytest.mark.parametrize("branching", BRANCHINGS)
+def test_queries_by_hand(branching):
+    tree = tree_of(LEAVES, branching)
+    queries = [0, 0.999, 1, 2.5, 3, 5.999, 6, 9.999, 10, 14.999, 15, 15.999]
+    expected = [0, 0, 1, 1, 2, 2, 3, 3, 5, 5, 7, 7]
+    np.testing.assert_array_equal(sum_tree.find(tree, jnp.asarray(queries)), expected)
+    assert float(sum_tree.total(tree)) == 16
+    # Four equal ranges, queried at these fractions of each.
+    strata = (jnp.arange(4) + jnp.array([0.5, 0.25, 0.75, 0.5])) * 4
+    np.testing.assert_array_equal(sum_tree.find(tree, strata), [1, 2, 5, 5])
+
+
+@pytest.mark.parametrize("branching", BRANCHINGS)
+def test_query_at_or_beyond_the_total_ends_on_the_last_positive_leaf(branching):
+    tree = tree_of([1, 2, 0, 3, 0, 0, 0, 0, 0, 0], branching)
+    np.testing.assert_array_equal(sum_tree.find(tree, jnp.array([6.0, 6.5, 100.0])), [3, 3, 3])
+    tree = tree_of([0, 0, 0, 7.0, 0], branching)
+    np.testing.assert_array_equal(sum_tree.find(tree, jnp.array([0.0, 3.0, 7.0])), [3, 3, 3])
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 9, 64, 65, 5000])
+@pytest.mark.parametrize("branching", BRANCHINGS)
+def test_set_equals_rebuild_at_any_size(capacity, branching):
+    values = jax.random.uniform(jax.random.key(capacity), (capacity,))
+    order = jax.random.permutation(jax.random.key(1), capacity)
+    empty = sum_tree.init(capacity, branching)
+    sum_tree.check_valid(empty)
+    tree = sum_tree.set(empty, order, values[order])
+    sum_tree.check_valid(tree)
+    np.testing.assert_array_equal(sum_tree.leaves(tree), values)
+    np.testing.assert_array_equal(tree.nodes, tree_of(values, branching).nodes)
+    np.testing.assert_allclose(sum_tree.total(tree), np.float64(values).sum(), rtol=1e-6)
+    drawn = sum_tree.sample(tree, jax.random.key(2), 256)
+    assert int(drawn.min()) >= 0 and int(drawn.max()) < capacity
+
+
+CAPACITY = 37
+_set = jax.jit(sum_tree.set)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.integers(-3, CAPACITY + 5), min_size=6, max_size=6),
+            st.lists(
+                st.one_of(
+                    st.floats(0, 1e6, width=32),
+                    st.sampled_from([0.0, -1.0, np.nan, np.inf, -np.inf, 1e-30, 3e38]),
+                ),
+                min_size=6,
+                max_size=6,
+            ),
+        ),
+        max_size=8,
+    ),
+    st.sampled_from([2, 8]),
+)
+def test_any_sequence_of_writes_keeps_the_invariants(writes, branching):
+    tree, model = sum_tree.init(CAPACITY, branching), [{0.0} for _ in range(CAPACITY)]
+    cap = np.float32(np.finfo(np.float32).max) / CAPACITY
+    for indices, values in writes:
+        tree = _set(tree, jnp.asarray(indices), jnp.asarray(values, jnp.float32))
+        fresh: dict[int, set] = {}
+        for index, value in zip(indices, np.asarray(values, np.float32)):
+            if 0 <= index < CAPACITY and np.isfinite(value) and value >= 0:
+                fresh.setdefault(index, set()).add(float(min(value, cap)))
+        for index, allowed in fresh.items():
+            model[index] = allowed  # of a duplicate's values any one may stay
+    sum_tree.check_valid(tree)
+    assert np.isfinite(float(sum_tree.total(tree)))
+    for leaf, allowed in zip(np.asarray(sum_tree.leaves(tree)), model):
+        assert any(np.isclose(leaf, value, rtol=1e-6, atol=1e-37) for value in allowed)
+
+
+@pytest.mark.parametrize(("capacity", "branching"), [(1000, 2), (100_000, 8), (100_000, 32)])
+def test_a_million_updates_leave_no_drift(capacity, branching):
+    batch = 250
+
+    def write(tree, key):
+        key_index, key_value, key_scale = jax.random.split(key, 3)
+        indices = jax.random.randint(key_index, (batch,), 0, capacity)
+        exponent = jax.random.uniform(key_scale, (batch,), minval=-4.0, maxval=5.0)
+        values = jax.random.uniform(key_value, (batch,)) * 10.0**exponent
+        return sum_tree.set(tree, indices, values), None
+
+    keys = jax.random.split(jax.random.key(0), 1_000_000 // batch)
+    run = jax.jit(lambda tree: jax.lax.scan(write, tree, keys)[0])
+    tree = run(sum_tree.init(capacity, branching))
+    sum_tree.check_valid(tree)  # bit for bit what a fresh rebuild gives
+    exact = np.sum(np.asarray(sum_tree.leaves(tree), np.float64))
+    np.testing.assert_allclose(float(sum_tree.total(tree)), exact, rtol=1e-6)
+
+
+def chi_square_p(tree, stratified, batches=400, batch=256):
+    """Return the p-value of drawn counts against the leaves' shares; rare leaves are pooled."""
+    leaves = np.asarray(sum_tree.leaves(tree), np.float64)
+    sample = functools.partial(sum_tree.sample, batch_size=batch, stratified=stratified)
+    keys = jax.random.split(jax.random.key(5), batches)
+    drawn = np.asarray(jax.jit(jax.vmap(lambda key: sample(tree, key)))(keys)).ravel()
+    counts = np.bincount(drawn, minlength=leaves.size)
+    assert not counts[leaves == 0].any()
+    expected = leaves / leaves.sum() * drawn.size
+    rare = expected < 10
+    counts = np.append(counts[~rare], counts[rare].sum())
+    expected = np.append(expected[~rare], expected[rare].sum())
+    if expected[-1] < 5:
+        assert counts[-1] < 30
+        counts, expected = counts[:-1], expected[:-1] * counts[:-1].sum() / expected[:-1].sum()
+    assert counts.size > 20
+    return scipy.stats.chisquare(counts, expected).pvalue
+
+
+@pytest.mark.parametrize("stratified", [True, False])
+@pytest.mark.parametrize("branching", [2, 8, 32])
+def test_frequencies_over_nine_orders_of_magnitude(stratified, branching):
+    rng = np.random.default_rng(0)
+    leaves = 10.0 ** rng.uniform(-4, 5, 3000)
+    leaves[rng.integers(0, 3000, 500)] = 0
+    assert chi_square_p(tree_of(leaves, branching), stratified) > 1e-3
+
+
+def test_chi_square_notices_a_wrong_tree():
+    rng = np.random.default_rng(0)
+    leaves = rng.uniform(1, 2, 200)
+    tree = tree_of(leaves)
+    wrong = tree.replace(nodes=tree.nodes.at[:200].set(jnp.asarray(leaves[::-1], jnp.float32)))
+    drawn = np.asarray(sum_tree.sample(tree, jax.random.key(0), 100_000))
+    share = np.asarray(sum_tree.leaves(wrong), np.float64)
+    counts = np.bincount(drawn, minlength=200)
+    assert scipy.stats.chisquare(counts, share / share.sum() * drawn.size).pvalue < 1e-6
+
+
+@pytest.mark.parametrize("stratified", [True, False])
+def test_small_leaves_beside_a_giant_are_all_within_reach(stratified):
+    # 24 bits of the total resolve 64 here: with float32 alone, the small leaves that can be drawn
+    # would lie 64 apart.
+    small = 2**19
+    tree = tree_of(np.concatenate([[1e9], np.ones(small)]))
+    keys = jax.random.split(jax.random.key(0), 2000)
+    drawn = jax.jit(jax.vmap(lambda key: sum_tree.sample(tree, key, 4096, stratified=stratified)))(
+        keys
+    )
+    drawn = np.asarray(drawn).ravel()
+    others = drawn[drawn > 0]
+    assert others.size == pytest.approx(drawn.size * small / (1e9 + small), rel=0.1)
+    counts = np.bincount(others % 64, minlength=64)
+    assert scipy.stats.chisquare(counts).pvalue > 1e-3
+
+
+def test_strata_bound_every_leafs_count():
+    rng = np.random.default_rng(3)
+    leaves = rng.exponential(size=50).astype(np.float32)
+    tree, batch = tree_of(leaves), 512
+    share = leaves / leaves.sum() * batch
+    for seed in range(20):
+        counts = np.bincount(sum_tree.sample(tree, jax.random.key(seed), batch), minlength=50)
+        assert (counts >= np.floor(share) - 1).all() and (counts <= np.ceil(share) + 1).all()
+
+
+def test_tree_of_minima():
+    tree = tree_of([3.0, 1.0, 2.0, 5.0, 4.0], branching=2, reduce="min")
+    assert float(sum_tree.total(tree)) == 1
+    tree = sum_tree.set(tree, jnp.array([1, 3]), jnp.array([9.0, 2.5]))
+    assert float(sum_tree.total(tree)) == 2
+    sum_tree.check_valid(tree)
+    assert np.isinf(sum_tree.total(sum_tree.init(5, 2, "min")))
+
+
+def test_check_valid_sees_a_broken_node():
+    tree = tree_of(LEAVES)
+    with pytest.raises(ValueError, match="children give"):
+        sum_tree.check_valid(tree.replace(top=tree.top.at[0].add(1.0)))
+    with pytest.raises(ValueError, match="leaf 2"):
+        sum_tree.check_valid(tree.replace(nodes=tree.nodes.at[2].set(jnp.nan)))
+
+
+def test_memory_is_little_more_than_the_leaves():
+    for branching in (8, 32):
+        tree = sum_tree.init(2**20, branching)
+        assert (tree.nodes.size + tree.top.size) <= 1.2 * 2**20
+
+
+@pytest.mark.parametrize("bad", [{"capacity": 0}, {"capacity": 4, "branching": 1}])
+def test_sizes_are_checked(bad):
+    with pytest.raises(ValueError, match="at least"):
+        sum_tree.init(**bad)
