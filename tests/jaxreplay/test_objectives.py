@@ -1,0 +1,314 @@
+"""Losses and the equivalence of losses and sampling: by hand, as theorems, through a network."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.flatten_util import ravel_pytree
+
+from jaxreplay import objectives
+from jaxreplay.types import Sample
+
+CASES = {  # TD errors, alpha, kappa and what Fujimoto et al. 2020 make of them
+    "A": {
+        "td": [0.3, -0.5, 1, -2, 4],
+        "alpha": 0.4,
+        "kappa": 1.0,
+        "priority": [1, 1, 1, 1.3195079108, 1.7411011266],
+        "scale": 1.2121218075,
+        "huber": [0.045, 0.125, 0.5, 1.5, 3.5],
+        "pal": [0.0371249818, 0.1031249493, 0.4124997974, 1.5551335596, 4.1040220684],
+        "pal_slope": [0.2474998784, -0.4124997974, 0.8249995948, -1.0885934917, 1.4364077239],
+        "expected": 0.2015627816,
+        "variances": (0.6854725796, 0.7914403538),
+    },
+    "B": {
+        "td": [0.001, -0.005, 0.02, -0.5, 3],
+        "alpha": 0.6,
+        "kappa": 0.01,
+        "priority": [0.0630957344, 0.0630957344, 0.09563525, 0.6597539554, 1.9331820449],
+        "scale": 0.5629525438,
+        "huber": [5e-7, 1.25e-5, 1.5e-4, 0.00495, 0.02995],
+        "pal": [5.604001e-8, 1.401000e-6, 2.12351937e-5, 0.00366235331, 0.06438760023],
+        "pal_slope": [1.120800e-4, -5.604001e-4, 0.0016988155, -0.0117195306, 0.0343400535],
+        "expected": 0.00477420365,
+        "variances": (7.330659465e-5, 2.411668700e-4),
+    },
+    "C": {
+        "td": [0.3, -2, 2.5, -6, 0],
+        "alpha": 0.5,
+        "kappa": 2.0,
+        "priority": [1.4142135624, 1.4142135624, 1.5811388301, 2.4494897428, 1.4142135624],
+        "scale": 1.654653852,
+        "huber": [0.045, 2, 3, 10, 0],
+        "pal": [0.038460981, 1.7093769318, 3.1852358489, 11.8429107808, 0],
+        "pal_slope": [0.2564065398, -1.7093769318, 1.9111415094, -2.9607276952, 0],
+        "expected": -0.5005113156,
+        "variances": (2.3973712699, 2.8307052555),
+    },
+}
+
+
+def slope(loss, td):
+    return np.asarray(jax.grad(lambda x: loss(x).sum())(jnp.asarray(td, jnp.float32)), np.float64)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_lap_and_pal_by_hand(case):
+    td, close = jnp.asarray(case["td"], jnp.float32), {"rtol": 2e-5, "atol": 1e-12}
+    priority = np.asarray(objectives.lap_priority(case["alpha"], case["kappa"])(td), np.float64)
+    huber, pal = objectives.huber(case["kappa"]), objectives.pal(case["alpha"], case["kappa"])
+    np.testing.assert_allclose(priority, case["priority"], **close)
+    np.testing.assert_allclose(priority.mean(), case["scale"], **close)
+    np.testing.assert_allclose(huber(td), case["huber"], **close)
+    np.testing.assert_allclose(pal(td), case["pal"], **close)
+    np.testing.assert_allclose(slope(pal, td), case["pal_slope"], **close)
+    share, lap_slope, pal_slope = priority / priority.sum(), slope(huber, td), slope(pal, td)
+    means = (share * lap_slope).sum(), pal_slope.mean()
+    np.testing.assert_allclose(means, case["expected"], rtol=1e-4)
+    variances = (share * (lap_slope - means[0]) ** 2).sum(), pal_slope.var()
+    np.testing.assert_allclose(variances, case["variances"], rtol=1e-4)
+    assert variances[0] < variances[1]
+
+
+errors = st.lists(st.floats(-50, 50, width=32), min_size=6, max_size=6)
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(errors, st.floats(0, 1, width=32), st.floats(0.0625, 4, width=32))
+def test_priority_times_huber_slope_is_scaled_pal_slope(td, alpha, kappa):
+    priority = np.asarray(objectives.lap_priority(alpha, kappa)(jnp.asarray(td)), np.float64)
+    left = priority * slope(objectives.huber(kappa), td)
+    right = priority.mean() * slope(objectives.pal(alpha, kappa), td)
+    np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-5)
+    # No transition is rarer than the floor allows.
+    assert (priority >= kappa**alpha * (1 - 1e-5)).all()
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(
+    errors, st.floats(0, 1, width=32), st.floats(0.25, 4, width=32), st.floats(0.25, 4, width=32)
+)
+def test_shape_of_pal(td, alpha, kappa, scale):
+    td = np.asarray(td, np.float32)
+    pal = objectives.pal(alpha, kappa)
+    np.testing.assert_allclose(pal(jnp.asarray(-td)), pal(jnp.asarray(td)), rtol=1e-6)  # even
+    rising = slope(pal, np.sort(td))
+    assert (np.diff(rising) >= -1e-4 * np.abs(rising).max()).all()
+    scaled = slope(objectives.pal(alpha, kappa * scale), td * scale)
+    np.testing.assert_allclose(scaled, scale * slope(pal, td), rtol=1e-3, atol=1e-4)
+    # With alpha 0, PAL's gradient is Huber's.
+    flat = slope(objectives.pal(0.0, kappa), td)
+    np.testing.assert_allclose(flat, slope(objectives.huber(kappa), td), rtol=1e-5, atol=1e-6)
+
+
+def test_pal_slope_is_continuous_at_kappa():
+    below, above = slope(objectives.pal(0.4, 1.0), [1 - 1e-6, 1 + 1e-6])
+    assert below == pytest.approx(above, rel=1e-5)
+
+
+def test_huber_goes_from_l1_to_mse_with_kappa():
+    td = np.array([0.3, -2.0, 5.0])
+    np.testing.assert_allclose(slope(objectives.huber(1e-6), td) / 1e-6, np.sign(td))
+    np.testing.assert_allclose(slope(objectives.huber(1e6), td), td)
+    np.testing.assert_allclose(slope(objectives.l1, td), np.sign(td))
+    np.testing.assert_allclose(slope(objectives.mse, td), td)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "beta", "tau", "mean_loss", "expected"),
+    [
+        (0.6, 0.4, 2.0, 1.3924174541, 0.5484028020),
+        (0.6, 0.4, 1.0, 0.7827165899, 0.2593110267),
+        (0.4, 0.0, 1.0, 1.5092224936, 0.4941094341),
+        (0.6, 1.0, 2.0, 0.4664761028, 0.1579787366),
+    ],
+)
+def test_what_per_minimises_by_hand(alpha, beta, tau, mean_loss, expected):
+    td = np.array([0.5, -2, 0.1, 1, 4])
+    loss = objectives.per_equivalent(alpha, beta, tau)
+    np.testing.assert_allclose(loss(jnp.asarray(td)).mean(), mean_loss, rtol=1e-5)
+    np.testing.assert_allclose(slope(loss, td).mean(), expected, rtol=1e-5)
+    # The other side: PER with weights normalised over the buffer.
+    share = np.abs(td) ** alpha / (np.abs(td) ** alpha).sum()
+    weights = (5 * share) ** -beta
+    per_slope = np.sign(td) * np.abs(td) ** (tau - 1) * weights / weights.max()
+    np.testing.assert_allclose((share * per_slope).sum(), expected, rtol=1e-8)
+
+
+def test_huber_under_per_by_hand():
+    td = np.array([0.5, -2, 0.1, 1, 4])
+    slopes = np.where(
+        np.abs(td) <= 1,
+        slope(objectives.per_equivalent(0.6, 0.4, 2.0), td),
+        slope(objectives.per_equivalent(0.6, 0.4, 1.0), td),
+    )
+    expected = [0.1958237422, -0.6451147003, 0.0219414912, 0.5026505243, 0.8279569133]
+    np.testing.assert_allclose(slopes, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("power", "variance"),
+    [(0, 1.792), (0.25, 1.8720108658), (0.5, 2.1380822196), (0.75, 2.6843351042), (1, 3.7336)],
+)
+def test_variance_grows_as_the_loss_leaves_l1(power, variance):
+    """Sampling by |td|^(1-c) with a loss of slope |td|^c: one expectation, growing variance."""
+    td = np.array([0.5, -2, 0.1, 1, 4])
+    priority = np.abs(td) ** (1 - power)
+    slopes = priority.mean() * np.sign(td) * np.abs(td) ** power
+    share = priority / priority.sum()
+    mean = (share * slopes).sum()
+    assert mean == pytest.approx(0.72)
+    assert (share * (slopes - mean) ** 2).sum() == pytest.approx(variance)
+    if power == 0:  # which is what the library returns for the squared error
+        loss, ours = objectives.prioritised_equivalent(objectives.mse)
+        np.testing.assert_allclose(ours(jnp.asarray(td)), priority, rtol=1e-6)
+        np.testing.assert_allclose(slope(loss, td), slopes, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("exponent", "minimum"),
+    [
+        (1.36, 0.02230266),
+        (1.4, 0.04098361),
+        (1.6, 0.25037093),
+        (2, 1),
+        (2.36, 1.65811706),
+        (3, 2.5),
+    ],
+)
+def test_minimiser_of_a_power_loss_by_hand(exponent, minimum):
+    targets = np.array([0.0] * 9 + [10.0])
+    loss = objectives.power(exponent)
+    at = lambda q: slope(loss, q - targets).mean()
+    assert at(minimum - 0.01) < 0 < at(minimum + 0.01)
+
+
+TWIN = np.array([[0.2, -1.5, 3, -0.05], [-0.4, -1, 5, 0.02]])
+
+
+@pytest.mark.parametrize(
+    ("twin", "first", "second"),
+    [
+        (
+            "own",
+            [0.0393721484, -0.231523789, 0.3054974712, -0.0098430371],
+            [-0.0787442968, -0.196860742, 0.3747547269, 0.0039372148],
+        ),
+        (
+            "max",
+            [0.0393721484, -0.231523789, 0.3747547269, -0.0098430371],
+            [-0.0787442968, -0.231523789, 0.3747547269, 0.0039372148],
+        ),
+    ],
+)
+def test_pal_with_twin_critics_by_hand(twin, first, second):
+    pal = objectives.pal(0.4, 1.0, twin)
+    np.testing.assert_allclose(slope(pal, TWIN) / 4, [first, second], rtol=1e-5)
+    if twin == "own":
+        # The value, unlike the slope, jumps at kappa; the authors' code counts kappa as beyond.
+        loss = pal(jnp.asarray(TWIN).at[1, 1].mul(1 + 1e-6)).sum(axis=0).mean()
+        np.testing.assert_allclose(loss, 2.4016947178, rtol=1e-5)
+
+
+def test_lap_with_twin_critics_is_pal_in_expectation_only_with_the_largest_error():
+    priority = np.asarray(objectives.lap_priority(0.4, 1.0)(jnp.abs(TWIN).max(axis=0)))
+    np.testing.assert_allclose(priority, [1, 1.1760790225, 1.9036539387, 1], rtol=1e-6)
+    lap = (priority / priority.sum() * slope(objectives.huber(1.0), TWIN)).sum(axis=1)
+    exact = slope(objectives.pal(0.4, 1.0, "max"), TWIN).mean(axis=1)
+    own = slope(objectives.pal(0.4, 1.0, "own"), TWIN).mean(axis=1)
+    np.testing.assert_allclose(lap, exact, rtol=1e-5)
+    assert not np.allclose(lap, own, rtol=1e-2)
+
+
+# --- Through a real network -----------------------------------------------------------------
+
+
+class Net(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(1)(nn.tanh(nn.Dense(8)(x)))[:, 0]
+
+
+def network_gradients():
+    """Per-sample losses' gradients with respect to all parameters, for any loss of td."""
+    net, key = Net(), jax.random.key(0)
+    inputs, targets = jax.random.normal(key, (12, 3)), 3 * jax.random.normal(key, (12,))
+    params = net.init(jax.random.key(1), inputs)
+    td = net.apply(params, inputs) - targets
+
+    def gradient(loss, weights):
+        """Gradient of sum_i weights_i loss(td)_i."""
+
+        def total(params):
+            return (weights * loss(net.apply(params, inputs) - targets)).sum()
+
+        return ravel_pytree(jax.grad(total)(params))[0]
+
+    return td, gradient
+
+
+@pytest.mark.parametrize(("alpha", "kappa"), [(0.4, 1.0), (0.6, 0.01), (1.0, 2.0)])
+def test_lap_equals_pal_through_a_network(alpha, kappa):
+    td, gradient = network_gradients()
+    priority = objectives.lap_priority(alpha, kappa)(td)
+    lap = gradient(objectives.huber(kappa), priority / priority.sum())
+    pal = gradient(objectives.pal(alpha, kappa), jnp.full(12, 1 / 12))
+    assert float(jnp.abs(lap).max()) > 1e-4
+    np.testing.assert_allclose(lap, pal, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", [objectives.mse, objectives.huber(1.0), objectives.power(1.5)])
+def test_uniform_equivalent_through_a_network(loss):
+    td, gradient = network_gradients()
+    scheme = lambda td: jnp.abs(td) ** 0.7 + 0.1
+    prioritised = gradient(loss, scheme(td) / scheme(td).sum())
+    even = gradient(objectives.uniform_equivalent(loss, scheme), jnp.full(12, 1 / 12))
+    np.testing.assert_allclose(prioritised, even, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", [objectives.mse, objectives.huber(0.5), objectives.power(1.5)])
+def test_prioritised_equivalent_through_a_network(loss):
+    td, gradient = network_gradients()
+    other, scheme = objectives.prioritised_equivalent(loss)
+    prioritised = gradient(other, scheme(td) / scheme(td).sum())
+    np.testing.assert_allclose(
+        prioritised, gradient(loss, jnp.full(12, 1 / 12)), rtol=1e-3, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(0.6, 0.4), (0.5, 1.0)])
+def test_per_equivalent_through_a_network(alpha, beta):
+    td, gradient = network_gradients()
+    share = jnp.abs(td) ** alpha / (jnp.abs(td) ** alpha).sum()
+    weights = (12 * share) ** -beta
+    per = gradient(objectives.mse, share * weights / weights.max())
+    even = gradient(objectives.per_equivalent(alpha, beta), jnp.full(12, 1 / 12))
+    np.testing.assert_allclose(per, even, rtol=1e-3, atol=1e-6)
+
+
+def test_weights_enter_the_critic_only():
+    sample = Sample(jnp.arange(3), None, jnp.array([1.0, 0.5, 0.0]), jnp.arange(3))
+    loss = jnp.array([2.0, 4.0, 100.0])
+    weighted, plain = objectives.weighted(), objectives.plain(objectives.mse)
+    assert float(weighted.critic(loss, sample, None)) == pytest.approx(4 / 3)
+    assert float(weighted.actor(loss, sample, None)) == pytest.approx(106 / 3)
+    assert float(plain.critic(loss, sample, None)) == pytest.approx(106 / 3)
+    assert weighted.error is None and plain.error is objectives.mse
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: objectives.huber(0.0), "kappa is 0.0"),
+        (lambda: objectives.pal(alpha=1.5), "alpha is 1.5"),
+        (lambda: objectives.pal(kappa=-1.0), "kappa is -1.0"),
+        (lambda: objectives.pal(twin="min"), "use 'own' or 'max'"),
+    ],
+)
+def test_arguments_are_checked(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,159 @@
+"""The ring and the n-step window against plain Python models."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxreplay import Transition, n_step, ring
+from jaxreplay.n_step import Step
+
+
+def transition(value, num_envs):
+    """A row whose every field tells which (row, lane) it is; all dtypes a user may store."""
+    number = value * num_envs + jnp.arange(num_envs, dtype=jnp.float32)
+    image = (number[:, None, None] % 251).astype(jnp.uint8) + jnp.zeros((1, 2, 3), jnp.uint8)
+    return Transition(
+        obs={"vector": jnp.stack([number, -number], 1), "image": image},
+        action=number.astype(jnp.int32),
+        reward=number / 8,
+        discount=jnp.full(num_envs, 0.5),
+        next_obs={"vector": jnp.stack([number, number], 1), "image": image + 1},
+        first=number % 3 == 0,
+        last=number % 2 == 0,
+        extras=(number.astype(jnp.bfloat16), number[:, None] > 4),
+    )
+
+
+def example(num_envs):
+    return jax.tree.map(lambda x: x[0], transition(0, num_envs))
+
+
+@pytest.mark.parametrize(("capacity", "num_envs"), [(7, 1), (8, 2), (9, 3), (3, 3)])
+def test_ring_against_a_list(capacity, num_envs):
+    held = ring.init(example(num_envs), capacity, num_envs)
+    add = jax.jit(ring.add)
+    rows, model = capacity // num_envs, [None] * capacity
+    for value in range(2 * rows + 2):
+        held, slots = add(held, transition(value, num_envs))
+        ring.check_valid(held)
+        expected_slots = [(value % rows) * num_envs + lane for lane in range(num_envs)]
+        np.testing.assert_array_equal(slots, expected_slots)
+        for lane, slot in enumerate(expected_slots):
+            model[slot] = (value, lane)
+        live = [slot for slot in range(capacity) if model[slot] is not None]
+        assert int(ring.size(held)) == len(live) == min(value + 1, rows) * num_envs
+        at = jnp.asarray(live)
+        back = ring.gather(held, at)
+        want = [jax.tree.map(lambda x: x[lane], transition(v, num_envs)) for v, lane in
+                (model[slot] for slot in live)]  # fmt: skip
+        want = jax.tree.map(lambda *x: jnp.stack(x), *want)
+        jax.tree.map(np.testing.assert_array_equal, back, want)
+        assert jax.tree.map(lambda x: x.dtype, back) == jax.tree.map(lambda x: x.dtype, want)
+        np.testing.assert_array_equal(ring.age(held, at), [value - model[s][0] for s in live])
+        np.testing.assert_array_equal(ring.stamp(held, at), [model[s][0] + 1 for s in live])
+        for steps in (0, 1, 2, rows - 1, rows, rows + 1):
+            earlier, exists = ring.previous(held, at, steps)
+            for slot, before, there in zip(live, np.asarray(earlier), np.asarray(exists)):
+                origin = (model[slot][0] - steps, model[slot][1])
+                assert bool(there) == (origin in model), (slot, steps)
+                if there:
+                    assert model[before] == origin
+
+
+def test_ring_state_compiles_once_and_keeps_no_weak_types():
+    held = ring.init(example(2), 6, 2)
+    add = jax.jit(ring.add, donate_argnums=0)
+    for value in range(5):
+        held, _ = add(held, transition(value, 2))
+    assert add._cache_size() == 1
+    assert not any(leaf.weak_type for leaf in jax.tree.leaves(held))
+    assert len(held.matrices) == 4  # float32, uint8 with the booleans, int32, bfloat16
+
+
+def test_ring_refuses_what_does_not_fit():
+    with pytest.raises(ValueError, match="use 9 or 12"):
+        ring.init(example(3), 10, 3)
+    with pytest.raises(ValueError, match="at least one slot"):
+        ring.init(example(3), 2, 3)
+    held = ring.init(example(2), 6, 2)
+    with pytest.raises(ValueError, match="made for 2 environments"):
+        ring.add(held, transition(0, 3))
+    with pytest.raises(ValueError, match="structure"):
+        ring.add(held, transition(0, 2)._replace(extras=()))
+
+
+def model_n_step(steps, n, gamma):
+    """The transition that begins at each step of one environment, by the definition."""
+    out = []
+    for start in range(len(steps) - n + 1):
+        reward, discount = 0.0, 1.0
+        for step in steps[start : start + n]:
+            reward += discount * step["reward"]
+            discount *= gamma
+            last = step
+            if step["terminated"] or step["truncated"]:
+                break
+        out.append((reward, 0.0 if last["terminated"] else discount, last["next"]))
+    return out
+
+
+flags = st.lists(st.sampled_from(["go", "go", "end", "cut"]), min_size=24, max_size=24)
+_pushes = {}
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(flags, st.integers(1, 5))
+def test_n_step_against_its_definition(marks, n):
+    lanes, gamma = 2, 0.9
+    steps = [[], []]
+    for time, mark in enumerate(marks):
+        lane = time % lanes
+        steps[lane].append(
+            {
+                "reward": float(time + 1),
+                "terminated": mark == "end",
+                "truncated": mark == "cut",
+                "next": 100.0 + time,
+            }
+        )
+    zero, flag = jnp.zeros(()), jnp.zeros((), bool)
+    window = n_step.init(Step(zero, zero, zero, flag, flag, zero, flag), n, lanes)
+    push = _pushes.setdefault(n, jax.jit(n_step.push))
+    emitted = []
+    for time in range(12):
+        now = [steps[lane][time] for lane in range(lanes)]
+        column = lambda name: jnp.asarray([step[name] for step in now])
+        window, out = push(
+            window,
+            Step(
+                obs=jnp.full(lanes, float(time)),
+                action=jnp.full(lanes, float(-time)),
+                reward=column("reward"),
+                terminated=column("terminated"),
+                truncated=column("truncated"),
+                next_obs=column("next"),
+                first=jnp.full(lanes, time == 0),
+            ),
+            gamma,
+        )
+        assert bool(n_step.ready(window)) == (time >= n - 1)
+        if n_step.ready(window):
+            emitted.append(jax.tree.map(np.asarray, out))
+    for lane in range(lanes):
+        for start, want in enumerate(model_n_step(steps[lane], n, gamma)):
+            out, origin = emitted[start], steps[lane][start]
+            np.testing.assert_allclose(out.reward[lane], want[0], rtol=1e-5)
+            np.testing.assert_allclose(out.discount[lane], want[1], rtol=1e-5)
+            assert (out.next_obs[lane], out.obs[lane]) == (want[2], start)
+            assert out.action[lane] == -start
+            assert out.first[lane] == (start == 0)
+            assert out.last[lane] == (origin["terminated"] or origin["truncated"])
+
+
+def test_n_step_of_nothing_is_refused():
+    zero = jnp.zeros(())
+    with pytest.raises(ValueError, match="n_step is 0"):
+        n_step.init(Step(zero, zero, zero, zero, zero, zero, zero), 0)
