@@ -1,0 +1,120 @@
+"""Every agent with every replay method, through one suite of laws."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.types import Continuous, Discrete
+from experiments.registry import AGENTS, feeds
+from jaxreplay import Transition, make_replay
+from jaxreplay.methods import METHODS
+
+PAIRS = [(agent, replay) for agent in AGENTS for replay in METHODS if feeds(agent, replay)]
+OBS, BATCH, E = 3, 16, 2
+
+
+@pytest.fixture(params=PAIRS, ids="-".join, scope="module")
+def pair(request):
+    """An agent and a replay method, their states after some adds, and one compiled learn step."""
+    name, method_name = request.param
+    entry, method_entry = AGENTS[name], METHODS[method_name]
+    method = method_entry.method(method_entry.config(), 100)
+    space = Discrete(3) if entry.actions == "discrete" else Continuous(2)
+    agent = entry.make(entry.config(hidden=(8, 8)), space, method.objective)
+    replay = make_replay(method.sampler, capacity=64, batch_size=BATCH, num_envs=E)
+    action = jnp.ones((), jnp.int32) if entry.actions == "discrete" else jnp.ones(2) / 2
+    scalar, flag = jnp.zeros(()), jnp.zeros((), bool)
+    example = Transition(jnp.zeros(OBS), action, scalar, scalar, jnp.zeros(OBS), flag, flag)
+    state = agent.init(jax.random.key(0), example.obs, action)
+    held = replay.init(jax.random.key(1), example)
+    for time in range(10):
+        row = jax.tree.map(lambda x: jnp.stack([x] * E), example)
+        obs = jax.random.normal(jax.random.key(time), (2, E, OBS))
+        reward = obs[0].sum(axis=1)
+        held = replay.add(
+            held,
+            row._replace(obs=obs[0], next_obs=obs[1], reward=reward, discount=jnp.full(E, 0.9)),
+        )
+
+    def learn(state, held, key):
+        key_sample, key_agent = jax.random.split(key)
+        held, sample = replay.sample(held, key_sample)
+        state, info = agent.update(state, sample, key_agent)
+        return state, replay.update(held, sample, **info.feedback), info
+
+    return method_entry, agent, space, state, held, learn, jax.jit(learn)
+
+
+def assert_same(left, right):
+    jax.tree.map(np.testing.assert_array_equal, left, right)
+
+
+def test_feedback_is_what_the_method_needs(pair):
+    entry, _, _, state, held, _, learn = pair
+    _, after, info = learn(state, held, jax.random.key(0))
+    assert entry.needs <= set(info.feedback)
+    for values in info.feedback.values():
+        assert (values.shape, values.dtype) == ((BATCH,), jnp.float32)
+        assert np.isfinite(values).all()
+    for value in info.metrics.values():
+        assert value.shape == () and np.isfinite(value)
+    assert int(after.dropped) == 0
+
+
+def test_learning_changes_the_agent_purely_and_by_its_key(pair):
+    _, _, _, state, held, _, learn = pair
+    before = jax.tree.map(np.array, (state, held))
+    once = learn(state, held, jax.random.key(0))
+    assert_same(once, learn(state, held, jax.random.key(0)))
+    assert_same((state, held), before)
+    other = learn(state, held, jax.random.key(1))
+    leaves = zip(jax.tree.leaves(once[0]), jax.tree.leaves(other[0]))
+    assert any((x != y).any() for x, y in leaves)
+    leaves = zip(jax.tree.leaves(once[0]), jax.tree.leaves(state))
+    assert any((x != y).any() for x, y in leaves)
+
+
+def test_learning_compiles_once_and_may_be_scanned(pair):
+    _, _, _, state, held, learn, jitted = pair
+    keys = jax.random.split(jax.random.key(2), 4)
+    carry = (state, held)
+    for key in keys:
+        carry = jitted(*carry, key)[:2]
+    assert jitted._cache_size() == 1
+    scan = jax.jit(
+        lambda carry: jax.lax.scan(lambda c, k: (learn(*c, k)[:2], None), carry, keys)[0]
+    )
+    together = scan((state, held))
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4), together, carry
+    )
+
+
+def test_states_may_be_donated(pair):
+    _, _, _, state, held, learn, jitted = pair
+    expected = jitted(state, held, jax.random.key(3))
+    state, held = jax.tree.map(jnp.copy, (state, held))
+    donating = jax.jit(learn, donate_argnums=(0, 1))
+    given = donating(state, held, jax.random.key(3))
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), given, expected
+    )
+    assert jax.tree.leaves(held)[0].is_deleted()
+
+
+def test_actions_lie_in_the_space(pair):
+    _, agent, space, state, *_ = pair
+    obs = jax.random.normal(jax.random.key(0), (7, OBS))
+    action, _ = agent.act(state, obs, jax.random.key(1))
+    for actions in (action, agent.greedy(state, obs)):
+        if isinstance(space, Discrete):
+            assert (actions.shape, actions.dtype) == ((7,), jnp.int32)
+            assert int(actions.min()) >= 0 and int(actions.max()) < space.n
+        else:
+            assert (actions.shape, actions.dtype) == ((7, space.size), jnp.float32)
+            assert float(jnp.abs(actions).max()) <= 1
+    again, _ = agent.act(state, obs, jax.random.key(1))
+    np.testing.assert_array_equal(action, again)
+    other, _ = agent.act(state, obs, jax.random.key(2))
+    assert (np.asarray(action) != np.asarray(other)).any()

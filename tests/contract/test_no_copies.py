@@ -1,0 +1,126 @@
+"""The compiled train step copies nothing of the replay's size: read from the optimised HLO.
+
+A read of the ring or the tree that is not finished before the next write in place makes XLA keep
+the old array, that is, copy it, on every step.
+"""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from agents.dqn import DQNConfig, dqn
+from experiments import environments
+from experiments.config import LoopConfig
+from experiments.loop import make_program
+from experiments.sweep import make_sweep
+from jaxreplay import Transition, make_replay
+from jaxreplay.methods import METHODS, per
+
+CAPACITY = 30_011  # a prime: no other array has a dimension of this size
+BATCH, SEEDS = 64, 3
+EXAMPLE = Transition(
+    obs=jnp.zeros(5),
+    action=jnp.zeros(2),
+    reward=jnp.zeros(()),
+    discount=jnp.zeros(()),
+    next_obs=jnp.zeros(5),
+    first=jnp.zeros((), bool),
+    last=jnp.zeros((), bool),
+)
+VARIANTS = {name: entry.method(entry.config(), 100) for name, entry in METHODS.items()} | {
+    "per-buffer": per.method(per.PERConfig(normalise="buffer"))
+}
+
+
+def copies(text: str) -> list[str]:
+    """Return the instructions that make an array of at least CAPACITY elements a second time."""
+    found = []
+    for line in text.splitlines():
+        match = re.search(r"= \(?\w+\[([\d,]+)\][^=]*?\bcopy(?:-start)?\(", line)
+        if match and any(int(n) >= CAPACITY for n in match[1].split(",")):
+            found.append(line.strip()[:160])
+    return found
+
+
+def critic(params, batch):
+    hidden = jnp.tanh(batch.transition.obs @ params["w"])
+    td = batch.transition.reward - hidden @ params["v"]
+    return (batch.weights * td**2).mean(), td
+
+
+def train_step(replay, order):
+    """A small train step in either of the usual loop orders."""
+
+    def learn(params, state, key):
+        state, batch = replay.sample(state, key)
+        (_, td), grads = jax.value_and_grad(critic, has_aux=True)(params, batch)
+        params = jax.tree.map(lambda p, g: p - 0.01 * g, params, grads)
+        return params, replay.update(state, batch, td_error=td)
+
+    def step(carry, key):
+        params, state = carry
+        row = jax.tree.map(lambda x: x[None], EXAMPLE)
+        row = row._replace(reward=jax.random.normal(key, (1,)))
+        if order == "add first":
+            state = replay.add(state, row)
+        params, state = learn(params, state, key)
+        if order == "add last":
+            state = replay.add(state, row)
+        return (params, state), None
+
+    return step
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("order", ["add first", "add last"])
+@pytest.mark.parametrize("vmapped", [False, True], ids=["alone", "vmapped"])
+def test_scanned_step_copies_nothing_large(name, order, vmapped):
+    replay = make_replay(VARIANTS[name].sampler, capacity=CAPACITY, batch_size=BATCH)
+    step = train_step(replay, order)
+    params = {"w": jnp.ones((5, 4)), "v": jnp.ones(4)}
+    state = replay.init(jax.random.key(0), EXAMPLE)
+
+    def run(carry, keys):
+        return jax.lax.scan(step, carry, keys)[0]
+
+    keys = jax.random.split(jax.random.key(0), 10)
+    carry = (params, state)
+    if vmapped:
+        axes = jax.tree.map(lambda _: 0, carry)
+        ring = axes[1].ring.replace(rows_added=None)  # the clock is the same for all seeds
+        axes = (axes[0], axes[1]._replace(ring=ring))
+        spread = lambda x, axis: x if axis is None else jnp.stack([x] * SEEDS)
+        carry = jax.tree.map(spread, carry, axes, is_leaf=lambda x: x is None)
+        run = jax.vmap(run, in_axes=(axes, None), out_axes=axes)
+    text = jax.jit(run, donate_argnums=0).lower(carry, keys).compile().as_text()
+    assert str(CAPACITY) in text
+    assert copies(text) == []
+
+
+def test_whole_training_chunk_copies_nothing_large():
+    method = per.method()
+    environment = environments.make("gymnax/CartPole-v1")
+    agent = dqn(DQNConfig(hidden=(8,)), environment.action_space, method.objective)
+    replay = make_replay(method.sampler, capacity=CAPACITY, batch_size=BATCH)
+    config = LoopConfig(steps=400, warmup=100, eval_every=100, n_step=3)
+    sweep = make_sweep(make_program(environment, agent, replay, config))
+    state = sweep.init(jax.random.split(jax.random.key(0), SEEDS))
+    text = sweep.chunk.lower(state, jnp.asarray(1, jnp.int32)).compile().as_text()
+    assert str(CAPACITY) in text
+    assert copies(text) == []
+
+
+def test_a_read_that_outlives_the_write_would_be_seen():
+    """The same search finds the copy that a careless loop pays for."""
+
+    def careless(array, key):
+        old = array
+        array = array.at[key].set(1.0)
+        return array, old[key + 1] + old[array[key].astype(int)]
+
+    keys = jnp.arange(10)
+    run = jax.jit(lambda array: jax.lax.scan(careless, array, keys), donate_argnums=0)
+    text = run.lower(jnp.zeros(CAPACITY)).compile().as_text()
+    assert copies(text) != []
