@@ -16,6 +16,7 @@ class ReplayState(NamedTuple):
     ring: Ring
     sampler: State
     dropped: Array  # [] int32, rows of feedback ignored so far: overwritten slots, NaN, infinity
+    fence: Array  # [] int32, always 0, but known only once the latest batch has been read
 
 
 def make_replay(sampler: Sampler, *, capacity: int, batch_size: int, num_envs: int = 1) -> Replay:
@@ -48,9 +49,11 @@ def make_replay(sampler: Sampler, *, capacity: int, batch_size: int, num_envs: i
 
     def init(key: Array, example: Transition) -> ReplayState:
         ring = ring_.init(example, capacity, num_envs)
-        return ReplayState(ring, sampler.init(key, capacity), jnp.zeros((), jnp.int32))
+        zero = jnp.zeros((), jnp.int32)
+        return ReplayState(ring, sampler.init(key, capacity), dropped=zero, fence=zero)
 
     def add(state: ReplayState, transition: Transition) -> ReplayState:
+        transition = jax.tree.map(lambda x: _behind(state.fence, x), transition)
         ring, slots = ring_.add(state.ring, transition)
         inner = sampler.add(state.sampler, ring, slots, transition)
         return jax.lax.optimization_barrier(state._replace(ring=ring, sampler=inner))
@@ -65,7 +68,11 @@ def make_replay(sampler: Sampler, *, capacity: int, batch_size: int, num_envs: i
             stamp=ring_.stamp(state.ring, draw.indices),
             notes=draw.notes,
         )
-        return jax.lax.optimization_barrier((state, batch))
+        state, batch = jax.lax.optimization_barrier((state, batch))
+        # XLA drops the barrier on CPU before it decides on copies. What it can't see through is
+        # that the fence is zero: the next writes now depend on all that was read here.
+        fence = _opaque_zero(batch)
+        return state._replace(fence=fence), batch._replace(indices=batch.indices + fence)
 
     def update(state: ReplayState, sample: Sample, **feedback: Array) -> ReplayState:
         valid = ring_.stamp(state.ring, sample.indices) == sample.stamp
@@ -100,6 +107,18 @@ def check_valid(state: ReplayState) -> None:
       ValueError: an invariant does not hold.
     """
     ring_.check_valid(state.ring)
+
+
+def _opaque_zero(batch: Sample) -> Array:
+    """Return an int32 0 that depends on every array of a batch."""
+    firsts = [leaf.ravel()[0].astype(jnp.float32) for leaf in jax.tree.leaves(batch)]
+    bits = jax.lax.bitcast_convert_type(sum(firsts), jnp.int32)
+    return (bits == 0x7FABCDEF).astype(jnp.int32)  # a NaN that no arithmetic produces
+
+
+def _behind(fence: Array, values: Array) -> Array:
+    """Return `values`, made to depend on the fence."""
+    return jnp.where(fence == 0, values, jnp.zeros_like(values))
 
 
 def _refuse_empty(ring: Ring) -> None:

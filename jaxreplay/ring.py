@@ -69,13 +69,17 @@ def init(example: Transition, capacity: int, num_envs: int = 1) -> Ring:
 
 def add(ring: Ring, transition: Transition) -> tuple[Ring, Array]:
     """Write one row of transitions `[E, ...]`; return ring and slots written, `[E]` int32."""
-    start = _cursor(ring) * ring.num_envs
+    slots = _cursor(ring) * ring.num_envs + jnp.arange(ring.num_envs, dtype=jnp.int32)
     packed = _pack(ring, transition)
+    # A scatter, and of two rows at least: an update-slice (which XLA makes of one row) is fused
+    # with the reads that follow, and then the whole matrix is copied to keep the old one for them.
+    twice = 2 if ring.num_envs == 1 else 1
     matrices = tuple(
-        jax.lax.dynamic_update_slice(matrix, rows, (start, jnp.zeros_like(start)))
+        matrix.at[jnp.tile(slots, twice)].set(
+            jnp.tile(rows, (twice, 1)), mode="promise_in_bounds", indices_are_sorted=True
+        )
         for matrix, rows in zip(ring.matrices, packed, strict=True)
     )
-    slots = start + jnp.arange(ring.num_envs, dtype=jnp.int32)
     return ring.replace(matrices=matrices, rows_added=ring.rows_added + 1), slots
 
 
