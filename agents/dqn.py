@@ -29,7 +29,7 @@ class DQNConfig:
     network: str = option(
         "auto", "network; auto chooses by the observation's shape", choices=NETWORKS
     )
-    hidden: tuple[int, ...] = option((64, 64), "hidden layer sizes of network mlp")
+    hidden: tuple[int, ...] = option((128, 128), "hidden layer sizes of network mlp")
     learning_rate: float = option(5e-4, "Adam step size; 6.25e-5 is usual for Atari")
     adam_eps: float = option(1e-8, "Adam epsilon; 1.5e-4 is usual for Atari", "Kingma & Ba 2015")
     max_grad_norm: float = option(10.0, "largest global gradient norm; 0 is no limit")
