@@ -22,8 +22,9 @@ class ReplayState(NamedTuple):
 def make_replay(sampler: Sampler, *, capacity: int, batch_size: int, num_envs: int = 1) -> Replay:
     """Join a ring and a sampler into a Replay.
 
-    Every verb ends in an optimisation barrier: without it XLA lets reads of the old state float
-    past the next in-place write, and pays with a copy of the whole ring on every step.
+    Every verb ends in an optimisation barrier, and `sample` sets a fence: without them XLA lets
+    reads of the old state float past the next in-place write, and pays with a copy of the whole
+    ring on every step.
 
     Args:
       sampler: how to choose slots.
