@@ -112,7 +112,8 @@ def check_valid(state: ReplayState) -> None:
 
 def _opaque_zero(batch: Sample) -> Array:
     """Return an int32 0 that depends on every array of a batch."""
-    firsts = [leaf.ravel()[0].astype(jnp.float32) for leaf in jax.tree.leaves(batch)]
+    leaves = [leaf for leaf in jax.tree.leaves(batch) if leaf.size]
+    firsts = [leaf.ravel()[0].astype(jnp.float32) for leaf in leaves]
     bits = jax.lax.bitcast_convert_type(sum(firsts), jnp.int32)
     return (bits == 0x7FABCDEF).astype(jnp.int32)  # a NaN that no arithmetic produces
 
