@@ -9,6 +9,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from jaxreplay.checks import check_positive, check_unit
 from jaxreplay.types import Array, Objective, Sample, Trust
 
 Loss = Callable[[Array], Array]
@@ -31,7 +32,7 @@ def huber(kappa: float = 1.0) -> Loss:
     Raises:
       ValueError: `kappa` is not positive.
     """
-    _check_positive("kappa", kappa)
+    check_positive("kappa", kappa)
 
     def loss(td: Array) -> Array:
         size = jnp.abs(td)
@@ -77,8 +78,8 @@ def pal(alpha: float = 0.4, kappa: float = 1.0, twin: str = "own") -> Loss:
     Raises:
       ValueError: an argument is outside its range.
     """
-    _check_unit("alpha", alpha)
-    _check_positive("kappa", kappa)
+    check_unit("alpha", alpha)
+    check_positive("kappa", kappa)
     if twin not in ("own", "max"):
         raise ValueError(f"twin is {twin!r}: use 'own' or 'max'")
     priority = lap_priority(alpha, kappa)
@@ -190,13 +191,3 @@ def weighted(error: Loss | None = None) -> Objective:
     Only the critic's: the actor's loss stays unweighted, as in the LAP/PAL paper's TD3 with PER.
     """
     return Objective(error=error, critic=_weighted_mean, actor=_mean)
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not value > 0:
-        raise ValueError(f"{name} is {value}: it must be positive")
-
-
-def _check_unit(name: str, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise ValueError(f"{name} is {value}: it must lie in [0, 1]")

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from jaxreplay import ring as ring_
 from jaxreplay.ring import Ring
-from jaxreplay.types import Array, Replay, Sample, Sampler, State, Transition
+from jaxreplay.types import Array, Replay, Sample, Sampler, State, Transition, ignore_score
 
 
 class ReplayState(NamedTuple):
@@ -51,12 +51,15 @@ def make_replay(sampler: Sampler, *, capacity: int, batch_size: int, num_envs: i
     def init(key: Array, example: Transition) -> ReplayState:
         ring = ring_.init(example, capacity, num_envs)
         zero = jnp.zeros((), jnp.int32)
-        return ReplayState(ring, sampler.init(key, capacity), dropped=zero, fence=zero)
+        return ReplayState(ring, sampler.init(key, ring), dropped=zero, fence=zero)
 
-    def add(state: ReplayState, transition: Transition) -> ReplayState:
+    def add(state: ReplayState, transition: Transition, **feedback: Array) -> ReplayState:
+        missing = sampler.fresh - feedback.keys()
+        if missing:
+            raise ValueError(f"add needs {', '.join(sorted(missing))} of the new transitions")
         transition = jax.tree.map(lambda x: _behind(state.fence, x), transition)
         ring, slots = ring_.add(state.ring, transition)
-        inner = sampler.add(state.sampler, ring, slots, transition)
+        inner = sampler.add(state.sampler, ring, slots, transition, **feedback)
         return jax.lax.optimization_barrier(state._replace(ring=ring, sampler=inner))
 
     def sample(state: ReplayState, key: Array) -> tuple[ReplayState, Sample]:
@@ -86,19 +89,31 @@ def make_replay(sampler: Sampler, *, capacity: int, batch_size: int, num_envs: i
         return jax.lax.optimization_barrier(state._replace(sampler=inner, dropped=dropped))
 
     def observe(state: ReplayState, score: Array, key: Array) -> ReplayState:
-        inner = sampler.observe(state.sampler, state.ring, score, key)
+        if sampler.observe is ignore_score:
+            return state
+        inner = jax.lax.cond(
+            jnp.isfinite(score),
+            lambda: sampler.observe(state.sampler, state.ring, score, key),
+            lambda: state.sampler,
+        )
         return jax.lax.optimization_barrier(state._replace(sampler=inner))
 
     def can_sample(state: ReplayState) -> Array:
         return ring_.size(state.ring) >= batch_size
+
+    def probability(state: ReplayState, slots: Array) -> Array:
+        return sampler.probability(state.sampler, state.ring, slots)
 
     def metrics(state: ReplayState) -> dict[str, Array]:
         own = sampler.metrics(state.sampler, state.ring)
         return {"dropped": state.dropped.astype(jnp.float32), **own}
 
     return Replay(
-        init, add, sample, update, observe, can_sample, metrics, capacity, num_envs, batch_size
-    )
+        init, add, sample, update, observe, can_sample, probability, metrics,
+        capacity, num_envs, batch_size,
+        scores=None if sampler.observe is ignore_score else sampler.scores,
+        fresh=sampler.fresh,
+    )  # fmt: skip
 
 
 def check_valid(state: ReplayState) -> None:

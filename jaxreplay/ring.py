@@ -111,6 +111,15 @@ def stamp(ring: Ring, slots: Array) -> Array:
     return ring.rows_added - age(ring, slots)
 
 
+def recent(ring: Ring, order: Array) -> Array:
+    """Return the slots `[B]` of the `order[B]`-th newest transitions, 0 for the newest row's lane 0.
+
+    Rows count from the newest back, lanes upwards within a row; `order` must be below the size.
+    """
+    row = (_cursor(ring) - 1 - order // ring.num_envs) % _rows(ring)
+    return row * ring.num_envs + order % ring.num_envs
+
+
 def previous(ring: Ring, slots: Array, steps: int | Array = 1) -> tuple[Array, Array]:
     """Walk `steps` back in the same environment.
 

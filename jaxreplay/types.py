@@ -4,10 +4,11 @@ Shapes: `E` parallel environments, `B` rows of a sampled batch, `C` slots of the
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import chex
 import jax
+import jax.numpy as jnp
 
 Array = jax.Array
 State = Any  # a sampler's own state, any pytree
@@ -52,6 +53,19 @@ class Sample(NamedTuple):
     notes: Any = ()
 
 
+def ignore_score(state: State, ring: Any, score: Array, key: Array) -> State:
+    """Return the state as it is: the `observe` of samplers that do not look at returns."""
+    del ring, score, key
+    return state
+
+
+def even_probability(state: State, ring: Any, slots: Array) -> Array:
+    """Return `[B]` float32, the same for every live slot: the `probability` of uniform draws."""
+    del state
+    size = jnp.minimum(ring.rows_added * ring.num_envs, ring.capacity)
+    return jnp.where(slots < size, 1.0 / jnp.maximum(size, 1), 0.0)
+
+
 def _no_metrics(state: State, ring: Any) -> dict[str, Array]:
     del state, ring
     return {}
@@ -60,22 +74,29 @@ def _no_metrics(state: State, ring: Any) -> dict[str, Array]:
 class Sampler(NamedTuple):
     """A replay method's sampling half: pure functions over the sampler's own state `S`.
 
-    * `init(key, capacity) -> S`
-    * `add(S, ring, slots[E], transition[E]) -> S`: the ring already holds the new rows.
+    * `init(key, ring) -> S`: the empty ring tells capacity, lanes, and what a transition looks like.
+    * `add(S, ring, slots[E], transition[E], **feedback[E]) -> S`: the ring already holds the new
+      rows. There is feedback about them only if `fresh` names it.
     * `sample(S, ring, key, batch_size) -> Draw`: reads, never writes.
     * `update(S, ring, sample, **feedback[B]) -> S`: feedback arrives by name (`td_error`,
       `q_value`, ...). Rows to be ignored (overwritten since, or with non-finite feedback) carry the
       out-of-range index `capacity`: scatters with `mode="drop"` and `sum_tree.set` skip them.
-    * `observe(S, ring, score[], key) -> S`: how well the policy does, once per log point.
+    * `observe(S, ring, score[], key) -> S`: how well the policy does: the mean return of an
+      evaluation, or of the training episodes that ended since the last call (see `scores`).
+    * `probability(S, ring, slots[B]) -> [B]`: of being drawn next, for the rows of one batch on
+      average; sums to 1 over all slots.
     * `metrics(S, ring) -> dict[str, []]`: what is worth a curve.
     """
 
-    init: Callable[[Array, int], State]
+    init: Callable[[Array, Any], State]
     add: Callable[..., State]
     sample: Callable[..., Draw]
     update: Callable[..., State]
-    observe: Callable[..., State]
+    observe: Callable[..., State] = ignore_score
+    probability: Callable[[State, Any, Array], Array] = even_probability
     metrics: Callable[[State, Any], dict[str, Array]] = _no_metrics
+    scores: Literal["evaluation", "training"] = "evaluation"  # whose returns `observe` is told
+    fresh: frozenset[str] = frozenset()  # feedback about new transitions that `add` reads
 
 
 class Trust(NamedTuple):
@@ -109,20 +130,23 @@ class Replay(NamedTuple):
     """Ring and sampler behind the five verbs; made by `make_replay`.
 
     * `init(key, example) -> S`: `example` is one unbatched Transition (shapes and dtypes).
-    * `add(S, transition[E]) -> S`
+    * `add(S, transition[E], **feedback[E]) -> S`: with the feedback that `fresh` names.
     * `sample(S, key) -> (S, Sample)`
     * `update(S, sample, **feedback[B]) -> S`
-    * `observe(S, score[], key) -> S`
-    * `can_sample(S) -> bool[]`, `metrics(S) -> dict[str, []]`
+    * `observe(S, score[], key) -> S`: a score that is not finite changes nothing.
+    * `can_sample(S) -> bool[]`, `probability(S, slots[B]) -> [B]`, `metrics(S) -> dict[str, []]`
     """
 
     init: Callable[[Array, Transition], Any]
-    add: Callable[[Any, Transition], Any]
+    add: Callable[..., Any]
     sample: Callable[[Any, Array], tuple[Any, Sample]]
     update: Callable[..., Any]
     observe: Callable[[Any, Array, Array], Any]
     can_sample: Callable[[Any], Array]
+    probability: Callable[[Any, Array], Array]
     metrics: Callable[[Any], Mapping[str, Array]]
     capacity: int  # slots
     num_envs: int  # rows of one add
     batch_size: int  # rows of one sample
+    scores: Literal["evaluation", "training"] | None  # whose returns `observe` wants; None: nobody's
+    fresh: frozenset[str]  # feedback about new transitions that `add` wants

@@ -4,9 +4,9 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from jaxreplay import objectives
+from jaxreplay import checks, objectives
 from jaxreplay.methods import proportional
-from jaxreplay.methods.per import SAMPLINGS
+from jaxreplay.methods.proportional import SAMPLINGS
 from jaxreplay.option import option
 from jaxreplay.types import Method, Sampler
 
@@ -31,12 +31,9 @@ class LAPConfig:
     )
 
     def __post_init__(self) -> None:
-        if not self.alpha >= 0:
-            raise ValueError(f"alpha is {self.alpha}: it must be 0 (uniform) or more")
-        if not self.kappa > 0:
-            raise ValueError(f"kappa is {self.kappa}: it must be positive")
-        if self.sampling not in SAMPLINGS:
-            raise ValueError(f"sampling is {self.sampling!r}: use one of {', '.join(SAMPLINGS)}")
+        checks.check_alpha(self.alpha)
+        checks.check_positive("kappa", self.kappa)
+        checks.check_choice("sampling", self.sampling, SAMPLINGS)
 
 
 def sampler(config: LAPConfig = LAPConfig()) -> Sampler:

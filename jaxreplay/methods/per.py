@@ -3,17 +3,13 @@
 import dataclasses
 
 import jax.numpy as jnp
-import optax
 
-from jaxreplay import objectives
+from jaxreplay import checks, objectives
 from jaxreplay.methods import proportional
 from jaxreplay.methods.losses import LOSSES, named_loss
-from jaxreplay.methods.proportional import Odds
+from jaxreplay.methods.proportional import INITIALS, NORMALISATIONS, SAMPLINGS
 from jaxreplay.option import option
 from jaxreplay.types import Array, Method, Sampler
-
-NORMALISATIONS = ("batch", "buffer", "none")
-SAMPLINGS = ("stratified", "iid")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +35,12 @@ class PERConfig:
         "Schaul et al. 2016, App. B.2.1",
         SAMPLINGS,
     )
+    initial: str = option(
+        "max",
+        "priority of new transitions: the largest so far, or that of their TD error now",
+        "Schaul et al. 2016, Alg. 1; td: Brittain et al. 2019, Sec. 5.3",
+        INITIALS,
+    )
     clip: float | None = option(
         None, "largest |TD error| that counts for the priority; none: no limit"
     )
@@ -47,21 +49,16 @@ class PERConfig:
     )
 
     def __post_init__(self) -> None:
-        if not self.alpha >= 0:
-            raise ValueError(f"alpha is {self.alpha}: it must be 0 (uniform) or more")
-        if not 0 <= self.beta <= 1:
-            raise ValueError(f"beta is {self.beta}: it must lie in [0, 1]")
+        checks.check_alpha(self.alpha)
+        checks.check_unit("beta", self.beta)
         if self.beta_updates is not None and self.beta_updates < 1:
             raise ValueError(f"beta_updates is {self.beta_updates}: it must be at least 1, or none")
-        if not self.epsilon >= 0:
-            raise ValueError(f"epsilon is {self.epsilon}: it must not be negative")
+        checks.check_not_negative("epsilon", self.epsilon)
+        checks.check_choice("normalise", self.normalise, NORMALISATIONS)
+        checks.check_choice("sampling", self.sampling, SAMPLINGS)
+        checks.check_choice("initial", self.initial, INITIALS)
         if self.clip is not None and not self.clip > 0:
             raise ValueError(f"clip is {self.clip}: it must be positive, or none")
-        for name, choices in (("normalise", NORMALISATIONS), ("sampling", SAMPLINGS)):
-            if getattr(self, name) not in choices:
-                raise ValueError(
-                    f"{name} is {getattr(self, name)!r}: use one of {', '.join(choices)}"
-                )
         named_loss(self.loss)
 
 
@@ -77,7 +74,6 @@ def sampler(config: PERConfig = PERConfig(), updates: int | None = None) -> Samp
         None with an open config keeps beta where it is.
     """
     horizon = config.beta_updates if config.beta_updates is not None else updates
-    beta = optax.linear_schedule(config.beta, 1.0 if horizon else config.beta, horizon or 1)
 
     def leaf(td_error: Array) -> Array:
         size = jnp.abs(td_error)
@@ -85,17 +81,11 @@ def sampler(config: PERConfig = PERConfig(), updates: int | None = None) -> Samp
             size = jnp.minimum(size, config.clip)
         return (size + config.epsilon) ** config.alpha
 
-    def weigh(odds: Odds) -> Array:
-        exponent = -beta(odds.updates)
-        if config.normalise == "buffer":
-            return (odds.probability / odds.smallest) ** exponent
-        weights = (odds.size * odds.probability) ** exponent
-        return weights / weights.max() if config.normalise == "batch" else weights
-
     return proportional.sampler(
         leaf,
-        weigh,
+        proportional.importance(config.beta, 1.0, horizon, config.normalise),
         stratified=config.sampling == "stratified",
+        initial=config.initial,
         track_minimum=config.normalise == "buffer",
     )
 

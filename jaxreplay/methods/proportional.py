@@ -1,11 +1,13 @@
-"""The machinery that PER and LAP share: sampling in proportion to a leaf value kept in a sum tree.
+"""The machinery of methods that sample in proportion to a leaf value kept in a sum tree.
 
-Not a method by itself: a method says how a TD error becomes a leaf, and what weights a draw gets.
+Not a method by itself: PER, LAP, PSER and NERS say how a transition becomes a leaf, and what
+weights a draw gets.
 """
 
 from collections.abc import Callable
 
 import jax.numpy as jnp
+import optax
 from flax import struct
 
 from jaxreplay import ring as ring_
@@ -13,6 +15,10 @@ from jaxreplay import sum_tree
 from jaxreplay.ring import Ring
 from jaxreplay.sum_tree import SumTree
 from jaxreplay.types import Array, Draw, Sample, Sampler, Transition
+
+INITIALS = ("max", "td")
+NORMALISATIONS = ("batch", "buffer", "none")
+SAMPLINGS = ("stratified", "iid")
 
 
 @struct.dataclass
@@ -25,7 +31,8 @@ class ProportionalState:
     updates: Array  # [] int32, a clock: calls of update
 
 
-class Odds(struct.PyTreeNode):
+@struct.dataclass
+class Odds:
     """What importance weights are made of."""
 
     probability: Array  # [B] float32, of each drawn slot
@@ -34,88 +41,150 @@ class Odds(struct.PyTreeNode):
     updates: Array  # [] int32, calls of update so far
 
 
+def init(
+    capacity: int, *, track_minimum: bool = False, branching: int | None = None
+) -> ProportionalState:
+    """Make the state of an empty buffer.
+
+    Args:
+      capacity: slots of the ring.
+      track_minimum: keep a tree of minima, for weights that need the smallest probability.
+      branching: children per node of the tree; None takes the backend's default.
+    """
+    minimum = sum_tree.init(capacity, branching, reduce="min") if track_minimum else None
+    return ProportionalState(
+        tree=sum_tree.init(capacity, branching),
+        minimum=minimum,
+        max_leaf=jnp.ones((), jnp.float32),
+        updates=jnp.zeros((), jnp.int32),
+    )
+
+
+def enter(
+    state: ProportionalState, slots: Array, values: Array | None = None
+) -> ProportionalState:
+    """Give new transitions their leaves `[E]`: `values`, or the largest leaf so far."""
+    if values is None:
+        return _set(state, slots, jnp.broadcast_to(state.max_leaf, slots.shape))
+    return _raise_maximum(_set(state, slots, values), slots, values)
+
+
+def write(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
+    """Write the leaves `[B]` of an update; rows with an out-of-range slot are skipped."""
+    state = _raise_maximum(_set(state, slots, values), slots, values)
+    return state.replace(updates=state.updates + 1)
+
+
+def draw(
+    state: ProportionalState, ring: Ring, key: Array, batch_size: int, stratified: bool
+) -> tuple[Array, Odds]:
+    """Draw slots `[B]` in proportion to their leaves.
+
+    With every leaf at zero nothing distinguishes the slots: the draws spread over them all.
+    """
+    size = jnp.maximum(ring_.size(ring), 1)
+    total = sum_tree.total(state.tree)
+    drawn = sum_tree.sample(state.tree, key, batch_size, stratified)
+    evenly = (jnp.arange(batch_size) * (size / batch_size)).astype(jnp.int32)
+    indices = jnp.where(total > 0, drawn, evenly)
+    smallest = jnp.nan if state.minimum is None else sum_tree.total(state.minimum) / total
+    return indices, Odds(
+        probability=probability(state, ring, indices),
+        smallest=jnp.where(total > 0, smallest, 1.0 / size),
+        size=size,
+        updates=state.updates,
+    )
+
+
+def probability(state: ProportionalState, ring: Ring, slots: Array) -> Array:
+    """Return how likely `[B]` each slot is to be drawn."""
+    size = ring_.size(ring)
+    total = sum_tree.total(state.tree)
+    even = jnp.where(slots < size, 1.0 / jnp.maximum(size, 1), 0.0)
+    safe_total = jnp.where(total > 0, total, 1.0)
+    return jnp.where(total > 0, sum_tree.get(state.tree, slots) / safe_total, even)
+
+
+def importance(
+    beta: float, beta_end: float, horizon: int | None, normalise: str
+) -> Callable[[Odds], Array]:
+    """Make the weights `(N P(i))^-beta` `[B]` (Schaul et al. 2016, Sec. 3.4).
+
+    Args:
+      beta: the exponent at the first update.
+      beta_end: the exponent from update `horizon` on; linear in between.
+      horizon: updates; None keeps `beta`.
+      normalise: the largest weight that they are divided by: "batch", "buffer" (which needs
+        `Odds.smallest`) or "none".
+    """
+    schedule = optax.linear_schedule(beta, beta_end if horizon else beta, horizon or 1)
+
+    def weigh(odds: Odds) -> Array:
+        exponent = -schedule(odds.updates)
+        if normalise == "buffer":
+            return (odds.probability / odds.smallest) ** exponent
+        weights = (odds.size * odds.probability) ** exponent
+        return weights / weights.max() if normalise == "batch" else weights
+
+    return weigh
+
+
+def metrics(state: ProportionalState, ring: Ring) -> dict[str, Array]:
+    """Return the mean and the largest leaf."""
+    mean = sum_tree.total(state.tree) / jnp.maximum(ring_.size(ring), 1)
+    return {"mean_priority": mean, "max_priority": state.max_leaf}
+
+
 def sampler(
     leaf: Callable[[Array], Array],
     weigh: Callable[[Odds], Array],
     *,
     stratified: bool = True,
+    initial: str = "max",
     track_minimum: bool = False,
     branching: int | None = None,
 ) -> Sampler:
-    """Make a sampler whose new transitions get the largest leaf so far.
-
-    Schaul et al. 2016, Alg. 1: new transitions enter with the running maximum over everything
-    ever written (initially 1), so that each is likely to be replayed soon.
+    """Make the sampler of a method whose leaf is a function of the latest TD error.
 
     Args:
       leaf: TD errors `[B]` -> leaves `[B]`, not negative.
       weigh: what the draws' weights `[B]` are.
       stratified: one draw in each of B equal ranges of the total, or independent draws.
+      initial: new transitions enter with the running maximum over everything ever written,
+        initially 1 ("max", Schaul et al. 2016, Alg. 1), or with the leaf of their TD error ("td").
       track_minimum: keep a tree of minima, for weights that need the smallest probability.
       branching: children per node of the tree; None takes the backend's default.
     """
 
-    def init(key: Array, capacity: int) -> ProportionalState:
+    def start(key: Array, ring: Ring) -> ProportionalState:
         del key
-        minimum = sum_tree.init(capacity, branching, reduce="min") if track_minimum else None
-        return ProportionalState(
-            tree=sum_tree.init(capacity, branching),
-            minimum=minimum,
-            max_leaf=jnp.ones((), jnp.float32),
-            updates=jnp.zeros((), jnp.int32),
-        )
-
-    def write(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
-        minimum = state.minimum
-        if minimum is not None:
-            minimum = sum_tree.set(minimum, slots, values)
-        return state.replace(tree=sum_tree.set(state.tree, slots, values), minimum=minimum)
+        return init(ring.capacity, track_minimum=track_minimum, branching=branching)
 
     def add(
-        state: ProportionalState, ring: Ring, slots: Array, transition: Transition
+        state: ProportionalState,
+        ring: Ring,
+        slots: Array,
+        transition: Transition,
+        td_error: Array | None = None,
+        **_: Array,
     ) -> ProportionalState:
         del ring, transition
-        return write(state, slots, jnp.broadcast_to(state.max_leaf, slots.shape))
+        return enter(state, slots, leaf(td_error) if initial == "td" else None)
 
     def sample(state: ProportionalState, ring: Ring, key: Array, batch_size: int) -> Draw:
-        size = jnp.maximum(ring_.size(ring), 1)
-        total = sum_tree.total(state.tree)
-        drawn = sum_tree.sample(state.tree, key, batch_size, stratified)
-        # With every leaf at zero nothing distinguishes the slots: spread the draws over them all.
-        evenly = (jnp.arange(batch_size) * (size / batch_size)).astype(jnp.int32)
-        indices = jnp.where(total > 0, drawn, evenly)
-        safe_total = jnp.where(total > 0, total, 1.0)
-        even_odds = 1.0 / size
-        probability = sum_tree.get(state.tree, indices) / safe_total
-        smallest = jnp.nan if state.minimum is None else sum_tree.total(state.minimum) / safe_total
-        odds = Odds(
-            probability=jnp.where(total > 0, probability, even_odds),
-            smallest=jnp.where(total > 0, smallest, even_odds),
-            size=size,
-            updates=state.updates,
-        )
+        indices, odds = draw(state, ring, key, batch_size, stratified)
         return Draw(indices, weigh(odds))
 
     def update(
         state: ProportionalState, ring: Ring, sample: Sample, *, td_error: Array, **_: Array
     ) -> ProportionalState:
         del ring
-        values = leaf(td_error)
-        written = jnp.where(sample.indices < state.tree.capacity, values, 0.0)
-        state = write(state, sample.indices, values)
-        return state.replace(
-            max_leaf=jnp.maximum(state.max_leaf, written.max()), updates=state.updates + 1
-        )
+        return write(state, sample.indices, leaf(td_error))
 
-    def observe(state: ProportionalState, ring: Ring, score: Array, key: Array):
-        del ring, score, key
-        return state
-
-    def metrics(state: ProportionalState, ring: Ring) -> dict[str, Array]:
-        mean = sum_tree.total(state.tree) / jnp.maximum(ring_.size(ring), 1)
-        return {"mean_priority": mean, "max_priority": state.max_leaf}
-
-    return Sampler(init, add, sample, update, observe, metrics)
+    fresh = frozenset({"td_error"} if initial == "td" else ())
+    return Sampler(
+        start, add, sample, update, probability=probability, metrics=metrics, fresh=fresh
+    )
 
 
 def check_valid(state: ProportionalState, ring: Ring) -> None:
@@ -133,3 +202,15 @@ def check_valid(state: ProportionalState, ring: Ring) -> None:
         raise ValueError(f"a leaf of {leaves.max()} exceeds the running maximum {state.max_leaf}")
     if state.minimum is not None:
         sum_tree.check_valid(state.minimum)
+
+
+def _set(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
+    minimum = state.minimum
+    if minimum is not None:
+        minimum = sum_tree.set(minimum, slots, values)
+    return state.replace(tree=sum_tree.set(state.tree, slots, values), minimum=minimum)
+
+
+def _raise_maximum(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
+    written = jnp.where((slots < state.tree.capacity) & jnp.isfinite(values), values, 0.0)
+    return state.replace(max_leaf=jnp.maximum(state.max_leaf, written.max()))

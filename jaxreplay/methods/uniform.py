@@ -26,12 +26,14 @@ class UniformConfig:
 def sampler() -> Sampler:
     """Make the uniform sampler: independent draws with replacement, weights 1, no state."""
 
-    def init(key: Array, capacity: int) -> tuple[()]:
-        del key, capacity
+    def init(key: Array, ring: Ring) -> tuple[()]:
+        del key, ring
         return ()
 
-    def add(state: tuple[()], ring: Ring, slots: Array, transition: Transition) -> tuple[()]:
-        del ring, slots, transition
+    def add(
+        state: tuple[()], ring: Ring, slots: Array, transition: Transition, **feedback: Array
+    ) -> tuple[()]:
+        del ring, slots, transition, feedback
         return state
 
     def sample(state: tuple[()], ring: Ring, key: Array, batch_size: int) -> Draw:
@@ -44,11 +46,7 @@ def sampler() -> Sampler:
         del ring, sample, feedback
         return state
 
-    def observe(state: tuple[()], ring: Ring, score: Array, key: Array) -> tuple[()]:
-        del ring, score, key
-        return state
-
-    return Sampler(init, add, sample, update, observe)
+    return Sampler(init, add, sample, update)
 
 
 def method(config: UniformConfig = UniformConfig(), updates: int | None = None) -> Method:
