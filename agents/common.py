@@ -52,6 +52,13 @@ def largest(td: Array) -> Array:
     return td[jnp.argmax(jnp.abs(td))]
 
 
+def value_feedback(q: Array, target: Array) -> dict[str, Array]:
+    """Return the feedback of N critics' values `[N, B]` and their common target `[B]`."""
+    td = target - q
+    largest_td = jax.vmap(largest, in_axes=1)(td)
+    return {"td_error": largest_td, "q_value": q.min(axis=0), "target": target}
+
+
 def critic_gradient(
     q_values: Callable[[Params], Array],
     params: Params,
@@ -70,7 +77,7 @@ def critic_gradient(
 
     Returns:
       The gradient, and an Info whose feedback is `td_error` `[B]`, target - Q of the critic that
-      errs most, and `q_value` `[B]`, the least Q.
+      errs most, `q_value` `[B]`, the least Q, and `target` `[B]`.
     """
 
     def loss(params: Params) -> tuple[Array, tuple[Array, Array]]:
@@ -81,6 +88,6 @@ def critic_gradient(
         return objective.critic(per_sample, sample, None), (td, q)
 
     (value, (td, q)), grads = jax.value_and_grad(loss, has_aux=True)(params)
-    feedback = {"td_error": jax.vmap(largest, in_axes=1)(td), "q_value": q.min(axis=0)}
+    feedback = value_feedback(q, target)
     metrics = {"loss": value, "q_value": q.mean(), "grad_norm": optax.tree.norm(grads)}
     return grads, Info(feedback, metrics)

@@ -22,7 +22,7 @@ class AgentEntry(NamedTuple):
     sizes: ReplaySizes
 
 
-_VALUES = frozenset({"td_error", "q_value"})
+_VALUES = frozenset({"td_error", "q_value", "target"})
 _CONTROL = {
     "loop": LoopConfig(steps=20_000, warmup=1_000, eval_every=1_000),
     "sizes": ReplaySizes(batch_size=256),

@@ -41,6 +41,12 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
     _require(value in choices, f"{name} is {value!r}: use one of {', '.join(choices)}")
 
 
+def check_sizes(name: str, sizes: Sequence[int]) -> None:
+    """Refuse layer sizes that are empty or not positive."""
+    ok = len(sizes) > 0 and all(size > 0 for size in sizes)
+    _require(ok, f"{name} is {tuple(sizes)}: give one positive size per layer")
+
+
 def _require(ok: bool, message: str) -> None:
     if not ok:
         raise ValueError(message)

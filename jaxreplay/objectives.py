@@ -9,7 +9,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxreplay.checks import check_positive, check_unit
+from jaxreplay.checks import check_choice, check_positive, check_unit
 from jaxreplay.types import Array, Objective, Sample, Trust
 
 Loss = Callable[[Array], Array]
@@ -57,7 +57,13 @@ def lap_priority(alpha: float, kappa: float) -> Priority:
     return lambda td: jnp.maximum(jnp.abs(td), kappa) ** alpha
 
 
-def pal(alpha: float = 0.4, kappa: float = 1.0, twin: str = "own") -> Loss:
+def pal(
+    alpha: float = 0.4,
+    kappa: float = 1.0,
+    twin: str = "own",
+    form: str = "pal",
+    divide: bool = True,
+) -> Loss:
     """Make PAL, the uniform-sampling loss whose expected gradient is LAP's.
 
     Fujimoto et al. 2020, Eq. 10 and 31: `(1/lambda) * (1/2 kappa^alpha td^2)` up to `kappa`, and
@@ -71,6 +77,8 @@ def pal(alpha: float = 0.4, kappa: float = 1.0, twin: str = "own") -> Loss:
       twin: "own" lets each critic's own error shape its loss, as the authors' code does; "max"
         weighs every critic by the priority of the largest error, which is what makes PAL equal
         LAP in expectation with more than one critic.
+      form: "pal", or "huber" for the paper's ablation with the Huber loss in its place.
+      divide: by lambda; False is the paper's ablation without it.
 
     Returns:
       A loss of `[N, B]` (or `[B]`) TD errors; the last axis is the batch.
@@ -80,8 +88,8 @@ def pal(alpha: float = 0.4, kappa: float = 1.0, twin: str = "own") -> Loss:
     """
     check_unit("alpha", alpha)
     check_positive("kappa", kappa)
-    if twin not in ("own", "max"):
-        raise ValueError(f"twin is {twin!r}: use 'own' or 'max'")
+    check_choice("twin", twin, ("own", "max"))
+    check_choice("loss", form, ("pal", "huber"))
     priority = lap_priority(alpha, kappa)
     inner_huber = huber(kappa)
 
@@ -97,8 +105,11 @@ def pal(alpha: float = 0.4, kappa: float = 1.0, twin: str = "own") -> Loss:
     def loss(td: Array) -> Array:
         largest = jnp.abs(td).max(axis=0) if td.ndim > 1 else jnp.abs(td)
         weight = jax.lax.stop_gradient(priority(largest))  # [B]
-        unnormalised = own(td) if twin == "own" else weight * inner_huber(td)
-        return unnormalised / weight.mean()
+        if form == "huber":
+            unnormalised = inner_huber(td)
+        else:
+            unnormalised = own(td) if twin == "own" else weight * inner_huber(td)
+        return unnormalised / weight.mean() if divide else unnormalised
 
     return loss
 

@@ -102,7 +102,7 @@ def make_replay(sampler: Sampler, *, capacity: int, batch_size: int, num_envs: i
         return ring_.size(state.ring) >= batch_size
 
     def probability(state: ReplayState, slots: Array) -> Array:
-        return sampler.probability(state.sampler, state.ring, slots)
+        return sampler.probability(state.sampler, state.ring, slots, batch_size)
 
     def metrics(state: ReplayState) -> dict[str, Array]:
         own = sampler.metrics(state.sampler, state.ring)

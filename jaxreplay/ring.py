@@ -132,6 +132,15 @@ def previous(ring: Ring, slots: Array, steps: int | Array = 1) -> tuple[Array, A
     return earlier, held
 
 
+def write(array: Array, slots: Array, values: Array) -> Array:
+    """Write `values` `[B]` into an array `[C]` kept beside a ring; slots out of range are skipped.
+
+    In place under jit: a scatter of at least two rows, as in `add`.
+    """
+    twice = 2 if slots.size == 1 else 1
+    return array.at[jnp.tile(slots, twice)].set(jnp.tile(values, twice), mode="drop")
+
+
 def check_valid(ring: Ring) -> None:
     """Check a concrete ring's invariants.
 

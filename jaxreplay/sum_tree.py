@@ -81,15 +81,33 @@ def set(tree: SumTree, indices: Array, values: Array) -> SumTree:
       indices: `[B]` int32.
       values: `[B]` float32, not negative.
     """
+    return repair(put(tree, indices, values), indices)
+
+
+def put(tree: SumTree, indices: Array, values: Array, *, raise_only: bool = False) -> SumTree:
+    """Write leaves as `set` does, but leave the nodes above stale until `repair`.
+
+    With `raise_only` a leaf keeps its value if that is larger; where an index occurs twice, the
+    largest counts.
+    """
     if indices.size == 1:
         # XLA makes a scatter of one row an update-slice, fuses it with the reads that follow, and
         # then copies the whole array to keep the old one for them. Two rows stay a scatter.
         indices, values = jnp.tile(indices, 2), jnp.tile(values, 2)
     valid = (indices >= 0) & (indices < tree.capacity) & jnp.isfinite(values) & (values >= 0)
     values = jnp.minimum(values, jnp.finfo(jnp.float32).max / tree.capacity)
-    nodes = tree.nodes.at[jnp.where(valid, indices, tree.nodes.size)].set(values, mode="drop")
+    at = tree.nodes.at[jnp.where(valid, indices, tree.nodes.size)]
+    return tree.replace(nodes=(at.max if raise_only else at.set)(values, mode="drop"))
+
+
+def repair(tree: SumTree, indices: Array) -> SumTree:
+    """Recompute every node above the leaves `indices` (`[B]` int32; out of range is ignored)."""
+    if indices.size == 1:
+        indices = jnp.tile(indices, 2)  # as in `put`
     levels = _levels(tree.capacity, tree.branching)
-    parents = jnp.where(valid, indices, 0)  # repairing a parent that did not change is harmless
+    nodes = tree.nodes
+    # Repairing a parent that did not change is harmless.
+    parents = jnp.where((indices >= 0) & (indices < tree.capacity), indices, 0)
     start = 0
     for below in levels.large[:-1]:
         parents = parents // tree.branching

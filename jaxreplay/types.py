@@ -59,9 +59,9 @@ def ignore_score(state: State, ring: Any, score: Array, key: Array) -> State:
     return state
 
 
-def even_probability(state: State, ring: Any, slots: Array) -> Array:
-    """Return `[B]` float32, the same for every live slot: the `probability` of uniform draws."""
-    del state
+def even_probability(state: State, ring: Any, slots: Array, batch_size: int) -> Array:
+    """Return `[n]` float32, the same for every live slot: the `probability` of uniform draws."""
+    del state, batch_size
     size = jnp.minimum(ring.rows_added * ring.num_envs, ring.capacity)
     return jnp.where(slots < size, 1.0 / jnp.maximum(size, 1), 0.0)
 
@@ -83,8 +83,8 @@ class Sampler(NamedTuple):
       out-of-range index `capacity`: scatters with `mode="drop"` and `sum_tree.set` skip them.
     * `observe(S, ring, score[], key) -> S`: how well the policy does: the mean return of an
       evaluation, or of the training episodes that ended since the last call (see `scores`).
-    * `probability(S, ring, slots[B]) -> [B]`: of being drawn next, for the rows of one batch on
-      average; sums to 1 over all slots.
+    * `probability(S, ring, slots[n], batch_size) -> [n]`: of being drawn next, for the rows of one
+      batch on average; sums to 1 over all slots.
     * `metrics(S, ring) -> dict[str, []]`: what is worth a curve.
     """
 
@@ -93,7 +93,7 @@ class Sampler(NamedTuple):
     sample: Callable[..., Draw]
     update: Callable[..., State]
     observe: Callable[..., State] = ignore_score
-    probability: Callable[[State, Any, Array], Array] = even_probability
+    probability: Callable[[State, Any, Array, int], Array] = even_probability
     metrics: Callable[[State, Any], dict[str, Array]] = _no_metrics
     scores: Literal["evaluation", "training"] = "evaluation"  # whose returns `observe` is told
     fresh: frozenset[str] = frozenset()  # feedback about new transitions that `add` reads
@@ -134,7 +134,7 @@ class Replay(NamedTuple):
     * `sample(S, key) -> (S, Sample)`
     * `update(S, sample, **feedback[B]) -> S`
     * `observe(S, score[], key) -> S`: a score that is not finite changes nothing.
-    * `can_sample(S) -> bool[]`, `probability(S, slots[B]) -> [B]`, `metrics(S) -> dict[str, []]`
+    * `can_sample(S) -> bool[]`, `probability(S, slots[n]) -> [n]`, `metrics(S) -> dict[str, []]`
     """
 
     init: Callable[[Array, Transition], Any]
@@ -148,5 +148,7 @@ class Replay(NamedTuple):
     capacity: int  # slots
     num_envs: int  # rows of one add
     batch_size: int  # rows of one sample
-    scores: Literal["evaluation", "training"] | None  # whose returns `observe` wants; None: nobody's
+    scores: (
+        Literal["evaluation", "training"] | None
+    )  # whose returns `observe` wants; None: nobody's
     fresh: frozenset[str]  # feedback about new transitions that `add` wants

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from jaxreplay.methods import lap, pal, per, uniform
+from jaxreplay.methods import ere, ero, lap, ners, pal, per, pser, rank, uniform
 from jaxreplay.types import Method
 
 
@@ -24,7 +24,12 @@ METHODS: Mapping[str, MethodEntry] = MappingProxyType(
     {
         "uniform": MethodEntry(uniform.UniformConfig, uniform.method),
         "per": MethodEntry(per.PERConfig, per.method, frozenset({"td_error"})),
+        "rank": MethodEntry(rank.RankConfig, rank.method, frozenset({"td_error"})),
+        "pser": MethodEntry(pser.PSERConfig, pser.method, frozenset({"td_error"})),
         "lap": MethodEntry(lap.LAPConfig, lap.method, frozenset({"td_error"})),
         "pal": MethodEntry(pal.PALConfig, pal.method),
+        "ere": MethodEntry(ere.EREConfig, ere.method),
+        "ero": MethodEntry(ero.EROConfig, ero.method, frozenset({"td_error"})),
+        "ners": MethodEntry(ners.NERSConfig, ners.method, frozenset({"td_error", "target"})),
     }
 )

@@ -26,13 +26,25 @@ class PALConfig:
         "Fujimoto et al. 2020, Eq. 31",
         TWINS,
     )
+    loss: str = option(
+        "pal",
+        "ablation: PAL's loss, or the Huber loss in its place",
+        "Fujimoto et al. 2020, C.1",
+        ("pal", "huber"),
+    )
+    divide: bool = option(
+        True, "ablation: divide by lambda, LAP's mean priority", "Fujimoto et al. 2020, C.1"
+    )
 
     def __post_init__(self) -> None:
-        objectives.pal(self.alpha, self.kappa, self.twin)  # refuses what is out of range
+        _loss(self)  # refuses what is out of range
+
+
+def _loss(config: PALConfig) -> objectives.Loss:
+    return objectives.pal(config.alpha, config.kappa, config.twin, config.loss, config.divide)
 
 
 def method(config: PALConfig = PALConfig(), updates: int | None = None) -> Method:
     """Make PAL: uniform sampling, the loss with LAP's expected gradient; `updates` is not used."""
     del updates
-    loss = objectives.pal(config.alpha, config.kappa, config.twin)
-    return Method(uniform.sampler(), objectives.plain(loss))
+    return Method(uniform.sampler(), objectives.plain(_loss(config)))

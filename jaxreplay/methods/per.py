@@ -19,11 +19,12 @@ class PERConfig:
     alpha: float = option(
         0.6, "prioritisation exponent, 0 is uniform", "Schaul et al. 2016, Tab. 3"
     )
-    beta: float = option(
-        0.4, "initial importance-sampling exponent, annealed to 1", "Schaul et al. 2016, Tab. 3"
+    beta: float = option(0.4, "initial importance-sampling exponent", "Schaul et al. 2016, Tab. 3")
+    beta_end: float = option(
+        1.0, "final importance-sampling exponent, reached linearly", "Schaul et al. 2016, Sec. 3.4"
     )
     beta_updates: int | None = option(
-        None, "gradient steps until beta is 1; none: the whole run", "Schaul et al. 2016, Sec. 3.4"
+        None, "gradient steps until beta_end; none: the whole run", "Schaul et al. 2016, Sec. 3.4"
     )
     epsilon: float = option(1e-6, "added to |TD error| before the exponent; not given in the paper")
     normalise: str = option(
@@ -51,6 +52,7 @@ class PERConfig:
     def __post_init__(self) -> None:
         checks.check_alpha(self.alpha)
         checks.check_unit("beta", self.beta)
+        checks.check_unit("beta_end", self.beta_end)
         if self.beta_updates is not None and self.beta_updates < 1:
             raise ValueError(f"beta_updates is {self.beta_updates}: it must be at least 1, or none")
         checks.check_not_negative("epsilon", self.epsilon)
@@ -66,11 +68,11 @@ def sampler(config: PERConfig = PERConfig(), updates: int | None = None) -> Samp
     """Make the proportional PER sampler: P(i) = p_i^alpha / sum_j p_j^alpha, p = |td| + epsilon.
 
     Schaul et al. 2016, Eq. 1 and Alg. 1. Weights are `(N P(i))^-beta`, divided by their largest
-    over the batch, over the buffer, or not at all; beta rises linearly to 1.
+    over the batch, over the buffer, or not at all; beta goes linearly to its end.
 
     Args:
       config: hyperparameters.
-      updates: gradient steps of the run, over which beta rises if the config leaves it open;
+      updates: gradient steps of the run, over which beta moves if the config leaves it open;
         None with an open config keeps beta where it is.
     """
     horizon = config.beta_updates if config.beta_updates is not None else updates
@@ -83,7 +85,7 @@ def sampler(config: PERConfig = PERConfig(), updates: int | None = None) -> Samp
 
     return proportional.sampler(
         leaf,
-        proportional.importance(config.beta, 1.0, horizon, config.normalise),
+        proportional.importance(config.beta, config.beta_end, horizon, config.normalise),
         stratified=config.sampling == "stratified",
         initial=config.initial,
         track_minimum=config.normalise == "buffer",

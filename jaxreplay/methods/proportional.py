@@ -60,9 +60,7 @@ def init(
     )
 
 
-def enter(
-    state: ProportionalState, slots: Array, values: Array | None = None
-) -> ProportionalState:
+def enter(state: ProportionalState, slots: Array, values: Array | None = None) -> ProportionalState:
     """Give new transitions their leaves `[E]`: `values`, or the largest leaf so far."""
     if values is None:
         return _set(state, slots, jnp.broadcast_to(state.max_leaf, slots.shape))
@@ -96,8 +94,11 @@ def draw(
     )
 
 
-def probability(state: ProportionalState, ring: Ring, slots: Array) -> Array:
-    """Return how likely `[B]` each slot is to be drawn."""
+def probability(
+    state: ProportionalState, ring: Ring, slots: Array, batch_size: int | None = None
+) -> Array:
+    """Return how likely `[n]` each slot is to be drawn, whatever the batch size."""
+    del batch_size
     size = ring_.size(ring)
     total = sum_tree.total(state.tree)
     even = jnp.where(slots < size, 1.0 / jnp.maximum(size, 1), 0.0)

@@ -57,7 +57,7 @@ def train_step(replay, order):
         state, batch = replay.sample(state, key)
         (_, td), grads = jax.value_and_grad(critic, has_aux=True)(params, batch)
         params = jax.tree.map(lambda p, g: p - 0.01 * g, params, grads)
-        return params, replay.update(state, batch, td_error=td)
+        return params, replay.update(state, batch, td_error=td, target=td)
 
     def step(carry, key):
         params, state = carry

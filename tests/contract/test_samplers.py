@@ -51,7 +51,7 @@ def cycle(replay, state, time):
     state = replay.add(state, rows(time))
     state, batch = replay.sample(state, key_sample)
     td = 3 * jax.random.normal(key_td, (BATCH,))
-    state = replay.update(state, batch, td_error=td, q_value=td)
+    state = replay.update(state, batch, td_error=td, q_value=td, target=td)
     return replay.observe(state, td.mean(), key_observe), batch
 
 
@@ -164,7 +164,7 @@ def test_feedback_that_is_no_number_is_dropped_and_counted(replay, bad):
     slots = jnp.arange(BATCH)
     batch = batch._replace(indices=slots, stamp=ring.stamp(state.ring, slots))
     td = jnp.ones(BATCH).at[2].set(bad)
-    after = replay.update(state, batch, td_error=td, q_value=td)
+    after = replay.update(state, batch, td_error=td, q_value=td, target=td)
     assert int(after.dropped) == 1
     for leaf in jax.tree.leaves(after.sampler):
         assert not np.isnan(np.asarray(leaf, np.float32)).any()

@@ -1,0 +1,32 @@
+"""How far each stored transition lies behind its episode's start, for walks that must not cross it.
+
+Counted as transitions arrive, so that a walk of any length needs one read, not one per step.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from jaxreplay import ring as ring_
+from jaxreplay.ring import Ring
+from jaxreplay.types import Array
+
+
+class Positions(NamedTuple):
+    """Positions within episodes, in steps of one environment."""
+
+    steps: Array  # [C] int32, steps since the episode's first stored transition
+    latest: Array  # [E] int32, the same of each lane's newest transition
+
+
+def init(ring: Ring) -> Positions:
+    """Make the positions of an empty ring."""
+    lanes = jnp.full(ring.num_envs, -1, jnp.int32)
+    return Positions(jnp.zeros(ring.capacity, jnp.int32), lanes)
+
+
+def enter(positions: Positions, slots: Array, first: Array) -> Positions:
+    """Count the new transitions at `slots` `[E]`; `first` `[E]` bool starts an episode."""
+    latest = jnp.where(first, 0, positions.latest + 1)
+    steps = ring_.write(positions.steps, slots, latest)
+    return Positions(steps, latest)

@@ -1,0 +1,124 @@
+"""Emphasising recent experience, ERE (Wang & Ross 2019)."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from jaxreplay import checks, objectives
+from jaxreplay import ring as ring_
+from jaxreplay.methods.losses import LOSSES, named_loss
+from jaxreplay.option import option
+from jaxreplay.ring import Ring
+from jaxreplay.types import Array, Draw, Method, Sample, Sampler, Transition
+
+_PAPER = "Wang & Ross 2019"
+
+
+@dataclasses.dataclass(frozen=True)
+class EREConfig:
+    """Hyperparameters of ERE."""
+
+    eta: float = option(0.996, "initial decay of the window, 1 is uniform", f"{_PAPER}, Sec. 4")
+    eta_updates: int | None = option(
+        None, "gradient steps until eta is 1, linearly; none: the whole run", f"{_PAPER}, Sec. 4"
+    )
+    smallest: int = option(5000, "transitions that are never left out", f"{_PAPER}, Sec. 4")
+    loss: str = option("agent", "loss of the TD error; 'agent' takes the agent's own", "", LOSSES)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.eta <= 1:
+            raise ValueError(f"eta is {self.eta}: it must lie in (0, 1]")
+        if self.eta_updates is not None:
+            checks.check_at_least("eta_updates", self.eta_updates, 1)
+        checks.check_at_least("smallest", self.smallest, 1)
+        named_loss(self.loss)
+
+
+@struct.dataclass
+class EREState:
+    """Where in the episode's updates we are; episodes are those of the first environment."""
+
+    done: Array  # [] int32, updates since the latest episode ended: k
+    length: Array  # [] int32, updates during the latest whole episode: K; 0 before there is one
+    updates: Array  # [] int32, a clock: calls of update
+
+
+def window(done: Array, length: Array, eta: Array | float, capacity: int, smallest: int) -> Array:
+    """Return how many of the most recent transitions `[]` the next batch is drawn from.
+
+    `c_k = max(N eta^(1000 k / K), c_min)` for the k-th of K updates (Wang & Ross 2019, Eq. 1).
+    Updates of an episode that outlasts the one before count as its last.
+
+    Args:
+      done: k, from 0.
+      length: K; 0 stands for "not known yet" and gives everything.
+      eta: decay.
+      capacity: N, the slots of the ring, as in the authors' code.
+      smallest: c_min.
+    """
+    k = jnp.where(length > 0, jnp.minimum(done, length - 1), 0)
+    wanted = capacity * eta ** (k * 1000.0 / jnp.maximum(length, 1))
+    return jnp.maximum(wanted, smallest)
+
+
+def sampler(config: EREConfig = EREConfig(), updates: int | None = None) -> Sampler:
+    """Make ERE's sampler: uniform over a window of recent transitions that shrinks in an episode.
+
+    The authors do all K updates of an episode at its end; updates between steps, as here, take K
+    from the episode before.
+
+    Args:
+      config: hyperparameters.
+      updates: gradient steps of the run, over which eta rises to 1 if the config leaves it open;
+        None with an open config keeps eta where it is.
+    """
+    horizon = config.eta_updates if config.eta_updates is not None else updates
+    eta = optax.linear_schedule(config.eta, 1.0 if horizon else config.eta, horizon or 1)
+
+    def init(key: Array, ring: Ring) -> EREState:
+        del key, ring
+        zero = jnp.zeros((), jnp.int32)
+        return EREState(zero, zero, zero)
+
+    def add(
+        state: EREState, ring: Ring, slots: Array, transition: Transition, **_: Array
+    ) -> EREState:
+        del ring, slots
+        over = transition.last[0]
+        return state.replace(
+            done=jnp.where(over, 0, state.done), length=jnp.where(over, state.done, state.length)
+        )
+
+    def width(state: EREState, ring: Ring) -> Array:
+        wanted = window(
+            state.done, state.length, eta(state.updates), ring.capacity, config.smallest
+        )
+        return jnp.maximum(jnp.minimum(wanted.astype(jnp.int32), ring_.size(ring)), 1)
+
+    def sample(state: EREState, ring: Ring, key: Array, batch_size: int) -> Draw:
+        order = jax.random.randint(key, (batch_size,), 0, width(state, ring), jnp.int32)
+        return Draw(ring_.recent(ring, order), jnp.ones(batch_size, jnp.float32))
+
+    def update(state: EREState, ring: Ring, sample: Sample, **_: Array) -> EREState:
+        del ring, sample
+        return state.replace(done=state.done + 1, updates=state.updates + 1)
+
+    def probability(state: EREState, ring: Ring, slots: Array, batch_size: int) -> Array:
+        del batch_size
+        recent = width(state, ring)
+        lanes = ring.num_envs
+        order = ring_.age(ring, slots) * lanes + slots % lanes
+        return jnp.where((slots < ring_.size(ring)) & (order < recent), 1.0 / recent, 0.0)
+
+    def metrics(state: EREState, ring: Ring) -> dict[str, Array]:
+        return {"window": width(state, ring).astype(jnp.float32)}
+
+    return Sampler(init, add, sample, update, probability=probability, metrics=metrics)
+
+
+def method(config: EREConfig = EREConfig(), updates: int | None = None) -> Method:
+    """Make ERE: its sampler, and an objective of unweighted means."""
+    return Method(sampler(config, updates), objectives.plain(named_loss(config.loss)))

@@ -1,0 +1,196 @@
+"""Experience replay optimisation, ERO (Zha, Lai, Zhou & Hu 2019)."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import linen as nn
+from flax import struct
+
+from jaxreplay import checks, objectives, sum_tree
+from jaxreplay import ring as ring_
+from jaxreplay.methods.losses import LOSSES, named_loss
+from jaxreplay.option import option
+from jaxreplay.ring import Ring
+from jaxreplay.sum_tree import SumTree
+from jaxreplay.types import Array, Draw, Method, Sample, Sampler, Transition
+
+_PAPER = "Zha et al. 2019"
+_CHUNK = 65_536  # items scored at a time: bounds the memory of the hidden layers
+_LEAST = 1e-6  # scores stay this far from 0 and 1 in logarithms
+
+
+@dataclasses.dataclass(frozen=True)
+class EROConfig:
+    """Hyperparameters of ERO."""
+
+    hidden: tuple[int, ...] = option((64, 64), "hidden layer sizes of the replay policy", _PAPER)
+    learning_rate: float = option(1e-4, "Adam step size of the replay policy", _PAPER)
+    batch_size: int = option(64, "transitions in each update of the replay policy", _PAPER)
+    loss: str = option("agent", "loss of the TD error; 'agent' takes the agent's own", "", LOSSES)
+
+    def __post_init__(self) -> None:
+        checks.check_sizes("hidden", self.hidden)
+        checks.check_positive("learning_rate", self.learning_rate)
+        checks.check_at_least("batch_size", self.batch_size, 1)
+        named_loss(self.loss)
+
+
+@struct.dataclass
+class EROState:
+    """The replay policy, what it chose, and what it looks at."""
+
+    params: Any
+    opt_state: optax.OptState
+    chosen: SumTree  # leaves [C]: 1 in the subset, 0 left out
+    reward: Array  # [C] float32
+    td_error: Array  # [C] float32, when last replayed; 0 before
+    score: Array  # [] float32, return of the policy at the latest call of observe; nan before
+    replay_reward: Array  # [] float32, its latest change
+
+
+class ReplayPolicy(nn.Module):
+    """Logits `[n]` of keeping each of n items, from features `[n, d]`, one item at a time."""
+
+    hidden: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, features: Array) -> Array:
+        x = features
+        for size in self.hidden:
+            x = nn.relu(nn.Dense(size)(x))
+        return nn.Dense(1)(x)[:, 0]
+
+
+def log_likelihood(logits: Array, chosen: Array) -> Array:
+    """Return the log probability `[]` of independent choices `[n]` (0 or 1) under `logits` `[n]`.
+
+    Zha et al. 2019, Eq. 5; probabilities are kept 1e-6 away from 0 and 1.
+    """
+    keep = jnp.clip(jax.nn.sigmoid(logits), _LEAST, 1.0 - _LEAST)
+    return (chosen * jnp.log(keep) + (1.0 - chosen) * jnp.log1p(-keep)).sum()
+
+
+def sampler(config: EROConfig = EROConfig()) -> Sampler:
+    """Make ERO's sampler: uniform over a subset that a learned policy chooses item by item.
+
+    Every item is in the subset with its own probability, a function of its reward, its latest TD
+    error (both divided by their standard deviation over the buffer, then squashed by tanh) and the
+    time it was added. Whenever the returns of training episodes are told, the policy takes one
+    REINFORCE step on their change, over items drawn uniformly from the whole buffer, and chooses
+    anew. Items added since are in the subset; a subset smaller than a batch gives way to the whole
+    buffer.
+    """
+    policy = ReplayPolicy(config.hidden)
+    optimiser = optax.adam(config.learning_rate)
+
+    def init(key: Array, ring: Ring) -> EROState:
+        params = policy.init(key, jnp.zeros((1, 3)))
+        empty = jnp.zeros(ring.capacity, jnp.float32)
+        return EROState(
+            params=params,
+            opt_state=optimiser.init(params),
+            chosen=sum_tree.init(ring.capacity),
+            reward=empty,
+            td_error=empty,
+            score=jnp.full((), jnp.nan, jnp.float32),
+            replay_reward=jnp.zeros((), jnp.float32),
+        )
+
+    def add(
+        state: EROState, ring: Ring, slots: Array, transition: Transition, **_: Array
+    ) -> EROState:
+        del ring
+        ones = jnp.ones(slots.shape, jnp.float32)
+        return state.replace(
+            chosen=sum_tree.set(state.chosen, slots, ones),
+            reward=ring_.write(state.reward, slots, transition.reward),
+            td_error=ring_.write(state.td_error, slots, 0.0 * ones),
+        )
+
+    def sample(state: EROState, ring: Ring, key: Array, batch_size: int) -> Draw:
+        size = jnp.maximum(ring_.size(ring), 1)
+        within = sum_tree.sample(state.chosen, key, batch_size, stratified=False)
+        anywhere = jax.random.randint(key, (batch_size,), 0, size, jnp.int32)
+        enough = sum_tree.total(state.chosen) >= batch_size
+        return Draw(jnp.where(enough, within, anywhere), jnp.ones(batch_size, jnp.float32))
+
+    def update(
+        state: EROState, ring: Ring, sample: Sample, *, td_error: Array, **_: Array
+    ) -> EROState:
+        del ring
+        return state.replace(td_error=ring_.write(state.td_error, sample.indices, td_error))
+
+    def observe(state: EROState, ring: Ring, score: Array, key: Array) -> EROState:
+        reward = score - state.score
+        learned = jax.lax.cond(
+            jnp.isfinite(reward),
+            lambda: learn(state, ring, reward, key),
+            lambda: state,
+        )
+        return learned.replace(
+            score=score, replay_reward=jnp.where(jnp.isfinite(reward), reward, 0.0)
+        )
+
+    def learn(state: EROState, ring: Ring, reward: Array, key: Array) -> EROState:
+        """Take one step of the policy, and choose anew."""
+        key_batch, key_choice = jax.random.split(key)
+        features = _features(state, ring)
+        size = jnp.maximum(ring_.size(ring), 1)
+        slots = jax.random.randint(key_batch, (config.batch_size,), 0, size)
+
+        def loss(params: Any) -> Array:
+            logits = policy.apply(params, features[slots])
+            return -reward * log_likelihood(logits, sum_tree.get(state.chosen, slots))
+
+        steps, opt_state = optimiser.update(jax.grad(loss)(state.params), state.opt_state)
+        params = optax.apply_updates(state.params, steps)
+        logits = jax.lax.map(
+            lambda row: policy.apply(params, row[None])[0],
+            features,
+            batch_size=min(_CHUNK, ring.capacity),
+        )
+        live = jnp.arange(ring.capacity) < ring_.size(ring)
+        kept = live & jax.random.bernoulli(key_choice, jax.nn.sigmoid(logits))
+        return state.replace(
+            params=params,
+            opt_state=opt_state,
+            chosen=sum_tree.rebuild(state.chosen, kept.astype(jnp.float32)),
+        )
+
+    def probability(state: EROState, ring: Ring, slots: Array, batch_size: int) -> Array:
+        count = sum_tree.total(state.chosen)
+        size = jnp.maximum(ring_.size(ring), 1)
+        even = jnp.where(slots < size, 1.0 / size, 0.0)
+        within = sum_tree.get(state.chosen, slots) / jnp.maximum(count, 1.0)
+        return jnp.where(count >= batch_size, within, even)
+
+    def metrics(state: EROState, ring: Ring) -> dict[str, Array]:
+        share = sum_tree.total(state.chosen) / jnp.maximum(ring_.size(ring), 1)
+        return {"subset": share, "replay_reward": state.replay_reward}
+
+    return Sampler(
+        init, add, sample, update, observe=observe, probability=probability, metrics=metrics,
+        scores="training",
+    )  # fmt: skip
+
+
+def method(config: EROConfig = EROConfig(), updates: int | None = None) -> Method:
+    """Make ERO: its sampler, and an objective of unweighted means; `updates` is not used."""
+    del updates
+    return Method(sampler(config), objectives.plain(named_loss(config.loss)))
+
+
+def _features(state: EROState, ring: Ring) -> Array:
+    """Return the features `[C, 3]` of every slot: reward, TD error, and time in (0, 1]."""
+    slots = jnp.arange(ring.capacity)
+    live = slots < ring_.size(ring)
+    time = ring_.stamp(ring, slots) / jnp.maximum(ring.rows_added, 1)
+
+    def squash(values: Array) -> Array:
+        scale = jnp.std(values, where=live)
+        return jnp.tanh(values / jnp.where(scale > 0, scale, 1.0))
+
+    return jnp.stack([squash(state.reward), squash(state.td_error), time], axis=1)

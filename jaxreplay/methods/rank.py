@@ -1,0 +1,262 @@
+"""Prioritised experience replay, rank-based variant (Schaul et al. 2016)."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxreplay import checks, objectives
+from jaxreplay import ring as ring_
+from jaxreplay.methods import proportional
+from jaxreplay.methods.losses import LOSSES, named_loss
+from jaxreplay.methods.proportional import NORMALISATIONS, Odds
+from jaxreplay.option import option
+from jaxreplay.ring import Ring
+from jaxreplay.types import Array, Draw, Method, Sample, Sampler, Transition
+
+PROBABILITIES = ("rank", "effective")
+SAMPLINGS = ("segments", "iid", "greedy")
+_PAPER = "Schaul et al. 2016"
+
+
+@dataclasses.dataclass(frozen=True)
+class RankConfig:
+    """Hyperparameters of rank-based prioritised replay."""
+
+    alpha: float = option(0.7, "prioritisation exponent, 0 is uniform", f"{_PAPER}, Tab. 3")
+    beta: float = option(0.5, "initial importance-sampling exponent", f"{_PAPER}, Tab. 3")
+    beta_end: float = option(
+        1.0, "final importance-sampling exponent, reached linearly", f"{_PAPER}, Tab. 3"
+    )
+    beta_updates: int | None = option(
+        None, "gradient steps until beta_end; none: the whole run", f"{_PAPER}, Sec. 3.4"
+    )
+    normalise: str = option(
+        "batch", "maximum that importance weights are divided by", "", NORMALISATIONS
+    )
+    sort_every: int | None = option(
+        None,
+        "updates between two sorts; 1 is exact; none: a thousandth of the capacity",
+        f"{_PAPER}, App. B.2.1",
+    )
+    sampling: str = option(
+        "segments",
+        "one draw in each of B segments of about equal mass, independent draws, or the B largest",
+        f"{_PAPER}, Sec. 3.3 and Fig. 2",
+        SAMPLINGS,
+    )
+    weights: str = option(
+        "rank",
+        "probability in the weights: of the rank (Eq. 1), or the one its segment really gives it",
+        f"{_PAPER}, Sec. 3.4",
+        PROBABILITIES,
+    )
+    loss: str = option(
+        "agent", "loss of the TD error, weighted; 'agent' takes the agent's own", "", LOSSES
+    )
+
+    def __post_init__(self) -> None:
+        checks.check_alpha(self.alpha)
+        checks.check_unit("beta", self.beta)
+        checks.check_unit("beta_end", self.beta_end)
+        if self.beta_updates is not None:
+            checks.check_at_least("beta_updates", self.beta_updates, 1)
+        checks.check_choice("normalise", self.normalise, NORMALISATIONS)
+        if self.sort_every is not None:
+            checks.check_at_least("sort_every", self.sort_every, 1)
+        checks.check_choice("sampling", self.sampling, SAMPLINGS)
+        checks.check_choice("weights", self.weights, PROBABILITIES)
+        named_loss(self.loss)
+
+
+@struct.dataclass
+class RankState:
+    """What was last seen of every slot, and the order at the latest sort."""
+
+    size: Array  # [C] float32, |TD error| when last replayed; never replayed: the largest so far
+    order: Array  # [C] int32, slots by falling |TD error| at the latest sort
+    sorted_at: Array  # [] int32, the ring's rows_added at the latest sort
+    mass: Array  # [C] float32, running sum of rank^-alpha
+    largest: Array  # [] float32, the largest |TD error| so far, initially 1
+    updates: Array  # [] int32, a clock: calls of update
+
+
+def segments(mass: Array, size: Array, count: int) -> tuple[Array, Array]:
+    """Cut ranks 1..size into `count` segments of about equal probability.
+
+    Segment j holds the ranks `start[j] + 1 .. end[j]`; its end is the first rank at which the
+    running mass reaches (j+1)/count of the whole, moved where needed so that no segment is empty.
+
+    Args:
+      mass: `[C]`, the running sum of the ranks' masses.
+      size: `[]` int32, how many ranks there are, at least `count`.
+      count: number of segments.
+
+    Returns:
+      start, end: `[count]` int32.
+    """
+    number = jnp.arange(1, count + 1)
+    share = number / count * mass[size - 1]
+    end = jnp.searchsorted(mass, share.at[-1].set(jnp.inf)).astype(jnp.int32) + 1
+    end = jax.lax.cummax(end - number) + number  # strictly rising
+    end = jnp.minimum(end, size - (count - number))
+    return jnp.concatenate([jnp.zeros(1, jnp.int32), end[:-1]]), end
+
+
+def sampler(config: RankConfig = RankConfig(), updates: int | None = None) -> Sampler:
+    """Make the rank-based sampler: P(i) = rank(i)^-alpha / sum_r r^-alpha (Schaul et al. 2016).
+
+    Rank 1 has the largest |TD error|. The order is that of the latest sort; transitions that came
+    since take the top ranks, newest first, and the list stays as long as the buffer: so many of its
+    last fall off until the next sort. With `sort_every` 1 every draw sees the exact order, ties by
+    slot.
+
+    Args:
+      config: hyperparameters.
+      updates: gradient steps of the run, over which beta moves if the config leaves it open;
+        None with an open config keeps beta where it is.
+    """
+    horizon = config.beta_updates if config.beta_updates is not None else updates
+    weigh = proportional.importance(config.beta, config.beta_end, horizon, config.normalise)
+
+    def init(key: Array, ring: Ring) -> RankState:
+        del key
+        ranks = np.arange(1, ring.capacity + 1, dtype=np.float64)
+        zero = jnp.zeros((), jnp.int32)
+        return RankState(
+            size=jnp.zeros(ring.capacity, jnp.float32),
+            order=jnp.arange(ring.capacity, dtype=jnp.int32),
+            sorted_at=zero,
+            mass=jnp.asarray(np.cumsum(ranks**-config.alpha), jnp.float32),
+            largest=jnp.ones((), jnp.float32),
+            updates=zero,
+        )
+
+    def cadence(ring: Ring) -> int:
+        return config.sort_every or max(1, ring.capacity // 1000)
+
+    def add(
+        state: RankState, ring: Ring, slots: Array, transition: Transition, **_: Array
+    ) -> RankState:
+        del ring, transition
+        values = jnp.broadcast_to(state.largest, slots.shape)
+        return state.replace(size=ring_.write(state.size, slots, values))
+
+    def by_rank(state: RankState, ring: Ring, rank: Array) -> Array:
+        """Return the slots `[B]` of the ranks `[B]`, counted from 0."""
+        if cadence(ring) == 1:
+            return jnp.argsort(-_live_size(state, ring)).astype(jnp.int32)[rank]
+        fresh = _fresh(state, ring)
+        new = ring_.recent(ring, jnp.minimum(rank, fresh))
+        return jnp.where(rank < fresh, new, state.order[jnp.maximum(rank - fresh, 0)])
+
+    def sample(state: RankState, ring: Ring, key: Array, batch_size: int) -> Draw:
+        if config.sampling == "greedy":
+            top = jax.lax.top_k(_live_size(state, ring), batch_size)[1].astype(jnp.int32)
+            return Draw(top, jnp.ones(batch_size, jnp.float32))
+        size = jnp.maximum(ring_.size(ring), 1)
+        rank, odds = draw_rank(state, size, key, batch_size)
+        return Draw(by_rank(state, ring, rank), weigh(odds))
+
+    def draw_rank(state: RankState, size: Array, key: Array, count: int) -> tuple[Array, Odds]:
+        """Draw ranks `[count]`, counted from 0."""
+        even = jax.random.uniform(key, (count,))
+        rank = jnp.searchsorted(state.mass, even * state.mass[size - 1], side="right")
+        rank = jnp.minimum(rank.astype(jnp.int32), size - 1)
+        enough = size >= count  # otherwise there is no rank for every segment
+        if config.sampling == "segments":
+            start, end = segments(state.mass, size, count)
+            width = end - start
+            within = jnp.minimum((even * width).astype(jnp.int32), width - 1)
+            rank = jnp.where(enough, start + within, rank)
+        chance, least = by_eq_1(state, rank, size), by_eq_1(state, size - 1, size)
+        if config.sampling == "segments" and config.weights == "effective":
+            chance = jnp.where(enough, 1.0 / (count * width), chance)
+            least = jnp.where(enough, 1.0 / (count * width.max()), least)
+        return rank, Odds(chance, least, size, state.updates)
+
+    def by_eq_1(state: RankState, rank: Array, size: Array) -> Array:
+        return (rank + 1.0) ** -config.alpha / state.mass[size - 1]
+
+    def update(
+        state: RankState, ring: Ring, sample: Sample, *, td_error: Array, **_: Array
+    ) -> RankState:
+        values = jnp.abs(td_error)
+        written = jnp.where(sample.indices < ring.capacity, values, 0.0)
+        state = state.replace(
+            size=ring_.write(state.size, sample.indices, values),
+            largest=jnp.maximum(state.largest, written.max()),
+            updates=state.updates + 1,
+        )
+        if cadence(ring) == 1:
+            return state
+        due = state.updates % cadence(ring) == 0
+
+        def sort() -> tuple[Array, Array]:
+            return falling(_live_size(state, ring)), ring.rows_added
+
+        order, sorted_at = jax.lax.cond(due, sort, lambda: (state.order, state.sorted_at))
+        return state.replace(order=order, sorted_at=sorted_at)
+
+    def probability(state: RankState, ring: Ring, slots: Array, batch_size: int) -> Array:
+        size = jnp.maximum(ring_.size(ring), 1)
+        ranks = jnp.arange(ring.capacity)
+        if config.sampling == "greedy":
+            top = jax.lax.top_k(_live_size(state, ring), batch_size)[1]
+            return jnp.zeros(ring.capacity).at[top].set(1.0 / batch_size)[slots]
+        chances = by_eq_1(state, ranks, size)
+        if config.sampling == "segments":
+            start, end = segments(state.mass, size, batch_size)
+            segment = jnp.searchsorted(end, ranks, side="right")
+            width = (end - start)[jnp.minimum(segment, batch_size - 1)]
+            chances = jnp.where(size >= batch_size, 1.0 / (batch_size * width), chances)
+        # Added up, as a slot that was overwritten since the sort may hold two ranks.
+        chances = jnp.where(ranks < size, chances, 0.0)
+        return jnp.zeros(ring.capacity).at[by_rank(state, ring, ranks)].add(chances)[slots]
+
+    def metrics(state: RankState, ring: Ring) -> dict[str, Array]:
+        mean = jnp.maximum(_live_size(state, ring), 0.0).sum() / jnp.maximum(ring_.size(ring), 1)
+        return {"mean_priority": mean, "max_priority": state.largest}
+
+    return Sampler(init, add, sample, update, probability=probability, metrics=metrics)
+
+
+def method(config: RankConfig = RankConfig(), updates: int | None = None) -> Method:
+    """Make rank-based PER: its sampler, and an objective weighted by importance."""
+    return Method(sampler(config, updates), objectives.weighted(named_loss(config.loss)))
+
+
+def falling(values: Array) -> Array:
+    """Return the slots `[C]` int32 by falling value (float32, at least 0; -1 goes last).
+
+    A radix sort: XLA sorts single integers many times faster on CPU than floats with their
+    indices, so each pass packs some digits of the value beside the position. Values within 2^-15 of
+    one another may count as equal; ties keep their order.
+    """
+    index_bits = max(values.size - 1, 1).bit_length()
+    digit_bits = 32 - index_bits
+    passes = -(-24 // digit_bits)
+    # As integers, floats that are not negative sort as themselves; the sign bit sorts -1 last.
+    bits = jax.lax.bitcast_convert_type(values, jnp.uint32)
+    keys = jnp.where(values < 0, jnp.uint32(2**31), ~bits & jnp.uint32(0x7FFFFFFF))
+    low = max(32 - passes * digit_bits, 0)
+    position = jnp.arange(values.size, dtype=jnp.uint32)
+    order = position
+    for number in range(passes):
+        digits = (keys[order] >> (low + number * digit_bits)) & jnp.uint32(2**digit_bits - 1)
+        packed = jax.lax.sort((digits << index_bits) | position, is_stable=False)
+        order = order[packed & jnp.uint32(2**index_bits - 1)]
+    return order.astype(jnp.int32)
+
+
+def _live_size(state: RankState, ring: Ring) -> Array:
+    """Return |TD error| `[C]`, and -1 for slots that were never written."""
+    return jnp.where(jnp.arange(ring.capacity) < ring_.size(ring), state.size, -1.0)
+
+
+def _fresh(state: RankState, ring: Ring) -> Array:
+    """Return how many stored transitions came after the latest sort."""
+    rows = ring.rows_added - state.sorted_at
+    return jnp.minimum(rows * ring.num_envs, ring_.size(ring))

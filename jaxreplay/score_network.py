@@ -1,0 +1,110 @@
+"""The permutation-equivariant network that scores a set of transitions (Oh et al. 2021, Sec. 2.2).
+
+Every score depends on its own transition and, through an average, on the whole set; permuting the
+set permutes the scores.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jaxreplay.types import Array
+
+_ENCODED = (256, 64, 32)  # fully connected layers behind the convolutions, authors' code
+# (channels, kernel, stride) by the side of the image: as van Hasselt et al. 2019 for 84 pixels,
+# one small convolution for grids such as MinAtar's.
+_LARGE = ((32, 5, 5), (64, 5, 5))
+_SMALL = ((16, 3, 1),)
+_SMALL_SIDE = 24
+
+
+class Features(NamedTuple):
+    """What is known of m transitions; fields are None if left out."""
+
+    obs: Array | None  # [m, ...]
+    next_obs: Array | None  # [m, ...]
+    scalars: Array  # [m, k]: action, reward, time, squashed TD error and Q
+
+
+class ScoreNetwork(nn.Module):
+    """Scores in (0, 1), `[m]`, of m transitions.
+
+    `sigma_k = f_s(f_l(D_k) + mean_j f_g(D_j))`, + being concatenation (Oh et al. 2021, Eq. 4),
+    with a sigmoid at the end as in the authors' code.
+
+    Attributes:
+      hidden: layer sizes of f_l and f_g, the last one linear.
+      score_hidden: hidden layer sizes of f_s.
+      global_context: False leaves out f_g, the paper's ablation.
+      squash: tanh over all features, as in the authors' code.
+    """
+
+    hidden: tuple[int, ...] = (128, 256, 128, 64)
+    score_hidden: tuple[int, ...] = (128, 64)
+    global_context: bool = True
+    squash: bool = False
+
+    @nn.compact
+    def __call__(self, features: Features, valid: Array | None = None) -> Array:
+        """Score `m` transitions; rows that are not `valid` `[m]` bool do not enter the average."""
+        x = self._join(features)
+        if self.squash:
+            x = jnp.tanh(x)
+        local = _layers(x, self.hidden, "local")
+        if self.global_context:
+            each = _layers(x, self.hidden, "global")  # [m, d_g]
+            weight = jnp.ones(len(x)) if valid is None else valid.astype(jnp.float32)
+            mean = (weight[:, None] * each).sum(axis=0) / jnp.maximum(weight.sum(), 1.0)
+            local = jnp.concatenate([local, jnp.broadcast_to(mean, each.shape)], axis=1)
+        logit = _layers(local, (*self.score_hidden, 1), "score")[:, 0]
+        return nn.sigmoid(logit)
+
+    def _join(self, features: Features) -> Array:
+        """Concatenate all features; both images go through one encoder."""
+        images = [obs for obs in (features.obs, features.next_obs) if obs is not None]
+        parts = []
+        if images and images[0].ndim == 4:
+            encoder = ImageEncoder(name="encoder")
+            parts = [encoder(obs) for obs in images]
+        else:
+            parts = [obs.astype(jnp.float32).reshape(len(obs), -1) for obs in images]
+        return jnp.concatenate([*parts, features.scalars], axis=1)
+
+
+class ImageEncoder(nn.Module):
+    """Vectors `[m, 32]` from images `[m, H, W, C]`: convolutions, then layers, ReLU after each."""
+
+    @nn.compact
+    def __call__(self, obs: Array) -> Array:
+        x = obs.astype(jnp.float32) / (255.0 if obs.dtype == jnp.uint8 else 1.0)
+        for channels, size, stride in _SMALL if obs.shape[1] <= _SMALL_SIDE else _LARGE:
+            x = nn.relu(nn.Dense(channels)(_patches(x, size, stride)))
+        x = x.reshape(len(x), -1)
+        for width in _ENCODED:
+            x = nn.relu(nn.Dense(width)(x))
+        return x
+
+
+def _patches(x: Array, size: int, stride: int) -> Array:
+    """Cut `[m, H, W, C]` into patches `[m, h, w, size * size * C]`.
+
+    A matrix product over patches is a convolution, and stays one product under vmap over seeds.
+    """
+    rows = range(size)
+    height, width = ((side - size) // stride + 1 for side in x.shape[1:3])
+    cut = [
+        x[:, i : i + stride * height : stride, j : j + stride * width : stride]
+        for i in rows
+        for j in rows
+    ]
+    return jnp.concatenate(cut, axis=-1)
+
+
+def _layers(x: Array, sizes: tuple[int, ...], name: str) -> Array:
+    """Apply layers of the given sizes: ReLU between, the last linear."""
+    for number, size in enumerate(sizes):
+        x = nn.Dense(size, name=f"{name}_{number}")(x)
+        if number < len(sizes) - 1:
+            x = nn.relu(x)
+    return x
