@@ -80,14 +80,14 @@ def critic_gradient(
       errs most, `q_value` `[B]`, the least Q, and `target` `[B]`.
     """
 
-    def loss(params: Params) -> tuple[Array, tuple[Array, Array]]:
+    def loss(params: Params) -> tuple[Array, Array]:
         q = q_values(params)  # [N, B]
         td = target - q
         chex.assert_rank([target, td], [1, 2])
         per_sample = objective.error(td).sum(axis=0)
-        return objective.critic(per_sample, sample, None), (td, q)
+        return objective.critic(per_sample, sample, None), q
 
-    (value, (td, q)), grads = jax.value_and_grad(loss, has_aux=True)(params)
+    (value, q), grads = jax.value_and_grad(loss, has_aux=True)(params)
     feedback = value_feedback(q, target)
     metrics = {"loss": value, "q_value": q.mean(), "grad_norm": optax.tree.norm(grads)}
     return grads, Info(feedback, metrics)

@@ -13,7 +13,7 @@ from agents.networks import NETWORKS, QNetwork
 from agents.types import Agent, Discrete, Info
 from jaxreplay import objectives
 from jaxreplay.option import option
-from jaxreplay.types import Array, Objective, Sample
+from jaxreplay.types import Array, Objective, Sample, Transition
 
 Params = Any
 
@@ -123,22 +123,20 @@ def dqn(config: DQNConfig, action_space: Discrete, objective: Objective | None =
         random = jax.random.randint(action_key, lanes, 0, action_space.n, jnp.int32)
         return jnp.where(explore, random, greedy(state, obs)), ()
 
-    def targets(state: DQNState, sample: Sample) -> Array:
-        t = sample.transition
+    def q_values(params: Params, t: Transition) -> Array:
+        q = network.apply(params, t.obs)
+        return jnp.take_along_axis(q, t.action[:, None], axis=1).T  # [1, B]
+
+    def targets(state: DQNState, t: Transition) -> Array:
         q_target = network.apply(state.target_params, t.next_obs)
         q_select = network.apply(state.params, t.next_obs) if config.double else q_target
         return jax.vmap(double_q_target)(q_target, q_select, t.reward, t.discount)
 
     def update(state: DQNState, sample: Sample, key: Array) -> tuple[DQNState, Info]:
         del key
-        obs, action = sample.transition.obs, sample.transition.action
-
-        def q_values(params: Params) -> Array:
-            q = network.apply(params, obs)
-            return jnp.take_along_axis(q, action[:, None], axis=1).T  # [1, B]
-
+        t = sample.transition
         grads, info = common.critic_gradient(
-            q_values, state.params, targets(state, sample), sample, objective
+            lambda params: q_values(params, t), state.params, targets(state, t), sample, objective
         )
         steps, opt_state = optimiser.update(grads, state.opt_state)
         params = optax.apply_updates(state.params, steps)
@@ -151,4 +149,8 @@ def dqn(config: DQNConfig, action_space: Discrete, objective: Objective | None =
         info.metrics["epsilon"] = jnp.asarray(epsilon(updates), jnp.float32)
         return DQNState(params, target_params, opt_state, updates), info
 
-    return Agent(init, act, greedy, update)
+    def assess(state: DQNState, t: Transition, key: Array) -> dict[str, Array]:
+        del key
+        return common.value_feedback(q_values(state.params, t), targets(state, t))
+
+    return Agent(init, act, greedy, update, assess)

@@ -14,7 +14,7 @@ from agents.networks import Actor, Critic, apply_twin, init_twin
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
 from jaxreplay.option import option
-from jaxreplay.types import Array, Objective, Sample
+from jaxreplay.types import Array, Objective, Sample, Transition
 
 Params = Any
 _PAPER = "Haarnoja et al. 2018, Tab. 1"
@@ -124,8 +124,7 @@ def sac(config: SACConfig, action_space: Continuous, objective: Objective | None
         action, _ = distributions.sample_and_log_prob(policy(state.actor, obs), key)
         return action, ()
 
-    def targets(state: SACState, sample: Sample, key: Array) -> Array:
-        t = sample.transition
+    def targets(state: SACState, t: Transition, key: Array) -> Array:
         action, log_prob = distributions.sample_and_log_prob(policy(state.actor, t.next_obs), key)
         q = apply_twin(critic, state.target_critics, t.next_obs, action)
         return jax.vmap(soft_target, in_axes=(1, 0, None, 0, 0))(
@@ -161,7 +160,7 @@ def sac(config: SACConfig, action_space: Continuous, objective: Objective | None
         grads, info = common.critic_gradient(
             lambda params: apply_twin(critic, params, obs, action),
             state.critics,
-            targets(state, sample, target_key),
+            targets(state, sample.transition, target_key),
             sample,
             objective,
         )
@@ -178,4 +177,8 @@ def sac(config: SACConfig, action_space: Continuous, objective: Objective | None
             updates=state.updates + 1,
         ), info
 
-    return Agent(init, act, greedy, update)
+    def assess(state: SACState, t: Transition, key: Array) -> dict[str, Array]:
+        q = apply_twin(critic, state.critics, t.obs, t.action)
+        return common.value_feedback(q, targets(state, t, key))
+
+    return Agent(init, act, greedy, update, assess)

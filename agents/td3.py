@@ -13,7 +13,7 @@ from agents.networks import Actor, Critic, apply_twin, init_twin
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
 from jaxreplay.option import option
-from jaxreplay.types import Array, Objective, Sample
+from jaxreplay.types import Array, Objective, Sample, Transition
 
 Params = Any
 _PAPER = "Fujimoto et al. 2020, Tab. 6"
@@ -114,8 +114,7 @@ def td3(config: TD3Config, action_space: Continuous, objective: Objective | None
         noise = config.exploration_noise * jax.random.normal(key, action.shape)
         return jnp.clip(action + noise, -1, 1), ()
 
-    def targets(policy: Policy, sample: Sample, key: Array) -> Array:
-        t = sample.transition
+    def targets(policy: Policy, t: Transition, key: Array) -> Array:
         action = policy_action(policy.target_actor, t.next_obs)
         bound = config.target_noise_clip
         noise = config.target_noise * jax.random.normal(key, action.shape)
@@ -143,7 +142,7 @@ def td3(config: TD3Config, action_space: Continuous, objective: Objective | None
         grads, info = common.critic_gradient(
             lambda params: apply_twin(critic, params, obs, action),
             state.critics,
-            targets(state.policy, sample, key),
+            targets(state.policy, sample.transition, key),
             sample,
             objective,
         )
@@ -158,4 +157,8 @@ def td3(config: TD3Config, action_space: Continuous, objective: Objective | None
         info.metrics["actor_loss"] = policy.loss
         return TD3State(policy, critics, critic_opt_state, updates), info
 
-    return Agent(init, act, greedy, update)
+    def assess(state: TD3State, t: Transition, key: Array) -> dict[str, Array]:
+        q = apply_twin(critic, state.critics, t.obs, t.action)
+        return common.value_feedback(q, targets(state.policy, t, key))
+
+    return Agent(init, act, greedy, update, assess)

@@ -1,4 +1,4 @@
-"""What an agent is: four pure functions, and the action spaces they act in."""
+"""What an agent is: five pure functions, and the action spaces they act in."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -39,9 +39,12 @@ class Agent(NamedTuple):
       pytree of `[E, ...]` to be stored with the step (behaviour mean and std ...), or ().
     * `greedy(A, obs[E, ...]) -> action[E, ...]`: without exploration.
     * `update(A, Sample, key) -> (A, Info)`: one gradient step.
+    * `assess(A, Transition[B], key) -> dict[str, [B]]`: the feedback that `update` would give about
+      these transitions, without learning.
     """
 
     init: Callable[[Array, chex.ArrayTree, Array], Any]
     act: Callable[[Any, chex.ArrayTree, Array], tuple[Array, chex.ArrayTree]]
     greedy: Callable[[Any, chex.ArrayTree], Array]
     update: Callable[[Any, Any, Array], tuple[Any, Info]]
+    assess: Callable[[Any, Any, Array], dict[str, Array]]

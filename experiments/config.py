@@ -21,6 +21,10 @@ class LoopConfig:
     gamma: float = option(0.99, "discount factor per agent step")
     eval_every: int = option(1_000, "agent steps between two log points")
     eval_episodes: int = option(10, "greedy episodes at each log point")
+    observe_every: int = option(
+        500, "agent steps between two reports of training returns to methods that ask for them"
+    )
+    inspect: int = option(16, "batches drawn at each log point to see what is replayed; 0 is none")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +101,8 @@ def check(config: LoopConfig, replay: Replay) -> None:
     if not 0 <= config.gamma <= 1:
         raise ValueError(f"gamma is {config.gamma}: it must lie in [0, 1]")
     lost = (config.n_step - 1) * replay.num_envs  # steps that wait in the n-step window
+    if config.inspect < 0:
+        raise ValueError(f"inspect is {config.inspect}: give 0 or more batches")
     stored = _up(config.warmup, replay.num_envs) - lost
     if stored < replay.batch_size:
         raise ValueError(
@@ -113,7 +119,9 @@ def schedule(config: LoopConfig, num_envs: int) -> Schedule:
     Raises:
       ValueError: a count is below 1, or there is nothing left after the warm-up.
     """
-    for name in ("steps", "learn_every", "updates", "n_step", "eval_every", "eval_episodes"):
+    for name in ("steps", "learn_every", "updates", "n_step", "eval_every", "eval_episodes",
+        "observe_every",
+    ):  # fmt: skip
         if getattr(config, name) < 1:
             raise ValueError(f"{name} is {getattr(config, name)}: it must be at least 1")
     if num_envs < 1:

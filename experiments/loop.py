@@ -19,6 +19,7 @@ from agents.types import Agent, Discrete
 from experiments.config import LoopConfig, Schedule, check, schedule
 from experiments.environments.types import Array, Environment
 from experiments.evaluate import evaluate
+from experiments.inspection import inspect
 from jaxreplay import n_step
 from jaxreplay.n_step import Step, Window
 from jaxreplay.types import Replay, Transition
@@ -33,6 +34,7 @@ class Keys(NamedTuple):
     learn: Array
     evaluate: Array
     observe: Array
+    inspect: Array
 
 
 class Episodes(NamedTuple):
@@ -40,6 +42,13 @@ class Episodes(NamedTuple):
 
     returns: Array  # [E] float32, undiscounted, so far
     lengths: Array  # [E] int32, agent steps so far
+
+
+class Finished(NamedTuple):
+    """Training episodes that ended since the replay was last told of them."""
+
+    returns: Array  # [] float32, their sum
+    episodes: Array  # [] float32, their number
 
 
 class LoopState(NamedTuple):
@@ -51,6 +60,7 @@ class LoopState(NamedTuple):
     env_state: Any  # [E, ...]
     obs: chex.ArrayTree  # [E, ...]
     episodes: Episodes
+    finished: Finished
     window: Window
     agent: Any
     replay: Any
@@ -86,6 +96,7 @@ def make_program(
     plan = schedule(config, replay.num_envs)
     collect = _make_collect(environment, agent, replay, config)
     learn = _make_learn(agent, replay)
+    report_training = _make_report(replay, config)
 
     def init(key: Array) -> LoopState:
         state = _start(environment, agent, replay, config, key)
@@ -101,6 +112,8 @@ def make_program(
             lambda s, _: collect(s, "act"), state, length=config.learn_every
         )
         state, learned = jax.lax.scan(lambda s, _: learn(s), state, length=config.updates)
+        if replay.scores == "training":
+            state = report_training(state)
         return state, _sum(played), _sum(learned)
 
     def chunk(state: LoopState, blocks: Array) -> tuple[LoopState, Metrics]:
@@ -120,8 +133,9 @@ def make_program(
             config.eval_episodes,
         )
         score = returns.mean()
-        key = jax.random.fold_in(state.keys.observe, state.rows)
-        state = state._replace(replay=replay.observe(state.replay, score, key))
+        if replay.scores == "evaluation":
+            key = jax.random.fold_in(state.keys.observe, state.rows)
+            state = state._replace(replay=replay.observe(state.replay, score, key))
         count = blocks * config.updates
         return state, {
             "eval_return": score,
@@ -130,7 +144,14 @@ def make_program(
             "episodes": played["episodes"],
             **{f"agent/{name}": total / count for name, total in learned.items()},
             **{f"replay/{name}": value for name, value in replay.metrics(state.replay).items()},
+            **inspected(state),
         }
+
+    def inspected(state: LoopState) -> Metrics:
+        if config.inspect == 0:
+            return {}
+        key = jax.random.fold_in(state.keys.inspect, state.rows)
+        return inspect(agent, state.agent, replay, state.replay, key, config.inspect)
 
     return Program(init, chunk, plan)
 
@@ -182,6 +203,7 @@ def _start(
         env_state=env_state,
         obs=obs,
         episodes=Episodes(lanes.astype(jnp.float32), lanes),
+        finished=Finished(scalar, scalar),
         window=n_step.init(step, config.n_step, replay.num_envs),
         agent=agent_state,
         replay=replay.init(key_replay, transition),
@@ -189,10 +211,16 @@ def _start(
 
 
 def _make_collect(environment: Environment, agent: Agent, replay: Replay, config: LoopConfig):
+    def fresh(agent_state: Any, transition: Transition, key: Array) -> dict[str, Array]:
+        if not replay.fresh:
+            return {}
+        feedback = agent.assess(agent_state, transition, key)
+        return {name: feedback[name] for name in replay.fresh}
+
     def collect(state: LoopState, how: str) -> tuple[LoopState, Metrics]:
         """Take one step in every environment: "fill" the window, at "random", or "act"."""
         key = jax.random.fold_in(state.keys.collect, state.rows)
-        key_act, key_env = jax.random.split(key)
+        key_act, key_env, key_fresh = jax.random.split(key, 3)
         action, extras = agent.act(state.agent, state.obs, key_act)
         if how != "act" and not jax.tree.leaves(extras):
             # Agents that store their density with the step (extras) must act by themselves.
@@ -204,17 +232,20 @@ def _make_collect(environment: Environment, agent: Agent, replay: Replay, config
             state.episodes.lengths == 0, extras,
         )  # fmt: skip
         window, transition = n_step.push(state.window, step, config.gamma)
-        held = state.replay if how == "fill" else replay.add(state.replay, transition)
+        held = state.replay
+        if how != "fill":
+            held = replay.add(held, transition, **fresh(state.agent, transition, key_fresh))
         returns, lengths = state.episodes.returns + out.reward, state.episodes.lengths + 1
         done = out.terminated | out.truncated
         finished = {
             "returns": jnp.where(done, returns, 0.0).sum(),
             "episodes": done.sum(dtype=jnp.float32),
         }
+        untold = Finished(*jax.tree.map(jnp.add, state.finished, Finished(**finished)))
         episodes = Episodes(jnp.where(done, 0.0, returns), jnp.where(done, 0, lengths))
         state = state._replace(
             rows=state.rows + 1, env_state=env_state, obs=obs, episodes=episodes, window=window,
-            replay=held,
+            finished=untold, replay=held,
         )  # fmt: skip
         return state, finished
 
@@ -233,6 +264,25 @@ def _make_learn(agent: Agent, replay: Replay):
         return state, info.metrics
 
     return learn
+
+
+def _make_report(replay: Replay, config: LoopConfig):
+    every = max(1, config.observe_every // replay.num_envs)  # in rows
+
+    def report(state: LoopState) -> LoopState:
+        """Tell the replay the mean return of recent training episodes, when it is time."""
+
+        def tell() -> tuple[Any, Finished]:
+            key = jax.random.fold_in(state.keys.observe, state.rows)
+            mean = state.finished.returns / state.finished.episodes  # nan if none ended
+            held = replay.observe(state.replay, mean, key)
+            return held, jax.tree.map(jnp.zeros_like, state.finished)
+
+        due = state.rows % every < config.learn_every
+        held, finished = jax.lax.cond(due, tell, lambda: (state.replay, state.finished))
+        return state._replace(replay=held, finished=finished)
+
+    return report
 
 
 def _random_actions(environment: Environment, key: Array, count: int) -> Array:

@@ -112,7 +112,7 @@ def stamp(ring: Ring, slots: Array) -> Array:
 
 
 def recent(ring: Ring, order: Array) -> Array:
-    """Return the slots `[B]` of the `order[B]`-th newest transitions, 0 for the newest row's lane 0.
+    """Return the slots `[B]` of the `order[B]`-th newest transitions, the newest being number 0.
 
     Rows count from the newest back, lanes upwards within a row; `order` must be below the size.
     """

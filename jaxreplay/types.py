@@ -74,7 +74,7 @@ def _no_metrics(state: State, ring: Any) -> dict[str, Array]:
 class Sampler(NamedTuple):
     """A replay method's sampling half: pure functions over the sampler's own state `S`.
 
-    * `init(key, ring) -> S`: the empty ring tells capacity, lanes, and what a transition looks like.
+    * `init(key, ring) -> S`: the empty ring tells capacity, lanes, and a transition's shapes.
     * `add(S, ring, slots[E], transition[E], **feedback[E]) -> S`: the ring already holds the new
       rows. There is feedback about them only if `fresh` names it.
     * `sample(S, ring, key, batch_size) -> Draw`: reads, never writes.
