@@ -1,12 +1,15 @@
 """Compare replay methods with one agent in one environment: `python -m experiments.compare --help`.
 
-Every method is a run of its own in a folder below `--out`; one figure and one table join them.
+Every method is a run of its own in a folder below `--out`; figures and a table join them. A method
+may stand several times, under labels of its own: `--replays ners ners_star=ners
+--ners_star.reward training`.
 """
 
 import argparse
 import dataclasses
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +37,7 @@ _SHARED = ("loop", "sizes", "env_options", "agent_options")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     first = names_parser()
-    first.add_argument("--replays", nargs="+", type=one_of("replay", METHODS), default=None)
+    first.add_argument("--replays", nargs="+", type=_labelled, default=None)
     known, _ = first.parse_known_args(argv)
     if known.list:
         print_list(known.json)
@@ -43,11 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         bases = _bases(known)
         args = _parse(parser, bases, argv)
-        configs = [_configured(base, args) for base in bases]
+        configs = {label: _configured(label, base, args) for label, base in bases.items()}
         output = read_options(args, OutputConfig())
         if known.resume is not None and args.out not in (None, known.resume):
             raise ValueError("--resume DIR goes on in DIR itself: leave out --out")
-        out = known.resume or args.out or Path("runs") / f"compare-{configs[0].agent}"
+        out = known.resume or args.out or Path("runs") / f"compare-{_first(configs).agent}"
         summaries = _run_all(configs, out, output, known.resume is not None, args.overwrite)
     except ValueError as error:
         parser.error(str(error))
@@ -56,70 +59,98 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def conclude(
-    configs: Sequence[RunConfig],
-    summaries: Sequence[dict[str, Any]],
+    configs: Mapping[str, RunConfig],
+    summaries: Mapping[str, dict[str, Any]],
     out: Path,
     output: OutputConfig,
 ) -> None:
-    """Write and print the joint table, and draw the joint figure."""
-    frames = {config.replay: pd.read_csv(out / config.replay / "metrics.csv") for config in configs}
-    config = configs[0]
+    """Write and print the joint table, and draw the joint figures."""
+    frames = {label: pd.read_csv(out / label / "metrics.csv") for label in configs}
+    config = _first(configs)
     figure = out / "learning_curves.png"
     title = f"{config.agent} on {config.env}"
     report.learning_curves(frames, figure, title, threshold_of(config, output))
-    table = report.table(summaries)
+    replayed = report.replayed(frames, out / "replayed.png", f"What {title} replays")
+    table = report.table([summary | {"replay": label} for label, summary in summaries.items()])
     (out / "comparison.md").write_text(table)
-    write_json(out / "summary.json", {summary["replay"]: summary for summary in summaries})
-    print(f"\n{table}\ntable:  {out / 'comparison.md'}\nfigure: {figure}")
+    write_json(out / "summary.json", summaries)
+    print(f"\n{table}\ntable:   {out / 'comparison.md'}\nfigures: {figure}")
+    if replayed:
+        print(f"         {out / 'replayed.png'}")
 
 
-def _bases(known: argparse.Namespace) -> list[RunConfig]:
-    """Return the runs before their options: those to resume, or the names' defaults."""
+def _labelled(text: str) -> tuple[str, str]:
+    """Read `METHOD` or `LABEL=METHOD`; return label and method."""
+    label, _, replay = text.rpartition("=")
+    replay = one_of("replay", METHODS)(replay)
+    label = label or replay
+    if not re.fullmatch(r"[A-Za-z]\w*", label):
+        raise argparse.ArgumentTypeError(
+            f"'{label}' is no label: use letters, digits and underscores, a letter first"
+        )
+    return label, replay
+
+
+def _first(configs: Mapping[str, RunConfig]) -> RunConfig:
+    return next(iter(configs.values()))
+
+
+def _bases(known: argparse.Namespace) -> dict[str, RunConfig]:
+    """Return the runs before their options, by label: those to resume, or the names' defaults."""
     if known.resume is None:
-        replays = known.replays or ["uniform", "per", "lap", "pal"]
+        replays = known.replays or [_labelled(name) for name in ("uniform", "per", "lap", "pal")]
         env, agent = known.env or "gymnax/CartPole-v1", known.agent or "dqn"
-        return [defaults(env, agent, replay) for replay in dict.fromkeys(replays)]
+        return {label: defaults(env, agent, replay) for label, replay in replays}
     if not known.resume.is_dir():
         raise ValueError(f"{known.resume} is not a folder: give the folder of a comparison")
-    folders = [known.resume / replay for replay in METHODS]
-    found = [read_config(folder) for folder in folders if (folder / "config.json").exists()]
+    folders = sorted(path.parent for path in known.resume.glob("*/config.json"))
+    found = {folder.name: read_config(folder) for folder in folders}
     if not found:
         raise ValueError(f"{known.resume} holds no comparison to resume")
-    return found
+    order = list(METHODS)
+    return dict(sorted(found.items(), key=lambda item: order.index(item[1].replay)))
 
 
 def _parse(
-    parser: Parser, bases: Sequence[RunConfig], argv: Sequence[str] | None
+    parser: Parser, bases: Mapping[str, RunConfig], argv: Sequence[str] | None
 ) -> argparse.Namespace:
     add_common(parser)
     parser.add_argument(
-        "--replays", nargs="+", type=one_of("replay", METHODS), metavar="NAME",
-        help=f"replay methods, of {', '.join(METHODS)} [default uniform per lap pal]",
+        "--replays", nargs="+", type=_labelled, metavar="NAME",
+        help=f"replay methods, or LABEL=METHOD, of {', '.join(METHODS)} "
+        "[default uniform per lap pal]",
     )  # fmt: skip
     for section in _SHARED:
-        add_options(parser, getattr(bases[0], section), PREFIXES[section])
-    for base in bases:
-        add_options(parser, base.replay_options, f"{base.replay}.")
+        add_options(parser, getattr(_first(bases), section), PREFIXES[section])
+    for label, base in bases.items():
+        add_options(parser, base.replay_options, f"{label}.")
     add_options(parser, OutputConfig())
     return parser.parse_args(argv)
 
 
-def _configured(base: RunConfig, args: argparse.Namespace) -> RunConfig:
+def _configured(label: str, base: RunConfig, args: argparse.Namespace) -> RunConfig:
     config = given(args, base, _SHARED)
-    options = read_options(args, base.replay_options, f"{base.replay}.")
+    options = read_options(args, base.replay_options, f"{label}.")
     return dataclasses.replace(config, replay_options=options)
 
 
 def _run_all(
-    configs: Sequence[RunConfig], out: Path, output: OutputConfig, resume: bool, overwrite: bool
-) -> list[dict[str, Any]]:
+    configs: Mapping[str, RunConfig],
+    out: Path,
+    output: OutputConfig,
+    resume: bool,
+    overwrite: bool,
+) -> dict[str, dict[str, Any]]:
     # Everything is checked, and every folder claimed, before the first run trains.
-    for config in configs:
+    for label, config in configs.items():
         build(config)
-        check_claim(out / config.replay, config, resume=resume, overwrite=overwrite)
-    for config in configs:
-        claim(out / config.replay, config, resume=resume, overwrite=overwrite)
-    return [execute(config, out / config.replay, output, resume=True) for config in configs]
+        check_claim(out / label, config, resume=resume, overwrite=overwrite)
+    for label, config in configs.items():
+        claim(out / label, config, resume=resume, overwrite=overwrite)
+    return {
+        label: execute(config, out / label, output, resume=True, label=label)
+        for label, config in configs.items()
+    }
 
 
 if __name__ == "__main__":

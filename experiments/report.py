@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from experiments.inspection import ODDS_EDGES
 from experiments.statistics import bootstrap_interval, curves, iqm
 
 # Okabe and Ito's palette without yellow: distinct for every kind of colour vision.
@@ -46,7 +47,98 @@ def learning_curves(
     if threshold is not None:
         _name_threshold(axes, threshold)
     _name_curves(axes, lines)
+    save(figure, path)
+
+
+_PANELS = {  # what is drawn of the inspection: column, title
+    "abs_td": "mean |TD error|",
+    "td_std": "std of TD error",
+    "q_value": "mean Q",
+    "q_std": "std of Q",
+    "age": "mean age (agent steps)",
+    "distinct": "distinct share of a batch",
+    "effective_buffer": "share of the buffer in use, 1 / (N ΣP²)",
+}
+
+
+def replayed(frames: Mapping[str, pd.DataFrame], path: str | os.PathLike, title: str) -> bool:
+    """Draw what is replayed beside what is stored, over training, into a PNG of 1800 x 900 pixels.
+
+    Lines are means over seeds. The last panel is the histogram of N P, how many times likelier than
+    uniform the stored transitions are, at the last log point.
+
+    Args:
+      frames: metrics by label, with the columns of `inspection.inspect`.
+      path: of the PNG.
+      title: one line.
+
+    Returns:
+      Whether there was anything to draw: runs with `inspect` 0 have no such columns.
+    """
+    frames = {label: frame for label, frame in frames.items() if "replayed/abs_td" in frame}
+    if not frames:
+        return False
+    figure = Figure(figsize=(12, 6), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=13, color=_INK)
+    grid = figure.subplots(2, 4).ravel()
+    for axes, (name, label) in zip(grid, _PANELS.items(), strict=False):
+        _draw_panel(axes, frames, name, label)
+    _draw_odds(grid[-1], frames)
+    handles = list(grid[0].get_legend_handles_labels())
+    figure.legend(
+        *handles, loc="outside lower center", ncols=min(len(handles[0]), 9), frameon=False
+    )
+    save(figure, path)
+    return True
+
+
+def save(figure: Figure, path: str | os.PathLike) -> None:
+    """Write a PNG whose bytes depend on nothing but the figure."""
     figure.savefig(path, metadata={"Software": None}, pil_kwargs={"optimize": True})
+
+
+def colour_and_dashes(number: int) -> dict[str, str]:
+    """Return the style of the `number`-th line of a figure."""
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "linestyle": DASHES[number // len(COLOURS) % len(DASHES)],
+    }
+
+
+def tidy(axes: Axes) -> None:
+    """Give axes the look that all figures share."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(_FAINT)
+    axes.tick_params(colors=_INK, labelsize=9)
+    axes.grid(axis="y", color="#e6e6e6", linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def _draw_panel(axes: Axes, frames: Mapping[str, pd.DataFrame], name: str, label: str) -> None:
+    for number, (method, frame) in enumerate(frames.items()):
+        means = frame.groupby("step").mean(numeric_only=True)
+        style = colour_and_dashes(number)
+        axes.plot(means.index, means[f"replayed/{name}"], label=method, linewidth=1.6, **style)
+        if f"stored/{name}" in means:
+            faint = {"color": style["color"], "linestyle": ":", "linewidth": 1.0}
+            axes.plot(means.index, means[f"stored/{name}"], **faint)
+    axes.plot([], [], color=_FAINT, linestyle=":", linewidth=1.0, label="stored (uniformly)")
+    tidy(axes)
+    axes.set_title(label, loc="left", fontsize=10, color=_INK)
+    axes.xaxis.set_major_locator(MaxNLocator(3))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
+
+
+def _draw_odds(axes: Axes, frames: Mapping[str, pd.DataFrame]) -> None:
+    names = [f"replayed/odds_{number}" for number in range(len(ODDS_EDGES) + 1)]
+    width = ODDS_EDGES[1] - ODDS_EDGES[0]
+    edges = [ODDS_EDGES[0] - width, *ODDS_EDGES, ODDS_EDGES[-1] + width]
+    for number, frame in enumerate(frames.values()):
+        shares = frame[frame["step"] == frame["step"].max()][names].mean()
+        axes.stairs(shares, edges, linewidth=1.6, **colour_and_dashes(number))
+    tidy(axes)
+    axes.set_title("stored, by log10(N P), at the end", loc="left", fontsize=10, color=_INK)
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -70,13 +162,11 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 def _draw_curve(axes: Axes, number: int, label: str, frame: pd.DataFrame) -> Line2D:
     returns = curves(frame).dropna()
     steps, values = returns.index.to_numpy(), returns.to_numpy().T
-    colour = COLOURS[number % len(COLOURS)]
-    dashes = DASHES[number // len(COLOURS) % len(DASHES)]
-    middle = iqm(values)
-    (line,) = axes.plot(steps, middle, dashes, color=colour, linewidth=1.8, zorder=3, label=label)
+    middle, style = iqm(values), colour_and_dashes(number)
+    (line,) = axes.plot(steps, middle, linewidth=1.8, zorder=3, label=label, **style)
     if len(values) > 1:
         low, high = bootstrap_interval(values)
-        axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0, zorder=2)
+        axes.fill_between(steps, low, high, color=style["color"], alpha=0.15, linewidth=0, zorder=2)
     return line
 
 
@@ -93,11 +183,7 @@ def _style(axes: Axes, title: str, subtitle: str, lines: list[Line2D]) -> None:
     axes.text(0, 1.02, subtitle, transform=axes.transAxes, fontsize=9.5, color=_FAINT)
     axes.set_xlabel("agent steps", color=_INK, fontsize=11)
     axes.set_ylabel("return (greedy, mean of 10 episodes)", color=_INK, fontsize=11)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(_FAINT)
-    axes.tick_params(colors=_INK, labelsize=10)
-    axes.grid(axis="y", color="#e6e6e6", linewidth=0.8)
-    axes.set_axisbelow(True)
+    tidy(axes)
     axes.set_xlim(0, max(line.get_xdata().max(initial=1) for line in lines))
     axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))

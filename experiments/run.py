@@ -1,8 +1,8 @@
 """One run: from its configuration to a folder of results, resumable at any log point.
 
 A run's folder holds `config.json`, `metrics.csv` (one row per log point and seed, deterministic),
-`timing.csv`, `checkpoints/`, `tensorboard/`, and at the end `summary.json` and
-`learning_curve.png`.
+`timing.csv`, `checkpoints/`, `tensorboard/`, and at the end `summary.json`,
+`learning_curve.png` and `replayed.png`.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from jaxreplay.replay import make_replay
 
 ARTEFACTS = (
     "config.json", "metrics.csv", "timing.csv", "summary.json", "learning_curve.png",
-    "checkpoints", "tensorboard", "wandb",
+    "replayed.png", "checkpoints", "tensorboard", "wandb",
 )  # fmt: skip
 
 
@@ -168,6 +168,7 @@ def execute(
     *,
     resume: bool = False,
     overwrite: bool = False,
+    label: str | None = None,
 ) -> dict[str, Any]:
     """Train all seeds of a run, log, checkpoint, and write its results.
 
@@ -180,6 +181,7 @@ def execute(
       output: what to write besides, and how often.
       resume: go on from the last checkpoint in `out`.
       overwrite: discard a run that `out` holds.
+      label: what the terminal calls the run; None: its replay method.
 
     Returns:
       The content of `summary.json`.
@@ -199,7 +201,9 @@ def execute(
         done = checkpoint.read_meta(folder)["log_points"]
         state = checkpoint.load(folder, jax.eval_shape(sweep.init, keys))
     last_step = plan.steps[done - 1] if done else 0
-    with _sinks(config, out, output, plan.steps[-1], last_step if resume else None) as sinks:
+    label = label or config.replay
+    shown = last_step if resume else None
+    with _sinks(config, out, output, plan.steps[-1], shown, label) as sinks:
         if done < len(plan.steps):
             state = sweep.init(keys) if state is None else state
             chunk = sweep.chunk.lower(state, jnp.asarray(1, jnp.int32)).compile()
@@ -217,14 +221,19 @@ def execute(
 
 
 def _sinks(
-    config: RunConfig, out: Path, output: OutputConfig, total: int, resume_step: int | None
+    config: RunConfig,
+    out: Path,
+    output: OutputConfig,
+    total: int,
+    resume_step: int | None,
+    label: str,
 ) -> log.Sinks:
     sinks: list[log.Sink] = [log.CSVSink(out, resume_step)]
     if output.tensorboard:
         sinks.append(log.TensorBoardSink(out, resume_step))
     if output.wandb:
         sinks.append(log.WandbSink(out, config.to_json()))
-    sinks.append(log.TerminalSink(config.replay, total, resume_step or 0))
+    sinks.append(log.TerminalSink(label, total, resume_step or 0))
     return log.Sinks(sinks)
 
 
@@ -253,6 +262,7 @@ def _conclude(config: RunConfig, out: Path, output: OutputConfig) -> dict[str, A
     write_json(out / "summary.json", summary)
     title = f"{config.agent} with {config.replay} replay on {config.env}"
     report.learning_curves({config.replay: frame}, out / "learning_curve.png", title, threshold)
+    report.replayed({config.replay: frame}, out / "replayed.png", f"What {title} replays")
     return summary
 
 

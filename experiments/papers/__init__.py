@@ -1,0 +1,1 @@
+"""Figures of the papers, drawn anew: `python -m experiments.papers list`."""

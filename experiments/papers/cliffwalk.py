@@ -1,0 +1,224 @@
+"""The Blind Cliffwalk: replay with a single reward among exponentially many transitions.
+
+Schaul et al. 2016, Sec. 3.1 and App. B.1: n states in a row; in each, one action leads on and the
+other ends the episode, and only the last step is rewarded. The memory holds all 2^n sequences of
+actions, in random order, and learning only replays.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents.tabular import TabularConfig, TabularState, q_table, tabular
+from agents.types import Discrete
+from experiments.loop import Program
+from experiments.sweep import make_sweep
+from jaxreplay.methods import per, pser, rank, uniform
+from jaxreplay.replay import make_replay
+from jaxreplay.types import Array, Replay, Sample, Sampler, Transition
+
+CONVERGED = 1e-3  # mean squared error to the true Q at which learning counts as done
+CHUNK = 100  # updates between two looks at the error
+
+
+class Method(NamedTuple):
+    """How a method replays: a sampler, or None for the oracle; and its priorities at first."""
+
+    sampler: Sampler | None
+    initial_td: float | None = None  # TD error that the memory enters with; None: the maximum
+
+
+_PER = {"alpha": 0.6, "beta": 0.0, "beta_end": 0.0, "epsilon": 1e-4, "sampling": "iid"}
+_PSER = {
+    "alpha": 0.6, "beta": 0.0, "epsilon": 1e-4, "sampling": "iid", "rho": 0.4, "window": 5,
+    "eta": 0.0,
+}  # fmt: skip
+
+METHODS: Mapping[str, Method] = MappingProxyType(
+    {
+        "uniform": Method(uniform.sampler()),
+        "oracle": Method(None),
+        "greedy": Method(rank.sampler(rank.RankConfig(sampling="greedy"))),
+        "proportional": Method(per.sampler(per.PERConfig(**_PER))),
+        "rank": Method(
+            rank.sampler(
+                rank.RankConfig(alpha=0.7, beta=0.0, beta_end=0.0, sort_every=100, sampling="iid")
+            )
+        ),
+        "pser": Method(pser.sampler(pser.PSERConfig(**_PSER))),
+        "proportional, from epsilon": Method(
+            per.sampler(per.PERConfig(**_PER, initial="td")), initial_td=0.0
+        ),
+        "pser, from epsilon": Method(
+            pser.sampler(pser.PSERConfig(**_PSER, initial="td")), initial_td=0.0
+        ),
+    }
+)
+
+
+class Curve(NamedTuple):
+    """How one method learned, over seeds."""
+
+    updates: np.ndarray  # [S] int, updates until the error was below CONVERGED; -1: not reached
+    errors: np.ndarray  # [L, S] float32, the error before the first update and after every CHUNK
+
+
+class Walk(NamedTuple):
+    """What a run carries."""
+
+    key: Array
+    agent: TabularState
+    replay: Any
+    clock: Array  # [] int32, updates so far
+    converged: Array  # [] int32, updates when the error first was below CONVERGED; -1 before
+
+
+def true_q(n: int) -> np.ndarray:
+    """Return Q* `[n, 2]` for the discount 1 - 1/n; the right action of state s is s mod 2."""
+    steps = n - 1 - np.arange(n)
+    values = np.zeros((n, 2))
+    values[np.arange(n), np.arange(n) % 2] = (1.0 - 1.0 / n) ** steps
+    return values
+
+
+def memory(key: Array, n: int) -> Transition:
+    """Return all 2^n sequences of actions, each up to its end, in random order.
+
+    Fields are `[2^(n+1) - 2]`; the transitions of a sequence lie together.
+    """
+    count, total = 2**n, 2 ** (n + 1) - 2
+    sequences = jax.random.permutation(key, count)  # bit s says whether the action in s is right
+    right = (sequences[:, None] >> jnp.arange(n)) & 1  # [2^n, n]
+    length = jnp.minimum(jnp.cumprod(right, axis=1).sum(axis=1) + 1, n)
+    which = jnp.repeat(jnp.arange(count), length, total_repeat_length=total)
+    start = jnp.cumsum(length) - length
+    state = (jnp.arange(total) - start[which]).astype(jnp.int32)
+    is_right = right[which, state] == 1
+    last = ~is_right | (state == n - 1)
+    return Transition(
+        obs=state,
+        action=jnp.where(is_right, state % 2, 1 - state % 2).astype(jnp.int32),
+        reward=(is_right & (state == n - 1)).astype(jnp.float32),
+        discount=jnp.where(last, 0.0, 1.0 - 1.0 / n),
+        next_obs=jnp.minimum(state + 1, n - 1),
+        first=state == 0,
+        last=last,
+    )
+
+
+def run(
+    n: int,
+    method: Method,
+    seeds: int = 10,
+    linear: bool = False,
+    max_updates: int = 5_000_000,
+    report: Callable[[int, float], None] = lambda updates, error: None,
+) -> Curve:
+    """Learn with one method until every seed has converged, all seeds vmapped.
+
+    Args:
+      n: states, 2 .. 16 (the memory holds 2^(n+1) - 2 transitions).
+      method: one of METHODS' values, or another.
+      seeds: number of seeds, 0 .. seeds - 1.
+      linear: one-hot state and a shared constant instead of a table.
+      max_updates: where to give up.
+      report: told the updates and the largest error now and then.
+
+    Raises:
+      ValueError: n is out of range.
+    """
+    if not 2 <= n <= 20:
+        raise ValueError(f"n is {n}: the memory holds 2^(n+1) - 2 transitions, use 2 to 20 states")
+    sweep = make_sweep(_program(n, method, linear))
+    state = sweep.init(jax.vmap(jax.random.key)(jnp.arange(seeds)))
+    count, errors = jnp.asarray(CHUNK, jnp.int32), []
+    first = True
+    while first or (len(errors) - 1) * CHUNK < max_updates:
+        state, metrics = sweep.chunk(state, jnp.zeros((), jnp.int32) if first else count)
+        errors.append(np.asarray(metrics["error"]))
+        first = False
+        if len(errors) % 200 == 0:
+            report((len(errors) - 1) * CHUNK, float(errors[-1].max()))
+        if (np.asarray(state.converged) >= 0).all():
+            break
+    return Curve(np.asarray(state.converged), np.stack(errors))
+
+
+def _program(n: int, method: Method, linear: bool) -> Program:
+    """Make a Program: `chunk(state, count)` takes `count` updates."""
+    config = TabularConfig(num_states=n, linear=linear)
+    agent = tabular(config, Discrete(2))
+    capacity = 2 ** (n + 1) - 2
+    replay = make_replay(method.sampler or uniform.sampler(), capacity=capacity, batch_size=1)
+    truth = jnp.asarray(true_q(n), jnp.float32)
+
+    def error(state: TabularState) -> Array:
+        return jnp.square(q_table(config, state) - truth).mean()
+
+    def init(key: Array) -> Walk:
+        key, key_memory, key_agent = jax.random.split(key, 3)
+        stored = memory(key_memory, n)
+        example = jax.tree.map(lambda x: x[0], stored)
+        state = agent.init(key_agent, example.obs, example.action)
+        held = replay.init(key_memory, example)
+        if method.sampler is not None:
+            held = _fill(replay, held, stored, method.initial_td)
+        clock = jnp.zeros((), jnp.int32)
+        return Walk(key, state, held, clock, jnp.where(error(state) < CONVERGED, 0, -1))
+
+    types = _types(n)
+
+    def oracle(walk: Walk) -> Walk:
+        """Take the update, of all 2n different ones, that lowers the error most."""
+        candidates, _ = jax.vmap(lambda t: agent.update(walk.agent, t, walk.key))(types)
+        best = jnp.argmin(jax.vmap(error)(candidates))
+        return walk._replace(agent=jax.tree.map(lambda x: x[best], candidates))
+
+    def replayed(walk: Walk) -> Walk:
+        held, sample = replay.sample(walk.replay, jax.random.fold_in(walk.key, walk.clock))
+        state, info = agent.update(walk.agent, sample, walk.key)
+        return walk._replace(agent=state, replay=replay.update(held, sample, **info.feedback))
+
+    def step(walk: Walk) -> Walk:
+        walk = replayed(walk) if method.sampler is not None else oracle(walk)
+        clock = walk.clock + 1
+        now = (error(walk.agent) < CONVERGED) & (walk.converged < 0)
+        return walk._replace(clock=clock, converged=jnp.where(now, clock, walk.converged))
+
+    def chunk(walk: Walk, count: Array) -> tuple[Walk, dict[str, Array]]:
+        walk = jax.lax.fori_loop(0, count, lambda _, walk: step(walk), walk)
+        return walk, {"error": error(walk.agent)}
+
+    return Program(init, chunk, schedule=None)
+
+
+def _fill(replay: Replay, held: Any, stored: Transition, initial_td: float | None) -> Any:
+    feedback = {} if initial_td is None else {"td_error": jnp.full(1, initial_td)}
+
+    def add(held: Any, transition: Transition) -> tuple[Any, None]:
+        return replay.add(held, jax.tree.map(lambda x: x[None], transition), **feedback), None
+
+    return jax.lax.scan(add, held, stored)[0]
+
+
+def _types(n: int) -> Sample:
+    """Return the 2n different transitions as batches of one: fields are `[2n, 1]`."""
+    state = jnp.repeat(jnp.arange(n, dtype=jnp.int32), 2)
+    action = jnp.tile(jnp.arange(2, dtype=jnp.int32), n)
+    right, end = action == state % 2, state == n - 1
+    transition = Transition(
+        obs=state,
+        action=action,
+        reward=(right & end).astype(jnp.float32),
+        discount=jnp.where(right & ~end, 1.0 - 1.0 / n, 0.0),
+        next_obs=jnp.minimum(state + 1, n - 1),
+        first=state == 0,
+        last=~right | end,
+    )
+    ones = jnp.ones(2 * n, jnp.int32)
+    sample = Sample(ones, transition, ones.astype(jnp.float32), ones)
+    return jax.tree.map(lambda x: x[:, None], sample)

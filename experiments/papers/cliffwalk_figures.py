@@ -1,0 +1,179 @@
+"""Figures of the Blind Cliffwalk: what replay methods need, and what the theory says."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from experiments import report
+from experiments.papers import cliffwalk, cliffwalk_theory
+
+_COMPARED = ("uniform", "oracle", "greedy", "proportional", "rank", "pser")
+_RHOS = (0.4, 0.65, 0.8)
+
+
+def updates_by_size(out: Path, states: int, seeds: int, say: Callable[[str], None]) -> list[Path]:
+    """Draw the updates until convergence against the size of the memory, table and linear.
+
+    Schaul et al. 2016, Fig. 1 (right) and App. B.1.
+    """
+    sizes = range(2, states + 1)
+    rows = []
+    for linear in (False, True):
+        for name in _COMPARED:
+            for n in sizes:
+                curve = _run(n, name, seeds, linear, say)
+                rows += [
+                    {"values": "linear" if linear else "table", "method": name, "n": n,
+                     "seed": seed, "updates": int(updates)}
+                    for seed, updates in enumerate(curve.updates)
+                ]  # fmt: skip
+                frame = pd.DataFrame(rows)
+                frame.to_csv(out / "per.fig1.csv", index=False)  # what is done survives a stop
+    figure, panels = _figure(2, "Blind Cliffwalk: updates until the squared error is below 0.001")
+    for axes, values in zip(panels, ("table", "linear"), strict=True):
+        for number, name in enumerate(_COMPARED):
+            shown = frame[(frame["values"] == values) & (frame["method"] == name)]
+            by_size = shown.groupby("n")["updates"]
+            size = 2.0 ** (by_size.median().index + 1) - 2
+            style = report.colour_and_dashes(number)
+            axes.plot(size, by_size.median(), label=name, marker="o", markersize=3, **style)
+            axes.fill_between(
+                size, by_size.min(), by_size.max(), color=style["color"], alpha=0.15, linewidth=0
+            )
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        _label(axes, f"{values}: median and range of {seeds} seeds", "transitions in the memory")
+        axes.set_ylabel("updates")
+    panels[0].legend(frameon=False)
+    report.save(figure, out / "per.fig1.png")
+    return [out / "per.fig1.csv", out / "per.fig1.png"]
+
+
+def error_by_updates(out: Path, states: int, seeds: int, say: Callable[[str], None]) -> list[Path]:
+    """Draw the squared error against updates for the largest number of states.
+
+    Brittain et al. 2019, Fig. 2: priorities start at the maximum, or at epsilon.
+    """
+    names = (
+        "uniform", "oracle", "proportional", "pser",
+        "proportional, from epsilon", "pser, from epsilon",
+    )  # fmt: skip
+    figure, (axes,) = _figure(1, f"Blind Cliffwalk with {states} states")
+    rows = []
+    for number, name in enumerate(names):
+        errors = _run(states, name, seeds, False, say).errors  # [L, S]
+        updates = np.arange(len(errors)) * cliffwalk.CHUNK
+        middle, low, high = np.median(errors, axis=1), errors.min(axis=1), errors.max(axis=1)
+        style = report.colour_and_dashes(number)
+        axes.plot(updates, middle, label=name, linewidth=1.6, **style)
+        axes.fill_between(updates, low, high, color=style["color"], alpha=0.12, linewidth=0)
+        keep = _thinned(len(errors))
+        rows += [
+            {"method": name, "updates": updates[i], "median": middle[i], "min": low[i],
+             "max": high[i]}
+            for i in keep
+        ]  # fmt: skip
+    frame = pd.DataFrame(rows)
+    axes.set_xscale("symlog", linthresh=cliffwalk.CHUNK)
+    axes.set_xlim(left=0)
+    axes.set_yscale("log")
+    axes.set_ylim(bottom=cliffwalk.CONVERGED / 10)
+    axes.axhline(cliffwalk.CONVERGED, color="#8a8a8a", linewidth=0.9, linestyle=(0, (4, 3)))
+    _label(axes, f"median and range of {seeds} seeds", "updates")
+    axes.set_ylabel("mean squared error to the true Q")
+    axes.legend(frameon=False)
+    frame.to_csv(out / "pser.fig2.csv", index=False, float_format="%.6g")
+    report.save(figure, out / "pser.fig2.png")
+    return [out / "pser.fig2.csv", out / "pser.fig2.png"]
+
+
+def expected_updates(out: Path, states: int, seeds: int, say: Callable[[str], None]) -> list[Path]:
+    """Draw Theorem 1: expected updates until the whole path is learned, learning rate 1.
+
+    Brittain et al. 2019, Sec. 3.1. Lines are the closed forms, points simulations. The expression
+    for PSER is exact for an idealised process only: where a priority is written after the update,
+    PSER grows like PER; where it is written before, it stays near the expression, on either side.
+    """
+    sizes = list(range(2, states + 1))
+    runs = 100 * seeds
+    rng = np.random.default_rng(0)
+    rows = []
+
+    def simulate(n: int, process: str, rho: float) -> None:
+        updates = cliffwalk_theory.simulate(n, process, rho, rng, runs)
+        error = updates.std(ddof=1) / np.sqrt(runs)
+        rows.append({"process": process, "rho": rho, "n": n, "mean": updates.mean(), "se": error})
+
+    for n in sizes:
+        say(f"Theorem 1: n = {n}")
+        for process in ("per-post", "per-pre"):
+            simulate(n, process, 0.4)
+        for rho in _RHOS:
+            for process in ("pser-idealised", "pser-pre", "pser-post"):
+                simulate(n, process, rho)
+    frame = pd.DataFrame(rows)
+    figure, panels = _figure(3, "Blind Cliffwalk: expected updates until the path is learned")
+    for axes, rho in zip(panels, _RHOS, strict=True):
+        per = [cliffwalk_theory.expected_per(n) for n in sizes]
+        axes.plot(sizes, per, label="PER (Eq. 15)", **report.colour_and_dashes(1))
+        pser = [cliffwalk_theory.expected_pser(n, rho) for n in sizes]
+        axes.plot(sizes, pser, label="PSER (Eq. 16)", **report.colour_and_dashes(0))
+        for process, marker, number in (
+            ("per-post", "o", 1), ("pser-idealised", "o", 0), ("pser-pre", "^", 2),
+            ("pser-post", "s", 3),
+        ):  # fmt: skip
+            shown = frame[frame["process"] == process]
+            if process.startswith("pser"):
+                shown = shown[shown["rho"] == rho]
+            axes.errorbar(
+                shown["n"], shown["mean"], 2 * shown["se"], linestyle="", marker=marker,
+                markersize=4, color=report.COLOURS[number], label=f"simulated: {process}",
+            )  # fmt: skip
+        axes.set_yscale("log")
+        _label(axes, f"rho = {rho}, {runs} runs", "states n")
+    panels[0].set_ylabel("updates")
+    panels[0].legend(frameon=False, fontsize=8)
+    frame.to_csv(out / "pser.fig3.csv", index=False, float_format="%.6g")
+    report.save(figure, out / "pser.fig3.png")
+    return [out / "pser.fig3.csv", out / "pser.fig3.png"]
+
+
+def _run(
+    n: int, name: str, seeds: int, linear: bool, say: Callable[[str], None]
+) -> cliffwalk.Curve:
+    kind = "linear" if linear else "table"
+    title = f"{name}, {kind}, n = {n}"
+    curve = cliffwalk.run(
+        n,
+        cliffwalk.METHODS[name],
+        seeds,
+        linear,
+        report=lambda updates, error: say(f"{title}: {updates:,} updates, error {error:.2g}"),
+    )
+    say(f"{title}: converged after {np.median(curve.updates):,.0f} updates (median)")
+    return curve
+
+
+def _figure(columns: int, title: str) -> tuple[Figure, Sequence[Axes]]:
+    figure = Figure(figsize=(4.5 * columns + 1.5, 4.5), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=13, color="#333333")
+    axes = figure.subplots(1, columns, sharey=True, squeeze=False)[0]
+    return figure, axes
+
+
+def _label(axes: Axes, title: str, below: str) -> None:
+    report.tidy(axes)
+    axes.set_title(title, loc="left", fontsize=10, color="#333333")
+    axes.set_xlabel(below, color="#333333")
+
+
+def _thinned(count: int, most: int = 300) -> list[int]:
+    """Return at most `most` indices below `count`, closer together at the start."""
+    spread = np.geomspace(1, count, num=min(most, count)).astype(int) - 1
+    return sorted(set(spread.tolist()))
