@@ -1,17 +1,36 @@
 """Environments by full name, such as gymnax/CartPole-v1 and brax/ant."""
 
 import difflib
-from typing import Any
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from experiments.environments import brax, gymnax
+from experiments.environments import brax, gymnax, sparse_pendulum
 from experiments.environments.types import Environment
+
+
+class Family(NamedTuple):
+    """Environments that are made alike."""
+
+    actions: Mapping[str, str]  # name -> "discrete" or "continuous"
+    make: Callable[..., Environment]  # (name, **options) -> Environment
+    has_backend: bool = False  # whether there is a choice of physics
+
+
+FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        "gymnax": Family(gymnax.NAMES, gymnax.make),
+        "sparse_pendulum": Family(
+            dict.fromkeys(sparse_pendulum.NAMES, "continuous"), sparse_pendulum.make
+        ),
+        "brax": Family(dict.fromkeys(brax.NAMES, "continuous"), brax.make, has_backend=True),
+    }
+)
 
 
 def names() -> tuple[str, ...]:
     """Return the full names of all environments."""
-    return tuple(f"gymnax/{name}" for name in gymnax.NAMES) + tuple(
-        f"brax/{name}" for name in brax.NAMES
-    )
+    return tuple(f"{family}/{name}" for family, entry in FAMILIES.items() for name in entry.actions)
 
 
 def check(name: str) -> None:
@@ -28,9 +47,8 @@ def check(name: str) -> None:
 
 def action_kind(name: str) -> str:
     """Return "discrete" or "continuous", without building the environment."""
-    check(name)
-    family, _, short = name.partition("/")
-    return gymnax.NAMES[short] if family == "gymnax" else "continuous"
+    family, short = _split(name)
+    return family.actions[short]
 
 
 def make(name: str, **kwargs: Any) -> Environment:
@@ -38,15 +56,18 @@ def make(name: str, **kwargs: Any) -> Environment:
 
     Args:
       name: one of `names()`.
-      **kwargs: the family's own: `max_steps` for both, `backend` for brax.
+      **kwargs: the family's own: `max_steps` for all, `backend` for brax.
 
     Raises:
       ValueError: there is no such environment, or it has no such argument.
     """
+    family, short = _split(name)
+    if "backend" in kwargs and not family.has_backend:
+        raise ValueError(f"{name} has no physics backend: leave out --env.backend")
+    return family.make(short, **kwargs)
+
+
+def _split(name: str) -> tuple[Family, str]:
     check(name)
     family, _, short = name.partition("/")
-    if family == "gymnax":
-        if "backend" in kwargs:
-            raise ValueError(f"{name} has no physics backend: leave out --env.backend")
-        return gymnax.make(short, **kwargs)
-    return brax.make(short, **kwargs)
+    return FAMILIES[family], short

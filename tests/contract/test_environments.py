@@ -16,7 +16,7 @@ from agents.types import Discrete
 from experiments import environments
 
 GYMNAX = [name for name in environments.names() if name.startswith("gymnax/")]
-FEW = [*GYMNAX, "brax/inverted_pendulum"]
+FEW = [*GYMNAX, "sparse_pendulum/Pendulum-v0", "brax/inverted_pendulum"]
 SLOW = [name for name in environments.names() if name not in FEW]
 ALL = [*FEW, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 LIMIT = 5  # agent steps: short enough that idling rarely ends an episode first

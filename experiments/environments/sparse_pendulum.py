@@ -1,0 +1,80 @@
+"""Pendulum*: keep a pendulum upright for a sparse reward (Oh et al. 2021, Sec. 3.1).
+
+The dynamics are those of OpenAI Gym's Pendulum-v0, which moves the angle before it limits the
+speed. The reward is 1 while the rod has been within pi/3 of upright for more than 20 steps on end.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from agents.types import Continuous
+from experiments.environments.episodes import make_episodic
+from experiments.environments.types import Array, Environment
+
+NAMES = ("Pendulum-v0",)
+
+_MAX_SPEED = 8.0  # rad/s
+_MAX_TORQUE = 2.0  # N m
+_TIMESTEP = 0.05  # s
+_UPRIGHT = jnp.pi / 3  # rad
+_PATIENCE = 20  # steps upright without a reward
+
+
+class Pendulum(NamedTuple):
+    """Where the rod is; gravity 10 m/s^2, mass 1 kg, length 1 m."""
+
+    angle: Array  # [] rad, 0 is upright
+    speed: Array  # [] rad/s
+    upright: Array  # [] int32, steps on end within pi/3 of upright
+
+
+def swing(angle: Array, speed: Array, torque: Array) -> tuple[Array, Array]:
+    """Return angle (rad) and speed (rad/s) one step of 0.05 s later; torque in N m is clipped."""
+    torque = jnp.clip(torque, -_MAX_TORQUE, _MAX_TORQUE)
+    speed = speed + (15.0 * jnp.sin(angle) + 3.0 * torque) * _TIMESTEP
+    return angle + speed * _TIMESTEP, jnp.clip(speed, -_MAX_SPEED, _MAX_SPEED)
+
+
+def count_upright(upright: Array, angle: Array) -> Array:
+    """Return the steps on end within pi/3 of upright, after one more at `angle` (rad)."""
+    wrapped = jnp.mod(angle + jnp.pi, 2 * jnp.pi) - jnp.pi
+    return jnp.where(jnp.abs(wrapped) <= _UPRIGHT, upright + 1, 0)
+
+
+def reward(upright: Array) -> Array:
+    """Return 1 after more than 20 steps on end, else 0."""
+    return (upright > _PATIENCE).astype(jnp.float32)
+
+
+def make(name: str, max_steps: int = 200) -> Environment:
+    """Make the sparse pendulum; observations are cosine, sine and speed, actions torque / 2.
+
+    The count behind the reward is not observed. It never terminates.
+
+    Args:
+      name: one of `NAMES`.
+      max_steps: agent steps until truncation.
+    """
+
+    def see(state: Pendulum) -> Array:
+        return jnp.stack([jnp.cos(state.angle), jnp.sin(state.angle), state.speed])
+
+    def reset(key: Array) -> tuple[Pendulum, Array]:
+        key_angle, key_speed = jax.random.split(key)
+        state = Pendulum(
+            jax.random.uniform(key_angle, (), jnp.float32, -jnp.pi, jnp.pi),
+            jax.random.uniform(key_speed, (), jnp.float32, -1.0, 1.0),
+            jnp.zeros((), jnp.int32),
+        )
+        return state, see(state)
+
+    def step(key: Array, state: Pendulum, action: Array) -> tuple[Pendulum, Array, Array, Array]:
+        del key
+        torque = _MAX_TORQUE * jnp.clip(action[0], -1.0, 1.0)
+        angle, speed = swing(state.angle, state.speed, torque)
+        state = Pendulum(angle, speed, count_upright(state.upright, angle))
+        return state, see(state), reward(state.upright), jnp.zeros((), bool)
+
+    return make_episodic(f"sparse_pendulum/{name}", reset, step, Continuous(1), max_steps)

@@ -1,0 +1,73 @@
+"""Pendulum*: numbers of the dynamics and of the reward, worked by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import environments
+from experiments.environments.sparse_pendulum import count_upright, reward, swing
+
+NAME = "sparse_pendulum/Pendulum-v0"
+
+
+@pytest.mark.parametrize(
+    ("angle", "speed", "torque", "expected"),
+    [
+        (np.pi / 4, 0.5, 1.0, (0.8444146677, 1.1803300859)),
+        (np.pi / 2, 7.8, 2.0, (2.0132963268, 8.0)),  # the angle moves before the speed is limited
+        (-3.0, 0.0, 5.0, (-2.9902920, 0.19415999)),  # the torque is clipped to 2
+    ],
+)
+def test_dynamics(angle, speed, torque, expected):
+    found = swing(jnp.float32(angle), jnp.float32(speed), jnp.float32(torque))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def total(angles):
+    upright, returned = jnp.zeros((), jnp.int32), 0.0
+    for angle in angles:
+        upright = count_upright(upright, jnp.float32(angle))
+        returned += float(reward(upright))
+    return returned
+
+
+def test_reward_starts_after_twenty_steps_on_end_and_anew_after_leaving():
+    assert total([0.0] * 30 + [2.0] + [1.0] * 25) == 10 + 0 + 5
+    assert total([0.1] * 200) == 180
+    assert total([1.0, 2.0] * 100) == 0
+
+
+def test_angles_are_wrapped():
+    assert total([2 * np.pi + 0.1] * 21) == 1
+    assert total([-4 * np.pi - 1.0] * 21) == 1
+    assert total([np.pi] * 30) == 0
+
+
+def test_upright_reaches_to_a_third_of_pi():
+    assert int(count_upright(jnp.int32(3), jnp.float32(np.pi / 3 - 1e-5))) == 4
+    assert int(count_upright(jnp.int32(3), jnp.float32(np.pi / 3 + 1e-5))) == 0
+
+
+def test_an_episode_follows_the_dynamics_and_ends_by_its_limit():
+    environment = environments.make(NAME)
+    state, obs = environment.reset(jax.random.key(3))
+    angle, speed = np.arctan2(float(obs[1]), float(obs[0])), float(obs[2])
+    assert abs(angle) <= np.pi and abs(speed) <= 1
+
+    def step(carry, key):
+        state, _ = carry
+        state, obs, out = environment.step(key, state, jnp.full(1, 0.5))
+        return (state, obs), out
+
+    keys = jax.random.split(jax.random.key(0), 201)
+    _, out = jax.jit(lambda carry: jax.lax.scan(step, carry, keys))((state, obs))
+    assert np.flatnonzero(out.truncated).tolist() == [199] and not out.terminated.any()
+    for seen in np.asarray(out.final_obs[:20]):
+        angle, speed = (float(x) for x in swing(jnp.float32(angle), jnp.float32(speed), 1.0))
+        np.testing.assert_allclose(seen, [np.cos(angle), np.sin(angle), speed], atol=1e-4)
+
+
+def test_it_has_no_backend():
+    with pytest.raises(ValueError, match="no physics backend"):
+        environments.make(NAME, backend="spring")
