@@ -1,0 +1,320 @@
+"""PSER: numbers worked by hand, a sequential reference in NumPy, properties, refusals."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxreplay import Transition, make_replay, sum_tree
+from jaxreplay.methods.pser import PSERConfig, sampler, window_of
+from jaxreplay.ring import size as ring_size
+
+EXAMPLE = Transition(
+    obs=jnp.zeros(1),
+    action=jnp.zeros((), jnp.int32),
+    reward=jnp.zeros(()),
+    discount=jnp.zeros(()),
+    next_obs=jnp.zeros(1),
+    first=jnp.zeros((), bool),
+    last=jnp.zeros((), bool),
+)
+# Leaves are the priorities themselves, so that numbers can be read off.
+PLAIN = {"alpha": 1.0, "epsilon": 0.0, "rho": 0.4, "window": 5}
+
+
+@functools.cache
+def functions(config: PSERConfig, capacity: int, lanes: int, batch: int):
+    replay = make_replay(sampler(config), capacity=capacity, batch_size=batch, num_envs=lanes)
+    return replay, jax.jit(replay.add), jax.jit(replay.sample), jax.jit(replay.update)
+
+
+def held(config, priorities, firsts=(), added=None, lanes=1, batch=1, largest=None):
+    """A replay whose slots hold these priorities; `added` rows put the write cursor anywhere."""
+    capacity = len(priorities)
+    replay, add, _, _ = functions(config, capacity, lanes, batch)
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    rows = capacity // lanes
+    for row in range(rows if added is None else added):
+        slots = [(row % rows) * lanes + lane for lane in range(lanes)]
+        transition = jax.tree.map(lambda x: jnp.broadcast_to(x, (lanes, *x.shape)), EXAMPLE)
+        first = jnp.asarray([slot in firsts for slot in slots])
+        state = add(state, transition._replace(first=first), td_error=jnp.zeros(lanes))
+    live = np.arange(capacity) < int(ring_size(state.ring))
+    return put(config, state, np.where(live, priorities, 0.0), largest)
+
+
+def put(config, state, priorities, largest=None):
+    inner = state.sampler.priorities
+    power = 1.0 if config.decay_space == "leaf" else config.alpha
+    leaves = jnp.asarray(np.asarray(priorities, np.float64) ** power, jnp.float32)
+    largest = leaves.max() if largest is None else jnp.float32(largest**power)
+    inner = inner.replace(tree=sum_tree.rebuild(inner.tree, leaves), max_leaf=largest)
+    return state._replace(sampler=state.sampler.replace(priorities=inner))
+
+
+def update(config, state, errors: dict[int, float] | list[tuple[int, float]], batch=None):
+    """Tell the replay that these slots were replayed, with these TD errors."""
+    pairs = list(errors.items()) if isinstance(errors, dict) else errors
+    ring = state.ring
+    replay, _, sample, change = functions(config, ring.capacity, ring.num_envs, len(pairs))
+    drawn = sample(state, jax.random.key(0))[1]
+    slots = jnp.asarray([slot for slot, _ in pairs], jnp.int32)
+    rows = ring.capacity // ring.num_envs
+    stamp = ring.rows_added - (ring.rows_added - 1 - slots // ring.num_envs) % rows
+    drawn = drawn._replace(indices=slots, stamp=stamp)
+    state = change(state, drawn, td_error=jnp.asarray([error for _, error in pairs], jnp.float32))
+    sum_tree.check_valid(state.sampler.priorities.tree)
+    return state
+
+
+def priorities_of(config, state):
+    leaves = np.asarray(sum_tree.leaves(state.sampler.priorities.tree), np.float64)
+    power = 1.0 if config.decay_space == "leaf" else config.alpha
+    return leaves ** (1 / power)
+
+
+def after(config, priorities, errors, **kwargs):
+    return priorities_of(config, update(config, held(config, priorities, **kwargs), errors))
+
+
+OLD = [0.5, 0.2, 0.9, 0.1, 0.3, 0.05, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("combine", "old", "expected"),
+    [
+        ("max", OLD, [0.5, 0.2, 0.9, 0.128, 0.32, 0.8, 2]),
+        ("add", OLD, [0.5, 0.22048, 0.9512, 0.228, 0.62, 0.85, 2]),
+        ("add", [*OLD[:5], 1.5, 2.0], [0.5, 0.22048, 0.9512, 0.228, 0.62, 2, 2]),
+    ],
+)
+def test_decay_by_hand(combine, old, expected):
+    config = PSERConfig(**PLAIN, combine=combine, eta=0.0)
+    np.testing.assert_allclose(after(config, old, {6: 2.0}), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("combine", "eta", "expected"),
+    [
+        ("max", 0.7, [0.5, 0.2, 0.9, 0.128, 0.224, 0.8, 2]),
+        ("max", 0.0, [0.5, 0.2, 0.9, 0.128, 0.01, 0.8, 2]),
+        ("add", 0.7, [0.5111104, 0.248256, 1.02064, 0.4016, 0.434, 0.85, 2]),
+        ("add", 0.0, [0.500256, 0.22112, 0.9528, 0.232, 0.01, 0.85, 2]),
+    ],
+)
+def test_a_replayed_transition_keeps_a_share_of_its_priority(combine, eta, expected):
+    config = PSERConfig(**PLAIN, combine=combine, eta=eta)
+    state = update(config, held(config, OLD), {6: 2.0})
+    found = priorities_of(config, update(config, state, {4: 0.01}))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("combine", "expected"),
+    [
+        ("max", [0.5, 0.2, 0.9, 0.128, 0.32, 0.8, 2]),
+        ("add", [0.5, 0.2, 0.9, 0.228, 0.62, 0.85, 2]),
+    ],
+)
+def test_decay_stops_at_the_start_of_the_episode(combine, expected):
+    config = PSERConfig(**PLAIN, combine=combine)
+    np.testing.assert_allclose(after(config, OLD, {6: 2.0}, firsts=(0, 3)), expected, rtol=1e-6)
+
+
+def test_decay_goes_round_the_ring_and_stops_at_the_cursor():
+    config = PSERConfig(**PLAIN | {"rho": 0.5})
+    old = [0.1, 1.6, 0.1, 0.1, 0.1, 0.1, 0.1]
+    found = after(config, old, {1: 1.6}, added=12)  # the oldest is in slot 5
+    np.testing.assert_allclose(found, [0.8, 1.6, 0.1, 0.1, 0.1, 0.2, 0.4], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("errors", "expected"),
+    [
+        ({2: 1.0, 5: 0.8}, [0.16, 0.4, 1, 0.128, 0.32, 0.8, 0.1]),
+        ({5: 0.8, 4: 0.01}, [0.1, 0.1, 0.1, 0.128, 0.32, 0.8, 0.1]),
+        ({4: 0.01, 5: 0.8}, [0.1, 0.1, 0.1, 0.128, 0.32, 0.8, 0.1]),
+    ],
+)
+def test_a_batch_counts_in_the_order_of_time(errors, expected):
+    config = PSERConfig(**PLAIN, eta=0.0)
+    np.testing.assert_allclose(after(config, [0.1] * 7, errors), expected, rtol=1e-6)
+
+
+def test_window():
+    assert [window_of(rho) for rho in (0.4, 0.5, 0.65, 0.8, 0.9)] == [5, 6, 10, 20, 43]
+    assert [window_of(rho, 0.05) for rho in (0.4, 0.5, 0.65, 0.8, 0.9)] == [3, 4, 6, 13, 28]
+    for rho in (0.4, 0.65, 0.8):
+        assert rho ** window_of(rho) >= 0.01 > rho ** (window_of(rho) + 1)
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        ("raw", [0.1431083506, 0.22627417, 0.3577708764, 0.5656854249, 0.894427191, 1.4142135624]),
+        ("leaf", [0.0144815469, 0.0362038672, 0.090509668, 0.22627417, 0.5656854249, 1.4142135624]),
+    ],
+)
+def test_space_of_the_decay(space, expected):
+    config = PSERConfig(**PLAIN | {"alpha": 0.5}, decay_space=space)
+    state = update(config, held(config, [1e-9] * 6), {5: 2.0})
+    leaves = sum_tree.leaves(state.sampler.priorities.tree)
+    np.testing.assert_allclose(leaves, expected, rtol=1e-6)
+
+
+def test_leaf_of_the_huber_loss():
+    config = PSERConfig(leaf="sqrt_huber", decay_space="leaf", eta=0.0)
+    for error, leaf in ((0, 1e-5), (0.1, 0.0707106788), (0.5, 0.3535533907), (1, 0.7071067813),
+                        (2, 1.2247448714), (-5, 2.1213203436)):  # fmt: skip
+        assert after(config, [1.0], {0: error})[0] == pytest.approx(leaf, rel=1e-5)
+
+
+def test_without_an_error_the_priority_shrinks_by_eta():
+    config = PSERConfig(**PLAIN)
+    state = held(config, [1.0])
+    for times in range(1, 14):
+        state = update(config, state, {0: 0.0})
+        assert priorities_of(config, state)[0] == pytest.approx(0.7**times, rel=1e-5)
+    assert priorities_of(config, state)[0] <= 0.01
+
+
+def test_weights():
+    config = PSERConfig(alpha=1.0, sampling="iid")
+    state = held(config, [4.0, 1.0, 0.25, 2.0], batch=4)
+    _, _, sample, _ = functions(config, 4, 1, 4)
+    for seed in range(1000):
+        batch = sample(state, jax.random.key(seed))[1]
+        if set(np.asarray(batch.indices).tolist()) == {0, 1, 2, 3}:
+            by_slot = np.asarray(batch.weights)[np.argsort(batch.indices)]
+            np.testing.assert_allclose(by_slot, [0.25, 0.5, 1, 0.3535533906], rtol=1e-5)
+            return
+    pytest.fail("no batch held all slots")
+
+
+# --- A sequential reference --------------------------------------------------------------------
+
+
+def reference(config, priorities, firsts, added, lanes, pairs, largest):
+    """Go through a batch in the order of time, one transition and one step back at a time."""
+    p = np.array(priorities, np.float64)
+    capacity, rows = len(p), len(p) // lanes
+    raw = config.decay_space == "raw"
+    error_power = 1.0 if raw else config.alpha
+    live_rows = min(added, rows)
+    age = lambda slot: (added - 1 - slot // lanes) % rows
+    pairs = sorted(dict(pairs).items(), key=lambda pair: -age(pair[0]))
+    new = {slot: max(abs(error) ** error_power, config.eta * p[slot]) for slot, error in pairs}
+    largest = max([largest, *new.values()])
+    for slot, value in new.items():
+        p[slot] = value if config.combine == "add" else p[slot]
+    for slot, _ in pairs:
+        value = new[slot]
+        p[slot] = value if config.combine == "max" else p[slot]
+        walker = slot
+        for k in range(1, config.window + 1):
+            if walker in firsts or age(walker) + 1 >= live_rows:
+                break
+            walker = (walker - lanes) % capacity
+            share = value * config.rho**k
+            if config.combine == "max":
+                p[walker] = max(p[walker], share)
+            else:
+                p[walker] = min(p[walker] + share, largest)
+    return p
+
+
+CAPACITY, LANES, BATCH = 24, 2, 8
+CONFIGS = [
+    PSERConfig(alpha=0.6, epsilon=0.0, rho=0.6, window=4, eta=0.5, combine=combine,
+               decay_space=space)
+    for combine in ("max", "add") for space in ("raw", "leaf")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: f"{c.combine}-{c.decay_space}")
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**20), added=st.integers(4, 30))
+def test_vectorised_is_sequential(config, seed, added):
+    rng = np.random.default_rng(seed)
+    live = min(added, CAPACITY // LANES) * LANES
+    old = np.where(np.arange(CAPACITY) < live, rng.uniform(0.05, 2.0, CAPACITY), 0.0)
+    firsts = set(np.flatnonzero(rng.random(CAPACITY) < 0.2).tolist())
+    slots = rng.integers(0, live, BATCH)  # with duplicates
+    error_of = rng.normal(0, 2, CAPACITY)
+    pairs = [(int(slot), float(error_of[slot])) for slot in slots]
+    state = held(config, old, firsts, added, LANES, BATCH, largest=3.0)
+    found = priorities_of(config, update(config, state, pairs))
+    # What the first rows of a ring are preceded by depends on what was overwritten: only the
+    # write cursor can stop a walk there, and `age` does in both.
+    expected = reference(config, old, firsts, added, LANES, pairs, 3.0)
+    np.testing.assert_allclose(found, expected, rtol=2e-5)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**20))
+def test_max_never_lowers_what_came_before_and_add_stays_below_the_largest(seed):
+    rng = np.random.default_rng(seed)
+    old = rng.uniform(0.05, 2.0, CAPACITY)
+    slots = rng.choice(CAPACITY, BATCH, replace=False)
+    pairs = [(int(slot), float(rng.normal())) for slot in slots]
+    untouched = np.setdiff1d(np.arange(CAPACITY), slots)
+    for config in CONFIGS:
+        state = update(config, held(config, old, (), None, LANES, BATCH), pairs)
+        found = priorities_of(config, state)
+        assert (found[untouched] >= old[untouched] * (1 - 1e-5)).all()
+        leaves = sum_tree.leaves(state.sampler.priorities.tree)
+        assert float(leaves.max()) <= float(state.sampler.priorities.max_leaf)
+
+
+def test_scaling_all_priorities_scales_the_result():
+    config = PSERConfig(**PLAIN | {"alpha": 0.6})
+    errors = {3: 0.3, 6: 1.5}
+    once = after(config, OLD, errors)
+    thrice = after(config, 3 * np.array(OLD), {slot: 3 * error for slot, error in errors.items()})
+    np.testing.assert_allclose(thrice, 3 * once, rtol=1e-5)
+
+
+def test_new_transitions_lend_only_if_told_to_and_within_their_episode():
+    for on_add, expected in ((False, [1, 1, 1, 1, 5]), (True, [1, 1, 1, 2, 5])):
+        config = PSERConfig(**PLAIN, initial="td", decay_on_add=on_add)
+        replay, add, _, _ = functions(config, 5, 1, 1)
+        state = replay.init(jax.random.key(0), EXAMPLE)
+        row = jax.tree.map(lambda x: x[None], EXAMPLE)
+        for slot, error in enumerate((1.0, 1.0, 1.0, 1.0, -5.0)):
+            transition = row._replace(first=jnp.full(1, slot in (0, 3)))
+            state = add(state, transition, td_error=jnp.full(1, error))
+        np.testing.assert_allclose(priorities_of(config, state), expected, rtol=1e-6)
+
+
+def test_priorities_by_td_error_need_to_be_told():
+    replay, *_ = functions(PSERConfig(initial="td"), 5, 1, 1)
+    row = jax.tree.map(lambda x: x[None], EXAMPLE)
+    with pytest.raises(ValueError, match="add needs td_error of the new transitions"):
+        replay.add(replay.init(jax.random.key(0), EXAMPLE), row)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rho": 0.0}, "rho is 0.0"),
+        ({"rho": 1.0}, "rho is 1.0"),
+        ({"rho": float("nan")}, "rho is nan"),
+        ({"rho": 0.005}, "give the window"),
+        ({"eta": -0.1}, "eta is -0.1"),
+        ({"eta": 1.1}, "eta is 1.1"),
+        ({"window": 0}, "window is 0"),
+        ({"threshold": 1.0}, "threshold is 1.0"),
+        ({"alpha": -1.0}, "alpha is -1.0"),
+        ({"beta": 2.0}, "beta is 2.0"),
+        ({"combine": "sum"}, "combine is 'sum'"),
+        ({"leaf": "sqrt_huber"}, "use decay_space leaf"),
+        ({"combine": "add", "alpha": 0.0}, "use combine max"),
+    ],
+)
+def test_refusals(options, message):
+    with pytest.raises(ValueError, match=message):
+        PSERConfig(**options)

@@ -1,0 +1,217 @@
+"""Rank-based PER: numbers worked by hand, exactness of the order, probabilities, refusals."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxreplay import Transition, make_replay, ring
+from jaxreplay.methods.rank import RankConfig, falling, sampler, segments
+
+EXAMPLE = Transition(
+    obs=jnp.zeros(1),
+    action=jnp.zeros((), jnp.int32),
+    reward=jnp.zeros(()),
+    discount=jnp.zeros(()),
+    next_obs=jnp.zeros(1),
+    first=jnp.zeros((), bool),
+    last=jnp.zeros((), bool),
+)
+ROW = jax.tree.map(lambda x: x[None], EXAMPLE)
+
+
+@functools.cache
+def made(config, capacity, batch):
+    replay = make_replay(sampler(config), capacity=capacity, batch_size=batch)
+    return replay, jax.jit(replay.add), jax.jit(replay.sample), jax.jit(replay.update)
+
+
+def held(config, errors):
+    """A replay that was told the TD error of each of its slots, in one update."""
+    count = len(errors)
+    replay, add, sample, _ = made(config, count, count)
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    for _ in range(count):
+        state = add(state, ROW)
+    return told(config, state, np.arange(count), errors, count)
+
+
+def told(config, state, slots, errors, batch):
+    replay, _, sample, _ = made(config, state.ring.capacity, batch)
+    drawn = sample(state, jax.random.key(0))[1]
+    slots = jnp.asarray(slots, jnp.int32)
+    drawn = drawn._replace(indices=slots, stamp=ring.stamp(state.ring, slots))
+    return jax.jit(replay.update)(state, drawn, td_error=jnp.asarray(errors, jnp.float32))
+
+
+def mass_of(n, alpha):
+    return np.cumsum(np.arange(1.0, n + 1) ** -alpha)
+
+
+@pytest.mark.parametrize(
+    ("n", "alpha", "k", "boundaries", "masses"),
+    [
+        (10, 0.7, 4, [0, 1, 3, 6, 10], [0.2518202806, 0.2717229628, 0.2488879436, 0.2275688131]),
+        (100, 0.7, 5, [0, 4, 12, 28, 57, 100],
+         [0.2338305656, 0.1784092221, 0.1897356777, 0.2030271439, 0.1949973907]),
+        (12, 0.0, 4, [0, 3, 6, 9, 12], [0.25] * 4),
+        (12, 1.0, 4, [0, 1, 3, 6, 12], [0.3222468932, 0.2685390777, 0.1987189175, 0.2104951117]),
+        (8, 0.7, 8, list(range(9)), None),
+        (1000, 0.7, 32, [0, 1, 2, 4, 6, 9, 13, 18, 25, 32, 41, 52, 65, 80, 97, 116, 138, 163, 191,
+                         222, 256, 294, 335, 381, 430, 484, 542, 606, 674, 747, 826, 910, 1000],
+         None),
+        (40, 0.7, 32, [*range(28), 30, 32, 35, 38, 40], None),
+    ],
+)  # fmt: skip
+def test_segments(n, alpha, k, boundaries, masses):
+    capacity = n + 5  # ranks beyond the size do not count
+    mass = jnp.asarray(mass_of(capacity, alpha), jnp.float32)
+    start, end = jax.jit(segments, static_argnums=2)(mass, jnp.int32(n), k)
+    assert [0, *np.asarray(end).tolist()] == boundaries
+    assert np.asarray(start).tolist() == boundaries[:-1]
+    exact = np.concatenate([[0.0], mass_of(n, alpha) / mass_of(n, alpha)[-1]])
+    found = np.diff(exact[boundaries])
+    if masses is not None:
+        np.testing.assert_allclose(found, masses, rtol=1e-8)
+    if n >= 10 * k:  # nothing had to be forced: each is as equal as ranks allow
+        chance = np.append(np.diff(exact), 0.0)
+        ends = np.array(boundaries)
+        slack = np.maximum(chance[np.maximum(ends[:-1] - 1, 0)], chance[ends[1:] - 1])
+        assert (np.abs(found - 1 / k) <= slack + 1e-12).all()
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000, 5000])
+def test_falling_is_a_stable_sort(size):
+    rng = np.random.default_rng(size)
+    coarse = rng.integers(0, 50, size).astype(np.float32) / 4  # many ties
+    coarse[rng.random(size) < 0.2] = -1.0
+    order = jax.jit(falling)(jnp.asarray(coarse))
+    np.testing.assert_array_equal(order, np.argsort(-coarse, kind="stable"))
+    fine = np.abs(rng.normal(size=size)).astype(np.float32) * 10.0 ** rng.integers(-6, 6, size)
+    ordered = fine[np.asarray(jax.jit(falling)(jnp.asarray(fine)))]
+    assert sorted(ordered) == sorted(fine)
+    assert (ordered[1:] <= ordered[:-1] * (1 + 2.0**-15)).all()
+
+
+def test_every_draw_sees_the_exact_order_if_asked():
+    errors = np.array([0.5, -2.0, 0.0, 1.0, 4.0, -1.0, 1.0, 0.25])
+    config = RankConfig(sort_every=1)
+    state = held(config, errors)
+    batch = made(config, 8, 8)[2](state, jax.random.key(0))[1]
+    # As many segments as ranks: one draw of each, ties by slot.
+    assert np.asarray(batch.indices).tolist() == [4, 1, 3, 5, 6, 0, 7, 2]
+    chance = np.arange(1.0, 9) ** -0.7 / mass_of(8, 0.7)[-1]
+    weights = (8 * chance) ** -0.5
+    np.testing.assert_allclose(batch.weights, weights / weights.max(), rtol=1e-5)
+
+
+def test_only_the_order_of_errors_counts():
+    errors = np.abs(np.random.default_rng(0).normal(size=16))
+    config = RankConfig(sort_every=1)
+    sample = made(config, 16, 16)[2]
+    for key in range(3):
+        draws = [
+            sample(held(config, some), jax.random.key(key))[1].indices
+            for some in (errors, np.exp(errors), errors**3 / 100)
+        ]
+        np.testing.assert_array_equal(draws[0], draws[1])
+        np.testing.assert_array_equal(draws[0], draws[2])
+
+
+def test_between_sorts_new_transitions_come_first_newest_first():
+    config = RankConfig(sort_every=2)
+    replay, add, sample, _ = made(config, 6, 6)
+    state = held(config, [3.0, 1.0, 5.0, 2.0, 4.0, 6.0])
+    state = told(config, state, np.arange(6), [3.0, 1.0, 5.0, 2.0, 4.0, 6.0], 6)  # sorts
+    assert np.asarray(sample(state, jax.random.key(0))[1].indices).tolist() == [5, 2, 4, 0, 3, 1]
+    state = add(add(state, ROW), ROW)  # slots 0 and 1 are overwritten
+    assert np.asarray(sample(state, jax.random.key(0))[1].indices).tolist() == [1, 0, 5, 2, 4, 0]
+    slots = jnp.arange(6)
+    chance = np.full(6, 1 / 6)
+    np.testing.assert_allclose(
+        replay.probability(state, slots), [2 / 6, *chance[1:3], 0, *chance[4:]], rtol=1e-6
+    )
+    # Told of errors twice more, the order is exact again.
+    for _ in range(2):
+        state = told(config, state, np.arange(6), [3.0, 1.0, 5.0, 2.0, 4.0, 6.0], 6)
+    assert np.asarray(sample(state, jax.random.key(0))[1].indices).tolist() == [5, 2, 4, 0, 3, 1]
+
+
+@pytest.mark.parametrize("sort_every", [1, 3])
+@pytest.mark.parametrize("sampling", ["segments", "iid", "greedy"])
+def test_draws_follow_the_probabilities(sampling, sort_every):
+    errors = np.random.default_rng(1).normal(size=20)
+    config = RankConfig(sampling=sampling, sort_every=sort_every)
+    state = held_small(config, errors)
+    replay, _, sample, _ = made(config, 24, 6)
+    draws = 4000
+    keys = jax.random.split(jax.random.key(5), draws)
+    indices = jax.jit(jax.vmap(lambda key: replay.sample(state, key)[1].indices))(keys)
+    counts = np.bincount(np.asarray(indices).ravel(), minlength=24)
+    expected = 6 * draws * np.asarray(replay.probability(state, jnp.arange(24)), np.float64)
+    assert expected.sum() == pytest.approx(6 * draws, rel=1e-5)
+    assert (np.abs(counts - expected) <= 5 * np.sqrt(expected) + 1e-9).all()
+    if sampling == "greedy":
+        assert set(np.flatnonzero(counts)) == set(np.argsort(-np.abs(errors))[:6])
+
+
+def held_small(config, errors):
+    """Like `held`, with the errors told in batches of 6 and more slots than transitions."""
+    replay, add, _, _ = made(config, 24, 6)
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    for _ in errors:
+        state = add(state, ROW)
+    for start in (0, 6, 12, 14, 14, 14):
+        slots = np.arange(start, start + 6)
+        state = told(config, state, slots, errors[slots], 6)
+    return state
+
+
+def test_effective_weights_make_any_average_unbiased():
+    config = RankConfig(weights="effective", beta=1.0, beta_end=1.0, normalise="none", sort_every=1)
+    values = np.random.default_rng(2).normal(size=24)
+    state = held_small(config, values[:20])
+    replay = made(config, 24, 6)[0]
+
+    def estimate(key):
+        batch = replay.sample(state, key)[1]
+        return (batch.weights * jnp.asarray(values, jnp.float32)[batch.indices]).mean()
+
+    estimates = jax.jit(jax.vmap(estimate))(jax.random.split(jax.random.key(0), 20_000))
+    standard_error = float(estimates.std()) / np.sqrt(20_000)
+    assert abs(float(estimates.mean()) - values[:20].mean()) < 4 * standard_error
+
+
+def test_buffer_normalised_weights_reach_one_for_the_least_likely():
+    for weights in ("rank", "effective"):
+        config = RankConfig(weights=weights, normalise="buffer", sort_every=1, beta=1.0)
+        state = held_small(config, np.arange(1.0, 21.0))
+        replay = made(config, 24, 6)[0]
+        keys = jax.random.split(jax.random.key(0), 500)
+        drawn = jax.jit(jax.vmap(lambda key: replay.sample(state, key)[1].weights))(keys)
+        assert float(drawn.max()) == pytest.approx(1.0, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alpha": -0.1}, "alpha is -0.1"),
+        ({"beta": 1.5}, "beta is 1.5"),
+        ({"beta_updates": 0}, "beta_updates is 0"),
+        ({"sort_every": 0}, "sort_every is 0"),
+        ({"sampling": "heap"}, "sampling is 'heap'"),
+        ({"weights": "exact"}, "weights is 'exact'"),
+        ({"normalise": "max"}, "normalise is 'max'"),
+        ({"loss": "l3"}, "loss is 'l3'"),
+    ],
+)
+def test_refusals(options, message):
+    with pytest.raises(ValueError, match=message):
+        RankConfig(**options)
+
+
+def test_a_batch_of_more_than_all_ranks_is_refused():
+    with pytest.raises(ValueError, match="batch_size 9 is larger than the capacity 8"):
+        make_replay(sampler(), capacity=8, batch_size=9)
