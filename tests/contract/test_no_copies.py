@@ -16,7 +16,7 @@ from experiments.config import LoopConfig
 from experiments.loop import make_program
 from experiments.sweep import make_sweep
 from jaxreplay import Transition, make_replay
-from jaxreplay.methods import METHODS, per
+from jaxreplay.methods import METHODS, per, pser
 
 CAPACITY = 30_011  # a prime: no other array has a dimension of this size
 BATCH, SEEDS = 64, 3
@@ -30,7 +30,8 @@ EXAMPLE = Transition(
     last=jnp.zeros((), bool),
 )
 VARIANTS = {name: entry.method(entry.config(), 100) for name, entry in METHODS.items()} | {
-    "per-buffer": per.method(per.PERConfig(normalise="buffer"))
+    "per-buffer": per.method(per.PERConfig(normalise="buffer")),
+    "pser-add": pser.method(pser.PSERConfig(combine="add")),
 }
 
 
@@ -80,21 +81,20 @@ def test_scanned_step_copies_nothing_large(name, order, vmapped):
     replay = make_replay(VARIANTS[name].sampler, capacity=CAPACITY, batch_size=BATCH)
     step = train_step(replay, order)
     params = {"w": jnp.ones((5, 4)), "v": jnp.ones(4)}
-    state = replay.init(jax.random.key(0), EXAMPLE)
 
-    def run(carry, keys):
-        return jax.lax.scan(step, carry, keys)[0]
+    def run(carry, key):
+        return jax.lax.scan(step, carry, jax.random.split(key, 10))[0]
 
-    keys = jax.random.split(jax.random.key(0), 10)
-    carry = (params, state)
+    def whole(key):  # under vmap over keys, what does not depend on them (clocks) stays single
+        return run((params, replay.init(key, EXAMPLE)), key)
+
     if vmapped:
-        axes = jax.tree.map(lambda _: 0, carry)
-        ring = axes[1].ring.replace(rows_added=None)  # the clock is the same for all seeds
-        axes = (axes[0], axes[1]._replace(ring=ring))
-        spread = lambda x, axis: x if axis is None else jnp.stack([x] * SEEDS)
-        carry = jax.tree.map(spread, carry, axes, is_leaf=lambda x: x is None)
-        run = jax.vmap(run, in_axes=(axes, None), out_axes=axes)
-    text = jax.jit(run, donate_argnums=0).lower(carry, keys).compile().as_text()
+        keys = jax.random.split(jax.random.key(0), SEEDS)
+        lowered = jax.jit(jax.vmap(whole)).lower(keys)
+    else:
+        carry = (params, replay.init(jax.random.key(0), EXAMPLE))
+        lowered = jax.jit(run, donate_argnums=0).lower(carry, jax.random.key(0))
+    text = lowered.compile().as_text()
     assert str(CAPACITY) in text
     assert copies(text) == []
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxreplay import Transition, make_replay, ring, sum_tree
-from jaxreplay.methods import METHODS, per, proportional
+from jaxreplay.methods import METHODS, ners, per, proportional, pser, rank
 from jaxreplay.replay import check_valid
 
 VARIANTS = {name: entry.method(entry.config(), 100) for name, entry in METHODS.items()} | {
@@ -19,6 +19,16 @@ VARIANTS = {name: entry.method(entry.config(), 100) for name, entry in METHODS.i
     )
     for normalise in per.NORMALISATIONS
     for sampling in per.SAMPLINGS
+}
+VARIANTS |= {
+    "pser-add": pser.method(pser.PSERConfig(combine="add", decay_on_add=True)),
+    "rank-stale": rank.method(rank.RankConfig(sort_every=3)),
+    "rank-iid": rank.method(rank.RankConfig(sampling="iid"), 100),
+    "ners-code": ners.method(
+        ners.NERSConfig(
+            hidden=(8, 4), score_hidden=(4,), gradient="none", clock="episode", normalise="buffer"
+        )
+    ),
 }
 EXAMPLE = Transition(
     obs=jnp.zeros(3),
@@ -55,6 +65,12 @@ def cycle(replay, state, time):
     td = 3 * jax.random.normal(key_td, (BATCH,))
     state = replay.update(state, batch, td_error=td, q_value=td, target=td)
     return replay.observe(state, td.mean(), key_observe), batch
+
+
+def values(td):
+    """Feedback of a batch whose TD errors are all `td`."""
+    zeros = jnp.zeros(BATCH)
+    return {"td_error": zeros + td, "q_value": zeros, "target": zeros}
 
 
 def filled(replay, count=BATCH):
@@ -121,6 +137,20 @@ def test_only_written_slots_are_drawn(replay):
             assert float(batch.transition.reward.max()) < count * E
 
 
+def test_draws_follow_the_probabilities(replay):
+    state = filled(replay, 8)
+    for time in range(8, 13):  # wraps round the ring
+        state, _ = cycle(replay, state, time)
+    chance = np.asarray(replay.probability(state, jnp.arange(CAPACITY)), np.float64)
+    assert chance.sum() == pytest.approx(1, rel=1e-5) and (chance >= 0).all()
+    draw = jax.jit(jax.vmap(lambda key: replay.sample(state, key)[1].indices))
+    counts = np.bincount(
+        np.asarray(draw(jax.random.split(jax.random.key(1), 2000))).ravel(), minlength=CAPACITY
+    )
+    expected = 2000 * BATCH * chance
+    assert (np.abs(counts - expected) <= 5 * np.sqrt(expected)).all()
+
+
 def test_same_input_same_output_and_the_input_stays(replay):
     state = filled(replay)
     before = jax.tree.map(np.array, state)
@@ -151,7 +181,7 @@ def test_feedback_for_overwritten_slots_is_dropped_and_counted(replay):
     for time in range(5):
         later = replay.add(later, rows(100 + time))
     stale = np.asarray(batch.indices) < 5 * E
-    after = replay.update(later, batch, td_error=jnp.full(BATCH, 50.0), q_value=jnp.zeros(BATCH))
+    after = replay.update(later, batch, **values(50.0))
     assert int(after.dropped) == stale.sum()
     if isinstance(after.sampler, proportional.ProportionalState):
         leaves, old = (np.asarray(sum_tree.leaves(s.sampler.tree)) for s in (after, later))
@@ -170,8 +200,8 @@ def test_feedback_that_is_no_number_is_dropped_and_counted(replay, bad):
     td = jnp.ones(BATCH).at[2].set(bad)
     after = replay.update(state, batch, td_error=td, q_value=td, target=td)
     assert int(after.dropped) == 1
-    for leaf in jax.tree.leaves(after.sampler):
-        assert not np.isnan(np.asarray(leaf, np.float32)).any()
+    for leaf, old in zip(*map(jax.tree.leaves, (after.sampler, state.sampler)), strict=True):
+        assert (np.isnan(np.asarray(leaf, np.float32)) <= np.isnan(np.asarray(old))).all()
     if isinstance(after.sampler, proportional.ProportionalState):
         proportional.check_valid(after.sampler, after.ring)
         assert after.sampler.tree.nodes[2] == state.sampler.tree.nodes[2]
@@ -216,7 +246,7 @@ def test_any_sequence_of_operations_keeps_the_invariants(name, operations):
             # Half of the updates arrive late, after whatever happened since the last sample.
             if batch is None or number % 2:
                 state, batch = sample(state, jax.random.key(number))
-            state = update(state, batch, td_error=jnp.full(BATCH, value), q_value=jnp.zeros(BATCH))
+            state = update(state, batch, **values(value))
             for slot, stamp in zip(np.asarray(batch.indices), np.asarray(batch.stamp)):
                 if written[slot][0] + 1 != stamp or not np.isfinite(value):
                     dropped += 1

@@ -1,0 +1,148 @@
+"""ERO: numbers worked by hand, and how the replay policy learns and chooses."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxreplay import Transition, make_replay, sum_tree
+from jaxreplay.methods.ero import EROConfig, log_likelihood, sampler
+
+EXAMPLE = Transition(
+    obs=jnp.zeros(1),
+    action=jnp.zeros((), jnp.int32),
+    reward=jnp.zeros(()),
+    discount=jnp.zeros(()),
+    next_obs=jnp.zeros(1),
+    first=jnp.zeros((), bool),
+    last=jnp.zeros((), bool),
+)
+CAPACITY, BATCH = 40, 4
+CONFIG = EROConfig(hidden=(8,), learning_rate=1e-2, batch_size=16)
+REPLAY = make_replay(sampler(CONFIG), capacity=CAPACITY, batch_size=BATCH)
+OBSERVE, ADD = jax.jit(REPLAY.observe), jax.jit(REPLAY.add)
+
+
+def filled(count=30):
+    state = REPLAY.init(jax.random.key(0), EXAMPLE)
+    row = jax.tree.map(lambda x: x[None], EXAMPLE)
+    for time in range(count):
+        state = ADD(state, row._replace(reward=jnp.full(1, float(time % 3))))
+    return state
+
+
+def chosen(state):
+    return np.asarray(sum_tree.leaves(state.sampler.chosen))
+
+
+def observed(state, score, key=0):
+    return OBSERVE(state, jnp.float32(score), jax.random.key(key))
+
+
+def equal(left, right):
+    leaves = zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True)
+    return all(bool((x == y).all()) for x, y in leaves)
+
+
+def test_likelihood_by_hand():
+    keep, mask = np.array([0.9, 0.5, 0.2]), jnp.array([1.0, 0.0, 0.0])
+    logits = jnp.asarray(np.log(keep / (1 - keep)), jnp.float32)
+    value, gradient = jax.value_and_grad(lambda x: 1.5 * log_likelihood(x, mask))(logits)
+    assert float(value) == pytest.approx(-1.5324768713, rel=1e-6)
+    np.testing.assert_allclose(gradient, [0.15, -0.75, -0.3], rtol=1e-5)
+    assert np.isfinite(float(log_likelihood(jnp.array([80.0, -80.0]), jnp.array([0.0, 1.0]))))
+
+
+def test_score_function_has_mean_zero():
+    logits = jnp.array([1.0, -0.5, 0.2])
+    masks = jax.random.bernoulli(jax.random.key(0), jax.nn.sigmoid(logits), (20_000, 3))
+    gradients = jax.vmap(jax.grad(log_likelihood), (None, 0))(logits, masks.astype(jnp.float32))
+    error = np.asarray(gradients.std(axis=0)) / np.sqrt(20_000)
+    assert (np.abs(np.asarray(gradients.mean(axis=0))) < 4 * error).all()
+
+
+def test_the_first_score_is_only_the_baseline():
+    state = filled()
+    after = observed(state, 10.0)
+    assert equal(after.sampler.params, state.sampler.params)
+    np.testing.assert_array_equal(chosen(after), chosen(state))
+    assert float(REPLAY.metrics(after)["replay_reward"]) == 0
+
+
+def test_then_rewards_are_changes_and_the_subset_is_chosen_anew():
+    state, rewards = filled(), []
+    for number, score in enumerate((12.0, 15.0, 9.0)):
+        before, state = state, observed(state, score, number)
+        rewards.append(float(REPLAY.metrics(state)["replay_reward"]))
+        assert equal(before.sampler.params, state.sampler.params) == (number == 0)
+    assert rewards == [0.0, 3.0, -6.0]
+    assert set(chosen(state)) == {0.0, 1.0} and not chosen(state)[30:].any()
+    sum_tree.check_valid(state.sampler.chosen)
+    share = chosen(state).sum() / 30
+    assert float(REPLAY.metrics(state)["subset"]) == pytest.approx(share)
+    before = state
+    state = observed(state, float("nan"))  # no episode ended: nothing to learn from
+    assert equal(before.sampler, state.sampler)
+
+
+def test_a_better_return_makes_the_choices_made_likelier():
+    """The first Adam step moves along the sign of the gradient: up for a rise, down for a fall."""
+    start = observed(filled(), 1.0)
+    steps = [
+        optax.tree.sub(observed(start, score, 1).sampler.params, start.sampler.params)
+        for score in (3.0, -1.0)
+    ]
+    for up, down in zip(*(jax.tree.leaves(step) for step in steps), strict=True):
+        np.testing.assert_allclose(up, -np.asarray(down), atol=1e-6)
+    # All items were in the subset, so a better return raises the probability of keeping items.
+    bias = steps[0]["params"]["Dense_1"]["bias"]
+    assert float(bias[0]) > 0
+
+
+def frequencies(state, draws=4000):
+    keys = jax.random.split(jax.random.key(3), draws)
+    drawn = jax.jit(jax.vmap(lambda key: REPLAY.sample(state, key)[1].indices))(keys)
+    counts = np.bincount(np.asarray(drawn).ravel(), minlength=CAPACITY)
+    chance = np.asarray(REPLAY.probability(state, jnp.arange(CAPACITY)))
+    assert chance.sum() == pytest.approx(1, rel=1e-5)
+    expected = BATCH * draws * chance
+    assert (np.abs(counts - expected) <= 5 * np.sqrt(expected)).all()
+    return counts
+
+
+def with_subset(state, slots):
+    leaves = jnp.zeros(CAPACITY).at[jnp.asarray(slots)].set(1.0)
+    tree = sum_tree.rebuild(state.sampler.chosen, leaves)
+    return state._replace(sampler=state.sampler.replace(chosen=tree))
+
+
+def test_draws_are_uniform_over_the_subset():
+    assert set(np.flatnonzero(frequencies(with_subset(filled(), [1, 4, 5, 7, 29])))) == {
+        1, 4, 5, 7, 29,
+    }  # fmt: skip
+    assert (frequencies(filled()) > 0)[:30].all()  # everything chosen: uniform replay
+
+
+def test_a_subset_smaller_than_a_batch_gives_way_to_the_whole_buffer():
+    assert (frequencies(with_subset(filled(), [1, 4, 5])) > 0)[:30].all()
+
+
+def test_new_items_are_in_the_subset():
+    state = with_subset(filled(), [1, 4, 5, 7])
+    row = jax.tree.map(lambda x: x[None], EXAMPLE)
+    assert chosen(ADD(state, row))[30] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"hidden": ()}, "hidden is"),
+        ({"hidden": (8, 0)}, "hidden is"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0"),
+        ({"batch_size": 0}, "batch_size is 0"),
+    ],
+)
+def test_refusals(options, message):
+    with pytest.raises(ValueError, match=message):
+        EROConfig(**options)
