@@ -4,6 +4,7 @@ The mean and spread of TD errors and Q among replayed transitions are Fig. 5 and
 Oh et al. 2021.
 """
 
+import itertools
 from typing import Any
 
 import jax
@@ -98,8 +99,6 @@ def _odds(probability: Array, size: Array) -> Metrics:
     """Return the histogram of log10(N P) over the stored transitions, in shares."""
     live = jnp.arange(probability.size) < size
     odds = jnp.log10(jnp.maximum(probability * size, 1e-30))
-    where = jnp.where(live, jnp.searchsorted(jnp.asarray(ODDS_EDGES), odds, side="right"), -1)
-    bins = len(ODDS_EDGES) + 1
-    counts = jnp.stack([(where == number).sum() for number in range(bins)])
-    shares = counts / jnp.maximum(size, 1)
-    return {f"replayed/odds_{number}": shares[number] for number in range(bins)}
+    above = [size, *((live & (odds >= edge)).sum() for edge in ODDS_EDGES), jnp.zeros_like(size)]
+    shares = [(low - high) / jnp.maximum(size, 1) for low, high in itertools.pairwise(above)]
+    return {f"replayed/odds_{number}": share for number, share in enumerate(shares)}

@@ -1,6 +1,6 @@
 """A ring and a sampler behind five verbs."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +59,7 @@ def make_replay(sampler: Sampler, *, capacity: int, batch_size: int, num_envs: i
             raise ValueError(f"add needs {', '.join(sorted(missing))} of the new transitions")
         transition = jax.tree.map(lambda x: _behind(state.fence, x), transition)
         ring, slots = ring_.add(state.ring, transition)
-        inner = sampler.add(state.sampler, ring, slots, transition, **feedback)
+        inner = sampler.add(state.sampler, ring, slots + state.fence, transition, **feedback)
         return jax.lax.optimization_barrier(state._replace(ring=ring, sampler=inner))
 
     def sample(state: ReplayState, key: Array) -> tuple[ReplayState, Sample]:
@@ -86,7 +86,10 @@ def make_replay(sampler: Sampler, *, capacity: int, batch_size: int, num_envs: i
         feedback = {name: jnp.where(valid, values, 0.0) for name, values in feedback.items()}
         inner = sampler.update(state.sampler, state.ring, sample, **feedback)
         dropped = state.dropped + (~valid).sum(dtype=jnp.int32)
-        return jax.lax.optimization_barrier(state._replace(sampler=inner, dropped=dropped))
+        fence = state.fence + _opaque_zero(inner)
+        return jax.lax.optimization_barrier(
+            state._replace(sampler=inner, dropped=dropped, fence=fence)
+        )
 
     def observe(state: ReplayState, score: Array, key: Array) -> ReplayState:
         if sampler.observe is ignore_score:
@@ -125,9 +128,11 @@ def check_valid(state: ReplayState) -> None:
     ring_.check_valid(state.ring)
 
 
-def _opaque_zero(batch: Sample) -> Array:
-    """Return an int32 0 that depends on every array of a batch."""
-    leaves = [leaf for leaf in jax.tree.leaves(batch) if leaf.size]
+def _opaque_zero(tree: Any) -> Array:
+    """Return an int32 0 that depends on every array of a pytree."""
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if leaf.size]
+    if not leaves:
+        return jnp.zeros((), jnp.int32)
     firsts = [leaf.ravel()[0].astype(jnp.float32) for leaf in leaves]
     bits = jax.lax.bitcast_convert_type(sum(firsts), jnp.int32)
     return (bits == 0x7FABCDEF).astype(jnp.int32)  # a NaN that no arithmetic produces

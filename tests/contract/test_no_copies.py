@@ -36,9 +36,17 @@ VARIANTS = {name: entry.method(entry.config(), 100) for name, entry in METHODS.i
 
 
 def copies(text: str) -> list[str]:
-    """Return the instructions that make an array of at least CAPACITY elements a second time."""
-    found = []
+    """Return the instructions of loops that make an array of at least CAPACITY elements anew.
+
+    Loops alone: what happens once, or in a branch that is rarely taken, may copy.
+    """
+    bodies = set(re.findall(r"body=%([\w.-]+)", text))
+    found, inside = [], False
     for line in text.splitlines():
+        if start := re.match(r"(?:ENTRY )?%([\w.-]+) \(", line):
+            inside = start[1] in bodies
+        if not inside:
+            continue
         match = re.search(r"= \(?\w+\[([\d,]+)\][^=]*?\bcopy(?:-start)?\(", line)
         if match and any(int(n) >= CAPACITY for n in match[1].split(",")):
             found.append(line.strip()[:160])
