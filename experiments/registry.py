@@ -17,12 +17,13 @@ class AgentEntry(NamedTuple):
     config: type[Any]  # a frozen dataclass of `option` fields
     make: Callable[..., Agent]  # (config, action_space, objective) -> Agent
     actions: str  # "discrete" or "continuous"
-    feedback: frozenset[str]  # what its updates tell the replay
+    feedback: frozenset[str]  # what its updates tell the replay; and "td_loss" if it learns from a
+    # scalar TD error whose loss a method may replace (distributional agents do not)
     loop: LoopConfig  # defaults that suit it
     sizes: ReplaySizes
 
 
-_VALUES = frozenset({"td_error", "q_value", "target"})
+_VALUES = frozenset({"td_error", "q_value", "target", "td_loss"})
 _CONTROL = {
     "loop": LoopConfig(steps=20_000, warmup=1_000, eval_every=1_000),
     "sizes": ReplaySizes(batch_size=256),
@@ -72,7 +73,10 @@ def check_fit(agent: str, replay: str, environment: str) -> None:
             f"{environments.action_kind(environment)} ones: use one of {fitting}"
         )
     if not feeds(agent, replay):
-        missing = ", ".join(sorted(METHODS[replay].needs - AGENTS[agent].feedback))
+        missing = ", ".join(
+            "a scalar TD error to shape the loss of" if need == "td_loss" else need
+            for need in sorted(METHODS[replay].needs - AGENTS[agent].feedback)
+        )
         fitting = ", ".join(name for name in METHODS if feeds(agent, name))
         raise ValueError(
             f"replay '{replay}' needs {missing}, which agent '{agent}' does not give: "

@@ -42,7 +42,11 @@ def learning_curves(
     axes = figure.add_subplot()
     if threshold is not None:
         axes.axhline(threshold, color=_FAINT, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
-    lines = [_draw_curve(axes, i, label, frame) for i, (label, frame) in enumerate(frames.items())]
+    faint = 0.15 if len(frames) <= 4 else 0.06  # many bands on one another hide the lines
+    lines = [
+        _draw_curve(axes, number, label, frame, faint)
+        for number, (label, frame) in enumerate(frames.items())
+    ]
     _style(axes, title, _how_many(frames), lines)
     if threshold is not None:
         _name_threshold(axes, threshold)
@@ -159,14 +163,16 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines + [_line(row, widths) for row in cells[1:]]) + "\n"
 
 
-def _draw_curve(axes: Axes, number: int, label: str, frame: pd.DataFrame) -> Line2D:
+def _draw_curve(axes: Axes, number: int, label: str, frame: pd.DataFrame, faint: float) -> Line2D:
     returns = curves(frame).dropna()
     steps, values = returns.index.to_numpy(), returns.to_numpy().T
     middle, style = iqm(values), colour_and_dashes(number)
     (line,) = axes.plot(steps, middle, linewidth=1.8, zorder=3, label=label, **style)
     if len(values) > 1:
         low, high = bootstrap_interval(values)
-        axes.fill_between(steps, low, high, color=style["color"], alpha=0.15, linewidth=0, zorder=2)
+        axes.fill_between(
+            steps, low, high, color=style["color"], alpha=faint, linewidth=0, zorder=2
+        )
     return line
 
 

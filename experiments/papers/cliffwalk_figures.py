@@ -13,6 +13,9 @@ from experiments import report
 from experiments.papers import cliffwalk, cliffwalk_theory
 
 _COMPARED = ("uniform", "oracle", "greedy", "proportional", "rank", "pser")
+_STARTS = (
+    "uniform", "oracle", "proportional", "pser", "proportional, from epsilon", "pser, from epsilon",
+)  # fmt: skip
 _RHOS = (0.4, 0.65, 0.8)
 
 
@@ -59,13 +62,9 @@ def error_by_updates(out: Path, states: int, seeds: int, say: Callable[[str], No
 
     Brittain et al. 2019, Fig. 2: priorities start at the maximum, or at epsilon.
     """
-    names = (
-        "uniform", "oracle", "proportional", "pser",
-        "proportional, from epsilon", "pser, from epsilon",
-    )  # fmt: skip
     figure, (axes,) = _figure(1, f"Blind Cliffwalk with {states} states")
     rows = []
-    for number, name in enumerate(names):
+    for number, name in enumerate(_STARTS):
         errors = _run(states, name, seeds, False, say).errors  # [L, S]
         updates = np.arange(len(errors)) * cliffwalk.CHUNK
         middle, low, high = np.median(errors, axis=1), errors.min(axis=1), errors.max(axis=1)

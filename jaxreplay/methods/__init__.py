@@ -17,7 +17,8 @@ class MethodEntry(NamedTuple):
 
     config: type[Any]  # a frozen dataclass of `option` fields
     method: Callable[[Any, int | None], Method]  # (config, the run's gradient steps) -> Method
-    needs: frozenset[str] = frozenset()  # feedback that its sampler reads
+    needs: frozenset[str] = frozenset()  # of an agent: feedback that its sampler reads, and
+    # "td_loss" if its objective replaces the loss of a scalar TD error
 
 
 METHODS: Mapping[str, MethodEntry] = MappingProxyType(
@@ -26,8 +27,8 @@ METHODS: Mapping[str, MethodEntry] = MappingProxyType(
         "per": MethodEntry(per.PERConfig, per.method, frozenset({"td_error"})),
         "rank": MethodEntry(rank.RankConfig, rank.method, frozenset({"td_error"})),
         "pser": MethodEntry(pser.PSERConfig, pser.method, frozenset({"td_error"})),
-        "lap": MethodEntry(lap.LAPConfig, lap.method, frozenset({"td_error"})),
-        "pal": MethodEntry(pal.PALConfig, pal.method),
+        "lap": MethodEntry(lap.LAPConfig, lap.method, frozenset({"td_error", "td_loss"})),
+        "pal": MethodEntry(pal.PALConfig, pal.method, frozenset({"td_loss"})),
         "ere": MethodEntry(ere.EREConfig, ere.method),
         "ero": MethodEntry(ero.EROConfig, ero.method, frozenset({"td_error"})),
         "ners": MethodEntry(ners.NERSConfig, ners.method, frozenset({"td_error", "target"})),

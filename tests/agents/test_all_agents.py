@@ -86,7 +86,7 @@ def test_state_keeps_its_types(case):
     assert types(after) == types(case.state)
     assert not any(leaf.weak_type for leaf in jax.tree.leaves(case.state))
     assert case.state.updates.dtype == jnp.int32 and case.state.updates.shape == ()
-    assert set(info.feedback) == {"td_error", "q_value"}
+    assert set(info.feedback) == {"td_error", "q_value", "target"}
     for leaf in info.feedback.values():
         assert leaf.shape == (ROWS,) and leaf.dtype == jnp.float32
     for leaf in info.metrics.values():
@@ -180,3 +180,13 @@ def test_continuous_bandit(make_sample, name):
     state = jax.jit(lambda state: jax.lax.scan(body, state, keys)[0])(state)
     regret = jnp.square(agent.greedy(state, obs[:1])[0] - best).sum()
     assert regret < 0.05  # a random action's is 1 on average
+
+
+def test_assessing_gives_the_feedback_of_an_update(case):
+    key = jax.random.key(4)
+    feedback = case.update(case.state, case.sample, key)[1].feedback
+    found = jax.jit(case.agent.assess)(case.state, case.sample.transition, key)
+    assert set(found) == set(feedback)
+    np.testing.assert_allclose(found["q_value"], feedback["q_value"], rtol=1e-5)
+    for name, values in found.items():  # targets of stochastic agents are other draws
+        assert values.shape == feedback[name].shape and np.isfinite(values).all()

@@ -34,6 +34,23 @@ def test_one_table_and_figure_join_the_runs(compared):
     assert config["replay_options"]["kappa"] == 0.5
 
 
+def test_a_method_may_stand_twice_under_labels(tmp_path, capsys):
+    out = tmp_path / "labelled"
+    options = ["--replays", "huber=uniform", "pal", "--huber.loss", "huber", "--inspect", "2"]
+    assert compare.main([*TINY, *options, "--out", str(out)]) == 0
+    assert json.loads((out / "huber" / "config.json").read_text())["replay"] == "uniform"
+    assert set(json.loads((out / "summary.json").read_text())) == {"huber", "pal"}
+    assert "| huber" in (out / "comparison.md").read_text()
+    assert (out / "replayed.png").read_bytes().startswith(b"\x89PNG")
+    assert compare.main(["--resume", str(out)]) == 0
+    assert "| huber" in (out / "comparison.md").read_text()
+    capsys.readouterr()
+    for bad, message in (("1x=per", "'1x' is no label"), ("x=pre", "unknown replay 'pre'")):
+        with pytest.raises(SystemExit):
+            compare.main(["--replays", bad])
+        assert message in capsys.readouterr().err
+
+
 def test_resume_finds_the_runs_and_changes_nothing(compared):
     before = (compared / "lap" / "metrics.csv").read_bytes()
     assert compare.main(["--resume", str(compared)]) == 0

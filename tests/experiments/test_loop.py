@@ -14,9 +14,10 @@ from experiments.evaluate import evaluate
 from experiments.loop import make_program, make_train
 from experiments.sweep import make_sweep, seed_axes
 from jaxreplay import make_replay, ring
-from jaxreplay.methods import per, uniform
+from jaxreplay.methods import ero, ners, per, uniform
 
 GAMMA = 0.5
+NERS = ners.NERSConfig(hidden=(8, 4), score_hidden=(4,))
 
 
 def counting(ends_after: int, max_steps: int):
@@ -171,3 +172,63 @@ def test_what_cannot_run_is_refused(change, message):
 def test_check_accepts_a_warmup_that_just_fits():
     replay = make_replay(uniform.sampler(), capacity=64, batch_size=16)
     check(LoopConfig(warmup=16), replay)
+
+
+def test_looking_at_what_is_replayed_changes_nothing():
+    metrics = {}
+    for batches in (0, 3):
+        parts = small(environments.make("gymnax/CartPole-v1"), inspect=batches)
+        metrics[batches] = jax.jit(make_train(*parts))(jax.random.key(5))[1]
+    assert not any(name.startswith(("replayed/", "stored/")) for name in metrics[0])
+    for name, values in metrics[0].items():
+        np.testing.assert_array_equal(values, metrics[3][name])
+    assert np.isfinite(metrics[3]["replayed/abs_td"]).all()
+
+
+def told(replay, calls):
+    """Return the replay with an `observe` that keeps the sum and number of its scores."""
+
+    def observe(state, score, key):
+        del key
+        calls.append(score)
+        return state._replace(dropped=state.dropped + jnp.isfinite(score).astype(jnp.int32))
+
+    return replay._replace(observe=observe, scores="training")
+
+
+def test_training_returns_are_reported_on_the_clock():
+    environment, agent, replay, config = small(counting(4, 99), observe_every=8, inspect=0)
+    program = make_program(environment, agent, told(replay, []), config)
+    state = jax.jit(program.init)(jax.random.key(0))
+    # 40 warm-up steps end ten episodes; at step 48 their mean and that of two more is told.
+    state, _ = jax.jit(program.chunk)(state, 7)
+    assert (int(state.replay.dropped), float(state.finished.episodes)) == (0, 11)
+    state, _ = jax.jit(program.chunk)(state, 1)
+    assert (int(state.replay.dropped), float(state.finished.episodes)) == (1, 0)
+    state, _ = jax.jit(program.chunk)(state, 16)
+    assert int(state.replay.dropped) == 3
+
+
+def test_methods_learn_from_training_and_from_evaluation_returns():
+    for method, name in ((ero.method(), "ero"), (ners.method(NERS), "ners")):
+        parts = small(counting(4, 99), method=method, observe_every=20)
+        _, metrics = jax.jit(make_train(*parts))(jax.random.key(0))
+        # Every return is 10: nothing changes, and nothing is learned from.
+        np.testing.assert_array_equal(metrics["replay/replay_reward"], 0, name)
+    environment = environments.make("gymnax/CartPole-v1")
+    parts = small(environment, method=ners.method(NERS))
+    _, metrics = jax.jit(make_train(*parts))(jax.random.key(0))
+    changes = np.diff(np.asarray(metrics["eval_return"]), prepend=metrics["eval_return"][0])
+    np.testing.assert_allclose(metrics["replay/replay_reward"], changes, rtol=1e-6)
+
+
+def test_new_transitions_may_enter_with_their_td_error():
+    method = per.method(per.PERConfig(initial="td", alpha=1.0, epsilon=0.0))
+    environment, agent, replay, config = small(counting(4, 99), method=method)
+    program = make_program(environment, agent, replay, config)
+    state = jax.jit(program.init)(jax.random.key(0))
+    live = jnp.arange(int(ring.size(state.replay.ring)))
+    transitions = ring.gather(state.replay.ring, live)
+    expected = agent.assess(state.agent, transitions, jax.random.key(0))["td_error"]
+    leaves = state.replay.sampler.tree.nodes[: live.size]
+    np.testing.assert_allclose(leaves, jnp.abs(expected), rtol=1e-4)

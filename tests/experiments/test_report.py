@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from matplotlib.image import imread
 
-from experiments.report import COLOURS, learning_curves, table
+from experiments.report import COLOURS, learning_curves, replayed, table
 
 
 def metrics(seeds: int, level: float, points: int = 12) -> pd.DataFrame:
@@ -50,6 +50,32 @@ def test_figure_survives_missing_returns(tmp_path, values):
     frame = pd.DataFrame({"seed": 0, "step": [1, 2, 3], "eval_return": values})
     learning_curves({"a": metrics(2, 5.0), "b": frame}, tmp_path / "figure.png", "title")
     assert drawn(tmp_path / "figure.png", COLOURS[0]) > 500
+
+
+def inspected(seeds: int) -> pd.DataFrame:
+    frame = metrics(seeds, 1.0)
+    shown = ("abs_td", "td_std", "q_value", "q_std", "age")
+    for number, name in enumerate(shown):
+        frame[f"replayed/{name}"] = frame["eval_return"] + number
+        frame[f"stored/{name}"] = frame["eval_return"]
+    for name in ("distinct", "effective_batch", "effective_buffer"):
+        frame[f"replayed/{name}"] = 0.5
+    for number in range(10):
+        frame[f"replayed/odds_{number}"] = 0.1
+    return frame
+
+
+def test_figure_of_what_was_replayed(tmp_path):
+    path = tmp_path / "replayed.png"
+    assert replayed({"uniform": inspected(3), "per": inspected(4)}, path, "What dqn replays")
+    assert imread(path).shape[:2] == (900, 1800)
+    assert all(drawn(path, colour) > 500 for colour in COLOURS[:2])
+    assert drawn(path, COLOURS[2]) == 0
+
+
+def test_runs_that_did_not_look_have_no_figure_of_it(tmp_path):
+    assert not replayed({"uniform": metrics(2, 1.0)}, tmp_path / "replayed.png", "title")
+    assert not (tmp_path / "replayed.png").exists()
 
 
 def test_figure_is_a_function_of_its_data(tmp_path):

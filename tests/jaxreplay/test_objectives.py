@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 
 from jaxreplay import objectives
+from jaxreplay.methods import pal, per, uniform
 from jaxreplay.types import Sample
 
 CASES = {  # TD errors, alpha, kappa and what Fujimoto et al. 2020 make of them
@@ -306,9 +307,36 @@ def test_weights_enter_the_critic_only():
         (lambda: objectives.huber(0.0), "kappa is 0.0"),
         (lambda: objectives.pal(alpha=1.5), "alpha is 1.5"),
         (lambda: objectives.pal(kappa=-1.0), "kappa is -1.0"),
-        (lambda: objectives.pal(twin="min"), "use 'own' or 'max'"),
+        (lambda: objectives.pal(twin="min"), "use one of own, max"),
     ],
 )
 def test_arguments_are_checked(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_ablations_of_pal_by_hand():
+    """Fujimoto et al. 2020, App. C.1: Huber with 1/lambda, and PAL without it."""
+    case = CASES["A"]
+    td, scale = jnp.asarray(case["td"]), case["scale"]
+    huber = objectives.pal(0.4, 1.0, form="huber")(td)
+    np.testing.assert_allclose(huber, np.array(case["huber"]) / scale, rtol=1e-6)
+    bare = objectives.pal(0.4, 1.0, divide=False)(td)
+    np.testing.assert_allclose(bare, np.array(case["pal"]) * scale, rtol=1e-6)
+    with pytest.raises(ValueError, match="loss is 'l1'"):
+        objectives.pal(form="l1")
+
+
+def test_ablations_are_options_of_the_methods():
+    """L1 + alpha is PER's sampling with the bare L1 loss; the Huber loss replays uniformly."""
+    td = jnp.asarray([[0.3, -0.5, 1, -2, 4]])
+    ones = jnp.ones(5)
+    sample = Sample(jnp.arange(5), None, ones, ones)
+    l1 = per.method(per.PERConfig(alpha=0.4, beta=0.0, beta_end=0.0, epsilon=1e-10, loss="l1"))
+    np.testing.assert_allclose(l1.objective.error(td), jnp.abs(td))
+    huber = uniform.method(uniform.UniformConfig(loss="huber"))
+    np.testing.assert_allclose(huber.objective.error(td)[0], CASES["A"]["huber"], rtol=1e-6)
+    scaled = pal.method(pal.PALConfig(loss="huber"))
+    found = scaled.objective.critic(scaled.objective.error(td)[0], sample, None)
+    expected = np.mean(CASES["A"]["huber"]) / CASES["A"]["scale"]
+    assert float(found) == pytest.approx(expected, rel=1e-6)

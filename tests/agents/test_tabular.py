@@ -1,0 +1,73 @@
+"""Q-learning by hand, with a table and with a feature that all states share."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.tabular import TabularConfig, TabularState, q_table, tabular
+from agents.types import Continuous, Discrete
+from jaxreplay.types import Sample, Transition
+
+
+def batch(state, action, reward, discount, next_state):
+    flag = jnp.zeros(1, bool)
+    transition = Transition(
+        jnp.array([state]), jnp.array([action]), jnp.array([reward]), jnp.array([discount]),
+        jnp.array([next_state]), flag, flag,
+    )  # fmt: skip
+    return Sample(jnp.zeros(1, jnp.int32), transition, jnp.ones(1), jnp.ones(1, jnp.int32))
+
+
+def stepped(linear, weights, *transition, **options):
+    config = TabularConfig(num_states=2, linear=linear, **options)
+    agent = tabular(config, Discrete(2))
+    state = TabularState(jnp.asarray(weights), jnp.int32(0))
+    state, info = agent.update(state, batch(*transition), jax.random.key(0))
+    return q_table(config, state), info.feedback
+
+
+def test_table_moves_one_entry_by_its_td_error():
+    q, feedback = stepped(False, [[1.0, 2.0], [0.5, 3.0]], 0, 1, 0.5, 0.9, 1)
+    assert float(feedback["td_error"][0]) == pytest.approx(0.5 + 0.9 * 3 - 2)
+    assert float(feedback["target"][0]) == pytest.approx(3.2)
+    np.testing.assert_allclose(q, [[1.0, 2 + 0.25 * 1.2], [0.5, 3.0]], rtol=1e-6)
+
+
+def test_linear_values_share_the_constant():
+    weights = [[1.0, 2.0], [0.5, 3.0], [0.1, -0.2]]
+    q, _ = stepped(True, weights, 1, 0, 1.0, 0.0, 0, learning_rate=0.5)
+    td = 1.0 - (0.5 + 0.1)
+    expected = np.array([[1.1, 1.8], [0.6, 2.8]])
+    expected[:, 0] += [0.5 * td, 2 * 0.5 * td]  # the constant moves both states' action 0
+    np.testing.assert_allclose(q, expected, rtol=1e-6)
+
+
+def test_explores_with_probability_epsilon():
+    agent = tabular(TabularConfig(num_states=2, epsilon=0.5), Discrete(4))
+    state = TabularState(jnp.asarray([[0.0, 1, 0, 0], [0, 0, 0, 1]]), jnp.int32(0))
+    obs = jnp.array([0, 1])
+    assert agent.greedy(state, obs).tolist() == [1, 3]
+    keys = jax.random.split(jax.random.key(0), 2000)
+    actions = jax.vmap(lambda key: agent.act(state, obs, key)[0])(keys)
+    greedy = (actions == jnp.array([1, 3])).mean(axis=0)
+    np.testing.assert_allclose(greedy, 0.5 + 0.5 / 4, atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_states": 0}, "num_states is 0"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0"),
+        ({"initial_std": -1.0}, "initial_std is -1.0"),
+        ({"epsilon": 2.0}, "epsilon is 2.0"),
+    ],
+)
+def test_refusals(options, message):
+    with pytest.raises(ValueError, match=message):
+        TabularConfig(**options)
+
+
+def test_needs_discrete_actions():
+    with pytest.raises(ValueError, match="a Q table needs discrete actions"):
+        tabular(TabularConfig(), Continuous(1))

@@ -1,0 +1,95 @@
+"""Theorem 1 on the Blind Cliffwalk: closed forms by number, simulations within their error."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from experiments.papers.cliffwalk_theory import PROCESSES, expected_per, expected_pser, simulate
+
+RUNS = 4000
+
+
+def test_closed_form_of_per():
+    expected = {2: 4, 3: 11.5, 4: 27.25, 6: 123.0625, 8: 507.015625, 10: 2043.00390625}
+    for n, updates in expected.items():
+        assert expected_per(n) == updates
+        assert expected_per(n, "pre") == updates + n - 1
+    assert expected_per(16) == pytest.approx(131067.0001, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("rho", "expected"),
+    [
+        (0.4, {2: 2.4, 3: 3.96, 4: 5.584, 6: 8.893, 12: 18.889, 16: 25.556}),
+        (0.65, {2: 2.65, 4: 7.07, 12: 29.01, 16: 40.414}),
+        (0.8, {2: 2.8, 4: 8.192, 12: 41.374, 16: 60.563}),
+    ],
+)
+def test_expression_for_pser(rho, expected):
+    for n, updates in expected.items():
+        assert expected_pser(n, rho) == pytest.approx(updates, abs=6e-4)
+        closed = n / (1 - rho) - rho * (1 - rho**n) / (1 - rho) ** 2
+        assert expected_pser(n, rho) == pytest.approx(closed)
+
+
+def mean_and_error(n, process, rho):
+    updates = simulate(n, process, rho, np.random.default_rng(n), RUNS)
+    return updates.mean(), updates.std(ddof=1) / np.sqrt(RUNS)
+
+
+@pytest.mark.parametrize("n", [2, 5, 8, 16])
+def test_simulations_agree_with_what_is_exact(n):
+    for process, exact in (
+        ("per-post", expected_per(n)),
+        ("per-pre", expected_per(n, "pre")),
+        ("pser-idealised", expected_pser(n, 0.65)),
+    ):
+        mean, error = mean_and_error(n, process, 0.65)
+        assert abs(mean - exact) < 4 * error
+
+
+@pytest.mark.parametrize("rho", [0.4, 0.8])
+def test_two_states_by_hand(rho):
+    mean, error = mean_and_error(2, "pser-post", rho)
+    assert abs(mean - (2 / (1 + rho) + 5 * rho / (1 + rho))) < 4 * error
+    mean, error = mean_and_error(2, "pser-pre", rho)
+    assert abs(mean - 3) < 4 * error
+
+
+@pytest.mark.parametrize(
+    ("process", "rho", "expected"),
+    [
+        ("pser-pre", 0.4, {4: 7.840, 8: 17.865, 12: 27.998}),
+        ("pser-pre", 0.8, {4: 8.776, 12: 41.345}),
+        ("pser-post", 0.4, {4: 14.9, 8: 250.0}),
+        ("pser-post", 0.8, {8: 338.0}),
+    ],
+)
+def test_other_simulations_gave_the_same(process, rho, expected):
+    for n, other in expected.items():
+        mean, error = mean_and_error(n, process, rho)
+        assert abs(mean - other) < 4 * error + 0.005 * other
+
+
+def test_written_before_the_update_pser_grows_linearly_and_after_it_exponentially():
+    pre, post = ([mean_and_error(n, p, 0.4)[0] for n in (6, 8, 10, 12)]
+                 for p in ("pser-pre", "pser-post"))  # fmt: skip
+    assert np.allclose(np.diff(pre), 5, atol=0.5)
+    assert all(3.4 < later / earlier < 4.6 for earlier, later in itertools.pairwise(post))
+    for n, mean in zip((6, 8, 10, 12), pre):
+        assert mean <= expected_pser(n, 0.4) + n - 1
+        assert mean < expected_per(n) / 5
+
+
+def test_refusals():
+    rng = np.random.default_rng(0)
+    with pytest.raises(ValueError, match="n is 1"):
+        expected_per(1)
+    with pytest.raises(ValueError, match="priority is 'old'"):
+        expected_per(4, "old")
+    with pytest.raises(ValueError, match=r"rho is 1\.0"):
+        expected_pser(4, 1.0)
+    with pytest.raises(ValueError, match="process is 'per'"):
+        simulate(4, "per", 0.4, rng, 3)
+    assert len(PROCESSES) == 5
