@@ -82,7 +82,8 @@ def make_replay(sampler: Sampler, *, capacity: int, batch_size: int, num_envs: i
         valid = ring_.stamp(state.ring, sample.indices) == sample.stamp
         for values in feedback.values():
             valid &= jnp.isfinite(values)
-        sample = sample._replace(indices=jnp.where(valid, sample.indices, capacity))
+        indices = _computed_once(jnp.where(valid, sample.indices, capacity))
+        sample = sample._replace(indices=indices)
         feedback = {name: jnp.where(valid, values, 0.0) for name, values in feedback.items()}
         inner = sampler.update(state.sampler, state.ring, sample, **feedback)
         dropped = state.dropped + (~valid).sum(dtype=jnp.int32)
@@ -136,6 +137,16 @@ def _opaque_zero(tree: Any) -> Array:
     firsts = [leaf.ravel()[0].astype(jnp.float32) for leaf in leaves]
     bits = jax.lax.bitcast_convert_type(sum(firsts), jnp.int32)
     return (bits == 0x7FABCDEF).astype(jnp.int32)  # a NaN that no arithmetic produces
+
+
+def _computed_once(values: Array) -> Array:
+    """Return `values` `[B]`, behind an operation that XLA does not fuse into its consumers.
+
+    Which rows are valid depends on the whole chain of the TD error, and the indices are read at
+    every level of a tree: on CPU, XLA would compute that chain anew for every read.
+    """
+    places = jnp.arange(values.size)
+    return jnp.zeros_like(values).at[places].set(values, mode="promise_in_bounds")
 
 
 def _behind(fence: Array, values: Array) -> Array:

@@ -147,7 +147,7 @@ def sampler(config: RankConfig = RankConfig(), updates: int | None = None) -> Sa
     def by_rank(state: RankState, ring: Ring, rank: Array) -> Array:
         """Return the slots `[B]` of the ranks `[B]`, counted from 0."""
         if cadence(ring) == 1:
-            return jnp.argsort(-_live_size(state, ring)).astype(jnp.int32)[rank]
+            return falling(_live_size(state, ring))[rank]
         fresh = _fresh(state, ring)
         new = ring_.recent(ring, jnp.minimum(rank, fresh))
         return jnp.where(rank < fresh, new, state.order[jnp.maximum(rank - fresh, 0)])
@@ -163,18 +163,24 @@ def sampler(config: RankConfig = RankConfig(), updates: int | None = None) -> Sa
     def draw_rank(state: RankState, size: Array, key: Array, count: int) -> tuple[Array, Odds]:
         """Draw ranks `[count]`, counted from 0."""
         even = jax.random.uniform(key, (count,))
-        rank = jnp.searchsorted(state.mass, even * state.mass[size - 1], side="right")
-        rank = jnp.minimum(rank.astype(jnp.int32), size - 1)
-        enough = size >= count  # otherwise there is no rank for every segment
-        if config.sampling == "segments":
+
+        def alone() -> tuple[Array, Array, Array]:
+            rank = jnp.searchsorted(state.mass, even * state.mass[size - 1], side="right")
+            rank = jnp.minimum(rank.astype(jnp.int32), size - 1)
+            return rank, by_eq_1(state, rank, size), by_eq_1(state, size - 1, size)
+
+        def by_segment() -> tuple[Array, Array, Array]:
             start, end = segments(state.mass, size, count)
             width = end - start
-            within = jnp.minimum((even * width).astype(jnp.int32), width - 1)
-            rank = jnp.where(enough, start + within, rank)
-        chance, least = by_eq_1(state, rank, size), by_eq_1(state, size - 1, size)
-        if config.sampling == "segments" and config.weights == "effective":
-            chance = jnp.where(enough, 1.0 / (count * width), chance)
-            least = jnp.where(enough, 1.0 / (count * width.max()), least)
+            rank = start + jnp.minimum((even * width).astype(jnp.int32), width - 1)
+            if config.weights == "effective":
+                return rank, 1.0 / (count * width), 1.0 / (count * width.max())
+            return rank, by_eq_1(state, rank, size), by_eq_1(state, size - 1, size)
+
+        if config.sampling == "segments":  # if there is a rank for every segment
+            rank, chance, least = jax.lax.cond(size >= count, by_segment, alone)
+        else:
+            rank, chance, least = alone()
         return rank, Odds(chance, least, size, state.updates)
 
     def by_eq_1(state: RankState, rank: Array, size: Array) -> Array:
@@ -229,26 +235,19 @@ def method(config: RankConfig = RankConfig(), updates: int | None = None) -> Met
 
 
 def falling(values: Array) -> Array:
-    """Return the slots `[C]` int32 by falling value (float32, at least 0; -1 goes last).
+    """Return the slots `[C]` int32 by falling value (float32, at least 0, or -1); ties by slot.
 
-    A radix sort: XLA sorts single integers many times faster on CPU than floats with their
-    indices, so each pass packs some digits of the value beside the position. Values within 2^-15 of
-    one another may count as equal; ties keep their order.
+    XLA sorts single integers several times faster on CPU than floats together with their indices,
+    so each value shares a 64-bit integer with its slot.
     """
-    index_bits = max(values.size - 1, 1).bit_length()
-    digit_bits = 32 - index_bits
-    passes = -(-24 // digit_bits)
-    # As integers, floats that are not negative sort as themselves; the sign bit sorts -1 last.
+    # As integers, floats that are not negative sort as themselves; 2^31 puts -1 behind them.
     bits = jax.lax.bitcast_convert_type(values, jnp.uint32)
     keys = jnp.where(values < 0, jnp.uint32(2**31), ~bits & jnp.uint32(0x7FFFFFFF))
-    low = max(32 - passes * digit_bits, 0)
-    position = jnp.arange(values.size, dtype=jnp.uint32)
-    order = position
-    for number in range(passes):
-        digits = (keys[order] >> (low + number * digit_bits)) & jnp.uint32(2**digit_bits - 1)
-        packed = jax.lax.sort((digits << index_bits) | position, is_stable=False)
-        order = order[packed & jnp.uint32(2**index_bits - 1)]
-    return order.astype(jnp.int32)
+    slots = jnp.arange(values.size, dtype=jnp.uint32)
+    with jax.enable_x64(True):  # whatever the caller's setting; nothing of 64 bits gets out
+        wide = [jax.lax.convert_element_type(part, jnp.uint64) for part in (keys, slots)]
+        ordered = jax.lax.sort((wide[0] << jnp.uint64(32)) | wide[1], is_stable=False)
+        return jax.lax.convert_element_type(ordered & jnp.uint64(0xFFFFFFFF), jnp.int32)
 
 
 def _live_size(state: RankState, ring: Ring) -> Array:

@@ -1,0 +1,1 @@
+"""Speed of the library, measured: `python -m experiments.benchmarks.replay --help`."""
