@@ -51,6 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--out", type=Path, default=Path("runs/papers"), metavar="DIR",
         help="folder for the figures; those it holds are drawn over [default runs/papers]",
     )  # fmt: skip
+    run.add_argument(
+        "--overwrite", action="store_true",
+        help="compute anew what a run that was stopped left in --out",
+    )  # fmt: skip
     args = parser.parse_args(argv)
     if args.command == "list":
         for name, entry in FIGURES.items():
@@ -62,6 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"seeds is {args.seeds}: use 2 or more")
     args.out.mkdir(parents=True, exist_ok=True)
     for name in args.figures:
+        if args.overwrite:
+            (args.out / f"{name}.csv").unlink(missing_ok=True)
         written = FIGURES[name].draw(args.out, args.states, args.seeds, print_now)
         print(f"{name}: {' '.join(map(str, written))}")
     return 0
