@@ -20,6 +20,7 @@ _MAX_TORQUE = 2.0  # N m
 _TIMESTEP = 0.05  # s
 _UPRIGHT = jnp.pi / 3  # rad
 _PATIENCE = 20  # steps upright without a reward
+_MAX_STEPS = 200
 
 
 class Pendulum(NamedTuple):
@@ -48,14 +49,17 @@ def reward(upright: Array) -> Array:
     return (upright > _PATIENCE).astype(jnp.float32)
 
 
-def make(name: str, max_steps: int = 200) -> Environment:
+def make(name: str, max_steps: int | None = None) -> Environment:
     """Make the sparse pendulum; observations are cosine, sine and speed, actions torque / 2.
 
     The count behind the reward is not observed. It never terminates.
 
     Args:
       name: one of `NAMES`.
-      max_steps: agent steps until truncation.
+      max_steps: agent steps until truncation; None takes Gym's 200.
+
+    Raises:
+      ValueError: `max_steps` is below 1.
     """
 
     def see(state: Pendulum) -> Array:
@@ -77,4 +81,5 @@ def make(name: str, max_steps: int = 200) -> Environment:
         state = Pendulum(angle, speed, count_upright(state.upright, angle))
         return state, see(state), reward(state.upright), jnp.zeros((), bool)
 
-    return make_episodic(f"sparse_pendulum/{name}", reset, step, Continuous(1), max_steps)
+    limit = _MAX_STEPS if max_steps is None else max_steps
+    return make_episodic(f"sparse_pendulum/{name}", reset, step, Continuous(1), limit)

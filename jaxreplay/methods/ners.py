@@ -301,7 +301,8 @@ def _features(
 
 def _nothing(count: int) -> Collected:
     empty = jnp.zeros(count, jnp.int32)
-    return Collected(empty, jnp.zeros(count, jnp.int32), jnp.full(count, jnp.inf))
+    none = jnp.full(count, jnp.inf, jnp.float32)
+    return Collected(empty, jnp.zeros(count, jnp.int32), none)
 
 
 def _collect(held: Collected, sample: Sample, valid: Array) -> Collected:

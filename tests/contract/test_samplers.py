@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxreplay import Transition, make_replay, ring, sum_tree
-from jaxreplay.methods import METHODS, ners, per, proportional, pser, rank
+from jaxreplay.methods import METHODS, per, proportional, pser, rank
 from jaxreplay.replay import check_valid
 
 VARIANTS = {name: entry.method(entry.config(), 100) for name, entry in METHODS.items()} | {
@@ -18,11 +18,6 @@ VARIANTS = {name: entry.method(entry.config(), 100) for name, entry in METHODS.i
     "per-none": per.method(per.PERConfig(normalise="none"), 100),
     "pser-add": pser.method(pser.PSERConfig(combine="add", decay_on_add=True)),
     "rank-stale": rank.method(rank.RankConfig(sort_every=3), 100),
-    "ners-code": ners.method(
-        ners.NERSConfig(
-            hidden=(8, 4), score_hidden=(4,), gradient="none", clock="episode", normalise="buffer"
-        )
-    ),
 }
 EXAMPLE = Transition(
     obs=jnp.zeros(3),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments import environments
-from experiments.environments.sparse_pendulum import count_upright, reward, swing
+from experiments.environments.sparse_pendulum import Pendulum, count_upright, reward, swing
 
 NAME = "sparse_pendulum/Pendulum-v0"
 
@@ -66,6 +66,46 @@ def test_an_episode_follows_the_dynamics_and_ends_by_its_limit():
     for seen in np.asarray(out.final_obs[:20]):
         angle, speed = (float(x) for x in swing(jnp.float32(angle), jnp.float32(speed), 1.0))
         np.testing.assert_allclose(seen, [np.cos(angle), np.sin(angle), speed], atol=1e-4)
+
+
+def one_step(angle, speed, upright, action):
+    environment = environments.make(NAME)
+    state, _ = environment.reset(jax.random.key(0))
+    inner = Pendulum(jnp.float32(angle), jnp.float32(speed), jnp.int32(upright))
+    state, _, out = environment.step(
+        jax.random.key(1), state._replace(inner=inner), jnp.full(1, action)
+    )
+    return int(state.inner.upright), float(out.reward), np.asarray(out.final_obs)
+
+
+@pytest.mark.parametrize(
+    ("angle", "speed", "upright", "expected"),
+    [
+        (0.0, 0.0, 19, (20, 0.0)),
+        (0.0, 0.0, 20, (21, 1.0)),
+        (1.0, 4.0, 30, (0, 0.0)),  # inside before the step, outside after it
+        (1.1, -4.0, 0, (1, 0.0)),  # and the other way round
+    ],
+)
+def test_a_step_counts_and_rewards_the_angle_that_it_leads_to(angle, speed, upright, expected):
+    assert one_step(angle, speed, upright, 0.0)[:2] == expected
+
+
+@pytest.mark.parametrize(
+    ("action", "torque"), [(0.25, 0.5), (1.0, 2.0), (-1.0, -2.0), (-9.0, -2.0)]
+)
+def test_actions_are_scaled_to_the_torque_and_clipped(action, torque):
+    speed = 0.15 * torque  # 3 torque * 0.05 s, from rest and upright
+    expected = [np.cos(0.05 * speed), np.sin(0.05 * speed), speed]
+    np.testing.assert_allclose(one_step(0.0, 0.0, 0, action)[2], expected, atol=1e-6)
+
+
+def test_its_limit_is_200_unless_another_is_asked_for():
+    assert environments.make(NAME).max_steps == 200
+    assert environments.make(NAME, max_steps=None).max_steps == 200
+    assert environments.make(NAME, max_steps=7).max_steps == 7
+    with pytest.raises(ValueError, match="at least 1 step"):
+        environments.make(NAME, max_steps=0)
 
 
 def test_it_has_no_backend():
