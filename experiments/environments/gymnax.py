@@ -40,7 +40,7 @@ def make(name: str, max_steps: int | None = None) -> Environment:
     import gymnax  # slow, and not needed by runs of other families
 
     env, params = gymnax.make(name)
-    limit = max_steps or int(params.max_steps_in_episode)
+    limit = int(params.max_steps_in_episode) if max_steps is None else max_steps
     # Some dynamics look at the limit themselves; the clock of the episode is `make_episodic`'s.
     params = params.replace(max_steps_in_episode=np.iinfo(np.int32).max)
     image = name.endswith("MinAtar")
