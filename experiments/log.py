@@ -23,6 +23,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 Row = Mapping[str, Any]  # seed, step, and metrics by name
 
 
+def say(line: str) -> None:
+    """Print a line of progress to standard error, also into pipes."""
+    print(line, file=sys.stderr, flush=True)
+
+
 class Sink(Protocol):
     """One place that metrics go to."""
 

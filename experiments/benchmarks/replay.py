@@ -14,8 +14,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from experiments.log import say
 from experiments.options import Parser
-from experiments.papers.__main__ import print_now
 from experiments.run import versions, write_json
 from jaxreplay import Transition, make_replay
 from jaxreplay.methods import METHODS, pser, rank
@@ -102,11 +102,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"batch_size {args.batch_size} is larger than the capacity {args.capacity}")
     timed = {}
     for name, sampler in samplers(args.capacity).items():
-        print_now(f"{name}: filling and compiling")
+        say(f"{name}: filling and compiling")
         timed[name] = cycle(sampler, args.capacity, args.batch_size, args.cycles)
     times: dict[str, list[float]] = {name: [] for name in timed}
     for turn in range(args.turns):
-        print_now(f"turn {turn + 1} of {args.turns}")
+        say(f"turn {turn + 1} of {args.turns}")
         for name, function in timed.items():
             times[name].append(function() / args.cycles * 1e6)
     medians = {name: statistics.median(values) for name, values in times.items()}

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+from experiments.log import say
 from experiments.options import Parser, one_of
 from experiments.papers import cliffwalk_figures
 
@@ -68,14 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in args.figures:
         if args.overwrite:
             (args.out / f"{name}.csv").unlink(missing_ok=True)
-        written = FIGURES[name].draw(args.out, args.states, args.seeds, print_now)
+        written = FIGURES[name].draw(args.out, args.states, args.seeds, say)
         print(f"{name}: {' '.join(map(str, written))}")
     return 0
-
-
-def print_now(line: str) -> None:
-    """Print a line of progress, also into pipes."""
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
