@@ -84,6 +84,8 @@ def _labelled(text: str) -> tuple[str, str]:
     label, _, replay = text.rpartition("=")
     replay = one_of("replay", METHODS)(replay)
     label = label or replay
+    if label in ("agent", "env", "replay"):
+        raise argparse.ArgumentTypeError(f"'{label}' is taken by other options: use another label")
     if not re.fullmatch(r"[A-Za-z]\w*", label):
         raise argparse.ArgumentTypeError(
             f"'{label}' is no label: use letters, digits and underscores, a letter first"
@@ -100,6 +102,9 @@ def _bases(known: argparse.Namespace) -> dict[str, RunConfig]:
     if known.resume is None:
         replays = known.replays or [_labelled(name) for name in ("uniform", "per", "lap", "pal")]
         env, agent = known.env or "gymnax/CartPole-v1", known.agent or "dqn"
+        for label, replay in replays:
+            if dict(replays)[label] != replay:
+                raise ValueError(f"label '{label}' stands for two methods: use LABEL=METHOD")
         return {label: defaults(env, agent, replay) for label, replay in replays}
     if not known.resume.is_dir():
         raise ValueError(f"{known.resume} is not a folder: give the folder of a comparison")

@@ -188,7 +188,7 @@ def _style(axes: Axes, title: str, subtitle: str, lines: list[Line2D]) -> None:
     axes.set_title(title, loc="left", fontsize=13, color=_INK, pad=22)
     axes.text(0, 1.02, subtitle, transform=axes.transAxes, fontsize=9.5, color=_FAINT)
     axes.set_xlabel("agent steps", color=_INK, fontsize=11)
-    axes.set_ylabel("return (greedy, mean of 10 episodes)", color=_INK, fontsize=11)
+    axes.set_ylabel("return (greedy evaluation)", color=_INK, fontsize=11)
     tidy(axes)
     axes.set_xlim(0, max(line.get_xdata().max(initial=1) for line in lines))
     axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))

@@ -17,6 +17,7 @@ _ENCODED = (256, 64, 32)  # fully connected layers behind the convolutions, auth
 _LARGE = ((32, 5, 5), (64, 5, 5))
 _SMALL = ((16, 3, 1),)
 _SMALL_SIDE = 24
+_LEAST = 1e-6
 
 
 class Features(NamedTuple):
@@ -58,7 +59,7 @@ class ScoreNetwork(nn.Module):
             mean = (weight[:, None] * each).sum(axis=0) / jnp.maximum(weight.sum(), 1.0)
             local = jnp.concatenate([local, jnp.broadcast_to(mean, each.shape)], axis=1)
         logit = _layers(local, (*self.score_hidden, 1), "score")[:, 0]
-        return nn.sigmoid(logit)
+        return jnp.maximum(nn.sigmoid(logit), _LEAST)  # log(0) would make every parameter NaN
 
     def _join(self, features: Features) -> Array:
         """Concatenate all features; both images go through one encoder."""

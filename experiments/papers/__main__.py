@@ -50,11 +50,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     run.add_argument("--seeds", type=int, default=10, metavar="INT", help="seeds [default 10]")
     run.add_argument(
         "--out", type=Path, default=Path("runs/papers"), metavar="DIR",
-        help="folder for the figures; those it holds are drawn over [default runs/papers]",
+        help="folder for the figures, which are drawn over; of per.fig1, numbers that it holds "
+        "are kept [default runs/papers]",
     )  # fmt: skip
     run.add_argument(
         "--overwrite", action="store_true",
-        help="compute anew what a run that was stopped left in --out",
+        help="compute all numbers anew, also those that --out holds",
     )  # fmt: skip
     args = parser.parse_args(argv)
     if args.command == "list":

@@ -121,7 +121,7 @@ def run(
     """Learn with one method until every seed has converged, all seeds vmapped.
 
     Args:
-      n: states, 2 .. 16 (the memory holds 2^(n+1) - 2 transitions).
+      n: states, 2 .. 20 (the memory holds 2^(n+1) - 2 transitions).
       method: one of METHODS' values, or another.
       seeds: number of seeds, 0 .. seeds - 1.
       linear: one-hot state and a shared constant instead of a table.

@@ -87,7 +87,7 @@ def sampler(config: EREConfig = EREConfig(), updates: int | None = None) -> Samp
         state: EREState, ring: Ring, slots: Array, transition: Transition, **_: Array
     ) -> EREState:
         del ring, slots
-        over = transition.last[0]
+        over = transition.last[0] & (state.done > 0)  # an episode without updates says nothing
         return state.replace(
             done=jnp.where(over, 0, state.done), length=jnp.where(over, state.done, state.length)
         )

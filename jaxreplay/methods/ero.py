@@ -146,7 +146,13 @@ def sampler(config: EROConfig = EROConfig()) -> Sampler:
             return -reward * log_likelihood(logits, sum_tree.get(state.chosen, slots))
 
         steps, opt_state = optimiser.update(jax.grad(loss)(state.params), state.opt_state)
-        params = optax.apply_updates(state.params, steps)
+        moved = optax.apply_updates(state.params, steps), opt_state
+        # Without a reward there is nothing to learn, but Adam's momentum would still move.
+        params, opt_state = jax.tree.map(
+            lambda new, old: jnp.where(reward != 0, new, old),
+            moved,
+            (state.params, state.opt_state),
+        )
         logits = jax.lax.map(
             lambda row: policy.apply(params, row[None])[0],
             features,

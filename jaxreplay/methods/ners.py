@@ -237,7 +237,7 @@ def sampler(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Sa
         """Take one REINFORCE step on the collected transitions that are still stored."""
         held = state.collected
         valid = jnp.isfinite(held.tickets) & (ring_.stamp(ring, held.slots) == held.stamps)
-        again = jnp.tril(held.slots[:, None] == held.slots, -1).any(axis=1)
+        again = jnp.tril((held.slots[:, None] == held.slots) & valid, -1).any(axis=1)
         counted = valid & ~again
         features = _features(
             config,

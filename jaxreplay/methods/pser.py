@@ -124,7 +124,8 @@ def sampler(config: PSERConfig = PSERConfig()) -> Sampler:
     A replayed transition gets `max(|td| + epsilon, eta * old)` (Eq. 10), and from there the k-th
     step before it `max(rho^k p, own)` (Eq. 6) or `min(rho^k p + own, largest so far)` (Eq. 7), for
     k up to the window, back to the start of the episode and never across the write cursor. The
-    result is that of going through the batch in the order of time.
+    result is that of going through the batch in the order of time; where a slot was drawn twice
+    with different errors, one of them counts.
     """
     window = config.window or window_of(config.rho, config.threshold)
     raw = config.decay_space == "raw"

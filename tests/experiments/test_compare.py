@@ -45,9 +45,12 @@ def test_a_method_may_stand_twice_under_labels(tmp_path, capsys):
     assert compare.main(["--resume", str(out)]) == 0
     assert "| huber" in (out / "comparison.md").read_text()
     capsys.readouterr()
-    for bad, message in (("1x=per", "'1x' is no label"), ("x=pre", "unknown replay 'pre'")):
+    for bad, message in (
+        ("1x=per", "'1x' is no label"), ("x=pre", "unknown replay 'pre'"),
+        ("agent=ners", "'agent' is taken"), ("per=lap per", "'per' stands for two methods"),
+    ):  # fmt: skip
         with pytest.raises(SystemExit):
-            compare.main(["--replays", bad])
+            compare.main(["--replays", *bad.split()])
         assert message in capsys.readouterr().err
 
 

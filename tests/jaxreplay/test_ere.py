@@ -79,6 +79,13 @@ def test_the_window_shrinks_with_the_updates_of_an_episode():
     assert (np.abs(counts - expected) <= 5 * np.sqrt(expected)).all()
 
 
+def test_an_episode_without_updates_says_nothing_about_the_next():
+    replay = replay_of(EREConfig(smallest=6))
+    state = episode(replay, replay.init(jax.random.key(0), EXAMPLE), 40, 10)
+    state = episode(replay, state, 5, 0)
+    assert (int(state.sampler.length), int(state.sampler.done)) == (10, 0)
+
+
 def test_smallest_and_the_size_bound_the_window():
     replay = replay_of(EREConfig(eta=0.9, smallest=20))
     state = episode(replay, replay.init(jax.random.key(0), EXAMPLE), 30, 30)

@@ -86,6 +86,14 @@ def test_then_rewards_are_changes_and_the_subset_is_chosen_anew():
     assert equal(before.sampler, state.sampler)
 
 
+def test_an_equal_return_teaches_nothing():
+    state = observed(observed(filled(), 1.0), 3.0)
+    after = observed(state, 3.0, 7)
+    assert equal(after.sampler.params, state.sampler.params)
+    assert equal(after.sampler.opt_state, state.sampler.opt_state)
+    assert (chosen(after) != chosen(state)).any()  # chosen anew all the same
+
+
 def test_a_better_return_makes_the_choices_made_likelier():
     """The first Adam step moves along the sign of the gradient: up for a rise, down for a fall."""
     start = observed(filled(), 1.0)

@@ -345,6 +345,19 @@ def test_collected_is_a_uniform_subset():
     assert share > 1 / 3  # slots may occur in several batches
 
 
+def test_features_of_any_size_keep_the_network_finite():
+    state = filled(CONFIG)
+    huge = 1e6 * jnp.ones((1, 3))
+    for time in range(CAPACITY):
+        state = made(CONFIG)[1](state, row(time)._replace(obs=huge, reward=-1e6 * jnp.ones(1)))
+    state, _, _ = replayed(CONFIG, observed(CONFIG, state, 1.0))
+    for score in (5.0, 1.0):
+        state = observed(CONFIG, state, score)
+        state, _, _ = replayed(CONFIG, state)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.sampler.params))
+    assert float(sum_tree.leaves(state.sampler.priorities.tree).min()) > 0
+
+
 def test_features_and_clock_are_options():
     for options in (
         {"features": ("reward", "td_error", "time")},
