@@ -66,7 +66,7 @@ _PANELS = {  # what is drawn of the inspection: column, title
 
 
 def replayed(frames: Mapping[str, pd.DataFrame], path: str | os.PathLike, title: str) -> bool:
-    """Draw what is replayed beside what is stored, over training, into a PNG of 1440 x 720 pixels.
+    """Draw what is replayed beside what is stored, over training, into a PNG of 1200 x 600 pixels.
 
     Lines are means over seeds. The last panel is the histogram of N P, how many times likelier than
     uniform the stored transitions are, at the last log point.
@@ -82,7 +82,7 @@ def replayed(frames: Mapping[str, pd.DataFrame], path: str | os.PathLike, title:
     frames = {label: frame for label, frame in frames.items() if "replayed/abs_td" in frame}
     if not frames:
         return False
-    figure = Figure(figsize=(12, 6), dpi=120, layout="constrained")
+    figure = Figure(figsize=(12, 6), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, color=_INK)
     grid = figure.subplots(2, 4).ravel()

@@ -72,6 +72,43 @@ def test_other_simulations_gave_the_same(process, rho, expected):
         assert abs(mean - other) < 4 * error + 0.005 * other
 
 
+def step_by_step(n, process, rho, rng):
+    """Count the updates of one run with the memory written out: a priority for every transition."""
+    memory = [
+        (state, actions[state], number)
+        for number, actions in enumerate(itertools.product((1, 0), repeat=n))
+        for state in range(n)
+        if all(actions[:state])
+    ]
+    pser, discount = process.startswith("pser"), 1 - 1 / n
+    priority = np.zeros(len(memory))
+    priority[:n] = [rho ** (n - 1 - s) if pser else s == n - 1 for s in range(n)]
+    q, true = np.zeros((n + 1, 2)), discount ** (n - 1.0 - np.arange(n))
+    for updates in itertools.count():
+        if np.allclose(q[:n, 1], true, rtol=0, atol=1e-12):
+            return updates
+        total = priority.sum()
+        drawn = rng.choice(len(memory), p=priority / total if total > 0 else None)
+        state, right, number = memory[drawn]
+        target = right * (discount * q[state + 1].max() if state < n - 1 else 1.0)
+        error, q[state, right] = abs(target - q[state, right]), target
+        if process == "pser-idealised":
+            priority[drawn] *= error == 0
+        else:
+            priority[drawn] = error if process.endswith("pre") else 0.0
+        for k in range(1, state + 1) if process == "pser-pre" else ():
+            assert memory[drawn - k][2] == number
+            priority[drawn - k] = max(priority[drawn - k], error * rho**k)
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_aggregated_states_agree_with_the_whole_memory(process):
+    runs, rng = 1000, np.random.default_rng(4)
+    other = np.array([step_by_step(4, process, 0.65, rng) for _ in range(runs)])
+    mean, error = mean_and_error(4, process, 0.65)
+    assert abs(mean - other.mean()) < 4 * np.hypot(error, other.std(ddof=1) / np.sqrt(runs))
+
+
 def test_written_before_the_update_pser_grows_linearly_and_after_it_exponentially():
     pre, post = ([mean_and_error(n, p, 0.4)[0] for n in (6, 8, 10, 12)]
                  for p in ("pser-pre", "pser-post"))  # fmt: skip

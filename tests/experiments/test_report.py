@@ -68,7 +68,7 @@ def inspected(seeds: int) -> pd.DataFrame:
 def test_figure_of_what_was_replayed(tmp_path):
     path = tmp_path / "replayed.png"
     assert replayed({"uniform": inspected(3), "per": inspected(4)}, path, "What dqn replays")
-    assert imread(path).shape[:2] == (720, 1440)
+    assert imread(path).shape[:2] == (600, 1200)
     assert all(drawn(path, colour) > 500 for colour in COLOURS[:2])
     assert drawn(path, COLOURS[2]) == 0
 

@@ -21,7 +21,7 @@ NAME = "sparse_pendulum/Pendulum-v0"
 )
 def test_dynamics(angle, speed, torque, expected):
     found = swing(jnp.float32(angle), jnp.float32(speed), jnp.float32(torque))
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
 def total(angles):
@@ -47,6 +47,17 @@ def test_angles_are_wrapped():
 def test_upright_reaches_to_a_third_of_pi():
     assert int(count_upright(jnp.int32(3), jnp.float32(np.pi / 3 - 1e-5))) == 4
     assert int(count_upright(jnp.int32(3), jnp.float32(np.pi / 3 + 1e-5))) == 0
+
+
+def test_starts_are_uniform_over_all_angles_and_slow_speeds():
+    reset = environments.make(NAME).reset
+    state, _ = jax.jit(jax.vmap(reset))(jax.random.split(jax.random.key(0), 4000))
+    for values, bound in ((state.inner.angle, np.pi), (state.inner.speed, 1.0)):
+        deciles, _ = np.histogram(values, bins=10, range=(-bound, bound))
+        assert deciles.sum() == 4000, "a start lies outside its range"
+        assert np.abs(deciles - 400).max() < 100  # 5 standard deviations of 19
+    assert abs(np.corrcoef(state.inner.angle, state.inner.speed)[0, 1]) < 0.1
+    assert (state.inner.upright == 0).all()
 
 
 def test_an_episode_follows_the_dynamics_and_ends_by_its_limit():

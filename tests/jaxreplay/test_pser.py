@@ -10,8 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxreplay import Transition, make_replay, sum_tree
+from jaxreplay.methods import per
+from jaxreplay.methods.per import PERConfig
 from jaxreplay.methods.pser import PSERConfig, sampler, window_of
 from jaxreplay.ring import size as ring_size
+from jaxreplay.types import Sample
 
 EXAMPLE = Transition(
     obs=jnp.zeros(1),
@@ -32,17 +35,18 @@ def functions(config: PSERConfig, capacity: int, lanes: int, batch: int):
     return replay, jax.jit(replay.add), jax.jit(replay.sample), jax.jit(replay.update)
 
 
-def held(config, priorities, firsts=(), added=None, lanes=1, batch=1, largest=None):
+def held(config, priorities, firsts=(), added=None, lanes=1, largest=None):
     """A replay whose slots hold these priorities; `added` rows put the write cursor anywhere."""
     capacity = len(priorities)
-    replay, add, _, _ = functions(config, capacity, lanes, batch)
+    # Entering is the same for every config (the priorities are replaced below): compile it once.
+    replay, add, _, _ = functions(PSERConfig(), capacity, lanes, 1)
     state = replay.init(jax.random.key(0), EXAMPLE)
     rows = capacity // lanes
     for row in range(rows if added is None else added):
         slots = [(row % rows) * lanes + lane for lane in range(lanes)]
         transition = jax.tree.map(lambda x: jnp.broadcast_to(x, (lanes, *x.shape)), EXAMPLE)
         first = jnp.asarray([slot in firsts for slot in slots])
-        state = add(state, transition._replace(first=first), td_error=jnp.zeros(lanes))
+        state = add(state, transition._replace(first=first))
     live = np.arange(capacity) < int(ring_size(state.ring))
     return put(config, state, np.where(live, priorities, 0.0), largest)
 
@@ -56,16 +60,19 @@ def put(config, state, priorities, largest=None):
     return state._replace(sampler=state.sampler.replace(priorities=inner))
 
 
-def update(config, state, errors: dict[int, float] | list[tuple[int, float]], batch=None):
-    """Tell the replay that these slots were replayed, with these TD errors."""
+def update(config, state, errors: dict[int, float] | list[tuple[int, float]], late=0):
+    """Tell the replay that these slots were replayed, with these TD errors.
+
+    The slots of the first `late` have been overwritten since.
+    """
     pairs = list(errors.items()) if isinstance(errors, dict) else errors
     ring = state.ring
-    replay, _, sample, change = functions(config, ring.capacity, ring.num_envs, len(pairs))
-    drawn = sample(state, jax.random.key(0))[1]
+    _, _, _, change = functions(config, ring.capacity, ring.num_envs, len(pairs))
     slots = jnp.asarray([slot for slot, _ in pairs], jnp.int32)
     rows = ring.capacity // ring.num_envs
     stamp = ring.rows_added - (ring.rows_added - 1 - slots // ring.num_envs) % rows
-    drawn = drawn._replace(indices=slots, stamp=stamp)
+    stamp -= rows * (jnp.arange(len(pairs)) < late)
+    drawn = Sample(slots, EXAMPLE, jnp.ones(len(pairs)), stamp)
     state = change(state, drawn, td_error=jnp.asarray([error for _, error in pairs], jnp.float32))
     sum_tree.check_valid(state.sampler.priorities.tree)
     return state
@@ -184,7 +191,7 @@ def test_without_an_error_the_priority_shrinks_by_eta():
 
 def test_weights():
     config = PSERConfig(alpha=1.0, sampling="iid")
-    state = held(config, [4.0, 1.0, 0.25, 2.0], batch=4)
+    state = held(config, [4.0, 1.0, 0.25, 2.0])
     _, _, sample, _ = functions(config, 4, 1, 4)
     for seed in range(1000):
         batch = sample(state, jax.random.key(seed))[1]
@@ -246,12 +253,25 @@ def test_vectorised_is_sequential(config, seed, added):
     slots = rng.integers(0, live, BATCH)  # with duplicates
     error_of = rng.normal(0, 2, CAPACITY)
     pairs = [(int(slot), float(error_of[slot])) for slot in slots]
-    state = held(config, old, firsts, added, LANES, BATCH, largest=3.0)
+    state = held(config, old, firsts, added, LANES, largest=3.0)
     found = priorities_of(config, update(config, state, pairs))
     # What the first rows of a ring are preceded by depends on what was overwritten: only the
     # write cursor can stop a walk there, and `age` does in both.
     expected = reference(config, old, firsts, added, LANES, pairs, 3.0)
     np.testing.assert_allclose(found, expected, rtol=2e-5)
+
+
+@pytest.mark.parametrize("config", CONFIGS[::2], ids=lambda c: c.combine)
+def test_a_tall_tree_is_repaired_above_all_that_was_raised(config):
+    # Each step back is under another parent, in a level that is not simply computed anew.
+    lanes, rows = 512, 16
+    old = np.random.default_rng(0).uniform(0.05, 2.0, lanes * rows)
+    pairs = [(lanes * row + lane, 5.0) for row, lane in ((15, 7), (9, 300), (3, 7), (9, 300))]
+    state = update(config, held(config, old, added=20, lanes=lanes), pairs)
+    expected = reference(config, old, (), 20, lanes, pairs, old.max())
+    np.testing.assert_allclose(priorities_of(config, state), expected, rtol=2e-5)
+    total = sum_tree.total(state.sampler.priorities.tree)
+    np.testing.assert_allclose(total, (expected**config.alpha).sum(), rtol=1e-4)
 
 
 @settings(max_examples=20, deadline=None)
@@ -263,7 +283,7 @@ def test_max_never_lowers_what_came_before_and_add_stays_below_the_largest(seed)
     pairs = [(int(slot), float(rng.normal())) for slot in slots]
     untouched = np.setdiff1d(np.arange(CAPACITY), slots)
     for config in CONFIGS:
-        state = update(config, held(config, old, (), None, LANES, BATCH), pairs)
+        state = update(config, held(config, old, (), None, LANES), pairs)
         found = priorities_of(config, state)
         assert (found[untouched] >= old[untouched] * (1 - 1e-5)).all()
         leaves = sum_tree.leaves(state.sampler.priorities.tree)
@@ -278,6 +298,48 @@ def test_scaling_all_priorities_scales_the_result():
     np.testing.assert_allclose(thrice, 3 * once, rtol=1e-5)
 
 
+@pytest.mark.parametrize("combine", ["max", "add"])
+def test_without_eta_and_hardly_any_decay_it_is_per(combine):
+    options = {"alpha": 0.5, "beta": 0.5, "epsilon": 1e-3}
+    config = PSERConfig(**options, eta=0.0, rho=1e-14, window=1, combine=combine)
+    errors = [(2, 0.5), (0, -2.0), (5, 0.0), (3, 1.0)]
+    state = update(config, held(config, [1.0] * 7), errors)
+    other = make_replay(per.sampler(PERConfig(**options)), capacity=7, batch_size=4)
+    plain = other.init(jax.random.key(0), EXAMPLE)
+    for _ in range(7):
+        plain = other.add(plain, jax.tree.map(lambda x: x[None], EXAMPLE))
+    slots, sizes = (jnp.asarray(column) for column in zip(*errors, strict=True))
+    plain = other.update(plain, Sample(slots, EXAMPLE, jnp.ones(4), slots + 1), td_error=sizes)
+    leaves, wanted = sum_tree.leaves(state.sampler.priorities.tree), plain.sampler.tree
+    np.testing.assert_allclose(leaves, sum_tree.leaves(wanted), rtol=1e-6)
+    sample = functions(config, 7, 1, 4)[2]
+    drawn, expected = (
+        f(s, jax.random.key(7))[1] for f, s in ((sample, state), (other.sample, plain))
+    )
+    np.testing.assert_array_equal(drawn.indices, expected.indices)
+
+
+def test_telling_max_the_same_again_changes_nothing():
+    config = PSERConfig(**PLAIN)
+    errors = {3: 0.3, 6: 1.5}
+    once = update(config, held(config, OLD), errors)
+    np.testing.assert_array_equal(
+        priorities_of(config, update(config, once, errors)), priorities_of(config, once)
+    )
+
+
+@pytest.mark.parametrize("combine", ["max", "add"])
+@pytest.mark.parametrize(("error", "late"), [(9.0, 1), (np.nan, 0), (np.inf, 0)])
+def test_feedback_that_is_late_or_not_finite_lends_nothing(combine, error, late):
+    config = PSERConfig(**PLAIN, combine=combine)
+    found = update(config, held(config, [0.1] * 7), [(6, error), (2, 1.0)], late)
+    expected = [0.16, 0.4, 1, 0.1, 0.1, 0.1, 0.1]
+    if combine == "add":
+        expected[:2] = [0.26, 0.5]
+    np.testing.assert_allclose(priorities_of(config, found), expected, rtol=1e-6)
+    assert int(found.dropped) == 1
+
+
 def test_new_transitions_lend_only_if_told_to_and_within_their_episode():
     for on_add, expected in ((False, [1, 1, 1, 1, 5]), (True, [1, 1, 1, 2, 5])):
         config = PSERConfig(**PLAIN, initial="td", decay_on_add=on_add)
@@ -287,6 +349,7 @@ def test_new_transitions_lend_only_if_told_to_and_within_their_episode():
         for slot, error in enumerate((1.0, 1.0, 1.0, 1.0, -5.0)):
             transition = row._replace(first=jnp.full(1, slot in (0, 3)))
             state = add(state, transition, td_error=jnp.full(1, error))
+            sum_tree.check_valid(state.sampler.priorities.tree)
         np.testing.assert_allclose(priorities_of(config, state), expected, rtol=1e-6)
 
 
@@ -302,6 +365,7 @@ def test_priorities_by_td_error_need_to_be_told():
     [
         ({"rho": 0.0}, "rho is 0.0"),
         ({"rho": 1.0}, "rho is 1.0"),
+        ({"rho": 1.5}, "rho is 1.5"),
         ({"rho": float("nan")}, "rho is nan"),
         ({"rho": 0.005}, "give the window"),
         ({"eta": -0.1}, "eta is -0.1"),
