@@ -35,6 +35,14 @@ VARIANTS = {name: entry.method(entry.config(), 100) for name, entry in METHODS.i
 }
 
 
+# As users compile, not as the other tests do (see conftest.py).
+OPTIONS = {"xla_backend_optimization_level": 3, "xla_cpu_use_fusion_emitters": True}
+
+
+def compiled(lowered) -> str:
+    return lowered.compile(OPTIONS).as_text()
+
+
 def copies(text: str) -> list[str]:
     """Return the instructions of loops that make an array of at least CAPACITY elements anew.
 
@@ -105,7 +113,7 @@ def test_scanned_step_copies_nothing_large(name, order, vmapped):
     else:
         carry = (params, replay.init(jax.random.key(0), EXAMPLE))
         lowered = jax.jit(run, donate_argnums=0).lower(carry, jax.random.key(0))
-    text = lowered.compile().as_text()
+    text = compiled(lowered)
     assert str(CAPACITY) in text
     assert copies(text) == []
 
@@ -118,7 +126,7 @@ def test_whole_training_chunk_copies_nothing_large():
     config = LoopConfig(steps=400, warmup=100, eval_every=100, n_step=3)
     sweep = make_sweep(make_program(environment, agent, replay, config))
     state = sweep.init(jax.random.split(jax.random.key(0), SEEDS))
-    text = sweep.chunk.lower(state, jnp.asarray(1, jnp.int32)).compile().as_text()
+    text = compiled(sweep.chunk.lower(state, jnp.asarray(1, jnp.int32)))
     assert str(CAPACITY) in text
     assert copies(text) == []
 
@@ -133,5 +141,5 @@ def test_a_read_that_outlives_the_write_would_be_seen():
 
     keys = jnp.arange(10)
     run = jax.jit(lambda array: jax.lax.scan(careless, array, keys), donate_argnums=0)
-    text = run.lower(jnp.zeros(CAPACITY)).compile().as_text()
+    text = compiled(run.lower(jnp.zeros(CAPACITY)))
     assert copies(text) != []
