@@ -10,7 +10,7 @@ import optax
 
 from agents.types import Info
 from jaxreplay import objectives
-from jaxreplay.types import Array, Objective, Sample
+from jaxreplay.types import Array, Objective, Sample, Trust
 
 Params = Any
 
@@ -43,6 +43,20 @@ def complete(objective: Objective | None, error: Callable[[Array], Array]) -> Ob
     return objective if objective.error is not None else objective._replace(error=error)
 
 
+def refuse_trust(name: str, objective: Objective) -> None:
+    """Refuse an objective that asks for the density of a policy that has none."""
+    require(
+        not objective.trust,
+        f"{name}'s policy has no density, which this replay method needs: use ddpg, naf, sac or "
+        "racer, or another replay method",
+    )
+
+
+def annealed(rate: float, anneal: float) -> optax.Schedule:
+    """Return `rate / (1 + anneal k)` at gradient step k (Novati & Koumoutsakos 2019, Eq. 10)."""
+    return lambda step: rate / (1.0 + anneal * step)
+
+
 def largest(td: Array) -> Array:
     """Return the entry of `td` `[N]` that is largest in size, with its sign.
 
@@ -59,12 +73,26 @@ def value_feedback(q: Array, target: Array) -> dict[str, Array]:
     return {"td_error": largest_td, "q_value": q.min(axis=0), "target": target}
 
 
+def trust_feedback(trust: Trust | None) -> dict[str, Array]:
+    """Return the feedback about importance ratios `[B]`, if there are any."""
+    return {} if trust is None else {"log_ratio": trust.log_ratio}
+
+
+def tell_trust(info: Info, trust: Trust | None) -> None:
+    """Add how far the policy is from the behaviour to what an update tells."""
+    if trust is not None:
+        info.feedback.update(trust_feedback(trust))
+        info.metrics["kl"] = trust.kl.mean()
+
+
 def critic_gradient(
     q_values: Callable[[Params], Array],
     params: Params,
     target: Array,
     sample: Sample,
     objective: Objective,
+    trust: Trust | None = None,
+    more: Callable[[Params], Array] | None = None,
 ) -> tuple[Params, Info]:
     """Differentiate the loss of N critics that share a target.
 
@@ -74,6 +102,8 @@ def critic_gradient(
       target: `[B]`, constant under differentiation.
       sample: what the objective may want to look at (weights, notes).
       objective: shapes the loss; its `error` must be set.
+      trust: how far the policy is from the behaviour, for objectives that ask.
+      more: `params -> []`, what else to minimise.
 
     Returns:
       The gradient, and an Info whose feedback is `td_error` `[B]`, target - Q of the critic that
@@ -85,7 +115,8 @@ def critic_gradient(
         td = target - q
         chex.assert_rank([target, td], [1, 2])
         per_sample = objective.error(td).sum(axis=0)
-        return objective.critic(per_sample, sample, None), q
+        total = objective.critic(per_sample, sample, trust)
+        return total + (more(params) if more else 0.0), q
 
     (value, q), grads = jax.value_and_grad(loss, has_aux=True)(params)
     feedback = value_feedback(q, target)

@@ -98,6 +98,7 @@ def dqn(config: DQNConfig, action_space: Discrete, objective: Objective | None =
         f"DQN needs discrete actions, not {action_space}: choose an agent for continuous actions",
     )
     objective = common.complete(objective, objectives.huber(1.0))
+    common.refuse_trust("DQN", objective)
     network = QNetwork(action_space.n, config.network, config.hidden, config.dueling)
     adam = optax.adam(config.learning_rate, eps=config.adam_eps)
     clip = optax.clip_by_global_norm(config.max_grad_norm)
@@ -116,7 +117,10 @@ def dqn(config: DQNConfig, action_space: Discrete, objective: Objective | None =
     def greedy(state: DQNState, obs: Array) -> Array:
         return jnp.argmax(network.apply(state.params, obs), axis=-1).astype(jnp.int32)
 
-    def act(state: DQNState, obs: Array, key: Array) -> tuple[Array, tuple[()]]:
+    def act(
+        state: DQNState, obs: Array, key: Array, previous: Any = None
+    ) -> tuple[Array, tuple[()]]:
+        del previous
         explore_key, action_key = jax.random.split(key)
         lanes = obs.shape[:1]
         explore = jax.random.bernoulli(explore_key, epsilon(state.updates), lanes)

@@ -15,6 +15,7 @@ from flax import linen as nn
 Array = jax.Array
 Params = Any
 
+ACTIVATIONS = ("relu", "softsign")
 NETWORKS = ("auto", "mlp", "minatar", "nature", "data_efficient")
 
 # (channels, kernel size, stride) of each convolution, and the width of the hidden layer behind.
@@ -26,6 +27,7 @@ _CONVOLUTIONS = {
 _HIDDEN = {"minatar": 128, "nature": 512, "data_efficient": 256}
 
 _uniform_kernel = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+_small_kernel = nn.initializers.variance_scaling(0.01 / 3, "fan_in", "uniform")  # +-0.1/sqrt(fan)
 
 
 def _uniform_bias(fan_in: int) -> Callable[..., Array]:
@@ -77,12 +79,21 @@ def flat(obs: Array) -> Array:
 
 
 class MLP(nn.Module):
-    """Layers of the given sizes `[B, D] -> [B, features[-1]]`: ReLU between, the last linear."""
+    """Layers of the given sizes `[B, D] -> [B, features[-1]]`, the last one linear.
+
+    Between them ReLU from Torch's initial weights, or softsign from those of Novati &
+    Koumoutsakos 2019 (App. D): Glorot's, small ones in the last layer, and biases of 0.
+    """
 
     features: tuple[int, ...]
+    activation: str = "relu"
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
+        if self.activation == "softsign":
+            for size in self.features[:-1]:
+                x = nn.soft_sign(nn.Dense(size, kernel_init=nn.initializers.glorot_uniform())(x))
+            return nn.Dense(self.features[-1], kernel_init=_small_kernel)(x)
         for size in self.features[:-1]:
             x = nn.relu(_linear(x, size))
         return _linear(x, self.features[-1])
@@ -160,11 +171,12 @@ class Critic(nn.Module):
     """Q of observations `[B, ...]` and actions `[B, A]`, `-> [B]`."""
 
     hidden: tuple[int, ...]
+    activation: str = "relu"
 
     @nn.compact
     def __call__(self, obs: Array, action: Array) -> Array:
         x = jnp.concatenate([flat(obs), action], axis=-1)
-        return MLP((*self.hidden, 1))(x)[..., 0]
+        return MLP((*self.hidden, 1), self.activation)(x)[..., 0]
 
 
 class Actor(nn.Module):
@@ -172,10 +184,11 @@ class Actor(nn.Module):
 
     size: int
     hidden: tuple[int, ...]
+    activation: str = "relu"
 
     @nn.compact
     def __call__(self, obs: Array) -> Array:
-        return MLP((*self.hidden, self.size))(flat(obs))
+        return MLP((*self.hidden, self.size), self.activation)(flat(obs))
 
 
 def init_twin(critic: Critic, key: Array, obs: Array, action: Array) -> tuple[Params, Params]:

@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import common, distributions
+from agents import common, distributions, gaussian
+from agents.gaussian import Behaviour
 from agents.networks import Actor, Critic, apply_twin, init_twin
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
 from jaxreplay.option import option
-from jaxreplay.types import Array, Objective, Sample, Transition
+from jaxreplay.types import Array, Objective, Sample, Transition, Trust
 
 Params = Any
 _PAPER = "Haarnoja et al. 2018, Tab. 1"
@@ -54,6 +55,13 @@ class SACState(NamedTuple):
     critic_opt_state: optax.OptState
     alpha_opt_state: optax.OptState
     updates: Array  # [] int32
+
+
+class Extras(NamedTuple):
+    """What is stored with each step for replay methods that ask for the behaviour."""
+
+    behaviour: Behaviour  # before tanh
+    pre_tanh: Array  # [E, A], the action before tanh, which can't be told from it near +-1
 
 
 def soft_target(
@@ -120,9 +128,20 @@ def sac(config: SACConfig, action_space: Continuous, objective: Objective | None
     def greedy(state: SACState, obs: Array) -> Array:
         return distributions.mode(policy(state.actor, obs))
 
-    def act(state: SACState, obs: Array, key: Array) -> tuple[Array, tuple[()]]:
-        action, _ = distributions.sample_and_log_prob(policy(state.actor, obs), key)
-        return action, ()
+    def act(
+        state: SACState, obs: Array, key: Array, previous: Any = None
+    ) -> tuple[Array, Extras | tuple[()]]:
+        del previous
+        dist = policy(state.actor, obs)
+        pre_tanh = dist.mean + jnp.exp(dist.log_std) * jax.random.normal(key, dist.mean.shape)
+        extras = Extras(_before_tanh(dist), pre_tanh) if objective.trust else ()
+        return jnp.tanh(pre_tanh), extras
+
+    def trust(dist: distributions.TanhNormal, t: Transition) -> Trust | None:
+        if not objective.trust:
+            return None
+        # Ratio and divergence are the same before tanh, where both policies are Gaussian.
+        return gaussian.trust(*_before_tanh(dist), t.extras.behaviour, t.extras.pre_tanh)
 
     def targets(state: SACState, t: Transition, key: Array) -> Array:
         action, log_prob = distributions.sample_and_log_prob(policy(state.actor, t.next_obs), key)
@@ -137,10 +156,11 @@ def sac(config: SACConfig, action_space: Continuous, objective: Objective | None
         obs = sample.transition.obs
 
         def actor_loss(params: Params) -> tuple[Array, Array]:
-            action, log_prob = distributions.sample_and_log_prob(policy(params, obs), key)
+            dist = policy(params, obs)
+            action, log_prob = distributions.sample_and_log_prob(dist, key)
             q = apply_twin(critic, critics, obs, action).min(axis=0)
             loss = jnp.exp(state.log_alpha) * log_prob - q
-            return objective.actor(loss, sample, None), log_prob
+            return objective.actor(loss, sample, trust(dist, sample.transition)), log_prob
 
         (loss, log_prob), grads = jax.value_and_grad(actor_loss, has_aux=True)(state.actor)
         steps, actor_opt_state = actor_optimiser.update(grads, state.actor_opt_state)
@@ -157,13 +177,16 @@ def sac(config: SACConfig, action_space: Continuous, objective: Objective | None
     def update(state: SACState, sample: Sample, key: Array) -> tuple[SACState, Info]:
         target_key, actor_key = jax.random.split(key)
         obs, action = sample.transition.obs, sample.transition.action
+        now = trust(policy(state.actor, obs), sample.transition)
         grads, info = common.critic_gradient(
             lambda params: apply_twin(critic, params, obs, action),
             state.critics,
             targets(state, sample.transition, target_key),
             sample,
             objective,
+            now,
         )
+        common.tell_trust(info, now)
         steps, critic_opt_state = critic_optimiser.update(grads, state.critic_opt_state)
         critics = optax.apply_updates(state.critics, steps)
         info.metrics["alpha"] = jnp.exp(state.log_alpha)
@@ -179,6 +202,11 @@ def sac(config: SACConfig, action_space: Continuous, objective: Objective | None
 
     def assess(state: SACState, t: Transition, key: Array) -> dict[str, Array]:
         q = apply_twin(critic, state.critics, t.obs, t.action)
-        return common.value_feedback(q, targets(state, t, key))
+        now = trust(policy(state.actor, t.obs), t)
+        return common.value_feedback(q, targets(state, t, key)) | common.trust_feedback(now)
 
     return Agent(init, act, greedy, update, assess)
+
+
+def _before_tanh(dist: distributions.TanhNormal) -> Behaviour:
+    return Behaviour(dist.mean, jnp.exp(2 * dist.log_std))

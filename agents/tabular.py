@@ -1,7 +1,7 @@
 """Q-learning with a table, or linear in one-hot states: the agent of the Blind Cliffwalk."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -66,6 +66,7 @@ def tabular(
         f"a Q table needs discrete actions, not {action_space}: choose another agent",
     )
     objective = common.complete(objective, objectives.mse)
+    common.refuse_trust("The tabular agent", objective)
 
     def init(key: Array, obs: Array, action: Array) -> TabularState:
         del obs, action
@@ -76,7 +77,10 @@ def tabular(
     def greedy(state: TabularState, obs: Array) -> Array:
         return jnp.argmax(_values(config, state.weights, obs), axis=-1).astype(jnp.int32)
 
-    def act(state: TabularState, obs: Array, key: Array) -> tuple[Array, tuple[()]]:
+    def act(
+        state: TabularState, obs: Array, key: Array, previous: Any = None
+    ) -> tuple[Array, tuple[()]]:
+        del previous
         explore_key, action_key = jax.random.split(key)
         explore = jax.random.bernoulli(explore_key, config.epsilon, obs.shape)
         random = jax.random.randint(action_key, obs.shape, 0, action_space.n, jnp.int32)

@@ -89,6 +89,7 @@ def td3(config: TD3Config, action_space: Continuous, objective: Objective | None
         f"TD3 needs continuous actions, not {action_space}: choose an agent for discrete actions",
     )
     objective = common.complete(objective, objectives.mse)
+    common.refuse_trust("TD3", objective)
     actor, critic = Actor(action_space.size, config.hidden), Critic(config.hidden)
     actor_optimiser = optax.adam(config.actor_learning_rate)
     critic_optimiser = optax.adam(config.critic_learning_rate)
@@ -109,7 +110,10 @@ def td3(config: TD3Config, action_space: Continuous, objective: Objective | None
     def greedy(state: TD3State, obs: Array) -> Array:
         return policy_action(state.policy.actor, obs)
 
-    def act(state: TD3State, obs: Array, key: Array) -> tuple[Array, tuple[()]]:
+    def act(
+        state: TD3State, obs: Array, key: Array, previous: Any = None
+    ) -> tuple[Array, tuple[()]]:
+        del previous
         action = greedy(state, obs)
         noise = config.exploration_noise * jax.random.normal(key, action.shape)
         return jnp.clip(action + noise, -1, 1), ()

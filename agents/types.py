@@ -35,8 +35,10 @@ class Agent(NamedTuple):
     """An agent as pure functions over its own state `A`.
 
     * `init(key, obs, action) -> A`: one unbatched observation and action (shapes, dtypes).
-    * `act(A, obs[E, ...], key) -> (action[E, ...], extras)`: with exploration; `extras` is a
-      pytree of `[E, ...]` to be stored with the step (behaviour mean and std ...), or ().
+    * `act(A, obs[E, ...], key, previous=None) -> (action[E, ...], extras)`: with exploration;
+      `extras` is a pytree of `[E, ...]` to be stored with the step (the behaviour's mean and
+      variance ...), or (). `previous` are the extras of the step before in the same episode, zeros
+      at its first step: for noise that is correlated in time.
     * `greedy(A, obs[E, ...]) -> action[E, ...]`: without exploration.
     * `update(A, Sample, key) -> (A, Info)`: one gradient step.
     * `assess(A, Transition[B], key) -> dict[str, [B]]`: the feedback that `update` would give about
@@ -44,7 +46,7 @@ class Agent(NamedTuple):
     """
 
     init: Callable[[Array, chex.ArrayTree, Array], Any]
-    act: Callable[[Any, chex.ArrayTree, Array], tuple[Array, chex.ArrayTree]]
+    act: Callable[..., tuple[Array, chex.ArrayTree]]
     greedy: Callable[[Any, chex.ArrayTree], Array]
     update: Callable[[Any, Any, Array], tuple[Any, Info]]
     assess: Callable[[Any, Any, Array], dict[str, Array]]

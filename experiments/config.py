@@ -24,6 +24,13 @@ class LoopConfig:
     observe_every: int = option(
         500, "agent steps between two reports of training returns to methods that ask for them"
     )
+    scale_observations: bool = option(
+        False, "show the agent observations in units of their std after the warm-up, centred"
+    )
+    scale_rewards: bool = option(
+        False, "show the agent rewards in units of the stored rewards' root mean square"
+    )
+    rescale_every: int = option(1_000, "agent steps between two measurements of that")
     inspect: int = option(16, "batches drawn at each log point to see what is replayed; 0 is none")
 
 
@@ -100,6 +107,11 @@ def check(config: LoopConfig, replay: Replay) -> None:
     """
     if not 0 <= config.gamma <= 1:
         raise ValueError(f"gamma is {config.gamma}: it must lie in [0, 1]")
+    if replay.single_steps and config.n_step != 1:
+        raise ValueError(
+            f"n_step is {config.n_step}: this replay method follows single steps along their "
+            "episode: use n_step 1"
+        )
     lost = (config.n_step - 1) * replay.num_envs  # steps that wait in the n-step window
     if config.inspect < 0:
         raise ValueError(f"inspect is {config.inspect}: give 0 or more batches")
@@ -120,7 +132,7 @@ def schedule(config: LoopConfig, num_envs: int) -> Schedule:
       ValueError: a count is below 1, or there is nothing left after the warm-up.
     """
     for name in ("steps", "learn_every", "updates", "n_step", "eval_every", "eval_episodes",
-        "observe_every",
+        "observe_every", "rescale_every",
     ):  # fmt: skip
         if getattr(config, name) < 1:
             raise ValueError(f"{name} is {getattr(config, name)}: it must be at least 1")

@@ -15,6 +15,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from agents import scaling
 from agents.types import Agent, Discrete
 from experiments.config import LoopConfig, Schedule, check, schedule
 from experiments.environments.types import Array, Environment
@@ -61,6 +62,7 @@ class LoopState(NamedTuple):
     obs: chex.ArrayTree  # [E, ...]
     episodes: Episodes
     finished: Finished
+    extras: chex.ArrayTree  # [E, ...] of the step before, zeros where an episode begins
     window: Window
     agent: Any
     replay: Any
@@ -93,10 +95,13 @@ def make_program(
       ValueError: the config cannot run.
     """
     check(config, replay)
+    if config.scale_observations or config.scale_rewards:
+        agent = scaling.scaled(agent)
     plan = schedule(config, replay.num_envs)
     collect = _make_collect(environment, agent, replay, config)
     learn = _make_learn(agent, replay)
     report_training = _make_report(replay, config)
+    rescale = _make_rescale(replay, config)
 
     def init(key: Array) -> LoopState:
         state = _start(environment, agent, replay, config, key)
@@ -105,6 +110,10 @@ def make_program(
         state, _ = jax.lax.scan(lambda s, _: collect(s, "fill"), state, length=fill)
         rows = plan.warmup_rows - fill
         state, _ = jax.lax.scan(lambda s, _: collect(s, "random"), state, length=rows)
+        if config.scale_observations:
+            state = _measure(state, scaling.measure_observations)
+        if config.scale_rewards:
+            state = _measure(state, scaling.measure_rewards)
         return state
 
     def block(state: LoopState) -> tuple[LoopState, Metrics, Metrics]:
@@ -114,6 +123,8 @@ def make_program(
         state, learned = jax.lax.scan(lambda s, _: learn(s), state, length=config.updates)
         if replay.scores == "training":
             state = report_training(state)
+        if config.scale_rewards:
+            state = rescale(state)
         return state, _sum(played), _sum(learned)
 
     def chunk(state: LoopState, blocks: Array) -> tuple[LoopState, Metrics]:
@@ -204,6 +215,7 @@ def _start(
         obs=obs,
         episodes=Episodes(lanes.astype(jnp.float32), lanes),
         finished=Finished(scalar, scalar),
+        extras=jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), extras),
         window=n_step.init(step, config.n_step, replay.num_envs),
         agent=agent_state,
         replay=replay.init(key_replay, transition),
@@ -215,13 +227,15 @@ def _make_collect(environment: Environment, agent: Agent, replay: Replay, config
         if not replay.fresh:
             return {}
         feedback = agent.assess(agent_state, transition, key)
-        return {name: feedback[name] for name in replay.fresh}
+        return {
+            name: feedback[name] for name in replay.fresh | ({"reward_scale"} & feedback.keys())
+        }
 
     def collect(state: LoopState, how: str) -> tuple[LoopState, Metrics]:
         """Take one step in every environment: "fill" the window, at "random", or "act"."""
         key = jax.random.fold_in(state.keys.collect, state.rows)
         key_act, key_env, key_fresh = jax.random.split(key, 3)
-        action, extras = agent.act(state.agent, state.obs, key_act)
+        action, extras = agent.act(state.agent, state.obs, key_act, state.extras)
         if how != "act" and not jax.tree.leaves(extras):
             # Agents that store their density with the step (extras) must act by themselves.
             action = _random_actions(environment, key_act, replay.num_envs)
@@ -245,7 +259,7 @@ def _make_collect(environment: Environment, agent: Agent, replay: Replay, config
         episodes = Episodes(jnp.where(done, 0.0, returns), jnp.where(done, 0, lengths))
         state = state._replace(
             rows=state.rows + 1, env_state=env_state, obs=obs, episodes=episodes, window=window,
-            finished=untold, replay=held,
+            finished=untold, extras=_unless(done, extras), replay=held,
         )  # fmt: skip
         return state, finished
 
@@ -283,6 +297,36 @@ def _make_report(replay: Replay, config: LoopConfig):
         return state._replace(replay=held, finished=finished)
 
     return report
+
+
+def _make_rescale(replay: Replay, config: LoopConfig):
+    every = max(1, config.rescale_every // replay.num_envs)  # in rows
+
+    def rescale(state: LoopState) -> LoopState:
+        """Measure the stored rewards again, when it is time."""
+        due = state.rows % every < config.learn_every
+        return state._replace(
+            agent=jax.lax.cond(
+                due,
+                lambda: _measure(state, scaling.measure_rewards).agent,
+                lambda: state.agent,
+            )
+        )
+
+    return rescale
+
+
+def _measure(state: LoopState, measure: Callable[..., Any]) -> LoopState:
+    held = state.agent
+    held = held._replace(scaling=measure(held.scaling, state.replay.ring))
+    return state._replace(agent=held)
+
+
+def _unless(done: Array, extras: chex.ArrayTree) -> chex.ArrayTree:
+    """Return extras `[E, ...]`, zero where an episode is over."""
+    return jax.tree.map(
+        lambda x: jnp.where(done.reshape(-1, *[1] * (x.ndim - 1)), jnp.zeros_like(x), x), extras
+    )
 
 
 def _random_actions(environment: Environment, key: Array, count: int) -> Array:

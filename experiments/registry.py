@@ -1,10 +1,11 @@
 """Which agents there are, and what fits what: agents, replay methods, environments."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from agents import dqn, sac, td3
+from agents import ddpg, dqn, naf, racer, sac, td3
 from agents.types import Agent
 from experiments import environments
 from experiments.config import LoopConfig, ReplaySizes
@@ -21,6 +22,7 @@ class AgentEntry(NamedTuple):
     # scalar TD error whose loss a method may replace (distributional agents do not)
     loop: LoopConfig  # defaults that suit it
     sizes: ReplaySizes
+    needs: frozenset[str] = frozenset()  # what the replay method must give
 
 
 _VALUES = frozenset({"td_error", "q_value", "target", "td_loss"})
@@ -28,6 +30,11 @@ _CONTROL = {
     "loop": LoopConfig(steps=20_000, warmup=1_000, eval_every=1_000),
     "sizes": ReplaySizes(batch_size=256),
 }
+
+_DENSITY = frozenset({"log_ratio"})
+_SCALED = dataclasses.replace(
+    _CONTROL["loop"], gamma=0.995, scale_observations=True, scale_rewards=True
+)
 
 AGENTS: Mapping[str, AgentEntry] = MappingProxyType(
     {
@@ -40,7 +47,32 @@ AGENTS: Mapping[str, AgentEntry] = MappingProxyType(
             ReplaySizes(batch_size=64),
         ),
         "td3": AgentEntry(td3.TD3Config, td3.td3, "continuous", _VALUES, **_CONTROL),
-        "sac": AgentEntry(sac.SACConfig, sac.sac, "continuous", _VALUES, **_CONTROL),
+        "sac": AgentEntry(sac.SACConfig, sac.sac, "continuous", _VALUES | _DENSITY, **_CONTROL),
+        "ddpg": AgentEntry(
+            ddpg.DDPGConfig,
+            ddpg.ddpg,
+            "continuous",
+            _VALUES | _DENSITY,
+            _SCALED,
+            ReplaySizes(batch_size=128),
+        ),
+        "naf": AgentEntry(
+            naf.NAFConfig,
+            naf.naf,
+            "continuous",
+            _VALUES | _DENSITY,
+            _SCALED,
+            ReplaySizes(batch_size=256),
+        ),
+        "racer": AgentEntry(
+            racer.RACERConfig,
+            racer.racer,
+            "continuous",
+            _DENSITY | {"td_error", "q_value", "target"},
+            _SCALED,
+            ReplaySizes(batch_size=256),
+            needs=frozenset({"returns"}),
+        ),
     }
 )
 
@@ -56,8 +88,16 @@ def fits(agent: str, environment: str) -> bool:
 
 
 def feeds(agent: str, replay: str) -> bool:
-    """Tell whether an agent's updates give the feedback that a replay method reads."""
-    return METHODS[replay].needs <= AGENTS[agent].feedback
+    """Tell whether agent and replay method give one another what they read."""
+    return (
+        METHODS[replay].needs <= AGENTS[agent].feedback
+        and AGENTS[agent].needs <= METHODS[replay].gives
+    )
+
+
+def replay_options(agent: str, replay: str) -> Any:
+    """Return a replay method's default options, with what the agent needs switched on."""
+    return METHODS[replay].config(**dict.fromkeys(AGENTS[agent].needs, True))
 
 
 def check_fit(agent: str, replay: str, environment: str) -> None:
@@ -73,11 +113,19 @@ def check_fit(agent: str, replay: str, environment: str) -> None:
             f"{environments.action_kind(environment)} ones: use one of {fitting}"
         )
     if not feeds(agent, replay):
+        fitting = ", ".join(name for name in METHODS if feeds(agent, name))
+        lacking = AGENTS[agent].needs - METHODS[replay].gives
+        if lacking:
+            raise ValueError(
+                f"agent '{agent}' needs {', '.join(sorted(lacking))}, which replay '{replay}' does "
+                f"not give: use one of {fitting}"
+            )
         missing = ", ".join(
-            "a scalar TD error to shape the loss of" if need == "td_loss" else need
+            "a scalar TD error to shape the loss of"
+            if need == "td_loss"
+            else need.replace("log_ratio", "a policy with a density (log_ratio)")
             for need in sorted(METHODS[replay].needs - AGENTS[agent].feedback)
         )
-        fitting = ", ".join(name for name in METHODS if feeds(agent, name))
         raise ValueError(
             f"replay '{replay}' needs {missing}, which agent '{agent}' does not give: "
             f"use one of {fitting}"

@@ -101,7 +101,7 @@ def defaults(env: str, agent: str, replay: str) -> RunConfig:
         seed=0,
         env_options=EnvironmentConfig(),
         agent_options=entry.config(),
-        replay_options=METHODS[replay].config(),
+        replay_options=registry.replay_options(agent, replay),
         sizes=entry.sizes,
         loop=entry.loop,
     )

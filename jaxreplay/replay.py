@@ -28,7 +28,8 @@ def make_replay(sampler: Sampler, *, capacity: int, batch_size: int, num_envs: i
 
     Args:
       sampler: how to choose slots.
-      capacity: slots of the ring, a multiple of `num_envs`.
+      capacity: transitions to remember, a multiple of `num_envs`; the ring has so many slots, or
+        the sampler's `room` times as many.
       batch_size: rows of one sample.
       num_envs: rows of one add.
 
@@ -49,7 +50,7 @@ def make_replay(sampler: Sampler, *, capacity: int, batch_size: int, num_envs: i
         )
 
     def init(key: Array, example: Transition) -> ReplayState:
-        ring = ring_.init(example, capacity, num_envs)
+        ring = ring_.init(example, capacity * sampler.room, num_envs)
         zero = jnp.zeros((), jnp.int32)
         return ReplayState(ring, sampler.init(key, ring), dropped=zero, fence=zero)
 
@@ -82,7 +83,7 @@ def make_replay(sampler: Sampler, *, capacity: int, batch_size: int, num_envs: i
         valid = ring_.stamp(state.ring, sample.indices) == sample.stamp
         for values in feedback.values():
             valid &= jnp.isfinite(values)
-        indices = _computed_once(jnp.where(valid, sample.indices, capacity))
+        indices = _computed_once(jnp.where(valid, sample.indices, state.ring.capacity))
         sample = sample._replace(indices=indices)
         feedback = {name: jnp.where(valid, values, 0.0) for name, values in feedback.items()}
         inner = sampler.update(state.sampler, state.ring, sample, **feedback)
@@ -117,6 +118,7 @@ def make_replay(sampler: Sampler, *, capacity: int, batch_size: int, num_envs: i
         capacity, num_envs, batch_size,
         scores=None if sampler.observe is ignore_score else sampler.scores,
         fresh=sampler.fresh,
+        single_steps=sampler.single_steps,
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ gather per dtype.
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -85,12 +86,15 @@ def add(ring: Ring, transition: Transition) -> tuple[Ring, Array]:
 
 def gather(ring: Ring, slots: Array) -> Transition:
     """Read the transitions of `slots` (`[B]` int32, in range): fields are `[B, ...]`."""
-    rows = [matrix.at[slots].get(mode="promise_in_bounds") for matrix in ring.matrices]
-    leaves = []
-    for field in ring.layout.fields:
-        columns = rows[field.matrix][:, field.start : field.start + math.prod(field.shape)]
-        leaves.append(columns.reshape(-1, *field.shape).astype(field.dtype))
-    return jax.tree.unflatten(ring.layout.treedef, leaves)
+    return _unpack(ring, [m.at[slots].get(mode="promise_in_bounds") for m in ring.matrices])
+
+
+def contents(ring: Ring) -> Transition:
+    """Return all slots' transitions, `[C, ...]`, zero where never written.
+
+    Under jit only the fields that are used are read.
+    """
+    return _unpack(ring, ring.matrices)
 
 
 def size(ring: Ring) -> Array:
@@ -175,6 +179,14 @@ def _plan(example: Transition) -> tuple[_Layout, dict[str, int]]:
         matrix = list(widths).index(stored)
         fields.append(_Field(matrix, start, leaf.shape, leaf.dtype.name))
     return _Layout(treedef, tuple(fields)), widths
+
+
+def _unpack(ring: Ring, rows: Sequence[Array]) -> Transition:
+    leaves = []
+    for field in ring.layout.fields:
+        columns = rows[field.matrix][:, field.start : field.start + math.prod(field.shape)]
+        leaves.append(columns.reshape(-1, *field.shape).astype(field.dtype))
+    return jax.tree.unflatten(ring.layout.treedef, leaves)
 
 
 def _pack(ring: Ring, transition: Transition) -> list[Array]:

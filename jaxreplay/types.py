@@ -97,6 +97,8 @@ class Sampler(NamedTuple):
     metrics: Callable[[State, Any], dict[str, Array]] = _no_metrics
     scores: Literal["evaluation", "training"] = "evaluation"  # whose returns `observe` is told
     fresh: frozenset[str] = frozenset()  # feedback about new transitions that `add` reads
+    room: int = 1  # slots of the ring per transition of the replay's capacity
+    single_steps: bool = False  # whether transitions must be single steps, not n-step ones
 
 
 class Trust(NamedTuple):
@@ -104,6 +106,7 @@ class Trust(NamedTuple):
 
     log_ratio: Array  # [B] log pi(a|s) / mu(a|s)
     kl: Array  # [B] KL(mu || pi)
+    reverse_kl: Array  # [B] KL(pi || mu)
 
 
 class Objective(NamedTuple):
@@ -117,6 +120,7 @@ class Objective(NamedTuple):
     error: Callable[[Array], Array] | None
     critic: Callable[[Array, Sample, Trust | None], Array]
     actor: Callable[[Array, Sample, Trust | None], Array]
+    trust: bool = False  # whether they read `Trust`: agents without a density refuse
 
 
 class Method(NamedTuple):
@@ -145,10 +149,11 @@ class Replay(NamedTuple):
     can_sample: Callable[[Any], Array]
     probability: Callable[[Any, Array], Array]
     metrics: Callable[[Any], Mapping[str, Array]]
-    capacity: int  # slots
+    capacity: int  # transitions that it remembers
     num_envs: int  # rows of one add
     batch_size: int  # rows of one sample
     scores: (
         Literal["evaluation", "training"] | None
     )  # whose returns `observe` wants; None: nobody's
     fresh: frozenset[str]  # feedback about new transitions that `add` wants
+    single_steps: bool  # whether transitions must be single steps, not n-step ones

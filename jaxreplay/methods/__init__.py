@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from jaxreplay.methods import ere, ero, lap, ners, pal, per, pser, rank, uniform
+from jaxreplay.methods import ere, ero, lap, ners, pal, per, pser, rank, refer, uniform
 from jaxreplay.types import Method
 
 
@@ -19,6 +19,7 @@ class MethodEntry(NamedTuple):
     method: Callable[[Any, int | None], Method]  # (config, the run's gradient steps) -> Method
     needs: frozenset[str] = frozenset()  # of an agent: feedback that its sampler reads, and
     # "td_loss" if its objective replaces the loss of a scalar TD error
+    gives: frozenset[str] = frozenset()  # to agents that need it, by setting the option so named
 
 
 METHODS: Mapping[str, MethodEntry] = MappingProxyType(
@@ -32,5 +33,8 @@ METHODS: Mapping[str, MethodEntry] = MappingProxyType(
         "ere": MethodEntry(ere.EREConfig, ere.method),
         "ero": MethodEntry(ero.EROConfig, ero.method, frozenset({"td_error"})),
         "ners": MethodEntry(ners.NERSConfig, ners.method, frozenset({"td_error", "target"})),
+        "refer": MethodEntry(
+            refer.ReFERConfig, refer.method, frozenset({"log_ratio"}), frozenset({"returns"})
+        ),
     }
 )

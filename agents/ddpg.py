@@ -1,0 +1,201 @@
+"""DDPG, bounded and unbounded (Lillicrap et al. 2016; Novati & Koumoutsakos 2019, Alg. 4)."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+
+from agents import common, gaussian
+from agents.gaussian import Behaviour
+from agents.networks import ACTIVATIONS, Actor, Critic
+from agents.types import Agent, Continuous, Info
+from jaxreplay import objectives
+from jaxreplay.checks import check_choice, check_not_negative, check_positive
+from jaxreplay.option import option
+from jaxreplay.types import Array, Objective, Sample, Transition, Trust
+
+Params = Any
+NOISES = ("gaussian", "ou")
+
+_PAPER = "Novati & Koumoutsakos 2019, App. D"
+_OU_DECAY = 0.85  # 1 - theta, theta 0.15 (Lillicrap et al. 2016, Sec. 7)
+
+
+@dataclasses.dataclass(frozen=True)
+class DDPGConfig:
+    """Hyperparameters of DDPG; noise is in units of the action range [-1, 1]."""
+
+    hidden: tuple[int, ...] = option((128, 128), "hidden layer sizes of both networks", _PAPER)
+    activation: str = option("softsign", "of the hidden layers", _PAPER, ACTIVATIONS)
+    actor_learning_rate: float = option(1e-5, "Adam step size of the actor", _PAPER)
+    critic_learning_rate: float = option(1e-4, "Adam step size of the critic", _PAPER)
+    anneal: float = option(
+        0.0, "step sizes shrink as 1 / (1 + this * gradient steps); the paper's ReF-ER: 5e-7"
+    )
+    critic_weight_decay: float = option(1e-4, "L2 coefficient of the critic's weights", _PAPER)
+    tau: float = option(0.01, "target rate, at every update", _PAPER)
+    bounded: bool = option(
+        True, "tanh keeps the mean within the bounds; false: u-DDPG, a linear mean", _PAPER
+    )
+    noise: str = option(
+        "gaussian", "of actions: independent, or an Ornstein-Uhlenbeck process", _PAPER, NOISES
+    )
+    noise_std: float = option(0.2, "std of the noise, of each step", _PAPER)
+
+    def __post_init__(self) -> None:
+        common.require_hidden(self.hidden)
+        check_choice("activation", self.activation, ACTIVATIONS)
+        common.require_rate("actor_learning_rate", self.actor_learning_rate)
+        common.require_rate("critic_learning_rate", self.critic_learning_rate)
+        check_not_negative("anneal", self.anneal)
+        check_not_negative("critic_weight_decay", self.critic_weight_decay)
+        common.require_tau(self.tau)
+        check_choice("noise", self.noise, NOISES)
+        check_positive("noise_std", self.noise_std)
+
+
+class Networks(NamedTuple):
+    """Both networks' parameters."""
+
+    actor: Params
+    critic: Params
+
+
+class DDPGState(NamedTuple):
+    """What DDPG carries from update to update."""
+
+    networks: Networks
+    targets: Networks
+    actor_opt_state: optax.OptState
+    critic_opt_state: optax.OptState
+
+
+class Extras(NamedTuple):
+    """What is stored with each step."""
+
+    behaviour: Behaviour | tuple[()] = ()  # [E, A] each, for replay methods that ask
+    noise: Array | tuple[()] = ()  # [E, A], where the Ornstein-Uhlenbeck process is
+
+
+def one_step_target(next_value: Array, reward: Array, discount: Array) -> Array:
+    """Return one example's target `r + discount V(s')`; all `[]`."""
+    chex.assert_rank([next_value, reward, discount], 0)
+    return reward + discount * next_value
+
+
+def explore(
+    mean: Array, key: Array, config: Any, previous: Any, with_behaviour: bool
+) -> tuple[Array, Any]:
+    """Add noise to mean actions `[E, A]`; `config` has `noise` and `noise_std`.
+
+    Returns:
+      Actions, and Extras (or () if there is nothing to store).
+    """
+    drift = jnp.zeros_like(mean)
+    if config.noise == "ou" and previous is not None:
+        drift = _OU_DECAY * previous.noise
+    variance = jnp.full_like(mean, config.noise_std**2)
+    centre = mean + drift
+    action = gaussian.sample(centre, variance, key)
+    behaviour = Behaviour(centre, variance) if with_behaviour else ()
+    noise = action - mean if config.noise == "ou" else ()
+    stored = with_behaviour or config.noise == "ou"
+    return action, Extras(behaviour, noise) if stored else ()
+
+
+def ddpg(config: DDPGConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
+    """Make a DDPG agent; `objective` shapes its losses (default: weighted half squared error).
+
+    Raises:
+      ValueError: the action space is not continuous.
+    """
+    common.require(
+        isinstance(action_space, Continuous),
+        f"DDPG needs continuous actions, not {action_space}: choose an agent for discrete actions",
+    )
+    objective = common.complete(objective, objectives.mse)
+    actor = Actor(action_space.size, config.hidden, config.activation)
+    critic = Critic(config.hidden, config.activation)
+    actor_optimiser = optax.adam(common.annealed(config.actor_learning_rate, config.anneal))
+    critic_optimiser = optax.chain(
+        optax.add_decayed_weights(config.critic_weight_decay),
+        optax.adam(common.annealed(config.critic_learning_rate, config.anneal)),
+    )
+
+    def policy(params: Params, obs: Array) -> Array:
+        mean = actor.apply(params, obs)
+        return jnp.tanh(mean) if config.bounded else mean
+
+    def init(key: Array, obs: Array, action: Array) -> DDPGState:
+        actor_key, critic_key = jax.random.split(key)
+        networks = Networks(
+            actor.init(actor_key, obs[None]), critic.init(critic_key, obs[None], action[None])
+        )
+        return DDPGState(
+            networks=networks,
+            targets=jax.tree.map(jnp.copy, networks),  # buffers of their own, to donate
+            actor_opt_state=actor_optimiser.init(networks.actor),
+            critic_opt_state=critic_optimiser.init(networks.critic),
+        )
+
+    def greedy(state: DDPGState, obs: Array) -> Array:
+        return policy(state.networks.actor, obs)
+
+    def act(state: DDPGState, obs: Array, key: Array, previous: Any = None) -> tuple[Array, Any]:
+        return explore(greedy(state, obs), key, config, previous, objective.trust)
+
+    def trust(mean: Array, t: Transition) -> Trust | None:
+        if not objective.trust:
+            return None
+        variance = jnp.asarray(config.noise_std**2)
+        return gaussian.trust(mean, variance, t.extras.behaviour, t.action)
+
+    def targets(state: DDPGState, t: Transition) -> Array:
+        action = policy(state.targets.actor, t.next_obs)
+        next_value = critic.apply(state.targets.critic, t.next_obs, action)
+        return jax.vmap(one_step_target)(next_value, t.reward, t.discount)
+
+    def improve(params: Params, critic_params: Params, sample: Sample) -> tuple[Array, Params]:
+        obs = sample.transition.obs
+
+        def loss(params: Params) -> Array:
+            mean = policy(params, obs)
+            q = critic.apply(critic_params, obs, mean)
+            return objective.actor(-q, sample, trust(mean, sample.transition))
+
+        return jax.value_and_grad(loss)(params)
+
+    def update(state: DDPGState, sample: Sample, key: Array) -> tuple[DDPGState, Info]:
+        del key
+        t, networks = sample.transition, state.networks
+        now = trust(policy(networks.actor, t.obs), t)
+        grads, info = common.critic_gradient(
+            lambda params: critic.apply(params, t.obs, t.action)[None],
+            networks.critic, targets(state, t), sample, objective, now,
+        )  # fmt: skip
+        steps, critic_opt_state = critic_optimiser.update(
+            grads, state.critic_opt_state, networks.critic
+        )
+        critic_params = optax.apply_updates(networks.critic, steps)
+        actor_loss, grads = improve(networks.actor, critic_params, sample)
+        steps, actor_opt_state = actor_optimiser.update(grads, state.actor_opt_state)
+        networks = Networks(optax.apply_updates(networks.actor, steps), critic_params)
+        info.metrics["actor_loss"] = actor_loss
+        common.tell_trust(info, now)
+        return DDPGState(
+            networks=networks,
+            targets=optax.incremental_update(networks, state.targets, config.tau),
+            actor_opt_state=actor_opt_state,
+            critic_opt_state=critic_opt_state,
+        ), info
+
+    def assess(state: DDPGState, t: Transition, key: Array) -> dict[str, Array]:
+        del key
+        q = critic.apply(state.networks.critic, t.obs, t.action)[None]
+        now = trust(greedy(state, t.obs), t)
+        return common.value_feedback(q, targets(state, t)) | common.trust_feedback(now)
+
+    return Agent(init, act, greedy, update, assess)

@@ -1,0 +1,147 @@
+"""NAF: normalised advantage functions (Gu et al. 2016)."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from agents import advantages, common, gaussian
+from agents.ddpg import NOISES, explore, one_step_target
+from agents.networks import ACTIVATIONS, Actor
+from agents.types import Agent, Continuous, Info
+from jaxreplay import objectives
+from jaxreplay.checks import check_choice, check_not_negative, check_positive
+from jaxreplay.option import option
+from jaxreplay.types import Array, Objective, Sample, Transition, Trust
+
+Params = Any
+_PAPER = "Novati & Koumoutsakos 2019, App. D"
+
+
+@dataclasses.dataclass(frozen=True)
+class NAFConfig:
+    """Hyperparameters of NAF; noise is in units of the action range [-1, 1]."""
+
+    hidden: tuple[int, ...] = option((128, 128), "hidden layer sizes", _PAPER)
+    activation: str = option("softsign", "of the hidden layers", _PAPER, ACTIVATIONS)
+    learning_rate: float = option(1e-4, "Adam step size", _PAPER)
+    anneal: float = option(
+        0.0, "the step size shrinks as 1 / (1 + this * gradient steps); the paper's ReF-ER: 5e-7"
+    )
+    tau: float = option(0.01, "target rate, at every update", _PAPER)
+    noise: str = option(
+        "gaussian", "of actions: independent, or an Ornstein-Uhlenbeck process", _PAPER, NOISES
+    )
+    noise_std: float = option(0.2, "std of the noise, of each step", _PAPER)
+
+    def __post_init__(self) -> None:
+        common.require_hidden(self.hidden)
+        check_choice("activation", self.activation, ACTIVATIONS)
+        common.require_rate("learning_rate", self.learning_rate)
+        check_not_negative("anneal", self.anneal)
+        common.require_tau(self.tau)
+        check_choice("noise", self.noise, NOISES)
+        check_positive("noise_std", self.noise_std)
+
+
+class Outputs(NamedTuple):
+    """What the one network says of every state."""
+
+    mean: Array  # [B, A], of the policy, and where Q is largest
+    value: Array  # [B]
+    factor: Array  # [B, A, A], lower triangular L
+
+
+class NAFState(NamedTuple):
+    """What NAF carries from update to update."""
+
+    params: Params
+    target: Params
+    opt_state: optax.OptState
+
+
+def q_value(outputs: Outputs, action: Array) -> Array:
+    """Return `Q(s, a) = V(s) - 1/2 (a - m)^T L L^T (a - m)`, `[B]` (Gu et al. 2016, Eq. 4)."""
+    return outputs.value + jax.vmap(advantages.quadratic)(outputs.factor, action, outputs.mean)
+
+
+def naf(config: NAFConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
+    """Make a NAF agent; `objective` shapes its loss (default: weighted half squared error).
+
+    Its loss counts as the critic's where it moves V and L, and as the actor's where it moves the
+    mean: ReF-ER mixes the KL penalty with the latter alone, as its authors do.
+
+    Raises:
+      ValueError: the action space is not continuous.
+    """
+    common.require(
+        isinstance(action_space, Continuous),
+        f"NAF needs continuous actions, not {action_space}: choose an agent for discrete actions",
+    )
+    objective = common.complete(objective, objectives.mse)
+    size = action_space.size
+    network = Actor(size + 1 + size * (size + 1) // 2, config.hidden, config.activation)
+    optimiser = optax.adam(common.annealed(config.learning_rate, config.anneal))
+
+    def see(params: Params, obs: Array) -> Outputs:
+        mean, value, rest = jnp.split(network.apply(params, obs), [size, size + 1], axis=-1)
+        factor = jax.vmap(lambda x: advantages.lower_triangular(x, size))(rest)
+        return Outputs(mean, value[:, 0], factor)
+
+    def init(key: Array, obs: Array, action: Array) -> NAFState:
+        del action
+        params = network.init(key, obs[None])
+        return NAFState(params, jax.tree.map(jnp.copy, params), optimiser.init(params))
+
+    def greedy(state: NAFState, obs: Array) -> Array:
+        return see(state.params, obs).mean
+
+    def act(state: NAFState, obs: Array, key: Array, previous: Any = None) -> tuple[Array, Any]:
+        return explore(greedy(state, obs), key, config, previous, objective.trust)
+
+    def trust(mean: Array, t: Transition) -> Trust | None:
+        if not objective.trust:
+            return None
+        variance = jnp.asarray(config.noise_std**2)
+        return gaussian.trust(mean, variance, t.extras.behaviour, t.action)
+
+    def targets(state: NAFState, t: Transition) -> Array:
+        next_value = see(state.target, t.next_obs).value
+        return jax.vmap(one_step_target)(next_value, t.reward, t.discount)
+
+    def update(state: NAFState, sample: Sample, key: Array) -> tuple[NAFState, Info]:
+        del key
+        t = sample.transition
+        target = targets(state, t)
+        now = trust(greedy(state, t.obs), t)
+
+        def values_alone(params: Params) -> Array:
+            outputs = see(params, t.obs)
+            return q_value(outputs._replace(mean=jax.lax.stop_gradient(outputs.mean)), t.action)
+
+        def mean_alone(params: Params) -> Array:
+            outputs = see(params, t.obs)
+            held = jax.lax.stop_gradient(outputs)._replace(mean=outputs.mean)
+            td = target - q_value(held, t.action)
+            loss = objective.error(td[None]).sum(axis=0)
+            return objective.actor(loss, sample, trust(outputs.mean, t))
+
+        grads, info = common.critic_gradient(
+            lambda params: values_alone(params)[None],
+            state.params, target, sample, objective, now, more=mean_alone,
+        )  # fmt: skip
+        steps, opt_state = optimiser.update(grads, state.opt_state)
+        params = optax.apply_updates(state.params, steps)
+        common.tell_trust(info, now)
+        target_params = optax.incremental_update(params, state.target, config.tau)
+        return NAFState(params, target_params, opt_state), info
+
+    def assess(state: NAFState, t: Transition, key: Array) -> dict[str, Array]:
+        del key
+        outputs = see(state.params, t.obs)
+        feedback = common.value_feedback(q_value(outputs, t.action)[None], targets(state, t))
+        return feedback | common.trust_feedback(trust(outputs.mean, t))
+
+    return Agent(init, act, greedy, update, assess)

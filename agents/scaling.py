@@ -1,0 +1,108 @@
+"""Observations and rewards in natural units, for any agent (Novati & Koumoutsakos 2019, App. C)."""
+
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from agents.types import Agent, Info
+from jaxreplay import ring as ring_
+from jaxreplay.ring import Ring
+from jaxreplay.types import Array, Sample, Transition
+
+_EPSILON = 1e-7
+
+
+class Scaling(NamedTuple):
+    """What observations and rewards are measured in."""
+
+    mean: chex.ArrayTree  # of observations
+    std: chex.ArrayTree  # of observations
+    reward: Array  # [] float32, root mean square
+
+
+class ScaledState(NamedTuple):
+    """An agent's state, and the units in which it sees the world."""
+
+    agent: Any
+    scaling: Scaling
+
+
+def scaled(agent: Agent) -> Agent:
+    """Make an agent that sees observations and rewards in units of its state's `scaling`.
+
+    Values, TD errors and their feedback are then in units of scaled rewards; `reward_scale` [B]
+    tells the replay which. The units are 0, 1 and 1 until they are measured.
+    """
+
+    def init(key: Array, obs: chex.ArrayTree, action: Array) -> ScaledState:
+        zeros = jax.tree.map(lambda x: jnp.zeros(jnp.shape(x), jnp.float32), obs)
+        ones = jax.tree.map(jnp.ones_like, zeros)
+        scaling = Scaling(zeros, ones, jnp.ones((), jnp.float32))
+        return ScaledState(agent.init(key, see(scaling, obs), action), scaling)
+
+    def act(state: ScaledState, obs: chex.ArrayTree, key: Array, previous: Any = None):
+        return agent.act(state.agent, see(state.scaling, obs), key, previous)
+
+    def greedy(state: ScaledState, obs: chex.ArrayTree) -> Array:
+        return agent.greedy(state.agent, see(state.scaling, obs))
+
+    def update(state: ScaledState, sample: Sample, key: Array) -> tuple[ScaledState, Info]:
+        sample = sample._replace(transition=view(state.scaling, sample.transition))
+        inner, info = agent.update(state.agent, sample, key)
+        return state._replace(agent=inner), info._replace(feedback=tell(state, info.feedback))
+
+    def assess(state: ScaledState, t: Transition, key: Array) -> dict[str, Array]:
+        return tell(state, agent.assess(state.agent, view(state.scaling, t), key))
+
+    def tell(state: ScaledState, feedback: dict[str, Array]) -> dict[str, Array]:
+        like = next(iter(feedback.values()))
+        return feedback | {"reward_scale": jnp.full_like(like, state.scaling.reward)}
+
+    return Agent(init, act, greedy, update, assess)
+
+
+def see(scaling: Scaling, obs: chex.ArrayTree) -> chex.ArrayTree:
+    """Return observations `[..., ...]` in units of their standard deviation, centred."""
+    return jax.tree.map(
+        lambda x, mean, std: (x - mean) / (std + _EPSILON), obs, scaling.mean, scaling.std
+    )
+
+
+def view(scaling: Scaling, t: Transition) -> Transition:
+    """Return a transition `[B, ...]` in the units of `scaling`."""
+    return t._replace(
+        obs=see(scaling, t.obs),
+        next_obs=see(scaling, t.next_obs),
+        reward=t.reward / (scaling.reward + _EPSILON),
+    )
+
+
+def measure_observations(scaling: Scaling, ring: Ring) -> Scaling:
+    """Take mean and standard deviation of all stored observations, per dimension (Eq. 21 to 23).
+
+    Divided by the number that is summed; the paper's own sums run one too far.
+    """
+    live, size = _live(ring)
+
+    def mean(x: Array) -> Array:
+        weights = live.reshape(-1, *[1] * (x.ndim - 1))
+        return jnp.where(weights, x.astype(jnp.float32), 0.0).sum(axis=0) / size
+
+    obs = ring_.contents(ring).obs
+    means = jax.tree.map(mean, obs)
+    std = jax.tree.map(lambda x, m: jnp.sqrt(mean(jnp.square(x - m))), obs, means)
+    return scaling._replace(mean=means, std=std)
+
+
+def measure_rewards(scaling: Scaling, ring: Ring) -> Scaling:
+    """Take the root mean square of all stored rewards, without centring."""
+    live, size = _live(ring)
+    squares = jnp.where(live, jnp.square(ring_.contents(ring).reward), 0.0)
+    return scaling._replace(reward=jnp.sqrt(squares.sum() / size))
+
+
+def _live(ring: Ring) -> tuple[Array, Array]:
+    size = ring_.size(ring)
+    return jnp.arange(ring.capacity) < size, jnp.maximum(size, 1)

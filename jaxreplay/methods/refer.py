@@ -1,0 +1,346 @@
+"""Remember and forget for experience replay, ReF-ER (Novati & Koumoutsakos 2019).
+
+The memory holds whole episodes. Steps whose policy has since become too different from the one
+that acted (far-policy steps) give no gradient but a pull back towards the behaviour, and episodes
+with many of them are forgotten first. For agents that learn from returns, the memory also keeps
+Retrace's estimates.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxreplay import checks, returns
+from jaxreplay import ring as ring_
+from jaxreplay.forgetting import to_forget
+from jaxreplay.option import option
+from jaxreplay.ring import Ring
+from jaxreplay.types import (
+    Array,
+    Draw,
+    Method,
+    Objective,
+    Sample,
+    Sampler,
+    Transition,
+    Trust,
+    even_probability,
+)
+
+FORGET = ("far", "oldest")
+DIRECTIONS = ("behaviour", "policy")
+LOG_RATIO_LIMIT = 7.0  # log importance ratios are clipped here, as in the authors' later code
+
+_PAPER = "Novati & Koumoutsakos 2019"
+_RUNNING, _FINISHED, _FORGOTTEN = 0, 1, 2
+
+
+@dataclasses.dataclass(frozen=True)
+class ReFERConfig:
+    """Hyperparameters of ReF-ER."""
+
+    clip: float = option(
+        4.0,
+        "C: near-policy steps have an importance ratio in (1 / (1 + C), 1 + C)",
+        f"{_PAPER}, Tab. 1",
+    )
+    anneal: float = option(
+        5e-7, "C shrinks as 1 / (1 + this * gradient steps); 0 keeps it", f"{_PAPER}, Eq. 10"
+    )
+    target: float = option(0.1, "D: share of far-policy steps aimed at", f"{_PAPER}, Tab. 1")
+    beta: float = option(0.2, "initial weight of the agent's gradient against the KL penalty's")
+    beta_rate: float = option(1e-4, "step size of beta, per gradient step", f"{_PAPER}, Eq. 4")
+    reject: bool = option(True, "far-policy steps give no gradient; false: plain replay")
+    penalise: bool = option(True, "KL penalty with adaptive weight; false: none, beta stays 1")
+    forget: str = option(
+        "far", "episodes forgotten first: the most far-policy, or the oldest", f"{_PAPER}, Alg. 1",
+        FORGET,
+    )  # fmt: skip
+    direction: str = option(
+        "behaviour",
+        "the KL divergence's first argument: KL(behaviour || policy), or the authors' code's",
+        f"{_PAPER}, Eq. 3",
+        DIRECTIONS,
+    )
+    returns: bool = option(False, "keep Retrace's estimates, for agents that learn from returns")
+    sweep_every: int | None = option(
+        None, "rows between two sweeps of the memory (returns, forgetting); none: capacity / 1000"
+    )
+    room: int = option(
+        2, "slots of the ring per step remembered, so that old episodes may outlive newer ones"
+    )
+
+    def __post_init__(self) -> None:
+        checks.check_positive("clip", self.clip)
+        checks.check_not_negative("anneal", self.anneal)
+        checks.check_unit("target", self.target)
+        checks.check_unit("beta", self.beta)
+        checks.check_unit("beta_rate", self.beta_rate)
+        checks.check_choice("forget", self.forget, FORGET)
+        checks.check_choice("direction", self.direction, DIRECTIONS)
+        if self.sweep_every is not None:
+            checks.check_at_least("sweep_every", self.sweep_every, 1)
+        checks.check_at_least("room", self.room, 1)
+
+
+class Notes(NamedTuple):
+    """What a batch brings along for the objective, and for agents that learn from returns."""
+
+    beta: Array  # [] float32, weight of the agent's gradient
+    log_c_max: Array  # [] float32, |log ratio| from which a step is far
+    q_ret: Array | tuple[()]  # [B] float32, Retrace's estimate of Q(s, a); () if none are kept
+
+
+class Seen(NamedTuple):
+    """What the agent last said about every step, for Retrace; in units of scaled rewards."""
+
+    value: Array  # [C] float32, V(s_t)
+    advantage: Array  # [C] float32, A(s_t, a_t)
+    next_value: Array  # [C] float32, V(s_{t+1}), of the true observation after the step
+    q_ret: Array  # [C] float32, Retrace's estimate of Q(s_t, a_t) at the latest sweep
+    reward_scale: Array  # [] float32, what the agent divides rewards by
+
+
+@struct.dataclass
+class ReFERState:
+    """The memory's book-keeping; an episode's number is its lane's count of them, modulo rows."""
+
+    log_ratio: Array  # [C] float32, log pi/mu when last sampled; 0 unless remembered
+    episode: Array  # [C] int32, where the slot's episode stands in `status` and `start`
+    status: Array  # [C] int8, of episodes: running, finished or forgotten
+    start: Array  # [C] int32, of episodes: rows ever added when they began
+    current: Array  # [E] int32, each lane's count of episodes; -1 before the first
+    live: Array  # [C] bool, whether the slot may be drawn
+    order: Array  # [C] int32, the live slots, `size` of them
+    size: Array  # [] int32, steps that may be drawn: n_obs
+    far: Array  # [] int32, of these, the far-policy ones: n_far
+    beta: Array  # [] float32
+    updates: Array  # [] int32, a clock: calls of update
+    seen: Seen | tuple[()]  # () unless returns are kept
+
+
+def log_c_max(config: ReFERConfig, updates: Array | int) -> Array:
+    """Return the log of `c_max = 1 + C / (1 + anneal k)` at gradient step k (Eq. 10)."""
+    return jnp.log1p(config.clip / (1.0 + config.anneal * updates))
+
+
+def next_beta(beta: Array, far_share: Array, target: float, rate: float) -> Array:
+    """Return beta after one gradient step (Eq. 4): towards 0 while too many steps are far."""
+    return (1.0 - rate) * beta + jnp.where(far_share > target, 0.0, rate)
+
+
+def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
+    """Make ReF-ER's sampler: uniform over the steps of the finished episodes it remembers.
+
+    The replay's capacity is the number N of steps remembered; the ring has `room` times as many
+    slots. An episode enters the memory, and others are forgotten for it, at the first sweep after
+    its end; until one has ended, the steps of the running ones are drawn. Feedback is `log_ratio`
+    and, to keep returns, `value`, `advantage` and `next_value` (and `reward_scale`, if the agent
+    scales rewards). Transitions must be single steps.
+    """
+
+    def every(ring: Ring) -> int:
+        rows = ring.capacity // ring.num_envs
+        return min(config.sweep_every or max(1, rows // 1000), max(1, rows // 2))
+
+    def init(key: Array, ring: Ring) -> ReFERState:
+        del key
+        slots, zero = jnp.zeros(ring.capacity, jnp.int32), jnp.zeros((), jnp.int32)
+        numbers = jnp.zeros(ring.capacity, jnp.float32)
+        seen = Seen(numbers, numbers, numbers, numbers, jnp.ones((), jnp.float32))
+        return ReFERState(
+            log_ratio=numbers,
+            episode=slots,
+            status=slots.astype(jnp.int8),
+            start=slots,
+            current=jnp.full(ring.num_envs, -1, jnp.int32),
+            live=jnp.zeros(ring.capacity, bool),
+            order=slots,
+            size=zero,
+            far=zero,
+            beta=jnp.asarray(config.beta if config.penalise else 1.0, jnp.float32),
+            updates=zero,
+            seen=jax.tree.map(jnp.copy, seen) if config.returns else (),
+        )
+
+    def add(
+        state: ReFERState, ring: Ring, slots: Array, transition: Transition, **fresh: Array
+    ) -> ReFERState:
+        rows = ring.capacity // ring.num_envs
+        begins = transition.first | (state.current < 0)
+        current = state.current + begins
+        episode = current % rows * ring.num_envs + slots % ring.num_envs
+        status = jnp.where(transition.last, _FINISHED, _RUNNING).astype(jnp.int8)
+        begun = jnp.where(begins, episode, ring.capacity)
+        state = state.replace(
+            log_ratio=ring_.write(state.log_ratio, slots, jnp.zeros(slots.shape)),
+            episode=ring_.write(state.episode, slots, episode),
+            status=ring_.write(state.status, episode, status),
+            start=ring_.write(
+                state.start, begun, jnp.broadcast_to(ring.rows_added, slots.shape)
+            ),
+            current=current,
+        )  # fmt: skip
+        if config.returns:
+            seen = _see(state.seen, slots, fresh)
+            reward = transition.reward / seen.reward_scale
+            q_ret = reward + transition.discount * fresh["next_value"]
+            state = state.replace(seen=seen._replace(q_ret=ring_.write(seen.q_ret, slots, q_ret)))
+        return jax.lax.cond(
+            ring.rows_added % every(ring) == 0, lambda s: sweep(s, ring), lambda s: s, state
+        )
+
+    def sweep(state: ReFERState, ring: Ring) -> ReFERState:
+        state = remember(state, ring)
+        if not config.returns:
+            return state
+        return state.replace(seen=estimate(state.seen, state.log_ratio, ring))
+
+    def remember(state: ReFERState, ring: Ring) -> ReFERState:
+        """Forget episodes as needed, and list what is left."""
+        every_slot = jnp.arange(ring.capacity)
+        stored = every_slot < ring_.size(ring)
+        # What will be overwritten before the next sweep is given up now.
+        rows = ring.capacity // ring.num_envs
+        staying = stored & (ring_.age(ring, every_slot) < rows - every(ring))
+        candidate = staying & (state.status[state.episode] == _FINISHED)
+        far = candidate & (jnp.abs(state.log_ratio) >= log_c_max(config, state.updates))
+        counts = jnp.zeros((ring.capacity, 2), jnp.int32)
+        counts = counts.at[state.episode].add(jnp.stack([candidate, far], 1).astype(jnp.int32))
+        steps, far_steps = counts[:, 0], counts[:, 1]
+        share = far_steps / jnp.maximum(steps, 1)
+        going = to_forget(
+            share if config.forget == "far" else jnp.zeros_like(share),
+            steps,
+            (ring.rows_added - state.start) * ring.num_envs + every_slot % ring.num_envs,
+            ring.capacity // config.room,
+        )
+        status = jnp.where(going, jnp.int8(_FORGOTTEN), state.status)
+        live = candidate & ~going[state.episode]
+        size = live.sum(dtype=jnp.int32)
+        live = jnp.where(size > 0, live, staying)
+        state = state.replace(
+            status=status,
+            log_ratio=jnp.where(live, state.log_ratio, 0.0),
+            live=live,
+            order=jnp.nonzero(live, size=ring.capacity, fill_value=0)[0].astype(jnp.int32),
+            size=live.sum(dtype=jnp.int32),
+        )
+        return state.replace(far=count_far(state))
+
+    def count_far(state: ReFERState) -> Array:
+        far = jnp.abs(state.log_ratio) >= log_c_max(config, state.updates)
+        return far.sum(dtype=jnp.int32)
+
+    def sample(state: ReFERState, ring: Ring, key: Array, batch_size: int) -> Draw:
+        # Before the first sweep that finds something to remember, everything stored will do.
+        size = jnp.where(state.size > 0, state.size, jnp.maximum(ring_.size(ring), 1))
+        number = jax.random.randint(key, (batch_size,), 0, size, jnp.int32)
+        indices = jnp.where(state.size > 0, state.order[number], number)
+        q_ret = state.seen.q_ret[indices] if config.returns else ()
+        notes = Notes(state.beta, log_c_max(config, state.updates), q_ret)
+        return Draw(indices, jnp.ones(batch_size, jnp.float32), notes)
+
+    def update(
+        state: ReFERState, ring: Ring, sample: Sample, *, log_ratio: Array, **feedback: Array
+    ) -> ReFERState:
+        live = state.live.at[sample.indices].get(mode="fill", fill_value=False)
+        slots = jnp.where(live, sample.indices, ring.capacity)
+        log_ratio = jnp.clip(log_ratio, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+        state = state.replace(log_ratio=ring_.write(state.log_ratio, slots, log_ratio))
+        if config.returns:
+            state = state.replace(seen=_see(state.seen, slots, feedback))
+        far = count_far(state)
+        beta = state.beta
+        if config.penalise:
+            share = far / jnp.maximum(state.size, 1)
+            beta = next_beta(beta, share, config.target, config.beta_rate)
+        return state.replace(far=far, beta=beta, updates=state.updates + 1)
+
+    def probability(state: ReFERState, ring: Ring, slots: Array, batch_size: int) -> Array:
+        live = state.live.at[slots].get(mode="fill", fill_value=False)
+        known = jnp.where(live, 1.0 / jnp.maximum(state.size, 1), 0.0)
+        return jnp.where(state.size > 0, known, even_probability(state, ring, slots, batch_size))
+
+    def metrics(state: ReFERState, ring: Ring) -> dict[str, Array]:
+        del ring
+        return {
+            "far_share": state.far / jnp.maximum(state.size, 1),
+            "beta": state.beta,
+            "c_max": jnp.exp(log_c_max(config, state.updates)),
+            "remembered": state.size.astype(jnp.float32),
+        }
+
+    return Sampler(
+        init, add, sample, update, probability=probability, metrics=metrics,
+        fresh=frozenset({"value", "advantage", "next_value"} if config.returns else ()),
+        room=config.room, single_steps=True,
+    )  # fmt: skip
+
+
+def objective(config: ReFERConfig = ReFERConfig()) -> Objective:
+    """Make ReF-ER's objective (Eq. 3): near-policy steps alone give a gradient.
+
+    The actor's loss becomes `beta * near * loss + (1 - beta) * KL`; the critic's `near * loss`,
+    without beta, as the authors do with a critic of its own.
+    """
+
+    def near(loss: Array, sample: Sample, trust: Trust | None) -> Array:
+        if trust is None:
+            raise ValueError(
+                "ReF-ER needs an agent whose policy has a density (ddpg, naf, sac, racer)"
+            )
+        if not config.reject:
+            return loss
+        return jnp.where(jnp.abs(trust.log_ratio) < sample.notes.log_c_max, loss, 0.0)
+
+    def critic(loss: Array, sample: Sample, trust: Trust | None) -> Array:
+        return near(loss, sample, trust).mean()
+
+    def actor(loss: Array, sample: Sample, trust: Trust | None) -> Array:
+        loss = near(loss, sample, trust)
+        if not config.penalise:
+            return loss.mean()
+        beta = sample.notes.beta
+        kl = trust.kl if config.direction == "behaviour" else trust.reverse_kl
+        return (beta * loss + (1.0 - beta) * kl).mean()
+
+    return Objective(error=None, critic=critic, actor=actor, trust=True)
+
+
+def method(config: ReFERConfig = ReFERConfig(), updates: int | None = None) -> Method:
+    """Make ReF-ER: its sampler and its objective; `updates` is not used."""
+    del updates
+    return Method(sampler(config), objective(config))
+
+
+def _see(seen: Seen, slots: Array, values: Mapping[str, Array]) -> Seen:
+    """Write what the agent says about `slots` `[B]`; rows with an out-of-range slot are skipped."""
+    # Rows to be ignored say 0.
+    scale = values["reward_scale"].max() if "reward_scale" in values else seen.reward_scale
+    return Seen(
+        value=ring_.write(seen.value, slots, values["value"]),
+        advantage=ring_.write(seen.advantage, slots, values["advantage"]),
+        next_value=ring_.write(seen.next_value, slots, values["next_value"]),
+        q_ret=seen.q_ret,
+        reward_scale=jnp.where(scale > 0, scale, seen.reward_scale),
+    )
+
+
+def estimate(seen: Seen, log_ratio: Array, ring: Ring) -> Seen:
+    """Run Retrace over the whole ring; unfinished episodes bootstrap from their newest step."""
+    stored = ring_.contents(ring)
+    rows = ring.capacity // ring.num_envs
+    newest = ring_.age(ring, jnp.arange(ring.capacity)) == 0
+    by_lane = [
+        x.reshape(rows, ring.num_envs)
+        for x in (
+            stored.reward / seen.reward_scale, stored.discount, stored.last | newest,
+            seen.value, seen.advantage, seen.next_value, log_ratio,
+        )
+    ]  # fmt: skip
+    return seen._replace(q_ret=returns.retrace(*by_lane, wrap=True).ravel())
