@@ -70,8 +70,8 @@ def q_value(outputs: Outputs, action: Array) -> Array:
 def naf(config: NAFConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
     """Make a NAF agent; `objective` shapes its loss (default: weighted half squared error).
 
-    Its loss counts as the critic's where it moves V and L, and as the actor's where it moves the
-    mean: ReF-ER mixes the KL penalty with the latter alone, as its authors do.
+    Its loss is a critic's. For methods with trust terms it is an actor's where it moves the mean:
+    ReF-ER mixes the KL penalty with that part alone, as its authors do.
 
     Raises:
       ValueError: the action space is not continuous.
@@ -117,9 +117,11 @@ def naf(config: NAFConfig, action_space: Continuous, objective: Objective | None
         target = targets(state, t)
         now = trust(greedy(state, t.obs), t)
 
-        def values_alone(params: Params) -> Array:
+        def q_values(params: Params) -> Array:
             outputs = see(params, t.obs)
-            return q_value(outputs._replace(mean=jax.lax.stop_gradient(outputs.mean)), t.action)
+            if objective.trust:  # the mean learns from `mean_alone`
+                outputs = outputs._replace(mean=jax.lax.stop_gradient(outputs.mean))
+            return q_value(outputs, t.action)[None]
 
         def mean_alone(params: Params) -> Array:
             outputs = see(params, t.obs)
@@ -129,8 +131,8 @@ def naf(config: NAFConfig, action_space: Continuous, objective: Objective | None
             return objective.actor(loss, sample, trust(outputs.mean, t))
 
         grads, info = common.critic_gradient(
-            lambda params: values_alone(params)[None],
-            state.params, target, sample, objective, now, more=mean_alone,
+            q_values, state.params, target, sample, objective, now,
+            more=mean_alone if objective.trust else None,
         )  # fmt: skip
         steps, opt_state = optimiser.update(grads, state.opt_state)
         params = optax.apply_updates(state.params, steps)

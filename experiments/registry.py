@@ -132,6 +132,17 @@ def check_fit(agent: str, replay: str, environment: str) -> None:
         )
 
 
+def check_options(agent: str, options: Any) -> None:
+    """Refuse replay options that switch off what the agent needs.
+
+    Raises:
+      ValueError: one line that names the option.
+    """
+    for need in AGENTS[agent].needs:
+        if not getattr(options, need):
+            raise ValueError(f"agent '{agent}' needs {need}: leave out --replay.{need} false")
+
+
 def catalogue() -> dict[str, Any]:
     """List agents, replays and environments with what fits what, JSON-able."""
     names = environments.names()

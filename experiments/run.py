@@ -117,6 +117,7 @@ def build(config: RunConfig) -> Program:
         raise ValueError(f"seeds is {config.seeds}: it must be at least 1")
     registry.check_fit(config.agent, config.replay, config.env)
     entry = registry.AGENTS[config.agent]
+    registry.check_options(config.agent, config.replay_options)
     sizes = config.sizes.resolve(config.loop.steps)
     updates = schedule(config.loop, sizes.num_envs).updates
     method = METHODS[config.replay].method(config.replay_options, updates)

@@ -196,9 +196,10 @@ def plain(error: Loss | None = None) -> Objective:
     return Objective(error=error, critic=_mean, actor=_mean)
 
 
-def weighted(error: Loss | None = None) -> Objective:
+def weighted(error: Loss | None = None, actor: bool = False) -> Objective:
     """Make the objective whose critic loss is weighted by `Sample.weights`.
 
-    Only the critic's: the actor's loss stays unweighted, as in the LAP/PAL paper's TD3 with PER.
+    The actor's loss stays unweighted, as in the LAP/PAL paper's TD3 with PER, unless `actor`, as
+    in the authors' code of Novati & Koumoutsakos 2019.
     """
-    return Objective(error=error, critic=_weighted_mean, actor=_mean)
+    return Objective(error=error, critic=_weighted_mean, actor=_weighted_mean if actor else _mean)

@@ -45,6 +45,9 @@ class PERConfig:
     clip: float | None = option(
         None, "largest |TD error| that counts for the priority; none: no limit"
     )
+    weigh_actor: bool = option(
+        False, "weigh the actor's loss like the critic's", "true: code of Novati & Koumoutsakos"
+    )
     loss: str = option(
         "agent", "loss of the TD error, weighted; 'agent' takes the agent's own", "", LOSSES
     )
@@ -94,5 +97,5 @@ def sampler(config: PERConfig = PERConfig(), updates: int | None = None) -> Samp
 
 def method(config: PERConfig = PERConfig(), updates: int | None = None) -> Method:
     """Make proportional PER: its sampler, and an objective weighted by importance."""
-    objective = objectives.weighted(named_loss(config.loss))
+    objective = objectives.weighted(named_loss(config.loss), config.weigh_actor)
     return Method(sampler(config, updates), objective)

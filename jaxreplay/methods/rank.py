@@ -53,6 +53,9 @@ class RankConfig:
         f"{_PAPER}, Sec. 3.4",
         PROBABILITIES,
     )
+    weigh_actor: bool = option(
+        False, "weigh the actor's loss like the critic's", "true: code of Novati & Koumoutsakos"
+    )
     loss: str = option(
         "agent", "loss of the TD error, weighted; 'agent' takes the agent's own", "", LOSSES
     )
@@ -232,7 +235,9 @@ def sampler(config: RankConfig = RankConfig(), updates: int | None = None) -> Sa
 
 def method(config: RankConfig = RankConfig(), updates: int | None = None) -> Method:
     """Make rank-based PER: its sampler, and an objective weighted by importance."""
-    return Method(sampler(config, updates), objectives.weighted(named_loss(config.loss)))
+    return Method(
+        sampler(config, updates), objectives.weighted(named_loss(config.loss), config.weigh_actor)
+    )
 
 
 def falling(values: Array) -> Array:

@@ -7,12 +7,14 @@ import pytest
 from experiments import environments
 from experiments.config import LoopConfig
 from experiments.loop import make_train
-from experiments.registry import AGENTS, feeds
+from experiments.registry import AGENTS, feeds, replay_options
 from jaxreplay import make_replay
 from jaxreplay.methods import METHODS
 
 PAIRS = [
-    pytest.param(agent, method, marks=() if agent == "dqn" else pytest.mark.slow)
+    pytest.param(
+        agent, method, marks=() if agent == "dqn" or method == "refer" else pytest.mark.slow
+    )
     for agent in AGENTS
     for method in METHODS
     if feeds(agent, method)
@@ -24,12 +26,13 @@ ENVIRONMENTS = {"discrete": "gymnax/CartPole-v1", "continuous": "gymnax/Pendulum
 def test_trains_as_one_program(agent_name, name):
     entry = AGENTS[agent_name]
     environment = environments.make(ENVIRONMENTS[entry.actions], max_steps=8)
-    method = METHODS[name].method(METHODS[name].config(), 60)
+    method = METHODS[name].method(replay_options(agent_name, name), 60)
     agent = entry.make(entry.config(hidden=(8,)), environment.action_space, method.objective)
     replay = make_replay(method.sampler, capacity=64, batch_size=8, num_envs=2)
     config = LoopConfig(
-        steps=140, warmup=20, eval_every=40, eval_episodes=2, inspect=2, observe_every=20
-    )
+        steps=140, warmup=20, eval_every=40, eval_episodes=2, inspect=2, observe_every=20,
+        scale_observations=entry.loop.scale_observations, scale_rewards=entry.loop.scale_rewards,
+    )  # fmt: skip
     keys = jax.random.split(jax.random.key(0), 2)
     state, metrics = jax.jit(jax.vmap(make_train(environment, agent, replay, config)))(keys)
     assert np.asarray(metrics["step"][0]).tolist() == [40, 80, 120, 140]

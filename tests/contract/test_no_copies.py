@@ -16,7 +16,7 @@ from experiments.config import LoopConfig
 from experiments.loop import make_program
 from experiments.sweep import make_sweep
 from jaxreplay import Transition, make_replay
-from jaxreplay.methods import METHODS, per, pser
+from jaxreplay.methods import METHODS, per, pser, refer
 
 CAPACITY = 30_011  # a prime: no other array has a dimension of this size
 BATCH, SEEDS = 64, 3
@@ -32,6 +32,7 @@ EXAMPLE = Transition(
 VARIANTS = {name: entry.method(entry.config(), 100) for name, entry in METHODS.items()} | {
     "per-buffer": per.method(per.PERConfig(normalise="buffer")),
     "pser-add": pser.method(pser.PSERConfig(combine="add")),
+    "refer-returns": refer.method(refer.ReFERConfig(returns=True)),
 }
 
 
@@ -74,17 +75,21 @@ def train_step(replay, order):
         state, batch = replay.sample(state, key)
         (_, td), grads = jax.value_and_grad(critic, has_aux=True)(params, batch)
         params = jax.tree.map(lambda p, g: p - 0.01 * g, params, grads)
-        return params, replay.update(state, batch, td_error=td, target=td)
+        names = ("td_error", "target", "log_ratio", "value", "advantage", "next_value")
+        return params, replay.update(state, batch, **dict.fromkeys(names, td))
+
+    def add(state, row):
+        return replay.add(state, row, **dict.fromkeys(replay.fresh, row.reward))
 
     def step(carry, key):
         params, state = carry
         row = jax.tree.map(lambda x: x[None], EXAMPLE)
         row = row._replace(reward=jax.random.normal(key, (1,)))
         if order == "add first":
-            state = replay.add(state, row)
+            state = add(state, row)
         params, state = learn(params, state, key)
         if order == "add last":
-            state = replay.add(state, row)
+            state = add(state, row)
         return (params, state), None
 
     return step

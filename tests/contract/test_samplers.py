@@ -10,13 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxreplay import Transition, make_replay, ring, sum_tree
-from jaxreplay.methods import METHODS, per, proportional, pser, rank
+from jaxreplay.methods import METHODS, per, proportional, pser, rank, refer
 from jaxreplay.replay import check_valid
 
 VARIANTS = {name: entry.method(entry.config(), 100) for name, entry in METHODS.items()} | {
     "per-buffer-iid": per.method(per.PERConfig(normalise="buffer", sampling="iid"), 100),
     "per-none": per.method(per.PERConfig(normalise="none"), 100),
     "pser-add": pser.method(pser.PSERConfig(combine="add", decay_on_add=True)),
+    # With as many slots as its capacity, which the suite counts on.
+    "refer": refer.method(refer.ReFERConfig(room=1)),
+    "refer-returns": refer.method(refer.ReFERConfig(returns=True, sweep_every=2, room=1)),
     "rank-stale": rank.method(rank.RankConfig(sort_every=3), 100),
 }
 EXAMPLE = Transition(
@@ -29,6 +32,7 @@ EXAMPLE = Transition(
     last=jnp.zeros((), bool),
 )
 E, CAPACITY, BATCH = 2, 24, 8
+FEEDBACK = ("td_error", "q_value", "target", "log_ratio", "value", "advantage", "next_value")
 
 
 @functools.cache
@@ -46,7 +50,18 @@ def rows(value):
     """A row of E transitions that carry their number."""
     number = value * E + jnp.arange(E, dtype=jnp.float32)
     row = jax.tree.map(lambda x: jnp.broadcast_to(x, (E, *x.shape)), EXAMPLE)
-    return row._replace(reward=number, obs=jnp.tile(number[:, None], 3))
+    edges = {"first": jnp.full(E, value % 4 == 0), "last": jnp.full(E, value % 4 == 3)}
+    return row._replace(reward=number, obs=jnp.tile(number[:, None], 3), **edges)
+
+
+def add(replay, state, row):
+    """Add a row, with feedback about it if the method asks."""
+    return replay.add(state, row, **dict.fromkeys(replay.fresh, row.reward))
+
+
+@functools.cache
+def jitted_add(replay):
+    return jax.jit(functools.partial(add, replay))
 
 
 def cycle(replay, state, time):
@@ -54,17 +69,16 @@ def cycle(replay, state, time):
     key_sample, key_td, key_observe = jax.random.split(
         jax.random.fold_in(jax.random.key(9), time), 3
     )
-    state = replay.add(state, rows(time))
+    state = add(replay, state, rows(time))
     state, batch = replay.sample(state, key_sample)
     td = 3 * jax.random.normal(key_td, (BATCH,))
-    state = replay.update(state, batch, td_error=td, q_value=td, target=td)
+    state = replay.update(state, batch, **dict.fromkeys(FEEDBACK, td))
     return replay.observe(state, td.mean(), key_observe), batch
 
 
 def values(td):
     """Feedback of a batch whose TD errors are all `td`."""
-    zeros = jnp.zeros(BATCH)
-    return {"td_error": zeros + td, "q_value": zeros, "target": zeros}
+    return dict.fromkeys(FEEDBACK, jnp.zeros(BATCH)) | {"td_error": jnp.zeros(BATCH) + td}
 
 
 @functools.cache
@@ -75,7 +89,7 @@ def jitted(verb):
 def filled(replay, count=BATCH):
     state = jitted(replay.init)(jax.random.key(0), EXAMPLE)
     for time in range(count):
-        state = jitted(replay.add)(state, rows(time))
+        state = jitted_add(replay)(state, rows(time))
     return state
 
 
@@ -178,7 +192,7 @@ def test_feedback_for_overwritten_slots_is_dropped_and_counted(replay):
     _, batch = replay.sample(state, jax.random.key(0))
     later = state
     for time in range(5):
-        later = replay.add(later, rows(100 + time))
+        later = add(replay, later, rows(100 + time))
     stale = np.asarray(batch.indices) < 5 * E
     after = replay.update(later, batch, **values(50.0))
     assert int(after.dropped) == stale.sum()
@@ -197,7 +211,7 @@ def test_feedback_that_is_no_number_is_dropped_and_counted(replay, bad):
     slots = jnp.arange(BATCH)
     batch = batch._replace(indices=slots, stamp=ring.stamp(state.ring, slots))
     td = jnp.ones(BATCH).at[2].set(bad)
-    after = replay.update(state, batch, td_error=td, q_value=td, target=td)
+    after = replay.update(state, batch, **dict.fromkeys(FEEDBACK, td))
     assert int(after.dropped) == 1
     for leaf, old in zip(*map(jax.tree.leaves, (after.sampler, state.sampler)), strict=True):
         assert (np.isnan(np.asarray(leaf, np.float32)) <= np.isnan(np.asarray(old))).all()
@@ -267,7 +281,7 @@ def test_batch_as_large_as_the_capacity():
         replay = make_replay(method.sampler, capacity=4, batch_size=4)
         state = replay.init(jax.random.key(0), EXAMPLE)
         for time in range(9):
-            state = replay.add(state, jax.tree.map(lambda x: x[:1], rows(time)))
+            state = add(replay, state, jax.tree.map(lambda x: x[:1], rows(time)))
         state, batch = replay.sample(state, jax.random.key(0))
         assert set(np.asarray(batch.indices)) <= set(range(4))
 

@@ -1,0 +1,96 @@
+"""Closed-form advantages against numbers worked by hand and against Monte Carlo."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agents import advantages
+from agents.advantages import FORMS
+
+MEAN, VARIANCE = jnp.asarray([0.1, -0.2]), jnp.asarray([0.2, 0.05])
+ACTION = jnp.asarray([0.4, -0.5])
+
+
+def before_softplus(values):
+    return np.log(np.expm1(np.asarray(values)))
+
+
+FACTOR = np.r_[before_softplus(0.9), -0.4, before_softplus(0.6)]
+SG = before_softplus([1.3, 0.5, 0.3])
+DG = before_softplus([1.3, 0.5, 0.3, 0.2, 1.0])
+OUTPUTS = {"quadratic": FACTOR, "sg": SG, "dg": DG}
+
+
+@pytest.mark.parametrize(
+    ("form", "f", "expectation", "advantage"),
+    [
+        ("quadratic", -0.09225, -0.094, 0.00175),
+        ("sg", 1.0226162194, 1.0171990354, 0.005417184),
+        ("dg", 1.1358306852, 0.9593889907, 0.1764416945),
+    ],
+)
+def test_worked_by_hand(form, f, expectation, advantage):
+    outputs = jnp.asarray(OUTPUTS[form], jnp.float32)
+    got = FORMS[form].advantage(outputs, ACTION, MEAN, VARIANCE)
+    assert float(got) == pytest.approx(advantage, abs=3e-7)
+    if form == "quadratic":
+        factor = advantages.lower_triangular(outputs, 2)
+        np.testing.assert_allclose(factor, [[0.9, 0], [-0.4, 0.6]], rtol=1e-6)
+        parts = advantages.quadratic(factor, ACTION, MEAN)
+        mean = advantages.quadratic_expectation(factor, VARIANCE)
+    else:
+        height, above, below = 1.3, jnp.asarray([0.5, 0.3]), jnp.asarray([0.2, 1.0])
+        below = above if form == "sg" else below
+        parts = advantages.gaussian(height, below, above, ACTION, MEAN)
+        mean = advantages.gaussian_expectation(height, below, above, VARIANCE)
+    assert float(parts) == pytest.approx(f, rel=1e-6)
+    assert float(mean) == pytest.approx(expectation, rel=1e-6)
+
+
+@pytest.mark.parametrize("form", OUTPUTS)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_expectation_is_zero_under_the_policy(form, seed):
+    keys = jax.random.split(jax.random.key(seed), 4)
+    mean, variance = jax.random.normal(keys[0], (3,)), jax.random.uniform(keys[1], (3,)) + 0.05
+    outputs = jax.random.normal(keys[2], (FORMS[form].size(3),))
+    actions = mean + jnp.sqrt(variance) * jax.random.normal(keys[3], (300_000, 3))
+    advantage = jax.vmap(FORMS[form].advantage, (None, 0, None, None))
+    values = advantage(outputs, actions, mean, variance)
+    assert abs(float(values.mean())) < 5 * float(values.std()) / np.sqrt(300_000)
+
+
+floats = st.floats(-3, 3, width=32)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(
+    st.sampled_from(sorted(OUTPUTS)),
+    st.lists(floats, min_size=5, max_size=5),
+    st.lists(floats, min_size=2, max_size=2),
+)
+def test_the_mean_is_the_best_action(form, outputs, away):
+    outputs = jnp.asarray(outputs[: FORMS[form].size(2)])
+    best = FORMS[form].advantage(outputs, MEAN, MEAN, VARIANCE)
+    other = FORMS[form].advantage(outputs, MEAN + jnp.asarray(away), MEAN, VARIANCE)
+    assert float(best) >= -1e-6 and float(other) <= float(best) + 1e-6
+
+
+def test_equal_widths_make_the_two_sided_form_symmetric():
+    both = jnp.concatenate([jnp.asarray(SG), jnp.asarray(SG[1:])])
+    one = FORMS["sg"].advantage(jnp.asarray(SG), ACTION, MEAN, VARIANCE)
+    np.testing.assert_allclose(FORMS["dg"].advantage(both, ACTION, MEAN, VARIANCE), one, rtol=1e-6)
+
+
+def test_gradients_are_finite_at_the_mean():
+    for form, outputs in OUTPUTS.items():
+        grad = jax.grad(FORMS[form].advantage)(jnp.asarray(outputs), MEAN, MEAN, VARIANCE)
+        assert np.isfinite(grad).all()
+
+
+def test_sizes():
+    assert [FORMS[name].size(17) for name in ("dg", "sg", "quadratic", "none")] == [35, 18, 153, 0]
+    for form in FORMS.values():
+        assert form.bias(3).shape == (form.size(3),)

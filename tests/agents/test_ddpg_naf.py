@@ -1,0 +1,200 @@
+"""What is special about DDPG and NAF: noise, trust terms, and what ReF-ER does to which gradient."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents import advantages, ddpg, naf
+from agents.ddpg import DDPGConfig
+from agents.gaussian import Behaviour
+from agents.naf import NAFConfig, Outputs
+from agents.types import Continuous
+from jaxreplay.methods.refer import Notes, ReFERConfig, objective
+from jaxreplay.types import Sample, Transition
+
+OBS, ROWS = 3, 6
+KEY = jax.random.key(0)
+
+
+def sample_of(extras, beta=0.3, c_max=5.0, action=None):
+    obs = jax.random.normal(KEY, (2, ROWS, OBS))
+    action = jnp.full((ROWS, 2), 0.1) if action is None else action
+    reward, flags = jnp.arange(ROWS) * 1.0, jnp.zeros(ROWS, bool)
+    t = Transition(obs[0], action, reward, jnp.full(ROWS, 0.9), obs[1], flags, flags, extras)
+    notes = Notes(jnp.asarray(beta), jnp.log(c_max), ())
+    rows = jnp.arange(ROWS)
+    return Sample(rows, t, jnp.ones(ROWS), rows, notes)
+
+
+def make(which, refer=True, **options):
+    module, config = {"ddpg": (ddpg, DDPGConfig), "naf": (naf, NAFConfig)}[which]
+    shape = objective(ReFERConfig()) if refer else None
+    agent = getattr(module, which)(config(hidden=(8,), **options), Continuous(2), shape)
+    return agent, agent.init(KEY, jnp.zeros(OBS), jnp.zeros(2))
+
+
+def behaviour(mean):
+    return ddpg.Extras(Behaviour(jnp.full((ROWS, 2), mean), jnp.full((ROWS, 2), 0.04)))
+
+
+def test_bounds_of_the_mean():
+    obs = 100 * jax.random.normal(KEY, (50, OBS))
+    agent, state = make("ddpg")
+    assert float(jnp.abs(agent.greedy(state, obs)).max()) < 1
+    params = jax.tree.map(lambda x: 50 * x, state.networks)
+    agent, state = make("ddpg", bounded=False)
+    assert float(jnp.abs(agent.greedy(state._replace(networks=params), obs)).max()) > 1
+
+
+@pytest.mark.parametrize("which", ["ddpg", "naf"])
+def test_nothing_is_stored_unless_asked(which):
+    agent, state = make(which, refer=False)
+    assert agent.act(state, jnp.zeros((4, OBS)), KEY)[1] == ()
+    agent, state = make(which)
+    _, extras = agent.act(state, jnp.zeros((4, OBS)), KEY)
+    np.testing.assert_allclose(extras.behaviour.variance, 0.04)
+    np.testing.assert_array_equal(extras.behaviour.mean, agent.greedy(state, jnp.zeros((4, OBS))))
+
+
+@pytest.mark.parametrize("which", ["ddpg", "naf"])
+def test_ornstein_uhlenbeck_noise(which):
+    """A step keeps 0.85 of the noise before; its std tends to 0.2 / sqrt(1 - 0.85^2)."""
+    agent, state = make(which, refer=False, noise="ou")
+    obs = jnp.zeros((500, OBS))
+    previous = ddpg.Extras((), jnp.zeros((500, 2)))
+
+    def step(previous, key):
+        action, extras = agent.act(state, obs, key, previous)
+        return extras, extras.noise
+
+    keys = jax.random.split(KEY, 60)
+    _, noise = jax.jit(lambda: jax.lax.scan(step, previous, keys))()
+    late = np.asarray(noise[30:])
+    assert late.std() == pytest.approx(0.2 * 0.9866 / np.sqrt(1 - 0.85**2), rel=0.03)
+    correlation = (late[1:] * late[:-1]).mean() / (late**2).mean()
+    assert correlation == pytest.approx(0.85, abs=0.02)
+    first, _ = agent.act(state, obs, KEY, previous)
+    assert np.asarray(first - agent.greedy(state, obs)).std() == pytest.approx(0.197, rel=0.1)
+
+
+def test_behaviour_of_correlated_noise_is_its_density_given_the_past():
+    agent, state = make("ddpg", noise="ou")
+    previous = ddpg.Extras(Behaviour(*jnp.zeros((2, 4, 2))), jnp.full((4, 2), 0.4))
+    _, extras = agent.act(state, jnp.zeros((4, OBS)), KEY, previous)
+    drift = extras.behaviour.mean - agent.greedy(state, jnp.zeros((4, OBS)))
+    np.testing.assert_allclose(drift, 0.34, rtol=1e-4)
+
+
+def changed(before, after):
+    """Return the largest change of every leaf, by its path."""
+    leaves = zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True)
+    return {jax.tree_util.keystr(path): float(jnp.abs(x - y).max()) for (path, x), y in leaves}
+
+
+def test_far_steps_do_not_move_ddpgs_critic():
+    agent, state = make("ddpg", critic_weight_decay=0.0)
+    after, info = agent.update(state, sample_of(behaviour(3.0)), KEY)
+    assert (np.abs(info.feedback["log_ratio"]) > np.log(5)).all()
+    assert max(changed(state.networks.critic, after.networks.critic).values()) == 0
+    assert max(changed(state.networks.actor, after.networks.actor).values()) > 0  # by the penalty
+    still, _ = agent.update(state, sample_of(behaviour(3.0), beta=1.0), KEY)
+    assert max(changed(state.networks.actor, still.networks.actor).values()) == 0
+
+
+def test_far_steps_move_only_nafs_mean():
+    agent, state = make("naf")
+    after, _ = agent.update(state, sample_of(behaviour(3.0)), KEY)
+    last = lambda s: s.params["params"]["MLP_0"]["Dense_1"]["kernel"]
+    moved = np.abs(last(after) - last(state)).max(axis=0)
+    assert (moved[:2] > 0).all() and (moved[2:] == 0).all()
+
+
+def test_beta_does_not_scale_the_critics():
+    for which in ("ddpg", "naf"):
+        agent, state = make(which, **({"critic_weight_decay": 0.0} if which == "ddpg" else {}))
+        mean = agent.greedy(state, sample_of(()).transition.obs)
+        near = ddpg.Extras(Behaviour(mean, jnp.full((ROWS, 2), 0.04)))
+        action = mean + 0.05
+        moments = []
+        for beta in (0.1, 0.9):
+            after, _ = agent.update(state, sample_of(near, beta, action=action), KEY)
+            if which == "ddpg":
+                moments.append(after.critic_opt_state[1][0].mu)
+            else:
+                mu = after.opt_state[0].mu["params"]["MLP_0"]["Dense_1"]["kernel"]
+                moments.append(mu[:, 2:])
+                means = mu[:, :2]
+                assert float(jnp.abs(means).max()) > 0
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), *moments)
+
+
+def test_naf_without_a_method_descends_the_whole_squared_error():
+    agent, state = make("naf", refer=False)
+    sample = sample_of(())
+    t = sample.transition
+
+    def loss(params):
+        outputs = state_outputs(agent, params, t.obs)
+        target = t.reward + t.discount * state_outputs(agent, state.target, t.next_obs).value
+        return (
+            0.5 * jnp.square(jax.lax.stop_gradient(target) - naf.q_value(outputs, t.action)).mean()
+        )
+
+    grads = jax.grad(loss)(state.params)
+    after, info = agent.update(state, sample, KEY)
+    jax.tree.map(
+        lambda g, mu: np.testing.assert_allclose(mu, 0.1 * g, rtol=1e-3, atol=1e-6),
+        grads, after.opt_state[0].mu,
+    )  # fmt: skip
+
+
+def state_outputs(agent, params, obs):
+    """NAF's outputs, taken apart from its network by hand."""
+    from agents.networks import Actor
+
+    size = 2
+    out = Actor(size + 1 + 3, (8,), "softsign").apply(params, obs)
+    factor = jax.vmap(lambda x: advantages.lower_triangular(x, size))(out[:, 3:])
+    return Outputs(out[:, :2], out[:, 2], factor)
+
+
+def test_naf_values_worked_by_hand():
+    factor = jnp.asarray([[[0.9, 0.0], [-0.4, 0.6]]])
+    outputs = Outputs(jnp.asarray([[0.1, -0.2]]), jnp.asarray([2.0]), factor)
+    q = naf.q_value(outputs, jnp.asarray([[0.4, -0.5]]))
+    np.testing.assert_allclose(q, 2 - 0.09225, rtol=1e-6)
+
+
+def test_weight_decay_adds_to_the_gradient():
+    plain, state = make("ddpg", refer=False, critic_weight_decay=0.0)
+    decayed, _ = make("ddpg", refer=False, critic_weight_decay=0.5)
+    mu = [
+        a.update(state, sample_of(()), KEY)[0].critic_opt_state[1][0].mu for a in (plain, decayed)
+    ]
+    jax.tree.map(
+        lambda x, y, w: np.testing.assert_allclose(y - x, 0.1 * 0.5 * w, rtol=1e-3, atol=1e-5),
+        *mu, state.networks.critic,
+    )  # fmt: skip
+
+
+def test_steps_sizes_anneal():
+    from agents.common import annealed
+
+    rates = [annealed(1e-4, 5e-7)(k) for k in (0, 10**5, 10**6, 2 * 10**6, 10**7)]
+    expected = [1e-4, 9.5238095238e-5, 6.6666666667e-5, 5e-5, 1.6666666667e-5]
+    np.testing.assert_allclose(rates, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("config", "option", "value"),
+    [
+        (DDPGConfig, "noise", "pink"), (DDPGConfig, "noise_std", 0.0), (DDPGConfig, "tau", 0.0),
+        (DDPGConfig, "critic_weight_decay", -1.0), (DDPGConfig, "actor_learning_rate", 0.0),
+        (DDPGConfig, "hidden", ()), (DDPGConfig, "activation", "sine"),
+        (NAFConfig, "noise", "pink"), (NAFConfig, "learning_rate", -1.0), (NAFConfig, "tau", 2.0),
+    ],
+)  # fmt: skip
+def test_bad_options_are_refused(config, option, value):
+    with pytest.raises(ValueError, match=f"{option} is"):
+        config(**{option: value})

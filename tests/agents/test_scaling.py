@@ -1,0 +1,76 @@
+"""Observations and rewards in natural units."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agents import scaling
+from agents.scaling import Scaling
+from agents.td3 import TD3Config, td3
+from agents.types import Continuous
+from jaxreplay import Transition, ring
+from jaxreplay.types import Sample
+
+
+def ring_of(obs, reward, capacity=None):
+    obs, reward = jnp.asarray(obs, jnp.float32), jnp.asarray(reward, jnp.float32)
+    flag, scalar = jnp.zeros((), bool), jnp.zeros(())
+    example = Transition(obs[0], scalar, scalar, scalar, obs[0], flag, flag)
+    held = ring.init(example, capacity or len(obs) + 2)  # two slots stay empty
+    for one, r in zip(obs, reward):
+        row = example._replace(obs=one, reward=r)
+        held, _ = ring.add(held, jax.tree.map(lambda x: x[None], row))
+    return held
+
+
+UNITS = Scaling(jnp.zeros(2), jnp.ones(2), jnp.ones(()))
+
+
+def test_worked_by_hand():
+    held = ring_of([[0, 10], [2, 10], [4, 10]], [1, -2, 2])
+    units = scaling.measure_observations(UNITS, held)
+    np.testing.assert_allclose(units.mean, [2, 10], rtol=1e-6)
+    np.testing.assert_allclose(units.std, [1.6329931619, 0], rtol=1e-6)
+    seen = scaling.see(units, jnp.asarray([0.0, 10.0]))
+    np.testing.assert_allclose(seen, [-1.2247447964, 0], rtol=1e-5)
+    rewards = scaling.measure_rewards(UNITS, held)
+    np.testing.assert_allclose(rewards.reward, 1.7320508076, rtol=1e-6)
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(st.integers(0, 2**31), st.floats(0.1, 10), st.floats(-10, 10))
+def test_units_do_not_matter(seed, factor, shift):
+    rng = np.random.default_rng(seed)
+    obs, reward = rng.normal(size=(5, 2)), rng.normal(size=5)
+    plain, moved = ring_of(obs, reward), ring_of(factor * obs + shift, factor * reward)
+    views = []
+    for held in (plain, moved):
+        units = scaling.measure_rewards(scaling.measure_observations(UNITS, held), held)
+        views.append(scaling.view(units, ring.gather(held, jnp.arange(5))))
+    np.testing.assert_allclose(views[0].obs, views[1].obs, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(views[0].reward, views[1].reward, rtol=1e-3)
+
+
+def test_agent_sees_scaled_and_says_so():
+    inner = td3(TD3Config((8,)), Continuous(1))
+    agent = scaling.scaled(inner)
+    obs = jnp.asarray([[4.0, 8.0], [2.0, 4.0]])
+    state = agent.init(jax.random.key(0), obs[0], jnp.zeros(1))
+    same = agent.greedy(state, obs), inner.greedy(state.agent, obs)
+    np.testing.assert_allclose(*same, rtol=1e-5)
+    units = Scaling(jnp.asarray([1.0, 2.0]), jnp.asarray([2.0, 4.0]), jnp.asarray(5.0))
+    state = state._replace(scaling=units)
+    small = (obs - units.mean) / units.std
+    np.testing.assert_allclose(
+        agent.greedy(state, obs), inner.greedy(state.agent, small), rtol=1e-5
+    )
+    flags = jnp.zeros(2, bool)
+    t = Transition(obs, jnp.zeros((2, 1)), jnp.full(2, 10.0), jnp.zeros(2), obs, flags, flags)
+    sample = Sample(jnp.arange(2), t, jnp.ones(2), jnp.ones(2))
+    _, info = agent.update(state, sample, jax.random.key(1))
+    np.testing.assert_allclose(info.feedback["target"], 2.0, rtol=1e-5)
+    np.testing.assert_array_equal(info.feedback["reward_scale"], 5.0)
+    assert agent.assess(state, t, jax.random.key(1))["target"][0] == pytest.approx(2.0, rel=1e-5)

@@ -1,0 +1,137 @@
+"""Retrace and its relatives against numbers worked by hand and against loops."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxreplay import returns
+
+# One episode of four steps, gamma 0.9.
+REWARD = np.array([1.0, 0.0, -1.0, 2.0])
+VALUE = np.array([0.5, 1.0, -0.5, 0.8, 0.3])
+ADVANTAGE = np.array([0.2, -0.3, 0.4, 0.1])
+RATIO = np.array([0.7, 1.5, 0.4, 2.0])
+LAST = np.array([False, False, False, True])
+
+
+def episode(terminal, ratio=RATIO, advantage=ADVANTAGE, value=VALUE):
+    discount = np.full(4, 0.9)
+    if terminal:
+        discount[-1] = 0
+    with np.errstate(divide="ignore"):
+        log_ratio = np.log(ratio)
+    arrays = (REWARD, discount, LAST, value[:4], advantage, value[1:], log_ratio)
+    return [jnp.asarray(x, jnp.float32 if x.dtype != bool else bool) for x in arrays]
+
+
+@pytest.mark.parametrize(
+    ("terminal", "q_ret", "v_tbc"),
+    [
+        (True, [1.12744, -0.1584, 0.71, 2], [0.799208, 0.1416, -0.176, 1.9]),
+        (False, [1.206172, -0.07092, 0.953, 2.27], [0.8543204, 0.22908, -0.0788, 2.17]),
+    ],
+)
+def test_retrace_worked_by_hand(terminal, q_ret, v_tbc):
+    given = episode(terminal)
+    got = returns.retrace(*given)
+    np.testing.assert_allclose(got, q_ret, rtol=1e-5)
+    value, advantage, log_ratio = given[3], given[4], given[6]
+    target = returns.trace_corrected_value(got, value, advantage, log_ratio)
+    np.testing.assert_allclose(target, v_tbc, rtol=1e-5)
+    np.testing.assert_allclose(REWARD[:3] + 0.9 * target[1:], got[:3], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"ratio": np.ones(4)}, [1.5211, 0.279, 0.71, 2]),
+        ({"ratio": np.zeros(4)}, [1.9, -0.45, -0.28, 2]),
+        ({"ratio": np.ones(4), "advantage": np.zeros(4)}, [1.648, 0.72, 0.8, 2]),
+        (
+            {
+                "value": np.array([0.5, 1.0, 0.0, 0.8, 0.3]),
+                "advantage": np.array([0.2, -0.3, 0.1, 0.1]),
+                "ratio": np.array([0.7, 1.5, 0.9, 2.0]),
+            },
+            [1.71469, 0.4941, 0.71, 2],
+        ),
+    ],
+    ids=["on-policy", "one-step", "discounted returns", "after a new evaluation"],
+)
+def test_retrace_in_special_cases(given, expected):
+    np.testing.assert_allclose(returns.retrace(*episode(True, **given)), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("terminal", "expected"),
+    [(True, [0.86134, 0.018, 0.02, 2]), (False, [0.9164524, 0.10548, 0.1172, 2.27])],
+)
+def test_vtrace_worked_by_hand(terminal, expected):
+    reward, discount, last, value, _, next_value, log_ratio = episode(terminal)
+    got = returns.vtrace(reward, discount, last, value, next_value, log_ratio)
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+def loop(reward, discount, last, value, advantage, next_value, log_ratio):
+    """Retrace as one walks it: backwards, one step at a time."""
+    q, after = np.zeros_like(reward), None
+    for t in reversed(range(len(reward))):
+        if last[t] or after is None:
+            q[t] = reward[t] + discount[t] * next_value[t]
+        else:
+            trace = min(1.0, np.exp(log_ratio[t + 1]))
+            error = after - value[t + 1] - advantage[t + 1]
+            q[t] = reward[t] + discount[t] * (value[t + 1] + trace * error)
+        after = q[t]
+    return q
+
+
+def random_steps(seed, length):
+    rng = np.random.default_rng(seed)
+    reward, value, advantage, next_value = rng.normal(size=(4, length))
+    last = rng.random(length) < 0.2
+    discount = np.where(last & (rng.random(length) < 0.5), 0.0, 0.95)
+    return reward, discount, last, value, advantage, next_value, 2 * rng.normal(size=length)
+
+
+def as_jax(arrays):
+    return [jnp.asarray(x, bool if x.dtype == bool else jnp.float32) for x in arrays]
+
+
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(st.integers(0, 2**31), st.sampled_from([1, 2, 7, 40]))
+def test_scans_equal_the_loop(seed, length):
+    steps = random_steps(seed, length)
+    np.testing.assert_allclose(returns.retrace(*as_jax(steps)), loop(*steps), rtol=2e-4, atol=2e-4)
+
+
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(st.integers(0, 2**31), st.integers(0, 23))
+def test_round_a_ring_as_along_a_line(seed, cursor):
+    steps = list(random_steps(seed, 24))
+    steps[2][-1] = True  # the newest step
+    straight = returns.retrace(*as_jax(steps))
+    turned = [np.roll(x, cursor) for x in steps]
+    wrapped = returns.retrace(*as_jax(turned), wrap=True)
+    np.testing.assert_allclose(np.roll(wrapped, -cursor), straight, rtol=1e-4, atol=1e-4)
+
+
+def test_lanes_are_independent():
+    lanes = [random_steps(seed, 12) for seed in range(3)]
+    together = returns.retrace(*as_jax([np.stack(x, axis=1) for x in zip(*lanes)]))
+    for number, lane in enumerate(lanes):
+        np.testing.assert_allclose(together[:, number], loop(*lane), rtol=1e-4, atol=1e-4)
+
+
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(st.integers(0, 2**31), st.sampled_from([0.0, 0.9, 1.0]))
+def test_generalised_advantages_equal_the_loop(seed, decay):
+    reward, discount, last, value, _, next_value, _ = random_steps(seed, 30)
+    expected, after = np.zeros(30), 0.0
+    for t in reversed(range(30)):
+        td = reward[t] + discount[t] * next_value[t] - value[t]
+        expected[t] = after = td + (0.0 if last[t] else decay * discount[t] * after)
+    got = returns.advantages(*as_jax([reward, discount, last, value, next_value]), decay)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
