@@ -71,12 +71,14 @@ def conclude(
     title = f"{config.agent} on {config.env}"
     report.learning_curves(frames, figure, title, threshold_of(config, output))
     replayed = report.replayed(frames, out / "replayed.png", f"What {title} replays")
+    report.own_metrics(frames, out / "own_metrics.png", title)
     table = report.table([summary | {"replay": label} for label, summary in summaries.items()])
     (out / "comparison.md").write_text(table)
     write_json(out / "summary.json", summaries)
     print(f"\n{table}\ntable:   {out / 'comparison.md'}\nfigures: {figure}")
     if replayed:
         print(f"         {out / 'replayed.png'}")
+    print(f"         {out / 'own_metrics.png'}")
 
 
 def _labelled(text: str) -> tuple[str, str]:

@@ -78,6 +78,7 @@ class Program(NamedTuple):
     init: Callable[[Array], LoopState]
     chunk: Callable[[LoopState, Array], tuple[LoopState, Metrics]]
     schedule: Schedule
+    notes: tuple[str, ...] = ()  # what the user should know before it runs
 
 
 def make_program(
@@ -164,7 +165,17 @@ def make_program(
         key = jax.random.fold_in(state.keys.inspect, state.rows)
         return inspect(agent, state.agent, replay, state.replay, key, config.inspect)
 
-    return Program(init, chunk, plan)
+    return Program(init, chunk, plan, _notes(environment, replay))
+
+
+def _notes(environment: Environment, replay: Replay) -> tuple[str, ...]:
+    if replay.single_steps and environment.max_steps > replay.capacity:
+        return (
+            f"{environment.name} may have episodes of {environment.max_steps:,} steps, more than "
+            f"the {replay.capacity:,} to be remembered: such an episode is kept while it is the "
+            "only one",
+        )
+    return ()
 
 
 def make_train(

@@ -97,6 +97,49 @@ def replayed(frames: Mapping[str, pd.DataFrame], path: str | os.PathLike, title:
     return True
 
 
+def own_metrics(frames: Mapping[str, pd.DataFrame], path: str | os.PathLike, title: str) -> bool:
+    """Draw what methods and agents say of themselves, over training, into a PNG 1200 pixels wide.
+
+    One panel per column under `replay/` and `agent/`: priorities or ReF-ER's beta and far share,
+    KL divergences, losses. Lines are means over seeds.
+
+    Args:
+      frames: metrics by label.
+      path: of the PNG.
+      title: one line.
+
+    Returns:
+      Whether there was anything to draw.
+    """
+    names = {
+        name: None
+        for frame in frames.values()
+        for name in frame
+        if name.startswith(("replay/", "agent/")) and frame[name].abs().max() > 0
+    }
+    if not names:
+        return False
+    rows = -(-len(names) // 4)
+    figure = Figure(figsize=(12, 0.9 + 2.4 * rows), dpi=100, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=13, color=_INK)
+    grid = figure.subplots(rows, 4, squeeze=False).ravel()
+    for axes, name in zip(grid, names, strict=False):
+        _draw_means(axes, frames, name)
+        axes.set_title(name.replace("_", " "), loc="left", fontsize=10, color=_INK)
+    for axes in grid[len(names) :]:
+        axes.set_axis_off()
+    lines = [
+        Line2D([], [], label=label, linewidth=1.6, **colour_and_dashes(number))
+        for number, label in enumerate(frames)
+    ]
+    figure.legend(
+        handles=lines, loc="outside lower center", ncols=min(len(lines), 9), frameon=False
+    )
+    save(figure, path)
+    return True
+
+
 def save(figure: Figure, path: str | os.PathLike) -> None:
     """Write a PNG whose bytes depend on nothing but the figure."""
     figure.savefig(path, metadata={"Software": None}, pil_kwargs={"optimize": True})
@@ -130,6 +173,16 @@ def _draw_panel(axes: Axes, frames: Mapping[str, pd.DataFrame], name: str, label
     axes.plot([], [], color=_FAINT, linestyle=":", linewidth=1.0, label="stored (uniformly)")
     tidy(axes)
     axes.set_title(label, loc="left", fontsize=10, color=_INK)
+    axes.xaxis.set_major_locator(MaxNLocator(3))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
+
+
+def _draw_means(axes: Axes, frames: Mapping[str, pd.DataFrame], name: str) -> None:
+    for number, frame in enumerate(frames.values()):
+        if name in frame:
+            means = frame.groupby("step")[name].mean()
+            axes.plot(means.index, means, linewidth=1.6, **colour_and_dashes(number))
+    tidy(axes)
     axes.xaxis.set_major_locator(MaxNLocator(3))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
 

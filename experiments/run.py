@@ -2,7 +2,7 @@
 
 A run's folder holds `config.json`, `metrics.csv` (one row per log point and seed, deterministic),
 `timing.csv`, `checkpoints/`, `tensorboard/`, and at the end `summary.json`,
-`learning_curve.png` and `replayed.png`.
+`learning_curve.png`, `replayed.png` and `own_metrics.png`.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from jaxreplay.replay import make_replay
 
 ARTEFACTS = (
     "config.json", "metrics.csv", "timing.csv", "summary.json", "learning_curve.png",
-    "replayed.png", "checkpoints", "tensorboard", "wandb",
+    "replayed.png", "own_metrics.png", "checkpoints", "tensorboard", "wandb",
 )  # fmt: skip
 
 
@@ -192,6 +192,8 @@ def execute(
     """
     program = build(config)
     claim(out, config, resume=resume, overwrite=overwrite)
+    for note in program.notes:
+        log.say(note)
     plan = program.schedule
     keys = jax.vmap(jax.random.key)(jnp.arange(config.seed, config.seed + config.seeds))
     sweep = make_sweep(program)
@@ -264,6 +266,7 @@ def _conclude(config: RunConfig, out: Path, output: OutputConfig) -> dict[str, A
     title = f"{config.agent} with {config.replay} replay on {config.env}"
     report.learning_curves({config.replay: frame}, out / "learning_curve.png", title, threshold)
     report.replayed({config.replay: frame}, out / "replayed.png", f"What {title} replays")
+    report.own_metrics({config.replay: frame}, out / "own_metrics.png", title)
     return summary
 
 

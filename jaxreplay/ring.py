@@ -107,6 +107,14 @@ def age(ring: Ring, slots: Array) -> Array:
     return (_cursor(ring) - 1 - slots // ring.num_envs) % _rows(ring)
 
 
+def ages(ring: Ring) -> Array:
+    """Return the `age` of all slots, `[C]` int32, without a division for each."""
+    row = jnp.arange(_rows(ring))
+    behind = _cursor(ring) - 1 - row
+    by_row = jnp.where(behind < 0, behind + _rows(ring), behind)
+    return jnp.broadcast_to(by_row[:, None], (_rows(ring), ring.num_envs)).ravel()
+
+
 def stamp(ring: Ring, slots: Array) -> Array:
     """Return the value `[B]` of `rows_added` just after each slot was last written.
 

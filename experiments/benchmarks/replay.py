@@ -29,7 +29,7 @@ def samplers(capacity: int) -> Mapping[str, Sampler]:
     """Return what is timed, by name; the first is what the others are compared with."""
     by_default = {
         name: METHODS[name].method(METHODS[name].config(), 1_000_000).sampler
-        for name in ("per", "uniform", "lap", "ere", "ero")
+        for name in ("per", "uniform", "lap", "ere", "ero", "ners", "refer")
     }
     every = max(1, min(1000, capacity))
     return by_default | {
@@ -57,7 +57,9 @@ def cycle(sampler: Sampler, capacity: int, batch_size: int, cycles: int) -> Call
         key = jax.random.fold_in(jax.random.key(0), number)
         state, batch = replay.sample(state, key)
         td = batch.transition.reward + jax.random.normal(key, (batch_size,))
-        return replay.update(state, batch, td_error=td, target=td), batch.weights.sum()
+        return replay.update(
+            state, batch, td_error=td, target=td, log_ratio=td
+        ), batch.weights.sum()
 
     def fill(key: Array) -> Any:
         return jax.lax.fori_loop(0, capacity, add, replay.init(key, example))
@@ -75,6 +77,17 @@ def cycle(sampler: Sampler, capacity: int, batch_size: int, cycles: int) -> Call
 
     timed()  # compiles, and gives the priorities values
     return timed
+
+
+def check_sizes(parser: Parser, sizes: Mapping[str, int]) -> None:
+    """Exit with one line if a size cannot be."""
+    for name, size in sizes.items():
+        if size < 1:
+            parser.error(f"{name} is {size}: it must be at least 1")
+    if sizes["batch_size"] > sizes["capacity"]:
+        parser.error(
+            f"batch_size {sizes['batch_size']} is larger than the capacity {sizes['capacity']}"
+        )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -95,11 +108,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the numbers as JSON")
     args = parser.parse_args(argv)
-    for name in ("capacity", "batch_size", "cycles", "turns"):
-        if getattr(args, name) < 1:
-            parser.error(f"{name} is {getattr(args, name)}: it must be at least 1")
-    if args.batch_size > args.capacity:
-        parser.error(f"batch_size {args.batch_size} is larger than the capacity {args.capacity}")
+    names = ("capacity", "batch_size", "cycles", "turns")
+    check_sizes(parser, {name: getattr(args, name) for name in names})
     timed = {}
     for name, sampler in samplers(args.capacity).items():
         say(f"{name}: filling and compiling")

@@ -118,6 +118,7 @@ class ReFERState:
     order: Array  # [C] int32, the live slots, `size` of them
     size: Array  # [] int32, steps that may be drawn: n_obs
     far: Array  # [] int32, of these, the far-policy ones: n_far
+    log_c_max: Array  # [] float32, |log ratio| from which a step is far, since the latest sweep
     beta: Array  # [] float32
     updates: Array  # [] int32, a clock: calls of update
     seen: Seen | tuple[()]  # () unless returns are kept
@@ -126,6 +127,11 @@ class ReFERState:
 def log_c_max(config: ReFERConfig, updates: Array | int) -> Array:
     """Return the log of `c_max = 1 + C / (1 + anneal k)` at gradient step k (Eq. 10)."""
     return jnp.log1p(config.clip / (1.0 + config.anneal * updates))
+
+
+def is_far(log_ratio: Array, log_c_max: Array) -> Array:
+    """Tell which steps `[n]` are far-policy: not `1 / c_max < ratio < c_max`."""
+    return jnp.abs(log_ratio) >= log_c_max
 
 
 def next_beta(beta: Array, far_share: Array, target: float, rate: float) -> Array:
@@ -138,9 +144,11 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
 
     The replay's capacity is the number N of steps remembered; the ring has `room` times as many
     slots. An episode enters the memory, and others are forgotten for it, at the first sweep after
-    its end; until one has ended, the steps of the running ones are drawn. Feedback is `log_ratio`
-    and, to keep returns, `value`, `advantage` and `next_value` (and `reward_scale`, if the agent
-    scales rewards). Transitions must be single steps.
+    its end; until one has ended, the steps of the running ones are drawn. c_max, too, is annealed
+    from sweep to sweep, so that the far-policy steps are counted exactly in between.
+
+    Feedback is `log_ratio` and, to keep returns, `value`, `advantage` and `next_value` (and
+    `reward_scale`, if the agent scales rewards). Transitions must be single steps.
     """
 
     def every(ring: Ring) -> int:
@@ -162,6 +170,7 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
             order=slots,
             size=zero,
             far=zero,
+            log_c_max=jnp.asarray(log_c_max(config, 0), jnp.float32),
             beta=jnp.asarray(config.beta if config.penalise else 1.0, jnp.float32),
             updates=zero,
             seen=jax.tree.map(jnp.copy, seen) if config.returns else (),
@@ -201,14 +210,15 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
         return state.replace(seen=estimate(state.seen, state.log_ratio, ring))
 
     def remember(state: ReFERState, ring: Ring) -> ReFERState:
-        """Forget episodes as needed, and list what is left."""
+        """Forget episodes as needed, list what is left, and count it."""
         every_slot = jnp.arange(ring.capacity)
         stored = every_slot < ring_.size(ring)
         # What will be overwritten before the next sweep is given up now.
         rows = ring.capacity // ring.num_envs
-        staying = stored & (ring_.age(ring, every_slot) < rows - every(ring))
+        staying = stored & (ring_.ages(ring) < rows - every(ring))
         candidate = staying & (state.status[state.episode] == _FINISHED)
-        far = candidate & (jnp.abs(state.log_ratio) >= log_c_max(config, state.updates))
+        threshold = log_c_max(config, state.updates)
+        far = candidate & is_far(state.log_ratio, threshold)
         counts = jnp.zeros((ring.capacity, 2), jnp.int32)
         counts = counts.at[state.episode].add(jnp.stack([candidate, far], 1).astype(jnp.int32))
         steps, far_steps = counts[:, 0], counts[:, 1]
@@ -223,18 +233,16 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
         live = candidate & ~going[state.episode]
         size = live.sum(dtype=jnp.int32)
         live = jnp.where(size > 0, live, staying)
-        state = state.replace(
+        log_ratio = jnp.where(live, state.log_ratio, 0.0)
+        return state.replace(
             status=status,
-            log_ratio=jnp.where(live, state.log_ratio, 0.0),
+            log_ratio=log_ratio,
             live=live,
             order=jnp.nonzero(live, size=ring.capacity, fill_value=0)[0].astype(jnp.int32),
             size=live.sum(dtype=jnp.int32),
+            far=is_far(log_ratio, threshold).sum(dtype=jnp.int32),
+            log_c_max=threshold,
         )
-        return state.replace(far=count_far(state))
-
-    def count_far(state: ReFERState) -> Array:
-        far = jnp.abs(state.log_ratio) >= log_c_max(config, state.updates)
-        return far.sum(dtype=jnp.int32)
 
     def sample(state: ReFERState, ring: Ring, key: Array, batch_size: int) -> Draw:
         # Before the first sweep that finds something to remember, everything stored will do.
@@ -242,7 +250,7 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
         number = jax.random.randint(key, (batch_size,), 0, size, jnp.int32)
         indices = jnp.where(state.size > 0, state.order[number], number)
         q_ret = state.seen.q_ret[indices] if config.returns else ()
-        notes = Notes(state.beta, log_c_max(config, state.updates), q_ret)
+        notes = Notes(state.beta, state.log_c_max, q_ret)
         return Draw(indices, jnp.ones(batch_size, jnp.float32), notes)
 
     def update(
@@ -251,10 +259,16 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
         live = state.live.at[sample.indices].get(mode="fill", fill_value=False)
         slots = jnp.where(live, sample.indices, ring.capacity)
         log_ratio = jnp.clip(log_ratio, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+        before = state.log_ratio.at[slots].get(mode="fill", fill_value=0.0)
+        # The write must be seen to follow the read (there is never a NaN), or XLA copies the array.
+        log_ratio = jnp.where(jnp.isnan(before), before, log_ratio)
         state = state.replace(log_ratio=ring_.write(state.log_ratio, slots, log_ratio))
         if config.returns:
             state = state.replace(seen=_see(state.seen, slots, feedback))
-        far = count_far(state)
+        # Read again: of a slot that is in the batch twice, the ring keeps one ratio.
+        after = state.log_ratio.at[slots].get(mode="fill", fill_value=0.0)
+        change = is_far(after, state.log_c_max).astype(jnp.int32) - is_far(before, state.log_c_max)
+        far = state.far + jnp.where(_first_of_its_kind(slots), change, 0).sum()
         beta = state.beta
         if config.penalise:
             share = far / jnp.maximum(state.size, 1)
@@ -271,7 +285,7 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
         return {
             "far_share": state.far / jnp.maximum(state.size, 1),
             "beta": state.beta,
-            "c_max": jnp.exp(log_c_max(config, state.updates)),
+            "c_max": jnp.exp(state.log_c_max),
             "remembered": state.size.astype(jnp.float32),
         }
 
@@ -296,7 +310,7 @@ def objective(config: ReFERConfig = ReFERConfig()) -> Objective:
             )
         if not config.reject:
             return loss
-        return jnp.where(jnp.abs(trust.log_ratio) < sample.notes.log_c_max, loss, 0.0)
+        return jnp.where(is_far(trust.log_ratio, sample.notes.log_c_max), 0.0, loss)
 
     def critic(loss: Array, sample: Sample, trust: Trust | None) -> Array:
         return near(loss, sample, trust).mean()
@@ -318,6 +332,13 @@ def method(config: ReFERConfig = ReFERConfig(), updates: int | None = None) -> M
     return Method(sampler(config), objective(config))
 
 
+def _first_of_its_kind(slots: Array) -> Array:
+    """Tell of every row `[B]` whether no earlier one has the same slot."""
+    row = jnp.arange(slots.size)
+    # All pairs: for a batch, several times faster than sorting it.
+    return ~((slots[:, None] == slots) & (row[:, None] > row)).any(axis=1)
+
+
 def _see(seen: Seen, slots: Array, values: Mapping[str, Array]) -> Seen:
     """Write what the agent says about `slots` `[B]`; rows with an out-of-range slot are skipped."""
     # Rows to be ignored say 0.
@@ -333,14 +354,16 @@ def _see(seen: Seen, slots: Array, values: Mapping[str, Array]) -> Seen:
 
 def estimate(seen: Seen, log_ratio: Array, ring: Ring) -> Seen:
     """Run Retrace over the whole ring; unfinished episodes bootstrap from their newest step."""
-    stored = ring_.contents(ring)
-    rows = ring.capacity // ring.num_envs
-    newest = ring_.age(ring, jnp.arange(ring.capacity)) == 0
-    by_lane = [
-        x.reshape(rows, ring.num_envs)
-        for x in (
-            stored.reward / seen.reward_scale, stored.discount, stored.last | newest,
-            seen.value, seen.advantage, seen.next_value, log_ratio,
-        )
-    ]  # fmt: skip
+
+    def read() -> tuple[Array, ...]:
+        stored, newest = ring_.contents(ring), ring_.ages(ring) == 0
+        return stored.reward / seen.reward_scale, stored.discount, stored.last | newest
+
+    # Behind a branch, which is always taken, the ring is read once; XLA would fuse the reads, with
+    # a stride of a whole transition, into every level of the scan.
+    shapes = jax.eval_shape(read)
+    zeros = lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)  # noqa: E731
+    steps = jax.lax.cond(ring.rows_added >= 0, read, zeros)
+    steps += (seen.value, seen.advantage, seen.next_value, log_ratio)
+    by_lane = [x.reshape(-1, ring.num_envs) for x in steps]
     return seen._replace(q_ret=returns.retrace(*by_lane, wrap=True).ravel())

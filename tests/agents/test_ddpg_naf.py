@@ -1,4 +1,4 @@
-"""What is special about DDPG and NAF: noise, trust terms, and what ReF-ER does to which gradient."""
+"""DDPG and NAF: noise, trust terms, and what ReF-ER does to which gradient."""
 
 import jax
 import jax.numpy as jnp

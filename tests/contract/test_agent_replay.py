@@ -78,6 +78,15 @@ def test_feedback_is_what_the_method_needs(pair):
     assert int(after.dropped) == 0
 
 
+def test_fresh_steps_are_on_policy(pair):
+    entry, _, _, state, held, _, learn = pair
+    if "log_ratio" not in entry.needs:
+        return
+    _, _, info = learn(state, held, jax.random.key(0))
+    np.testing.assert_allclose(info.feedback["log_ratio"], 0, atol=1e-4)
+    np.testing.assert_allclose(info.metrics["kl"], 0, atol=1e-4)
+
+
 def test_learning_changes_the_agent_purely_and_by_its_key(pair):
     _, _, _, state, held, _, learn = pair
     before = jax.tree.map(np.array, (state, held))

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from agents.ddpg import DDPGConfig, ddpg
 from agents.dqn import DQNConfig, dqn
 from agents.types import Discrete
 from experiments import environments
@@ -14,7 +15,7 @@ from experiments.evaluate import evaluate
 from experiments.loop import make_program, make_train
 from experiments.sweep import make_sweep, seed_axes
 from jaxreplay import make_replay, ring
-from jaxreplay.methods import ero, ners, per, uniform
+from jaxreplay.methods import ero, ners, per, refer, uniform
 
 GAMMA = 0.5
 NERS = ners.NERSConfig(hidden=(8, 4), score_hidden=(4,))
@@ -172,6 +173,43 @@ def test_what_cannot_run_is_refused(change, message):
 def test_check_accepts_a_warmup_that_just_fits():
     replay = make_replay(uniform.sampler(), capacity=64, batch_size=16)
     check(LoopConfig(warmup=16), replay)
+
+
+def test_methods_that_walk_episodes_refuse_n_step_returns():
+    replay = make_replay(refer.sampler(), capacity=64, batch_size=16)
+    with pytest.raises(ValueError, match="n_step is 3: this replay method follows single steps"):
+        check(LoopConfig(n_step=3), replay)
+
+
+def test_episodes_that_may_outgrow_the_memory_are_announced():
+    environment = environments.make("gymnax/Pendulum-v1")
+    method = refer.method()
+    agent = ddpg(DDPGConfig(hidden=(4,)), environment.action_space, method.objective)
+    for capacity, notes in ((128, 1), (256, 0)):
+        replay = make_replay(method.sampler, capacity=capacity, batch_size=16)
+        program = make_program(environment, agent, replay, LoopConfig(warmup=16))
+        assert len(program.notes) == notes
+
+
+def test_units_are_measured_after_the_warmup_and_rewards_again():
+    environment = environments.make("gymnax/Pendulum-v1", max_steps=20)
+    agent = ddpg(DDPGConfig(hidden=(4,)), environment.action_space)
+    replay = make_replay(uniform.sampler(), capacity=256, batch_size=16)
+    config = LoopConfig(
+        steps=200, warmup=60, eval_every=40, scale_observations=True, scale_rewards=True,
+        rescale_every=50, inspect=0,
+    )  # fmt: skip
+    program = make_program(environment, agent, replay, config)
+    start = jax.jit(program.init)(jax.random.key(0))
+    held, units = ring.contents(start.replay.ring), start.agent.scaling
+    np.testing.assert_allclose(units.mean, held.obs[:60].mean(axis=0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(units.std, held.obs[:60].std(axis=0), rtol=1e-4)
+    np.testing.assert_allclose(units.reward, jnp.sqrt((held.reward[:60] ** 2).mean()), rtol=1e-5)
+    state, _ = jax.jit(program.chunk)(start, jnp.asarray(45))  # measured at row 100
+    later = state.agent.scaling
+    np.testing.assert_array_equal(later.mean, units.mean)
+    reward = ring.contents(state.replay.ring).reward
+    np.testing.assert_allclose(later.reward, jnp.sqrt((reward[:100] ** 2).mean()), rtol=1e-5)
 
 
 def test_looking_at_what_is_replayed_changes_nothing():

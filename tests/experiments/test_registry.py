@@ -2,9 +2,10 @@
 
 import pytest
 
+from agents.types import Continuous, Discrete
 from experiments import registry
 from experiments.registry import AGENTS, check_fit
-from jaxreplay.methods import METHODS
+from jaxreplay.methods import METHODS, refer
 
 
 @pytest.fixture
@@ -14,10 +15,36 @@ def distributional(monkeypatch):
     monkeypatch.setattr(registry, "AGENTS", {**AGENTS, "distributional": entry})
 
 
-def test_every_method_fits_every_agent_with_a_scalar_error():
+def test_every_method_of_errors_fits_every_agent_with_a_scalar_error():
     for agent, environment in (("dqn", "gymnax/CartPole-v1"), ("td3", "gymnax/Pendulum-v1")):
         for replay in METHODS:
-            check_fit(agent, replay, environment)
+            if replay != "refer":
+                check_fit(agent, replay, environment)
+
+
+@pytest.mark.parametrize("agent", ["td3", "dqn"])
+def test_methods_that_need_a_density_refuse_agents_without_one(agent):
+    environment = "gymnax/CartPole-v1" if agent == "dqn" else "gymnax/Pendulum-v1"
+    with pytest.raises(ValueError) as error:
+        check_fit(agent, "refer", environment)
+    message = str(error.value)
+    assert "replay 'refer' needs a policy with a density (log_ratio)" in message
+    assert f"agent '{agent}' does not give" in message
+    space = Discrete(2) if agent == "dqn" else Continuous(1)
+    with pytest.raises(ValueError, match="has no density"):
+        AGENTS[agent].make(AGENTS[agent].config(), space, refer.method().objective)
+
+
+def test_agents_that_need_returns_refuse_methods_without():
+    with pytest.raises(ValueError) as error:
+        check_fit("racer", "per", "gymnax/Pendulum-v1")
+    assert str(error.value) == (
+        "agent 'racer' needs returns, which replay 'per' does not give: use one of refer"
+    )
+    assert registry.replay_options("racer", "refer").returns
+    assert not registry.replay_options("ddpg", "refer").returns
+    with pytest.raises(ValueError, match="leave out --replay"):
+        registry.check_options("racer", refer.ReFERConfig(returns=False))
 
 
 @pytest.mark.parametrize("replay", ["lap", "pal"])

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from matplotlib.image import imread
 
-from experiments.report import COLOURS, learning_curves, replayed, table
+from experiments.report import COLOURS, learning_curves, own_metrics, replayed, table
 
 
 def metrics(seeds: int, level: float, points: int = 12) -> pd.DataFrame:
@@ -76,6 +76,16 @@ def test_figure_of_what_was_replayed(tmp_path):
 def test_runs_that_did_not_look_have_no_figure_of_it(tmp_path):
     assert not replayed({"uniform": metrics(2, 1.0)}, tmp_path / "replayed.png", "title")
     assert not (tmp_path / "replayed.png").exists()
+
+
+def test_own_metrics_have_a_panel_each(tmp_path):
+    one = metrics(2, 1.0).assign(**{"replay/beta": 0.5, "agent/loss": 1.0, "replay/dropped": 0.0})
+    two = metrics(2, 1.0).assign(**{"agent/kl": 2.0})
+    path = tmp_path / "own_metrics.png"
+    assert own_metrics({"refer": one, "uniform": two}, path, "title")
+    height, width = imread(path).shape[:2]
+    assert width == 1200 and height == 330  # one row of three panels: nothing was ever dropped
+    assert not own_metrics({"uniform": metrics(2, 1.0)}, tmp_path / "none.png", "title")
 
 
 def test_figure_is_a_function_of_its_data(tmp_path):

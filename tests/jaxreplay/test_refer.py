@@ -151,7 +151,7 @@ class Memory:
         self.steps = []  # every step ever, as dicts
         self.running = [None] * E
         self.episodes = []
-        self.live, self.updates, self.beta = [], 0, config.beta
+        self.live, self.updates, self.swept, self.beta = [], 0, 0, config.beta
 
     def add(self, row):
         self.row = len(self.steps) // E
@@ -172,10 +172,11 @@ class Memory:
         return step["row"] % self.rows * E + step["lane"]
 
     def is_far(self, step):
-        c_max = 1 + self.config.clip / (1 + self.config.anneal * self.updates)
+        c_max = 1 + self.config.clip / (1 + self.config.anneal * self.swept)
         return not 1 / c_max < np.exp(step["log_ratio"]) < c_max
 
     def sweep(self):
+        self.swept = self.updates
         staying = lambda step: step["row"] + self.rows > self.row + EVERY
         stays = lambda episode: [s for s in episode["steps"] if staying(s)]
         held = [e for e in self.episodes if e["over"] and not e["gone"] and stays(e)]

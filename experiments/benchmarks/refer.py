@@ -1,0 +1,156 @@
+"""Time what ReF-ER costs a RACER training step: `python -m experiments.benchmarks.refer`.
+
+Both loops add a step, sample, take a gradient step and tell the replay; one keeps ReF-ER's memory
+(ratios, far share, beta, forgetting and Retrace, its sweeps included), the other draws uniformly
+and hands the agent constants instead. They take turns; figures are medians over the turns.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from agents.racer import RACERConfig, racer
+from agents.types import Continuous
+from experiments.benchmarks.replay import check_sizes
+from experiments.log import say
+from experiments.options import Parser
+from experiments.run import versions, write_json
+from jaxreplay import Transition, make_replay
+from jaxreplay.methods import refer, uniform
+from jaxreplay.types import Array, Sampler
+
+_OBS, _ACTION = 17, 6  # a locomotion task's sizes
+_EPISODE = 200  # steps
+
+
+def without_memory() -> Sampler:
+    """Return a uniform sampler that hands RACER constants where ReF-ER hands it estimates."""
+    plain = uniform.sampler()
+
+    def sample(state: Any, ring: Any, key: Array, batch_size: int) -> Any:
+        notes = refer.Notes(jnp.asarray(0.5), jnp.log(5.0), jnp.zeros(batch_size))
+        return plain.sample(state, ring, key, batch_size)._replace(notes=notes)
+
+    return plain._replace(sample=sample)
+
+
+def loop(sampler: Sampler, capacity: int, batch_size: int, steps: int) -> Callable[[], float]:
+    """Fill a replay and return a function that runs `steps` training steps and returns seconds."""
+    config = refer.ReFERConfig(returns=True)
+    agent = racer(RACERConfig(), Continuous(_ACTION), refer.objective(config))
+    replay = make_replay(sampler, capacity=capacity, batch_size=batch_size)
+    obs, scalar, flag = jnp.zeros(_OBS), jnp.zeros(()), jnp.zeros((), bool)
+    agent_state = agent.init(jax.random.key(0), obs, jnp.zeros(_ACTION))
+    action, extras = agent.act(agent_state, obs[None], jax.random.key(0))
+    example = Transition(
+        obs, action[0], scalar, scalar, obs, flag, flag, jax.tree.map(lambda x: x[0], extras)
+    )
+    row = jax.tree.map(lambda x: x[None], example)
+
+    def add(agent_state: Any, held: Any, number: Array) -> Any:
+        key = jax.random.fold_in(jax.random.key(1), number)
+        step = row._replace(
+            obs=jax.random.normal(key, (1, _OBS)),
+            reward=jnp.ones(1),
+            discount=jnp.full(1, 0.995),
+            first=(number % _EPISODE == 0)[None],
+            last=(number % _EPISODE == _EPISODE - 1)[None],
+        )
+        fresh = agent.assess(agent_state, step, key) if replay.fresh else {}
+        return replay.add(held, step, **{name: fresh[name] for name in replay.fresh})
+
+    def once(carry: Any, number: Array) -> tuple[Any, Array]:
+        agent_state, held = carry
+        held = add(agent_state, held, number)
+        key = jax.random.fold_in(jax.random.key(2), number)
+        held, batch = replay.sample(held, key)
+        agent_state, info = agent.update(agent_state, batch, key)
+        return (agent_state, replay.update(held, batch, **info.feedback)), info.metrics["loss"]
+
+    def fill(key: Array) -> Any:
+        held = replay.init(key, example)
+        return jax.lax.fori_loop(0, capacity, lambda n, held: add(agent_state, held, n), held)
+
+    run = jax.jit(
+        lambda carry, start: jax.lax.scan(once, carry, start + jnp.arange(steps)), donate_argnums=0
+    )
+    held = jax.block_until_ready(jax.jit(fill)(jax.random.key(3)))
+    kept = [(jax.tree.map(jnp.copy, agent_state), held), capacity]
+
+    def timed() -> float:
+        start = time.perf_counter()
+        kept[0] = jax.block_until_ready(run(*kept))[0]
+        kept[1] += steps
+        return time.perf_counter() - start
+
+    timed()  # compiles
+    return timed
+
+
+def sweep(capacity: int) -> Callable[[], float]:
+    """Return a function that runs Retrace over `capacity` steps and returns seconds."""
+    keys = jax.random.split(jax.random.key(0), 5)
+    numbers = [jax.random.normal(key, (capacity, 1)) for key in keys]
+    reward, value, advantage, next_value, log_ratio = numbers
+    last = (jnp.arange(capacity) % _EPISODE == _EPISODE - 1)[:, None]
+    run = jax.jit(refer.returns.retrace)
+    discount = jnp.full((capacity, 1), 0.995)
+    given = (reward, discount, last, value, advantage, next_value, log_ratio)
+    jax.block_until_ready(run(*given))
+
+    def timed() -> float:
+        start = time.perf_counter()
+        jax.block_until_ready(run(*given))
+        return time.perf_counter() - start
+
+    return timed
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    parser = Parser(prog="python -m experiments.benchmarks.refer", description=__doc__)
+    sizes = {"capacity": 2**19, "batch_size": 256, "steps": 2_000, "turns": 5}
+    whats = ("steps remembered", "steps in a batch", "training steps in a turn", "turns of each")
+    for (name, default), what in zip(sizes.items(), whats, strict=True):
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(
+            flag, type=int, default=default, metavar="INT", help=f"{what} [default {default}]"
+        )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the numbers as JSON")
+    args = parser.parse_args(argv)
+    sizes = {name: getattr(args, name) for name in sizes}
+    check_sizes(parser, sizes)
+    say("filling and compiling")
+    config = refer.ReFERConfig(returns=True)
+    timed = {
+        name: loop(sampler, args.capacity, args.batch_size, args.steps)
+        for name, sampler in (("with", refer.sampler(config)), ("without", without_memory()))
+    }
+    of_sweep = sweep(args.capacity)
+    times: dict[str, list[float]] = {"with": [], "without": [], "sweep": []}
+    for turn in range(args.turns):
+        say(f"turn {turn + 1} of {args.turns}")
+        for name, function in timed.items():
+            times[name].append(function() / args.steps * 1e6)
+        times["sweep"] += [of_sweep() * 1e6 for _ in range(5)]
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    share = 1 - medians["without"] / medians["with"]
+    print(f"training step with ReF-ER     {medians['with']:10.1f} us")
+    print(f"training step without         {medians['without']:10.1f} us")
+    print(f"ReF-ER's share of a step      {share:10.1%}")
+    print(f"Retrace over {args.capacity:,} steps {medians['sweep'] / 1e3:10.1f} ms")
+    if args.out is not None:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        content = {**sizes, "median_us": medians, "us": times, "versions": versions()}
+        write_json(args.out, content)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
