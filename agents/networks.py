@@ -15,7 +15,7 @@ from flax import linen as nn
 Array = jax.Array
 Params = Any
 
-ACTIVATIONS = ("relu", "softsign")
+ACTIVATIONS = ("relu", "softsign", "tanh")
 NETWORKS = ("auto", "mlp", "minatar", "nature", "data_efficient")
 
 # (channels, kernel size, stride) of each convolution, and the width of the hidden layer behind.
@@ -81,7 +81,7 @@ def flat(obs: Array) -> Array:
 class MLP(nn.Module):
     """Layers of the given sizes `[B, D] -> [B, features[-1]]`, the last one linear.
 
-    Between them ReLU from Torch's initial weights, or softsign from those of Novati &
+    Between them ReLU from Torch's initial weights, or softsign or tanh from those of Novati &
     Koumoutsakos 2019 (App. D): Glorot's, small ones in the last layer, and biases of 0.
     """
 
@@ -90,9 +90,10 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        if self.activation == "softsign":
+        if self.activation != "relu":
+            bend = nn.soft_sign if self.activation == "softsign" else jnp.tanh
             for size in self.features[:-1]:
-                x = nn.soft_sign(nn.Dense(size, kernel_init=nn.initializers.glorot_uniform())(x))
+                x = bend(nn.Dense(size, kernel_init=nn.initializers.glorot_uniform())(x))
             return nn.Dense(self.features[-1], kernel_init=_small_kernel)(x)
         for size in self.features[:-1]:
             x = nn.relu(_linear(x, size))

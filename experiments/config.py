@@ -107,10 +107,16 @@ def check(config: LoopConfig, replay: Replay) -> None:
     """
     if not 0 <= config.gamma <= 1:
         raise ValueError(f"gamma is {config.gamma}: it must lie in [0, 1]")
-    if replay.single_steps and config.n_step != 1:
+    if "single_steps" in replay.demands and config.n_step != 1:
         raise ValueError(
             f"n_step is {config.n_step}: this replay method follows single steps along their "
             "episode: use n_step 1"
+        )
+    new = config.learn_every * replay.num_envs
+    if "all_new" in replay.demands and (new != replay.batch_size or config.updates != 1):
+        raise ValueError(
+            f"this replay method wants one update of {replay.batch_size} transitions, all new: use "
+            f"--updates 1 and {replay.batch_size} = learn_every * num_envs (now {new})"
         )
     lost = (config.n_step - 1) * replay.num_envs  # steps that wait in the n-step window
     if config.inspect < 0:

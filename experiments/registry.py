@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from agents import ddpg, dqn, naf, racer, sac, td3
+from agents import ddpg, dqn, naf, ppo, racer, sac, td3
 from agents.types import Agent
 from experiments import environments
 from experiments.config import LoopConfig, ReplaySizes
@@ -73,8 +73,23 @@ AGENTS: Mapping[str, AgentEntry] = MappingProxyType(
             ReplaySizes(batch_size=256),
             needs=frozenset({"returns"}),
         ),
+        "ppo": AgentEntry(
+            ppo.PPOConfig,
+            ppo.ppo,
+            "continuous",
+            frozenset({"td_error", "q_value", "target", "log_ratio", "on_policy"}),
+            dataclasses.replace(_SCALED, steps=100_000, warmup=2_048, learn_every=256),
+            ReplaySizes(num_envs=8, capacity=2_048, batch_size=2_048),
+            needs=frozenset({"on_policy"}),
+        ),
     }
 )
+
+_WORDS = {
+    "td_loss": "a scalar TD error to shape the loss of",
+    "log_ratio": "a policy with a density (log_ratio)",
+    "on_policy": "an agent that learns on-policy",
+}
 
 # Returns at which an environment counts as solved, for "steps to" columns.
 THRESHOLDS: Mapping[str, float] = MappingProxyType(
@@ -97,7 +112,9 @@ def feeds(agent: str, replay: str) -> bool:
 
 def replay_options(agent: str, replay: str) -> Any:
     """Return a replay method's default options, with what the agent needs switched on."""
-    return METHODS[replay].config(**dict.fromkeys(AGENTS[agent].needs, True))
+    config = METHODS[replay].config
+    options = {field.name for field in dataclasses.fields(config)}
+    return config(**dict.fromkeys(AGENTS[agent].needs & options, True))
 
 
 def check_fit(agent: str, replay: str, environment: str) -> None:
@@ -121,9 +138,7 @@ def check_fit(agent: str, replay: str, environment: str) -> None:
                 f"not give: use one of {fitting}"
             )
         missing = ", ".join(
-            "a scalar TD error to shape the loss of"
-            if need == "td_loss"
-            else need.replace("log_ratio", "a policy with a density (log_ratio)")
+            _WORDS.get(need, need)
             for need in sorted(METHODS[replay].needs - AGENTS[agent].feedback)
         )
         raise ValueError(
@@ -139,7 +154,7 @@ def check_options(agent: str, options: Any) -> None:
       ValueError: one line that names the option.
     """
     for need in AGENTS[agent].needs:
-        if not getattr(options, need):
+        if not getattr(options, need, True):
             raise ValueError(f"agent '{agent}' needs {need}: leave out --replay.{need} false")
 
 

@@ -118,7 +118,7 @@ def make_replay(sampler: Sampler, *, capacity: int, batch_size: int, num_envs: i
         capacity, num_envs, batch_size,
         scores=None if sampler.observe is ignore_score else sampler.scores,
         fresh=sampler.fresh,
-        single_steps=sampler.single_steps,
+        demands=sampler.demands,
     )  # fmt: skip
 
 

@@ -98,7 +98,7 @@ class Sampler(NamedTuple):
     scores: Literal["evaluation", "training"] = "evaluation"  # whose returns `observe` is told
     fresh: frozenset[str] = frozenset()  # feedback about new transitions that `add` reads
     room: int = 1  # slots of the ring per transition of the replay's capacity
-    single_steps: bool = False  # whether transitions must be single steps, not n-step ones
+    demands: frozenset[str] = frozenset()  # of the loop, see `Replay`
 
 
 class Trust(NamedTuple):
@@ -156,4 +156,5 @@ class Replay(NamedTuple):
         Literal["evaluation", "training"] | None
     )  # whose returns `observe` wants; None: nobody's
     fresh: frozenset[str]  # feedback about new transitions that `add` wants
-    single_steps: bool  # whether transitions must be single steps, not n-step ones
+    demands: frozenset[str]  # "single_steps": transitions must be so, not n-step ones; "all_new":
+    # a batch must be what was added since the batch before

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from jaxreplay.methods import ere, ero, lap, ners, pal, per, pser, rank, refer, uniform
+from jaxreplay.methods import ere, ero, lap, latest, ners, pal, per, pser, rank, refer, uniform
 from jaxreplay.types import Method
 
 
@@ -18,8 +18,9 @@ class MethodEntry(NamedTuple):
     config: type[Any]  # a frozen dataclass of `option` fields
     method: Callable[[Any, int | None], Method]  # (config, the run's gradient steps) -> Method
     needs: frozenset[str] = frozenset()  # of an agent: feedback that its sampler reads, and
-    # "td_loss" if its objective replaces the loss of a scalar TD error
-    gives: frozenset[str] = frozenset()  # to agents that need it, by setting the option so named
+    # "td_loss" if its objective replaces the loss of a scalar TD error, "on_policy" if only
+    # agents that learn on-policy make sense
+    gives: frozenset[str] = frozenset()  # to agents that need it; an option so named switches it on
 
 
 METHODS: Mapping[str, MethodEntry] = MappingProxyType(
@@ -35,6 +36,9 @@ METHODS: Mapping[str, MethodEntry] = MappingProxyType(
         "ners": MethodEntry(ners.NERSConfig, ners.method, frozenset({"td_error", "target"})),
         "refer": MethodEntry(
             refer.ReFERConfig, refer.method, frozenset({"log_ratio"}), frozenset({"returns"})
+        ),
+        "latest": MethodEntry(
+            latest.LatestConfig, latest.method, frozenset({"on_policy"}), frozenset({"on_policy"})
         ),
     }
 )

@@ -292,7 +292,7 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
     return Sampler(
         init, add, sample, update, probability=probability, metrics=metrics,
         fresh=frozenset({"value", "advantage", "next_value"} if config.returns else ()),
-        room=config.room, single_steps=True,
+        room=config.room, demands=frozenset({"single_steps"}),
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from jaxreplay import Transition, make_replay
 from jaxreplay.methods import METHODS
 
 # Every method with one agent, every agent with the methods that differ most; the rest is slow.
-CORE = ("uniform", "per", "ners", "refer")
+CORE = ("uniform", "per", "ners", "refer", "latest")
 PAIRS = [
     pytest.param(
         (agent, replay), id=f"{agent}-{replay}",
@@ -69,7 +69,7 @@ def assert_same(left, right):
 def test_feedback_is_what_the_method_needs(pair):
     entry, _, _, state, held, _, learn = pair
     _, after, info = learn(state, held, jax.random.key(0))
-    assert entry.needs - {"td_loss"} <= set(info.feedback)
+    assert entry.needs - {"td_loss", "on_policy"} <= set(info.feedback)
     for values in info.feedback.values():
         assert (values.shape, values.dtype) == ((BATCH,), jnp.float32)
         assert np.isfinite(values).all()

@@ -172,6 +172,8 @@ def test_same_input_same_output_and_the_input_stays(replay):
 
 
 def test_keys_decide_the_draw(replay):
+    if "all_new" in replay.demands:
+        return  # nothing is left to chance
     state = filled(replay, CAPACITY // E)
     draws = [np.asarray(replay.sample(state, jax.random.key(k))[1].indices) for k in (1, 1, 2, 3)]
     np.testing.assert_array_equal(draws[0], draws[1])

@@ -18,7 +18,7 @@ def distributional(monkeypatch):
 def test_every_method_of_errors_fits_every_agent_with_a_scalar_error():
     for agent, environment in (("dqn", "gymnax/CartPole-v1"), ("td3", "gymnax/Pendulum-v1")):
         for replay in METHODS:
-            if replay != "refer":
+            if replay not in ("refer", "latest"):
                 check_fit(agent, replay, environment)
 
 
@@ -33,6 +33,14 @@ def test_methods_that_need_a_density_refuse_agents_without_one(agent):
     space = Discrete(2) if agent == "dqn" else Continuous(1)
     with pytest.raises(ValueError, match="has no density"):
         AGENTS[agent].make(AGENTS[agent].config(), space, refer.method().objective)
+
+
+def test_on_policy_agents_and_their_replay_want_one_another():
+    check_fit("ppo", "latest", "gymnax/Pendulum-v1")
+    with pytest.raises(ValueError, match="agent 'ppo' needs on_policy"):
+        check_fit("ppo", "refer", "gymnax/Pendulum-v1")
+    with pytest.raises(ValueError, match="needs an agent that learns on-policy"):
+        check_fit("sac", "latest", "gymnax/Pendulum-v1")
 
 
 def test_agents_that_need_returns_refuse_methods_without():

@@ -1,0 +1,56 @@
+"""The newest transitions, each learned from once: what on-policy agents want."""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from jaxreplay import objectives
+from jaxreplay import ring as ring_
+from jaxreplay.methods import uniform
+from jaxreplay.ring import Ring
+from jaxreplay.types import Array, Draw, Method, Sampler
+
+
+@dataclasses.dataclass(frozen=True)
+class LatestConfig:
+    """It has no hyperparameters."""
+
+
+class Notes(NamedTuple):
+    """Where the rows of a batch stand in time."""
+
+    slots: Array  # [T, E] int32: T successive steps of E environments; a batch is this, flattened
+
+
+def sampler() -> Sampler:
+    """Make the sampler that returns the newest B transitions, oldest first, all with weight 1.
+
+    The loop must take B new steps between two batches. B is a multiple of the environments.
+    """
+
+    def sample(state: tuple[()], ring: Ring, key: Array, batch_size: int) -> Draw:
+        del state, key
+        if batch_size % ring.num_envs:
+            raise ValueError(
+                f"batch_size {batch_size} is not a multiple of the {ring.num_envs} environments"
+            )
+        lanes = ring.num_envs
+        order = jnp.arange(batch_size, dtype=jnp.int32).reshape(-1, lanes)[::-1]
+        slots = ring_.recent(ring, order)
+        return Draw(slots.ravel(), jnp.ones(batch_size, jnp.float32), Notes(slots))
+
+    def probability(state: tuple[()], ring: Ring, slots: Array, batch_size: int) -> Array:
+        del state
+        newest = ring_.age(ring, slots) < batch_size // ring.num_envs
+        return jnp.where(newest & (slots < ring_.size(ring)), 1.0 / batch_size, 0.0)
+
+    return uniform.sampler()._replace(
+        sample=sample, probability=probability, demands=frozenset({"single_steps", "all_new"})
+    )
+
+
+def method(config: LatestConfig = LatestConfig(), updates: int | None = None) -> Method:
+    """Make the method of on-policy agents; `updates` is not used."""
+    del config, updates
+    return Method(sampler(), objectives.plain())
