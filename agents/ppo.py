@@ -36,7 +36,7 @@ class PPOConfig:
     activation: str = option("tanh", "of the hidden layers", "", ACTIVATIONS)
     actor_learning_rate: float = option(1e-4, "Adam step size of the policy", _PAPER)
     critic_learning_rate: float = option(3e-4, "Adam step size of the value", _PAPER)
-    anneal: float = option(0.0, "step sizes shrink as 1 / (1 + this * gradient steps)")
+    anneal: float = option(5e-7, "step sizes shrink as 1 / (1 + this * gradient steps)", _PAPER)
     clip: float = option(0.2, "change of the ratio from which it gains nothing more", _PAPER)
     gae: float = option(0.97, "lambda of the generalised advantages", _PAPER)
     epochs: int = option(10, "passes over the steps of an update", _PAPER)

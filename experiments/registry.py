@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from agents import ddpg, dqn, naf, ppo, racer, sac, td3
+from agents import acer, ddpg, dqn, naf, ppo, racer, sac, td3
 from agents.types import Agent
 from experiments import environments
 from experiments.config import LoopConfig, ReplaySizes
@@ -72,6 +72,15 @@ AGENTS: Mapping[str, AgentEntry] = MappingProxyType(
             _SCALED,
             ReplaySizes(batch_size=256),
             needs=frozenset({"returns"}),
+        ),
+        "acer": AgentEntry(
+            acer.ACERConfig,
+            acer.acer,
+            "continuous",
+            _DENSITY | {"td_error", "q_value", "target"},
+            _SCALED,
+            ReplaySizes(batch_size=384),
+            needs=frozenset({"trajectories"}),
         ),
         "ppo": AgentEntry(
             ppo.PPOConfig,

@@ -8,7 +8,20 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from jaxreplay.methods import ere, ero, lap, latest, ners, pal, per, pser, rank, refer, uniform
+from jaxreplay.methods import (
+    ere,
+    ero,
+    lap,
+    latest,
+    ners,
+    pal,
+    per,
+    pser,
+    rank,
+    refer,
+    uniform,
+    windows,
+)
 from jaxreplay.types import Method
 
 
@@ -36,6 +49,9 @@ METHODS: Mapping[str, MethodEntry] = MappingProxyType(
         "ners": MethodEntry(ners.NERSConfig, ners.method, frozenset({"td_error", "target"})),
         "refer": MethodEntry(
             refer.ReFERConfig, refer.method, frozenset({"log_ratio"}), frozenset({"returns"})
+        ),
+        "windows": MethodEntry(
+            windows.WindowsConfig, windows.method, gives=frozenset({"trajectories"})
         ),
         "latest": MethodEntry(
             latest.LatestConfig, latest.method, frozenset({"on_policy"}), frozenset({"on_policy"})

@@ -1,5 +1,7 @@
 """Every agent with every replay method, through one suite of laws."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +13,7 @@ from jaxreplay import Transition, make_replay
 from jaxreplay.methods import METHODS
 
 # Every method with one agent, every agent with the methods that differ most; the rest is slow.
-CORE = ("uniform", "per", "ners", "refer", "latest")
+CORE = ("uniform", "per", "ners", "refer", "latest", "windows")
 PAIRS = [
     pytest.param(
         (agent, replay), id=f"{agent}-{replay}",
@@ -27,7 +29,10 @@ def pair(request):
     """An agent and a replay method, their states after some adds, and one compiled learn step."""
     name, method_name = request.param
     entry, method_entry = AGENTS[name], METHODS[method_name]
-    method = method_entry.method(replay_options(name, method_name), 100)
+    options = replay_options(name, method_name)
+    if method_name == "windows":
+        options = dataclasses.replace(options, length=4)
+    method = method_entry.method(options, 100)
     space = Discrete(3) if entry.actions == "discrete" else Continuous(2)
     agent = entry.make(entry.config(hidden=(8, 8)), space, method.objective)
     replay = make_replay(method.sampler, capacity=64, batch_size=BATCH, num_envs=E)

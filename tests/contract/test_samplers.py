@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxreplay import Transition, make_replay, ring, sum_tree
-from jaxreplay.methods import METHODS, per, proportional, pser, rank, refer
+from jaxreplay.methods import METHODS, per, proportional, pser, rank, refer, windows
 from jaxreplay.replay import check_valid
 
 VARIANTS = {name: entry.method(entry.config(), 100) for name, entry in METHODS.items()} | {
@@ -20,6 +20,7 @@ VARIANTS = {name: entry.method(entry.config(), 100) for name, entry in METHODS.i
     # With as many slots as its capacity, which the suite counts on.
     "refer": refer.method(refer.ReFERConfig(room=1)),
     "refer-returns": refer.method(refer.ReFERConfig(returns=True, sweep_every=2, room=1)),
+    "windows": windows.method(windows.WindowsConfig(length=4)),
     "rank-stale": rank.method(rank.RankConfig(sort_every=3), 100),
 }
 EXAMPLE = Transition(

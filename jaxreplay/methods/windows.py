@@ -1,0 +1,79 @@
+"""Stretches of successive steps, drawn uniformly: for agents that learn from trajectories."""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxreplay import checks, objectives
+from jaxreplay import ring as ring_
+from jaxreplay.methods import uniform
+from jaxreplay.option import option
+from jaxreplay.ring import Ring
+from jaxreplay.types import Array, Draw, Method, Sampler
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowsConfig:
+    """Hyperparameters of replayed windows."""
+
+    length: int = option(16, "T: successive steps of one environment; a batch is B / T windows")
+
+    def __post_init__(self) -> None:
+        checks.check_at_least("length", self.length, 1)
+
+
+class Notes(NamedTuple):
+    """Where the rows of a batch stand in time."""
+
+    slots: Array  # [T, B / T] int32, time first; a batch is this, flattened
+
+
+def sampler(config: WindowsConfig = WindowsConfig()) -> Sampler:
+    """Make the sampler of windows: T successive steps of an environment, all weights 1.
+
+    A window may hold the end of one episode and the beginning of the next (`last` tells), and
+    never reaches across the write cursor: the ring's oldest and newest T - 1 rows are in fewer
+    windows than the others. The batch size is a multiple of T, and at least T times the
+    environments.
+    """
+    length = config.length
+
+    def starts(ring: Ring) -> Array:
+        """Return how many rows a window may start at, `[]`; they are the oldest ones."""
+        return jnp.maximum(ring_.size(ring) // ring.num_envs - length + 1, 1)
+
+    def sample(state: tuple[()], ring: Ring, key: Array, batch_size: int) -> Draw:
+        del state
+        if batch_size % length or batch_size < length * ring.num_envs:
+            raise ValueError(
+                f"batch_size {batch_size} does not hold windows of {length} steps: use a multiple "
+                f"of {length}, at least {length * ring.num_envs}"
+            )
+        key_row, key_lane = jax.random.split(key)
+        count = (batch_size // length,)
+        behind = length - 1 + jax.random.randint(key_row, count, 0, starts(ring), jnp.int32)
+        lane = jax.random.randint(key_lane, count, 0, ring.num_envs, jnp.int32)
+        rows = behind - jnp.arange(length, dtype=jnp.int32)[:, None]  # behind the newest
+        slots = ring_.recent(ring, rows * ring.num_envs + lane)
+        return Draw(slots.ravel(), jnp.ones(batch_size, jnp.float32), Notes(slots))
+
+    def probability(state: tuple[()], ring: Ring, slots: Array, batch_size: int) -> Array:
+        del state, batch_size
+        rows = ring_.size(ring) // ring.num_envs
+        age = ring_.age(ring, slots)
+        windows = jnp.minimum(jnp.minimum(age + 1, rows - age), length)
+        windows = jnp.minimum(windows, starts(ring))  # that a step is in
+        chance = windows / (starts(ring) * length * ring.num_envs)
+        return jnp.where(slots < ring_.size(ring), chance, 0.0)
+
+    return uniform.sampler()._replace(
+        sample=sample, probability=probability, demands=frozenset({"single_steps"})
+    )
+
+
+def method(config: WindowsConfig = WindowsConfig(), updates: int | None = None) -> Method:
+    """Make replayed windows: their sampler, and unweighted means; `updates` is not used."""
+    del updates
+    return Method(sampler(config), objectives.plain())
