@@ -107,8 +107,8 @@ def within_trust_region(gradient: Array, divergence: Array, bound: float) -> Arr
 def acer(config: ACERConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
     """Make an ACER agent; its losses are its own, so `objective` is not used.
 
-    It learns from trajectories, such as replay `windows` draws; the policy is a Gaussian of fixed
-    standard deviation.
+    It learns from successive steps (`Sample.notes.slots` `[T, windows]`); the policy is a Gaussian
+    of fixed standard deviation.
 
     Raises:
       ValueError: the action space is not continuous.

@@ -33,7 +33,7 @@ class DDPGConfig:
     actor_learning_rate: float = option(1e-5, "Adam step size of the actor", _PAPER)
     critic_learning_rate: float = option(1e-4, "Adam step size of the critic", _PAPER)
     anneal: float = option(
-        0.0, "step sizes shrink as 1 / (1 + this * gradient steps); the paper's ReF-ER: 5e-7"
+        0.0, "step sizes shrink as 1 / (1 + this * gradient steps); the paper: 5e-7"
     )
     critic_weight_decay: float = option(1e-4, "L2 coefficient of the critic's weights", _PAPER)
     tau: float = option(0.01, "target rate, at every update", _PAPER)

@@ -28,7 +28,7 @@ class NAFConfig:
     activation: str = option("softsign", "of the hidden layers", _PAPER, ACTIVATIONS)
     learning_rate: float = option(1e-4, "Adam step size", _PAPER)
     anneal: float = option(
-        0.0, "the step size shrinks as 1 / (1 + this * gradient steps); the paper's ReF-ER: 5e-7"
+        0.0, "the step size shrinks as 1 / (1 + this * gradient steps); the paper: 5e-7"
     )
     tau: float = option(0.01, "target rate, at every update", _PAPER)
     noise: str = option(
@@ -70,8 +70,8 @@ def q_value(outputs: Outputs, action: Array) -> Array:
 def naf(config: NAFConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
     """Make a NAF agent; `objective` shapes its loss (default: weighted half squared error).
 
-    Its loss is a critic's. For methods with trust terms it is an actor's where it moves the mean:
-    ReF-ER mixes the KL penalty with that part alone, as its authors do.
+    Its loss is a critic's. For objectives with trust terms it is an actor's where it moves the
+    mean: a penalty is mixed with that part alone (Novati & Koumoutsakos 2019, App. D).
 
     Raises:
       ValueError: the action space is not continuous.

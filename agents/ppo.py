@@ -103,7 +103,8 @@ def clipped_loss(log_ratio: Array, advantage: Array, clip: float) -> Array:
 def ppo(config: PPOConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
     """Make a PPO agent; its losses are its own, so `objective` is not used.
 
-    It learns from the newest steps of replay `latest`, each used in one update alone.
+    It learns from the newest steps, in order (`Sample.notes.slots` `[T, E]`), each used in one
+    update alone.
 
     Raises:
       ValueError: the action space is not continuous.

@@ -108,7 +108,7 @@ def racer(
 ) -> Agent:
     """Make a RACER agent; `objective` shapes its loss as an actor's (default: the mean).
 
-    It learns from Retrace's estimates, which the replay has to keep: `ReFERConfig(returns=True)`.
+    It learns from Retrace's estimates, which the replay has to keep (`Sample.notes.q_ret`).
 
     Raises:
       ValueError: the action space is not continuous.
@@ -192,7 +192,7 @@ def _returns(sample: Sample) -> Array:
     q_ret = getattr(sample.notes, "q_ret", ())
     if isinstance(q_ret, tuple):
         raise ValueError(
-            "RACER learns from returns that the replay estimates: use replay 'refer' with "
-            "--replay.returns true (ReFERConfig(returns=True))"
+            "RACER learns from returns that the replay estimates: use a replay method that keeps "
+            "them (its option `returns`)"
         )
     return q_ret

@@ -21,7 +21,7 @@ from experiments.benchmarks.replay import check_sizes
 from experiments.log import say
 from experiments.options import Parser
 from experiments.run import versions, write_json
-from jaxreplay import Transition, make_replay
+from jaxreplay import Transition, make_replay, returns
 from jaxreplay.methods import refer, uniform
 from jaxreplay.types import Array, Sampler
 
@@ -99,7 +99,7 @@ def sweep(capacity: int) -> Callable[[], float]:
     numbers = [jax.random.normal(key, (capacity, 1)) for key in keys]
     reward, value, advantage, next_value, log_ratio = numbers
     last = (jnp.arange(capacity) % _EPISODE == _EPISODE - 1)[:, None]
-    run = jax.jit(refer.returns.retrace)
+    run = jax.jit(returns.retrace)
     discount = jnp.full((capacity, 1), 0.995)
     given = (reward, discount, last, value, advantage, next_value, log_ratio)
     jax.block_until_ready(run(*given))

@@ -7,15 +7,15 @@ Retrace's estimates.
 """
 
 import dataclasses
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxreplay import checks, returns
+from jaxreplay import checks, estimates
 from jaxreplay import ring as ring_
+from jaxreplay.estimates import Estimates
 from jaxreplay.forgetting import to_forget
 from jaxreplay.option import option
 from jaxreplay.ring import Ring
@@ -95,16 +95,6 @@ class Notes(NamedTuple):
     q_ret: Array | tuple[()]  # [B] float32, Retrace's estimate of Q(s, a); () if none are kept
 
 
-class Seen(NamedTuple):
-    """What the agent last said about every step, for Retrace; in units of scaled rewards."""
-
-    value: Array  # [C] float32, V(s_t)
-    advantage: Array  # [C] float32, A(s_t, a_t)
-    next_value: Array  # [C] float32, V(s_{t+1}), of the true observation after the step
-    q_ret: Array  # [C] float32, Retrace's estimate of Q(s_t, a_t) at the latest sweep
-    reward_scale: Array  # [] float32, what the agent divides rewards by
-
-
 @struct.dataclass
 class ReFERState:
     """The memory's book-keeping; an episode's number is its lane's count of them, modulo rows."""
@@ -121,7 +111,7 @@ class ReFERState:
     log_c_max: Array  # [] float32, |log ratio| from which a step is far, since the latest sweep
     beta: Array  # [] float32
     updates: Array  # [] int32, a clock: calls of update
-    seen: Seen | tuple[()]  # () unless returns are kept
+    estimates: Estimates | tuple[()]  # () unless returns are kept
 
 
 def log_c_max(config: ReFERConfig, updates: Array | int) -> Array:
@@ -159,7 +149,6 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
         del key
         slots, zero = jnp.zeros(ring.capacity, jnp.int32), jnp.zeros((), jnp.int32)
         numbers = jnp.zeros(ring.capacity, jnp.float32)
-        seen = Seen(numbers, numbers, numbers, numbers, jnp.ones((), jnp.float32))
         return ReFERState(
             log_ratio=numbers,
             episode=slots,
@@ -173,7 +162,7 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
             log_c_max=jnp.asarray(log_c_max(config, 0), jnp.float32),
             beta=jnp.asarray(config.beta if config.penalise else 1.0, jnp.float32),
             updates=zero,
-            seen=jax.tree.map(jnp.copy, seen) if config.returns else (),
+            estimates=estimates.init(ring) if config.returns else (),
         )
 
     def add(
@@ -195,10 +184,8 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
             current=current,
         )  # fmt: skip
         if config.returns:
-            seen = _see(state.seen, slots, fresh)
-            reward = transition.reward / seen.reward_scale
-            q_ret = reward + transition.discount * fresh["next_value"]
-            state = state.replace(seen=seen._replace(q_ret=ring_.write(seen.q_ret, slots, q_ret)))
+            held = estimates.enter(state.estimates, slots, transition, fresh)
+            state = state.replace(estimates=held)
         return jax.lax.cond(
             ring.rows_added % every(ring) == 0, lambda s: sweep(s, ring), lambda s: s, state
         )
@@ -207,7 +194,8 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
         state = remember(state, ring)
         if not config.returns:
             return state
-        return state.replace(seen=estimate(state.seen, state.log_ratio, ring))
+        held = estimates.sweep(state.estimates, state.log_ratio, ring)
+        return state.replace(estimates=held)
 
     def remember(state: ReFERState, ring: Ring) -> ReFERState:
         """Forget episodes as needed, list what is left, and count it."""
@@ -249,7 +237,7 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
         size = jnp.where(state.size > 0, state.size, jnp.maximum(ring_.size(ring), 1))
         number = jax.random.randint(key, (batch_size,), 0, size, jnp.int32)
         indices = jnp.where(state.size > 0, state.order[number], number)
-        q_ret = state.seen.q_ret[indices] if config.returns else ()
+        q_ret = state.estimates.q_ret[indices] if config.returns else ()
         notes = Notes(state.beta, state.log_c_max, q_ret)
         return Draw(indices, jnp.ones(batch_size, jnp.float32), notes)
 
@@ -264,7 +252,7 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
         log_ratio = jnp.where(jnp.isnan(before), before, log_ratio)
         state = state.replace(log_ratio=ring_.write(state.log_ratio, slots, log_ratio))
         if config.returns:
-            state = state.replace(seen=_see(state.seen, slots, feedback))
+            state = state.replace(estimates=estimates.see(state.estimates, slots, feedback))
         # Read again: of a slot that is in the batch twice, the ring keeps one ratio.
         after = state.log_ratio.at[slots].get(mode="fill", fill_value=0.0)
         change = is_far(after, state.log_c_max).astype(jnp.int32) - is_far(before, state.log_c_max)
@@ -291,7 +279,7 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
 
     return Sampler(
         init, add, sample, update, probability=probability, metrics=metrics,
-        fresh=frozenset({"value", "advantage", "next_value"} if config.returns else ()),
+        fresh=estimates.FEEDBACK if config.returns else frozenset(),
         room=config.room, demands=frozenset({"single_steps"}),
     )  # fmt: skip
 
@@ -305,9 +293,7 @@ def objective(config: ReFERConfig = ReFERConfig()) -> Objective:
 
     def near(loss: Array, sample: Sample, trust: Trust | None) -> Array:
         if trust is None:
-            raise ValueError(
-                "ReF-ER needs an agent whose policy has a density (ddpg, naf, sac, racer)"
-            )
+            raise ValueError("ReF-ER needs an agent whose policy has a density: --list shows which")
         if not config.reject:
             return loss
         return jnp.where(is_far(trust.log_ratio, sample.notes.log_c_max), 0.0, loss)
@@ -337,33 +323,3 @@ def _first_of_its_kind(slots: Array) -> Array:
     row = jnp.arange(slots.size)
     # All pairs: for a batch, several times faster than sorting it.
     return ~((slots[:, None] == slots) & (row[:, None] > row)).any(axis=1)
-
-
-def _see(seen: Seen, slots: Array, values: Mapping[str, Array]) -> Seen:
-    """Write what the agent says about `slots` `[B]`; rows with an out-of-range slot are skipped."""
-    # Rows to be ignored say 0.
-    scale = values["reward_scale"].max() if "reward_scale" in values else seen.reward_scale
-    return Seen(
-        value=ring_.write(seen.value, slots, values["value"]),
-        advantage=ring_.write(seen.advantage, slots, values["advantage"]),
-        next_value=ring_.write(seen.next_value, slots, values["next_value"]),
-        q_ret=seen.q_ret,
-        reward_scale=jnp.where(scale > 0, scale, seen.reward_scale),
-    )
-
-
-def estimate(seen: Seen, log_ratio: Array, ring: Ring) -> Seen:
-    """Run Retrace over the whole ring; unfinished episodes bootstrap from their newest step."""
-
-    def read() -> tuple[Array, ...]:
-        stored, newest = ring_.contents(ring), ring_.ages(ring) == 0
-        return stored.reward / seen.reward_scale, stored.discount, stored.last | newest
-
-    # Behind a branch, which is always taken, the ring is read once; XLA would fuse the reads, with
-    # a stride of a whole transition, into every level of the scan.
-    shapes = jax.eval_shape(read)
-    zeros = lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)  # noqa: E731
-    steps = jax.lax.cond(ring.rows_added >= 0, read, zeros)
-    steps += (seen.value, seen.advantage, seen.next_value, log_ratio)
-    by_lane = [x.reshape(-1, ring.num_envs) for x in steps]
-    return seen._replace(q_ret=returns.retrace(*by_lane, wrap=True).ravel())

@@ -285,7 +285,7 @@ def compare(state, memory, config):
     assert int(held.size) == len(live)
     assert set(np.asarray(held.order)[: len(live)]) == set(live)
     assert set(np.flatnonzero(held.live)) == set(live)
-    q_ret, log_ratio = np.asarray(held.seen.q_ret), np.asarray(held.log_ratio)
+    q_ret, log_ratio = np.asarray(held.estimates.q_ret), np.asarray(held.log_ratio)
     for slot, step in live.items():
         assert q_ret[slot] == pytest.approx(step["q_ret"], rel=1e-3, abs=1e-3)
         assert log_ratio[slot] == pytest.approx(step["log_ratio"], rel=1e-5, abs=1e-6)
@@ -374,7 +374,7 @@ def test_returns_are_in_units_of_scaled_rewards():
     for last in (False, False, True):
         step = row._replace(discount=jnp.asarray([0.5]), last=jnp.asarray([last]))
         state = replay.add(state, step, **fresh, reward_scale=jnp.asarray([2.0]))
-    np.testing.assert_allclose(state.sampler.seen.q_ret[:3], [5.25, 4.5, 3.0])
+    np.testing.assert_allclose(state.sampler.estimates.q_ret[:3], [5.25, 4.5, 3.0])
 
 
 def test_returns_are_refused_without_feedback_about_new_steps():
