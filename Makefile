@@ -15,7 +15,7 @@ run: $(VENV)/ready
 		--env gymnax/CartPole-v1 --seeds 5 --out $(OUT) --overwrite
 
 test: $(VENV)/ready
-	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -n auto --maxprocesses 4
+	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 test-slow: $(VENV)/ready
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -m slow

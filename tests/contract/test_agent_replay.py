@@ -13,11 +13,11 @@ from jaxreplay import Transition, make_replay
 from jaxreplay.methods import METHODS
 
 # Every method with one agent, every agent with the methods that differ most; the rest is slow.
-CORE = ("uniform", "per", "ners", "refer", "latest", "windows")
+CORE = ("uniform", "refer", "latest")
 PAIRS = [
     pytest.param(
         (agent, replay), id=f"{agent}-{replay}",
-        marks=() if agent == "dqn" or replay in CORE else pytest.mark.slow,
+        marks=() if agent in ("dqn", "acer") or replay in CORE else pytest.mark.slow,
     )
     for agent in AGENTS for replay in METHODS if feeds(agent, replay)
 ]  # fmt: skip

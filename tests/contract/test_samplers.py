@@ -42,7 +42,12 @@ def made(name):
     return make_replay(sampler, capacity=CAPACITY, batch_size=BATCH, num_envs=E)
 
 
-@pytest.fixture(params=VARIANTS, scope="module")
+# Variants of a method that is in the suite anyway.
+SLOW = ("per-none", "rank-stale", "pser-add")
+PARAMS = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in VARIANTS]
+
+
+@pytest.fixture(params=PARAMS, scope="module")
 def replay(request):
     return made(request.param)
 
