@@ -69,7 +69,7 @@ def test_the_catalogue_says_so_too(distributional):
     listed = registry.catalogue()
     assert "distributional" not in listed["replays"]["lap"]["agents"]
     assert listed["agents"]["distributional"]["replays"] == [
-        "uniform", "per", "rank", "pser", "ere", "ero", "ners",
+        "uniform", "per", "rank", "pser", "ere", "ero", "ners", "windows",
     ]  # fmt: skip
     assert listed["replays"]["ners"]["needs"] == ["target", "td_error"]
 
