@@ -12,7 +12,7 @@ from agents.gaussian import Behaviour
 from agents.networks import ACTIVATIONS, MLP, Actor, Critic, flat
 from agents.types import Agent, Continuous, Info
 from jaxreplay import returns
-from jaxreplay.checks import check_at_least, check_choice, check_not_negative, check_positive
+from jaxreplay.checks import check_at_least, check_positive
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition
 
@@ -38,16 +38,10 @@ class ACERConfig:
     )
 
     def __post_init__(self) -> None:
-        common.require_hidden(self.hidden)
-        check_choice("activation", self.activation, ACTIVATIONS)
-        common.require_rate("actor_learning_rate", self.actor_learning_rate)
-        common.require_rate("critic_learning_rate", self.critic_learning_rate)
-        check_not_negative("anneal", self.anneal)
+        common.check_shared(self)
         check_positive("truncation", self.truncation)
         check_positive("trust_region", self.trust_region)
-        common.require_tau(self.tau)
         check_at_least("samples", self.samples, 1)
-        check_positive("noise_std", self.noise_std)
 
 
 class Networks(NamedTuple):
@@ -126,10 +120,7 @@ def acer(config: ACERConfig, action_space: Continuous, objective: Objective | No
         config.actor_learning_rate, config.critic_learning_rate, config.critic_learning_rate
     )
     optimiser = optax.multi_transform(
-        {
-            name: optax.adam(common.annealed(rate, config.anneal))
-            for name, rate in rates._asdict().items()
-        },
+        {name: common.adam(rate, config.anneal) for name, rate in rates._asdict().items()},
         Networks(*Networks._fields),
     )
     variance = config.noise_std**2

@@ -1,15 +1,19 @@
 """What all value-based agents share: regression of N critics towards a given target."""
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
+from agents.networks import ACTIVATIONS
 from agents.types import Info
-from jaxreplay import objectives
+from jaxreplay import checks, objectives
 from jaxreplay.types import Array, Objective, Sample, Trust
 
 Params = Any
@@ -21,20 +25,39 @@ def require(ok: bool, message: str) -> None:
         raise ValueError(message)
 
 
-def require_hidden(hidden: tuple[int, ...]) -> None:
-    """Refuse hidden layer sizes that are empty or not positive."""
-    ok = len(hidden) > 0 and all(size > 0 for size in hidden)
-    require(ok, f"hidden is {hidden}: give one positive size per hidden layer")
+def _check_tau(name: str, value: float) -> None:
+    require(0 < value <= 1, f"{name} is {value}: the target rate must lie in (0, 1]")
 
 
-def require_rate(name: str, value: float) -> None:
-    """Refuse a learning rate that is not positive."""
-    require(value > 0, f"{name} is {value}: it must be positive")
+def _check_activation(name: str, value: str) -> None:
+    checks.check_choice(name, value, ACTIVATIONS)
 
 
-def require_tau(tau: float) -> None:
-    """Refuse a target rate outside (0, 1]."""
-    require(0 < tau <= 1, f"tau is {tau}: the target rate must lie in (0, 1]")
+_CHECKS: Mapping[str, Callable[[str, Any], None]] = MappingProxyType(
+    {
+        "hidden": checks.check_sizes,
+        "activation": _check_activation,
+        "learning_rate": checks.check_positive,
+        "actor_learning_rate": checks.check_positive,
+        "critic_learning_rate": checks.check_positive,
+        "alpha_learning_rate": checks.check_positive,
+        "anneal": checks.check_not_negative,
+        "tau": _check_tau,
+        "noise_std": checks.check_positive,
+        "initial_variance": checks.check_positive,
+    }
+)
+
+
+def check_shared(config: Any) -> None:
+    """Refuse values of the options that mean the same in every agent.
+
+    Raises:
+      ValueError: one line that names the option.
+    """
+    for field in dataclasses.fields(config):
+        if field.name in _CHECKS:
+            _CHECKS[field.name](field.name, getattr(config, field.name))
 
 
 def complete(objective: Objective | None, error: Callable[[Array], Array]) -> Objective:
@@ -55,6 +78,24 @@ def refuse_trust(name: str, objective: Objective) -> None:
 def annealed(rate: float, anneal: float) -> optax.Schedule:
     """Return `rate / (1 + anneal k)` at gradient step k (Novati & Koumoutsakos 2019, Eq. 10)."""
     return lambda step: rate / (1.0 + anneal * step)
+
+
+def adam(rate: float, anneal: float, weight_decay: float = 0.0) -> optax.GradientTransformation:
+    """Make Adam for agents whose importance ratios or advantages may diverge.
+
+    Its step size is annealed, weight decay is added to the gradient (L2), and a gradient that is
+    not finite moves nothing.
+    """
+    inner = optax.adam(annealed(rate, anneal))
+    if weight_decay:
+        inner = optax.chain(optax.add_decayed_weights(weight_decay), inner)
+    return optax.apply_if_finite(inner, max_consecutive_errors=np.iinfo(np.int32).max)
+
+
+def one_step_target(next_value: Array, reward: Array, discount: Array) -> Array:
+    """Return one example's target `r + discount V(s')`; all `[]`."""
+    chex.assert_rank([next_value, reward, discount], 0)
+    return reward + discount * next_value
 
 
 def largest(td: Array) -> Array:

@@ -3,25 +3,21 @@
 import dataclasses
 from typing import Any, NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 import optax
 
-from agents import common, gaussian
-from agents.gaussian import Behaviour
+from agents import common, exploration
+from agents.exploration import NOISES
 from agents.networks import ACTIVATIONS, Actor, Critic
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
-from jaxreplay.checks import check_choice, check_not_negative, check_positive
+from jaxreplay.checks import check_choice, check_not_negative
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition, Trust
 
 Params = Any
-NOISES = ("gaussian", "ou")
-
 _PAPER = "Novati & Koumoutsakos 2019, App. D"
-_OU_DECAY = 0.85  # 1 - theta, theta 0.15 (Lillicrap et al. 2016, Sec. 7)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,15 +42,9 @@ class DDPGConfig:
     noise_std: float = option(0.2, "std of the noise, of each step", _PAPER)
 
     def __post_init__(self) -> None:
-        common.require_hidden(self.hidden)
-        check_choice("activation", self.activation, ACTIVATIONS)
-        common.require_rate("actor_learning_rate", self.actor_learning_rate)
-        common.require_rate("critic_learning_rate", self.critic_learning_rate)
-        check_not_negative("anneal", self.anneal)
+        common.check_shared(self)
         check_not_negative("critic_weight_decay", self.critic_weight_decay)
-        common.require_tau(self.tau)
         check_choice("noise", self.noise, NOISES)
-        check_positive("noise_std", self.noise_std)
 
 
 class Networks(NamedTuple):
@@ -73,39 +63,6 @@ class DDPGState(NamedTuple):
     critic_opt_state: optax.OptState
 
 
-class Extras(NamedTuple):
-    """What is stored with each step."""
-
-    behaviour: Behaviour | tuple[()] = ()  # [E, A] each, for replay methods that ask
-    noise: Array | tuple[()] = ()  # [E, A], where the Ornstein-Uhlenbeck process is
-
-
-def one_step_target(next_value: Array, reward: Array, discount: Array) -> Array:
-    """Return one example's target `r + discount V(s')`; all `[]`."""
-    chex.assert_rank([next_value, reward, discount], 0)
-    return reward + discount * next_value
-
-
-def explore(
-    mean: Array, key: Array, config: Any, previous: Any, with_behaviour: bool
-) -> tuple[Array, Any]:
-    """Add noise to mean actions `[E, A]`; `config` has `noise` and `noise_std`.
-
-    Returns:
-      Actions, and Extras (or () if there is nothing to store).
-    """
-    drift = jnp.zeros_like(mean)
-    if config.noise == "ou" and previous is not None:
-        drift = _OU_DECAY * previous.noise
-    variance = jnp.full_like(mean, config.noise_std**2)
-    centre = mean + drift
-    action = gaussian.sample(centre, variance, key)
-    behaviour = Behaviour(centre, variance) if with_behaviour else ()
-    noise = action - mean if config.noise == "ou" else ()
-    stored = with_behaviour or config.noise == "ou"
-    return action, Extras(behaviour, noise) if stored else ()
-
-
 def ddpg(config: DDPGConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
     """Make a DDPG agent; `objective` shapes its losses (default: weighted half squared error).
 
@@ -119,10 +76,9 @@ def ddpg(config: DDPGConfig, action_space: Continuous, objective: Objective | No
     objective = common.complete(objective, objectives.mse)
     actor = Actor(action_space.size, config.hidden, config.activation)
     critic = Critic(config.hidden, config.activation)
-    actor_optimiser = optax.adam(common.annealed(config.actor_learning_rate, config.anneal))
-    critic_optimiser = optax.chain(
-        optax.add_decayed_weights(config.critic_weight_decay),
-        optax.adam(common.annealed(config.critic_learning_rate, config.anneal)),
+    actor_optimiser = common.adam(config.actor_learning_rate, config.anneal)
+    critic_optimiser = common.adam(
+        config.critic_learning_rate, config.anneal, config.critic_weight_decay
     )
 
     def policy(params: Params, obs: Array) -> Array:
@@ -145,18 +101,15 @@ def ddpg(config: DDPGConfig, action_space: Continuous, objective: Objective | No
         return policy(state.networks.actor, obs)
 
     def act(state: DDPGState, obs: Array, key: Array, previous: Any = None) -> tuple[Array, Any]:
-        return explore(greedy(state, obs), key, config, previous, objective.trust)
+        return exploration.explore(greedy(state, obs), key, config, previous, objective.trust)
 
     def trust(mean: Array, t: Transition) -> Trust | None:
-        if not objective.trust:
-            return None
-        variance = jnp.asarray(config.noise_std**2)
-        return gaussian.trust(mean, variance, t.extras.behaviour, t.action)
+        return exploration.trust(mean, t, config) if objective.trust else None
 
     def targets(state: DDPGState, t: Transition) -> Array:
         action = policy(state.targets.actor, t.next_obs)
         next_value = critic.apply(state.targets.critic, t.next_obs, action)
-        return jax.vmap(one_step_target)(next_value, t.reward, t.discount)
+        return jax.vmap(common.one_step_target)(next_value, t.reward, t.discount)
 
     def improve(params: Params, critic_params: Params, sample: Sample) -> tuple[Array, Params]:
         obs = sample.transition.obs

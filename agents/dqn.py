@@ -11,7 +11,7 @@ import optax
 from agents import common
 from agents.networks import NETWORKS, QNetwork
 from agents.types import Agent, Discrete, Info
-from jaxreplay import objectives
+from jaxreplay import checks, objectives
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition
 
@@ -42,26 +42,14 @@ class DQNConfig:
     epsilon_updates: int = option(10_000, "updates over which epsilon falls linearly")
 
     def __post_init__(self) -> None:
-        common.require(
-            self.network in NETWORKS, f"network is {self.network!r}: choose one of {NETWORKS}"
-        )
-        common.require_hidden(self.hidden)
-        common.require_rate("learning_rate", self.learning_rate)
-        common.require_rate("adam_eps", self.adam_eps)
-        common.require_tau(self.tau)
-        common.require(
-            self.max_grad_norm >= 0, f"max_grad_norm is {self.max_grad_norm}: give 0 or more"
-        )
-        common.require(
-            self.target_every >= 1, f"target_every is {self.target_every}: give 1 or more updates"
-        )
-        common.require(
-            self.epsilon_updates >= 1,
-            f"epsilon_updates is {self.epsilon_updates}: give 1 or more updates",
-        )
-        for name in ("epsilon_start", "epsilon_end"):
-            value = getattr(self, name)
-            common.require(0 <= value <= 1, f"{name} is {value}: a probability lies in [0, 1]")
+        common.check_shared(self)
+        checks.check_choice("network", self.network, NETWORKS)
+        checks.check_positive("adam_eps", self.adam_eps)
+        checks.check_not_negative("max_grad_norm", self.max_grad_norm)
+        checks.check_at_least("target_every", self.target_every, 1)
+        checks.check_at_least("epsilon_updates", self.epsilon_updates, 1)
+        checks.check_unit("epsilon_start", self.epsilon_start)
+        checks.check_unit("epsilon_end", self.epsilon_end)
 
 
 class DQNState(NamedTuple):

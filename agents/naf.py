@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import advantages, common, gaussian
-from agents.ddpg import NOISES, explore, one_step_target
+from agents import advantages, common, exploration
+from agents.exploration import NOISES
 from agents.networks import ACTIVATIONS, Actor
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
-from jaxreplay.checks import check_choice, check_not_negative, check_positive
+from jaxreplay.checks import check_choice
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition, Trust
 
@@ -37,13 +37,8 @@ class NAFConfig:
     noise_std: float = option(0.2, "std of the noise, of each step", _PAPER)
 
     def __post_init__(self) -> None:
-        common.require_hidden(self.hidden)
-        check_choice("activation", self.activation, ACTIVATIONS)
-        common.require_rate("learning_rate", self.learning_rate)
-        check_not_negative("anneal", self.anneal)
-        common.require_tau(self.tau)
+        common.check_shared(self)
         check_choice("noise", self.noise, NOISES)
-        check_positive("noise_std", self.noise_std)
 
 
 class Outputs(NamedTuple):
@@ -83,7 +78,7 @@ def naf(config: NAFConfig, action_space: Continuous, objective: Objective | None
     objective = common.complete(objective, objectives.mse)
     size = action_space.size
     network = Actor(size + 1 + size * (size + 1) // 2, config.hidden, config.activation)
-    optimiser = optax.adam(common.annealed(config.learning_rate, config.anneal))
+    optimiser = common.adam(config.learning_rate, config.anneal)
 
     def see(params: Params, obs: Array) -> Outputs:
         mean, value, rest = jnp.split(network.apply(params, obs), [size, size + 1], axis=-1)
@@ -99,17 +94,14 @@ def naf(config: NAFConfig, action_space: Continuous, objective: Objective | None
         return see(state.params, obs).mean
 
     def act(state: NAFState, obs: Array, key: Array, previous: Any = None) -> tuple[Array, Any]:
-        return explore(greedy(state, obs), key, config, previous, objective.trust)
+        return exploration.explore(greedy(state, obs), key, config, previous, objective.trust)
 
     def trust(mean: Array, t: Transition) -> Trust | None:
-        if not objective.trust:
-            return None
-        variance = jnp.asarray(config.noise_std**2)
-        return gaussian.trust(mean, variance, t.extras.behaviour, t.action)
+        return exploration.trust(mean, t, config) if objective.trust else None
 
     def targets(state: NAFState, t: Transition) -> Array:
         next_value = see(state.target, t.next_obs).value
-        return jax.vmap(one_step_target)(next_value, t.reward, t.discount)
+        return jax.vmap(common.one_step_target)(next_value, t.reward, t.discount)
 
     def update(state: NAFState, sample: Sample, key: Array) -> tuple[NAFState, Info]:
         del key

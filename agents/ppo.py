@@ -16,8 +16,6 @@ from agents.types import Agent, Continuous, Info
 from jaxreplay import returns
 from jaxreplay.checks import (
     check_at_least,
-    check_choice,
-    check_not_negative,
     check_positive,
     check_unit,
 )
@@ -44,16 +42,11 @@ class PPOConfig:
     initial_variance: float = option(0.2, "of every action dimension, as RACER's")
 
     def __post_init__(self) -> None:
-        common.require_hidden(self.hidden)
-        check_choice("activation", self.activation, ACTIVATIONS)
-        common.require_rate("actor_learning_rate", self.actor_learning_rate)
-        common.require_rate("critic_learning_rate", self.critic_learning_rate)
-        check_not_negative("anneal", self.anneal)
+        common.check_shared(self)
         check_positive("clip", self.clip)
         check_unit("gae", self.gae)
         check_at_least("epochs", self.epochs, 1)
         check_at_least("minibatch", self.minibatch, 1)
-        check_positive("initial_variance", self.initial_variance)
 
 
 class Policy(nn.Module):
@@ -118,7 +111,7 @@ def ppo(config: PPOConfig, action_space: Continuous, objective: Objective | None
     value_network = MLP((*config.hidden, 1), config.activation)
     rates = {"policy": config.actor_learning_rate, "value": config.critic_learning_rate}
     optimiser = optax.multi_transform(
-        {name: optax.adam(common.annealed(rate, config.anneal)) for name, rate in rates.items()},
+        {name: common.adam(rate, config.anneal) for name, rate in rates.items()},
         Networks("policy", "value"),
     )
 

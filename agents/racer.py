@@ -15,7 +15,7 @@ from agents.gaussian import Behaviour
 from agents.networks import ACTIVATIONS, MLP, flat
 from agents.types import Agent, Continuous, Info
 from jaxreplay import returns
-from jaxreplay.checks import check_choice, check_not_negative, check_positive
+from jaxreplay.checks import check_choice
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition, Trust
 
@@ -41,12 +41,8 @@ class RACERConfig:
     )
 
     def __post_init__(self) -> None:
-        common.require_hidden(self.hidden)
-        check_choice("activation", self.activation, ACTIVATIONS)
-        common.require_rate("learning_rate", self.learning_rate)
-        check_not_negative("anneal", self.anneal)
+        common.check_shared(self)
         check_choice("advantage", self.advantage, tuple(FORMS))
-        check_positive("initial_variance", self.initial_variance)
 
 
 class Outputs(NamedTuple):
@@ -119,7 +115,7 @@ def racer(
     )
     objective = common.complete(objective, jnp.square)  # its `error` is not used
     network = Network(action_space.size, config)
-    optimiser = optax.adam(common.annealed(config.learning_rate, config.anneal))
+    optimiser = common.adam(config.learning_rate, config.anneal)
     of_batch = jax.vmap(FORMS[config.advantage].advantage, in_axes=(0, 0, 0, None))
 
     def init(key: Array, obs: Array, action: Array) -> RACERState:
@@ -173,6 +169,7 @@ def racer(
         info = Info(told, {
             "loss": value, "q_value": told["q_value"].mean(), "grad_norm": optax.tree.norm(grads),
             "variance": out.variance.mean(),
+            "skipped": 1.0 - opt_state.last_finite,  # share of updates that were not finite
         })  # fmt: skip
         common.tell_trust(info, now)
         return RACERState(optax.apply_updates(state.params, steps), opt_state), info

@@ -14,6 +14,7 @@ from agents.gaussian import Behaviour
 from agents.networks import Actor, Critic, apply_twin, init_twin
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
+from jaxreplay.checks import check_positive
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition, Trust
 
@@ -34,14 +35,8 @@ class SACConfig:
     target_entropy: float = option(-1.0, "entropy aimed at, per action dimension", _PAPER)
 
     def __post_init__(self) -> None:
-        common.require_hidden(self.hidden)
-        common.require_rate("actor_learning_rate", self.actor_learning_rate)
-        common.require_rate("critic_learning_rate", self.critic_learning_rate)
-        common.require_rate("alpha_learning_rate", self.alpha_learning_rate)
-        common.require_tau(self.tau)
-        common.require(
-            self.initial_alpha > 0, f"initial_alpha is {self.initial_alpha}: it must be positive"
-        )
+        common.check_shared(self)
+        check_positive("initial_alpha", self.initial_alpha)
 
 
 class SACState(NamedTuple):

@@ -31,7 +31,7 @@ class TabularConfig:
         common.require(
             self.num_states >= 1, f"num_states is {self.num_states}: give 1 or more states"
         )
-        common.require_rate("learning_rate", self.learning_rate)
+        common.check_shared(self)
         common.require(self.initial_std >= 0, f"initial_std is {self.initial_std}: give 0 or more")
         common.require(
             0 <= self.epsilon <= 1, f"epsilon is {self.epsilon}: a probability lies in [0, 1]"

@@ -12,6 +12,7 @@ from agents import common
 from agents.networks import Actor, Critic, apply_twin, init_twin
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
+from jaxreplay.checks import check_at_least, check_not_negative
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition
 
@@ -35,16 +36,10 @@ class TD3Config:
     )
 
     def __post_init__(self) -> None:
-        common.require_hidden(self.hidden)
-        common.require_rate("actor_learning_rate", self.actor_learning_rate)
-        common.require_rate("critic_learning_rate", self.critic_learning_rate)
-        common.require_tau(self.tau)
+        common.check_shared(self)
         for name in ("exploration_noise", "target_noise", "target_noise_clip"):
-            value = getattr(self, name)
-            common.require(value >= 0, f"{name} is {value}: give 0 or more")
-        common.require(
-            self.policy_delay >= 1, f"policy_delay is {self.policy_delay}: give 1 or more updates"
-        )
+            check_not_negative(name, getattr(self, name))
+        check_at_least("policy_delay", self.policy_delay, 1)
 
 
 class Policy(NamedTuple):

@@ -117,7 +117,7 @@ def make_program(
             state = _measure(state, scaling.measure_rewards)
         return state
 
-    def block(state: LoopState) -> tuple[LoopState, Metrics, Metrics]:
+    def block(state: LoopState) -> tuple[LoopState, Metrics, dict[str, tuple[Array, Array]]]:
         state, played = jax.lax.scan(
             lambda s, _: collect(s, "act"), state, length=config.learn_every
         )
@@ -126,7 +126,7 @@ def make_program(
             state = report_training(state)
         if config.scale_rewards:
             state = rescale(state)
-        return state, _sum(played), _sum(learned)
+        return state, _sum(played), _sum(_finite(learned))
 
     def chunk(state: LoopState, blocks: Array) -> tuple[LoopState, Metrics]:
         shapes = jax.eval_shape(block, state)[1:]
@@ -148,13 +148,12 @@ def make_program(
         if replay.scores == "evaluation":
             key = jax.random.fold_in(state.keys.observe, state.rows)
             state = state._replace(replay=replay.observe(state.replay, score, key))
-        count = blocks * config.updates
         return state, {
             "eval_return": score,
             "eval_length": lengths.mean(),
             "train_return": played["returns"] / played["episodes"],  # nan if none ended
             "episodes": played["episodes"],
-            **{f"agent/{name}": total / count for name, total in learned.items()},
+            **{f"agent/{name}": total / n for name, (total, n) in learned.items()},
             **{f"replay/{name}": value for name, value in replay.metrics(state.replay).items()},
             **inspected(state),
         }
@@ -346,6 +345,15 @@ def _random_actions(environment: Environment, key: Array, count: int) -> Array:
     if isinstance(space, Discrete):
         return jax.random.randint(key, (count,), 0, space.n, jnp.int32)
     return jax.random.uniform(key, (count, space.size), jnp.float32, -1.0, 1.0)
+
+
+def _finite(metrics: Metrics) -> dict[str, tuple[Array, Array]]:
+    """Return every metric with its count, both 0 where an update of a diverging agent has none."""
+    ok = {name: jnp.isfinite(x) for name, x in metrics.items()}
+    return {
+        name: (jnp.where(ok[name], x, 0.0), ok[name].astype(jnp.float32))
+        for name, x in metrics.items()
+    }
 
 
 def _sum(metrics: Metrics) -> Metrics:

@@ -59,6 +59,7 @@ def make_replay(sampler: Sampler, *, capacity: int, batch_size: int, num_envs: i
         if missing:
             raise ValueError(f"add needs {', '.join(sorted(missing))} of the new transitions")
         transition = jax.tree.map(lambda x: _behind(state.fence, x), transition)
+        feedback = {k: jnp.where(jnp.isfinite(x), x, 0.0) for k, x in feedback.items()}
         ring, slots = ring_.add(state.ring, transition)
         inner = sampler.add(state.sampler, ring, slots + state.fence, transition, **feedback)
         return jax.lax.optimization_barrier(state._replace(ring=ring, sampler=inner))

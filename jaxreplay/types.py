@@ -134,7 +134,8 @@ class Replay(NamedTuple):
     """Ring and sampler behind the five verbs; made by `make_replay`.
 
     * `init(key, example) -> S`: `example` is one unbatched Transition (shapes and dtypes).
-    * `add(S, transition[E], **feedback[E]) -> S`: with the feedback that `fresh` names.
+    * `add(S, transition[E], **feedback[E]) -> S`: with the feedback that `fresh` names; 0 stands in
+      for what is not finite.
     * `sample(S, key) -> (S, Sample)`
     * `update(S, sample, **feedback[B]) -> S`
     * `observe(S, score[], key) -> S`: a score that is not finite changes nothing.

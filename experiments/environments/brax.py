@@ -20,8 +20,8 @@ BACKENDS = ("spring", "positional", "generalized", "mjx")
 def make(name: str, backend: str = "spring", max_steps: int = 1000) -> Environment:
     """Make a brax environment.
 
-    Continuous actions are scaled from [-1, 1] to the actuators' control range. A diverging physics
-    step shows as NaN in observations and rewards; nothing here hides it.
+    Actions are clipped to [-1, 1], which stands for the actuators' control range. A diverging
+    physics step shows as NaN in observations and rewards; nothing here hides it.
 
     Args:
       name: one of `NAMES`.
@@ -34,7 +34,6 @@ def make(name: str, backend: str = "spring", max_steps: int = 1000) -> Environme
     if backend not in BACKENDS:
         raise ValueError(f"brax backend is {backend!r}: use one of {', '.join(BACKENDS)}")
     env = _load(name, backend)
-    low, high = jnp.asarray(env.sys.actuator.ctrl_range, jnp.float32).T
 
     def reset(key: Array):
         state = env.reset(key)
@@ -42,8 +41,8 @@ def make(name: str, backend: str = "spring", max_steps: int = 1000) -> Environme
 
     def step(key: Array, state, action: Array):
         del key  # the physics is deterministic
-        action = low + (jnp.clip(action, -1.0, 1.0) + 1.0) * 0.5 * (high - low)
-        state = env.step(state, action)
+        # Where actuators have another range than [-1, 1], brax's own environments scale to it.
+        state = env.step(state, jnp.clip(action, -1.0, 1.0))
         return state, state.obs, state.reward, state.done > 0
 
     return make_episodic(f"brax/{name}", reset, step, Continuous(env.action_size), max_steps)

@@ -1,7 +1,9 @@
 """The regression shared by all agents, against the LAP/PAL paper's losses worked by hand."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from agents import common
@@ -57,3 +59,18 @@ def test_an_objective_s_own_error_is_kept():
     objective = objectives.plain(objectives.l1)
     assert common.complete(objective, objectives.mse).error is objectives.l1
     assert common.complete(objectives.plain(), objectives.mse).error is objectives.mse
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_adam_is_not_moved_by_what_is_not_finite(bad):
+    optimiser = common.adam(0.1, anneal=0.0, weight_decay=0.5)
+    params = {"a": jnp.ones(3), "b": jnp.ones(())}
+    state = optimiser.init(params)
+    good = {"a": jnp.full(3, 2.0), "b": jnp.zeros(())}
+    steps, after = optimiser.update(good | {"b": jnp.asarray(bad)}, state, params)
+    assert not any(x.any() for x in jax.tree.leaves(steps))
+    steps, _ = optimiser.update(good, after, params)
+    fresh, _ = optax.chain(optax.add_decayed_weights(0.5), optax.adam(0.1)).update(
+        good, optax.chain(optax.add_decayed_weights(0.5), optax.adam(0.1)).init(params), params
+    )
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), steps, fresh)

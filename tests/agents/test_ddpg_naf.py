@@ -3,10 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from agents import advantages, ddpg, naf
 from agents.ddpg import DDPGConfig
+from agents.exploration import Extras
 from agents.gaussian import Behaviour
 from agents.naf import NAFConfig, Outputs
 from agents.types import Continuous
@@ -35,7 +37,7 @@ def make(which, refer=True, **options):
 
 
 def behaviour(mean):
-    return ddpg.Extras(Behaviour(jnp.full((ROWS, 2), mean), jnp.full((ROWS, 2), 0.04)))
+    return Extras(Behaviour(jnp.full((ROWS, 2), mean), jnp.full((ROWS, 2), 0.04)))
 
 
 def test_bounds_of_the_mean():
@@ -62,7 +64,7 @@ def test_ornstein_uhlenbeck_noise(which):
     """A step keeps 0.85 of the noise before; its std tends to 0.2 / sqrt(1 - 0.85^2)."""
     agent, state = make(which, refer=False, noise="ou")
     obs = jnp.zeros((500, OBS))
-    previous = ddpg.Extras((), jnp.zeros((500, 2)))
+    previous = Extras((), jnp.zeros((500, 2)))
 
     def step(previous, key):
         action, extras = agent.act(state, obs, key, previous)
@@ -80,7 +82,7 @@ def test_ornstein_uhlenbeck_noise(which):
 
 def test_behaviour_of_correlated_noise_is_its_density_given_the_past():
     agent, state = make("ddpg", noise="ou")
-    previous = ddpg.Extras(Behaviour(*jnp.zeros((2, 4, 2))), jnp.full((4, 2), 0.4))
+    previous = Extras(Behaviour(*jnp.zeros((2, 4, 2))), jnp.full((4, 2), 0.4))
     _, extras = agent.act(state, jnp.zeros((4, OBS)), KEY, previous)
     drift = extras.behaviour.mean - agent.greedy(state, jnp.zeros((4, OBS)))
     np.testing.assert_allclose(drift, 0.34, rtol=1e-4)
@@ -114,15 +116,15 @@ def test_beta_does_not_scale_the_critics():
     for which in ("ddpg", "naf"):
         agent, state = make(which, **({"critic_weight_decay": 0.0} if which == "ddpg" else {}))
         mean = agent.greedy(state, sample_of(()).transition.obs)
-        near = ddpg.Extras(Behaviour(mean, jnp.full((ROWS, 2), 0.04)))
+        near = Extras(Behaviour(mean, jnp.full((ROWS, 2), 0.04)))
         action = mean + 0.05
         moments = []
         for beta in (0.1, 0.9):
             after, _ = agent.update(state, sample_of(near, beta, action=action), KEY)
             if which == "ddpg":
-                moments.append(after.critic_opt_state[1][0].mu)
+                moments.append(optax.tree.get(after.critic_opt_state, "mu"))
             else:
-                mu = after.opt_state[0].mu["params"]["MLP_0"]["Dense_1"]["kernel"]
+                mu = optax.tree.get(after.opt_state, "mu")["params"]["MLP_0"]["Dense_1"]["kernel"]
                 moments.append(mu[:, 2:])
                 means = mu[:, :2]
                 assert float(jnp.abs(means).max()) > 0
@@ -145,7 +147,7 @@ def test_naf_without_a_method_descends_the_whole_squared_error():
     after, info = agent.update(state, sample, KEY)
     jax.tree.map(
         lambda g, mu: np.testing.assert_allclose(mu, 0.1 * g, rtol=1e-3, atol=1e-6),
-        grads, after.opt_state[0].mu,
+        grads, optax.tree.get(after.opt_state, "mu"),
     )  # fmt: skip
 
 
@@ -167,11 +169,11 @@ def test_naf_values_worked_by_hand():
 
 
 def test_weight_decay_adds_to_the_gradient():
-    plain, state = make("ddpg", refer=False, critic_weight_decay=0.0)
-    decayed, _ = make("ddpg", refer=False, critic_weight_decay=0.5)
-    mu = [
-        a.update(state, sample_of(()), KEY)[0].critic_opt_state[1][0].mu for a in (plain, decayed)
-    ]
+    mu = []
+    for decay in (0.0, 0.5):
+        agent, state = make("ddpg", refer=False, critic_weight_decay=decay)
+        after, _ = agent.update(state, sample_of(()), KEY)
+        mu.append(optax.tree.get(after.critic_opt_state, "mu"))
     jax.tree.map(
         lambda x, y, w: np.testing.assert_allclose(y - x, 0.1 * 0.5 * w, rtol=1e-3, atol=1e-5),
         *mu, state.networks.critic,

@@ -116,7 +116,7 @@ def test_values_of_a_chain(make_sample):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"network": "resnet"}, "choose one of"),
+        ({"network": "resnet"}, "use one of"),
         ({"hidden": ()}, "hidden"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0"),
         ({"tau": 1.5}, "tau is 1.5"),

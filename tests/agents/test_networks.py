@@ -114,3 +114,14 @@ def test_twins_are_independent():
     assert q.shape == (2, 3)
     assert not np.allclose(q[0], q[1])
     np.testing.assert_array_equal(q[1], critic.apply(params[1], obs, action))
+
+
+@pytest.mark.parametrize("activation", ["softsign", "tanh"])
+def test_initial_values_of_the_refer_paper(activation):
+    params = MLP((128, 128, 5), activation).init(jax.random.key(0), jnp.zeros((1, 17)))["params"]
+    bounds = [0.2034190511, np.sqrt(6 / 256), 0.0088388348]  # Glorot's twice, then 0.1 / sqrt(128)
+    for number, bound in enumerate(bounds):
+        layer = params[f"Dense_{number}"]
+        assert 0.98 * bound < float(jnp.abs(layer["kernel"]).max()) <= bound * (1 + 1e-6)
+        np.testing.assert_allclose(layer["kernel"].std(), bound / np.sqrt(3), rtol=0.1)
+        assert not layer["bias"].any()

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from agents.ppo import PPOConfig, clipped_loss, ppo
@@ -99,7 +100,7 @@ def test_first_gradient_step_is_the_policy_gradient():
         squares = jnp.square(batch.transition.action - mean) / variance
         return (advantage * -0.5 * squares.sum(axis=1)).mean()
 
-    moments = after.opt_state.inner_states["policy"].inner_state[0].mu
+    moments = optax.tree.get(after.opt_state.inner_states["policy"], "mu")
     bias = moments.policy["params"]["Actor_0"]["MLP_0"]["Dense_1"]["bias"]
     np.testing.assert_allclose(bias, -0.1 * jax.grad(surrogate)(jnp.zeros(2)), rtol=1e-3, atol=1e-6)
 

@@ -137,6 +137,18 @@ def test_brax_last_observation_is_what_its_own_dynamics_give():
         assert bool(out.terminated) == bool(state.done)
 
 
+@pytest.mark.parametrize("action", [-1.0, -0.3, 0.7, 1.0])
+def test_brax_actions_are_scaled_to_the_actuators_once(action):
+    from brax import envs
+
+    env = envs.get_environment("inverted_pendulum", backend="spring")  # its range is [-3, 3]
+    _, reset, step = made("brax/inverted_pendulum")
+    state, _ = reset(jax.random.key(0))
+    _, _, out = step(jax.random.key(1), state, jnp.full(1, action))
+    moved = env.pipeline_step(state.inner.pipeline_state, jnp.full(1, 3 * action))
+    np.testing.assert_allclose(out.final_obs, jnp.concatenate([moved.q, moved.qd]), atol=1e-6)
+
+
 def test_brax_pendulum_terminates_when_it_falls():
     environment = environments.make("brax/inverted_pendulum")
     step = jax.jit(environment.step)

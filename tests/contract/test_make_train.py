@@ -3,14 +3,17 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from agents.racer import RACERConfig, racer
 from experiments import environments
 from experiments.loop import make_train
 from experiments.registry import AGENTS, feeds, replay_options
 from jaxreplay import make_replay
 from jaxreplay.methods import METHODS
+from jaxreplay.methods.refer import ReFERConfig
 
 PAIRS = [
     pytest.param(
@@ -52,3 +55,25 @@ def test_trains_as_one_program(agent_name, name):
             assert np.isfinite(values).all(), key
     assert (metrics["replay/dropped"] == 0).all()
     assert (metrics["agent/loss"][0] != metrics["agent/loss"][1]).any()
+
+
+def test_a_diverging_agent_leaves_nothing_that_is_not_finite():
+    # RACER on plain replay, with steps far too large: its gradients overflow.
+    environment = environments.make("gymnax/Pendulum-v1", max_steps=8)
+    off = {"reject": False, "penalise": False, "forget": "oldest"}
+    method = METHODS["refer"].method(ReFERConfig(returns=True, **off), None)
+    config = RACERConfig(hidden=(8,), learning_rate=1.0)
+    agent = racer(config, environment.action_space, method.objective)
+    replay = make_replay(method.sampler, capacity=64, batch_size=8)
+    loop = dataclasses.replace(AGENTS["racer"].loop, steps=400, warmup=40, eval_every=90)
+    train = make_train(environment, agent, replay, loop)
+    state, metrics = jax.jit(train)(jax.random.key(0))
+    assert float(metrics["agent/kl"].max()) > 1e6
+    assert float(metrics["agent/skipped"][-1]) > 0.5
+    for tree in (state.agent, state.replay):
+        for leaf in jax.tree.leaves(tree):
+            if jnp.issubdtype(leaf.dtype, jnp.floating):
+                assert np.isfinite(leaf).all()
+    for key, values in metrics.items():
+        assert not np.isinf(values).any(), key
+        assert np.isfinite(values).all() or key.startswith("agent/"), key  # nan: none was finite

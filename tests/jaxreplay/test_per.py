@@ -255,3 +255,15 @@ def test_clip_bounds_the_priority():
 def test_hyperparameters_are_checked(options, message):
     with pytest.raises(ValueError, match=message):
         PERConfig(**options)
+
+
+def test_square_root_priorities_of_the_refer_paper_by_hand():
+    """Its baseline: P ~ sqrt(abs(td)) and weights (P_min / P)^beta over the whole buffer."""
+    config = PERConfig(alpha=0.5, beta=0.5, epsilon=0.0, normalise="buffer", sampling="iid")
+    held = holding(np.array([0.5, 2, 1, 4]), config)
+    leaves = held.leaves()
+    expected = [0.1380711875, 0.2761423749, 0.1952621459, 0.3905242918]
+    np.testing.assert_allclose(leaves / leaves.sum(), expected, rtol=1e-6)
+    batch = held.sample(jax.random.key(0), 64)
+    weights = np.array([1, 0.7071067812, 0.8408964153, 0.5946035575])
+    np.testing.assert_allclose(batch.weights, weights[batch.indices], rtol=1e-5)

@@ -219,3 +219,11 @@ def test_refusals(options, message):
 def test_a_batch_of_more_than_all_ranks_is_refused():
     with pytest.raises(ValueError, match="batch_size 9 is larger than the capacity 8"):
         make_replay(sampler(), capacity=8, batch_size=9)
+
+
+def test_ranks_of_the_refer_paper_by_hand():
+    config = RankConfig(alpha=0.5, sampling="iid", sort_every=1)
+    state = held(config, [0.5, 2, 1, 4])
+    replay, *_ = made(config, 4, 4)
+    expected = [0.1795682214, 0.253947814, 0.2073475219, 0.3591364427]
+    np.testing.assert_allclose(replay.probability(state, jnp.arange(4)), expected, rtol=1e-6)

@@ -1,0 +1,58 @@
+"""Noise of a fixed size around a deterministic policy, and the density it gives the policy."""
+
+from typing import Any, NamedTuple, Protocol
+
+import jax.numpy as jnp
+
+from agents import gaussian
+from agents.gaussian import Behaviour
+from jaxreplay.types import Array, Transition, Trust
+
+NOISES = ("gaussian", "ou")
+_OU_DECAY = 0.85  # 1 - theta, theta 0.15 (Lillicrap et al. 2016, Sec. 7)
+
+
+class Noise(Protocol):
+    """The options of the noise, in units of the action range [-1, 1]."""
+
+    noise: str  # one of NOISES
+    noise_std: float  # of each step
+
+
+class Extras(NamedTuple):
+    """What is stored with each step."""
+
+    behaviour: Behaviour | tuple[()] = ()  # [E, A] each, for replay methods that ask
+    noise: Array | tuple[()] = ()  # [E, A], where the Ornstein-Uhlenbeck process is
+
+
+def explore(
+    mean: Array, key: Array, config: Noise, previous: Any, with_behaviour: bool
+) -> tuple[Array, Any]:
+    """Add noise to mean actions `[E, A]`.
+
+    Args:
+      mean: `[E, A]`, what the policy does.
+      key: of the noise.
+      config: its options.
+      previous: Extras of the step before, zeros where an episode begins; None: everywhere.
+      with_behaviour: whether to store the behaviour, which for "ou" moves with the process.
+
+    Returns:
+      Actions `[E, A]`, and Extras, or () if there is nothing to store.
+    """
+    drift = jnp.zeros_like(mean)
+    if config.noise == "ou" and previous is not None:
+        drift = _OU_DECAY * previous.noise
+    variance = jnp.full_like(mean, config.noise_std**2)
+    centre = mean + drift
+    action = gaussian.sample(centre, variance, key)
+    behaviour = Behaviour(centre, variance) if with_behaviour else ()
+    noise = action - mean if config.noise == "ou" else ()
+    stored = with_behaviour or config.noise == "ou"
+    return action, Extras(behaviour, noise) if stored else ()
+
+
+def trust(mean: Array, t: Transition, config: Noise) -> Trust:
+    """Return how far the policy `N(mean, noise_std^2)` is from the behaviour stored in `t`."""
+    return gaussian.trust(mean, jnp.asarray(config.noise_std**2), t.extras.behaviour, t.action)
