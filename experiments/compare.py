@@ -26,7 +26,6 @@ from experiments.run import (
     defaults,
     execute,
     threshold_of,
-    write_json,
 )
 from experiments.train import PREFIXES, add_common, given, names_parser, print_list, read_config
 from jaxreplay.methods import METHODS
@@ -65,20 +64,10 @@ def conclude(
     output: OutputConfig,
 ) -> None:
     """Write and print the joint table, and draw the joint figures."""
-    frames = {label: pd.read_csv(out / label / "metrics.csv") for label in configs}
     config = _first(configs)
-    figure = out / "learning_curves.png"
-    title = f"{config.agent} on {config.env}"
-    report.learning_curves(frames, figure, title, threshold_of(config, output))
-    replayed = report.replayed(frames, out / "replayed.png", f"What {title} replays")
-    report.own_metrics(frames, out / "own_metrics.png", title)
-    table = report.table([summary | {"replay": label} for label, summary in summaries.items()])
-    (out / "comparison.md").write_text(table)
-    write_json(out / "summary.json", summaries)
-    print(f"\n{table}\ntable:   {out / 'comparison.md'}\nfigures: {figure}")
-    if replayed:
-        print(f"         {out / 'replayed.png'}")
-    print(f"         {out / 'own_metrics.png'}")
+    frames = {label: pd.read_csv(out / label / "metrics.csv") for label in configs}
+    title, threshold = f"{config.agent} on {config.env}", threshold_of(config, output)
+    print(report.joint(frames, summaries, out, title, threshold))
 
 
 def _labelled(text: str) -> tuple[str, str]:

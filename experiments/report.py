@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -9,14 +10,16 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, SymmetricalLogLocator
 
+from experiments.files import write_json
 from experiments.inspection import ODDS_EDGES
 from experiments.statistics import bootstrap_interval, curves, iqm
 
 # Okabe and Ito's palette without yellow: distinct for every kind of colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", ":", "-.")
+_DIVERGED = 1e5  # beyond, a metric is drawn on a logarithmic scale, not to hide all others
 _INK, _FAINT = "#333333", "#8a8a8a"
 
 
@@ -52,6 +55,38 @@ def learning_curves(
         _name_threshold(axes, threshold)
     _name_curves(axes, lines)
     save(figure, path)
+
+
+def joint(
+    frames: Mapping[str, pd.DataFrame],
+    summaries: Mapping[str, Mapping[str, Any]],
+    out: Path,
+    title: str,
+    threshold: float | None = None,
+) -> str:
+    """Write the figures and the table of several runs, and what they are into `summary.json`.
+
+    Args:
+      frames: metrics by label.
+      summaries: the content of the runs' `summary.json`, by label.
+      out: the folder, which exists.
+      title: what all of them have in common.
+      threshold: the return that counts as solved.
+
+    Returns:
+      What to print: the table, and where things are.
+    """
+    learning_curves(frames, out / "learning_curves.png", title, threshold)
+    drawn = [out / "learning_curves.png"]
+    if replayed(frames, out / "replayed.png", f"What {title} replays"):
+        drawn.append(out / "replayed.png")
+    if own_metrics(frames, out / "own_metrics.png", title):
+        drawn.append(out / "own_metrics.png")
+    text = table([{**summary, "replay": label} for label, summary in summaries.items()])
+    (out / "comparison.md").write_text(text)
+    write_json(out / "summary.json", dict(summaries))
+    figures = "\n         ".join(map(str, drawn))
+    return f"\n{text}\ntable:   {out / 'comparison.md'}\nfigures: {figures}"
 
 
 _PANELS = {  # what is drawn of the inspection: column, title
@@ -178,10 +213,15 @@ def _draw_panel(axes: Axes, frames: Mapping[str, pd.DataFrame], name: str, label
 
 
 def _draw_means(axes: Axes, frames: Mapping[str, pd.DataFrame], name: str) -> None:
+    largest = 0.0
     for number, frame in enumerate(frames.values()):
         if name in frame:
             means = frame.groupby("step")[name].mean()
             axes.plot(means.index, means, linewidth=1.6, **colour_and_dashes(number))
+            largest = max(largest, means.abs().max())
+    if largest > _DIVERGED:
+        axes.set_yscale("symlog", linthresh=1.0)
+        axes.yaxis.set_major_locator(SymmetricalLogLocator(base=1e4, linthresh=1.0))
     tidy(axes)
     axes.xaxis.set_major_locator(MaxNLocator(3))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))

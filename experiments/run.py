@@ -20,6 +20,7 @@ import pandas as pd
 
 from experiments import checkpoint, environments, log, registry, report, statistics
 from experiments.config import EnvironmentConfig, LoopConfig, OutputConfig, ReplaySizes, schedule
+from experiments.files import write_json
 from experiments.loop import Program, make_program
 from experiments.sweep import make_sweep
 from jaxreplay.methods import METHODS
@@ -284,10 +285,3 @@ def versions() -> dict[str, str]:
         "python": ".".join(map(str, os.sys.version_info[:3])),
         "jax": jax.__version__,
     }
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write a JSON file whole or not at all."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(content, indent=2) + "\n")
-    os.replace(temporary, path)

@@ -18,9 +18,10 @@ import jax.numpy as jnp
 from agents.racer import RACERConfig, racer
 from agents.types import Continuous
 from experiments.benchmarks.replay import check_sizes
+from experiments.files import write_json
 from experiments.log import say
 from experiments.options import Parser
-from experiments.run import versions, write_json
+from experiments.run import versions
 from jaxreplay import Transition, make_replay, returns
 from jaxreplay.methods import refer, uniform
 from jaxreplay.types import Array, Sampler
