@@ -16,7 +16,12 @@ class LoopConfig:
     steps: int = option(50_000, "agent steps in all, over all parallel environments")
     learn_every: int = option(1, "agent steps in each environment between two learning phases")
     updates: int = option(1, "gradient steps in each learning phase")
-    warmup: int = option(1_000, "agent steps with random actions before learning")
+    warmup: int = option(1_000, "agent steps before learning")
+    random_warmup: bool = option(
+        True,
+        "take uniformly random actions in them; false: the agent's own. Agents that store their "
+        "density with each step always take their own",
+    )
     n_step: int = option(1, "steps of the return before bootstrapping")
     gamma: float = option(0.99, "discount factor per agent step")
     eval_every: int = option(1_000, "agent steps between two log points")
@@ -117,6 +122,11 @@ def check(config: LoopConfig, replay: Replay) -> None:
         raise ValueError(
             f"this replay method wants one update of {replay.batch_size} transitions, all new: use "
             f"--updates 1 and {replay.batch_size} = learn_every * num_envs (now {new})"
+        )
+    if "single_steps" in replay.demands and config.warmup > replay.capacity:
+        raise ValueError(
+            f"warmup {config.warmup} is more than the {replay.capacity} steps that the replay "
+            "remembers: use a shorter warm-up or a larger capacity"
         )
     lost = (config.n_step - 1) * replay.num_envs  # steps that wait in the n-step window
     if config.inspect < 0:

@@ -71,7 +71,7 @@ class LoopState(NamedTuple):
 class Program(NamedTuple):
     """A run in two functions.
 
-    * `init(key) -> LoopState`: after the warm-up with random actions.
+    * `init(key) -> LoopState`: after the warm-up.
     * `chunk(LoopState, blocks[]) -> (LoopState, Metrics)`: `blocks` blocks and an evaluation.
     """
 
@@ -246,7 +246,7 @@ def _make_collect(environment: Environment, agent: Agent, replay: Replay, config
         key = jax.random.fold_in(state.keys.collect, state.rows)
         key_act, key_env, key_fresh = jax.random.split(key, 3)
         action, extras = agent.act(state.agent, state.obs, key_act, state.extras)
-        if how != "act" and not jax.tree.leaves(extras):
+        if how != "act" and config.random_warmup and not jax.tree.leaves(extras):
             # Agents that store their density with the step (extras) must act by themselves.
             action = _random_actions(environment, key_act, replay.num_envs)
         keys = jax.random.split(key_env, replay.num_envs)

@@ -33,7 +33,11 @@ _CONTROL = {
 
 _DENSITY = frozenset({"log_ratio"})
 _SCALED = dataclasses.replace(
-    _CONTROL["loop"], gamma=0.995, scale_observations=True, scale_rewards=True
+    _CONTROL["loop"],
+    gamma=0.995,
+    random_warmup=False,  # so that methods differ in nothing else, with behaviours or without
+    scale_observations=True,
+    scale_rewards=True,
 )
 
 AGENTS: Mapping[str, AgentEntry] = MappingProxyType(

@@ -212,6 +212,18 @@ def test_units_are_measured_after_the_warmup_and_rewards_again():
     np.testing.assert_allclose(later.reward, jnp.sqrt((reward[:100] ** 2).mean()), rtol=1e-5)
 
 
+@pytest.mark.parametrize("random_warmup", [True, False])
+def test_warm_up_actions_are_random_or_the_agents_own(random_warmup):
+    environment = environments.make("gymnax/Pendulum-v1")
+    agent = ddpg(DDPGConfig(hidden=(4,)), environment.action_space)  # its mean is near 0 at first
+    replay = make_replay(uniform.sampler(), capacity=256, batch_size=16)
+    config = LoopConfig(steps=300, warmup=200, random_warmup=random_warmup, inspect=0)
+    state = jax.jit(make_program(environment, agent, replay, config).init)(jax.random.key(0))
+    actions = ring.contents(state.replay.ring).action[:200]
+    expected = 1 / np.sqrt(3) if random_warmup else DDPGConfig().noise_std
+    np.testing.assert_allclose(actions.std(), expected, rtol=0.1)
+
+
 def test_looking_at_what_is_replayed_changes_nothing():
     metrics = {}
     for batches in (0, 3):
@@ -270,3 +282,10 @@ def test_new_transitions_may_enter_with_their_td_error():
     expected = agent.assess(state.agent, transitions, jax.random.key(0))["td_error"]
     leaves = state.replay.sampler.tree.nodes[: live.size]
     np.testing.assert_allclose(leaves, jnp.abs(expected), rtol=1e-4)
+
+
+def test_a_warm_up_longer_than_the_memory_is_refused():
+    replay = make_replay(refer.sampler(), capacity=128, batch_size=16)
+    check(LoopConfig(warmup=128), replay)
+    with pytest.raises(ValueError, match="more than the 128 steps that the replay remembers"):
+        check(LoopConfig(warmup=129), replay)
