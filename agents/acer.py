@@ -105,9 +105,12 @@ def acer(config: ACERConfig, action_space: Continuous, objective: Objective | No
     of fixed standard deviation.
 
     Raises:
-      ValueError: the action space is not continuous.
+      ValueError: the action space is not continuous, or the objective asks for trust terms.
     """
-    del objective
+    common.require(
+        objective is None or not objective.trust,
+        "ACER bounds its policy's change by itself: use a replay method without a penalty",
+    )
     common.require(
         isinstance(action_space, Continuous),
         f"ACER needs continuous actions, not {action_space}: choose an agent for discrete actions",

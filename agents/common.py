@@ -1,4 +1,4 @@
-"""What all value-based agents share: regression of N critics towards a given target."""
+"""What agents share: checks of options, optimisers, and regression of critics to a target."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -80,7 +80,9 @@ def annealed(rate: float, anneal: float) -> optax.Schedule:
     return lambda step: rate / (1.0 + anneal * step)
 
 
-def adam(rate: float, anneal: float, weight_decay: float = 0.0) -> optax.GradientTransformation:
+def adam(
+    rate: float, anneal: float = 0.0, weight_decay: float = 0.0
+) -> optax.GradientTransformation:
     """Make Adam for agents whose importance ratios or advantages may diverge.
 
     Its step size is annealed, weight decay is added to the gradient (L2), and a gradient that is
@@ -151,15 +153,15 @@ def critic_gradient(
       errs most, `q_value` `[B]`, the least Q, and `target` `[B]`.
     """
 
-    def loss(params: Params) -> tuple[Array, Array]:
+    def total(params: Params) -> tuple[Array, tuple[Array, Array]]:
         q = q_values(params)  # [N, B]
         td = target - q
         chex.assert_rank([target, td], [1, 2])
         per_sample = objective.error(td).sum(axis=0)
-        total = objective.critic(per_sample, sample, trust)
-        return total + (more(params) if more else 0.0), q
+        loss = objective.critic(per_sample, sample, trust)
+        return loss + (more(params) if more else 0.0), (loss, q)
 
-    (value, q), grads = jax.value_and_grad(loss, has_aux=True)(params)
+    (_, (value, q)), grads = jax.value_and_grad(total, has_aux=True)(params)
     feedback = value_feedback(q, target)
     metrics = {"loss": value, "q_value": q.mean(), "grad_norm": optax.tree.norm(grads)}
     return grads, Info(feedback, metrics)

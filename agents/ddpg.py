@@ -67,13 +67,14 @@ def ddpg(config: DDPGConfig, action_space: Continuous, objective: Objective | No
     """Make a DDPG agent; `objective` shapes its losses (default: weighted half squared error).
 
     Raises:
-      ValueError: the action space is not continuous.
+      ValueError: the action space is not continuous, or the noise does not fit the objective.
     """
     common.require(
         isinstance(action_space, Continuous),
         f"DDPG needs continuous actions, not {action_space}: choose an agent for discrete actions",
     )
     objective = common.complete(objective, objectives.mse)
+    exploration.check_noise(config, objective.trust)
     actor = Actor(action_space.size, config.hidden, config.activation)
     critic = Critic(config.hidden, config.activation)
     actor_optimiser = common.adam(config.actor_learning_rate, config.anneal)

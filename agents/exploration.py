@@ -26,6 +26,22 @@ class Extras(NamedTuple):
     noise: Array | tuple[()] = ()  # [E, A], where the Ornstein-Uhlenbeck process is
 
 
+def check_noise(config: Noise, trust: bool) -> None:
+    """Refuse noise without a density of its own for methods that compare densities.
+
+    An Ornstein-Uhlenbeck process gives every action a density that depends on the noise before,
+    which is no part of the policy: fresh actions would count as far from it.
+
+    Raises:
+      ValueError: the noise is correlated, and `trust` is asked for.
+    """
+    if trust and config.noise != "gaussian":
+        raise ValueError(
+            f"noise is {config.noise!r}, which has no density for this replay method to compare: "
+            "use noise gaussian, or another replay method"
+        )
+
+
 def explore(
     mean: Array, key: Array, config: Noise, previous: Any, with_behaviour: bool
 ) -> tuple[Array, Any]:
@@ -36,21 +52,18 @@ def explore(
       key: of the noise.
       config: its options.
       previous: Extras of the step before, zeros where an episode begins; None: everywhere.
-      with_behaviour: whether to store the behaviour, which for "ou" moves with the process.
+      with_behaviour: whether to store the behaviour.
 
     Returns:
       Actions `[E, A]`, and Extras, or () if there is nothing to store.
     """
-    drift = jnp.zeros_like(mean)
-    if config.noise == "ou" and previous is not None:
-        drift = _OU_DECAY * previous.noise
     variance = jnp.full_like(mean, config.noise_std**2)
-    centre = mean + drift
-    action = gaussian.sample(centre, variance, key)
-    behaviour = Behaviour(centre, variance) if with_behaviour else ()
-    noise = action - mean if config.noise == "ou" else ()
-    stored = with_behaviour or config.noise == "ou"
-    return action, Extras(behaviour, noise) if stored else ()
+    if config.noise == "gaussian":
+        action = gaussian.sample(mean, variance, key)
+        return action, Extras(Behaviour(mean, variance)) if with_behaviour else ()
+    drift = jnp.zeros_like(mean) if previous is None else _OU_DECAY * previous.noise
+    noise = gaussian.sample(drift, variance, key)
+    return mean + noise, Extras(noise=noise)
 
 
 def trust(mean: Array, t: Transition, config: Noise) -> Trust:

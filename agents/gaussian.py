@@ -10,9 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxreplay.types import Array, Trust
-
-LOG_RATIO_LIMIT = 7.0  # keeps exp(log ratio) finite in every loss
+from jaxreplay.types import LOG_RATIO_LIMIT, Array, Trust
 
 
 class Behaviour(NamedTuple):

@@ -69,13 +69,14 @@ def naf(config: NAFConfig, action_space: Continuous, objective: Objective | None
     mean: a penalty is mixed with that part alone (Novati & Koumoutsakos 2019, App. D).
 
     Raises:
-      ValueError: the action space is not continuous.
+      ValueError: the action space is not continuous, or the noise does not fit the objective.
     """
     common.require(
         isinstance(action_space, Continuous),
         f"NAF needs continuous actions, not {action_space}: choose an agent for discrete actions",
     )
     objective = common.complete(objective, objectives.mse)
+    exploration.check_noise(config, objective.trust)
     size = action_space.size
     network = Actor(size + 1 + size * (size + 1) // 2, config.hidden, config.activation)
     optimiser = common.adam(config.learning_rate, config.anneal)

@@ -100,9 +100,12 @@ def ppo(config: PPOConfig, action_space: Continuous, objective: Objective | None
     update alone.
 
     Raises:
-      ValueError: the action space is not continuous.
+      ValueError: the action space is not continuous, or the objective asks for trust terms.
     """
-    del objective
+    common.require(
+        objective is None or not objective.trust,
+        "PPO bounds its policy's change by itself: use a replay method without a penalty",
+    )
     common.require(
         isinstance(action_space, Continuous),
         f"PPO needs continuous actions, not {action_space}: choose an agent for discrete actions",

@@ -97,9 +97,9 @@ def sac(config: SACConfig, action_space: Continuous, objective: Objective | None
     objective = common.complete(objective, objectives.mse)
     target_entropy = config.target_entropy * action_space.size
     actor, critic = Actor(2 * action_space.size, config.hidden), Critic(config.hidden)
-    actor_optimiser = optax.adam(config.actor_learning_rate)
-    critic_optimiser = optax.adam(config.critic_learning_rate)
-    alpha_optimiser = optax.adam(config.alpha_learning_rate)
+    actor_optimiser = common.adam(config.actor_learning_rate)
+    critic_optimiser = common.adam(config.critic_learning_rate)
+    alpha_optimiser = common.adam(config.alpha_learning_rate)
 
     def policy(params: Params, obs: Array) -> distributions.TanhNormal:
         return distributions.from_outputs(actor.apply(params, obs))

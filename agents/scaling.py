@@ -93,14 +93,19 @@ def measure_observations(scaling: Scaling, ring: Ring) -> Scaling:
     obs = ring_.contents(ring).obs
     means = jax.tree.map(mean, obs)
     std = jax.tree.map(lambda x, m: jnp.sqrt(mean(jnp.square(x - m))), obs, means)
-    return scaling._replace(mean=means, std=std)
+    return scaling._replace(mean=means, std=jax.tree.map(_or_one, std))
 
 
 def measure_rewards(scaling: Scaling, ring: Ring) -> Scaling:
     """Take the root mean square of all stored rewards, without centring."""
     live, size = _live(ring)
     squares = jnp.where(live, jnp.square(ring_.contents(ring).reward), 0.0)
-    return scaling._replace(reward=jnp.sqrt(squares.sum() / size))
+    return scaling._replace(reward=_or_one(jnp.sqrt(squares.sum() / size)))
+
+
+def _or_one(scale: Array) -> Array:
+    """Return a scale, or 1 where it is 0: what never varied yet is not blown up when it does."""
+    return jnp.where(scale > 0, scale, 1.0)
 
 
 def _live(ring: Ring) -> tuple[Array, Array]:

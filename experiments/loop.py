@@ -168,7 +168,7 @@ def make_program(
 
 
 def _notes(environment: Environment, replay: Replay) -> tuple[str, ...]:
-    if "single_steps" in replay.demands and environment.max_steps > replay.capacity:
+    if "whole_episodes" in replay.demands and environment.max_steps > replay.capacity:
         return (
             f"{environment.name} may have episodes of {environment.max_steps:,} steps, more than "
             f"the {replay.capacity:,} to be remembered: such an episode is kept while it is the "

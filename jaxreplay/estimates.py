@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from jaxreplay import returns
@@ -15,29 +14,43 @@ FEEDBACK = frozenset({"value", "advantage", "next_value"})  # what an agent has 
 
 
 class Estimates(NamedTuple):
-    """What the agent last said about every step, and Retrace made of it; in scaled rewards."""
+    """What the agent last said about every step, and Retrace made of it."""
 
-    value: Array  # [C] float32, V(s_t)
+    value: Array  # [C] float32, V(s_t), in scaled rewards, as the next two
     advantage: Array  # [C] float32, A(s_t, a_t)
     next_value: Array  # [C] float32, V(s_{t+1}), of the true observation after the step
-    q_ret: Array  # [C] float32, Retrace's estimate of Q(s_t, a_t) at the latest sweep
+    q_ret: Array  # [C] float32, Retrace's estimate of Q(s_t, a_t) at the latest sweep, in rewards
+    # as they came: it stays right when the scale changes
+    reward: Array  # [C] float32, as they came; a copy, which a sweep reads without the ring's rows
+    discount: Array  # [C] float32
+    last: Array  # [C] bool
     reward_scale: Array  # [] float32, what the agent divides rewards by
 
 
 def init(ring: Ring) -> Estimates:
     """Make the estimates of an empty ring."""
-    numbers = jnp.zeros((4, ring.capacity), jnp.float32)
-    return Estimates(*numbers, reward_scale=jnp.ones((), jnp.float32))
+    numbers = [jnp.zeros(ring.capacity, jnp.float32) for _ in range(6)]
+    flags = jnp.zeros(ring.capacity, bool)
+    return Estimates(*numbers, flags, reward_scale=jnp.ones((), jnp.float32))
 
 
 def enter(
     held: Estimates, slots: Array, transition: Transition, fresh: Mapping[str, Array]
 ) -> Estimates:
     """Take in new steps at `slots` `[E]`, estimated by one step until the next sweep."""
-    held = see(held, slots, fresh)
-    reward = transition.reward / held.reward_scale
-    q_ret = reward + transition.discount * fresh["next_value"]
-    return held._replace(q_ret=ring_.write(held.q_ret, slots, q_ret))
+    held, t = see(held, slots, fresh), transition
+    q_ret = t.reward + t.discount * fresh["next_value"] * held.reward_scale
+    return held._replace(
+        q_ret=ring_.write(held.q_ret, slots, q_ret),
+        reward=ring_.write(held.reward, slots, t.reward),
+        discount=ring_.write(held.discount, slots, t.discount),
+        last=ring_.write(held.last, slots, t.last),
+    )
+
+
+def returns_of(held: Estimates, slots: Array) -> Array:
+    """Return the estimates of Q(s, a) of `slots` `[B]`, in scaled rewards."""
+    return held.q_ret[slots] / held.reward_scale
 
 
 def see(held: Estimates, slots: Array, values: Mapping[str, Array]) -> Estimates:
@@ -50,11 +63,10 @@ def see(held: Estimates, slots: Array, values: Mapping[str, Array]) -> Estimates
     """
     # Rows to be ignored say 0.
     scale = values["reward_scale"].max() if "reward_scale" in values else held.reward_scale
-    return Estimates(
+    return held._replace(
         value=ring_.write(held.value, slots, values["value"]),
         advantage=ring_.write(held.advantage, slots, values["advantage"]),
         next_value=ring_.write(held.next_value, slots, values["next_value"]),
-        q_ret=held.q_ret,
         reward_scale=jnp.where(scale > 0, scale, held.reward_scale),
     )
 
@@ -65,19 +77,14 @@ def sweep(held: Estimates, log_ratio: Array, ring: Ring) -> Estimates:
     Args:
       held: the estimates.
       log_ratio: `[C]`, log pi/mu of every step.
-      ring: where the rewards are.
+      ring: which step is the newest.
     """
 
-    def read() -> tuple[Array, ...]:
-        stored, newest = ring_.contents(ring), ring_.ages(ring) == 0
-        return stored.reward / held.reward_scale, stored.discount, stored.last | newest
-
-    def nothing() -> tuple[Array, ...]:
-        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(read))
-
-    # Behind a branch, which is always taken, the ring is read once; XLA would fuse the reads, with
-    # a stride of a whole transition, into every level of the scan.
-    steps = jax.lax.cond(ring.rows_added >= 0, read, nothing)
-    steps += (held.value, held.advantage, held.next_value, log_ratio)
+    ends = held.last | (ring_.ages(ring) == 0)
+    steps = (
+        held.reward / held.reward_scale, held.discount, ends,
+        held.value, held.advantage, held.next_value, log_ratio,
+    )  # fmt: skip
     by_lane = [x.reshape(-1, ring.num_envs) for x in steps]
-    return held._replace(q_ret=returns.retrace(*by_lane, wrap=True).ravel())
+    q_ret = returns.retrace(*by_lane, wrap=True).ravel() * held.reward_scale
+    return held._replace(q_ret=q_ret)

@@ -15,7 +15,8 @@ class ReplayState(NamedTuple):
 
     ring: Ring
     sampler: State
-    dropped: Array  # [] int32, rows of feedback ignored so far: overwritten slots, NaN, infinity
+    dropped: Array  # [] int32, rows so far of which something was dropped: feedback for slots
+    # that were overwritten, NaN and infinity in feedback or in new transitions (stored as 0)
     fence: Array  # [] int32, always 0, but known only once the latest batch has been read
 
 
@@ -59,6 +60,8 @@ def make_replay(sampler: Sampler, *, capacity: int, batch_size: int, num_envs: i
         if missing:
             raise ValueError(f"add needs {', '.join(sorted(missing))} of the new transitions")
         transition = jax.tree.map(lambda x: _behind(state.fence, x), transition)
+        transition, broken = _finite(transition, num_envs)
+        state = state._replace(dropped=state.dropped + broken)
         feedback = {k: jnp.where(jnp.isfinite(x), x, 0.0) for k, x in feedback.items()}
         ring, slots = ring_.add(state.ring, transition)
         inner = sampler.add(state.sampler, ring, slots + state.fence, transition, **feedback)
@@ -150,6 +153,21 @@ def _computed_once(values: Array) -> Array:
     """
     places = jnp.arange(values.size)
     return jnp.zeros_like(values).at[places].set(values, mode="promise_in_bounds")
+
+
+def _finite(transition: Transition, num_envs: int) -> tuple[Transition, Array]:
+    """Return transitions `[E, ...]` with 0 for what is not finite, and how many had such, `[]`."""
+    broken = jnp.zeros(num_envs, bool)
+    for leaf in jax.tree.leaves(transition):
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            broken |= ~jnp.isfinite(leaf).reshape(num_envs, -1).all(axis=1)
+
+    def mend(leaf: Array) -> Array:
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            return leaf
+        return jnp.where(jnp.isfinite(leaf), leaf, jnp.zeros_like(leaf))
+
+    return jax.tree.map(mend, transition), broken.sum(dtype=jnp.int32)
 
 
 def _behind(fence: Array, values: Array) -> Array:

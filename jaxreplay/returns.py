@@ -27,11 +27,13 @@ def recursion(decay: Array, term: Array, wrap: bool = False) -> Array:
 
     def after(later: tuple[Array, Array], earlier: tuple[Array, Array]) -> tuple[Array, Array]:
         decay, term = earlier
-        return decay * later[0], term + decay * later[1]
+        # Not by multiplication alone: nothing may cross an episode's end, not even 0 x NaN.
+        follows = [jnp.where(decay == 0, 0.0, decay * x) for x in later]
+        return follows[0], term + follows[1]
 
     decays, terms = jax.lax.associative_scan(after, (decay, term), reverse=True)
     # From the first row on, some decay is 0 before the ring closes: its own term is its solution.
-    return terms + decays * terms[:1] if wrap else terms
+    return terms + jnp.where(decays == 0, 0.0, decays * terms[:1]) if wrap else terms
 
 
 def retrace(

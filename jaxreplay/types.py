@@ -101,6 +101,10 @@ class Sampler(NamedTuple):
     demands: frozenset[str] = frozenset()  # of the loop, see `Replay`
 
 
+LOG_RATIO_LIMIT = 7.0  # log importance ratios are clipped here, as in the code of the authors of
+# ReF-ER: it keeps exp(log ratio) finite in every loss
+
+
 class Trust(NamedTuple):
     """How far the policy has moved from the one that acted; from agents that have a density."""
 
@@ -158,4 +162,5 @@ class Replay(NamedTuple):
     )  # whose returns `observe` wants; None: nobody's
     fresh: frozenset[str]  # feedback about new transitions that `add` wants
     demands: frozenset[str]  # "single_steps": transitions must be so, not n-step ones; "all_new":
-    # a batch must be what was added since the batch before
+    # a batch must be what was added since the batch before; "whole_episodes": it remembers them
+    # whole or not at all

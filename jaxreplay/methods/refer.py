@@ -7,6 +7,7 @@ Retrace's estimates.
 """
 
 import dataclasses
+import math
 from typing import NamedTuple
 
 import jax
@@ -20,6 +21,7 @@ from jaxreplay.forgetting import to_forget
 from jaxreplay.option import option
 from jaxreplay.ring import Ring
 from jaxreplay.types import (
+    LOG_RATIO_LIMIT,
     Array,
     Draw,
     Method,
@@ -33,8 +35,6 @@ from jaxreplay.types import (
 
 FORGET = ("far", "oldest")
 DIRECTIONS = ("behaviour", "policy")
-LOG_RATIO_LIMIT = 7.0  # log importance ratios are clipped here, as in the authors' later code
-
 _PAPER = "Novati & Koumoutsakos 2019"
 _RUNNING, _FINISHED, _FORGOTTEN = 0, 1, 2
 
@@ -68,7 +68,9 @@ class ReFERConfig:
     )
     returns: bool = option(False, "keep Retrace's estimates, for agents that learn from returns")
     sweep_every: int | None = option(
-        None, "rows between two sweeps of the memory (returns, forgetting); none: capacity / 1000"
+        None,
+        "rows between two sweeps of the memory (returns, forgetting), at most half the ring's; "
+        "none: a thousandth of the ring's",
     )
     room: int = option(
         2, "slots of the ring per step remembered, so that old episodes may outlive newer ones"
@@ -76,6 +78,11 @@ class ReFERConfig:
 
     def __post_init__(self) -> None:
         checks.check_positive("clip", self.clip)
+        if math.log1p(self.clip) >= LOG_RATIO_LIMIT:
+            raise ValueError(
+                f"clip is {self.clip}: ratios are known up to exp({LOG_RATIO_LIMIT:g}) only, so "
+                "that nothing would be far: use less than 1000"
+            )
         checks.check_not_negative("anneal", self.anneal)
         checks.check_unit("target", self.target)
         checks.check_unit("beta", self.beta)
@@ -101,7 +108,7 @@ class ReFERState:
 
     log_ratio: Array  # [C] float32, log pi/mu when last sampled; 0 unless remembered
     episode: Array  # [C] int32, where the slot's episode stands in `status` and `start`
-    status: Array  # [C] int8, of episodes: running, finished or forgotten
+    status: Array  # [C] int8, of episodes, not slots: running, finished or forgotten
     start: Array  # [C] int32, of episodes: rows ever added when they began
     current: Array  # [E] int32, each lane's count of episodes; -1 before the first
     live: Array  # [C] bool, whether the slot may be drawn
@@ -200,11 +207,13 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
     def remember(state: ReFERState, ring: Ring) -> ReFERState:
         """Forget episodes as needed, list what is left, and count it."""
         every_slot = jnp.arange(ring.capacity)
-        stored = every_slot < ring_.size(ring)
-        # What will be overwritten before the next sweep is given up now.
-        rows = ring.capacity // ring.num_envs
-        staying = stored & (ring_.ages(ring) < rows - every(ring))
-        candidate = staying & (state.status[state.episode] == _FINISHED)
+        # Episodes whose beginning will be overwritten before the next sweep are given up now.
+        kept_rows = ring.capacity // ring.num_envs - every(ring)
+        reclaimed = (state.status == _FINISHED) & (ring.rows_added - state.start >= kept_rows)
+        state = state.replace(status=jnp.where(reclaimed, jnp.int8(_FORGOTTEN), state.status))
+        staying = (every_slot < ring_.size(ring)) & (ring_.ages(ring) < kept_rows)
+        of_slot = state.status[state.episode]
+        candidate = staying & (of_slot == _FINISHED)
         threshold = log_c_max(config, state.updates)
         far = candidate & is_far(state.log_ratio, threshold)
         counts = jnp.zeros((ring.capacity, 2), jnp.int32)
@@ -220,7 +229,8 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
         status = jnp.where(going, jnp.int8(_FORGOTTEN), state.status)
         live = candidate & ~going[state.episode]
         size = live.sum(dtype=jnp.int32)
-        live = jnp.where(size > 0, live, staying)
+        running = staying & (of_slot == _RUNNING)
+        live = jnp.where(size > 0, live, running)
         log_ratio = jnp.where(live, state.log_ratio, 0.0)
         return state.replace(
             status=status,
@@ -237,7 +247,7 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
         size = jnp.where(state.size > 0, state.size, jnp.maximum(ring_.size(ring), 1))
         number = jax.random.randint(key, (batch_size,), 0, size, jnp.int32)
         indices = jnp.where(state.size > 0, state.order[number], number)
-        q_ret = state.estimates.q_ret[indices] if config.returns else ()
+        q_ret = estimates.returns_of(state.estimates, indices) if config.returns else ()
         notes = Notes(state.beta, state.log_c_max, q_ret)
         return Draw(indices, jnp.ones(batch_size, jnp.float32), notes)
 
@@ -280,7 +290,7 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
     return Sampler(
         init, add, sample, update, probability=probability, metrics=metrics,
         fresh=estimates.FEEDBACK if config.returns else frozenset(),
-        room=config.room, demands=frozenset({"single_steps"}),
+        room=config.room, demands=frozenset({"single_steps", "whole_episodes"}),
     )  # fmt: skip
 
 

@@ -80,12 +80,11 @@ def test_ornstein_uhlenbeck_noise(which):
     assert np.asarray(first - agent.greedy(state, obs)).std() == pytest.approx(0.197, rel=0.1)
 
 
-def test_behaviour_of_correlated_noise_is_its_density_given_the_past():
-    agent, state = make("ddpg", noise="ou")
-    previous = Extras(Behaviour(*jnp.zeros((2, 4, 2))), jnp.full((4, 2), 0.4))
-    _, extras = agent.act(state, jnp.zeros((4, OBS)), KEY, previous)
-    drift = extras.behaviour.mean - agent.greedy(state, jnp.zeros((4, OBS)))
-    np.testing.assert_allclose(drift, 0.34, rtol=1e-4)
+@pytest.mark.parametrize("which", ["ddpg", "naf"])
+def test_correlated_noise_is_refused_where_densities_are_compared(which):
+    with pytest.raises(ValueError, match="use noise gaussian"):
+        make(which, noise="ou")
+    make(which, refer=False, noise="ou")
 
 
 def changed(before, after):

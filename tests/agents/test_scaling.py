@@ -33,11 +33,13 @@ def test_worked_by_hand():
     held = ring_of([[0, 10], [2, 10], [4, 10]], [1, -2, 2])
     units = scaling.measure_observations(UNITS, held)
     np.testing.assert_allclose(units.mean, [2, 10], rtol=1e-6)
-    np.testing.assert_allclose(units.std, [1.6329931619, 0], rtol=1e-6)
+    np.testing.assert_allclose(units.std, [1.6329931619, 1], rtol=1e-6)  # 1 where it is 0
     seen = scaling.see(units, jnp.asarray([0.0, 10.0]))
     np.testing.assert_allclose(seen, [-1.2247447964, 0], rtol=1e-5)
     rewards = scaling.measure_rewards(UNITS, held)
     np.testing.assert_allclose(rewards.reward, 1.7320508076, rtol=1e-6)
+    nothing = scaling.measure_rewards(UNITS, ring_of([[0, 10]], [0]))
+    assert float(nothing.reward) == 1  # not 0: the first reward is not blown up
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)

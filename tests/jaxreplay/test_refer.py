@@ -1,5 +1,6 @@
 """ReF-ER against numbers worked by hand and against a memory kept in plain Python."""
 
+import dataclasses
 import functools
 
 import jax
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxreplay import Transition, Trust, make_replay, ring
+from jaxreplay import Transition, Trust, estimates, make_replay, ring
 from jaxreplay.methods import refer
 from jaxreplay.methods.refer import Notes, ReFERConfig, log_c_max, next_beta
 from jaxreplay.types import Sample
@@ -127,7 +128,8 @@ def test_agents_without_a_density_are_refused():
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("clip", 0.0), ("clip", float("nan")), ("anneal", -1.0), ("target", 1.5), ("beta", -0.1),
+        ("clip", 0.0), ("clip", float("nan")), ("clip", 1096.0),
+        ("anneal", -1.0), ("target", 1.5), ("beta", -0.1),
         ("beta_rate", 2.0), ("forget", "newest"), ("direction", "both"), ("sweep_every", 0),
         ("room", 0),
     ],
@@ -179,6 +181,9 @@ class Memory:
         self.swept = self.updates
         staying = lambda step: step["row"] + self.rows > self.row + EVERY
         stays = lambda episode: [s for s in episode["steps"] if staying(s)]
+        for episode in self.episodes:
+            if episode["over"] and self.row - episode["start"] >= self.rows - EVERY:
+                episode["gone"] = True  # its beginning is about to be overwritten
         held = [e for e in self.episodes if e["over"] and not e["gone"] and stays(e)]
         share = lambda e: np.mean([self.is_far(s) for s in stays(e)]).astype(np.float32)
         if self.config.forget == "oldest":
@@ -189,7 +194,7 @@ class Memory:
             held.remove(worst)
         self.live = [s for e in held for s in stays(e)]
         if not self.live:
-            self.live = [s for s in self.steps if staying(s)]
+            self.live = [s for e in self.episodes if not e["over"] for s in stays(e)]
         inside = {id(s) for s in self.live}
         for step in self.steps:
             if id(step) not in inside:
@@ -374,7 +379,45 @@ def test_returns_are_in_units_of_scaled_rewards():
     for last in (False, False, True):
         step = row._replace(discount=jnp.asarray([0.5]), last=jnp.asarray([last]))
         state = replay.add(state, step, **fresh, reward_scale=jnp.asarray([2.0]))
-    np.testing.assert_allclose(state.sampler.estimates.q_ret[:3], [5.25, 4.5, 3.0])
+    got = estimates.returns_of(state.sampler.estimates, jnp.arange(3))
+    np.testing.assert_allclose(got, [5.25, 4.5, 3.0])
+    # A step that says another scale changes the units of all, without a sweep.
+    replay = make_replay(
+        refer.sampler(dataclasses.replace(config, sweep_every=4)), capacity=16, batch_size=2
+    )
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    for scale in (1.0, 1.0, 1.0, 1.0, 4.0):
+        step = row._replace(discount=jnp.asarray([0.5]))
+        state = replay.add(state, step, **fresh, reward_scale=jnp.asarray([scale]))
+    got = estimates.returns_of(state.sampler.estimates, jnp.arange(5))
+    np.testing.assert_allclose(got, np.array([11.25, 10.5, 9.0, 6.0, 6.0]) / 4)
+
+
+def test_whole_episodes_alone_are_forgotten_and_never_come_back():
+    config = ReFERConfig(sweep_every=1, room=2)
+    replay = make_replay(refer.sampler(config), capacity=12, batch_size=4)
+    for lengths in ([6, 5, 5, 5, 3], [6, 4, 4, 4, 20], [5, 5, 5, 5, 5, 1, 7]):
+        state, begun = play(replay, lengths), 0
+        live = np.flatnonzero(state.sampler.live)
+        rewards = set(ring.contents(state.ring).reward[live].astype(int).tolist())
+        for length in lengths:
+            inside = rewards & set(range(begun, begun + length))
+            assert len(inside) in (0, length) or length > 12
+            begun += length
+
+
+def test_steps_that_are_not_finite_are_stored_as_zero_and_counted():
+    config = ReFERConfig(returns=True, sweep_every=1)
+    replay = make_replay(refer.sampler(config), capacity=16, batch_size=2)
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    fresh = {name: jnp.zeros(1) for name in ("value", "advantage", "next_value")}
+    row = jax.tree.map(lambda x: x[None], EXAMPLE)
+    for reward in (1.0, np.nan, np.inf, 1.0):
+        step = row._replace(reward=jnp.asarray([reward]), discount=jnp.ones(1))
+        state = replay.add(state, step._replace(obs=jnp.full((1, 1), np.nan)), **fresh)
+    assert int(state.dropped) == 4
+    assert not ring.contents(state.ring).obs.any()
+    np.testing.assert_allclose(state.sampler.estimates.q_ret[:4], [2, 1, 1, 1])
 
 
 def test_returns_are_refused_without_feedback_about_new_steps():
