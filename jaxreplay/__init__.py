@@ -1,6 +1,6 @@
 """Experience replay as pure functions: rings, sum trees, samplers and objectives for JAX."""
 
-from jaxreplay import methods, n_step, objectives, ring, sum_tree
+from jaxreplay import frames, methods, n_step, objectives, ring, sum_tree
 from jaxreplay.replay import ReplayState, make_replay
 from jaxreplay.types import (
     Draw,
@@ -23,6 +23,7 @@ __all__ = [
     "Sampler",
     "Transition",
     "Trust",
+    "frames",
     "make_replay",
     "methods",
     "n_step",

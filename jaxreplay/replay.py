@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxreplay import frames as frames_
 from jaxreplay import ring as ring_
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Replay, Sample, Sampler, State, Transition, ignore_score
@@ -20,7 +21,16 @@ class ReplayState(NamedTuple):
     fence: Array  # [] int32, always 0, but known only once the latest batch has been read
 
 
-def make_replay(sampler: Sampler, *, capacity: int, batch_size: int, num_envs: int = 1) -> Replay:
+def make_replay(
+    sampler: Sampler,
+    *,
+    capacity: int,
+    batch_size: int,
+    num_envs: int = 1,
+    frame_stack: int = 0,
+    frame_spare: float = 0.04,
+    frames_on_host: bool = False,
+) -> Replay:
     """Join a ring and a sampler into a Replay.
 
     Every verb ends in an optimisation barrier, and `sample` sets a fence: without them XLA lets
@@ -33,6 +43,12 @@ def make_replay(sampler: Sampler, *, capacity: int, batch_size: int, num_envs: i
         the sampler's `room` times as many.
       batch_size: rows of one sample.
       num_envs: rows of one add.
+      frame_stack: observations are stacks `[..., K]` of so many frames, newest last and zero before
+        their episode: each frame is stored once. 0: they are stored as they are.
+      frame_spare: places for the last frames of episodes, as a share of the capacity: 0.04 is
+        enough for episodes of 25 steps or more on average. The metric `frames_lost` tells if not.
+      frames_on_host: the caller keeps the frames (`frames.empty_pixels`, `frames.write_on_host`);
+        in sampled transitions, rows `[B, K]` of them stand for observations.
 
     Raises:
       ValueError: the sizes do not fit together.
@@ -51,9 +67,13 @@ def make_replay(sampler: Sampler, *, capacity: int, batch_size: int, num_envs: i
         )
 
     def init(key: Array, example: Transition) -> ReplayState:
-        ring = ring_.init(example, capacity * sampler.room, num_envs)
+        ring = ring_.init(
+            example, capacity * sampler.room, num_envs,
+            frame_stack=frame_stack, frame_spare=frame_spare, frames_on_host=frames_on_host,
+        )  # fmt: skip
         zero = jnp.zeros((), jnp.int32)
-        return ReplayState(ring, sampler.init(key, ring), dropped=zero, fence=zero)
+        state = ReplayState(ring, sampler.init(key, ring), dropped=zero, fence=zero)
+        return _unshared(state)
 
     def add(state: ReplayState, transition: Transition, **feedback: Array) -> ReplayState:
         missing = sampler.fresh - feedback.keys()
@@ -115,6 +135,10 @@ def make_replay(sampler: Sampler, *, capacity: int, batch_size: int, num_envs: i
 
     def metrics(state: ReplayState) -> dict[str, Array]:
         own = sampler.metrics(state.sampler, state.ring)
+        if state.ring.frames:
+            live = jnp.arange(state.ring.capacity) < ring_.size(state.ring)
+            spots = ring_.contents(state.ring).obs
+            own["frames_lost"] = frames_.lost(state.ring.frames, spots, live).astype(jnp.float32)
         return {"dropped": state.dropped.astype(jnp.float32), **own}
 
     return Replay(
@@ -124,6 +148,19 @@ def make_replay(sampler: Sampler, *, capacity: int, batch_size: int, num_envs: i
         fresh=sampler.fresh,
         demands=sampler.demands,
     )  # fmt: skip
+
+
+def _unshared(tree: Any) -> Any:
+    """Return a pytree in which no two leaves are one array, so that it may be donated."""
+    seen = set()
+
+    def own(leaf: Array) -> Array:
+        if id(leaf) in seen:
+            return jnp.copy(leaf)
+        seen.add(id(leaf))
+        return leaf
+
+    return jax.tree.map(own, tree)
 
 
 def check_valid(state: ReplayState) -> None:

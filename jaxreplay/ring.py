@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxreplay import frames as frames_
+from jaxreplay.frames import Frames, Spot
 from jaxreplay.types import Array, Transition
 
 
@@ -37,21 +39,37 @@ class Ring:
 
     matrices: tuple[Array, ...]  # each [C, D] of one dtype (booleans are stored as uint8)
     rows_added: Array  # [] int32, a clock: rows ever added, the write cursor is this modulo rows
+    frames: Frames | tuple[()]  # where the frames of stacked observations are; (): none are
+    pixels: Array | tuple[()]  # [.., D] these frames; (): none, or kept on the host
     layout: _Layout = struct.field(pytree_node=False)
     capacity: int = struct.field(pytree_node=False)  # C slots
     num_envs: int = struct.field(pytree_node=False)  # E lanes
 
 
-def init(example: Transition, capacity: int, num_envs: int = 1) -> Ring:
+def init(
+    example: Transition,
+    capacity: int,
+    num_envs: int = 1,
+    *,
+    frame_stack: int = 0,
+    frame_spare: float = 0.04,
+    frames_on_host: bool = False,
+) -> Ring:
     """Make an empty ring.
 
     Args:
       example: one unbatched transition (shapes and dtypes; the values do not matter).
       capacity: number of slots C, a multiple of `num_envs`.
       num_envs: number of lanes E.
+      frame_stack: observations are stacks `[..., K]` of so many frames, each of which is stored
+        once; 0: they are stored as they are.
+      frame_spare: see `frames.init`.
+      frames_on_host: the ring keeps no pixels; instead of observations it gives the rows `[B, K]`
+        of the caller's that they are made of (`frames.Located`).
 
     Raises:
-      ValueError: the capacity is not a positive multiple of the number of environments.
+      ValueError: the capacity is not a positive multiple of the number of environments, or
+        observations are not such stacks.
     """
     if num_envs < 1 or capacity < num_envs:
         raise ValueError(
@@ -63,15 +81,23 @@ def init(example: Transition, capacity: int, num_envs: int = 1) -> Ring:
             f"capacity {capacity} is not a multiple of the {num_envs} environments: "
             f"use {less} or {less + num_envs}"
         )
-    layout, widths = _plan(example)
+    frames = pixels = ()
+    if frame_stack:
+        frames = frames_.init(example.obs, capacity, num_envs, frame_stack, frame_spare)
+        pixels = () if frames_on_host else frames_.empty_pixels(frames)
+        example = example._replace(obs=Spot(*[jnp.zeros((), jnp.int32)] * 3), next_obs=())
+    layout, widths = _plan(example._replace(span=()))
     matrices = tuple(jnp.zeros((capacity, width), dtype) for dtype, width in widths.items())
-    return Ring(matrices, jnp.zeros((), jnp.int32), layout, capacity, num_envs)
+    clock = jnp.zeros((), jnp.int32)
+    return Ring(matrices, clock, frames, pixels, layout, capacity, num_envs)
 
 
 def add(ring: Ring, transition: Transition) -> tuple[Ring, Array]:
     """Write one row of transitions `[E, ...]`; return ring and slots written, `[E]` int32."""
     slots = _cursor(ring) * ring.num_envs + jnp.arange(ring.num_envs, dtype=jnp.int32)
-    packed = _pack(ring, transition)
+    if ring.frames:
+        ring, transition = _add_frames(ring, transition)
+    packed = _pack(ring, transition._replace(span=()))
     # A scatter, and of two rows at least: an update-slice (which XLA makes of one row) is fused
     # with the reads that follow, and then the whole matrix is copied to keep the old one for them.
     twice = 2 if ring.num_envs == 1 else 1
@@ -86,13 +112,22 @@ def add(ring: Ring, transition: Transition) -> tuple[Ring, Array]:
 
 def gather(ring: Ring, slots: Array) -> Transition:
     """Read the transitions of `slots` (`[B]` int32, in range): fields are `[B, ...]`."""
-    return _unpack(ring, [m.at[slots].get(mode="promise_in_bounds") for m in ring.matrices])
+    read = _unpack(ring, [m.at[slots].get(mode="promise_in_bounds") for m in ring.matrices])
+    if not ring.frames:
+        return read
+    rows = frames_.locate(ring.frames, slots, read.obs)
+    if isinstance(ring.pixels, tuple):
+        return read._replace(obs=rows.obs, next_obs=rows.next_obs)
+    # One stack after the other: in one go, XLA takes longer to put their frames side by side.
+    obs, next_obs = (frames_.assemble(ring.frames, frames_.read(ring.pixels, x)) for x in rows)
+    return read._replace(obs=obs, next_obs=next_obs)
 
 
 def contents(ring: Ring) -> Transition:
     """Return all slots' transitions, `[C, ...]`, zero where never written.
 
-    Under jit only the fields that are used are read.
+    Under jit only the fields that are used are read. Of frames stored once there are no stacks:
+    observations are then a `frames.Spot`.
     """
     return _unpack(ring, ring.matrices)
 
@@ -164,6 +199,16 @@ def check_valid(ring: Ring) -> None:
     for matrix in ring.matrices:
         if matrix[int(size(ring)) :].any():
             raise ValueError("a slot beyond the size holds something")
+
+
+def _add_frames(ring: Ring, transition: Transition) -> tuple[Ring, Transition]:
+    """Store a row's frames; return the transitions with where they are instead."""
+    t = transition
+    frames, spot = frames_.add(ring.frames, t.first, t.span)
+    if not isinstance(ring.pixels, tuple):
+        pixels = frames_.write(ring.pixels, frames, t.obs, t.next_obs, t.span)
+        ring = ring.replace(pixels=pixels)
+    return ring.replace(frames=frames), t._replace(obs=spot, next_obs=())
 
 
 def _rows(ring: Ring) -> int:

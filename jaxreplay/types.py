@@ -29,6 +29,8 @@ class Transition(NamedTuple):
     first: Array  # [E] bool, the step from `obs` was its episode's first
     last: Array  # [E] bool, the step from `obs` was its episode's last (terminated or truncated)
     extras: chex.ArrayTree = ()  # [E, ...] what act() said besides the action: mean, std, value
+    span: Array | tuple[()] = ()  # [E] int32, steps that it covers, up to n; () stands for 1. Not
+    # stored: only frame stacks need it, to know how far apart both observations are
 
 
 class Draw(NamedTuple):

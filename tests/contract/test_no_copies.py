@@ -123,6 +123,40 @@ def test_scanned_step_copies_nothing_large(name, order, vmapped):
     assert copies(text) == []
 
 
+@pytest.mark.parametrize("vmapped", [False, True], ids=["alone", "vmapped"])
+@pytest.mark.parametrize("order", ["add first", "add last"])
+def test_frames_that_are_stored_once_are_not_copied(order, vmapped):
+    replay = make_replay(
+        per.sampler(), capacity=CAPACITY, batch_size=BATCH, frame_stack=4, frame_spare=0.1
+    )
+    stack = jnp.zeros((3, 5, 4), jnp.uint8)
+    example = EXAMPLE._replace(obs=stack, next_obs=stack)
+
+    def step(state, key):
+        def add(state):
+            row = jax.tree.map(lambda x: x[None], example)
+            frame = jax.random.bits(key, (1, 3, 5, 4), jnp.uint8)
+            return replay.add(state, row._replace(obs=frame, next_obs=frame))
+
+        if order == "add first":
+            state = add(state)
+        state, batch = replay.sample(state, key)
+        td = batch.transition.obs.astype(jnp.float32).mean(axis=(1, 2, 3))
+        td -= batch.transition.next_obs.astype(jnp.float32).mean(axis=(1, 2, 3))
+        state = replay.update(state, batch, td_error=td)
+        return (add(state) if order == "add last" else state), None
+
+    def whole(key):
+        return jax.lax.scan(step, replay.init(key, example), jax.random.split(key, 10))[0]
+
+    function = jax.vmap(whole) if vmapped else whole
+    key = jax.random.key(0)
+    text = compiled(jax.jit(function).lower(jax.random.split(key, SEEDS) if vmapped else key))
+    places = CAPACITY + -(-CAPACITY // 10)  # and a few more
+    assert re.search(rf"u8\[(?:{SEEDS},)?{str(places)[:2]}\d\d\d,15\]", text)
+    assert copies(text) == []
+
+
 def test_whole_training_chunk_copies_nothing_large():
     method = per.method()
     environment = environments.make("gymnax/CartPole-v1")

@@ -105,6 +105,12 @@ def same(left, right, rtol=0.0):
     jax.tree.map(close, left, right)
 
 
+def test_a_state_may_be_donated_as_soon_as_it_is_made(replay):
+    leaves = jax.tree.leaves(replay.init(jax.random.key(0), EXAMPLE))
+    places = [leaf.unsafe_buffer_pointer() for leaf in leaves if leaf.size]
+    assert len(set(places)) == len(places)
+
+
 def test_eager_jit_vmap_and_scan_agree(replay):
     start, steps = filled(replay), 15  # wraps round the ring
     eager = start

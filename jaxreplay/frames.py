@@ -1,0 +1,210 @@
+"""Stacks of frames, each frame stored once.
+
+An observation is a stack `[..., K]` of the latest K frames, newest last, zero where the episode is
+younger. Successive observations share all frames but one, and a transition's two observations
+overlap as well: storing both stacks of every transition would take 2 K times the memory.
+
+Every lane has a row of places, one per frame, that wraps round: an episode's frames follow one
+another, the true last one included, and the next episode's come after. A slot knows the place of
+its observation's newest frame, how many frames of the stack there are, and how many places on its
+next observation ends; from that the stacks are put together again when they are sampled.
+
+The book-keeping (`Frames`) is apart from the pixels, which may live on the device or on the host.
+"""
+
+import math
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxreplay.types import Array
+
+
+@struct.dataclass
+class Frames:
+    """Where every lane is, and the sizes of the store."""
+
+    newest: Array  # [E] int32, place of the latest observation, ever counted; -2 before the first
+    age: Array  # [E] int32, agent steps of the running episode before the latest observation
+    stack: int = struct.field(pytree_node=False)  # K
+    places: int = struct.field(pytree_node=False)  # of each lane
+    shape: tuple[int, ...] = struct.field(pytree_node=False)  # of one frame
+    dtype: str = struct.field(pytree_node=False)
+
+
+class Spot(NamedTuple):
+    """Where a transition's frames are; kept in its slot, in the place of its observation."""
+
+    place: Array  # [...] int32, of the newest frame of the observation, ever counted
+    depth: Array  # [...] int32, frames of the stack that the episode had, 1 .. K
+    span: Array  # [...] int32, places from there to the newest frame of the next observation
+
+
+class Located(NamedTuple):
+    """Which rows of pixels make up a batch's stacks, oldest first; the last row of all is zero."""
+
+    obs: Array  # [B, K] int32
+    next_obs: Array  # [B, K] int32
+
+
+def init(obs: chex.ArrayTree, capacity: int, num_envs: int, stack: int, spare: float) -> Frames:
+    """Make the book-keeping of an empty store.
+
+    Args:
+      obs: one observation, a single array `[..., K]`.
+      capacity: slots C.
+      num_envs: lanes E.
+      stack: K.
+      spare: places beyond one per slot, as a share of them, for the last frames of episodes: 0.04
+        suits episodes of 25 agent steps or more on average.
+
+    Raises:
+      ValueError: observations are not such stacks, or `spare` is negative.
+    """
+    leaves = jax.tree.leaves(obs)
+    if len(leaves) != 1 or leaves[0].ndim < 2 or leaves[0].shape[-1] != stack:
+        shapes = ", ".join(str(leaf.shape) for leaf in leaves)
+        raise ValueError(
+            f"frame_stack is {stack}, but observations have shape {shapes}: their last axis must "
+            "be the stack"
+        )
+    if not spare >= 0:
+        raise ValueError(f"frame_spare is {spare}: it must not be negative")
+    rows = capacity // num_envs
+    lanes = jnp.zeros(num_envs, jnp.int32)
+    return Frames(
+        newest=lanes - 2,
+        age=jnp.zeros(num_envs, jnp.int32),
+        stack=stack,
+        places=rows + math.ceil(spare * rows) + _AHEAD + stack,
+        shape=leaves[0].shape[:-1],
+        dtype=leaves[0].dtype.name,
+    )
+
+
+_AHEAD = 255  # places beyond its observation that a transition may reach: the largest n of n-step
+
+
+def empty_pixels(frames: Frames, on_host: bool = False) -> Array | np.ndarray:
+    """Make a store's pixels `[E * places + 1, D]`, all zero; the last row stays so."""
+    make = np if on_host else jnp
+    return make.zeros((_zero_row(frames) + 1, math.prod(frames.shape)), frames.dtype)
+
+
+def add(frames: Frames, first: Array, span: Array | tuple[()]) -> tuple[Frames, Spot]:
+    """Take in one row of transitions; `first` and `span` are `[E]` (no span: 1)."""
+    newest, age = advance(frames.newest, frames.age, first)
+    depth = jnp.minimum(age + 1, frames.stack)
+    spot = Spot(newest, depth, jnp.broadcast_to(_one_unless(span), newest.shape))
+    spot = jax.tree.map(lambda x: x.astype(jnp.int32), spot)
+    return frames.replace(newest=newest, age=age), spot
+
+
+def advance(newest: Array, age: Array, first: Array) -> tuple[Array, Array]:
+    """Return place and age `[E]` of the next observation; NumPy arrays will do as well."""
+    begins = first | (newest < 0)
+    return newest + 1 + begins, (age + 1) * ~begins
+
+
+def destinations(frames: Frames, newest: Array, span: Array | tuple[()]) -> tuple[Array, Array]:
+    """Return where the frames of the latest transitions go, and which of them are meant.
+
+    Args:
+      frames: only its sizes are read.
+      newest: `[E]`, place of the observation.
+      span: `[E]`, or () for 1.
+
+    Returns:
+      rows `[E, 1 + K]` of the pixels, of the observation's newest frame and of all frames of the
+      next one, and `[E, 1 + K]` bool: False for frames that are in place already.
+    """
+    behind = np.arange(frames.stack)[::-1]
+    span = _one_unless(span) + newest * 0
+    ahead = span[:, None] - behind  # of the observation's newest frame
+    lane = np.arange(len(newest))[:, None] * frames.places
+    make = np if isinstance(newest, np.ndarray) else jnp
+    ahead = make.concatenate([newest[:, None] * 0, ahead], axis=1)
+    rows = lane + (newest[:, None] + ahead) % frames.places
+    # What lies behind is there since an earlier transition, or is of another episode.
+    return rows, make.concatenate([ahead[:, :1] == 0, ahead[:, 1:] > 0], axis=1)
+
+
+def write(pixels: Array, frames: Frames, obs: Array, next_obs: Array, span: Array) -> Array:
+    """Write the frames of the row of transitions that `frames` was told of last.
+
+    Args:
+      pixels: `[E * places + 1, D]`, on the device.
+      frames: after `add`.
+      obs: `[E, ..., K]`.
+      next_obs: `[E, ..., K]`.
+      span: `[E]`, or () for 1.
+    """
+    rows, meant = destinations(frames, frames.newest, span)
+    rows = jnp.where(meant, rows, len(pixels)).ravel()
+    return pixels.at[rows].set(_columns(frames, obs, next_obs, jnp), mode="drop")
+
+
+def write_on_host(
+    pixels: np.ndarray, frames: Frames, newest: np.ndarray, obs: np.ndarray, next_obs: np.ndarray,
+    span: np.ndarray,
+) -> None:  # fmt: skip
+    """Do what `write` does, in place, with pixels on the host; `newest` `[E]` is kept there too."""
+    rows, meant = destinations(frames, newest, span)
+    meant = meant.ravel()
+    pixels[rows.ravel()[meant]] = _columns(frames, obs, next_obs, np)[meant]
+
+
+def locate(frames: Frames, slots: Array, spot: Spot) -> Located:
+    """Find the frames of both stacks of `slots` `[B]` that hold `spot` `[B]`."""
+    behind = jnp.arange(frames.stack)[::-1]
+    lane = slots % frames.newest.size * frames.places
+
+    def rows(end: Array, depth: Array) -> Array:
+        at = lane[:, None] + (end[:, None] - behind) % frames.places
+        return jnp.where(behind < depth[:, None], at, _zero_row(frames))
+
+    return Located(
+        rows(spot.place, spot.depth), rows(spot.place + spot.span, spot.depth + spot.span)
+    )
+
+
+def read(pixels: Array, rows: Array) -> Array:
+    """Read the frames of `rows` `[B, K]` from pixels on the device: `[B, K, D]`."""
+    found = pixels.at[rows.ravel()].get(mode="promise_in_bounds")
+    return found.reshape(*rows.shape, -1)
+
+
+def assemble(frames: Frames, found: Array) -> Array:
+    """Return observations `[B, ..., K]` from the frames that were read `[B, K, D]`."""
+    return found.swapaxes(1, 2).reshape(len(found), *frames.shape, frames.stack)
+
+
+def lost(frames: Frames, spot: Spot, live: Array) -> Array:
+    """Return how many of the `live` `[C]` slots have had frames overwritten, `[]` int32.
+
+    Episodes are then too short for the spare places, and samples are wrong.
+    """
+    spot, live = jax.tree.map(lambda x: x.reshape(-1, frames.newest.size), (spot, live))
+    written = jnp.max(jnp.where(live, spot.place + spot.span, -1), axis=0)  # [E]
+    gone = written - (spot.place - spot.depth + 1) >= frames.places
+    return (live & gone).sum(dtype=jnp.int32)
+
+
+def _zero_row(frames: Frames) -> int:
+    return frames.newest.size * frames.places
+
+
+def _one_unless(span: Array | tuple[()]) -> Array | int:
+    return 1 if isinstance(span, tuple) else span
+
+
+def _columns(frames: Frames, obs: Array, next_obs: Array, make) -> Array:
+    """Return the newest frame and the next observation's frames as rows `[E * (1 + K), D]`."""
+    size, stack = math.prod(frames.shape), frames.stack
+    own = obs.reshape(-1, size, stack)[:, :, -1:]
+    both = make.concatenate([own, next_obs.reshape(-1, size, stack)], axis=2)
+    return make.swapaxes(both, 1, 2).reshape(-1, size)

@@ -1,0 +1,183 @@
+"""Stacks of frames that are stored once, against a store of whole stacks."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxreplay import Transition, frames, make_replay, n_step, ring
+from jaxreplay.methods import uniform
+from jaxreplay.n_step import Step
+
+SHAPE, K, GAMMA = (2, 3), 4, 0.9
+BLANK = np.zeros((*SHAPE, K), np.uint8)
+EXAMPLE = Transition(
+    obs=jnp.asarray(BLANK),
+    action=jnp.zeros((), jnp.int32),
+    reward=jnp.zeros(()),
+    discount=jnp.zeros(()),
+    next_obs=jnp.asarray(BLANK),
+    first=jnp.zeros((), bool),
+    last=jnp.zeros((), bool),
+)
+
+
+class Game:
+    """One environment: random frames, stacked as an agent sees them."""
+
+    def __init__(self, rng, length):
+        self.rng, self.length, self.stack = rng, length, None
+
+    def frame(self):
+        return self.rng.integers(1, 256, SHAPE, np.uint8)
+
+    def reset(self):
+        self.stack, self.steps = BLANK.copy(), 0
+        self.see()
+
+    def see(self):
+        self.stack = np.concatenate([self.stack[..., 1:], self.frame()[..., None]], axis=-1)
+
+    def step(self):
+        """Return obs, next obs, first, terminated, truncated; reset if it is over."""
+        if self.stack is None:
+            self.reset()
+        obs, first = self.stack, self.steps == 0
+        self.see()
+        self.steps += 1
+        over = self.rng.random() < 1 / self.length
+        terminated = over and self.rng.random() < 0.5
+        next_obs = self.stack
+        if over:
+            self.reset()
+        return obs, next_obs, first, terminated, over and not terminated
+
+
+@functools.cache
+def made(capacity, num_envs, n, on_host):
+    replay = make_replay(
+        uniform.sampler(), capacity=capacity, batch_size=4, num_envs=num_envs, frame_stack=K,
+        frame_spare=1.0, frames_on_host=on_host,
+    )  # fmt: skip
+    number, flag = jnp.zeros(()), jnp.zeros((), bool)
+    step = Step(EXAMPLE.obs, EXAMPLE.action, number, flag, flag, EXAMPLE.obs, flag)
+    init = functools.partial(n_step.init, step, n, num_envs)
+    return replay, init, jax.jit(n_step.push), jax.jit(replay.add), jax.jit(ring.gather)
+
+
+def play(seed, length, capacity, num_envs, n, rows, on_host=False):
+    """Fill a store and a naive one; return the replay's state, pixels, and the naive store."""
+    rng = np.random.default_rng(seed)
+    replay, init, push, add, _ = made(capacity, num_envs, n, on_host)
+    state, window = replay.init(jax.random.key(0), EXAMPLE), init()
+    games = [Game(rng, length) for _ in range(num_envs)]
+    naive = {}
+    pixels = frames.empty_pixels(state.ring.frames, on_host=True) if on_host else None
+    for number in range(rows):
+        columns = [np.stack(column) for column in zip(*[game.step() for game in games])]
+        obs, next_obs, first, terminated, truncated = columns
+        zeros = jnp.zeros(num_envs)
+        action = jnp.zeros(num_envs, jnp.int32)
+        step = Step(obs, action, zeros, terminated, truncated, next_obs, first)
+        window, t = push(window, step, GAMMA)
+        if number < n - 1:
+            continue
+        slots = (number - n + 1) % (capacity // num_envs) * num_envs + np.arange(num_envs)
+        for lane, slot in enumerate(slots):
+            naive[int(slot)] = np.asarray(t.obs[lane]), np.asarray(t.next_obs[lane])
+        if on_host:
+            newest = np.asarray(state.ring.frames.newest), np.asarray(state.ring.frames.age)
+            place, _ = frames.advance(*newest, np.asarray(t.first))
+            frames.write_on_host(
+                pixels, state.ring.frames, place, *map(np.asarray, (t.obs, t.next_obs, t.span))
+            )
+            t = t._replace(obs=(), next_obs=())
+        state = add(state, t)
+    return state, pixels, naive
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    st.integers(0, 2**31),
+    st.sampled_from([2, 5, 30]),  # mean length of an episode
+    st.sampled_from([(12, 1, 1), (12, 1, 3), (24, 2, 5), (12, 2, 20)]),
+    st.sampled_from([3, 9, 40]),
+)
+def test_stacks_are_those_of_a_naive_store(seed, length, sizes, rows):
+    rows += sizes[2]
+    state, _, naive = play(seed, length, *sizes, rows)
+    live = jnp.asarray(sorted(naive), jnp.int32)
+    filled = jnp.resize(live, sizes[0])  # one shape, one compilation
+    read = made(*sizes, False)[-1](state.ring, filled)
+    for row, slot in enumerate(live.tolist()):
+        np.testing.assert_array_equal(read.obs[row], naive[slot][0])
+        np.testing.assert_array_equal(read.next_obs[row], naive[slot][1])
+    alive = jnp.arange(sizes[0]) < ring.size(state.ring)
+    assert int(frames.lost(state.ring.frames, ring.contents(state.ring).obs, alive)) == 0
+
+
+@settings(max_examples=6, deadline=None, derandomize=True)
+@given(st.integers(0, 2**31), st.sampled_from([(12, 1, 3), (24, 2, 5)]))
+def test_pixels_may_live_on_the_host(seed, sizes):
+    state, pixels, naive = play(seed, 5, *sizes, 40, on_host=True)
+    live = jnp.asarray(sorted(naive), jnp.int32)
+    where = made(*sizes, True)[-1](state.ring, live)
+    obs, next_obs = (
+        frames.assemble(state.ring.frames, jnp.asarray(pixels[np.asarray(rows)]))
+        for rows in (where.obs, where.next_obs)
+    )
+    for row, slot in enumerate(live.tolist()):
+        np.testing.assert_array_equal(obs[row], naive[slot][0])
+        np.testing.assert_array_equal(next_obs[row], naive[slot][1])
+
+
+def test_a_sample_brings_the_stacks():
+    replay = made(12, 1, 1, False)[0]
+    state, _, naive = play(0, 5, 12, 1, 1, 30)
+    state, batch = jax.jit(replay.sample)(state, jax.random.key(0))
+    for row, slot in enumerate(np.asarray(batch.indices).tolist()):
+        np.testing.assert_array_equal(batch.transition.obs[row], naive[slot][0])
+        np.testing.assert_array_equal(batch.transition.next_obs[row], naive[slot][1])
+
+
+def test_too_short_episodes_are_counted():
+    replay = make_replay(
+        uniform.sampler(), capacity=600, batch_size=4, frame_stack=K, frame_spare=0.0
+    )
+    add = jax.jit(replay.add)
+    state, row = replay.init(jax.random.key(0), EXAMPLE), jax.tree.map(lambda x: x[None], EXAMPLE)
+    places = state.ring.frames.places
+    for number in range(600):  # every step is an episode, with two frames
+        state = add(state, row._replace(first=jnp.ones(1, bool), last=jnp.ones(1, bool)))
+        # Places used so far: 2 a step; what is overwritten is the frames of the oldest steps.
+        lost = max(0, 2 * (number + 1) - places)
+        assert float(replay.metrics(state)["frames_lost"]) == (lost + 1) // 2
+
+
+def test_memory_of_a_million_atari_frames():
+    example = EXAMPLE._replace(
+        obs=jnp.zeros((84, 84, 4), jnp.uint8), next_obs=jnp.zeros((84, 84, 4), jnp.uint8)
+    )
+    for num_envs in (1, 8):
+        replay = make_replay(
+            uniform.sampler(), capacity=1_000_000, batch_size=32, num_envs=num_envs, frame_stack=4
+        )
+        shapes = jax.eval_shape(replay.init, jax.random.key(0), example)
+        size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes.ring))
+        assert size <= 1.05 * 7.2e9
+
+
+@pytest.mark.parametrize(
+    ("stack", "spare", "message"),
+    [(3, 0.1, "their last axis must be the stack"), (4, -0.1, "frame_spare is -0.1")],
+)
+def test_what_can_not_be_stored_is_refused(stack, spare, message):
+    replay = make_replay(
+        uniform.sampler(), capacity=8, batch_size=4, frame_stack=stack, frame_spare=spare
+    )
+    with pytest.raises(ValueError, match=message):
+        replay.init(jax.random.key(0), EXAMPLE)
