@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
-from experiments.loop import Array, LoopState, Metrics, Program
+from experiments.environments.types import Array
+from experiments.loop import Program
+from experiments.steps import LoopState, Metrics
 
 
 class Sweep(NamedTuple):
