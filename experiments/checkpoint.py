@@ -114,7 +114,7 @@ def check_same_config(saved: dict, now: dict, folder: str | os.PathLike) -> None
     """
     before, after = _dotted(_as_json(saved)), _dotted(_as_json(now))
     for name in [*before, *(name for name in after if name not in before)]:
-        if before.get(name) == after.get(name):  # not set (None) is the same as not there
+        if name in before and name in after and before[name] == after[name]:
             continue
         made = f"with {name}={before[name]}" if name in before else f"without {name}"
         has = f"has {after[name]}" if name in after else "has no such option"

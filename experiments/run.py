@@ -147,7 +147,8 @@ def check_claim(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) 
     if resume and not saved.exists():
         raise ValueError(f"{out} holds no run to resume: give the folder of a run")
     if resume:
-        checkpoint.check_same_config(json.loads(saved.read_text()), config.to_json(), out)
+        before = RunConfig.from_json(json.loads(saved.read_text()))
+        checkpoint.check_same_config(before.to_json(), config.to_json(), out)
     elif saved.exists() and not overwrite:
         raise ValueError(
             f"{out} already holds a run: add --overwrite, or --resume {out}, "

@@ -2,6 +2,8 @@
 
 import functools
 import multiprocessing
+import os
+import sys
 import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -107,7 +109,7 @@ class GymnasiumEnvironment(HostEnvironment):
         except Exception as error:
             raise ValueError(
                 f"{self.name} cannot be drawn: drawing {raised(error)} "
-                "(MuJoCo without a screen: set MUJOCO_GL=egl or MUJOCO_GL=osmesa)"
+                "(MuJoCo without a screen needs MUJOCO_GL=egl or MUJOCO_GL=osmesa)"
             ) from error
 
     def close(self) -> None:
@@ -130,8 +132,10 @@ def make(
     limit = max_steps or spec.max_episode_steps
     if limit is None:
         raise ValueError(f"{full} has no time limit of its own: give --env.max-steps")
-    mode = "rgb_array" if render else None
-    lane = functools.partial(_make_lane, name, spec, limit, mode)
+    drawn = {"render_mode": "rgb_array"} if render else {}
+    if render and sys.platform == "linux" and not os.environ.get("DISPLAY"):
+        os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo looks for a screen otherwise
+    lane = functools.partial(_make_lane, name, spec, limit, drawn)
     lanes = [functools.partial(lane, index) for index in range(num_envs)]
     first = _first(full, lanes[0])
     try:
@@ -145,12 +149,12 @@ def make(
     return GymnasiumEnvironment(full, vector, limit)
 
 
-def _make_lane(name: str, spec: Any, limit: int, mode: str | None, index: int) -> gymnasium.Env:
+def _make_lane(
+    name: str, spec: Any, limit: int, drawn: dict[str, str], index: int
+) -> gymnasium.Env:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that v4 is old
-        env = gymnasium.make(
-            spec, max_episode_steps=limit, disable_env_checker=True, render_mode=mode
-        )
+        env = gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True, **drawn)
     if name in ("Ant-v3", "Humanoid-v3"):
         env = _without_contact_forces(env, pad=name == "Ant-v3")
     return Lane(env, index)
