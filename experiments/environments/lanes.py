@@ -1,10 +1,12 @@
 """A batch of gymnasium's environments, in one thread or in processes."""
 
+import contextlib
 import functools
 import multiprocessing
 import os
 import sys
 import warnings
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -152,12 +154,28 @@ def make(
 def _make_lane(
     name: str, spec: Any, limit: int, drawn: dict[str, str], index: int
 ) -> gymnasium.Env:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that v4 is old
+    with _quiet("mujoco" in str(spec.entry_point)):
         env = gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True, **drawn)
     if name in ("Ant-v3", "Humanoid-v3"):
         env = _without_contact_forces(env, pad=name == "Ant-v3")
     return Lane(env, index)
+
+
+@contextlib.contextmanager
+def _quiet(mujoco_too: bool) -> Iterator[None]:
+    """Say nothing of old versions and old model files while environments are made."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if not mujoco_too:
+            yield
+            return
+        import mujoco
+
+        mujoco.set_mju_user_warning(lambda message: None)
+        try:
+            yield
+        finally:
+            mujoco.set_mju_user_warning(None)
 
 
 def _without_contact_forces(env: gymnasium.Env, pad: bool) -> gymnasium.Env:

@@ -219,6 +219,8 @@ def test_termination_wins_over_a_limit_at_the_same_step(make):
 
 @pytest.mark.parametrize("name", installed("gymnasium/CartPole-v1", "atari/Freeway"))
 def test_pictures(name, make):
+    if name.startswith("gymnasium/"):
+        pytest.importorskip("pygame", reason="needs jaxreplay[gymnasium]")
     environment = make(name, render=True)
     environment.reset(0)
     first = environment.render()
