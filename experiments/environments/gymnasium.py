@@ -92,7 +92,8 @@ def missing(name: str) -> str | None:
     """Say what to install before `name` can run; None: nothing, as far as can be told."""
     needs = [("gymnasium", "gymnasium")]
     if name.rpartition("-")[0] in _MUJOCO:
-        needs.append(("mujoco", "mujoco"))
+        # gymnasium imports imageio with its MuJoCo tasks; mujoco itself comes with brax.
+        needs += [("mujoco", "mujoco"), ("imageio", "mujoco")]
     if name.startswith(("LunarLander", "BipedalWalker")):
         needs.append(("Box2D", "box2d"))
     for module, extra in needs:
