@@ -110,7 +110,7 @@ def _bases(known: argparse.Namespace) -> dict[str, RunConfig]:
 def _parse(
     parser: Parser, bases: Mapping[str, RunConfig], argv: Sequence[str] | None
 ) -> argparse.Namespace:
-    add_common(parser)
+    add_common(parser, _first(bases).env)
     parser.add_argument(
         "--replays", nargs="+", type=_labelled, metavar="NAME",
         help=f"replay methods, or LABEL=METHOD, of {', '.join(METHODS)} "

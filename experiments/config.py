@@ -59,17 +59,14 @@ class ReplaySizes:
 
 @dataclasses.dataclass(frozen=True)
 class EnvironmentConfig:
-    """What can be said of an environment besides its name."""
+    """What can be said of any environment besides its name; families add to it."""
 
-    backend: str | None = option(
-        None, "brax physics: spring, positional, generalized or mjx; none: spring"
-    )
     max_steps: int | None = option(
         None, "agent steps until an episode is truncated; none: the environment's own limit"
     )
 
     def kwargs(self) -> dict[str, Any]:
-        """Return what was set, as keyword arguments for `environments.make`."""
+        """Return what was set, as keyword arguments for `environments.make` or `make_host`."""
         return {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
 
 

@@ -49,6 +49,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("formatter_class", _wide_help)
+        self.reasons: dict[str, str] = {}  # option -> why there is none of this name
         super().__init__(*args, allow_abbrev=False, **kwargs)
         # argparse before Python 3.14 takes -1e-3 for an option.
         self._negative_number_matcher = re.compile(r"-\.?\d[\d_]*(\.\d*)?([eE][+-]?\d+)?$")
@@ -75,6 +76,8 @@ class Parser(argparse.ArgumentParser):
     def _about_unknown(self, name: str) -> str:
         if not name.startswith("-"):
             return f"unexpected argument '{name}': every value follows an option (--help lists all)"
+        if name in self.reasons:
+            return self.reasons[name]
         names = [text for text in self._option_string_actions if text.startswith("--")]
         return f"unknown option '{name}'{_near(name, names)} (--help lists all)"
 

@@ -195,6 +195,8 @@ def catalogue() -> dict[str, Any]:
             name: {
                 "actions": environments.action_kind(name),
                 "agents": [agent for agent in AGENTS if fits(agent, name)],
+                "loop": "host" if environments.is_host(name) else "compiled",
+                "missing": environments.missing(name),
             }
             for name in names
         },

@@ -41,7 +41,7 @@ class RunConfig:
     replay: str
     seeds: int
     seed: int
-    env_options: EnvironmentConfig
+    env_options: EnvironmentConfig  # of the environment's family
     agent_options: Any
     replay_options: Any
     sizes: ReplaySizes
@@ -70,9 +70,7 @@ class RunConfig:
             parts = {
                 section: dataclasses.replace(
                     getattr(config, section),
-                    **{
-                        k: tuple(v) if isinstance(v, list) else v for k, v in saved[section].items()
-                    },
+                    **_known(getattr(config, section), saved[section]),
                 )
                 for section in SECTIONS
             }
@@ -81,6 +79,16 @@ class RunConfig:
                 f"config.json does not fit this version of jaxreplay ({error}): start a new run"
             ) from error
         return dataclasses.replace(config, seeds=saved["seeds"], seed=saved["seed"], **parts)
+
+
+def _known(config: Any, saved: dict[str, Any]) -> dict[str, Any]:
+    """Return saved options, without those that were not set and no longer exist."""
+    fields = {field.name for field in dataclasses.fields(config)}
+    return {
+        k: tuple(v) if isinstance(v, list) else v
+        for k, v in saved.items()
+        if k in fields or v is not None
+    }
 
 
 SECTIONS = ("loop", "sizes", "env_options", "agent_options", "replay_options")
@@ -100,7 +108,7 @@ def defaults(env: str, agent: str, replay: str) -> RunConfig:
         replay=replay,
         seeds=5,
         seed=0,
-        env_options=EnvironmentConfig(),
+        env_options=environments.options(env),
         agent_options=entry.config(),
         replay_options=registry.replay_options(agent, replay),
         sizes=entry.sizes,
@@ -139,7 +147,8 @@ def check_claim(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) 
     if resume and not saved.exists():
         raise ValueError(f"{out} holds no run to resume: give the folder of a run")
     if resume:
-        checkpoint.check_same_config(json.loads(saved.read_text()), config.to_json(), out)
+        before = RunConfig.from_json(json.loads(saved.read_text()))
+        checkpoint.check_same_config(before.to_json(), config.to_json(), out)
     elif saved.exists() and not overwrite:
         raise ValueError(
             f"{out} already holds a run: add --overwrite, or --resume {out}, "

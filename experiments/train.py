@@ -20,26 +20,40 @@ PREFIXES = {
 }  # fmt: skip
 
 
+def environment(text: str) -> str:
+    """Read the name of an environment: an argparse `type`."""
+    try:
+        environments.check(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
+
+
 def names_parser() -> Parser:
     """Make the parser of what must be known before the other options exist."""
     parser = Parser(add_help=False)
     parser.add_argument("--agent", type=one_of("agent", registry.AGENTS), default=None)
-    parser.add_argument("--env", type=one_of("environment", environments.names()), default=None)
+    parser.add_argument("--env", type=environment, default=None)
     parser.add_argument("--resume", type=Path, default=None)
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--json", action="store_true")
     return parser
 
 
-def add_common(parser: Parser) -> None:
-    """Add the options that `train` and `compare` share."""
+def add_common(parser: Parser, env: str) -> None:
+    """Add the options that `train` and `compare` share; `env` decides which of its there are."""
+    parser.reasons = {
+        f"--env.{option}".replace("_", "-"): f"{env} has no option '--env.{option}': it is for "
+        f"{whose}: leave it out"
+        for option, whose in environments.strangers(env).items()
+    }
     parser.add_argument(
         "--agent", type=one_of("agent", registry.AGENTS), metavar="NAME",
         help=f"agent: {', '.join(registry.AGENTS)} [default dqn]",
     )  # fmt: skip
     parser.add_argument(
-        "--env", type=one_of("environment", environments.names()), metavar="NAME",
-        help="environment, such as gymnax/CartPole-v1 or brax/ant; --list names all "
+        "--env", type=environment, metavar="NAME",
+        help="environment, such as gymnax/CartPole-v1, brax/ant or atari/Pong; --list names all "
         "[default gymnax/CartPole-v1]",
     )  # fmt: skip
     parser.add_argument("--seeds", type=int, metavar="INT", help="seeds, vmapped [default 5]")
@@ -137,7 +151,7 @@ def _base(known: argparse.Namespace) -> RunConfig:
 
 
 def _parse(parser: Parser, base: RunConfig, argv: Sequence[str] | None) -> argparse.Namespace:
-    add_common(parser)
+    add_common(parser, base.env)
     parser.add_argument(
         "--replay", type=one_of("replay", METHODS), metavar="NAME",
         help=f"replay method: {', '.join(METHODS)} [default uniform]",

@@ -1,6 +1,20 @@
-"""Environments for the compiled loop, all behind one interface."""
+"""Environments, behind one interface for the compiled loop and one for the host's."""
 
-from experiments.environments.registry import action_kind, make, names
+from experiments.environments.host import EnvironmentFailed, HostEnvironment, HostStep
+from experiments.environments.registry import (
+    action_kind,
+    check,
+    is_host,
+    make,
+    make_host,
+    missing,
+    names,
+    options,
+    strangers,
+)
 from experiments.environments.types import Environment, TimeStep
 
-__all__ = ["Environment", "TimeStep", "action_kind", "make", "names"]
+__all__ = [
+    "Environment", "EnvironmentFailed", "HostEnvironment", "HostStep", "TimeStep", "action_kind",
+    "check", "is_host", "make", "make_host", "missing", "names", "options", "strangers",
+]  # fmt: skip

@@ -1,20 +1,30 @@
 """Locomotion and pendulum environments of brax, on any of its physics backends."""
 
 import contextlib
+import dataclasses
 import io
 import warnings
 
 import jax.numpy as jnp
 
 from agents.types import Continuous
+from experiments.config import EnvironmentConfig
 from experiments.environments.episodes import make_episodic
 from experiments.environments.types import Array, Environment
+from jaxreplay.option import option
 
 NAMES = (
     "ant", "halfcheetah", "hopper", "walker2d", "humanoid", "humanoidstandup",
     "inverted_pendulum", "inverted_double_pendulum", "pusher", "reacher", "swimmer",
 )  # fmt: skip
 BACKENDS = ("spring", "positional", "generalized", "mjx")
+
+
+@dataclasses.dataclass(frozen=True)
+class BraxConfig(EnvironmentConfig):
+    """What can be said of a brax environment besides its name."""
+
+    backend: str | None = option(None, f"physics: {', '.join(BACKENDS)}; none: spring")
 
 
 def make(name: str, backend: str = "spring", max_steps: int = 1000) -> Environment:

@@ -1,35 +1,59 @@
-"""Environments by full name, such as gymnax/CartPole-v1 and brax/ant."""
+"""Environments by full name, such as gymnax/CartPole-v1, brax/ant and atari/Pong.
 
+Families either compile, and run inside the training loop's program, or live on the host.
+"""
+
+import dataclasses
 import difflib
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from experiments.environments import brax, gymnax, sparse_pendulum
+from experiments.config import EnvironmentConfig
+from experiments.environments import atari, brax, gymnasium, gymnax, sparse_pendulum
+from experiments.environments.host import HostEnvironment
 from experiments.environments.types import Environment
 
 
 class Family(NamedTuple):
-    """Environments that are made alike."""
+    """Environments that compile and are made alike."""
 
     actions: Mapping[str, str]  # name -> "discrete" or "continuous"
     make: Callable[..., Environment]  # (name, **options) -> Environment
-    has_backend: bool = False  # whether there is a choice of physics
+    config: type[EnvironmentConfig] = EnvironmentConfig  # the options
 
 
-FAMILIES: Mapping[str, Family] = MappingProxyType(
+class HostFamily(NamedTuple):
+    """Environments that live on the host and are made alike."""
+
+    actions: Mapping[str, str]  # name -> "discrete" or "continuous", of those that are listed
+    make: Callable[..., HostEnvironment]  # (name, num_envs, config, training, render)
+    config: type[EnvironmentConfig]
+    missing: Callable[[str], str | None]  # name -> what to install first
+    find: Callable[[str], Any] | None = None  # refuses unlisted names that do not exist
+    kind: Callable[[str], str] | None = None  # name -> kind of actions, for unlisted names
+
+
+FAMILIES: Mapping[str, Family | HostFamily] = MappingProxyType(
     {
         "gymnax": Family(gymnax.NAMES, gymnax.make),
         "sparse_pendulum": Family(
             dict.fromkeys(sparse_pendulum.NAMES, "continuous"), sparse_pendulum.make
         ),
-        "brax": Family(dict.fromkeys(brax.NAMES, "continuous"), brax.make, has_backend=True),
+        "brax": Family(dict.fromkeys(brax.NAMES, "continuous"), brax.make, brax.BraxConfig),
+        "gymnasium": HostFamily(
+            gymnasium.NAMES, gymnasium.make, gymnasium.GymnasiumConfig, gymnasium.missing,
+            gymnasium.find, gymnasium.kind,
+        ),
+        "atari": HostFamily(
+            dict.fromkeys(atari.NAMES, "discrete"), atari.make, atari.AtariConfig, atari.missing
+        ),
     }
-)
+)  # fmt: skip
 
 
 def names() -> tuple[str, ...]:
-    """Return the full names of all environments."""
+    """Return the full names of all environments, whether their packages are installed or not."""
     return tuple(f"{family}/{name}" for family, entry in FAMILIES.items() for name in entry.actions)
 
 
@@ -37,37 +61,114 @@ def check(name: str) -> None:
     """Refuse an unknown name.
 
     Raises:
-      ValueError: one line with the nearest match and the list.
+      ValueError: one line with the nearest match.
     """
-    if name not in names():
-        near = difflib.get_close_matches(name, names(), n=1, cutoff=0.4)
-        hint = f": did you mean '{near[0]}'?" if near else ""
-        raise ValueError(f"unknown environment '{name}'{hint} (choices: {', '.join(names())})")
+    prefix, _, short = name.partition("/")
+    family = FAMILIES.get(prefix)
+    if family is not None and short in family.actions:
+        return
+    if isinstance(family, HostFamily) and family.find is not None and short:
+        if lacking := family.missing(short):
+            raise ValueError(lacking)
+        family.find(short)
+        return
+    near = difflib.get_close_matches(name, names(), n=1, cutoff=0.4)
+    hint = f": did you mean '{near[0]}'?" if near else ""
+    raise ValueError(
+        f"unknown environment '{name}'{hint} (families: {', '.join(FAMILIES)}; --list names all)"
+    )
+
+
+def is_host(name: str) -> bool:
+    """Tell whether an environment lives on the host."""
+    return isinstance(_split(name)[0], HostFamily)
+
+
+def missing(name: str) -> str | None:
+    """Say what to install before an environment can run; None: nothing, as far as can be told."""
+    family, short = _split(name)
+    return family.missing(short) if isinstance(family, HostFamily) else None
 
 
 def action_kind(name: str) -> str:
-    """Return "discrete" or "continuous", without building the environment."""
+    """Return "discrete" or "continuous", without building the environment if it is listed."""
     family, short = _split(name)
-    return family.actions[short]
+    return family.actions[short] if short in family.actions else family.kind(short)
+
+
+def options(name: str) -> EnvironmentConfig:
+    """Return the default options of an environment: a dataclass of `option` fields."""
+    return _split(name)[0].config()
+
+
+def strangers(name: str) -> dict[str, str]:
+    """Return the options that an environment does not have and others do, with whose they are."""
+    own = _fields(_split(name)[0].config)
+    theirs: dict[str, list[str]] = {}
+    for prefix, family in FAMILIES.items():
+        for field in _fields(family.config):
+            if field not in own:
+                theirs.setdefault(field, []).append(f"{prefix}/...")
+    return {field: " and ".join(families) for field, families in theirs.items()}
 
 
 def make(name: str, **kwargs: Any) -> Environment:
-    """Make an environment by its full name.
+    """Make an environment that compiles, by its full name.
 
     Args:
       name: one of `names()`.
-      **kwargs: the family's own: `max_steps` for all, `backend` for brax.
+      **kwargs: the fields of `options(name)`; None leaves one to the family.
 
     Raises:
-      ValueError: there is no such environment, or it has no such argument.
+      ValueError: there is no such environment, it lives on the host, or it has no such option.
     """
     family, short = _split(name)
-    if "backend" in kwargs and not family.has_backend:
-        raise ValueError(f"{name} has no physics backend: leave out --env.backend")
-    return family.make(short, **kwargs)
+    if isinstance(family, HostFamily):
+        raise ValueError(
+            f"{name} lives on the host and cannot be compiled: environments.make_host makes it"
+        )
+    config = _config(name, family, kwargs)
+    return family.make(short, **config.kwargs())
 
 
-def _split(name: str) -> tuple[Family, str]:
+def make_host(
+    name: str, num_envs: int, training: bool = True, render: bool = False, **options: Any
+) -> HostEnvironment:
+    """Make a batch of environments that live on the host, by their full name.
+
+    Args:
+      name: such as gymnasium/Hopper-v5 or atari/Pong.
+      num_envs: how many.
+      training: whether to train on it: an evaluation gets whole games and true rewards.
+      render: whether `render` will be called.
+      **options: the fields of `options(name)`.
+
+    Raises:
+      ValueError: there is no such environment, it compiles, it has no such option, or a package is
+        missing (the message names the extra to install).
+    """
+    family, short = _split(name)
+    if not isinstance(family, HostFamily):
+        raise ValueError(f"{name} compiles and does not live on the host: use environments.make")
+    return family.make(short, num_envs, _config(name, family, options), training, render)
+
+
+def _split(name: str) -> tuple[Family | HostFamily, str]:
     check(name)
-    family, _, short = name.partition("/")
-    return FAMILIES[family], short
+    prefix, _, short = name.partition("/")
+    return FAMILIES[prefix], short
+
+
+def _fields(config: type[EnvironmentConfig]) -> list[str]:
+    return [field.name for field in dataclasses.fields(config)]
+
+
+def _config(name: str, family: Family | HostFamily, given: dict[str, Any]) -> EnvironmentConfig:
+    """Make a family's options, refusing those that it does not have."""
+    known = _fields(family.config)
+    for option in given:
+        if option not in known:
+            whose = strangers(name).get(option)
+            why = f": it is an option of {whose}" if whose else f" (options: {', '.join(known)})"
+            raise ValueError(f"{name} has no option '{option}'{why}: leave out --env.{option}")
+    return family.config(**given)

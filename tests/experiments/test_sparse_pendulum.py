@@ -120,5 +120,5 @@ def test_its_limit_is_200_unless_another_is_asked_for():
 
 
 def test_it_has_no_backend():
-    with pytest.raises(ValueError, match="no physics backend"):
+    with pytest.raises(ValueError, match="has no option 'backend'"):
         environments.make(NAME, backend="spring")

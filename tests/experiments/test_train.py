@@ -105,7 +105,11 @@ REFUSALS = [
     (["--seeds", "0"], "seeds is 0"),
     (["--replay.alhpa", "1"], "unknown option '--replay.alhpa'"),
     (["--num-envs", "3", "--capacity", "100"], "not a multiple of the 3 environments"),
-    (["--env.backend", "mjx"], "no physics backend"),
+    (["--env.backend", "mjx"], "has no option '--env.backend': it is for brax/"),
+    (["--env", "atari/Pongg"], "did you mean 'atari/Pong'"),
+    (["--env", "gymnasium/CartPole-v2"], "did you mean gymnasium/CartPole-v1"),
+    (["--env", "atari/Pong"], "lives on the host"),
+    (["--env", "atari/Pong", "--env.vectorisation", "async"], "it is for gymnasium/"),
 ]
 
 

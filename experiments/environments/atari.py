@@ -1,0 +1,263 @@
+"""Atari games on the host, through the vectorised emulator of ale-py (its wheels hold the games).
+
+ale-py's `AtariVectorEnv` steps games in threads of C++, skips frames, takes the maximum of the last
+two, resizes by area and repeats actions (per frame, "sticky"). The rest is done here:
+
+* ends. A lost life is a terminal while the game goes on, and the cap counts agent steps; the
+  emulator would restart the game at a lost life, and counts no-ops towards its cap.
+* stacks: channels last, newest last, and zeros before an episode's first frame, after a lost life
+  too.
+* bilinear resizing, from frames that the emulator leaves at 210 x 160.
+* pictures: a second emulator in colour that gets the same seed and actions.
+
+Where a game ends before the last two frames of a skip were drawn, its last observation is the
+screen of the step before (as with Dopamine). Nothing bootstraps from it.
+"""
+
+import dataclasses
+import importlib.util
+import math
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import numpy as np
+
+from agents.types import Discrete
+from experiments.config import EnvironmentConfig
+from experiments.environments.host import Array, HostEnvironment, HostStep
+from experiments.environments.resize import Bilinear
+from jaxreplay.option import option
+
+NAMES = (
+    "Alien", "Amidar", "Assault", "Asterix", "Asteroids", "Atlantis", "BankHeist", "BattleZone",
+    "BeamRider", "Berzerk", "Bowling", "Boxing", "Breakout", "Centipede", "ChopperCommand",
+    "CrazyClimber", "Defender", "DemonAttack", "DoubleDunk", "Enduro", "FishingDerby", "Freeway",
+    "Frostbite", "Gopher", "Gravitar", "Hero", "IceHockey", "Jamesbond", "Kangaroo", "Krull",
+    "KungFuMaster", "MontezumaRevenge", "MsPacman", "NameThisGame", "Phoenix", "Pitfall", "Pong",
+    "PrivateEye", "Qbert", "Riverraid", "RoadRunner", "Robotank", "Seaquest", "Skiing", "Solaris",
+    "SpaceInvaders", "StarGunner", "Surround", "Tennis", "TimePilot", "Tutankham", "UpNDown",
+    "Venture", "VideoPinball", "WizardOfWor", "YarsRevenge", "Zaxxon",
+)  # fmt: skip
+_SCREEN = (210, 160)  # pixels, of all games listed
+
+
+@dataclasses.dataclass(frozen=True)
+class AtariConfig(EnvironmentConfig):
+    """The protocol; what is None is as the paper named by `protocol` has it."""
+
+    protocol: str = option(
+        "per", "the paper whose protocol fills what is none", choices=("per", "lap", "pser", "ners")
+    )
+    sticky: float | None = option(None, "probability, per frame, that the last action repeats")
+    noops: int | None = option(None, "at most so many frames of doing nothing at a game's start")
+    life_loss: bool | None = option(None, "a lost life is a terminal (training; the game goes on)")
+    frame_skip: int | None = option(None, "frames that an action lasts")
+    max_pool: bool | None = option(None, "see the pixel maximum of the last two frames")
+    size: int | None = option(None, "height and width of observations, pixels")
+    resize: str | None = option(None, "how frames shrink to that", choices=("area", "linear"))
+    clip_rewards: bool | None = option(None, "clip rewards to [-1, 1] (training)")
+    max_frames: int | None = option(None, "frames until a game is cut off (max_steps goes before)")
+    full_action_set: bool | None = option(None, "all 18 actions instead of those with an effect")
+    stack: int | None = option(None, "frames in an observation")
+
+    def resolve(self) -> "AtariConfig":
+        """Return the config with nothing left to the paper.
+
+        Raises:
+          ValueError: a value is out of range.
+        """
+        if self.protocol not in PROTOCOLS:
+            raise ValueError(f"protocol '{self.protocol}': use one of {', '.join(PROTOCOLS)}")
+        paper = PROTOCOLS[self.protocol]
+        config = dataclasses.replace(paper, **self.kwargs())
+        for name in ("frame_skip", "size", "max_frames", "stack"):
+            if getattr(config, name) < 1:
+                raise ValueError(f"{name} is {getattr(config, name)}: it must be at least 1")
+        if not 0 <= config.sticky <= 1:
+            raise ValueError(f"sticky is {config.sticky}: it must lie in [0, 1]")
+        if config.noops < 0:
+            raise ValueError(f"noops is {config.noops}: it must be 0 or more")
+        if config.resize not in ("area", "linear"):
+            raise ValueError(f"resize is '{config.resize}': use area or linear")
+        steps = config.max_steps or math.ceil(config.max_frames / config.frame_skip)
+        if steps < 1:
+            raise ValueError(f"max_steps is {steps}: an episode needs at least 1 step")
+        return dataclasses.replace(config, max_steps=steps)
+
+
+_NATURE = AtariConfig(
+    protocol="per", sticky=0.0, noops=30, life_loss=True, frame_skip=4, max_pool=True, size=84,
+    resize="area", clip_rewards=True, max_frames=108_000, full_action_set=False, stack=4,
+)  # fmt: skip
+
+# The papers' settings. PSER's text speaks of no-op starts, its code (Dopamine) has none.
+PROTOCOLS: Mapping[str, AtariConfig] = MappingProxyType(
+    {
+        "per": _NATURE,
+        "lap": dataclasses.replace(_NATURE, protocol="lap", sticky=0.25, noops=0, life_loss=False),
+        "pser": dataclasses.replace(_NATURE, protocol="pser", noops=0),
+        "ners": dataclasses.replace(_NATURE, protocol="ners", noops=29, resize="linear"),
+    }
+)
+
+
+class AtariEnvironment(HostEnvironment):
+    """A batch of one game, in C++ threads; observations `[84, 84, 4]` uint8, newest frame last."""
+
+    def __init__(
+        self, name: str, rom: str, num_envs: int, config: AtariConfig, training: bool, render: bool
+    ) -> None:
+        self._config = config = config.resolve()
+        self._lives_count = training and config.life_loss
+        self._clip = training and config.clip_rewards
+        self._games = _emulator(rom, num_envs, config)
+        self._film = _emulator(rom, 1, config, colour=True) if render else None
+        self._shrink = Bilinear(_SCREEN, (config.size,) * 2) if config.resize == "linear" else None
+        self._lives = np.zeros(num_envs, np.int32)  # [E]
+        self._clock = np.zeros(num_envs, np.int32)  # [E] agent steps in this game
+        self._stack = np.zeros((num_envs, config.size, config.size, config.stack), np.uint8)
+        self._picture: Array | None = None
+        super().__init__(
+            name,
+            num_envs,
+            Discrete(int(self._games.single_action_space.n)),
+            config.max_steps,
+            jax.ShapeDtypeStruct(self._stack.shape[1:], np.dtype(np.uint8)),
+        )
+
+    def _reset(self, seeds: list[int]) -> Array:
+        frames, info = self._games.reset(seed=np.asarray(seeds))
+        if self._film is not None:
+            self._picture = self._film.reset(seed=np.asarray(seeds[:1]))[0]
+        self._lives = info["lives"].copy()
+        self._clock[:] = 0
+        everywhere = np.ones(self.num_envs, bool)
+        self._stack = self._begin(self._stack, self._see(frames), everywhere)
+        return self._stack
+
+    def _send(self, actions: Array) -> None:
+        self._games.send(actions)
+        if self._film is not None:
+            self._film.send(actions[:1])
+
+    def _receive(self) -> tuple[Array, HostStep]:
+        frames, reward, over, _, info = self._games.recv()
+        if self._film is not None:
+            self._picture = self._film.recv()[0]
+        shown = last = self._see(frames)
+        if over.any():
+            last = np.where(over[:, None, None], self._see(info["final_obs"]), shown)
+        final = np.concatenate([self._stack[..., 1:], last[..., None]], axis=-1)
+        self._clock += 1
+        capped = (self._clock >= self.max_steps) & ~over
+        lost = (info["lives"] < self._lives) & ~over if self._lives_count else np.zeros_like(over)
+        if capped.any():
+            frames, info = self._restart(capped)
+            shown = self._see(frames)
+        self._lives = info["lives"].copy()
+        self._clock[over | capped] = 0
+        ended = over | capped | lost
+        self._stack = self._begin(final, shown, ended) if ended.any() else final
+        reward = np.clip(reward, -1, 1) if self._clip else reward
+        terminated = over | lost
+        step = HostStep(reward.astype(np.float32), terminated, capped & ~terminated, final)
+        return self._stack, step
+
+    def _restart(self, games: Array) -> tuple[Array, dict[str, Any]]:
+        """Start the games `[E]` anew; returns the frames of all."""
+        if self._film is not None and games[0]:
+            self._picture = self._film.reset()[0]
+        # Without a seed the random numbers go on, so the next game differs from the last.
+        return self._games.reset(options={"reset_mask": games})
+
+    def _begin(self, stacks: Array, frames: Array, where: Array) -> Array:
+        """Return `stacks`, with but the newest frame in those `where` `[E]` an episode begins."""
+        stacks = stacks.copy()
+        stacks[where] = 0
+        stacks[where, ..., -1] = frames[where]
+        return stacks
+
+    def _see(self, frames: Array) -> Array:
+        """Return the emulator's frames `[E, 1, h, w]` at the size of observations, `[E, H, W]`."""
+        return frames[:, 0] if self._shrink is None else self._shrink(frames[:, 0])
+
+    def render(self) -> Array:
+        """Return the screen of the first game, `[210, 160, 3]` uint8."""
+        if self._film is None:
+            raise ValueError(f"{self.name} was made without render=True")
+        return self._picture[0, 0].copy()
+
+    def close(self) -> None:
+        """Stop the emulators; their threads end when nothing refers to them."""
+        self._games.close()
+        if self._film is not None:
+            self._film.close()
+
+
+def make(
+    name: str,
+    num_envs: int,
+    config: AtariConfig = AtariConfig(),
+    training: bool = True,
+    render: bool = False,
+) -> AtariEnvironment:
+    """Make a batch of an Atari game.
+
+    Args:
+      name: one of `NAMES`, such as MsPacman.
+      num_envs: how many.
+      config: the protocol.
+      training: whether lost lives are terminals and rewards are clipped, if the protocol says so;
+        without, episodes are whole games with the game's own score.
+      render: whether `render` will be called; the first game then runs twice.
+
+    Raises:
+      ValueError: one line: there is no such game, ale-py is missing, or an option is out of range.
+    """
+    if num_envs < 1:
+        raise ValueError(f"num_envs is {num_envs}: it must be at least 1")
+    if lacking := missing(name):
+        raise ValueError(lacking)
+    if name not in NAMES:
+        raise ValueError(f"there is no game '{name}'")
+    rom = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+    return AtariEnvironment(f"atari/{name}", rom, num_envs, config, training, render)
+
+
+def missing(name: str) -> str | None:
+    """Say what to install before `name` can run; None: nothing."""
+    if importlib.util.find_spec("ale_py") is None:
+        return f"atari/{name} needs ale-py: pip install 'jaxreplay[atari]'"
+    return None
+
+
+def _emulator(rom: str, num_envs: int, config: AtariConfig, colour: bool = False) -> Any:
+    """Make ale-py's vectorised emulator, of single frames, raw scores and whole games."""
+    import ale_py
+    from ale_py.vector_env import AtariVectorEnv
+
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    whole = colour or config.resize == "linear"
+    height, width = _SCREEN if whole else (config.size, config.size)
+    # The cap is counted here; the emulator's own must not come before it.
+    never = 2 * (config.max_steps * config.frame_skip + config.noops + 1)
+    return AtariVectorEnv(
+        rom,
+        num_envs,
+        max_num_frames_per_episode=never,
+        repeat_action_probability=config.sticky,
+        full_action_space=config.full_action_set,
+        autoreset_mode="SameStep",
+        img_height=height,
+        img_width=width,
+        grayscale=not colour,
+        stack_num=1,
+        frameskip=config.frame_skip,
+        maxpool=config.max_pool and config.frame_skip > 1,
+        noop_max=config.noops + 1,  # the emulator draws below it
+        reward_clipping=False,
+        use_fire_reset=False,
+    )

@@ -1,0 +1,139 @@
+"""Environments of gymnasium, on the host: MuJoCo, Box2D, classic control, and any registered id.
+
+Listed are those that the papers use and their relatives; any other id that is registered with
+gymnasium works too if its actions are Discrete or a bounded Box and its observations a Box,
+`module:id` included (the module is imported and registers it).
+
+The papers' MuJoCo tasks are v3, of OpenAI Gym with MuJoCo 2, and need software that is no longer
+maintained. v4 has the same dynamics, rewards and endings on today's MuJoCo; v5 repairs rewards and
+models. The v3 names here are v4 with one repair: MuJoCo 2 left the contact forces in observations
+of Ant and Humanoid zero, so the 84 entries are zeros here as well (v4 leaves Ant's out, and fills
+Humanoid's).
+"""
+
+import dataclasses
+import difflib
+import importlib
+import importlib.util
+from types import MappingProxyType
+
+from experiments.config import EnvironmentConfig
+from experiments.environments.host import HostEnvironment, raised
+from jaxreplay.option import option
+
+_MUJOCO = (
+    "Hopper", "Walker2d", "HalfCheetah", "Ant", "Humanoid", "Swimmer", "HumanoidStandup",
+    "InvertedPendulum", "InvertedDoublePendulum", "Reacher",
+)  # fmt: skip
+V3 = ("Hopper-v3", "Walker2d-v3", "HalfCheetah-v3", "Ant-v3", "Humanoid-v3", "Swimmer-v3")
+
+# Name -> kind of actions.
+NAMES = MappingProxyType(
+    {
+        "CartPole-v1": "discrete",
+        "Acrobot-v1": "discrete",
+        "MountainCar-v0": "discrete",
+        "Pendulum-v1": "continuous",
+        "MountainCarContinuous-v0": "continuous",
+        "LunarLander-v3": "discrete",
+        "LunarLanderContinuous-v3": "continuous",
+        "BipedalWalker-v3": "continuous",
+        "BipedalWalkerHardcore-v3": "continuous",
+        **dict.fromkeys(
+            (f"{name}-{version}" for version in ("v5", "v4") for name in _MUJOCO), "continuous"
+        ),
+        **dict.fromkeys(V3, "continuous"),
+    }
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class GymnasiumConfig(EnvironmentConfig):
+    """How a batch of gymnasium's environments runs."""
+
+    vectorisation: str = option(
+        "sync", "all environments in one thread, or each in a process", choices=("sync", "async")
+    )
+
+
+def make(
+    name: str,
+    num_envs: int,
+    config: GymnasiumConfig = GymnasiumConfig(),
+    training: bool = True,
+    render: bool = False,
+) -> HostEnvironment:
+    """Make a batch of one of gymnasium's environments.
+
+    Args:
+      name: one of `NAMES`, or any id registered with gymnasium.
+      num_envs: how many.
+      config: max_steps None takes gymnasium's own limit.
+      training: makes no difference here.
+      render: whether `render` will be called; with that, all run in one thread.
+
+    Raises:
+      ValueError: one line: there is no such id, a package is missing, or its spaces are not those
+        of an agent.
+    """
+    del training
+    if num_envs < 1:
+        raise ValueError(f"num_envs is {num_envs}: it must be at least 1")
+    if config.max_steps is not None and config.max_steps < 1:
+        raise ValueError(f"max_steps is {config.max_steps}: an episode needs at least 1 step")
+    if lacking := missing(name):
+        raise ValueError(lacking)
+    from experiments.environments import lanes  # imports gymnasium
+
+    return lanes.make(name, find(name), num_envs, config.max_steps, config.vectorisation, render)
+
+
+def missing(name: str) -> str | None:
+    """Say what to install before `name` can run; None: nothing, as far as can be told."""
+    needs = [("gymnasium", "gymnasium")]
+    if name.rpartition("-")[0] in _MUJOCO:
+        # gymnasium imports imageio with its MuJoCo tasks; mujoco itself comes with brax.
+        needs += [("mujoco", "mujoco"), ("imageio", "mujoco")]
+    if name.startswith(("LunarLander", "BipedalWalker")):
+        needs.append(("Box2D", "box2d"))
+    for module, extra in needs:
+        if importlib.util.find_spec(module) is None:
+            return f"gymnasium/{name} needs {module}: pip install 'jaxreplay[{extra}]'"
+    return None
+
+
+def kind(name: str) -> str:
+    """Return "discrete" or "continuous"; only for names that are not listed is one made to see.
+
+    Raises:
+      ValueError: as `make`.
+    """
+    if name in NAMES:
+        return NAMES[name]
+    environment = make(name, 1, GymnasiumConfig(max_steps=1))
+    environment.close()
+    return "discrete" if hasattr(environment.action_space, "n") else "continuous"
+
+
+def find(name: str):
+    """Return gymnasium's specification of `name` (of v4's for the v3 names).
+
+    Raises:
+      ValueError: there is no such id; one line with the nearest ones.
+    """
+    import gymnasium
+
+    if name in V3:
+        name = name.replace("-v3", "-v4")
+    module, _, short = name.rpartition(":")
+    if module:
+        try:
+            importlib.import_module(module)
+        except Exception as error:
+            raise ValueError(f"gymnasium/{name}: importing {module} {raised(error)}") from error
+    if short not in gymnasium.registry:
+        known = sorted({*NAMES, *gymnasium.registry})
+        near = difflib.get_close_matches(short, known, n=3, cutoff=0.4)
+        hint = f": did you mean {' or '.join(f'gymnasium/{n}' for n in near)}?" if near else ""
+        raise ValueError(f"gymnasium knows no '{short}'{hint}")
+    return gymnasium.registry[short]

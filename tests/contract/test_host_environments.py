@@ -1,0 +1,380 @@
+"""One suite of laws for every environment on the host; those whose package is missing are skipped.
+
+What the batch returns is compared with the bare packages, stepped by hand with the same seeds.
+"""
+
+import math
+
+import numpy as np
+import pytest
+
+from agents.types import Discrete
+from experiments import environments
+from experiments.environments import EnvironmentFailed
+from experiments.environments.host import lane_seeds
+
+LIMIT = 12  # agent steps: some episodes end before it, some at it
+NAMES = {  # name -> options
+    "gymnasium/CartPole-v1": {},
+    "gymnasium/Pendulum-v1": {},
+    "gymnasium/LunarLanderContinuous-v3": {},
+    "gymnasium/Hopper-v5": {},
+    "gymnasium/Ant-v3": {},
+    "gymnasium/Humanoid-v3": {},
+    "atari/Freeway": {"protocol": "lap", "noops": 30},  # its cars move in every frame,
+}
+
+
+def installed(*names: str):
+    """Parametrize over names, skipping those that lack a package."""
+    return [
+        pytest.param(
+            name,
+            marks=pytest.mark.skipif(
+                environments.missing(name) is not None, reason=str(environments.missing(name))
+            ),
+        )
+        for name in names
+    ]
+
+
+ALL = installed(*NAMES)
+GYMNASIUM = installed(*(name for name in NAMES if name.startswith("gymnasium/")))
+
+
+@pytest.fixture
+def make():
+    made = []
+
+    def make(name, num_envs=2, **options):
+        options = {"max_steps": LIMIT, **NAMES.get(name, {}), **options}
+        made.append(environments.make_host(name, num_envs, **options))
+        return made[-1]
+
+    yield make
+    for environment in made:
+        environment.close()
+
+
+def random_actions(environment, rng):
+    space = environment.action_space
+    if isinstance(space, Discrete):
+        return rng.integers(space.n, size=environment.num_envs)
+    return rng.uniform(-1.2, 1.2, (environment.num_envs, space.size)).astype(np.float32)
+
+
+def play(environment, seed, steps, split=False):
+    """Return the observation before, the actions, and what came back, of every step."""
+    rng = np.random.default_rng(5)
+    obs = environment.reset(seed)
+    trace = []
+    for _ in range(steps):
+        actions = random_actions(environment, rng)
+        if split:
+            environment.send(actions)
+            next_obs, step = environment.receive()
+        else:
+            next_obs, step = environment.step(actions)
+        trace.append((obs, actions, next_obs, step))
+        obs = next_obs
+    return trace
+
+
+def same(left, right):
+    return all(
+        np.array_equal(x, y)
+        for one, other in zip(left, right, strict=True)
+        for x, y in zip((one[0], one[2], *one[3]), (other[0], other[2], *other[3]))
+    )
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_shapes_and_dtypes(name, make):
+    environment = make(name, 3)
+    assert environment.name == name and environment.num_envs == 3
+    assert environment.max_steps == LIMIT
+    obs = environment.reset(0)
+    next_obs, step = environment.step(random_actions(environment, np.random.default_rng(0)))
+    for seen in (obs, next_obs, step.final_obs):
+        assert (seen.shape, seen.dtype) == ((3, *environment.obs.shape), environment.obs.dtype)
+    assert environment.obs.dtype == (np.uint8 if name.startswith("atari") else np.float32)
+    assert (step.reward.shape, step.reward.dtype) == ((3,), np.float32)
+    assert (step.terminated.shape, step.terminated.dtype) == ((3,), bool)
+    assert (step.truncated.shape, step.truncated.dtype) == ((3,), bool)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_listed_actions_are_the_environments(name, make):
+    discrete = isinstance(make(name).action_space, Discrete)
+    assert environments.action_kind(name) == ("discrete" if discrete else "continuous")
+    assert environments.is_host(name)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_seed_decides_everything_and_no_two_environments_share_one(name, make):
+    environment = make(name)
+    steps = 3 * LIMIT
+    once = play(environment, 3, steps)
+    assert same(once, play(environment, 3, steps))
+    assert same(once, play(make(name), 3, steps, split=True))
+    assert not same(once, play(environment, 4, steps))
+    assert not all(np.array_equal(step.final_obs[0], step.final_obs[1]) for *_, step in once)
+    assert len({*lane_seeds(3, 64), *lane_seeds(4, 64)}) == 128
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_an_episode_is_cut_at_the_limit_and_the_next_one_is_another(name, make):
+    environment = make(name)
+    clock = np.zeros(2, int)
+    starts = []
+    for _, _, next_obs, step in play(environment, 0, 5 * LIMIT):
+        clock += 1
+        over = step.terminated | step.truncated
+        assert not (step.terminated & step.truncated).any()
+        np.testing.assert_array_equal(step.truncated, (clock == LIMIT) & ~step.terminated)
+        np.testing.assert_array_equal(next_obs[~over], step.final_obs[~over])
+        for lane in np.flatnonzero(over):
+            assert not np.array_equal(next_obs[lane], step.final_obs[lane])
+            starts.append(next_obs[lane])
+        clock[over] = 0
+    assert len(starts) >= 8
+    # No-ops may be as many in two games; elsewhere no two starts are the same.
+    assert len({start.tobytes() for start in starts}) >= (3 if "atari" in name else len(starts))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_was_returned_is_not_written_to_again(name, make):
+    environment = make(name)
+    kept = [environment.reset(0)]
+    rng = np.random.default_rng(0)
+    for _ in range(LIMIT + 1):
+        next_obs, step = environment.step(random_actions(environment, rng))
+        kept += [next_obs, step.final_obs]
+    copies = [x.copy() for x in kept]
+    for _ in range(LIMIT + 1):
+        environment.step(random_actions(environment, rng))
+    assert all(map(np.array_equal, kept, copies))
+
+
+def bare(name):
+    gymnasium = pytest.importorskip("gymnasium")
+    short = name.removeprefix("gymnasium/")
+    if short in ("Ant-v3", "Humanoid-v3"):
+        short = short.replace("v3", "v4")
+    return gymnasium.make(short, max_episode_steps=LIMIT)
+
+
+def as_v3(name, obs):
+    """MuJoCo 2 left the 84 contact forces zero; v4 leaves Ant's out and fills Humanoid's."""
+    if name == "gymnasium/Ant-v3":
+        return np.concatenate([obs, np.zeros(84)])
+    return np.concatenate([obs[:-84], np.zeros(84)]) if name == "gymnasium/Humanoid-v3" else obs
+
+
+@pytest.mark.parametrize("name", GYMNASIUM)
+def test_gymnasium_gives_what_bare_environments_give(name, make, vectorisation="sync"):
+    trace = play(make(name, vectorisation=vectorisation), 11, 3 * LIMIT, split=True)
+    ended = 0
+    for lane, seed in enumerate(lane_seeds(11, 2)):
+        env = bare(name)
+        obs, _ = env.reset(seed=seed)
+        for before, actions, next_obs, step in trace:
+            np.testing.assert_array_equal(before[lane], as_v3(name, obs).astype(np.float32))
+            action = actions[lane]
+            if not hasattr(env.action_space, "n"):
+                low, high = env.action_space.low, env.action_space.high
+                action = low + (np.clip(action, -1, 1) + 1) / 2 * (high - low)
+                action = action.astype(np.float32).clip(low, high)
+            obs, reward, terminated, truncated, _ = env.step(action)
+            np.testing.assert_array_equal(step.final_obs[lane], as_v3(name, obs).astype(np.float32))
+            assert step.reward[lane] == np.float32(reward)
+            assert step.terminated[lane] == terminated
+            assert step.truncated[lane] == (truncated and not terminated)
+            if terminated or truncated:
+                ended += 1
+                obs, _ = env.reset()
+            np.testing.assert_array_equal(next_obs[lane], as_v3(name, obs).astype(np.float32))
+        env.close()
+    assert ended >= 4
+
+
+def test_processes_give_what_bare_environments_give(make):
+    test_gymnasium_gives_what_bare_environments_give("gymnasium/CartPole-v1", make, "async")
+
+
+def test_termination_wins_over_a_limit_at_the_same_step(make):
+    environment = make("gymnasium/CartPole-v1", 1, max_steps=500)
+    environment.reset(0)
+    fall, done = 0, False
+    while not done:
+        _, step = environment.step([1])
+        fall, done = fall + 1, step.terminated[0]
+    environment = make("gymnasium/CartPole-v1", 1, max_steps=fall)
+    environment.reset(0)
+    for _ in range(fall):
+        _, step = environment.step([1])
+    assert step.terminated[0] and not step.truncated[0]
+    assert abs(step.final_obs[0, 2]) > 12 * math.pi / 180
+
+
+@pytest.mark.parametrize("name", installed("gymnasium/CartPole-v1", "atari/Freeway"))
+def test_pictures(name, make):
+    if name.startswith("gymnasium/"):
+        pytest.importorskip("pygame", reason="needs jaxreplay[gymnasium]")
+    environment = make(name, render=True)
+    environment.reset(0)
+    first = environment.render()
+    assert first.ndim == 3 and first.shape[2] == 3 and first.dtype == np.uint8
+    assert len(np.unique(first)) > 1
+    for _ in range(5):
+        environment.step([1, 1])
+    assert not np.array_equal(first, environment.render())
+    plain = make(name)
+    plain.reset(0)
+    with pytest.raises(ValueError, match="without render=True"):
+        plain.render()
+
+
+def test_sending_and_receiving_take_turns(make):
+    environment = make("gymnasium/CartPole-v1")
+    with pytest.raises(RuntimeError, match="reset"):
+        environment.step([0, 0])
+    environment.reset(0)
+    with pytest.raises(RuntimeError, match="without a send"):
+        environment.receive()
+    environment.send([0, 1])
+    with pytest.raises(RuntimeError, match="under way"):
+        environment.send([0, 1])
+    np.testing.assert_array_equal(environment.reset(1), make("gymnasium/CartPole-v1").reset(1))
+
+
+def test_actions_that_do_not_fit_are_refused(make):
+    cart, pendulum = make("gymnasium/CartPole-v1"), make("gymnasium/Pendulum-v1")
+    cart.reset(0), pendulum.reset(0)
+    with pytest.raises(ValueError, match=r"wants actions \[2\], not \[3\]"):
+        cart.step([0, 0, 0])
+    with pytest.raises(ValueError, match="has actions 0 to 1"):
+        cart.step([0, 2])
+    with pytest.raises(ValueError, match=r"wants actions \[2, 1\], not \[2\]"):
+        pendulum.step([0.0, 0.0])
+    with pytest.raises(EnvironmentFailed, match=r"environment 1, step 1.* told an action"):
+        pendulum.step([[0.0], [np.nan]])
+
+
+def faulty(fault: str, at: int = 3):
+    """Register an environment that fails at its `at`-th step in the second of a batch."""
+    gymnasium = pytest.importorskip("gymnasium")
+
+    class Faulty(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+        action_space = gymnasium.spaces.Discrete(2)
+        guilty = lane_seeds(7, 2)[1]
+
+        def reset(self, seed=None, options=None):
+            self.bad = seed == self.guilty
+            self.clock = 0
+            if self.bad and fault == "reset":
+                raise KeyError("no\nstart")
+            return np.zeros(2), {}
+
+        def step(self, action):
+            self.clock += 1
+            now = self.bad and self.clock == at
+            if now and fault == "step":
+                raise ZeroDivisionError("division by zero")
+            obs = np.array([0.0, np.nan if now and fault == "observation" else 1.0])
+            reward = np.inf if now and fault == "reward" else 1.0
+            return obs, reward, now and fault == "observation", False, {}
+
+    gymnasium.register("Faulty-v0", entry_point=Faulty, max_episode_steps=50)
+
+
+@pytest.fixture
+def registry():
+    gymnasium = pytest.importorskip("gymnasium")
+    before = dict(gymnasium.registry)
+    yield gymnasium
+    gymnasium.registry.clear()
+    gymnasium.registry.update(before)
+
+
+@pytest.mark.parametrize(
+    ("fault", "words", "vectorisation"),
+    [
+        ("step", "raised ZeroDivisionError: division by zero", "sync"),
+        ("step", "raised ZeroDivisionError: division by zero", "async"),
+        ("observation", "gave an observation that is not finite", "sync"),
+        ("reward", "gave a reward that is not finite", "sync"),
+        ("reset", r"raised KeyError: 'no\nstart'", "sync"),
+    ],
+)
+def test_failures_say_where_and_when(fault, words, vectorisation, make, registry):
+    faulty(fault)
+    environment = make("gymnasium/Faulty-v0", max_steps=20, vectorisation=vectorisation)
+    with pytest.raises(EnvironmentFailed) as error:
+        environment.reset(7)
+        for _ in range(3):
+            environment.send([0, 0])
+            environment.receive()
+    step = 0 if fault == "reset" else 3
+    where = f"gymnasium/Faulty-v0 (seed 7, environment 1, step {step}) "
+    assert str(error.value).startswith(where)
+    assert words.split(":")[0] in str(error.value) and "\n" not in str(error.value)
+    if vectorisation == "sync" and fault in ("step", "reset"):
+        assert isinstance(error.value.__cause__, ZeroDivisionError | KeyError)
+
+
+def test_ids_that_are_not_listed_work_as_well(make, registry):
+    faulty("none")
+    assert environments.action_kind("gymnasium/Faulty-v0") == "discrete"
+    environment = make("gymnasium/Faulty-v0", max_steps=None)
+    assert environment.max_steps == 50
+    assert "gymnasium/Faulty-v0" not in environments.names()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("gymnasium/Hoper-v5", {}, "did you mean gymnasium/Hopper-v"),
+        ("gymnasium/nosuchmodule:Env-v0", {}, "importing nosuchmodule raised"),
+        ("gymnasium/FrozenLake-v1", {}, "only Box is supported"),
+        ("atari/Pung", {}, "did you mean 'atari/Pong'"),
+        ("gymnax/CartPole-v1", {}, "compiles and does not live on the host"),
+        ("gymnasium/CartPole-v1", {"max_steps": 0}, "at least 1 step"),
+        ("gymnasium/CartPole-v1", {"sticky": 0.5}, "is an option of atari/"),
+        ("gymnasium/CartPole-v1", {"speed": 1}, r"no option 'speed' \(options: max_steps"),
+    ],
+)
+def test_what_does_not_exist_is_refused_in_one_line(name, options, message):
+    with pytest.raises(ValueError, match=message) as error:
+        environments.make_host(name, 1, **options)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "extra"),
+    [
+        ("gymnasium/Ant-v5", "mujoco", "mujoco"),
+        ("gymnasium/BipedalWalker-v3", "Box2D", "box2d"),
+        ("atari/Pong", "ale_py", "atari"),
+    ],
+)
+def test_a_missing_package_is_named_and_the_environment_still_listed(
+    name, module, extra, monkeypatch
+):
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda wanted: None if wanted == module else find(wanted)
+    )
+    assert name in environments.names()
+    assert f"pip install 'jaxreplay[{extra}]'" in environments.missing(name)
+    with pytest.raises(ValueError, match=extra) as error:
+        environments.make_host(name, 1)
+    assert "\n" not in str(error.value)
+
+
+def test_the_compiled_loop_refuses_environments_of_the_host():
+    with pytest.raises(ValueError, match="lives on the host"):
+        environments.make("atari/Pong")
