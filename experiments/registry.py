@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from agents import acer, ddpg, dqn, naf, ppo, racer, sac, td3
+from agents import acer, ddpg, dqn, naf, ppo, racer, rainbow, sac, td3
 from agents.types import Agent
 from experiments import environments
 from experiments.config import LoopConfig, ReplaySizes
@@ -43,6 +43,14 @@ AGENTS: Mapping[str, AgentEntry] = MappingProxyType(
             dqn.dqn,
             "discrete",
             _VALUES,
+            LoopConfig(n_step=5),
+            ReplaySizes(batch_size=64),
+        ),
+        "rainbow": AgentEntry(
+            rainbow.RainbowConfig,
+            rainbow.rainbow,
+            "discrete",
+            _VALUES - {"td_loss"},
             LoopConfig(n_step=5),
             ReplaySizes(batch_size=64),
         ),
