@@ -9,6 +9,7 @@ from agents import acer, ddpg, dqn, naf, ppo, racer, rainbow, sac, td3
 from agents.types import Agent
 from experiments import environments
 from experiments.config import LoopConfig, ReplaySizes
+from experiments.presets import PRESETS
 from jaxreplay.methods import METHODS
 
 
@@ -176,7 +177,7 @@ def check_options(agent: str, options: Any) -> None:
 
 
 def catalogue() -> dict[str, Any]:
-    """List agents, replays and environments with what fits what, JSON-able."""
+    """List agents, replays, environments and presets with what fits what, JSON-able."""
     names = environments.names()
     return {
         "agents": {
@@ -201,5 +202,9 @@ def catalogue() -> dict[str, Any]:
                 "agents": [agent for agent in AGENTS if fits(agent, name)],
             }
             for name in names
+        },
+        "presets": {
+            name: {"agents": list(preset.agents), "about": preset.about}
+            for name, preset in PRESETS.items()
         },
     }

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from experiments import checkpoint, environments, log, registry, report, statistics
+from experiments import checkpoint, environments, log, presets, registry, report, statistics
 from experiments.config import EnvironmentConfig, LoopConfig, OutputConfig, ReplaySizes, schedule
 from experiments.files import write_json
 from experiments.loop import Program, make_program
@@ -86,15 +86,15 @@ class RunConfig:
 SECTIONS = ("loop", "sizes", "env_options", "agent_options", "replay_options")
 
 
-def defaults(env: str, agent: str, replay: str) -> RunConfig:
-    """Return the run that these three names stand for.
+def defaults(env: str, agent: str, replay: str, preset: str | None = None) -> RunConfig:
+    """Return the run that these names stand for.
 
     Raises:
       ValueError: they do not fit one another.
     """
     registry.check_fit(agent, replay, env)
     entry = registry.AGENTS[agent]
-    return RunConfig(
+    config = RunConfig(
         env=env,
         agent=agent,
         replay=replay,
@@ -106,6 +106,7 @@ def defaults(env: str, agent: str, replay: str) -> RunConfig:
         sizes=entry.sizes,
         loop=entry.loop,
     )
+    return config if preset is None else presets.apply(preset, config)
 
 
 def build(config: RunConfig) -> Program:
