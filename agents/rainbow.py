@@ -40,7 +40,7 @@ class RainbowConfig:
         True, "explore by noisy layers instead of random actions", "Fortunato et al. 2018"
     )
     sigma: float = option(
-        0.5, "initial noise of noisy layers, times 1/sqrt(inputs); 0.1 is data-efficient", _PAPER
+        0.1, "initial noise of noisy layers, times 1/sqrt(inputs); 0.5 is usual for Atari"
     )
     atoms: int = option(51, "returns that the distribution is over", "Bellemare et al. 2017")
     v_min: float = option(-10.0, "the least of them", "Bellemare et al. 2017")

@@ -14,10 +14,13 @@ from jaxreplay.methods import METHODS
 
 # Every method with one agent, every agent with the methods that differ most; the rest is slow.
 CORE = ("uniform", "refer", "latest")
+ALSO = ("rainbow-per", "rainbow-ners")  # whose errors are cross-entropies
 PAIRS = [
     pytest.param(
         (agent, replay), id=f"{agent}-{replay}",
-        marks=() if agent in ("dqn", "acer") or replay in CORE else pytest.mark.slow,
+        marks=()
+        if agent in ("dqn", "acer") or replay in CORE or f"{agent}-{replay}" in ALSO
+        else pytest.mark.slow,
     )
     for agent in AGENTS for replay in METHODS if feeds(agent, replay)
 ]  # fmt: skip
@@ -63,7 +66,7 @@ def pair(request):
         state, info = agent.update(state, sample, key_agent)
         return state, replay.update(held, sample, **info.feedback), info
 
-    bounded = name in ("dqn", "td3", "sac")
+    bounded = name in ("dqn", "rainbow", "td3", "sac")
     return method_entry, agent, space if bounded else None, state, held, learn, jax.jit(learn)
 
 
