@@ -1,12 +1,18 @@
 """Noisy linear layers: weights with learned noise explore by themselves (Fortunato et al. 2018)."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
+from flax.traverse_util import flatten_dict, unflatten_dict
 
-from agents.networks import Array, Layer, uniform_bias, uniform_kernel
+from agents.networks import Array, Layer, Params, uniform_bias, uniform_kernel
 
-STREAM = "noise"  # the name of the random numbers that layers draw from
+_COLLECTION, _FACTORS = "noise", "factors"  # where flax keeps what layers are given
+Noise = Mapping[str, Any]  # the factors of every noisy layer, by the layers' places
 
 
 def squash(x: Array) -> Array:
@@ -22,8 +28,8 @@ class NoisyDense(nn.Module):
     (Fortunato et al. 2018, Eq. 9 to 11). Means start uniform in +-1/sqrt(D), as everywhere in
     `agents.networks`; sigmas at `sigma` / sqrt(D) (Sec. 3.2).
 
-    Noise is drawn from the random stream `STREAM`, once for all rows: `module.apply(params, x,
-    rngs={STREAM: key})`. Without that stream there is none: the weights are their means.
+    Noise is given, by `with_noise`, and the same for all rows. Without it the weights are their
+    means.
     """
 
     features: int
@@ -39,10 +45,10 @@ class NoisyDense(nn.Module):
         kernel_sigma = self.param("kernel_sigma", constant, shape)
         bias_sigma = self.param("bias_sigma", constant, shape[1:])
         mean = x @ kernel + bias
-        if not self.has_rng(STREAM):
+        if not self.has_variable(_COLLECTION, _FACTORS):
             return mean
-        noise = squash(jax.random.normal(self.make_rng(STREAM), (fan_in + self.features,)))
-        before, behind = noise[:fan_in], noise[fan_in:]
+        factors = self.get_variable(_COLLECTION, _FACTORS)
+        before, behind = factors[:fan_in], factors[fan_in:]
         # The matrix of noise is an outer product: it scales inputs and outputs, and is never made.
         return mean + behind * ((x * before) @ kernel_sigma + bias_sigma)
 
@@ -54,3 +60,26 @@ def noisy(sigma: float) -> Layer:
         return NoisyDense(features, sigma)(x)
 
     return layer
+
+
+def draw(params: Params, key: Array, count: int) -> Noise:
+    """Draw `count` independent noises for a network: each leaf is `[count, D + features]`.
+
+    All numbers come from one call, which compiles and runs faster than one for each layer.
+    """
+    sizes = {
+        path[1:-1]: sum(leaf.shape)
+        for path, leaf in sorted(flatten_dict(params).items())  # jit sorts dicts, init does not
+        if path[-1] == "kernel_sigma"
+    }
+    ends = np.cumsum(list(sizes.values()))
+    factors = squash(jax.random.normal(key, (count, ends[-1])))
+    parts = jnp.split(factors, ends[:-1], axis=1)
+    return unflatten_dict(
+        {(*path, _FACTORS): part for path, part in zip(sizes, parts, strict=True)}
+    )
+
+
+def with_noise(params: Params, noise: Noise) -> Params:
+    """Return parameters for `apply` with one noise: leaves `[D + features]`."""
+    return {**params, _COLLECTION: noise}

@@ -15,7 +15,7 @@ import optax
 
 from agents import common
 from agents.networks import NETWORKS, QNetwork, dense
-from agents.noisy import STREAM, noisy
+from agents.noisy import draw, noisy, with_noise
 from agents.types import Agent, Discrete, Info
 from jaxreplay import checks, objectives
 from jaxreplay.option import option
@@ -76,14 +76,6 @@ class RainbowState(NamedTuple):
     target_params: Params  # of the target network
     opt_state: optax.OptState
     updates: Array  # [] int32, the clock of epsilon and of the target network
-
-
-class Noise(NamedTuple):
-    """Keys of one update's independent noises (Fortunato et al. 2018, Sec. 3.1)."""
-
-    online: Array  # of the network that learns
-    select: Array  # of the network that selects next actions
-    target: Array  # of the target network, which evaluates them
 
 
 def project(probability: Array, reward: Array, discount: Array, support: Array) -> Array:
@@ -149,12 +141,19 @@ def rainbow(
     )
     support = jnp.linspace(config.v_min, config.v_max, config.atoms)
 
-    def logits(params: Params, obs: Array, key: Array | None) -> Array:
-        rngs = {STREAM: key} if config.noisy and key is not None else {}
-        return network.apply(params, obs, rngs=rngs)  # [B, n, m]
+    def noises(params: Params, key: Array, count: int) -> Any:
+        """Return `count` noises for networks of such parameters, leaves `[count, ...]`, or None."""
+        return draw(params, key, count) if config.noisy else None
 
-    def best(params: Params, obs: Array, key: Array | None) -> Array:
-        q = jax.nn.softmax(logits(params, obs, key)) @ support
+    def one(many: Any, index: int) -> Any:
+        return jax.tree.map(lambda leaf: leaf[index], many)
+
+    def logits(params: Params, obs: Array, noise: Any) -> Array:
+        params = params if noise is None else with_noise(params, noise)
+        return network.apply(params, obs)  # [B, n, m]
+
+    def best(params: Params, obs: Array, noise: Any) -> Array:
+        q = jax.nn.softmax(logits(params, obs, noise)) @ support
         return jnp.argmax(q, axis=-1).astype(jnp.int32)
 
     def init(key: Array, obs: Array, action: Array) -> RainbowState:
@@ -172,19 +171,15 @@ def rainbow(
     ) -> tuple[Array, tuple[()]]:
         del previous
         if config.noisy:  # every environment explores by noise of its own
-            keys = jax.random.split(key, obs.shape[0])
-            return jax.vmap(lambda o, k: best(state.params, o[None], k)[0])(obs, keys), ()
+            many = noises(state.params, key, obs.shape[0])
+            return jax.vmap(lambda o, noise: best(state.params, o[None], noise)[0])(obs, many), ()
         chance = epsilon(state.updates)
         return common.epsilon_greedy(greedy(state, obs), key, chance, action_space.n), ()
 
-    def of_taken(params: Params, t: Transition, noise: Noise) -> Array:
-        every = logits(params, t.obs, noise.online)
-        return jnp.take_along_axis(every, t.action[:, None, None], axis=1)[:, 0]  # [B, m]
-
-    def targets(state: RainbowState, t: Transition, noise: Noise) -> Array:
-        next_logits = logits(state.target_params, t.next_obs, noise.target)
+    def targets(state: RainbowState, t: Transition, select: Any, evaluate: Any) -> Array:
+        next_logits = logits(state.target_params, t.next_obs, evaluate)
         if config.double:
-            action = best(state.params, t.next_obs, noise.select)
+            action = best(state.params, t.next_obs, select)
         else:
             action = jnp.argmax(jax.nn.softmax(next_logits) @ support, axis=-1)
         chosen = jnp.take_along_axis(next_logits, action[:, None, None], axis=1)[:, 0]
@@ -192,17 +187,27 @@ def rainbow(
             jax.nn.softmax(chosen), t.reward, t.discount, support
         )
 
-    def errors(params: Params, t: Transition, target: Array, noise: Noise) -> tuple[Array, Array]:
+    def prepare(state: RainbowState, t: Transition, key: Array) -> tuple[Array, Any]:
+        """Return targets `[B, m]` and the noise of the network that learns.
+
+        Noises are independent for what learns, what selects the next action and what evaluates it
+        (Fortunato et al. 2018, Sec. 3.1).
+        """
+        many = noises(state.params, key, 3)
+        return targets(state, t, one(many, 1), one(many, 2)), one(many, 0)
+
+    def errors(params: Params, t: Transition, target: Array, noise: Any) -> tuple[Array, Array]:
         """Return cross-entropies and expected values of the taken actions, `[B]` each."""
-        taken = of_taken(params, t, noise)
+        every = logits(params, t.obs, noise)
+        taken = jnp.take_along_axis(every, t.action[:, None, None], axis=1)[:, 0]  # [B, m]
         return jax.vmap(cross_entropy)(target, taken), jax.nn.softmax(taken) @ support
 
     def feedback(error: Array, q: Array, target: Array) -> dict[str, Array]:
         return {"td_error": error, "q_value": q, "target": target @ support}
 
     def update(state: RainbowState, sample: Sample, key: Array) -> tuple[RainbowState, Info]:
-        t, noise = sample.transition, Noise(*jax.random.split(key, 3))
-        target = targets(state, t, noise)
+        t = sample.transition
+        target, noise = prepare(state, t, key)
 
         def loss(params: Params) -> tuple[Array, tuple[Array, Array]]:
             error, q = errors(params, t, target, noise)
@@ -226,8 +231,7 @@ def rainbow(
         return RainbowState(params, target_params, opt_state, updates), info
 
     def assess(state: RainbowState, t: Transition, key: Array) -> dict[str, Array]:
-        noise = Noise(*jax.random.split(key, 3))
-        target = targets(state, t, noise)
+        target, noise = prepare(state, t, key)
         return feedback(*errors(state.params, t, target, noise), target)
 
     return Agent(init, act, greedy, update, assess)

@@ -130,7 +130,9 @@ def test_truncation_bootstraps_and_termination_does_not(case):
         case.update(case.state, sample, jax.random.key(1))[1].feedback["td_error"]
         for sample in (one, two)
     ]
-    np.testing.assert_array_equal(td[0][: ROWS // 2], td[1][: ROWS // 2])
+    # Probabilities that all move to one atom sum to 1 but for rounding.
+    rtol = 1e-6 if case.name == "rainbow" else 0
+    np.testing.assert_allclose(td[0][: ROWS // 2], td[1][: ROWS // 2], rtol=rtol)
     assert (td[0] != td[1])[ROWS // 2 :].all()
 
 

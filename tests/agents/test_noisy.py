@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from agents.networks import QNetwork
-from agents.noisy import STREAM, NoisyDense, noisy, squash
+from agents.noisy import NoisyDense, draw, noisy, squash, with_noise
 
 D, FEATURES = 6, 4
 
@@ -24,8 +24,9 @@ def layer():
     return module, params, x
 
 
-def draw(module, params, x, seed):
-    return module.apply(params, x, rngs={STREAM: jax.random.key(seed)})
+def apply(module, params, x, seed):
+    noise = draw(params, jax.random.key(seed), 1)
+    return module.apply(with_noise(params, jax.tree.map(lambda leaf: leaf[0], noise)), x)
 
 
 def test_squash():
@@ -37,15 +38,15 @@ def test_without_noise_the_weights_are_their_means(layer):
     inner = params["params"]
     expected = np.asarray(x) @ inner["kernel"] + inner["bias"]
     np.testing.assert_allclose(module.apply(params, x), expected, rtol=1e-5, atol=1e-6)
-    assert not np.allclose(draw(module, params, x, 0), expected)
+    assert not np.allclose(apply(module, params, x, 0), expected)
 
 
 def test_noise_is_fresh_for_every_key_and_the_same_for_all_rows(layer):
     module, params, x = layer
-    np.testing.assert_array_equal(draw(module, params, x, 0), draw(module, params, x, 0))
-    assert (draw(module, params, x, 0) != draw(module, params, x, 1)).all()
+    np.testing.assert_array_equal(apply(module, params, x, 0), apply(module, params, x, 0))
+    assert (apply(module, params, x, 0) != apply(module, params, x, 1)).all()
     same = jnp.tile(x[:1], (5, 1))
-    out = draw(module, params, same, 0)
+    out = apply(module, params, same, 0)
     np.testing.assert_allclose(out, jnp.tile(out[:1], (5, 1)), rtol=1e-6)
 
 
@@ -55,8 +56,8 @@ def test_noise_is_an_outer_product(layer):
     inner = dict(params["params"])
     inner["kernel_sigma"] = jnp.ones((D, FEATURES))
     inner["bias_sigma"] = jnp.ones(FEATURES)
-    bias = np.float64(draw(module, {"params": inner}, jnp.zeros((1, D)), 7))[0]
-    weights = np.float64(draw(module, {"params": inner}, jnp.eye(D), 7)) - bias
+    bias = np.float64(apply(module, {"params": inner}, jnp.zeros((1, D)), 7))[0]
+    weights = np.float64(apply(module, {"params": inner}, jnp.eye(D), 7)) - bias
     noise, behind = weights - inner["kernel"], bias - inner["bias"]
     before = noise[:, 0] / behind[0]
     np.testing.assert_allclose(noise, np.outer(before, behind), atol=1e-5)
@@ -65,12 +66,12 @@ def test_noise_is_an_outer_product(layer):
 def test_mean_and_variance_of_the_outputs(layer):
     """E f(e)^2 = E|e| = sqrt(2/pi): var y_j = sum_i (2/pi) (s_ij x_i)^2 + sqrt(2/pi) s_j^2."""
     module, params, x = layer
-    keys = jax.random.split(jax.random.key(3), 40_000)
-    outputs = jax.jit(jax.vmap(lambda k: module.apply(params, x, rngs={STREAM: k})))(keys)
+    noises = draw(params, jax.random.key(3), 40_000)
+    outputs = jax.vmap(lambda noise: module.apply(with_noise(params, noise), x))(noises)
     inner = jax.tree.map(np.float64, params["params"])
     variance = (2 / np.pi) * np.square(x) @ np.square(inner["kernel_sigma"])
     variance += np.sqrt(2 / np.pi) * np.square(inner["bias_sigma"])
-    error = np.sqrt(variance / len(keys))
+    error = np.sqrt(variance / len(outputs))
     mean = module.apply(params, x)
     assert (np.abs(outputs.mean(axis=0) - mean) < 5 * error).all()
     np.testing.assert_allclose(outputs.var(axis=0), variance, rtol=0.1)
@@ -88,8 +89,26 @@ def test_initial_values():
 
 def test_sigmas_learn(layer):
     module, params, x = layer
-    grads = jax.grad(lambda p: draw(module, p, x, 0).sum())(params)["params"]
+    grads = jax.grad(lambda p: apply(module, p, x, 0).sum())(params)["params"]
     assert all((np.asarray(leaf) != 0).all() for leaf in jax.tree.leaves(grads))
+
+
+def test_draws_are_independent_and_have_a_place_for_every_layer():
+    net = QNetwork(3, "mlp", (20, 30), True, layer=noisy(0.1))
+    params = net.init(jax.random.key(0), jnp.zeros((1, 4)))
+    noises = draw(params, jax.random.key(1), 2)
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(noises)]
+    assert sorted(leaf.shape[1] for leaf in leaves) == [4 + 20, 31, 33, 50, 50]
+    factors = np.concatenate(leaves, axis=1)
+    assert len(np.unique(factors)) == factors.size
+    # The squares are half-normal in size, their signs even.
+    np.testing.assert_allclose(np.square(factors).mean(), np.sqrt(2 / np.pi), rtol=0.2)
+    np.testing.assert_allclose(factors.mean(), 0, atol=0.2)
+    one, two = (
+        net.apply(with_noise(params, jax.tree.map(lambda leaf: leaf[i], noises)), jnp.ones((1, 4)))
+        for i in range(2)
+    )
+    assert (one != two).all()
 
 
 @pytest.mark.parametrize("dueling", [False, True])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from agents.networks import QNetwork
-from agents.noisy import noisy
+from agents.noisy import draw, noisy, with_noise
 from agents.rainbow import RainbowConfig, cross_entropy, project, rainbow
 from agents.types import Continuous, Discrete
 from jaxreplay import objectives
@@ -158,10 +158,11 @@ def test_acting_draws_noise_for_every_step_and_environment():
     assert extras == () and action.dtype == jnp.int32
     assert len(set(action.tolist())) > 1  # the same observation everywhere
     assert (act(state, obs, jax.random.key(1))[0] != action).any()
-    # In one environment alone, the noise is that of a network applied with its key.
+    # In one environment alone, the noise is the one drawn from its key.
     net = QNetwork(4, "auto", (8,), True, 51, noisy(3.0))
     key = jax.random.key(5)
-    logits = net.apply(state.params, obs[:1], rngs={"noise": jax.random.split(key, 1)[0]})
+    noise = jax.tree.map(lambda leaf: leaf[0], draw(state.params, key, 1))
+    logits = net.apply(with_noise(state.params, noise), obs[:1])
     q = jax.nn.softmax(logits) @ np.linspace(-10, 10, 51)
     assert act(state, obs[:1], key)[0] == q.argmax()
 
@@ -174,7 +175,7 @@ def test_greedy_acts_by_the_mean_weights():
 
 
 def test_the_three_noises_of_an_update_are_independent(make_sample):
-    """Cross-entropy from the noisy networks, each applied by its own key."""
+    """Cross-entropy from the noisy networks, each applied with a noise of its own."""
     config = RainbowConfig(hidden=(8,), atoms=5, v_min=-2.0, v_max=2.0, sigma=3.0)
     agent = rainbow(config, Discrete(3))
     obs = jax.random.normal(jax.random.key(0), (2, 6, 4))
@@ -182,9 +183,10 @@ def test_the_three_noises_of_an_update_are_independent(make_sample):
     key, action = jax.random.key(2), np.int32([0, 1, 2] * 2)
     sample = make_sample(obs[0], action, np.ones(6), np.full(6, 0.5), obs[1])
     net = QNetwork(3, "auto", (8,), True, 5, noisy(3.0))
+    noises = draw(state.params, key, 3)
     online, select, target = (
-        net.apply(state.params, o, rngs={"noise": k})
-        for o, k in zip((obs[0], obs[1], obs[1]), jax.random.split(key, 3))
+        net.apply(with_noise(state.params, jax.tree.map(lambda leaf: leaf[i], noises)), o)
+        for i, o in enumerate((obs[0], obs[1], obs[1]))
     )
     best = (jax.nn.softmax(select) @ SUPPORT).argmax(axis=-1)
     expected = [

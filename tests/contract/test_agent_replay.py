@@ -37,7 +37,8 @@ def pair(request):
         options = dataclasses.replace(options, length=4)
     method = method_entry.method(options, 100)
     space = Discrete(3) if entry.actions == "discrete" else Continuous(2)
-    agent = entry.make(entry.config(hidden=(8, 8)), space, method.objective)
+    loud = {"sigma": 3.0} if name == "rainbow" else {}  # so that seven actions show the noise
+    agent = entry.make(entry.config(hidden=(8, 8), **loud), space, method.objective)
     replay = make_replay(method.sampler, capacity=64, batch_size=BATCH, num_envs=E)
     action = jnp.ones((), jnp.int32) if entry.actions == "discrete" else jnp.ones(2) / 2
     scalar, flag = jnp.zeros(()), jnp.zeros((), bool)
