@@ -166,8 +166,14 @@ class QNetwork(nn.Module):
             x, hidden = flat(obs), self.hidden
         elif len(shape) == 3:
             x, hidden = Torso(network)(obs), (_HIDDEN[network],)
+            if x.shape[-1] == 0:
+                raise ValueError(
+                    f"network {network!r} needs larger images than {shape}: use network auto"
+                )
         else:
-            raise ValueError(f"network {network!r} needs [H, W, C] images, not shape {shape}")
+            raise ValueError(
+                f"network {network!r} needs [H, W, C] images, not shape {shape}: use network auto"
+            )
         if not self.dueling:
             return self._head(x, (*hidden, self.num_actions))
         for size in hidden[:-1]:

@@ -45,7 +45,9 @@ class RainbowConfig:
     atoms: int = option(51, "returns that the distribution is over", "Bellemare et al. 2017")
     v_min: float = option(-10.0, "the least of them", "Bellemare et al. 2017")
     v_max: float = option(
-        10.0, "the largest; n-step targets beyond count as this", "Bellemare et al. 2017"
+        10.0,
+        "the largest; targets beyond count as this (CartPole's returns reach 100)",
+        "Bellemare et al. 2017",
     )
     network: str = option(
         "auto", "network; auto chooses by the observation's shape", choices=NETWORKS

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
+from agents.types import Agent, Discrete
 from experiments import checkpoint, environments, log, presets, registry, report, statistics
 from experiments.config import EnvironmentConfig, LoopConfig, OutputConfig, ReplaySizes, schedule
 from experiments.files import write_json
@@ -126,7 +127,16 @@ def build(config: RunConfig) -> Program:
     replay = make_replay(method.sampler, **dataclasses.asdict(sizes))
     environment = environments.make(config.env, **config.env_options.kwargs())
     agent = entry.make(config.agent_options, environment.action_space, method.objective)
+    _check_network(environment, agent)
     return make_program(environment, agent, replay, config.loop)
+
+
+def _check_network(environment: environments.Environment, agent: Agent) -> None:
+    """Refuse a network that does not fit the observations, before a folder is claimed."""
+    space, key = environment.action_space, jax.random.key(0)
+    discrete = isinstance(space, Discrete)
+    action = jnp.zeros((), jnp.int32) if discrete else jnp.zeros(space.size)
+    jax.eval_shape(agent.init, key, jax.eval_shape(environment.reset, key)[1], action)
 
 
 def check_claim(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) -> None:

@@ -99,6 +99,8 @@ REFUSALS = [
     ),
     (["--agent", "rainbow", "--replay", "lap"], "agent 'rainbow' does not give"),
     (["--agent", "rainbow", "--replay.loss", "l1"], "Rainbow learns distributions"),
+    (["--agent", "rainbow", "--preset", "data_efficient"], "not shape (4,): use network auto"),
+    (["--env", "gymnax/Breakout-MinAtar", "--agent.network", "nature"], "needs larger images"),
     (["--batch-size", "64", "--capacity", "32"], "batch_size 64 is larger than the capacity 32"),
     (["--replay", "per", "--replay.alpha", "-1"], "alpha is -1.0"),
     (["--replay", "per", "--replay.beta", "1.5"], "beta is 1.5: it must lie in [0, 1]"),
