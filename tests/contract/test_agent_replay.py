@@ -14,7 +14,7 @@ from jaxreplay.methods import METHODS
 
 # Every method with one agent, every agent with the methods that differ most; the rest is slow.
 CORE = ("uniform", "refer", "latest")
-ALSO = ("rainbow-per", "rainbow-ners")  # whose errors are cross-entropies
+ALSO = ("rainbow-ners",)  # whose errors are cross-entropies
 PAIRS = [
     pytest.param(
         (agent, replay), id=f"{agent}-{replay}",
