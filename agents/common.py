@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from agents.networks import ACTIVATIONS
+from agents.networks import ACTIVATIONS, NETWORKS
 from agents.types import Info
 from jaxreplay import checks, objectives
 from jaxreplay.types import Array, Objective, Sample, Trust
@@ -33,10 +33,19 @@ def _check_activation(name: str, value: str) -> None:
     checks.check_choice(name, value, ACTIVATIONS)
 
 
+def _check_network(name: str, value: str) -> None:
+    checks.check_choice(name, value, NETWORKS)
+
+
+def _check_count(name: str, value: int) -> None:
+    checks.check_at_least(name, value, 1)
+
+
 _CHECKS: Mapping[str, Callable[[str, Any], None]] = MappingProxyType(
     {
         "hidden": checks.check_sizes,
         "activation": _check_activation,
+        "network": _check_network,
         "learning_rate": checks.check_positive,
         "actor_learning_rate": checks.check_positive,
         "critic_learning_rate": checks.check_positive,
@@ -45,6 +54,12 @@ _CHECKS: Mapping[str, Callable[[str, Any], None]] = MappingProxyType(
         "tau": _check_tau,
         "noise_std": checks.check_positive,
         "initial_variance": checks.check_positive,
+        "adam_eps": checks.check_positive,
+        "max_grad_norm": checks.check_not_negative,
+        "target_every": _check_count,
+        "epsilon_start": checks.check_unit,
+        "epsilon_end": checks.check_unit,
+        "epsilon_updates": _check_count,
     }
 )
 
@@ -92,6 +107,34 @@ def adam(
     if weight_decay:
         inner = optax.chain(optax.add_decayed_weights(weight_decay), inner)
     return optax.apply_if_finite(inner, max_consecutive_errors=np.iinfo(np.int32).max)
+
+
+def clipped_adam(rate: float, eps: float, max_norm: float) -> optax.GradientTransformation:
+    """Make Adam for gradients of a limited global norm; a `max_norm` of 0 is no limit."""
+    inner = optax.adam(rate, eps=eps)
+    return optax.chain(optax.clip_by_global_norm(max_norm), inner) if max_norm > 0 else inner
+
+
+def follow(
+    params: Params, target_params: Params, updates: Array, every: int, tau: float = 1.0
+) -> Params:
+    """Return the target network after so many updates: moved by `tau` at each multiple of `every`.
+
+    A `tau` of 1 copies the online network.
+    """
+    return jax.lax.cond(
+        updates % every == 0,
+        lambda: optax.incremental_update(params, target_params, tau),
+        lambda: target_params,
+    )
+
+
+def epsilon_greedy(best: Array, key: Array, epsilon: Array, num_actions: int) -> Array:
+    """Return the best actions `[E]`, each replaced by a random one with probability `epsilon`."""
+    explore_key, action_key = jax.random.split(key)
+    explore = jax.random.bernoulli(explore_key, epsilon, best.shape)
+    random = jax.random.randint(action_key, best.shape, 0, num_actions, jnp.int32)
+    return jnp.where(explore, random, best)
 
 
 def one_step_target(next_value: Array, reward: Array, discount: Array) -> Array:

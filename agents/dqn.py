@@ -11,7 +11,7 @@ import optax
 from agents import common
 from agents.networks import NETWORKS, QNetwork
 from agents.types import Agent, Discrete, Info
-from jaxreplay import checks, objectives
+from jaxreplay import objectives
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition
 
@@ -43,13 +43,6 @@ class DQNConfig:
 
     def __post_init__(self) -> None:
         common.check_shared(self)
-        checks.check_choice("network", self.network, NETWORKS)
-        checks.check_positive("adam_eps", self.adam_eps)
-        checks.check_not_negative("max_grad_norm", self.max_grad_norm)
-        checks.check_at_least("target_every", self.target_every, 1)
-        checks.check_at_least("epsilon_updates", self.epsilon_updates, 1)
-        checks.check_unit("epsilon_start", self.epsilon_start)
-        checks.check_unit("epsilon_end", self.epsilon_end)
 
 
 class DQNState(NamedTuple):
@@ -88,9 +81,7 @@ def dqn(config: DQNConfig, action_space: Discrete, objective: Objective | None =
     objective = common.complete(objective, objectives.huber(1.0))
     common.refuse_trust("DQN", objective)
     network = QNetwork(action_space.n, config.network, config.hidden, config.dueling)
-    adam = optax.adam(config.learning_rate, eps=config.adam_eps)
-    clip = optax.clip_by_global_norm(config.max_grad_norm)
-    optimiser = optax.chain(clip, adam) if config.max_grad_norm > 0 else adam
+    optimiser = common.clipped_adam(config.learning_rate, config.adam_eps, config.max_grad_norm)
     epsilon = optax.linear_schedule(
         config.epsilon_start, config.epsilon_end, config.epsilon_updates
     )
@@ -109,11 +100,8 @@ def dqn(config: DQNConfig, action_space: Discrete, objective: Objective | None =
         state: DQNState, obs: Array, key: Array, previous: Any = None
     ) -> tuple[Array, tuple[()]]:
         del previous
-        explore_key, action_key = jax.random.split(key)
-        lanes = obs.shape[:1]
-        explore = jax.random.bernoulli(explore_key, epsilon(state.updates), lanes)
-        random = jax.random.randint(action_key, lanes, 0, action_space.n, jnp.int32)
-        return jnp.where(explore, random, greedy(state, obs)), ()
+        best = greedy(state, obs)
+        return common.epsilon_greedy(best, key, epsilon(state.updates), action_space.n), ()
 
     def q_values(params: Params, t: Transition) -> Array:
         q = network.apply(params, t.obs)
@@ -133,10 +121,8 @@ def dqn(config: DQNConfig, action_space: Discrete, objective: Objective | None =
         steps, opt_state = optimiser.update(grads, state.opt_state)
         params = optax.apply_updates(state.params, steps)
         updates = state.updates + 1
-        target_params = jax.lax.cond(
-            updates % config.target_every == 0,
-            lambda: optax.incremental_update(params, state.target_params, config.tau),
-            lambda: state.target_params,
+        target_params = common.follow(
+            params, state.target_params, updates, config.target_every, config.tau
         )
         info.metrics["epsilon"] = jnp.asarray(epsilon(updates), jnp.float32)
         return DQNState(params, target_params, opt_state, updates), info

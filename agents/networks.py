@@ -14,6 +14,7 @@ from flax import linen as nn
 
 Array = jax.Array
 Params = Any
+Layer = Callable[[Array, int], Array]  # (x [B, D], features) -> [B, features], inside a module
 
 ACTIVATIONS = ("relu", "softsign", "tanh")
 NETWORKS = ("auto", "mlp", "minatar", "nature", "data_efficient")
@@ -26,11 +27,12 @@ _CONVOLUTIONS = {
 }
 _HIDDEN = {"minatar": 128, "nature": 512, "data_efficient": 256}
 
-_uniform_kernel = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+uniform_kernel = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 _small_kernel = nn.initializers.variance_scaling(0.01 / 3, "fan_in", "uniform")  # +-0.1/sqrt(fan)
 
 
-def _uniform_bias(fan_in: int) -> Callable[..., Array]:
+def uniform_bias(fan_in: int) -> Callable[..., Array]:
+    """Return the initialiser of a bias, uniform in +-1/sqrt(fan_in)."""
     bound = fan_in**-0.5
 
     def init(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
@@ -39,9 +41,10 @@ def _uniform_bias(fan_in: int) -> Callable[..., Array]:
     return init
 
 
-def _linear(x: Array, features: int) -> Array:
-    bias = _uniform_bias(x.shape[-1])
-    return nn.Dense(features, kernel_init=_uniform_kernel, bias_init=bias)(x)
+def dense(x: Array, features: int) -> Array:
+    """Apply a linear layer to `[B, D]`, inside a module: `-> [B, features]`."""
+    bias = uniform_bias(x.shape[-1])
+    return nn.Dense(features, kernel_init=uniform_kernel, bias_init=bias)(x)
 
 
 def _patch_convolution(x: Array, features: int, size: int, stride: int) -> Array:
@@ -53,7 +56,7 @@ def _patch_convolution(x: Array, features: int, size: int, stride: int) -> Array
     patches = jax.lax.conv_general_dilated_patches(
         x, (size, size), (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
-    return _linear(patches, features)
+    return dense(patches, features)
 
 
 def _convolution(x: Array, features: int, size: int, stride: int) -> Array:
@@ -62,8 +65,8 @@ def _convolution(x: Array, features: int, size: int, stride: int) -> Array:
         (size, size),
         (stride, stride),
         padding="VALID",
-        kernel_init=_uniform_kernel,
-        bias_init=_uniform_bias(size * size * x.shape[-1]),
+        kernel_init=uniform_kernel,
+        bias_init=uniform_bias(size * size * x.shape[-1]),
     )(x)
 
 
@@ -87,6 +90,7 @@ class MLP(nn.Module):
 
     features: tuple[int, ...]
     activation: str = "relu"
+    layer: Layer = dense  # of the ReLU network
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -96,8 +100,8 @@ class MLP(nn.Module):
                 x = bend(nn.Dense(size, kernel_init=nn.initializers.glorot_uniform())(x))
             return nn.Dense(self.features[-1], kernel_init=_small_kernel)(x)
         for size in self.features[:-1]:
-            x = nn.relu(_linear(x, size))
-        return _linear(x, self.features[-1])
+            x = nn.relu(self.layer(x, size))
+        return self.layer(x, self.features[-1])
 
 
 class Torso(nn.Module):
@@ -142,12 +146,17 @@ class QNetwork(nn.Module):
 
     With `dueling`, value and advantages have a last hidden layer each and share the rest
     (Wang et al. 2016). `hidden` are the hidden sizes of "mlp"; image networks have their own.
+    With `atoms`, each action has a vector of so many outputs, `-> [B, num_actions, atoms]`, and
+    value and advantages are vectors too (Hessel et al. 2018). `layer` makes all layers but
+    convolutions.
     """
 
     num_actions: int
     network: str = "auto"
     hidden: tuple[int, ...] = (64, 64)
     dueling: bool = False
+    atoms: int | None = None
+    layer: Layer = dense
 
     @nn.compact
     def __call__(self, obs: Array) -> Array:
@@ -157,15 +166,31 @@ class QNetwork(nn.Module):
             x, hidden = flat(obs), self.hidden
         elif len(shape) == 3:
             x, hidden = Torso(network)(obs), (_HIDDEN[network],)
+            if x.shape[-1] == 0:
+                raise ValueError(
+                    f"network {network!r} needs larger images than {shape}: use network auto"
+                )
         else:
-            raise ValueError(f"network {network!r} needs [H, W, C] images, not shape {shape}")
+            raise ValueError(
+                f"network {network!r} needs [H, W, C] images, not shape {shape}: use network auto"
+            )
         if not self.dueling:
-            return MLP((*hidden, self.num_actions))(x)
+            return self._head(x, (*hidden, self.num_actions))
         for size in hidden[:-1]:
-            x = nn.relu(_linear(x, size))
-        value = MLP((hidden[-1], 1), name="value")(x)
-        advantages = MLP((hidden[-1], self.num_actions), name="advantages")(x)
-        return dueling_q(value, advantages)
+            x = nn.relu(self.layer(x, size))
+        value = self._head(x, (hidden[-1], 1), "value")
+        advantages = self._head(x, (hidden[-1], self.num_actions), "advantages")
+        if self.atoms is None:
+            return dueling_q(value, advantages)
+        return jax.vmap(dueling_q, in_axes=-1, out_axes=-1)(value, advantages)
+
+    def _head(self, x: Array, sizes: tuple[int, ...], name: str | None = None) -> Array:
+        """Return what a network of `sizes` makes of `x`, the last size times `atoms` if any."""
+        *hidden, rows = sizes
+        if self.atoms is None:
+            return MLP((*hidden, rows), layer=self.layer, name=name)(x)
+        out = MLP((*hidden, rows * self.atoms), layer=self.layer, name=name)(x)
+        return out.reshape(-1, rows, self.atoms)
 
 
 class Critic(nn.Module):

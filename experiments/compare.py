@@ -27,7 +27,15 @@ from experiments.run import (
     execute,
     threshold_of,
 )
-from experiments.train import PREFIXES, add_common, given, names_parser, print_list, read_config
+from experiments.train import (
+    PREFIXES,
+    add_common,
+    check_resumed,
+    given,
+    names_parser,
+    print_list,
+    read_config,
+)
 from jaxreplay.methods import METHODS
 
 _SHARED = ("loop", "sizes", "env_options", "agent_options")
@@ -90,13 +98,14 @@ def _first(configs: Mapping[str, RunConfig]) -> RunConfig:
 
 def _bases(known: argparse.Namespace) -> dict[str, RunConfig]:
     """Return the runs before their options, by label: those to resume, or the names' defaults."""
+    check_resumed(known)
     if known.resume is None:
         replays = known.replays or [_labelled(name) for name in ("uniform", "per", "lap", "pal")]
         env, agent = known.env or "gymnax/CartPole-v1", known.agent or "dqn"
         for label, replay in replays:
             if dict(replays)[label] != replay:
                 raise ValueError(f"label '{label}' stands for two methods: use LABEL=METHOD")
-        return {label: defaults(env, agent, replay) for label, replay in replays}
+        return {label: defaults(env, agent, replay, known.preset) for label, replay in replays}
     if not known.resume.is_dir():
         raise ValueError(f"{known.resume} is not a folder: give the folder of a comparison")
     folders = sorted(path.parent for path in known.resume.glob("*/config.json"))

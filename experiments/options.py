@@ -124,7 +124,8 @@ def _fields(config: Any) -> list[dataclasses.Field]:
 
 
 def _help(field: dataclasses.Field, default: Any) -> str:
-    source = field.metadata.get("source")
+    # The source is of the field's own default: a preset's or another start's value has another.
+    source = field.metadata.get("source") if default == field.default else ""
     text = f"{field.metadata['help']} [default {_show(default)}{'; ' if source else ''}{source}]"
     return text.replace("%", "%%")
 

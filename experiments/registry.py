@@ -5,10 +5,11 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from agents import acer, ddpg, dqn, naf, ppo, racer, sac, td3
+from agents import acer, ddpg, dqn, naf, ppo, racer, rainbow, sac, td3
 from agents.types import Agent
 from experiments import environments
 from experiments.config import LoopConfig, ReplaySizes
+from experiments.presets import PRESETS
 from jaxreplay.methods import METHODS
 
 
@@ -47,6 +48,14 @@ AGENTS: Mapping[str, AgentEntry] = MappingProxyType(
             dqn.dqn,
             "discrete",
             _VALUES,
+            LoopConfig(n_step=5),
+            ReplaySizes(batch_size=64),
+        ),
+        "rainbow": AgentEntry(
+            rainbow.RainbowConfig,
+            rainbow.rainbow,
+            "discrete",
+            _VALUES - {"td_loss"},
             LoopConfig(n_step=5),
             ReplaySizes(batch_size=64),
         ),
@@ -172,7 +181,7 @@ def check_options(agent: str, options: Any) -> None:
 
 
 def catalogue() -> dict[str, Any]:
-    """List agents, replays and environments with what fits what, JSON-able."""
+    """List agents, replays, environments and presets with what fits what, JSON-able."""
     names = environments.names()
     return {
         "agents": {
@@ -199,5 +208,9 @@ def catalogue() -> dict[str, Any]:
                 "missing": environments.missing(name),
             }
             for name in names
+        },
+        "presets": {
+            name: {"agents": list(preset.agents), "about": preset.about}
+            for name, preset in PRESETS.items()
         },
     }

@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from experiments import checkpoint, environments, log, registry, report, statistics
+from agents.types import Agent, Discrete
+from experiments import checkpoint, environments, log, presets, registry, report, statistics
 from experiments.config import EnvironmentConfig, LoopConfig, OutputConfig, ReplaySizes, schedule
 from experiments.files import write_json
 from experiments.loop import Program, make_program
@@ -94,15 +95,15 @@ def _known(config: Any, saved: dict[str, Any]) -> dict[str, Any]:
 SECTIONS = ("loop", "sizes", "env_options", "agent_options", "replay_options")
 
 
-def defaults(env: str, agent: str, replay: str) -> RunConfig:
-    """Return the run that these three names stand for.
+def defaults(env: str, agent: str, replay: str, preset: str | None = None) -> RunConfig:
+    """Return the run that these names stand for.
 
     Raises:
       ValueError: they do not fit one another.
     """
     registry.check_fit(agent, replay, env)
     entry = registry.AGENTS[agent]
-    return RunConfig(
+    config = RunConfig(
         env=env,
         agent=agent,
         replay=replay,
@@ -114,6 +115,7 @@ def defaults(env: str, agent: str, replay: str) -> RunConfig:
         sizes=entry.sizes,
         loop=entry.loop,
     )
+    return config if preset is None else presets.apply(preset, config)
 
 
 def build(config: RunConfig) -> Program:
@@ -133,7 +135,16 @@ def build(config: RunConfig) -> Program:
     replay = make_replay(method.sampler, **dataclasses.asdict(sizes))
     environment = environments.make(config.env, **config.env_options.kwargs())
     agent = entry.make(config.agent_options, environment.action_space, method.objective)
+    _check_network(environment, agent)
     return make_program(environment, agent, replay, config.loop)
+
+
+def _check_network(environment: environments.Environment, agent: Agent) -> None:
+    """Refuse a network that does not fit the observations, before a folder is claimed."""
+    space, key = environment.action_space, jax.random.key(0)
+    discrete = isinstance(space, Discrete)
+    action = jnp.zeros((), jnp.int32) if discrete else jnp.zeros(space.size)
+    jax.eval_shape(agent.init, key, jax.eval_shape(environment.reset, key)[1], action)
 
 
 def check_claim(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) -> None:

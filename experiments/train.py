@@ -10,6 +10,7 @@ from pathlib import Path
 from experiments import environments, registry, report
 from experiments.config import OutputConfig
 from experiments.options import Parser, add_options, one_of, read_options
+from experiments.presets import PRESETS
 from experiments.run import SECTIONS, RunConfig, defaults, execute
 from jaxreplay.methods import METHODS
 
@@ -34,6 +35,7 @@ def names_parser() -> Parser:
     parser = Parser(add_help=False)
     parser.add_argument("--agent", type=one_of("agent", registry.AGENTS), default=None)
     parser.add_argument("--env", type=environment, default=None)
+    parser.add_argument("--preset", type=one_of("preset", PRESETS), default=None)
     parser.add_argument("--resume", type=Path, default=None)
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--json", action="store_true")
@@ -56,6 +58,11 @@ def add_common(parser: Parser, env: str) -> None:
         help="environment, such as gymnax/CartPole-v1, brax/ant or atari/Pong; --list names all "
         "[default gymnax/CartPole-v1]",
     )  # fmt: skip
+    parser.add_argument(
+        "--preset", type=one_of("preset", PRESETS), metavar="NAME",
+        help="published settings as defaults, those shown below it; what is given explicitly wins: "
+        f"{_presets()} [default none]",
+    )  # fmt: skip
     parser.add_argument("--seeds", type=int, metavar="INT", help="seeds, vmapped [default 5]")
     parser.add_argument("--seed", type=int, metavar="INT", help="the first seed [default 0]")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the results")
@@ -66,6 +73,23 @@ def add_common(parser: Parser, env: str) -> None:
     parser.add_argument("--overwrite", action="store_true", help="discard a run that --out holds")
     parser.add_argument("--list", action="store_true", help="list what there is and what fits what")
     parser.add_argument("--json", action="store_true", help="with --list: as JSON")
+
+
+def _presets() -> str:
+    return "; ".join(f"{name}: {preset.about}" for name, preset in PRESETS.items())
+
+
+def check_resumed(known: argparse.Namespace) -> None:
+    """Refuse a preset for a run that goes on: its options are in its folder.
+
+    Raises:
+      ValueError: both were given.
+    """
+    if known.resume is not None and known.preset is not None:
+        raise ValueError(
+            f"--resume {known.resume} goes on with the options that it began with: leave out "
+            "--preset"
+        )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -117,7 +141,7 @@ def given(
 
 
 def print_list(as_json: bool) -> None:
-    """Print agents, replays and environments with what fits what."""
+    """Print agents, replays, environments and presets with what fits what."""
     catalogue = registry.catalogue()
     if as_json:
         print(json.dumps(catalogue, indent=2))
@@ -135,6 +159,7 @@ def print_list(as_json: bool) -> None:
 
 def _base(known: argparse.Namespace) -> RunConfig:
     """Return the run before its options: the one to resume, or the names' defaults."""
+    check_resumed(known)
     names = {"env": known.env, "agent": known.agent, "replay": known.replay}
     if known.resume is not None:
         saved = read_config(known.resume)
@@ -146,7 +171,10 @@ def _base(known: argparse.Namespace) -> RunConfig:
                 )
         return saved
     return defaults(
-        known.env or "gymnax/CartPole-v1", known.agent or "dqn", known.replay or "uniform"
+        known.env or "gymnax/CartPole-v1",
+        known.agent or "dqn",
+        known.replay or "uniform",
+        known.preset,
     )
 
 

@@ -44,6 +44,12 @@ def test_image_network_refuses_vectors():
         QNetwork(3, "nature").init(jax.random.key(0), jnp.zeros((1, 4)))
 
 
+@pytest.mark.parametrize("network", ["nature", "data_efficient"])
+def test_image_network_refuses_small_images(network):
+    with pytest.raises(ValueError, match="needs larger images than"):
+        QNetwork(3, network).init(jax.random.key(0), jnp.zeros((1, 10, 10, 4)))
+
+
 def test_patch_convolution_is_a_convolution():
     obs = jax.random.normal(jax.random.key(0), (2, 10, 10, 3))
     out, params = Torso("minatar").init_with_output(jax.random.key(1), obs)

@@ -14,10 +14,13 @@ from jaxreplay.methods import METHODS
 
 # Every method with one agent, every agent with the methods that differ most; the rest is slow.
 CORE = ("uniform", "refer", "latest")
+ALSO = ("rainbow-ners",)  # whose errors are cross-entropies
 PAIRS = [
     pytest.param(
         (agent, replay), id=f"{agent}-{replay}",
-        marks=() if agent in ("dqn", "acer") or replay in CORE else pytest.mark.slow,
+        marks=()
+        if agent in ("dqn", "acer") or replay in CORE or f"{agent}-{replay}" in ALSO
+        else pytest.mark.slow,
     )
     for agent in AGENTS for replay in METHODS if feeds(agent, replay)
 ]  # fmt: skip
@@ -34,7 +37,8 @@ def pair(request):
         options = dataclasses.replace(options, length=4)
     method = method_entry.method(options, 100)
     space = Discrete(3) if entry.actions == "discrete" else Continuous(2)
-    agent = entry.make(entry.config(hidden=(8, 8)), space, method.objective)
+    loud = {"sigma": 3.0} if name == "rainbow" else {}  # so that seven actions show the noise
+    agent = entry.make(entry.config(hidden=(8, 8), **loud), space, method.objective)
     replay = make_replay(method.sampler, capacity=64, batch_size=BATCH, num_envs=E)
     action = jnp.ones((), jnp.int32) if entry.actions == "discrete" else jnp.ones(2) / 2
     scalar, flag = jnp.zeros(()), jnp.zeros((), bool)
@@ -63,7 +67,7 @@ def pair(request):
         state, info = agent.update(state, sample, key_agent)
         return state, replay.update(held, sample, **info.feedback), info
 
-    bounded = name in ("dqn", "td3", "sac")
+    bounded = name in ("dqn", "rainbow", "td3", "sac")
     return method_entry, agent, space if bounded else None, state, held, learn, jax.jit(learn)
 
 

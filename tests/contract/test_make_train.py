@@ -20,7 +20,9 @@ PAIRS = [
         agent,
         method,
         marks=()
-        if agent == "dqn" or method in ("refer", "latest") or agent == "acer"
+        if agent in ("dqn", "acer")
+        or method in ("refer", "latest")
+        or (agent, method) == ("rainbow", "pser")
         else pytest.mark.slow,
     )
     for agent in AGENTS

@@ -89,14 +89,21 @@ def test_two_prefixes_do_not_mix():
 
 def test_help_shows_meaning_default_and_source():
     parser = Parser()
-    add_options(parser, Config(alpha=0.25), "replay.")
+    add_options(parser, Config(), "replay.")
     text = " ".join(parser.format_help().split())
-    assert "priority exponent [default 0.25; Schaul et al. 2016, Table 3]" in text
+    assert "priority exponent [default 0.6; Schaul et al. 2016, Table 3]" in text
     assert "agent steps, 100 % linear [default 1000]" in text
     assert "units per layer [default 256 256]" in text
     assert "double targets [default true]" in text
     assert "--replay.limit INT|none" in text
     assert "internal" not in text
+
+
+def test_help_gives_no_source_for_a_value_that_is_not_from_there():
+    parser = Parser()
+    add_options(parser, Config(alpha=0.25), "replay.")
+    text = " ".join(parser.format_help().split())
+    assert "priority exponent [default 0.25]" in text
 
 
 @pytest.mark.parametrize(

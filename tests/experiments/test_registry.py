@@ -8,13 +8,6 @@ from experiments.registry import AGENTS, check_fit
 from jaxreplay.methods import METHODS, refer
 
 
-@pytest.fixture
-def distributional(monkeypatch):
-    """Agents of which one learns from a distribution: it has an error, but no scalar loss of it."""
-    entry = AGENTS["dqn"]._replace(feedback=frozenset({"td_error", "q_value", "target"}))
-    monkeypatch.setattr(registry, "AGENTS", {**AGENTS, "distributional": entry})
-
-
 def test_every_method_of_errors_fits_every_agent_with_a_scalar_error():
     for agent, environment in (("dqn", "gymnax/CartPole-v1"), ("td3", "gymnax/Pendulum-v1")):
         for replay in METHODS:
@@ -56,19 +49,19 @@ def test_agents_that_need_returns_refuse_methods_without():
 
 
 @pytest.mark.parametrize("replay", ["lap", "pal"])
-def test_methods_that_are_a_loss_of_a_scalar_error_need_one(distributional, replay):
+def test_methods_that_are_a_loss_of_a_scalar_error_need_one(replay):
     with pytest.raises(ValueError) as error:
-        check_fit("distributional", replay, "gymnax/CartPole-v1")
+        check_fit("rainbow", replay, "gymnax/CartPole-v1")
     message = str(error.value)
     assert f"replay '{replay}' needs a scalar TD error to shape the loss of" in message
-    assert "agent 'distributional' does not give" in message
+    assert "agent 'rainbow' does not give" in message
     assert "uniform, per, rank, pser, ere, ero, ners" in message
 
 
-def test_the_catalogue_says_so_too(distributional):
+def test_the_catalogue_says_so_too():
     listed = registry.catalogue()
-    assert "distributional" not in listed["replays"]["lap"]["agents"]
-    assert listed["agents"]["distributional"]["replays"] == [
+    assert "rainbow" not in listed["replays"]["lap"]["agents"]
+    assert listed["agents"]["rainbow"]["replays"] == [
         "uniform", "per", "rank", "pser", "ere", "ero", "ners", "windows",
     ]  # fmt: skip
     assert listed["replays"]["ners"]["needs"] == ["target", "td_error"]

@@ -92,11 +92,15 @@ def test_seed_gives_the_same_numbers_whoever_trains_beside_it(finished, tmp_path
 REFUSALS = [
     (["--replay", "perr"], "did you mean 'per'"),
     (["--env", "gymnax/CartPol-v1"], "did you mean 'gymnax/CartPole-v1'"),
-    (["--agent", "td4"], "choices: dqn, td3, sac"),
+    (["--agent", "td4"], "choices: dqn, rainbow, td3, sac"),
     (
         ["--agent", "td3"],
         "agent 'td3' needs continuous actions and gymnax/CartPole-v1 has discrete",
     ),
+    (["--agent", "rainbow", "--replay", "lap"], "agent 'rainbow' does not give"),
+    (["--agent", "rainbow", "--replay.loss", "l1"], "Rainbow learns distributions"),
+    (["--agent", "rainbow", "--preset", "data_efficient"], "not shape (4,): use network auto"),
+    (["--env", "gymnax/Breakout-MinAtar", "--agent.network", "nature"], "needs larger images"),
     (["--batch-size", "64", "--capacity", "32"], "batch_size 64 is larger than the capacity 32"),
     (["--replay", "per", "--replay.alpha", "-1"], "alpha is -1.0"),
     (["--replay", "per", "--replay.beta", "1.5"], "beta is 1.5: it must lie in [0, 1]"),

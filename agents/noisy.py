@@ -1,0 +1,85 @@
+"""Noisy linear layers: weights with learned noise explore by themselves (Fortunato et al. 2018)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from agents.networks import Array, Layer, Params, uniform_bias, uniform_kernel
+
+_COLLECTION, _FACTORS = "noise", "factors"  # where flax keeps what layers are given
+Noise = Mapping[str, Any]  # the factors of every noisy layer, by the layers' places
+
+
+def squash(x: Array) -> Array:
+    """Return `sgn(x) sqrt(|x|)`, which shapes factorised noise (Fortunato et al. 2018, Sec. 3)."""
+    return jnp.sign(x) * jnp.sqrt(jnp.abs(x))
+
+
+class NoisyDense(nn.Module):
+    """A linear layer `[B, D] -> [B, features]` whose weights and biases are noisy.
+
+    `y = (mu_w + sigma_w * eps_w) x + mu_b + sigma_b * eps_b` with factorised Gaussian noise,
+    `eps_w[i, j] = f(eps_i) f(eps_j)` and `eps_b[j] = f(eps_j)`, f as `squash`
+    (Fortunato et al. 2018, Eq. 9 to 11). Means start uniform in +-1/sqrt(D), as everywhere in
+    `agents.networks`; sigmas at `sigma` / sqrt(D) (Sec. 3.2).
+
+    Noise is given, by `with_noise`, and the same for all rows. Without it the weights are their
+    means.
+    """
+
+    features: int
+    sigma: float
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        fan_in = x.shape[-1]
+        constant = nn.initializers.constant(self.sigma * fan_in**-0.5)
+        shape = (fan_in, self.features)
+        kernel = self.param("kernel", uniform_kernel, shape)
+        bias = self.param("bias", uniform_bias(fan_in), shape[1:])
+        kernel_sigma = self.param("kernel_sigma", constant, shape)
+        bias_sigma = self.param("bias_sigma", constant, shape[1:])
+        mean = x @ kernel + bias
+        if not self.has_variable(_COLLECTION, _FACTORS):
+            return mean
+        factors = self.get_variable(_COLLECTION, _FACTORS)
+        before, behind = factors[:fan_in], factors[fan_in:]
+        # The matrix of noise is an outer product: it scales inputs and outputs, and is never made.
+        return mean + behind * ((x * before) @ kernel_sigma + bias_sigma)
+
+
+def noisy(sigma: float) -> Layer:
+    """Return the layer that networks take: `NoisyDense` of an initial sigma."""
+
+    def layer(x: Array, features: int) -> Array:
+        return NoisyDense(features, sigma)(x)
+
+    return layer
+
+
+def draw(params: Params, key: Array, count: int) -> Noise:
+    """Draw `count` independent noises for a network: each leaf is `[count, D + features]`.
+
+    All numbers come from one call, which compiles and runs faster than one for each layer.
+    """
+    sizes = {
+        path[1:-1]: sum(leaf.shape)
+        for path, leaf in sorted(flatten_dict(params).items())  # jit sorts dicts, init does not
+        if path[-1] == "kernel_sigma"
+    }
+    ends = np.cumsum(list(sizes.values()))
+    factors = squash(jax.random.normal(key, (count, ends[-1])))
+    parts = jnp.split(factors, ends[:-1], axis=1)
+    return unflatten_dict(
+        {(*path, _FACTORS): part for path, part in zip(sizes, parts, strict=True)}
+    )
+
+
+def with_noise(params: Params, noise: Noise) -> Params:
+    """Return parameters for `apply` with one noise: leaves `[D + features]`."""
+    return {**params, _COLLECTION: noise}

@@ -1,0 +1,134 @@
+"""The projection of C51 by hand, against Bellemare et al.'s loop, rlax, and its properties."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agents.rainbow import cross_entropy, project
+
+SUPPORT = np.linspace(-1, 1, 5).astype(np.float32)  # -1, -0.5, 0, 0.5, 1
+project_ = jax.jit(project)
+
+
+def loop(probability, reward, discount, support):
+    """Bellemare et al. 2017, Algorithm 1: each atom's mass goes to its neighbours in turn."""
+    out = np.zeros(len(support))
+    gap = (float(support[-1]) - float(support[0])) / (len(support) - 1)
+    for p, z in zip(np.float64(probability), np.float64(support)):
+        moved = min(max(float(reward) + float(discount) * z, float(support[0])), float(support[-1]))
+        place = (moved - float(support[0])) / gap
+        lower, upper = int(np.floor(place)), int(np.ceil(place))
+        lower, upper = max(lower, 0), min(upper, len(support) - 1)
+        if lower == upper:  # on an atom, where the two shares below would both be 0
+            out[lower] += p
+        else:
+            out[lower] += p * (upper - place)
+            out[upper] += p * (place - lower)
+    return out
+
+
+@st.composite
+def cases(draw):
+    """Probabilities, reward, discount and support of 2 to 60 atoms."""
+    atoms = draw(st.sampled_from([2, 3, 51]))  # few shapes, few compilations
+    low = draw(st.floats(-20, 20))
+    high = low + draw(st.floats(0.5, 40))
+    seed = draw(st.integers(0, 2**31))
+    rng = np.random.default_rng(seed)
+    probability = rng.dirichlet(np.full(atoms, draw(st.sampled_from([0.05, 1.0, 50.0]))))
+    reward = draw(st.floats(-50, 50))
+    discount = draw(st.sampled_from([0.0, 0.5, 0.970299, 1.0]))
+    return (
+        np.float32(probability),
+        np.float32(reward),
+        np.float32(discount),
+        np.linspace(low, high, atoms).astype(np.float32),
+    )
+
+
+@pytest.mark.parametrize(
+    ("probability", "reward", "discount", "expected"),
+    [
+        # The atom 0.5 moves to 0.1 + 0.5 * 0.5 = 0.35: 0.3 of it to 0 and 0.7 to 0.5.
+        ([0, 0, 0, 1, 0], 0.1, 0.5, [0, 0, 0.3, 0.7, 0]),
+        # All atoms move onto atoms, halved: -0.5, -0.25, 0, 0.25, 0.5.
+        ([0.2, 0.2, 0.2, 0.2, 0.2], 0.0, 0.5, [0, 0.3, 0.4, 0.3, 0]),
+        # Nothing moves.
+        ([0.1, 0.2, 0.3, 0.4, 0], 0.0, 1.0, [0.1, 0.2, 0.3, 0.4, 0]),
+        # One atom further, the last two beyond the end.
+        ([0.1, 0.2, 0.3, 0.2, 0.2], 0.5, 1.0, [0, 0.1, 0.2, 0.3, 0.4]),
+        # Terminated: a point mass at the reward, on an atom, between atoms, beyond the ends.
+        ([0.2, 0.2, 0.2, 0.2, 0.2], 0.5, 0.0, [0, 0, 0, 1, 0]),
+        ([0.2, 0.2, 0.2, 0.2, 0.2], -0.6, 0.0, [0.2, 0.8, 0, 0, 0]),
+        ([0.2, 0.2, 0.2, 0.2, 0.2], 7.0, 0.0, [0, 0, 0, 0, 1]),
+        ([0.2, 0.2, 0.2, 0.2, 0.2], -7.0, 0.0, [1, 0, 0, 0, 0]),
+    ],
+)
+def test_by_hand(probability, reward, discount, expected):
+    args = np.float32(probability), np.float32(reward), np.float32(discount), SUPPORT
+    np.testing.assert_allclose(project_(*args), expected, atol=1e-6)
+    np.testing.assert_allclose(loop(*args), expected, atol=1e-6)
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases())
+def test_mass_mean_and_ends(case):
+    probability, reward, discount, support = case
+    gap = (support[-1] - support[0]) / (len(support) - 1)
+    out = np.float64(project_(*case))
+    assert (out >= 0).all()
+    np.testing.assert_allclose(out.sum(), probability.sum(), atol=2e-4)
+    moved = np.float64(reward) + np.float64(discount) * support
+    clipped = np.clip(moved, support[0], support[-1])
+    # The mean of the clipped atoms: the moved mean itself, if none lies beyond the ends.
+    scale = np.abs(support).max() + 1
+    np.testing.assert_allclose(out @ support, probability @ clipped, atol=2e-4 * scale)
+    if (moved > support[-1] + gap).all():
+        np.testing.assert_allclose(out[-1], 1, atol=1e-5)
+    if (moved < support[0] - gap).all():
+        np.testing.assert_allclose(out[0], 1, atol=1e-5)
+    if discount == 0:
+        assert (out > 1e-4).sum() <= 2
+        np.testing.assert_allclose(out @ support, clipped[0], atol=2e-4 * scale)
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases())
+def test_against_the_loop(case):
+    np.testing.assert_allclose(project_(*case), loop(*case), atol=3e-4)
+
+
+@settings(max_examples=50, deadline=None)
+@given(cases())
+def test_against_rlax(case):
+    rlax = pytest.importorskip("rlax")
+    probability, reward, discount, support = case
+    theirs = rlax.categorical_l2_project(reward + discount * support, probability, support)
+    np.testing.assert_allclose(project_(*case), theirs, atol=3e-4)
+
+
+def test_loss_against_rlax():
+    rlax = pytest.importorskip("rlax")
+    rng = np.random.default_rng(0)
+    logits, next_logits = rng.normal(size=(2, 3, 5)).astype(np.float32)
+    q = jax.nn.softmax(next_logits) @ SUPPORT
+    theirs = rlax.categorical_double_q_learning(
+        SUPPORT, logits, 1, jnp.float32(0.3), jnp.float32(0.9), SUPPORT, next_logits, q
+    )
+    target = project(jax.nn.softmax(next_logits[q.argmax()]), 0.3, 0.9, SUPPORT)
+    np.testing.assert_allclose(cross_entropy(target, logits[1]), theirs, rtol=1e-5)
+
+
+def test_cross_entropy():
+    logits = np.log(np.float32([0.5, 0.25, 0.25])) + 3.0
+    np.testing.assert_allclose(cross_entropy(jnp.float32([0, 1, 0]), logits), np.log(4), rtol=1e-6)
+    np.testing.assert_allclose(
+        jax.grad(cross_entropy, argnums=1)(jnp.float32([0, 1, 0]), jnp.asarray(logits)),
+        [0.5, -0.75, 0.25],
+        atol=1e-6,
+    )
+    huge = cross_entropy(jnp.float32([0, 1, 0]), jnp.float32([1e4, 0, 0]))
+    np.testing.assert_allclose(huge, 1e4)  # the log of a probability that is 0 in float32

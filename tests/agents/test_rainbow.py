@@ -1,0 +1,268 @@
+"""Rainbow: targets and losses by hand, its arguments, noise, exploration, the target's clock."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.networks import QNetwork
+from agents.noisy import draw, noisy, with_noise
+from agents.rainbow import RainbowConfig, cross_entropy, project, rainbow
+from agents.types import Continuous, Discrete
+from jaxreplay import objectives
+
+STATES = np.eye(2, dtype=np.float32)
+SUPPORT = np.float32([-2, -1, 0, 1, 2])
+PLAIN = {"noisy": False, "dueling": False, "atoms": 5, "v_min": -2.0, "v_max": 2.0}
+# Distributions of two actions in each state: [state, action, atom].
+ONLINE = np.float32(
+    [
+        [[0.2, 0.2, 0.2, 0.2, 0.2], [0.1, 0.1, 0.1, 0.1, 0.6]],
+        [[0.1, 0.1, 0.1, 0.1, 0.6], [0.6, 0.1, 0.1, 0.1, 0.1]],
+    ]
+)
+TARGET = np.float32(
+    [
+        [[0.2, 0.2, 0.2, 0.2, 0.2], [0.2, 0.2, 0.2, 0.2, 0.2]],
+        [[0.5, 0.2, 0.1, 0.1, 0.1], [0.1, 0.1, 0.1, 0.2, 0.5]],
+    ]
+)
+
+
+def table(distributions):
+    """Parameters of a network that looks distributions up by one-hot observation."""
+    logits = np.log(distributions).reshape(2, -1)
+    layer = lambda kernel: {"kernel": jnp.asarray(kernel), "bias": jnp.zeros(kernel.shape[1])}
+    return {"params": {"MLP_0": {"Dense_0": layer(STATES), "Dense_1": layer(logits)}}}
+
+
+def tabular(objective=None, **options):
+    agent = rainbow(RainbowConfig(hidden=(2,), **PLAIN | options), Discrete(2), objective)
+    state = agent.init(jax.random.key(0), jnp.asarray(STATES[0]), jnp.int32(0))
+    return agent, state._replace(params=table(ONLINE), target_params=table(TARGET))
+
+
+@pytest.mark.parametrize(
+    ("double", "discount", "moved"),
+    [
+        (True, 1.0, [0, 0.5, 0.2, 0.1, 0.2]),  # action 0, best online; the last two end at 2
+        (False, 1.0, [0, 0.1, 0.1, 0.1, 0.7]),  # action 1, best by the target network itself
+        (True, 0.0, [0, 0, 0, 1, 0]),
+    ],
+)
+def test_feedback_of_a_table(make_sample, double, discount, moved):
+    agent, state = tabular(double=double)
+    sample = make_sample(STATES[:1], np.int32([1]), [1.0], [discount], STATES[1:])
+    _, info = jax.jit(agent.update)(state, sample, jax.random.key(0))
+    entropy = -np.dot(moved, np.log(ONLINE[0, 1]))
+    np.testing.assert_allclose(info.feedback["td_error"], [entropy], rtol=1e-5)
+    np.testing.assert_allclose(info.feedback["q_value"], [1.0], rtol=1e-5)
+    np.testing.assert_allclose(info.feedback["target"], [np.dot(moved, SUPPORT)], atol=1e-6)
+    np.testing.assert_allclose(info.metrics["mass_at_ends"], moved[0] + moved[-1], rtol=1e-5)
+
+
+def test_weights_scale_the_loss_and_not_the_feedback(make_sample):
+    agent, state = tabular()
+    args = STATES, np.int32([0, 1]), [1.0, -1.0], [0.5, 0.0], STATES[::-1].copy()
+    update = jax.jit(agent.update)
+    _, info = update(state, make_sample(*args), jax.random.key(0))
+    error = info.feedback["td_error"]
+    np.testing.assert_allclose(info.metrics["loss"], error.mean(), rtol=1e-6)
+    _, weighted = update(state, make_sample(*args, weights=[0.25, 1.0]), jax.random.key(0))
+    np.testing.assert_array_equal(weighted.feedback["td_error"], error)
+    np.testing.assert_allclose(
+        weighted.metrics["loss"], (0.25 * error[0] + error[1]) / 2, rtol=1e-6
+    )
+
+
+def test_gradient_is_that_of_the_cross_entropy(make_sample):
+    """By hand: softmax minus target for the logits of the taken action, nothing for the rest."""
+    agent, state = tabular(learning_rate=1.0, adam_eps=1e6, max_grad_norm=0.0)
+    sample = make_sample(STATES[:1], np.int32([0]), [0.5], [0.5], STATES[1:], weights=[0.5])
+    after, _ = jax.jit(agent.update)(state, sample, jax.random.key(0))
+    # Adam with a huge epsilon is plain gradient descent with step 1 / epsilon.
+    layers = (s.params["params"]["MLP_0"]["Dense_1"]["bias"] for s in (after, state))
+    change = -1e6 * np.subtract(*layers)
+    target = project(TARGET[1, 0], jnp.float32(0.5), jnp.float32(0.5), SUPPORT)
+    np.testing.assert_allclose(change[:5], 0.5 * (ONLINE[0, 0] - target), atol=1e-5)
+    np.testing.assert_allclose(change[5:], 0, atol=1e-7)
+
+
+def test_dueling_on_distributions():
+    """Logits are value + advantage - mean advantage, atom by atom (Hessel et al. 2018)."""
+    net = QNetwork(3, hidden=(8, 8), dueling=True, atoms=5)
+    obs = jax.random.normal(jax.random.key(0), (4, 2))
+    logits, params = net.init_with_output(jax.random.key(1), obs)
+    assert logits.shape == (4, 3, 5)
+    for name, changed in (("advantages", 0.0), ("value", 1.0)):
+        shifted = jax.tree.map(jnp.copy, params)
+        shift = jnp.arange(5.0)  # one number for each atom, the same for all actions
+        bias = shifted["params"][name]["Dense_1"]["bias"]
+        shifted["params"][name]["Dense_1"]["bias"] = bias + jnp.tile(shift, len(bias) // 5)
+        np.testing.assert_allclose(
+            net.apply(shifted, obs), logits + changed * shift, rtol=1e-4, atol=1e-5
+        )
+
+
+def test_head_without_dueling():
+    net = QNetwork(3, hidden=(8,), atoms=5)
+    logits, params = net.init_with_output(jax.random.key(1), jnp.ones((4, 2)))
+    scalar = QNetwork(15, hidden=(8,)).apply(params, jnp.ones((4, 2)))
+    np.testing.assert_array_equal(logits, scalar.reshape(4, 3, 5))
+
+
+@pytest.mark.parametrize(
+    ("double", "dueling", "noisy"),
+    [
+        pytest.param(*on, marks=() if len(set(on)) == 1 else pytest.mark.slow)
+        for on in itertools.product([False, True], repeat=3)
+    ],
+)
+def test_every_argument_can_be_switched(make_sample, double, dueling, noisy):
+    config = RainbowConfig(
+        double, dueling, noisy, atoms=7, hidden=(8,), target_every=2, epsilon_end=0.5
+    )
+    agent = rainbow(config, Discrete(3))
+    obs = jax.random.normal(jax.random.key(0), (2, 6, 4))
+    sample = make_sample(obs[0], np.int32([0, 1, 2] * 2), np.ones(6), np.full(6, 0.9), obs[1])
+    state = agent.init(jax.random.key(1), obs[0, 0], jnp.int32(0))
+    update = jax.jit(agent.update)
+    once, info = update(state, sample, jax.random.key(2))
+    assert ("epsilon" in info.metrics) == (not noisy)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((once, info)))
+    assert (info.feedback["td_error"] >= 0).all()
+    _, other = update(state, sample, jax.random.key(3))
+    same = (other.feedback["td_error"] == info.feedback["td_error"]).all()
+    assert same == (not noisy)  # the key is for the noise alone
+    found = jax.jit(agent.assess)(state, sample.transition, jax.random.key(2))
+    for name, values in found.items():
+        np.testing.assert_allclose(values, info.feedback[name], rtol=1e-4, atol=1e-5)
+    # The target network stays for one update and is copied at the second.
+    jax.tree.map(np.testing.assert_array_equal, once.target_params, state.target_params)
+    twice, _ = update(once, sample, jax.random.key(4))
+    jax.tree.map(np.testing.assert_array_equal, twice.target_params, twice.params)
+
+
+def noisy_agent(lanes=400):
+    agent = rainbow(RainbowConfig(hidden=(8,), sigma=3.0), Discrete(4))
+    obs = jnp.ones((lanes, 3))
+    return agent, agent.init(jax.random.key(0), obs[0], jnp.int32(0)), obs
+
+
+def test_acting_draws_noise_for_every_step_and_environment():
+    agent, state, obs = noisy_agent()
+    act = jax.jit(agent.act)
+    action, extras = act(state, obs, jax.random.key(0))
+    assert extras == () and action.dtype == jnp.int32
+    assert len(set(action.tolist())) > 1  # the same observation everywhere
+    assert (act(state, obs, jax.random.key(1))[0] != action).any()
+    # In one environment alone, the noise is the one drawn from its key.
+    net = QNetwork(4, "auto", (8,), True, 51, noisy(3.0))
+    key = jax.random.key(5)
+    noise = jax.tree.map(lambda leaf: leaf[0], draw(state.params, key, 1))
+    logits = net.apply(with_noise(state.params, noise), obs[:1])
+    q = jax.nn.softmax(logits) @ np.linspace(-10, 10, 51)
+    assert act(state, obs[:1], key)[0] == q.argmax()
+
+
+def test_greedy_acts_by_the_mean_weights():
+    agent, state, obs = noisy_agent()
+    net = QNetwork(4, "auto", (8,), True, 51, noisy(3.0))
+    q = jax.nn.softmax(net.apply(state.params, obs)) @ np.linspace(-10, 10, 51)
+    np.testing.assert_array_equal(agent.greedy(state, obs), q.argmax(axis=-1))
+
+
+def test_the_three_noises_of_an_update_are_independent(make_sample):
+    """Cross-entropy from the noisy networks, each applied with a noise of its own."""
+    config = RainbowConfig(hidden=(8,), atoms=5, v_min=-2.0, v_max=2.0, sigma=3.0)
+    agent = rainbow(config, Discrete(3))
+    obs = jax.random.normal(jax.random.key(0), (2, 6, 4))
+    state = agent.init(jax.random.key(1), obs[0, 0], jnp.int32(0))
+    key, action = jax.random.key(2), np.int32([0, 1, 2] * 2)
+    sample = make_sample(obs[0], action, np.ones(6), np.full(6, 0.5), obs[1])
+    net = QNetwork(3, "auto", (8,), True, 5, noisy(3.0))
+    noises = draw(state.params, key, 3)
+    online, select, target = (
+        net.apply(with_noise(state.params, jax.tree.map(lambda leaf: leaf[i], noises)), o)
+        for i, o in enumerate((obs[0], obs[1], obs[1]))
+    )
+    best = (jax.nn.softmax(select) @ SUPPORT).argmax(axis=-1)
+    expected = [
+        cross_entropy(
+            project(jax.nn.softmax(target[i, best[i]]), jnp.float32(1), jnp.float32(0.5), SUPPORT),
+            online[i, action[i]],
+        )
+        for i in range(6)
+    ]
+    found = jax.jit(agent.assess)(state, sample.transition, key)["td_error"]
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_exploration_without_noise_falls_linearly_with_updates():
+    agent, state = tabular(epsilon_start=0.8, epsilon_end=0.2, epsilon_updates=100)
+    act = jax.jit(agent.act)
+    obs = jnp.tile(STATES[0], (20_000, 1))
+    assert (agent.greedy(state, obs) == 1).all()  # so action 0 is half the random ones
+    for updates, epsilon in [(0, 0.8), (50, 0.5), (1000, 0.2)]:
+        clock = state._replace(updates=jnp.int32(updates))
+        action, _ = act(clock, obs, jax.random.key(updates))
+        np.testing.assert_allclose((action == 0).mean(), epsilon / 2, atol=0.015)
+
+
+@pytest.mark.parametrize("noisy", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_values_of_a_chain(make_sample, noisy):
+    """From state 0 to state 1 without reward, then 1 and the end: Q = gamma and 1."""
+    config = RainbowConfig(
+        hidden=(16,), learning_rate=1e-2, target_every=10, noisy=noisy, sigma=0.1, v_min=-2.0,
+        v_max=2.0, atoms=21, adam_eps=1e-8,
+    )  # fmt: skip
+    agent = rainbow(config, Discrete(2))
+    obs = np.repeat(STATES, 2, axis=0)  # both actions in both states
+    sample = make_sample(
+        obs, np.int32([0, 1, 0, 1]), [0, 0, 1, 1], [0.9, 0.9, 0, 0], obs[::-1].copy()
+    )
+    state = agent.init(jax.random.key(0), jnp.asarray(STATES[0]), jnp.int32(0))
+
+    def body(state, key):
+        return agent.update(state, sample, key)[0], None
+
+    keys = jax.random.split(jax.random.key(1), 500)
+    state = jax.jit(lambda s: jax.lax.scan(body, s, keys)[0])(state)
+    found = jax.jit(agent.assess)(state, sample.transition, jax.random.key(2))
+    np.testing.assert_allclose(found["q_value"], [0.9, 0.9, 1, 1], atol=0.1 if noisy else 0.03)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"atoms": 1}, "atoms is 1: it must be at least 2"),
+        ({"v_min": 1.0, "v_max": 1.0}, "v_min is 1.0 and v_max 1.0"),
+        ({"v_max": float("inf")}, "give two numbers"),
+        ({"v_min": float("nan")}, "give two numbers"),
+        ({"sigma": 0.0}, "sigma is 0.0"),
+        ({"network": "resnet"}, "use one of"),
+        ({"hidden": ()}, "hidden"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0"),
+        ({"adam_eps": 0.0}, "adam_eps is 0.0"),
+        ({"target_every": 0}, "target_every is 0"),
+        ({"epsilon_end": -0.1}, "epsilon_end is -0.1"),
+        ({"max_grad_norm": -1.0}, "max_grad_norm is -1.0"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        RainbowConfig(**options)
+
+
+def test_continuous_actions_are_refused():
+    with pytest.raises(ValueError, match="needs discrete actions"):
+        rainbow(RainbowConfig(), Continuous(2))
+
+
+@pytest.mark.parametrize("error", [objectives.l1, objectives.huber(1.0), objectives.pal()])
+def test_losses_of_a_scalar_error_are_refused(error):
+    with pytest.raises(ValueError, match="no scalar TD error") as refused:
+        rainbow(RainbowConfig(), Discrete(2), objectives.weighted(error))
+    assert "\n" not in str(refused.value)
