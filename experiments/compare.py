@@ -20,6 +20,7 @@ from experiments.config import OutputConfig
 from experiments.options import Parser, add_options, one_of, read_options
 from experiments.run import (
     RunConfig,
+    Stopped,
     build,
     check_claim,
     claim,
@@ -35,6 +36,7 @@ from experiments.train import (
     names_parser,
     print_list,
     read_config,
+    stopped,
 )
 from jaxreplay.methods import METHODS
 
@@ -61,6 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         summaries = _run_all(configs, out, output, known.resume is not None, args.overwrite)
     except ValueError as error:
         parser.error(str(error))
+    except Stopped as error:
+        return stopped(error)
     conclude(configs, summaries, out, output)
     return 0
 

@@ -48,6 +48,14 @@ class ReplaySizes:
         None, "replay slots; none: as many as agent steps, up to a million"
     )
     batch_size: int = option(64, "transitions in each gradient step")
+    frame_stack: int | None = option(
+        None,
+        "observations are stacks of so many frames, each stored once; 0: stored whole; none: as "
+        "the environment has it",
+    )
+    frame_spare: float = option(
+        0.04, "places for the last frames of episodes, as a share of the capacity"
+    )
 
     def resolve(self, steps: int) -> "ReplaySizes":
         """Fill in the default capacity, a multiple of the environments, for a run of `steps`."""

@@ -5,7 +5,9 @@ A run's folder holds `config.json`, `metrics.csv` (one row per log point and see
 `learning_curve.png`, `replayed.png` and `own_metrics.png`.
 """
 
+import contextlib
 import dataclasses
+import functools
 import json
 import os
 import shutil
@@ -19,11 +21,25 @@ import numpy as np
 import pandas as pd
 
 from agents.types import Agent, Discrete
-from experiments import checkpoint, environments, log, presets, registry, report, statistics
+from experiments import (
+    checkpoint,
+    environments,
+    host_loop,
+    interrupt,
+    log,
+    presets,
+    registry,
+    report,
+    statistics,
+)
 from experiments.config import EnvironmentConfig, LoopConfig, OutputConfig, ReplaySizes, schedule
+from experiments.environments.host import EnvironmentFailed, HostEnvironment
+from experiments.environments.types import Environment
 from experiments.files import write_json
-from experiments.loop import Program, make_program
-from experiments.sweep import make_sweep
+from experiments.host_loop import HostRun
+from experiments.loop import make_program
+from experiments.steps import make_steps
+from experiments.sweep import CompiledRun, Run
 from jaxreplay.methods import METHODS
 from jaxreplay.replay import make_replay
 
@@ -118,8 +134,8 @@ def defaults(env: str, agent: str, replay: str, preset: str | None = None) -> Ru
     return config if preset is None else presets.apply(preset, config)
 
 
-def build(config: RunConfig) -> Program:
-    """Make the program of a run.
+def build(config: RunConfig) -> Run:
+    """Make what a run runs: one program, or a loop on the host where its environments live there.
 
     Raises:
       ValueError: one line that says which option does not fit.
@@ -132,14 +148,37 @@ def build(config: RunConfig) -> Program:
     sizes = config.sizes.resolve(config.loop.steps)
     updates = schedule(config.loop, sizes.num_envs).updates
     method = METHODS[config.replay].method(config.replay_options, updates)
-    replay = make_replay(method.sampler, **dataclasses.asdict(sizes))
-    environment = environments.make(config.env, **config.env_options.kwargs())
+    seeds = range(config.seed, config.seed + config.seeds)
+    host = environments.is_host(config.env)
+    if host:
+        make = functools.partial(_make_host, config)
+        environment = host_loop.stand_in(make)
+    else:
+        environment = environments.make(config.env, **config.env_options.kwargs())
+    replay = make_replay(method.sampler, **_stacked(sizes, environment))
     agent = entry.make(config.agent_options, environment.action_space, method.objective)
     _check_network(environment, agent)
-    return make_program(environment, agent, replay, config.loop)
+    program = make_program(environment, agent, replay, config.loop)
+    if not host:
+        return CompiledRun(program, seeds)
+    steps = make_steps(environment.action_space, agent, replay, config.loop)
+    return HostRun(make, program, steps, seeds, replay, config.loop)
 
 
-def _check_network(environment: environments.Environment, agent: Agent) -> None:
+def _make_host(config: RunConfig, num_envs: int, training: bool) -> HostEnvironment:
+    return environments.make_host(
+        config.env, num_envs, training, **dataclasses.asdict(config.env_options)
+    )
+
+
+def _stacked(sizes: ReplaySizes, environment: Environment) -> dict[str, Any]:
+    """Return sizes for `make_replay`, with the environment's stack of frames unless given."""
+    if sizes.frame_stack is None:
+        sizes = dataclasses.replace(sizes, frame_stack=environment.frame_stack)
+    return dataclasses.asdict(sizes)
+
+
+def _check_network(environment: Environment, agent: Agent) -> None:
     """Refuse a network that does not fit the observations, before a folder is claimed."""
     space, key = environment.action_space, jax.random.key(0)
     discrete = isinstance(space, Discrete)
@@ -210,38 +249,76 @@ def execute(
 
     Raises:
       ValueError: the configuration cannot run, or the folder is taken.
+      Stopped: an environment failed, or the user pressed Ctrl-C.
     """
-    program = build(config)
+    run = build(config)
     claim(out, config, resume=resume, overwrite=overwrite)
-    for note in program.notes:
+    for note in run.notes:
         log.say(note)
-    plan = program.schedule
-    keys = jax.vmap(jax.random.key)(jnp.arange(config.seed, config.seed + config.seeds))
-    sweep = make_sweep(program)
     folder = out / "checkpoints"
     done = 0
     state = None
     if resume and checkpoint.latest(folder) is not None:
         done = checkpoint.read_meta(folder)["log_points"]
-        state = checkpoint.load(folder, jax.eval_shape(sweep.init, keys))
-    last_step = plan.steps[done - 1] if done else 0
+        state = checkpoint.load(folder, run.like())
     label = label or config.replay
-    shown = last_step if resume else None
-    with _sinks(config, out, output, plan.steps[-1], shown, label) as sinks:
+    try:
+        _train(run, config, out, output, state, done if resume else None, label)
+    except EnvironmentFailed as error:
+        saved = checkpoint.latest(folder)
+        hint = f"the last checkpoint is intact: --resume {out}" if saved else "no checkpoint yet"
+        raise Stopped(f"{error} ({hint})") from error
+    return _conclude(config, out, output)
+
+
+def _train(
+    run: Run,
+    config: RunConfig,
+    out: Path,
+    output: OutputConfig,
+    state: Any,
+    resumed: int | None,
+    label: str,
+) -> None:
+    """Go from the log point at which the run was resumed to where the user wants to stop."""
+    plan, folder, done = run.schedule, out / "checkpoints", resumed or 0
+    shown = None if resumed is None else plan.steps[done - 1] if done else 0
+    with (
+        contextlib.closing(run),
+        _sinks(config, out, output, plan.steps[-1], shown, label) as sinks,
+        interrupt.deferred() as interrupted,
+    ):
         if done < len(plan.steps):
-            state = sweep.init(keys) if state is None else state
-            chunk = sweep.chunk.lower(state, jnp.asarray(1, jnp.int32)).compile()
+            state = run.init() if state is None else run.resume(state)
         for index in range(done, len(plan.steps)):
             start = time.perf_counter()
-            blocks = jnp.asarray(plan.log_points[index], jnp.int32)
-            state, metrics = chunk(state, blocks)
+            state, metrics = run.chunk(state, plan.log_points[index])
             metrics = jax.device_get(metrics)
             seconds = time.perf_counter() - start
+            _check_frames(metrics)
             sinks.log(plan.steps[index], _rows(config, plan.steps[index], metrics), seconds)
             finished = index + 1 == len(plan.steps)
-            if finished or (index + 1) % output.checkpoint_every == 0:
+            if finished or interrupted() or (index + 1) % output.checkpoint_every == 0:
                 checkpoint.save(folder, plan.steps[index], state, {"log_points": index + 1})
-    return _conclude(config, out, output)
+            if interrupted() and not finished:
+                raise Stopped(
+                    f"stopped at {plan.steps[index]:,} of {plan.steps[-1]:,} agent steps, with a "
+                    f"checkpoint there: --resume {out} goes on"
+                )
+
+
+class Stopped(Exception):
+    """A run ended before its end; says why, and how to go on."""
+
+
+def _check_frames(metrics: dict[str, np.ndarray]) -> None:
+    """Refuse to go on with samples that miss frames."""
+    lost = metrics.get("replay/frames_lost")
+    if lost is not None and lost.any():
+        raise ValueError(
+            "episodes are too short for the replay's spare frames, and samples miss some: raise "
+            "--frame-spare, or give --frame-stack 0"
+        )
 
 
 def _sinks(

@@ -1,12 +1,13 @@
 """Many seeds in one program: a Program vmapped over keys, its clocks kept single."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
+from experiments.config import Schedule
 from experiments.environments.types import Array
 from experiments.loop import Program
 from experiments.steps import LoopState, Metrics
@@ -21,6 +22,65 @@ class Sweep(NamedTuple):
 
     init: Callable[[Array], LoopState]  # keys [S]
     chunk: Callable[[LoopState, Array], tuple[LoopState, Metrics]]  # donates the state
+
+
+class Run(Protocol):
+    """Several seeds of a training run, from one log point to the next.
+
+    Attributes:
+      schedule: log points and counts.
+      notes: what the user should know before it runs.
+    """
+
+    schedule: Schedule
+    notes: tuple[str, ...]
+
+    def init(self) -> LoopState:
+        """Return the state after the warm-up."""
+
+    def like(self) -> LoopState:
+        """Return shapes and dtypes of a state, to load a saved one."""
+
+    def resume(self, state: LoopState) -> LoopState:
+        """Go on from a saved state."""
+
+    def chunk(self, state: LoopState, blocks: int) -> tuple[LoopState, Metrics]:
+        """Run `blocks` blocks and an evaluation; the state is donated. Metrics are `[S]`."""
+
+    def close(self) -> None:
+        """Free what lives beside the state."""
+
+
+class CompiledRun:
+    """A Run in which everything is one program; resumed, it gives the same numbers bit for bit."""
+
+    def __init__(self, program: Program, seeds: Sequence[int]) -> None:
+        self._sweep = make_sweep(program)
+        self._keys = jax.vmap(jax.random.key)(jnp.asarray(list(seeds)))
+        self._chunk: Callable[..., tuple[LoopState, Metrics]] | None = None
+        self.schedule, self.notes = program.schedule, program.notes
+
+    def init(self) -> LoopState:
+        """Return the state after the warm-up."""
+        return self._sweep.init(self._keys)
+
+    def like(self) -> LoopState:
+        """Return shapes and dtypes of a state, to load a saved one."""
+        return jax.eval_shape(self._sweep.init, self._keys)
+
+    def resume(self, state: LoopState) -> LoopState:
+        """Return the state as it is: the environments are in it."""
+        return state
+
+    def chunk(self, state: LoopState, blocks: int) -> tuple[LoopState, Metrics]:
+        """Run `blocks` blocks and an evaluation; the state is donated. Metrics are `[S]`."""
+        blocks = jnp.asarray(blocks, jnp.int32)
+        if self._chunk is None:
+            self._chunk = self._sweep.chunk.lower(state, blocks).compile()
+        return self._chunk(state, blocks)
+
+    def close(self) -> None:
+        """There is nothing beside the state."""
 
 
 def make_sweep(program: Program) -> Sweep:

@@ -11,7 +11,7 @@ from experiments import environments, registry, report
 from experiments.config import OutputConfig
 from experiments.options import Parser, add_options, one_of, read_options
 from experiments.presets import PRESETS
-from experiments.run import SECTIONS, RunConfig, defaults, execute
+from experiments.run import SECTIONS, RunConfig, Stopped, defaults, execute
 from jaxreplay.methods import METHODS
 
 # Where each section of a RunConfig stands on the command line.
@@ -112,9 +112,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         summary = execute(config, out, output, resume=resume, overwrite=args.overwrite)
     except ValueError as error:
         parser.error(str(error))
+    except Stopped as error:
+        return stopped(error)
     print(report.table([summary]))
     print(f"results: {out}/  (figure: {out / 'learning_curve.png'})")
     return 0
+
+
+def stopped(error: Stopped) -> int:
+    """Say why a run ended before its end; return the exit code."""
+    print(f"error: {error}" if error.__cause__ else str(error), file=sys.stderr)
+    return 1 if error.__cause__ else 130  # as shells do for Ctrl-C
 
 
 def read_config(folder: Path) -> RunConfig:

@@ -120,6 +120,7 @@ class AtariEnvironment(HostEnvironment):
         self._clock = np.zeros(num_envs, np.int32)  # [E] agent steps in this game
         self._stack = np.zeros((num_envs, config.size, config.size, config.stack), np.uint8)
         self._picture: Array | None = None
+        self.frame_stack = config.stack
         super().__init__(
             name,
             num_envs,

@@ -59,9 +59,12 @@ class HostEnvironment(abc.ABC):
       action_space: that of each environment.
       max_steps: agent steps after which an episode is truncated.
       obs: shape and dtype of one environment's observation.
+      frame_stack: observations are stacks of so many frames, newest last; 0: they are not.
 
     Families implement the methods that begin with one underscore.
     """
+
+    frame_stack = 0
 
     def __init__(
         self,

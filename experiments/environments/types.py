@@ -38,3 +38,4 @@ class Environment(NamedTuple):
     step: Callable[[Array, Any, Array], tuple[Any, chex.ArrayTree, TimeStep]]
     action_space: Discrete | Continuous
     max_steps: int  # agent steps after which an episode is truncated
+    frame_stack: int = 0  # observations are stacks of so many frames, newest last; 0: they are not

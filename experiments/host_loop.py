@@ -1,0 +1,253 @@
+"""The training loop for environments that live on the host.
+
+It drives the same steps as the compiled loop, jitted, for all seeds at once (`[S]` leads). While
+the environments move on the host, the device takes the gradient steps that are due. A block of the
+compiled loop collects first and learns then; here both run side by side, so that gradient steps
+see what was stored before the environments' latest step.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.config import LoopConfig
+from experiments.environments.host import HostEnvironment
+from experiments.environments.types import Array, Environment, TimeStep
+from experiments.loop import Program
+from experiments.steps import LoopState, Metrics, Steps
+from experiments.sweep import make_sweep, seed_axes
+from jaxreplay.n_step import Window
+from jaxreplay.types import Replay
+
+MakeHost = Callable[[int, bool], HostEnvironment]  # (num_envs, training) -> a batch
+
+
+class Batches:
+    """One batch of environments per seed, stepped together; arrays get a leading `[S]`."""
+
+    def __init__(self, make: MakeHost, seeds: int, num_envs: int, training: bool) -> None:
+        self._batches = [make(num_envs, training) for _ in range(seeds)]
+
+    def reset(self, seeds: Sequence[int]) -> np.ndarray:
+        """Reset every batch with a seed of its own."""
+        pairs = zip(self._batches, seeds, strict=True)
+        return np.stack([batch.reset(seed) for batch, seed in pairs])
+
+    def send(self, actions: Any) -> None:
+        """Start a step with actions `[S, E, ...]`."""
+        for batch, action in zip(self._batches, np.asarray(actions), strict=True):
+            batch.send(action)
+
+    def receive(self) -> tuple[np.ndarray, TimeStep]:
+        """Return what came of it."""
+        obs, steps = zip(*[batch.receive() for batch in self._batches], strict=True)
+        return np.stack(obs), TimeStep(*map(np.stack, zip(*steps, strict=True)))
+
+    def close(self) -> None:
+        """Close all batches."""
+        for batch in self._batches:
+            batch.close()
+
+
+class HostRun:
+    """A `sweep.Run` of several seeds with environments on the host."""
+
+    def __init__(
+        self,
+        make: MakeHost,
+        program: Program,
+        steps: Steps,
+        seeds: Sequence[int],
+        replay: Replay,
+        config: LoopConfig,
+    ) -> None:
+        """Make the run; environments are made when it begins.
+
+        Args:
+          make: makes a batch of environments, for training or for evaluation.
+          program: of the environments' `stand_in`; it is not run.
+          steps: made for the same agent, replay and config.
+          seeds: one per run.
+          replay: the replay.
+          config: lengths and cadences.
+        """
+        self._make, self._seeds, self._config = make, list(seeds), config
+        self._program = program
+        self._steps = _Jitted(program, steps, len(seeds))
+        self._at_once = "all_new" in replay.demands  # batches of just what the block collected
+        self._block_ends = config.scale_rewards or replay.scores == "training"
+        self._num_envs = replay.num_envs
+        self._playing: Batches | None = None
+        self._testing: Batches | None = None
+        self.schedule, self.notes = program.schedule, program.notes
+
+    def init(self) -> LoopState:
+        """Reset the environments and run the warm-up."""
+        keys = jax.vmap(jax.random.key)(jnp.asarray(self._seeds))
+        state = self._steps.start(keys, self._reset(0))
+        played = self._steps.nothing_played
+        for row in range(self.schedule.warmup_rows):
+            how = "fill" if row < self._config.n_step - 1 else "random"
+            action, extras = self._steps.decide[how](state)
+            self._playing.send(action)
+            obs, out = self._playing.receive()
+            state, played = self._steps.take_in[how](state, played, action, extras, obs, out)
+        return self._steps.warmed_up(state)
+
+    def like(self) -> LoopState:
+        """Return shapes and dtypes of a state, to load a saved one."""
+        keys = jax.vmap(jax.random.key)(jnp.asarray(self._seeds))
+        return jax.eval_shape(make_sweep(self._program).init, keys)
+
+    def resume(self, state: LoopState) -> LoopState:
+        """Go on from a saved state; the episodes that ran then are cut off, as by a time limit."""
+        return self._steps.cut_off(state, self._reset(int(state.rows)))
+
+    def chunk(self, state: LoopState, blocks: int) -> tuple[LoopState, Metrics]:
+        """Run `blocks` blocks and an evaluation; the state is donated. Metrics are `[S]`."""
+        steps, config = self._steps, self._config
+        played, learned = steps.nothing_played, steps.nothing_learned
+        action, extras = steps.decide["act"](state)
+        for _ in range(int(blocks)):
+            for row in range(config.learn_every):
+                self._playing.send(action)
+                for _ in range(self._work(row)):
+                    state, learned = steps.learn(state, learned)
+                obs, out = self._playing.receive()
+                state, played, action, extras = steps.advance(
+                    state, played, action, extras, obs, out
+                )
+            for _ in range(config.updates if self._at_once else 0):
+                state, learned = steps.learn(state, learned)
+            if self._block_ends:
+                state = steps.block_over(state)
+            if self._at_once:
+                action, extras = steps.decide["act"](state)
+        returns, lengths = self._evaluate(state)
+        return steps.log_point(state, played, learned, returns, lengths)
+
+    def close(self) -> None:
+        """Close the environments."""
+        for batches in (self._playing, self._testing):
+            if batches is not None:
+                batches.close()
+
+    def _work(self, row: int) -> int:
+        """Return how many of a block's gradient steps go with its `row`-th step."""
+        if self._at_once:
+            return 0
+        updates, rows = self._config.updates, self._config.learn_every
+        return (row + 1) * updates // rows - row * updates // rows
+
+    def _reset(self, rows: int) -> np.ndarray:
+        if self._playing is None:
+            self._playing = Batches(self._make, len(self._seeds), self._num_envs, True)
+            self._testing = Batches(self._make, len(self._seeds), self._config.eval_episodes, False)
+        return self._playing.reset([_seed(seed, rows, 0) for seed in self._seeds])
+
+    def _evaluate(self, state: LoopState) -> tuple[np.ndarray, np.ndarray]:
+        """Play whole episodes greedily; return undiscounted returns and lengths, `[S, N]`."""
+        rows = int(state.rows)
+        obs = self._testing.reset([_seed(seed, rows, 1) for seed in self._seeds])
+        returns = np.zeros((len(self._seeds), self._config.eval_episodes), np.float32)
+        lengths, done = returns.astype(np.int32), returns > 0
+        while not done.all():
+            self._testing.send(self._steps.greedy(state, obs))
+            obs, out = self._testing.receive()
+            returns += np.where(done, 0.0, out.reward)
+            lengths += ~done
+            done |= out.terminated | out.truncated
+        return returns, lengths
+
+
+class _Jitted:
+    """Steps, jitted and vmapped over seeds; states are donated, but for `decide` and `greedy`."""
+
+    def __init__(self, program: Program, steps: Steps, seeds: int) -> None:
+        axes = seed_axes(program)
+
+        def take_in(how, state, played, action, extras, obs, out):
+            state, finished = steps.take_in(state, how, action, extras, (), obs, out)
+            return state, jax.tree.map(jnp.add, played, finished)
+
+        def advance(*args):
+            state, played = take_in("act", *args)
+            return state, played, *steps.decide(state, "act")
+
+        def learn(state, learned):
+            state, more = steps.learn(state)
+            return state, jax.tree.map(jnp.add, learned, more)
+
+        def over_seeds(function, others, out_axes, donate=True):
+            mapped = jax.vmap(function, (axes, *[0] * others), out_axes)
+            return jax.jit(mapped, donate_argnums=0 if donate else ())
+
+        def kinds(function, others, out_axes, donate=True):
+            return {
+                how: over_seeds(functools.partial(function, how), others, out_axes, donate)
+                for how in ("fill", "random", "act")
+            }
+
+        self.start = jax.jit(jax.vmap(lambda key, obs: steps.start(key, (), obs), 0, axes))
+        self.decide = kinds(lambda how, state: steps.decide(state, how), 0, 0, donate=False)
+        self.take_in = kinds(take_in, 5, (axes, 0))
+        self.advance = over_seeds(advance, 5, (axes, 0, 0, 0))
+        self.learn = over_seeds(learn, 1, (axes, 0))
+        self.greedy = over_seeds(steps.greedy, 1, 0, donate=False)
+        self.warmed_up = over_seeds(steps.warmed_up, 0, axes)
+        self.block_over = over_seeds(steps.block_over, 0, axes)
+        self.log_point = over_seeds(steps.log_point, 4, (axes, 0))
+        self.cut_off = over_seeds(_cut_off, 1, axes)
+        one = jax.eval_shape(program.init, jax.random.key(0))
+        sums = jax.eval_shape(steps.learn, one)[1]
+        self.nothing_learned = jax.tree.map(lambda x: jnp.zeros((seeds, *x.shape)), sums)
+        self.nothing_played = dict.fromkeys(("returns", "episodes"), jnp.zeros(seeds))
+
+
+def stand_in(make: MakeHost) -> Environment:
+    """Return a compiled environment with the shapes of one on the host, and noise for contents.
+
+    It is never run: from it JAX learns the shapes of a run's state, and what of it differs between
+    seeds.
+    """
+    with contextlib.closing(make(1, True)) as probe:
+        batch = probe
+
+    def see(key: Array) -> Array:
+        if jnp.issubdtype(batch.obs.dtype, jnp.floating):
+            return jax.random.normal(key, batch.obs.shape, batch.obs.dtype)
+        return jax.random.bits(key, batch.obs.shape, jnp.uint32).astype(batch.obs.dtype)
+
+    def step(key: Array, state: tuple[()], action: Array) -> tuple[tuple[()], Array, TimeStep]:
+        del action
+        flag = jax.random.bernoulli(key)
+        return state, see(key), TimeStep(jax.random.normal(key), flag, flag, see(key))
+
+    return Environment(
+        batch.name, lambda key: ((), see(key)), step, batch.action_space, batch.max_steps,
+        batch.frame_stack,
+    )  # fmt: skip
+
+
+def _cut_off(state: LoopState, obs: Array) -> LoopState:
+    """Return a state that goes on from `obs` `[E, ...]`, after resets that it did not see."""
+    steps, pushes = state.window
+    newest = (pushes - 1) % len(steps.truncated)
+    # The latest step bootstraps from its true next observation, and returns end there.
+    truncated = steps.truncated.at[newest].set(~steps.terminated[newest])
+    return state._replace(
+        obs=obs,
+        window=Window(steps._replace(truncated=truncated), pushes),
+        episodes=jax.tree.map(jnp.zeros_like, state.episodes),
+        extras=jax.tree.map(jnp.zeros_like, state.extras),
+    )
+
+
+def _seed(seed: int, *purpose: int) -> int:
+    """Return a seed for one purpose of the run of `seed`."""
+    return int(np.random.SeedSequence([seed, *purpose]).generate_state(1)[0]) >> 1

@@ -1,0 +1,34 @@
+"""Ctrl-C that waits for a good moment."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+from experiments import log
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[Callable[[], bool]]:
+    """Let the first Ctrl-C only be noted, and the second one stop at once.
+
+    Yields:
+      A function that tells whether there was one.
+    """
+    asked = threading.Event()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        asked.set()
+        signal.signal(signal.SIGINT, before)
+        log.say("stopping at the next log point, with a checkpoint; Ctrl-C again stops at once")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set  # signals reach the main thread alone
+        return
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield asked.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
