@@ -65,17 +65,39 @@ def test_expectation_is_zero_under_the_policy(form, seed):
 floats = st.floats(-3, 3, width=32)
 
 
+def expectation_of(height, above, below, variance):
+    """Of height times a product over dimensions, each integrated numerically."""
+    product = height
+    for up, down, v in zip(above, below, variance, strict=True):
+        d = np.linspace(-8, 8, 8001) * np.sqrt(v)
+        density = np.exp(-0.5 * d**2 / v) / np.sqrt(2 * np.pi * v)
+        bump = np.exp(-0.5 * d**2 / np.where(d > 0, up, down))
+        product *= (density * bump).sum() * (d[1] - d[0])
+    return product
+
+
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(
     st.sampled_from(sorted(OUTPUTS)),
     st.lists(floats, min_size=5, max_size=5),
-    st.lists(floats, min_size=2, max_size=2),
+    st.lists(floats, min_size=4, max_size=4),
+    st.lists(st.floats(0.0625, 2, width=32), min_size=2, max_size=2),
 )
-def test_the_mean_is_the_best_action(form, outputs, away):
+def test_the_mean_is_the_best_action_and_its_advantage_known(form, outputs, points, variance):
     outputs = jnp.asarray(outputs[: FORMS[form].size(2)])
-    best = FORMS[form].advantage(outputs, MEAN, MEAN, VARIANCE)
-    other = FORMS[form].advantage(outputs, MEAN + jnp.asarray(away), MEAN, VARIANCE)
-    assert float(best) >= -1e-6 and float(other) <= float(best) + 1e-6
+    mean, away, variance = jnp.asarray(points[:2]), jnp.asarray(points[2:]), jnp.asarray(variance)
+    best = float(FORMS[form].advantage(outputs, mean, mean, variance))
+    other = float(FORMS[form].advantage(outputs, mean + away, mean, variance))
+    assert best >= -1e-6 and other <= best + 1e-6
+    positive = np.log1p(np.exp(np.asarray(outputs, np.float64)))
+    if form == "quadratic":
+        factor = np.array([[positive[0], 0.0], [outputs[1], positive[2]]])
+        expected = 0.5 * np.trace(factor @ factor.T @ np.diag(variance))
+    else:
+        height, above = positive[0], positive[1:3]
+        below = above if form == "sg" else positive[3:5]
+        expected = height - expectation_of(height, above, below, variance)
+    assert best == pytest.approx(expected, rel=1e-3, abs=1e-4)
 
 
 def test_equal_widths_make_the_two_sided_form_symmetric():

@@ -58,18 +58,50 @@ def test_the_policy_that_acts_is_near_itself():
     np.testing.assert_allclose(jnp.stack(grads), 0, atol=1e-5)
 
 
-def test_importance_ratios_are_unbiased():
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(numbers, variances, st.integers(0, 2), st.floats(0.125, 2), st.booleans())
+def test_divergences_are_zero_only_between_equals(mean, variance, axis, change, widen):
+    other, wide = mean, variance
+    if widen:
+        wide = variance.at[axis].multiply(1 + change)
+    else:
+        other = mean.at[axis].add(change)
+    assert float(gaussian.kl(mean, variance, other, wide)) > 5e-4
+    assert float(gaussian.kl(other, wide, mean, variance)) > 5e-4
+
+
+def quadrature(mean, variance, order=24):
+    """Points `[n, 2]` and weights `[n]` of Gauss and Hermite for expectations under a Gaussian."""
+    points, weights = np.polynomial.hermite_e.hermegauss(order)
+    grid = np.stack(np.meshgrid(points, points), axis=-1).reshape(-1, 2)
+    weights = np.outer(weights, weights).ravel() / (2 * np.pi)
+    return jnp.asarray(np.asarray(mean) + np.sqrt(np.asarray(variance)) * grid), weights
+
+
+pairs = lambda low, high: st.lists(st.floats(low, high, width=32), min_size=2, max_size=2)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(pairs(-2, 2), pairs(0.125, 2), pairs(-0.75, 0.75), pairs(0.5, 1.25))
+def test_importance_ratios_are_unbiased(mean, variance, shift, factor):
     """Under the behaviour, ratios average to 1 and weigh any gradient as the policy would."""
-    count = 400_000
-    actions = MU.mean + jnp.sqrt(MU.variance) * jax.random.normal(jax.random.key(0), (count, 2))
-    mean, variance = jnp.asarray([0.1, -0.05]), jnp.asarray([0.08, 0.09])
-    ratio = jnp.exp(gaussian.log_prob(mean, variance, actions) - gaussian.log_prob(*MU, actions))
-    assert float(ratio.mean()) == pytest.approx(1, abs=0.01)
-    on_policy = mean + jnp.sqrt(variance) * jax.random.normal(jax.random.key(1), (count, 2))
-    value = lambda a: jnp.sin(3 * a[:, :1]) + a[:, 1:]
-    score = lambda a: value(a) * (a - mean) / variance
-    weighted = (ratio[:, None] * score(actions)).mean(axis=0)
-    np.testing.assert_allclose(weighted, score(on_policy).mean(axis=0), atol=0.04)
+    mu = Behaviour(jnp.asarray(mean), jnp.asarray(variance))
+    mean = mu.mean + jnp.asarray(shift) * jnp.sqrt(mu.variance)
+    variance = mu.variance * jnp.asarray(factor)
+
+    def gradient(actions):  # of a value times the log density, by the policy's mean
+        value = lambda a: jnp.sin(a[0]) + a[1] * a[0]
+        score = jax.grad(gaussian.log_prob)
+        return jax.vmap(lambda a: value(a) * score(mean, variance, a))(actions)
+
+    stored, weights = quadrature(*mu)
+    log_ratio = gaussian.trust(jnp.broadcast_to(mean, stored.shape), variance, mu, stored).log_ratio
+    weights = weights * np.exp(np.asarray(log_ratio))
+    assert weights.sum() == pytest.approx(1, abs=2e-3)
+    drawn, own = quadrature(mean, variance)
+    expected = own @ np.asarray(gradient(drawn))
+    scale = own @ np.abs(np.asarray(gradient(drawn)))
+    np.testing.assert_array_less(np.abs(weights @ gradient(stored) - expected), 5e-3 * scale)
 
 
 def test_draws_lie_within_three_standard_deviations():

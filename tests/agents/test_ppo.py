@@ -12,7 +12,7 @@ from experiments.config import LoopConfig, check
 from jaxreplay import Transition, make_replay
 from jaxreplay.methods import latest
 
-T, E, OBS = 6, 2, 3
+T, E, OBS, GAMMA = 6, 2, 3, 0.9
 KEY = jax.random.key(0)
 
 
@@ -28,25 +28,20 @@ def test_clipped_loss_worked_by_hand(ratio, advantage, expected):
     assert (grad == 0) == gains
 
 
-def filled(agent, state, rows=T):
-    """A replay of `rows` rows of which it holds the newest T; rewards number the steps."""
+def filled(agent, state, rows=T, terminal=(False, False)):
+    """A replay of `rows` rows of which it holds the newest T; rewards number the steps.
+
+    Episodes have four steps; they terminate in the lanes that are `terminal`, or are truncated.
+    """
     replay = make_replay(latest.sampler(), capacity=T * E, batch_size=T * E, num_envs=E)
-    obs = jax.random.normal(KEY, (rows + 1, E, OBS))
+    obs, next_obs = jax.random.normal(KEY, (2, rows, E, OBS))
     held = None
     for row in range(rows):
         action, extras = agent.act(state, obs[row], jax.random.fold_in(KEY, row))
         reward = (row * E + jnp.arange(E)).astype(jnp.float32)
-        last = jnp.full(E, row % 4 == 3)
-        t = Transition(
-            obs[row],
-            action,
-            reward,
-            jnp.full(E, 0.9),
-            obs[row + 1],
-            jnp.roll(last, 0),
-            last,
-            extras,
-        )
+        first, last = jnp.full(E, row % 4 == 0), jnp.full(E, row % 4 == 3)
+        discount = jnp.where(last & jnp.asarray(terminal), 0.0, GAMMA)
+        t = Transition(obs[row], action, reward, discount, next_obs[row], first, last, extras)
         if held is None:
             held = replay.init(KEY, jax.tree.map(lambda x: x[0], t))
         held = replay.add(held, t)
@@ -68,41 +63,53 @@ def test_replay_returns_the_newest_steps_in_order(rows):
     np.testing.assert_allclose(replay.probability(held, jnp.arange(T * E)), 1 / (T * E))
 
 
-def test_advantages_run_along_each_environment():
-    agent, state = make(gae=0.8)
-    replay, held = filled(agent, state)
+def generalised(t, values, next_values, decay):
+    """Advantages `[T, E]` as the sum of discounted TD errors up to the episode's end."""
+    grid = lambda x: np.asarray(x).reshape(T, E)
+    reward, discount, last = grid(t.reward), grid(t.discount), grid(t.last)
+    td = reward + discount * grid(next_values) - grid(values)
+    result = np.zeros((T, E))
+    for row in range(T):
+        for lane in range(E):
+            weight = 1.0
+            for later in range(row, T):
+                result[row, lane] += weight * td[later, lane]
+                weight *= decay * GAMMA
+                if last[later, lane]:
+                    break
+    return result
+
+
+@pytest.mark.parametrize("terminal", [(False, False), (True, False)], ids=["cut", "ends and cut"])
+def test_first_gradient_step_uses_advantages_along_each_environment(terminal):
+    """At ratio 1 nothing is clipped: the gradient is that of advantage times log probability.
+
+    Where an episode terminates nothing follows; where it is truncated, the value of the true last
+    observation does.
+    """
+    agent, state = make(epochs=1, minibatch=T * E, gae=0.8)
+    replay, held = filled(agent, state, terminal=terminal)
     _, batch = replay.sample(held, KEY)
     t = batch.transition
-    _, info = agent.update(state, batch, KEY)
-    before = agent.assess(state, t, KEY)
-    td = np.asarray(before["td_error"]).reshape(T, E)
-    expected, after = np.zeros((T, E)), np.zeros(E)
-    for row in reversed(range(T)):
-        over = np.asarray(t.last).reshape(T, E)[row] | (row == T - 1)
-        expected[row] = after = td[row] + np.where(over, 0, 0.8 * 0.9 * after)
-    np.testing.assert_allclose(info.feedback["td_error"], expected.ravel(), rtol=1e-4, atol=1e-4)
-    values = np.asarray(before["q_value"])
-    target = np.asarray(info.feedback["target"])
-    np.testing.assert_allclose(target, expected.ravel() + values, rtol=1e-4)
-
-
-def test_first_gradient_step_is_the_policy_gradient():
-    """At ratio 1 nothing is clipped: the gradient is that of advantage times log probability."""
-    agent, state = make(epochs=1, minibatch=T * E)
-    replay, held = filled(agent, state)
-    _, batch = replay.sample(held, KEY)
+    values = agent.assess(state, t, KEY)["q_value"]
+    next_values = agent.assess(state, t._replace(obs=t.next_obs), KEY)["q_value"]
+    expected = generalised(t, values, next_values, 0.8).ravel()
     after, info = agent.update(state, batch, KEY)
-    advantage = info.feedback["td_error"]
-    advantage = (advantage - advantage.mean()) / advantage.std()
+    np.testing.assert_allclose(info.feedback["td_error"], expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(info.feedback["target"], expected + values, rtol=1e-4, atol=1e-4)
+
+    scaled = (expected - expected.mean()) / expected.std()
 
     def surrogate(shift):
-        mean, variance = batch.transition.extras.mean + shift, batch.transition.extras.variance
-        squares = jnp.square(batch.transition.action - mean) / variance
-        return (advantage * -0.5 * squares.sum(axis=1)).mean()
+        squares = jnp.square(t.action - t.extras.mean - shift) / t.extras.variance
+        return (scaled * -0.5 * squares.sum(axis=1)).mean()
 
     moments = optax.tree.get(after.opt_state.inner_states["policy"], "mu")
     bias = moments.policy["params"]["Actor_0"]["MLP_0"]["Dense_1"]["bias"]
     np.testing.assert_allclose(bias, -0.1 * jax.grad(surrogate)(jnp.zeros(2)), rtol=1e-3, atol=1e-6)
+    moments = optax.tree.get(after.opt_state.inner_states["value"], "mu")
+    bias = moments.value["params"]["Dense_1"]["bias"]
+    np.testing.assert_allclose(bias, [-0.1 * expected.mean()], rtol=1e-3)
 
 
 def test_update_moves_towards_better_actions_and_is_pure():

@@ -8,10 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents import scaling
+from agents.racer import RACERConfig, racer
+from agents.sac import SACConfig, sac
 from agents.scaling import Scaling
 from agents.td3 import TD3Config, td3
 from agents.types import Continuous
 from jaxreplay import Transition, ring
+from jaxreplay.methods import refer
 from jaxreplay.types import Sample
 
 
@@ -76,3 +79,17 @@ def test_agent_sees_scaled_and_says_so():
     np.testing.assert_allclose(info.feedback["target"], 2.0, rtol=1e-5)
     np.testing.assert_array_equal(info.feedback["reward_scale"], 5.0)
     assert agent.assess(state, t, jax.random.key(1))["target"][0] == pytest.approx(2.0, rel=1e-5)
+
+
+@pytest.mark.parametrize(("make", "config"), [(racer, RACERConfig), (sac, SACConfig)])
+def test_ratios_of_steps_just_taken_are_one_in_any_units(make, config):
+    agent = scaling.scaled(make(config((8,)), Continuous(2), refer.objective()))
+    obs = jnp.asarray([5.0, -40.0]) + jnp.asarray([2.0, 30.0]) * jnp.arange(10.0).reshape(5, 2)
+    state = agent.init(jax.random.key(0), obs[0], jnp.zeros(2))
+    state = state._replace(scaling=Scaling(obs.mean(axis=0), obs.std(axis=0), jnp.asarray(3.0)))
+    action, extras = agent.act(state, obs, jax.random.key(1))
+    t = Transition(obs, action, jnp.ones(5), jnp.ones(5), obs, False, False, extras)
+    told = agent.assess(state, t, jax.random.key(2))
+    np.testing.assert_allclose(told["log_ratio"], 0, atol=1e-5)
+    moved = state._replace(scaling=state.scaling._replace(mean=obs.mean(axis=0) + 5))
+    assert float(jnp.abs(agent.assess(moved, t, jax.random.key(2))["log_ratio"]).min()) > 1e-5

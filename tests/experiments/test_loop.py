@@ -5,9 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from agents.acer import ACERConfig, acer
 from agents.ddpg import DDPGConfig, ddpg
 from agents.dqn import DQNConfig, dqn
-from agents.types import Discrete
+from agents.ppo import PPOConfig, ppo
+from agents.types import Agent, Discrete, Info
 from experiments import environments
 from experiments.config import LoopConfig, check, schedule
 from experiments.environments.episodes import make_episodic
@@ -15,14 +17,14 @@ from experiments.evaluate import evaluate
 from experiments.loop import make_program, make_train
 from experiments.sweep import make_sweep, seed_axes
 from jaxreplay import make_replay, ring
-from jaxreplay.methods import ero, ners, per, refer, uniform
+from jaxreplay.methods import ero, latest, ners, per, refer, uniform, windows
 
 GAMMA = 0.5
 NERS = ners.NERSConfig(hidden=(8, 4), score_hidden=(4,))
 
 
-def counting(ends_after: int, max_steps: int):
-    """An environment that counts: obs = [episode id, step in the episode], reward = step."""
+def counting(ends_after: int, max_steps: int, unit: float = 1.0):
+    """An environment that counts: obs = [episode id, step in the episode], reward = step * unit."""
 
     def reset(key):
         episode = jax.random.uniform(key)
@@ -32,7 +34,7 @@ def counting(ends_after: int, max_steps: int):
         del key, action
         episode, count = state[0], state[1] + 1
         obs = jnp.stack([episode, count.astype(jnp.float32)])
-        return (episode, count), obs, count.astype(jnp.float32), count >= ends_after
+        return (episode, count), obs, unit * count.astype(jnp.float32), count >= ends_after
 
     return make_episodic("counting", reset, step, Discrete(2), max_steps)
 
@@ -182,13 +184,22 @@ def test_methods_that_walk_episodes_refuse_n_step_returns():
 
 
 def test_episodes_that_may_outgrow_the_memory_are_announced():
-    environment = environments.make("gymnax/Pendulum-v1")
-    method = refer.method()
-    agent = ddpg(DDPGConfig(hidden=(4,)), environment.action_space, method.objective)
-    for capacity, notes in ((128, 1), (256, 0)):
+    environment = environments.make("gymnax/Pendulum-v1")  # of 200 steps
+
+    def notes(module, config, method, capacity):
+        agent = module(config(hidden=(4,)), environment.action_space, method.objective)
         replay = make_replay(method.sampler, capacity=capacity, batch_size=16)
-        program = make_program(environment, agent, replay, LoopConfig(warmup=16))
-        assert len(program.notes) == notes
+        return make_program(
+            environment, agent, replay, LoopConfig(warmup=16, learn_every=16, inspect=0)
+        ).notes
+
+    (note,) = notes(ddpg, DDPGConfig, refer.method(), 128)
+    for part in (environment.name, "200 steps", "the 128 to be remembered", "only one"):
+        assert part in note
+    assert notes(ddpg, DDPGConfig, refer.method(), 200) == ()
+    assert notes(ddpg, DDPGConfig, uniform.method(), 128) == ()
+    assert notes(acer, ACERConfig, windows.method(), 128) == ()
+    assert notes(ppo, PPOConfig, latest.method(), 16) == ()
 
 
 def test_units_are_measured_after_the_warmup_and_rewards_again():
@@ -210,6 +221,45 @@ def test_units_are_measured_after_the_warmup_and_rewards_again():
     np.testing.assert_array_equal(later.mean, units.mean)
     reward = ring.contents(state.replay.ring).reward
     np.testing.assert_allclose(later.reward, jnp.sqrt((reward[:100] ** 2).mean()), rtol=1e-5)
+
+
+def watching():
+    """An agent of no mind: its state is the rewards of the batch that it saw last."""
+
+    def update(state, sample, key):
+        del state, key
+        reward = sample.transition.reward
+        return reward, Info({"td_error": reward}, {"reward": reward.mean()})
+
+    return Agent(
+        init=lambda key, obs, action: jnp.zeros(16),
+        act=lambda state, obs, key, previous=None: (jnp.zeros(len(obs), jnp.int32), ()),
+        greedy=lambda state, obs: jnp.zeros(len(obs), jnp.int32),
+        update=update,
+        assess=lambda state, t, key: {"td_error": t.reward},
+    )
+
+
+def test_scaled_rewards_are_the_same_whatever_their_units_after_the_next_measurement():
+    config = LoopConfig(
+        steps=200, warmup=40, eval_every=40, eval_episodes=1, scale_rewards=True, rescale_every=20,
+        inspect=0,
+    )  # fmt: skip
+    seen, starts = [], []
+    for unit in (1.0, 7.0):
+        replay = make_replay(uniform.sampler(), capacity=120, batch_size=16)
+        program = make_program(counting(4, 99, unit), watching(), replay, config)
+        start = jax.jit(program.init)(jax.random.key(0))
+        starts.append(start)
+        # Both begin in units measured where rewards are not scaled, stale for the others.
+        state, chunk = start._replace(agent=starts[0].agent), jax.jit(program.chunk)
+        for blocks in (20, 1):  # learning up to the next measurement, and once after it
+            state, _ = chunk(state, jnp.asarray(blocks))
+            seen.append(state.agent.agent)
+    stale, fresh, seven_times, same = seen
+    np.testing.assert_allclose(starts[1].agent.scaling.reward, 7 * np.sqrt(7.5), rtol=1e-5)
+    np.testing.assert_allclose(seven_times, 7 * stale, rtol=1e-5)
+    np.testing.assert_allclose(same, fresh, rtol=1e-5)
 
 
 @pytest.mark.parametrize("random_warmup", [True, False])
