@@ -19,7 +19,7 @@ from experiments.config import LoopConfig
 from experiments.environments.host import HostEnvironment
 from experiments.environments.types import Array, Environment, TimeStep
 from experiments.loop import Program
-from experiments.steps import LoopState, Metrics, Steps
+from experiments.steps import LoopState, Metrics, Steps, Sums
 from experiments.sweep import make_sweep, seed_axes
 from jaxreplay.n_step import Window
 from jaxreplay.types import Replay
@@ -55,7 +55,14 @@ class Batches:
 
 
 class HostRun:
-    """A `sweep.Run` of several seeds with environments on the host."""
+    """A `sweep.Run` of several seeds with environments on the host.
+
+    Attributes:
+      schedule: log points and counts.
+      notes: what the user should know before it runs.
+      device: what is jitted.
+      playing: the environments; None before the run begins.
+    """
 
     def __init__(
         self,
@@ -78,26 +85,26 @@ class HostRun:
         """
         self._make, self._seeds, self._config = make, list(seeds), config
         self._program = program
-        self._steps = _Jitted(program, steps, len(seeds))
+        self.device = _Jitted(program, steps, len(seeds))
         self._at_once = "all_new" in replay.demands  # batches of just what the block collected
         self._block_ends = config.scale_rewards or replay.scores == "training"
         self._num_envs = replay.num_envs
-        self._playing: Batches | None = None
+        self.playing: Batches | None = None
         self._testing: Batches | None = None
         self.schedule, self.notes = program.schedule, program.notes
 
     def init(self) -> LoopState:
         """Reset the environments and run the warm-up."""
         keys = jax.vmap(jax.random.key)(jnp.asarray(self._seeds))
-        state = self._steps.start(keys, self._reset(0))
-        played = self._steps.nothing_played
+        state = self.device.start(keys, self._reset(0))
+        played = self.device.nothing_played
         for row in range(self.schedule.warmup_rows):
             how = "fill" if row < self._config.n_step - 1 else "random"
-            action, extras = self._steps.decide[how](state)
-            self._playing.send(action)
-            obs, out = self._playing.receive()
-            state, played = self._steps.take_in[how](state, played, action, extras, obs, out)
-        return self._steps.warmed_up(state)
+            action, extras = self.device.decide[how](state)
+            self.playing.send(action)
+            obs, out = self.playing.receive()
+            state, played = self.device.take_in[how](state, played, action, extras, obs, out)
+        return self.device.warmed_up(state)
 
     def like(self) -> LoopState:
         """Return shapes and dtypes of a state, to load a saved one."""
@@ -106,19 +113,25 @@ class HostRun:
 
     def resume(self, state: LoopState) -> LoopState:
         """Go on from a saved state; the episodes that ran then are cut off, as by a time limit."""
-        return self._steps.cut_off(state, self._reset(int(state.rows)))
+        return self.device.cut_off(state, self._reset(int(state.rows)))
 
     def chunk(self, state: LoopState, blocks: int) -> tuple[LoopState, Metrics]:
         """Run `blocks` blocks and an evaluation; the state is donated. Metrics are `[S]`."""
-        steps, config = self._steps, self._config
+        state, played, learned = self.blocks(state, blocks)
+        returns, lengths = self._evaluate(state)
+        return self.device.log_point(state, played, learned, returns, lengths)
+
+    def blocks(self, state: LoopState, blocks: int) -> tuple[LoopState, Metrics, Sums]:
+        """Run `blocks` blocks; return the state, which is donated, and sums over them."""
+        steps, config = self.device, self._config
         played, learned = steps.nothing_played, steps.nothing_learned
         action, extras = steps.decide["act"](state)
         for _ in range(int(blocks)):
             for row in range(config.learn_every):
-                self._playing.send(action)
+                self.playing.send(action)
                 for _ in range(self._work(row)):
                     state, learned = steps.learn(state, learned)
-                obs, out = self._playing.receive()
+                obs, out = self.playing.receive()
                 state, played, action, extras = steps.advance(
                     state, played, action, extras, obs, out
                 )
@@ -128,12 +141,11 @@ class HostRun:
                 state = steps.block_over(state)
             if self._at_once:
                 action, extras = steps.decide["act"](state)
-        returns, lengths = self._evaluate(state)
-        return steps.log_point(state, played, learned, returns, lengths)
+        return state, played, learned
 
     def close(self) -> None:
         """Close the environments."""
-        for batches in (self._playing, self._testing):
+        for batches in (self.playing, self._testing):
             if batches is not None:
                 batches.close()
 
@@ -145,10 +157,10 @@ class HostRun:
         return (row + 1) * updates // rows - row * updates // rows
 
     def _reset(self, rows: int) -> np.ndarray:
-        if self._playing is None:
-            self._playing = Batches(self._make, len(self._seeds), self._num_envs, True)
+        if self.playing is None:
+            self.playing = Batches(self._make, len(self._seeds), self._num_envs, True)
             self._testing = Batches(self._make, len(self._seeds), self._config.eval_episodes, False)
-        return self._playing.reset([_seed(seed, rows, 0) for seed in self._seeds])
+        return self.playing.reset([_seed(seed, rows, 0) for seed in self._seeds])
 
     def _evaluate(self, state: LoopState) -> tuple[np.ndarray, np.ndarray]:
         """Play whole episodes greedily; return undiscounted returns and lengths, `[S, N]`."""
@@ -157,7 +169,7 @@ class HostRun:
         returns = np.zeros((len(self._seeds), self._config.eval_episodes), np.float32)
         lengths, done = returns.astype(np.int32), returns > 0
         while not done.all():
-            self._testing.send(self._steps.greedy(state, obs))
+            self._testing.send(self.device.greedy(state, obs))
             obs, out = self._testing.receive()
             returns += np.where(done, 0.0, out.reward)
             lengths += ~done

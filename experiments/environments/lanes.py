@@ -7,7 +7,6 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import gymnasium
@@ -46,18 +45,17 @@ class Lane(gymnasium.Wrapper):
 
 
 class GymnasiumEnvironment(HostEnvironment):
-    """A batch of gymnasium's environments.
+    """A batch of gymnasium's environments, in this thread or each in a process of its own.
 
-    In one thread (a second one, while a step is under way), or each in a process of its own. The
-    first is quicker unless a step takes much longer than a millisecond.
+    The first is quicker unless a step takes much longer than a millisecond: its step is taken when
+    it is received, while the device, which was told to learn before, computes.
     """
 
     def __init__(self, name: str, vector: Any, max_steps: int) -> None:
         self._vector = vector
         self._space = vector.single_action_space
         self._spread = isinstance(vector, AsyncVectorEnv)
-        self._thread = None if self._spread else ThreadPoolExecutor(1, "environments")
-        self._result: Future | None = None
+        self._actions: Array | None = None  # of the step under way, if it is taken here
         space = vector.single_observation_space
         self._dtype = np.dtype(np.float32) if space.dtype.kind == "f" else space.dtype
         shape = jax.ShapeDtypeStruct(space.shape, self._dtype)
@@ -70,17 +68,13 @@ class GymnasiumEnvironment(HostEnvironment):
         if self._spread:
             self._vector.step_async(self._scale(actions))
         else:
-            self._result = self._thread.submit(self._vector.step, self._scale(actions))
+            self._actions = self._scale(actions)
 
     def _receive(self) -> tuple[Array, HostStep]:
         if self._spread:
             return self._unpack(*self._vector.step_wait())
-        return self._unpack(*self._result.result())
-
-    def _step(self, actions: Array) -> tuple[Array, HostStep]:
-        if self._spread:
-            return super()._step(actions)
-        return self._unpack(*self._vector.step(self._scale(actions)))
+        # In this thread: the device computes on threads of its own meanwhile.
+        return self._unpack(*self._vector.step(self._actions))
 
     def _scale(self, actions: Array) -> Array:
         """Return actions as the environment wants them."""
@@ -115,15 +109,11 @@ class GymnasiumEnvironment(HostEnvironment):
             ) from error
 
     def close(self) -> None:
-        """Free the environments, their thread and processes."""
+        """Free the environments and their processes."""
         if self._vector.closed:
             return
-        if self._thread is not None:
-            self._thread.shutdown()
-            self._vector.close()
-        else:
-            # A step under way, or a worker that died, would be waited for.
-            self._vector.close(terminate=True)
+        # Of processes, a step under way, or a worker that died, would be waited for.
+        self._vector.close(**({"terminate": True} if self._spread else {}))
 
 
 def make(

@@ -1,0 +1,132 @@
+"""Time training steps with environments on the host: `python -m experiments.benchmarks.host`.
+
+The environments alone, the device alone (a gradient step, storing and acting), and both side by
+side, as the training loop runs them. Side by side a step takes as long as the slower part, at best.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from experiments import presets
+from experiments.files import write_json
+from experiments.host_loop import HostRun
+from experiments.log import say
+from experiments.options import Parser
+from experiments.run import RunConfig, build, defaults, versions
+
+CASES = {  # name -> environment, agent, replay method, preset, hidden sizes
+    "rainbow-pong": ("atari/Pong", "rainbow", "per", "data_efficient", None),
+    "sac-halfcheetah": ("gymnasium/HalfCheetah-v5", "sac", "uniform", None, (256, 256)),
+    "td3-lunarlander": ("gymnasium/LunarLanderContinuous-v3", "td3", "lap", None, (64, 64)),
+}
+
+
+def case(name: str) -> RunConfig:
+    """Return the run that a case stands for, with one seed."""
+    env, agent, replay, preset, hidden = CASES[name]
+    config = dataclasses.replace(defaults(env, agent, replay), seeds=1)
+    if preset is not None:
+        config = presets.apply(preset, config)
+    if hidden is not None:
+        options = dataclasses.replace(config.agent_options, hidden=hidden)
+        config = dataclasses.replace(config, agent_options=options)
+    return dataclasses.replace(
+        config,
+        loop=dataclasses.replace(config.loop, warmup=600, steps=100_000, inspect=0),
+        sizes=dataclasses.replace(config.sizes, capacity=10_000),
+    )
+
+
+def measure(run: HostRun, steps: int, turns: int) -> dict[str, list[float]]:
+    """Return microseconds per step of both parts and of the whole, one entry per turn."""
+    state = run.init()
+    state, *_ = run.blocks(state, 20)  # compiles
+    action, extras = run.device.decide["act"](state)
+    actions = np.asarray(action)
+    run.playing.send(actions)
+    obs, out = run.playing.receive()
+    times: dict[str, list[float]] = {"environments": [], "device": [], "together": []}
+
+    def record(name: str, start: float) -> None:
+        times[name].append((time.perf_counter() - start) / steps * 1e6)
+
+    for _ in range(turns):
+        start = time.perf_counter()
+        for _ in range(steps):
+            run.playing.send(actions)
+            run.playing.receive()
+        record("environments", start)
+        played, learned = run.device.nothing_played, run.device.nothing_learned
+        start = time.perf_counter()
+        for _ in range(steps):
+            state, learned = run.device.learn(state, learned)
+            state, played, action, extras = run.device.advance(
+                state, played, action, extras, obs, out
+            )
+            np.asarray(action)
+        record("device", start)
+        start = time.perf_counter()
+        state, *rest = run.blocks(state, steps)
+        jax.block_until_ready(rest)
+        record("together", start)
+    return times
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    parser = Parser(prog="python -m experiments.benchmarks.host", description=__doc__)
+    parser.add_argument(
+        "--cases", nargs="+", choices=CASES, default=list(CASES), metavar="NAME",
+        help=f"of {', '.join(CASES)} [default all]",
+    )  # fmt: skip
+    for name, default in (("steps", 200), ("turns", 7)):
+        parser.add_argument(
+            f"--{name}", type=_count, default=default, metavar="INT", help=f"[default {default}]"
+        )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the numbers as JSON")
+    args = parser.parse_args(argv)
+    numbers: dict[str, Any] = {}
+    for name in args.cases:
+        say(name)
+        try:
+            run = build(case(name))
+        except ValueError as error:
+            parser.error(str(error))
+        with contextlib.closing(run):
+            times = measure(run, args.steps, args.turns)
+        medians = {part: statistics.median(values) for part, values in times.items()}
+        # Turn by turn: what else the machine does touches all three alike.
+        slower = map(max, times["environments"], times["device"])
+        shares = [x / y for x, y in zip(slower, times["together"], strict=True)]
+        numbers[name] = {
+            "median_us": medians, "us": times, "slower_over_together": statistics.median(shares),
+        }  # fmt: skip
+        print(
+            f"{name:16} environments {medians['environments']:8.0f} us, "
+            f"device {medians['device']:8.0f} us, together {medians['together']:8.0f} us: "
+            f"{numbers[name]['slower_over_together']:.0%} of the slower alone"
+        )
+    if args.out is not None:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        write_json(args.out, {"steps": args.steps, "cases": numbers, "versions": versions()})
+    return 0
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of 1 or more")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
