@@ -25,6 +25,9 @@ class LoopConfig:
     n_step: int = option(1, "steps of the return before bootstrapping")
     gamma: float = option(0.99, "discount factor per agent step")
     eval_every: int = option(1_000, "agent steps between two log points")
+    eval_epsilon: float = option(
+        0.0, "share of random actions in evaluations, of discrete ones; the papers on Atari: 0.001"
+    )
     eval_episodes: int = option(10, "greedy episodes at each log point")
     observe_every: int = option(
         500, "agent steps between two reports of training returns to methods that ask for them"
@@ -115,6 +118,8 @@ def check(config: LoopConfig, replay: Replay) -> None:
     Raises:
       ValueError: one line that says which option does not fit and what to do.
     """
+    if not 0 <= config.eval_epsilon <= 1:
+        raise ValueError(f"eval_epsilon is {config.eval_epsilon}: it must lie in [0, 1]")
     if not 0 <= config.gamma <= 1:
         raise ValueError(f"gamma is {config.gamma}: it must lie in [0, 1]")
     if "single_steps" in replay.demands and config.n_step != 1:

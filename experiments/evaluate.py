@@ -11,7 +11,7 @@ from experiments.environments.types import Array, Environment
 
 def evaluate(
     environment: Environment,
-    policy: Callable[[chex.ArrayTree], Array],
+    policy: Callable[[chex.ArrayTree, Array], Array],
     key: Array,
     episodes: int,
 ) -> tuple[Array, Array]:
@@ -19,7 +19,7 @@ def evaluate(
 
     Args:
       environment: where.
-      policy: observations `[episodes, ...]` -> actions `[episodes, ...]`.
+      policy: observations `[episodes, ...]` and a key -> actions `[episodes, ...]`.
       key: PRNG key.
       episodes: how many.
 
@@ -34,8 +34,9 @@ def evaluate(
 
     def step(carry):
         state, obs, done, returns, lengths, time = carry
-        keys = jax.random.split(jax.random.fold_in(key_steps, time), episodes)
-        state, obs, out = jax.vmap(environment.step)(keys, state, policy(obs))
+        key = jax.random.fold_in(key_steps, time)
+        action = policy(obs, jax.random.fold_in(key, episodes))
+        state, obs, out = jax.vmap(environment.step)(jax.random.split(key, episodes), state, action)
         returns = returns + jnp.where(done, 0.0, out.reward)
         lengths = lengths + jnp.where(done, 0, 1)
         done = done | out.terminated | out.truncated

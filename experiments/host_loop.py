@@ -167,10 +167,11 @@ class HostRun:
         rows = int(state.rows)
         obs = self._testing.reset([_seed(seed, rows, 1) for seed in self._seeds])
         returns = np.zeros((len(self._seeds), self._config.eval_episodes), np.float32)
-        lengths, done = returns.astype(np.int32), returns > 0
+        lengths, done, time = returns.astype(np.int32), returns > 0, np.int32(0)
         while not done.all():
-            self._testing.send(self.device.greedy(state, obs))
+            self._testing.send(self.device.greedy(state, obs, time))
             obs, out = self._testing.receive()
+            time += 1
             returns += np.where(done, 0.0, out.reward)
             lengths += ~done
             done |= out.terminated | out.truncated
@@ -195,6 +196,10 @@ class _Jitted:
             state, more = steps.learn(state)
             return state, jax.tree.map(jnp.add, learned, more)
 
+        def greedy(state, obs, time):
+            key = jax.random.fold_in(state.keys.evaluate, state.rows)
+            return steps.greedy(state, obs, jax.random.fold_in(key, time))
+
         def over_seeds(function, others, out_axes, donate=True):
             mapped = jax.vmap(function, (axes, *[0] * others), out_axes)
             return jax.jit(mapped, donate_argnums=0 if donate else ())
@@ -210,7 +215,7 @@ class _Jitted:
         self.take_in = kinds(take_in, 5, (axes, 0))
         self.advance = over_seeds(advance, 5, (axes, 0, 0, 0))
         self.learn = over_seeds(learn, 1, (axes, 0))
-        self.greedy = over_seeds(steps.greedy, 1, 0, donate=False)
+        self.greedy = jax.jit(jax.vmap(greedy, (axes, 0, None)))
         self.warmed_up = over_seeds(steps.warmed_up, 0, axes)
         self.block_over = over_seeds(steps.block_over, 0, axes)
         self.log_point = over_seeds(steps.log_point, 4, (axes, 0))

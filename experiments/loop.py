@@ -89,7 +89,7 @@ def make_program(
         state, played, learned = jax.lax.fori_loop(0, blocks, body, (state, *zeros))
         returns, lengths = evaluate(
             environment,
-            lambda obs: steps.greedy(state, obs),
+            lambda obs, key: steps.greedy(state, obs, key),
             jax.random.fold_in(state.keys.evaluate, state.rows),
             config.eval_episodes,
         )

@@ -25,7 +25,13 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             "Rainbow for Atari, 200 million frames (Hessel et al. 2018)",
             ("rainbow",),
             {
-                "loop": {"n_step": 3, "gamma": 0.99, "warmup": 20_000, "learn_every": 4},
+                "loop": {
+                    "n_step": 3,
+                    "gamma": 0.99,
+                    "warmup": 20_000,
+                    "learn_every": 4,
+                    "eval_epsilon": 0.001,
+                },
                 "sizes": {"capacity": 1_000_000, "batch_size": 32},
                 "agent_options": {
                     "double": True,
@@ -57,6 +63,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
                     "learn_every": 1,
                     "eval_every": 1_000,
                     "eval_episodes": 5,
+                    "eval_epsilon": 0.001,
                 },
                 "sizes": {"capacity": 100_000, "batch_size": 32},
                 "agent_options": {

@@ -75,7 +75,7 @@ class Steps(NamedTuple):
       the environments made of it; with sums over the episodes that ended.
     * `warmed_up(S) -> S`: after the warm-up.
     * `learn(S) -> (S, Sums)`: one gradient step.
-    * `greedy(S, obs[N, ...]) -> action[N, ...]`.
+    * `greedy(S, obs[N, ...], key) -> action[N, ...]`: in evaluations.
     * `block_over(S) -> S`: after each block of collecting and learning.
     * `log_point(S, played, learned, returns[N], lengths[N]) -> (S, Metrics)`: after an evaluation.
     """
@@ -85,7 +85,7 @@ class Steps(NamedTuple):
     take_in: Callable[..., tuple[LoopState, Metrics]]
     warmed_up: Callable[[LoopState], LoopState]
     learn: Callable[[LoopState], tuple[LoopState, Sums]]
-    greedy: Callable[[LoopState, chex.ArrayTree], Array]
+    greedy: Callable[[LoopState, chex.ArrayTree, Array], Array]
     block_over: Callable[[LoopState], LoopState]
     log_point: Callable[..., tuple[LoopState, Metrics]]
 
@@ -147,8 +147,13 @@ def make_steps(
         key = jax.random.fold_in(state.keys.inspect, state.rows)
         return inspect(agent, state.agent, replay, state.replay, key, config.inspect)
 
-    def greedy(state: LoopState, obs: chex.ArrayTree) -> Array:
-        return agent.greedy(state.agent, obs)
+    def greedy(state: LoopState, obs: chex.ArrayTree, key: Array) -> Array:
+        action = agent.greedy(state.agent, obs)
+        if not config.eval_epsilon or isinstance(action_space, Continuous):
+            return action
+        key_coin, key_action = jax.random.split(key)
+        coin = jax.random.bernoulli(key_coin, config.eval_epsilon, action.shape)
+        return jnp.where(coin, _random_actions(action_space, key_action, len(action)), action)
 
     learn = _make_learn(agent, replay)
     return Steps(start, decide, take_in, warmed_up, learn, greedy, block_over, log_point)

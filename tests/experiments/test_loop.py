@@ -15,6 +15,7 @@ from experiments.config import LoopConfig, check, schedule
 from experiments.environments.episodes import make_episodic
 from experiments.evaluate import evaluate
 from experiments.loop import make_program, make_train
+from experiments.steps import make_steps
 from experiments.sweep import make_sweep, seed_axes
 from jaxreplay import make_replay, ring
 from jaxreplay.methods import ero, latest, ners, per, refer, uniform, windows
@@ -104,11 +105,22 @@ def test_training_episodes_are_counted():
 
 def test_evaluation_stops_counting_at_the_episodes_end():
     environment = environments.make("gymnax/CartPole-v1")
-    right = lambda obs: jnp.ones(obs.shape[0], jnp.int32)
+    right = lambda obs, key: jnp.ones(obs.shape[0], jnp.int32)
     returns, lengths = jax.jit(lambda key: evaluate(environment, right, key, 6))(jax.random.key(0))
     # Pushing right from near upright falls after 8 to 11 steps, each worth 1.
     assert ((returns >= 8) & (returns <= 11)).all()
     np.testing.assert_array_equal(returns, lengths)
+
+
+@pytest.mark.parametrize(("epsilon", "share"), [(0.0, 0.0), (0.4, 0.2), (1.0, 0.5)])
+def test_evaluations_may_take_some_random_actions(epsilon, share):
+    environment, agent, replay, config = small(counting(4, 99), eval_epsilon=epsilon)
+    steps = make_steps(environment.action_space, agent, replay, config)
+    state = make_program(environment, agent, replay, config).init(jax.random.key(0))
+    obs = jnp.ones((4000, 2))
+    drawn = steps.greedy(state, obs, jax.random.key(1))
+    other = (drawn != agent.greedy(state.agent, obs)).mean()
+    np.testing.assert_allclose(other, share, atol=0.03)
 
 
 def test_clocks_are_shared_by_the_seeds_and_nothing_else():
@@ -164,6 +176,7 @@ def test_log_points_lie_on_multiples_and_at_the_end():
         ({"warmup": 15}, "use a warm-up of 16"),
         ({"n_step": 30}, "use a warm-up of 45"),
         ({"eval_every": 0}, "eval_every is 0"),
+        ({"eval_epsilon": 1.5}, "eval_epsilon is 1.5"),
     ],
 )
 def test_what_cannot_run_is_refused(change, message):
