@@ -15,14 +15,14 @@ from jaxreplay import make_replay
 from jaxreplay.methods import METHODS
 from jaxreplay.methods.refer import ReFERConfig
 
+# Methods that ask most of the loop; the others meet the agents in test_agent_replay.
+CORE = [("dqn", "per"), ("dqn", "ero"), ("dqn", "ners"), ("rainbow", "pser")]
 PAIRS = [
     pytest.param(
         agent,
         method,
         marks=()
-        if agent in ("dqn", "acer")
-        or method in ("refer", "latest")
-        or (agent, method) == ("rainbow", "pser")
+        if agent == "acer" or method in ("refer", "latest") or (agent, method) in CORE
         else pytest.mark.slow,
     )
     for agent in AGENTS

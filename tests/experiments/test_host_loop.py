@@ -83,9 +83,17 @@ def make_run(num_envs=1, n_step=1, seeds=(0, 1), method=None, made=None, cut=Fal
     return host_loop.HostRun(make, program, steps, seeds, replay, config)
 
 
-@pytest.mark.parametrize("n", [1, 3])
-@pytest.mark.parametrize("num_envs", [1, 2])
-@pytest.mark.parametrize("cut", [False, True], ids=["ends", "cut"])
+@pytest.mark.parametrize(
+    ("n", "num_envs", "cut"),
+    [
+        (1, 1, False),
+        (3, 2, True),
+        *(
+            pytest.param(*sizes, marks=pytest.mark.slow)
+            for sizes in [(3, 2, False), (1, 2, True), (3, 1, True)]
+        ),
+    ],
+)
 def test_ring_holds_the_true_transitions(n, num_envs, cut):
     run = make_run(num_envs, n, cut=cut)
     state, metrics = run.chunk(run.init(), 10)
