@@ -3,8 +3,6 @@
 import contextlib
 import functools
 import multiprocessing
-import os
-import sys
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,6 +15,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from agents.types import Continuous, Discrete
+from experiments.environments import mujoco_pictures
 from experiments.environments.host import Array, HostEnvironment, HostStep, LaneFailed, raised
 
 _CONTACT_FORCES = 84  # entries of the observation of Ant-v3 and Humanoid-v3, zero with MuJoCo 2
@@ -135,8 +134,8 @@ def make(
     if limit is None:
         raise ValueError(f"{full} has no time limit of its own: give --env.max-steps")
     drawn = {"render_mode": "rgb_array"} if render else {}
-    if render and sys.platform == "linux" and not os.environ.get("DISPLAY"):
-        os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo looks for a screen otherwise
+    if render:
+        mujoco_pictures.without_screen()
     lane = functools.partial(_make_lane, name, spec, limit, drawn)
     lanes = [functools.partial(lane, index) for index in range(num_envs)]
     first = _first(full, lanes[0])
