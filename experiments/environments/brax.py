@@ -12,7 +12,7 @@ import numpy as np
 
 from agents.types import Continuous
 from experiments.config import EnvironmentConfig
-from experiments.environments import mujoco_pictures
+from experiments.environments import mujoco_notes, mujoco_pictures
 from experiments.environments.episodes import make_episodic
 from experiments.environments.types import Array, Environment
 from jaxreplay.option import option
@@ -84,6 +84,7 @@ def _load(name: str, backend: str):
         from brax import envs  # slow, and not needed by runs of other families
 
         try:
-            return envs.get_environment(name, backend=backend)
+            with mujoco_notes.unheard():
+                return envs.get_environment(name, backend=backend)
         except (NotImplementedError, KeyError, AttributeError) as error:
             raise ValueError(f"brax/{name} does not run on backend {backend!r}: {error}") from error

@@ -15,7 +15,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from agents.types import Continuous, Discrete
-from experiments.environments import mujoco_pictures
+from experiments.environments import mujoco_notes, mujoco_pictures
 from experiments.environments.host import Array, HostEnvironment, HostStep, LaneFailed, raised
 
 _CONTACT_FORCES = 84  # entries of the observation of Ant-v3 and Humanoid-v3, zero with MuJoCo 2
@@ -165,16 +165,8 @@ def _quiet(mujoco_too: bool) -> Iterator[None]:
     """Say nothing of old versions and old model files while environments are made."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if not mujoco_too:
+        with mujoco_notes.unheard() if mujoco_too else contextlib.nullcontext():
             yield
-            return
-        import mujoco
-
-        mujoco.set_mju_user_warning(lambda message: None)
-        try:
-            yield
-        finally:
-            mujoco.set_mju_user_warning(None)
 
 
 def _without_contact_forces(env: gymnasium.Env, pad: bool) -> gymnasium.Env:

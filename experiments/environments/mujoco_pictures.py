@@ -1,9 +1,11 @@
 """Pictures by MuJoCo's own renderer, on a machine without a screen too."""
 
+import atexit
 import ctypes.util
 import os
 import sys
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -55,6 +57,8 @@ def renderer(
             f"{name} cannot be drawn: MuJoCo's renderer {raised(error)} (without a screen it needs "
             "libEGL and MUJOCO_GL=egl, or libOSMesa and MUJOCO_GL=osmesa)"
         ) from error
+    last = weakref.ref(drawn)
+    atexit.register(lambda: (still := last()) and still.close())  # later it could not be freed
     data = mujoco.MjData(model)
     seen_from = _camera(mujoco, model, data) if camera is None else camera
 

@@ -12,7 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.config import EnvironmentConfig
-from experiments.environments import atari, brax, gymnasium, gymnax, sparse_pendulum
+from experiments.environments import (
+    atari,
+    brax,
+    gymnasium,
+    gymnax,
+    playground,
+    sparse_pendulum,
+)
 from experiments.environments.host import HostEnvironment
 from experiments.environments.types import Environment
 
@@ -25,6 +32,7 @@ class Family(NamedTuple):
     config: type[EnvironmentConfig] = EnvironmentConfig  # the options
     # (name, **options but max_steps) -> render(the dynamics' own state) -> [H, W, 3] uint8
     renderer: Callable[..., Callable[[Any], np.ndarray]] | None = None
+    missing: Callable[[str], str | None] = lambda name: None  # name -> what to install first
 
 
 class HostFamily(NamedTuple):
@@ -47,6 +55,10 @@ FAMILIES: Mapping[str, Family | HostFamily] = MappingProxyType(
         ),
         "brax": Family(
             dict.fromkeys(brax.NAMES, "continuous"), brax.make, brax.BraxConfig, brax.renderer
+        ),
+        "playground": Family(
+            dict.fromkeys(playground.NAMES, "continuous"), playground.make,
+            renderer=playground.renderer, missing=playground.missing,
         ),
         "gymnasium": HostFamily(
             gymnasium.NAMES, gymnasium.make, gymnasium.GymnasiumConfig, gymnasium.missing,
@@ -94,7 +106,7 @@ def is_host(name: str) -> bool:
 def missing(name: str) -> str | None:
     """Say what to install before an environment can run; None: nothing, as far as can be told."""
     family, short = _split(name)
-    return family.missing(short) if isinstance(family, HostFamily) else None
+    return family.missing(short)
 
 
 def action_kind(name: str) -> str:
