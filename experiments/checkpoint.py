@@ -80,7 +80,9 @@ def read_meta(folder: str | os.PathLike, step: int | None = None) -> dict:
         return json.loads(file.metadata()["jaxreplay"])["meta"]
 
 
-def load(folder: str | os.PathLike, like_state: Tree, step: int | None = None) -> Tree:
+def load(
+    folder: str | os.PathLike, like_state: Tree, step: int | None = None, part: str = ""
+) -> Tree:
     """Return the state of a checkpoint (the newest if `step` is None), bit for bit.
 
     Args:
@@ -88,6 +90,8 @@ def load(folder: str | os.PathLike, like_state: Tree, step: int | None = None) -
       like_state: a state of the same structure, shapes and dtypes; only these are read, so
         `jax.eval_shape` of the function that makes the state will do.
       step: which checkpoint.
+      part: read only the part of the state under this path, such as `.agent`; `like_state` is then
+        that part.
 
     Raises:
       ValueError: if there is no such checkpoint, the file is damaged, or a leaf differs in path,
@@ -95,7 +99,8 @@ def load(folder: str | os.PathLike, like_state: Tree, step: int | None = None) -
     """
     with _open(folder, step) as file:
         saved = json.loads(file.metadata()["jaxreplay"])["leaves"]
-        likes = {jax.tree_util.keystr(path): leaf for path, leaf in _flatten(like_state)}
+        saved = {name: leaf for name, leaf in saved.items() if _is_in(part, name)}
+        likes = {part + jax.tree_util.keystr(path): leaf for path, leaf in _flatten(like_state)}
         _check_same_leaves(saved, {name: _describe(leaf) for name, leaf in likes.items()}, folder)
         leaves = [_restore(file.get_tensor(name), like) for name, like in likes.items()]
     return jax.tree.unflatten(jax.tree.structure(like_state), leaves)
@@ -136,6 +141,10 @@ def _describe(leaf: Any) -> str:
     if not hasattr(leaf, "dtype"):
         return type(leaf).__name__
     return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
+
+
+def _is_in(part: str, name: str) -> bool:
+    return name.startswith(part) and (not part or name[len(part) :][:1] in ("", ".", "["))
 
 
 def _to_numpy(leaf: Any) -> np.ndarray:

@@ -13,7 +13,7 @@ import os
 import shutil
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,16 +36,18 @@ from experiments.config import EnvironmentConfig, LoopConfig, OutputConfig, Repl
 from experiments.environments.host import EnvironmentFailed, HostEnvironment
 from experiments.environments.types import Environment
 from experiments.files import write_json
-from experiments.host_loop import HostRun
-from experiments.loop import make_program
-from experiments.steps import make_steps
+from experiments.host_loop import HostRun, MakeHost
+from experiments.loop import Program, make_program
+from experiments.steps import Steps, make_steps
 from experiments.sweep import CompiledRun, Run
 from jaxreplay.methods import METHODS
 from jaxreplay.replay import make_replay
+from jaxreplay.types import Replay
 
 ARTEFACTS = (
     "config.json", "metrics.csv", "timing.csv", "summary.json", "learning_curve.png",
-    "replayed.png", "own_metrics.png", "checkpoints", "tensorboard", "wandb",
+    "replayed.png", "own_metrics.png", "episode.gif", "episode.mp4", "checkpoints", "tensorboard",
+    "wandb",
 )  # fmt: skip
 
 
@@ -134,8 +136,18 @@ def defaults(env: str, agent: str, replay: str, preset: str | None = None) -> Ru
     return config if preset is None else presets.apply(preset, config)
 
 
-def build(config: RunConfig) -> Run:
-    """Make what a run runs: one program, or a loop on the host where its environments live there.
+class Parts(NamedTuple):
+    """What a run is made of."""
+
+    environment: Environment  # a stand-in with the shapes of one that lives on the host
+    replay: Replay
+    steps: Steps
+    program: Program
+    make_host: MakeHost | None  # of environments that live on the host
+
+
+def assemble(config: RunConfig) -> Parts:
+    """Make the parts of a run.
 
     Raises:
       ValueError: one line that says which option does not fit.
@@ -148,9 +160,8 @@ def build(config: RunConfig) -> Run:
     sizes = config.sizes.resolve(config.loop.steps)
     updates = schedule(config.loop, sizes.num_envs).updates
     method = METHODS[config.replay].method(config.replay_options, updates)
-    seeds = range(config.seed, config.seed + config.seeds)
-    host = environments.is_host(config.env)
-    if host:
+    make = None
+    if environments.is_host(config.env):
         make = functools.partial(_make_host, config)
         environment = host_loop.stand_in(make)
     else:
@@ -159,10 +170,21 @@ def build(config: RunConfig) -> Run:
     agent = entry.make(config.agent_options, environment.action_space, method.objective)
     _check_network(environment, agent)
     program = make_program(environment, agent, replay, config.loop)
-    if not host:
-        return CompiledRun(program, seeds)
     steps = make_steps(environment.action_space, agent, replay, config.loop)
-    return HostRun(make, program, steps, seeds, replay, config.loop)
+    return Parts(environment, replay, steps, program, make)
+
+
+def build(config: RunConfig) -> Run:
+    """Make what a run runs: one program, or a loop on the host where its environments live there.
+
+    Raises:
+      ValueError: one line that says which option does not fit.
+    """
+    parts = assemble(config)
+    seeds = range(config.seed, config.seed + config.seeds)
+    if parts.make_host is None:
+        return CompiledRun(parts.program, seeds)
+    return HostRun(parts.make_host, parts.program, parts.steps, seeds, parts.replay, config.loop)
 
 
 def _make_host(config: RunConfig, num_envs: int, training: bool) -> HostEnvironment:

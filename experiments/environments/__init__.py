@@ -10,11 +10,13 @@ from experiments.environments.registry import (
     missing,
     names,
     options,
+    renderer,
     strangers,
 )
 from experiments.environments.types import Environment, TimeStep
 
 __all__ = [
     "Environment", "EnvironmentFailed", "HostEnvironment", "HostStep", "TimeStep", "action_kind",
-    "check", "is_host", "make", "make_host", "missing", "names", "options", "strangers",
+    "check", "is_host", "make", "make_host", "missing", "names", "options", "renderer",
+    "strangers",
 ]  # fmt: skip

@@ -4,11 +4,15 @@ import contextlib
 import dataclasses
 import io
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from agents.types import Continuous
 from experiments.config import EnvironmentConfig
+from experiments.environments import mujoco_notes, mujoco_pictures
 from experiments.environments.episodes import make_episodic
 from experiments.environments.types import Array, Environment
 from jaxreplay.option import option
@@ -41,8 +45,6 @@ def make(name: str, backend: str = "spring", max_steps: int = 1000) -> Environme
     Raises:
       ValueError: there is no such backend, or the environment does not support it.
     """
-    if backend not in BACKENDS:
-        raise ValueError(f"brax backend is {backend!r}: use one of {', '.join(BACKENDS)}")
     env = _load(name, backend)
 
     def reset(key: Array):
@@ -58,14 +60,31 @@ def make(name: str, backend: str = "spring", max_steps: int = 1000) -> Environme
     return make_episodic(f"brax/{name}", reset, step, Continuous(env.action_size), max_steps)
 
 
+def renderer(name: str, backend: str = "spring") -> Callable[[Any], np.ndarray]:
+    """Return `render(state) -> [H, W, 3] uint8` of brax's own state.
+
+    Raises:
+      ValueError: as `make`, or there is no OpenGL to draw with.
+    """
+
+    def place(data: Any, state: Any) -> None:
+        data.qpos, data.qvel = state.pipeline_state.q, state.pipeline_state.qd
+
+    system = _load(name, backend).sys
+    return mujoco_pictures.renderer(f"brax/{name}", system.mj_model, place)
+
+
 def _load(name: str, backend: str):
     """Build brax's own environment, without its notes on optional packages and old model files."""
+    if backend not in BACKENDS:
+        raise ValueError(f"brax backend is {backend!r}: use one of {', '.join(BACKENDS)}")
     noise = io.StringIO()
     with warnings.catch_warnings(), contextlib.redirect_stdout(noise):
         warnings.simplefilter("ignore")
         from brax import envs  # slow, and not needed by runs of other families
 
         try:
-            return envs.get_environment(name, backend=backend)
+            with mujoco_notes.unheard():
+                return envs.get_environment(name, backend=backend)
         except (NotImplementedError, KeyError, AttributeError) as error:
             raise ValueError(f"brax/{name} does not run on backend {backend!r}: {error}") from error

@@ -7,7 +7,10 @@ import numpy as np
 
 from agents.types import Continuous, Discrete
 from experiments.environments.episodes import make_episodic
+from experiments.environments.gymnax_pictures import renderer
 from experiments.environments.types import Array, Environment
+
+__all__ = ["NAMES", "make", "renderer"]
 
 # Name in gymnax -> kind of actions.
 NAMES = {

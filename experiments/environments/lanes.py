@@ -3,8 +3,6 @@
 import contextlib
 import functools
 import multiprocessing
-import os
-import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +14,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from agents.types import Continuous, Discrete
+from experiments.environments import mujoco_notes, mujoco_pictures
 from experiments.environments.host import Array, HostEnvironment, HostStep, LaneFailed, raised
 
 _CONTACT_FORCES = 84  # entries of the observation of Ant-v3 and Humanoid-v3, zero with MuJoCo 2
@@ -125,8 +124,8 @@ def make(
     if limit is None:
         raise ValueError(f"{full} has no time limit of its own: give --env.max-steps")
     drawn = {"render_mode": "rgb_array"} if render else {}
-    if render and sys.platform == "linux" and not os.environ.get("DISPLAY"):
-        os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo looks for a screen otherwise
+    if render:
+        mujoco_pictures.without_screen()
     lane = functools.partial(_make_lane, name, spec, limit, drawn)
     lanes = [functools.partial(lane, index) for index in range(num_envs)]
     first = _first(full, lanes[0])
@@ -156,16 +155,8 @@ def _quiet(mujoco_too: bool) -> Iterator[None]:
     """Say nothing of old versions and old model files while environments are made."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if not mujoco_too:
+        with mujoco_notes.unheard() if mujoco_too else contextlib.nullcontext():
             yield
-            return
-        import mujoco
-
-        mujoco.set_mju_user_warning(lambda message: None)
-        try:
-            yield
-        finally:
-            mujoco.set_mju_user_warning(None)
 
 
 def _without_contact_forces(env: gymnasium.Env, pad: bool) -> gymnasium.Env:

@@ -9,8 +9,17 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from experiments.config import EnvironmentConfig
-from experiments.environments import atari, brax, gymnasium, gymnax, sparse_pendulum
+from experiments.environments import (
+    atari,
+    brax,
+    gymnasium,
+    gymnax,
+    playground,
+    sparse_pendulum,
+)
 from experiments.environments.host import HostEnvironment
 from experiments.environments.types import Environment
 
@@ -21,6 +30,9 @@ class Family(NamedTuple):
     actions: Mapping[str, str]  # name -> "discrete" or "continuous"
     make: Callable[..., Environment]  # (name, **options) -> Environment
     config: type[EnvironmentConfig] = EnvironmentConfig  # the options
+    # (name, **options but max_steps) -> render(the dynamics' own state) -> [H, W, 3] uint8
+    renderer: Callable[..., Callable[[Any], np.ndarray]] | None = None
+    missing: Callable[[str], str | None] = lambda name: None  # name -> what to install first
 
 
 class HostFamily(NamedTuple):
@@ -36,11 +48,18 @@ class HostFamily(NamedTuple):
 
 FAMILIES: Mapping[str, Family | HostFamily] = MappingProxyType(
     {
-        "gymnax": Family(gymnax.NAMES, gymnax.make),
+        "gymnax": Family(gymnax.NAMES, gymnax.make, renderer=gymnax.renderer),
         "sparse_pendulum": Family(
-            dict.fromkeys(sparse_pendulum.NAMES, "continuous"), sparse_pendulum.make
+            dict.fromkeys(sparse_pendulum.NAMES, "continuous"), sparse_pendulum.make,
+            renderer=sparse_pendulum.renderer,
         ),
-        "brax": Family(dict.fromkeys(brax.NAMES, "continuous"), brax.make, brax.BraxConfig),
+        "brax": Family(
+            dict.fromkeys(brax.NAMES, "continuous"), brax.make, brax.BraxConfig, brax.renderer
+        ),
+        "playground": Family(
+            dict.fromkeys(playground.NAMES, "continuous"), playground.make,
+            renderer=playground.renderer, missing=playground.missing,
+        ),
         "gymnasium": HostFamily(
             gymnasium.NAMES, gymnasium.make, gymnasium.GymnasiumConfig, gymnasium.missing,
             gymnasium.find, gymnasium.kind,
@@ -87,7 +106,7 @@ def is_host(name: str) -> bool:
 def missing(name: str) -> str | None:
     """Say what to install before an environment can run; None: nothing, as far as can be told."""
     family, short = _split(name)
-    return family.missing(short) if isinstance(family, HostFamily) else None
+    return family.missing(short)
 
 
 def action_kind(name: str) -> str:
@@ -129,6 +148,28 @@ def make(name: str, **kwargs: Any) -> Environment:
         )
     config = _config(name, family, kwargs)
     return family.make(short, **config.kwargs())
+
+
+def renderer(name: str, **kwargs: Any) -> Callable[[Any], np.ndarray]:
+    """Return a function that draws the states of an environment that compiles.
+
+    Args:
+      name: one of `names()`; those on the host draw themselves (`HostEnvironment.render`).
+      **kwargs: as for `make`.
+
+    Returns:
+      `render(state) -> [H, W, 3] uint8`, of a state of `make(name, **kwargs)`, on the host.
+
+    Raises:
+      ValueError: as `make`; or nothing can be drawn here, and why.
+    """
+    family, short = _split(name)
+    if isinstance(family, HostFamily) or family.renderer is None:
+        raise ValueError(f"{name} draws no pictures of states")
+    options = _config(name, family, kwargs).kwargs()
+    options.pop("max_steps", None)  # a picture does not depend on it
+    render = family.renderer(short, **options)
+    return lambda state: render(state.inner)
 
 
 def make_host(

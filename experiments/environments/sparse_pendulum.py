@@ -4,12 +4,15 @@ The dynamics are those of OpenAI Gym's Pendulum-v0, which moves the angle before
 speed. The reward is 1 while the rod has been within pi/3 of upright for more than 20 steps on end.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from agents.types import Continuous
+from experiments.environments import drawing
 from experiments.environments.episodes import make_episodic
 from experiments.environments.types import Array, Environment
 
@@ -83,3 +86,9 @@ def make(name: str, max_steps: int | None = None) -> Environment:
 
     limit = _MAX_STEPS if max_steps is None else max_steps
     return make_episodic(f"sparse_pendulum/{name}", reset, step, Continuous(1), limit)
+
+
+def renderer(name: str) -> Callable[[Pendulum], np.ndarray]:
+    """Return `render(state) -> [H, W, 3] uint8`; what it draws is the rod."""
+    del name
+    return lambda state: drawing.pendulum(float(state.angle))

@@ -17,7 +17,11 @@ from experiments import environments
 
 GYMNAX = [name for name in environments.names() if name.startswith("gymnax/")]
 FEW = [*GYMNAX, "sparse_pendulum/Pendulum-v0", "brax/inverted_pendulum"]
-COMPILED = [name for name in environments.names() if not environments.is_host(name)]
+COMPILED = [
+    name
+    for name in environments.names()
+    if not environments.is_host(name) and not environments.missing(name)
+]
 SLOW = [name for name in COMPILED if name not in FEW]
 ALL = [*FEW, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 LIMIT = 5  # agent steps: short enough that idling rarely ends an episode first
@@ -138,6 +142,41 @@ def test_brax_last_observation_is_what_its_own_dynamics_give():
         assert bool(out.terminated) == bool(state.done)
 
 
+needs_playground = pytest.mark.skipif(
+    bool(environments.missing("playground/PendulumSwingup")),
+    reason="needs jaxreplay[playground]",
+)
+
+
+@needs_playground
+def test_playground_last_observation_is_what_its_own_dynamics_give():
+    from mujoco_playground import dm_control_suite
+
+    name = "PendulumSwingup"
+    env = dm_control_suite.load(name, config_overrides={"impl": "jax"})
+    environment, reset, step = made(f"playground/{name}", 3)
+    state, obs = reset(jax.random.key(0))
+    bare = jax.jit(env.step)
+    for time in range(6):
+        own = bare(state.inner, jnp.ones(1))
+        # Beyond the range the action is clipped, or torque would not stay at its limit.
+        state, obs, out = step(jax.random.key(time), state, jnp.full(1, 1.0 + time))
+        np.testing.assert_allclose(out.final_obs, own.obs, atol=1e-6)
+        np.testing.assert_allclose(out.reward, own.reward, atol=1e-6)
+        assert bool(out.truncated) == (time % 3 == 2) and not out.terminated
+        assert np.array_equal(obs, out.final_obs) != bool(out.truncated)
+    assert step._cache_size() == 1
+
+
+@needs_playground
+@pytest.mark.slow
+def test_playground_has_the_whole_suite():
+    from mujoco_playground import dm_control_suite
+
+    names = [name for name in environments.names() if name.startswith("playground/")]
+    assert set(names) == {f"playground/{name}" for name in dm_control_suite.ALL_ENVS}
+
+
 @pytest.mark.parametrize("action", [-1.0, -0.3, 0.7, 1.0])
 def test_brax_actions_are_scaled_to_the_actuators_once(action):
     from brax import envs
@@ -255,6 +294,7 @@ def test_brax_runs_on_every_backend(backend):
     [
         ("gymnax/CartPol-v1", {}, "did you mean 'gymnax/CartPole-v1'"),
         ("brax/aunt", {}, "did you mean 'brax/ant'"),
+        ("playground/CheetaRun", {}, "did you mean 'playground/CheetahRun'"),
         ("brax/ant", {"backend": "newton"}, "use one of spring, positional"),
         (
             "gymnax/CartPole-v1",
@@ -268,3 +308,12 @@ def test_what_does_not_exist_is_refused_in_one_line(name, options, message):
     with pytest.raises(ValueError, match=message) as error:
         environments.make(name, **options)
     assert "\n" not in str(error.value)
+
+
+def test_a_missing_package_is_named_with_its_extra(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    name = "playground/CheetahRun"
+    with pytest.raises(ValueError, match=r"pip install 'jaxreplay\[playground\]'") as error:
+        environments.make(name)
+    assert environments.missing(name) == str(error.value)
+    assert environments.action_kind(name) == "continuous"

@@ -72,6 +72,15 @@ def test_restored_keys_go_on_with_the_same_numbers(tmp_path):
         )
 
 
+@pytest.mark.parametrize("name", ["key", "pair", "odd"])  # "key" begins the path "keys", too
+def test_a_part_may_be_read_alone(tmp_path, name):
+    state = everything()
+    save(tmp_path, 1, state, {})
+    assert_same(load(tmp_path, state[name], part=f"['{name}']"), state[name])
+    with pytest.raises(ValueError, match=r"leaf \['pair'\]"):
+        load(tmp_path, {"other": state["count"]}, part="['pair']")
+
+
 def test_shapes_alone_are_enough_to_load(tmp_path):
     def init(key):
         return {"key": key, "pair": Pair(jnp.ones(3, jnp.bfloat16), None)}

@@ -1,0 +1,96 @@
+"""DeepMind Control tasks that compile: the suite of MuJoCo Playground, on MJX.
+
+Playground's own default is the physics of MuJoCo Warp, which needs an NVIDIA GPU; here it is MJX's
+in JAX, which runs wherever JAX does. Its robots for locomotion and manipulation, whose models must
+be downloaded, are left out.
+"""
+
+import contextlib
+import importlib.util
+import io
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents.types import Continuous
+from experiments.environments import mujoco_notes, mujoco_pictures
+from experiments.environments.episodes import make_episodic
+from experiments.environments.types import Array, Environment
+
+NAMES = (
+    "AcrobotSwingup", "AcrobotSwingupSparse", "BallInCup", "CartpoleBalance",
+    "CartpoleBalanceSparse", "CartpoleSwingup", "CartpoleSwingupSparse", "CheetahRun", "FingerSpin",
+    "FingerTurnEasy", "FingerTurnHard", "FishSwim", "HopperHop", "HopperStand", "HumanoidStand",
+    "HumanoidWalk", "HumanoidRun", "PendulumSwingup", "PointMass", "ReacherEasy", "ReacherHard",
+    "SwimmerSwimmer6", "WalkerRun", "WalkerStand", "WalkerWalk",
+)  # fmt: skip
+
+
+def make(name: str, max_steps: int = 1000) -> Environment:
+    """Make a task of the suite; rewards lie in [0, 1], and none of them terminates.
+
+    Actions are clipped to [-1, 1], the control range of all actuators. Physics that diverges shows
+    as NaN in reward and last observation and ends the episode; nothing here hides it.
+
+    Args:
+      name: one of `NAMES`.
+      max_steps: agent steps until truncation.
+
+    Raises:
+      ValueError: Playground is missing, or the task observes more than one array.
+    """
+    env = _load(name)
+    shapes = jax.eval_shape(env.reset, jax.random.key(0)).obs
+    if not hasattr(shapes, "shape"):
+        raise ValueError(
+            f"playground/{name} observes several arrays ({', '.join(shapes)}): only one will do"
+        )
+
+    def reset(key: Array):
+        state = env.reset(key)
+        return state, state.obs
+
+    def step(key: Array, state, action: Array):
+        del key  # the physics is deterministic
+        state = env.step(state, jnp.clip(action, -1.0, 1.0))
+        return state, state.obs, state.reward, state.done > 0
+
+    return make_episodic(f"playground/{name}", reset, step, Continuous(env.action_size), max_steps)
+
+
+def renderer(name: str) -> Callable[[Any], np.ndarray]:
+    """Return `render(state) -> [H, W, 3] uint8` of Playground's own state.
+
+    Raises:
+      ValueError: as `make`, or there is no OpenGL to draw with.
+    """
+
+    def place(data: Any, state: Any) -> None:
+        data.qpos, data.qvel = state.data.qpos, state.data.qvel
+        data.mocap_pos, data.mocap_quat = state.data.mocap_pos, state.data.mocap_quat
+
+    # The suite's first camera is the one that its tasks are looked at with.
+    return mujoco_pictures.renderer(f"playground/{name}", _load(name).mj_model, place, camera=0)
+
+
+def missing(name: str) -> str | None:
+    """Say what to install before `name` can run; None: nothing."""
+    if importlib.util.find_spec("mujoco_playground") is None:
+        return f"playground/{name} needs mujoco_playground: pip install 'jaxreplay[playground]'"
+    return None
+
+
+def _load(name: str) -> Any:
+    """Build Playground's own environment, without notes on optional packages and old models."""
+    if lacking := missing(name):
+        raise ValueError(lacking)
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        from mujoco_playground import dm_control_suite  # slow, as it imports brax and warp
+
+        with mujoco_notes.unheard():
+            return dm_control_suite.load(name, config_overrides={"impl": "jax"})

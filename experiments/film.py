@@ -1,0 +1,103 @@
+"""Pictures of an episode, thinned out as it grows, and written as a GIF or an MP4."""
+
+import importlib.util
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+Array = np.ndarray
+
+_MOST = 300  # pictures
+_SIDE = 320  # pixels of the longer side, at most
+_BYTES = 3_000_000  # of a GIF, at most
+_COLOURS = 128  # of a GIF
+
+
+def check_path(path: Path) -> None:
+    """Refuse a file that cannot be written as a film; touch nothing.
+
+    Raises:
+      ValueError: one line: its name has another ending, or a package is missing.
+    """
+    if path.suffix not in (".gif", ".mp4"):
+        raise ValueError(f"{path} is neither a .gif nor an .mp4 file: use one of these endings")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: give the name of a file")
+    if path.suffix == ".mp4" and not all(
+        importlib.util.find_spec(module) for module in ("imageio", "imageio_ffmpeg")
+    ):
+        raise ValueError(
+            f"{path} needs imageio with ffmpeg: pip install 'imageio[ffmpeg]', or give a .gif"
+        )
+
+
+class Film:
+    """At most 300 pictures of an episode of any length, evenly spaced."""
+
+    def __init__(self) -> None:
+        self._pictures: list[Image.Image] = []
+        self.stride = 1  # steps between two pictures
+
+    def wants(self, step: int) -> bool:
+        """Tell whether to add a picture of the `step`-th step, which counts from 0."""
+        return step % self.stride == 0
+
+    def add(self, picture: Array) -> None:
+        """Take a picture `[H, W, 3]` uint8, shrunk to at most 320 pixels a side."""
+        image = Image.fromarray(picture)
+        image.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)
+        self._pictures.append(image)
+        if len(self._pictures) > _MOST:
+            self._thin_out()
+
+    def write(self, path: Path, fps: int) -> int:
+        """Write the file whole or not at all; return the number of pictures in it.
+
+        A GIF that would be larger than about 3 MB gets every second picture only, until it fits.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f".{path.stem}.unfinished{path.suffix}")
+        if path.suffix == ".mp4":
+            self._write_mp4(unfinished, fps)
+        else:
+            unfinished.write_bytes(self._gif(fps))
+        os.replace(unfinished, path)
+        return len(self._pictures)
+
+    def _thin_out(self) -> None:
+        self._pictures = self._pictures[::2]
+        self.stride *= 2
+
+    def _gif(self, fps: int) -> bytes:
+        while True:
+            content = _gif(self._pictures, fps)
+            if len(content) <= _BYTES or len(self._pictures) < 3:
+                return content
+            self._thin_out()
+
+    def _write_mp4(self, path: Path, fps: int) -> None:
+        import imageio.v2 as imageio
+
+        width, height = (side // 2 * 2 for side in self._pictures[0].size)  # as encoders want it
+        with imageio.get_writer(path, fps=fps, macro_block_size=2) as writer:
+            for image in self._pictures:
+                writer.append_data(np.asarray(image)[:height, :width])
+
+
+def _gif(pictures: list[Image.Image], fps: int) -> bytes:
+    """Encode with one palette for all, so that what stands still takes no bytes."""
+    some = pictures[:: max(1, len(pictures) // 16)]
+    width, height = pictures[0].size
+    joint = Image.new("RGB", (width, height * len(some)))
+    for index, image in enumerate(some):
+        joint.paste(image, (0, index * height))
+    palette = joint.quantize(_COLOURS, Image.Quantize.MEDIANCUT)
+    flat = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in pictures]
+    content = io.BytesIO()
+    flat[0].save(
+        content, "GIF", save_all=True, append_images=flat[1:], duration=round(1000 / fps), loop=0
+    )
+    return content.getvalue()

@@ -1,0 +1,279 @@
+"""Episodes of trained policies as pictures."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from agents.types import Discrete
+from experiments import checkpoint, environments, film, policy, train, watch
+from experiments.film import Film
+from experiments.run import assemble, build
+
+SMALL = [
+    "--replay", "uniform", "--seeds", "2", "--seed", "3", "--steps", "60", "--warmup", "20",
+    "--eval-every", "20", "--eval-episodes", "1", "--env.max-steps", "12", "--inspect", "0",
+    "--batch-size", "8", "--capacity", "60", "--tensorboard", "false",
+]  # fmt: skip
+FAMILIES = {
+    "gymnax/CartPole-v1": ("dqn", ["--agent.hidden", "8"]),
+    "gymnax/Breakout-MinAtar": ("dqn", ["--agent.hidden", "8"]),
+    "sparse_pendulum/Pendulum-v0": ("ddpg", ["--agent.hidden", "8", "--replay", "refer"]),
+    "gymnasium/Pendulum-v1": ("td3", ["--agent.hidden", "8"]),
+    "atari/Pong": ("dqn", ["--agent.hidden", "8", "--env.max-steps", "40"]),
+}
+DRAWN = [name for name in environments.names() if name.startswith(("gymnax/", "sparse_pendulum/"))]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Make runs, each when it is asked for and then no more."""
+    root, made = tmp_path_factory.mktemp("runs"), {}
+
+    def make(name):
+        if name not in made:
+            if lacking := environments.missing(name):
+                pytest.skip(lacking)
+            if name.startswith("gymnasium/"):
+                pytest.importorskip("pygame", reason="needs jaxreplay[gymnasium]")
+            agent, options = FAMILIES[name]
+            made[name] = root / name.replace("/", "-")
+            names = ["--agent", agent, "--env", name, "--out", str(made[name])]
+            assert train.main([*names, *SMALL, *options]) == 0
+        return made[name]
+
+    return make
+
+
+def seconds(path):
+    with Image.open(path) as image:
+        total = 0
+        for index in range(image.n_frames):
+            image.seek(index)
+            total += image.info["duration"]
+    return total / 1000
+
+
+def pictures(path):
+    with Image.open(path) as image:
+        assert image.format == "GIF"
+        for index in range(image.n_frames):
+            image.seek(index)
+            yield np.asarray(image.convert("RGB"))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_an_episode_of_every_family_becomes_a_gif_that_moves(name, trained, capsys):
+    run = trained(name)
+    capsys.readouterr()
+    assert watch.main([str(run)]) == 0
+    frames = list(pictures(run / "episode.gif"))
+    assert len(frames) > 1
+    assert any(not np.array_equal(frames[0], frame) for frame in frames)
+    assert all(len(np.unique(frame)) > 1 for frame in frames)
+    first, second = capsys.readouterr().out.splitlines()
+    assert "seed 3 after 60 agent steps: return " in first
+    length = int(first.rpartition("length ")[2])
+    assert len(frames) <= length <= 40  # pictures that are alike become one that is shown longer
+    assert second.startswith(f"picture: {run}/episode.gif (every step, {length} pictures at 25 a")
+
+
+def test_the_policy_is_that_of_the_seed_in_the_last_checkpoint(trained):
+    run = trained("gymnax/CartPole-v1")
+    config = policy.read_config(run)
+    state = checkpoint.load(run / "checkpoints", build(config).like())
+    parts = assemble(config)
+    obs = jax.random.normal(jax.random.key(0), (50, 4))
+    acts = []
+    for seed in (3, 4):
+        found = policy.load(run, config, seed)
+        assert found.step == 60
+        is_key = lambda x: jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key)
+        own = jax.tree.map(
+            lambda x, one: x[seed - 3] if x.shape != one.shape else x, state.agent, found.agent
+        )
+        for left, right in zip(jax.tree.leaves(own), jax.tree.leaves(found.agent)):
+            data = jax.random.key_data if is_key(left) else np.asarray
+            np.testing.assert_array_equal(data(left), data(right))
+        acts.append(np.asarray(parts.steps.greedy(state._replace(agent=own), obs)))
+        np.testing.assert_array_equal(acts[-1], found.greedy(found.agent, obs))
+    assert not np.array_equal(*acts)
+
+
+def test_return_and_length_are_those_of_the_same_episode_played_by_hand(trained):
+    run = trained("sparse_pendulum/Pendulum-v0")  # with scaled observations
+    config = policy.read_config(run)
+    found = policy.load(run, config, 4)
+    _, total, length, over = watch.play(watch.CompiledEpisode(config, found, 7), 12)
+    key, steps = jax.random.split(jax.random.key(7))
+    state, obs = found.environment.reset(key)
+    by_hand = 0.0
+    for time in range(length):
+        action = found.greedy(found.agent, obs[None])[0]
+        state, obs, out = found.environment.step(jax.random.fold_in(steps, time), state, action)
+        by_hand += float(out.reward)
+    assert over and length == 12 and bool(out.truncated)
+    assert total == pytest.approx(by_hand)
+
+
+def test_options_choose_episode_and_length_and_file(trained, tmp_path, capsys):
+    run = trained("gymnax/CartPole-v1")
+
+    def shoot(*options):
+        out = tmp_path / "new" / "x.gif"
+        assert watch.main([str(run), "--out", str(out), *options]) == 0
+        return list(pictures(out))
+
+    first = shoot("--seed", "4", "--max-steps", "5", "--fps", "10")
+    assert "length 5, where --max-steps 5 cut the episode off" in capsys.readouterr().out
+    assert seconds(tmp_path / "new" / "x.gif") == 0.5
+    again = shoot("--seed", "4", "--max-steps", "5")
+    np.testing.assert_array_equal(first, again)
+    other = shoot("--seed", "4", "--max-steps", "5", "--episode-seed", "1")
+    assert not np.array_equal(first, other)
+    assert os.listdir(tmp_path / "new") == ["x.gif"]
+
+
+def test_what_can_not_be_watched_is_refused_in_one_line(trained, tmp_path, capsys, monkeypatch):
+    run = trained("gymnax/CartPole-v1")
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    shutil.copy(run / "config.json", bare)
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "config.json").write_text("{")
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "imageio_ffmpeg" else find(name)
+    )
+    capsys.readouterr()
+    for arguments, message in (
+        ([tmp_path / "none"], "holds no run"),
+        ([run.parent], f"give the folder of a run, such as {run.parent}"),
+        ([bare], "has no checkpoint yet"),
+        ([broken], "is damaged"),
+        ([run, "--seed", "5"], "the run has seeds 3 to 4, and no seed 5"),
+        ([run, "--out", tmp_path / "x.png"], "neither a .gif nor an .mp4"),
+        ([run, "--out", tmp_path / "x.mp4"], "pip install 'imageio[ffmpeg]'"),
+        ([run, "--max-steps", "0"], "whole number of at least 1"),
+        ([run, "--fps", "60"], "at most 50"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            watch.main([str(argument) for argument in arguments])
+        assert stop.value.code == 2
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1
+    assert not list(tmp_path.glob("x.*")) and not (bare / "episode.gif").exists()
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_states_of_compiled_environments_are_drawn(name):
+    environment, render = environments.make(name), environments.renderer(name)
+    step = jax.jit(environment.step)
+    state, _ = environment.reset(jax.random.key(0))
+    first = render(state)
+    assert first.ndim == 3 and first.shape[2] == 3 and first.dtype == np.uint8
+    assert len(np.unique(first)) > 1
+    space = environment.action_space
+    for time in range(10):
+        action = np.int32(1) if isinstance(space, Discrete) else np.ones(space.size, np.float32)
+        state, _, _ = step(jax.random.key(time), state, action)
+    assert not np.array_equal(first, render(state))
+
+
+def test_the_pole_leans_where_its_angle_says():
+    render = environments.renderer("gymnax/CartPole-v1")
+    state, _ = environments.make("gymnax/CartPole-v1").reset(jax.random.key(0))
+
+    def tip(angle):  # the column of the highest point that is not white
+        inner = state.inner.replace(x=0.0, theta=angle)
+        rows, columns = np.nonzero((render(state._replace(inner=inner)) < 250).any(axis=-1))
+        return columns[rows == rows.min()].mean()
+
+    middle = render(state).shape[1] / 2
+    assert tip(-0.2) < middle - 5 and tip(0.2) > middle + 5
+
+
+def test_hosts_draw_no_states():
+    with pytest.raises(ValueError, match="draws no pictures of states"):
+        environments.renderer("atari/Pong")
+
+
+def test_long_episodes_are_thinned_out_evenly(tmp_path):
+    shots, taken = Film(), []
+    for step in range(1000):
+        if shots.wants(step):
+            taken.append(step)
+            shots.add(np.full((8, 8, 3), step // 4, np.uint8))
+    assert shots.stride == 4
+    count = shots.write(tmp_path / "x.gif", fps=25)
+    assert count == 250
+    frames = [frame[0, 0, 0] for frame in pictures(tmp_path / "x.gif")]
+    assert frames == sorted(frames) and frames[-1] >= 240
+
+
+def test_gifs_stay_small(tmp_path, monkeypatch):
+    monkeypatch.setattr(film, "_BYTES", 100_000)
+    shots, noise = Film(), np.random.default_rng(0)
+    for _ in range(20):
+        shots.add(noise.integers(0, 256, (100, 700, 3), dtype=np.uint8))
+    count = shots.write(tmp_path / "x.gif", fps=25)
+    assert (tmp_path / "x.gif").stat().st_size <= 100_000
+    assert count * shots.stride >= 20 and shots.stride > 1
+    assert next(pictures(tmp_path / "x.gif")).shape == (46, 320, 3)
+
+
+def in_a_process(*line, **variables):
+    """Run Python in a process of its own: MuJoCo chooses its OpenGL when it is imported."""
+    kept = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "MUJOCO_GL")}
+    done = subprocess.run(
+        [sys.executable, *line], env=kept | variables, capture_output=True, text=True, check=False
+    )
+    if "cannot be drawn" in done.stderr and not variables:
+        pytest.skip(done.stderr)
+    return done
+
+
+TWO_STATES = """
+from types import SimpleNamespace as Space
+from experiments import environments
+from experiments.environments.mujoco_pictures import without_screen
+without_screen()
+try:
+    render = environments.renderer("brax/inverted_pendulum", max_steps=5)
+except ValueError as error:
+    raise SystemExit(str(error))
+states = [Space(inner=Space(pipeline_state=Space(q=[0, q], qd=[0, 0]))) for q in (0.0, 0.2)]
+first, second = map(render, states)
+assert first.shape == (240, 320, 3) and first.dtype == "uint8" and len(set(first.flat)) > 1
+assert (first != second).any()
+"""
+
+
+def test_states_of_brax_are_drawn_without_a_screen():
+    done = in_a_process("-c", TWO_STATES)
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_opengl_one_line_says_so():
+    done = in_a_process("-c", TWO_STATES, MUJOCO_GL="disable")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("brax/inverted_pendulum cannot be drawn")
+    assert "MUJOCO_GL=egl" in done.stderr
+
+
+@pytest.mark.slow
+def test_an_episode_of_brax_becomes_a_gif_that_moves(tmp_path):
+    names = ["--agent", "ddpg", "--env", "brax/inverted_pendulum", "--out", str(tmp_path)]
+    assert train.main([*names, *SMALL, "--agent.hidden", "8"]) == 0
+    done = in_a_process("-m", "experiments.watch", str(tmp_path), "--max-steps", "6")
+    assert done.returncode == 0, done.stderr
+    assert len(list(pictures(tmp_path / "episode.gif"))) > 1
+    done = in_a_process("-m", "experiments.watch", str(tmp_path), MUJOCO_GL="disable")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
