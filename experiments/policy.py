@@ -19,10 +19,11 @@ from experiments.sweep import seed_axes
 class Policy(NamedTuple):
     """How one seed of a run acts.
 
-    * `greedy(agent, obs[N, ...]) -> action[N, ...]`: pure; actions in [-1, 1] or integers.
+    * `greedy(agent, obs[N, ...], key) -> action[N, ...]`: pure, as in evaluations; actions in
+      [-1, 1] or integers.
     """
 
-    greedy: Callable[[Any, chex.ArrayTree], Array]
+    greedy: Callable[[Any, chex.ArrayTree, Array], Array]
     agent: Any  # the state of the agent
     environment: Environment  # a stand-in for one that lives on the host
     step: int  # agent steps of training
@@ -82,7 +83,7 @@ def load(folder: Path, config: RunConfig, seed: int) -> Policy:
     )  # fmt: skip
     empty = LoopState(**dict.fromkeys(LoopState._fields))
 
-    def greedy(agent: Any, obs: chex.ArrayTree) -> Array:
-        return parts.steps.greedy(empty._replace(agent=agent), obs)
+    def greedy(agent: Any, obs: chex.ArrayTree, key: Array) -> Array:
+        return parts.steps.greedy(empty._replace(agent=agent), obs, key)
 
     return Policy(greedy, agent, parts.environment, step)

@@ -51,7 +51,7 @@ class CompiledEpisode:
 
         @jax.jit
         def advance(agent, key, state, obs):
-            action = trained.greedy(agent, jax.tree.map(lambda x: x[None], obs))[0]
+            action = trained.greedy(agent, jax.tree.map(lambda x: x[None], obs), key)[0]
             return environment.step(key, state, action)
 
         self._advance = advance
@@ -78,6 +78,7 @@ class HostEpisode:
         options = dataclasses.asdict(config.env_options)
         self._batch = environments.make_host(config.env, 1, training=False, render=True, **options)
         self._greedy, self._agent = jax.jit(trained.greedy), trained.agent
+        self._key, self._time = jax.random.key(seed), 0
         self._obs = self._batch.reset(seed)
 
     def draw(self) -> np.ndarray:
@@ -86,7 +87,9 @@ class HostEpisode:
 
     def step(self) -> tuple[float, bool]:
         """Act once; return the reward, and whether the episode is over."""
-        self._obs, out = self._batch.step(self._greedy(self._agent, self._obs))
+        key = jax.random.fold_in(self._key, self._time)
+        self._time += 1
+        self._obs, out = self._batch.step(self._greedy(self._agent, self._obs, key))
         return float(out.reward[0]), bool(out.terminated[0] | out.truncated[0])
 
     def close(self) -> None:
