@@ -51,8 +51,9 @@ class CompiledEpisode:
 
         @jax.jit
         def advance(agent, key, state, obs):
-            action = trained.greedy(agent, jax.tree.map(lambda x: x[None], obs), key)[0]
-            return environment.step(key, state, action)
+            key_act, key_step = jax.random.split(key)
+            action = trained.greedy(agent, jax.tree.map(lambda x: x[None], obs), key_act)[0]
+            return environment.step(key_step, state, action)
 
         self._advance = advance
 

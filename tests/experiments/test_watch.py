@@ -21,6 +21,7 @@ SMALL = [
     "--eval-every", "20", "--eval-episodes", "1", "--env.max-steps", "12", "--inspect", "0",
     "--batch-size", "8", "--capacity", "60", "--tensorboard", "false",
 ]  # fmt: skip
+KEY = jax.random.key(0)
 FAMILIES = {
     "gymnax/CartPole-v1": ("dqn", ["--agent.hidden", "8"]),
     "gymnax/Breakout-MinAtar": ("dqn", ["--agent.hidden", "8"]),
@@ -101,8 +102,8 @@ def test_the_policy_is_that_of_the_seed_in_the_last_checkpoint(trained):
         for left, right in zip(jax.tree.leaves(own), jax.tree.leaves(found.agent)):
             data = jax.random.key_data if is_key(left) else np.asarray
             np.testing.assert_array_equal(data(left), data(right))
-        acts.append(np.asarray(parts.steps.greedy(state._replace(agent=own), obs)))
-        np.testing.assert_array_equal(acts[-1], found.greedy(found.agent, obs))
+        acts.append(np.asarray(parts.steps.greedy(state._replace(agent=own), obs, KEY)))
+        np.testing.assert_array_equal(acts[-1], found.greedy(found.agent, obs, KEY))
     assert not np.array_equal(*acts)
 
 
@@ -115,8 +116,9 @@ def test_return_and_length_are_those_of_the_same_episode_played_by_hand(trained)
     state, obs = found.environment.reset(key)
     by_hand = 0.0
     for time in range(length):
-        action = found.greedy(found.agent, obs[None])[0]
-        state, obs, out = found.environment.step(jax.random.fold_in(steps, time), state, action)
+        act, step = jax.random.split(jax.random.fold_in(steps, time))
+        action = found.greedy(found.agent, obs[None], act)[0]
+        state, obs, out = found.environment.step(step, state, action)
         by_hand += float(out.reward)
     assert over and length == 12 and bool(out.truncated)
     assert total == pytest.approx(by_hand)
