@@ -51,7 +51,8 @@ def make(name: str, max_steps: int = 1000) -> Environment:
         )
 
     def reset(key: Array):
-        state = env.reset(key)
+        # Some tasks keep the key in their state, which is to hold plain arrays only.
+        state = env.reset(jax.random.key_data(key))
         return state, state.obs
 
     def step(key: Array, state, action: Array):
