@@ -1,9 +1,29 @@
 """Settings of all tests."""
 
+import gc
 import os
+from pathlib import Path
+
+import pytest
 
 # Most of the suite's time is compilation of programs that run for milliseconds: compile fast
 # rather than well. Has to be said before JAX starts; a caller's own flags win.
 os.environ.setdefault(
     "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 )
+
+# Every compiled program maps memory, of which Linux allows a process 65 530 pieces by default:
+# beyond them XLA crashes. A whole suite in one process comes near.
+_MANY_MAPS = 12_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_programs():
+    """Forget compiled programs after a module of tests, when there are many."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and len(maps.read_bytes().splitlines()) > _MANY_MAPS:
+        import jax
+
+        jax.clear_caches()
+        gc.collect()
