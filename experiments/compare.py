@@ -16,18 +16,11 @@ from typing import Any
 import pandas as pd
 
 from experiments import report
+from experiments.assembly import build
 from experiments.config import OutputConfig
 from experiments.options import Parser, add_options, one_of, read_options
-from experiments.run import (
-    RunConfig,
-    Stopped,
-    build,
-    check_claim,
-    claim,
-    defaults,
-    execute,
-    threshold_of,
-)
+from experiments.run import Stopped, check_claim, claim, execute, threshold_of
+from experiments.run_config import RunConfig, defaults
 from experiments.train import (
     PREFIXES,
     add_common,

@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from experiments import checkpoint
+from experiments.assembly import assemble
 from experiments.environments.types import Array, Environment
-from experiments.run import RunConfig, assemble
+from experiments.run_config import RunConfig
 from experiments.steps import LoopState
 from experiments.sweep import seed_axes
 

@@ -6,206 +6,30 @@ A run's folder holds `config.json`, `metrics.csv` (one row per log point and see
 """
 
 import contextlib
-import dataclasses
-import functools
 import json
 import os
 import shutil
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from agents.types import Agent, Discrete
-from experiments import (
-    checkpoint,
-    environments,
-    host_loop,
-    interrupt,
-    log,
-    presets,
-    registry,
-    report,
-    statistics,
-)
-from experiments.config import EnvironmentConfig, LoopConfig, OutputConfig, ReplaySizes, schedule
-from experiments.environments.host import EnvironmentFailed, HostEnvironment
-from experiments.environments.types import Environment
+from experiments import checkpoint, interrupt, log, registry, report, statistics
+from experiments.assembly import build
+from experiments.config import OutputConfig
+from experiments.environments.host import EnvironmentFailed
 from experiments.files import write_json
-from experiments.host_loop import HostRun, MakeHost
-from experiments.loop import Program, make_program
-from experiments.steps import Steps, make_steps
-from experiments.sweep import CompiledRun, Run
-from jaxreplay.methods import METHODS
-from jaxreplay.replay import make_replay
-from jaxreplay.types import Replay
+from experiments.run_config import RunConfig
+from experiments.sweep import Run
 
 ARTEFACTS = (
     "config.json", "metrics.csv", "timing.csv", "summary.json", "learning_curve.png",
     "replayed.png", "own_metrics.png", "episode.gif", "episode.mp4", "checkpoints", "tensorboard",
     "wandb",
 )  # fmt: skip
-
-
-@dataclasses.dataclass(frozen=True)
-class RunConfig:
-    """Everything that decides a run's numbers."""
-
-    env: str
-    agent: str
-    replay: str
-    seeds: int
-    seed: int
-    env_options: EnvironmentConfig  # of the environment's family
-    agent_options: Any
-    replay_options: Any
-    sizes: ReplaySizes
-    loop: LoopConfig
-
-    def to_json(self) -> dict[str, Any]:
-        """Return nested plain values, the sections named as on the command line."""
-        return {
-            "env": self.env,
-            "agent": self.agent,
-            "replay": self.replay,
-            "seeds": self.seeds,
-            "seed": self.seed,
-            **{section: dataclasses.asdict(getattr(self, section)) for section in SECTIONS},
-        }
-
-    @classmethod
-    def from_json(cls, saved: dict[str, Any]) -> "RunConfig":
-        """Return the RunConfig that `to_json` wrote.
-
-        Raises:
-          ValueError: the file was written by a version with other options.
-        """
-        config = defaults(saved["env"], saved["agent"], saved["replay"])
-        try:
-            parts = {
-                section: dataclasses.replace(
-                    getattr(config, section),
-                    **_known(getattr(config, section), saved[section]),
-                )
-                for section in SECTIONS
-            }
-        except (TypeError, KeyError) as error:
-            raise ValueError(
-                f"config.json does not fit this version of jaxreplay ({error}): start a new run"
-            ) from error
-        return dataclasses.replace(config, seeds=saved["seeds"], seed=saved["seed"], **parts)
-
-
-def _known(config: Any, saved: dict[str, Any]) -> dict[str, Any]:
-    """Return saved options, without those that were not set and no longer exist."""
-    fields = {field.name for field in dataclasses.fields(config)}
-    return {
-        k: tuple(v) if isinstance(v, list) else v
-        for k, v in saved.items()
-        if k in fields or v is not None
-    }
-
-
-SECTIONS = ("loop", "sizes", "env_options", "agent_options", "replay_options")
-
-
-def defaults(env: str, agent: str, replay: str, preset: str | None = None) -> RunConfig:
-    """Return the run that these names stand for.
-
-    Raises:
-      ValueError: they do not fit one another.
-    """
-    registry.check_fit(agent, replay, env)
-    entry = registry.AGENTS[agent]
-    config = RunConfig(
-        env=env,
-        agent=agent,
-        replay=replay,
-        seeds=5,
-        seed=0,
-        env_options=environments.options(env),
-        agent_options=entry.config(),
-        replay_options=registry.replay_options(agent, replay),
-        sizes=entry.sizes,
-        loop=entry.loop,
-    )
-    return config if preset is None else presets.apply(preset, config)
-
-
-class Parts(NamedTuple):
-    """What a run is made of."""
-
-    environment: Environment  # a stand-in with the shapes of one that lives on the host
-    replay: Replay
-    steps: Steps
-    program: Program
-    make_host: MakeHost | None  # of environments that live on the host
-
-
-def assemble(config: RunConfig) -> Parts:
-    """Make the parts of a run.
-
-    Raises:
-      ValueError: one line that says which option does not fit.
-    """
-    if config.seeds < 1:
-        raise ValueError(f"seeds is {config.seeds}: it must be at least 1")
-    registry.check_fit(config.agent, config.replay, config.env)
-    entry = registry.AGENTS[config.agent]
-    registry.check_options(config.agent, config.replay_options)
-    sizes = config.sizes.resolve(config.loop.steps)
-    updates = schedule(config.loop, sizes.num_envs).updates
-    method = METHODS[config.replay].method(config.replay_options, updates)
-    make = None
-    if environments.is_host(config.env):
-        make = functools.partial(_make_host, config)
-        environment = host_loop.stand_in(make)
-    else:
-        environment = environments.make(config.env, **config.env_options.kwargs())
-    replay = make_replay(method.sampler, **_stacked(sizes, environment))
-    agent = entry.make(config.agent_options, environment.action_space, method.objective)
-    _check_network(environment, agent)
-    program = make_program(environment, agent, replay, config.loop)
-    steps = make_steps(environment.action_space, agent, replay, config.loop)
-    return Parts(environment, replay, steps, program, make)
-
-
-def build(config: RunConfig) -> Run:
-    """Make what a run runs: one program, or a loop on the host where its environments live there.
-
-    Raises:
-      ValueError: one line that says which option does not fit.
-    """
-    parts = assemble(config)
-    seeds = range(config.seed, config.seed + config.seeds)
-    if parts.make_host is None:
-        return CompiledRun(parts.program, seeds)
-    return HostRun(parts.make_host, parts.program, parts.steps, seeds, parts.replay, config.loop)
-
-
-def _make_host(config: RunConfig, num_envs: int, training: bool) -> HostEnvironment:
-    return environments.make_host(
-        config.env, num_envs, training, **dataclasses.asdict(config.env_options)
-    )
-
-
-def _stacked(sizes: ReplaySizes, environment: Environment) -> dict[str, Any]:
-    """Return sizes for `make_replay`, with the environment's stack of frames unless given."""
-    if sizes.frame_stack is None:
-        sizes = dataclasses.replace(sizes, frame_stack=environment.frame_stack)
-    return dataclasses.asdict(sizes)
-
-
-def _check_network(environment: Environment, agent: Agent) -> None:
-    """Refuse a network that does not fit the observations, before a folder is claimed."""
-    space, key = environment.action_space, jax.random.key(0)
-    discrete = isinstance(space, Discrete)
-    action = jnp.zeros((), jnp.int32) if discrete else jnp.zeros(space.size)
-    jax.eval_shape(agent.init, key, jax.eval_shape(environment.reset, key)[1], action)
 
 
 def check_claim(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) -> None:

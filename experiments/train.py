@@ -11,7 +11,8 @@ from experiments import environments, registry, report
 from experiments.config import OutputConfig
 from experiments.options import Parser, add_options, one_of, read_options
 from experiments.presets import PRESETS
-from experiments.run import SECTIONS, RunConfig, Stopped, defaults, execute
+from experiments.run import Stopped, execute
+from experiments.run_config import SECTIONS, RunConfig, defaults
 from jaxreplay.methods import METHODS
 
 # Where each section of a RunConfig stands on the command line.

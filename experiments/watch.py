@@ -23,7 +23,7 @@ from experiments.environments.mujoco_pictures import without_screen
 from experiments.film import Film
 from experiments.options import Parser
 from experiments.policy import Policy
-from experiments.run import RunConfig
+from experiments.run_config import RunConfig
 
 
 class Episode(Protocol):

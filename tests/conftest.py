@@ -14,7 +14,7 @@ os.environ.setdefault(
 
 # Every compiled program maps memory, of which Linux allows a process 65 530 pieces by default:
 # beyond them XLA crashes. A whole suite in one process comes near.
-_MANY_MAPS = 12_000
+_MANY_MAPS = 25_000
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -27,3 +27,8 @@ def few_programs():
 
         jax.clear_caches()
         gc.collect()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the notebooks: nothing else takes a minute, and one worker would end alone."""
+    items.sort(key=lambda item: "test_notebooks" not in item.nodeid)

@@ -18,11 +18,13 @@ import jax
 import numpy as np
 
 from experiments import presets
+from experiments.assembly import build
 from experiments.files import write_json
 from experiments.host_loop import HostRun
 from experiments.log import say
 from experiments.options import Parser
-from experiments.run import RunConfig, build, defaults, versions
+from experiments.run import versions
+from experiments.run_config import RunConfig, defaults
 
 CASES = {  # name -> environment, agent, replay method, preset, hidden sizes
     "rainbow-pong": ("atari/Pong", "rainbow", "per", "data_efficient", None),

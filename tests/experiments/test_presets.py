@@ -9,7 +9,7 @@ import pytest
 from experiments import compare, presets, train
 from experiments.presets import PRESETS
 from experiments.registry import AGENTS
-from experiments.run import RunConfig, defaults
+from experiments.run_config import RunConfig, defaults
 from jaxreplay.methods import METHODS
 
 CARTPOLE = "gymnax/CartPole-v1"

@@ -13,8 +13,8 @@ from PIL import Image
 
 from agents.types import Discrete
 from experiments import checkpoint, environments, film, policy, train, watch
+from experiments.assembly import assemble, build
 from experiments.film import Film
-from experiments.run import assemble, build
 
 SMALL = [
     "--replay", "uniform", "--seeds", "2", "--seed", "3", "--steps", "60", "--warmup", "20",
@@ -69,7 +69,14 @@ def pictures(path):
             yield np.asarray(image.convert("RGB"))
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+# One family of each kind: the others differ in how they draw, which is tested apart.
+QUICK = ("gymnasium/Pendulum-v1", "sparse_pendulum/Pendulum-v0")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in FAMILIES],
+)
 def test_an_episode_of_every_family_becomes_a_gif_that_moves(name, trained, capsys):
     run = trained(name)
     capsys.readouterr()
