@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments import report
+from experiments import report, run_config
 from experiments.assembly import build
 from experiments.config import OutputConfig
 from experiments.options import Parser, add_options, one_of, read_options
@@ -28,7 +28,6 @@ from experiments.train import (
     given,
     names_parser,
     print_list,
-    read_config,
     stopped,
 )
 from jaxreplay.methods import METHODS
@@ -106,7 +105,7 @@ def _bases(known: argparse.Namespace) -> dict[str, RunConfig]:
     if not known.resume.is_dir():
         raise ValueError(f"{known.resume} is not a folder: give the folder of a comparison")
     folders = sorted(path.parent for path in known.resume.glob("*/config.json"))
-    found = {folder.name: read_config(folder) for folder in folders}
+    found = {folder.name: run_config.read(folder) for folder in folders}
     if not found:
         raise ValueError(f"{known.resume} holds no comparison to resume")
     order = list(METHODS)

@@ -1,6 +1,5 @@
 """The trained policy of one seed of a run, from the run's last checkpoint."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +8,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from experiments import checkpoint
+from experiments import checkpoint, run_config
 from experiments.assembly import assemble
 from experiments.environments.types import Array, Environment
 from experiments.run_config import RunConfig
@@ -36,15 +35,7 @@ def read_config(folder: Path) -> RunConfig:
     Raises:
       ValueError: one line: there is no run in `folder`, or it has no checkpoint yet.
     """
-    path = folder / "config.json"
-    if not path.exists():
-        inside = sorted(found.parent.name for found in folder.glob("*/config.json"))
-        hint = f", such as {folder / inside[0]}" if inside else ""
-        raise ValueError(f"{folder} holds no run: give the folder of a run{hint}")
-    try:
-        config = RunConfig.from_json(json.loads(path.read_text()))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is damaged ({error})") from error
+    config = run_config.read(folder)
     if checkpoint.latest(folder / "checkpoints") is None:
         raise ValueError(f"the run in {folder} has no checkpoint yet: wait for one, or --resume it")
     return config

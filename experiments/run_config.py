@@ -1,6 +1,8 @@
 """What decides a run's numbers: names, options and seeds."""
 
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
 from experiments import environments, presets, registry
@@ -90,3 +92,24 @@ def defaults(env: str, agent: str, replay: str, preset: str | None = None) -> Ru
         loop=entry.loop,
     )
     return config if preset is None else presets.apply(preset, config)
+
+
+def read(folder: Path, what: str = "run") -> RunConfig:
+    """Read the configuration of the run in `folder`.
+
+    Args:
+      folder: of the run.
+      what: what the message calls a run that is missing.
+
+    Raises:
+      ValueError: one line: there is none, or its file is damaged or of another version.
+    """
+    path = folder / "config.json"
+    if not path.exists():
+        inside = sorted(found.parent.name for found in folder.glob("*/config.json"))
+        hint = f", such as {folder / inside[0]}" if inside else ""
+        raise ValueError(f"{folder} holds no {what}: give the folder of a run{hint}")
+    try:
+        return RunConfig.from_json(json.loads(path.read_text()))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is damaged ({error})") from error

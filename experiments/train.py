@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments import environments, registry, report
+from experiments import environments, registry, report, run_config
 from experiments.config import OutputConfig
 from experiments.options import Parser, add_options, one_of, read_options
 from experiments.presets import PRESETS
@@ -126,18 +126,6 @@ def stopped(error: Stopped) -> int:
     return 1 if error.__cause__ else 130  # as shells do for Ctrl-C
 
 
-def read_config(folder: Path) -> RunConfig:
-    """Read the configuration of the run in `folder`.
-
-    Raises:
-      ValueError: there is none.
-    """
-    path = folder / "config.json"
-    if not path.exists():
-        raise ValueError(f"{folder} holds no run to resume: give the folder of a run")
-    return RunConfig.from_json(json.loads(path.read_text()))
-
-
 def given(
     args: argparse.Namespace, config: RunConfig, sections: Sequence[str] = SECTIONS
 ) -> RunConfig:
@@ -171,7 +159,7 @@ def _base(known: argparse.Namespace) -> RunConfig:
     check_resumed(known)
     names = {"env": known.env, "agent": known.agent, "replay": known.replay}
     if known.resume is not None:
-        saved = read_config(known.resume)
+        saved = run_config.read(known.resume, "run to resume")
         for name, value in names.items():
             if value not in (None, getattr(saved, name)):
                 raise ValueError(
