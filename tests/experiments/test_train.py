@@ -112,7 +112,6 @@ REFUSALS = [
     (["--env.backend", "mjx"], "has no option '--env.backend': it is for brax/"),
     (["--env", "atari/Pongg"], "did you mean 'atari/Pong'"),
     (["--env", "gymnasium/CartPole-v2"], "did you mean gymnasium/CartPole-v1"),
-    (["--env", "atari/Pong"], "lives on the host"),
     (["--env", "atari/Pong", "--env.vectorisation", "async"], "it is for gymnasium/"),
 ]
 
