@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -52,10 +52,14 @@ def assemble(config: RunConfig) -> Parts:
         environment = host_loop.stand_in(make)
     else:
         environment = environments.make(config.env, **config.env_options.kwargs())
-    replay = make_replay(method.sampler, **_stacked(sizes, environment))
+    sizes = _stacked(sizes, environment)
+    _check_frames(config, sizes, make)
+    replay = make_replay(method.sampler, **dataclasses.asdict(sizes))
+    on_device = dataclasses.replace(sizes, frames_on_host=False)
+    shaped = make_replay(method.sampler, **dataclasses.asdict(on_device))
     agent = entry.make(config.agent_options, environment.action_space, method.objective)
     _check_network(environment, agent)
-    program = make_program(environment, agent, replay, config.loop)
+    program = make_program(environment, agent, shaped, config.loop)
     steps = make_steps(environment.action_space, agent, replay, config.loop)
     return Parts(environment, replay, steps, program, make)
 
@@ -70,7 +74,10 @@ def build(config: RunConfig) -> Run:
     seeds = range(config.seed, config.seed + config.seeds)
     if parts.make_host is None:
         return CompiledRun(parts.program, seeds)
-    return HostRun(parts.make_host, parts.program, parts.steps, seeds, parts.replay, config.loop)
+    return HostRun(
+        parts.make_host, parts.program, parts.steps, seeds, parts.replay, config.loop,
+        config.sizes.frames_on_host,
+    )  # fmt: skip
 
 
 def _make_host(config: RunConfig, num_envs: int, training: bool) -> HostEnvironment:
@@ -79,11 +86,26 @@ def _make_host(config: RunConfig, num_envs: int, training: bool) -> HostEnvironm
     )
 
 
-def _stacked(sizes: ReplaySizes, environment: Environment) -> dict[str, Any]:
-    """Return sizes for `make_replay`, with the environment's stack of frames unless given."""
+def _stacked(sizes: ReplaySizes, environment: Environment) -> ReplaySizes:
+    """Return the sizes with the environment's stack of frames unless one is given."""
     if sizes.frame_stack is None:
-        sizes = dataclasses.replace(sizes, frame_stack=environment.frame_stack)
-    return dataclasses.asdict(sizes)
+        return dataclasses.replace(sizes, frame_stack=environment.frame_stack)
+    return sizes
+
+
+def _check_frames(config: RunConfig, sizes: ReplaySizes, make_host: MakeHost | None) -> None:
+    """Refuse to keep frames on the host where there are none, or where a program needs them."""
+    if not sizes.frames_on_host:
+        return
+    if make_host is None or not sizes.frame_stack:
+        raise ValueError(
+            f"frames_on_host is for environments on the host with stacks of frames, such as "
+            f"atari/Pong, not for {config.env}: leave it out"
+        )
+    if config.loop.inspect:
+        raise ValueError(
+            "what is replayed can't be looked at where frames are on the host: use --inspect 0"
+        )
 
 
 def _check_network(environment: Environment, agent: Agent) -> None:

@@ -59,6 +59,9 @@ class ReplaySizes:
     frame_spare: float = option(
         0.04, "places for the last frames of episodes, as a share of the capacity"
     )
+    frames_on_host: bool = option(
+        False, "keep frames in the host's memory, everything else on the device"
+    )
 
     def resolve(self, steps: int) -> "ReplaySizes":
         """Fill in the default capacity, a multiple of the environments, for a run of `steps`."""

@@ -15,9 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments import host_frames
 from experiments.config import LoopConfig
 from experiments.environments.host import HostEnvironment
 from experiments.environments.types import Array, Environment, TimeStep
+from experiments.host_frames import HostFrames
 from experiments.loop import Program
 from experiments.steps import LoopState, Metrics, Steps, Sums
 from experiments.sweep import make_sweep, seed_axes
@@ -72,20 +74,25 @@ class HostRun:
         seeds: Sequence[int],
         replay: Replay,
         config: LoopConfig,
+        frames_on_host: bool = False,
     ) -> None:
         """Make the run; environments are made when it begins.
 
         Args:
           make: makes a batch of environments, for training or for evaluation.
-          program: of the environments' `stand_in`; it is not run.
+          program: of the environments' `stand_in`; it is not run. Its replay keeps frames on the
+            device in any case.
           steps: made for the same agent, replay and config.
           seeds: one per run.
           replay: the replay.
           config: lengths and cadences.
+          frames_on_host: the replay was made so, and the run keeps its frames.
         """
         self._make, self._seeds, self._config = make, list(seeds), config
         self._program = program
-        self.device = _Jitted(program, steps, len(seeds))
+        self.device = _Jitted(program, steps, len(seeds), frames_on_host)
+        self._frames = self.device.like.replay.ring.frames if frames_on_host else None
+        self._held: HostFrames | tuple[()] = ()
         self._at_once = "all_new" in replay.demands  # batches of just what the block collected
         self._block_ends = config.scale_rewards or replay.scores == "training"
         self._num_envs = replay.num_envs
@@ -97,57 +104,88 @@ class HostRun:
         """Reset the environments and run the warm-up."""
         keys = jax.vmap(jax.random.key)(jnp.asarray(self._seeds))
         state = self.device.start(keys, self._reset(0))
+        if self._frames:
+            self._held = host_frames.empty(self._frames, len(self._seeds))
         played = self.device.nothing_played
         for row in range(self.schedule.warmup_rows):
             how = "fill" if row < self._config.n_step - 1 else "random"
             action, extras = self.device.decide[how](state)
             self.playing.send(action)
-            obs, out = self.playing.receive()
+            obs, out = self._receive()
             state, played = self.device.take_in[how](state, played, action, extras, obs, out)
-        return self.device.warmed_up(state)
+        return self._whole(self.device.warmed_up(state))
 
     def like(self) -> LoopState:
         """Return shapes and dtypes of a state, to load a saved one."""
         keys = jax.vmap(jax.random.key)(jnp.asarray(self._seeds))
-        return jax.eval_shape(make_sweep(self._program).init, keys)
+        state = jax.eval_shape(make_sweep(self._program).init, keys)
+        if self._frames:
+            state = _without_pixels(state)
+            state = state._replace(env_state=host_frames.empty(self._frames, len(self._seeds)))
+        return state
 
     def resume(self, state: LoopState) -> LoopState:
         """Go on from a saved state; the episodes that ran then are cut off, as by a time limit."""
-        return self.device.cut_off(state, self._reset(int(state.rows)))
+        self._held, state = state.env_state, state._replace(env_state=())
+        return self._whole(self.device.cut_off(state, self._reset(int(state.rows))))
 
     def chunk(self, state: LoopState, blocks: int) -> tuple[LoopState, Metrics]:
         """Run `blocks` blocks and an evaluation; the state is donated. Metrics are `[S]`."""
         state, played, learned = self.blocks(state, blocks)
+        state = state._replace(env_state=())
         returns, lengths = self._evaluate(state)
-        return self.device.log_point(state, played, learned, returns, lengths)
+        state, metrics = self.device.log_point(state, played, learned, returns, lengths)
+        return self._whole(state), metrics
 
     def blocks(self, state: LoopState, blocks: int) -> tuple[LoopState, Metrics, Sums]:
         """Run `blocks` blocks; return the state, which is donated, and sums over them."""
         steps, config = self.device, self._config
+        state = state._replace(env_state=())
         played, learned = steps.nothing_played, steps.nothing_learned
         action, extras = steps.decide["act"](state)
         for _ in range(int(blocks)):
             for row in range(config.learn_every):
                 self.playing.send(action)
                 for _ in range(self._work(row)):
-                    state, learned = steps.learn(state, learned)
-                obs, out = self.playing.receive()
+                    state, learned = self._learn(state, learned)
+                obs, out = self._receive()
                 state, played, action, extras = steps.advance(
                     state, played, action, extras, obs, out
                 )
             for _ in range(config.updates if self._at_once else 0):
-                state, learned = steps.learn(state, learned)
+                state, learned = self._learn(state, learned)
             if self._block_ends:
                 state = steps.block_over(state)
             if self._at_once:
                 action, extras = steps.decide["act"](state)
-        return state, played, learned
+        return self._whole(state), played, learned
 
     def close(self) -> None:
         """Close the environments."""
         for batches in (self.playing, self._testing):
             if batches is not None:
                 batches.close()
+
+    def _learn(self, state: LoopState, learned: Sums) -> tuple[LoopState, Sums]:
+        if not self._frames:
+            return self.device.learn(state, learned)
+        state, batch = self.device.sample(state)
+        batch = host_frames.read(self._held, self._frames, batch)
+        return self.device.learn_from(state, learned, batch)
+
+    def _receive(self) -> tuple[np.ndarray, TimeStep]:
+        """Receive a step of the environments; keep its frames if that is the host's task."""
+        obs, out = self.playing.receive()
+        if self._frames:
+            self._held = host_frames.write(
+                self._held, self._frames, self._obs, out.final_obs, self._first
+            )
+            self._obs, self._first = obs, out.terminated | out.truncated
+        return obs, out
+
+    def _whole(self, state: LoopState) -> LoopState:
+        """Return the state with what the host keeps of it."""
+        return state._replace(env_state=self._held)
 
     def _work(self, row: int) -> int:
         """Return how many of a block's gradient steps go with its `row`-th step."""
@@ -160,7 +198,9 @@ class HostRun:
         if self.playing is None:
             self.playing = Batches(self._make, len(self._seeds), self._num_envs, True)
             self._testing = Batches(self._make, len(self._seeds), self._config.eval_episodes, False)
-        return self.playing.reset([_seed(seed, rows, 0) for seed in self._seeds])
+        self._obs = self.playing.reset([_seed(seed, rows, 0) for seed in self._seeds])
+        self._first = np.ones(self._obs.shape[:2], bool)
+        return self._obs
 
     def _evaluate(self, state: LoopState) -> tuple[np.ndarray, np.ndarray]:
         """Play whole episodes greedily; return undiscounted returns and lengths, `[S, N]`."""
@@ -181,8 +221,11 @@ class HostRun:
 class _Jitted:
     """Steps, jitted and vmapped over seeds; states are donated, but for `decide` and `greedy`."""
 
-    def __init__(self, program: Program, steps: Steps, seeds: int) -> None:
+    def __init__(self, program: Program, steps: Steps, seeds: int, frames_on_host: bool) -> None:
         axes = seed_axes(program)
+        self.like = jax.eval_shape(program.init, jax.random.key(0))
+        if frames_on_host:
+            axes, self.like = map(_without_pixels, (axes, self.like))
 
         def take_in(how, state, played, action, extras, obs, out):
             state, finished = steps.take_in(state, how, action, extras, (), obs, out)
@@ -195,6 +238,16 @@ class _Jitted:
         def learn(state, learned):
             state, more = steps.learn(state)
             return state, jax.tree.map(jnp.add, learned, more)
+
+        def learn_from(state, learned, batch):
+            state, more = steps.learn_from(state, batch)
+            return state, jax.tree.map(jnp.add, learned, more)
+
+        def sums(state):
+            if not frames_on_host:
+                return steps.learn(state)[1]
+            state, batch = steps.sample(state)
+            return steps.learn_from(state, host_frames.unread(state.replay.ring.frames, batch))[1]
 
         def greedy(state, obs, time):
             key = jax.random.fold_in(state.keys.evaluate, state.rows)
@@ -215,14 +268,15 @@ class _Jitted:
         self.take_in = kinds(take_in, 5, (axes, 0))
         self.advance = over_seeds(advance, 5, (axes, 0, 0, 0))
         self.learn = over_seeds(learn, 1, (axes, 0))
+        self.sample = over_seeds(steps.sample, 0, (axes, 0))
+        self.learn_from = over_seeds(learn_from, 2, (axes, 0))
         self.greedy = jax.jit(jax.vmap(greedy, (axes, 0, None)))
         self.warmed_up = over_seeds(steps.warmed_up, 0, axes)
         self.block_over = over_seeds(steps.block_over, 0, axes)
         self.log_point = over_seeds(steps.log_point, 4, (axes, 0))
         self.cut_off = over_seeds(_cut_off, 1, axes)
-        one = jax.eval_shape(program.init, jax.random.key(0))
-        sums = jax.eval_shape(steps.learn, one)[1]
-        self.nothing_learned = jax.tree.map(lambda x: jnp.zeros((seeds, *x.shape)), sums)
+        shapes = jax.eval_shape(sums, self.like)
+        self.nothing_learned = jax.tree.map(lambda x: jnp.zeros((seeds, *x.shape)), shapes)
         self.nothing_played = dict.fromkeys(("returns", "episodes"), jnp.zeros(seeds))
 
 
@@ -249,6 +303,11 @@ def stand_in(make: MakeHost) -> Environment:
         batch.name, lambda key: ((), see(key)), step, batch.action_space, batch.max_steps,
         batch.frame_stack,
     )  # fmt: skip
+
+
+def _without_pixels(state: LoopState) -> LoopState:
+    ring = state.replay.ring.replace(pixels=())
+    return state._replace(replay=state.replay._replace(ring=ring))
 
 
 def _cut_off(state: LoopState, obs: Array) -> LoopState:

@@ -19,7 +19,7 @@ from experiments.environments.types import Array, TimeStep
 from experiments.inspection import inspect
 from jaxreplay import n_step
 from jaxreplay.n_step import Step, Window
-from jaxreplay.types import Replay, Transition
+from jaxreplay.types import Replay, Sample, Transition
 
 Metrics = dict[str, Array]  # each [] float32
 Sums = dict[str, tuple[Array, Array]]  # of metrics, and of how many
@@ -55,7 +55,7 @@ class LoopState(NamedTuple):
     keys: Keys
     rows: Array  # [] int32, a clock: steps of each environment so far
     updates: Array  # [] int32, a clock: gradient steps so far
-    env_state: Any  # [E, ...]
+    env_state: Any  # [E, ...]; of environments on the host, frames that are kept there or ()
     obs: chex.ArrayTree  # [E, ...]
     episodes: Episodes
     finished: Finished
@@ -74,7 +74,9 @@ class Steps(NamedTuple):
     * `take_in(S, how, action, extras, env_state, obs[E, ...], TimeStep[E]) -> (S, Metrics)`: what
       the environments made of it; with sums over the episodes that ended.
     * `warmed_up(S) -> S`: after the warm-up.
-    * `learn(S) -> (S, Sums)`: one gradient step.
+    * `learn(S) -> (S, Sums)`: one gradient step, which is
+    * `sample(S) -> (S, Sample)`: its first half, to choose and read a batch; and
+    * `learn_from(S, Sample) -> (S, Sums)`: its second, to update the agent and tell the replay.
     * `greedy(S, obs[N, ...], key) -> action[N, ...]`: in evaluations.
     * `block_over(S) -> S`: after each block of collecting and learning.
     * `log_point(S, played, learned, returns[N], lengths[N]) -> (S, Metrics)`: after an evaluation.
@@ -85,6 +87,8 @@ class Steps(NamedTuple):
     take_in: Callable[..., tuple[LoopState, Metrics]]
     warmed_up: Callable[[LoopState], LoopState]
     learn: Callable[[LoopState], tuple[LoopState, Sums]]
+    sample: Callable[[LoopState], tuple[LoopState, Sample]]
+    learn_from: Callable[[LoopState, Sample], tuple[LoopState, Sums]]
     greedy: Callable[[LoopState, chex.ArrayTree, Array], Array]
     block_over: Callable[[LoopState], LoopState]
     log_point: Callable[..., tuple[LoopState, Metrics]]
@@ -155,8 +159,10 @@ def make_steps(
         coin = jax.random.bernoulli(key_coin, config.eval_epsilon, action.shape)
         return jnp.where(coin, _random_actions(action_space, key_action, len(action)), action)
 
-    learn = _make_learn(agent, replay)
-    return Steps(start, decide, take_in, warmed_up, learn, greedy, block_over, log_point)
+    learn, sample, learn_from = _make_learn(agent, replay)
+    return Steps(
+        start, decide, take_in, warmed_up, learn, sample, learn_from, greedy, block_over, log_point
+    )
 
 
 def reset_key(key: Array) -> Array:
@@ -269,17 +275,23 @@ def _make_collect(
 
 
 def _make_learn(agent: Agent, replay: Replay):
-    def learn(state: LoopState) -> tuple[LoopState, Sums]:
-        """Take one gradient step: sample, update the agent, tell the replay what it saw."""
-        key = jax.random.fold_in(state.keys.learn, state.updates)
-        key_sample, key_agent = jax.random.split(key)
-        held, sample = replay.sample(state.replay, key_sample)
-        agent_state, info = agent.update(state.agent, sample, key_agent)
-        held = replay.update(held, sample, **info.feedback)
+    def keys(state: LoopState) -> Array:
+        return jax.random.split(jax.random.fold_in(state.keys.learn, state.updates))
+
+    def sample(state: LoopState) -> tuple[LoopState, Sample]:
+        held, batch = replay.sample(state.replay, keys(state)[0])
+        return state._replace(replay=held), batch
+
+    def learn_from(state: LoopState, batch: Sample) -> tuple[LoopState, Sums]:
+        agent_state, info = agent.update(state.agent, batch, keys(state)[1])
+        held = replay.update(state.replay, batch, **info.feedback)
         state = state._replace(agent=agent_state, replay=held, updates=state.updates + 1)
         return state, _finite(info.metrics)
 
-    return learn
+    def learn(state: LoopState) -> tuple[LoopState, Sums]:
+        return learn_from(*sample(state))
+
+    return learn, sample, learn_from
 
 
 def _make_report(replay: Replay, config: LoopConfig):

@@ -66,6 +66,12 @@ def make_replay(
             f"use {max(1, capacity // max(num_envs, 1)) * max(num_envs, 1)}"
         )
 
+    if frames_on_host and "observations" in sampler.demands:
+        raise ValueError(
+            "frames_on_host: this sampler looks at observations, which must be on the device: "
+            "leave it out, or choose features without obs and next_obs"
+        )
+
     def init(key: Array, example: Transition) -> ReplayState:
         ring = ring_.init(
             example, capacity * sampler.room, num_envs,

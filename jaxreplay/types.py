@@ -165,4 +165,4 @@ class Replay(NamedTuple):
     fresh: frozenset[str]  # feedback about new transitions that `add` wants
     demands: frozenset[str]  # "single_steps": transitions must be so, not n-step ones; "all_new":
     # a batch must be what was added since the batch before; "whole_episodes": it remembers them
-    # whole or not at all
+    # whole or not at all; "observations": its sampler looks at them, so they must be on the device

@@ -271,6 +271,7 @@ def sampler(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Sa
     return Sampler(
         init, add, sample, update, observe=observe, probability=probability, metrics=metrics,
         scores=config.reward,
+        demands=frozenset({"observations"} if {"obs", "next_obs"} & set(config.features) else ()),
     )  # fmt: skip
 
 

@@ -112,6 +112,8 @@ REFUSALS = [
     (["--env.backend", "mjx"], "has no option '--env.backend': it is for brax/"),
     (["--env", "atari/Pongg"], "did you mean 'atari/Pong'"),
     (["--env", "gymnasium/CartPole-v2"], "did you mean gymnasium/CartPole-v1"),
+    (["--frames-on-host", "true"], "such as atari/Pong, not for gymnax/CartPole-v1"),
+    (["--env", "atari/Pong", "--frames-on-host", "true"], "use --inspect 0"),
     (["--env", "atari/Pong", "--env.vectorisation", "async"], "it is for gymnasium/"),
 ]
 
