@@ -17,6 +17,7 @@ from experiments.loop import Program, make_program
 from experiments.run_config import RunConfig
 from experiments.steps import Steps, make_steps
 from experiments.sweep import CompiledRun, Run
+from jaxreplay.frames import AHEAD
 from jaxreplay.methods import METHODS
 from jaxreplay.replay import make_replay
 from jaxreplay.types import Replay
@@ -94,7 +95,16 @@ def _stacked(sizes: ReplaySizes, environment: Environment) -> ReplaySizes:
 
 
 def _check_frames(config: RunConfig, sizes: ReplaySizes, make_host: MakeHost | None) -> None:
-    """Refuse to keep frames on the host where there are none, or where a program needs them."""
+    """Refuse what can't be done with frames that are stored once, or on the host."""
+    if sizes.frame_stack and config.loop.scale_observations:
+        raise ValueError(
+            "scale_observations looks at whole observations, which are not stored where frames "
+            "are stored once: leave it out, or give --frame-stack 0"
+        )
+    if sizes.frame_stack and config.loop.n_step > AHEAD:
+        raise ValueError(
+            f"n_step is {config.loop.n_step}: with frames stored once it may be {AHEAD} at most"
+        )
     if not sizes.frames_on_host:
         return
     if make_host is None or not sizes.frame_stack:

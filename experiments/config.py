@@ -110,6 +110,8 @@ class Schedule:
 
     warmup_rows: int  # steps of each environment before learning
     block_rows: int  # steps of each environment in a block
+    warmup_steps: int  # agent steps of the warm-up
+    block_steps: int  # agent steps of a block
     log_points: tuple[int, ...]  # blocks before each log point
     steps: tuple[int, ...]  # agent steps at each log point
     updates: int  # gradient steps in all
@@ -184,6 +186,8 @@ def schedule(config: LoopConfig, num_envs: int) -> Schedule:
     return Schedule(
         warmup_rows=warmup_rows,
         block_rows=config.learn_every,
+        warmup_steps=warmup,
+        block_steps=block_steps,
         log_points=tuple(end - start for start, end in zip(starts, ends, strict=True)),
         steps=tuple(warmup + end * block_steps for end in ends),
         updates=total * config.updates,

@@ -8,7 +8,7 @@ see what was stored before the environments' latest step.
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -17,12 +17,13 @@ import numpy as np
 
 from experiments import host_frames
 from experiments.config import LoopConfig
-from experiments.environments.host import HostEnvironment
+from experiments.environments.host import EnvironmentFailed, HostEnvironment
 from experiments.environments.types import Array, Environment, TimeStep
 from experiments.host_frames import HostFrames
 from experiments.loop import Program
 from experiments.steps import LoopState, Metrics, Steps, Sums
-from experiments.sweep import make_sweep, seed_axes
+from experiments.sweep import CutShort, make_sweep, seed_axes
+from jaxreplay import ring as ring_
 from jaxreplay.n_step import Window
 from jaxreplay.types import Replay
 
@@ -30,25 +31,39 @@ MakeHost = Callable[[int, bool], HostEnvironment]  # (num_envs, training) -> a b
 
 
 class Batches:
-    """One batch of environments per seed, stepped together; arrays get a leading `[S]`."""
+    """One batch of environments per seed, stepped together; arrays get a leading `[S]`.
 
-    def __init__(self, make: MakeHost, seeds: int, num_envs: int, training: bool) -> None:
-        self._batches = [make(num_envs, training) for _ in range(seeds)]
+    Attributes:
+      when: what an error message says of the moment.
+    """
+
+    def __init__(self, make: MakeHost, seeds: Sequence[int], num_envs: int, training: bool) -> None:
+        self._batches = [make(num_envs, training) for _ in seeds]
+        self._seeds = list(seeds)
+        self.when = ""
 
     def reset(self, seeds: Sequence[int]) -> np.ndarray:
         """Reset every batch with a seed of its own."""
-        pairs = zip(self._batches, seeds, strict=True)
-        return np.stack([batch.reset(seed) for batch, seed in pairs])
+        return np.stack(self._each(lambda batch, seed: batch.reset(seed), seeds))
 
     def send(self, actions: Any) -> None:
         """Start a step with actions `[S, E, ...]`."""
-        for batch, action in zip(self._batches, np.asarray(actions), strict=True):
-            batch.send(action)
+        self._each(lambda batch, action: batch.send(action), np.asarray(actions))
 
     def receive(self) -> tuple[np.ndarray, TimeStep]:
         """Return what came of it."""
-        obs, steps = zip(*[batch.receive() for batch in self._batches], strict=True)
+        obs, steps = zip(*self._each(lambda batch, _: batch.receive(), self._seeds), strict=True)
         return np.stack(obs), TimeStep(*map(np.stack, zip(*steps, strict=True)))
+
+    def _each(self, call: Callable[[HostEnvironment, Any], Any], args: Iterable[Any]) -> list[Any]:
+        """Call with every batch; what fails says of which run it is."""
+        results = []
+        for seed, batch, arg in zip(self._seeds, self._batches, args, strict=True):
+            try:
+                results.append(call(batch, arg))
+            except EnvironmentFailed as error:
+                raise EnvironmentFailed(f"seed {seed}, {self.when}: {error}") from error
+        return results
 
     def close(self) -> None:
         """Close all batches."""
@@ -98,7 +113,9 @@ class HostRun:
         self._num_envs = replay.num_envs
         self.playing: Batches | None = None
         self._testing: Batches | None = None
+        self._rows = 0  # steps of each environment so far
         self.schedule, self.notes = program.schedule, program.notes
+        self.stops_anywhere, self.stop = True, lambda: False
 
     def init(self) -> LoopState:
         """Reset the environments and run the warm-up."""
@@ -108,6 +125,8 @@ class HostRun:
             self._held = host_frames.empty(self._frames, len(self._seeds))
         played = self.device.nothing_played
         for row in range(self.schedule.warmup_rows):
+            if self.stop():
+                raise CutShort(None, 0)
             how = "fill" if row < self._config.n_step - 1 else "random"
             action, extras = self.device.decide[how](state)
             self.playing.send(action)
@@ -133,7 +152,7 @@ class HostRun:
         """Run `blocks` blocks and an evaluation; the state is donated. Metrics are `[S]`."""
         state, played, learned = self.blocks(state, blocks)
         state = state._replace(env_state=())
-        returns, lengths = self._evaluate(state)
+        returns, lengths = self._evaluate(state, int(blocks))
         state, metrics = self.device.log_point(state, played, learned, returns, lengths)
         return self._whole(state), metrics
 
@@ -143,7 +162,9 @@ class HostRun:
         state = state._replace(env_state=())
         played, learned = steps.nothing_played, steps.nothing_learned
         action, extras = steps.decide["act"](state)
-        for _ in range(int(blocks)):
+        for block in range(int(blocks)):
+            if self.stop():
+                raise CutShort(self._whole(state), block)
             for row in range(config.learn_every):
                 self.playing.send(action)
                 for _ in range(self._work(row)):
@@ -175,6 +196,8 @@ class HostRun:
 
     def _receive(self) -> tuple[np.ndarray, TimeStep]:
         """Receive a step of the environments; keep its frames if that is the host's task."""
+        self._rows += 1
+        self.playing.when = f"agent step {self._rows * self._num_envs:,}"
         obs, out = self.playing.receive()
         if self._frames:
             self._held = host_frames.write(
@@ -196,19 +219,24 @@ class HostRun:
 
     def _reset(self, rows: int) -> np.ndarray:
         if self.playing is None:
-            self.playing = Batches(self._make, len(self._seeds), self._num_envs, True)
-            self._testing = Batches(self._make, len(self._seeds), self._config.eval_episodes, False)
+            self.playing = Batches(self._make, self._seeds, self._num_envs, True)
+            self._testing = Batches(self._make, self._seeds, self._config.eval_episodes, False)
+        self._rows = rows
+        self.playing.when = f"agent step {rows * self._num_envs:,}"
         self._obs = self.playing.reset([_seed(seed, rows, 0) for seed in self._seeds])
         self._first = np.ones(self._obs.shape[:2], bool)
         return self._obs
 
-    def _evaluate(self, state: LoopState) -> tuple[np.ndarray, np.ndarray]:
+    def _evaluate(self, state: LoopState, blocks: int) -> tuple[np.ndarray, np.ndarray]:
         """Play whole episodes greedily; return undiscounted returns and lengths, `[S, N]`."""
         rows = int(state.rows)
+        self._testing.when = f"evaluation at agent step {rows * self._num_envs:,}"
         obs = self._testing.reset([_seed(seed, rows, 1) for seed in self._seeds])
         returns = np.zeros((len(self._seeds), self._config.eval_episodes), np.float32)
         lengths, done, time = returns.astype(np.int32), returns > 0, np.int32(0)
         while not done.all():
+            if self.stop():
+                raise CutShort(self._whole(state), blocks)
             self._testing.send(self.device.greedy(state, obs, time))
             obs, out = self._testing.receive()
             time += 1
@@ -316,7 +344,11 @@ def _cut_off(state: LoopState, obs: Array) -> LoopState:
     newest = (pushes - 1) % len(steps.truncated)
     # The latest step bootstraps from its true next observation, and returns end there.
     truncated = steps.truncated.at[newest].set(~steps.terminated[newest])
+    replay = state.replay
+    if len(steps.truncated) == 1:  # nothing waits in the window: the ring has the latest step
+        replay = replay._replace(ring=ring_.end_episodes(replay.ring))
     return state._replace(
+        replay=replay,
         obs=obs,
         window=Window(steps._replace(truncated=truncated), pushes),
         episodes=jax.tree.map(jnp.zeros_like, state.episodes),

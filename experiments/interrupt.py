@@ -10,8 +10,11 @@ from experiments import log
 
 
 @contextlib.contextmanager
-def deferred() -> Iterator[Callable[[], bool]]:
+def deferred(until: str) -> Iterator[Callable[[], bool]]:
     """Let the first Ctrl-C only be noted, and the second one stop at once.
+
+    Args:
+      until: what is said of the moment that is waited for.
 
     Yields:
       A function that tells whether there was one.
@@ -22,7 +25,7 @@ def deferred() -> Iterator[Callable[[], bool]]:
         del number, frame
         asked.set()
         signal.signal(signal.SIGINT, before)
-        log.say("stopping at the next log point, with a checkpoint; Ctrl-C again stops at once")
+        log.say(f"stopping {until}, with a checkpoint; Ctrl-C again stops at once")
 
     if threading.current_thread() is not threading.main_thread():
         yield asked.is_set  # signals reach the main thread alone

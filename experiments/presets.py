@@ -14,9 +14,9 @@ class Preset(NamedTuple):
     sections: Mapping[str, Mapping[str, Any]]  # section of a RunConfig -> option -> value
     replay: tuple[Mapping[str, Any], ...] = ()  # replay options, in groups that make sense together
     # only: a group is set if the chosen method has all of its options
+    environment: Mapping[str, Any] = MappingProxyType({})  # its options, if its family has them
 
 
-# New steps in a whole run are left to --steps, unless they are part of the setting.
 PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
         # Hessel et al. 2018, Tab. 1, in agent steps of 4 frames. Its target network is copied
@@ -26,10 +26,14 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             ("rainbow",),
             {
                 "loop": {
+                    "steps": 50_000_000,
                     "n_step": 3,
                     "gamma": 0.99,
                     "warmup": 20_000,
+                    "random_warmup": False,
                     "learn_every": 4,
+                    "eval_every": 250_000,  # with whole games instead of 500 thousand frames
+                    "eval_episodes": 10,
                     "eval_epsilon": 0.001,
                 },
                 "sizes": {"capacity": 1_000_000, "batch_size": 32},
@@ -60,6 +64,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
                     "n_step": 20,
                     "gamma": 0.99,
                     "warmup": 1_600,
+                    "random_warmup": False,
                     "learn_every": 1,
                     "eval_every": 1_000,
                     "eval_episodes": 5,
@@ -82,6 +87,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
                 },
             },
             ({"alpha": 0.5}, {"beta": 0.4, "beta_end": 1.0}),
+            MappingProxyType({"protocol": "ners"}),
         ),
     }
 )
@@ -108,4 +114,15 @@ def apply(name: str, config: Any) -> Any:
     has = {field.name for field in dataclasses.fields(config.replay_options)}
     options = {k: v for group in preset.replay if set(group) <= has for k, v in group.items()}
     replay_options = dataclasses.replace(config.replay_options, **options)
-    return dataclasses.replace(config, replay_options=replay_options, **parts)
+    return dataclasses.replace(
+        config,
+        env_options=_with_known(config.env_options, preset.environment),
+        replay_options=replay_options,
+        **parts,
+    )
+
+
+def _with_known(options: Any, values: Mapping[str, Any]) -> Any:
+    """Return options with those of `values` that they have."""
+    has = {field.name for field in dataclasses.fields(options)}
+    return dataclasses.replace(options, **{k: v for k, v in values.items() if k in has})

@@ -115,7 +115,14 @@ _WORDS = {
 
 # Returns at which an environment counts as solved, for "steps to" columns.
 THRESHOLDS: Mapping[str, float] = MappingProxyType(
-    {"gymnax/CartPole-v1": 475.0, "gymnax/Pendulum-v1": -200.0}
+    {
+        "gymnax/CartPole-v1": 475.0,
+        "gymnasium/CartPole-v1": 475.0,
+        "gymnax/Pendulum-v1": -200.0,
+        "gymnasium/LunarLander-v3": 200.0,
+        "gymnasium/LunarLanderContinuous-v3": 200.0,
+        "gymnasium/BipedalWalker-v3": 300.0,
+    }
 )
 
 

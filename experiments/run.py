@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -23,7 +23,7 @@ from experiments.config import OutputConfig
 from experiments.environments.host import EnvironmentFailed
 from experiments.files import write_json
 from experiments.run_config import RunConfig
-from experiments.sweep import Run
+from experiments.sweep import CutShort, Run
 
 ARTEFACTS = (
     "config.json", "metrics.csv", "timing.csv", "summary.json", "learning_curve.png",
@@ -76,11 +76,12 @@ def execute(
     resume: bool = False,
     overwrite: bool = False,
     label: str | None = None,
+    whole: Path | None = None,
 ) -> dict[str, Any]:
     """Train all seeds of a run, log, checkpoint, and write its results.
 
     A resumed run ends with the same metrics, bit for bit, as one that was never interrupted (on
-    the same machine and versions).
+    the same machine and versions), unless its environments live on the host: they begin anew.
 
     Args:
       config: what to run.
@@ -89,6 +90,7 @@ def execute(
       resume: go on from the last checkpoint in `out`.
       overwrite: discard a run that `out` holds.
       label: what the terminal calls the run; None: its replay method.
+      whole: the folder to resume, where the run is part of a comparison; None: `out`.
 
     Returns:
       The content of `summary.json`.
@@ -101,20 +103,34 @@ def execute(
     claim(out, config, resume=resume, overwrite=overwrite)
     for note in run.notes:
         log.say(note)
-    folder = out / "checkpoints"
-    done = 0
-    state = None
+    folder, whole = out / "checkpoints", whole or out
+    state, progress = None, Progress(0, 0) if resume else None
     if resume and checkpoint.latest(folder) is not None:
-        done = checkpoint.read_meta(folder)["log_points"]
+        progress = Progress(**checkpoint.read_meta(folder))
         state = checkpoint.load(folder, run.like())
     label = label or config.replay
     try:
-        _train(run, config, out, output, state, done if resume else None, label)
+        _train(run, config, out, output, state, progress, label)
     except EnvironmentFailed as error:
         saved = checkpoint.latest(folder)
-        hint = f"the last checkpoint is intact: --resume {out}" if saved else "no checkpoint yet"
+        hint = f"the last checkpoint is intact: --resume {whole}" if saved else "no checkpoint yet"
         raise Stopped(f"{error} ({hint})") from error
+    except CutShort as cut:
+        raise Stopped(_keep(run, folder, cut, whole)) from None
+    except KeyboardInterrupt:
+        raise Stopped(f"stopped at once: --resume {whole} goes on from what was saved") from None
     return _conclude(config, out, output)
+
+
+class Progress(NamedTuple):
+    """How far a checkpoint is."""
+
+    log_points: int  # that were passed
+    blocks: int = 0  # since then
+
+
+class Stopped(Exception):
+    """A run ended before its end; says why, and how to go on."""
 
 
 def _train(
@@ -123,47 +139,102 @@ def _train(
     out: Path,
     output: OutputConfig,
     state: Any,
-    resumed: int | None,
+    resumed: Progress | None,
     label: str,
 ) -> None:
-    """Go from the log point at which the run was resumed to where the user wants to stop."""
-    plan, folder, done = run.schedule, out / "checkpoints", resumed or 0
+    """Go from where the run is resumed to where the user wants to stop.
+
+    Raises:
+      EnvironmentFailed: an environment raised, or gave what is not finite.
+      CutShort: the user wants to stop; with the log points passed and the blocks since then.
+    """
+    plan, folder = run.schedule, out / "checkpoints"
+    done, blocks = resumed or (0, 0)
     shown = None if resumed is None else plan.steps[done - 1] if done else 0
+    until = "now" if run.stops_anywhere else "at the next log point"
     with (
         contextlib.closing(run),
         _sinks(config, out, output, plan.steps[-1], shown, label) as sinks,
-        interrupt.deferred() as interrupted,
+        interrupt.deferred(until) as interrupted,
     ):
+        run.stop = interrupted
         if done < len(plan.steps):
             state = run.init() if state is None else run.resume(state)
+            _warn_of_size(state)
         for index in range(done, len(plan.steps)):
             start = time.perf_counter()
-            state, metrics = run.chunk(state, plan.log_points[index])
-            metrics = jax.device_get(metrics)
+            try:
+                state, metrics = run.chunk(state, plan.log_points[index] - blocks)
+            except CutShort as cut:
+                raise CutShort(cut.state, Progress(index, blocks + cut.blocks)) from None
+            metrics, blocks = jax.device_get(metrics), 0
             seconds = time.perf_counter() - start
+            _check_finite(config, plan.steps[index], metrics)
             _check_frames(metrics)
             sinks.log(plan.steps[index], _rows(config, plan.steps[index], metrics), seconds)
             finished = index + 1 == len(plan.steps)
-            if finished or interrupted() or (index + 1) % output.checkpoint_every == 0:
-                checkpoint.save(folder, plan.steps[index], state, {"log_points": index + 1})
+            if finished or (index + 1) % output.checkpoint_every == 0:
+                checkpoint.save(folder, plan.steps[index], state, Progress(index + 1)._asdict())
             if interrupted() and not finished:
-                raise Stopped(
-                    f"stopped at {plan.steps[index]:,} of {plan.steps[-1]:,} agent steps, with a "
-                    f"checkpoint there: --resume {out} goes on"
-                )
+                raise CutShort(state, Progress(index + 1))
 
 
-class Stopped(Exception):
-    """A run ended before its end; says why, and how to go on."""
+def _keep(run: Run, folder: Path, cut: CutShort, whole: Path) -> str:
+    """Save a run that was cut short; return what to say of it."""
+    plan = run.schedule
+    if cut.state is None:
+        return f"stopped in the warm-up, with nothing to keep: --resume {whole} begins again"
+    log_points, blocks = cut.blocks
+    at = plan.steps[log_points - 1] if log_points else plan.warmup_steps
+    at += blocks * plan.block_steps
+    if checkpoint.latest(folder) != at:
+        checkpoint.save(folder, at, cut.state, cut.blocks._asdict())
+    return (
+        f"stopped at {at:,} of {plan.steps[-1]:,} agent steps, with a checkpoint there: "
+        f"--resume {whole} goes on"
+    )
+
+
+def _warn_of_size(state: Any) -> None:
+    """Say how large checkpoints are where that matters."""
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+    if size > _LARGE:
+        log.say(f"each checkpoint takes {size / 1e9:.1f} GB: --checkpoint-every spaces them out")
+
+
+_LARGE = 1e9  # bytes
+
+
+def _check_finite(config: RunConfig, step: int, metrics: dict[str, np.ndarray]) -> None:
+    """Refuse to go on with an environment that broke; environments on the host say so themselves.
+
+    Raises:
+      EnvironmentFailed: naming it, the seed and the step.
+    """
+    said = f"{config.env} gave, or was told, a number that is not finite"
+    rows = metrics.pop("fault").astype(int)
+    if rows.any():
+        first = int(np.flatnonzero(rows)[0])
+        at = rows[first] * config.sizes.num_envs
+        raise EnvironmentFailed(f"seed {config.seed + first}, agent step {at:,}: {said}")
+    broken = ~np.isfinite(metrics["eval_return"])
+    if broken.any():
+        seed = config.seed + int(np.flatnonzero(broken)[0])
+        raise EnvironmentFailed(f"seed {seed}, evaluation at agent step {step:,}: {said}")
 
 
 def _check_frames(metrics: dict[str, np.ndarray]) -> None:
     """Refuse to go on with samples that miss frames."""
-    lost = metrics.get("replay/frames_lost")
+    lost, odd = (metrics.get(f"replay/frames_{name}") for name in ("lost", "odd"))
+    if odd is not None and odd.any():
+        raise ValueError(
+            "episodes begin with stacks that are not zero before the first frame, so frames can't "
+            "be stored once: start again with --frame-stack 0"
+        )
     if lost is not None and lost.any():
         raise ValueError(
-            "episodes are too short for the replay's spare frames, and samples miss some: raise "
-            "--frame-spare, or give --frame-stack 0"
+            "episodes are too short for the replay's spare frames, and samples miss some: start "
+            "again with a larger --frame-spare, or --frame-stack 0"
         )
 
 

@@ -61,6 +61,7 @@ class LoopState(NamedTuple):
     finished: Finished
     extras: chex.ArrayTree  # [E, ...] of the step before, zeros where an episode begins
     window: Window
+    fault: Array  # [] int32, `rows` after the first step that was not finite; 0: all were
     agent: Any
     replay: Any
 
@@ -140,6 +141,7 @@ def make_steps(
             "eval_length": lengths.mean(),
             "train_return": played["returns"] / played["episodes"],  # nan if none ended
             "episodes": played["episodes"],
+            "fault": state.fault.astype(jnp.float32),
             **{f"agent/{name}": total / n for name, (total, n) in learned.items()},
             **{f"replay/{name}": value for name, value in replay.metrics(state.replay).items()},
             **inspected(state),
@@ -215,6 +217,7 @@ def _start(
         finished=Finished(scalar, scalar),
         extras=jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), extras),
         window=n_step.init(step, config.n_step, replay.num_envs),
+        fault=clock,
         agent=agent_state,
         replay=replay.init(key_replay, transition),
     )
@@ -267,7 +270,7 @@ def _make_collect(
         episodes = Episodes(jnp.where(done, 0.0, returns), jnp.where(done, 0, lengths))
         state = state._replace(
             rows=state.rows + 1, env_state=env_state, obs=obs, episodes=episodes, window=window,
-            finished=untold, extras=_unless(done, extras), replay=held,
+            finished=untold, extras=_unless(done, extras), replay=held, fault=_fault(state, out),
         )  # fmt: skip
         return state, finished
 
@@ -334,6 +337,13 @@ def _measure(state: LoopState, measure: Callable[..., Any]) -> LoopState:
     held = state.agent
     held = held._replace(scaling=measure(held.scaling, state.replay.ring))
     return state._replace(agent=held)
+
+
+def _fault(state: LoopState, out: TimeStep) -> Array:
+    """Return `LoopState.fault` after a step."""
+    seen = [x for x in jax.tree.leaves((out.reward, out.final_obs)) if x.dtype.kind == "f"]
+    fine = jnp.stack([jnp.isfinite(x).all() for x in seen]).all()
+    return jnp.where(fine | (state.fault > 0), state.fault, state.rows + 1)
 
 
 def _unless(done: Array, extras: chex.ArrayTree) -> chex.ArrayTree:

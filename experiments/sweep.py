@@ -24,16 +24,34 @@ class Sweep(NamedTuple):
     chunk: Callable[[LoopState, Array], tuple[LoopState, Metrics]]  # donates the state
 
 
+class CutShort(Exception):
+    """A run was asked to stop and did so between two log points.
+
+    Attributes:
+      state: the LoopState there; None during the warm-up.
+      blocks: how many since the latest call of `chunk`.
+    """
+
+    def __init__(self, state: LoopState | None, blocks: Any) -> None:
+        super().__init__(blocks)
+        self.state, self.blocks = state, blocks
+
+
 class Run(Protocol):
     """Several seeds of a training run, from one log point to the next.
 
     Attributes:
       schedule: log points and counts.
       notes: what the user should know before it runs.
+      stops_anywhere: whether it raises CutShort soon after `stop()` turns true, and does not have
+        to be waited for until the next log point.
+      stop: set by who runs it.
     """
 
     schedule: Schedule
     notes: tuple[str, ...]
+    stops_anywhere: bool
+    stop: Callable[[], bool]
 
     def init(self) -> LoopState:
         """Return the state after the warm-up."""
@@ -58,6 +76,7 @@ class CompiledRun:
         self._sweep = make_sweep(program)
         self._keys = jax.vmap(jax.random.key)(jnp.asarray(list(seeds)))
         self._chunk: Callable[..., tuple[LoopState, Metrics]] | None = None
+        self.stops_anywhere, self.stop = False, lambda: False
         self.schedule, self.notes = program.schedule, program.notes
 
     def init(self) -> LoopState:

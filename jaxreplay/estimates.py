@@ -48,6 +48,11 @@ def enter(
     )
 
 
+def end(held: Estimates, slots: Array) -> Estimates:
+    """Let returns stop at `slots` `[E]`, whose episodes went no further."""
+    return held._replace(last=ring_.write(held.last, slots, jnp.ones(slots.shape, bool)))
+
+
 def returns_of(held: Estimates, slots: Array) -> Array:
     """Return the estimates of Q(s, a) of `slots` `[B]`, in scaled rewards."""
     return held.q_ret[slots] / held.reward_scale

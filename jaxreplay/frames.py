@@ -30,6 +30,7 @@ class Frames:
 
     newest: Array  # [E] int32, place of the latest observation, ever counted; -2 before the first
     age: Array  # [E] int32, agent steps of the running episode before the latest observation
+    odd: Array  # [] int32, episodes that began with a stack of more than one frame
     stack: int = struct.field(pytree_node=False)  # K
     places: int = struct.field(pytree_node=False)  # of each lane
     shape: tuple[int, ...] = struct.field(pytree_node=False)  # of one frame
@@ -79,14 +80,15 @@ def init(obs: chex.ArrayTree, capacity: int, num_envs: int, stack: int, spare: f
     return Frames(
         newest=lanes - 2,
         age=jnp.zeros(num_envs, jnp.int32),
+        odd=jnp.zeros((), jnp.int32),
         stack=stack,
-        places=rows + math.ceil(spare * rows) + _AHEAD + stack,
+        places=rows + math.ceil(spare * rows) + AHEAD + stack,
         shape=leaves[0].shape[:-1],
         dtype=leaves[0].dtype.name,
     )
 
 
-_AHEAD = 255  # places beyond its observation that a transition may reach: the largest n of n-step
+AHEAD = 255  # places beyond its observation that a transition may reach: the largest n of n-step
 
 
 def empty_pixels(frames: Frames, on_host: bool = False) -> Array | np.ndarray:
@@ -95,13 +97,26 @@ def empty_pixels(frames: Frames, on_host: bool = False) -> Array | np.ndarray:
     return make.zeros((_zero_row(frames) + 1, math.prod(frames.shape)), frames.dtype)
 
 
-def add(frames: Frames, first: Array, span: Array | tuple[()]) -> tuple[Frames, Spot]:
-    """Take in one row of transitions; `first` and `span` are `[E]` (no span: 1)."""
+def add(
+    frames: Frames, obs: Array | tuple[()], first: Array, span: Array | tuple[()]
+) -> tuple[Frames, Spot]:
+    """Take in one row of transitions.
+
+    Args:
+      frames: the books.
+      obs: `[E, ..., K]`, to see that episodes begin with one frame; () if they are not at hand.
+      first: `[E]`.
+      span: `[E]`, or () for 1.
+    """
     newest, age = advance(frames.newest, frames.age, first)
     depth = jnp.minimum(age + 1, frames.stack)
     spot = Spot(newest, depth, jnp.broadcast_to(_one_unless(span), newest.shape))
     spot = jax.tree.map(lambda x: x.astype(jnp.int32), spot)
-    return frames.replace(newest=newest, age=age), spot
+    if isinstance(obs, tuple):
+        return frames.replace(newest=newest, age=age), spot
+    early = (obs[..., :-1] != 0).reshape(len(first), -1).any(axis=1)
+    odd = frames.odd + (first & early).sum(dtype=jnp.int32)
+    return frames.replace(newest=newest, age=age, odd=odd), spot
 
 
 def advance(newest: Array, age: Array, first: Array) -> tuple[Array, Array]:
@@ -183,14 +198,15 @@ def assemble(frames: Frames, found: Array) -> Array:
     return found.swapaxes(1, 2).reshape(len(found), *frames.shape, frames.stack)
 
 
-def lost(frames: Frames, spot: Spot, live: Array) -> Array:
+def lost(frames: Frames, spot: Spot, live: Array, ahead: int = 0) -> Array:
     """Return how many of the `live` `[C]` slots have had frames overwritten, `[]` int32.
 
-    Episodes are then too short for the spare places, and samples are wrong.
+    Episodes are then too short for the spare places, and samples are wrong. `ahead` is how many
+    places the pixels may be ahead of the books.
     """
     spot, live = jax.tree.map(lambda x: x.reshape(-1, frames.newest.size), (spot, live))
     written = jnp.max(jnp.where(live, spot.place + spot.span, -1), axis=0)  # [E]
-    gone = written - (spot.place - spot.depth + 1) >= frames.places
+    gone = written + ahead - (spot.place - spot.depth + 1) >= frames.places
     return (live & gone).sum(dtype=jnp.int32)
 
 

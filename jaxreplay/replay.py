@@ -46,7 +46,8 @@ def make_replay(
       frame_stack: observations are stacks `[..., K]` of so many frames, newest last and zero before
         their episode: each frame is stored once. 0: they are stored as they are.
       frame_spare: places for the last frames of episodes, as a share of the capacity: 0.04 is
-        enough for episodes of 25 steps or more on average. The metric `frames_lost` tells if not.
+        enough for episodes of 25 steps or more on average. The metric `frames_lost` tells if not
+        (and `frames_odd`, of episodes that begin with more than one frame).
       frames_on_host: the caller keeps the frames (`frames.empty_pixels`, `frames.write_on_host`);
         in sampled transitions, rows `[B, K]` of them stand for observations.
 
@@ -144,7 +145,11 @@ def make_replay(
         if state.ring.frames:
             live = jnp.arange(state.ring.capacity) < ring_.size(state.ring)
             spots = ring_.contents(state.ring).obs
-            own["frames_lost"] = frames_.lost(state.ring.frames, spots, live).astype(jnp.float32)
+            # Pixels on the host are written when steps are taken, before the n-step window.
+            ahead = frames_.AHEAD if frames_on_host else 0
+            lost = frames_.lost(state.ring.frames, spots, live, ahead)
+            own["frames_lost"] = lost.astype(jnp.float32)
+            own["frames_odd"] = state.ring.frames.odd.astype(jnp.float32)
         return {"dropped": state.dropped.astype(jnp.float32), **own}
 
     return Replay(

@@ -110,6 +110,15 @@ def add(ring: Ring, transition: Transition) -> tuple[Ring, Array]:
     return ring.replace(matrices=matrices, rows_added=ring.rows_added + 1), slots
 
 
+def end_episodes(ring: Ring) -> Ring:
+    """Mark the newest row as the last of its episodes, for a loop that leaves them there."""
+    slots = (_cursor(ring) - 1) % _rows(ring) * ring.num_envs + jnp.arange(ring.num_envs)
+    row = _unpack(ring, [m[slots] for m in ring.matrices])
+    packed = _pack(ring, row._replace(last=jnp.broadcast_to(ring.rows_added > 0, slots.shape)))
+    pairs = zip(ring.matrices, packed, strict=True)
+    return ring.replace(matrices=tuple(matrix.at[slots].set(rows) for matrix, rows in pairs))
+
+
 def gather(ring: Ring, slots: Array) -> Transition:
     """Read the transitions of `slots` (`[B]` int32, in range): fields are `[B, ...]`."""
     read = _unpack(ring, [m.at[slots].get(mode="promise_in_bounds") for m in ring.matrices])
@@ -204,7 +213,7 @@ def check_valid(ring: Ring) -> None:
 def _add_frames(ring: Ring, transition: Transition) -> tuple[Ring, Transition]:
     """Store a row's frames; return the transitions with where they are instead."""
     t = transition
-    frames, spot = frames_.add(ring.frames, t.first, t.span)
+    frames, spot = frames_.add(ring.frames, t.obs, t.first, t.span)
     if not isinstance(ring.pixels, tuple):
         pixels = frames_.write(ring.pixels, frames, t.obs, t.next_obs, t.span)
         ring = ring.replace(pixels=pixels)

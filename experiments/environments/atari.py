@@ -230,8 +230,10 @@ def make(
 
 def missing(name: str) -> str | None:
     """Say what to install before `name` can run; None: nothing."""
-    if importlib.util.find_spec("ale_py") is None:
-        return f"atari/{name} needs ale-py: pip install 'jaxreplay[atari]'"
+    # The vectorised emulator wants gymnasium's spaces.
+    for module, package in (("ale_py", "ale-py"), ("gymnasium", "gymnasium")):
+        if importlib.util.find_spec(module) is None:
+            return f"atari/{name} needs {package}: pip install 'jaxreplay[atari]'"
     return None
 
 

@@ -206,7 +206,8 @@ class HostEnvironment(abc.ABC):
 
     def _where(self, lane: int | None, what: str) -> str:
         which = f"environment {lane}" if lane is not None else f"one of {self.num_envs}"
-        return f"{self.name} (seed {self._seed}, {which}, step {self._steps}) {what}"
+        since = f"step {self._steps} since its reset with seed {self._seed}"
+        return f"{self.name} ({which}, {since}) {what}"
 
 
 def lane_seeds(seed: int, num_envs: int) -> list[int]:

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import multiprocessing
+import signal
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -150,6 +151,13 @@ def _make_lane(
     return Lane(env, index)
 
 
+def _undisturbed(lane: Any) -> gymnasium.Env:
+    """Make a lane in its own process, where Ctrl-C, which a terminal tells all, does nothing."""
+    if multiprocessing.parent_process() is not None:  # gymnasium makes one here as well, to look at
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return lane()
+
+
 @contextlib.contextmanager
 def _quiet(mujoco_too: bool) -> Iterator[None]:
     """Say nothing of old versions and old model files while environments are made."""
@@ -186,6 +194,7 @@ def _spread(lanes: list[Any]) -> AsyncVectorEnv:
     hang. The server imports this module once for all of them.
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload([__name__])
+    lanes = [functools.partial(_undisturbed, lane) for lane in lanes]
     return AsyncVectorEnv(
         lanes, autoreset_mode=AutoresetMode.SAME_STEP, context="forkserver", daemon=True
     )

@@ -181,6 +181,15 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
         episode = current % rows * ring.num_envs + slots % ring.num_envs
         status = jnp.where(transition.last, _FINISHED, _RUNNING).astype(jnp.int8)
         begun = jnp.where(begins, episode, ring.capacity)
+        # An episode may have been left, for instance where a loop was stopped and went on.
+        left = transition.first & (state.current >= 0)
+        before = state.current % rows * ring.num_envs + slots % ring.num_envs
+        left_status = jnp.maximum(state.status[before], jnp.int8(_FINISHED))
+        state = state.replace(
+            status=ring_.write(
+                state.status, jnp.where(left, before, ring.capacity), left_status
+            )
+        )  # fmt: skip
         state = state.replace(
             log_ratio=ring_.write(state.log_ratio, slots, jnp.zeros(slots.shape)),
             episode=ring_.write(state.episode, slots, episode),
@@ -191,7 +200,9 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
             current=current,
         )  # fmt: skip
         if config.returns:
-            held = estimates.enter(state.estimates, slots, transition, fresh)
+            ended = jnp.where(left, (slots - ring.num_envs) % ring.capacity, ring.capacity)
+            held = estimates.end(state.estimates, ended)
+            held = estimates.enter(held, slots, transition, fresh)
             state = state.replace(estimates=held)
         return jax.lax.cond(
             ring.rows_added % every(ring) == 0, lambda s: sweep(s, ring), lambda s: s, state

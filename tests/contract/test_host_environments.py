@@ -317,7 +317,7 @@ def test_failures_say_where_and_when(fault, words, vectorisation, make, registry
             environment.send([0, 0])
             environment.receive()
     step = 0 if fault == "reset" else 3
-    where = f"gymnasium/Faulty-v0 (seed 7, environment 1, step {step}) "
+    where = f"gymnasium/Faulty-v0 (environment 1, step {step} since its reset with seed 7) "
     assert str(error.value).startswith(where)
     assert words.split(":")[0] in str(error.value) and "\n" not in str(error.value)
     if vectorisation == "sync" and fault in ("step", "reset"):
@@ -357,6 +357,7 @@ def test_what_does_not_exist_is_refused_in_one_line(name, options, message):
         ("gymnasium/Ant-v5", "mujoco", "mujoco"),
         ("gymnasium/BipedalWalker-v3", "Box2D", "box2d"),
         ("atari/Pong", "ale_py", "atari"),
+        ("atari/Pong", "gymnasium", "atari"),
     ],
 )
 def test_a_missing_package_is_named_and_the_environment_still_listed(

@@ -1,6 +1,8 @@
 """The loop for environments on the host: what it collects, faults, stopping and going on."""
 
+import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -13,7 +15,7 @@ import pytest
 
 from agents.dqn import DQNConfig, dqn
 from agents.types import Discrete
-from experiments import environments, host_loop, train
+from experiments import checkpoint, environments, host_loop, interrupt, train
 from experiments.config import LoopConfig
 from experiments.environments.host import HostEnvironment, HostStep
 from experiments.loop import make_program
@@ -178,6 +180,7 @@ def test_a_resumed_run_cuts_the_running_episode_off(n):
     np.testing.assert_allclose(t.discount[40:42], [GAMMA ** min(n, 2), GAMMA])
     np.testing.assert_array_equal(start[42:live], np.arange(live - 42) % LENGTH)
     assert bool(t.first[42])
+    np.testing.assert_array_equal(t.last[40:live], [0, 1, 0, 0, 0, 1][: live - 40])
     if n == 1:
         assert float(t.reward[41]) == 2.0
 
@@ -207,7 +210,8 @@ def test_a_failing_environment_ends_the_run_and_spares_the_checkpoint(
     command = [*SMALL, "--env", "gymnasium/CartPole-v1"]
     assert train.main([*command, "--out", out]) == 1
     said = capsys.readouterr().err.splitlines()[-1]
-    assert said.startswith("error: test/Counting (seed ") and what in said and "step 101" in said
+    assert said.startswith("error: seed 0, agent step 101: test/Counting (")
+    assert what in said and "step 101 since" in said
     assert f"--resume {out}" in said
     assert pd.read_csv(f"{out}/metrics.csv")["step"].max() == 80
     monkeypatch.setattr(environments, "make_host", lambda *a, **k: Counting(*a[1:]))
@@ -222,22 +226,51 @@ def test_control_c_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path):
     options = [*SMALL, "--env", "gymnasium/CartPole-v1", "--env.max-steps", "20"]
     options[options.index("200")] = "2000000"
     options[options.index("--checkpoint-every") + 1] = "1000"
-    command = [sys.executable, "-m", "experiments.train", *options, "--capacity", "500"]
+    options += ["--capacity", "500", "--env.vectorisation", "async"]
     process = subprocess.Popen(
-        [*command, "--out", str(out)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
-    )
+        [sys.executable, "-m", "experiments.train", *options, "--out", str(out)],
+        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True,
+    )  # fmt: skip
     metrics, patience = out / "metrics.csv", time.monotonic() + 100
     while not (metrics.exists() and len(metrics.read_text().splitlines()) > 3):
         assert process.poll() is None and time.monotonic() < patience
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the environments' processes too
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 130
-    assert "stopping at the next log point" in said and f"--resume {out} goes on" in said
+    assert "stopping now" in said and f"--resume {out} goes on" in said
     assert "Traceback" not in said
     steps = pd.read_csv(metrics)["step"].max()
     (checkpoint,) = (out / "checkpoints").iterdir()
-    assert f"{steps:,} of 2,000,000" in said and str(steps) in checkpoint.name
+    at = int(checkpoint.stem.split("_")[1])
+    assert steps <= at < steps + 40 and f"{at:,} of 2,000,000" in said
+
+
+@pytest.mark.parametrize(("patience", "at"), [(20, None), (78, 78), (84, 80)])
+def test_a_run_stops_between_log_points_and_goes_on_from_there(
+    patience, at, tmp_path, monkeypatch, capsys
+):
+    """In the warm-up (40 steps), between two log points, and during an evaluation (at 80)."""
+    asked = iter([False] * patience)
+
+    @contextlib.contextmanager
+    def soon(until):
+        yield lambda: next(asked, True)
+
+    never = contextlib.contextmanager(lambda until: (yield lambda: False))
+    monkeypatch.setattr(environments, "make_host", lambda *a, **k: Counting(*a[1:]))
+    monkeypatch.setattr(interrupt, "deferred", soon)
+    out = str(tmp_path / "run")
+    options = [*SMALL, "--seeds", "1", "--env", "gymnasium/CartPole-v1", "--out", out]
+    assert train.main(options) == 130
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert ("in the warm-up" if at is None else f"stopped at {at} of 200") in said
+    monkeypatch.setattr(interrupt, "deferred", never)
+    assert train.main(["--resume", out]) == 0
+    frame = pd.read_csv(f"{out}/metrics.csv")
+    assert frame["step"].tolist() == [80, 120, 160, 200]
+    assert frame["eval_return"].eq(10.0).all()
+    assert checkpoint.read_meta(f"{out}/checkpoints")["log_points"] == 4
 
 
 def test_atari_frames_are_stored_once(tmp_path):

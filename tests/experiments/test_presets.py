@@ -49,10 +49,16 @@ def test_what_the_papers_say():
     assert (options.network, options.max_grad_norm) == ("data_efficient", 10)
     config = defaults(CARTPOLE, "rainbow", "per", "canonical")
     assert (config.loop.n_step, config.loop.warmup, config.loop.learn_every) == (3, 20_000, 4)
+    assert config.loop.steps * 4 == 200_000_000 and not config.loop.random_warmup
     options = config.agent_options
     # 32 000 frames of the target network are 8 000 steps, with an update at every fourth.
     assert options.target_every * config.loop.learn_every * 4 == 32_000
     assert (options.sigma, options.learning_rate, options.network) == (0.5, 6.25e-5, "nature")
+
+
+def test_a_preset_brings_the_protocol_of_its_paper():
+    assert defaults("atari/Pong", "rainbow", "per", "data_efficient").env_options.protocol == "ners"
+    assert defaults("atari/Pong", "rainbow", "per", "canonical").env_options.protocol == "per"
 
 
 def test_replay_options_are_set_where_the_method_has_them_all():

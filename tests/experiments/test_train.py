@@ -8,11 +8,12 @@ import sys
 import time
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
 
-from experiments import train
+from experiments import environments, train
 
 # Small enough to train in a second: 16 hidden units, 2 seeds, 8 log points.
 TINY = [
@@ -112,6 +113,7 @@ REFUSALS = [
     (["--env.backend", "mjx"], "has no option '--env.backend': it is for brax/"),
     (["--env", "atari/Pongg"], "did you mean 'atari/Pong'"),
     (["--env", "gymnasium/CartPole-v2"], "did you mean gymnasium/CartPole-v1"),
+    (["--env", "atari/Pong", "--scale-observations", "true"], "or give --frame-stack 0"),
     (["--frames-on-host", "true"], "such as atari/Pong, not for gymnax/CartPole-v1"),
     (["--env", "atari/Pong", "--frames-on-host", "true"], "use --inspect 0"),
     (["--env", "atari/Pong", "--env.vectorisation", "async"], "it is for gymnasium/"),
@@ -129,6 +131,32 @@ def test_bad_input_is_refused_in_one_line(options, message, tmp_path, capsys):
     assert error.startswith("error: ")
     assert error.count("\n") == 1
     assert not out.exists()
+
+
+def test_an_environment_that_breaks_ends_the_run_and_spares_the_checkpoint(
+    tmp_path, monkeypatch, capsys
+):
+    healthy = environments.make
+
+    def make(name, **options):
+        sound = healthy(name, **options)
+
+        def step(key, state, action):
+            state, obs, out = sound.step(key, state, action)
+            count = state.steps - (action == 0)  # breaks in training, not where it ends early
+            return state, obs, out._replace(final_obs=jnp.where(count == 45, jnp.nan, obs))
+
+        return sound._replace(step=step)
+
+    monkeypatch.setattr(environments, "make", make)
+    out = tmp_path / "broken"
+    options = [*TINY, "--env", "gymnax/Pendulum-v1", "--agent", "td3", "--seed", "4"]
+    options += ["--batch-size", "16"]
+    assert train.main([*options, "--checkpoint-every", "1", "--out", str(out)]) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("error: seed 4, agent step 4")
+    assert "gymnax/Pendulum-v1 gave, or was told, a number that is not finite" in said
+    assert not (out / "summary.json").exists() and not list(out.glob("checkpoints/*.safetensors"))
 
 
 def test_folder_with_a_run_is_not_overwritten(finished, capsys):

@@ -158,6 +158,15 @@ def test_too_short_episodes_are_counted():
         assert float(replay.metrics(state)["frames_lost"]) == (lost + 1) // 2
 
 
+def test_stacks_that_do_not_begin_with_zeros_are_counted():
+    replay = made(12, 1, 1, False)[0]
+    state, row = replay.init(jax.random.key(0), EXAMPLE), jax.tree.map(lambda x: x[None], EXAMPLE)
+    newest = jnp.zeros_like(row.obs).at[..., -1].set(7)
+    for obs, first, odd in ((newest, 1, 0), (newest + 1, 0, 0), (newest + 1, 1, 1)):
+        state = replay.add(state, row._replace(obs=obs, first=jnp.asarray([first == 1])))
+        assert float(replay.metrics(state)["frames_odd"]) == odd
+
+
 def test_memory_of_a_million_atari_frames():
     example = EXAMPLE._replace(
         obs=jnp.zeros((84, 84, 4), jnp.uint8), next_obs=jnp.zeros((84, 84, 4), jnp.uint8)

@@ -43,6 +43,8 @@ class Memory:
         self.row = len(self.steps) // E
         for lane, step in enumerate(row):
             if step["first"] or self.running[lane] is None:
+                if self.running[lane] is not None:
+                    self.running[lane]["over"] = True  # perhaps it was left before its end
                 self.running[lane] = {"steps": [], "over": False, "gone": False, "lane": lane}
                 self.running[lane]["start"] = self.row
                 self.episodes.append(self.running[lane])
@@ -143,7 +145,7 @@ def test_memory_equals_one_in_plain_python(config, seed, length, rows):
             numbers = dict(zip(["reward", "value", "advantage", "next_value"], rng.normal(size=4)))
             discount = 0.0 if terminal else GAMMA
             row.append({"first": first[lane], "last": last, "discount": discount, **numbers})
-            first[lane] = last
+            first[lane] = last or rng.random() < 0.1  # an episode may be left before its end
         column = lambda name: jnp.asarray([step[name] for step in row])
         steps = jax.tree.map(lambda x: jnp.broadcast_to(x, (E, *x.shape)), EXAMPLE)
         names = ("reward", "discount", "first", "last")
