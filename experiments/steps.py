@@ -50,7 +50,7 @@ class Finished(NamedTuple):
 
 
 class LoopState(NamedTuple):
-    """Everything that a run carries; saving it and going on changes nothing."""
+    """Everything that a run carries; in a compiled loop, saving it and going on changes nothing."""
 
     keys: Keys
     rows: Array  # [] int32, a clock: steps of each environment so far
