@@ -1,0 +1,144 @@
+"""Time the sampling of stored frames: `python -m experiments.benchmarks.frames`.
+
+Stacks of frames are stored once. A replay of Atari observations (84 x 84 bytes, stacks of 4) is
+filled with episodes; batches are dispatched from Python and waited for, which is what a loop on the
+host pays per gradient step. Frames on the device take turns with frames on the host, where the time
+includes reading them there and handing them over.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments import host_frames
+from experiments.files import write_json
+from experiments.log import say
+from experiments.options import Parser
+from experiments.run import versions
+from jaxreplay import Transition, make_replay
+from jaxreplay.methods import METHODS
+
+_STACK, _EPISODE = 4, 500  # frames, agent steps
+_METHODS = ("uniform", "per")
+
+
+def sampler(
+    method: str, capacity: int, batch_size: int, n_step: int, on_host: bool
+) -> tuple[Callable[[int], float], float]:
+    """Fill a replay; return a function that samples so many batches and returns seconds.
+
+    Returns:
+      The function, and the bytes of the replay's state and its frames.
+    """
+    replay = make_replay(
+        METHODS[method].method(METHODS[method].config(), 1_000_000).sampler,
+        capacity=capacity, batch_size=batch_size, frame_stack=_STACK, frames_on_host=on_host,
+    )  # fmt: skip
+    obs = jnp.zeros((84, 84, _STACK), jnp.uint8)
+    scalar, flag = jnp.zeros(()), jnp.zeros((), bool)
+    example = Transition(obs, jnp.zeros((), jnp.int32), scalar, scalar, obs, flag, flag)
+    row = jax.tree.map(lambda x: x[None], example)
+
+    def add(number: jax.Array, state: Any) -> Any:
+        step = number % _EPISODE
+        frame = (number % 251).astype(jnp.uint8)
+        age = jnp.minimum(step, _STACK - 1)
+        shown = jnp.where(jnp.arange(_STACK) >= _STACK - 1 - age, frame, jnp.uint8(0))
+        stack = jnp.broadcast_to(shown, row.obs.shape)
+        return replay.add(
+            state,
+            row._replace(
+                obs=stack, next_obs=stack, first=(step == 0)[None],
+                last=(step == _EPISODE - 1)[None], span=jnp.full(1, n_step, jnp.int32),
+            ),
+        )  # fmt: skip
+
+    fill = jax.jit(lambda key: jax.lax.fori_loop(0, capacity, add, replay.init(key, example)))
+    state = jax.block_until_ready(fill(jax.random.key(0)))
+    draw = jax.jit(replay.sample, donate_argnums=0)
+    frames, held, size = state.ring.frames, None, _bytes(state)
+    if on_host:
+        held = host_frames.empty(frames, 1)
+        held.pixels[:] = 1  # memory that was never written is not read like memory
+        size += held.pixels.nbytes
+    keys = list(jax.random.split(jax.random.key(1), 1_000))  # taking one would take longer
+    box = [state]
+
+    def timed(count: int) -> float:
+        start = time.perf_counter()
+        for number in range(count):
+            box[0], batch = draw(box[0], keys[number % len(keys)])
+            if on_host:
+                one = jax.tree.map(lambda x: np.asarray(x)[None], batch)
+                seen = host_frames.read(held, frames, one).transition
+                batch = jax.device_put((seen.obs, seen.next_obs))
+            jax.block_until_ready(batch)
+        return time.perf_counter() - start
+
+    timed(5)
+    return timed, size
+
+
+def _bytes(tree: Any) -> int:
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    parser = Parser(prog="python -m experiments.benchmarks.frames", description=__doc__)
+    for name, default, what in (
+        ("capacity", 100_000, "transitions"),
+        ("batch-size", 32, "transitions in a batch"),
+        ("n-step", 3, "steps of each transition"),
+        ("samples", 300, "batches in a turn"),
+        ("turns", 7, "turns of each"),
+    ):
+        parser.add_argument(
+            f"--{name}",
+            type=int,
+            default=default,
+            metavar="INT",
+            help=f"{what} [default {default}]",
+        )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the numbers as JSON")
+    args = parser.parse_args(argv)
+    for name in ("capacity", "batch_size", "n_step", "samples", "turns"):
+        if getattr(args, name) < 1:
+            parser.error(f"{name} is {getattr(args, name)}: it must be at least 1")
+    if args.batch_size > args.capacity:
+        parser.error(f"batch_size {args.batch_size} is larger than the capacity {args.capacity}")
+    sizes = (args.capacity, args.batch_size, args.n_step)
+    timed, numbers = {}, {}
+    for method in _METHODS:
+        for where in ("device", "host"):
+            name = f"{method}, frames on the {where}"
+            say(f"{name}: filling")
+            timed[name], size = sampler(method, *sizes, where == "host")
+            numbers[name] = {"bytes": size, "us": []}
+    for turn in range(args.turns):
+        say(f"turn {turn + 1} of {args.turns}")
+        for name, run in timed.items():
+            numbers[name]["us"].append(run(args.samples) / args.samples * 1e6)
+    what = f"{args.batch_size} stacks of {args.capacity:,}"
+    print(f"| {what} | us per sample | fastest turn | bytes per step |")
+    print("| --- | ---: | ---: | ---: |")
+    for name, entry in numbers.items():
+        entry["median_us"] = statistics.median(entry["us"])
+        per_step = entry["bytes"] / args.capacity
+        print(f"| {name} | {entry['median_us']:.0f} | {min(entry['us']):.0f} | {per_step:.0f} |")
+    if args.out is not None:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        labels = dict(zip(("capacity", "batch_size", "n_step"), sizes, strict=True))
+        write_json(args.out, {**labels, "replays": numbers, "versions": versions()})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
