@@ -1,6 +1,6 @@
-"""Time one add, sample and update of replay methods: `python -m experiments.benchmarks.replay`.
+"""Time our replay methods beside one another: `python -m experiments.benchmarks.methods`.
 
-Methods take turns within one process, so that their ratios do not depend on what else the machine
+One cycle adds a row, samples a batch and updates it, in a compiled loop. Methods take turns within one process, so that their ratios do not depend on what else the machine
 does for long; figures are medians over the turns.
 """
 
@@ -93,7 +93,7 @@ def check_sizes(parser: Parser, sizes: Mapping[str, int]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    parser = Parser(prog="python -m experiments.benchmarks.replay", description=__doc__)
+    parser = Parser(prog="python -m experiments.benchmarks.methods", description=__doc__)
     for name, default, what in (
         ("capacity", 2**20, "slots"),
         ("batch-size", 256, "transitions in a batch"),
