@@ -1,7 +1,8 @@
 """Time our replay methods beside one another: `python -m experiments.benchmarks.methods`.
 
-One cycle adds a row, samples a batch and updates it, in a compiled loop. Methods take turns within one process, so that their ratios do not depend on what else the machine
-does for long; figures are medians over the turns.
+One cycle adds a row, samples a batch and updates it, in a compiled loop. Methods take turns within
+one process, so that their ratios do not depend on what else the machine does for long; figures are
+medians over the turns.
 """
 
 import statistics
