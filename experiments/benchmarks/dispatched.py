@@ -57,7 +57,7 @@ class Dispatched:
         return state, batch
 
     def fill(self, rows: Rows) -> None:
-        self.state = loops.fill(self._replay, loops.transitions(rows))
+        self.state = loops.fill(self._replay, loops.transitions(rows), len(rows.reward))
 
     def add(self, row: Rows) -> None:
         self.state = self._add(self.state, _transition(row))

@@ -21,6 +21,7 @@ from jaxreplay.types import Array, Replay, Sample, Transition
 ORDERS = ("add-sample-update", "sample-update-add")
 VERBS = ("add", "sample", "update")
 _ROWS, _BATCHES = 256, 16  # that a loop takes in turn
+_FILLING = 2**16  # rows that a replay is filled with, in turn
 
 
 class Inputs(NamedTuple):
@@ -71,20 +72,25 @@ def inputs(key: Array, batch_size: int) -> Inputs:
 
 
 def filled(replay: Replay) -> Any:
-    """Return a replay that holds as many rows as its capacity, one added after the other."""
-    rows = endless_episode(np.random.default_rng(0), replay.capacity)
-    return fill(replay, transitions(rows))
+    """Return a replay that holds as many rows as its capacity, added one after the other."""
+    rows = endless_episode(np.random.default_rng(0), min(replay.capacity, _FILLING))
+    return fill(replay, transitions(rows), replay.capacity)
 
 
-def fill(replay: Replay, rows: Transition) -> Any:
-    """Return a new replay with rows `[n, 1, ...]` added one after the other."""
+def fill(replay: Replay, rows: Transition, count: int) -> Any:
+    """Return a new replay with so many rows added, those of `rows` `[n, 1, ...]` in turn."""
 
     def run(state: Any, rows: Transition) -> Any:
-        count = rows.reward.shape[0]
-        return jax.lax.fori_loop(0, count, lambda i, s: replay.add(s, _at(rows, i)), state)
+        return jax.lax.fori_loop(0, count, lambda i, s: replay.add(s, at(rows, i)), state)
 
     empty = jax.jit(lambda: replay.init(jax.random.key(0), example()))()
     return jax.block_until_ready(jax.jit(run, donate_argnums=0)(empty, rows))
+
+
+def at(pool: Any, number: Array) -> Any:
+    """Return one entry of a pool, `[n, ...]`, which are taken in turn."""
+    first = jax.tree.leaves(pool)[0]
+    return jax.tree.map(lambda x: x[number % first.shape[0]], pool)
 
 
 def verb(replay: Replay, name: str) -> Step:
@@ -93,16 +99,16 @@ def verb(replay: Replay, name: str) -> Step:
     def step(carry: Carry, fed: Inputs, number: Array) -> Carry:
         state, seen = carry.replay, carry.seen
         if name == "add":
-            state = replay.add(state, _at(fed.rows, number))
+            state = replay.add(state, at(fed.rows, number))
         elif name == "sample":
             # Behind a barrier with the clock, nothing is the same in every turn: else XLA would
             # take what does not depend on the key out of the loop.
             state, number = jax.lax.optimization_barrier((state, number))
-            state, batch = replay.sample(state, _at(fed.keys, number))
+            state, batch = replay.sample(state, at(fed.keys, number))
             seen = seen + (_digest(batch) * batch.weights).sum()
         else:
-            batch = _at(fed.batches, number)
-            state = replay.update(state, batch, td_error=_at(fed.noise, number))
+            batch = at(fed.batches, number)
+            state = replay.update(state, batch, td_error=at(fed.noise, number))
         return carry._replace(replay=state, seen=seen)
 
     return step
@@ -114,12 +120,12 @@ def cycle(replay: Replay, order: str) -> Step:
     def step(carry: Carry, fed: Inputs, number: Array) -> Carry:
         state = carry.replay
         if order.startswith("add"):
-            state = replay.add(state, _at(fed.rows, number))
-        state, batch = replay.sample(state, _at(fed.keys, number))
-        td_error = _at(fed.noise, number) + 1e-6 * _digest(batch)
+            state = replay.add(state, at(fed.rows, number))
+        state, batch = replay.sample(state, at(fed.keys, number))
+        td_error = at(fed.noise, number) + 1e-6 * _digest(batch)
         state = replay.update(state, batch, td_error=td_error)
         if order.endswith("add"):
-            state = replay.add(state, _at(fed.rows, number))
+            state = replay.add(state, at(fed.rows, number))
         # As in a learner: the loss depends on the weights, the TD errors do not.
         seen = carry.seen + (td_error * batch.weights).sum()
         return carry._replace(replay=state, seen=seen)
@@ -133,13 +139,13 @@ def train_step(replay: Replay, order: str) -> Step:
     def step(carry: Carry, fed: Inputs, number: Array) -> Carry:
         state = carry.replay
         if order.startswith("add"):
-            state = replay.add(state, _at(fed.rows, number))
-        state, batch = replay.sample(state, _at(fed.keys, number))
+            state = replay.add(state, at(fed.rows, number))
+        state, batch = replay.sample(state, at(fed.keys, number))
         (_, td_error), grads = jax.value_and_grad(_critic_loss, has_aux=True)(carry.params, batch)
         params = jax.tree.map(lambda p, g: p - 1e-3 * g, carry.params, grads)
         state = replay.update(state, batch, td_error=td_error)
         if order.endswith("add"):
-            state = replay.add(state, _at(fed.rows, number))
+            state = replay.add(state, at(fed.rows, number))
         return Carry(state, params, carry.seen + td_error.sum())
 
     return step
@@ -246,12 +252,6 @@ def over_seeds(carry: Carry, axes: Carry, seeds: int) -> Carry:
 
 def _turned(step: Step, fed: Inputs, number: Array, carry: Carry) -> Carry:
     return step(carry, fed, number)
-
-
-def _at(pool: Any, number: Array) -> Any:
-    """Return one entry of a pool, `[n, ...]`, which are taken in turn."""
-    first = jax.tree.leaves(pool)[0]
-    return jax.tree.map(lambda x: x[number % first.shape[0]], pool)
 
 
 def _digest(batch: Sample) -> Array:

@@ -1,5 +1,6 @@
 """Time all contenders beside one another, at one capacity and batch size."""
 
+import copy
 import dataclasses
 import statistics
 import time
@@ -11,7 +12,7 @@ import numpy as np
 
 from experiments.benchmarks import loops, timing
 from experiments.benchmarks.dispatched import Dispatched
-from experiments.benchmarks.peers import ours
+from experiments.benchmarks.peers import SOURCES, ours
 from experiments.benchmarks.peers.types import (
     Buffer,
     CompiledBuffer,
@@ -22,6 +23,7 @@ from experiments.benchmarks.peers.types import (
 )
 from experiments.benchmarks.timing import Run
 from experiments.log import say
+from jaxreplay.option import option
 from jaxreplay.types import Replay
 
 MODES = {
@@ -32,6 +34,7 @@ MODES = {
     "train": "train step with a small critic (2 x 64) in a compiled loop",
 }
 CYCLE = "cycle"
+NAMES = [source.module for source in SOURCES]
 _POOL = 64  # rows and TD errors that a loop in Python takes in turn
 
 
@@ -39,12 +42,33 @@ _POOL = 64  # rows and TD errors that a loop in Python takes in turn
 class Settings:
     """What to measure, and how long."""
 
-    modes: tuple[str, ...] = tuple(MODES)
-    verbs: tuple[str, ...] = (*loops.VERBS, CYCLE)  # train steps are whole cycles
-    orders: tuple[str, ...] = loops.ORDERS[:1]  # of cycles
-    seeds: int = 8  # of the mode "vmapped"
-    turns: int = 5
-    seconds: float = 0.1  # of a turn
+    capacities: tuple[int, ...] = option((10_000, 100_000, 2**20), "slots")
+    batch_sizes: tuple[int, ...] = option((32, 256, 4096), "transitions in a batch")
+    modes: tuple[str, ...] = option(tuple(MODES), "where cycles are run from", "", tuple(MODES))
+    verbs: tuple[str, ...] = option(
+        (*loops.VERBS, CYCLE), "what is timed; train steps are cycles", "", (*loops.VERBS, CYCLE)
+    )
+    orders: tuple[str, ...] = option(loops.ORDERS[:1], "of the verbs in a cycle", "", loops.ORDERS)
+    peers: tuple[str, ...] = option(tuple(NAMES), "whom to compare", "", tuple(NAMES))
+    seeds: int = option(8, "at once in the mode vmapped")
+    turns: int = option(5, "of each contender; figures are medians over them")
+    seconds: float = option(0.1, "that a turn takes, about")
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value == ():
+                raise ValueError(f"{field.name}: give one or more")
+            numbers = value if isinstance(value, tuple) else (value,)
+            if field.name != "seconds" and any(isinstance(n, int) and n < 1 for n in numbers):
+                raise ValueError(f"{field.name} is {min(numbers)}: it must be at least 1")
+        if not self.seconds > 0:
+            raise ValueError(f"seconds is {self.seconds}: it must be positive")
+        if max(self.batch_sizes) > min(self.capacities):
+            raise ValueError(
+                f"batch_sizes: {max(self.batch_sizes)} is larger than the capacity "
+                f"{min(self.capacities)}: use smaller batches or larger capacities"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,7 +265,9 @@ def _compiled(buffer: CompiledBuffer, verb: str) -> Run:
 def _driven(buffer: Buffer, batch_size: int, verb: str, order: str | None) -> Run:
     """Return a loop in Python over a verb, or over a cycle in some order."""
     rows, errors = _pools(buffer, batch_size)
-    batches = [buffer.sample() for _ in range(_POOL)] if verb == "update" else []
+    batches: list[Any] = []
+    if verb == "update":  # copies: some buffers write every batch to the same arrays
+        batches = [copy.deepcopy(buffer.sample()) for _ in range(_POOL)]
     first, last = (order == each for each in loops.ORDERS)
 
     def once(at: int) -> None:

@@ -52,7 +52,8 @@ class _Buffer:
     def drawn(self, batch: dict[str, Any]) -> Drawn:
         rows = Rows(**{name: batch[name] for name in Rows._fields})
         rows = rows._replace(reward=rows.reward[:, 0], discount=rows.discount[:, 0])
-        return Drawn(np.asarray(batch["indexes"]), rows, np.asarray(batch["weights"]))
+        # The next batch is written to the same arrays.
+        return Drawn(np.array(batch["indexes"]), rows, np.array(batch["weights"]))
 
     def wait(self) -> None:
         pass
