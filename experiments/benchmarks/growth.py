@@ -37,7 +37,7 @@ def grow(capacities: Sequence[int], batch_size: int, settings: Settings) -> list
     replays, trees = {}, {}
     for capacity in capacities:
         say(f"  filling {capacity:,} slots")
-        replays[capacity] = _replay(capacity, batch_size, settings.orders[0])
+        replays[capacity] = _replay(capacity, batch_size, settings.order[0])
         trees[capacity] = _tree(capacity, batch_size)
     times = []
     for what, made in (("replay", replays), ("tree alone", trees)):

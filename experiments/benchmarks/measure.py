@@ -48,7 +48,7 @@ class Settings:
     verbs: tuple[str, ...] = option(
         (*loops.VERBS, CYCLE), "what is timed; train steps are cycles", "", (*loops.VERBS, CYCLE)
     )
-    orders: tuple[str, ...] = option(loops.ORDERS[:1], "of the verbs in a cycle", "", loops.ORDERS)
+    order: tuple[str, ...] = option(loops.ORDERS[:1], "of the verbs in a cycle", "", loops.ORDERS)
     peers: tuple[str, ...] = option(tuple(NAMES), "whom to compare", "", tuple(NAMES))
     seeds: int = option(8, "at once in the mode vmapped")
     turns: int = option(5, "of each contender; figures are medians over them")
@@ -118,7 +118,7 @@ def measure(
         contenders.append(enter(peer, capacity, batch_size))
     things = [(verb, None) for verb in settings.verbs if verb != CYCLE]
     if CYCLE in settings.verbs:
-        things += [(CYCLE, order) for order in settings.orders]
+        things += [(CYCLE, order) for order in settings.order]
     for mode in settings.modes:
         for verb, order in things:
             if mode in ("one-call", "train") and verb != CYCLE:

@@ -1,4 +1,8 @@
-"""TorchRL: its prioritised replay buffer of tensordicts, with trees in C++, on the CPU."""
+"""TorchRL: its prioritised replay buffer of tensordicts, with trees in C++, on the CPU.
+
+PyTorch gets one thread: batches are small, and where cores are shared with others, waiting for a
+second thread costs it milliseconds.
+"""
 
 import logging
 from typing import Any
@@ -54,5 +58,6 @@ def peers() -> tuple[Peer, ...]:
       RuntimeError: its compiled trees do not fit the installed PyTorch.
     """
     logging.getLogger("torchrl").setLevel(logging.WARNING)
+    torch.set_num_threads(1)
     _Buffer(2, 1)
     return (Peer("torchrl", prioritised=True, buffer=_Buffer),)
