@@ -1,5 +1,6 @@
 # make run: compare replay methods on CartPole.  make test: run the tests.
-# Both set up .venv first; they need Python 3.11 or newer and nothing else.
+# make bench: time the replay beside peers.
+# All set up .venv first; they need Python 3.11 or newer and nothing else.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,8 +8,9 @@ CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
 PYTHON ?= $(shell for p in $(CANDIDATES); do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 OUT ?= runs/quickstart
+BENCH_OUT ?= runs/benchmark
 
-.PHONY: run test test-slow notebooks clean
+.PHONY: run test test-slow bench notebooks clean
 
 run: $(VENV)/ready
 	$(BIN)/python -m experiments.compare --agent dqn --replays uniform per lap pal \
@@ -20,6 +22,10 @@ test: $(VENV)/ready
 test-slow: $(VENV)/ready
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -m slow
 
+bench: $(VENV)/bench
+	$(BIN)/python -m experiments.benchmarks.replay --capacities 10_000 1_048_576 --batch-sizes 256 \
+		--out $(BENCH_OUT)/replay.json --figure $(BENCH_OUT)/replay.png
+
 # Execute the notebooks and keep their outputs.
 notebooks: $(VENV)/ready
 	JAX_PLATFORMS=cpu $(BIN)/jupyter execute --inplace notebooks/*.ipynb
@@ -29,6 +35,10 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,gymnasium,mujoco,box2d,atari]'
+	@touch $@
+
+$(VENV)/bench: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@touch $@
 
 clean:

@@ -113,27 +113,39 @@ def make_sweep(program: Program) -> Sweep:
 def seed_axes(program: Program) -> Any:
     """Tell which leaves of the state differ between seeds: a LoopState of 0 and None (shared).
 
-    A leaf is shared if neither `init` nor `chunk` ever makes it depend on the key. JAX knows this
-    when it batches a loop whose carry is the state; a function with a batching rule of its own,
-    which changes nothing, is asked what it was told.
+    A leaf is shared if neither `init` nor `chunk` ever makes it depend on the key.
+    """
+    one = jnp.ones((), jnp.int32)
+    return axes_of(program.init, lambda state, key: program.chunk(state, one)[0])
+
+
+def axes_of(init: Callable[[Array], Any], step: Callable[[Any, Array], Any]) -> Any:
+    """Tell which leaves of a loop's state depend on its key: a pytree of 0 and None (they do not).
+
+    JAX knows this when it batches a loop whose carry is the state; a function with a batching rule
+    of its own, which changes nothing, is asked what it was told.
+
+    Args:
+      init: a key -> the state before the loop.
+      step: a state and the key -> the next state.
     """
     told: list[Any] = []
 
     @custom_vmap
-    def listen(state: LoopState) -> LoopState:
+    def listen(state: Any) -> Any:
         return state
 
     @listen.def_vmap
-    def _(axis_size: int, in_batched, state: LoopState):
+    def _(axis_size: int, in_batched, state: Any):
         del axis_size
         told.append(in_batched[0])
         return state, in_batched[0]
 
-    def run(key: Array) -> LoopState:
-        def body(state: LoopState, _):
-            return listen(program.chunk(listen(state), jnp.ones((), jnp.int32))[0]), None
+    def run(key: Array) -> Any:
+        def body(state: Any, _):
+            return listen(step(listen(state), key)), None
 
-        return jax.lax.scan(body, listen(program.init(key)), length=1)[0]
+        return jax.lax.scan(body, listen(init(key)), length=1)[0]
 
     keys = jax.random.split(jax.random.key(0), 2)
     jax.eval_shape(jax.vmap(run), keys)

@@ -1,1 +1,1 @@
-"""Speed of the library, measured: `python -m experiments.benchmarks.replay --help`."""
+"""Speed, measured: `replay` and `training` beside peers; `methods`, `refer` and `host` our own."""

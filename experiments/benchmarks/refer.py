@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from agents.racer import RACERConfig, racer
 from agents.types import Continuous
-from experiments.benchmarks.replay import check_sizes
+from experiments.benchmarks.methods import check_sizes
 from experiments.files import write_json
 from experiments.log import say
 from experiments.options import Parser

@@ -1,137 +1,159 @@
-"""Time one add, sample and update of replay methods: `python -m experiments.benchmarks.replay`.
+"""Time our replay beside peers: `python -m experiments.benchmarks.replay`.
 
-Methods take turns within one process, so that their ratios do not depend on what else the machine
-does for long; figures are medians over the turns.
+One cycle adds a row, samples a batch, and gives it new priorities. Contenders take turns within one
+process; figures are medians over the turns, ratios are taken turn by turn. Modes:
+
+  scan        in a compiled loop
+  dispatched  driven from Python, with donated state, one call per verb
+  one-call    the same, one call per cycle
+  vmapped     in a compiled loop for several seeds at once (time of all of them)
+  train       a train step with a small critic, in a compiled loop
+
+Peers are optional (pip install 'jaxreplay[bench]'); a missing one is named.
 """
 
-import statistics
+import argparse
+import dataclasses
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
+from experiments.benchmarks import figure, peers, timing
+from experiments.benchmarks.growth import CAPACITIES, Growth, grow, memories
+from experiments.benchmarks.measure import CYCLE, MODES, Result, Settings, measure
+from experiments.benchmarks.peers import Found
+from experiments.benchmarks.tables import table
 from experiments.files import write_json
 from experiments.log import say
-from experiments.options import Parser
-from experiments.run import versions
-from jaxreplay import Transition, make_replay
-from jaxreplay.methods import METHODS, pser, rank
-from jaxreplay.types import Array, Sampler
-
-_OBS, _ACTION = 17, 6  # a locomotion task's sizes
-_EPISODE = 200  # rows
-
-
-def samplers(capacity: int) -> Mapping[str, Sampler]:
-    """Return what is timed, by name; the first is what the others are compared with."""
-    by_default = {
-        name: METHODS[name].method(METHODS[name].config(), 1_000_000).sampler
-        for name in ("per", "uniform", "lap", "ere", "ero", "ners", "refer")
-    }
-    every = max(1, min(1000, capacity))
-    return by_default | {
-        f"rank, sorted every {every:,}": rank.sampler(rank.RankConfig(sort_every=every)),
-        "pser, 5 steps back": pser.sampler(pser.PSERConfig(window=5)),
-        "pser, 5 steps back, add": pser.sampler(pser.PSERConfig(window=5, combine="add")),
-    }
-
-
-def cycle(sampler: Sampler, capacity: int, batch_size: int, cycles: int) -> Callable[[], float]:
-    """Fill a replay and return a function that runs `cycles` cycles and returns seconds."""
-    replay = make_replay(sampler, capacity=capacity, batch_size=batch_size)
-    scalar, flag = jnp.zeros(()), jnp.zeros((), bool)
-    example = Transition(
-        jnp.zeros(_OBS), jnp.zeros(_ACTION), scalar, scalar, jnp.zeros(_OBS), flag, flag
-    )
-    row = jax.tree.map(lambda x: x[None], example)
-
-    def add(number: Array, state: Any) -> Any:
-        edge = (number % _EPISODE == 0)[None]
-        return replay.add(state, row._replace(reward=number[None] * 1e-6, first=edge, last=edge))
-
-    def once(state: Any, number: Array) -> tuple[Any, Array]:
-        state = add(number, state)
-        key = jax.random.fold_in(jax.random.key(0), number)
-        state, batch = replay.sample(state, key)
-        td = batch.transition.reward + jax.random.normal(key, (batch_size,))
-        return replay.update(
-            state, batch, td_error=td, target=td, log_ratio=td
-        ), batch.weights.sum()
-
-    def fill(key: Array) -> Any:
-        return jax.lax.fori_loop(0, capacity, add, replay.init(key, example))
-
-    run = jax.jit(
-        lambda state, start: jax.lax.scan(once, state, start + jnp.arange(cycles)), donate_argnums=0
-    )
-    held = [jax.block_until_ready(jax.jit(fill)(jax.random.key(1))), 0]
-
-    def timed() -> float:
-        start = time.perf_counter()
-        held[0] = jax.block_until_ready(run(*held))[0]
-        held[1] += cycles
-        return time.perf_counter() - start
-
-    timed()  # compiles, and gives the priorities values
-    return timed
-
-
-def check_sizes(parser: Parser, sizes: Mapping[str, int]) -> None:
-    """Exit with one line if a size cannot be."""
-    for name, size in sizes.items():
-        if size < 1:
-            parser.error(f"{name} is {size}: it must be at least 1")
-    if sizes["batch_size"] > sizes["capacity"]:
-        parser.error(
-            f"batch_size {sizes['batch_size']} is larger than the capacity {sizes['capacity']}"
-        )
+from experiments.options import Parser, add_options, read_options
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    parser = Parser(prog="python -m experiments.benchmarks.replay", description=__doc__)
-    for name, default, what in (
-        ("capacity", 2**20, "slots"),
-        ("batch-size", 256, "transitions in a batch"),
-        ("cycles", 2_000, "cycles in a turn"),
-        ("turns", 7, "turns of each method"),
-    ):
-        parser.add_argument(
-            f"--{name}",
-            type=int,
-            default=default,
-            metavar="INT",
-            help=f"{what} [default {default}]",
-        )
+    parser = Parser(
+        prog="python -m experiments.benchmarks.replay",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_options(parser, Settings)
+    parser.add_argument(
+        "--growth", action="store_true",
+        help="instead, how our costs and the tree's memory grow with the capacity "
+        f"(by default up to {max(CAPACITIES):,} slots and batches of 256)",
+    )  # fmt: skip
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the numbers as JSON")
+    parser.add_argument("--figure", type=Path, metavar="FILE", help="draw whole cycles as a PNG")
     args = parser.parse_args(argv)
-    names = ("capacity", "batch_size", "cycles", "turns")
-    check_sizes(parser, {name: getattr(args, name) for name in names})
-    timed = {}
-    for name, sampler in samplers(args.capacity).items():
-        say(f"{name}: filling and compiling")
-        timed[name] = cycle(sampler, args.capacity, args.batch_size, args.cycles)
-    times: dict[str, list[float]] = {name: [] for name in timed}
-    for turn in range(args.turns):
-        say(f"turn {turn + 1} of {args.turns}")
-        for name, function in timed.items():
-            times[name].append(function() / args.cycles * 1e6)
-    medians = {name: statistics.median(values) for name, values in times.items()}
-    reference = medians[next(iter(medians))]
-    print(f"| {'method':<26} | us per cycle | ratio to per |")
-    print(f"| {'-' * 26} | -----------: | -----------: |")
-    for name, median in medians.items():
-        print(f"| {name:<26} | {median:12.1f} | {median / reference:12.2f} |")
-    if args.out is not None:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        sizes = {"capacity": args.capacity, "batch_size": args.batch_size, "cycles": args.cycles}
-        numbers = {name: {"median_us": medians[name], "us": times[name]} for name in times}
-        write_json(args.out, {**sizes, "methods": numbers, "versions": versions()})
+    wide = Settings(capacities=CAPACITIES, batch_sizes=(256,)) if args.growth else Settings()
+    try:
+        settings = read_options(args, wide)
+    except ValueError as error:
+        parser.error(str(error))
+    if args.figure and (args.growth or CYCLE not in settings.verbs):
+        parser.error("--figure shows whole cycles of all peers: leave it out, or add cycle")
+    for path in filter(None, (args.out, args.figure)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    content = {"machine": timing.machine(), "settings": dataclasses.asdict(settings)}
+    if args.growth:
+        content |= _growth(settings)
+    else:
+        found = peers.find(settings.peers)
+        results = _compare(found, settings)
+        content |= {
+            "versions_of_peers": found.versions,
+            "missing": found.missing,
+            "results": [dataclasses.asdict(result) for result in results],
+        }
+        if args.figure:
+            figure.draw(results, args.figure, _where(content["machine"]))
+    if args.out:
+        write_json(args.out, content)
     return 0
+
+
+def _compare(found: Found, settings: Settings) -> list[Result]:
+    """Measure and print, one table per capacity, batch size and mode."""
+    results: list[Result] = []
+    for capacity in settings.capacities:
+        for batch_size in settings.batch_sizes:
+            say(f"{capacity:,} slots, batch {batch_size:,}")
+            new = list(measure(found.peers, capacity, batch_size, settings))
+            for mode in settings.modes:
+                _print(mode, new, settings)
+            results += new
+    for package, why in found.missing.items():
+        print(f"missing: {package} ({why})")
+    return results
+
+
+def _print(mode: str, measured: Sequence[Result], settings: Settings) -> None:
+    results = [result for result in measured if result.mode == mode]
+    if not results:
+        return
+    first = results[0]
+    what = f"{mode} {settings.seeds} seeds" if mode == "vmapped" else mode
+    print(f"\n**{what}: {MODES[mode]}; {first.capacity:,} slots, batch {first.batch_size:,}**\n")
+    verbs = list(dict.fromkeys(result.verb for result in results if result.order is None))
+    orders = list(dict.fromkeys(result.order for result in results if result.order is not None))
+    columns = {"ratio to ours": "ratio_to_ours", "large copies": "large_copies"}
+    if mode not in ("scan", "vmapped", "train"):
+        del columns["large copies"]  # nobody reads the program of a single call
+    head = ["us", *verbs]
+    for order in orders:
+        head += [order, *columns] + (["to one seed"] if mode == "vmapped" else [])
+    alone = {(r.peer, r.order): r.median_us for r in measured if r.mode == "scan"}
+    rows = []
+    for peer in dict.fromkeys(result.peer for result in results):
+        mine = {(r.verb, r.order): r for r in results if r.peer == peer}
+        row: list[Any] = [peer, *(_get(mine.get((verb, None)), "median_us") for verb in verbs)]
+        for order in orders:
+            result = mine.get((CYCLE, order))
+            row += [_get(result, name) for name in ("median_us", *columns.values())]
+            if mode == "vmapped":
+                one = alone.get((peer, order))
+                row.append(result.median_us / one if result and one else None)
+        rows.append(row)
+    print(table(head, rows), flush=True)
+
+
+def _get(result: Result | None, name: str) -> Any:
+    return None if result is None else getattr(result, name)
+
+
+def _growth(settings: Settings) -> dict[str, Any]:
+    """Measure and print how costs grow; return what JSON keeps of it."""
+    capacities = sorted(settings.capacities)
+    lines: list[Growth] = []
+    memory = memories(capacities[-1])
+    for batch_size in settings.batch_sizes:
+        say(f"growth, batch {batch_size:,}")
+        grown = grow(capacities, batch_size, settings)
+        lines += grown
+        head = [
+            "slots",
+            "cycle, us",
+            "ratio",
+            "tree alone, us",
+            "ratio",
+            "tree / (4 bytes x slots)",
+        ]
+        rows = [[f"{line.capacity:,}", *dataclasses.astuple(line)[2:]] for line in grown]
+        print(f"\n**growth of our costs, in a compiled loop; batch {batch_size:,}**\n")
+        print(table(head, rows))
+    print(f"\n**memory of the tree at {capacities[-1]:,} slots, relative to its leaves**\n")
+    print(table(["children per node", *map(str, memory)], [["tree / leaves", *memory.values()]]))
+    return {
+        "growth": [dataclasses.asdict(line) for line in lines],
+        "tree_memory_by_branching": memory,
+    }
+
+
+def _where(machine: dict[str, Any]) -> str:
+    return (
+        f"{machine['processor']}, {machine['cores']} cores; device {machine['device']}; "
+        f"Python {machine['python']}, jax {machine['jax']}"
+    )
 
 
 if __name__ == "__main__":

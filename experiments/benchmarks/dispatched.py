@@ -1,0 +1,116 @@
+"""A Replay driven from Python, its state donated: one jitted call for each verb, or for a cycle."""
+
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.benchmarks import loops
+from experiments.benchmarks.peers.types import Drawn, Rows
+from jaxreplay.types import Array, Replay, Sample, Transition
+
+_KEYS = 256
+
+
+class Dispatched:
+    """A `peers.types.Buffer` around a Replay.
+
+    Rows arrive as NumPy arrays, as from an environment on the host; batches stay on the device, as
+    for a learner there. A verb that returns the state as it is needs no donation, and no call at
+    all if it returns nothing else.
+    """
+
+    def __init__(self, replay: Replay, state: Any = None) -> None:
+        """Take over a replay in this state, or begin with an empty one."""
+        if state is None:
+            state = jax.jit(lambda: replay.init(jax.random.key(0), loops.example()))()
+        self._replay, self.state = replay, state
+        self._batch: Any = None
+        self._keys = itertools.cycle(list(jax.random.split(jax.random.key(2), _KEYS)))
+        batch_of = jax.eval_shape(replay.sample, self.state, next(self._keys))[1]
+        errors_of = jax.ShapeDtypeStruct((replay.batch_size,), jnp.float32)
+        self._reads_only = _unchanged(lambda s, k: replay.sample(s, k)[0], self.state, _key())
+        self._learns_nothing = _unchanged(self._told, self.state, batch_of, errors_of)
+        self._add = jax.jit(replay.add, donate_argnums=0)
+        self._update = jax.jit(self._told, donate_argnums=0)
+        if self._reads_only:
+            self._sample = jax.jit(lambda s, k: replay.sample(s, k)[1])
+        else:
+            self._sample = jax.jit(replay.sample, donate_argnums=0)
+        self._whole = jax.jit(self._cycle, donate_argnums=0, static_argnums=4)
+
+    def _told(self, state: Any, batch: Sample, errors: Array) -> Any:
+        return self._replay.update(state, batch, td_error=errors)
+
+    def _cycle(
+        self, state: Any, row: Transition, key: Array, errors: Array, order: str
+    ) -> tuple[Any, Sample]:
+        replay = self._replay
+        if order.startswith("add"):
+            state = replay.add(state, row)
+        state, batch = replay.sample(state, key)
+        state = replay.update(state, batch, td_error=errors)
+        if order.endswith("add"):
+            state = replay.add(state, row)
+        return state, batch
+
+    def fill(self, rows: Rows) -> None:
+        self.state = loops.fill(self._replay, loops.transitions(rows), len(rows.reward))
+
+    def add(self, row: Rows) -> None:
+        self.state = self._add(self.state, _transition(row))
+
+    def sample(self) -> Sample:
+        if self._reads_only:
+            self._batch = self._sample(self.state, next(self._keys))
+        else:
+            self.state, self._batch = self._sample(self.state, next(self._keys))
+        return self._batch
+
+    def update(self, batch: Sample, errors: Array) -> None:
+        if not self._learns_nothing:
+            self.state = self._update(self.state, batch, errors)
+
+    def cycle(self, row: Rows, errors: Array, order: str) -> None:
+        """Run a cycle in one call."""
+        self.state, self._batch = self._whole(
+            self.state, _transition(row), next(self._keys), errors, order
+        )
+
+    def errors(self, td_error: np.ndarray) -> Array:
+        return jnp.asarray(td_error)
+
+    def drawn(self, batch: Sample) -> Drawn:
+        t = batch.transition
+        rows = Rows(*(np.asarray(getattr(t, name)) for name in Rows._fields))
+        return Drawn(np.asarray(batch.indices), rows, np.asarray(batch.weights))
+
+    def wait(self) -> None:
+        jax.block_until_ready((self.state, self._batch))
+
+
+_NO = np.zeros(1, bool)
+
+
+def _transition(row: Rows) -> Transition:
+    return Transition(*(np.asarray(field)[None] for field in row), first=_NO, last=_NO)
+
+
+def _key() -> Array:
+    return jax.random.key(0)
+
+
+def _unchanged(function: Any, state: Any, *args: Any) -> bool:
+    """Tell whether a function returns the state that it is given."""
+    told: list[bool] = []
+
+    def look(state: Any, *args: Any) -> Any:
+        result = function(state, *args)
+        pairs = zip(jax.tree.leaves(state), jax.tree.leaves(result), strict=True)
+        told.append(all(a is b for a, b in pairs))
+        return result
+
+    jax.eval_shape(look, state, *args)
+    return told[0]

@@ -1,0 +1,303 @@
+"""Time all contenders beside one another, at one capacity and batch size."""
+
+import copy
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from experiments.benchmarks import loops, timing
+from experiments.benchmarks.dispatched import Dispatched
+from experiments.benchmarks.peers import SOURCES, ours
+from experiments.benchmarks.peers.types import (
+    Buffer,
+    CompiledBuffer,
+    Peer,
+    Rows,
+    endless_episode,
+    row,
+)
+from experiments.benchmarks.timing import Run
+from experiments.log import say
+from jaxreplay.option import option
+from jaxreplay.types import Replay
+
+MODES = {
+    "scan": "in a compiled loop",
+    "dispatched": "driven from Python, state donated, one call per verb",
+    "one-call": "driven from Python, state donated, one call per cycle",
+    "vmapped": "in a compiled loop, vmapped over seeds (time of all of them)",
+    "train": "train step with a small critic (2 x 64) in a compiled loop",
+}
+CYCLE = "cycle"
+NAMES = [source.module for source in SOURCES]
+_POOL = 64  # rows and TD errors that a loop in Python takes in turn
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What to measure, and how long."""
+
+    capacities: tuple[int, ...] = option((10_000, 100_000, 2**20), "slots")
+    batch_sizes: tuple[int, ...] = option((32, 256, 4096), "transitions in a batch")
+    modes: tuple[str, ...] = option(tuple(MODES), "where cycles are run from", "", tuple(MODES))
+    verbs: tuple[str, ...] = option(
+        (*loops.VERBS, CYCLE), "what is timed; train steps are cycles", "", (*loops.VERBS, CYCLE)
+    )
+    order: tuple[str, ...] = option(loops.ORDERS[:1], "of the verbs in a cycle", "", loops.ORDERS)
+    peers: tuple[str, ...] = option(tuple(NAMES), "whom to compare", "", tuple(NAMES))
+    seeds: int = option(8, "at once in the mode vmapped")
+    turns: int = option(5, "of each contender; figures are medians over them")
+    seconds: float = option(0.1, "that a turn takes, about")
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value == ():
+                raise ValueError(f"{field.name}: give one or more")
+            numbers = value if isinstance(value, tuple) else (value,)
+            if field.name != "seconds" and any(isinstance(n, int) and n < 1 for n in numbers):
+                raise ValueError(f"{field.name} is {min(numbers)}: it must be at least 1")
+        if not self.seconds > 0:
+            raise ValueError(f"seconds is {self.seconds}: it must be positive")
+        if max(self.batch_sizes) > min(self.capacities):
+            raise ValueError(
+                f"batch_sizes: {max(self.batch_sizes)} is larger than the capacity "
+                f"{min(self.capacities)}: use smaller batches or larger capacities"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """How long one contender took for one thing."""
+
+    capacity: int
+    batch_size: int
+    mode: str
+    verb: str
+    order: str | None  # of a cycle
+    peer: str
+    us: tuple[float, ...]  # microseconds per cycle, one number per turn
+    median_us: float
+    ratio_to_ours: float | None  # prioritised to prioritised, uniform to uniform; turn by turn
+    large_copies: int | None  # instructions in the loop that copy a whole array
+
+
+@dataclasses.dataclass
+class Contender:
+    """A peer at work: what it holds is handed from one measurement to the next."""
+
+    peer: Peer
+    batch_size: int
+    replay: Replay | None = None
+    state: Any = None  # of `replay`
+    buffer: Buffer | CompiledBuffer | None = None
+
+
+def enter(peer: Peer, capacity: int, batch_size: int) -> Contender:
+    """Make a peer's buffer and fill it."""
+    if peer.replay is not None:
+        replay = peer.replay(capacity, batch_size)
+        return Contender(peer, batch_size, replay, loops.filled(replay))
+    buffer = (peer.buffer or peer.compiled)(capacity, batch_size)
+    buffer.fill(endless_episode(np.random.default_rng(0), capacity))
+    return Contender(peer, batch_size, buffer=buffer)
+
+
+def measure(
+    peers: Sequence[Peer], capacity: int, batch_size: int, settings: Settings
+) -> Iterator[Result]:
+    """Time the contenders in every mode, verb and order."""
+    contenders = []
+    for peer in peers:
+        say(f"  filling {peer.name}")
+        contenders.append(enter(peer, capacity, batch_size))
+    things = [(verb, None) for verb in settings.verbs if verb != CYCLE]
+    if CYCLE in settings.verbs:
+        things += [(CYCLE, order) for order in settings.order]
+    for mode in settings.modes:
+        for verb, order in things:
+            if mode in ("one-call", "train") and verb != CYCLE:
+                continue
+            say(f"  {mode}, {verb if order is None else order}")
+            yield from _compare(mode, verb, order, contenders, settings, (capacity, batch_size))
+
+
+def _compare(
+    mode: str,
+    verb: str,
+    order: str | None,
+    contenders: Sequence[Contender],
+    settings: Settings,
+    sizes: tuple[int, int],
+) -> list[Result]:
+    ready = {}
+    for contender in contenders:
+        if verb == "update" and not contender.peer.prioritised:
+            continue  # there is nothing to update
+        if made := _MAKERS[mode](contender, verb, order, settings):
+            ready[contender.peer.name] = (contender, *made)
+    runs = {name: run for name, (_, run, _, _) in ready.items()}
+    times = timing.take_turns(runs, settings.turns, settings.seconds)
+    results = []
+    for name, (contender, _, copies, give_back) in ready.items():
+        give_back()
+        reference = ours.PRIORITISED if contender.peer.prioritised else ours.UNIFORM
+        ratio = timing.ratio(times[name], times[reference]) if reference in times else None
+        us = tuple(times[name])
+        results.append(
+            Result(*sizes, mode, verb, order, name, us, statistics.median(us), ratio, copies)
+        )
+    return results
+
+
+_Made = tuple[Run, int | None, Callable[[], None]]  # run, large copies, hand the state back
+
+
+def _scan(contender: Contender, verb: str, order: str | None, settings: Settings) -> _Made | None:
+    del settings
+    if contender.peer.compiled is not None:
+        return _compiled(contender.buffer, order or verb), None, _nothing
+    if contender.replay is None:
+        return None
+    return _looping(contender, _step(contender.replay, verb, order), verb == "update")
+
+
+def _train(contender: Contender, verb: str, order: str | None, settings: Settings) -> _Made | None:
+    del verb, settings
+    if contender.replay is None:
+        return None
+    return _looping(contender, loops.train_step(contender.replay, order), False)
+
+
+def _looping(contender: Contender, step: loops.Step, batches: bool) -> _Made:
+    replay, carry = contender.replay, loops.start(contender.state)
+    fed = loops.inputs(jax.random.key(0), replay.batch_size)
+    if batches:
+        carry, fed = loops.with_batches(replay, carry, fed)
+    loop = loops.Loop(step, carry, fed, replay.capacity)
+
+    def give_back() -> None:
+        contender.state = loop.carry.replay
+
+    return loop.run, loop.copies, give_back
+
+
+def _vmapped(
+    contender: Contender, verb: str, order: str | None, settings: Settings
+) -> _Made | None:
+    if contender.replay is None:
+        return None
+    replay = contender.replay
+    # A verb alone may leave as it is what a cycle makes differ from seed to seed.
+    axes = loops.seed_axes(replay, loops.cycle(replay, order or loops.ORDERS[0]))
+    keys = jax.random.split(jax.random.key(0), settings.seeds)
+    fed = jax.vmap(lambda key: loops.inputs(key, replay.batch_size))(keys)
+    carry = loops.over_seeds(loops.start(contender.state), axes, settings.seeds)
+    if verb == "update":
+        carry, fed = loops.with_batches(replay, carry, fed, axes)
+    loop = loops.Loop(_step(replay, verb, order), carry, fed, replay.capacity, axes)
+    return loop.run, loop.copies, _nothing
+
+
+def _dispatched(
+    contender: Contender, verb: str, order: str | None, settings: Settings
+) -> _Made | None:
+    del settings
+    if contender.replay is None:
+        return _driven(contender.buffer, contender.batch_size, verb, order), None, _nothing
+    buffer = Dispatched(contender.replay, contender.state)
+
+    def give_back() -> None:
+        contender.state = buffer.state
+
+    return _driven(buffer, contender.batch_size, verb, order), None, give_back
+
+
+def _one_call(
+    contender: Contender, verb: str, order: str | None, settings: Settings
+) -> _Made | None:
+    del verb, settings
+    if contender.replay is None:
+        return None
+    buffer = Dispatched(contender.replay, contender.state)
+    rows, errors = _pools(buffer, contender.batch_size)
+
+    def run(count: int) -> float:
+        begin = time.perf_counter()
+        for number in range(count):
+            buffer.cycle(rows[number % _POOL], errors[number % _POOL], order)
+        buffer.wait()
+        return time.perf_counter() - begin
+
+    def give_back() -> None:
+        contender.state = buffer.state
+
+    return run, None, give_back
+
+
+_MAKERS: Mapping[str, Callable[..., _Made | None]] = {
+    "scan": _scan,
+    "dispatched": _dispatched,
+    "one-call": _one_call,
+    "vmapped": _vmapped,
+    "train": _train,
+}
+
+
+def _step(replay: Replay, verb: str, order: str | None) -> loops.Step:
+    return loops.verb(replay, verb) if order is None else loops.cycle(replay, order)
+
+
+def _compiled(buffer: CompiledBuffer, verb: str) -> Run:
+    def run(count: int) -> float:
+        begin = time.perf_counter()
+        buffer.run(verb, count)
+        return time.perf_counter() - begin
+
+    return run
+
+
+def _driven(buffer: Buffer, batch_size: int, verb: str, order: str | None) -> Run:
+    """Return a loop in Python over a verb, or over a cycle in some order."""
+    rows, errors = _pools(buffer, batch_size)
+    batches: list[Any] = []
+    if verb == "update":  # copies: some buffers write every batch to the same arrays
+        batches = [copy.deepcopy(buffer.sample()) for _ in range(_POOL)]
+    first, last = (order == each for each in loops.ORDERS)
+
+    def once(at: int) -> None:
+        if verb == "add" or first:
+            buffer.add(rows[at])
+        if verb == "sample" or order:
+            batch = buffer.sample()
+        if verb == "update" or order:
+            buffer.update(batches[at] if batches else batch, errors[at])
+        if last:
+            buffer.add(rows[at])
+
+    def run(count: int) -> float:
+        buffer.wait()
+        begin = time.perf_counter()
+        for number in range(count):
+            once(number % _POOL)
+        buffer.wait()
+        return time.perf_counter() - begin
+
+    return run
+
+
+def _pools(buffer: Buffer, batch_size: int) -> tuple[list[Rows], list[Any]]:
+    """Return rows and TD errors that a loop in Python takes in turn."""
+    rng = np.random.default_rng(1)
+    rows = endless_episode(rng, _POOL)
+    noise = rng.standard_normal((_POOL, batch_size), np.float32)
+    return [row(rows, number) for number in range(_POOL)], [buffer.errors(x) for x in noise]
+
+
+def _nothing() -> None:
+    pass

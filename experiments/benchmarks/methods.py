@@ -1,0 +1,139 @@
+"""Time our replay methods beside one another: `python -m experiments.benchmarks.methods`.
+
+One cycle adds a row, samples a batch and updates it, in a compiled loop. Methods take turns within
+one process, so that their ratios do not depend on what else the machine does for long; figures are
+medians over the turns.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from experiments.files import write_json
+from experiments.log import say
+from experiments.options import Parser
+from experiments.run import versions
+from jaxreplay import Transition, make_replay
+from jaxreplay.methods import METHODS, pser, rank
+from jaxreplay.types import Array, Sampler
+
+_OBS, _ACTION = 17, 6  # a locomotion task's sizes
+_EPISODE = 200  # rows
+
+
+def samplers(capacity: int) -> Mapping[str, Sampler]:
+    """Return what is timed, by name; the first is what the others are compared with."""
+    by_default = {
+        name: METHODS[name].method(METHODS[name].config(), 1_000_000).sampler
+        for name in ("per", "uniform", "lap", "ere", "ero", "ners", "refer")
+    }
+    every = max(1, min(1000, capacity))
+    return by_default | {
+        f"rank, sorted every {every:,}": rank.sampler(rank.RankConfig(sort_every=every)),
+        "pser, 5 steps back": pser.sampler(pser.PSERConfig(window=5)),
+        "pser, 5 steps back, add": pser.sampler(pser.PSERConfig(window=5, combine="add")),
+    }
+
+
+def cycle(sampler: Sampler, capacity: int, batch_size: int, cycles: int) -> Callable[[], float]:
+    """Fill a replay and return a function that runs `cycles` cycles and returns seconds."""
+    replay = make_replay(sampler, capacity=capacity, batch_size=batch_size)
+    scalar, flag = jnp.zeros(()), jnp.zeros((), bool)
+    example = Transition(
+        jnp.zeros(_OBS), jnp.zeros(_ACTION), scalar, scalar, jnp.zeros(_OBS), flag, flag
+    )
+    row = jax.tree.map(lambda x: x[None], example)
+
+    def add(number: Array, state: Any) -> Any:
+        edge = (number % _EPISODE == 0)[None]
+        return replay.add(state, row._replace(reward=number[None] * 1e-6, first=edge, last=edge))
+
+    def once(state: Any, number: Array) -> tuple[Any, Array]:
+        state = add(number, state)
+        key = jax.random.fold_in(jax.random.key(0), number)
+        state, batch = replay.sample(state, key)
+        td = batch.transition.reward + jax.random.normal(key, (batch_size,))
+        return replay.update(
+            state, batch, td_error=td, target=td, log_ratio=td
+        ), batch.weights.sum()
+
+    def fill(key: Array) -> Any:
+        return jax.lax.fori_loop(0, capacity, add, replay.init(key, example))
+
+    run = jax.jit(
+        lambda state, start: jax.lax.scan(once, state, start + jnp.arange(cycles)), donate_argnums=0
+    )
+    held = [jax.block_until_ready(jax.jit(fill)(jax.random.key(1))), 0]
+
+    def timed() -> float:
+        start = time.perf_counter()
+        held[0] = jax.block_until_ready(run(*held))[0]
+        held[1] += cycles
+        return time.perf_counter() - start
+
+    timed()  # compiles, and gives the priorities values
+    return timed
+
+
+def check_sizes(parser: Parser, sizes: Mapping[str, int]) -> None:
+    """Exit with one line if a size cannot be."""
+    for name, size in sizes.items():
+        if size < 1:
+            parser.error(f"{name} is {size}: it must be at least 1")
+    if sizes["batch_size"] > sizes["capacity"]:
+        parser.error(
+            f"batch_size {sizes['batch_size']} is larger than the capacity {sizes['capacity']}"
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    parser = Parser(prog="python -m experiments.benchmarks.methods", description=__doc__)
+    for name, default, what in (
+        ("capacity", 2**20, "slots"),
+        ("batch-size", 256, "transitions in a batch"),
+        ("cycles", 2_000, "cycles in a turn"),
+        ("turns", 7, "turns of each method"),
+    ):
+        parser.add_argument(
+            f"--{name}",
+            type=int,
+            default=default,
+            metavar="INT",
+            help=f"{what} [default {default}]",
+        )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the numbers as JSON")
+    args = parser.parse_args(argv)
+    names = ("capacity", "batch_size", "cycles", "turns")
+    check_sizes(parser, {name: getattr(args, name) for name in names})
+    timed = {}
+    for name, sampler in samplers(args.capacity).items():
+        say(f"{name}: filling and compiling")
+        timed[name] = cycle(sampler, args.capacity, args.batch_size, args.cycles)
+    times: dict[str, list[float]] = {name: [] for name in timed}
+    for turn in range(args.turns):
+        say(f"turn {turn + 1} of {args.turns}")
+        for name, function in timed.items():
+            times[name].append(function() / args.cycles * 1e6)
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    reference = medians[next(iter(medians))]
+    print(f"| {'method':<26} | us per cycle | ratio to per |")
+    print(f"| {'-' * 26} | -----------: | -----------: |")
+    for name, median in medians.items():
+        print(f"| {name:<26} | {median:12.1f} | {median / reference:12.2f} |")
+    if args.out is not None:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        sizes = {"capacity": args.capacity, "batch_size": args.batch_size, "cycles": args.cycles}
+        numbers = {name: {"median_us": medians[name], "us": times[name]} for name in times}
+        write_json(args.out, {**sizes, "methods": numbers, "versions": versions()})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

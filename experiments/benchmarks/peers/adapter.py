@@ -1,0 +1,112 @@
+"""Foreign replay buffers that are pure functions, in the form of our own five verbs.
+
+So they run in the same loops as ours, those of the benchmarks and whole training loops.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from experiments.benchmarks.peers.types import BETA
+from jaxreplay.types import Array, Replay, Sample, Transition
+
+
+def as_replay(
+    init: Callable[[Transition], Any],
+    add: Callable[[Any, Transition], Any],
+    sample: Callable[[Any, Array], tuple[Any, Sample]],
+    update: Callable[[Any, Array, Array], Any],
+    can_sample: Callable[[Any], Array],
+    capacity: int,
+    batch_size: int,
+) -> Replay:
+    """Make a Replay of one environment.
+
+    Args:
+      init: one unbatched transition -> `S`.
+      add: `S` and one unbatched transition -> `S`.
+      sample: `S` and a key -> `S` and a batch.
+      update: `S`, indices `[B]` and TD errors `[B]` -> `S`.
+      can_sample: `S` -> `[]` bool.
+      capacity: transitions.
+      batch_size: B.
+    """
+
+    def unknown(state: Any, slots: Array) -> Array:
+        del state
+        return jnp.full(slots.shape, jnp.nan)
+
+    def nothing(state: Any) -> Mapping[str, Array]:
+        del state
+        return {}
+
+    return Replay(
+        init=lambda key, example: init(example),
+        add=lambda state, transition: add(state, one(transition)),
+        sample=sample,
+        update=lambda state, batch, *, td_error, **_: update(state, batch.indices, td_error),
+        observe=lambda state, score, key: state,
+        can_sample=can_sample,
+        probability=unknown,
+        metrics=nothing,
+        capacity=capacity,
+        num_envs=1,
+        batch_size=batch_size,
+        scores=None,
+        fresh=frozenset(),
+        demands=frozenset(),
+    )
+
+
+def fenced(replay: Replay) -> Replay:
+    """Return a replay whose writes wait, for the compiler, until the batch before them was read.
+
+    They depend on a zero that comes from the batch, and XLA can't tell that it is one.
+    """
+
+    def init(key: Array, example: Transition) -> tuple[Any, Array]:
+        return replay.init(key, example), jnp.zeros((), jnp.int32)
+
+    def add(state: tuple[Any, Array], transition: Transition) -> tuple[Any, Array]:
+        held, fence = state
+        behind = jax.tree.map(lambda x: jnp.where(fence == 0, x, jnp.zeros_like(x)), transition)
+        return replay.add(held, behind), fence
+
+    def sample(state: tuple[Any, Array], key: Array) -> tuple[tuple[Any, Array], Sample]:
+        held, batch = jax.lax.optimization_barrier(replay.sample(state[0], key))
+        read = sum(x.ravel()[0].astype(jnp.float32) for x in jax.tree.leaves(batch))
+        bits = jax.lax.bitcast_convert_type(read, jnp.int32)
+        fence = (bits == 0x7FABCDEF).astype(jnp.int32)  # a NaN that no arithmetic makes
+        return (held, fence), batch._replace(indices=batch.indices + fence)
+
+    def update(state: tuple[Any, Array], batch: Sample, **feedback: Array) -> tuple[Any, Array]:
+        return replay.update(state[0], batch, **feedback), state[1]
+
+    return replay._replace(
+        init=init,
+        add=add,
+        sample=sample,
+        update=update,
+        can_sample=lambda state: replay.can_sample(state[0]),
+    )
+
+
+def one(transition: Transition) -> Transition:
+    """Return the one transition of an add `[1, ...]`, unbatched."""
+    return Transition(*(field if isinstance(field, tuple) else field[0] for field in transition))
+
+
+def weights(probabilities: Array) -> Array:
+    """Return importance weights `[B]` of drawn rows, divided by their largest.
+
+    The size of the buffer, a factor common to all, falls out.
+    """
+    raw = probabilities**-BETA
+    return raw / raw.max()
+
+
+def batch(indices: Array, transition: Transition, weights: Array) -> Sample:
+    """Return drawn rows as a Sample; slots have no stamps here."""
+    return Sample(indices, transition, weights, stamp=jnp.zeros_like(indices))

@@ -1,0 +1,72 @@
+"""How benchmarks measure: contenders take turns within one process.
+
+What else the machine does then touches all of them alike: it is their ratios that can be trusted.
+"""
+
+import os
+import platform
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from experiments.run import versions
+
+Run = Callable[[int], float]  # so many cycles -> seconds
+
+_MOST = 1_000_000  # cycles in a turn
+
+
+def cycles_for(run: Run, seconds: float) -> int:
+    """Return how many cycles take about so many seconds, by trying more and more of them.
+
+    The first call, which may compile, does not count.
+    """
+    run(1)
+    count = 1
+    while True:
+        spent = run(count)
+        if spent >= seconds / 3 or count >= _MOST:
+            return max(1, min(_MOST, round(count * seconds / max(spent, 1e-9))))
+        count = min(_MOST, count * max(2, min(10, int(seconds / 2 / max(spent, 1e-9)))))
+
+
+def take_turns(runs: Mapping[str, Run], turns: int, seconds: float) -> dict[str, list[float]]:
+    """Return microseconds per cycle of every contender, `turns` numbers each.
+
+    Every other turn goes backwards, so that nobody always follows the same neighbour.
+
+    Args:
+      runs: contenders by name.
+      turns: of each.
+      seconds: that a turn is to take, of each.
+    """
+    counts = {name: cycles_for(run, seconds) for name, run in runs.items()}
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(turns):
+        for name in list(runs)[:: -1 if turn % 2 else 1]:
+            times[name].append(runs[name](counts[name]) / counts[name] * 1e6)
+    return times
+
+
+def ratio(times: Sequence[float], reference: Sequence[float]) -> float:
+    """Return the median over turns of `times` in units of the reference's in the same turn."""
+    return statistics.median(x / y for x, y in zip(times, reference, strict=True))
+
+
+def machine() -> dict[str, str | int]:
+    """Return what the numbers depend on: processor, device and versions."""
+    return {**versions(), "processor": _processor(), "cores": _cores()}
+
+
+def _cores() -> int:
+    allowed = getattr(os, "sched_getaffinity", None)  # Linux: what this process may use
+    return len(allowed(0)) if allowed else os.cpu_count() or 1
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

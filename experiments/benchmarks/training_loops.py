@@ -1,0 +1,157 @@
+"""Whole training loops to be timed: this project's, and peers' with the same sizes."""
+
+import dataclasses
+import importlib.util
+import time
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax
+
+from experiments import registry
+from experiments.assembly import assemble
+from experiments.benchmarks import gemm, peers
+from experiments.benchmarks.timing import Run
+from experiments.config import LoopConfig, ReplaySizes
+from experiments.loop import make_program
+from experiments.run_config import RunConfig, defaults
+from experiments.sweep import CompiledRun
+from jaxreplay.methods import METHODS
+from jaxreplay.types import Array, Sample
+
+_WARMUP = 1_000  # agent steps
+
+
+class Case(NamedTuple):
+    """An agent and a task."""
+
+    agent: str
+    env: str
+    host_env: str  # the same task of gymnasium, for peers that step it on the host
+    batch_size: int
+    hidden: tuple[int, ...]
+
+
+CASES: Mapping[str, Case] = MappingProxyType(
+    {
+        "dqn": Case("dqn", "gymnax/CartPole-v1", "CartPole-v1", 128, (64, 64)),
+        "td3": Case("td3", "gymnax/Pendulum-v1", "Pendulum-v1", 256, (256, 256)),
+        "sac": Case("sac", "gymnax/Pendulum-v1", "Pendulum-v1", 256, (256, 256)),
+    }
+)
+
+
+def run_config(case: Case, replay: str, seeds: int, capacity: int) -> RunConfig:
+    """Return a run with one environment per seed, one update per step, and nothing else."""
+    config = defaults(case.env, case.agent, replay)
+    loop = LoopConfig(
+        steps=1_000_000, warmup=_WARMUP, eval_every=1_000_000, eval_episodes=1, inspect=0
+    )
+    options = dataclasses.replace(config.agent_options, hidden=case.hidden)
+    sizes = ReplaySizes(num_envs=1, capacity=capacity, batch_size=case.batch_size)
+    return dataclasses.replace(config, seeds=seeds, agent_options=options, sizes=sizes, loop=loop)
+
+
+def ours(case: Case, replay: str, seeds: int, capacity: int) -> Run:
+    """Return our training loop with one of our replay methods."""
+    config = run_config(case, replay, seeds, capacity)
+    return _steps(CompiledRun(assemble(config).program, range(seeds)))
+
+
+def around_peers(
+    case: Case, seeds: int, capacity: int, only: str = ""
+) -> tuple[dict[str, Run], dict[str, str]]:
+    """Return our training loop around the replay of flashbax, and what is missing for it.
+
+    Prioritised ones get PER's objective, the uniform one plain replay's. The one with a barrier is
+    left out: the fence does all that and more.
+
+    Args:
+      case: agent and task.
+      seeds: at once.
+      capacity: slots per seed.
+      only: peers with this in their name.
+    """
+    found = peers.find(["flashbax"])
+    runs = {}
+    for peer in found.peers:
+        if peer.name.endswith("barrier") or only not in peer.name:
+            continue
+        config = run_config(case, "per" if peer.prioritised else "uniform", seeds, capacity)
+        method = METHODS[config.replay].method(config.replay_options, config.loop.steps)
+        environment = assemble(config).environment
+        agent = registry.AGENTS[case.agent].make(
+            config.agent_options, environment.action_space, method.objective
+        )
+        replay = peer.replay(capacity, case.batch_size)
+        program = make_program(environment, agent, replay, config.loop)
+        runs[peer.name] = _steps(CompiledRun(program, range(seeds)))
+    return runs, found.missing
+
+
+def sbx(case: Case, capacity: int) -> tuple[dict[str, Run], dict[str, str]]:
+    """Return the training loop of sbx (uniform replay, one seed), and what is missing for it."""
+    hint = "pip install sbx-rl (brings PyTorch, by default with gigabytes of CUDA)"
+    if importlib.util.find_spec("sbx") is None:
+        return {}, {"sbx": f"not installed: {hint}"}
+    try:
+        import sbx as package
+    except (ImportError, OSError, AttributeError) as error:
+        return {}, {"sbx": f"installed, but does not work here: {' '.join(str(error).split())}"}
+    model = getattr(package, case.agent.upper())(
+        "MlpPolicy",
+        case.host_env,
+        batch_size=case.batch_size,
+        buffer_size=capacity,
+        learning_starts=_WARMUP,
+        train_freq=1,
+        gradient_steps=1,
+        policy_kwargs={"net_arch": list(case.hidden)},
+        seed=0,
+    )
+    model.learn(_WARMUP + 1)
+
+    def run(count: int) -> float:
+        begin = time.perf_counter()
+        model.learn(count, reset_num_timesteps=False)
+        return time.perf_counter() - begin
+
+    return {"sbx": run}, {}
+
+
+def step_products(case: Case) -> list[gemm.Product]:
+    """Return the matrix products of one training step: acting once, and one update."""
+    parts = assemble(run_config(case, "uniform", 1, 10 * case.batch_size))
+    config = run_config(case, "uniform", 1, 10 * case.batch_size)
+    agent = registry.AGENTS[case.agent].make(
+        config.agent_options,
+        parts.environment.action_space,
+        METHODS["uniform"].method(config.replay_options, 1).objective,
+    )
+    state = jax.eval_shape(parts.program.init, jax.random.key(0))
+
+    def step(agent_state: Any, obs: Array, batch: Sample, key: Array) -> Any:
+        return agent.act(agent_state, obs, key), agent.update(agent_state, batch, key)
+
+    batch = jax.eval_shape(parts.replay.sample, state.replay, jax.random.key(0))[1]
+    # TD3 moves its actor only now and then.
+    share = 1 / getattr(config.agent_options, "policy_delay", 1)
+    return gemm.products(step, state.agent, state.obs, batch, jax.random.key(0), share=share)
+
+
+def _steps(training: CompiledRun) -> Run:
+    """Return a run of so many steps in every seed, without the evaluation that ends a chunk."""
+    held = [training.init()]
+
+    def timed(blocks: int) -> float:
+        begin = time.perf_counter()
+        held[0], _ = jax.block_until_ready(training.chunk(held[0], blocks))
+        return time.perf_counter() - begin
+
+    def run(count: int) -> float:
+        whole = timed(count)
+        # From the state that is now, the same evaluation again.
+        return max(whole - timed(0), 1e-9)
+
+    return run

@@ -1,0 +1,348 @@
+"""The benchmarks of speed run, at sizes too small to say anything about speed.
+
+No time is asserted but that it is positive.
+"""
+
+import importlib.util
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image
+
+from experiments.benchmarks import (
+    figure,
+    gemm,
+    loops,
+    measure,
+    methods,
+    peers,
+    replay,
+    timing,
+    training,
+)
+from experiments.benchmarks.dispatched import Dispatched
+from experiments.benchmarks.growth import memory
+from experiments.benchmarks.hlo import large_copies
+from experiments.benchmarks.peers.types import ALPHA, BETA, endless_episode, row
+from experiments.benchmarks.tables import table
+
+FAST = ["--turns", "2", "--seconds", "0.002"]
+CAPACITY, BATCH = 64, 32
+
+
+def installed(module):
+    source = next(source for source in peers.SOURCES if source.module == module)
+    return source.package is None or importlib.util.find_spec(source.package) is not None
+
+
+def adapters():
+    """Return a test case per peer, or one that is skipped for a package that is missing."""
+    cases = []
+    for source in peers.SOURCES:
+        found = peers.find([source.module])
+        for why in found.missing.values():
+            cases.append(pytest.param(None, id=source.module, marks=pytest.mark.skip(why)))
+        cases += [pytest.param(peer, id=peer.name) for peer in found.peers]
+    return cases
+
+
+def buffer_of(peer, capacity=CAPACITY, batch_size=BATCH):
+    if peer.replay is not None:
+        return Dispatched(peer.replay(capacity, batch_size))
+    return (peer.buffer or peer.compiled)(capacity, batch_size)
+
+
+@pytest.mark.parametrize("peer", adapters())
+def test_every_peer_returns_what_was_written(peer):
+    rng = np.random.default_rng(0)
+    rows, more = endless_episode(rng, CAPACITY), endless_episode(rng, 10, first=CAPACITY)
+    buffer = buffer_of(peer)
+    buffer.fill(rows)
+    for number in range(10):
+        buffer.add(row(more, number))
+    buffer.wait()
+    written = [np.concatenate(pair) for pair in zip(rows, more, strict=True)]
+    seen = set()
+    for _ in range(40):
+        drawn = buffer.drawn(buffer.sample())
+        assert drawn.rows.obs.shape == (BATCH, 17)
+        which = np.asarray(drawn.rows.reward).astype(int)  # its number
+        for number, (have, want) in enumerate(zip(drawn.rows, written, strict=True)):
+            joint = which != CAPACITY - 1  # two episodes meet there: no row has that next_obs
+            held = joint if number == 4 else slice(None)
+            np.testing.assert_array_equal(have[held], want[which][held])
+        seen |= set(which.tolist())
+    newest = {CAPACITY + 9}  # where observations are stored once, it has no next one yet
+    assert seen | newest == set(range(10, CAPACITY + 10))  # the oldest ten were overwritten
+
+
+@pytest.mark.parametrize("peer", adapters())
+def test_every_prioritised_peer_samples_in_proportion_to_priority(peer):
+    if not peer.prioritised:
+        pytest.skip("uniform")
+    buffer = buffer_of(peer)
+    buffer.fill(endless_episode(np.random.default_rng(0), CAPACITY))
+    td = 1.0 + np.arange(CAPACITY, dtype=np.float32) % 4  # by slot
+    for _ in range(30):  # by then every slot has been drawn, and has its priority
+        batch = buffer.sample()
+        buffer.update(batch, buffer.errors(td[buffer.drawn(batch).indices]))
+    drawn = [buffer.drawn(buffer.sample()) for _ in range(150)]
+    indices = np.concatenate([each.indices for each in drawn])
+    share = np.bincount(indices % 4, minlength=4) / indices.size
+    # Flashbax never draws the newest row, of the largest priority here: 1 of 64.
+    expected = np.arange(1.0, 5.0) ** ALPHA / (np.arange(1.0, 5.0) ** ALPHA).sum()
+    np.testing.assert_allclose(share, expected, atol=0.03)
+    weights = np.concatenate([each.weights for each in drawn])
+    likely, rare = weights[indices % 4 == 3].mean(), weights[indices % 4 == 0].mean()
+    assert likely / rare == pytest.approx(4.0 ** (-ALPHA * BETA), rel=0.02)
+
+
+@pytest.mark.skipif(not installed("compiled_loop"), reason="numba is not installed")
+def test_compiled_loop_keeps_its_tree_through_every_verb():
+    (peer,) = peers.find(["compiled_loop"]).peers
+    buffer = peer.compiled(CAPACITY + 3, BATCH)
+    buffer.fill(endless_episode(np.random.default_rng(0), CAPACITY + 3))
+    for verb in (*loops.VERBS, *loops.ORDERS):
+        buffer.run(verb, 5)
+    state = buffer._state
+    leaves = state.nodes[: CAPACITY + 3]
+    assert (leaves > 0).all()
+    assert state.nodes[-1] == pytest.approx(leaves.sum(dtype=np.float64), rel=1e-6)
+    assert state.largest[0] >= leaves.max()
+    assert len(np.unique(leaves)) > 10
+
+
+def test_replay_command_measures_every_mode(tmp_path, capsys):
+    argv = ["--capacities", "100", "--batch-sizes", "16", "--seeds", "2"]
+    argv += ["--peers", "ours", "--verbs", "update", "cycle"]
+    out, drawn = tmp_path / "new" / "replay.json", tmp_path / "replay.png"
+    argv += ["--out", str(out), "--figure", str(drawn)]
+    assert replay.main([*argv, *FAST]) == 0
+    content = json.loads(out.read_text())
+    assert {"processor", "cores", "device", "jax", "python"} <= content["machine"].keys()
+    assert content["missing"] == {}
+    results = content["results"]
+    assert list(dict.fromkeys(r["mode"] for r in results)) == list(measure.MODES)
+    assert all(len(r["us"]) == 2 and min(r["us"]) > 0 and r["median_us"] > 0 for r in results)
+    assert {r["peer"] for r in results} == {"jaxreplay per", "jaxreplay uniform"}
+    assert all(r["ratio_to_ours"] == 1 for r in results)
+    compiled = [r for r in results if r["mode"] in ("scan", "vmapped", "train")]
+    assert {r["large_copies"] for r in compiled} == {0}
+    assert drawn.read_bytes().startswith(b"\x89PNG")
+    printed = capsys.readouterr()
+    assert "| jaxreplay per " in printed.out and "to one seed" in printed.out
+    assert "vmapped 2 seeds" in printed.out
+    assert "filling jaxreplay uniform" in printed.err
+
+
+def test_figure_has_a_panel_per_mode_and_batch_size(tmp_path):
+    def result(capacity, batch_size, mode, peer):
+        us = float(capacity + batch_size)
+        return measure.Result(
+            capacity, batch_size, mode, measure.CYCLE, loops.ORDERS[0], peer, (us,), us, 1.0, 0
+        )
+
+    results = [
+        result(capacity, batch_size, mode, peer)
+        for capacity in (1_000, 2**20)
+        for batch_size in (8, 32)
+        for mode in ("scan", "train")
+        for peer in ("jaxreplay per", *map(str, range(12)))
+    ]
+    sizes = []
+    for number, some in enumerate((results, results[:13])):
+        figure.draw(some, tmp_path / f"{number}.png", "a machine")
+        sizes.append(Image.open(tmp_path / f"{number}.png").size)
+    assert sizes[0][0] > sizes[1][0] and sizes[0][1] > sizes[1][1]
+
+
+def test_replay_command_names_missing_peers_and_goes_on(tmp_path, capsys, monkeypatch):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name in ("flashbax", "torchrl") else real(name, *rest),
+    )
+    out = tmp_path / "replay.json"
+    argv = ["--capacities", "64", "--batch-sizes", "8", "--modes", "one-call", "--verbs", "cycle"]
+    argv += ["--peers", "ours", "flashbax", "torchrl", "--out", str(out)]
+    assert replay.main([*argv, *FAST]) == 0
+    printed = capsys.readouterr().out
+    assert "missing: flashbax (not installed: pip install 'jaxreplay[bench]')" in printed
+    assert "missing: torchrl (not installed: pip install torchrl" in printed
+    content = json.loads(out.read_text())
+    assert set(content["missing"]) == {"flashbax", "torchrl"}
+    assert {r["peer"] for r in content["results"]} == {"jaxreplay per", "jaxreplay uniform"}
+
+
+def test_a_peer_that_does_not_work_is_named_with_the_reason(monkeypatch):
+    def broken(name):
+        raise ImportError("undefined\n  symbol")
+
+    monkeypatch.setattr(importlib, "import_module", broken)
+    found = peers.find(["cumsum"])
+    assert found.peers == ()
+    assert found.missing == {"cumsum": "installed, but does not work here: undefined symbol"}
+
+
+def test_growth_of_costs_and_memory(tmp_path, capsys):
+    out = tmp_path / "growth.json"
+    argv = ["--growth", "--capacities", "600", "100", "--batch-sizes", "8", "--out", str(out)]
+    assert replay.main([*argv, *FAST]) == 0
+    content = json.loads(out.read_text())
+    small, large = content["growth"]
+    assert (small["capacity"], large["capacity"]) == (100, 600)
+    assert small["replay_ratio"] == small["tree_ratio"] == 1
+    assert min(large["replay_us"], large["tree_us"], large["tree_ratio"]) > 0
+    assert set(content["tree_memory_by_branching"]) == {"2", "4", "8", "16", "32", "128"}
+    assert "tree alone" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("branching", [8, 16, 32])
+def test_tree_takes_little_more_than_its_leaves(branching):
+    assert 1 < memory(2**20, branching) <= 1.2
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--capacities", "10", "--batch-sizes", "32"], "larger than the capacity"),
+        (["--turns", "0"], "turns is 0: it must be at least 1"),
+        (["--seconds", "0"], "seconds is 0.0: it must be positive"),
+        (["--modes", "scam"], "did you mean 'scan'?"),
+        (["--peers", "flashback"], "did you mean 'flashbax'?"),
+        (["--figure", "x.png", "--verbs", "add"], "--figure shows whole cycles"),
+    ],
+)
+def test_replay_command_refuses_in_one_line(argv, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        replay.main(argv)
+    printed = capsys.readouterr().err
+    assert stop.value.code == 2 and message in printed and printed.count("\n") == 1
+
+
+def test_training_command(tmp_path, capsys, monkeypatch):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name in ("flashbax", "sbx") else real(name, *rest),
+    )
+    out = tmp_path / "training.json"
+    argv = ["--cases", "dqn", "--replays", "uniform", "per", "--seeds", "1"]
+    argv += ["--capacity", "300", "--matrix", "32", "--out", str(out)]
+    assert training.main([*argv, *FAST]) == 0
+    content = json.loads(out.read_text())
+    uniform, per = content["results"]
+    assert (uniform["loop"], per["loop"]) == ("uniform", "per")
+    assert uniform["over_uniform"] is None and per["over_uniform"] > -1
+    for result in (uniform, per):
+        assert len(result["us"]) == 2
+        assert min(*result["us"], result["steps_per_second"], result["of_large"]) > 0
+    (products,) = content["matrix_products"]
+    assert products["large_gflops"] > 0 and products["own_gflops"] > 0
+    # 3 forward passes of 128 rows (2 of them for double learning's target), one for acting, and
+    # the gradient of one, which needs no derivative of the observations.
+    layers = 4 * 64 + 64 * 64 + 64 * 2
+    passes = 2 * layers * (3 * 128 + 1) + 2 * 128 * (2 * layers - 4 * 64)
+    assert products["operations"] == passes
+    assert set(content["missing"]) == {"flashbax", "sbx"}
+    printed = capsys.readouterr().out
+    assert "missing: sbx (not installed" in printed and "| uniform " in printed
+
+
+@pytest.mark.skipif(not installed("flashbax"), reason="flashbax is not installed")
+def test_our_loop_runs_around_flashbax():
+    from experiments.benchmarks import training_loops
+
+    tiny = training_loops.CASES["dqn"]._replace(batch_size=8, hidden=(4,))
+    runs, missing = training_loops.around_peers(tiny, seeds=2, capacity=64, only="uniform")
+    assert list(runs) == ["flashbax uniform"] and missing == {}
+    assert runs["flashbax uniform"](3) > 0
+
+
+def test_training_command_refuses_in_one_line(capsys):
+    with pytest.raises(SystemExit):
+        training.main(["--capacity", "100"])
+    assert capsys.readouterr().err == "error: capacity is 100: it must hold a batch of 256\n"
+
+
+def test_methods_command(tmp_path, capsys):
+    out = tmp_path / "methods.json"
+    monkey = pytest.MonkeyPatch()
+    with monkey.context() as patch:
+        some = {name: methods.samplers(64)[name] for name in ("per", "uniform")}
+        patch.setattr(methods, "samplers", lambda capacity: some)
+        argv = ["--capacity", "64", "--batch-size", "8", "--cycles", "5", "--turns", "2"]
+        assert methods.main([*argv, "--out", str(out)]) == 0
+    assert set(json.loads(out.read_text())["methods"]) == {"per", "uniform"}
+    assert "| per " in capsys.readouterr().out
+
+
+def test_products_of_a_program_are_counted():
+    def function(x, y, flag):
+        def body(_, x):
+            return jnp.tanh(x @ y)
+
+        x = jax.lax.fori_loop(0, 3, body, x)  # of known length: a scan
+        return jax.lax.cond(flag, lambda: (x @ y).sum(), lambda: x.sum())
+
+    found = gemm.products(function, jnp.ones((5, 4)), jnp.ones((4, 4)), True, share=0.5)
+    assert [product.times for product in found] == [3.0, 0.5]
+    assert gemm.operations(found) == 3.5 * 2 * 5 * 4 * 4
+    batched = found[0].over(7)
+    assert batched.left == (7, 5, 4) and batched.operations() == 7 * 2 * 5 * 4 * 4
+    result = jax.lax.dot_general(jnp.ones(batched.left), jnp.ones(batched.right),
+                                 batched.dimensions)  # fmt: skip
+    assert result.shape == (7, 5, 4)
+    assert gemm.run_of([*found, batched])(3) > 0
+
+
+def test_turns_alternate_and_ratios_are_taken_turn_by_turn():
+    order = []
+
+    def run_of(name, seconds):
+        def run(count):
+            order.append(name)
+            return count * seconds
+
+        return run
+
+    times = timing.take_turns({"a": run_of("a", 1e-3), "b": run_of("b", 2e-3)}, 3, 1e-3)
+    assert order[-6:] == ["a", "b", "b", "a", "a", "b"]
+    assert times["a"] == pytest.approx([1e3] * 3)
+    assert timing.ratio(times["b"], times["a"]) == pytest.approx(2)
+    assert timing.ratio([1, 20, 3], [1, 10, 1]) == 2
+
+
+def test_cycles_are_chosen_so_that_a_turn_takes_its_time():
+    assert timing.cycles_for(lambda count: count * 1e-4, 0.1) == pytest.approx(1000, rel=0.01)
+    assert timing.cycles_for(lambda count: 5.0, 0.1) == 1
+    assert timing.cycles_for(lambda count: 0.0, 0.1) == 1_000_000
+
+
+def test_large_copies_are_found():
+    def careless(array, key):
+        old = array
+        array = array.at[key].set(1.0)
+        return array, old[key + 1] + old[array[key].astype(int)]
+
+    size = 30_011
+    run = jax.jit(lambda a: jax.lax.scan(careless, a, jnp.arange(10)), donate_argnums=0)
+    text = run.lower(jnp.zeros(size)).compile({"xla_backend_optimization_level": 3}).as_text()
+    assert large_copies(text, size) > 0
+    assert large_copies(text, size + 1) == 0
+
+
+def test_tables_are_markdown():
+    text = table(["us", "cycle"], [["ours", 12.345], ["theirs", None], ["slow", 12345.6]])
+    assert text.splitlines() == [
+        "| us     |  cycle |",
+        "| ------ | -----: |",
+        "| ours   |   12.3 |",
+        "| theirs |      - |",
+        "| slow   | 12,346 |",
+    ]
