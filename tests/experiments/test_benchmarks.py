@@ -14,6 +14,7 @@ from PIL import Image
 
 from experiments.benchmarks import (
     figure,
+    frames,
     gemm,
     loops,
     measure,
@@ -280,6 +281,23 @@ def test_methods_command(tmp_path, capsys):
         assert methods.main([*argv, "--out", str(out)]) == 0
     assert set(json.loads(out.read_text())["methods"]) == {"per", "uniform"}
     assert "| per " in capsys.readouterr().out
+
+
+def test_frames_command(tmp_path, capsys):
+    sizes = ["--capacity", "40", "--batch-size", "4", "--samples", "2", "--turns", "2"]
+    assert frames.main([*sizes, "--out", str(tmp_path / "frames.json")]) == 0
+    printed = capsys.readouterr().out
+    replays = json.loads((tmp_path / "frames.json").read_text())["replays"]
+    assert list(replays) == [
+        f"{method}, frames on the {where}" for method in ("uniform", "per")
+        for where in ("device", "host")
+    ]  # fmt: skip
+    for name, entry in replays.items():
+        assert min(entry["us"]) > 0 and len(entry["us"]) == 2 and f"| {name} |" in printed
+        assert entry["bytes"] / 40 > 84 * 84
+    with pytest.raises(SystemExit):
+        frames.main(["--turns", "0"])
+    assert capsys.readouterr().err == "error: turns is 0: it must be at least 1\n"
 
 
 def test_products_of_a_program_are_counted():
