@@ -115,7 +115,7 @@ def execute(
         saved = checkpoint.latest(folder)
         hint = f"the last checkpoint is intact: --resume {whole}" if saved else "no checkpoint yet"
         raise Stopped(f"{error} ({hint})") from error
-    except CutShort as cut:
+    except _Interrupted as cut:
         raise Stopped(_keep(run, folder, cut, whole)) from None
     except KeyboardInterrupt:
         raise Stopped(f"stopped at once: --resume {whole} goes on from what was saved") from None
@@ -127,6 +127,14 @@ class Progress(NamedTuple):
 
     log_points: int  # that were passed
     blocks: int = 0  # since then
+
+
+class _Interrupted(Exception):
+    """The user wants to stop; with the LoopState there (None during the warm-up) and Progress."""
+
+    def __init__(self, state: Any, progress: Progress) -> None:
+        super().__init__(progress)
+        self.state, self.progress = state, progress
 
 
 class Stopped(Exception):
@@ -146,7 +154,7 @@ def _train(
 
     Raises:
       EnvironmentFailed: an environment raised, or gave what is not finite.
-      CutShort: the user wants to stop; with the log points passed and the blocks since then.
+      _Interrupted: the user wants to stop.
     """
     plan, folder = run.schedule, out / "checkpoints"
     done, blocks = resumed or (0, 0)
@@ -159,14 +167,17 @@ def _train(
     ):
         run.stop = interrupted
         if done < len(plan.steps):
-            state = run.init() if state is None else run.resume(state)
+            try:
+                state = run.init() if state is None else run.resume(state)
+            except CutShort as cut:
+                raise _Interrupted(cut.state, Progress(0)) from None
             _warn_of_size(state)
         for index in range(done, len(plan.steps)):
             start = time.perf_counter()
             try:
                 state, metrics = run.chunk(state, plan.log_points[index] - blocks)
             except CutShort as cut:
-                raise CutShort(cut.state, Progress(index, blocks + cut.blocks)) from None
+                raise _Interrupted(cut.state, Progress(index, blocks + cut.blocks)) from None
             metrics, blocks = jax.device_get(metrics), 0
             seconds = time.perf_counter() - start
             _check_finite(config, plan.steps[index], metrics)
@@ -176,19 +187,19 @@ def _train(
             if finished or (index + 1) % output.checkpoint_every == 0:
                 checkpoint.save(folder, plan.steps[index], state, Progress(index + 1)._asdict())
             if interrupted() and not finished:
-                raise CutShort(state, Progress(index + 1))
+                raise _Interrupted(state, Progress(index + 1))
 
 
-def _keep(run: Run, folder: Path, cut: CutShort, whole: Path) -> str:
+def _keep(run: Run, folder: Path, cut: _Interrupted, whole: Path) -> str:
     """Save a run that was cut short; return what to say of it."""
     plan = run.schedule
     if cut.state is None:
         return f"stopped in the warm-up, with nothing to keep: --resume {whole} begins again"
-    log_points, blocks = cut.blocks
+    log_points, blocks = cut.progress
     at = plan.steps[log_points - 1] if log_points else plan.warmup_steps
     at += blocks * plan.block_steps
     if checkpoint.latest(folder) != at:
-        checkpoint.save(folder, at, cut.state, cut.blocks._asdict())
+        checkpoint.save(folder, at, cut.state, cut.progress._asdict())
     return (
         f"stopped at {at:,} of {plan.steps[-1]:,} agent steps, with a checkpoint there: "
         f"--resume {whole} goes on"

@@ -32,7 +32,7 @@ class CutShort(Exception):
       blocks: how many since the latest call of `chunk`.
     """
 
-    def __init__(self, state: LoopState | None, blocks: Any) -> None:
+    def __init__(self, state: LoopState | None, blocks: int) -> None:
         super().__init__(blocks)
         self.state, self.blocks = state, blocks
 

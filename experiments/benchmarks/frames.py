@@ -10,7 +10,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import host_frames
+from experiments.benchmarks.methods import read_sizes
 from experiments.files import write_json
 from experiments.log import say
 from experiments.options import Parser
@@ -93,50 +93,36 @@ def _bytes(tree: Any) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     parser = Parser(prog="python -m experiments.benchmarks.frames", description=__doc__)
-    for name, default, what in (
+    wanted = (
         ("capacity", 100_000, "transitions"),
-        ("batch-size", 32, "transitions in a batch"),
-        ("n-step", 3, "steps of each transition"),
+        ("batch_size", 32, "transitions in a batch"),
+        ("n_step", 3, "steps of each transition"),
         ("samples", 300, "batches in a turn"),
         ("turns", 7, "turns of each"),
-    ):
-        parser.add_argument(
-            f"--{name}",
-            type=int,
-            default=default,
-            metavar="INT",
-            help=f"{what} [default {default}]",
-        )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the numbers as JSON")
-    args = parser.parse_args(argv)
-    for name in ("capacity", "batch_size", "n_step", "samples", "turns"):
-        if getattr(args, name) < 1:
-            parser.error(f"{name} is {getattr(args, name)}: it must be at least 1")
-    if args.batch_size > args.capacity:
-        parser.error(f"batch_size {args.batch_size} is larger than the capacity {args.capacity}")
-    sizes = (args.capacity, args.batch_size, args.n_step)
+    )
+    sizes, out = read_sizes(parser, wanted, argv)
+    capacity, batch_size, n_step, samples, turns = sizes.values()
     timed, numbers = {}, {}
     for method in _METHODS:
         for where in ("device", "host"):
             name = f"{method}, frames on the {where}"
             say(f"{name}: filling")
-            timed[name], size = sampler(method, *sizes, where == "host")
+            timed[name], size = sampler(method, capacity, batch_size, n_step, where == "host")
             numbers[name] = {"bytes": size, "us": []}
-    for turn in range(args.turns):
-        say(f"turn {turn + 1} of {args.turns}")
+    for turn in range(turns):
+        say(f"turn {turn + 1} of {turns}")
         for name, run in timed.items():
-            numbers[name]["us"].append(run(args.samples) / args.samples * 1e6)
-    what = f"{args.batch_size} stacks of {args.capacity:,}"
+            numbers[name]["us"].append(run(samples) / samples * 1e6)
+    what = f"{batch_size} stacks of {capacity:,}"
     print(f"| {what} | us per sample | fastest turn | bytes per step |")
     print("| --- | ---: | ---: | ---: |")
     for name, entry in numbers.items():
         entry["median_us"] = statistics.median(entry["us"])
-        per_step = entry["bytes"] / args.capacity
+        per_step = entry["bytes"] / capacity
         print(f"| {name} | {entry['median_us']:.0f} | {min(entry['us']):.0f} | {per_step:.0f} |")
-    if args.out is not None:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        labels = dict(zip(("capacity", "batch_size", "n_step"), sizes, strict=True))
-        write_json(args.out, {**labels, "replays": numbers, "versions": versions()})
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_json(out, {**sizes, "replays": numbers, "versions": versions()})
     return 0
 
 

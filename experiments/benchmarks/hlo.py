@@ -3,8 +3,8 @@
 import re
 
 
-def large_copies(text: str, size: int) -> int:
-    """Count the instructions in loops that copy an array with a dimension of `size` or more.
+def large_copies(text: str, size: int) -> list[str]:
+    """Return the instructions in loops that copy an array with a dimension of `size` or more.
 
     XLA makes such a copy in every step where a read of an array might come after its next write in
     place.
@@ -14,11 +14,11 @@ def large_copies(text: str, size: int) -> int:
       size: a number of elements, the capacity of a replay say.
     """
     bodies = set(re.findall(r"body=%([\w.-]+)", text))
-    found, inside = 0, False
+    found, inside = [], False
     for line in text.splitlines():
         if start := re.match(r"(?:ENTRY )?%([\w.-]+) \(", line):
             inside = start[1] in bodies
         match = re.search(r"= \(?\w+\[([\d,]+)\][^=]*?\bcopy(?:-start)?\(", line)
         if inside and match and any(int(n) >= size for n in match[1].split(",")):
-            found += 1
+            found.append(line.strip()[:160])
     return found

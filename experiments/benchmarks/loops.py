@@ -192,7 +192,7 @@ class Loop:
         self.carry, self._fed = carry, fed
         lowered = jax.jit(run, donate_argnums=0).lower(carry, fed, *self._clocks(1))
         self._compiled = lowered.compile()
-        self.copies = large_copies(self._compiled.as_text(), capacity)
+        self.copies = len(large_copies(self._compiled.as_text(), capacity))
 
     def _clocks(self, count: int) -> tuple[Array, Array]:
         return jnp.asarray(self._clock, jnp.int32), jnp.asarray(count, jnp.int32)

@@ -81,8 +81,22 @@ def cycle(sampler: Sampler, capacity: int, batch_size: int, cycles: int) -> Call
     return timed
 
 
-def check_sizes(parser: Parser, sizes: Mapping[str, int]) -> None:
-    """Exit with one line if a size cannot be."""
+def read_sizes(
+    parser: Parser, wanted: Sequence[tuple[str, int, str]], argv: Sequence[str] | None
+) -> tuple[dict[str, int], Path | None]:
+    """Read the sizes of a benchmark and where to write it; exit with one line if one cannot be.
+
+    Args:
+      parser: the command's.
+      wanted: name, default and meaning of each size; capacity and batch_size among them.
+      argv: the command line.
+    """
+    for name, default, what in wanted:
+        flag, said = f"--{name.replace('_', '-')}", f"{what} [default {default}]"
+        parser.add_argument(flag, type=int, default=default, metavar="INT", help=said)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the numbers as JSON")
+    args = parser.parse_args(argv)
+    sizes = {name: getattr(args, name) for name, *_ in wanted}
     for name, size in sizes.items():
         if size < 1:
             parser.error(f"{name} is {size}: it must be at least 1")
@@ -90,48 +104,39 @@ def check_sizes(parser: Parser, sizes: Mapping[str, int]) -> None:
         parser.error(
             f"batch_size {sizes['batch_size']} is larger than the capacity {sizes['capacity']}"
         )
+    return sizes, args.out
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     parser = Parser(prog="python -m experiments.benchmarks.methods", description=__doc__)
-    for name, default, what in (
+    wanted = (
         ("capacity", 2**20, "slots"),
-        ("batch-size", 256, "transitions in a batch"),
+        ("batch_size", 256, "transitions in a batch"),
         ("cycles", 2_000, "cycles in a turn"),
         ("turns", 7, "turns of each method"),
-    ):
-        parser.add_argument(
-            f"--{name}",
-            type=int,
-            default=default,
-            metavar="INT",
-            help=f"{what} [default {default}]",
-        )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the numbers as JSON")
-    args = parser.parse_args(argv)
-    names = ("capacity", "batch_size", "cycles", "turns")
-    check_sizes(parser, {name: getattr(args, name) for name in names})
+    )
+    sizes, out = read_sizes(parser, wanted, argv)
+    capacity, batch_size, cycles, turns = sizes.values()
     timed = {}
-    for name, sampler in samplers(args.capacity).items():
+    for name, sampler in samplers(capacity).items():
         say(f"{name}: filling and compiling")
-        timed[name] = cycle(sampler, args.capacity, args.batch_size, args.cycles)
+        timed[name] = cycle(sampler, capacity, batch_size, cycles)
     times: dict[str, list[float]] = {name: [] for name in timed}
-    for turn in range(args.turns):
-        say(f"turn {turn + 1} of {args.turns}")
+    for turn in range(turns):
+        say(f"turn {turn + 1} of {turns}")
         for name, function in timed.items():
-            times[name].append(function() / args.cycles * 1e6)
+            times[name].append(function() / cycles * 1e6)
     medians = {name: statistics.median(values) for name, values in times.items()}
     reference = medians[next(iter(medians))]
     print(f"| {'method':<26} | us per cycle | ratio to per |")
     print(f"| {'-' * 26} | -----------: | -----------: |")
     for name, median in medians.items():
         print(f"| {name:<26} | {median:12.1f} | {median / reference:12.2f} |")
-    if args.out is not None:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        sizes = {"capacity": args.capacity, "batch_size": args.batch_size, "cycles": args.cycles}
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
         numbers = {name: {"median_us": medians[name], "us": times[name]} for name in times}
-        write_json(args.out, {**sizes, "methods": numbers, "versions": versions()})
+        write_json(out, {**sizes, "methods": numbers, "versions": versions()})
     return 0
 
 

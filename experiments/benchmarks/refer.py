@@ -9,7 +9,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,7 +16,7 @@ import jax.numpy as jnp
 
 from agents.racer import RACERConfig, racer
 from agents.types import Continuous
-from experiments.benchmarks.methods import check_sizes
+from experiments.benchmarks.methods import read_sizes
 from experiments.files import write_json
 from experiments.log import say
 from experiments.options import Parser
@@ -124,40 +123,37 @@ def sweep(capacity: int) -> Callable[[], float]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     parser = Parser(prog="python -m experiments.benchmarks.refer", description=__doc__)
-    sizes = {"capacity": 2**19, "batch_size": 256, "steps": 2_000, "turns": 5}
-    whats = ("steps remembered", "steps in a batch", "training steps in a turn", "turns of each")
-    for (name, default), what in zip(sizes.items(), whats, strict=True):
-        flag = f"--{name.replace('_', '-')}"
-        parser.add_argument(
-            flag, type=int, default=default, metavar="INT", help=f"{what} [default {default}]"
-        )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the numbers as JSON")
-    args = parser.parse_args(argv)
-    sizes = {name: getattr(args, name) for name in sizes}
-    check_sizes(parser, sizes)
+    wanted = (
+        ("capacity", 2**19, "steps remembered"),
+        ("batch_size", 256, "steps in a batch"),
+        ("steps", 2_000, "training steps in a turn"),
+        ("turns", 5, "turns of each"),
+    )
+    sizes, out = read_sizes(parser, wanted, argv)
+    capacity, batch_size, steps, turns = sizes.values()
     say("filling and compiling")
     config = refer.ReFERConfig(returns=True)
     timed = {
-        name: loop(sampler, args.capacity, args.batch_size, args.steps)
+        name: loop(sampler, capacity, batch_size, steps)
         for name, sampler in (("with", refer.sampler(config)), ("without", without_memory()))
     }
-    of_sweep = sweep(args.capacity)
+    of_sweep = sweep(capacity)
     times: dict[str, list[float]] = {"with": [], "without": [], "sweep": []}
-    for turn in range(args.turns):
-        say(f"turn {turn + 1} of {args.turns}")
+    for turn in range(turns):
+        say(f"turn {turn + 1} of {turns}")
         for name, function in timed.items():
-            times[name].append(function() / args.steps * 1e6)
+            times[name].append(function() / steps * 1e6)
         times["sweep"] += [of_sweep() * 1e6 for _ in range(5)]
     medians = {name: statistics.median(values) for name, values in times.items()}
     share = 1 - medians["without"] / medians["with"]
     print(f"training step with ReF-ER     {medians['with']:10.1f} us")
     print(f"training step without         {medians['without']:10.1f} us")
     print(f"ReF-ER's share of a step      {share:10.1%}")
-    print(f"Retrace, {args.capacity:,} remembered {medians['sweep'] / 1e3:10.1f} ms")
-    if args.out is not None:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
+    print(f"Retrace, {capacity:,} remembered {medians['sweep'] / 1e3:10.1f} ms")
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
         content = {**sizes, "median_us": medians, "us": times, "versions": versions()}
-        write_json(args.out, content)
+        write_json(out, content)
     return 0
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from agents.dqn import DQNConfig, dqn
 from experiments import environments
+from experiments.benchmarks.hlo import large_copies
 from experiments.config import LoopConfig
 from experiments.loop import make_program
 from experiments.sweep import make_sweep
@@ -42,24 +43,6 @@ OPTIONS = {"xla_backend_optimization_level": 3, "xla_cpu_use_fusion_emitters": T
 
 def compiled(lowered) -> str:
     return lowered.compile(OPTIONS).as_text()
-
-
-def copies(text: str) -> list[str]:
-    """Return the instructions of loops that make an array of at least CAPACITY elements anew.
-
-    Loops alone: what happens once, or in a branch that is rarely taken, may copy.
-    """
-    bodies = set(re.findall(r"body=%([\w.-]+)", text))
-    found, inside = [], False
-    for line in text.splitlines():
-        if start := re.match(r"(?:ENTRY )?%([\w.-]+) \(", line):
-            inside = start[1] in bodies
-        if not inside:
-            continue
-        match = re.search(r"= \(?\w+\[([\d,]+)\][^=]*?\bcopy(?:-start)?\(", line)
-        if match and any(int(n) >= CAPACITY for n in match[1].split(",")):
-            found.append(line.strip()[:160])
-    return found
 
 
 def critic(params, batch):
@@ -120,7 +103,7 @@ def test_scanned_step_copies_nothing_large(name, order, vmapped):
         lowered = jax.jit(run, donate_argnums=0).lower(carry, jax.random.key(0))
     text = compiled(lowered)
     assert str(CAPACITY) in text
-    assert copies(text) == []
+    assert large_copies(text, CAPACITY) == []
 
 
 @pytest.mark.parametrize(
@@ -161,7 +144,7 @@ def test_frames_that_are_stored_once_are_not_copied(order, vmapped):
     text = compiled(jax.jit(function).lower(jax.random.split(key, SEEDS) if vmapped else key))
     places = CAPACITY + -(-CAPACITY // 10)  # and a few more
     assert re.search(rf"u8\[(?:{SEEDS},)?{str(places)[:2]}\d\d\d,15\]", text)
-    assert copies(text) == []
+    assert large_copies(text, CAPACITY) == []
 
 
 def test_whole_training_chunk_copies_nothing_large():
@@ -174,7 +157,7 @@ def test_whole_training_chunk_copies_nothing_large():
     state = sweep.init(jax.random.split(jax.random.key(0), SEEDS))
     text = compiled(sweep.chunk.lower(state, jnp.asarray(1, jnp.int32)))
     assert str(CAPACITY) in text
-    assert copies(text) == []
+    assert large_copies(text, CAPACITY) == []
 
 
 def test_a_read_that_outlives_the_write_would_be_seen():
@@ -188,4 +171,4 @@ def test_a_read_that_outlives_the_write_would_be_seen():
     keys = jnp.arange(10)
     run = jax.jit(lambda array: jax.lax.scan(careless, array, keys), donate_argnums=0)
     text = compiled(run.lower(jnp.zeros(CAPACITY)))
-    assert copies(text) != []
+    assert large_copies(text, CAPACITY) != []

@@ -351,8 +351,8 @@ def test_large_copies_are_found():
     size = 30_011
     run = jax.jit(lambda a: jax.lax.scan(careless, a, jnp.arange(10)), donate_argnums=0)
     text = run.lower(jnp.zeros(size)).compile({"xla_backend_optimization_level": 3}).as_text()
-    assert large_copies(text, size) > 0
-    assert large_copies(text, size + 1) == 0
+    assert large_copies(text, size) != []
+    assert large_copies(text, size + 1) == []
 
 
 def test_tables_are_markdown():
