@@ -37,6 +37,9 @@ def make_replay(
     reads of the old state float past the next in-place write, and pays with a copy of the whole
     ring on every step.
 
+    Outside of compiled loops there is no such danger, and the state that `sample` returns may be
+    ignored: `jax.jit(lambda state, key: replay.sample(state, key)[1])` need not pass it through.
+
     Args:
       sampler: how to choose slots.
       capacity: transitions to remember, a multiple of `num_envs`; the ring has so many slots, or

@@ -2,12 +2,11 @@
 
 With E environments, row r of the ring is the slots `r * E .. r * E + E - 1`, one per lane, so the
 step before slot s in the same environment is slot `s - E` (modulo the capacity): walking an episode
-is arithmetic. All fields of one dtype share one `[C, D]` matrix, so that reading a batch is one
-gather per dtype.
+is arithmetic. All fields of a row, whatever their dtypes, share one row of 32-bit words, so that
+reading a batch is one gather.
 """
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -18,26 +17,33 @@ from jaxreplay import frames as frames_
 from jaxreplay.frames import Frames, Spot
 from jaxreplay.types import Array, Transition
 
+_ITEM_SIZES = (8, 4, 2, 1)  # bytes, in the order of a row
+
 
 class _Field(NamedTuple):
-    """Where one leaf of a Transition lies in the packed matrices."""
+    """Where one leaf of a Transition lies in a packed row."""
 
-    matrix: int
-    start: int  # first column
+    start: int  # bytes from the beginning of the row
     shape: tuple[int, ...]  # of one row, unpacked
     dtype: str
+
+    @property
+    def stored(self) -> jnp.dtype:
+        """What its bytes stand for; booleans are stored as one byte each."""
+        return jnp.dtype("uint8" if self.dtype == "bool" else self.dtype)
 
 
 class _Layout(NamedTuple):
     treedef: jax.tree_util.PyTreeDef
     fields: tuple[_Field, ...]
+    words: int  # of 32 bits in a row
 
 
 @struct.dataclass
 class Ring:
     """Transitions in the order of their rows; the oldest row is overwritten first."""
 
-    matrices: tuple[Array, ...]  # each [C, D] of one dtype (booleans are stored as uint8)
+    words: Array  # [C, W] uint32, the bits of all fields of a slot
     rows_added: Array  # [] int32, a clock: rows ever added, the write cursor is this modulo rows
     frames: Frames | tuple[()]  # where the frames of stacked observations are; (): none are
     pixels: Array | tuple[()]  # [.., D] these frames; (): none, or kept on the host
@@ -86,10 +92,10 @@ def init(
         frames = frames_.init(example.obs, capacity, num_envs, frame_stack, frame_spare)
         pixels = () if frames_on_host else frames_.empty_pixels(frames)
         example = example._replace(obs=Spot(*[jnp.zeros((), jnp.int32)] * 3), next_obs=())
-    layout, widths = _plan(example._replace(span=()))
-    matrices = tuple(jnp.zeros((capacity, width), dtype) for dtype, width in widths.items())
+    layout = _plan(example._replace(span=()))
+    words = jnp.zeros((capacity, layout.words), jnp.uint32)
     clock = jnp.zeros((), jnp.int32)
-    return Ring(matrices, clock, frames, pixels, layout, capacity, num_envs)
+    return Ring(words, clock, frames, pixels, layout, capacity, num_envs)
 
 
 def add(ring: Ring, transition: Transition) -> tuple[Ring, Array]:
@@ -99,29 +105,25 @@ def add(ring: Ring, transition: Transition) -> tuple[Ring, Array]:
         ring, transition = _add_frames(ring, transition)
     packed = _pack(ring, transition._replace(span=()))
     # A scatter, and of two rows at least: an update-slice (which XLA makes of one row) is fused
-    # with the reads that follow, and then the whole matrix is copied to keep the old one for them.
+    # with the reads that follow, and then the whole ring is copied to keep the old one for them.
     twice = 2 if ring.num_envs == 1 else 1
-    matrices = tuple(
-        matrix.at[jnp.tile(slots, twice)].set(
-            jnp.tile(rows, (twice, 1)), mode="promise_in_bounds", indices_are_sorted=True
-        )
-        for matrix, rows in zip(ring.matrices, packed, strict=True)
+    words = ring.words.at[jnp.tile(slots, twice)].set(
+        jnp.tile(packed, (twice, 1)), mode="promise_in_bounds", indices_are_sorted=True
     )
-    return ring.replace(matrices=matrices, rows_added=ring.rows_added + 1), slots
+    return ring.replace(words=words, rows_added=ring.rows_added + 1), slots
 
 
 def end_episodes(ring: Ring) -> Ring:
     """Mark the newest row as the last of its episodes, for a loop that leaves them there."""
     slots = (_cursor(ring) - 1) % _rows(ring) * ring.num_envs + jnp.arange(ring.num_envs)
-    row = _unpack(ring, [m[slots] for m in ring.matrices])
+    row = _unpack(ring, ring.words[slots])
     packed = _pack(ring, row._replace(last=jnp.broadcast_to(ring.rows_added > 0, slots.shape)))
-    pairs = zip(ring.matrices, packed, strict=True)
-    return ring.replace(matrices=tuple(matrix.at[slots].set(rows) for matrix, rows in pairs))
+    return ring.replace(words=ring.words.at[slots].set(packed))
 
 
 def gather(ring: Ring, slots: Array) -> Transition:
     """Read the transitions of `slots` (`[B]` int32, in range): fields are `[B, ...]`."""
-    read = _unpack(ring, [m.at[slots].get(mode="promise_in_bounds") for m in ring.matrices])
+    read = _unpack(ring, ring.words.at[slots].get(mode="promise_in_bounds"))
     if not ring.frames:
         return read
     rows = frames_.locate(ring.frames, slots, read.obs)
@@ -138,7 +140,7 @@ def contents(ring: Ring) -> Transition:
     Under jit only the fields that are used are read. Of frames stored once there are no stacks:
     observations are then a `frames.Spot`.
     """
-    return _unpack(ring, ring.matrices)
+    return _unpack(ring, ring.words)
 
 
 def size(ring: Ring) -> Array:
@@ -205,9 +207,8 @@ def check_valid(ring: Ring) -> None:
     """
     if int(ring.rows_added) < 0:
         raise ValueError(f"rows_added is {int(ring.rows_added)}: it must not be negative")
-    for matrix in ring.matrices:
-        if matrix[int(size(ring)) :].any():
-            raise ValueError("a slot beyond the size holds something")
+    if ring.words[int(size(ring)) :].any():
+        raise ValueError("a slot beyond the size holds something")
 
 
 def _add_frames(ring: Ring, transition: Transition) -> tuple[Ring, Transition]:
@@ -228,42 +229,66 @@ def _cursor(ring: Ring) -> Array:
     return ring.rows_added % _rows(ring)
 
 
-def _plan(example: Transition) -> tuple[_Layout, dict[str, int]]:
-    """Assign every leaf columns in the matrix of its dtype; return the matrices' widths."""
+def _plan(example: Transition) -> _Layout:
+    """Give every leaf its place in a row: the widest dtypes first, each in whole words."""
     leaves, treedef = jax.tree.flatten(example)
-    widths: dict[str, int] = {}
-    fields = []
-    for leaf in leaves:
-        leaf = jnp.asarray(leaf)
-        stored = "uint8" if leaf.dtype == bool else leaf.dtype.name
-        start = widths.setdefault(stored, 0)
-        widths[stored] = start + leaf.size
-        matrix = list(widths).index(stored)
-        fields.append(_Field(matrix, start, leaf.shape, leaf.dtype.name))
-    return _Layout(treedef, tuple(fields)), widths
+    fields = [_Field(0, jnp.shape(leaf), jnp.result_type(leaf).name) for leaf in leaves]
+    for field in fields:
+        if not any(jnp.issubdtype(field.stored, kind) for kind in (jnp.floating, jnp.integer)):
+            raise ValueError(f"a field of dtype {field.dtype} can't be stored: convert it first")
+    end = 0
+    for size in _ITEM_SIZES:
+        for number, field in enumerate(fields):
+            if field.stored.itemsize == size:
+                fields[number] = field._replace(start=end)
+                end += size * math.prod(field.shape)
+        end = -(-end // 4) * 4
+    return _Layout(treedef, tuple(fields), end // 4)
 
 
-def _unpack(ring: Ring, rows: Sequence[Array]) -> Transition:
+def _unpack(ring: Ring, rows: Array) -> Transition:
+    """Turn words `[B, W]` into transitions `[B, ...]`."""
     leaves = []
     for field in ring.layout.fields:
-        columns = rows[field.matrix][:, field.start : field.start + math.prod(field.shape)]
-        leaves.append(columns.reshape(-1, *field.shape).astype(field.dtype))
+        item, count = field.stored.itemsize, math.prod(field.shape)
+        words = rows[:, field.start // 4 : -(-(field.start + item * count) // 4)]
+        if item == 8:
+            words = words.reshape(-1, count, 2)
+        items = jax.lax.bitcast_convert_type(words, field.stored).reshape(rows.shape[0], -1)
+        first = field.start % 4 // item
+        values = items[:, first : first + count].astype(field.dtype)
+        leaves.append(values.reshape(-1, *field.shape))
     return jax.tree.unflatten(ring.layout.treedef, leaves)
 
 
-def _pack(ring: Ring, transition: Transition) -> list[Array]:
+def _pack(ring: Ring, transition: Transition) -> Array:
+    """Turn transitions `[E, ...]` into words `[E, W]`."""
     leaves, treedef = jax.tree.flatten(transition)
     if treedef != ring.layout.treedef:
         raise ValueError(
             f"the transition's structure {treedef} is not the ring's {ring.layout.treedef}"
         )
-    columns: list[list[Array]] = [[] for _ in ring.matrices]
+    parts: dict[int, list[Array]] = {size: [] for size in _ITEM_SIZES}
     for leaf, field in zip(leaves, ring.layout.fields, strict=True):
         if leaf.shape != (ring.num_envs, *field.shape):
             raise ValueError(
                 f"a field of shape {leaf.shape} was added where the ring, made for "
                 f"{ring.num_envs} environments, has {(ring.num_envs, *field.shape)}"
             )
-        stored = ring.matrices[field.matrix].dtype
-        columns[field.matrix].append(leaf.reshape(ring.num_envs, -1).astype(stored))
-    return [jnp.concatenate(parts, axis=1) for parts in columns]
+        unsigned = f"uint{8 * field.stored.itemsize}"
+        items = leaf.reshape(ring.num_envs, -1).astype(field.stored)
+        bits = jax.lax.bitcast_convert_type(items, unsigned)
+        parts[field.stored.itemsize].append(bits)
+    columns = [_words(jnp.concatenate(part, axis=1)) for part in parts.values() if part]
+    return jnp.concatenate(columns, axis=1)
+
+
+def _words(items: Array) -> Array:
+    """Put unsigned integers `[E, n]` of any width side by side in words, the rest being zero."""
+    rows, count = items.shape
+    size = items.dtype.itemsize
+    if size < 4:
+        per_word = 4 // size
+        items = jnp.pad(items, ((0, 0), (0, -count % per_word)))
+        items = items.reshape(rows, -1, per_word)
+    return jax.lax.bitcast_convert_type(items, jnp.uint32).reshape(rows, -1)

@@ -4,15 +4,20 @@ Every node is recomputed from its children when one of them changes; differences
 so nothing drifts and a tree after any history equals, bit for bit, one built afresh from its
 leaves. The same structure with `reduce="min"` keeps a minimum.
 
-Levels lie one after the other, the leaves first and the root last, each padded to a multiple of the
-branching factor with the neutral element (0 for sums, infinity for minima). The leaves and the
-large levels share one array, which is scattered into in place; the small upper levels share
-another, which is computed anew at every write. Few arrays keep the state cheap to dispatch, and let
-the walk from root to leaf be a loop.
+Levels lie one after the other in one array, the leaves first, each padded to a multiple of the
+branching factor with the neutral element (0 for sums, infinity for minima): one array is cheap to
+dispatch, and lets the walk from root to leaf be a loop. The root is a scalar beside it, so that the
+total can be read at any time without a read of the array that the next write must wait for.
+
+A batch of leaves is written by scattering into the large levels and computing the small ones whole;
+a single leaf, by reading all of its ancestors' children in one gather and writing them in one
+scatter.
 """
 
 import functools
+import itertools
 import math
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import jax
@@ -29,18 +34,19 @@ _BRANCHING = {"cpu": 8, "gpu": 32, "tpu": 128}
 
 
 class _Levels(NamedTuple):
-    """Padded sizes of the levels, from the leaves up."""
+    """How the levels lie in `SumTree.nodes`, from the leaves up."""
 
-    large: tuple[int, ...]  # in `SumTree.nodes`: the leaves, and levels of more than _SMALL
-    small: tuple[int, ...]  # in `SumTree.top`, down to the root's
+    sizes: tuple[int, ...]  # padded, without the root
+    starts: tuple[int, ...]  # where each begins
+    large: int  # so many of them are scattered into: the leaves, and levels of more than _SMALL
 
 
 @struct.dataclass
 class SumTree:
     """A complete tree over `capacity` leaves."""
 
-    nodes: Array  # [T] float32, the large levels from the leaves up
-    top: Array  # [U] float32, the small levels up to the root
+    nodes: Array  # [T] float32, all levels from the leaves up, without the root
+    root: Array  # [] float32
     capacity: int = struct.field(pytree_node=False)
     branching: int = struct.field(pytree_node=False)
     reduce: Literal["sum", "min"] = struct.field(pytree_node=False)
@@ -64,9 +70,9 @@ def init(
         raise ValueError(f"capacity is {capacity}: a tree needs at least 1 leaf")
     if branching < 2:
         raise ValueError(f"branching is {branching}: a node needs at least 2 children")
-    levels = _levels(capacity, branching)
-    nodes, top = (jnp.full(sum(part), _neutral(reduce), jnp.float32) for part in levels)
-    return SumTree(nodes, top, capacity, branching, reduce)
+    size = sum(_levels(capacity, branching).sizes)
+    nodes, root = (jnp.full(shape, _neutral(reduce), jnp.float32) for shape in (size, ()))
+    return SumTree(nodes, root, capacity, branching, reduce)
 
 
 def set(tree: SumTree, indices: Array, values: Array) -> SumTree:
@@ -81,6 +87,8 @@ def set(tree: SumTree, indices: Array, values: Array) -> SumTree:
       indices: `[B]` int32.
       values: `[B]` float32, not negative.
     """
+    if indices.size == 1:
+        return _set_one(tree, indices.reshape(()), values.reshape(()))
     return repair(put(tree, indices, values), indices)
 
 
@@ -94,8 +102,7 @@ def put(tree: SumTree, indices: Array, values: Array, *, raise_only: bool = Fals
         # XLA makes a scatter of one row an update-slice, fuses it with the reads that follow, and
         # then copies the whole array to keep the old one for them. Two rows stay a scatter.
         indices, values = jnp.tile(indices, 2), jnp.tile(values, 2)
-    valid = (indices >= 0) & (indices < tree.capacity) & jnp.isfinite(values) & (values >= 0)
-    values = jnp.minimum(values, jnp.finfo(jnp.float32).max / tree.capacity)
+    valid, values = _checked(tree, indices, values)
     at = tree.nodes.at[jnp.where(valid, indices, tree.nodes.size)]
     return tree.replace(nodes=(at.max if raise_only else at.set)(values, mode="drop"))
 
@@ -108,23 +115,25 @@ def repair(tree: SumTree, indices: Array) -> SumTree:
     nodes = tree.nodes
     # Repairing a parent that did not change is harmless.
     parents = jnp.where((indices >= 0) & (indices < tree.capacity), indices, 0)
-    start = 0
-    for below in levels.large[:-1]:
+    for below, above in itertools.pairwise(levels.starts[: levels.large]):
         parents = parents // tree.branching
-        children = _rows(nodes, tree)[start // tree.branching + parents]  # [B, b]
-        start += below
-        nodes = nodes.at[start + parents].set(_combine(children, tree.reduce))
-    return tree.replace(nodes=nodes, top=_top(nodes[start:], tree))
+        children = _rows(nodes, tree)[below // tree.branching + parents]  # [B, b]
+        nodes = nodes.at[above + parents].set(_combine(children, tree.reduce))
+    start, size = levels.starts[levels.large - 1], levels.sizes[levels.large - 1]
+    top, root = _above(nodes[start : start + size], levels.sizes[levels.large :], tree)
+    if top:
+        # A scatter, since an update-slice is fused with reads that follow, as in `put`.
+        at = jnp.arange(start + size, nodes.size)
+        nodes = nodes.at[at].set(jnp.concatenate(top), mode="promise_in_bounds")
+    return tree.replace(nodes=nodes, root=root)
 
 
 def rebuild(tree: SumTree, leaves: Array) -> SumTree:
     """Replace all leaves (`[C]` float32, not checked) and recompute every node."""
-    first, *large = _levels(tree.capacity, tree.branching).large
-    parts = [_pad(leaves.astype(jnp.float32), first, tree.reduce)]
-    for size in large:
-        parents = _combine(parts[-1].reshape(-1, tree.branching), tree.reduce)
-        parts.append(_pad(parents, size, tree.reduce))
-    return tree.replace(nodes=jnp.concatenate(parts), top=_top(parts[-1], tree))
+    first, *others = _levels(tree.capacity, tree.branching).sizes
+    padded = _pad(leaves.astype(jnp.float32), first, tree.reduce)
+    above, root = _above(padded, others, tree)
+    return tree.replace(nodes=jnp.concatenate([padded, *above]), root=root)
 
 
 def get(tree: SumTree, indices: Array) -> Array:
@@ -139,7 +148,7 @@ def leaves(tree: SumTree) -> Array:
 
 def total(tree: SumTree) -> Array:
     """Return the sum (or minimum) of all leaves, `[]` float32."""
-    return tree.top[-tree.branching]  # the root's level holds one node and padding
+    return tree.root
 
 
 def sample(tree: SumTree, key: Array, batch_size: int, stratified: bool = True) -> Array:
@@ -210,26 +219,30 @@ def find(tree: SumTree, target: Array, rest: Array | float = 0.0) -> Array:
       `[B]` int32 leaf indices.
     """
     levels = _levels(tree.capacity, tree.branching)
+    small = sum(levels.sizes[: levels.large])  # where the small levels begin
     rest = jnp.broadcast_to(jnp.asarray(rest, jnp.float32), target.shape)
     walk = (jnp.zeros(target.shape, jnp.int32), target, rest)
-    walk = _descend(_rows(tree.top, tree), levels.small[:-1], walk)
-    return _descend(_rows(tree.nodes, tree), levels.large, walk)[0]
+    # On their own: XLA cuts every read of an array this large in parts for several threads.
+    starts = [start - small for start in levels.starts[levels.large :]]
+    walk = _descend(_rows(tree.nodes[small:], tree), starts, walk)
+    return _descend(_rows(tree.nodes, tree), levels.starts[: levels.large], walk)[0]
 
 
 _Walk = tuple[Array, Array, Array]  # node [B] in its level, target [B] within it, rest [B]
 
 
-def _descend(rows: Array, sizes: tuple[int, ...], walk: _Walk) -> _Walk:
-    """Choose a child at each level of `sizes` (from the leaves up; walked from the end).
+def _descend(rows: Array, starts: Sequence[int], walk: _Walk) -> _Walk:
+    """Choose a child at each level, from the last of `starts` to the first.
 
-    `rows` are the levels' nodes `[n, b]`, one row for the children of one parent.
+    `rows` `[n, b]` are nodes, one row for the children of one parent; `starts` are where in them
+    the levels begin.
     """
     branching = rows.shape[1]
-    starts = jnp.asarray([sum(sizes[:level]) // branching for level in range(len(sizes))])
+    first_rows = jnp.asarray([start // branching for start in reversed(starts)])
 
-    def step(done: Array, walk: _Walk) -> _Walk:
+    def step(level: Array, walk: _Walk) -> _Walk:
         node, target, rest = walk
-        children = rows[starts[len(sizes) - 1 - done] + node]  # [B, b]
+        children = rows[first_rows[level] + node]  # [B, b]
         start = jnp.zeros_like(target)
         chosen, chosen_start = jnp.zeros_like(node), jnp.zeros_like(target)
         for child in range(branching):
@@ -241,7 +254,7 @@ def _descend(rows: Array, sizes: tuple[int, ...], walk: _Walk) -> _Walk:
         return node * branching + chosen, *_floor(target - chosen_start, rest)
 
     # A loop, not unrolled: XLA would fuse the levels and compute each one's ancestors again.
-    return jax.lax.fori_loop(0, len(sizes), step, walk) if sizes else walk
+    return jax.lax.fori_loop(0, len(starts), step, walk) if starts else walk
 
 
 def check_valid(tree: SumTree) -> None:
@@ -258,36 +271,67 @@ def check_valid(tree: SumTree) -> None:
     if bad.any():
         raise ValueError(f"leaf {int(bad.argmax())} is {live[bad.argmax()]}")
     fresh = rebuild(tree, live)
-    for name, have, want in (("node", tree.nodes, fresh.nodes), ("top", tree.top, fresh.top)):
-        if not (have == want).all():
-            at = int((have != want).argmax())
-            raise ValueError(f"{name} {at} is {have[at]}, its children give {want[at]}")
+    if tree.root != fresh.root:
+        raise ValueError(f"the root is {tree.root}, its children give {fresh.root}")
+    if not (tree.nodes == fresh.nodes).all():
+        at = int((tree.nodes != fresh.nodes).argmax())
+        raise ValueError(f"node {at} is {tree.nodes[at]}, its children give {fresh.nodes[at]}")
 
 
 @functools.cache
 def _levels(capacity: int, branching: int) -> _Levels:
     """Lay out the levels: the root is a level of one node, padded like the others."""
     sizes, size = [], capacity
-    while size > 1 or len(sizes) < 2:
+    while size > 1 or not sizes:
         sizes.append(size)
         size = math.ceil(size / branching)
-    sizes.append(size)
-    padded = [math.ceil(size / branching) * branching for size in sizes]
-    large = 1 + sum(size > _SMALL for size in padded[1:-1])
-    return _Levels(tuple(padded[:large]), tuple(padded[large:]))
+    padded = tuple(math.ceil(size / branching) * branching for size in sizes)
+    large = 1 + sum(size > _SMALL for size in padded[1:])
+    return _Levels(padded, tuple(itertools.accumulate(padded[:-1], initial=0)), large)
+
+
+def _set_one(tree: SumTree, index: Array, value: Array) -> SumTree:
+    """Write one leaf and its ancestors, as `set` does."""
+    levels = _levels(tree.capacity, tree.branching)
+    valid, value = _checked(tree, index, value)
+    index = jnp.clip(index, 0, tree.capacity - 1)
+    paths = [index // tree.branching**level for level in range(len(levels.sizes))]
+    places = [start + path for start, path in zip(levels.starts, paths, strict=True)]
+    families = jnp.stack(places) // tree.branching  # rows of the siblings at each level
+    rows = _rows(tree.nodes, tree).at[families].get(mode="promise_in_bounds")
+    written = [value]
+    for level, children in enumerate(rows):
+        mine = paths[level] % tree.branching
+        # Scalars, one by one: XLA would compute a vector's chain anew for each of its entries.
+        family = [
+            jnp.where((mine == child) & (valid | (level > 0)), written[-1], children[child])
+            for child in range(tree.branching)
+        ]
+        written.append(_join(family, tree.reduce))
+    places[0] = jnp.where(valid, index, tree.nodes.size)
+    *written, root = written
+    nodes = tree.nodes.at[jnp.stack(places)].set(jnp.stack(written), mode="drop")
+    return tree.replace(nodes=nodes, root=root)
+
+
+def _checked(tree: SumTree, indices: Array, values: Array) -> tuple[Array, Array]:
+    """Return which rows may be written, and their values, capped."""
+    valid = (indices >= 0) & (indices < tree.capacity) & jnp.isfinite(values) & (values >= 0)
+    return valid, jnp.minimum(values, jnp.finfo(jnp.float32).max / tree.capacity)
 
 
 def _rows(nodes: Array, tree: SumTree) -> Array:
     return nodes.reshape(-1, tree.branching)
 
 
-def _top(below: Array, tree: SumTree) -> Array:
-    """Compute the small levels from the level below them."""
-    parts = []
-    for size in _levels(tree.capacity, tree.branching).small:
-        below = _pad(_combine(below.reshape(-1, tree.branching), tree.reduce), size, tree.reduce)
-        parts.append(below)
-    return jnp.concatenate(parts)
+def _above(level: Array, sizes: Sequence[int], tree: SumTree) -> tuple[list[Array], Array]:
+    """Compute the levels of these sizes, each from the one below, from `level` up; and the root."""
+    levels = []
+    for size in sizes:
+        parents = _combine(level.reshape(-1, tree.branching), tree.reduce)
+        level = _pad(parents, size, tree.reduce)
+        levels.append(level)
+    return levels, _combine(level.reshape(1, tree.branching), tree.reduce)[0]
 
 
 def _neutral(reduce: str) -> float:
@@ -295,12 +339,15 @@ def _neutral(reduce: str) -> float:
 
 
 def _combine(children: Array, reduce: str) -> Array:
-    """Reduce `[n, b]` to `[n]`, in a fixed order so that every path gives the same bits."""
-    columns = [children[:, child] for child in range(children.shape[1])]
+    """Reduce `[n, b]` to `[n]`."""
+    return _join([children[:, child] for child in range(children.shape[1])], reduce)
+
+
+def _join(columns: list[Array], reduce: str) -> Array:
+    """Reduce children to their parent, in a fixed order so that every path gives the same bits."""
     join = jnp.add if reduce == "sum" else jnp.minimum
     while len(columns) > 1:
-        pairs = [functools.reduce(join, columns[i : i + 2]) for i in range(0, len(columns), 2)]
-        columns = pairs
+        columns = [functools.reduce(join, columns[i : i + 2]) for i in range(0, len(columns), 2)]
     return columns[0]
 
 

@@ -18,8 +18,9 @@ class Dispatched:
     """A `peers.types.Buffer` around a Replay.
 
     Rows arrive as NumPy arrays, as from an environment on the host; batches stay on the device, as
-    for a learner there. A verb that returns the state as it is needs no donation, and no call at
-    all if it returns nothing else.
+    for a learner there. `sample` changes nothing that the next call must know (at most a fence that
+    compiled loops need), so its state is not passed on; an `update` that returns the state as it is
+    needs no call at all.
     """
 
     def __init__(self, replay: Replay, state: Any = None) -> None:
@@ -29,16 +30,12 @@ class Dispatched:
         self._replay, self.state = replay, state
         self._batch: Any = None
         self._keys = itertools.cycle(list(jax.random.split(jax.random.key(2), _KEYS)))
-        batch_of = jax.eval_shape(replay.sample, self.state, next(self._keys))[1]
+        self._sample = jax.jit(lambda state, key: replay.sample(state, key)[1])
+        batch_of = jax.eval_shape(self._sample, self.state, next(self._keys))
         errors_of = jax.ShapeDtypeStruct((replay.batch_size,), jnp.float32)
-        self._reads_only = _unchanged(lambda s, k: replay.sample(s, k)[0], self.state, _key())
         self._learns_nothing = _unchanged(self._told, self.state, batch_of, errors_of)
         self._add = jax.jit(replay.add, donate_argnums=0)
         self._update = jax.jit(self._told, donate_argnums=0)
-        if self._reads_only:
-            self._sample = jax.jit(lambda s, k: replay.sample(s, k)[1])
-        else:
-            self._sample = jax.jit(replay.sample, donate_argnums=0)
         self._whole = jax.jit(self._cycle, donate_argnums=0, static_argnums=4)
 
     def _told(self, state: Any, batch: Sample, errors: Array) -> Any:
@@ -63,10 +60,7 @@ class Dispatched:
         self.state = self._add(self.state, _transition(row))
 
     def sample(self) -> Sample:
-        if self._reads_only:
-            self._batch = self._sample(self.state, next(self._keys))
-        else:
-            self.state, self._batch = self._sample(self.state, next(self._keys))
+        self._batch = self._sample(self.state, next(self._keys))
         return self._batch
 
     def update(self, batch: Sample, errors: Array) -> None:
@@ -96,10 +90,6 @@ _NO = np.zeros(1, bool)
 
 def _transition(row: Rows) -> Transition:
     return Transition(*(np.asarray(field)[None] for field in row), first=_NO, last=_NO)
-
-
-def _key() -> Array:
-    return jax.random.key(0)
 
 
 def _unchanged(function: Any, state: Any, *args: Any) -> bool:

@@ -2,12 +2,11 @@
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxreplay import checks, objectives
+from jaxreplay import checks, draws, objectives
 from jaxreplay import ring as ring_
 from jaxreplay.methods.losses import LOSSES, named_loss
 from jaxreplay.option import option
@@ -99,7 +98,7 @@ def sampler(config: EREConfig = EREConfig(), updates: int | None = None) -> Samp
         return jnp.maximum(jnp.minimum(wanted.astype(jnp.int32), ring_.size(ring)), 1)
 
     def sample(state: EREState, ring: Ring, key: Array, batch_size: int) -> Draw:
-        order = jax.random.randint(key, (batch_size,), 0, width(state, ring), jnp.int32)
+        order = draws.integers(key, (batch_size,), width(state, ring))
         return Draw(ring_.recent(ring, order), jnp.ones(batch_size, jnp.float32))
 
     def update(state: EREState, ring: Ring, sample: Sample, **_: Array) -> EREState:

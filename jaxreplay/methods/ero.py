@@ -9,7 +9,7 @@ import optax
 from flax import linen as nn
 from flax import struct
 
-from jaxreplay import checks, objectives, sum_tree
+from jaxreplay import checks, draws, objectives, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay.methods.losses import LOSSES, named_loss
 from jaxreplay.option import option
@@ -113,7 +113,7 @@ def sampler(config: EROConfig = EROConfig()) -> Sampler:
     def sample(state: EROState, ring: Ring, key: Array, batch_size: int) -> Draw:
         size = jnp.maximum(ring_.size(ring), 1)
         within = sum_tree.sample(state.chosen, key, batch_size, stratified=False)
-        anywhere = jax.random.randint(key, (batch_size,), 0, size, jnp.int32)
+        anywhere = draws.integers(key, (batch_size,), size)
         enough = sum_tree.total(state.chosen) >= batch_size
         return Draw(jnp.where(enough, within, anywhere), jnp.ones(batch_size, jnp.float32))
 
@@ -139,7 +139,7 @@ def sampler(config: EROConfig = EROConfig()) -> Sampler:
         key_batch, key_choice = jax.random.split(key)
         features = _features(state, ring)
         size = jnp.maximum(ring_.size(ring), 1)
-        slots = jax.random.randint(key_batch, (config.batch_size,), 0, size)
+        slots = draws.integers(key_batch, (config.batch_size,), size)
 
         def loss(params: Any) -> Array:
             logits = policy.apply(params, features[slots])

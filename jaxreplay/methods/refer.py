@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxreplay import checks, estimates
+from jaxreplay import checks, draws, estimates
 from jaxreplay import ring as ring_
 from jaxreplay.estimates import Estimates
 from jaxreplay.forgetting import to_forget
@@ -256,7 +256,7 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
     def sample(state: ReFERState, ring: Ring, key: Array, batch_size: int) -> Draw:
         # Before the first sweep that finds something to remember, everything stored will do.
         size = jnp.where(state.size > 0, state.size, jnp.maximum(ring_.size(ring), 1))
-        number = jax.random.randint(key, (batch_size,), 0, size, jnp.int32)
+        number = draws.integers(key, (batch_size,), size)
         indices = jnp.where(state.size > 0, state.order[number], number)
         q_ret = estimates.returns_of(state.estimates, indices) if config.returns else ()
         notes = Notes(state.beta, state.log_c_max, q_ret)

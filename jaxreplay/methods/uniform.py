@@ -2,10 +2,9 @@
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 
-from jaxreplay import objectives
+from jaxreplay import draws, objectives
 from jaxreplay import ring as ring_
 from jaxreplay.methods.losses import LOSSES, named_loss
 from jaxreplay.option import option
@@ -39,7 +38,7 @@ def sampler() -> Sampler:
     def sample(state: tuple[()], ring: Ring, key: Array, batch_size: int) -> Draw:
         del state
         size = jnp.maximum(ring_.size(ring), 1)
-        indices = jax.random.randint(key, (batch_size,), 0, size, jnp.int32)
+        indices = draws.integers(key, (batch_size,), size)
         return Draw(indices, jnp.ones((batch_size,), jnp.float32))
 
     def update(state: tuple[()], ring: Ring, sample: Sample, **feedback: Array) -> tuple[()]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxreplay import checks, objectives
+from jaxreplay import checks, draws, objectives
 from jaxreplay import ring as ring_
 from jaxreplay.methods import uniform
 from jaxreplay.option import option
@@ -53,8 +53,8 @@ def sampler(config: WindowsConfig = WindowsConfig()) -> Sampler:
             )
         key_row, key_lane = jax.random.split(key)
         count = (batch_size // length,)
-        behind = length - 1 + jax.random.randint(key_row, count, 0, starts(ring), jnp.int32)
-        lane = jax.random.randint(key_lane, count, 0, ring.num_envs, jnp.int32)
+        behind = length - 1 + draws.integers(key_row, count, starts(ring))
+        lane = draws.integers(key_lane, count, ring.num_envs)
         rows = behind - jnp.arange(length, dtype=jnp.int32)[:, None]  # behind the newest
         slots = ring_.recent(ring, rows * ring.num_envs + lane)
         return Draw(slots.ravel(), jnp.ones(batch_size, jnp.float32), Notes(slots))

@@ -199,7 +199,7 @@ def test_donation_changes_nothing(replay):
     expected = step(filled(replay), 3)
     given_away = filled(replay)
     same(donating(given_away, 3), expected)
-    assert given_away.ring.matrices[0].is_deleted()
+    assert given_away.ring.words.is_deleted()
 
 
 def test_feedback_for_overwritten_slots_is_dropped_and_counted(replay):

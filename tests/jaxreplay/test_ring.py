@@ -70,10 +70,43 @@ def test_ring_state_compiles_once_and_keeps_no_weak_types():
         held, _ = add(held, transition(value, 2))
     assert add._cache_size() == 1
     assert not any(leaf.weak_type for leaf in jax.tree.leaves(held))
-    assert len(held.matrices) == 4  # float32, uint8 with the booleans, int32, bfloat16
+    assert len(jax.tree.leaves(held)) == 2  # the words and the clock
+
+
+def test_every_bit_of_every_dtype_is_kept():
+    rng = np.random.default_rng(0)
+    dtypes = [jnp.float32, jnp.float16, jnp.bfloat16, jnp.int32, jnp.uint32, jnp.int16, jnp.int8]
+    bits = {
+        dtype: rng.integers(0, 256, (4, 3 * jnp.dtype(dtype).itemsize), np.uint8).view(dtype)
+        for dtype in dtypes
+    }
+    for special in (np.nan, -np.inf, -0.0, 1e-42):
+        bits[jnp.float32][1] = special
+        row = transition(1, 4)._replace(extras=tuple(map(jnp.asarray, bits.values())))
+        held = ring.init(jax.tree.map(lambda x: x[0], row), 8, 4)
+        held, slots = jax.jit(ring.add)(held, row)
+        read = jax.jit(ring.gather)(held, slots)
+        for stored, back in zip(jax.tree.leaves(row), jax.tree.leaves(read), strict=True):
+            assert stored.dtype == back.dtype and stored.shape == back.shape
+            assert np.asarray(stored).tobytes() == np.asarray(back).tobytes()
+
+
+def test_doubles_are_kept_where_they_are_enabled():
+    with jax.enable_x64(True):
+        values = jnp.asarray([[1 / 3, 2**60 + 1.0], [-1e300, 5e-324]], jnp.float64)
+        row = transition(1, 2)._replace(extras=(values, jnp.asarray([2**40 + 1, -3])))
+        held = ring.init(jax.tree.map(lambda x: x[0], row), 4, 2)
+        held, slots = ring.add(held, row)
+        read = ring.gather(held, slots)
+        assert read.extras[0].dtype == jnp.float64 and read.extras[1].dtype == jnp.int64
+        np.testing.assert_array_equal(read.extras[0], values)
+        np.testing.assert_array_equal(read.extras[1], [2**40 + 1, -3])
+        np.testing.assert_array_equal(read.obs["vector"], row.obs["vector"])
 
 
 def test_ring_refuses_what_does_not_fit():
+    with pytest.raises(ValueError, match="complex64 can't be stored"):
+        ring.init(example(2)._replace(extras=jnp.zeros((), jnp.complex64)), 6, 2)
     with pytest.raises(ValueError, match="use 9 or 12"):
         ring.init(example(3), 10, 3)
     with pytest.raises(ValueError, match="at least one slot"):

@@ -193,7 +193,7 @@ def test_tree_of_minima():
 def test_check_valid_sees_a_broken_node():
     tree = tree_of(LEAVES)
     with pytest.raises(ValueError, match="children give"):
-        sum_tree.check_valid(tree.replace(top=tree.top.at[0].add(1.0)))
+        sum_tree.check_valid(tree.replace(root=tree.root + 1.0))
     with pytest.raises(ValueError, match="leaf 2"):
         sum_tree.check_valid(tree.replace(nodes=tree.nodes.at[2].set(jnp.nan)))
 
@@ -201,7 +201,7 @@ def test_check_valid_sees_a_broken_node():
 def test_memory_is_little_more_than_the_leaves():
     for branching in (8, 32):
         tree = sum_tree.init(2**20, branching)
-        assert (tree.nodes.size + tree.top.size) <= 1.2 * 2**20
+        assert tree.nodes.size <= 1.2 * 2**20
 
 
 @pytest.mark.parametrize("bad", [{"capacity": 0}, {"capacity": 4, "branching": 1}])
