@@ -120,20 +120,21 @@ def repair(tree: SumTree, indices: Array) -> SumTree:
         children = _rows(nodes, tree)[below // tree.branching + parents]  # [B, b]
         nodes = nodes.at[above + parents].set(_combine(children, tree.reduce))
     start, size = levels.starts[levels.large - 1], levels.sizes[levels.large - 1]
-    top, root = _above(nodes[start : start + size], levels.sizes[levels.large :], tree)
+    top = _above(nodes[start : start + size], levels.sizes[levels.large :], tree)
     if top:
         # A scatter, since an update-slice is fused with reads that follow, as in `put`.
         at = jnp.arange(start + size, nodes.size)
         nodes = nodes.at[at].set(jnp.concatenate(top), mode="promise_in_bounds")
-    return tree.replace(nodes=nodes, root=root)
+    # From what is written, not from what it was made of: that read might come after the write.
+    return tree.replace(nodes=nodes, root=_root(nodes, tree))
 
 
 def rebuild(tree: SumTree, leaves: Array) -> SumTree:
     """Replace all leaves (`[C]` float32, not checked) and recompute every node."""
     first, *others = _levels(tree.capacity, tree.branching).sizes
     padded = _pad(leaves.astype(jnp.float32), first, tree.reduce)
-    above, root = _above(padded, others, tree)
-    return tree.replace(nodes=jnp.concatenate([padded, *above]), root=root)
+    nodes = jnp.concatenate([padded, *_above(padded, others, tree)])
+    return tree.replace(nodes=nodes, root=_root(nodes, tree))
 
 
 def get(tree: SumTree, indices: Array) -> Array:
@@ -324,14 +325,18 @@ def _rows(nodes: Array, tree: SumTree) -> Array:
     return nodes.reshape(-1, tree.branching)
 
 
-def _above(level: Array, sizes: Sequence[int], tree: SumTree) -> tuple[list[Array], Array]:
-    """Compute the levels of these sizes, each from the one below, from `level` up; and the root."""
+def _above(level: Array, sizes: Sequence[int], tree: SumTree) -> list[Array]:
+    """Compute the levels of these sizes, each from the one below, beginning with `level`."""
     levels = []
     for size in sizes:
         parents = _combine(level.reshape(-1, tree.branching), tree.reduce)
         level = _pad(parents, size, tree.reduce)
         levels.append(level)
-    return levels, _combine(level.reshape(1, tree.branching), tree.reduce)[0]
+    return levels
+
+
+def _root(nodes: Array, tree: SumTree) -> Array:
+    return _combine(nodes[None, -tree.branching :], tree.reduce)[0]
 
 
 def _neutral(reduce: str) -> float:

@@ -16,7 +16,7 @@ from experiments.benchmarks.hlo import large_copies
 from experiments.config import LoopConfig
 from experiments.loop import make_program
 from experiments.sweep import make_sweep
-from jaxreplay import Transition, make_replay
+from jaxreplay import Transition, make_replay, sum_tree
 from jaxreplay.methods import METHODS, per, pser, refer
 
 CAPACITY = 30_011  # a prime: no other array has a dimension of this size
@@ -104,6 +104,35 @@ def test_scanned_step_copies_nothing_large(name, order, vmapped):
     text = compiled(lowered)
     assert str(CAPACITY) in text
     assert large_copies(text, CAPACITY) == []
+
+
+# Sizes at which no level needs padding compile to other operations than those that need it.
+@pytest.mark.parametrize("capacity", [8**4, 8**5, 2**16, 2**17, 100_000])
+@pytest.mark.parametrize("vmapped", [False, True], ids=["alone", "vmapped"])
+def test_tree_alone_is_not_copied_at_any_capacity(capacity, vmapped):
+    def step(tree, key):
+        indices = sum_tree.sample(tree, key, BATCH)
+        return sum_tree.set(tree, indices, jax.random.uniform(key, (BATCH,))), None
+
+    def run(tree, key):
+        return jax.lax.scan(step, tree, jax.random.split(key, 10))[0]
+
+    tree, key = sum_tree.init(capacity), jax.random.key(0)
+    if vmapped:
+        tree = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], SEEDS, axis=0), tree)
+        run, key = jax.vmap(run), jax.random.split(key, SEEDS)
+    text = compiled(jax.jit(run, donate_argnums=0).lower(tree, key))
+    assert large_copies(text, capacity) == []
+
+
+@pytest.mark.parametrize("order", ["add first", "add last"])
+def test_capacity_without_padding_copies_nothing_large(order):
+    replay = make_replay(VARIANTS["per"].sampler, capacity=8**5, batch_size=BATCH)
+    step = train_step(replay, order)
+    carry = ({"w": jnp.ones((5, 4)), "v": jnp.ones(4)}, replay.init(jax.random.key(0), EXAMPLE))
+    keys = jax.random.split(jax.random.key(0), 10)
+    lowered = jax.jit(lambda c: jax.lax.scan(step, c, keys)[0], donate_argnums=0).lower(carry)
+    assert large_copies(compiled(lowered), 8**5) == []
 
 
 @pytest.mark.parametrize(
