@@ -19,11 +19,14 @@ def integers(key: Array, shape: tuple[int, ...], below: Array | int) -> Array:
       below: `[]`, positive int32.
     """
     bits = jax.random.bits(key, shape, jnp.uint32)
-    return _high_product(bits, jnp.asarray(below).astype(jnp.uint32)).astype(jnp.int32)
+    return scaled(bits, jnp.asarray(below).astype(jnp.uint32)).astype(jnp.int32)
 
 
-def _high_product(x: Array, y: Array) -> Array:
-    """Return the upper 32 bits of the 64-bit product of two uint32."""
+def scaled(x: Array, y: Array) -> Array:
+    """Return `x * y / 2^32` of two uint32, rounded down: random bits `x` become a number below `y`.
+
+    Without 64-bit integers, and without the division that `x % y` takes.
+    """
     x_high, x_low, y_high, y_low = x >> 16, x & 0xFFFF, y >> 16, y & 0xFFFF
     middle = x_high * y_low + (x_low * y_low >> 16)
     rest = x_low * y_high + (middle & 0xFFFF)

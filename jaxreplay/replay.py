@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from jaxreplay import frames as frames_
 from jaxreplay import ring as ring_
+from jaxreplay.compiled import computed_once, opaque_zero
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Replay, Sample, Sampler, State, Transition, ignore_score
 
@@ -108,21 +109,19 @@ def make_replay(
             notes=draw.notes,
         )
         state, batch = jax.lax.optimization_barrier((state, batch))
-        # XLA drops the barrier on CPU before it decides on copies. What it can't see through is
-        # that the fence is zero: the next writes now depend on all that was read here.
-        fence = _opaque_zero(batch)
+        fence = opaque_zero(batch)  # the next writes now depend on all that was read here
         return state._replace(fence=fence), batch._replace(indices=batch.indices + fence)
 
     def update(state: ReplayState, sample: Sample, **feedback: Array) -> ReplayState:
         valid = ring_.stamp(state.ring, sample.indices) == sample.stamp
         for values in feedback.values():
             valid &= jnp.isfinite(values)
-        indices = _computed_once(jnp.where(valid, sample.indices, state.ring.capacity))
+        indices = computed_once(jnp.where(valid, sample.indices, state.ring.capacity))
         sample = sample._replace(indices=indices)
         feedback = {name: jnp.where(valid, values, 0.0) for name, values in feedback.items()}
         inner = sampler.update(state.sampler, state.ring, sample, **feedback)
         dropped = state.dropped + (~valid).sum(dtype=jnp.int32)
-        fence = state.fence + _opaque_zero(inner)
+        fence = state.fence + opaque_zero(inner)
         return jax.lax.optimization_barrier(
             state._replace(sampler=inner, dropped=dropped, fence=fence)
         )
@@ -184,26 +183,6 @@ def check_valid(state: ReplayState) -> None:
       ValueError: an invariant does not hold.
     """
     ring_.check_valid(state.ring)
-
-
-def _opaque_zero(tree: Any) -> Array:
-    """Return an int32 0 that depends on every array of a pytree."""
-    leaves = [leaf for leaf in jax.tree.leaves(tree) if leaf.size]
-    if not leaves:
-        return jnp.zeros((), jnp.int32)
-    firsts = [leaf.ravel()[0].astype(jnp.float32) for leaf in leaves]
-    bits = jax.lax.bitcast_convert_type(sum(firsts), jnp.int32)
-    return (bits == 0x7FABCDEF).astype(jnp.int32)  # a NaN that no arithmetic produces
-
-
-def _computed_once(values: Array) -> Array:
-    """Return `values` `[B]`, behind an operation that XLA does not fuse into its consumers.
-
-    Which rows are valid depends on the whole chain of the TD error, and the indices are read at
-    every level of a tree: on CPU, XLA would compute that chain anew for every read.
-    """
-    places = jnp.arange(values.size)
-    return jnp.zeros_like(values).at[places].set(values, mode="promise_in_bounds")
 
 
 def _finite(transition: Transition, num_envs: int) -> tuple[Transition, Array]:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxreplay import frames as frames_
+from jaxreplay.compiled import take_rows
 from jaxreplay.frames import Frames, Spot
 from jaxreplay.types import Array, Transition
 
@@ -123,7 +124,7 @@ def end_episodes(ring: Ring) -> Ring:
 
 def gather(ring: Ring, slots: Array) -> Transition:
     """Read the transitions of `slots` (`[B]` int32, in range): fields are `[B, ...]`."""
-    read = _unpack(ring, ring.words.at[slots].get(mode="promise_in_bounds"))
+    read = _unpack(ring, take_rows(ring.words, slots))
     if not ring.frames:
         return read
     rows = frames_.locate(ring.frames, slots, read.obs)

@@ -25,7 +25,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from jaxreplay import draws
+from jaxreplay.compiled import computed_once, take_rows
 from jaxreplay.types import Array
+
+SAMPLINGS = ("stratified", "systematic", "iid")
+Sampling = Literal["stratified", "systematic", "iid"]
 
 # Up to this many nodes a level is computed whole: cheaper than a scatter of a batch's parents.
 _SMALL = 512
@@ -117,7 +122,7 @@ def repair(tree: SumTree, indices: Array) -> SumTree:
     parents = jnp.where((indices >= 0) & (indices < tree.capacity), indices, 0)
     for below, above in itertools.pairwise(levels.starts[: levels.large]):
         parents = parents // tree.branching
-        children = _rows(nodes, tree)[below // tree.branching + parents]  # [B, b]
+        children = take_rows(_rows(nodes, tree), below // tree.branching + parents)  # [B, b]
         nodes = nodes.at[above + parents].set(_combine(children, tree.reduce))
     start, size = levels.starts[levels.large - 1], levels.sizes[levels.large - 1]
     top = _above(nodes[start : start + size], levels.sizes[levels.large :], tree)
@@ -139,7 +144,7 @@ def rebuild(tree: SumTree, leaves: Array) -> SumTree:
 
 def get(tree: SumTree, indices: Array) -> Array:
     """Read leaves: `[B]` int32 within the capacity -> `[B]` float32."""
-    return tree.nodes[indices]
+    return take_rows(tree.nodes, indices)
 
 
 def leaves(tree: SumTree) -> Array:
@@ -152,7 +157,7 @@ def total(tree: SumTree) -> Array:
     return tree.root
 
 
-def sample(tree: SumTree, key: Array, batch_size: int, stratified: bool = True) -> Array:
+def sample(tree: SumTree, key: Array, batch_size: int, sampling: Sampling = "stratified") -> Array:
     """Draw leaves in proportion to their values: `[batch_size]` int32.
 
     A leaf of value 0 is never drawn while any leaf is positive. If all are 0 the result is
@@ -162,13 +167,18 @@ def sample(tree: SumTree, key: Array, batch_size: int, stratified: bool = True) 
       tree: a tree of sums.
       key: PRNG key.
       batch_size: number of draws B.
-      stratified: cut the total into B equal ranges and draw once in each (Schaul et al. 2016,
-        App. B.2.1); otherwise the draws are independent.
+      sampling: "stratified" cuts the total into B equal ranges and draws once in each (Schaul et
+        al. 2016, App. B.2.1); "systematic" draws at the same place in all of them, with a single
+        random number (Carpenter et al. 1999); "iid" draws independently. A leaf's expected share
+        of the batch is the same.
     """
-    bits = jax.random.bits(key, (batch_size,), jnp.uint32)
-    if stratified:
+    bits = jax.random.bits(key, () if sampling == "systematic" else (batch_size,), jnp.uint32)
+    if sampling != "iid":
         edges = np.array([(i << 32) // batch_size for i in range(batch_size + 1)])
-        bits = edges[:-1].astype(np.uint32) + bits % np.diff(edges).astype(np.uint32)
+        starts, widths = edges[:-1].astype(np.uint32), np.diff(edges)
+        if widths.max() < 1 << 32:  # else the only range is the total
+            bits = draws.scaled(bits, jnp.asarray(widths.astype(np.uint32)))
+        bits = jnp.broadcast_to(bits, (batch_size,)) + starts
     return find(tree, *_fraction(bits, total(tree)))
 
 
@@ -243,7 +253,7 @@ def _descend(rows: Array, starts: Sequence[int], walk: _Walk) -> _Walk:
 
     def step(level: Array, walk: _Walk) -> _Walk:
         node, target, rest = walk
-        children = rows[first_rows[level] + node]  # [B, b]
+        children = take_rows(rows, first_rows[level] + node)  # [B, b]
         start = jnp.zeros_like(target)
         chosen, chosen_start = jnp.zeros_like(node), jnp.zeros_like(target)
         for child in range(branching):
@@ -299,7 +309,7 @@ def _set_one(tree: SumTree, index: Array, value: Array) -> SumTree:
     paths = [index // tree.branching**level for level in range(len(levels.sizes))]
     places = [start + path for start, path in zip(levels.starts, paths, strict=True)]
     families = jnp.stack(places) // tree.branching  # rows of the siblings at each level
-    rows = _rows(tree.nodes, tree).at[families].get(mode="promise_in_bounds")
+    rows = take_rows(_rows(tree.nodes, tree), families)
     written = [value]
     for level, children in enumerate(rows):
         mine = paths[level] % tree.branching
@@ -312,7 +322,7 @@ def _set_one(tree: SumTree, index: Array, value: Array) -> SumTree:
     places[0] = jnp.where(valid, index, tree.nodes.size)
     *written, root = written
     nodes = tree.nodes.at[jnp.stack(places)].set(jnp.stack(written), mode="drop")
-    return tree.replace(nodes=nodes, root=root)
+    return tree.replace(nodes=nodes, root=computed_once(root))
 
 
 def _checked(tree: SumTree, indices: Array, values: Array) -> tuple[Array, Array]:
@@ -336,7 +346,7 @@ def _above(level: Array, sizes: Sequence[int], tree: SumTree) -> list[Array]:
 
 
 def _root(nodes: Array, tree: SumTree) -> Array:
-    return _combine(nodes[None, -tree.branching :], tree.reduce)[0]
+    return computed_once(_combine(nodes[None, -tree.branching :], tree.reduce)[0])
 
 
 def _neutral(reduce: str) -> float:

@@ -112,7 +112,7 @@ def sampler(config: EROConfig = EROConfig()) -> Sampler:
 
     def sample(state: EROState, ring: Ring, key: Array, batch_size: int) -> Draw:
         size = jnp.maximum(ring_.size(ring), 1)
-        within = sum_tree.sample(state.chosen, key, batch_size, stratified=False)
+        within = sum_tree.sample(state.chosen, key, batch_size, sampling="iid")
         anywhere = draws.integers(key, (batch_size,), size)
         enough = sum_tree.total(state.chosen) >= batch_size
         return Draw(jnp.where(enough, within, anywhere), jnp.ones(batch_size, jnp.float32))

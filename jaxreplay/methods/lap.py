@@ -6,8 +6,8 @@ import jax.numpy as jnp
 
 from jaxreplay import checks, objectives
 from jaxreplay.methods import proportional
-from jaxreplay.methods.proportional import SAMPLINGS
 from jaxreplay.option import option
+from jaxreplay.sum_tree import SAMPLINGS
 from jaxreplay.types import Method, Sampler
 
 
@@ -25,7 +25,8 @@ class LAPConfig:
     )
     sampling: str = option(
         "stratified",
-        "one draw in each of B equal ranges of the total, or independent draws (the authors' code)",
+        "one draw in each of B equal ranges of the total (systematic: at the same place in all)"
+        ", or independent draws (the authors' code)",
         "Schaul et al. 2016, App. B.2.1",
         SAMPLINGS,
     )
@@ -41,7 +42,7 @@ def sampler(config: LAPConfig = LAPConfig()) -> Sampler:
     return proportional.sampler(
         objectives.lap_priority(config.alpha, config.kappa),
         lambda odds: jnp.ones_like(odds.probability),
-        stratified=config.sampling == "stratified",
+        sampling=config.sampling,
     )
 
 

@@ -13,10 +13,11 @@ from jaxreplay import ring as ring_
 from jaxreplay.episodes import Positions
 from jaxreplay.methods import proportional
 from jaxreplay.methods.losses import LOSSES, named_loss
-from jaxreplay.methods.proportional import NORMALISATIONS, SAMPLINGS, ProportionalState
+from jaxreplay.methods.proportional import NORMALISATIONS, ProportionalState
 from jaxreplay.option import option
 from jaxreplay.ring import Ring
 from jaxreplay.score_network import Features, ScoreNetwork
+from jaxreplay.sum_tree import SAMPLINGS
 from jaxreplay.types import Array, Draw, Method, Sample, Sampler, Transition
 
 FEATURES = ("obs", "action", "reward", "next_obs", "time", "td_error", "q_value")
@@ -67,7 +68,8 @@ class NERSConfig:
     )
     sampling: str = option(
         "stratified",
-        "one draw in each of B equal ranges of the total, or independent draws",
+        "one draw in each of B equal ranges of the total (systematic: at the same place in all)"
+        ", or independent draws",
         _CODE,
         SAMPLINGS,
     )
@@ -186,8 +188,9 @@ def sampler(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Sa
 
     def sample(state: NERSState, ring: Ring, key: Array, batch_size: int) -> Draw:
         key_draw, key_ticket = jax.random.split(key)
-        stratified = config.sampling == "stratified"
-        indices, odds = proportional.draw(state.priorities, ring, key_draw, batch_size, stratified)
+        indices, odds = proportional.draw(
+            state.priorities, ring, key_draw, batch_size, config.sampling
+        )
         return Draw(indices, weigh(odds), notes=jax.random.uniform(key_ticket, (batch_size,)))
 
     def update(

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 from jaxreplay import checks, objectives
 from jaxreplay.methods import proportional
 from jaxreplay.methods.losses import LOSSES, named_loss
-from jaxreplay.methods.proportional import INITIALS, NORMALISATIONS, SAMPLINGS
+from jaxreplay.methods.proportional import INITIALS, NORMALISATIONS
 from jaxreplay.option import option
+from jaxreplay.sum_tree import SAMPLINGS
 from jaxreplay.types import Array, Method, Sampler
 
 
@@ -32,7 +33,8 @@ class PERConfig:
     )
     sampling: str = option(
         "stratified",
-        "one draw in each of B equal ranges of the total, or independent draws",
+        "one draw in each of B equal ranges of the total (systematic: at the same place in all)"
+        ", or independent draws",
         "Schaul et al. 2016, App. B.2.1",
         SAMPLINGS,
     )
@@ -89,7 +91,7 @@ def sampler(config: PERConfig = PERConfig(), updates: int | None = None) -> Samp
     return proportional.sampler(
         leaf,
         proportional.importance(config.beta, config.beta_end, horizon, config.normalise),
-        stratified=config.sampling == "stratified",
+        sampling=config.sampling,
         initial=config.initial,
         track_minimum=config.normalise == "buffer",
     )

@@ -13,12 +13,11 @@ from flax import struct
 from jaxreplay import ring as ring_
 from jaxreplay import sum_tree
 from jaxreplay.ring import Ring
-from jaxreplay.sum_tree import SumTree
+from jaxreplay.sum_tree import Sampling, SumTree
 from jaxreplay.types import Array, Draw, Sample, Sampler, Transition
 
 INITIALS = ("max", "td")
 NORMALISATIONS = ("batch", "buffer", "none")
-SAMPLINGS = ("stratified", "iid")
 
 
 @struct.dataclass
@@ -74,7 +73,7 @@ def write(state: ProportionalState, slots: Array, values: Array) -> Proportional
 
 
 def draw(
-    state: ProportionalState, ring: Ring, key: Array, batch_size: int, stratified: bool
+    state: ProportionalState, ring: Ring, key: Array, batch_size: int, sampling: Sampling
 ) -> tuple[Array, Odds]:
     """Draw slots `[B]` in proportion to their leaves.
 
@@ -82,7 +81,7 @@ def draw(
     """
     size = jnp.maximum(ring_.size(ring), 1)
     total = sum_tree.total(state.tree)
-    drawn = sum_tree.sample(state.tree, key, batch_size, stratified)
+    drawn = sum_tree.sample(state.tree, key, batch_size, sampling)
     evenly = (jnp.arange(batch_size) * (size / batch_size)).astype(jnp.int32)
     indices = jnp.where(total > 0, drawn, evenly)
     smallest = jnp.nan if state.minimum is None else sum_tree.total(state.minimum) / total
@@ -140,7 +139,7 @@ def sampler(
     leaf: Callable[[Array], Array],
     weigh: Callable[[Odds], Array],
     *,
-    stratified: bool = True,
+    sampling: Sampling = "stratified",
     initial: str = "max",
     track_minimum: bool = False,
     branching: int | None = None,
@@ -150,7 +149,7 @@ def sampler(
     Args:
       leaf: TD errors `[B]` -> leaves `[B]`, not negative.
       weigh: what the draws' weights `[B]` are.
-      stratified: one draw in each of B equal ranges of the total, or independent draws.
+      sampling: how the draws of a batch hang together, see `sum_tree.sample`.
       initial: new transitions enter with the running maximum over everything ever written,
         initially 1 ("max", Schaul et al. 2016, Alg. 1), or with the leaf of their TD error ("td").
       track_minimum: keep a tree of minima, for weights that need the smallest probability.
@@ -173,7 +172,7 @@ def sampler(
         return enter(state, slots, leaf(td_error) if initial == "td" else None)
 
     def sample(state: ProportionalState, ring: Ring, key: Array, batch_size: int) -> Draw:
-        indices, odds = draw(state, ring, key, batch_size, stratified)
+        indices, odds = draw(state, ring, key, batch_size, sampling)
         return Draw(indices, weigh(odds))
 
     def update(

@@ -15,9 +15,10 @@ from jaxreplay import ring as ring_
 from jaxreplay.episodes import Positions
 from jaxreplay.methods import proportional
 from jaxreplay.methods.losses import LOSSES, named_loss
-from jaxreplay.methods.proportional import INITIALS, SAMPLINGS, ProportionalState
+from jaxreplay.methods.proportional import INITIALS, ProportionalState
 from jaxreplay.option import option
 from jaxreplay.ring import Ring
+from jaxreplay.sum_tree import SAMPLINGS
 from jaxreplay.types import Array, Draw, Method, Sample, Sampler, Transition
 
 COMBINATIONS = ("max", "add")
@@ -65,7 +66,8 @@ class PSERConfig:
     )
     sampling: str = option(
         "stratified",
-        "one draw in each of B equal ranges of the total, or independent draws",
+        "one draw in each of B equal ranges of the total (systematic: at the same place in all)"
+        ", or independent draws",
         "Schaul et al. 2016, App. B.2.1",
         SAMPLINGS,
     )
@@ -161,8 +163,7 @@ def sampler(config: PSERConfig = PSERConfig()) -> Sampler:
         return state.replace(priorities=state.priorities.replace(tree=tree))
 
     def sample(state: PSERState, ring: Ring, key: Array, batch_size: int) -> Draw:
-        stratified = config.sampling == "stratified"
-        indices, odds = proportional.draw(state.priorities, ring, key, batch_size, stratified)
+        indices, odds = proportional.draw(state.priorities, ring, key, batch_size, config.sampling)
         return Draw(indices, weigh(odds))
 
     def update(

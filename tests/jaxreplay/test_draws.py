@@ -14,10 +14,10 @@ words = st.integers(0, 2**32 - 1)
 
 
 @given(st.lists(st.tuples(words, words), min_size=8, max_size=8))
-def test_high_product_is_that_of_whole_numbers(pairs):
+def test_scaled_is_the_quotient_of_whole_numbers(pairs):
     x, y = (np.array(column, np.uint32) for column in zip(*pairs))
     expected = [(a * b) >> 32 for a, b in pairs]
-    np.testing.assert_array_equal(draws._high_product(jnp.asarray(x), jnp.asarray(y)), expected)
+    np.testing.assert_array_equal(draws.scaled(jnp.asarray(x), jnp.asarray(y)), expected)
 
 
 @pytest.mark.parametrize("below", [1, 7, 1000])

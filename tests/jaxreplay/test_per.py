@@ -247,7 +247,7 @@ def test_clip_bounds_the_priority():
         ({"beta_updates": 0}, "beta_updates is 0"),
         ({"epsilon": -1.0}, "epsilon is -1.0"),
         ({"normalise": "max"}, "use one of batch, buffer, none"),
-        ({"sampling": "random"}, "use one of stratified, iid"),
+        ({"sampling": "random"}, "use one of stratified, systematic, iid"),
         ({"clip": 0.0}, "clip is 0.0"),
         ({"loss": "l2"}, "use one of agent"),
     ],

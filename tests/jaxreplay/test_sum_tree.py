@@ -115,10 +115,10 @@ def test_a_million_updates_leave_no_drift(capacity, branching):
     np.testing.assert_allclose(float(sum_tree.total(tree)), exact, rtol=1e-6)
 
 
-def chi_square_p(tree, stratified, batches=400, batch=256):
+def chi_square_p(tree, sampling, batches=400, batch=256):
     """Return the p-value of drawn counts against the leaves' shares; rare leaves are pooled."""
     leaves = np.asarray(sum_tree.leaves(tree), np.float64)
-    sample = functools.partial(sum_tree.sample, batch_size=batch, stratified=stratified)
+    sample = functools.partial(sum_tree.sample, batch_size=batch, sampling=sampling)
     keys = jax.random.split(jax.random.key(5), batches)
     drawn = np.asarray(jax.jit(jax.vmap(lambda key: sample(tree, key)))(keys)).ravel()
     counts = np.bincount(drawn, minlength=leaves.size)
@@ -134,13 +134,13 @@ def chi_square_p(tree, stratified, batches=400, batch=256):
     return scipy.stats.chisquare(counts, expected).pvalue
 
 
-@pytest.mark.parametrize("stratified", [True, False])
+@pytest.mark.parametrize("sampling", sum_tree.SAMPLINGS)
 @pytest.mark.parametrize("branching", [2, 8, 32])
-def test_frequencies_over_nine_orders_of_magnitude(stratified, branching):
+def test_frequencies_over_nine_orders_of_magnitude(sampling, branching):
     rng = np.random.default_rng(0)
     leaves = 10.0 ** rng.uniform(-4, 5, 3000)
     leaves[rng.integers(0, 3000, 500)] = 0
-    assert chi_square_p(tree_of(leaves, branching), stratified) > 1e-3
+    assert chi_square_p(tree_of(leaves, branching), sampling) > 1e-3
 
 
 def test_chi_square_notices_a_wrong_tree():
@@ -154,16 +154,14 @@ def test_chi_square_notices_a_wrong_tree():
     assert scipy.stats.chisquare(counts, share / share.sum() * drawn.size).pvalue < 1e-6
 
 
-@pytest.mark.parametrize("stratified", [True, False])
-def test_small_leaves_beside_a_giant_are_all_within_reach(stratified):
+@pytest.mark.parametrize("sampling", sum_tree.SAMPLINGS)
+def test_small_leaves_beside_a_giant_are_all_within_reach(sampling):
     # 24 bits of the total resolve 64 here: with float32 alone, the small leaves that can be drawn
     # would lie 64 apart.
     small = 2**19
     tree = tree_of(np.concatenate([[1e9], np.ones(small)]))
     keys = jax.random.split(jax.random.key(0), 2000)
-    drawn = jax.jit(jax.vmap(lambda key: sum_tree.sample(tree, key, 4096, stratified=stratified)))(
-        keys
-    )
+    drawn = jax.jit(jax.vmap(lambda key: sum_tree.sample(tree, key, 4096, sampling=sampling)))(keys)
     drawn = np.asarray(drawn).ravel()
     others = drawn[drawn > 0]
     assert others.size == pytest.approx(drawn.size * small / (1e9 + small), rel=0.1)
@@ -171,13 +169,32 @@ def test_small_leaves_beside_a_giant_are_all_within_reach(stratified):
     assert scipy.stats.chisquare(counts).pvalue > 1e-3
 
 
-def test_strata_bound_every_leafs_count():
+def test_systematic_draws_lie_at_one_place_of_every_range():
+    tree = tree_of(np.ones(1000))
+    for seed in range(5):
+        drawn = np.asarray(sum_tree.sample(tree, jax.random.key(seed), 100, "systematic"))
+        np.testing.assert_array_equal(drawn % 10, drawn[0])
+        np.testing.assert_array_equal(np.diff(drawn), 10)
+
+
+@pytest.mark.parametrize("sampling", sum_tree.SAMPLINGS)
+def test_a_batch_of_one_may_draw_any_leaf(sampling):
+    keys = jax.random.split(jax.random.key(0), 300)
+    tree = tree_of(np.ones(8))
+    drawn = jax.vmap(lambda key: sum_tree.sample(tree, key, 1, sampling))(keys)
+    assert set(np.asarray(drawn).ravel()) == set(range(8))
+
+
+@pytest.mark.parametrize("sampling", ["stratified", "systematic"])
+def test_strata_bound_every_leafs_count(sampling):
     rng = np.random.default_rng(3)
     leaves = rng.exponential(size=50).astype(np.float32)
     tree, batch = tree_of(leaves), 512
     share = leaves / leaves.sum() * batch
     for seed in range(20):
-        counts = np.bincount(sum_tree.sample(tree, jax.random.key(seed), batch), minlength=50)
+        counts = np.bincount(
+            sum_tree.sample(tree, jax.random.key(seed), batch, sampling), minlength=50
+        )
         assert (counts >= np.floor(share) - 1).all() and (counts <= np.ceil(share) + 1).all()
 
 

@@ -1,0 +1,69 @@
+"""What keeps XLA from copying large arrays and from computing the same numbers many times.
+
+Both are lies to the compiler that change no result: a zero that it can't see through, and a
+scatter that it can't fuse.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxreplay.types import Array
+
+
+def computed_once(values: Array) -> Array:
+    """Return an array, behind an operation that XLA does not fuse into its consumers.
+
+    On CPU, XLA computes a chain of cheap operations anew in every consumer, even for every element
+    of one that a scalar is broadcast to.
+    """
+    flat = jnp.ravel(values)
+    if flat.size == 1:
+        flat = jnp.tile(flat, 2)  # a scatter of one row would become an update-slice, which fuses
+    places = jnp.arange(flat.size)
+    written = jnp.zeros_like(flat).at[places].set(flat, mode="promise_in_bounds")
+    return written[: values.size].reshape(values.shape)
+
+
+def opaque_zero(tree: Any) -> Array:
+    """Return an int32 0 that depends on every array of a pytree.
+
+    What is made to depend on it waits until the arrays are there: XLA drops optimisation barriers
+    on CPU before it decides on copies, but it can't tell that this is zero.
+    """
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if leaf.size]
+    if not leaves:
+        return jnp.zeros((), jnp.int32)
+    firsts = [leaf.ravel()[0].astype(jnp.float32) for leaf in leaves]
+    bits = jax.lax.bitcast_convert_type(sum(firsts), jnp.int32)
+    return computed_once((bits == 0x7FABCDEF).astype(jnp.int32))  # a NaN that no arithmetic makes
+
+
+@jax.custom_batching.custom_vmap
+def take_rows(array: Array, indices: Array) -> Array:
+    """Return `array[indices]`: `[n, ...]` and `[B]` int32, in range -> `[B, ...]`.
+
+    Under vmap on CPU, the rows of all arrays are read by one plain gather: XLA's batched one takes
+    twice as long. Accelerators keep the batched one, which can also be split over devices.
+    """
+    return array.at[indices].get(mode="promise_in_bounds")
+
+
+@take_rows.def_vmap
+def _take_rows_batched(
+    axis_size: int, in_batched: Sequence[bool], array: Array, indices: Array
+) -> tuple[Array, bool]:
+    array_batched, indices_batched = in_batched
+    if not array_batched:
+        rows = take_rows(array, indices.ravel())
+        return rows.reshape(*indices.shape, *array.shape[1:]), True
+    length = array.shape[1]
+    if jax.default_backend() != "cpu" or axis_size * length > np.iinfo(np.int32).max:
+        plain = jax.vmap(take_rows.fun, in_axes=(0, 0 if indices_batched else None))
+        return plain(array, indices), True
+    offsets = jnp.arange(axis_size, dtype=indices.dtype)[:, None] * length
+    rows = take_rows(array.reshape(-1, *array.shape[2:]), (indices + offsets).ravel())
+    return rows.reshape(axis_size, -1, *array.shape[2:]), True
