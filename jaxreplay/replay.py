@@ -101,11 +101,12 @@ def make_replay(
     def sample(state: ReplayState, key: Array) -> tuple[ReplayState, Sample]:
         _refuse_empty(state.ring)
         draw = sampler.sample(state.sampler, state.ring, key, batch_size)
+        indices = computed_once(draw.indices)  # else for every number of the rows that are read
         batch = Sample(
-            indices=draw.indices,
-            transition=ring_.gather(state.ring, draw.indices),
+            indices=indices,
+            transition=ring_.gather(state.ring, indices),
             weights=draw.weights,
-            stamp=ring_.stamp(state.ring, draw.indices),
+            stamp=ring_.stamp(state.ring, indices),
             notes=draw.notes,
         )
         state, batch = jax.lax.optimization_barrier((state, batch))
