@@ -107,7 +107,7 @@ def test_scanned_step_copies_nothing_large(name, order, vmapped):
 
 
 # Sizes at which no level needs padding compile to other operations than those that need it.
-@pytest.mark.parametrize("capacity", [8**4, 8**5, 2**16, 2**17, 100_000])
+@pytest.mark.parametrize("capacity", [8**5, 2**16])
 @pytest.mark.parametrize("vmapped", [False, True], ids=["alone", "vmapped"])
 def test_tree_alone_is_not_copied_at_any_capacity(capacity, vmapped):
     def step(tree, key):
