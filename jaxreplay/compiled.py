@@ -1,7 +1,7 @@
 """What keeps XLA from copying large arrays and from computing the same numbers many times.
 
-Both are lies to the compiler that change no result: a zero that it can't see through, and a
-scatter that it can't fuse.
+Nothing here changes a result: a zero that the compiler can't see through, scatters that it can't
+fuse, and one gather in place of a batched one.
 """
 
 from collections.abc import Sequence
@@ -14,15 +14,22 @@ import numpy as np
 from jaxreplay.types import Array
 
 
+def at_least_two(rows: Array) -> Array:
+    """Return what is to be scattered, a single row twice.
+
+    XLA makes a scatter of one row an update-slice, fuses it with the reads that follow, and then
+    copies the whole array to keep the old one for them. A scatter of two rows stays one.
+    """
+    return jnp.repeat(rows, 2, axis=0) if rows.shape[0] == 1 else rows
+
+
 def computed_once(values: Array) -> Array:
     """Return an array, behind an operation that XLA does not fuse into its consumers.
 
     On CPU, XLA computes a chain of cheap operations anew in every consumer, even for every element
     of one that a scalar is broadcast to.
     """
-    flat = jnp.ravel(values)
-    if flat.size == 1:
-        flat = jnp.tile(flat, 2)  # a scatter of one row would become an update-slice, which fuses
+    flat = at_least_two(jnp.ravel(values))
     places = jnp.arange(flat.size)
     written = jnp.zeros_like(flat).at[places].set(flat, mode="promise_in_bounds")
     return written[: values.size].reshape(values.shape)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxreplay import frames as frames_
-from jaxreplay.compiled import take_rows
+from jaxreplay.compiled import at_least_two, take_rows
 from jaxreplay.frames import Frames, Spot
 from jaxreplay.types import Array, Transition
 
@@ -105,11 +105,8 @@ def add(ring: Ring, transition: Transition) -> tuple[Ring, Array]:
     if ring.frames:
         ring, transition = _add_frames(ring, transition)
     packed = _pack(ring, transition._replace(span=()))
-    # A scatter, and of two rows at least: an update-slice (which XLA makes of one row) is fused
-    # with the reads that follow, and then the whole ring is copied to keep the old one for them.
-    twice = 2 if ring.num_envs == 1 else 1
-    words = ring.words.at[jnp.tile(slots, twice)].set(
-        jnp.tile(packed, (twice, 1)), mode="promise_in_bounds", indices_are_sorted=True
+    words = ring.words.at[at_least_two(slots)].set(
+        at_least_two(packed), mode="promise_in_bounds", indices_are_sorted=True
     )
     return ring.replace(words=words, rows_added=ring.rows_added + 1), slots
 
@@ -196,8 +193,7 @@ def write(array: Array, slots: Array, values: Array) -> Array:
 
     In place under jit: a scatter of at least two rows, as in `add`.
     """
-    twice = 2 if slots.size == 1 else 1
-    return array.at[jnp.tile(slots, twice)].set(jnp.tile(values, twice), mode="drop")
+    return array.at[at_least_two(slots)].set(at_least_two(values), mode="drop")
 
 
 def check_valid(ring: Ring) -> None:

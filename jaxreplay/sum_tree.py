@@ -26,7 +26,7 @@ import numpy as np
 from flax import struct
 
 from jaxreplay import draws
-from jaxreplay.compiled import computed_once, take_rows
+from jaxreplay.compiled import at_least_two, computed_once, take_rows
 from jaxreplay.types import Array
 
 SAMPLINGS = ("stratified", "systematic", "iid")
@@ -103,10 +103,7 @@ def put(tree: SumTree, indices: Array, values: Array, *, raise_only: bool = Fals
     With `raise_only` a leaf keeps its value if that is larger; where an index occurs twice, the
     largest counts.
     """
-    if indices.size == 1:
-        # XLA makes a scatter of one row an update-slice, fuses it with the reads that follow, and
-        # then copies the whole array to keep the old one for them. Two rows stay a scatter.
-        indices, values = jnp.tile(indices, 2), jnp.tile(values, 2)
+    indices, values = at_least_two(indices), at_least_two(values)
     valid, values = _checked(tree, indices, values)
     at = tree.nodes.at[jnp.where(valid, indices, tree.nodes.size)]
     return tree.replace(nodes=(at.max if raise_only else at.set)(values, mode="drop"))
@@ -114,8 +111,7 @@ def put(tree: SumTree, indices: Array, values: Array, *, raise_only: bool = Fals
 
 def repair(tree: SumTree, indices: Array) -> SumTree:
     """Recompute every node above the leaves `indices` (`[B]` int32; out of range is ignored)."""
-    if indices.size == 1:
-        indices = jnp.tile(indices, 2)  # as in `put`
+    indices = at_least_two(indices)
     levels = _levels(tree.capacity, tree.branching)
     nodes = tree.nodes
     # Repairing a parent that did not change is harmless.
@@ -127,7 +123,7 @@ def repair(tree: SumTree, indices: Array) -> SumTree:
     start, size = levels.starts[levels.large - 1], levels.sizes[levels.large - 1]
     top = _above(nodes[start : start + size], levels.sizes[levels.large :], tree)
     if top:
-        # A scatter, since an update-slice is fused with reads that follow, as in `put`.
+        # A scatter and no update-slice, for the reason of `at_least_two`.
         at = jnp.arange(start + size, nodes.size)
         nodes = nodes.at[at].set(jnp.concatenate(top), mode="promise_in_bounds")
     # From what is written, not from what it was made of: that read might come after the write.
@@ -178,7 +174,7 @@ def sample(tree: SumTree, key: Array, batch_size: int, sampling: Sampling = "str
         starts, widths = edges[:-1].astype(np.uint32), np.diff(edges)
         if widths.max() < 1 << 32:  # else the only range is the total
             bits = draws.scaled(bits, jnp.asarray(widths.astype(np.uint32)))
-        bits = jnp.broadcast_to(bits, (batch_size,)) + starts
+        bits = bits + starts
     return find(tree, *_fraction(bits, total(tree)))
 
 
@@ -291,7 +287,7 @@ def check_valid(tree: SumTree) -> None:
 
 @functools.cache
 def _levels(capacity: int, branching: int) -> _Levels:
-    """Lay out the levels: the root is a level of one node, padded like the others."""
+    """Lay out the levels below the root."""
     sizes, size = [], capacity
     while size > 1 or not sizes:
         sizes.append(size)
