@@ -1,9 +1,46 @@
-"""Random integers below a bound that is known only at run time."""
+"""Random bits, and integers below a bound that is known only at run time."""
+
+import math
 
 import jax
 import jax.numpy as jnp
 
 from jaxreplay.types import Array
+
+
+# By round of threefry2x32 (Salmon et al. 2011, table 2), and the constant of its key schedule.
+_ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
+_PARITY = 0x1BD11BDA
+
+
+def bits(key: Array, shape: tuple[int, ...]) -> Array:
+    """Draw random bits: uint32 of this shape, the very ones of `jax.random.bits`.
+
+    On CPU, jax hashes in a loop of small operations; without the loop, XLA makes one operation of
+    it, which takes an eighth of the time.
+    """
+    if not _usual(key):
+        return jax.random.bits(key, shape, jnp.uint32)
+    first, second = jax.random.key_data(key)
+    schedule = (first, second, first ^ second ^ jnp.uint32(_PARITY))
+    x = jnp.broadcast_to(first, math.prod(shape))
+    y = jnp.arange(math.prod(shape), dtype=jnp.uint32) + second
+    for turn in range(20):
+        x = x + y
+        rotation = _ROTATIONS[turn % 8]
+        y = (y << rotation | y >> 32 - rotation) ^ x
+        if turn % 4 == 3:
+            number = turn // 4 + 1
+            x = x + schedule[number % 3]
+            y = y + schedule[(number + 1) % 3] + jnp.uint32(number)
+    return (x ^ y).reshape(shape)
+
+
+def _usual(key: Array) -> bool:
+    """Tell whether `jax.random.bits` would run this hash, slowly."""
+    if jax.default_backend() != "cpu" or not jax.config.jax_threefry_partitionable:
+        return False
+    return str(jax.random.key_impl(key)) == "threefry2x32"
 
 
 def integers(key: Array, shape: tuple[int, ...], below: Array | int) -> Array:
@@ -18,8 +55,7 @@ def integers(key: Array, shape: tuple[int, ...], below: Array | int) -> Array:
       shape: of the result.
       below: `[]`, positive int32.
     """
-    bits = jax.random.bits(key, shape, jnp.uint32)
-    return scaled(bits, jnp.asarray(below).astype(jnp.uint32)).astype(jnp.int32)
+    return scaled(bits(key, shape), jnp.asarray(below).astype(jnp.uint32)).astype(jnp.int32)
 
 
 def scaled(x: Array, y: Array) -> Array:

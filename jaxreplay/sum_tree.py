@@ -105,7 +105,7 @@ def put(tree: SumTree, indices: Array, values: Array, *, raise_only: bool = Fals
     """
     indices, values = at_least_two(indices), at_least_two(values)
     valid, values = _checked(tree, indices, values)
-    at = tree.nodes.at[jnp.where(valid, indices, tree.nodes.size)]
+    at = tree.nodes.at[jnp.where(valid, indices, tree.nodes.size).astype(jnp.uint32)]
     return tree.replace(nodes=(at.max if raise_only else at.set)(values, mode="drop"))
 
 
@@ -115,11 +115,13 @@ def repair(tree: SumTree, indices: Array) -> SumTree:
     levels = _levels(tree.capacity, tree.branching)
     nodes = tree.nodes
     # Repairing a parent that did not change is harmless.
-    parents = jnp.where((indices >= 0) & (indices < tree.capacity), indices, 0)
+    parents = jnp.where((indices >= 0) & (indices < tree.capacity), indices, 0).astype(jnp.uint32)
     for below, above in itertools.pairwise(levels.starts[: levels.large]):
         parents = parents // tree.branching
         children = take_rows(_rows(nodes, tree), below // tree.branching + parents)  # [B, b]
-        nodes = nodes.at[above + parents].set(_combine(children, tree.reduce))
+        nodes = nodes.at[above + parents].set(
+            _combine(children, tree.reduce), mode="promise_in_bounds"
+        )
     start, size = levels.starts[levels.large - 1], levels.sizes[levels.large - 1]
     top = _above(nodes[start : start + size], levels.sizes[levels.large :], tree)
     if top:
@@ -168,7 +170,7 @@ def sample(tree: SumTree, key: Array, batch_size: int, sampling: Sampling = "str
         random number (Carpenter et al. 1999); "iid" draws independently. A leaf's expected share
         of the batch is the same.
     """
-    bits = jax.random.bits(key, () if sampling == "systematic" else (batch_size,), jnp.uint32)
+    bits = draws.bits(key, () if sampling == "systematic" else (batch_size,))
     if sampling != "iid":
         edges = np.array([(i << 32) // batch_size for i in range(batch_size + 1)])
         starts, widths = edges[:-1].astype(np.uint32), np.diff(edges)
