@@ -13,8 +13,11 @@ import numpy as np
 
 from jaxreplay.types import Array
 
-_CACHE = 2**23  # bytes, about: rows of larger arrays are in no fast cache
+_CACHE = 2**23  # bytes of an array, about, from which on its rows are in no fast cache
 _LINE = 64  # bytes that memory is read in
+_LONG = 256  # bytes of a row, from which on XLA's copy is fast
+_CUT = 2**19  # bytes of an array from which on XLA cuts its reads in parts for several threads
+_LITTLE = 2**16  # bytes that are read before another thread has woken up
 
 
 def at_least_two(rows: Array) -> Array:
@@ -60,7 +63,7 @@ def take_rows(array: Array, indices: Array) -> Array:
     twice as long. Accelerators keep the batched one, which can also be split over devices.
     """
     rows = indices.astype(jnp.uint32)  # unsigned, nothing has to be done about negative ones
-    if jax.default_backend() == "cpu" and array.ndim == 2 and array.nbytes > _CACHE:
+    if _on_cpu() and array.ndim == 2 and array.nbytes > _CACHE and array[0].nbytes < _LONG:
         rows = rows + _fetched(array, rows)
     return array.at[rows].get(mode="promise_in_bounds")
 
@@ -68,11 +71,12 @@ def take_rows(array: Array, indices: Array) -> Array:
 def _fetched(array: Array, rows: Array) -> Array:
     """Return a uint32 0 that is known once rows `[B]` of `array` `[n, W]` are in the CPU's cache.
 
-    A gather copies word by word, so that the CPU sees few rows ahead and waits for memory at nearly
-    every one. One word of each line is quickly asked for, and memory answers many at a time.
+    A gather copies short rows word by word, so that the CPU sees few rows ahead and waits for
+    memory at nearly every one. One word of each line is quickly asked for, and memory answers many
+    at a time.
     """
-    step = max(1, _LINE // array.dtype.itemsize)
-    columns = jnp.asarray(sorted({*range(0, array.shape[1], step), array.shape[1] - 1}), jnp.uint32)
+    last, step = array.shape[1] - 1, max(1, _LINE // array.dtype.itemsize)
+    columns = jnp.asarray([*range(0, last, step), last], jnp.uint32)
     words = array.at[rows[:, None], columns].get(mode="promise_in_bounds")
     return opaque_zero(words.max()).astype(jnp.uint32)
 
@@ -81,14 +85,66 @@ def _fetched(array: Array, rows: Array) -> Array:
 def _take_rows_batched(
     axis_size: int, in_batched: Sequence[bool], array: Array, indices: Array
 ) -> tuple[Array, bool]:
-    array_batched, indices_batched = in_batched
-    if not array_batched:
-        rows = take_rows(array, indices.ravel())
-        return rows.reshape(*indices.shape, *array.shape[1:]), True
-    length = array.shape[1]
-    if jax.default_backend() != "cpu" or axis_size * length > np.iinfo(np.int32).max:
-        plain = jax.vmap(take_rows.fun, in_axes=(0, 0 if indices_batched else None))
+    flat = _flattened(axis_size, in_batched, array, indices)
+    if flat is None:
+        plain = jax.vmap(take_rows.fun, [0 if batched else None for batched in in_batched])
         return plain(array, indices), True
-    offsets = jnp.arange(axis_size, dtype=indices.dtype)[:, None] * length
-    rows = take_rows(array.reshape(-1, *array.shape[2:]), (indices + offsets).ravel())
-    return rows.reshape(axis_size, -1, *array.shape[2:]), True
+    rows = take_rows(*flat)
+    return rows.reshape(axis_size, -1, *rows.shape[1:]), True
+
+
+def room_for(array: Array, count: int) -> Array:
+    """Return what `take_few_rows` reads so many rows of an array into, and one more."""
+    return jnp.zeros((count + 1, *array.shape[1:]), array.dtype)
+
+
+@jax.custom_batching.custom_vmap
+def take_few_rows(room: Array, array: Array, indices: Array) -> tuple[Array, Array]:
+    """Return `take_rows(array, indices)`, and the room again for a loop to carry.
+
+    XLA on CPU cuts what reads an array of half a megabyte in parts for several threads, however
+    little it reads; waking them takes longer. It does not cut what ends in an update-slice: rows
+    are read into a room, which an opaque start and one row too many keep XLA from seeing through.
+    For rows of which several uses are made, else the update-slice becomes a part of the only one.
+    """
+    rows = indices.astype(jnp.uint32)
+    read = array.at[rows].get(mode="promise_in_bounds")
+    if not _on_cpu() or array.nbytes < _CUT or not 0 < read.nbytes <= _LITTLE:
+        return read, room
+    start = (rows[0] >> 31).astype(jnp.int32)  # 0: no array has 2^31 rows
+    room = jax.lax.dynamic_update_slice_in_dim(room, read, start, 0)
+    return room[: rows.size], room
+
+
+@take_few_rows.def_vmap
+def _take_few_rows_batched(
+    axis_size: int, in_batched: Sequence[bool], room: Array, array: Array, indices: Array
+) -> tuple[tuple[Array, Array], tuple[bool, bool]]:
+    flat = _flattened(axis_size, in_batched[1:], array, indices)
+    if flat is None:
+        plain = jax.vmap(take_few_rows.fun, [0 if batched else None for batched in in_batched])
+        return plain(room, array, indices), (True, True)
+    if not in_batched[0]:
+        room = jnp.broadcast_to(room, (axis_size, *room.shape))
+    rows, together = take_few_rows(room.reshape(-1, *room.shape[2:]), *flat)
+    return (rows.reshape(axis_size, -1, *rows.shape[1:]), together.reshape(room.shape)), (True,) * 2
+
+
+def _flattened(
+    axis_size: int, in_batched: Sequence[bool], array: Array, indices: Array
+) -> tuple[Array, Array] | None:
+    """Return arrays of all seeds as one, and the indices in it; None: better not."""
+    array_batched, indices_batched = in_batched
+    length = array.shape[1] if array_batched else 0
+    if not _on_cpu() or axis_size * length > np.iinfo(np.int32).max:
+        return None
+    if not indices_batched:
+        indices = jnp.broadcast_to(indices, (axis_size, *indices.shape))
+    if array_batched:
+        indices = indices + jnp.arange(axis_size, dtype=indices.dtype)[:, None] * length
+        array = array.reshape(-1, *array.shape[2:])
+    return array, indices.ravel()
+
+
+def _on_cpu() -> bool:
+    return jax.default_backend() == "cpu"

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 
 from jaxreplay.types import Array
 
-
 # By round of threefry2x32 (Salmon et al. 2011, table 2), and the constant of its key schedule.
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 _PARITY = 0x1BD11BDA

@@ -25,8 +25,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxreplay import draws
-from jaxreplay.compiled import at_least_two, computed_once, take_rows
+from jaxreplay import draws, exact
+from jaxreplay.compiled import at_least_two, computed_once, room_for, take_few_rows, take_rows
 from jaxreplay.types import Array
 
 SAMPLINGS = ("stratified", "systematic", "iid")
@@ -118,7 +118,7 @@ def repair(tree: SumTree, indices: Array) -> SumTree:
     parents = jnp.where((indices >= 0) & (indices < tree.capacity), indices, 0).astype(jnp.uint32)
     for below, above in itertools.pairwise(levels.starts[: levels.large]):
         parents = parents // tree.branching
-        children = take_rows(_rows(nodes, tree), below // tree.branching + parents)  # [B, b]
+        children = _read(_rows(nodes, tree), below // tree.branching + parents)  # [B, b]
         nodes = nodes.at[above + parents].set(
             _combine(children, tree.reduce), mode="promise_in_bounds"
         )
@@ -177,40 +177,7 @@ def sample(tree: SumTree, key: Array, batch_size: int, sampling: Sampling = "str
         if widths.max() < 1 << 32:  # else the only range is the total
             bits = draws.scaled(bits, jnp.asarray(widths.astype(np.uint32)))
         bits = bits + starts
-    return find(tree, *_fraction(bits, total(tree)))
-
-
-def _fraction(bits: Array, whole: Array) -> tuple[Array, Array]:
-    """Return `bits / 2^32 * whole` as a float32 and what of it float32 rounds away.
-
-    float32 alone resolves 2^-24 of the whole: with priorities many orders of magnitude apart, some
-    of the small leaves would never be drawn. Factors of 12 bits make every product here exact.
-    """
-    first = (bits >> 20).astype(jnp.float32) * 2.0**-12
-    second = ((bits >> 8) & 0xFFF).astype(jnp.float32) * 2.0**-24
-    third = (bits & 0xFF).astype(jnp.float32) * 2.0**-32
-    mask = jnp.uint32(0xFFFFF000)
-    head = jax.lax.bitcast_convert_type(
-        jax.lax.bitcast_convert_type(whole, jnp.uint32) & mask, jnp.float32
-    )
-    tail = whole - head
-    target = (first + second) * whole
-    rounded = ((first * head - target) + first * tail + second * head) + second * tail
-    return _floor(target, rounded + third * whole)
-
-
-def _floor(value: Array, rest: Array) -> tuple[Array, Array]:
-    """Return the largest float32 up to `value + rest`, and what is left, which is not negative.
-
-    `rest` is small beside `value`. Rounding down matters: a target rounded up to where a child's
-    range starts would fall to that child and not to the one before.
-    """
-    near = value + rest
-    left = rest - (near - value)
-    above = (left < 0) & (near > 0)
-    bits = jax.lax.bitcast_convert_type(near, jnp.int32) - above.astype(jnp.int32)
-    floor = jax.lax.bitcast_convert_type(bits, jnp.float32)
-    return floor, left + (near - floor)
+    return find(tree, *exact.fraction(bits, total(tree)))
 
 
 def find(tree: SumTree, target: Array, rest: Array | float = 0.0) -> Array:
@@ -249,9 +216,9 @@ def _descend(rows: Array, starts: Sequence[int], walk: _Walk) -> _Walk:
     branching = rows.shape[1]
     first_rows = jnp.asarray([start // branching for start in reversed(starts)])
 
-    def step(level: Array, walk: _Walk) -> _Walk:
-        node, target, rest = walk
-        children = take_rows(rows, first_rows[level] + node)  # [B, b]
+    def step(level: Array, carry: tuple[_Walk, Array]) -> tuple[_Walk, Array]:
+        (node, target, rest), room = carry
+        children, room = take_few_rows(room, rows, first_rows[level] + node)  # [B, b]
         start = jnp.zeros_like(target)
         chosen, chosen_start = jnp.zeros_like(node), jnp.zeros_like(target)
         for child in range(branching):
@@ -260,10 +227,12 @@ def _descend(rows: Array, starts: Sequence[int], walk: _Walk) -> _Walk:
             chosen = jnp.where(here, child, chosen)
             chosen_start = jnp.where(here, start, chosen_start)
             start = start + value
-        return node * branching + chosen, *_floor(target - chosen_start, rest)
+        return (node * branching + chosen, *exact.floor(target - chosen_start, rest)), room
 
     # A loop, not unrolled: XLA would fuse the levels and compute each one's ancestors again.
-    return jax.lax.fori_loop(0, len(starts), step, walk) if starts else walk
+    if not starts:
+        return walk
+    return jax.lax.fori_loop(0, len(starts), step, (walk, room_for(rows, walk[0].size)))[0]
 
 
 def check_valid(tree: SumTree) -> None:
@@ -307,7 +276,7 @@ def _set_one(tree: SumTree, index: Array, value: Array) -> SumTree:
     paths = [index // tree.branching**level for level in range(len(levels.sizes))]
     places = [start + path for start, path in zip(levels.starts, paths, strict=True)]
     families = jnp.stack(places) // tree.branching  # rows of the siblings at each level
-    rows = take_rows(_rows(tree.nodes, tree), families)
+    rows = _read(_rows(tree.nodes, tree), families)
     written = [value]
     for level, children in enumerate(rows):
         mine = paths[level] % tree.branching
@@ -331,6 +300,10 @@ def _checked(tree: SumTree, indices: Array, values: Array) -> tuple[Array, Array
 
 def _rows(nodes: Array, tree: SumTree) -> Array:
     return nodes.reshape(-1, tree.branching)
+
+
+def _read(rows: Array, indices: Array) -> Array:
+    return take_few_rows(room_for(rows, indices.size), rows, indices)[0]
 
 
 def _above(level: Array, sizes: Sequence[int], tree: SumTree) -> list[Array]:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from experiments.benchmarks.hlo import large_copies
-from jaxreplay.compiled import computed_once, opaque_zero, take_rows
+from jaxreplay import compiled
+from jaxreplay.compiled import computed_once, opaque_zero, room_for, take_few_rows, take_rows
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (3, 4)])
@@ -31,8 +32,17 @@ def rows_of(shape):
     return jnp.asarray(np.random.default_rng(1).integers(0, 99, shape), jnp.int32)
 
 
-@pytest.mark.parametrize("row", [(), (3,), (2, 3)])
-def test_rows_under_any_vmap(row):
+def take_few(array, indices):
+    return take_few_rows(room_for(array, indices.size), array, indices)[0]
+
+
+@pytest.mark.parametrize("take", [take_rows, take_few])
+@pytest.mark.parametrize("row", [(), (3,), (2, 3), (40,)])
+@pytest.mark.parametrize("large", [False, True])
+def test_rows_under_any_vmap(take, row, large, monkeypatch):
+    if large:  # these arrays are then treated like those that no cache holds
+        monkeypatch.setattr(compiled, "_CACHE", 0)
+        monkeypatch.setattr(compiled, "_CUT", 0)
     seeds, others, length, batch = 3, 2, 11, 5
     rng = np.random.default_rng(2)
     for axes in itertools.product((None, 0), repeat=4):
@@ -45,9 +55,9 @@ def test_rows_under_any_vmap(row):
         ]
         array = rows_of((*leads[0], length, *row))
         indices = jnp.asarray(rng.integers(0, length, (*leads[1], batch)), jnp.int32)
-        take = jax.jit(jax.vmap(jax.vmap(take_rows, in_axes=inner), in_axes=outer))
+        taken = jax.jit(jax.vmap(jax.vmap(take, in_axes=inner), in_axes=outer))
         want = jax.vmap(jax.vmap(lambda a, i: a[i], in_axes=inner), in_axes=outer)
-        np.testing.assert_array_equal(take(array, indices), want(array, indices))
+        np.testing.assert_array_equal(taken(array, indices), want(array, indices))
 
 
 def test_rows_of_vmapped_arrays_are_read_by_one_plain_gather_on_cpu():
@@ -55,3 +65,24 @@ def test_rows_of_vmapped_arrays_are_read_by_one_plain_gather_on_cpu():
     text = jax.jit(jax.vmap(take_rows)).lower(array, indices).compile().as_text()
     assert "[3027,4]" in text  # all arrays' rows as those of one
     assert large_copies(text, 1009) == []
+
+
+def test_rows_of_a_large_array_are_read_through_a_carried_room():
+    array = jnp.arange(2**20, dtype=jnp.float32).reshape(-1, 4)
+
+    def walk(array, indices):
+        def step(_, carry):
+            at, room = carry
+            rows, room = take_few_rows(room, array, at)
+            return (rows[:, 1].astype(jnp.int32) * 7 + rows[:, 0].astype(jnp.int32)) % 2**18, room
+
+        return jax.lax.fori_loop(0, 5, step, (indices, room_for(array, indices.size)))[0]
+
+    at = np.array([0, 5, 2**18 - 1, 77, 5])
+    looped = jax.jit(walk).lower(array, jnp.asarray(at, jnp.int32)).compile()
+    for _ in range(5):
+        at = ((4 * at + 1) * 7 + 4 * at) % 2**18
+    np.testing.assert_array_equal(looped(array, jnp.asarray([0, 5, 2**18 - 1, 77, 5])), at)
+    text = looped.as_text()
+    assert "outer_dimension_partitions" not in text  # not cut for several threads
+    assert large_copies(text, 2**18) == []

@@ -1,4 +1,4 @@
-"""Integers below a bound: exact products, and frequencies."""
+"""The bits of jax.random; integers below a bound: exact products, and frequencies."""
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,29 @@ from hypothesis import strategies as st
 from jaxreplay import draws
 
 words = st.integers(0, 2**32 - 1)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (2, 5), (0,)])
+@pytest.mark.parametrize("key", [jax.random.key(5), jax.random.PRNGKey(5)])
+def test_bits_are_those_of_jax(key, shape):
+    mine = jax.jit(draws.bits, static_argnums=1)(key, shape)
+    np.testing.assert_array_equal(mine, jax.random.bits(key, shape, jnp.uint32))
+    assert mine.dtype == jnp.uint32
+
+
+def test_bits_are_those_of_jax_under_vmap():
+    keys = jax.random.split(jax.random.key(2), 6).reshape(2, 3)
+    mine = jax.vmap(jax.vmap(lambda key: draws.bits(key, (4,))))(keys)
+    for at in np.ndindex(2, 3):
+        np.testing.assert_array_equal(mine[at], jax.random.bits(keys[at], (4,)))
+
+
+def test_bits_are_those_of_jax_with_another_generator():
+    key = jax.random.key(5, impl="rbg")
+    np.testing.assert_array_equal(draws.bits(key, (9,)), jax.random.bits(key, (9,)))
+    with jax.threefry_partitionable(False):
+        key = jax.random.key(5)
+        np.testing.assert_array_equal(draws.bits(key, (9,)), jax.random.bits(key, (9,)))
 
 
 @given(st.lists(st.tuples(words, words), min_size=8, max_size=8))
