@@ -1,4 +1,4 @@
-"""A Replay driven from Python, its state donated: one jitted call for each verb, or for a cycle."""
+"""A Replay driven from Python, its state donated: a jitted call for each verb, or one for all."""
 
 import itertools
 from typing import Any
@@ -36,22 +36,16 @@ class Dispatched:
         self._learns_nothing = _unchanged(self._told, self.state, batch_of, errors_of)
         self._add = jax.jit(replay.add, donate_argnums=0)
         self._update = jax.jit(self._told, donate_argnums=0)
-        self._whole = jax.jit(self._cycle, donate_argnums=0, static_argnums=4)
+        self._all = jax.jit(self._turn, donate_argnums=0)
 
     def _told(self, state: Any, batch: Sample, errors: Array) -> Any:
         return self._replay.update(state, batch, td_error=errors)
 
-    def _cycle(
-        self, state: Any, row: Transition, key: Array, errors: Array, order: str
+    def _turn(
+        self, state: Any, batch: Sample, errors: Array, row: Transition, key: Array
     ) -> tuple[Any, Sample]:
-        replay = self._replay
-        if order.startswith("add"):
-            state = replay.add(state, row)
-        state, batch = replay.sample(state, key)
-        state = replay.update(state, batch, td_error=errors)
-        if order.endswith("add"):
-            state = replay.add(state, row)
-        return state, batch
+        state = self._replay.add(self._told(state, batch, errors), row)
+        return self._replay.sample(state, key)
 
     def fill(self, rows: Rows) -> None:
         self.state = loops.fill(self._replay, loops.transitions(rows), len(rows.reward))
@@ -67,11 +61,17 @@ class Dispatched:
         if not self._learns_nothing:
             self.state = self._update(self.state, batch, errors)
 
-    def cycle(self, row: Rows, errors: Array, order: str) -> None:
-        """Run a cycle in one call."""
-        self.state, self._batch = self._whole(
-            self.state, _transition(row), next(self._keys), errors, order
+    def turn(self, row: Rows, errors: Array) -> Sample:
+        """Run all that lies between two learning steps in one call.
+
+        The latest batch, which now has been learnt from, is updated, a row is added, and the next
+        batch is sampled.
+        """
+        batch = self.sample() if self._batch is None else self._batch
+        self.state, self._batch = self._all(
+            self.state, batch, errors, _transition(row), next(self._keys)
         )
+        return self._batch
 
     def errors(self, td_error: np.ndarray) -> Array:
         return jnp.asarray(td_error)

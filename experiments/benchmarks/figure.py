@@ -16,7 +16,7 @@ _MARKERS = "osDv^<>PXd"
 def draw(results: Sequence[Result], path: str | os.PathLike, title: str) -> None:
     """Draw whole cycles into a PNG: a column of panels per mode, a row per batch size.
 
-    Where cycles were timed in several orders, the first one is drawn.
+    Where cycles were timed in several orders, the first one of a mode is drawn.
 
     Raises:
       ValueError: there are no whole cycles among the results.
@@ -24,7 +24,8 @@ def draw(results: Sequence[Result], path: str | os.PathLike, title: str) -> None
     cycles = [result for result in results if result.verb == CYCLE]
     if not cycles:
         raise ValueError("the figure shows whole cycles: add cycle to --verbs")
-    cycles = [result for result in cycles if result.order == cycles[0].order]
+    first = {result.mode: result.order for result in reversed(cycles)}
+    cycles = [result for result in cycles if result.order == first[result.mode]]
     modes = [mode for mode in MODES if any(result.mode == mode for result in cycles)]
     batches = sorted({result.batch_size for result in cycles})
     peers = list(dict.fromkeys(result.peer for result in cycles))

@@ -29,11 +29,12 @@ from jaxreplay.types import Replay
 MODES = {
     "scan": "in a compiled loop",
     "dispatched": "driven from Python, state donated, one call per verb",
-    "one-call": "driven from Python, state donated, one call per cycle",
+    "one-call": "driven from Python, state donated, one call between two learning steps",
     "vmapped": "in a compiled loop, vmapped over seeds (time of all of them)",
     "train": "train step with a small critic (2 x 64) in a compiled loop",
 }
 CYCLE = "cycle"
+ONE_CALL_ORDER = "update-add-sample"  # in either order of a loop, this is between learning steps
 NAMES = [source.module for source in SOURCES]
 _POOL = 64  # rows and TD errors that a loop in Python takes in turn
 
@@ -116,15 +117,21 @@ def measure(
     for peer in peers:
         say(f"  filling {peer.name}")
         contenders.append(enter(peer, capacity, batch_size))
-    things = [(verb, None) for verb in settings.verbs if verb != CYCLE]
-    if CYCLE in settings.verbs:
-        things += [(CYCLE, order) for order in settings.order]
     for mode in settings.modes:
-        for verb, order in things:
-            if mode in ("one-call", "train") and verb != CYCLE:
-                continue
+        for verb, order in _things(mode, settings):
             say(f"  {mode}, {verb if order is None else order}")
             yield from _compare(mode, verb, order, contenders, settings, (capacity, batch_size))
+
+
+def _things(mode: str, settings: Settings) -> list[tuple[str, str | None]]:
+    """Return the verbs to be timed in a mode, and for cycles their order."""
+    orders = settings.order if CYCLE in settings.verbs else ()
+    if mode == "one-call":
+        orders = orders and (ONE_CALL_ORDER,)
+    cycles = [(CYCLE, order) for order in orders]
+    if mode in ("one-call", "train"):
+        return cycles
+    return [(verb, None) for verb in settings.verbs if verb != CYCLE] + cycles
 
 
 def _compare(
@@ -221,7 +228,7 @@ def _dispatched(
 def _one_call(
     contender: Contender, verb: str, order: str | None, settings: Settings
 ) -> _Made | None:
-    del verb, settings
+    del verb, order, settings
     if contender.replay is None:
         return None
     buffer = Dispatched(contender.replay, contender.state)
@@ -230,7 +237,7 @@ def _one_call(
     def run(count: int) -> float:
         begin = time.perf_counter()
         for number in range(count):
-            buffer.cycle(rows[number % _POOL], errors[number % _POOL], order)
+            buffer.turn(rows[number % _POOL], errors[number % _POOL])
         buffer.wait()
         return time.perf_counter() - begin
 

@@ -5,7 +5,7 @@ process; figures are medians over the turns, ratios are taken turn by turn. Mode
 
   scan        in a compiled loop
   dispatched  driven from Python, with donated state, one call per verb
-  one-call    the same, one call per cycle
+  one-call    the same, one call between two learning steps: update, add and sample the next batch
   vmapped     in a compiled loop for several seeds at once (time of all of them)
   train       a train step with a small critic, in a compiled loop
 
@@ -15,7 +15,7 @@ Peers are optional (pip install 'jaxreplay[bench]'); a missing one is named.
 import argparse
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,34 +57,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     content = {"machine": timing.machine(), "settings": dataclasses.asdict(settings)}
     if args.growth:
         content |= _growth(settings)
-    else:
-        found = peers.find(settings.peers)
-        results = _compare(found, settings)
-        content |= {
-            "versions_of_peers": found.versions,
-            "missing": found.missing,
-            "results": [dataclasses.asdict(result) for result in results],
-        }
+        if args.out:
+            write_json(args.out, content)
+        return 0
+    found = peers.find(settings.peers)
+    content |= {"versions_of_peers": found.versions, "missing": found.missing, "results": []}
+    results: list[Result] = []
+    for new in _compare(found, settings):  # it takes long: what is measured is kept
+        results += new
+        content["results"] += [dataclasses.asdict(result) for result in new]
+        if args.out:
+            write_json(args.out, content)
         if args.figure:
             figure.draw(results, args.figure, _where(content["machine"]))
-    if args.out:
-        write_json(args.out, content)
     return 0
 
 
-def _compare(found: Found, settings: Settings) -> list[Result]:
+def _compare(found: Found, settings: Settings) -> Iterator[list[Result]]:
     """Measure and print, one table per capacity, batch size and mode."""
-    results: list[Result] = []
     for capacity in settings.capacities:
         for batch_size in settings.batch_sizes:
             say(f"{capacity:,} slots, batch {batch_size:,}")
             new = list(measure(found.peers, capacity, batch_size, settings))
             for mode in settings.modes:
                 _print(mode, new, settings)
-            results += new
+            yield new
     for package, why in found.missing.items():
         print(f"missing: {package} ({why})")
-    return results
 
 
 def _print(mode: str, measured: Sequence[Result], settings: Settings) -> None:

@@ -101,6 +101,26 @@ def test_every_prioritised_peer_samples_in_proportion_to_priority(peer):
     assert likely / rare == pytest.approx(4.0 ** (-ALPHA * BETA), rel=0.02)
 
 
+def test_one_call_does_what_the_verbs_do():
+    (peer,) = [peer for peer in peers.find(["ours"]).peers if peer.prioritised]
+    together, apart = buffer_of(peer), buffer_of(peer)
+    rng = np.random.default_rng(0)
+    rows = endless_episode(rng, CAPACITY + 5)
+    for buffer in (together, apart):
+        buffer.fill(jax.tree.map(lambda x: x[:CAPACITY], rows))
+    batch = apart.sample()
+    for number in range(CAPACITY, CAPACITY + 5):
+        errors = together.errors(rng.standard_normal(BATCH, np.float32))
+        drawn = together.turn(row(rows, number), errors)
+        apart.update(batch, errors)
+        apart.add(row(rows, number))
+        batch = apart.sample()
+        np.testing.assert_array_equal(drawn.indices, batch.indices)
+        np.testing.assert_array_equal(drawn.weights, batch.weights)
+    np.testing.assert_array_equal(together.state.ring.words, apart.state.ring.words)
+    np.testing.assert_array_equal(together.state.sampler.tree.nodes, apart.state.sampler.tree.nodes)
+
+
 @pytest.mark.skipif(not installed("compiled_loop"), reason="numba is not installed")
 def test_compiled_loop_keeps_its_tree_through_every_verb():
     (peer,) = peers.find(["compiled_loop"]).peers
