@@ -50,6 +50,8 @@ def opaque_zero(tree: Any) -> Array:
     leaves = [leaf for leaf in jax.tree.leaves(tree) if leaf.size]
     if not leaves:
         return jnp.zeros((), jnp.int32)
+    keys = [jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves]
+    leaves = [jax.random.key_data(x) if k else x for x, k in zip(leaves, keys, strict=True)]
     firsts = [leaf.ravel()[0].astype(jnp.float32) for leaf in leaves]
     bits = jax.lax.bitcast_convert_type(sum(firsts), jnp.int32)
     return computed_once((bits == 0x7FABCDEF).astype(jnp.int32))  # a NaN that no arithmetic makes
@@ -63,7 +65,8 @@ def take_rows(array: Array, indices: Array) -> Array:
     twice as long. Accelerators keep the batched one, which can also be split over devices.
     """
     rows = indices.astype(jnp.uint32)  # unsigned, nothing has to be done about negative ones
-    if _on_cpu() and array.ndim == 2 and array.nbytes > _CACHE and array[0].nbytes < _LONG:
+    short = array.ndim == 2 and array.shape[1] * array.dtype.itemsize < _LONG
+    if _on_cpu() and short and array.nbytes > _CACHE and rows.size:
         rows = rows + _fetched(array, rows)
     return array.at[rows].get(mode="promise_in_bounds")
 

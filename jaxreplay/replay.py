@@ -93,7 +93,7 @@ def make_replay(
         transition = jax.tree.map(lambda x: _behind(state.fence, x), transition)
         transition, broken = _finite(transition, num_envs)
         state = state._replace(dropped=state.dropped + broken)
-        feedback = {k: jnp.where(jnp.isfinite(x), x, 0.0) for k, x in feedback.items()}
+        feedback = {name: _single(x, jnp.isfinite(x)) for name, x in feedback.items()}
         ring, slots = ring_.add(state.ring, transition)
         inner = sampler.add(state.sampler, ring, slots + state.fence, transition, **feedback)
         return jax.lax.optimization_barrier(state._replace(ring=ring, sampler=inner))
@@ -119,7 +119,7 @@ def make_replay(
             valid &= jnp.isfinite(values)
         indices = computed_once(jnp.where(valid, sample.indices, state.ring.capacity))
         sample = sample._replace(indices=indices)
-        feedback = {name: jnp.where(valid, values, 0.0) for name, values in feedback.items()}
+        feedback = {name: _single(values, valid) for name, values in feedback.items()}
         inner = sampler.update(state.sampler, state.ring, sample, **feedback)
         dropped = state.dropped + (~valid).sum(dtype=jnp.int32)
         fence = state.fence + opaque_zero(inner)
@@ -199,6 +199,11 @@ def _finite(transition: Transition, num_envs: int) -> tuple[Transition, Array]:
         return jnp.where(jnp.isfinite(leaf), leaf, jnp.zeros_like(leaf))
 
     return jax.tree.map(mend, transition), broken.sum(dtype=jnp.int32)
+
+
+def _single(values: Array, valid: Array) -> Array:
+    """Return feedback in float32, as samplers keep it, and 0 where it is not valid."""
+    return jnp.where(valid, values, 0.0).astype(jnp.float32)
 
 
 def _behind(fence: Array, values: Array) -> Array:

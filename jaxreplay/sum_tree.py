@@ -295,7 +295,8 @@ def _set_one(tree: SumTree, index: Array, value: Array) -> SumTree:
 def _checked(tree: SumTree, indices: Array, values: Array) -> tuple[Array, Array]:
     """Return which rows may be written, and their values, capped."""
     valid = (indices >= 0) & (indices < tree.capacity) & jnp.isfinite(values) & (values >= 0)
-    return valid, jnp.minimum(values, jnp.finfo(jnp.float32).max / tree.capacity)
+    capped = jnp.minimum(values, jnp.finfo(jnp.float32).max / tree.capacity)
+    return valid, capped.astype(jnp.float32)
 
 
 def _rows(nodes: Array, tree: SumTree) -> Array:

@@ -64,7 +64,8 @@ def ignore_score(state: State, ring: Any, score: Array, key: Array) -> State:
 def even_probability(state: State, ring: Any, slots: Array, batch_size: int) -> Array:
     """Return `[n]` float32, the same for every live slot: the `probability` of uniform draws."""
     del state, batch_size
-    size = jnp.minimum(ring.rows_added * ring.num_envs, ring.capacity)
+    rows = jnp.minimum(ring.rows_added, ring.capacity // ring.num_envs)
+    size = rows * ring.num_envs
     return jnp.where(slots < size, 1.0 / jnp.maximum(size, 1), 0.0)
 
 

@@ -11,7 +11,7 @@ from experiments.benchmarks import loops
 from experiments.benchmarks.peers.types import Drawn, Rows
 from jaxreplay.types import Array, Replay, Sample, Transition
 
-_KEYS = 256
+_KEYS = 2**12
 
 
 class Dispatched:

@@ -1,9 +1,11 @@
 """What the compiler made of a loop: copies of whole arrays, read from the optimised HLO."""
 
+import math
 import re
+from collections.abc import Iterator
 
 
-def large_copies(text: str, size: int) -> list[str]:
+def large_copies(text: str, size: int, children: int | None = None) -> list[str]:
     """Return the instructions in loops that copy an array with a dimension of `size` or more.
 
     XLA makes such a copy in every step where a read of an array might come after its next write in
@@ -12,13 +14,43 @@ def large_copies(text: str, size: int) -> list[str]:
     Args:
       text: optimised HLO.
       size: a number of elements, the capacity of a replay say.
+      children: also look for arrays `[n, children]` of so many elements: a tree's, by parents.
     """
-    bodies = set(re.findall(r"body=%([\w.-]+)", text))
-    found, inside = [], False
+    found = []
+    called = _called(text)
+    waiting, inside = re.findall(r"body=%([\w.-]+)", text), set()
+    while waiting:
+        name = waiting.pop()
+        if name not in inside:
+            inside.add(name)
+            waiting += called.get(name, ())
+    for name, line in _lines(text):
+        match = re.search(r"= \(?\w+\[([\d,]+)\][^=]*?\bcopy(?:-start)?\(", line)
+        if name not in inside or not match:
+            continue
+        shape = [int(n) for n in match[1].split(",")]
+        if max(shape) >= size or (shape[-1] == children and math.prod(shape) >= size):
+            found.append(line.strip())
+    return found
+
+
+def _lines(text: str) -> Iterator[tuple[str, str]]:
+    """Go through the instructions, each with the name of its computation."""
+    name = ""
     for line in text.splitlines():
         if start := re.match(r"(?:ENTRY )?%([\w.-]+) \(", line):
-            inside = start[1] in bodies
-        match = re.search(r"= \(?\w+\[([\d,]+)\][^=]*?\bcopy(?:-start)?\(", line)
-        if inside and match and any(int(n) >= size for n in match[1].split(",")):
-            found.append(line.strip()[:160])
-    return found
+            name = start[1]
+        yield name, line
+
+
+def _called(text: str) -> dict[str, list[str]]:
+    """Return which computations each one calls: fusions, branches, loops in loops."""
+    called: dict[str, list[str]] = {}
+    for name, line in _lines(text):
+        for one in re.findall(
+            r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%([\w.-]+)", line
+        ):
+            called.setdefault(name, []).append(one)
+        for several in re.findall(r"branch_computations=\{([^}]*)\}", line):
+            called.setdefault(name, []).extend(re.findall(r"%([\w.-]+)", several))
+    return called

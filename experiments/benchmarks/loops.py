@@ -21,6 +21,7 @@ from jaxreplay.types import Array, Replay, Sample, Transition
 ORDERS = ("add-sample-update", "sample-update-add")
 VERBS = ("add", "sample", "update")
 _ROWS, _BATCHES = 256, 16  # that a loop takes in turn
+_KEYS = 2**14  # likewise; so many that rows drawn by them are no longer in the cache a round later
 _FILLING = 2**16  # rows that a replay is filled with, in turn
 
 
@@ -28,7 +29,7 @@ class Inputs(NamedTuple):
     """What a loop is fed, from pools so that making it is not timed."""
 
     rows: Transition  # [_ROWS, 1, ...]
-    keys: Array  # [_ROWS] for sampling
+    keys: Array  # [_KEYS] for sampling
     noise: Array  # [_BATCHES, B] TD errors but for what the batch adds
     batches: Any = ()  # [_BATCHES, ...] sampled ones, for updates alone
 
@@ -68,7 +69,7 @@ def inputs(key: Array, batch_size: int) -> Inputs:
     next_obs = jnp.roll(obs, -1, axis=0)
     rows = Transition(obs, action, scalar, discount, next_obs, jnp.roll(over, 1, axis=0), over)
     noise = jax.random.normal(key_noise, (_BATCHES, batch_size))
-    return Inputs(rows, jax.random.split(key_rows, _ROWS), noise)
+    return Inputs(rows, jax.random.split(key_rows, _KEYS), noise)
 
 
 def filled(replay: Replay) -> Any:

@@ -229,8 +229,12 @@ def _one_call(
     contender: Contender, verb: str, order: str | None, settings: Settings
 ) -> _Made | None:
     del verb, order, settings
-    if contender.replay is None:
-        return None
+    if contender.replay is None:  # which has no call for all
+        return (
+            _driven(contender.buffer, contender.batch_size, CYCLE, ONE_CALL_ORDER),
+            None,
+            _nothing,
+        )
     buffer = Dispatched(contender.replay, contender.state)
     rows, errors = _pools(buffer, contender.batch_size)
 
@@ -275,17 +279,18 @@ def _driven(buffer: Buffer, batch_size: int, verb: str, order: str | None) -> Ru
     batches: list[Any] = []
     if verb == "update":  # copies: some buffers write every batch to the same arrays
         batches = [copy.deepcopy(buffer.sample()) for _ in range(_POOL)]
-    first, last = (order == each for each in loops.ORDERS)
+    verbs = [verb] if order is None else order.split("-")
+    batch = None if verb == "add" else buffer.sample()
 
     def once(at: int) -> None:
-        if verb == "add" or first:
-            buffer.add(rows[at])
-        if verb == "sample" or order:
-            batch = buffer.sample()
-        if verb == "update" or order:
-            buffer.update(batches[at] if batches else batch, errors[at])
-        if last:
-            buffer.add(rows[at])
+        nonlocal batch
+        for each in verbs:
+            if each == "add":
+                buffer.add(rows[at])
+            elif each == "sample":
+                batch = buffer.sample()
+            else:
+                buffer.update(batches[at] if batches else batch, errors[at])
 
     def run(count: int) -> float:
         buffer.wait()

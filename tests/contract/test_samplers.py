@@ -317,3 +317,26 @@ def test_empty_replay_refuses_to_sample(replay):
 def test_sizes_that_do_not_fit_are_refused(sizes, message):
     with pytest.raises(ValueError, match=message):
         make_replay(VARIANTS["uniform"].sampler, **sizes)
+
+
+# Rank, ReF-ER and NERS compute with JAX's default precision, and need it to be single.
+SINGLE = ("rank", "rank-stale", "refer", "refer-returns", "ners")
+
+
+@pytest.mark.parametrize("name", sorted(VARIANTS.keys() - set(SINGLE)))
+def test_state_keeps_its_dtypes_where_doubles_are_enabled(name):
+    replay = made(name)
+
+    def steps(key):
+        row = jax.tree.map(lambda x: jnp.broadcast_to(x, (E, *x.shape)), EXAMPLE)
+        before = replay.init(key, EXAMPLE)
+        double = jnp.linspace(0.1, 1.0, BATCH)
+        state = replay.add(before, row, **dict.fromkeys(replay.fresh, double[:E]))
+        state, batch = replay.sample(state, key)
+        after = replay.update(state, batch, **dict.fromkeys(FEEDBACK, double))
+        return before, after, double
+
+    with jax.enable_x64(True):
+        before, after, double = jax.eval_shape(steps, jax.random.key(0))
+    assert double.dtype == jnp.float64
+    assert jax.tree.map(lambda x: x.dtype, after) == jax.tree.map(lambda x: x.dtype, before)

@@ -375,6 +375,34 @@ def test_large_copies_are_found():
     assert large_copies(text, size + 1) == []
 
 
+def test_large_copies_are_found_wherever_a_loop_goes():
+    text = """
+%fused (p: f32[40000]) -> f32[40000] {
+  ROOT %copy.1 = f32[40000]{0} copy(%p)
+}
+%branch (p: f32[40000]) -> f32[40000] {
+  ROOT %copy.2 = f32[40000]{0} copy(%p)
+}
+%outside (p: f32[40000]) -> f32[40000] {
+  ROOT %copy.3 = f32[40000]{0} copy(%p)
+}
+%loop (p: (f32[40000])) -> (f32[40000]) {
+  %a = f32[40000]{0} fusion(%x), kind=kLoop, calls=%fused
+  %b = f32[40000]{0} conditional(%c, %x, %y), branch_computations={%other, %branch}
+  %copy.4 = f32[5000,8]{1,0} copy(%d)
+  %copy.5 = f32[256,43]{1,0} copy(%e)
+}
+ENTRY %main (p: f32[40000]) -> f32[40000] {
+  %copy.6 = f32[40000]{0} copy(%p)
+  %w = (f32[40000]) while(%t), condition=%until, body=%loop
+}
+"""
+    names = [line.split()[0].strip("%") for line in large_copies(text, 40_000, children=8)]
+    assert [name for name in names if name != "ROOT"] == ["copy.4"]
+    assert len(names) == 3  # and those of the fusion and of the branch
+    assert len(large_copies(text, 40_000)) == 2
+
+
 def test_tables_are_markdown():
     text = table(["us", "cycle"], [["ours", 12.345], ["theirs", None], ["slow", 12345.6]])
     assert text.splitlines() == [

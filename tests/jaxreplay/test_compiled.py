@@ -1,6 +1,7 @@
 """What is said to the compiler changes no result."""
 
 import itertools
+import os
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.benchmarks.hlo import large_copies
-from jaxreplay import compiled
+from jaxreplay import compiled, sum_tree
 from jaxreplay.compiled import computed_once, opaque_zero, room_for, take_few_rows, take_rows
 
 
@@ -26,6 +27,7 @@ def test_opaque_zero_is_zero_whatever_the_numbers():
     assert int(jax.jit(opaque_zero)(odd)) == 0
     assert int(opaque_zero(())) == 0
     assert int(opaque_zero(jnp.asarray([True]))) == 0
+    assert int(opaque_zero((jax.random.key(1), jax.random.split(jax.random.key(2))))) == 0
 
 
 def rows_of(shape):
@@ -60,6 +62,13 @@ def test_rows_under_any_vmap(take, row, large, monkeypatch):
         np.testing.assert_array_equal(taken(array, indices), want(array, indices))
 
 
+def test_no_rows_of_a_large_array(monkeypatch):
+    monkeypatch.setattr(compiled, "_CACHE", 0)
+    monkeypatch.setattr(compiled, "_CUT", 0)
+    for take in (take_rows, take_few):
+        assert take(jnp.ones((7, 3)), jnp.zeros(0, jnp.int32)).shape == (0, 3)
+
+
 def test_rows_of_vmapped_arrays_are_read_by_one_plain_gather_on_cpu():
     array, indices = rows_of((3, 1009, 4)), rows_of((3, 5))
     text = jax.jit(jax.vmap(take_rows)).lower(array, indices).compile().as_text()
@@ -83,6 +92,18 @@ def test_rows_of_a_large_array_are_read_through_a_carried_room():
     for _ in range(5):
         at = ((4 * at + 1) * 7 + 4 * at) % 2**18
     np.testing.assert_array_equal(looped(array, jnp.asarray([0, 5, 2**18 - 1, 77, 5])), at)
-    text = looped.as_text()
-    assert "outer_dimension_partitions" not in text  # not cut for several threads
-    assert large_copies(text, 2**18) == []
+    assert large_copies(looped.as_text(), 2**18) == []
+
+
+def test_few_rows_of_a_large_array_are_read_by_one_thread(monkeypatch):
+    def text():
+        # As users compile, not as the other tests do (see conftest.py).
+        options = {"xla_backend_optimization_level": 3, "xla_cpu_use_fusion_emitters": True}
+        tree, target = sum_tree.init(2**18, 8), jnp.zeros(5)
+        find = jax.jit(lambda tree, target: sum_tree.find(tree, target))
+        return find.lower(tree, target).compile(options).as_text()
+
+    assert "outer_dimension_partitions" not in text()
+    monkeypatch.setattr(compiled, "_CUT", 2**40)
+    if os.cpu_count() > 1:
+        assert "outer_dimension_partitions" in text()
