@@ -2,12 +2,15 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a JSON file whole or not at all."""
+    """Write a JSON file whole or not at all, lists of numbers on one line."""
+    text = json.dumps(content, indent=1)
+    text = re.sub(r"\[([^\[\]{}\"]*)\]", lambda found: f"[{' '.join(found[1].split())}]", text)
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(content, indent=2) + "\n")
+    temporary.write_text(text + "\n")
     os.replace(temporary, path)

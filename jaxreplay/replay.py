@@ -19,7 +19,7 @@ class ReplayState(NamedTuple):
     sampler: State
     dropped: Array  # [] int32, rows so far of which something was dropped: feedback for slots
     # that were overwritten, NaN and infinity in feedback or in new transitions (stored as 0)
-    fence: Array  # [] int32, always 0, but known only once the latest batch has been read
+    fence: Array  # [] int32, always 0, but known only once all reads so far are done
 
 
 def make_replay(
@@ -34,9 +34,9 @@ def make_replay(
 ) -> Replay:
     """Join a ring and a sampler into a Replay.
 
-    Every verb ends in an optimisation barrier, and `sample` sets a fence: without them XLA lets
-    reads of the old state float past the next in-place write, and pays with a copy of the whole
-    ring on every step.
+    Every verb ends in an optimisation barrier, and `sample` and `update` set a fence: without them
+    XLA lets reads of the old state float past the next in-place write, and pays with a copy of the
+    whole ring or tree on every step.
 
     Outside of compiled loops there is no such danger, and the state that `sample` returns may be
     ignored: `jax.jit(lambda state, key: replay.sample(state, key)[1])` need not pass it through.

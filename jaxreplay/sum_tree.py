@@ -198,7 +198,7 @@ def find(tree: SumTree, target: Array, rest: Array | float = 0.0) -> Array:
     small = sum(levels.sizes[: levels.large])  # where the small levels begin
     rest = jnp.broadcast_to(jnp.asarray(rest, jnp.float32), target.shape)
     walk = (jnp.zeros(target.shape, jnp.int32), target, rest)
-    # On their own: XLA cuts every read of an array this large in parts for several threads.
+    # On their own: they are in the cache, and reading them needs no room.
     starts = [start - small for start in levels.starts[levels.large :]]
     walk = _descend(_rows(tree.nodes[small:], tree), starts, walk)
     return _descend(_rows(tree.nodes, tree), levels.starts[: levels.large], walk)[0]

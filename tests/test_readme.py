@@ -36,3 +36,8 @@ def test_replay_example_runs_in_a_loop_of_ones_own():
     state, batch = step(state, jax.random.key(0))
     assert batch.transition.obs.shape == (256, 17)
     assert int(state.dropped) == 0
+
+    exec(next(block for block in BLOCKS if "def turn" in block), names)
+    state, following = names["turn"](state, batch, jnp.zeros(256), rows, jax.random.key(1))
+    assert int(state.ring.rows_added) == 2
+    assert following.transition.obs.shape == (256, 17)

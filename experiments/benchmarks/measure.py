@@ -155,11 +155,15 @@ def _compare(
         give_back()
         reference = ours.PRIORITISED if contender.peer.prioritised else ours.UNIFORM
         ratio = timing.ratio(times[name], times[reference]) if reference in times else None
-        us = tuple(times[name])
-        results.append(
-            Result(*sizes, mode, verb, order, name, us, statistics.median(us), ratio, copies)
-        )
+        us = tuple(map(_short, times[name]))
+        median = statistics.median(us)
+        results.append(Result(*sizes, mode, verb, order, name, us, median, _short(ratio), copies))
     return results
+
+
+def _short(number: float | None) -> float | None:
+    """Return four significant digits of a number."""
+    return None if number is None else float(f"{number:.4g}")
 
 
 _Made = tuple[Run, int | None, Callable[[], None]]  # run, large copies, hand the state back
