@@ -16,6 +16,7 @@ from jaxreplay.types import Array
 # Measured on a CPU with 1 MB of second and 32 MB of third cache, jax 0.10, with batches of 32 and
 # 256 rows of 16 to 400 words.
 _CACHE = 2**23  # bytes of an array above which fetching its rows ahead pays
+_NEAR = 2**20  # bytes of rows that are still there when all have been fetched
 _LONG = 256  # bytes of a row from which on XLA copies it by vector instructions
 _LITTLE = 2**16  # bytes that are read before another thread has woken up
 # Of XLA's pass that assigns parallel tasks: 256 KB for each of two threads, at least.
@@ -68,10 +69,17 @@ def take_rows(array: Array, indices: Array) -> Array:
     twice as long. Accelerators keep the batched one, which can also be split over devices.
     """
     rows = indices.astype(jnp.uint32)  # unsigned, nothing has to be done about negative ones
-    short = array.ndim == 2 and array.shape[1] * array.dtype.itemsize < _LONG
-    if on_cpu() and short and array.nbytes > _CACHE and rows.size:
+    if on_cpu() and _far(array, rows.size):
         rows = rows + _fetched(array, rows)
     return array.at[rows].get(mode="promise_in_bounds")
+
+
+def _far(array: Array, count: int) -> bool:
+    """Tell whether so many rows are in no cache, and worth bringing into one, which holds them."""
+    if array.ndim != 2 or array.size * array.dtype.itemsize <= _CACHE:
+        return False
+    row = array.shape[1] * array.dtype.itemsize
+    return row < _LONG and 0 < count * -(-row // _LINE) * _LINE <= _NEAR
 
 
 def _fetched(array: Array, rows: Array) -> Array:

@@ -1,5 +1,6 @@
 """What is said to the compiler changes no result."""
 
+import functools
 import itertools
 import os
 
@@ -45,6 +46,7 @@ def test_rows_under_any_vmap(take, row, large, monkeypatch):
     if large:  # these arrays are then treated like those that no cache holds
         monkeypatch.setattr(compiled, "_CACHE", 0)
         monkeypatch.setattr(compiled, "_CUT", 0)
+        assert compiled._far(jnp.ones((9, 3)), 5)
     seeds, others, length, batch = 3, 2, 11, 5
     rng = np.random.default_rng(2)
     for axes in itertools.product((None, 0), repeat=4):
@@ -107,3 +109,15 @@ def test_few_rows_of_a_large_array_are_read_by_one_thread(monkeypatch):
     monkeypatch.setattr(compiled, "_CUT", 2**40)
     if os.cpu_count() > 1:
         assert "outer_dimension_partitions" in text()
+
+
+def test_rows_are_fetched_ahead_only_where_that_pays():
+    words = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.uint32)
+    assert compiled._far(words((2**20, 43)), 256)
+    assert not compiled._far(words((2**14, 43)), 256)  # the array is in the cache anyway
+    assert not compiled._far(words((2**20, 43)), 0)
+    assert not compiled._far(
+        words((2**20, 43)), 8 * 4096
+    )  # the first are gone before they are used
+    assert not compiled._far(words((2**20, 100)), 256)  # long rows
+    assert not compiled._far(words((2**24,)), 256)
