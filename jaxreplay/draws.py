@@ -1,5 +1,6 @@
 """Random bits, and integers below a bound that is known only at run time."""
 
+import functools
 import math
 
 import jax
@@ -24,10 +25,15 @@ def bits(key: Array, shape: tuple[int, ...]) -> Array:
     """
     if not _is_threefry_on_cpu(key):
         return jax.random.bits(key, shape, jnp.uint32)
-    first, second = jax.random.key_data(key)
+    return _threefry(*jax.random.key_data(key), math.prod(shape)).reshape(shape)
+
+
+@functools.partial(jax.jit, static_argnums=2, inline=True)  # traced once for each count
+def _threefry(first: Array, second: Array, count: int) -> Array:
+    """Return threefry2x32 of the numbers up to `count`, under a key of two words."""
     schedule = (first, second, first ^ second ^ jnp.uint32(_PARITY))
-    x = jnp.broadcast_to(first, math.prod(shape))
-    y = jnp.arange(math.prod(shape), dtype=jnp.uint32) + second
+    x = jnp.broadcast_to(first, count)
+    y = jnp.arange(count, dtype=jnp.uint32) + second
     for turn in range(20):
         x = x + y
         rotation = _ROTATIONS[turn % 8]
@@ -36,7 +42,7 @@ def bits(key: Array, shape: tuple[int, ...]) -> Array:
             number = turn // 4 + 1
             x = x + schedule[number % 3]
             y = y + schedule[(number + 1) % 3] + jnp.uint32(number)
-    return (x ^ y).reshape(shape)
+    return x ^ y
 
 
 def _is_threefry_on_cpu(key: Array) -> bool:

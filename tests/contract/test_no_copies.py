@@ -82,9 +82,15 @@ def train_step(replay, order):
 
 
 # The harder order for every method, the other one for two: each compilation is dear.
+OWN = [pytest.param(name, "add last") for name in METHODS]
+MORE = [
+    pytest.param(name, "add last", marks=pytest.mark.slow)
+    for name in sorted(VARIANTS.keys() - METHODS)
+]
+
+
 @pytest.mark.parametrize(
-    ("name", "order"),
-    [(name, "add last") for name in VARIANTS] + [("per", "add first"), ("pser", "add first")],
+    ("name", "order"), [*OWN, *MORE, ("per", "add first"), ("pser", "add first")]
 )
 @pytest.mark.parametrize("vmapped", [False, True], ids=["alone", "vmapped"])
 def test_scanned_step_copies_nothing_large(name, order, vmapped):
