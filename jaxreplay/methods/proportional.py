@@ -213,5 +213,4 @@ def _set(state: ProportionalState, slots: Array, values: Array) -> ProportionalS
 
 def _raise_maximum(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
     written = jnp.where((slots < state.tree.capacity) & jnp.isfinite(values), values, 0.0)
-    largest = written.max().astype(jnp.float32)
-    return state.replace(max_leaf=jnp.maximum(state.max_leaf, largest))
+    return state.replace(max_leaf=jnp.maximum(state.max_leaf, written.max()))
