@@ -12,7 +12,7 @@ from agents.gaussian import Behaviour
 from agents.networks import ACTIVATIONS, MLP, Actor, Critic, flat
 from agents.types import Agent, Continuous, Info
 from jaxreplay import returns
-from jaxreplay.checks import check_at_least, check_positive
+from jaxreplay._internal.checks import check_at_least, check_positive
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition
 

@@ -13,7 +13,8 @@ import optax
 
 from agents.networks import ACTIVATIONS, NETWORKS
 from agents.types import Info
-from jaxreplay import checks, objectives
+from jaxreplay import objectives
+from jaxreplay._internal import checks
 from jaxreplay.types import Array, Objective, Sample, Trust
 
 Params = Any

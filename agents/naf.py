@@ -12,7 +12,7 @@ from agents.exploration import NOISES
 from agents.networks import ACTIVATIONS, Actor
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
-from jaxreplay.checks import check_choice
+from jaxreplay._internal.checks import check_choice
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition, Trust
 

@@ -14,11 +14,7 @@ from agents.gaussian import Behaviour
 from agents.networks import ACTIVATIONS, MLP, Actor, flat
 from agents.types import Agent, Continuous, Info
 from jaxreplay import returns
-from jaxreplay.checks import (
-    check_at_least,
-    check_positive,
-    check_unit,
-)
+from jaxreplay._internal.checks import check_at_least, check_positive, check_unit
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition
 

@@ -15,7 +15,7 @@ from agents.gaussian import Behaviour
 from agents.networks import ACTIVATIONS, MLP, flat
 from agents.types import Agent, Continuous, Info
 from jaxreplay import returns
-from jaxreplay.checks import check_choice
+from jaxreplay._internal.checks import check_choice
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition, Trust
 

@@ -17,7 +17,8 @@ from agents import common
 from agents.networks import NETWORKS, QNetwork, dense
 from agents.noisy import draw, noisy, with_noise
 from agents.types import Agent, Discrete, Info
-from jaxreplay import checks, objectives
+from jaxreplay import objectives
+from jaxreplay._internal import checks
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition
 

@@ -14,7 +14,7 @@ from agents.gaussian import Behaviour
 from agents.networks import Actor, Critic, apply_twin, init_twin
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
-from jaxreplay.checks import check_positive
+from jaxreplay._internal.checks import check_positive
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition, Trust
 

@@ -12,7 +12,7 @@ from agents import common
 from agents.networks import Actor, Critic, apply_twin, init_twin
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
-from jaxreplay.checks import check_at_least, check_not_negative
+from jaxreplay._internal.checks import check_at_least, check_not_negative
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition
 

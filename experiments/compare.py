@@ -15,13 +15,9 @@ from typing import Any
 
 import pandas as pd
 
-from experiments import report, run_config
-from experiments.assembly import build
-from experiments.config import OutputConfig
-from experiments.options import Parser, add_options, one_of, read_options
-from experiments.run import Stopped, check_claim, claim, execute, threshold_of
-from experiments.run_config import RunConfig, defaults
-from experiments.train import (
+from experiments.analysis import report
+from experiments.cli.options import Parser, add_options, one_of, read_options
+from experiments.cli.shared import (
     PREFIXES,
     add_common,
     check_resumed,
@@ -30,6 +26,11 @@ from experiments.train import (
     print_list,
     stopped,
 )
+from experiments.runs import run_config
+from experiments.runs.assembly import build
+from experiments.runs.outputs import OutputConfig
+from experiments.runs.run import Stopped, check_claim, claim, execute, threshold_of
+from experiments.runs.run_config import RunConfig, defaults
 from jaxreplay.methods import METHODS
 
 _SHARED = ("loop", "sizes", "env_options", "agent_options")

@@ -17,13 +17,15 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from experiments import environments, film, policy
+from experiments import environments
+from experiments.analysis import film
+from experiments.analysis.film import Film
+from experiments.cli.options import Parser
 from experiments.environments.host import EnvironmentFailed
 from experiments.environments.mujoco_pictures import without_screen
-from experiments.film import Film
-from experiments.options import Parser
-from experiments.policy import Policy
-from experiments.run_config import RunConfig
+from experiments.runs import policy
+from experiments.runs.policy import Policy
+from experiments.runs.run_config import RunConfig
 
 
 class Episode(Protocol):

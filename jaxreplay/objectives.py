@@ -9,7 +9,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxreplay.checks import check_choice, check_positive, check_unit
+from jaxreplay._internal.checks import check_choice, check_positive, check_unit
 from jaxreplay.types import Array, Objective, Sample, Trust
 
 Loss = Callable[[Array], Array]

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from jaxreplay import frames as frames_
 from jaxreplay import ring as ring_
-from jaxreplay.compiled import computed_once, opaque_zero
+from jaxreplay._internal.compiled import computed_once, opaque_zero
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Replay, Sample, Sampler, State, Transition, ignore_score
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxreplay import frames as frames_
-from jaxreplay.compiled import at_least_two, take_rows
+from jaxreplay._internal.compiled import at_least_two, take_rows
 from jaxreplay.frames import Frames, Spot
 from jaxreplay.types import Array, Transition
 

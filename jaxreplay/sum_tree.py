@@ -25,8 +25,15 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxreplay import draws, exact
-from jaxreplay.compiled import at_least_two, computed_once, room_for, take_few_rows, take_rows
+from jaxreplay._internal import double_single as exact
+from jaxreplay._internal import random_bits as draws
+from jaxreplay._internal.compiled import (
+    at_least_two,
+    computed_once,
+    room_for,
+    take_few_rows,
+    take_rows,
+)
 from jaxreplay.types import Array
 
 SAMPLINGS = ("stratified", "systematic", "iid")

@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
+from experiments.analysis.report import COLOURS, save
 from experiments.benchmarks.measure import CYCLE, MODES, Result
-from experiments.report import COLOURS, save
 
 _MARKERS = "osDv^<>PXd"
 

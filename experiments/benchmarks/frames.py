@@ -16,12 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import host_frames
+from experiments.analysis.files import write_json
 from experiments.benchmarks.methods import read_sizes
-from experiments.files import write_json
-from experiments.log import say
-from experiments.options import Parser
-from experiments.run import versions
+from experiments.cli.options import Parser
+from experiments.runs.log import say
+from experiments.runs.run import versions
+from experiments.training import host_frames
 from jaxreplay import Transition, make_replay
 from jaxreplay.methods import METHODS
 

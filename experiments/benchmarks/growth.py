@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from experiments.benchmarks import loops, timing
 from experiments.benchmarks.measure import Settings
 from experiments.benchmarks.peers import ours
-from experiments.log import say
+from experiments.runs.log import say
 from jaxreplay import sum_tree
 from jaxreplay.types import Array
 

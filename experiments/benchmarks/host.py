@@ -17,14 +17,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments import presets
-from experiments.assembly import build
-from experiments.files import write_json
-from experiments.host_loop import HostRun
-from experiments.log import say
-from experiments.options import Parser
-from experiments.run import versions
-from experiments.run_config import RunConfig, defaults
+from experiments.analysis.files import write_json
+from experiments.cli.options import Parser
+from experiments.runs import presets
+from experiments.runs.assembly import build
+from experiments.runs.log import say
+from experiments.runs.run import versions
+from experiments.runs.run_config import RunConfig, defaults
+from experiments.training.host_loop import HostRun
 
 CASES = {  # name -> environment, agent, replay method, preset, hidden sizes
     "rainbow-pong": ("atari/Pong", "rainbow", "per", "data_efficient", None),

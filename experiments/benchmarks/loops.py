@@ -15,7 +15,7 @@ import numpy as np
 
 from experiments.benchmarks.hlo import large_copies
 from experiments.benchmarks.peers.types import ACTION, OBS, Rows, endless_episode
-from experiments.sweep import axes_of
+from experiments.training.seeds import axes_of
 from jaxreplay.types import Array, Replay, Sample, Transition
 
 ORDERS = ("add-sample-update", "sample-update-add")

@@ -22,7 +22,7 @@ from experiments.benchmarks.peers.types import (
     row,
 )
 from experiments.benchmarks.timing import Run
-from experiments.log import say
+from experiments.runs.log import say
 from jaxreplay.option import option
 from jaxreplay.types import Replay
 

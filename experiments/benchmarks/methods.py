@@ -15,10 +15,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments.files import write_json
-from experiments.log import say
-from experiments.options import Parser
-from experiments.run import versions
+from experiments.analysis.files import write_json
+from experiments.cli.options import Parser
+from experiments.runs.log import say
+from experiments.runs.run import versions
 from jaxreplay import Transition, make_replay
 from jaxreplay.methods import METHODS, pser, rank
 from jaxreplay.types import Array, Sampler

@@ -16,13 +16,14 @@ import jax.numpy as jnp
 
 from agents.racer import RACERConfig, racer
 from agents.types import Continuous
+from experiments.analysis.files import write_json
 from experiments.benchmarks.methods import read_sizes
-from experiments.files import write_json
-from experiments.log import say
-from experiments.options import Parser
-from experiments.run import versions
-from jaxreplay import Transition, estimates, make_replay, ring
+from experiments.cli.options import Parser
+from experiments.runs.log import say
+from experiments.runs.run import versions
+from jaxreplay import Transition, make_replay, ring
 from jaxreplay.methods import refer, uniform
+from jaxreplay.methods.parts import estimates
 from jaxreplay.types import Array, Sampler
 
 _OBS, _ACTION = 17, 6  # a locomotion task's sizes

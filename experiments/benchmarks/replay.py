@@ -19,14 +19,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.analysis.files import write_json
 from experiments.benchmarks import figure, peers, timing
 from experiments.benchmarks.growth import CAPACITIES, Growth, grow, memories
 from experiments.benchmarks.measure import CYCLE, MODES, Result, Settings, measure
 from experiments.benchmarks.peers import Found
 from experiments.benchmarks.tables import table
-from experiments.files import write_json
-from experiments.log import say
-from experiments.options import Parser, add_options, read_options
+from experiments.cli.options import Parser, add_options, read_options
+from experiments.runs.log import say
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,12 +14,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from experiments.analysis.files import write_json
 from experiments.benchmarks import gemm, timing, training_loops
 from experiments.benchmarks.tables import table
 from experiments.benchmarks.training_loops import CASES
-from experiments.files import write_json
-from experiments.log import say
-from experiments.options import Parser, add_options, read_options
+from experiments.cli.options import Parser, add_options, read_options
+from experiments.runs.log import say
 from jaxreplay.option import option
 
 _REPLAYS = ("uniform", "per", "lap", "pal")

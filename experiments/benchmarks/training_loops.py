@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 import jax
 
-from experiments import registry
-from experiments.assembly import assemble
 from experiments.benchmarks import gemm, peers
 from experiments.benchmarks.timing import Run
-from experiments.config import LoopConfig, ReplaySizes
-from experiments.loop import make_program
-from experiments.run_config import RunConfig, defaults
-from experiments.sweep import CompiledRun
+from experiments.runs import registry
+from experiments.runs.assembly import assemble
+from experiments.runs.run_config import RunConfig, defaults
+from experiments.training.config import LoopConfig, ReplaySizes
+from experiments.training.loop import make_program
+from experiments.training.seeds import CompiledRun
 from jaxreplay.methods import METHODS
 from jaxreplay.types import Array, Sample
 

@@ -26,7 +26,7 @@ import jax
 import numpy as np
 
 from agents.types import Discrete
-from experiments.config import EnvironmentConfig
+from experiments.environments.config import EnvironmentConfig
 from experiments.environments.host import Array, HostEnvironment, HostStep
 from experiments.environments.resize import Bilinear
 from jaxreplay.option import option

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.types import Continuous
-from experiments.config import EnvironmentConfig
 from experiments.environments import mujoco_notes, mujoco_pictures
+from experiments.environments.config import EnvironmentConfig
 from experiments.environments.episodes import make_episodic
 from experiments.environments.types import Array, Environment
 from jaxreplay.option import option

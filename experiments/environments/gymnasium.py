@@ -17,7 +17,7 @@ import importlib
 import importlib.util
 from types import MappingProxyType
 
-from experiments.config import EnvironmentConfig
+from experiments.environments.config import EnvironmentConfig
 from experiments.environments.host import HostEnvironment, raised
 from jaxreplay.option import option
 

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.config import EnvironmentConfig
 from experiments.environments import (
     atari,
     brax,
@@ -20,6 +19,7 @@ from experiments.environments import (
     playground,
     sparse_pendulum,
 )
+from experiments.environments.config import EnvironmentConfig
 from experiments.environments.host import HostEnvironment
 from experiments.environments.types import Environment
 

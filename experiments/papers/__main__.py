@@ -6,9 +6,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from experiments.log import say
-from experiments.options import Parser, one_of
+from experiments.cli.options import Parser, one_of
 from experiments.papers import cliffwalk_figures
+from experiments.runs.log import say
 
 
 class Entry(NamedTuple):

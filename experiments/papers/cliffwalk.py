@@ -15,8 +15,8 @@ import numpy as np
 
 from agents.tabular import TabularConfig, TabularState, q_table, tabular
 from agents.types import Discrete
-from experiments.loop import Program
-from experiments.sweep import make_sweep
+from experiments.training.loop import Program
+from experiments.training.seeds import make_sweep
 from jaxreplay.methods import per, pser, rank, uniform
 from jaxreplay.replay import make_replay
 from jaxreplay.types import Array, Replay, Sample, Sampler, Transition

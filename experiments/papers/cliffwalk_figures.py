@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from experiments import report
+from experiments.analysis import report
 from experiments.papers import cliffwalk, cliffwalk_theory
 
 _COMPARED = ("uniform", "oracle", "greedy", "proportional", "rank", "pser")

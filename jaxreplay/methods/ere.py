@@ -6,9 +6,11 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxreplay import checks, draws, objectives
+from jaxreplay import objectives
 from jaxreplay import ring as ring_
-from jaxreplay.methods.losses import LOSSES, named_loss
+from jaxreplay._internal import checks
+from jaxreplay._internal import random_bits as draws
+from jaxreplay.methods.parts.losses import LOSSES, named_loss
 from jaxreplay.option import option
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Draw, Method, Sample, Sampler, Transition

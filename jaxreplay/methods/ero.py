@@ -9,9 +9,11 @@ import optax
 from flax import linen as nn
 from flax import struct
 
-from jaxreplay import checks, draws, objectives, sum_tree
+from jaxreplay import objectives, sum_tree
 from jaxreplay import ring as ring_
-from jaxreplay.methods.losses import LOSSES, named_loss
+from jaxreplay._internal import checks
+from jaxreplay._internal import random_bits as draws
+from jaxreplay.methods.parts.losses import LOSSES, named_loss
 from jaxreplay.option import option
 from jaxreplay.ring import Ring
 from jaxreplay.sum_tree import SumTree

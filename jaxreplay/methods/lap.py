@@ -4,7 +4,8 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from jaxreplay import checks, objectives
+from jaxreplay import objectives
+from jaxreplay._internal import checks
 from jaxreplay.methods import proportional
 from jaxreplay.option import option
 from jaxreplay.sum_tree import SAMPLINGS

@@ -8,15 +8,17 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxreplay import checks, episodes, objectives, sum_tree
+from jaxreplay import objectives, sum_tree
 from jaxreplay import ring as ring_
-from jaxreplay.episodes import Positions
+from jaxreplay._internal import checks
 from jaxreplay.methods import proportional
-from jaxreplay.methods.losses import LOSSES, named_loss
+from jaxreplay.methods.parts import positions as episodes
+from jaxreplay.methods.parts.losses import LOSSES, named_loss
+from jaxreplay.methods.parts.positions import Positions
+from jaxreplay.methods.parts.score_network import Features, ScoreNetwork
 from jaxreplay.methods.proportional import NORMALISATIONS, ProportionalState
 from jaxreplay.option import option
 from jaxreplay.ring import Ring
-from jaxreplay.score_network import Features, ScoreNetwork
 from jaxreplay.sum_tree import SAMPLINGS
 from jaxreplay.types import Array, Draw, Method, Sample, Sampler, Transition
 

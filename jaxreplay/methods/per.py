@@ -4,9 +4,10 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from jaxreplay import checks, objectives
+from jaxreplay import objectives
+from jaxreplay._internal import checks
 from jaxreplay.methods import proportional
-from jaxreplay.methods.losses import LOSSES, named_loss
+from jaxreplay.methods.parts.losses import LOSSES, named_loss
 from jaxreplay.methods.proportional import INITIALS, NORMALISATIONS
 from jaxreplay.option import option
 from jaxreplay.sum_tree import SAMPLINGS

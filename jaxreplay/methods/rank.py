@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxreplay import checks, objectives
+from jaxreplay import objectives
 from jaxreplay import ring as ring_
+from jaxreplay._internal import checks
 from jaxreplay.methods import proportional
-from jaxreplay.methods.losses import LOSSES, named_loss
+from jaxreplay.methods.parts.losses import LOSSES, named_loss
 from jaxreplay.methods.proportional import NORMALISATIONS, Odds
 from jaxreplay.option import option
 from jaxreplay.ring import Ring

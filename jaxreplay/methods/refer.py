@@ -14,10 +14,12 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxreplay import checks, draws, estimates
 from jaxreplay import ring as ring_
-from jaxreplay.estimates import Estimates
-from jaxreplay.forgetting import to_forget
+from jaxreplay._internal import checks
+from jaxreplay._internal import random_bits as draws
+from jaxreplay.methods.parts import estimates
+from jaxreplay.methods.parts.estimates import Estimates
+from jaxreplay.methods.parts.forgetting import to_forget
 from jaxreplay.option import option
 from jaxreplay.ring import Ring
 from jaxreplay.types import (

@@ -4,9 +4,10 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from jaxreplay import draws, objectives
+from jaxreplay import objectives
 from jaxreplay import ring as ring_
-from jaxreplay.methods.losses import LOSSES, named_loss
+from jaxreplay._internal import random_bits as draws
+from jaxreplay.methods.parts.losses import LOSSES, named_loss
 from jaxreplay.option import option
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Draw, Method, Sample, Sampler, Transition

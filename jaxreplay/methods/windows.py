@@ -6,8 +6,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxreplay import checks, draws, objectives
+from jaxreplay import objectives
 from jaxreplay import ring as ring_
+from jaxreplay._internal import checks
+from jaxreplay._internal import random_bits as draws
 from jaxreplay.methods import uniform
 from jaxreplay.option import option
 from jaxreplay.ring import Ring

@@ -8,7 +8,7 @@ import pytest
 
 from agents.ppo import PPOConfig, clipped_loss, ppo
 from agents.types import Continuous
-from experiments.config import LoopConfig, check
+from experiments.training.config import LoopConfig, check
 from jaxreplay import Transition, make_replay
 from jaxreplay.methods import latest
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from agents.types import Continuous, Discrete
-from experiments.registry import AGENTS, feeds, replay_options
+from experiments.runs.registry import AGENTS, feeds, replay_options
 from jaxreplay import Transition, make_replay
 from jaxreplay.methods import METHODS
 

@@ -9,8 +9,8 @@ import pytest
 
 from agents.racer import RACERConfig, racer
 from experiments import environments
-from experiments.loop import make_train
-from experiments.registry import AGENTS, feeds, replay_options
+from experiments.runs.registry import AGENTS, feeds, replay_options
+from experiments.training.loop import make_train
 from jaxreplay import make_replay
 from jaxreplay.methods import METHODS
 from jaxreplay.methods.refer import ReFERConfig

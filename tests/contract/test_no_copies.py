@@ -13,9 +13,9 @@ import pytest
 from agents.dqn import DQNConfig, dqn
 from experiments import environments
 from experiments.benchmarks.hlo import large_copies
-from experiments.config import LoopConfig
-from experiments.loop import make_program
-from experiments.sweep import make_sweep
+from experiments.training.config import LoopConfig
+from experiments.training.loop import make_program
+from experiments.training.seeds import make_sweep
 from jaxreplay import Transition, make_replay, sum_tree
 from jaxreplay.methods import METHODS, per, pser, refer
 

@@ -12,9 +12,11 @@ import pytest
 from PIL import Image
 
 from agents.types import Discrete
-from experiments import checkpoint, environments, film, policy, train, watch
-from experiments.assembly import assemble, build
-from experiments.film import Film
+from experiments import environments, train, watch
+from experiments.analysis import film
+from experiments.analysis.film import Film
+from experiments.runs import checkpoint, policy
+from experiments.runs.assembly import assemble, build
 
 SMALL = [
     "--replay", "uniform", "--seeds", "2", "--seed", "3", "--steps", "60", "--warmup", "20",

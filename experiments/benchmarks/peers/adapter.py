@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from experiments.benchmarks.peers.types import BETA
-from jaxreplay.compiled import opaque_zero
+from jaxreplay._internal.compiled import opaque_zero
 from jaxreplay.types import Array, Replay, Sample, Transition
 
 

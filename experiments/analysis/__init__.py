@@ -1,0 +1,1 @@
+"""What finished runs show: statistics, figures, tables and films."""

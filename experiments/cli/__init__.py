@@ -1,0 +1,1 @@
+"""How commands read what a user types."""

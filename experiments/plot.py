@@ -1,0 +1,76 @@
+"""Draw finished runs together, of any agents and methods: `python -m experiments.plot --help`."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from experiments.analysis import report
+from experiments.cli.options import Parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    parser = Parser(prog="python -m experiments.plot", description=__doc__)
+    parser.add_argument(
+        "runs", nargs="+", type=_labelled, metavar="LABEL=FOLDER",
+        help="folders of finished runs, and what the figures call them [default: as the folder]",
+    )  # fmt: skip
+    parser.add_argument("--out", type=Path, required=True, help="folder of figures and table")
+    parser.add_argument("--title", help="of the figures [default: what the runs have in common]")
+    args = parser.parse_args(argv)
+    try:
+        runs = _distinct(args.runs)
+        summaries = {label: _summary(folder) for label, folder in runs.items()}
+        _refuse_run(args.out)
+    except ValueError as error:
+        parser.error(str(error))
+    frames = {label: pd.read_csv(folder / "metrics.csv") for label, folder in runs.items()}
+    args.out.mkdir(parents=True, exist_ok=True)
+    thresholds = {summary["threshold"] for summary in summaries.values()}
+    threshold = thresholds.pop() if len(thresholds) == 1 else None
+    title = args.title or _common(list(summaries.values()))
+    print(report.joint(frames, summaries, args.out, title, threshold))
+    return 0
+
+
+def _labelled(text: str) -> tuple[str, Path]:
+    label, _, folder = text.rpartition("=")
+    return label or Path(folder).name, Path(folder)
+
+
+def _distinct(runs: Sequence[tuple[str, Path]]) -> dict[str, Path]:
+    for number, (label, _) in enumerate(runs):
+        if label in dict(runs[:number]):
+            raise ValueError(f"two runs are called '{label}': use LABEL=FOLDER")
+    return dict(runs)
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    path = folder / "summary.json"
+    if not (folder / "metrics.csv").exists():
+        raise ValueError(f"{folder} holds no run: give folders of runs")
+    if not path.exists():
+        raise ValueError(f"the run in {folder} has not ended: finish it with --resume {folder}")
+    return json.loads(path.read_text())
+
+
+def _refuse_run(out: Path) -> None:
+    if (out / "metrics.csv").exists():
+        raise ValueError(f"{out} holds a run: choose another --out")
+
+
+def _common(summaries: Sequence[dict[str, Any]]) -> str:
+    """Say of which agents and environments the runs are."""
+
+    def distinct(key: str) -> str:
+        return ", ".join(dict.fromkeys(summary[key] for summary in summaries))
+
+    return f"{distinct('agent')} on {distinct('env')}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

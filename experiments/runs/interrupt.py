@@ -1,0 +1,37 @@
+"""Ctrl-C that waits for a good moment."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+from experiments.runs import log
+
+
+@contextlib.contextmanager
+def deferred(until: str) -> Iterator[Callable[[], bool]]:
+    """Let the first Ctrl-C only be noted, and the second one stop at once.
+
+    Args:
+      until: what is said of the moment that is waited for.
+
+    Yields:
+      A function that tells whether there was one.
+    """
+    asked = threading.Event()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        asked.set()
+        signal.signal(signal.SIGINT, before)
+        log.say(f"stopping {until}, with a checkpoint; Ctrl-C again stops at once")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set  # signals reach the main thread alone
+        return
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield asked.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)

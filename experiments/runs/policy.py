@@ -1,0 +1,81 @@
+"""The trained policy of one seed of a run, from the run's last checkpoint."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from experiments.runs import (checkpoint, run_config)
+from experiments.runs.assembly import assemble
+from experiments.environments.types import Array, Environment
+from experiments.runs.run_config import RunConfig
+from experiments.training.steps import LoopState
+from experiments.training.seeds import seed_axes
+
+
+class Policy(NamedTuple):
+    """How one seed of a run acts.
+
+    * `greedy(agent, obs[N, ...], key) -> action[N, ...]`: pure, as in evaluations; actions in
+      [-1, 1] or integers.
+    """
+
+    greedy: Callable[[Any, chex.ArrayTree, Array], Array]
+    agent: Any  # the state of the agent
+    environment: Environment  # a stand-in for one that lives on the host
+    step: int  # agent steps of training
+
+
+def read_config(folder: Path) -> RunConfig:
+    """Read the configuration of a run that has a checkpoint.
+
+    Raises:
+      ValueError: one line: there is no run in `folder`, or it has no checkpoint yet.
+    """
+    config = run_config.read(folder)
+    if checkpoint.latest(folder / "checkpoints") is None:
+        raise ValueError(f"the run in {folder} has no checkpoint yet: wait for one, or --resume it")
+    return config
+
+
+def check_seed(config: RunConfig, seed: int | None) -> int:
+    """Return the seed to look at: the one asked for, or the run's first.
+
+    Raises:
+      ValueError: the run has no such seed.
+    """
+    first, last = config.seed, config.seed + config.seeds - 1
+    if seed is not None and not first <= seed <= last:
+        has = f"seed {first}" if first == last else f"seeds {first} to {last}"
+        raise ValueError(f"the run has {has}, and no seed {seed}")
+    return first if seed is None else seed
+
+
+def load(folder: Path, config: RunConfig, seed: int) -> Policy:
+    """Return the policy of a seed of the run in `folder`; its replay is not read.
+
+    Raises:
+      ValueError: the run cannot be made anew (a package is missing), or its checkpoint does not
+        fit.
+    """
+    parts = assemble(config)
+    axes = seed_axes(parts.program)
+    keys = jax.vmap(jax.random.key)(jnp.arange(config.seeds))
+    like = jax.eval_shape(jax.vmap(parts.program.init, out_axes=axes), keys)
+    checkpoints = folder / "checkpoints"
+    step = checkpoint.latest(checkpoints)
+    agents = checkpoint.load(checkpoints, like.agent, step, part=".agent")
+    # Leaves that all seeds share (clocks) have no axis of seeds; None stands for them.
+    agent = jax.tree.map(
+        lambda axis, leaf: leaf if axis is None else leaf[seed - config.seed],
+        axes.agent, agents, is_leaf=lambda axis: axis is None,
+    )  # fmt: skip
+    empty = LoopState(**dict.fromkeys(LoopState._fields))
+
+    def greedy(agent: Any, obs: chex.ArrayTree, key: Array) -> Array:
+        return parts.steps.greedy(empty._replace(agent=agent), obs, key)
+
+    return Policy(greedy, agent, parts.environment, step)

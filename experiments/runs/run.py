@@ -1,0 +1,313 @@
+"""One run: from its configuration to a folder of results, resumable at any log point.
+
+A run's folder holds `config.json`, `metrics.csv` (one row per log point and seed, deterministic),
+`timing.csv`, `checkpoints/`, `tensorboard/`, and at the end `summary.json`,
+`learning_curve.png`, `replayed.png` and `own_metrics.png`.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pandas as pd
+
+from experiments.runs import (checkpoint, interrupt, log, registry)
+from experiments.analysis import (report, statistics)
+from experiments.runs.assembly import build
+from experiments.runs.outputs import OutputConfig
+from experiments.environments.host import EnvironmentFailed
+from experiments.analysis.files import write_json
+from experiments.runs.run_config import RunConfig
+from experiments.training.seeds import (CutShort, Run)
+
+ARTEFACTS = (
+    "config.json", "metrics.csv", "timing.csv", "summary.json", "learning_curve.png",
+    "replayed.png", "own_metrics.png", "episode.gif", "episode.mp4", "checkpoints", "tensorboard",
+    "wandb",
+)  # fmt: skip
+
+
+def check_claim(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) -> None:
+    """Refuse a folder that this run may not have; touch nothing.
+
+    Raises:
+      ValueError: the folder holds a run and neither `resume` nor `overwrite` is given, or the run
+        to resume is not there or has another configuration.
+    """
+    saved = out / "config.json"
+    if resume and not saved.exists():
+        raise ValueError(f"{out} holds no run to resume: give the folder of a run")
+    if resume:
+        before = RunConfig.from_json(json.loads(saved.read_text()))
+        checkpoint.check_same_config(before.to_json(), config.to_json(), out)
+    elif saved.exists() and not overwrite:
+        raise ValueError(
+            f"{out} already holds a run: add --overwrite, or --resume {out}, "
+            "or choose another --out"
+        )
+
+
+def claim(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) -> None:
+    """Make `out` this run's folder, never destroying another run's unasked.
+
+    Raises:
+      ValueError: as `check_claim`.
+    """
+    check_claim(out, config, resume=resume, overwrite=overwrite)
+    if resume:
+        return
+    for name in ARTEFACTS:
+        path = out / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / "config.json", config.to_json())
+
+
+def execute(
+    config: RunConfig,
+    out: Path,
+    output: OutputConfig = OutputConfig(),
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    label: str | None = None,
+    whole: Path | None = None,
+) -> dict[str, Any]:
+    """Train all seeds of a run, log, checkpoint, and write its results.
+
+    A resumed run ends with the same metrics, bit for bit, as one that was never interrupted (on
+    the same machine and versions), unless its environments live on the host: they begin anew.
+
+    Args:
+      config: what to run.
+      out: the run's folder.
+      output: what to write besides, and how often.
+      resume: go on from the last checkpoint in `out`.
+      overwrite: discard a run that `out` holds.
+      label: what the terminal calls the run; None: its replay method.
+      whole: the folder to resume, where the run is part of a comparison; None: `out`.
+
+    Returns:
+      The content of `summary.json`.
+
+    Raises:
+      ValueError: the configuration cannot run, or the folder is taken.
+      Stopped: an environment failed, or the user pressed Ctrl-C.
+    """
+    run = build(config)
+    claim(out, config, resume=resume, overwrite=overwrite)
+    for note in run.notes:
+        log.say(note)
+    folder, whole = out / "checkpoints", whole or out
+    state, progress = None, Progress(0, 0) if resume else None
+    if resume and checkpoint.latest(folder) is not None:
+        progress = Progress(**checkpoint.read_meta(folder))
+        state = checkpoint.load(folder, run.like())
+    label = label or config.replay
+    try:
+        _train(run, config, out, output, state, progress, label)
+    except EnvironmentFailed as error:
+        saved = checkpoint.latest(folder)
+        hint = f"the last checkpoint is intact: --resume {whole}" if saved else "no checkpoint yet"
+        raise Stopped(f"{error} ({hint})") from error
+    except _Interrupted as cut:
+        raise Stopped(_keep(run, folder, cut, whole)) from None
+    except KeyboardInterrupt:
+        raise Stopped(f"stopped at once: --resume {whole} goes on from what was saved") from None
+    return _conclude(config, out, output)
+
+
+class Progress(NamedTuple):
+    """How far a checkpoint is."""
+
+    log_points: int  # that were passed
+    blocks: int = 0  # since then
+
+
+class _Interrupted(Exception):
+    """The user wants to stop; with the LoopState there (None during the warm-up) and Progress."""
+
+    def __init__(self, state: Any, progress: Progress) -> None:
+        super().__init__(progress)
+        self.state, self.progress = state, progress
+
+
+class Stopped(Exception):
+    """A run ended before its end; says why, and how to go on."""
+
+
+def _train(
+    run: Run,
+    config: RunConfig,
+    out: Path,
+    output: OutputConfig,
+    state: Any,
+    resumed: Progress | None,
+    label: str,
+) -> None:
+    """Go from where the run is resumed to where the user wants to stop.
+
+    Raises:
+      EnvironmentFailed: an environment raised, or gave what is not finite.
+      _Interrupted: the user wants to stop.
+    """
+    plan, folder = run.schedule, out / "checkpoints"
+    done, blocks = resumed or (0, 0)
+    shown = None if resumed is None else plan.steps[done - 1] if done else 0
+    until = "now" if run.stops_anywhere else "at the next log point"
+    with (
+        contextlib.closing(run),
+        _sinks(config, out, output, plan.steps[-1], shown, label) as sinks,
+        interrupt.deferred(until) as interrupted,
+    ):
+        run.stop = interrupted
+        if done < len(plan.steps):
+            try:
+                state = run.init() if state is None else run.resume(state)
+            except CutShort as cut:
+                raise _Interrupted(cut.state, Progress(0)) from None
+            _warn_of_size(state)
+        for index in range(done, len(plan.steps)):
+            start = time.perf_counter()
+            try:
+                state, metrics = run.chunk(state, plan.log_points[index] - blocks)
+            except CutShort as cut:
+                raise _Interrupted(cut.state, Progress(index, blocks + cut.blocks)) from None
+            metrics, blocks = jax.device_get(metrics), 0
+            seconds = time.perf_counter() - start
+            _check_finite(config, plan.steps[index], metrics)
+            _check_frames(metrics)
+            sinks.log(plan.steps[index], _rows(config, plan.steps[index], metrics), seconds)
+            finished = index + 1 == len(plan.steps)
+            if finished or (index + 1) % output.checkpoint_every == 0:
+                checkpoint.save(folder, plan.steps[index], state, Progress(index + 1)._asdict())
+            if interrupted() and not finished:
+                raise _Interrupted(state, Progress(index + 1))
+
+
+def _keep(run: Run, folder: Path, cut: _Interrupted, whole: Path) -> str:
+    """Save a run that was cut short; return what to say of it."""
+    plan = run.schedule
+    if cut.state is None:
+        return f"stopped in the warm-up, with nothing to keep: --resume {whole} begins again"
+    log_points, blocks = cut.progress
+    at = plan.steps[log_points - 1] if log_points else plan.warmup_steps
+    at += blocks * plan.block_steps
+    if checkpoint.latest(folder) != at:
+        checkpoint.save(folder, at, cut.state, cut.progress._asdict())
+    return (
+        f"stopped at {at:,} of {plan.steps[-1]:,} agent steps, with a checkpoint there: "
+        f"--resume {whole} goes on"
+    )
+
+
+def _warn_of_size(state: Any) -> None:
+    """Say how large checkpoints are where that matters."""
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+    if size > _LARGE:
+        log.say(f"each checkpoint takes {size / 1e9:.1f} GB: --checkpoint-every spaces them out")
+
+
+_LARGE = 1e9  # bytes
+
+
+def _check_finite(config: RunConfig, step: int, metrics: dict[str, np.ndarray]) -> None:
+    """Refuse to go on with an environment that broke; environments on the host say so themselves.
+
+    Raises:
+      EnvironmentFailed: naming it, the seed and the step.
+    """
+    said = f"{config.env} gave, or was told, a number that is not finite"
+    rows = metrics.pop("fault").astype(int)
+    if rows.any():
+        first = int(np.flatnonzero(rows)[0])
+        at = rows[first] * config.sizes.num_envs
+        raise EnvironmentFailed(f"seed {config.seed + first}, agent step {at:,}: {said}")
+    broken = ~np.isfinite(metrics["eval_return"])
+    if broken.any():
+        seed = config.seed + int(np.flatnonzero(broken)[0])
+        raise EnvironmentFailed(f"seed {seed}, evaluation at agent step {step:,}: {said}")
+
+
+def _check_frames(metrics: dict[str, np.ndarray]) -> None:
+    """Refuse to go on with samples that miss frames."""
+    lost, odd = (metrics.get(f"replay/frames_{name}") for name in ("lost", "odd"))
+    if odd is not None and odd.any():
+        raise ValueError(
+            "episodes begin with stacks that are not zero before the first frame, so frames can't "
+            "be stored once: start again with --frame-stack 0"
+        )
+    if lost is not None and lost.any():
+        raise ValueError(
+            "episodes are too short for the replay's spare frames, and samples miss some: start "
+            "again with a larger --frame-spare, or --frame-stack 0"
+        )
+
+
+def _sinks(
+    config: RunConfig,
+    out: Path,
+    output: OutputConfig,
+    total: int,
+    resume_step: int | None,
+    label: str,
+) -> log.Sinks:
+    sinks: list[log.Sink] = [log.CSVSink(out, resume_step)]
+    if output.tensorboard:
+        sinks.append(log.TensorBoardSink(out, resume_step))
+    if output.wandb:
+        sinks.append(log.WandbSink(out, config.to_json()))
+    sinks.append(log.TerminalSink(label, total, resume_step or 0))
+    return log.Sinks(sinks)
+
+
+def _rows(config: RunConfig, step: int, metrics: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+    """Turn metrics `[S]` into one row per seed."""
+    return [
+        {"seed": config.seed + i, "step": step, **{k: v[i] for k, v in metrics.items()}}
+        for i in range(config.seeds)
+    ]
+
+
+def _conclude(config: RunConfig, out: Path, output: OutputConfig) -> dict[str, Any]:
+    """Write the summary and the figure of a finished run."""
+    frame = pd.read_csv(out / "metrics.csv", float_precision="round_trip")
+    timing = pd.read_csv(out / "timing.csv")
+    threshold = threshold_of(config, output)
+    summary = {
+        "env": config.env,
+        "agent": config.agent,
+        "replay": config.replay,
+        **statistics.summarise(frame, threshold),
+        "steps_per_second": float(timing["steps_per_second"].median()),
+        "train_seconds": float(timing["seconds"].sum()),
+        "versions": versions(),
+    }
+    write_json(out / "summary.json", summary)
+    title = f"{config.agent} with {config.replay} replay on {config.env}"
+    report.learning_curves({config.replay: frame}, out / "learning_curve.png", title, threshold)
+    report.replayed({config.replay: frame}, out / "replayed.png", f"What {title} replays")
+    report.own_metrics({config.replay: frame}, out / "own_metrics.png", title)
+    return summary
+
+
+def threshold_of(config: RunConfig, output: OutputConfig) -> float | None:
+    """Return the return that counts as solved: the one asked for, or the environment's own."""
+    if output.threshold is not None:
+        return output.threshold
+    return registry.THRESHOLDS.get(config.env)
+
+
+def versions() -> dict[str, str]:
+    """Return what the numbers may depend on: device and versions."""
+    return {
+        "device": jax.devices()[0].device_kind,
+        "python": ".".join(map(str, os.sys.version_info[:3])),
+        "jax": jax.__version__,
+    }

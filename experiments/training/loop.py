@@ -1,0 +1,138 @@
+"""The training loop as one compiled program: nested scans of collecting and learning.
+
+    block = scan(collect, learn_every), then scan(learn, updates)
+    chunk = a loop of blocks, then a greedy evaluation: one log point
+
+Between chunks Python may print, log and checkpoint; `make_train` runs them all in one program. The
+chunk is the same for one seed and, vmapped, for many.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from agents.types import Agent
+from experiments.environments.types import Array, Environment
+from experiments.training.config import LoopConfig, check
+from experiments.training.evaluation import evaluate
+from experiments.training.schedule import Schedule, schedule
+from experiments.training.steps import LoopState, Metrics, Sums, make_steps, reset_key, step_key
+from jaxreplay.types import Replay
+
+
+class Program(NamedTuple):
+    """A run in two functions.
+
+    * `init(key) -> LoopState`: after the warm-up.
+    * `chunk(LoopState, blocks[]) -> (LoopState, Metrics)`: `blocks` blocks and an evaluation.
+    """
+
+    init: Callable[[Array], LoopState]
+    chunk: Callable[[LoopState, Array], tuple[LoopState, Metrics]]
+    schedule: Schedule
+    notes: tuple[str, ...] = ()  # what the user should know before it runs
+
+
+def make_program(
+    environment: Environment, agent: Agent, replay: Replay, config: LoopConfig
+) -> Program:
+    """Compose environment, agent and replay into a Program.
+
+    Args:
+      environment: one auto-resetting environment; the loop runs `replay.num_envs` of them.
+      agent: made with the objective of the replay's method.
+      replay: made with the sampler of the same method.
+      config: lengths and cadences.
+
+    Raises:
+      ValueError: the config cannot run.
+    """
+    check(config, replay)
+    plan = schedule(config, replay.num_envs)
+    steps = make_steps(environment.action_space, agent, replay, config)
+
+    def collect(state: LoopState, how: str) -> tuple[LoopState, Metrics]:
+        """Take one step in every environment: "fill" the window, at "random", or "act"."""
+        action, extras = steps.decide(state, how)
+        keys = jax.random.split(step_key(state), replay.num_envs)
+        env_state, obs, out = jax.vmap(environment.step)(keys, state.env_state, action)
+        return steps.take_in(state, how, action, extras, env_state, obs, out)
+
+    def init(key: Array) -> LoopState:
+        keys = jax.random.split(reset_key(key), replay.num_envs)
+        env_state, obs = jax.vmap(environment.reset)(keys)
+        state = steps.start(key, env_state, obs)
+        # The window emits its first transition at its n-th push.
+        fill = config.n_step - 1
+        state, _ = jax.lax.scan(lambda s, _: collect(s, "fill"), state, length=fill)
+        rows = plan.warmup_rows - fill
+        state, _ = jax.lax.scan(lambda s, _: collect(s, "random"), state, length=rows)
+        return steps.warmed_up(state)
+
+    def block(state: LoopState) -> tuple[LoopState, Metrics, Sums]:
+        state, played = jax.lax.scan(
+            lambda s, _: collect(s, "act"), state, length=config.learn_every
+        )
+        state, learned = jax.lax.scan(lambda s, _: steps.learn(s), state, length=config.updates)
+        return steps.block_over(state), _sum(played), _sum(learned)
+
+    def chunk(state: LoopState, blocks: Array) -> tuple[LoopState, Metrics]:
+        shapes = jax.eval_shape(block, state)[1:]
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+        def body(_, carry):
+            state, played, learned = carry
+            state, *more = block(state)
+            return state, *jax.tree.map(jnp.add, (played, learned), tuple(more))
+
+        state, played, learned = jax.lax.fori_loop(0, blocks, body, (state, *zeros))
+        returns, lengths = evaluate(
+            environment,
+            lambda obs, key: steps.greedy(state, obs, key),
+            jax.random.fold_in(state.keys.evaluate, state.rows),
+            config.eval_episodes,
+        )
+        return steps.log_point(state, played, learned, returns, lengths)
+
+    return Program(init, chunk, plan, notes(environment, replay))
+
+
+def notes(environment: Environment, replay: Replay) -> tuple[str, ...]:
+    """Return what the user should know before a run."""
+    if "whole_episodes" in replay.demands and environment.max_steps > replay.capacity:
+        return (
+            f"{environment.name} may have episodes of {environment.max_steps:,} steps, more than "
+            f"the {replay.capacity:,} to be remembered: such an episode is kept while it is the "
+            "only one",
+        )
+    return ()
+
+
+def make_train(
+    environment: Environment, agent: Agent, replay: Replay, config: LoopConfig
+) -> Callable[[Array], tuple[LoopState, Metrics]]:
+    """Make a whole training run as one pure function of a key.
+
+    `jax.jit(jax.vmap(make_train(...)))(keys)` trains one seed per key.
+
+    Returns:
+      `train(key) -> (LoopState, metrics)`; metrics are `[L]` arrays, one entry per log point, with
+      the agent steps under "step".
+
+    Raises:
+      ValueError: the config cannot run.
+    """
+    program = make_program(environment, agent, replay, config)
+
+    def train(key: Array) -> tuple[LoopState, Metrics]:
+        blocks = jnp.asarray(program.schedule.log_points, jnp.int32)
+        state, metrics = jax.lax.scan(program.chunk, program.init(key), blocks)
+        return state, {"step": jnp.asarray(program.schedule.steps, jnp.int32), **metrics}
+
+    return train
+
+
+def _sum(metrics: Metrics | Sums) -> Metrics | Sums:
+    return jax.tree.map(lambda x: x.sum(axis=0), metrics)

@@ -1,0 +1,59 @@
+"""A run in whole numbers of blocks: some steps of the environments, and then some updates."""
+
+import dataclasses
+import math
+
+from experiments.training.config import LoopConfig, round_up
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """A LoopConfig in whole numbers of blocks; a block is some steps and then some updates."""
+
+    warmup_rows: int  # steps of each environment before learning
+    block_rows: int  # steps of each environment in a block
+    warmup_steps: int  # agent steps of the warm-up
+    block_steps: int  # agent steps of a block
+    log_points: tuple[int, ...]  # blocks before each log point
+    steps: tuple[int, ...]  # agent steps at each log point
+    updates: int  # gradient steps in all
+
+
+def schedule(config: LoopConfig, num_envs: int) -> Schedule:
+    """Lay out a run: log points at multiples of `eval_every`, and at the end.
+
+    Steps are rounded up to whole blocks of `learn_every` steps in each environment.
+
+    Raises:
+      ValueError: a count is below 1, or there is nothing left after the warm-up.
+    """
+    for name in ("steps", "learn_every", "updates", "n_step", "eval_every", "eval_episodes",
+        "observe_every", "rescale_every",
+    ):  # fmt: skip
+        if getattr(config, name) < 1:
+            raise ValueError(f"{name} is {getattr(config, name)}: it must be at least 1")
+    if num_envs < 1:
+        raise ValueError(f"num_envs is {num_envs}: it must be at least 1")
+    if config.steps <= round_up(config.warmup, num_envs):
+        raise ValueError(
+            f"steps {config.steps} end within the warm-up of {config.warmup}: use more steps"
+        )
+    block_steps = config.learn_every * num_envs
+    warmup_rows = math.ceil(config.warmup / num_envs)
+    warmup = warmup_rows * num_envs
+    total = math.ceil((config.steps - warmup) / block_steps)
+    ends = []
+    for step in range(config.eval_every, config.steps + config.eval_every, config.eval_every):
+        blocks = min(math.ceil((step - warmup) / block_steps), total)
+        if blocks > (ends[-1] if ends else 0):
+            ends.append(blocks)
+    starts = [0, *ends[:-1]]
+    return Schedule(
+        warmup_rows=warmup_rows,
+        block_rows=config.learn_every,
+        warmup_steps=warmup,
+        block_steps=block_steps,
+        log_points=tuple(end - start for start, end in zip(starts, ends, strict=True)),
+        steps=tuple(warmup + end * block_steps for end in ends),
+        updates=total * config.updates,
+    )

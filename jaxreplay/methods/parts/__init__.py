@@ -1,0 +1,1 @@
+"""What replay methods are made of."""

@@ -1,0 +1,124 @@
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.image import imread
+
+from experiments.analysis.report import COLOURS, learning_curves, own_metrics, replayed, table
+
+
+def metrics(seeds: int, level: float, points: int = 12) -> pd.DataFrame:
+    rng = np.random.default_rng(seeds)
+    steps = 1000 * np.arange(1, points + 1)
+    curves = level * (1 - np.exp(-steps / 4000)) + rng.normal(size=(seeds, points)) * level / 10
+    rows = [
+        {"seed": seed, "step": step, "eval_return": curves[seed, i]}
+        for seed in range(seeds)
+        for i, step in enumerate(steps)
+    ]
+    return pd.DataFrame(rows)
+
+
+def row(replay: str, **changes) -> dict:
+    return {
+        "replay": replay, "seeds": [0, 1, 2], "final_iqm": 480.25, "final_interval": [400.0, 500.0],
+        "threshold": 475.0, "reached": 2, "median_steps_to_threshold": 20000,
+        "steps_per_second": 41234.4,
+    } | changes  # fmt: skip
+
+
+def drawn(path, colour: str) -> int:
+    """Count the pixels of exactly this colour."""
+    pixels = np.round(imread(path)[..., :3] * 255).astype(int)
+    return int((pixels == [int(colour[i : i + 2], 16) for i in (1, 3, 5)]).all(-1).sum())
+
+
+def test_figure_draws_every_label_in_its_colour(tmp_path):
+    path = tmp_path / "figure.png"
+    frames = {"uniform": metrics(5, 400.0), "per": metrics(5, 450.0), "one": metrics(1, 300.0)}
+    learning_curves(frames, path, "DQN on CartPole", threshold=420)
+    assert imread(path).shape[:2] == (750, 1200)
+    assert path.stat().st_size < 150_000
+    assert all(drawn(path, colour) > 500 for colour in COLOURS[:3])
+    assert all(drawn(path, colour) == 0 for colour in COLOURS[3:5])
+
+
+@pytest.mark.parametrize("values", [[np.nan, 1.0, 2.0], [1.0, np.nan, np.nan], [np.nan] * 3])
+def test_figure_survives_missing_returns(tmp_path, values):
+    frame = pd.DataFrame({"seed": 0, "step": [1, 2, 3], "eval_return": values})
+    learning_curves({"a": metrics(2, 5.0), "b": frame}, tmp_path / "figure.png", "title")
+    assert drawn(tmp_path / "figure.png", COLOURS[0]) > 500
+
+
+def inspected(seeds: int) -> pd.DataFrame:
+    frame = metrics(seeds, 1.0)
+    shown = ("abs_td", "td_std", "q_value", "q_std", "age")
+    for number, name in enumerate(shown):
+        frame[f"replayed/{name}"] = frame["eval_return"] + number
+        frame[f"stored/{name}"] = frame["eval_return"]
+    for name in ("distinct", "effective_batch", "effective_buffer"):
+        frame[f"replayed/{name}"] = 0.5
+    for number in range(10):
+        frame[f"replayed/odds_{number}"] = 0.1
+    return frame
+
+
+def test_figure_of_what_was_replayed(tmp_path):
+    path = tmp_path / "replayed.png"
+    assert replayed({"uniform": inspected(3), "per": inspected(4)}, path, "What dqn replays")
+    assert imread(path).shape[:2] == (600, 1200)
+    assert all(drawn(path, colour) > 500 for colour in COLOURS[:2])
+    assert drawn(path, COLOURS[2]) == 0
+
+
+def test_runs_that_did_not_look_have_no_figure_of_it(tmp_path):
+    assert not replayed({"uniform": metrics(2, 1.0)}, tmp_path / "replayed.png", "title")
+    assert not (tmp_path / "replayed.png").exists()
+
+
+def test_own_metrics_have_a_panel_each(tmp_path):
+    one = metrics(2, 1.0).assign(**{"replay/beta": 0.5, "agent/loss": 1.0, "replay/dropped": 0.0})
+    two = metrics(2, 1.0).assign(**{"agent/kl": 2.0})
+    path = tmp_path / "own_metrics.png"
+    assert own_metrics({"refer": one, "uniform": two}, path, "title")
+    height, width = imread(path).shape[:2]
+    assert width == 1200 and height == 330  # one row of three panels: nothing was ever dropped
+    assert not own_metrics({"uniform": metrics(2, 1.0)}, tmp_path / "none.png", "title")
+
+
+def test_figure_is_a_function_of_its_data(tmp_path):
+    for name in ("a.png", "b.png"):
+        learning_curves({"x": metrics(3, 1.0)}, tmp_path / name, "title")
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+
+
+def test_report_leaves_pyplot_alone():
+    code = "import sys, experiments.analysis.report; sys.exit('matplotlib.pyplot' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_table_by_hand():
+    rows = [
+        row("uniform"),
+        row("per", reached=0, median_steps_to_threshold=None, steps_per_second=None),
+        row("lap", final_iqm=None, final_interval=[None, None]),
+    ]
+    assert table(rows).splitlines() == [
+        "| replay  | final return: IQM [95 % interval] | seeds at 475 | steps to 475 (median)"
+        " | steps/s |",
+        "| ------- | --------------------------------: | -----------: | --------------------:"
+        " | ------: |",
+        "| uniform |                  480.2 [400, 500] |          2/3 |                20,000"
+        " |  41,234 |",
+        "| per     |                  480.2 [400, 500] |          0/3 |                     -"
+        " |       - |",
+        "| lap     |                          - [-, -] |          2/3 |                20,000"
+        " |  41,234 |",
+    ]
+
+
+def test_table_without_threshold_has_no_threshold_columns():
+    lines = table([row("per", threshold=None)]).splitlines()
+    assert [len(line.split("|")) for line in lines] == [5, 5, 5]

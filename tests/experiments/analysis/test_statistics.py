@@ -1,0 +1,133 @@
+import json
+import math
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.analysis.statistics import bootstrap_interval, curves, iqm, steps_to, summarise
+
+
+def metrics(returns: list[list[float]], steps=(100, 200, 300)) -> pd.DataFrame:
+    """Rows of seeds x log points as the log writes them."""
+    rows = [
+        {"seed": seed, "step": step, "eval_return": curve[i], "loss": 1.0}
+        for i, step in enumerate(steps)
+        for seed, curve in enumerate(returns)
+    ]
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize(
+    ("x", "expected"),
+    [
+        ([5.0], 5.0),
+        ([1.0, 2.0, 6.0], 3.0),  # fewer than four: the mean
+        ([100.0, 1.0, 3.0, -50.0], 2.0),
+        ([0.0, 1.0, 2.0, 6.0, 1000.0], 3.0),  # five: the middle three
+        ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 99.0], 4.5),
+    ],
+)
+def test_iqm_is_the_mean_of_the_middle_half(x, expected):
+    assert iqm(x) == pytest.approx(expected)
+
+
+def test_iqm_of_a_diverged_seed_is_nan():
+    assert np.isnan(iqm([1.0, 2.0, 3.0, 4.0, np.nan]))
+
+
+def test_iqm_over_an_axis():
+    x = np.array([[0.0, 10.0], [1.0, 20.0], [2.0, 30.0], [9.0, 40.0]])
+    np.testing.assert_allclose(iqm(x, axis=0), [1.5, 25.0])
+
+
+def test_interval_of_the_mean_matches_the_exact_bootstrap_distribution():
+    # Resampling {0, 1} twice gives means 0, 1/2, 1 with probabilities 1/4, 1/2, 1/4.
+    low, high = bootstrap_interval([0.0, 1.0], statistic=np.mean, level=0.8)
+    assert (low, high) == (0.0, 1.0)
+    low, high = bootstrap_interval([0.0, 1.0], statistic=np.mean, level=0.4)
+    assert (low, high) == (0.5, 0.5)
+
+
+def test_interval_of_the_mean_agrees_with_the_normal_one_for_many_seeds():
+    x = np.random.default_rng(3).normal(size=400)
+    low, high = bootstrap_interval(x, statistic=np.mean)
+    half = 1.96 * x.std(ddof=1) / math.sqrt(400)
+    np.testing.assert_allclose([low, high], [x.mean() - half, x.mean() + half], atol=0.15 * half)
+
+
+@pytest.mark.parametrize("x", [[3.5], [2.0] * 5, [0.1] * 7])
+def test_interval_without_spread_is_the_value_without_warnings(x):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_allclose(bootstrap_interval(x), x[0], rtol=1e-12)
+
+
+def test_interval_is_reproducible_and_treats_every_point_alike():
+    x = np.random.default_rng(0).normal(size=(5, 3))
+    low, high = bootstrap_interval(x)
+    assert low.shape == high.shape == (3,)
+    for point in range(3):
+        assert bootstrap_interval(x[:, point]) == (low[point], high[point])
+
+
+def test_steps_to_takes_the_first_log_point_at_the_threshold():
+    steps, returns = [10, 20, 30, 40], [1.0, 5.0, 2.0, 9.0]
+    assert steps_to(5.0, steps, returns) == 20
+    assert steps_to(9.5, steps, returns) is None
+    assert steps_to(1.0, steps, [np.nan] * 4) is None
+
+
+def test_curves_drop_log_points_without_evaluation():
+    nan = np.nan
+    table = curves(metrics([[nan, 2.0, 3.0], [nan, 4.0, nan]]))
+    assert list(table.index) == [200, 300]
+    assert table.loc[200].tolist() == [2.0, 4.0]
+
+
+def test_summary_by_hand():
+    returns = [[0, 9, 10], [0, 1, 2], [9, 9, 8], [1, 2, 9], [0, 0, 100]]
+    summary = summarise(metrics(returns), threshold=9)
+    assert summary["seeds"] == [0, 1, 2, 3, 4]
+    assert summary["final_step"] == 300
+    assert summary["final_return"] == [10, 2, 8, 9, 100]
+    assert summary["final_iqm"] == pytest.approx(9.0)
+    low, high = summary["final_interval"]
+    assert 2 <= low < 9 < high <= 100
+    assert summary["mean_return"] == pytest.approx([19 / 3, 1, 26 / 3, 4, 100 / 3])
+    assert summary["mean_return_iqm"] == pytest.approx((19 / 3 + 26 / 3 + 4) / 3)
+    assert summary["steps_to_threshold"] == [200, None, 100, 300, 300]
+    assert summary["reached"] == 4
+    assert summary["median_steps_to_threshold"] == 300
+
+
+@pytest.mark.parametrize(
+    ("threshold", "reached", "median"), [(1, 4, 100), (2, 3, 200), (3, 2, 300), (4, 1, None)]
+)
+def test_median_steps_are_none_if_fewer_than_half_reached(threshold, reached, median):
+    returns = [[1, 1, 1], [1, 2, 2], [1, 2, 3], [1, 3, 4]]
+    summary = summarise(metrics(returns), threshold)
+    assert summary["reached"] == reached
+    assert summary["median_steps_to_threshold"] == median
+
+
+def test_summary_of_a_diverged_seed_is_json_without_nan():
+    summary = summarise(metrics([[1.0, 1.0, np.nan], [1.0, 2.0, 3.0]]), threshold=3)
+    again = json.loads(json.dumps(summary, allow_nan=False))
+    assert again["final_return"] == [None, 3.0]
+    assert again["final_iqm"] is None
+    assert again["final_interval"] == [None, None]
+
+
+def test_summary_without_threshold_or_order():
+    frame = metrics([[1.0, 2.0, 3.0]]).iloc[::-1]
+    summary = summarise(frame)
+    assert summary["final_return"] == [3.0]
+    assert summary["final_interval"] == [3.0, 3.0]
+    assert "reached" not in summary
+
+
+def test_metrics_without_evaluation_are_refused():
+    with pytest.raises(ValueError, match="no evaluation"):
+        summarise(metrics([[np.nan] * 3]))

@@ -1,0 +1,179 @@
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.cli.options import Parser, add_options, one_of, read_options, unknown
+from jaxreplay.option import option
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    alpha: float = option(0.6, "priority exponent", "Schaul et al. 2016, Table 3")
+    beta_steps: int = option(1000, "agent steps, 100 % linear")
+    double: bool = option(True, "double targets")
+    hidden: tuple[int, ...] = option((256, 256), "units per layer")
+    norm: str = option("batch", "which maximum", choices=("batch", "buffer"))
+    limit: int | None = option(None, "agent steps")
+    rates: tuple[float, ...] | None = option(None, "rates")
+    internal: int = 3
+
+
+def parse(*words: str, prefix: str = "replay.", start: Config = Config()) -> Config:
+    parser = Parser()
+    add_options(parser, start, prefix)
+    return read_options(parser.parse_args(words), start, prefix)
+
+
+def refusal(capsys, *words: str) -> str:
+    parser = Parser()
+    parser.add_argument("--agent", type=one_of("agent", ["dqn", "td3"]))
+    add_options(parser, Config, "replay.")
+    with pytest.raises(SystemExit) as refused:
+        parser.parse_args(words)
+    output = capsys.readouterr()
+    assert refused.value.code == 2
+    assert output.out == ""
+    assert output.err.startswith("error: ") and output.err.count("\n") == 1
+    return output.err
+
+
+def test_nothing_given_leaves_the_instance_as_it_is():
+    start = Config(alpha=0.1, hidden=(7,))
+    assert parse(start=start) == start
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "value"),
+    [
+        ("--replay.alpha 0.4", "alpha", 0.4),
+        ("--replay.alpha=-1e-3", "alpha", -1e-3),
+        ("--replay.alpha -1e-3", "alpha", -1e-3),
+        ("--replay.alpha -.5", "alpha", -0.5),
+        ("--replay.beta-steps 1e6", "beta_steps", 1_000_000),
+        ("--replay.beta_steps 20_000", "beta_steps", 20_000),
+        ("--replay.beta_steps=-7", "beta_steps", -7),
+        ("--replay.double false", "double", False),
+        ("--replay.double True", "double", True),
+        ("--replay.hidden 64 32", "hidden", (64, 32)),
+        ("--replay.hidden 64,32", "hidden", (64, 32)),
+        ("--replay.hidden=", "hidden", ()),
+        ("--replay.norm buffer", "norm", "buffer"),
+        ("--replay.limit 5", "limit", 5),
+        ("--replay.limit none", "limit", None),
+        ("--replay.rates .5 -1e-2", "rates", (0.5, -0.01)),
+        ("--replay.rates none", "rates", None),
+    ],
+)
+def test_values_are_read_by_the_type_of_their_field(words, field, value):
+    start = Config(limit=1, rates=(1.0,))
+    read = parse(*words.split(" "), start=start)
+    assert read == dataclasses.replace(start, **{field: value})
+    assert type(getattr(read, field)) is type(value)
+
+
+def test_empty_prefix_gives_top_level_options():
+    assert parse("--beta-steps", "5", prefix="") == Config(beta_steps=5)
+
+
+def test_two_prefixes_do_not_mix():
+    parser = Parser()
+    add_options(parser, Config, "replay.")
+    add_options(parser, Config, "agent.")
+    read = parser.parse_args(["--agent.alpha", "2"])
+    assert read_options(read, Config(), "replay.") == Config()
+    assert read_options(read, Config(), "agent.") == Config(alpha=2.0)
+
+
+def test_help_shows_meaning_default_and_source():
+    parser = Parser()
+    add_options(parser, Config(), "replay.")
+    text = " ".join(parser.format_help().split())
+    assert "priority exponent [default 0.6; Schaul et al. 2016, Table 3]" in text
+    assert "agent steps, 100 % linear [default 1000]" in text
+    assert "units per layer [default 256 256]" in text
+    assert "double targets [default true]" in text
+    assert "--replay.limit INT|none" in text
+    assert "internal" not in text
+
+
+def test_help_gives_no_source_for_a_value_that_is_not_from_there():
+    parser = Parser()
+    add_options(parser, Config(alpha=0.25), "replay.")
+    text = " ".join(parser.format_help().split())
+    assert "priority exponent [default 0.25]" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--replay.alhpa 3", "unknown option '--replay.alhpa': did you mean '--replay.alpha'?"),
+        ("--replay.alhpa=3", "unknown option '--replay.alhpa': did you mean '--replay.alpha'?"),
+        ("--replay.alph 3", "unknown option '--replay.alph'"),
+        ("--agent dqm", "unknown agent 'dqm': did you mean 'dqn'? (choices: dqn, td3)"),
+        ("--replay.norm bufer", "unknown norm 'bufer': did you mean 'buffer'?"),
+        ("--replay.alpha x", "--replay.alpha: 'x' is not a number"),
+        ("--replay.alpha nan", "--replay.alpha: 'nan' is not a number"),
+        ("--replay.beta-steps 1.5", "'1.5' is not a whole number"),
+        ("--replay.beta-steps 1e30", "'1e30' is not a whole number"),
+        ("--replay.beta-steps inf", "'inf' is not a whole number"),
+        ("--replay.hidden 3 x", "--replay.hidden: 'x' is not a whole number"),
+        ("--replay.double yes", "'yes' is not 'true' or 'false'"),
+        ("--replay.alpha", "--replay.alpha: needs a value"),
+        ("stray", "unexpected argument 'stray'"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line_with_code_2(capsys, words, says):
+    assert says in refusal(capsys, *words.split(" "))
+
+
+def test_unknown_names_the_nearest_and_all_choices():
+    assert unknown("replay", "perr", ["uniform", "per", "lap"]) == (
+        "unknown replay 'perr': did you mean 'per'? (choices: uniform, per, lap)"
+    )
+    assert unknown("replay", "zzz", ["per"]) == "unknown replay 'zzz' (choices: per)"
+
+
+def test_a_type_that_no_option_fits_is_a_programming_error():
+    @dataclasses.dataclass
+    class Odd:
+        table: dict = option(None, "a table")
+
+    with pytest.raises(TypeError, match="table"):
+        add_options(Parser(), Odd)
+
+
+def _words(config: Config) -> list[str]:
+    """Write a config as a command line."""
+    words = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name == "internal":
+            continue
+        if isinstance(value, tuple):
+            words.append(f"--replay.{field.name}=" + ",".join(map(repr, value)))
+        else:
+            words += [f"--replay.{field.name}", str(value)]
+    return words
+
+
+_floats = st.floats(allow_nan=False)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.builds(
+        Config,
+        alpha=_floats.filter(math.isfinite),
+        beta_steps=st.integers(),
+        double=st.booleans(),
+        hidden=st.lists(st.integers(), max_size=3).map(tuple),
+        norm=st.sampled_from(["batch", "buffer"]),
+        limit=st.none() | st.integers(),
+        rates=st.none() | st.lists(_floats, max_size=3).map(tuple),
+    )
+)
+def test_a_config_written_as_options_is_read_back(config):
+    assert parse(*_words(config)) == config

@@ -1,0 +1,258 @@
+import subprocess
+import sys
+from typing import NamedTuple
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.runs.checkpoint import (check_same_config, latest, load, read_meta, save)
+
+
+class Pair(NamedTuple):
+    a: object
+    b: object
+
+
+@flax.struct.dataclass
+class Node:
+    weight: jax.Array
+    nothing: object = None
+
+
+def everything() -> dict:
+    """Return a state with a leaf of every kind that a run can hold."""
+    return {
+        "key": jax.random.key(3),
+        "keys": jax.random.split(jax.random.key(4, impl="rbg"), 3),
+        "pair": Pair(Node(jnp.arange(6.0).reshape(2, 3).T), ()),
+        "list": [jnp.array(True), None, jnp.zeros((0, 3)), jnp.uint8(255)],
+        "odd": jnp.array([np.nan, -0.0, np.inf, 1e-45], jnp.float32),
+        "half": jnp.array([1.5, -2.0], jnp.bfloat16),
+        "scalar_half": jnp.bfloat16(3.0),
+        "count": jnp.int32(-7),
+        "host": np.array([2**40, -1]),
+        "host_scalar": np.float64(0.1),
+        "plain": (3, 0.1, True),
+    }
+
+
+def assert_same(left, right) -> None:
+    """Compare structure, types, dtypes, shapes and bits."""
+    assert jax.tree.structure(left) == jax.tree.structure(right)
+    for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
+        assert type(a) is type(b)
+        if hasattr(a, "dtype"):
+            assert (a.dtype, a.shape) == (b.dtype, b.shape)
+            if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+                a, b = jax.random.key_data(a), jax.random.key_data(b)
+            assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+        else:
+            assert a == b
+
+
+def test_every_kind_of_leaf_comes_back_bit_for_bit(tmp_path):
+    state = everything()
+    save(tmp_path, 10, state, {"log_points": 3, "nested": {"x": [1, None]}})
+    assert_same(load(tmp_path, state), state)
+    assert read_meta(tmp_path) == {"log_points": 3, "nested": {"x": [1, None]}}
+
+
+def test_restored_keys_go_on_with_the_same_numbers(tmp_path):
+    state = {"a": jax.random.key(3), "b": jax.random.key(3, impl="rbg")}
+    save(tmp_path, 1, state, {})
+    read = load(tmp_path, state)
+    for name in state:
+        np.testing.assert_array_equal(
+            jax.random.normal(read[name], (4,)), jax.random.normal(state[name], (4,))
+        )
+
+
+@pytest.mark.parametrize("name", ["key", "pair", "odd"])  # "key" begins the path "keys", too
+def test_a_part_may_be_read_alone(tmp_path, name):
+    state = everything()
+    save(tmp_path, 1, state, {})
+    assert_same(load(tmp_path, state[name], part=f"['{name}']"), state[name])
+    with pytest.raises(ValueError, match=r"leaf \['pair'\]"):
+        load(tmp_path, {"other": state["count"]}, part="['pair']")
+
+
+def test_shapes_alone_are_enough_to_load(tmp_path):
+    def init(key):
+        return {"key": key, "pair": Pair(jnp.ones(3, jnp.bfloat16), None)}
+
+    state = init(jax.random.key(1))
+    save(tmp_path, 1, state, {})
+    assert_same(load(tmp_path, jax.eval_shape(init, jax.random.key(0))), state)
+
+
+def test_a_restored_state_may_be_donated(tmp_path):
+    state = {"x": jnp.arange(1000.0)}
+    save(tmp_path, 1, state, {})
+    step = jax.jit(lambda state: {"x": state["x"] + 1}, donate_argnums=0)
+    np.testing.assert_array_equal(step(load(tmp_path, state))["x"], np.arange(1000.0) + 1)
+    assert_same(load(tmp_path, state), state)
+
+
+_dtypes = st.sampled_from(["bool", "uint8", "int32", "uint32", "float32", "bfloat16", "float16"])
+_arrays = st.builds(
+    lambda dtype, shape, seed: jnp.asarray(
+        np.random.default_rng(seed).integers(0, 200, shape), dtype
+    ),
+    _dtypes, st.lists(st.integers(0, 3), max_size=3).map(tuple), st.integers(0, 99),
+)  # fmt: skip
+_trees = st.recursive(
+    _arrays | st.none() | st.just(()) | st.integers(0, 9).map(jax.random.key),
+    lambda tree: (
+        st.lists(tree, max_size=3)
+        | st.dictionaries(st.text(max_size=4), tree, max_size=3)
+        | st.builds(Pair, tree, tree)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(_trees)
+def test_any_tree_comes_back(tmp_path_factory, tree):
+    folder = tmp_path_factory.mktemp("tree")
+    save(folder, 1, tree, {})
+    assert_same(load(folder, tree), tree)
+
+
+def test_newest_are_kept_and_found(tmp_path):
+    assert latest(tmp_path / "absent") is None
+    assert latest(tmp_path) is None
+    for step in (5, 10, 100, 1000):
+        save(tmp_path, step, {"x": jnp.int32(step)}, {"step": step}, keep=2)
+    assert latest(tmp_path) == 1000
+    assert len(list(tmp_path.iterdir())) == 2
+    assert load(tmp_path, {"x": jnp.int32(0)}, step=100)["x"] == 100
+    assert read_meta(tmp_path, 100) == {"step": 100}
+
+
+def test_leftovers_are_ignored_and_cleaned(tmp_path):
+    (tmp_path / "unfinished").mkdir()
+    (tmp_path / "unfinished" / "step_000000000099.safetensors").write_bytes(b"half")
+    (tmp_path / "notes.txt").write_text("mine")
+    assert latest(tmp_path) is None
+    save(tmp_path, 5, {"x": jnp.ones(2)}, {})
+    assert latest(tmp_path) == 5
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["notes.txt", "step_000000000005.safetensors"]
+
+
+def test_a_step_saved_again_is_replaced_and_an_earlier_one_refused(tmp_path):
+    save(tmp_path, 5, {"x": jnp.float32(1)}, {})
+    save(tmp_path, 5, {"x": jnp.float32(2)}, {})
+    assert load(tmp_path, {"x": jnp.float32(0)})["x"] == 2
+    with pytest.raises(ValueError, match="later checkpoint"):
+        save(tmp_path, 4, {"x": jnp.float32(3)}, {})
+    with pytest.raises(ValueError, match="keep=0"):
+        save(tmp_path, 6, {}, {}, keep=0)
+    assert latest(tmp_path) == 5
+
+
+@pytest.mark.parametrize(
+    ("now", "says"),
+    [
+        ({"agent": Pair(jnp.ones((2, 4)), jnp.int32(0))},
+         "holds float32[2,3] for leaf ['agent'].a, this run needs float32[2,4]"),
+        ({"agent": Pair(jnp.ones((2, 3)), jnp.float32(0))},
+         "holds int32[] for leaf ['agent'].b, this run needs float32[]"),
+        ({"agent": Pair(jnp.ones((2, 3)), None)},
+         "holds int32[] for leaf ['agent'].b, this run needs nothing"),
+        ({"agent": Pair(jnp.ones((2, 3)), jnp.int32(0)), "more": jnp.ones(1)},
+         "holds nothing for leaf ['more'], this run needs float32[1]"),
+        ({"agent": Pair(jnp.ones((2, 3)), jax.random.key(0))},
+         "holds int32[] for leaf ['agent'].b, this run needs key<fry>[]"),
+    ],
+)  # fmt: skip
+def test_another_structure_is_refused_by_its_first_leaf(tmp_path, now, says):
+    save(tmp_path, 1, {"agent": Pair(jnp.ones((2, 3)), jnp.int32(0))}, {})
+    with pytest.raises(ValueError) as refused:
+        load(tmp_path, now)
+    assert says in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_missing_and_damaged_checkpoints_are_refused_in_one_line(tmp_path):
+    with pytest.raises(ValueError, match="no checkpoint in"):
+        load(tmp_path, {})
+    path = save(tmp_path, 1, {"x": jnp.ones(100)}, {})
+    with pytest.raises(ValueError, match="no checkpoint of step 2"):
+        read_meta(tmp_path, 2)
+    path.write_bytes(path.read_bytes()[:-7])
+    with pytest.raises(ValueError, match=r"^[^\n]* is damaged [^\n]*$"):
+        load(tmp_path, {"x": jnp.ones(100)})
+
+
+CONFIG = {
+    "agent": {"hidden": [256, 256]},
+    "replay": {"alpha": 0.6, "nest": {"x": None}},
+    "seeds": 5,
+}
+
+
+def test_same_config_passes_whether_tuple_or_list():
+    check_same_config(CONFIG, CONFIG | {"agent": {"hidden": (256, 256)}}, "runs/x")
+
+
+@pytest.mark.parametrize(
+    ("now", "says"),
+    [
+        (CONFIG | {"replay": {"alpha": 0.4, "nest": {"x": 1}}},
+         "was made with replay.alpha=0.6, this run has 0.4: "),
+        (CONFIG | {"replay": {"alpha": 0.6, "nest": {"x": 1}}},
+         "was made with replay.nest.x=None, this run has 1: "),
+        (CONFIG | {"replay": {"alpha": 0.6, "nest": {}}},
+         "was made with replay.nest.x=None, this run has no such option: "),
+        (CONFIG | {"steps": 9}, "was made without steps, this run has 9: "),
+    ],
+)  # fmt: skip
+def test_another_config_is_refused_by_its_first_field(now, says):
+    with pytest.raises(ValueError) as refused:
+        check_same_config(CONFIG, now, "runs/x")
+    ending = "use the same options, or another --out"
+    assert str(refused.value) == f"checkpoint in runs/x {says}{ending}"
+
+
+KILLED = """
+import os, random, signal, sys, time
+import numpy as np
+from experiments.runs.checkpoint import latest, load, read_meta, save
+
+def state(step):
+    return {"x": np.full((1000, 500), step), "y": np.int64(step)}
+
+folder, rng, before = sys.argv[1], random.Random(0), 0
+save(folder, 0, state(0), {"step": 0})
+for _ in range(30):
+    child = os.fork()
+    if child == 0:
+        for step in range(before + 1, 10**6):
+            save(folder, step, state(step), {"step": step})
+    time.sleep(rng.uniform(0.02, 0.05))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    step = latest(folder)
+    read = load(folder, state(0))
+    assert step >= before and (read["x"] == step).all() and read["y"] == step, step
+    assert read_meta(folder) == {"step": step}
+    before = step
+save(folder, before + 1, state(before + 1), {})
+print(before, len(os.listdir(folder)))
+"""
+
+
+def test_after_kill_9_at_any_moment_the_newest_checkpoint_is_whole(tmp_path):
+    # In a process of its own, which has no threads yet when it forks the ones to kill.
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    saved, files = map(int, done.stdout.split())
+    assert saved > 0
+    assert files == 2  # those kept, and nothing that a kill left behind

@@ -1,0 +1,211 @@
+import importlib.util
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.record_writer import masked_crc32c
+
+from experiments.runs.outputs import OutputConfig
+from experiments.runs.log import (CSVSink, CSVTable, Sinks, TensorBoardSink, TerminalSink, WandbSink, mean_over_seeds)
+
+STEPS = (100, 200, 300, 400)
+
+
+def rows(step: int) -> list[dict]:
+    """One log point of two seeds, as the loop hands it over."""
+    returns = np.array([step / 7, np.nan if step == 200 else -step], np.float32)
+    losses = np.array([0.1, 1e-12 * step], np.float32)
+    return [
+        {"seed": seed, "step": step, "loss": losses[seed], "eval_return": returns[seed]}
+        for seed in range(2)
+    ]
+
+
+def write(path, steps=STEPS, resume_step=None) -> bytes:
+    table = CSVTable(path, ["seed", "step"], resume_step)
+    for step in steps:
+        table.append(rows(step))
+    return path.read_bytes()
+
+
+def test_table_by_hand(tmp_path):
+    text = write(tmp_path / "m.csv", steps=(100, 200)).decode()
+    assert text == (
+        "seed,step,eval_return,loss\n"
+        "0,100,14.285714,0.1\n1,100,-100.0,1e-10\n"
+        "0,200,28.571428,0.1\n1,200,,2e-10\n"
+    )
+
+
+@pytest.mark.parametrize("torn", [b"", b"0,3", b"0,300,42.857143,0.1\n1,300,-3", b"\x30"])
+def test_resumed_table_is_identical_to_an_uninterrupted_one(tmp_path, torn):
+    whole = write(tmp_path / "whole.csv")
+    path = tmp_path / "cut.csv"
+    write(path, steps=(100, 200, 300))
+    with path.open("ab") as file:
+        file.write(torn)
+    assert write(path, steps=(300, 400), resume_step=200) == whole
+    assert [file.name for file in tmp_path.glob("*.tmp")] == []
+
+
+@pytest.mark.parametrize("left", [None, b"", b"seed,st", b"seed,step,eval_return,loss\n", b"ab\n"])
+def test_resuming_before_the_first_log_point_starts_afresh(tmp_path, left):
+    whole = write(tmp_path / "whole.csv")
+    path = tmp_path / "cut.csv"
+    if left is not None:
+        path.write_bytes(left)
+    assert write(path, resume_step=0) == whole
+
+
+def test_table_without_resume_starts_afresh(tmp_path):
+    whole = write(tmp_path / "m.csv")
+    assert write(tmp_path / "m.csv") == whole
+
+
+@pytest.mark.parametrize("resume_step", [None, 100])
+def test_table_refuses_other_columns(tmp_path, resume_step):
+    write(tmp_path / "m.csv", steps=(100,))
+    table = CSVTable(tmp_path / "m.csv", ["seed", "step"], resume_step)
+    if resume_step is None:
+        table.append(rows(100))
+    with pytest.raises(ValueError, match="columns beta"):
+        table.append([row | {"beta": 0.4} for row in rows(200)])
+    with pytest.raises(ValueError, match="columns loss"):
+        table.append(
+            [{key: row[key] for key in ("seed", "step", "eval_return")} for row in rows(9)]
+        )
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.floats(width=32), min_size=1, max_size=9), st.sampled_from(["f4", "f8"]))
+def test_numbers_are_read_back_bit_for_bit(tmp_path_factory, values, dtype):
+    path = tmp_path_factory.mktemp("numbers") / "m.csv"
+    values = np.array(values, dtype)
+    CSVTable(path, ["step"]).append([{"step": i, "x": x} for i, x in enumerate(values)])
+    read = pd.read_csv(path, float_precision="round_trip")["x"].to_numpy().astype(dtype)
+    same = (read.view(f"u{read.itemsize}") == values.view(f"u{read.itemsize}")) | np.isnan(values)
+    assert same.all()
+    assert (np.isnan(read) == np.isnan(values)).all()
+
+
+def test_times_are_kept_apart_from_metrics(tmp_path):
+    for steps, resume_step in (((100, 300), None), ((300, 400), 100)):
+        sink = CSVSink(tmp_path, resume_step)
+        for step in steps:
+            sink.log(step, rows(step), 4.0)
+        sink.close()
+    assert list(pd.read_csv(tmp_path / "metrics.csv")) == ["seed", "step", "eval_return", "loss"]
+    timing = pd.read_csv(tmp_path / "timing.csv")
+    assert timing["step"].tolist() == [100, 300, 400]
+    assert timing["seconds"].tolist() == [4.0] * 3
+    assert timing["steps_per_second"].tolist() == [50.0, 100.0, 50.0]  # of both seeds
+
+
+def test_mean_is_over_the_seeds_that_have_a_number():
+    assert mean_over_seeds(rows(200)) == {
+        "loss": pytest.approx(0.05),
+        "eval_return": pytest.approx(200 / 7),
+    }
+    assert "x" not in mean_over_seeds([{"seed": 0, "step": 1, "x": np.nan}])
+
+
+def scalars(folder) -> list[tuple[str, int, float]]:
+    """Read TensorBoard's event files: length, checksum, event, checksum."""
+    found = []
+    for path in sorted(folder.glob("events*")):
+        data = path.read_bytes()
+        while data:
+            length = int.from_bytes(data[:8], "little")
+            body = data[12 : 12 + length]
+            assert int.from_bytes(data[12 + length : 16 + length], "little") == masked_crc32c(body)
+            data = data[16 + length :]
+            event = Event.FromString(body)
+            found += [(value.tag, event.step, value.simple_value) for value in event.summary.value]
+    return found
+
+
+def test_tensorboard_gets_means_and_every_return(tmp_path):
+    sink = TensorBoardSink(tmp_path, None)
+    sink.log(100, rows(100), 1.0)
+    sink.close()
+    assert sorted(scalars(tmp_path / "tensorboard")) == [
+        ("eval_return", 100, pytest.approx((100 / 7 - 100) / 2)),
+        ("loss", 100, pytest.approx(0.05)),
+        ("seed_0/eval_return", 100, pytest.approx(100 / 7)),
+        ("seed_1/eval_return", 100, -100),
+    ]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="wandb is installed")
+def test_wandb_missing_is_refused_in_one_line():
+    with pytest.raises(ValueError, match=r"^[^\n]*pip install wandb[^\n]*$"):
+        OutputConfig(wandb=True)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is not installed")
+def test_wandb_works_offline(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    sink = WandbSink(tmp_path, {"alpha": 0.6})
+    sink.log(100, rows(100), 1.0)
+    sink.close()
+    assert len(list(tmp_path.glob("wandb/offline-run-*/*.wandb"))) == 1
+
+
+def test_without_a_terminal_progress_is_few_plain_lines(capsys):
+    sink = TerminalSink("per", total=400)
+    for step in STEPS:
+        sink.log(step, rows(step), 2.0)
+    sink.close()
+    assert capsys.readouterr().err.splitlines() == [
+        "per: compiling",
+        "per: 100/400 steps, 100 steps/s, return -42.9, 6 s left",
+        "per: 400/400 steps, 100 steps/s, return -171.4, 0 s left",
+    ]
+
+
+def test_in_a_terminal_progress_is_a_bar():
+    code = (
+        "import numpy as np; from experiments.runs.log import TerminalSink\n"
+        "sink = TerminalSink('per', total=400)\n"
+        "for step in (100, 400):\n"
+        "    sink.log(step, [{'seed': 0, 'step': step, 'eval_return': np.float32(7)}], 2.0)\n"
+        "sink.close()"
+    )
+    env = os.environ | {
+        "TTY_COMPATIBLE": "1",
+        "FORCE_COLOR": "1",
+        "COLUMNS": "120",
+        "TERM": "xterm",
+    }
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout == ""
+    assert "400/400 steps" in done.stderr
+    assert "150 steps/s" in done.stderr and "return 7.0" in done.stderr
+
+
+class Recorder:
+    def __init__(self, fails: bool = False) -> None:
+        self.fails, self.seen, self.closed = fails, [], False
+
+    def log(self, step, rows, seconds):
+        self.seen.append((step, seconds))
+
+    def close(self):
+        self.closed = True
+        if self.fails:
+            raise OSError("disk full")
+
+
+def test_sinks_log_to_all_and_close_all_whatever_happens():
+    sinks = [Recorder(), Recorder(fails=True), Recorder()]
+    with pytest.raises(OSError, match="disk full"), Sinks(sinks) as together:
+        together.log(100, rows(100), 1.5)
+        raise KeyboardInterrupt
+    assert [sink.seen for sink in sinks] == [[(100, 1.5)]] * 3
+    assert all(sink.closed for sink in sinks)

@@ -1,0 +1,147 @@
+"""Presets: other defaults, which the command line shows, overrides and stores."""
+
+import dataclasses
+import json
+from unittest import mock
+
+import pytest
+
+from experiments import (compare, train)
+from experiments.runs import presets
+from experiments.runs.presets import PRESETS
+from experiments.runs.registry import AGENTS
+from experiments.runs.run_config import (RunConfig, defaults)
+from jaxreplay.methods import METHODS
+
+CARTPOLE = "gymnax/CartPole-v1"
+
+
+def refusal(capsys, command, *options):
+    with pytest.raises(SystemExit) as exit_:
+        command(list(options))
+    assert exit_.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1
+    return error
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_set_options_that_there_are(name):
+    preset = PRESETS[name]
+    for agent in preset.agents:
+        env = CARTPOLE if AGENTS[agent].actions == "discrete" else "gymnax/Pendulum-v1"
+        plain = defaults(env, agent, "per")
+        config = defaults(env, agent, "per", name)
+        assert config == presets.apply(name, plain)
+        assert RunConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+        for section, values in preset.sections.items():
+            for option, value in values.items():
+                found = getattr(getattr(config, section), option)
+                assert (found, type(found)) == (value, type(value))
+    assert preset.about and "\n" not in preset.about
+
+
+def test_what_the_papers_say():
+    config = defaults(CARTPOLE, "rainbow", "per", "data_efficient")
+    assert (config.loop.n_step, config.loop.warmup, config.loop.learn_every) == (20, 1600, 1)
+    assert (config.sizes.capacity, config.sizes.batch_size) == (100_000, 32)
+    options = config.agent_options
+    assert (options.sigma, options.learning_rate, options.target_every) == (0.1, 1e-4, 2_000)
+    assert (options.network, options.max_grad_norm) == ("data_efficient", 10)
+    config = defaults(CARTPOLE, "rainbow", "per", "canonical")
+    assert (config.loop.n_step, config.loop.warmup, config.loop.learn_every) == (3, 20_000, 4)
+    assert config.loop.steps * 4 == 200_000_000 and not config.loop.random_warmup
+    options = config.agent_options
+    # 32 000 frames of the target network are 8 000 steps, with an update at every fourth.
+    assert options.target_every * config.loop.learn_every * 4 == 32_000
+    assert (options.sigma, options.learning_rate, options.network) == (0.5, 6.25e-5, "nature")
+
+
+def test_a_preset_brings_the_protocol_of_its_paper():
+    assert defaults("atari/Pong", "rainbow", "per", "data_efficient").env_options.protocol == "ners"
+    assert defaults("atari/Pong", "rainbow", "per", "canonical").env_options.protocol == "per"
+
+
+def test_replay_options_are_set_where_the_method_has_them_all():
+    for name in ("uniform", "per", "rank", "pser", "ero", "ners"):
+        plain = METHODS[name].config()
+        options = defaults(CARTPOLE, "rainbow", name, "canonical").replay_options
+        changes = {"alpha": 0.5} if hasattr(plain, "alpha") else {}
+        if hasattr(plain, "beta_end"):
+            changes |= {"beta": 0.4, "beta_end": 1.0}
+        assert options == dataclasses.replace(plain, **changes)
+    # beta goes with the schedule; a method that holds it still keeps its own.
+    assert defaults(CARTPOLE, "rainbow", "pser", "canonical").replay_options.beta == 0.5
+
+
+def test_a_preset_of_another_agent_is_refused(capsys):
+    error = refusal(capsys, train.main, "--agent", "dqn", "--preset", "canonical")
+    assert error == (
+        "error: preset 'canonical' is for agent rainbow, not 'dqn': use --agent rainbow, or leave "
+        "out --preset\n"
+    )
+    options = ("--agent", "td3", "--env", "gymnax/Pendulum-v1", "--preset", "data_efficient")
+    assert "is for agent rainbow, not 'td3'" in refusal(capsys, compare.main, *options)
+    error = refusal(capsys, train.main, "--agent", "rainbow", "--preset", "canonicle")
+    assert "did you mean 'canonical'?" in error
+
+
+@pytest.fixture
+def executed(monkeypatch):
+    """The configurations of runs, which do not run."""
+    configs = []
+    for module in (train, compare):
+        monkeypatch.setattr(module, "execute", lambda config, *_, **__: configs.append(config))
+        monkeypatch.setattr(module, "report", mock.Mock())
+    monkeypatch.setattr(compare, "conclude", lambda *_: None)
+    return configs
+
+
+def test_options_that_are_given_win(executed, tmp_path):
+    given = [
+        "--agent", "rainbow", "--preset", "data_efficient", "--agent.network", "mlp",
+        "--agent.hidden", "8", "--steps", "5000", "--out", str(tmp_path),
+    ]  # fmt: skip
+    preset = defaults(CARTPOLE, "rainbow", "per", "data_efficient")
+    expected = dataclasses.replace(
+        preset,
+        loop=dataclasses.replace(preset.loop, steps=5000),
+        agent_options=dataclasses.replace(preset.agent_options, network="mlp", hidden=(8,)),
+        replay_options=dataclasses.replace(preset.replay_options, alpha=0.7),
+    )
+    train.main([*given, "--replay", "per", "--replay.alpha", "0.7"])
+    compare.main([*given, "--replays", "x=per", "uniform", "--x.alpha", "0.7"])
+    assert executed[:2] == [expected, expected]
+    assert (executed[2].replay, executed[2].loop) == ("uniform", expected.loop)
+
+
+def test_a_run_goes_on_without_the_preset(executed, tmp_path, capsys):
+    config = defaults(CARTPOLE, "rainbow", "per", "data_efficient")
+    (tmp_path / "config.json").write_text(json.dumps(config.to_json()))
+    train.main(["--resume", str(tmp_path)])
+    assert executed == [config]
+    capsys.readouterr()
+    for command in (train.main, compare.main):
+        error = refusal(capsys, command, "--resume", str(tmp_path), "--preset", "data_efficient")
+        assert "leave out --preset" in error
+
+
+def test_help_shows_the_preset_s_defaults_and_no_source_of_others(capsys):
+    for command, replay in ((train.main, "--replay"), (compare.main, "--replays")):
+        with pytest.raises(SystemExit) as exit_:
+            names = ["--agent", "rainbow", "--preset", "data_efficient", replay, "per"]
+            command([*names, "--help"])
+        assert exit_.value.code == 0
+        text = " ".join(capsys.readouterr().out.split())
+        assert "--preset NAME" in text and PRESETS["canonical"].about in text
+        assert "steps of the return before bootstrapping [default 20]" in text
+        assert "0 is uniform [default 0.5]" in text  # PER's own is 0.6, from Schaul et al. 2016
+        assert "[default 0.4; Schaul et al. 2016, Tab. 3]" in text
+
+
+def test_list_names_presets(capsys):
+    assert train.main(["--list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["presets"]
+    assert listed["canonical"]["agents"] == ["rainbow"] and set(listed) == set(PRESETS)
+    assert train.main(["--list"]) == 0
+    assert "data_efficient" in capsys.readouterr().out

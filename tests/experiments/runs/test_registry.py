@@ -1,0 +1,72 @@
+"""What fits what, and how the rest is refused."""
+
+import pytest
+
+from agents.types import Continuous, Discrete
+from experiments.runs import registry
+from experiments.runs.registry import (AGENTS, check_fit)
+from jaxreplay.methods import (METHODS, refer)
+
+
+def test_every_method_of_errors_fits_every_agent_with_a_scalar_error():
+    for agent, environment in (("dqn", "gymnax/CartPole-v1"), ("td3", "gymnax/Pendulum-v1")):
+        for replay in METHODS:
+            if replay not in ("refer", "latest"):
+                check_fit(agent, replay, environment)
+
+
+@pytest.mark.parametrize("agent", ["td3", "dqn"])
+def test_methods_that_need_a_density_refuse_agents_without_one(agent):
+    environment = "gymnax/CartPole-v1" if agent == "dqn" else "gymnax/Pendulum-v1"
+    with pytest.raises(ValueError) as error:
+        check_fit(agent, "refer", environment)
+    message = str(error.value)
+    assert "replay 'refer' needs a policy with a density (log_ratio)" in message
+    assert f"agent '{agent}' does not give" in message
+    space = Discrete(2) if agent == "dqn" else Continuous(1)
+    with pytest.raises(ValueError, match="has no density"):
+        AGENTS[agent].make(AGENTS[agent].config(), space, refer.method().objective)
+
+
+def test_on_policy_agents_and_their_replay_want_one_another():
+    check_fit("ppo", "latest", "gymnax/Pendulum-v1")
+    with pytest.raises(ValueError, match="agent 'ppo' needs on_policy"):
+        check_fit("ppo", "refer", "gymnax/Pendulum-v1")
+    with pytest.raises(ValueError, match="needs an agent that learns on-policy"):
+        check_fit("sac", "latest", "gymnax/Pendulum-v1")
+
+
+def test_agents_that_need_returns_refuse_methods_without():
+    with pytest.raises(ValueError) as error:
+        check_fit("racer", "per", "gymnax/Pendulum-v1")
+    assert str(error.value) == (
+        "agent 'racer' needs returns, which replay 'per' does not give: use one of refer"
+    )
+    assert registry.replay_options("racer", "refer").returns
+    assert not registry.replay_options("ddpg", "refer").returns
+    with pytest.raises(ValueError, match="leave out --replay"):
+        registry.check_options("racer", refer.ReFERConfig(returns=False))
+
+
+@pytest.mark.parametrize("replay", ["lap", "pal"])
+def test_methods_that_are_a_loss_of_a_scalar_error_need_one(replay):
+    with pytest.raises(ValueError) as error:
+        check_fit("rainbow", replay, "gymnax/CartPole-v1")
+    message = str(error.value)
+    assert f"replay '{replay}' needs a scalar TD error to shape the loss of" in message
+    assert "agent 'rainbow' does not give" in message
+    assert "uniform, per, rank, pser, ere, ero, ners" in message
+
+
+def test_the_catalogue_says_so_too():
+    listed = registry.catalogue()
+    assert "rainbow" not in listed["replays"]["lap"]["agents"]
+    assert listed["agents"]["rainbow"]["replays"] == [
+        "uniform", "per", "rank", "pser", "ere", "ero", "ners", "windows",
+    ]  # fmt: skip
+    assert listed["replays"]["ners"]["needs"] == ["target", "td_error"]
+
+
+def test_actions_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="agent 'sac' needs continuous actions"):
+        check_fit("sac", "per", "gymnax/CartPole-v1")

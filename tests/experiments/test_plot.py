@@ -1,0 +1,52 @@
+"""Finished runs drawn together, from the command line."""
+
+import json
+
+import pytest
+
+from experiments import plot as draw
+from experiments import train
+
+SIZES = [
+    "--env", "gymnax/Pendulum-v1", "--seeds", "1", "--steps", "60", "--warmup", "20",
+    "--eval-every", "20", "--eval-episodes", "1", "--env.max-steps", "10", "--agent.hidden", "8",
+    "--inspect", "0", "--batch-size", "8",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs")
+    for agent in ("ddpg", "naf"):
+        names = ["--agent", agent, "--replay", "refer", "--out", str(out / agent)]
+        assert train.main([*names, *SIZES]) == 0
+    return out
+
+
+def test_runs_of_two_agents_are_drawn_together(runs, capsys):
+    out = runs / "both"
+    assert draw.main([f"actor={runs / 'ddpg'}", str(runs / "naf"), "--out", str(out)]) == 0
+    assert list(json.loads((out / "summary.json").read_text())) == ["actor", "naf"]
+    assert (out / "learning_curves.png").stat().st_size > 10_000
+    assert (out / "own_metrics.png").stat().st_size > 10_000
+    assert not (out / "replayed.png").exists()  # the runs did not look at what they replay
+    table = (out / "comparison.md").read_text()
+    assert "| actor " in table and "| naf " in table
+    assert table in capsys.readouterr().out
+
+
+def test_what_can_not_be_drawn_is_refused(runs, capsys):
+    unfinished = runs / "unfinished"
+    unfinished.mkdir()
+    (unfinished / "metrics.csv").write_text("seed,step,eval_return\n")
+    both = [str(runs / "naf")]
+    for arguments, message in (
+        ([*both, str(runs / "none"), "--out", str(runs / "x")], "holds no run"),
+        ([*both, str(unfinished), "--out", str(runs / "x")], "finish it with --resume"),
+        ([*both, f"naf={runs / 'ddpg'}", "--out", str(runs / "x")], "two runs are called 'naf'"),
+        ([*both, "--out", str(runs / "ddpg")], "choose another --out"),
+    ):
+        with pytest.raises(SystemExit):
+            draw.main(arguments)
+        assert message in capsys.readouterr().err
+    assert not (runs / "x").exists()

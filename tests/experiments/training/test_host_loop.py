@@ -1,0 +1,299 @@
+"""The loop for environments on the host: what it collects, faults, stopping and going on."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+
+from agents.dqn import DQNConfig, dqn
+from agents.types import Discrete
+from experiments import environments, train
+from experiments.environments.host import HostEnvironment, HostStep
+from experiments.runs import checkpoint, interrupt
+from experiments.training import host_loop
+from experiments.training.config import LoopConfig
+from experiments.training.loop import make_program
+from experiments.training.steps import make_steps
+from jaxreplay import make_replay, ring
+from jaxreplay.methods import latest, per
+
+GAMMA, LENGTH = 0.5, 4
+
+
+class Counting(HostEnvironment):
+    """Environments that count: obs = [episode, step in the episode], reward = step."""
+
+    def __init__(self, num_envs, training, cut=False, fail_at=None, value=np.nan):
+        obs = jax.ShapeDtypeStruct((2,), np.dtype(np.float32))
+        super().__init__("test/Counting", num_envs, Discrete(2), 99, obs)
+        self.cut, self.fail_at, self.value, self.training = cut, fail_at, value, training
+        self.closed, self.taken = False, []
+
+    def _reset(self, seeds):
+        self.seeds, self.time = seeds, 0
+        self.episode = np.arange(self.num_envs) * 1000.0
+        self.count = np.zeros(self.num_envs)
+        return self._see()
+
+    def _see(self):
+        return np.stack([self.episode, self.count], axis=1).astype(np.float32)
+
+    def _send(self, actions):
+        self.taken.append(actions)
+
+    def _receive(self):
+        self.time, self.count = self.time + 1, self.count + 1
+        if self.time == self.fail_at and self.training and self.value is None:
+            raise OSError("the game fell over")
+        final, over = self._see(), self.count >= LENGTH
+        if self.time == self.fail_at and self.training:
+            final = final + self.value
+        reward = self.count.astype(np.float32)
+        self.count = np.where(over, 0, self.count)
+        self.episode = self.episode + over
+        cut = over & self.cut
+        return self._see(), HostStep(reward, over & ~cut, cut, final)
+
+    def close(self):
+        self.closed = True
+
+
+def make_run(num_envs=1, n_step=1, seeds=(0, 1), method=None, made=None, cut=False, **loop):
+    method = method or per.method()
+    config = LoopConfig(
+        **{"steps": 120, "warmup": 40, "eval_every": 20, "eval_episodes": 3, "gamma": GAMMA}
+        | {"n_step": n_step, "inspect": 0, **loop}
+    )
+
+    def make(num_envs, training):
+        batch = Counting(num_envs, training, cut)
+        if made is not None:
+            made.append(batch)
+        return batch
+
+    like = host_loop.stand_in(make)
+    agent = dqn(DQNConfig(hidden=(8,)), Discrete(2), method.objective)
+    replay = make_replay(method.sampler, capacity=240, batch_size=16, num_envs=num_envs)
+    program = make_program(like, agent, replay, config)
+    steps = make_steps(Discrete(2), agent, replay, config)
+    return host_loop.HostRun(make, program, steps, seeds, replay, config)
+
+
+@pytest.mark.parametrize(
+    ("n", "num_envs", "cut"),
+    [
+        (1, 1, False),
+        (3, 2, True),
+        *(
+            pytest.param(*sizes, marks=pytest.mark.slow)
+            for sizes in [(3, 2, False), (1, 2, True), (3, 1, True)]
+        ),
+    ],
+)
+def test_ring_holds_the_true_transitions(n, num_envs, cut):
+    run = make_run(num_envs, n, cut=cut)
+    state, metrics = run.chunk(run.init(), 10)
+    run.close()
+    for seed in range(2):
+        held = jax.tree.map(lambda x: x[seed] if x.ndim and len(x) == 2 else x, state.replay.ring)
+        live = int(ring.size(held))
+        assert live == 40 + 10 * num_envs - (n - 1) * num_envs
+        t = jax.tree.map(np.asarray, ring.gather(held, np.arange(live)))
+        start = t.obs[:, 1]
+        steps = np.minimum(n, LENGTH - start)
+        np.testing.assert_array_equal(t.next_obs[:, 0], t.obs[:, 0])
+        np.testing.assert_array_equal(t.next_obs[:, 1], start + steps)
+        sums = [sum(GAMMA**j * (s + j + 1) for j in range(int(k))) for s, k in zip(start, steps)]
+        np.testing.assert_allclose(t.reward, sums)
+        over = (start + steps == LENGTH) & (not cut)
+        np.testing.assert_allclose(t.discount, np.where(over, 0.0, GAMMA**steps))
+        np.testing.assert_array_equal(t.first, start == 0)
+        np.testing.assert_array_equal(t.last, start == LENGTH - 1)
+    np.testing.assert_array_equal(metrics["eval_return"], 10.0)
+    np.testing.assert_array_equal(metrics["eval_length"], LENGTH)
+    np.testing.assert_array_equal(metrics["train_return"], 10.0)
+    assert int(state.updates) == 10 and int(state.rows) * num_envs == 40 + 10 * num_envs
+
+
+def test_gradient_steps_are_as_many_as_the_schedule_says():
+    for learn_every, updates in ((4, 1), (2, 3), (1, 2)):
+        run = make_run(learn_every=learn_every, updates=updates, seeds=(0,))
+        state = run.init()
+        assert int(state.updates) == 0
+        state, _ = run.chunk(state, 5)
+        assert int(state.updates) == 5 * updates
+        assert int(state.rows) == 40 + 5 * learn_every
+
+
+def test_batches_of_new_steps_hold_just_these():
+    run = make_run(
+        method=latest.method(), learn_every=16, num_envs=1, seeds=(0,), steps=140, warmup=40
+    )
+    state, _ = run.chunk(run.init(), 2)
+    assert int(state.updates) == 2 and int(state.rows) == 72
+
+
+def test_actions_are_what_the_agent_decides():
+    made = []
+    run = make_run(made=made, seeds=(0,), warmup=40)
+    state = run.init()
+    batch = next(b for b in made if b.training and b.taken)
+    actions = np.concatenate(batch.taken)[:40]
+    held = ring.contents(jax.tree.map(lambda x: x[0] if x.ndim else x, state.replay.ring))
+    np.testing.assert_array_equal(np.asarray(held.action)[:40], actions)
+    assert 5 < actions.sum() < 35  # random
+
+
+def test_seeds_differ_and_do_not_depend_on_one_another():
+    made, alone = [], []
+    run = make_run(made=made, seeds=(3, 4))
+    together, _ = run.chunk(run.init(), 5)
+    run = make_run(made=alone, seeds=(4,))
+    single, _ = run.chunk(run.init(), 5)
+    seeds = [b.seeds for b in made if b.training and b.taken]
+    assert seeds[0] != seeds[1] and seeds[1] == next(b.seeds for b in alone if b.taken)
+    pick = lambda x: x[1] if x.ndim else x
+    left, right = jax.tree.leaves(together.agent), jax.tree.leaves(single.agent)
+    for x, y in zip(left, right, strict=True):
+        np.testing.assert_allclose(pick(x), y[0] if y.ndim else y, rtol=2e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_resumed_run_cuts_the_running_episode_off(n):
+    run = make_run(n_step=n, seeds=(0,))
+    state, _ = run.chunk(run.init(), 2)  # in the middle of an episode: 42 steps
+    state, _ = run.chunk(run.resume(state), 4)
+    held = jax.tree.map(lambda x: x[0] if x.ndim else x, state.replay.ring)
+    live = int(ring.size(held))
+    t = jax.tree.map(np.asarray, ring.gather(held, np.arange(live)))
+    assert live == 46 - (n - 1)
+    # Steps 40 and 41 are 0 and 1 of an episode that was cut off after them.
+    start = t.obs[:, 1]
+    np.testing.assert_array_equal(start[40:42], [0, 1])
+    np.testing.assert_array_equal(t.next_obs[40:42, 1], [min(n, 2), 2])
+    np.testing.assert_allclose(t.discount[40:42], [GAMMA ** min(n, 2), GAMMA])
+    np.testing.assert_array_equal(start[42:live], np.arange(live - 42) % LENGTH)
+    assert bool(t.first[42])
+    np.testing.assert_array_equal(t.last[40:live], [0, 1, 0, 0, 0, 1][: live - 40])
+    if n == 1:
+        assert float(t.reward[41]) == 2.0
+
+
+SMALL = [
+    "--agent", "dqn", "--replay", "per", "--seeds", "2", "--steps", "200", "--warmup", "40",
+    "--eval-every", "40", "--eval-episodes", "2", "--batch-size", "16", "--agent.hidden", "8",
+    "--inspect", "0", "--checkpoint-every", "1", "--tensorboard", "false",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "what"), [(np.nan, "an observation that is not finite"), (None, "the game fell over")]
+)
+def test_a_failing_environment_ends_the_run_and_spares_the_checkpoint(
+    tmp_path, monkeypatch, capsys, value, what
+):
+    pytest.importorskip("gymnasium")
+    healthy = environments.make_host
+
+    def make_host(name, num_envs, training=True, **options):
+        del name, options
+        return Counting(num_envs, training, fail_at=101, value=value)
+
+    monkeypatch.setattr(environments, "make_host", make_host)
+    out = str(tmp_path / "run")
+    command = [*SMALL, "--env", "gymnasium/CartPole-v1"]
+    assert train.main([*command, "--out", out]) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("error: seed 0, agent step 101: test/Counting (")
+    assert what in said and "step 101 since" in said
+    assert f"--resume {out}" in said
+    assert pd.read_csv(f"{out}/metrics.csv")["step"].max() == 80
+    monkeypatch.setattr(environments, "make_host", lambda *a, **k: Counting(*a[1:]))
+    assert train.main([*command, "--resume", out]) == 0
+    assert pd.read_csv(f"{out}/metrics.csv").groupby("seed")["step"].max().tolist() == [200, 200]
+    monkeypatch.setattr(environments, "make_host", healthy)
+
+
+def test_control_c_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path):
+    pytest.importorskip("gymnasium")
+    out = tmp_path / "run"
+    options = [*SMALL, "--env", "gymnasium/CartPole-v1", "--env.max-steps", "20"]
+    options[options.index("200")] = "2000000"
+    options[options.index("--checkpoint-every") + 1] = "1000"
+    options += ["--capacity", "500", "--env.vectorisation", "async"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "experiments.train", *options, "--out", str(out)],
+        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True,
+    )  # fmt: skip
+    metrics, patience = out / "metrics.csv", time.monotonic() + 100
+    while not (metrics.exists() and len(metrics.read_text().splitlines()) > 3):
+        assert process.poll() is None and time.monotonic() < patience
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the environments' processes too
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert "stopping now" in said and f"--resume {out} goes on" in said
+    assert "Traceback" not in said
+    steps = pd.read_csv(metrics)["step"].max()
+    (checkpoint,) = (out / "checkpoints").iterdir()
+    at = int(checkpoint.stem.split("_")[1])
+    assert steps <= at < steps + 40 and f"{at:,} of 2,000,000" in said
+
+
+@pytest.mark.parametrize(("patience", "at"), [(20, None), (78, 78), (84, 80)])
+def test_a_run_stops_between_log_points_and_goes_on_from_there(
+    patience, at, tmp_path, monkeypatch, capsys
+):
+    """In the warm-up (40 steps), between two log points, and during an evaluation (at 80)."""
+    asked = iter([False] * patience)
+
+    @contextlib.contextmanager
+    def soon(until):
+        yield lambda: next(asked, True)
+
+    never = contextlib.contextmanager(lambda until: (yield lambda: False))
+    monkeypatch.setattr(environments, "make_host", lambda *a, **k: Counting(*a[1:]))
+    monkeypatch.setattr(interrupt, "deferred", soon)
+    out = str(tmp_path / "run")
+    options = [*SMALL, "--seeds", "1", "--env", "gymnasium/CartPole-v1", "--out", out]
+    assert train.main(options) == 130
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert ("in the warm-up" if at is None else f"stopped at {at} of 200") in said
+    monkeypatch.setattr(interrupt, "deferred", never)
+    assert train.main(["--resume", out]) == 0
+    frame = pd.read_csv(f"{out}/metrics.csv")
+    assert frame["step"].tolist() == [80, 120, 160, 200]
+    assert frame["eval_return"].eq(10.0).all()
+    assert checkpoint.read_meta(f"{out}/checkpoints")["log_points"] == 4
+
+
+def test_atari_frames_are_stored_once(tmp_path):
+    pytest.importorskip("ale_py")
+    config = [
+        "--env", "atari/Pong", "--agent", "dqn", "--replay", "uniform", "--seeds", "1", "--steps",
+        "60", "--warmup", "30", "--eval-every", "60", "--eval-episodes", "1", "--env.max-steps",
+        "25", "--batch-size", "4", "--agent.network", "data_efficient", "--tensorboard", "false",
+    ]  # fmt: skip
+    out = tmp_path / "run"
+    assert train.main([*config, "--out", str(out)]) == 0
+    saved = json.loads((out / "summary.json").read_text())
+    assert saved["final_step"] == 60
+    frame = pd.read_csv(out / "metrics.csv")
+    assert (frame["replay/frames_lost"] == 0).all()
+
+
+def test_a_stand_in_has_the_shapes_of_the_host():
+    like = host_loop.stand_in(lambda num_envs, training: Counting(num_envs, training))
+    state, obs = like.reset(jax.random.key(0))
+    _, next_obs, out = like.step(jax.random.key(1), state, np.int32(0))
+    for seen in (obs, next_obs, out.final_obs):
+        assert seen.shape == (2,) and seen.dtype == np.float32
+    assert like.max_steps == 99

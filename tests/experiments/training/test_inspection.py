@@ -1,0 +1,66 @@
+"""What was replayed: numbers that can be said beforehand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.tabular import TabularConfig, tabular
+from agents.types import Discrete
+from experiments.training.inspection import ODDS_EDGES, inspect
+from jaxreplay import Transition, make_replay, sum_tree
+from jaxreplay.methods import per, uniform
+
+COUNT, BATCH = 64, 16
+
+
+def inspected(sampler, leaves=None, batches=200):
+    """Inspect a replay of COUNT states, whose TD errors are their rewards 0, 1, 2 ..."""
+    agent = tabular(TabularConfig(num_states=COUNT, initial_std=0.0), Discrete(1))
+    replay = make_replay(sampler, capacity=2 * COUNT, batch_size=BATCH)
+    scalar, flag = jnp.zeros(()), jnp.zeros((), bool)
+    number = jnp.zeros((), jnp.int32)
+    example = Transition(number, number, scalar, scalar, number, flag, flag)
+    held = replay.init(jax.random.key(0), example)
+    add = jax.jit(replay.add)
+    for state in range(COUNT):
+        row = example._replace(obs=jnp.int32(state), reward=jnp.float32(state))
+        held = add(held, jax.tree.map(lambda x: x[None], row))
+    if leaves is not None:
+        tree = sum_tree.rebuild(held.sampler.tree, jnp.asarray(leaves, jnp.float32))
+        held = held._replace(sampler=held.sampler.replace(tree=tree))
+    state = agent.init(jax.random.key(0), number, number)
+    found = jax.jit(lambda key: inspect(agent, state, replay, held, key, batches))
+    return {name: float(value) for name, value in found(jax.random.key(1)).items()}
+
+
+def test_uniform_replay_shows_what_is_stored():
+    found = inspected(uniform.sampler())
+    error = 18.5 / np.sqrt(200 * BATCH)  # of a mean over the states' rewards
+    for name in ("replayed", "stored"):
+        assert found[f"{name}/abs_td"] == pytest.approx(31.5, abs=4 * error)
+        assert found[f"{name}/td_std"] == pytest.approx(18.47, abs=1)
+        assert found[f"{name}/age"] == pytest.approx(31.5, abs=4 * error)
+        assert found[f"{name}/q_value"] == found[f"{name}/q_std"] == 0
+    assert found["replayed/effective_buffer"] == pytest.approx(1, rel=1e-5)
+    assert found["replayed/effective_batch"] == 1
+    distinct = COUNT * (1 - (1 - 1 / COUNT) ** BATCH) / BATCH
+    assert found["replayed/distinct"] == pytest.approx(distinct, abs=0.02)
+    odds = [found[f"replayed/odds_{number}"] for number in range(len(ODDS_EDGES) + 1)]
+    assert sum(odds) == pytest.approx(1) and odds[4] + odds[5] == pytest.approx(1)
+
+
+def test_priorities_show():
+    leaves = np.zeros(2 * COUNT)
+    leaves[:COUNT] = 1.0
+    leaves[:8] = 101.0  # eight of 64 hold 808 of 864
+    found = inspected(per.sampler(per.PERConfig(sampling="iid", beta=1.0)), leaves)
+    share = leaves[:COUNT] / leaves.sum()
+    assert found["replayed/abs_td"] == pytest.approx(share @ np.arange(64), rel=0.1)
+    assert found["replayed/age"] == pytest.approx(share @ np.arange(63, -1, -1), rel=0.02)
+    used = 1 / (COUNT * np.square(share).sum())
+    assert found["replayed/effective_buffer"] == pytest.approx(used, rel=1e-4)
+    assert found["replayed/effective_batch"] < 0.5
+    # N P is 7.5 for the eight and 0.07 for the others.
+    assert found["replayed/odds_6"] == pytest.approx(8 / 64)
+    assert found["replayed/odds_2"] == pytest.approx(56 / 64)

@@ -1,0 +1,358 @@
+"""The compiled loop: what it collects, when it logs, and that one seed is like many."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.acer import ACERConfig, acer
+from agents.ddpg import DDPGConfig, ddpg
+from agents.dqn import DQNConfig, dqn
+from agents.ppo import PPOConfig, ppo
+from agents.types import Agent, Discrete, Info
+from experiments import environments
+from experiments.environments.episodes import make_episodic
+from experiments.training.config import LoopConfig, check
+from experiments.training.evaluation import evaluate
+from experiments.training.loop import make_program, make_train
+from experiments.training.schedule import schedule
+from experiments.training.seeds import make_sweep, seed_axes
+from experiments.training.steps import make_steps
+from jaxreplay import make_replay, ring
+from jaxreplay.methods import ero, latest, ners, per, refer, uniform, windows
+
+GAMMA = 0.5
+NERS = ners.NERSConfig(hidden=(8, 4), score_hidden=(4,))
+
+
+def counting(ends_after: int, max_steps: int, unit: float = 1.0):
+    """An environment that counts: obs = [episode id, step in the episode], reward = step * unit."""
+
+    def reset(key):
+        episode = jax.random.uniform(key)
+        return (episode, jnp.zeros((), jnp.int32)), jnp.stack([episode, 0.0])
+
+    def step(key, state, action):
+        del key, action
+        episode, count = state[0], state[1] + 1
+        obs = jnp.stack([episode, count.astype(jnp.float32)])
+        return (episode, count), obs, unit * count.astype(jnp.float32), count >= ends_after
+
+    return make_episodic("counting", reset, step, Discrete(2), max_steps)
+
+
+def small(environment, n_step=1, num_envs=1, method=None, **loop):
+    method = method or per.method()
+    agent = dqn(DQNConfig(hidden=(8,)), environment.action_space, method.objective)
+    replay = make_replay(method.sampler, capacity=120, batch_size=16, num_envs=num_envs)
+    config = LoopConfig(
+        **{"steps": 120, "warmup": 40, "eval_every": 20, "eval_episodes": 2, "gamma": GAMMA}
+        | {"n_step": n_step, **loop}
+    )
+    return environment, agent, replay, config
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("num_envs", [1, 2])
+@pytest.mark.parametrize(("ends_after", "max_steps"), [(4, 99), (99, 5)], ids=["ends", "cut"])
+def test_ring_holds_the_true_transitions(n, num_envs, ends_after, max_steps):
+    program = make_program(*small(counting(ends_after, max_steps), n, num_envs))
+    state = jax.jit(program.chunk)(jax.jit(program.init)(jax.random.key(0)), 10)[0]
+    held = state.replay.ring
+    live = int(ring.size(held))
+    assert live == 40 + 10 * num_envs - (n - 1) * num_envs
+    t = jax.tree.map(np.asarray, ring.gather(held, jnp.arange(live)))
+    start, length = t.obs[:, 1], min(ends_after, max_steps)
+    steps = np.minimum(n, length - start)  # of the n, those before the episode's end
+    np.testing.assert_array_equal(t.next_obs[:, 0], t.obs[:, 0], "bootstraps into another episode")
+    np.testing.assert_array_equal(t.next_obs[:, 1], start + steps)
+    expected = [sum(GAMMA**j * (s + j + 1) for j in range(int(k))) for s, k in zip(start, steps)]
+    np.testing.assert_allclose(t.reward, expected)
+    over = (start + steps == length) & (ends_after <= max_steps)
+    np.testing.assert_allclose(t.discount, np.where(over, 0.0, GAMMA**steps))
+    np.testing.assert_array_equal(t.first, start == 0)
+    np.testing.assert_array_equal(t.last, start == length - 1)
+    # A step lies one row before the next of the same environment.
+    later = np.arange(num_envs, live)
+    same = ~t.last[later - num_envs]
+    np.testing.assert_array_equal(start[later][same], start[later - num_envs][same] + 1)
+
+
+def test_chunks_and_one_program_train_alike():
+    parts = small(counting(4, 99), n_step=2)
+    program = make_program(*parts)
+    state, returns, losses = jax.jit(program.init)(jax.random.key(3)), [], []
+    chunk = jax.jit(program.chunk)
+    for blocks in program.schedule.log_points:
+        state, metrics = chunk(state, blocks)
+        returns.append(metrics["eval_return"])
+        losses.append(metrics["agent/loss"])
+    assert chunk._cache_size() == 1
+    whole, metrics = jax.jit(make_train(*parts))(jax.random.key(3))
+    np.testing.assert_array_equal(metrics["step"], program.schedule.steps)
+    np.testing.assert_array_equal(metrics["eval_return"], returns)
+    np.testing.assert_allclose(metrics["agent/loss"], losses, rtol=1e-5)
+    assert int(whole.updates) == program.schedule.updates
+
+
+def test_training_episodes_are_counted():
+    program = make_program(*small(counting(4, 99)))
+    _, metrics = jax.jit(program.chunk)(jax.jit(program.init)(jax.random.key(0)), 20)
+    assert float(metrics["episodes"]) == 5
+    assert float(metrics["train_return"]) == 1 + 2 + 3 + 4
+    assert float(metrics["eval_return"]) == 1 + 2 + 3 + 4
+    assert float(metrics["eval_length"]) == 4
+
+
+def test_evaluation_stops_counting_at_the_episodes_end():
+    environment = environments.make("gymnax/CartPole-v1")
+    right = lambda obs, key: jnp.ones(obs.shape[0], jnp.int32)
+    returns, lengths = jax.jit(lambda key: evaluate(environment, right, key, 6))(jax.random.key(0))
+    # Pushing right from near upright falls after 8 to 11 steps, each worth 1.
+    assert ((returns >= 8) & (returns <= 11)).all()
+    np.testing.assert_array_equal(returns, lengths)
+
+
+@pytest.mark.parametrize(("epsilon", "share"), [(0.0, 0.0), (0.4, 0.2), (1.0, 0.5)])
+def test_evaluations_may_take_some_random_actions(epsilon, share):
+    environment, agent, replay, config = small(counting(4, 99), eval_epsilon=epsilon)
+    steps = make_steps(environment.action_space, agent, replay, config)
+    state = make_program(environment, agent, replay, config).init(jax.random.key(0))
+    obs = jnp.ones((4000, 2))
+    drawn = steps.greedy(state, obs, jax.random.key(1))
+    other = (drawn != agent.greedy(state.agent, obs)).mean()
+    np.testing.assert_allclose(other, share, atol=0.03)
+
+
+def test_clocks_are_shared_by_the_seeds_and_nothing_else():
+    program = make_program(*small(environments.make("gymnax/CartPole-v1")))
+    axes = seed_axes(program)
+    assert axes.rows is None and axes.updates is None
+    assert axes.replay.ring.rows_added is None
+    assert axes.agent.updates is None
+    assert axes.replay.dropped == 0  # starts equal for all, but depends on the data
+    assert axes.replay.ring.words == 0
+    assert axes.replay.sampler.tree.nodes == 0
+    assert axes.obs == 0
+
+
+def test_vmapped_seeds_train_like_each_alone():
+    program = make_program(*small(environments.make("gymnax/CartPole-v1")))
+    keys = jax.vmap(jax.random.key)(jnp.arange(3))
+    sweep = make_sweep(program)
+    state, metrics = sweep.chunk(sweep.init(keys), 5)
+    init, chunk = jax.jit(program.init), jax.jit(program.chunk)
+    for seed in range(3):
+        alone, expected = chunk(init(keys[seed]), 5)
+        np.testing.assert_allclose(metrics["agent/loss"][seed], expected["agent/loss"], rtol=1e-5)
+        many = state.replay.ring.replace(words=state.replay.ring.words[seed])
+        chex.assert_trees_all_close(
+            ring.contents(many), ring.contents(alone.replay.ring), rtol=1e-5
+        )
+
+
+def test_sweep_donates_its_state():
+    program = make_program(*small(counting(4, 99), method=uniform.method()))
+    sweep = make_sweep(program)
+    state = sweep.init(jax.random.split(jax.random.key(0), 2))
+    before = state.replay.ring.words
+    sweep.chunk(state, 1)
+    assert before.is_deleted()
+
+
+def test_log_points_lie_on_multiples_and_at_the_end():
+    plan = schedule(LoopConfig(steps=1050, warmup=150, eval_every=200, learn_every=1), 1)
+    assert plan.steps == (200, 400, 600, 800, 1000, 1050)
+    assert plan.log_points == (50, 200, 200, 200, 200, 50)
+    assert plan.updates == 900
+    many = schedule(LoopConfig(steps=1000, warmup=100, eval_every=100, learn_every=4, updates=2), 8)
+    assert many.warmup_rows == 13
+    assert all(later > earlier for earlier, later in zip(many.steps, many.steps[1:], strict=False))
+    assert many.steps[-1] >= 1000 and many.updates == 2 * sum(many.log_points)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"steps": 0}, "steps is 0"),
+        ({"gamma": 1.5}, "gamma is 1.5"),
+        ({"warmup": 15}, "use a warm-up of 16"),
+        ({"n_step": 30}, "use a warm-up of 45"),
+        ({"eval_every": 0}, "eval_every is 0"),
+        ({"eval_epsilon": 1.5}, "eval_epsilon is 1.5"),
+    ],
+)
+def test_what_cannot_run_is_refused(change, message):
+    environment, agent, replay, config = small(counting(4, 99), **change)
+    with pytest.raises(ValueError, match=message):
+        make_program(environment, agent, replay, config)
+
+
+def test_check_accepts_a_warmup_that_just_fits():
+    replay = make_replay(uniform.sampler(), capacity=64, batch_size=16)
+    check(LoopConfig(warmup=16), replay)
+
+
+def test_methods_that_walk_episodes_refuse_n_step_returns():
+    replay = make_replay(refer.sampler(), capacity=64, batch_size=16)
+    with pytest.raises(ValueError, match="n_step is 3: this replay method follows single steps"):
+        check(LoopConfig(n_step=3), replay)
+
+
+def test_episodes_that_may_outgrow_the_memory_are_announced():
+    environment = environments.make("gymnax/Pendulum-v1")  # of 200 steps
+
+    def notes(module, config, method, capacity):
+        agent = module(config(hidden=(4,)), environment.action_space, method.objective)
+        replay = make_replay(method.sampler, capacity=capacity, batch_size=16)
+        return make_program(
+            environment, agent, replay, LoopConfig(warmup=16, learn_every=16, inspect=0)
+        ).notes
+
+    (note,) = notes(ddpg, DDPGConfig, refer.method(), 128)
+    for part in (environment.name, "200 steps", "the 128 to be remembered", "only one"):
+        assert part in note
+    assert notes(ddpg, DDPGConfig, refer.method(), 200) == ()
+    assert notes(ddpg, DDPGConfig, uniform.method(), 128) == ()
+    assert notes(acer, ACERConfig, windows.method(), 128) == ()
+    assert notes(ppo, PPOConfig, latest.method(), 16) == ()
+
+
+def test_units_are_measured_after_the_warmup_and_rewards_again():
+    environment = environments.make("gymnax/Pendulum-v1", max_steps=20)
+    agent = ddpg(DDPGConfig(hidden=(4,)), environment.action_space)
+    replay = make_replay(uniform.sampler(), capacity=256, batch_size=16)
+    config = LoopConfig(
+        steps=200, warmup=60, eval_every=40, scale_observations=True, scale_rewards=True,
+        rescale_every=50, inspect=0,
+    )  # fmt: skip
+    program = make_program(environment, agent, replay, config)
+    start = jax.jit(program.init)(jax.random.key(0))
+    held, units = ring.contents(start.replay.ring), start.agent.scaling
+    np.testing.assert_allclose(units.mean, held.obs[:60].mean(axis=0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(units.std, held.obs[:60].std(axis=0), rtol=1e-4)
+    np.testing.assert_allclose(units.reward, jnp.sqrt((held.reward[:60] ** 2).mean()), rtol=1e-5)
+    state, _ = jax.jit(program.chunk)(start, jnp.asarray(45))  # measured at row 100
+    later = state.agent.scaling
+    np.testing.assert_array_equal(later.mean, units.mean)
+    reward = ring.contents(state.replay.ring).reward
+    np.testing.assert_allclose(later.reward, jnp.sqrt((reward[:100] ** 2).mean()), rtol=1e-5)
+
+
+def watching():
+    """An agent of no mind: its state is the rewards of the batch that it saw last."""
+
+    def update(state, sample, key):
+        del state, key
+        reward = sample.transition.reward
+        return reward, Info({"td_error": reward}, {"reward": reward.mean()})
+
+    return Agent(
+        init=lambda key, obs, action: jnp.zeros(16),
+        act=lambda state, obs, key, previous=None: (jnp.zeros(len(obs), jnp.int32), ()),
+        greedy=lambda state, obs: jnp.zeros(len(obs), jnp.int32),
+        update=update,
+        assess=lambda state, t, key: {"td_error": t.reward},
+    )
+
+
+def test_scaled_rewards_are_the_same_whatever_their_units_after_the_next_measurement():
+    config = LoopConfig(
+        steps=200, warmup=40, eval_every=40, eval_episodes=1, scale_rewards=True, rescale_every=20,
+        inspect=0,
+    )  # fmt: skip
+    seen, starts = [], []
+    for unit in (1.0, 7.0):
+        replay = make_replay(uniform.sampler(), capacity=120, batch_size=16)
+        program = make_program(counting(4, 99, unit), watching(), replay, config)
+        start = jax.jit(program.init)(jax.random.key(0))
+        starts.append(start)
+        # Both begin in units measured where rewards are not scaled, stale for the others.
+        state, chunk = start._replace(agent=starts[0].agent), jax.jit(program.chunk)
+        for blocks in (20, 1):  # learning up to the next measurement, and once after it
+            state, _ = chunk(state, jnp.asarray(blocks))
+            seen.append(state.agent.agent)
+    stale, fresh, seven_times, same = seen
+    np.testing.assert_allclose(starts[1].agent.scaling.reward, 7 * np.sqrt(7.5), rtol=1e-5)
+    np.testing.assert_allclose(seven_times, 7 * stale, rtol=1e-5)
+    np.testing.assert_allclose(same, fresh, rtol=1e-5)
+
+
+@pytest.mark.parametrize("random_warmup", [True, False])
+def test_warm_up_actions_are_random_or_the_agents_own(random_warmup):
+    environment = environments.make("gymnax/Pendulum-v1")
+    agent = ddpg(DDPGConfig(hidden=(4,)), environment.action_space)  # its mean is near 0 at first
+    replay = make_replay(uniform.sampler(), capacity=256, batch_size=16)
+    config = LoopConfig(steps=300, warmup=200, random_warmup=random_warmup, inspect=0)
+    state = jax.jit(make_program(environment, agent, replay, config).init)(jax.random.key(0))
+    actions = ring.contents(state.replay.ring).action[:200]
+    expected = 1 / np.sqrt(3) if random_warmup else DDPGConfig().noise_std
+    np.testing.assert_allclose(actions.std(), expected, rtol=0.1)
+
+
+def test_looking_at_what_is_replayed_changes_nothing():
+    metrics = {}
+    for batches in (0, 3):
+        parts = small(environments.make("gymnax/CartPole-v1"), inspect=batches)
+        metrics[batches] = jax.jit(make_train(*parts))(jax.random.key(5))[1]
+    assert not any(name.startswith(("replayed/", "stored/")) for name in metrics[0])
+    for name, values in metrics[0].items():
+        np.testing.assert_allclose(values, metrics[3][name], rtol=1e-5, atol=1e-6)
+    assert np.isfinite(metrics[3]["replayed/abs_td"]).all()
+
+
+def told(replay, calls):
+    """Return the replay with an `observe` that keeps the sum and number of its scores."""
+
+    def observe(state, score, key):
+        del key
+        calls.append(score)
+        return state._replace(dropped=state.dropped + jnp.isfinite(score).astype(jnp.int32))
+
+    return replay._replace(observe=observe, scores="training")
+
+
+def test_training_returns_are_reported_on_the_clock():
+    environment, agent, replay, config = small(counting(4, 99), observe_every=8, inspect=0)
+    program = make_program(environment, agent, told(replay, []), config)
+    state = jax.jit(program.init)(jax.random.key(0))
+    # 40 warm-up steps end ten episodes; at step 48 their mean and that of two more is told.
+    state, _ = jax.jit(program.chunk)(state, 7)
+    assert (int(state.replay.dropped), float(state.finished.episodes)) == (0, 11)
+    state, _ = jax.jit(program.chunk)(state, 1)
+    assert (int(state.replay.dropped), float(state.finished.episodes)) == (1, 0)
+    state, _ = jax.jit(program.chunk)(state, 16)
+    assert int(state.replay.dropped) == 3
+
+
+def test_methods_learn_from_training_and_from_evaluation_returns():
+    for method, name in ((ero.method(), "ero"), (ners.method(NERS), "ners")):
+        parts = small(counting(4, 99), method=method, observe_every=20)
+        _, metrics = jax.jit(make_train(*parts))(jax.random.key(0))
+        # Every return is 10: nothing changes, and nothing is learned from.
+        np.testing.assert_array_equal(metrics["replay/replay_reward"], 0, name)
+    environment = environments.make("gymnax/CartPole-v1")
+    parts = small(environment, method=ners.method(NERS))
+    _, metrics = jax.jit(make_train(*parts))(jax.random.key(0))
+    changes = np.diff(np.asarray(metrics["eval_return"]), prepend=metrics["eval_return"][0])
+    np.testing.assert_allclose(metrics["replay/replay_reward"], changes, rtol=1e-6)
+
+
+def test_new_transitions_may_enter_with_their_td_error():
+    method = per.method(per.PERConfig(initial="td", alpha=1.0, epsilon=0.0))
+    environment, agent, replay, config = small(counting(4, 99), method=method)
+    program = make_program(environment, agent, replay, config)
+    state = jax.jit(program.init)(jax.random.key(0))
+    live = jnp.arange(int(ring.size(state.replay.ring)))
+    transitions = ring.gather(state.replay.ring, live)
+    expected = agent.assess(state.agent, transitions, jax.random.key(0))["td_error"]
+    leaves = state.replay.sampler.tree.nodes[: live.size]
+    np.testing.assert_allclose(leaves, jnp.abs(expected), rtol=1e-4)
+
+
+def test_a_warm_up_longer_than_the_memory_is_refused():
+    replay = make_replay(refer.sampler(), capacity=128, batch_size=16)
+    check(LoopConfig(warmup=128), replay)
+    with pytest.raises(ValueError, match="more than the 128 steps that the replay remembers"):
+        check(LoopConfig(warmup=129), replay)

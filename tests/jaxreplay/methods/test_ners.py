@@ -1,0 +1,397 @@
+"""NERS: numbers worked by hand, the network's laws, and how the sampler learns."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxreplay import Transition, make_replay, sum_tree
+from jaxreplay.methods import proportional
+from jaxreplay.methods.ners import NERSConfig, log_probabilities, sampler
+from jaxreplay.methods.parts.score_network import Features, ScoreNetwork
+
+EXAMPLE = Transition(
+    obs=jnp.zeros(3),
+    action=jnp.zeros(2),
+    reward=jnp.zeros(()),
+    discount=jnp.zeros(()),
+    next_obs=jnp.zeros(3),
+    first=jnp.zeros((), bool),
+    last=jnp.zeros((), bool),
+)
+CAPACITY, BATCH = 12, 4
+SMALL = {"hidden": (8, 4), "score_hidden": (4,), "train_size": 8, "learning_rate": 1e-2}
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-np.asarray(x, np.float64)))
+
+
+def set_of(count, seed=0):
+    keys = jax.random.split(jax.random.key(seed), 3)
+    obs, next_obs = (jax.random.normal(key, (count, 3)) for key in keys[:2])
+    return Features(obs, next_obs, jax.random.normal(keys[2], (count, 5)))
+
+
+def rows_of(features, rows):
+    return jax.tree.map(lambda x: x[jnp.asarray(rows)], features)
+
+
+# --- The network -------------------------------------------------------------------------------
+
+
+def test_network_is_its_equation():
+    network, features = ScoreNetwork((6, 4), (5,)), set_of(7)
+    params = network.init(jax.random.key(1), features)
+    weights = jax.tree.map(lambda x: np.asarray(x, np.float64), params["params"])
+
+    def layers(x, name, count):
+        for number in range(count):
+            x = x @ weights[f"{name}_{number}"]["kernel"] + weights[f"{name}_{number}"]["bias"]
+            x = np.maximum(x, 0) if number < count - 1 else x
+        return x
+
+    d = np.concatenate([np.asarray(part, np.float64) for part in features], axis=1)
+    context = np.tile(layers(d, "global", 2).mean(axis=0), (7, 1))
+    joint = np.concatenate([layers(d, "local", 2), context], axis=1)
+    expected = sigmoid(layers(joint, "score", 2)[:, 0])
+    np.testing.assert_allclose(network.apply(params, features), expected, rtol=1e-5)
+
+
+def test_scores_by_hand():
+    """One layer each, all numbers given: f_l = f_g = relu of a linear map through two layers."""
+    x = np.array([[0.5, -1, 2], [0, 1, -1], [1.5, 0.5, 0], [-0.5, 0, 1]])
+    w_l, b_l = np.array([[0.2, -0.3, 0.5], [-0.4, 0.1, 0.3]]), np.array([0.1, -0.1])
+    w_g, b_g = np.array([[0.3, 0.2, -0.1], [0.1, -0.2, 0.4]]), np.array([0.0, 0.05])
+    identity = {"kernel": np.eye(2), "bias": np.zeros(2)}
+    params = {
+        "params": {
+            "local_0": {"kernel": w_l.T, "bias": b_l}, "local_1": identity,
+            "global_0": {"kernel": w_g.T, "bias": b_g}, "global_1": identity,
+            "score_0": {"kernel": np.array([[0.7], [-0.5], [0.6], [0.2]]), "bias": [-0.1]},
+        }
+    }  # fmt: skip
+    params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), params,
+                          is_leaf=lambda x: isinstance(x, list))  # fmt: skip
+    network = ScoreNetwork((2, 2), ())
+
+    def score(rows):
+        return network.apply(params, Features(None, None, jnp.asarray(x[rows], jnp.float32)))
+
+    expected = np.array([0.7422125023, 0.5268491487, 0.5701590254, 0.5640216374])
+    np.testing.assert_allclose(score([0, 1, 2, 3]), expected, rtol=1e-6)
+    np.testing.assert_allclose(score([2, 0, 3, 1]), expected[[2, 0, 3, 1]], rtol=1e-6)
+    three = [0.7502601056, 0.5374298453, 0.5805423048]
+    np.testing.assert_allclose(score([0, 1, 2]), three, rtol=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_permuting_the_set_permutes_the_scores(count):
+    network, features = ScoreNetwork((16, 8), (8,)), set_of(count)
+    params = network.init(jax.random.key(1), features)
+    scores = network.apply(params, features)
+    assert ((scores > 0) & (scores < 1)).all()
+    order = np.random.default_rng(0).permutation(count)
+    permuted = network.apply(params, rows_of(features, order))
+    np.testing.assert_allclose(permuted, scores[order], rtol=1e-5)
+    twice = network.apply(params, rows_of(features, [*range(count)] * 2))
+    np.testing.assert_allclose(twice, jnp.tile(scores, 2), rtol=1e-5)
+
+
+def test_scores_depend_on_the_set_only_through_the_global_context():
+    features = set_of(6)
+    for context in (True, False):
+        network = ScoreNetwork((16, 8), (8,), global_context=context)
+        params = network.init(jax.random.key(1), features)
+        whole, part = (network.apply(params, rows_of(features, range(n))) for n in (6, 3))
+        assert np.allclose(whole[:3], part, rtol=1e-6) == (not context)
+
+
+def test_rows_that_are_not_valid_do_not_count():
+    network, features = ScoreNetwork((16, 8), (8,)), set_of(6)
+    params = network.init(jax.random.key(1), features)
+    masked = network.apply(params, features, jnp.arange(6) < 4)[:4]
+    alone = network.apply(params, rows_of(features, range(4)))
+    np.testing.assert_allclose(masked, alone, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(10, 10, 4), (84, 84, 4)])
+def test_images_go_through_one_encoder(shape):
+    images = jax.random.bits(jax.random.key(0), (2, *shape), jnp.uint8)
+    features = Features(images, images[::-1], jnp.zeros((2, 2)))
+    network = ScoreNetwork((8, 4), (4,))
+    params = network.init(jax.random.key(1), features)
+    assert network.apply(params, features).shape == (2,)
+    kernels = [
+        x for path, x in jax.tree_util.tree_leaves_with_path(params["params"]["encoder"])
+        if "kernel" in jax.tree_util.keystr(path)
+    ]  # fmt: skip
+    assert kernels[-1].shape == (64, 32)
+    assert (kernels[0].shape[0] == 9 * 4) == (shape[0] == 10)
+
+
+def test_the_encoder_is_a_convolution():
+    """Patches times a matrix, against XLA's own convolution with the same weights."""
+    from jaxreplay.methods.parts.score_network import _patches
+
+    images = jax.random.normal(jax.random.key(0), (2, 13, 11, 3))
+    kernel = jax.random.normal(jax.random.key(1), (5, 5, 3, 6))
+    for stride in (1, 2, 5):
+        expected = jax.lax.conv_general_dilated(
+            images, kernel, (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        found = _patches(images, 5, stride) @ kernel.reshape(-1, 6)
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+# --- Probabilities and the gradient ------------------------------------------------------------
+
+
+def test_leaves_probabilities_and_weights_by_hand():
+    scores, alpha = np.array([1, 0.8, 0.3, 0.05, 1]), 0.5
+    state = proportional.init(5)
+    leaves = jnp.asarray(scores**alpha, jnp.float32)
+    state = state.replace(tree=sum_tree.rebuild(state.tree, leaves))
+    ring = make_replay(sampler(NERSConfig(**SMALL)), capacity=5, batch_size=1)
+    ring = ring.init(jax.random.key(0), EXAMPLE).ring.replace(rows_added=jnp.int32(5))
+    chance = proportional.probability(state, ring, jnp.arange(5))
+    np.testing.assert_allclose(
+        chance, [0.2727949844, 0.2439952517, 0.1494159666, 0.0609988129, 0.2727949844], rtol=1e-6
+    )
+    odds = proportional.Odds(chance[jnp.array([0, 2, 3])], jnp.nan, 5, jnp.int32(0))
+    raw = proportional.importance(0.4, 0.4, None, "none")(odds)
+    np.testing.assert_allclose(raw, [0.8832373901, 1.123707281, 1.6079903753], rtol=1e-6)
+    scaled = proportional.importance(0.4, 0.4, None, "batch")(odds)
+    np.testing.assert_allclose(scaled, [0.5492802717, 0.6988271188, 1], rtol=1e-6)
+
+
+def ascent(z, rest, reward=2.0, alpha=0.5):
+    counted = jnp.ones(len(z), bool)
+    objective = lambda z: reward * log_probabilities(jax.nn.sigmoid(z), counted, alpha, rest).sum()
+    return jax.value_and_grad(objective)(jnp.asarray(z, jnp.float32))
+
+
+def test_gradient_by_hand():
+    z = [0.2, -0.4, 1, 0]
+    value, gradient = ascent(z, rest=50.0)
+    assert float(value) == pytest.approx(-34.2704023276, rel=1e-6)
+    expected = [0.4249435036, 0.5700299694, 0.2515660773, 0.4732850335]
+    np.testing.assert_allclose(gradient, expected, rtol=1e-5)
+    np.testing.assert_allclose(ascent([0.0] * 4, rest=50.0)[1], [0.473230065] * 4, rtol=1e-5)
+    # Normalised over the subset alone, equal scores would get no gradient at all.
+    np.testing.assert_allclose(ascent([0.0] * 4, rest=0.0)[1], 0, atol=1e-6)
+    # In a large buffer the normaliser no longer matters: alpha n times the bare scores' mean.
+    bare = 2.0 * (1 - sigmoid(z)) / 4
+    np.testing.assert_allclose(ascent(z, rest=1e9)[1] / (0.5 * 4), bare, rtol=1e-6)
+
+
+def test_score_identity():
+    """Under p itself the gradient of log p has mean zero, if all items are scored anew."""
+    z = jnp.array([0.2, -0.4, 1.0, 0.0])
+    counted = jnp.ones(4, bool)
+    log_p = lambda z: log_probabilities(jax.nn.sigmoid(z), counted, 0.5, 0.0)
+    mean = (jnp.exp(log_p(z))[:, None] * jax.jacobian(log_p)(z)).sum(axis=0)
+    np.testing.assert_allclose(mean, 0, atol=1e-7)
+
+
+# --- The sampler -------------------------------------------------------------------------------
+
+
+@functools.cache
+def made(config):
+    replay = make_replay(sampler(config), capacity=CAPACITY, batch_size=BATCH)
+    return (
+        replay,
+        jax.jit(replay.add),
+        jax.jit(replay.sample),
+        jax.jit(replay.update),
+        jax.jit(replay.observe),
+    )
+
+
+def row(time):
+    value = jax.random.normal(jax.random.key(time), (1,))
+    one = jax.tree.map(lambda x: jnp.broadcast_to(x, (1, *x.shape)), EXAMPLE)
+    return one._replace(reward=value, obs=jnp.full((1, 3), value[0]))
+
+
+def filled(config, count=CAPACITY):
+    replay, add, *_ = made(config)
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    for time in range(count):
+        state = add(state, row(time))
+    return state
+
+
+def replayed(config, state, times=3):
+    _, _, sample, update, _ = made(config)
+    for time in range(times):
+        state, batch = sample(state, jax.random.key(100 + time))
+        td = jax.random.normal(jax.random.key(200 + time), (BATCH,))
+        state = update(state, batch, td_error=td, q_value=td, target=2 * td)
+    return state, batch, td
+
+
+def observed(config, state, score):
+    return made(config)[-1](state, jnp.float32(score), jax.random.key(0))
+
+
+def equal(left, right):
+    leaves = zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True)
+    return all(bool((x == y).all()) for x, y in leaves)
+
+
+CONFIG = NERSConfig(**SMALL)
+
+
+def test_new_transitions_have_the_highest_score_and_caches_of_one():
+    state, _, _ = replayed(CONFIG, filled(CONFIG))
+    leaves = sum_tree.leaves(state.sampler.priorities.tree)
+    assert float(leaves.max()) <= 1.0 and float(leaves.min()) < 1.0
+    for time in range(CAPACITY):  # all slots are overwritten
+        state = made(CONFIG)[1](state, row(50 + time))
+    inner = state.sampler
+    np.testing.assert_array_equal(sum_tree.leaves(inner.priorities.tree), 1.0)
+    np.testing.assert_array_equal(inner.td_error, 1.0)
+    np.testing.assert_array_equal(inner.q_value, 1.0)
+    assert float(inner.priorities.max_leaf) == 1.0
+
+
+def test_a_replayed_batch_is_scored_as_a_set():
+    before = filled(CONFIG)
+    state, batch, td = replayed(CONFIG, before, times=1)
+    inner = state.sampler
+    np.testing.assert_allclose(inner.td_error[batch.indices], jnp.tanh(td), rtol=1e-6)
+    np.testing.assert_allclose(inner.q_value[batch.indices], jnp.tanh(2 * td), rtol=1e-6)
+    t = batch.transition
+    time = batch.stamp / CAPACITY
+    scalars = [t.action, t.reward, time, jnp.tanh(td), jnp.tanh(2 * td)]
+    scalars = jnp.concatenate([x.reshape(BATCH, -1) for x in scalars], axis=1)
+    network = ScoreNetwork(CONFIG.hidden, CONFIG.score_hidden)
+    scores = network.apply(inner.params, Features(t.obs, t.next_obs, scalars))
+    leaves = sum_tree.get(inner.priorities.tree, batch.indices)
+    np.testing.assert_allclose(leaves, scores**CONFIG.alpha, rtol=1e-5)
+
+
+@pytest.mark.parametrize("gradient", ["buffer", "none"])
+def test_rewards_are_differences_of_consecutive_scores(gradient):
+    config = NERSConfig(**SMALL, gradient=gradient)
+    state, rewards = filled(config), []
+    for number, score in enumerate((100.0, 120.0, 90.0, 150.0)):
+        before, _, _ = replayed(config, state)
+        state = observed(config, before, score)
+        rewards.append(float(made(config)[0].metrics(state)["replay_reward"]))
+        assert equal(before.sampler.params, state.sampler.params) == (number == 0)
+        assert not np.isfinite(state.sampler.collected.tickets).any()  # collected anew
+    assert rewards == [0.0, 20.0, -30.0, 60.0]
+
+
+def test_sign_of_the_reward_is_the_sign_of_the_step():
+    start, _, _ = replayed(CONFIG, observed(CONFIG, filled(CONFIG), 1.0))
+    steps = [
+        optax.tree.sub(observed(CONFIG, start, score).sampler.params, start.sampler.params)
+        for score in (3.0, -1.0)
+    ]
+    for up, down in zip(*(jax.tree.leaves(step) for step in steps), strict=True):
+        np.testing.assert_allclose(up, -np.asarray(down), atol=1e-6)
+    assert optax.tree.norm(steps[0]) > 0
+    # Raised scores: what was replayed becomes likelier after a rise.
+    assert float(steps[0]["params"]["score_1"]["bias"][0]) > 0
+    assert equal(observed(CONFIG, start, 1.0).sampler.params, start.sampler.params)
+
+
+def test_what_was_overwritten_since_does_not_count():
+    """Two runs that differ only in what they had replayed before it was overwritten."""
+    start = observed(CONFIG, filled(CONFIG), 1.0)
+    one, _, _ = replayed(CONFIG, start, times=1)
+    two = start
+    for state in (one, two):
+        assert state is not None
+    for time in range(CAPACITY):
+        one, two = (made(CONFIG)[1](state, row(70 + time)) for state in (one, two))
+    after = observed(CONFIG, one, 5.0).sampler.params
+    # Nothing is left to learn from: no gradient, and the first Adam step is zero.
+    assert equal(after, one.sampler.params)
+    mixed, _, _ = replayed(CONFIG, one, times=1)
+    fresh, _, _ = replayed(CONFIG, two, times=1)
+    pairs = [jax.tree.leaves(observed(CONFIG, x, 5.0).sampler.params) for x in (mixed, fresh)]
+    for left, right in zip(*pairs, strict=True):
+        np.testing.assert_allclose(left, right, atol=1e-5)  # in another order: other rounding
+
+
+def test_collected_is_a_uniform_subset():
+    config = NERSConfig(**SMALL | {"train_size": 4})
+    start = filled(config)
+    replay, *_ = made(config)
+
+    def collect(key):
+        state = start
+        for number in range(3):
+            state, batch = replay.sample(state, jax.random.fold_in(key, number))
+            td = jnp.zeros(BATCH)
+            state = replay.update(state, batch, td_error=td, target=td)
+        return batch.indices, state.sampler.collected
+
+    keys = jax.random.split(jax.random.key(0), 3000)
+    last, collected = jax.jit(jax.vmap(collect))(keys)
+    assert np.isfinite(collected.tickets).all()
+    # Tickets are uniform whatever the batch: a third of what stays is of the last of three.
+    ours = np.asarray(collected.tickets)
+    assert ours.max() < 1 and abs(ours.mean() - 4 / 13 * 5 / 8) < 0.01  # mean of 4 least of 12
+    share = np.mean([np.isin(c, i).mean() for c, i in zip(collected.slots, last, strict=True)])
+    assert share > 1 / 3  # slots may occur in several batches
+
+
+def test_features_of_any_size_keep_the_network_finite():
+    state = filled(CONFIG)
+    huge = 1e6 * jnp.ones((1, 3))
+    for time in range(CAPACITY):
+        state = made(CONFIG)[1](state, row(time)._replace(obs=huge, reward=-1e6 * jnp.ones(1)))
+    state, _, _ = replayed(CONFIG, observed(CONFIG, state, 1.0))
+    for score in (5.0, 1.0):
+        state = observed(CONFIG, state, score)
+        state, _, _ = replayed(CONFIG, state)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.sampler.params))
+    assert float(sum_tree.leaves(state.sampler.priorities.tree).min()) > 0
+
+
+def test_features_and_clock_are_options():
+    for options in (
+        {"features": ("reward", "td_error", "time")},
+        {"features": ("obs",), "squash": True},
+        {"clock": "episode"},
+    ):
+        config = NERSConfig(**SMALL, **options)
+        state, _, _ = replayed(config, filled(config))
+        assert np.isfinite(sum_tree.leaves(state.sampler.priorities.tree)).all()
+    local = state.sampler.params["params"]["local_0"]["kernel"]
+    assert local.shape[0] == 3 + 3 + 2 + 4
+    np.testing.assert_array_equal(state.sampler.positions.steps, jnp.arange(CAPACITY))
+
+
+def test_training_returns_are_asked_for_by_name():
+    assert made(CONFIG)[0].scores == "evaluation"
+    star = make_replay(sampler(NERSConfig(**SMALL, reward="training")), capacity=8, batch_size=2)
+    assert star.scores == "training"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alpha": -1.0}, "alpha is -1.0"),
+        ({"beta": -0.5}, "beta is -0.5"),
+        ({"features": ()}, "features is empty"),
+        ({"features": ("obs", "age")}, "features is 'age'"),
+        ({"reward": "returns"}, "reward is 'returns'"),
+        ({"gradient": "subset"}, "gradient is 'subset'"),
+        ({"hidden": ()}, "hidden is"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0"),
+        ({"train_size": 0}, "train_size is 0"),
+    ],
+)
+def test_refusals(options, message):
+    with pytest.raises(ValueError, match=message):
+        NERSConfig(**options)

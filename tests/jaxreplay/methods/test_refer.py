@@ -1,0 +1,314 @@
+"""ReF-ER's memory, against one kept in plain Python."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxreplay import Transition, make_replay, ring
+from jaxreplay.methods import refer
+from jaxreplay.methods.parts import estimates
+from jaxreplay.methods.refer import ReFERConfig
+
+EXAMPLE = Transition(
+    obs=jnp.zeros(1),
+    action=jnp.zeros(1),
+    reward=jnp.zeros(()),
+    discount=jnp.zeros(()),
+    next_obs=jnp.zeros(1),
+    first=jnp.zeros((), bool),
+    last=jnp.zeros((), bool),
+)
+
+
+E, MEMORY, BATCH, EVERY = 2, 24, 8, 3
+GAMMA = 0.9
+
+
+class Memory:
+    """The memory in plain Python: lists of episodes, walked one step at a time."""
+
+    def __init__(self, config, capacity):
+        self.config, self.rows, self.memory = config, capacity // E, capacity // config.room
+        self.steps = []  # every step ever, as dicts
+        self.running = [None] * E
+        self.episodes = []
+        self.live, self.updates, self.swept, self.beta = [], 0, 0, config.beta
+
+    def add(self, row):
+        self.row = len(self.steps) // E
+        for lane, step in enumerate(row):
+            if step["first"] or self.running[lane] is None:
+                if self.running[lane] is not None:
+                    self.running[lane]["over"] = True  # perhaps it was left before its end
+                self.running[lane] = {"steps": [], "over": False, "gone": False, "lane": lane}
+                self.running[lane]["start"] = self.row
+                self.episodes.append(self.running[lane])
+            step |= {"log_ratio": 0.0, "row": self.row, "lane": lane}
+            step["q_ret"] = step["reward"] + step["discount"] * step["next_value"]
+            self.running[lane]["steps"].append(step)
+            self.running[lane]["over"] = step["last"]
+            self.steps.append(step)
+        if (self.row + 1) % EVERY == 0:
+            self.sweep()
+
+    def slot(self, step):
+        return step["row"] % self.rows * E + step["lane"]
+
+    def is_far(self, step):
+        c_max = 1 + self.config.clip / (1 + self.config.anneal * self.swept)
+        return not 1 / c_max < np.exp(step["log_ratio"]) < c_max
+
+    def sweep(self):
+        self.swept = self.updates
+        staying = lambda step: step["row"] + self.rows > self.row + EVERY
+        stays = lambda episode: [s for s in episode["steps"] if staying(s)]
+        for episode in self.episodes:
+            if episode["over"] and self.row - episode["start"] >= self.rows - EVERY:
+                episode["gone"] = True  # its beginning is about to be overwritten
+        held = [e for e in self.episodes if e["over"] and not e["gone"] and stays(e)]
+        share = lambda e: np.mean([self.is_far(s) for s in stays(e)]).astype(np.float32)
+        if self.config.forget == "oldest":
+            share = lambda e: 0
+        while sum(len(stays(e)) for e in held) > self.memory and len(held) > 1:
+            worst = max(held, key=lambda e: (share(e), -e["start"], e["lane"]))
+            worst["gone"] = True
+            held.remove(worst)
+        self.live = [s for e in held for s in stays(e)]
+        if not self.live:
+            self.live = [s for e in self.episodes if not e["over"] for s in stays(e)]
+        inside = {id(s) for s in self.live}
+        for step in self.steps:
+            if id(step) not in inside:
+                step["log_ratio"] = 0.0
+        for episode in self.episodes:
+            after = None
+            for s in reversed(episode["steps"]):
+                if after is None:
+                    s["q_ret"] = s["reward"] + s["discount"] * s["next_value"]
+                else:
+                    trace = min(1.0, np.exp(after["log_ratio"]))
+                    error = after["q_ret"] - after["value"] - after["advantage"]
+                    s["q_ret"] = s["reward"] + s["discount"] * (after["value"] + trace * error)
+                after = s
+
+    def update(self, slots, feedback):
+        known = {self.slot(s): s for s in self.live}
+        for row, slot in enumerate(slots):
+            if slot in known:
+                for name, values in feedback.items():
+                    known[slot][name] = float(values[row])
+        self.share = share = self.far() / max(len(self.live), 1)
+        rate = self.config.beta_rate
+        self.beta = (1 - rate) * self.beta + (0 if share > self.config.target else rate)
+        self.updates += 1
+
+    def far(self):
+        return sum(self.is_far(s) for s in self.live)
+
+
+@functools.cache
+def made(config):
+    replay = make_replay(refer.sampler(config), capacity=MEMORY, batch_size=BATCH, num_envs=E)
+    verbs = [jax.jit(v) for v in (replay.init, replay.add, replay.sample, replay.update)]
+    return replay, *verbs
+
+
+CONFIGS = [
+    ReFERConfig(returns=True, sweep_every=EVERY, beta_rate=0.1, anneal=0.01),
+    ReFERConfig(returns=True, sweep_every=EVERY, forget="oldest"),
+]
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(
+    st.sampled_from(CONFIGS),
+    st.integers(0, 2**31),
+    st.integers(1, 12),
+    st.sampled_from([3, 20, 60]),
+)
+def test_memory_equals_one_in_plain_python(config, seed, length, rows):
+    rng = np.random.default_rng(seed)
+    replay, init, add, sample, update = made(config)
+    state = init(jax.random.key(seed), EXAMPLE)
+    memory = Memory(config, MEMORY * config.room)
+    first = [True] * E
+    for number in range(rows):
+        row = []
+        for lane in range(E):
+            last = rng.random() < 1 / length
+            terminal = last and rng.random() < 0.5
+            numbers = dict(zip(["reward", "value", "advantage", "next_value"], rng.normal(size=4)))
+            discount = 0.0 if terminal else GAMMA
+            row.append({"first": first[lane], "last": last, "discount": discount, **numbers})
+            first[lane] = last or rng.random() < 0.1  # an episode may be left before its end
+        column = lambda name: jnp.asarray([step[name] for step in row])
+        steps = jax.tree.map(lambda x: jnp.broadcast_to(x, (E, *x.shape)), EXAMPLE)
+        names = ("reward", "discount", "first", "last")
+        steps = steps._replace(**{name: column(name) for name in names})
+        fresh = {name: column(name) for name in ("value", "advantage", "next_value")}
+        state = add(state, steps, **fresh)
+        memory.add(row)
+        compare(state, memory, config)
+        if number * E < BATCH or not memory.live:
+            continue
+        state, batch = sample(state, jax.random.key(number))
+        slots = np.asarray(batch.indices)
+        assert set(slots) <= {memory.slot(s) for s in memory.live}
+        draw = lambda: rng.normal(size=MEMORY * config.room)[slots]  # the same for the same slot
+        feedback = {"log_ratio": 3 * draw(), "value": draw(), "advantage": draw()}
+        feedback |= {"next_value": draw()}
+        state = update(state, batch, **{k: jnp.asarray(v) for k, v in feedback.items()})
+        memory.update(slots, feedback | {"log_ratio": np.clip(feedback["log_ratio"], -7, 7)})
+        compare(state, memory, config)
+        np.testing.assert_allclose(state.sampler.beta, memory.beta, rtol=1e-4)
+        share = float(replay.metrics(state)["far_share"])
+        assert share == pytest.approx(memory.share)
+
+
+def compare(state, memory, config):
+    held = state.sampler
+    live = {memory.slot(step): step for step in memory.live}
+    assert int(held.size) == len(live)
+    assert set(np.asarray(held.order)[: len(live)]) == set(live)
+    assert set(np.flatnonzero(held.live)) == set(live)
+    q_ret, log_ratio = np.asarray(held.estimates.q_ret), np.asarray(held.log_ratio)
+    for slot, step in live.items():
+        assert q_ret[slot] == pytest.approx(step["q_ret"], rel=1e-3, abs=1e-3)
+        assert log_ratio[slot] == pytest.approx(step["log_ratio"], rel=1e-5, abs=1e-6)
+
+
+def play(replay, lengths):
+    """Fill a replay of one environment with episodes of these lengths, each row its number."""
+    state, number = replay.init(jax.random.key(0), EXAMPLE), 0
+    add = jax.jit(replay.add)
+    for length in lengths:
+        for step in range(length):
+            row = jax.tree.map(lambda x: x[None], EXAMPLE)
+            edges = {"first": jnp.asarray([step == 0]), "last": jnp.asarray([step == length - 1])}
+            state = add(state, row._replace(reward=jnp.asarray([float(number)]), **edges))
+            number += 1
+    return state
+
+
+def test_only_finished_episodes_are_drawn_once_there_are_any():
+    replay = make_replay(
+        refer.sampler(ReFERConfig(sweep_every=1)), capacity=32, batch_size=4, num_envs=1
+    )
+    running = play(replay, [3])
+    assert int(running.sampler.size) == 3
+    state = play(replay, [5])
+    row = jax.tree.map(lambda x: x[None], EXAMPLE)
+    for step in range(4):
+        state = replay.add(state, row._replace(first=jnp.asarray([step == 0])))
+    chance = np.asarray(replay.probability(state, jnp.arange(state.ring.capacity)))
+    np.testing.assert_allclose(chance[:5], 0.2)
+    assert chance[5:].sum() == 0
+
+
+def test_before_any_episode_is_over_the_running_ones_are_drawn():
+    replay = make_replay(refer.sampler(ReFERConfig(sweep_every=4)), capacity=32, batch_size=4)
+    state, row = replay.init(jax.random.key(0), EXAMPLE), jax.tree.map(lambda x: x[None], EXAMPLE)
+    for number in range(1, 12):
+        state = replay.add(state, row)
+        swept = number // 4 * 4 or number
+        chance = np.asarray(replay.probability(state, jnp.arange(state.ring.capacity)))
+        np.testing.assert_allclose(chance[:swept], 1 / swept, rtol=1e-6)
+        state, batch = replay.sample(state, jax.random.key(number))
+        assert int(batch.indices.max()) < swept
+        state = replay.update(state, batch, log_ratio=jnp.full(4, 3.0))
+
+
+def test_an_episode_longer_than_the_memory_is_kept_while_it_is_alone():
+    replay = make_replay(refer.sampler(ReFERConfig(sweep_every=1)), capacity=8, batch_size=4)
+    state = play(replay, [3, 12])
+    assert float(replay.metrics(state)["remembered"]) == 12
+    state = play(replay, [3, 12, 5])
+    assert float(replay.metrics(state)["remembered"]) == 5  # the long one made room
+
+
+def test_fresh_episodes_outlive_older_far_ones():
+    replay = make_replay(refer.sampler(ReFERConfig(sweep_every=1)), capacity=10, batch_size=8)
+    state = play(replay, [4, 4])
+    batch = replay.sample(state, jax.random.key(0))[1]
+    slots = jnp.asarray([4, 5, 6, 7, 4, 5, 6, 7])  # the second episode is far
+    batch = batch._replace(indices=slots, stamp=ring.stamp(state.ring, slots))
+    state = replay.update(state, batch, log_ratio=jnp.full(8, 5.0))
+    assert float(replay.metrics(state)["far_share"]) == 0.5
+    row = jax.tree.map(lambda x: x[None], EXAMPLE)
+    for step in range(4):
+        edges = {"first": jnp.asarray([step == 0]), "last": jnp.asarray([step == 3])}
+        state = replay.add(state, row._replace(**edges))
+    assert set(np.flatnonzero(state.sampler.live)) == {0, 1, 2, 3, 8, 9, 10, 11}
+    assert float(replay.metrics(state)["far_share"]) == 0
+
+
+def test_ratios_beyond_the_limit_are_clipped_and_still_far():
+    replay = make_replay(refer.sampler(ReFERConfig(sweep_every=1)), capacity=8, batch_size=4)
+    state = play(replay, [4, 4])
+    state, batch = replay.sample(state, jax.random.key(0))
+    state = replay.update(state, batch, log_ratio=jnp.full(4, -80.0))
+    assert float(jnp.abs(state.sampler.log_ratio).max()) == 7
+    assert float(replay.metrics(state)["far_share"]) > 0
+
+
+def test_returns_are_in_units_of_scaled_rewards():
+    config = ReFERConfig(returns=True, sweep_every=1)
+    replay = make_replay(refer.sampler(config), capacity=8, batch_size=2)
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    row = jax.tree.map(lambda x: x[None], EXAMPLE)._replace(reward=jnp.asarray([6.0]))
+    fresh = {name: jnp.zeros(1) for name in ("value", "advantage", "next_value")}
+    for last in (False, False, True):
+        step = row._replace(discount=jnp.asarray([0.5]), last=jnp.asarray([last]))
+        state = replay.add(state, step, **fresh, reward_scale=jnp.asarray([2.0]))
+    got = estimates.returns_of(state.sampler.estimates, jnp.arange(3))
+    np.testing.assert_allclose(got, [5.25, 4.5, 3.0])
+    # A step that says another scale changes the units of all, without a sweep.
+    replay = make_replay(
+        refer.sampler(dataclasses.replace(config, sweep_every=4)), capacity=16, batch_size=2
+    )
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    for scale in (1.0, 1.0, 1.0, 1.0, 4.0):
+        step = row._replace(discount=jnp.asarray([0.5]))
+        state = replay.add(state, step, **fresh, reward_scale=jnp.asarray([scale]))
+    got = estimates.returns_of(state.sampler.estimates, jnp.arange(5))
+    np.testing.assert_allclose(got, np.array([11.25, 10.5, 9.0, 6.0, 6.0]) / 4)
+
+
+def test_whole_episodes_alone_are_forgotten_and_never_come_back():
+    config = ReFERConfig(sweep_every=1, room=2)
+    replay = make_replay(refer.sampler(config), capacity=12, batch_size=4)
+    for lengths in ([6, 5, 5, 5, 3], [6, 4, 4, 4, 20], [5, 5, 5, 5, 5, 1, 7]):
+        state, begun = play(replay, lengths), 0
+        live = np.flatnonzero(state.sampler.live)
+        rewards = set(ring.contents(state.ring).reward[live].astype(int).tolist())
+        for length in lengths:
+            inside = rewards & set(range(begun, begun + length))
+            assert len(inside) in (0, length) or length > 12
+            begun += length
+
+
+def test_steps_that_are_not_finite_are_stored_as_zero_and_counted():
+    config = ReFERConfig(returns=True, sweep_every=1)
+    replay = make_replay(refer.sampler(config), capacity=16, batch_size=2)
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    fresh = {name: jnp.zeros(1) for name in ("value", "advantage", "next_value")}
+    row = jax.tree.map(lambda x: x[None], EXAMPLE)
+    for reward in (1.0, np.nan, np.inf, 1.0):
+        step = row._replace(reward=jnp.asarray([reward]), discount=jnp.ones(1))
+        state = replay.add(state, step._replace(obs=jnp.full((1, 1), np.nan)), **fresh)
+    assert int(state.dropped) == 4
+    assert not ring.contents(state.ring).obs.any()
+    np.testing.assert_allclose(state.sampler.estimates.q_ret[:4], [2, 1, 1, 1])
+
+
+def test_returns_are_refused_without_feedback_about_new_steps():
+    replay = make_replay(refer.sampler(ReFERConfig(returns=True)), capacity=8, batch_size=2)
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    with pytest.raises(ValueError, match="add needs advantage, next_value, value"):
+        replay.add(state, jax.tree.map(lambda x: x[None], EXAMPLE))
