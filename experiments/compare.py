@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.analysis import report
+from experiments.analysis import joint
 from experiments.cli.options import Parser, add_options, one_of, read_options
 from experiments.cli.shared import (
     PREFIXES,
@@ -72,7 +72,7 @@ def conclude(
     config = _first(configs)
     frames = {label: pd.read_csv(out / label / "metrics.csv") for label in configs}
     title, threshold = f"{config.agent} on {config.env}", threshold_of(config, output)
-    print(report.joint(frames, summaries, out, title, threshold))
+    print(joint.joint(frames, summaries, out, title, threshold))
 
 
 def _labelled(text: str) -> tuple[str, str]:

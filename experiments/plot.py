@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.analysis import report
+from experiments.analysis import joint
 from experiments.cli.options import Parser
 
 
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     thresholds = {summary["threshold"] for summary in summaries.values()}
     threshold = thresholds.pop() if len(thresholds) == 1 else None
     title = args.title or _common(list(summaries.values()))
-    print(report.joint(frames, summaries, args.out, title, threshold))
+    print(joint.joint(frames, summaries, args.out, title, threshold))
     return 0
 
 

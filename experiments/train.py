@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.analysis import report
+from experiments.analysis import tables
 from experiments.cli.options import Parser, add_options, one_of, read_options
 from experiments.cli.shared import (
     PREFIXES,
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     except Stopped as error:
         return stopped(error)
-    print(report.table([summary]))
+    print(tables.table([summary]))
     print(f"results: {out}/  (figure: {out / 'learning_curve.png'})")
     return 0
 

@@ -4,10 +4,9 @@ import os
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from experiments.analysis.report import COLOURS, save
+from experiments.analysis.style import COLOURS, make_figure, save
 from experiments.benchmarks.measure import CYCLE, MODES, Result
 
 _MARKERS = "osDv^<>PXd"
@@ -30,7 +29,7 @@ def draw(results: Sequence[Result], path: str | os.PathLike, title: str) -> None
     batches = sorted({result.batch_size for result in cycles})
     peers = list(dict.fromkeys(result.peer for result in cycles))
     size = (2.0 + 3.6 * len(modes), 1.6 + 2.9 * len(batches))
-    figure = Figure(figsize=size, dpi=100, layout="constrained")
+    figure = make_figure(*size)
     grid = figure.subplots(len(batches), len(modes), squeeze=False, sharex=True, sharey="row")
     for line, batch_size in zip(grid, batches, strict=True):
         for axes, mode in zip(line, modes, strict=True):

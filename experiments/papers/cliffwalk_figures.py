@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from experiments.analysis import report
+from experiments.analysis.style import COLOURS, colour_and_dashes, make_figure, save, tidy
 from experiments.papers import cliffwalk, cliffwalk_theory
 
 _COMPARED = ("uniform", "oracle", "greedy", "proportional", "rank", "pser")
@@ -55,7 +54,7 @@ def updates_by_size(out: Path, states: int, seeds: int, say: Callable[[str], Non
             shown = frame[(frame["values"] == values) & (frame["method"] == name)]
             by_size = shown.groupby("n")["updates"]
             size = 2.0 ** (by_size.median().index + 1) - 2
-            style = report.colour_and_dashes(number)
+            style = colour_and_dashes(number)
             axes.plot(size, by_size.median(), label=name, marker="o", markersize=3, **style)
             axes.fill_between(
                 size, by_size.min(), by_size.max(), color=style["color"], alpha=0.15, linewidth=0
@@ -65,7 +64,7 @@ def updates_by_size(out: Path, states: int, seeds: int, say: Callable[[str], Non
         _label(axes, f"{values}: median and range of {seeds} seeds", "transitions in the memory")
         axes.set_ylabel("updates")
     panels[0].legend(frameon=False)
-    report.save(figure, out / "per.fig1.png")
+    save(figure, out / "per.fig1.png")
     return [path, out / "per.fig1.png"]
 
 
@@ -80,7 +79,7 @@ def error_by_updates(out: Path, states: int, seeds: int, say: Callable[[str], No
         errors = _run(states, name, seeds, False, say).errors  # [L, S]
         updates = np.arange(len(errors)) * cliffwalk.CHUNK
         middle, low, high = np.median(errors, axis=1), errors.min(axis=1), errors.max(axis=1)
-        style = report.colour_and_dashes(number)
+        style = colour_and_dashes(number)
         axes.plot(updates, middle, label=name, linewidth=1.6, **style)
         axes.fill_between(updates, low, high, color=style["color"], alpha=0.12, linewidth=0)
         keep = _thinned(len(errors))
@@ -99,7 +98,7 @@ def error_by_updates(out: Path, states: int, seeds: int, say: Callable[[str], No
     axes.set_ylabel("mean squared error to the true Q")
     axes.legend(frameon=False)
     frame.to_csv(out / "pser.fig2.csv", index=False, float_format="%.6g")
-    report.save(figure, out / "pser.fig2.png")
+    save(figure, out / "pser.fig2.png")
     return [out / "pser.fig2.csv", out / "pser.fig2.png"]
 
 
@@ -131,9 +130,9 @@ def expected_updates(out: Path, states: int, seeds: int, say: Callable[[str], No
     figure, panels = _figure(3, "Blind Cliffwalk: expected updates until the path is learned")
     for axes, rho in zip(panels, _RHOS, strict=True):
         per = [cliffwalk_theory.expected_per(n) for n in sizes]
-        axes.plot(sizes, per, label="PER (Eq. 15)", **report.colour_and_dashes(1))
+        axes.plot(sizes, per, label="PER (Eq. 15)", **colour_and_dashes(1))
         pser = [cliffwalk_theory.expected_pser(n, rho) for n in sizes]
-        axes.plot(sizes, pser, label="PSER (Eq. 16)", **report.colour_and_dashes(0))
+        axes.plot(sizes, pser, label="PSER (Eq. 16)", **colour_and_dashes(0))
         for process, marker, number in (
             ("per-post", "o", 1), ("pser-idealised", "o", 0), ("pser-pre", "^", 2),
             ("pser-post", "s", 3),
@@ -143,14 +142,14 @@ def expected_updates(out: Path, states: int, seeds: int, say: Callable[[str], No
                 shown = shown[shown["rho"] == rho]
             axes.errorbar(
                 shown["n"], shown["mean"], 2 * shown["se"], linestyle="", marker=marker,
-                markersize=4, color=report.COLOURS[number], label=f"simulated: {process}",
+                markersize=4, color=COLOURS[number], label=f"simulated: {process}",
             )  # fmt: skip
         axes.set_yscale("log")
         _label(axes, f"rho = {rho}, {runs} runs", "states n")
     panels[0].set_ylabel("updates")
     panels[0].legend(frameon=False, fontsize=8)
     frame.to_csv(out / "pser.fig3.csv", index=False, float_format="%.6g")
-    report.save(figure, out / "pser.fig3.png")
+    save(figure, out / "pser.fig3.png")
     return [out / "pser.fig3.csv", out / "pser.fig3.png"]
 
 
@@ -174,15 +173,14 @@ def _run(
 
 
 def _figure(columns: int, title: str) -> tuple[Figure, Sequence[Axes]]:
-    figure = Figure(figsize=(4.5 * columns + 1.5, 4.5), dpi=130, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = make_figure(4.5 * columns + 1.5, 4.5, dpi=130)
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, color="#333333")
     axes = figure.subplots(1, columns, sharey=True, squeeze=False)[0]
     return figure, axes
 
 
 def _label(axes: Axes, title: str, below: str) -> None:
-    report.tidy(axes)
+    tidy(axes)
     axes.set_title(title, loc="left", fontsize=10, color="#333333")
     axes.set_xlabel(below, color="#333333")
 

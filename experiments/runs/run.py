@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.runs import (checkpoint, interrupt, log, registry)
-from experiments.analysis import (report, statistics)
+from experiments.analysis import curves, panels, statistics
 from experiments.runs.assembly import build
 from experiments.runs.outputs import OutputConfig
 from experiments.environments.host import EnvironmentFailed
@@ -291,9 +291,9 @@ def _conclude(config: RunConfig, out: Path, output: OutputConfig) -> dict[str, A
     }
     write_json(out / "summary.json", summary)
     title = f"{config.agent} with {config.replay} replay on {config.env}"
-    report.learning_curves({config.replay: frame}, out / "learning_curve.png", title, threshold)
-    report.replayed({config.replay: frame}, out / "replayed.png", f"What {title} replays")
-    report.own_metrics({config.replay: frame}, out / "own_metrics.png", title)
+    curves.learning_curves({config.replay: frame}, out / "learning_curve.png", title, threshold)
+    panels.replayed({config.replay: frame}, out / "replayed.png", f"What {title} replays")
+    panels.own_metrics({config.replay: frame}, out / "own_metrics.png", title)
     return summary
 
 

@@ -6,7 +6,10 @@ import pandas as pd
 import pytest
 from matplotlib.image import imread
 
-from experiments.analysis.report import COLOURS, learning_curves, own_metrics, replayed, table
+from experiments.analysis.curves import learning_curves
+from experiments.analysis.panels import own_metrics, replayed
+from experiments.analysis.style import COLOURS
+from experiments.analysis.tables import table
 
 
 def metrics(seeds: int, level: float, points: int = 12) -> pd.DataFrame:
@@ -95,7 +98,7 @@ def test_figure_is_a_function_of_its_data(tmp_path):
 
 
 def test_report_leaves_pyplot_alone():
-    code = "import sys, experiments.analysis.report; sys.exit('matplotlib.pyplot' in sys.modules)"
+    code = "import sys, experiments.analysis.joint; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

@@ -1,0 +1,143 @@
+"""Small panels over training: what is replayed, and what methods and agents say of themselves."""
+
+import os
+from collections.abc import Mapping
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import SymmetricalLogLocator
+
+from experiments.analysis.style import (
+    FAINT,
+    INK,
+    colour_and_dashes,
+    count_steps,
+    make_figure,
+    save,
+    tidy,
+)
+from experiments.training.inspection import ODDS_EDGES
+
+_DIVERGED = 1e5  # beyond, a metric is drawn on a logarithmic scale, not to hide all others
+_PANELS = {  # what is drawn of the inspection: column, title
+    "abs_td": "mean |TD error|",
+    "td_std": "std of TD error",
+    "q_value": "mean Q",
+    "q_std": "std of Q",
+    "age": "mean age (agent steps)",
+    "distinct": "distinct share of a batch",
+    "effective_buffer": "share of the buffer in use, 1 / (N ΣP²)",
+}
+
+
+def replayed(frames: Mapping[str, pd.DataFrame], path: str | os.PathLike, title: str) -> bool:
+    """Draw what is replayed beside what is stored, over training, into a PNG of 1200 x 600 pixels.
+
+    Lines are means over seeds. The last panel is the histogram of N P, how many times likelier than
+    uniform the stored transitions are, at the last log point.
+
+    Args:
+      frames: metrics by label, with the columns of `inspection.inspect`.
+      path: of the PNG.
+      title: one line.
+
+    Returns:
+      Whether there was anything to draw: runs with `inspect` 0 have no such columns.
+    """
+    frames = {label: frame for label, frame in frames.items() if "replayed/abs_td" in frame}
+    if not frames:
+        return False
+    figure = make_figure(12, 6)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=13, color=INK)
+    grid = figure.subplots(2, 4).ravel()
+    for axes, (name, label) in zip(grid, _PANELS.items(), strict=False):
+        _draw_panel(axes, frames, name, label)
+    _draw_odds(grid[-1], frames)
+    handles = list(grid[0].get_legend_handles_labels())
+    figure.legend(
+        *handles, loc="outside lower center", ncols=min(len(handles[0]), 9), frameon=False
+    )
+    save(figure, path)
+    return True
+
+
+def own_metrics(frames: Mapping[str, pd.DataFrame], path: str | os.PathLike, title: str) -> bool:
+    """Draw what methods and agents say of themselves, over training, into a PNG 1200 pixels wide.
+
+    One panel per column under `replay/` and `agent/`: priorities or ReF-ER's beta and far share,
+    KL divergences, losses. Lines are means over seeds.
+
+    Args:
+      frames: metrics by label.
+      path: of the PNG.
+      title: one line.
+
+    Returns:
+      Whether there was anything to draw.
+    """
+    names = {
+        name: None
+        for frame in frames.values()
+        for name in frame
+        if name.startswith(("replay/", "agent/")) and frame[name].abs().max() > 0
+    }
+    if not names:
+        return False
+    rows = -(-len(names) // 4)
+    figure = make_figure(12, 0.9 + 2.4 * rows)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=13, color=INK)
+    grid = figure.subplots(rows, 4, squeeze=False).ravel()
+    for axes, name in zip(grid, names, strict=False):
+        _draw_means(axes, frames, name)
+        axes.set_title(name.replace("_", " "), loc="left", fontsize=10, color=INK)
+    for axes in grid[len(names) :]:
+        axes.set_axis_off()
+    lines = [
+        Line2D([], [], label=label, linewidth=1.6, **colour_and_dashes(number))
+        for number, label in enumerate(frames)
+    ]
+    figure.legend(
+        handles=lines, loc="outside lower center", ncols=min(len(lines), 9), frameon=False
+    )
+    save(figure, path)
+    return True
+
+
+def _draw_panel(axes: Axes, frames: Mapping[str, pd.DataFrame], name: str, label: str) -> None:
+    for number, (method, frame) in enumerate(frames.items()):
+        means = frame.groupby("step").mean(numeric_only=True)
+        style = colour_and_dashes(number)
+        axes.plot(means.index, means[f"replayed/{name}"], label=method, linewidth=1.6, **style)
+        if f"stored/{name}" in means:
+            faint = {"color": style["color"], "linestyle": ":", "linewidth": 1.0}
+            axes.plot(means.index, means[f"stored/{name}"], **faint)
+    axes.plot([], [], color=FAINT, linestyle=":", linewidth=1.0, label="stored (uniformly)")
+    tidy(axes)
+    axes.set_title(label, loc="left", fontsize=10, color=INK)
+    count_steps(axes, 3)
+
+
+def _draw_means(axes: Axes, frames: Mapping[str, pd.DataFrame], name: str) -> None:
+    largest = 0.0
+    for number, frame in enumerate(frames.values()):
+        if name in frame:
+            means = frame.groupby("step")[name].mean()
+            axes.plot(means.index, means, linewidth=1.6, **colour_and_dashes(number))
+            largest = max(largest, means.abs().max())
+    if largest > _DIVERGED:
+        axes.set_yscale("symlog", linthresh=1.0)
+        axes.yaxis.set_major_locator(SymmetricalLogLocator(base=1e4, linthresh=1.0))
+    tidy(axes)
+    count_steps(axes, 3)
+
+
+def _draw_odds(axes: Axes, frames: Mapping[str, pd.DataFrame]) -> None:
+    names = [f"replayed/odds_{number}" for number in range(len(ODDS_EDGES) + 1)]
+    width = ODDS_EDGES[1] - ODDS_EDGES[0]
+    edges = [ODDS_EDGES[0] - width, *ODDS_EDGES, ODDS_EDGES[-1] + width]
+    for number, frame in enumerate(frames.values()):
+        shares = frame[frame["step"] == frame["step"].max()][names].mean()
+        axes.stairs(shares, edges, linewidth=1.6, **colour_and_dashes(number))
+    tidy(axes)
+    axes.set_title("stored, by log10(N P), at the end", loc="left", fontsize=10, color=INK)

@@ -1,0 +1,45 @@
+"""Tables of finished runs, as Markdown that also reads well in a terminal."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a Markdown table that also reads well in a terminal.
+
+    Args:
+      rows: one per replay method: the keys of `statistics.summarise`, `replay` (its name) and
+        `steps_per_second` (agent steps of all seeds per second, or None).
+    """
+    threshold = next((row["threshold"] for row in rows if row["threshold"] is not None), None)
+    header = ["replay", "final return: IQM [95 % interval]"]
+    if threshold is not None:
+        header += [f"seeds at {threshold:g}", f"steps to {threshold:g} (median)"]
+    cells = [header + ["steps/s"], *(_cells(row, threshold is not None) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    lines = [_line(cells[0], widths), _line(rule, widths)]
+    return "\n".join(lines + [_line(row, widths) for row in cells[1:]]) + "\n"
+
+
+def _cells(row: Mapping[str, Any], with_threshold: bool) -> list[str]:
+    low, high = row["final_interval"]
+    cells = [row["replay"], f"{_show(row['final_iqm'])} [{_show(low)}, {_show(high)}]"]
+    if with_threshold:
+        steps = row["median_steps_to_threshold"]
+        cells += [f"{row['reached']}/{len(row['seeds'])}", _whole(steps)]
+    return cells + [_whole(row["steps_per_second"])]
+
+
+def _show(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def _whole(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    first, *rest = [(cell, width) for cell, width in zip(cells, widths, strict=True)]
+    padded = [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in rest)]
+    return f"| {' | '.join(padded)} |"
