@@ -9,17 +9,17 @@ import jax.numpy as jnp
 
 from agents.types import Agent, Discrete
 from experiments import environments
-from experiments.training import host_loop
-from experiments.runs import registry
-from experiments.training.config import ReplaySizes
-from experiments.training.schedule import schedule
 from experiments.environments.host import HostEnvironment
 from experiments.environments.types import Environment
-from experiments.training.host_loop import (HostRun, MakeHost)
-from experiments.training.loop import (Program, make_program)
+from experiments.runs import registry
 from experiments.runs.run_config import RunConfig
-from experiments.training.steps import (Steps, make_steps)
-from experiments.training.seeds import (CompiledRun, Run)
+from experiments.training import host_loop
+from experiments.training.config import ReplaySizes
+from experiments.training.host_loop import HostRun, MakeHost
+from experiments.training.loop import Program, make_program
+from experiments.training.schedule import schedule
+from experiments.training.seeds import CompiledRun, Run
+from experiments.training.steps import Steps, make_steps
 from jaxreplay.frames import AHEAD
 from jaxreplay.methods import METHODS
 from jaxreplay.replay import make_replay

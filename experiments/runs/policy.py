@@ -8,12 +8,12 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from experiments.runs import (checkpoint, run_config)
-from experiments.runs.assembly import assemble
 from experiments.environments.types import Array, Environment
+from experiments.runs import checkpoint, run_config
+from experiments.runs.assembly import assemble
 from experiments.runs.run_config import RunConfig
-from experiments.training.steps import LoopState
 from experiments.training.seeds import seed_axes
+from experiments.training.steps import LoopState
 
 
 class Policy(NamedTuple):

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from agents import acer, ddpg, dqn, naf, ppo, racer, rainbow, sac, td3
 from agents.types import Agent
 from experiments import environments
-from experiments.training.config import LoopConfig, ReplaySizes
 from experiments.runs.presets import PRESETS
+from experiments.training.config import LoopConfig, ReplaySizes
 from jaxreplay.methods import METHODS
 
 

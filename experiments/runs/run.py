@@ -17,14 +17,14 @@ import jax
 import numpy as np
 import pandas as pd
 
-from experiments.runs import (checkpoint, interrupt, log, registry)
 from experiments.analysis import curves, panels, statistics
+from experiments.analysis.files import write_json
+from experiments.environments.host import EnvironmentFailed
+from experiments.runs import checkpoint, interrupt, log, registry
 from experiments.runs.assembly import build
 from experiments.runs.outputs import OutputConfig
-from experiments.environments.host import EnvironmentFailed
-from experiments.analysis.files import write_json
 from experiments.runs.run_config import RunConfig
-from experiments.training.seeds import (CutShort, Run)
+from experiments.training.seeds import CutShort, Run
 
 ARTEFACTS = (
     "config.json", "metrics.csv", "timing.csv", "summary.json", "learning_curve.png",

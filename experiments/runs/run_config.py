@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments import environments
-from experiments.runs import (presets, registry)
 from experiments.environments.config import EnvironmentConfig
+from experiments.runs import presets, registry
 from experiments.training.config import LoopConfig, ReplaySizes
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.runs.checkpoint import (check_same_config, latest, load, read_meta, save)
+from experiments.runs.checkpoint import check_same_config, latest, load, read_meta, save
 
 
 class Pair(NamedTuple):

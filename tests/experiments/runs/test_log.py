@@ -11,8 +11,16 @@ from hypothesis import strategies as st
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.record_writer import masked_crc32c
 
+from experiments.runs.log import (
+    CSVSink,
+    CSVTable,
+    Sinks,
+    TensorBoardSink,
+    TerminalSink,
+    WandbSink,
+    mean_over_seeds,
+)
 from experiments.runs.outputs import OutputConfig
-from experiments.runs.log import (CSVSink, CSVTable, Sinks, TensorBoardSink, TerminalSink, WandbSink, mean_over_seeds)
 
 STEPS = (100, 200, 300, 400)
 

@@ -6,11 +6,11 @@ from unittest import mock
 
 import pytest
 
-from experiments import (compare, train)
+from experiments import compare, train
 from experiments.runs import presets
 from experiments.runs.presets import PRESETS
 from experiments.runs.registry import AGENTS
-from experiments.runs.run_config import (RunConfig, defaults)
+from experiments.runs.run_config import RunConfig, defaults
 from jaxreplay.methods import METHODS
 
 CARTPOLE = "gymnax/CartPole-v1"

@@ -4,8 +4,8 @@ import pytest
 
 from agents.types import Continuous, Discrete
 from experiments.runs import registry
-from experiments.runs.registry import (AGENTS, check_fit)
-from jaxreplay.methods import (METHODS, refer)
+from experiments.runs.registry import AGENTS, check_fit
+from jaxreplay.methods import METHODS, refer
 
 
 def test_every_method_of_errors_fits_every_agent_with_a_scalar_error():

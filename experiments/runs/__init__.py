@@ -1,0 +1,1 @@
+"""Runs: what they are made of, their folders, checkpoints and logs."""
