@@ -28,8 +28,10 @@ from experiments.cli.shared import (
 )
 from experiments.runs import run_config
 from experiments.runs.assembly import build
+from experiments.runs.folder import check_claim, claim
 from experiments.runs.outputs import OutputConfig
-from experiments.runs.run import Stopped, check_claim, claim, execute, threshold_of
+from experiments.runs.results import threshold_of
+from experiments.runs.run import Stopped, execute
 from experiments.runs.run_config import RunConfig, defaults
 from jaxreplay.methods import METHODS
 

@@ -20,7 +20,7 @@ from experiments.analysis.files import write_json
 from experiments.benchmarks.methods import read_sizes
 from experiments.cli.options import Parser
 from experiments.runs.log import say
-from experiments.runs.run import versions
+from experiments.runs.results import versions
 from experiments.training import host_frames
 from jaxreplay import Transition, make_replay
 from jaxreplay.methods import METHODS

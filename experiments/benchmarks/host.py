@@ -22,7 +22,7 @@ from experiments.cli.options import Parser
 from experiments.runs import presets
 from experiments.runs.assembly import build
 from experiments.runs.log import say
-from experiments.runs.run import versions
+from experiments.runs.results import versions
 from experiments.runs.run_config import RunConfig, defaults
 from experiments.training.host_loop import HostRun
 

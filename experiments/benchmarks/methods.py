@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from experiments.analysis.files import write_json
 from experiments.cli.options import Parser
 from experiments.runs.log import say
-from experiments.runs.run import versions
+from experiments.runs.results import versions
 from jaxreplay import Transition, make_replay
 from jaxreplay.methods import METHODS, pser, rank
 from jaxreplay.types import Array, Sampler

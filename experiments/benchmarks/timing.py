@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from experiments.runs.run import versions
+from experiments.runs.results import versions
 
 Run = Callable[[int], float]  # so many cycles -> seconds
 

@@ -1,72 +1,20 @@
-"""One run: from its configuration to a folder of results, resumable at any log point.
-
-A run's folder holds `config.json`, `metrics.csv` (one row per log point and seed, deterministic),
-`timing.csv`, `checkpoints/`, `tensorboard/`, and at the end `summary.json`,
-`learning_curve.png`, `replayed.png` and `own_metrics.png`.
-"""
+"""Running a run: from its configuration to a folder of results, resumable at any log point."""
 
 import contextlib
-import json
-import os
-import shutil
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import pandas as pd
 
-from experiments.analysis import curves, panels, statistics
-from experiments.analysis.files import write_json
 from experiments.environments.host import EnvironmentFailed
-from experiments.runs import checkpoint, interrupt, log, registry
+from experiments.runs import checkpoint, interrupt, log, results
 from experiments.runs.assembly import build
+from experiments.runs.folder import claim
 from experiments.runs.outputs import OutputConfig
 from experiments.runs.run_config import RunConfig
 from experiments.training.seeds import CutShort, Run
-
-ARTEFACTS = (
-    "config.json", "metrics.csv", "timing.csv", "summary.json", "learning_curve.png",
-    "replayed.png", "own_metrics.png", "episode.gif", "episode.mp4", "checkpoints", "tensorboard",
-    "wandb",
-)  # fmt: skip
-
-
-def check_claim(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) -> None:
-    """Refuse a folder that this run may not have; touch nothing.
-
-    Raises:
-      ValueError: the folder holds a run and neither `resume` nor `overwrite` is given, or the run
-        to resume is not there or has another configuration.
-    """
-    saved = out / "config.json"
-    if resume and not saved.exists():
-        raise ValueError(f"{out} holds no run to resume: give the folder of a run")
-    if resume:
-        before = RunConfig.from_json(json.loads(saved.read_text()))
-        checkpoint.check_same_config(before.to_json(), config.to_json(), out)
-    elif saved.exists() and not overwrite:
-        raise ValueError(
-            f"{out} already holds a run: add --overwrite, or --resume {out}, "
-            "or choose another --out"
-        )
-
-
-def claim(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) -> None:
-    """Make `out` this run's folder, never destroying another run's unasked.
-
-    Raises:
-      ValueError: as `check_claim`.
-    """
-    check_claim(out, config, resume=resume, overwrite=overwrite)
-    if resume:
-        return
-    for name in ARTEFACTS:
-        path = out / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(out / "config.json", config.to_json())
 
 
 def execute(
@@ -120,7 +68,7 @@ def execute(
         raise Stopped(_keep(run, folder, cut, whole)) from None
     except KeyboardInterrupt:
         raise Stopped(f"stopped at once: --resume {whole} goes on from what was saved") from None
-    return _conclude(config, out, output)
+    return results.conclude(config, out, output)
 
 
 class Progress(NamedTuple):
@@ -273,41 +221,3 @@ def _rows(config: RunConfig, step: int, metrics: dict[str, np.ndarray]) -> list[
         {"seed": config.seed + i, "step": step, **{k: v[i] for k, v in metrics.items()}}
         for i in range(config.seeds)
     ]
-
-
-def _conclude(config: RunConfig, out: Path, output: OutputConfig) -> dict[str, Any]:
-    """Write the summary and the figure of a finished run."""
-    frame = pd.read_csv(out / "metrics.csv", float_precision="round_trip")
-    timing = pd.read_csv(out / "timing.csv")
-    threshold = threshold_of(config, output)
-    summary = {
-        "env": config.env,
-        "agent": config.agent,
-        "replay": config.replay,
-        **statistics.summarise(frame, threshold),
-        "steps_per_second": float(timing["steps_per_second"].median()),
-        "train_seconds": float(timing["seconds"].sum()),
-        "versions": versions(),
-    }
-    write_json(out / "summary.json", summary)
-    title = f"{config.agent} with {config.replay} replay on {config.env}"
-    curves.learning_curves({config.replay: frame}, out / "learning_curve.png", title, threshold)
-    panels.replayed({config.replay: frame}, out / "replayed.png", f"What {title} replays")
-    panels.own_metrics({config.replay: frame}, out / "own_metrics.png", title)
-    return summary
-
-
-def threshold_of(config: RunConfig, output: OutputConfig) -> float | None:
-    """Return the return that counts as solved: the one asked for, or the environment's own."""
-    if output.threshold is not None:
-        return output.threshold
-    return registry.THRESHOLDS.get(config.env)
-
-
-def versions() -> dict[str, str]:
-    """Return what the numbers may depend on: device and versions."""
-    return {
-        "device": jax.devices()[0].device_kind,
-        "python": ".".join(map(str, os.sys.version_info[:3])),
-        "jax": jax.__version__,
-    }

@@ -1,0 +1,52 @@
+"""What a finished run leaves in its folder: its summary and figures."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import pandas as pd
+
+from experiments.analysis import curves, panels, statistics
+from experiments.analysis.files import write_json
+from experiments.runs import registry
+from experiments.runs.outputs import OutputConfig
+from experiments.runs.run_config import RunConfig
+
+
+def conclude(config: RunConfig, out: Path, output: OutputConfig) -> dict[str, Any]:
+    """Write the summary and the figure of a finished run."""
+    frame = pd.read_csv(out / "metrics.csv", float_precision="round_trip")
+    timing = pd.read_csv(out / "timing.csv")
+    threshold = threshold_of(config, output)
+    summary = {
+        "env": config.env,
+        "agent": config.agent,
+        "replay": config.replay,
+        **statistics.summarise(frame, threshold),
+        "steps_per_second": float(timing["steps_per_second"].median()),
+        "train_seconds": float(timing["seconds"].sum()),
+        "versions": versions(),
+    }
+    write_json(out / "summary.json", summary)
+    title = f"{config.agent} with {config.replay} replay on {config.env}"
+    curves.learning_curves({config.replay: frame}, out / "learning_curve.png", title, threshold)
+    panels.replayed({config.replay: frame}, out / "replayed.png", f"What {title} replays")
+    panels.own_metrics({config.replay: frame}, out / "own_metrics.png", title)
+    return summary
+
+
+def threshold_of(config: RunConfig, output: OutputConfig) -> float | None:
+    """Return the return that counts as solved: the one asked for, or the environment's own."""
+    if output.threshold is not None:
+        return output.threshold
+    return registry.THRESHOLDS.get(config.env)
+
+
+def versions() -> dict[str, str]:
+    """Return what the numbers may depend on: device and versions."""
+    return {
+        "device": jax.devices()[0].device_kind,
+        "python": ".".join(map(str, os.sys.version_info[:3])),
+        "jax": jax.__version__,
+    }
