@@ -1,4 +1,5 @@
 # make run: compare replay methods on CartPole.  make test: run the tests.
+# make lint: style and types.  make check: lint and the quickest tests of everything.
 # make bench: time the replay beside peers.
 # All set up .venv first; they need Python 3.11 or newer and nothing else.
 
@@ -10,17 +11,28 @@ PYTHON ?= $(shell for p in $(CANDIDATES); do \
 OUT ?= runs/quickstart
 BENCH_OUT ?= runs/benchmark
 
-.PHONY: run test test-slow bench notebooks clean
+PYTEST := JAX_PLATFORMS=cpu $(BIN)/python -m pytest
+PARALLEL := -n auto --maxprocesses 4 --dist worksteal
+
+.PHONY: run test test-slow lint check bench notebooks clean
 
 run: $(VENV)/ready
 	$(BIN)/python -m experiments.compare --agent dqn --replays uniform per lap pal \
 		--env gymnax/CartPole-v1 --seeds 5 --out $(OUT) --overwrite
 
 test: $(VENV)/ready
-	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+	$(PYTEST) $(PARALLEL)
 
 test-slow: $(VENV)/ready
-	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -m slow
+	$(PYTEST) -m slow
+
+lint: $(VENV)/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+
+check: lint
+	$(PYTEST) $(PARALLEL) -m check
 
 bench: $(VENV)/bench
 	$(BIN)/python -m experiments.benchmarks.replay --capacities 10_000 1_048_576 --batch-sizes 256 \
@@ -34,7 +46,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found: install one, or say make PYTHON=/path/to/python" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,gymnasium,mujoco,box2d,atari]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint,gymnasium,mujoco,box2d,atari]'
 	@touch $@
 
 $(VENV)/bench: $(VENV)/ready
@@ -42,4 +54,4 @@ $(VENV)/bench: $(VENV)/ready
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .hypothesis
+	rm -rf $(VENV) build *.egg-info .pytest_cache .hypothesis .jax_cache .ruff_cache

@@ -12,6 +12,10 @@ os.environ.setdefault(
     "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 )
 
+# What one worker or an earlier run has compiled is not compiled again (`make clean` forgets it).
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".jax_cache"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+
 # Every compiled program maps memory, of which Linux allows a process 65 530 pieces by default:
 # beyond them XLA crashes. A whole suite in one process comes near.
 _MANY_MAPS = 25_000

@@ -16,7 +16,7 @@ from experiments.runs.run_config import RunConfig
 
 def conclude(config: RunConfig, out: Path, output: OutputConfig) -> dict[str, Any]:
     """Write the summary and the figure of a finished run."""
-    frame = pd.read_csv(out / "metrics.csv", float_precision="round_trip")
+    frame = pd.read_csv(out / "metrics.csv")
     timing = pd.read_csv(out / "timing.csv")
     threshold = threshold_of(config, output)
     summary = {
