@@ -1,5 +1,6 @@
 """A ring and a sampler behind five verbs."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -58,19 +59,7 @@ def make_replay(
     Raises:
       ValueError: the sizes do not fit together.
     """
-    if batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size}: it must be at least 1")
-    if batch_size > capacity:
-        raise ValueError(
-            f"batch_size {batch_size} is larger than the capacity {capacity}: "
-            "use a larger capacity or a smaller batch"
-        )
-    if num_envs < 1 or capacity % num_envs:
-        raise ValueError(
-            f"capacity {capacity} is not a multiple of the {num_envs} environments: "
-            f"use {max(1, capacity // max(num_envs, 1)) * max(num_envs, 1)}"
-        )
-
+    _check_sizes(capacity, batch_size, num_envs)
     if frames_on_host and "observations" in sampler.demands:
         raise ValueError(
             "frames_on_host: this sampler looks at observations, which must be on the device: "
@@ -87,44 +76,13 @@ def make_replay(
         return _unshared(state)
 
     def add(state: ReplayState, transition: Transition, **feedback: Array) -> ReplayState:
-        missing = sampler.fresh - feedback.keys()
-        if missing:
-            raise ValueError(f"add needs {', '.join(sorted(missing))} of the new transitions")
-        transition, broken = _finite(buffer.after(state.fence, transition), num_envs)
-        state = state._replace(dropped=state.dropped + broken)
-        feedback = {name: _single(x, jnp.isfinite(x)) for name, x in feedback.items()}
-        ring, slots = ring_.add(state.ring, transition)
-        slots = buffer.after(state.fence, slots)
-        inner = sampler.add(state.sampler, ring, slots, transition, **feedback)
-        return buffer.settled(state._replace(ring=ring, sampler=inner))
+        return _add(sampler, state, transition, feedback)
 
     def sample(state: ReplayState, key: Array) -> tuple[ReplayState, Sample]:
-        _refuse_empty(state.ring)
-        draw = sampler.sample(state.sampler, state.ring, key, batch_size)
-        indices = buffer.once(draw.indices)  # else for every number of the rows that are read
-        batch = Sample(
-            indices=indices,
-            transition=ring_.gather(state.ring, indices),
-            weights=draw.weights,
-            version=ring_.version(state.ring, indices),
-            notes=draw.notes,
-        )
-        state, batch = buffer.settled((state, batch))
-        fence = buffer.fence(batch)  # the next writes come after all that was read here
-        batch = batch._replace(indices=buffer.after(fence, batch.indices))
-        return state._replace(fence=fence), batch
+        return _sample(sampler, state, key, batch_size)
 
     def update(state: ReplayState, sample: Sample, **feedback: Array) -> ReplayState:
-        valid = ring_.version(state.ring, sample.indices) == sample.version
-        for values in feedback.values():
-            valid &= jnp.isfinite(values)
-        indices = buffer.once(jnp.where(valid, sample.indices, state.ring.capacity))
-        sample = sample._replace(indices=indices)
-        feedback = {name: _single(values, valid) for name, values in feedback.items()}
-        inner = sampler.update(state.sampler, state.ring, sample, **feedback)
-        dropped = state.dropped + (~valid).sum(dtype=jnp.int32)
-        fence = state.fence + buffer.fence(inner)
-        return buffer.settled(state._replace(sampler=inner, dropped=dropped, fence=fence))
+        return _update(sampler, state, sample, feedback)
 
     def observe(state: ReplayState, score: Array, key: Array) -> ReplayState:
         if sampler.observe is ignore_score:
@@ -145,13 +103,9 @@ def make_replay(
     def metrics(state: ReplayState) -> dict[str, Array]:
         own = sampler.metrics(state.sampler, state.ring)
         if isinstance(state.ring.frames, Frames):
-            live = jnp.arange(state.ring.capacity) < ring_.size(state.ring)
-            spots = cast(Spot, ring_.contents(state.ring).obs)
             # Pixels on the host are written when steps are taken, before the n-step window.
             ahead = frames_.AHEAD if frames_on_host else 0
-            lost = frames_.lost(state.ring.frames, spots, live, ahead)
-            own["frames_lost"] = lost.astype(jnp.float32)
-            own["frames_odd"] = state.ring.frames.odd.astype(jnp.float32)
+            own = {**own, **_frame_metrics(state.ring, state.ring.frames, ahead)}
         return {"dropped": state.dropped.astype(jnp.float32), **own}
 
     return Replay(
@@ -183,6 +137,80 @@ def check_valid(state: ReplayState) -> None:
       ValueError: an invariant does not hold.
     """
     ring_.check_valid(state.ring)
+
+
+def _check_sizes(capacity: int, batch_size: int, num_envs: int) -> None:
+    if batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}: it must be at least 1")
+    if batch_size > capacity:
+        raise ValueError(
+            f"batch_size {batch_size} is larger than the capacity {capacity}: "
+            "use a larger capacity or a smaller batch"
+        )
+    if num_envs < 1 or capacity % num_envs:
+        raise ValueError(
+            f"capacity {capacity} is not a multiple of the {num_envs} environments: "
+            f"use {max(1, capacity // max(num_envs, 1)) * max(num_envs, 1)}"
+        )
+
+
+def _add(
+    sampler: Sampler, state: ReplayState, transition: Transition, feedback: Mapping[str, Array]
+) -> ReplayState:
+    missing = sampler.fresh - feedback.keys()
+    if missing:
+        raise ValueError(f"add needs {', '.join(sorted(missing))} of the new transitions")
+    transition, broken = _finite(buffer.after(state.fence, transition), state.ring.num_envs)
+    state = state._replace(dropped=state.dropped + broken)
+    feedback = {name: _single(x, jnp.isfinite(x)) for name, x in feedback.items()}
+    ring, slots = ring_.add(state.ring, transition)
+    slots = buffer.after(state.fence, slots)
+    inner = sampler.add(state.sampler, ring, slots, transition, **feedback)
+    return buffer.settled(state._replace(ring=ring, sampler=inner))
+
+
+def _sample(
+    sampler: Sampler, state: ReplayState, key: Array, batch_size: int
+) -> tuple[ReplayState, Sample]:
+    _refuse_empty(state.ring)
+    draw = sampler.sample(state.sampler, state.ring, key, batch_size)
+    indices = buffer.once(draw.indices)  # else for every number of the rows that are read
+    batch = Sample(
+        indices=indices,
+        transition=ring_.gather(state.ring, indices),
+        weights=draw.weights,
+        version=ring_.version(state.ring, indices),
+        notes=draw.notes,
+    )
+    state, batch = buffer.settled((state, batch))
+    fence = buffer.fence(batch)  # the next writes come after all that was read here
+    batch = batch._replace(indices=buffer.after(fence, batch.indices))
+    return state._replace(fence=fence), batch
+
+
+def _update(
+    sampler: Sampler, state: ReplayState, sample: Sample, feedback: Mapping[str, Array]
+) -> ReplayState:
+    valid = ring_.version(state.ring, sample.indices) == sample.version
+    for values in feedback.values():
+        valid &= jnp.isfinite(values)
+    indices = buffer.once(jnp.where(valid, sample.indices, state.ring.capacity))
+    sample = sample._replace(indices=indices)
+    feedback = {name: _single(values, valid) for name, values in feedback.items()}
+    inner = sampler.update(state.sampler, state.ring, sample, **feedback)
+    dropped = state.dropped + (~valid).sum(dtype=jnp.int32)
+    fence = state.fence + buffer.fence(inner)
+    return buffer.settled(state._replace(sampler=inner, dropped=dropped, fence=fence))
+
+
+def _frame_metrics(ring: Ring, frames: Frames, ahead: int) -> dict[str, Array]:
+    live = jnp.arange(ring.capacity) < ring_.size(ring)
+    spots = cast(Spot, ring_.contents(ring).obs)
+    lost = frames_.lost(frames, spots, live, ahead)
+    return {
+        "frames_lost": lost.astype(jnp.float32),
+        "frames_odd": frames.odd.astype(jnp.float32),
+    }
 
 
 def _finite(transition: Transition, num_envs: int) -> tuple[Transition, Array]:
