@@ -125,7 +125,13 @@ def fence(tree: ArrayTree) -> Array:
 
 def after(fence: Array, tree: Tree) -> Tree:
     """Return a pytree of arrays that are known only once a fence is."""
-    return jax.tree.map(lambda x: jnp.where(fence == 0, x, jnp.zeros_like(x)), tree)
+
+    def behind(x: Array) -> Array:
+        if jnp.issubdtype(x.dtype, jnp.integer):
+            return x + fence.astype(x.dtype)  # fewer operations than the choice below
+        return jnp.where(fence == 0, x, jnp.zeros_like(x))
+
+    return jax.tree.map(behind, tree)
 
 
 def settled(tree: Tree) -> Tree:

@@ -307,9 +307,9 @@ def _going(
     config: ReFERConfig, state: ReFERState, ring: Ring, candidate: Array, far: Array
 ) -> Array:
     """Choose the episodes `[C]` to be forgotten; `candidate` and `far` `[C]` are of slots."""
-    counts = jnp.zeros((ring.capacity, 2), jnp.int32)
     of_slots = jnp.stack([candidate, candidate & far], 1).astype(jnp.int32)
-    steps, far_steps = counts.at[state.episode].add(of_slots).T
+    counts = jnp.zeros((ring.capacity, 2), jnp.int32).at[state.episode].add(of_slots)
+    steps, far_steps = counts[:, 0], counts[:, 1]
     share = far_steps / jnp.maximum(steps, 1)
     lane = jnp.arange(ring.capacity) % ring.num_envs
     return to_forget(
