@@ -13,7 +13,7 @@ The book-keeping (`Frames`) is apart from the pixels, which may live on the devi
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import chex
 import jax
@@ -21,11 +21,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from jaxreplay._internal import buffer
+from jaxreplay._internal.buffer import Buffer
 from jaxreplay.types import Array
 
+OnEither = TypeVar("OnEither", Array, np.ndarray)  # on the device or on the host
 
-@struct.dataclass
-class Frames:
+
+class Frames(struct.PyTreeNode):
     """Where every lane is, and the sizes of the store."""
 
     newest: Array  # [E] int32, place of the latest observation, ever counted; -2 before the first
@@ -42,7 +45,7 @@ class Spot(NamedTuple):
 
     place: Array  # [...] int32, of the newest frame of the observation, ever counted
     depth: Array  # [...] int32, frames of the stack that the episode had, 1 .. K
-    span: Array  # [...] int32, places from there to the newest frame of the next observation
+    n_steps: Array  # [...] int32, places from there to the newest frame of the next observation
 
 
 class Located(NamedTuple):
@@ -91,14 +94,14 @@ def init(obs: chex.ArrayTree, capacity: int, num_envs: int, stack: int, spare: f
 AHEAD = 255  # places beyond its observation that a transition may reach: the largest n of n-step
 
 
-def empty_pixels(frames: Frames, on_host: bool = False) -> Array | np.ndarray:
+def empty_pixels(frames: Frames, on_host: bool = False) -> Buffer | np.ndarray:
     """Make a store's pixels `[E * places + 1, D]`, all zero; the last row stays so."""
-    make = np if on_host else jnp
+    make: Any = np if on_host else jnp
     return make.zeros((_zero_row(frames) + 1, math.prod(frames.shape)), frames.dtype)
 
 
 def add(
-    frames: Frames, obs: Array | tuple[()], first: Array, span: Array | tuple[()]
+    frames: Frames, obs: Array | tuple[()], first: Array, n_steps: Array | tuple[()]
 ) -> tuple[Frames, Spot]:
     """Take in one row of transitions.
 
@@ -106,11 +109,11 @@ def add(
       frames: the books.
       obs: `[E, ..., K]`, to see that episodes begin with one frame; () if they are not at hand.
       first: `[E]`.
-      span: `[E]`, or () for 1.
+      n_steps: `[E]`, agent steps to the next observation, or () for 1.
     """
     newest, age = advance(frames.newest, frames.age, first)
     depth = jnp.minimum(age + 1, frames.stack)
-    spot = Spot(newest, depth, jnp.broadcast_to(_one_unless(span), newest.shape))
+    spot = Spot(newest, depth, jnp.broadcast_to(_one_unless(n_steps), newest.shape))
     spot = jax.tree.map(lambda x: x.astype(jnp.int32), spot)
     if isinstance(obs, tuple):
         return frames.replace(newest=newest, age=age), spot
@@ -119,36 +122,41 @@ def add(
     return frames.replace(newest=newest, age=age, odd=odd), spot
 
 
-def advance(newest: Array, age: Array, first: Array) -> tuple[Array, Array]:
+def advance(newest: OnEither, age: OnEither, first: OnEither) -> tuple[OnEither, OnEither]:
     """Return place and age `[E]` of the next observation; NumPy arrays will do as well."""
     begins = first | (newest < 0)
     return newest + 1 + begins, (age + 1) * ~begins
 
 
-def destinations(frames: Frames, newest: Array, span: Array | tuple[()]) -> tuple[Array, Array]:
+def destinations(
+    frames: Frames, newest: OnEither, n_steps: OnEither | tuple[()]
+) -> tuple[OnEither, OnEither]:
     """Return where the frames of the latest transitions go, and which of them are meant.
 
     Args:
       frames: only its sizes are read.
       newest: `[E]`, place of the observation.
-      span: `[E]`, or () for 1.
+      n_steps: `[E]`, agent steps to the next observation, or () for 1.
 
     Returns:
       rows `[E, 1 + K]` of the pixels, of the observation's newest frame and of all frames of the
       next one, and `[E, 1 + K]` bool: False for frames that are in place already.
     """
     behind = np.arange(frames.stack)[::-1]
-    span = _one_unless(span) + newest * 0
-    ahead = span[:, None] - behind  # of the observation's newest frame
+    ahead = (_one_unless(n_steps) + newest * 0)[
+        :, None
+    ] - behind  # of the observation's newest frame
     lane = np.arange(len(newest))[:, None] * frames.places
-    make = np if isinstance(newest, np.ndarray) else jnp
+    make: Any = np if isinstance(newest, np.ndarray) else jnp
     ahead = make.concatenate([newest[:, None] * 0, ahead], axis=1)
     rows = lane + (newest[:, None] + ahead) % frames.places
     # What lies behind is there since an earlier transition, or is of another episode.
     return rows, make.concatenate([ahead[:, :1] == 0, ahead[:, 1:] > 0], axis=1)
 
 
-def write(pixels: Array, frames: Frames, obs: Array, next_obs: Array, span: Array) -> Array:
+def write(
+    pixels: Buffer, frames: Frames, obs: Array, next_obs: Array, n_steps: Array | tuple[()]
+) -> Buffer:
     """Write the frames of the row of transitions that `frames` was told of last.
 
     Args:
@@ -156,21 +164,21 @@ def write(pixels: Array, frames: Frames, obs: Array, next_obs: Array, span: Arra
       frames: after `add`.
       obs: `[E, ..., K]`.
       next_obs: `[E, ..., K]`.
-      span: `[E]`, or () for 1.
+      n_steps: `[E]`, agent steps to the next observation, or () for 1.
     """
-    rows, meant = destinations(frames, frames.newest, span)
+    rows, meant = destinations(frames, frames.newest, n_steps)
     rows = jnp.where(meant, rows, len(pixels)).ravel()
-    return pixels.at[rows].set(_columns(frames, obs, next_obs, jnp), mode="drop")
+    return buffer.write(pixels, rows, _columns(frames, obs, next_obs))
 
 
 def write_on_host(
     pixels: np.ndarray, frames: Frames, newest: np.ndarray, obs: np.ndarray, next_obs: np.ndarray,
-    span: np.ndarray,
+    n_steps: np.ndarray | tuple[()],
 ) -> None:  # fmt: skip
     """Do what `write` does, in place, with pixels on the host; `newest` `[E]` is kept there too."""
-    rows, meant = destinations(frames, newest, span)
+    rows, meant = destinations(frames, newest, n_steps)
     meant = meant.ravel()
-    pixels[rows.ravel()[meant]] = _columns(frames, obs, next_obs, np)[meant]
+    pixels[rows.ravel()[meant]] = _columns(frames, obs, next_obs)[meant]
 
 
 def locate(frames: Frames, slots: Array, spot: Spot) -> Located:
@@ -183,17 +191,17 @@ def locate(frames: Frames, slots: Array, spot: Spot) -> Located:
         return jnp.where(behind < depth[:, None], at, _zero_row(frames))
 
     return Located(
-        rows(spot.place, spot.depth), rows(spot.place + spot.span, spot.depth + spot.span)
+        rows(spot.place, spot.depth), rows(spot.place + spot.n_steps, spot.depth + spot.n_steps)
     )
 
 
-def read(pixels: Array, rows: Array) -> Array:
+def read(pixels: Buffer, rows: Array) -> Array:
     """Read the frames of `rows` `[B, K]` from pixels on the device: `[B, K, D]`."""
-    found = pixels.at[rows.ravel()].get(mode="promise_in_bounds")
+    found = buffer.read(pixels, rows.ravel())
     return found.reshape(*rows.shape, -1)
 
 
-def assemble(frames: Frames, found: Array) -> Array:
+def assemble(frames: Frames, found: OnEither) -> OnEither:
     """Return observations `[B, ..., K]` from the frames that were read `[B, K, D]`."""
     return found.swapaxes(1, 2).reshape(len(found), *frames.shape, frames.stack)
 
@@ -205,7 +213,7 @@ def lost(frames: Frames, spot: Spot, live: Array, ahead: int = 0) -> Array:
     places the pixels may be ahead of the books.
     """
     spot, live = jax.tree.map(lambda x: x.reshape(-1, frames.newest.size), (spot, live))
-    written = jnp.max(jnp.where(live, spot.place + spot.span, -1), axis=0)  # [E]
+    written = jnp.max(jnp.where(live, spot.place + spot.n_steps, -1), axis=0)  # [E]
     gone = written + ahead - (spot.place - spot.depth + 1) >= frames.places
     return (live & gone).sum(dtype=jnp.int32)
 
@@ -214,12 +222,13 @@ def _zero_row(frames: Frames) -> int:
     return frames.newest.size * frames.places
 
 
-def _one_unless(span: Array | tuple[()]) -> Array | int:
-    return 1 if isinstance(span, tuple) else span
+def _one_unless(n_steps: OnEither | tuple[()]) -> OnEither | int:
+    return 1 if isinstance(n_steps, tuple) else n_steps
 
 
-def _columns(frames: Frames, obs: Array, next_obs: Array, make) -> Array:
+def _columns(frames: Frames, obs: OnEither, next_obs: OnEither) -> OnEither:
     """Return the newest frame and the next observation's frames as rows `[E * (1 + K), D]`."""
+    make: Any = np if isinstance(obs, np.ndarray) else jnp
     size, stack = math.prod(frames.shape), frames.stack
     own = obs.reshape(-1, size, stack)[:, :, -1:]
     both = make.concatenate([own, next_obs.reshape(-1, size, stack)], axis=2)

@@ -89,5 +89,5 @@ def push(window: Window, step: Step, gamma: float) -> tuple[Window, Transition]:
         first=oldest.first,
         last=oldest.terminated | oldest.truncated,
         extras=oldest.extras,
-        span=length.astype(jnp.int32),
+        n_steps=length.astype(jnp.int32),
     )

@@ -1,13 +1,16 @@
 """A ring and a sampler behind five verbs."""
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from jaxreplay import frames as frames_
 from jaxreplay import ring as ring_
-from jaxreplay._internal.compiled import computed_once, opaque_zero
+from jaxreplay._internal import buffer
+from jaxreplay.frames import Frames, Spot
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Replay, Sample, Sampler, State, Transition, ignore_score
 
@@ -19,7 +22,7 @@ class ReplayState(NamedTuple):
     sampler: State
     dropped: Array  # [] int32, rows so far of which something was dropped: feedback for slots
     # that were overwritten, NaN and infinity in feedback or in new transitions (stored as 0)
-    fence: Array  # [] int32, always 0, but known only once all reads so far are done
+    fence: Array  # [] int32, always 0, but known only once all reads so far are done: see `buffer`
 
 
 def make_replay(
@@ -34,12 +37,10 @@ def make_replay(
 ) -> Replay:
     """Join a ring and a sampler into a Replay.
 
-    Every verb ends in an optimisation barrier, and `sample` and `update` set a fence: without them
-    XLA lets reads of the old state float past the next in-place write, and pays with a copy of the
-    whole ring or tree on every step.
-
-    Outside of compiled loops there is no such danger, and the state that `sample` returns may be
-    ignored: `jax.jit(lambda state, key: replay.sample(state, key)[1])` need not pass it through.
+    In a compiled loop, `sample` and `update` leave a fence in the state, behind which the next verb
+    writes: pass on the state that `sample` returns, or every step copies the whole ring and tree.
+    Outside of compiled loops there is no such danger, and that state may be ignored:
+    `jax.jit(lambda state, key: replay.sample(state, key)[1])` need not pass it through.
 
     Args:
       sampler: how to choose slots.
@@ -58,19 +59,7 @@ def make_replay(
     Raises:
       ValueError: the sizes do not fit together.
     """
-    if batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size}: it must be at least 1")
-    if batch_size > capacity:
-        raise ValueError(
-            f"batch_size {batch_size} is larger than the capacity {capacity}: "
-            "use a larger capacity or a smaller batch"
-        )
-    if num_envs < 1 or capacity % num_envs:
-        raise ValueError(
-            f"capacity {capacity} is not a multiple of the {num_envs} environments: "
-            f"use {max(1, capacity // max(num_envs, 1)) * max(num_envs, 1)}"
-        )
-
+    _check_sizes(capacity, batch_size, num_envs)
     if frames_on_host and "observations" in sampler.demands:
         raise ValueError(
             "frames_on_host: this sampler looks at observations, which must be on the device: "
@@ -87,45 +76,13 @@ def make_replay(
         return _unshared(state)
 
     def add(state: ReplayState, transition: Transition, **feedback: Array) -> ReplayState:
-        missing = sampler.fresh - feedback.keys()
-        if missing:
-            raise ValueError(f"add needs {', '.join(sorted(missing))} of the new transitions")
-        transition = jax.tree.map(lambda x: _behind(state.fence, x), transition)
-        transition, broken = _finite(transition, num_envs)
-        state = state._replace(dropped=state.dropped + broken)
-        feedback = {name: _single(x, jnp.isfinite(x)) for name, x in feedback.items()}
-        ring, slots = ring_.add(state.ring, transition)
-        inner = sampler.add(state.sampler, ring, slots + state.fence, transition, **feedback)
-        return jax.lax.optimization_barrier(state._replace(ring=ring, sampler=inner))
+        return _add(sampler, state, transition, feedback)
 
     def sample(state: ReplayState, key: Array) -> tuple[ReplayState, Sample]:
-        _refuse_empty(state.ring)
-        draw = sampler.sample(state.sampler, state.ring, key, batch_size)
-        indices = computed_once(draw.indices)  # else for every number of the rows that are read
-        batch = Sample(
-            indices=indices,
-            transition=ring_.gather(state.ring, indices),
-            weights=draw.weights,
-            stamp=ring_.stamp(state.ring, indices),
-            notes=draw.notes,
-        )
-        state, batch = jax.lax.optimization_barrier((state, batch))
-        fence = opaque_zero(batch)  # the next writes now depend on all that was read here
-        return state._replace(fence=fence), batch._replace(indices=batch.indices + fence)
+        return _sample(sampler, state, key, batch_size)
 
     def update(state: ReplayState, sample: Sample, **feedback: Array) -> ReplayState:
-        valid = ring_.stamp(state.ring, sample.indices) == sample.stamp
-        for values in feedback.values():
-            valid &= jnp.isfinite(values)
-        indices = computed_once(jnp.where(valid, sample.indices, state.ring.capacity))
-        sample = sample._replace(indices=indices)
-        feedback = {name: _single(values, valid) for name, values in feedback.items()}
-        inner = sampler.update(state.sampler, state.ring, sample, **feedback)
-        dropped = state.dropped + (~valid).sum(dtype=jnp.int32)
-        fence = state.fence + opaque_zero(inner)
-        return jax.lax.optimization_barrier(
-            state._replace(sampler=inner, dropped=dropped, fence=fence)
-        )
+        return _update(sampler, state, sample, feedback)
 
     def observe(state: ReplayState, score: Array, key: Array) -> ReplayState:
         if sampler.observe is ignore_score:
@@ -135,7 +92,7 @@ def make_replay(
             lambda: sampler.observe(state.sampler, state.ring, score, key),
             lambda: state.sampler,
         )
-        return jax.lax.optimization_barrier(state._replace(sampler=inner))
+        return buffer.settled(state._replace(sampler=inner))
 
     def can_sample(state: ReplayState) -> Array:
         return ring_.size(state.ring) >= batch_size
@@ -145,14 +102,10 @@ def make_replay(
 
     def metrics(state: ReplayState) -> dict[str, Array]:
         own = sampler.metrics(state.sampler, state.ring)
-        if state.ring.frames:
-            live = jnp.arange(state.ring.capacity) < ring_.size(state.ring)
-            spots = ring_.contents(state.ring).obs
+        if isinstance(state.ring.frames, Frames):
             # Pixels on the host are written when steps are taken, before the n-step window.
             ahead = frames_.AHEAD if frames_on_host else 0
-            lost = frames_.lost(state.ring.frames, spots, live, ahead)
-            own["frames_lost"] = lost.astype(jnp.float32)
-            own["frames_odd"] = state.ring.frames.odd.astype(jnp.float32)
+            own = {**own, **_frame_metrics(state.ring, state.ring.frames, ahead)}
         return {"dropped": state.dropped.astype(jnp.float32), **own}
 
     return Replay(
@@ -186,6 +139,80 @@ def check_valid(state: ReplayState) -> None:
     ring_.check_valid(state.ring)
 
 
+def _check_sizes(capacity: int, batch_size: int, num_envs: int) -> None:
+    if batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}: it must be at least 1")
+    if batch_size > capacity:
+        raise ValueError(
+            f"batch_size {batch_size} is larger than the capacity {capacity}: "
+            "use a larger capacity or a smaller batch"
+        )
+    if num_envs < 1 or capacity % num_envs:
+        raise ValueError(
+            f"capacity {capacity} is not a multiple of the {num_envs} environments: "
+            f"use {max(1, capacity // max(num_envs, 1)) * max(num_envs, 1)}"
+        )
+
+
+def _add(
+    sampler: Sampler, state: ReplayState, transition: Transition, feedback: Mapping[str, Array]
+) -> ReplayState:
+    missing = sampler.fresh - feedback.keys()
+    if missing:
+        raise ValueError(f"add needs {', '.join(sorted(missing))} of the new transitions")
+    transition, broken = _finite(buffer.after(state.fence, transition), state.ring.num_envs)
+    state = state._replace(dropped=state.dropped + broken)
+    feedback = {name: _single(x, jnp.isfinite(x)) for name, x in feedback.items()}
+    ring, slots = ring_.add(state.ring, transition)
+    slots = buffer.after(state.fence, slots)
+    inner = sampler.add(state.sampler, ring, slots, transition, **feedback)
+    return buffer.settled(state._replace(ring=ring, sampler=inner))
+
+
+def _sample(
+    sampler: Sampler, state: ReplayState, key: Array, batch_size: int
+) -> tuple[ReplayState, Sample]:
+    _refuse_empty(state.ring)
+    draw = sampler.sample(state.sampler, state.ring, key, batch_size)
+    indices = buffer.once(draw.indices)  # else for every number of the rows that are read
+    batch = Sample(
+        indices=indices,
+        transition=ring_.gather(state.ring, indices),
+        weights=draw.weights,
+        version=ring_.version(state.ring, indices),
+        notes=draw.notes,
+    )
+    state, batch = buffer.settled((state, batch))
+    fence = buffer.fence(batch)  # the next writes come after all that was read here
+    batch = batch._replace(indices=buffer.after(fence, batch.indices))
+    return state._replace(fence=fence), batch
+
+
+def _update(
+    sampler: Sampler, state: ReplayState, sample: Sample, feedback: Mapping[str, Array]
+) -> ReplayState:
+    valid = ring_.version(state.ring, sample.indices) == sample.version
+    for values in feedback.values():
+        valid &= jnp.isfinite(values)
+    indices = buffer.once(jnp.where(valid, sample.indices, state.ring.capacity))
+    sample = sample._replace(indices=indices)
+    feedback = {name: _single(values, valid) for name, values in feedback.items()}
+    inner = sampler.update(state.sampler, state.ring, sample, **feedback)
+    dropped = state.dropped + (~valid).sum(dtype=jnp.int32)
+    fence = state.fence + buffer.fence(inner)
+    return buffer.settled(state._replace(sampler=inner, dropped=dropped, fence=fence))
+
+
+def _frame_metrics(ring: Ring, frames: Frames, ahead: int) -> dict[str, Array]:
+    live = jnp.arange(ring.capacity) < ring_.size(ring)
+    spots = cast(Spot, ring_.contents(ring).obs)
+    lost = frames_.lost(frames, spots, live, ahead)
+    return {
+        "frames_lost": lost.astype(jnp.float32),
+        "frames_odd": frames.odd.astype(jnp.float32),
+    }
+
+
 def _finite(transition: Transition, num_envs: int) -> tuple[Transition, Array]:
     """Return transitions `[E, ...]` with 0 for what is not finite, and how many had such, `[]`."""
     broken = jnp.zeros(num_envs, bool)
@@ -206,12 +233,7 @@ def _single(values: Array, valid: Array) -> Array:
     return jnp.where(valid, values, 0.0).astype(jnp.float32)
 
 
-def _behind(fence: Array, values: Array) -> Array:
-    """Return `values`, made to depend on the fence."""
-    return jnp.where(fence == 0, values, jnp.zeros_like(values))
-
-
 def _refuse_empty(ring: Ring) -> None:
     # Under jit the size is not known; the loop asks `can_sample` instead.
-    if not isinstance(ring.rows_added, jax.core.Tracer) and int(ring.rows_added) == 0:
+    if not isinstance(ring.rows_added, Tracer) and int(ring.rows_added) == 0:
         raise ValueError("the replay is empty: add transitions before sampling")

@@ -7,14 +7,15 @@ reading a batch is one gather.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from jaxreplay import frames as frames_
-from jaxreplay._internal.compiled import at_least_two, take_rows
+from jaxreplay._internal import buffer
+from jaxreplay._internal.buffer import Buffer
 from jaxreplay.frames import Frames, Spot
 from jaxreplay.types import Array, Transition
 
@@ -35,19 +36,18 @@ class _Field(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    treedef: jax.tree_util.PyTreeDef
+    treedef: Any  # jax.tree_util.PyTreeDef
     fields: tuple[_Field, ...]
     words: int  # of 32 bits in a row
 
 
-@struct.dataclass
-class Ring:
+class Ring(struct.PyTreeNode):
     """Transitions in the order of their rows; the oldest row is overwritten first."""
 
-    words: Array  # [C, W] uint32, the bits of all fields of a slot
+    words: Buffer  # [C, W] uint32, the bits of all fields of a slot
     rows_added: Array  # [] int32, a clock: rows ever added, the write cursor is this modulo rows
     frames: Frames | tuple[()]  # where the frames of stacked observations are; (): none are
-    pixels: Array | tuple[()]  # [.., D] these frames; (): none, or kept on the host
+    pixels: Buffer | tuple[()]  # [.., D] these frames; (): none, or kept on the host
     layout: _Layout = struct.field(pytree_node=False)
     capacity: int = struct.field(pytree_node=False)  # C slots
     num_envs: int = struct.field(pytree_node=False)  # E lanes
@@ -91,9 +91,9 @@ def init(
     frames = pixels = ()
     if frame_stack:
         frames = frames_.init(example.obs, capacity, num_envs, frame_stack, frame_spare)
-        pixels = () if frames_on_host else frames_.empty_pixels(frames)
+        pixels = () if frames_on_host else cast(Buffer, frames_.empty_pixels(frames))
         example = example._replace(obs=Spot(*[jnp.zeros((), jnp.int32)] * 3), next_obs=())
-    layout = _plan(example._replace(span=()))
+    layout = _plan(example._replace(n_steps=()))
     words = jnp.zeros((capacity, layout.words), jnp.uint32)
     clock = jnp.zeros((), jnp.int32)
     return Ring(words, clock, frames, pixels, layout, capacity, num_envs)
@@ -102,33 +102,31 @@ def init(
 def add(ring: Ring, transition: Transition) -> tuple[Ring, Array]:
     """Write one row of transitions `[E, ...]`; return ring and slots written, `[E]` int32."""
     slots = _cursor(ring) * ring.num_envs + jnp.arange(ring.num_envs, dtype=jnp.int32)
-    if ring.frames:
-        ring, transition = _add_frames(ring, transition)
-    packed = _pack(ring, transition._replace(span=()))
-    words = ring.words.at[at_least_two(slots)].set(
-        at_least_two(packed), mode="promise_in_bounds", indices_are_sorted=True
-    )
+    if isinstance(ring.frames, Frames):
+        ring, transition = _add_frames(ring, ring.frames, transition)
+    words = buffer.write(ring.words, slots, _pack(ring, transition._replace(n_steps=())))
     return ring.replace(words=words, rows_added=ring.rows_added + 1), slots
 
 
 def end_episodes(ring: Ring) -> Ring:
     """Mark the newest row as the last of its episodes, for a loop that leaves them there."""
-    slots = (_cursor(ring) - 1) % _rows(ring) * ring.num_envs + jnp.arange(ring.num_envs)
-    row = _unpack(ring, ring.words[slots])
+    slots = (_cursor(ring) - 1) % rows(ring) * ring.num_envs + jnp.arange(ring.num_envs)
+    row = _unpack(ring, buffer.read(ring.words, slots))
     packed = _pack(ring, row._replace(last=jnp.broadcast_to(ring.rows_added > 0, slots.shape)))
-    return ring.replace(words=ring.words.at[slots].set(packed))
+    return ring.replace(words=buffer.write(ring.words, slots, packed))
 
 
 def gather(ring: Ring, slots: Array) -> Transition:
     """Read the transitions of `slots` (`[B]` int32, in range): fields are `[B, ...]`."""
-    read = _unpack(ring, take_rows(ring.words, slots))
-    if not ring.frames:
+    read = _unpack(ring, buffer.read(ring.words, slots))
+    frames, pixels = ring.frames, ring.pixels
+    if isinstance(frames, tuple):
         return read
-    rows = frames_.locate(ring.frames, slots, read.obs)
-    if isinstance(ring.pixels, tuple):
-        return read._replace(obs=rows.obs, next_obs=rows.next_obs)
+    located = frames_.locate(frames, slots, cast(Spot, read.obs))
+    if isinstance(pixels, tuple):
+        return read._replace(obs=located.obs, next_obs=located.next_obs)
     # One stack after the other: in one go, XLA takes longer to put their frames side by side.
-    obs, next_obs = (frames_.assemble(ring.frames, frames_.read(ring.pixels, x)) for x in rows)
+    obs, next_obs = (frames_.assemble(frames, frames_.read(pixels, x)) for x in located)
     return read._replace(obs=obs, next_obs=next_obs)
 
 
@@ -141,28 +139,42 @@ def contents(ring: Ring) -> Transition:
     return _unpack(ring, ring.words)
 
 
+def rows(ring: Ring) -> int:
+    """Return how many rows there are, with a slot for each lane."""
+    return ring.capacity // ring.num_envs
+
+
 def size(ring: Ring) -> Array:
     """Return the number of slots that hold a transition, `[]` int32: slots 0 .. size - 1."""
-    return jnp.minimum(ring.rows_added, _rows(ring)) * ring.num_envs
+    return jnp.minimum(ring.rows_added, rows(ring)) * ring.num_envs
+
+
+def even_probability(ring: Ring, slots: Array) -> Array:
+    """Return the chance `[n]` float32 of each slot where all stored transitions are equally likely.
+
+    Slots that were never written have none.
+    """
+    stored = size(ring)
+    return jnp.where(slots < stored, 1.0 / jnp.maximum(stored, 1), 0.0)
 
 
 def age(ring: Ring, slots: Array) -> Array:
     """Return how many rows `[B]` each slot lies behind the newest (0 for the newest)."""
-    return (_cursor(ring) - 1 - slots // ring.num_envs) % _rows(ring)
+    return (_cursor(ring) - 1 - slots // ring.num_envs) % rows(ring)
 
 
 def ages(ring: Ring) -> Array:
     """Return the `age` of all slots, `[C]` int32, without a division for each."""
-    row = jnp.arange(_rows(ring))
+    row = jnp.arange(rows(ring))
     behind = _cursor(ring) - 1 - row
-    by_row = jnp.where(behind < 0, behind + _rows(ring), behind)
-    return jnp.broadcast_to(by_row[:, None], (_rows(ring), ring.num_envs)).ravel()
+    by_row = jnp.where(behind < 0, behind + rows(ring), behind)
+    return jnp.broadcast_to(by_row[:, None], (rows(ring), ring.num_envs)).ravel()
 
 
-def stamp(ring: Ring, slots: Array) -> Array:
+def version(ring: Ring, slots: Array) -> Array:
     """Return the value `[B]` of `rows_added` just after each slot was last written.
 
-    A slot that is overwritten gets a new stamp; slots never written have a stamp below 1.
+    It tells apart what a slot has held over time; slots never written have a version below 1.
     """
     return ring.rows_added - age(ring, slots)
 
@@ -172,7 +184,7 @@ def recent(ring: Ring, order: Array) -> Array:
 
     Rows count from the newest back, lanes upwards within a row; `order` must be below the size.
     """
-    row = (_cursor(ring) - 1 - order // ring.num_envs) % _rows(ring)
+    row = (_cursor(ring) - 1 - order // ring.num_envs) % rows(ring)
     return row * ring.num_envs + order % ring.num_envs
 
 
@@ -180,20 +192,12 @@ def previous(ring: Ring, slots: Array, steps: int | Array = 1) -> tuple[Array, A
     """Walk `steps` back in the same environment.
 
     Returns:
-      The earlier slots `[B]` int32, and `[B]` bool whether the ring still holds them: False where
+      The earlier slots `[B]` int32, and `[B]` bool whether the ring still has them: False where
       the walk would cross the write cursor. Episode edges are the caller's, who reads `first`.
     """
     earlier = (slots - steps * ring.num_envs) % ring.capacity
-    held = age(ring, slots) + steps < jnp.minimum(ring.rows_added, _rows(ring))
-    return earlier, held
-
-
-def write(array: Array, slots: Array, values: Array) -> Array:
-    """Write `values` `[B]` into an array `[C]` kept beside a ring; slots out of range are skipped.
-
-    In place under jit: a scatter of at least two rows, as in `add`.
-    """
-    return array.at[at_least_two(slots)].set(at_least_two(values), mode="drop")
+    stored = age(ring, slots) + steps < jnp.minimum(ring.rows_added, rows(ring))
+    return earlier, stored
 
 
 def check_valid(ring: Ring) -> None:
@@ -208,22 +212,19 @@ def check_valid(ring: Ring) -> None:
         raise ValueError("a slot beyond the size holds something")
 
 
-def _add_frames(ring: Ring, transition: Transition) -> tuple[Ring, Transition]:
+def _add_frames(ring: Ring, frames: Frames, transition: Transition) -> tuple[Ring, Transition]:
     """Store a row's frames; return the transitions with where they are instead."""
     t = transition
-    frames, spot = frames_.add(ring.frames, t.obs, t.first, t.span)
+    obs, next_obs = cast(tuple[Array, Array], (t.obs, t.next_obs))
+    frames, spot = frames_.add(frames, obs, t.first, t.n_steps)
     if not isinstance(ring.pixels, tuple):
-        pixels = frames_.write(ring.pixels, frames, t.obs, t.next_obs, t.span)
+        pixels = frames_.write(ring.pixels, frames, obs, next_obs, t.n_steps)
         ring = ring.replace(pixels=pixels)
     return ring.replace(frames=frames), t._replace(obs=spot, next_obs=())
 
 
-def _rows(ring: Ring) -> int:
-    return ring.capacity // ring.num_envs
-
-
 def _cursor(ring: Ring) -> Array:
-    return ring.rows_added % _rows(ring)
+    return ring.rows_added % rows(ring)
 
 
 def _plan(example: Transition) -> _Layout:

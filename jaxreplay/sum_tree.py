@@ -25,15 +25,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxreplay._internal import double_single as exact
-from jaxreplay._internal import random_bits as draws
-from jaxreplay._internal.compiled import (
-    at_least_two,
-    computed_once,
-    room_for,
-    take_few_rows,
-    take_rows,
-)
+from jaxreplay._internal import buffer, double_single, random_bits
+from jaxreplay._internal.buffer import Buffer
 from jaxreplay.types import Array
 
 SAMPLINGS = ("stratified", "systematic", "iid")
@@ -53,11 +46,10 @@ class _Levels(NamedTuple):
     large: int  # so many of them are scattered into: the leaves, and levels of more than _SMALL
 
 
-@struct.dataclass
-class SumTree:
+class SumTree(struct.PyTreeNode):
     """A complete tree over `capacity` leaves."""
 
-    nodes: Array  # [T] float32, all levels from the leaves up, without the root
+    nodes: Buffer  # [T] float32, all levels from the leaves up, without the root
     root: Array  # [] float32
     capacity: int = struct.field(pytree_node=False)
     branching: int = struct.field(pytree_node=False)
@@ -110,31 +102,50 @@ def put(tree: SumTree, indices: Array, values: Array, *, raise_only: bool = Fals
     With `raise_only` a leaf keeps its value if that is larger; where an index occurs twice, the
     largest counts.
     """
-    indices, values = at_least_two(indices), at_least_two(values)
     valid, values = _checked(tree, indices, values)
-    at = tree.nodes.at[jnp.where(valid, indices, tree.nodes.size).astype(jnp.uint32)]
-    return tree.replace(nodes=(at.max if raise_only else at.set)(values, mode="drop"))
+    slots = jnp.where(valid, indices, tree.nodes.size)
+    nodes = buffer.write(tree.nodes, slots, values, "max" if raise_only else "set")
+    return tree.replace(nodes=nodes)
+
+
+def add(
+    tree: SumTree, indices: Array, values: Array, *, power: float = 1.0, limit: Array | float
+) -> SumTree:
+    """Add to leaves, but leave the nodes above stale until `repair`.
+
+    A leaf x becomes `min((x^(1 / power) + values)^power, limit)`: priorities whose powers are the
+    leaves add up themselves. Where an index occurs more than once, all of its values count.
+
+    Args:
+      tree: a tree of sums.
+      indices: `[B]` int32; rows outside `[0, capacity)` are skipped.
+      values: `[B]` float32, not negative.
+      power: of what is added up, positive.
+      limit: `[]`, the largest leaf to come of it.
+    """
+    inside = jnp.minimum(indices, tree.capacity - 1)
+    slots = jnp.where(indices < tree.capacity, indices, tree.nodes.size)
+    before = get(tree, inside) ** (1 / power)
+    nodes = buffer.add(buffer.write(tree.nodes, slots, before), slots, values)
+    sums = get(tree.replace(nodes=nodes), inside)
+    return put(tree.replace(nodes=nodes), indices, jnp.minimum(sums**power, limit))
 
 
 def repair(tree: SumTree, indices: Array) -> SumTree:
     """Recompute every node above the leaves `indices` (`[B]` int32; out of range is ignored)."""
-    indices = at_least_two(indices)
     levels = _levels(tree.capacity, tree.branching)
     nodes = tree.nodes
     # Repairing a parent that did not change is harmless.
     parents = jnp.where((indices >= 0) & (indices < tree.capacity), indices, 0).astype(jnp.uint32)
     for below, above in itertools.pairwise(levels.starts[: levels.large]):
         parents = parents // tree.branching
-        children = _read(_rows(nodes, tree), below // tree.branching + parents)  # [B, b]
-        nodes = nodes.at[above + parents].set(
-            _combine(children, tree.reduce), mode="promise_in_bounds"
-        )
+        families = below // tree.branching + parents
+        children = buffer.read_few(_rows(nodes, tree), families)  # [B, b]
+        nodes = buffer.write(nodes, above + parents, _combine(children, tree.reduce))
     start, size = levels.starts[levels.large - 1], levels.sizes[levels.large - 1]
     top = _above(nodes[start : start + size], levels.sizes[levels.large :], tree)
     if top:
-        # A scatter and no update-slice, for the reason of `at_least_two`.
-        at = jnp.arange(start + size, nodes.size)
-        nodes = nodes.at[at].set(jnp.concatenate(top), mode="promise_in_bounds")
+        nodes = buffer.write(nodes, jnp.arange(start + size, nodes.size), jnp.concatenate(top))
     # From what is written, not from what it was made of: that read might come after the write.
     return tree.replace(nodes=nodes, root=_root(nodes, tree))
 
@@ -149,7 +160,7 @@ def rebuild(tree: SumTree, leaves: Array) -> SumTree:
 
 def get(tree: SumTree, indices: Array) -> Array:
     """Read leaves: `[B]` int32 within the capacity -> `[B]` float32."""
-    return take_rows(tree.nodes, indices)
+    return buffer.read(tree.nodes, indices)
 
 
 def leaves(tree: SumTree) -> Array:
@@ -177,14 +188,14 @@ def sample(tree: SumTree, key: Array, batch_size: int, sampling: Sampling = "str
         random number (Carpenter et al. 1999); "iid" draws independently. A leaf's expected share
         of the batch is the same.
     """
-    bits = draws.bits(key, () if sampling == "systematic" else (batch_size,))
+    bits = random_bits.bits(key, () if sampling == "systematic" else (batch_size,))
     if sampling != "iid":
         edges = np.array([(i << 32) // batch_size for i in range(batch_size + 1)])
         starts, widths = edges[:-1].astype(np.uint32), np.diff(edges)
         if widths.max() < 1 << 32:  # else the only range is the total
-            bits = draws.scaled(bits, jnp.asarray(widths.astype(np.uint32)))
+            bits = random_bits.scaled(bits, jnp.asarray(widths.astype(np.uint32)))
         bits = bits + starts
-    return find(tree, *exact.fraction(bits, total(tree)))
+    return find(tree, *double_single.fraction(bits, total(tree)))
 
 
 def find(tree: SumTree, target: Array, rest: Array | float = 0.0) -> Array:
@@ -205,7 +216,7 @@ def find(tree: SumTree, target: Array, rest: Array | float = 0.0) -> Array:
     small = sum(levels.sizes[: levels.large])  # where the small levels begin
     rest = jnp.broadcast_to(jnp.asarray(rest, jnp.float32), target.shape)
     walk = (jnp.zeros(target.shape, jnp.int32), target, rest)
-    # On their own: they are in the cache, and reading them needs no room.
+    # On their own: they are in the cache.
     starts = [start - small for start in levels.starts[levels.large :]]
     walk = _descend(_rows(tree.nodes[small:], tree), starts, walk)
     return _descend(_rows(tree.nodes, tree), levels.starts[: levels.large], walk)[0]
@@ -223,9 +234,11 @@ def _descend(rows: Array, starts: Sequence[int], walk: _Walk) -> _Walk:
     branching = rows.shape[1]
     first_rows = jnp.asarray([start // branching for start in reversed(starts)])
 
-    def step(level: Array, carry: tuple[_Walk, Array]) -> tuple[_Walk, Array]:
-        (node, target, rest), room = carry
-        children, room = take_few_rows(room, rows, first_rows[level] + node)  # [B, b]
+    def family(level: Array, walk: _Walk) -> Array:
+        return first_rows[level] + walk[0]
+
+    def step(level: Array, walk: _Walk, children: Array) -> _Walk:  # children [B, b]
+        node, target, rest = walk
         start = jnp.zeros_like(target)
         chosen, chosen_start = jnp.zeros_like(node), jnp.zeros_like(target)
         for child in range(branching):
@@ -234,12 +247,9 @@ def _descend(rows: Array, starts: Sequence[int], walk: _Walk) -> _Walk:
             chosen = jnp.where(here, child, chosen)
             chosen_start = jnp.where(here, start, chosen_start)
             start = start + value
-        return (node * branching + chosen, *exact.floor(target - chosen_start, rest)), room
+        return node * branching + chosen, *double_single.floor(target - chosen_start, rest)
 
-    # A loop, not unrolled: XLA would fuse the levels and compute each one's ancestors again.
-    if not starts:
-        return walk
-    return jax.lax.fori_loop(0, len(starts), step, (walk, room_for(rows, walk[0].size)))[0]
+    return buffer.walk(rows, len(starts), family, step, walk)
 
 
 def check_valid(tree: SumTree) -> None:
@@ -283,7 +293,7 @@ def _set_one(tree: SumTree, index: Array, value: Array) -> SumTree:
     paths = [index // tree.branching**level for level in range(len(levels.sizes))]
     places = [start + path for start, path in zip(levels.starts, paths, strict=True)]
     families = jnp.stack(places) // tree.branching  # rows of the siblings at each level
-    rows = _read(_rows(tree.nodes, tree), families)
+    rows = buffer.read_few(_rows(tree.nodes, tree), families)
     written = [value]
     for level, children in enumerate(rows):
         mine = paths[level] % tree.branching
@@ -295,8 +305,8 @@ def _set_one(tree: SumTree, index: Array, value: Array) -> SumTree:
         written.append(_join(family, tree.reduce))
     places[0] = jnp.where(valid, index, tree.nodes.size)
     *written, root = written
-    nodes = tree.nodes.at[jnp.stack(places)].set(jnp.stack(written), mode="drop")
-    return tree.replace(nodes=nodes, root=computed_once(root))
+    nodes = buffer.write(tree.nodes, jnp.stack(places), jnp.stack(written))
+    return tree.replace(nodes=nodes, root=buffer.once(root))
 
 
 def _checked(tree: SumTree, indices: Array, values: Array) -> tuple[Array, Array]:
@@ -310,10 +320,6 @@ def _rows(nodes: Array, tree: SumTree) -> Array:
     return nodes.reshape(-1, tree.branching)
 
 
-def _read(rows: Array, indices: Array) -> Array:
-    return take_few_rows(room_for(rows, indices.size), rows, indices)[0]
-
-
 def _above(level: Array, sizes: Sequence[int], tree: SumTree) -> list[Array]:
     """Compute the levels of these sizes, each from the one below, beginning with `level`."""
     levels = []
@@ -325,7 +331,7 @@ def _above(level: Array, sizes: Sequence[int], tree: SumTree) -> list[Array]:
 
 
 def _root(nodes: Array, tree: SumTree) -> Array:
-    return computed_once(_combine(nodes[None, -tree.branching :], tree.reduce)[0])
+    return buffer.once(_combine(nodes[None, -tree.branching :], tree.reduce)[0])
 
 
 def _neutral(reduce: str) -> float:

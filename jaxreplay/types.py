@@ -8,7 +8,6 @@ from typing import Any, Literal, NamedTuple
 
 import chex
 import jax
-import jax.numpy as jnp
 
 Array = jax.Array
 State = Any  # a sampler's own state, any pytree
@@ -29,7 +28,7 @@ class Transition(NamedTuple):
     first: Array  # [E] bool, the step from `obs` was its episode's first
     last: Array  # [E] bool, the step from `obs` was its episode's last (terminated or truncated)
     extras: chex.ArrayTree = ()  # [E, ...] what act() said besides the action: mean, std, value
-    span: Array | tuple[()] = ()  # [E] int32, steps that it covers, up to n; () stands for 1. Not
+    n_steps: Array | tuple[()] = ()  # [E] int32, agent steps covered, up to n; () stands for 1. Not
     # stored: only frame stacks need it, to know how far apart both observations are
 
 
@@ -44,14 +43,14 @@ class Draw(NamedTuple):
 class Sample(NamedTuple):
     """What the replay returns: the drawn slots with their contents.
 
-    `stamp` identifies what was in each slot when it was drawn, so that feedback for a slot that
+    `version` identifies what was in each slot when it was drawn, so that feedback for a slot that
     has been overwritten since is dropped instead of landing on a stranger.
     """
 
     indices: Array  # [B] int32; the capacity stands for "ignore this row" (see `Sampler.update`)
     transition: Transition  # [B, ...]
     weights: Array  # [B] float32
-    stamp: Array  # [B] int32, the ring's row count when the slot was written
+    version: Array  # [B] int32, the ring's row count when the slot was written
     notes: Any = ()
 
 
@@ -64,9 +63,9 @@ def ignore_score(state: State, ring: Any, score: Array, key: Array) -> State:
 def even_probability(state: State, ring: Any, slots: Array, batch_size: int) -> Array:
     """Return `[n]` float32, the same for every live slot: the `probability` of uniform draws."""
     del state, batch_size
-    rows = jnp.minimum(ring.rows_added, ring.capacity // ring.num_envs)
-    size = rows * ring.num_envs
-    return jnp.where(slots < size, 1.0 / jnp.maximum(size, 1), 0.0)
+    from jaxreplay import ring as ring_  # here: rings are made of what this file defines
+
+    return ring_.even_probability(ring, slots)
 
 
 def _no_metrics(state: State, ring: Any) -> dict[str, Array]:

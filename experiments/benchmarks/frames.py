@@ -56,7 +56,7 @@ def sampler(
             state,
             row._replace(
                 obs=stack, next_obs=stack, first=(step == 0)[None],
-                last=(step == _EPISODE - 1)[None], span=jnp.full(1, n_step, jnp.int32),
+                last=(step == _EPISODE - 1)[None], n_steps=jnp.full(1, n_step, jnp.int32),
             ),
         )  # fmt: skip
 

@@ -6,7 +6,6 @@ import math
 import jax
 import jax.numpy as jnp
 
-from jaxreplay._internal.compiled import on_cpu
 from jaxreplay.types import Array
 
 # By round of threefry2x32 (Salmon et al. 2011, table 2), and the constant of its key schedule.
@@ -47,7 +46,8 @@ def _threefry(first: Array, second: Array, count: int) -> Array:
 
 def _is_threefry_on_cpu(key: Array) -> bool:
     """Tell whether `jax.random.bits` would run this very hash, in that loop."""
-    if not on_cpu() or not jax.config.jax_threefry_partitionable:
+    partitionable = jax.config.jax_threefry_partitionable  # pyright: ignore[reportAttributeAccessIssue]
+    if jax.default_backend() != "cpu" or not partitionable:
         return False
     one = jax.random.key_data(key).shape == (2,)  # not many, which jax refuses
     return one and str(jax.random.key_impl(key)) == "threefry2x32"

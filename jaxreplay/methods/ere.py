@@ -1,15 +1,14 @@
 """Emphasising recent experience, ERE (Wang & Ross 2019)."""
 
 import dataclasses
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import optax
-from flax import struct
 
 from jaxreplay import objectives
 from jaxreplay import ring as ring_
-from jaxreplay._internal import checks
-from jaxreplay._internal import random_bits as draws
+from jaxreplay._internal import checks, random_bits
 from jaxreplay.methods.parts.losses import LOSSES, named_loss
 from jaxreplay.option import option
 from jaxreplay.ring import Ring
@@ -38,8 +37,7 @@ class EREConfig:
         named_loss(self.loss)
 
 
-@struct.dataclass
-class EREState:
+class EREState(NamedTuple):
     """Where in the episode's updates we are; episodes are those of the first environment."""
 
     done: Array  # [] int32, updates since the latest episode ended: k
@@ -89,23 +87,22 @@ def sampler(config: EREConfig = EREConfig(), updates: int | None = None) -> Samp
     ) -> EREState:
         del ring, slots
         over = transition.last[0] & (state.done > 0)  # an episode without updates says nothing
-        return state.replace(
+        return state._replace(
             done=jnp.where(over, 0, state.done), length=jnp.where(over, state.done, state.length)
         )
 
     def width(state: EREState, ring: Ring) -> Array:
-        wanted = window(
-            state.done, state.length, eta(state.updates), ring.capacity, config.smallest
-        )
+        decay = jnp.asarray(eta(state.updates))
+        wanted = window(state.done, state.length, decay, ring.capacity, config.smallest)
         return jnp.maximum(jnp.minimum(wanted.astype(jnp.int32), ring_.size(ring)), 1)
 
     def sample(state: EREState, ring: Ring, key: Array, batch_size: int) -> Draw:
-        order = draws.integers(key, (batch_size,), width(state, ring))
+        order = random_bits.integers(key, (batch_size,), width(state, ring))
         return Draw(ring_.recent(ring, order), jnp.ones(batch_size, jnp.float32))
 
     def update(state: EREState, ring: Ring, sample: Sample, **_: Array) -> EREState:
         del ring, sample
-        return state.replace(done=state.done + 1, updates=state.updates + 1)
+        return state._replace(done=state.done + 1, updates=state.updates + 1)
 
     def probability(state: EREState, ring: Ring, slots: Array, batch_size: int) -> Array:
         del batch_size

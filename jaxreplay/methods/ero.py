@@ -1,18 +1,17 @@
 """Experience replay optimisation, ERO (Zha, Lai, Zhou & Hu 2019)."""
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import optax
 from flax import linen as nn
-from flax import struct
 
 from jaxreplay import objectives, sum_tree
 from jaxreplay import ring as ring_
-from jaxreplay._internal import checks
-from jaxreplay._internal import random_bits as draws
+from jaxreplay._internal import buffer, checks, random_bits
+from jaxreplay._internal.buffer import Buffer
 from jaxreplay.methods.parts.losses import LOSSES, named_loss
 from jaxreplay.option import option
 from jaxreplay.ring import Ring
@@ -40,15 +39,14 @@ class EROConfig:
         named_loss(self.loss)
 
 
-@struct.dataclass
-class EROState:
+class EROState(NamedTuple):
     """The replay policy, what it chose, and what it looks at."""
 
     params: Any
     opt_state: optax.OptState
     chosen: SumTree  # leaves [C]: 1 in the subset, 0 left out
-    reward: Array  # [C] float32
-    td_error: Array  # [C] float32, when last replayed; 0 before
+    reward: Buffer  # [C] float32
+    td_error: Buffer  # [C] float32, when last replayed; 0 before
     score: Array  # [] float32, return of the policy at the latest call of observe; nan before
     replay_reward: Array  # [] float32, its latest change
 
@@ -85,15 +83,13 @@ def sampler(config: EROConfig = EROConfig()) -> Sampler:
     anew. Items added since are in the subset; a subset smaller than a batch gives way to the whole
     buffer.
     """
-    policy = ReplayPolicy(config.hidden)
-    optimiser = optax.adam(config.learning_rate)
 
     def init(key: Array, ring: Ring) -> EROState:
-        params = policy.init(key, jnp.zeros((1, 3)))
+        params = _policy(config).init(key, jnp.zeros((1, 3)))
         empty = jnp.zeros(ring.capacity, jnp.float32)
         return EROState(
             params=params,
-            opt_state=optimiser.init(params),
+            opt_state=_optimiser(config).init(params),
             chosen=sum_tree.init(ring.capacity),
             reward=empty,
             td_error=empty,
@@ -106,81 +102,31 @@ def sampler(config: EROConfig = EROConfig()) -> Sampler:
     ) -> EROState:
         del ring
         ones = jnp.ones(slots.shape, jnp.float32)
-        return state.replace(
+        return state._replace(
             chosen=sum_tree.set(state.chosen, slots, ones),
-            reward=ring_.write(state.reward, slots, transition.reward),
-            td_error=ring_.write(state.td_error, slots, 0.0 * ones),
+            reward=buffer.write(state.reward, slots, transition.reward),
+            td_error=buffer.write(state.td_error, slots, 0.0 * ones),
         )
-
-    def sample(state: EROState, ring: Ring, key: Array, batch_size: int) -> Draw:
-        size = jnp.maximum(ring_.size(ring), 1)
-        within = sum_tree.sample(state.chosen, key, batch_size, sampling="iid")
-        anywhere = draws.integers(key, (batch_size,), size)
-        enough = sum_tree.total(state.chosen) >= batch_size
-        return Draw(jnp.where(enough, within, anywhere), jnp.ones(batch_size, jnp.float32))
 
     def update(
         state: EROState, ring: Ring, sample: Sample, *, td_error: Array, **_: Array
     ) -> EROState:
         del ring
-        return state.replace(td_error=ring_.write(state.td_error, sample.indices, td_error))
+        return state._replace(td_error=buffer.write(state.td_error, sample.indices, td_error))
 
     def observe(state: EROState, ring: Ring, score: Array, key: Array) -> EROState:
         reward = score - state.score
         learned = jax.lax.cond(
             jnp.isfinite(reward),
-            lambda: learn(state, ring, reward, key),
+            lambda: _learn(config, state, ring, reward, key),
             lambda: state,
         )
-        return learned.replace(
+        return learned._replace(
             score=score, replay_reward=jnp.where(jnp.isfinite(reward), reward, 0.0)
         )
 
-    def learn(state: EROState, ring: Ring, reward: Array, key: Array) -> EROState:
-        """Take one step of the policy, and choose anew."""
-        key_batch, key_choice = jax.random.split(key)
-        features = _features(state, ring)
-        size = jnp.maximum(ring_.size(ring), 1)
-        slots = draws.integers(key_batch, (config.batch_size,), size)
-
-        def loss(params: Any) -> Array:
-            logits = policy.apply(params, features[slots])
-            return -reward * log_likelihood(logits, sum_tree.get(state.chosen, slots))
-
-        steps, opt_state = optimiser.update(jax.grad(loss)(state.params), state.opt_state)
-        moved = optax.apply_updates(state.params, steps), opt_state
-        # Without a reward there is nothing to learn, but Adam's momentum would still move.
-        params, opt_state = jax.tree.map(
-            lambda new, old: jnp.where(reward != 0, new, old),
-            moved,
-            (state.params, state.opt_state),
-        )
-        logits = jax.lax.map(
-            lambda row: policy.apply(params, row[None])[0],
-            features,
-            batch_size=min(_CHUNK, ring.capacity),
-        )
-        live = jnp.arange(ring.capacity) < ring_.size(ring)
-        kept = live & jax.random.bernoulli(key_choice, jax.nn.sigmoid(logits))
-        return state.replace(
-            params=params,
-            opt_state=opt_state,
-            chosen=sum_tree.rebuild(state.chosen, kept.astype(jnp.float32)),
-        )
-
-    def probability(state: EROState, ring: Ring, slots: Array, batch_size: int) -> Array:
-        count = sum_tree.total(state.chosen)
-        size = jnp.maximum(ring_.size(ring), 1)
-        even = jnp.where(slots < size, 1.0 / size, 0.0)
-        within = sum_tree.get(state.chosen, slots) / jnp.maximum(count, 1.0)
-        return jnp.where(count >= batch_size, within, even)
-
-    def metrics(state: EROState, ring: Ring) -> dict[str, Array]:
-        share = sum_tree.total(state.chosen) / jnp.maximum(ring_.size(ring), 1)
-        return {"subset": share, "replay_reward": state.replay_reward}
-
     return Sampler(
-        init, add, sample, update, observe=observe, probability=probability, metrics=metrics,
+        init, add, _sample, update, observe=observe, probability=_probability, metrics=_metrics,
         scores="training",
     )  # fmt: skip
 
@@ -191,11 +137,76 @@ def method(config: EROConfig = EROConfig(), updates: int | None = None) -> Metho
     return Method(sampler(config), objectives.plain(named_loss(config.loss)))
 
 
+def _policy(config: EROConfig) -> ReplayPolicy:
+    return ReplayPolicy(config.hidden)
+
+
+def _optimiser(config: EROConfig) -> optax.GradientTransformation:
+    return optax.adam(config.learning_rate)
+
+
+def _sample(state: EROState, ring: Ring, key: Array, batch_size: int) -> Draw:
+    size = jnp.maximum(ring_.size(ring), 1)
+    within = sum_tree.sample(state.chosen, key, batch_size, sampling="iid")
+    anywhere = random_bits.integers(key, (batch_size,), size)
+    enough = sum_tree.total(state.chosen) >= batch_size
+    return Draw(jnp.where(enough, within, anywhere), jnp.ones(batch_size, jnp.float32))
+
+
+def _probability(state: EROState, ring: Ring, slots: Array, batch_size: int) -> Array:
+    count = sum_tree.total(state.chosen)
+    within = sum_tree.get(state.chosen, slots) / jnp.maximum(count, 1.0)
+    return jnp.where(count >= batch_size, within, ring_.even_probability(ring, slots))
+
+
+def _metrics(state: EROState, ring: Ring) -> dict[str, Array]:
+    share = sum_tree.total(state.chosen) / jnp.maximum(ring_.size(ring), 1)
+    return {"subset": share, "replay_reward": state.replay_reward}
+
+
+def _learn(config: EROConfig, state: EROState, ring: Ring, reward: Array, key: Array) -> EROState:
+    """Take one step of the policy, and choose anew."""
+    key_batch, key_choice = jax.random.split(key)
+    features = _features(state, ring)
+    size = jnp.maximum(ring_.size(ring), 1)
+    slots = random_bits.integers(key_batch, (config.batch_size,), size)
+    before = state.params, state.opt_state
+
+    def loss(params: Any) -> Array:
+        logits = _logits(config, params, features[slots])
+        return -reward * log_likelihood(logits, sum_tree.get(state.chosen, slots))
+
+    steps, opt_state = _optimiser(config).update(jax.grad(loss)(state.params), state.opt_state)
+    moved = optax.apply_updates(state.params, steps), opt_state
+    # Without a reward there is nothing to learn, but Adam's momentum would still move.
+    params, opt_state = jax.tree.map(
+        lambda new, old: jnp.where(reward != 0, new, old), moved, before
+    )
+    chosen = sum_tree.rebuild(state.chosen, _choose(config, params, features, ring, key_choice))
+    return state._replace(params=params, opt_state=opt_state, chosen=chosen)
+
+
+def _choose(config: EROConfig, params: Any, features: Array, ring: Ring, key: Array) -> Array:
+    """Decide about every item `[C]`: 1.0 in the subset, 0.0 left out."""
+    logits = jax.lax.map(
+        lambda row: _logits(config, params, row[None])[0],
+        features,
+        batch_size=min(_CHUNK, ring.capacity),
+    )
+    live = jnp.arange(ring.capacity) < ring_.size(ring)
+    kept = live & jax.random.bernoulli(key, jax.nn.sigmoid(logits))
+    return kept.astype(jnp.float32)
+
+
+def _logits(config: EROConfig, params: Any, features: Array) -> Array:
+    return cast(Array, _policy(config).apply(params, features))
+
+
 def _features(state: EROState, ring: Ring) -> Array:
     """Return the features `[C, 3]` of every slot: reward, TD error, and time in (0, 1]."""
     slots = jnp.arange(ring.capacity)
     live = slots < ring_.size(ring)
-    time = ring_.stamp(ring, slots) / jnp.maximum(ring.rows_added, 1)
+    time = ring_.version(ring, slots) / jnp.maximum(ring.rows_added, 1)
 
     def squash(values: Array) -> Array:
         scale = jnp.std(values, where=live)

@@ -1,16 +1,17 @@
 """Neural experience replay sampler, NERS (Oh, Lee, Shin, Yang & Hwang 2021)."""
 
 import dataclasses
-from typing import Any
+import functools
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import optax
-from flax import struct
 
 from jaxreplay import objectives, sum_tree
 from jaxreplay import ring as ring_
-from jaxreplay._internal import checks
+from jaxreplay._internal import buffer, checks
+from jaxreplay._internal.buffer import Buffer
 from jaxreplay.methods import proportional
 from jaxreplay.methods.parts import positions as episodes
 from jaxreplay.methods.parts.losses import LOSSES, named_loss
@@ -99,27 +100,25 @@ class NERSConfig:
         named_loss(self.loss)
 
 
-@struct.dataclass
-class Collected:
+class Collected(NamedTuple):
     """A uniform subset of what was replayed since the latest update of the sampler.
 
     Every replayed row gets a random ticket; the n smallest stay.
     """
 
     slots: Array  # [n] int32
-    stamps: Array  # [n] int32, what was in the slot then
+    versions: Array  # [n] int32, what was in the slot then
     tickets: Array  # [n] float32, infinity where there is none
 
 
-@struct.dataclass
-class NERSState:
+class NERSState(NamedTuple):
     """The score network, the scores, and what the network looks at."""
 
     params: Any
     opt_state: optax.OptState
     priorities: ProportionalState  # leaves are score^alpha
-    td_error: Array  # [C] float32, tanh of it when last replayed; 1 before
-    q_value: Array  # [C] float32, tanh of the critic's target when last replayed; 1 before
+    td_error: Buffer  # [C] float32, tanh of it when last replayed; 1 before
+    q_value: Buffer  # [C] float32, tanh of the critic's target when last replayed; 1 before
     positions: Positions | None  # within episodes, if they are the time feature
     collected: Collected
     score: Array  # [] float32, return of the policy at the latest call of observe; nan before
@@ -152,26 +151,7 @@ def sampler(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Sa
       config: hyperparameters.
       updates: gradient steps of the run, over which beta moves; None keeps it where it is.
     """
-    network = ScoreNetwork(config.hidden, config.score_hidden, config.global_context, config.squash)
-    optimiser = optax.adam(config.learning_rate)
     weigh = proportional.importance(config.beta, config.beta_end, updates, config.normalise)
-
-    def init(key: Array, ring: Ring) -> NERSState:
-        ones = jnp.ones(ring.capacity, jnp.float32)
-        blank = ring_.gather(ring, jnp.zeros(1, jnp.int32))
-        scalar = jnp.zeros(1)
-        params = network.init(key, _features(config, blank, scalar, scalar, scalar))
-        return NERSState(
-            params=params,
-            opt_state=optimiser.init(params),
-            priorities=proportional.init(ring.capacity, track_minimum=config.normalise == "buffer"),
-            td_error=ones,
-            q_value=jnp.copy(ones),  # a buffer of its own, for donation
-            positions=episodes.init(ring) if config.clock == "episode" else None,
-            collected=_nothing(config.train_size),
-            score=jnp.full((), jnp.nan, jnp.float32),
-            replay_reward=jnp.zeros((), jnp.float32),
-        )
 
     def add(
         state: NERSState, ring: Ring, slots: Array, transition: Transition, **_: Array
@@ -181,10 +161,10 @@ def sampler(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Sa
         positions = state.positions
         if positions is not None:
             positions = episodes.enter(positions, slots, transition.first)
-        return state.replace(
+        return state._replace(
             priorities=proportional.enter(state.priorities, slots),
-            td_error=ring_.write(state.td_error, slots, ones),
-            q_value=ring_.write(state.q_value, slots, ones),
+            td_error=buffer.write(state.td_error, slots, ones),
+            q_value=buffer.write(state.q_value, slots, ones),
             positions=positions,
         )
 
@@ -195,77 +175,6 @@ def sampler(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Sa
         )
         return Draw(indices, weigh(odds), notes=jax.random.uniform(key_ticket, (batch_size,)))
 
-    def update(
-        state: NERSState,
-        ring: Ring,
-        sample: Sample,
-        *,
-        td_error: Array,
-        target: Array,
-        **_: Array,
-    ) -> NERSState:
-        slots, valid = sample.indices, sample.indices < ring.capacity
-        td_error, q_value = jnp.tanh(td_error), jnp.tanh(target)
-        time = when(state, ring, jnp.minimum(slots, ring.capacity - 1))
-        features = _features(config, sample.transition, time, td_error, q_value)
-        scores = network.apply(state.params, features, valid)
-        return state.replace(
-            priorities=proportional.write(state.priorities, slots, scores**config.alpha),
-            td_error=ring_.write(state.td_error, slots, td_error),
-            q_value=ring_.write(state.q_value, slots, q_value),
-            collected=_collect(state.collected, sample, valid),
-        )
-
-    def when(state: NERSState, ring: Ring, slots: Array) -> Array:
-        if state.positions is not None:
-            return state.positions.steps[slots].astype(jnp.float32)
-        return ring_.stamp(ring, slots) / jnp.maximum(ring.rows_added, 1)
-
-    def observe(state: NERSState, ring: Ring, score: Array, key: Array) -> NERSState:
-        del key
-        reward = score - state.score  # nan at the first call, which only sets the baseline
-        learns = jnp.isfinite(reward) & (reward != 0)
-        params, opt_state = jax.lax.cond(
-            learns,
-            lambda: learn(state, ring, reward),
-            lambda: (state.params, state.opt_state),
-        )
-        return state.replace(
-            params=params,
-            opt_state=opt_state,
-            collected=_nothing(config.train_size),
-            score=score,
-            replay_reward=jnp.where(jnp.isfinite(reward), reward, 0.0),
-        )
-
-    def learn(state: NERSState, ring: Ring, reward: Array) -> tuple[Any, optax.OptState]:
-        """Take one REINFORCE step on the collected transitions that are still stored."""
-        held = state.collected
-        valid = jnp.isfinite(held.tickets) & (ring_.stamp(ring, held.slots) == held.stamps)
-        again = jnp.tril((held.slots[:, None] == held.slots) & valid, -1).any(axis=1)
-        counted = valid & ~again
-        features = _features(
-            config,
-            ring_.gather(ring, held.slots),
-            when(state, ring, held.slots),
-            state.td_error[held.slots],
-            state.q_value[held.slots],
-        )
-        tree = state.priorities.tree
-        own = jnp.where(counted, sum_tree.get(tree, held.slots), 0.0).sum()
-        rest = jnp.maximum(sum_tree.total(tree) - own, 0.0)
-
-        def loss(params: Any) -> Array:
-            scores = network.apply(params, features, valid)
-            if config.gradient == "buffer":
-                terms = log_probabilities(scores, counted, config.alpha, rest)
-            else:
-                terms = jnp.log(scores + 1e-6) / jnp.maximum(valid.sum(), 1)
-            return -reward * jnp.where(valid, terms, 0.0).sum()
-
-        steps, opt_state = optimiser.update(jax.grad(loss)(state.params), state.opt_state)
-        return optax.apply_updates(state.params, steps), opt_state
-
     def probability(state: NERSState, ring: Ring, slots: Array, batch_size: int) -> Array:
         return proportional.probability(state.priorities, ring, slots, batch_size)
 
@@ -274,7 +183,8 @@ def sampler(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Sa
         return {**own, "replay_reward": state.replay_reward}
 
     return Sampler(
-        init, add, sample, update, observe=observe, probability=probability, metrics=metrics,
+        functools.partial(_init, config), add, sample, functools.partial(_update, config),
+        observe=functools.partial(_observe, config), probability=probability, metrics=metrics,
         scores=config.reward,
         demands=frozenset({"observations"} if {"obs", "next_obs"} & set(config.features) else ()),
     )  # fmt: skip
@@ -283,6 +193,117 @@ def sampler(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Sa
 def method(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Method:
     """Make NERS: its sampler, and an objective weighted by importance."""
     return Method(sampler(config, updates), objectives.weighted(named_loss(config.loss)))
+
+
+def _init(config: NERSConfig, key: Array, ring: Ring) -> NERSState:
+    ones = jnp.ones(ring.capacity, jnp.float32)
+    blank = ring_.gather(ring, jnp.zeros(1, jnp.int32))
+    scalar = jnp.zeros(1)
+    params = _network(config).init(key, _features(config, blank, scalar, scalar, scalar))
+    return NERSState(
+        params=params,
+        opt_state=_optimiser(config).init(params),
+        priorities=proportional.init(ring.capacity, track_minimum=config.normalise == "buffer"),
+        td_error=ones,
+        q_value=jnp.copy(ones),  # an array of its own, for donation
+        positions=episodes.init(ring) if config.clock == "episode" else None,
+        collected=_nothing(config.train_size),
+        score=jnp.full((), jnp.nan, jnp.float32),
+        replay_reward=jnp.zeros((), jnp.float32),
+    )
+
+
+def _update(
+    config: NERSConfig,
+    state: NERSState,
+    ring: Ring,
+    sample: Sample,
+    *,
+    td_error: Array,
+    target: Array,
+    **_: Array,
+) -> NERSState:
+    """Score a batch anew, and offer it to the subset from which the network learns."""
+    slots, valid = sample.indices, sample.indices < ring.capacity
+    td_error, q_value = jnp.tanh(td_error), jnp.tanh(target)
+    time = _time(state, ring, jnp.minimum(slots, ring.capacity - 1))
+    features = _features(config, sample.transition, time, td_error, q_value)
+    scores = _scores(config, state.params, features, valid)
+    return state._replace(
+        priorities=proportional.write(state.priorities, slots, scores**config.alpha),
+        td_error=buffer.write(state.td_error, slots, td_error),
+        q_value=buffer.write(state.q_value, slots, q_value),
+        collected=_collect(state.collected, sample, valid),
+    )
+
+
+def _observe(
+    config: NERSConfig, state: NERSState, ring: Ring, score: Array, key: Array
+) -> NERSState:
+    del key
+    reward = score - state.score  # nan at the first call, which only sets the baseline
+    params, opt_state = jax.lax.cond(
+        jnp.isfinite(reward) & (reward != 0),
+        lambda: _learn(config, state, ring, reward),
+        lambda: (state.params, state.opt_state),
+    )
+    return state._replace(
+        params=params,
+        opt_state=opt_state,
+        collected=_nothing(config.train_size),
+        score=score,
+        replay_reward=jnp.where(jnp.isfinite(reward), reward, 0.0),
+    )
+
+
+def _learn(
+    config: NERSConfig, state: NERSState, ring: Ring, reward: Array
+) -> tuple[Any, optax.OptState]:
+    """Take one REINFORCE step on the collected transitions that are still stored."""
+    slots = state.collected.slots
+    valid = jnp.isfinite(state.collected.tickets)
+    valid &= ring_.version(ring, slots) == state.collected.versions
+    again = jnp.tril((slots[:, None] == slots) & valid, -1).any(axis=1)
+    counted = valid & ~again
+    features = _features(
+        config,
+        ring_.gather(ring, slots),
+        _time(state, ring, slots),
+        state.td_error[slots],
+        state.q_value[slots],
+    )
+    tree = state.priorities.tree
+    own = jnp.where(counted, sum_tree.get(tree, slots), 0.0).sum()
+    rest = jnp.maximum(sum_tree.total(tree) - own, 0.0)
+
+    def loss(params: Any) -> Array:
+        scores = _scores(config, params, features, valid)
+        if config.gradient == "buffer":
+            terms = log_probabilities(scores, counted, config.alpha, rest)
+        else:
+            terms = jnp.log(scores + 1e-6) / jnp.maximum(valid.sum(), 1)
+        return -reward * jnp.where(valid, terms, 0.0).sum()
+
+    steps, opt_state = _optimiser(config).update(jax.grad(loss)(state.params), state.opt_state)
+    return optax.apply_updates(state.params, steps), opt_state
+
+
+def _network(config: NERSConfig) -> ScoreNetwork:
+    return ScoreNetwork(config.hidden, config.score_hidden, config.global_context, config.squash)
+
+
+def _optimiser(config: NERSConfig) -> optax.GradientTransformation:
+    return optax.adam(config.learning_rate)
+
+
+def _scores(config: NERSConfig, params: Any, features: Features, valid: Array) -> Array:
+    return cast(Array, _network(config).apply(params, features, valid))
+
+
+def _time(state: NERSState, ring: Ring, slots: Array) -> Array:
+    if state.positions is not None:
+        return state.positions.steps[slots].astype(jnp.float32)
+    return ring_.version(ring, slots) / jnp.maximum(ring.rows_added, 1)
 
 
 def _features(
@@ -299,8 +320,8 @@ def _features(
     }
     chosen = [column for name, column in columns.items() if name in config.features]
     return Features(
-        obs=transition.obs if "obs" in config.features else None,
-        next_obs=transition.next_obs if "next_obs" in config.features else None,
+        obs=cast(Array, transition.obs) if "obs" in config.features else None,
+        next_obs=cast(Array, transition.next_obs) if "next_obs" in config.features else None,
         scalars=jnp.concatenate(chosen, axis=1) if chosen else jnp.zeros((rows, 0)),
     )
 
@@ -311,10 +332,10 @@ def _nothing(count: int) -> Collected:
     return Collected(empty, jnp.zeros(count, jnp.int32), none)
 
 
-def _collect(held: Collected, sample: Sample, valid: Array) -> Collected:
+def _collect(collected: Collected, sample: Sample, valid: Array) -> Collected:
     """Offer a batch to the subset; its tickets are the sample's notes."""
-    tickets = jnp.concatenate([held.tickets, jnp.where(valid, sample.notes, jnp.inf)])
-    slots = jnp.concatenate([held.slots, jnp.where(valid, sample.indices, 0)])
-    stamps = jnp.concatenate([held.stamps, sample.stamp])
-    kept = jax.lax.top_k(-tickets, held.tickets.size)[1]
-    return Collected(slots[kept], stamps[kept], tickets[kept])
+    tickets = jnp.concatenate([collected.tickets, jnp.where(valid, sample.notes, jnp.inf)])
+    slots = jnp.concatenate([collected.slots, jnp.where(valid, sample.indices, 0)])
+    versions = jnp.concatenate([collected.versions, sample.version])
+    kept = jax.lax.top_k(-tickets, collected.tickets.size)[1]
+    return Collected(slots[kept], versions[kept], tickets[kept])

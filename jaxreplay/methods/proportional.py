@@ -5,10 +5,10 @@ weights a draw gets.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import optax
-from flax import struct
 
 from jaxreplay import ring as ring_
 from jaxreplay import sum_tree
@@ -20,8 +20,7 @@ INITIALS = ("max", "td")
 NORMALISATIONS = ("batch", "buffer", "none")
 
 
-@struct.dataclass
-class ProportionalState:
+class ProportionalState(NamedTuple):
     """Leaves, their largest so far, and a clock."""
 
     tree: SumTree  # leaves [C] float32, 0 where never written
@@ -30,8 +29,7 @@ class ProportionalState:
     updates: Array  # [] int32, a clock: calls of update
 
 
-@struct.dataclass
-class Odds:
+class Odds(NamedTuple):
     """What importance weights are made of."""
 
     probability: Array  # [B] float32, of each drawn slot
@@ -69,7 +67,7 @@ def enter(state: ProportionalState, slots: Array, values: Array | None = None) -
 def write(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
     """Write the leaves `[B]` of an update; rows with an out-of-range slot are skipped."""
     state = _raise_maximum(_set(state, slots, values), slots, values)
-    return state.replace(updates=state.updates + 1)
+    return state._replace(updates=state.updates + 1)
 
 
 def draw(
@@ -98,9 +96,8 @@ def probability(
 ) -> Array:
     """Return how likely `[n]` each slot is to be drawn, whatever the batch size."""
     del batch_size
-    size = ring_.size(ring)
     total = sum_tree.total(state.tree)
-    even = jnp.where(slots < size, 1.0 / jnp.maximum(size, 1), 0.0)
+    even = ring_.even_probability(ring, slots)
     safe_total = jnp.where(total > 0, total, 1.0)
     return jnp.where(total > 0, sum_tree.get(state.tree, slots) / safe_total, even)
 
@@ -120,7 +117,7 @@ def importance(
     schedule = optax.linear_schedule(beta, beta_end if horizon else beta, horizon or 1)
 
     def weigh(odds: Odds) -> Array:
-        exponent = -schedule(odds.updates)
+        exponent = -jnp.asarray(schedule(odds.updates))
         if normalise == "buffer":
             return (odds.probability / odds.smallest) ** exponent
         weights = (odds.size * odds.probability) ** exponent
@@ -161,15 +158,10 @@ def sampler(
         return init(ring.capacity, track_minimum=track_minimum, branching=branching)
 
     def add(
-        state: ProportionalState,
-        ring: Ring,
-        slots: Array,
-        transition: Transition,
-        td_error: Array | None = None,
-        **_: Array,
+        state: ProportionalState, ring: Ring, slots: Array, transition: Transition, **fresh: Array
     ) -> ProportionalState:
         del ring, transition
-        return enter(state, slots, leaf(td_error) if initial == "td" else None)
+        return enter(state, slots, leaf(fresh["td_error"]) if initial == "td" else None)
 
     def sample(state: ProportionalState, ring: Ring, key: Array, batch_size: int) -> Draw:
         indices, odds = draw(state, ring, key, batch_size, sampling)
@@ -208,9 +200,9 @@ def _set(state: ProportionalState, slots: Array, values: Array) -> ProportionalS
     minimum = state.minimum
     if minimum is not None:
         minimum = sum_tree.set(minimum, slots, values)
-    return state.replace(tree=sum_tree.set(state.tree, slots, values), minimum=minimum)
+    return state._replace(tree=sum_tree.set(state.tree, slots, values), minimum=minimum)
 
 
 def _raise_maximum(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
     written = jnp.where((slots < state.tree.capacity) & jnp.isfinite(values), values, 0.0)
-    return state.replace(max_leaf=jnp.maximum(state.max_leaf, written.max()))
+    return state._replace(max_leaf=jnp.maximum(state.max_leaf, written.max()))

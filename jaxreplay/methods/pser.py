@@ -6,9 +6,9 @@ k-th step before, within the episode.
 
 import dataclasses
 import math
+from typing import NamedTuple
 
 import jax.numpy as jnp
-from flax import struct
 
 from jaxreplay import objectives, sum_tree
 from jaxreplay import ring as ring_
@@ -103,8 +103,7 @@ class PSERConfig:
         named_loss(self.loss)
 
 
-@struct.dataclass
-class PSERState:
+class PSERState(NamedTuple):
     """Priorities, and how far a walk back may go."""
 
     priorities: ProportionalState
@@ -131,38 +130,23 @@ def sampler(config: PSERConfig = PSERConfig()) -> Sampler:
     result is that of going through the batch in the order of time; where a slot was drawn twice
     with different errors, one of them counts.
     """
-    window = config.window or window_of(config.rho, config.threshold)
-    raw = config.decay_space == "raw"
-    # The tree holds p^alpha. A maximum commutes with the power, so MAX never needs p itself.
-    rho, eta = ((x**config.alpha if raw else x) for x in (config.rho, config.eta))
     weigh = proportional.importance(config.beta, config.beta, None, "batch")
-
-    def leaf(td_error: Array) -> Array:
-        size = jnp.abs(td_error)
-        if config.leaf == "sqrt_huber":
-            return jnp.sqrt(objectives.huber(1.0)(td_error) + 1e-10)
-        return (size + config.epsilon) ** config.alpha
+    initial_td = config.initial == "td"
 
     def init(key: Array, ring: Ring) -> PSERState:
         del key
         return PSERState(proportional.init(ring.capacity), episodes.init(ring))
 
     def add(
-        state: PSERState,
-        ring: Ring,
-        slots: Array,
-        transition: Transition,
-        td_error: Array | None = None,
-        **_: Array,
+        state: PSERState, ring: Ring, slots: Array, transition: Transition, **fresh: Array
     ) -> PSERState:
+        values = _leaf(config, fresh["td_error"]) if initial_td else None
+        priorities = proportional.enter(state.priorities, slots, values)
         positions = episodes.enter(state.positions, slots, transition.first)
-        values = leaf(td_error) if config.initial == "td" else None
-        state = PSERState(proportional.enter(state.priorities, slots, values), positions)
+        state = PSERState(priorities, positions)
         if not config.decay_on_add:
             return state
-        values = sum_tree.get(state.priorities.tree, slots)
-        tree = _lend(state, state.priorities.tree, ring, slots, values)
-        return state.replace(priorities=state.priorities.replace(tree=tree))
+        return _lend(config, state, ring, slots, sum_tree.get(priorities.tree, slots))
 
     def sample(state: PSERState, ring: Ring, key: Array, batch_size: int) -> Draw:
         indices, odds = proportional.draw(state.priorities, ring, key, batch_size, config.sampling)
@@ -173,54 +157,14 @@ def sampler(config: PSERConfig = PSERConfig()) -> Sampler:
     ) -> PSERState:
         old = state.priorities
         slots, valid = sample.indices, sample.indices < ring.capacity
-        kept = eta * sum_tree.get(old.tree, jnp.where(valid, slots, 0))
-        values = jnp.where(valid, jnp.maximum(leaf(td_error), kept), 0.0)
-        largest = jnp.maximum(old.max_leaf, values.max())
-        priorities = old.replace(
+        kept = _in_leaves(config, config.eta) * sum_tree.get(old.tree, jnp.where(valid, slots, 0))
+        values = jnp.where(valid, jnp.maximum(_leaf(config, td_error), kept), 0.0)
+        priorities = old._replace(
             tree=sum_tree.put(old.tree, slots, values),
-            max_leaf=largest,
+            max_leaf=jnp.maximum(old.max_leaf, values.max()),
             updates=old.updates + 1,
         )
-        state = state.replace(priorities=priorities)
-        tree = _lend(state, priorities.tree, ring, slots, values)
-        return state.replace(priorities=priorities.replace(tree=tree))
-
-    def _lend(
-        state: PSERState, tree: sum_tree.SumTree, ring: Ring, slots: Array, values: Array
-    ) -> sum_tree.SumTree:
-        """Pass `values` `[B]`, just put at `slots`, on to the steps before, and repair the tree."""
-        steps = jnp.arange(1, window + 1)
-        rows = jnp.minimum(slots, ring.capacity - 1)[:, None]
-        earlier, held = ring_.previous(ring, rows, steps)  # [B, W]
-        reached = held & (steps <= state.positions.steps[rows]) & (slots < ring.capacity)[:, None]
-        if config.combine == "add":
-            # A slot drawn twice lends once.
-            again = jnp.tril(slots[:, None] == slots, -1).any(axis=1)
-            reached &= ~again[:, None]
-        before = jnp.where(reached, earlier, ring.capacity)
-        if config.combine == "max":
-            shares = values[:, None] * rho ** steps.astype(jnp.float32)
-            tree = sum_tree.put(tree, before.ravel(), shares.ravel(), raise_only=True)
-        else:
-            largest = state.priorities.max_leaf
-            tree = _add_shares(tree, before.ravel(), values, steps, largest)
-        chain = jnp.where(reached, earlier, rows)  # the same parents again are harmless
-        touched = jnp.concatenate([slots[:, None], chain], axis=1)
-        return sum_tree.repair(tree, touched.ravel())
-
-    def _add_shares(
-        tree: sum_tree.SumTree, before: Array, values: Array, steps: Array, largest: Array
-    ) -> sum_tree.SumTree:
-        """Raise leaves by decayed priorities, up to the largest; several may meet in one leaf."""
-        power = config.alpha if raw else 1.0
-        held = sum_tree.get(tree, jnp.minimum(before, tree.capacity - 1)) ** (1 / power)
-        shares = values[:, None] ** (1 / power) * config.rho ** steps.astype(jnp.float32)
-        at = jnp.where(before < tree.capacity, before, tree.nodes.size)
-        nodes = tree.nodes.at[at].set(held, mode="drop")
-        nodes = nodes.at[at].add(shares.ravel(), mode="drop")
-        sums = nodes[jnp.minimum(before, tree.capacity - 1)]
-        raised = jnp.minimum(sums**power, largest)
-        return sum_tree.put(tree.replace(nodes=nodes), before, raised)
+        return _lend(config, state._replace(priorities=priorities), ring, slots, values)
 
     def probability(state: PSERState, ring: Ring, slots: Array, batch_size: int) -> Array:
         return proportional.probability(state.priorities, ring, slots, batch_size)
@@ -228,7 +172,7 @@ def sampler(config: PSERConfig = PSERConfig()) -> Sampler:
     def metrics(state: PSERState, ring: Ring) -> dict[str, Array]:
         return proportional.metrics(state.priorities, ring)
 
-    fresh = frozenset({"td_error"} if config.initial == "td" else ())
+    fresh = frozenset({"td_error"} if initial_td else ())
     return Sampler(init, add, sample, update, probability=probability, metrics=metrics, fresh=fresh)
 
 
@@ -236,3 +180,47 @@ def method(config: PSERConfig = PSERConfig(), updates: int | None = None) -> Met
     """Make PSER: its sampler, and an objective weighted by importance; `updates` is not used."""
     del updates
     return Method(sampler(config), objectives.weighted(named_loss(config.loss)))
+
+
+def _leaf(config: PSERConfig, td_error: Array) -> Array:
+    if config.leaf == "sqrt_huber":
+        return jnp.sqrt(objectives.huber(1.0)(td_error) + 1e-10)
+    return (jnp.abs(td_error) + config.epsilon) ** config.alpha
+
+
+def _in_leaves(config: PSERConfig, factor: float) -> float:
+    """Return what a factor of priorities p is of the tree's leaves p^alpha.
+
+    A maximum commutes with the power, so that "max" never needs p itself.
+    """
+    return factor**config.alpha if config.decay_space == "raw" else factor
+
+
+def _lend(
+    config: PSERConfig, state: PSERState, ring: Ring, slots: Array, values: Array
+) -> PSERState:
+    """Pass `values` `[B]`, just put at `slots`, on to the steps before, and repair the tree."""
+    priorities = state.priorities
+    steps = jnp.arange(1, (config.window or window_of(config.rho, config.threshold)) + 1)
+    rows = jnp.minimum(slots, ring.capacity - 1)[:, None]
+    earlier, stored = ring_.previous(ring, rows, steps)  # [B, W]
+    reached = stored & (steps <= state.positions.steps[rows]) & (slots < ring.capacity)[:, None]
+    if config.combine == "add":
+        # A slot drawn twice lends once.
+        again = jnp.tril(slots[:, None] == slots, -1).any(axis=1)
+        reached &= ~again[:, None]
+    before = jnp.where(reached, earlier, ring.capacity).ravel()
+    decay = steps.astype(jnp.float32)
+    if config.combine == "max":
+        shares = values[:, None] * _in_leaves(config, config.rho) ** decay
+        tree = sum_tree.put(priorities.tree, before, shares.ravel(), raise_only=True)
+    else:
+        power = config.alpha if config.decay_space == "raw" else 1.0
+        shares = values[:, None] ** (1 / power) * config.rho**decay
+        tree = sum_tree.add(
+            priorities.tree, before, shares.ravel(), power=power, limit=priorities.max_leaf
+        )
+    chain = jnp.where(reached, earlier, rows)  # the same parents again are harmless
+    touched = jnp.concatenate([slots[:, None], chain], axis=1)
+    tree = sum_tree.repair(tree, touched.ravel())
+    return state._replace(priorities=priorities._replace(tree=tree))

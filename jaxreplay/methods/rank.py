@@ -1,15 +1,17 @@
 """Prioritised experience replay, rank-based variant (Schaul et al. 2016)."""
 
 import dataclasses
+import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
 from jaxreplay import objectives
 from jaxreplay import ring as ring_
-from jaxreplay._internal import checks
+from jaxreplay._internal import buffer, checks
+from jaxreplay._internal.buffer import Buffer
 from jaxreplay.methods import proportional
 from jaxreplay.methods.parts.losses import LOSSES, named_loss
 from jaxreplay.methods.proportional import NORMALISATIONS, Odds
@@ -75,11 +77,10 @@ class RankConfig:
         named_loss(self.loss)
 
 
-@struct.dataclass
-class RankState:
+class RankState(NamedTuple):
     """What was last seen of every slot, and the order at the latest sort."""
 
-    size: Array  # [C] float32, |TD error| when last replayed; never replayed: the largest so far
+    abs_td: Buffer  # [C] float32, |TD error| when last replayed; never replayed: the largest so far
     order: Array  # [C] int32, slots by falling |TD error| at the latest sort
     sorted_at: Array  # [] int32, the ring's rows_added at the latest sort
     mass: Array  # [C] float32, running sum of rank^-alpha
@@ -126,112 +127,17 @@ def sampler(config: RankConfig = RankConfig(), updates: int | None = None) -> Sa
     horizon = config.beta_updates if config.beta_updates is not None else updates
     weigh = proportional.importance(config.beta, config.beta_end, horizon, config.normalise)
 
-    def init(key: Array, ring: Ring) -> RankState:
-        del key
-        ranks = np.arange(1, ring.capacity + 1, dtype=np.float64)
-        zero = jnp.zeros((), jnp.int32)
-        return RankState(
-            size=jnp.zeros(ring.capacity, jnp.float32),
-            order=jnp.arange(ring.capacity, dtype=jnp.int32),
-            sorted_at=zero,
-            mass=jnp.asarray(np.cumsum(ranks**-config.alpha), jnp.float32),
-            largest=jnp.ones((), jnp.float32),
-            updates=zero,
-        )
-
-    def cadence(ring: Ring) -> int:
-        return config.sort_every or max(1, ring.capacity // 1000)
-
-    def add(
-        state: RankState, ring: Ring, slots: Array, transition: Transition, **_: Array
-    ) -> RankState:
-        del ring, transition
-        values = jnp.broadcast_to(state.largest, slots.shape)
-        return state.replace(size=ring_.write(state.size, slots, values))
-
-    def by_rank(state: RankState, ring: Ring, rank: Array) -> Array:
-        """Return the slots `[B]` of the ranks `[B]`, counted from 0."""
-        if cadence(ring) == 1:
-            return falling(_live_size(state, ring))[rank]
-        fresh = _fresh(state, ring)
-        new = ring_.recent(ring, jnp.minimum(rank, fresh))
-        return jnp.where(rank < fresh, new, state.order[jnp.maximum(rank - fresh, 0)])
-
     def sample(state: RankState, ring: Ring, key: Array, batch_size: int) -> Draw:
         if config.sampling == "greedy":
-            top = jax.lax.top_k(_live_size(state, ring), batch_size)[1].astype(jnp.int32)
+            top = _largest(state, ring, batch_size)
             return Draw(top, jnp.ones(batch_size, jnp.float32))
-        size = jnp.maximum(ring_.size(ring), 1)
-        rank, odds = draw_rank(state, size, key, batch_size)
-        return Draw(by_rank(state, ring, rank), weigh(odds))
+        rank, odds = _draw_rank(config, state, ring, key, batch_size)
+        return Draw(_by_rank(config, state, ring, rank), weigh(odds))
 
-    def draw_rank(state: RankState, size: Array, key: Array, count: int) -> tuple[Array, Odds]:
-        """Draw ranks `[count]`, counted from 0."""
-        even = jax.random.uniform(key, (count,))
-
-        def alone() -> tuple[Array, Array, Array]:
-            rank = jnp.searchsorted(state.mass, even * state.mass[size - 1], side="right")
-            rank = jnp.minimum(rank.astype(jnp.int32), size - 1)
-            return rank, by_eq_1(state, rank, size), by_eq_1(state, size - 1, size)
-
-        def by_segment() -> tuple[Array, Array, Array]:
-            start, end = segments(state.mass, size, count)
-            width = end - start
-            rank = start + jnp.minimum((even * width).astype(jnp.int32), width - 1)
-            if config.weights == "effective":
-                return rank, 1.0 / (count * width), 1.0 / (count * width.max())
-            return rank, by_eq_1(state, rank, size), by_eq_1(state, size - 1, size)
-
-        if config.sampling == "segments":  # if there is a rank for every segment
-            rank, chance, least = jax.lax.cond(size >= count, by_segment, alone)
-        else:
-            rank, chance, least = alone()
-        return rank, Odds(chance, least, size, state.updates)
-
-    def by_eq_1(state: RankState, rank: Array, size: Array) -> Array:
-        return (rank + 1.0) ** -config.alpha / state.mass[size - 1]
-
-    def update(
-        state: RankState, ring: Ring, sample: Sample, *, td_error: Array, **_: Array
-    ) -> RankState:
-        values = jnp.abs(td_error)
-        written = jnp.where(sample.indices < ring.capacity, values, 0.0)
-        state = state.replace(
-            size=ring_.write(state.size, sample.indices, values),
-            largest=jnp.maximum(state.largest, written.max()),
-            updates=state.updates + 1,
-        )
-        if cadence(ring) == 1:
-            return state
-        due = state.updates % cadence(ring) == 0
-
-        def sort() -> tuple[Array, Array]:
-            return falling(_live_size(state, ring)), ring.rows_added
-
-        order, sorted_at = jax.lax.cond(due, sort, lambda: (state.order, state.sorted_at))
-        return state.replace(order=order, sorted_at=sorted_at)
-
-    def probability(state: RankState, ring: Ring, slots: Array, batch_size: int) -> Array:
-        size = jnp.maximum(ring_.size(ring), 1)
-        ranks = jnp.arange(ring.capacity)
-        if config.sampling == "greedy":
-            top = jax.lax.top_k(_live_size(state, ring), batch_size)[1]
-            return jnp.zeros(ring.capacity).at[top].set(1.0 / batch_size)[slots]
-        chances = by_eq_1(state, ranks, size)
-        if config.sampling == "segments":
-            start, end = segments(state.mass, size, batch_size)
-            segment = jnp.searchsorted(end, ranks, side="right")
-            width = (end - start)[jnp.minimum(segment, batch_size - 1)]
-            chances = jnp.where(size >= batch_size, 1.0 / (batch_size * width), chances)
-        # Added up, as a slot that was overwritten since the sort may hold two ranks.
-        chances = jnp.where(ranks < size, chances, 0.0)
-        return jnp.zeros(ring.capacity).at[by_rank(state, ring, ranks)].add(chances)[slots]
-
-    def metrics(state: RankState, ring: Ring) -> dict[str, Array]:
-        mean = jnp.maximum(_live_size(state, ring), 0.0).sum() / jnp.maximum(ring_.size(ring), 1)
-        return {"mean_priority": mean, "max_priority": state.largest}
-
-    return Sampler(init, add, sample, update, probability=probability, metrics=metrics)
+    return Sampler(
+        functools.partial(_init, config), _add, sample, functools.partial(_update, config),
+        probability=functools.partial(_probability, config), metrics=_metrics,
+    )  # fmt: skip
 
 
 def method(config: RankConfig = RankConfig(), updates: int | None = None) -> Method:
@@ -257,12 +163,136 @@ def falling(values: Array) -> Array:
         return jax.lax.convert_element_type(ordered & jnp.uint64(0xFFFFFFFF), jnp.int32)
 
 
-def _live_size(state: RankState, ring: Ring) -> Array:
+def _init(config: RankConfig, key: Array, ring: Ring) -> RankState:
+    del key
+    ranks = np.arange(1, ring.capacity + 1, dtype=np.float64)
+    zero = jnp.zeros((), jnp.int32)
+    return RankState(
+        abs_td=jnp.zeros(ring.capacity, jnp.float32),
+        order=jnp.arange(ring.capacity, dtype=jnp.int32),
+        sorted_at=zero,
+        mass=jnp.asarray(np.cumsum(ranks**-config.alpha), jnp.float32),
+        largest=jnp.ones((), jnp.float32),
+        updates=zero,
+    )
+
+
+def _add(
+    state: RankState, ring: Ring, slots: Array, transition: Transition, **_: Array
+) -> RankState:
+    del ring, transition
+    values = jnp.broadcast_to(state.largest, slots.shape)
+    return state._replace(abs_td=buffer.write(state.abs_td, slots, values))
+
+
+def _update(
+    config: RankConfig,
+    state: RankState,
+    ring: Ring,
+    sample: Sample,
+    *,
+    td_error: Array,
+    **_: Array,
+) -> RankState:
+    values = jnp.abs(td_error)
+    written = jnp.where(sample.indices < ring.capacity, values, 0.0)
+    state = state._replace(
+        abs_td=buffer.write(state.abs_td, sample.indices, values),
+        largest=jnp.maximum(state.largest, written.max()),
+        updates=state.updates + 1,
+    )
+    every = _sort_every(config, ring)
+    if every == 1:
+        return state
+
+    def sort() -> tuple[Array, Array]:
+        return falling(_live_abs_td(state, ring)), ring.rows_added
+
+    order, sorted_at = jax.lax.cond(
+        state.updates % every == 0, sort, lambda: (state.order, state.sorted_at)
+    )
+    return state._replace(order=order, sorted_at=sorted_at)
+
+
+def _probability(
+    config: RankConfig, state: RankState, ring: Ring, slots: Array, batch_size: int
+) -> Array:
+    nothing = jnp.zeros(ring.capacity)
+    if config.sampling == "greedy":
+        return nothing.at[_largest(state, ring, batch_size)].set(1.0 / batch_size)[slots]
+    size = jnp.maximum(ring_.size(ring), 1)
+    ranks = jnp.arange(ring.capacity)
+    chances = _by_eq_1(config, state, ranks, size)
+    if config.sampling == "segments":
+        start, end = segments(state.mass, size, batch_size)
+        segment = jnp.searchsorted(end, ranks, side="right")
+        width = (end - start)[jnp.minimum(segment, batch_size - 1)]
+        chances = jnp.where(size >= batch_size, 1.0 / (batch_size * width), chances)
+    # Added up, as a slot that was overwritten since the sort may hold two ranks.
+    chances = jnp.where(ranks < size, chances, 0.0)
+    return nothing.at[_by_rank(config, state, ring, ranks)].add(chances)[slots]
+
+
+def _metrics(state: RankState, ring: Ring) -> dict[str, Array]:
+    mean = jnp.maximum(_live_abs_td(state, ring), 0.0).sum() / jnp.maximum(ring_.size(ring), 1)
+    return {"mean_priority": mean, "max_priority": state.largest}
+
+
+def _draw_rank(
+    config: RankConfig, state: RankState, ring: Ring, key: Array, count: int
+) -> tuple[Array, Odds]:
+    """Draw ranks `[count]`, counted from 0."""
+    even = jax.random.uniform(key, (count,))
+    size = jnp.maximum(ring_.size(ring), 1)
+
+    def alone() -> tuple[Array, Array, Array]:
+        rank = jnp.searchsorted(state.mass, even * state.mass[size - 1], side="right")
+        rank = jnp.minimum(rank.astype(jnp.int32), size - 1)
+        return rank, _by_eq_1(config, state, rank, size), _by_eq_1(config, state, size - 1, size)
+
+    def by_segment() -> tuple[Array, Array, Array]:
+        start, end = segments(state.mass, size, count)
+        width = end - start
+        rank = start + jnp.minimum((even * width).astype(jnp.int32), width - 1)
+        if config.weights == "effective":
+            return rank, 1.0 / (count * width), 1.0 / (count * width.max())
+        return rank, _by_eq_1(config, state, rank, size), _by_eq_1(config, state, size - 1, size)
+
+    if config.sampling == "segments":  # if there is a rank for every segment
+        rank, chance, least = jax.lax.cond(size >= count, by_segment, alone)
+    else:
+        rank, chance, least = alone()
+    return rank, Odds(chance, least, size, state.updates)
+
+
+def _by_eq_1(config: RankConfig, state: RankState, rank: Array, size: Array) -> Array:
+    return (rank + 1.0) ** -config.alpha / state.mass[size - 1]
+
+
+def _by_rank(config: RankConfig, state: RankState, ring: Ring, rank: Array) -> Array:
+    """Return the slots `[B]` of the ranks `[B]`, counted from 0."""
+    if _sort_every(config, ring) == 1:
+        return falling(_live_abs_td(state, ring))[rank]
+    unsorted = _unsorted(state, ring)
+    new = ring_.recent(ring, jnp.minimum(rank, unsorted))
+    return jnp.where(rank < unsorted, new, state.order[jnp.maximum(rank - unsorted, 0)])
+
+
+def _sort_every(config: RankConfig, ring: Ring) -> int:
+    return config.sort_every or max(1, ring.capacity // 1000)
+
+
+def _largest(state: RankState, ring: Ring, count: int) -> Array:
+    """Return the slots `[count]` int32 of the largest |TD errors|."""
+    return jax.lax.top_k(_live_abs_td(state, ring), count)[1].astype(jnp.int32)
+
+
+def _live_abs_td(state: RankState, ring: Ring) -> Array:
     """Return |TD error| `[C]`, and -1 for slots that were never written."""
-    return jnp.where(jnp.arange(ring.capacity) < ring_.size(ring), state.size, -1.0)
+    return jnp.where(jnp.arange(ring.capacity) < ring_.size(ring), state.abs_td, -1.0)
 
 
-def _fresh(state: RankState, ring: Ring) -> Array:
+def _unsorted(state: RankState, ring: Ring) -> Array:
     """Return how many stored transitions came after the latest sort."""
     rows = ring.rows_added - state.sorted_at
     return jnp.minimum(rows * ring.num_envs, ring_.size(ring))

@@ -7,16 +7,16 @@ Retrace's estimates.
 """
 
 import dataclasses
+import functools
 import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from jaxreplay import ring as ring_
-from jaxreplay._internal import checks
-from jaxreplay._internal import random_bits as draws
+from jaxreplay._internal import buffer, checks, random_bits
+from jaxreplay._internal.buffer import Buffer
 from jaxreplay.methods.parts import estimates
 from jaxreplay.methods.parts.estimates import Estimates
 from jaxreplay.methods.parts.forgetting import to_forget
@@ -32,7 +32,6 @@ from jaxreplay.types import (
     Sampler,
     Transition,
     Trust,
-    even_probability,
 )
 
 FORGET = ("far", "oldest")
@@ -104,14 +103,13 @@ class Notes(NamedTuple):
     q_ret: Array | tuple[()]  # [B] float32, Retrace's estimate of Q(s, a); () if none are kept
 
 
-@struct.dataclass
-class ReFERState:
+class ReFERState(NamedTuple):
     """The memory's book-keeping; an episode's number is its lane's count of them, modulo rows."""
 
-    log_ratio: Array  # [C] float32, log pi/mu when last sampled; 0 unless remembered
-    episode: Array  # [C] int32, where the slot's episode stands in `status` and `start`
-    status: Array  # [C] int8, of episodes, not slots: running, finished or forgotten
-    start: Array  # [C] int32, of episodes: rows ever added when they began
+    log_ratio: Buffer  # [C] float32, log pi/mu when last sampled; 0 unless remembered
+    episode: Buffer  # [C] int32, where the slot's episode stands in `status` and `start`
+    status: Buffer  # [C] int8, of episodes, not slots: running, finished or forgotten
+    start: Buffer  # [C] int32, of episodes: rows ever added when they began
     current: Array  # [E] int32, each lane's count of episodes; -1 before the first
     live: Array  # [C] bool, whether the slot may be drawn
     order: Array  # [C] int32, the live slots, `size` of them
@@ -150,161 +148,17 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
     `reward_scale`, if the agent scales rewards). Transitions must be single steps.
     """
 
-    def every(ring: Ring) -> int:
-        rows = ring.capacity // ring.num_envs
-        return min(config.sweep_every or max(1, rows // 1000), max(1, rows // 2))
-
-    def init(key: Array, ring: Ring) -> ReFERState:
-        del key
-        slots, zero = jnp.zeros(ring.capacity, jnp.int32), jnp.zeros((), jnp.int32)
-        numbers = jnp.zeros(ring.capacity, jnp.float32)
-        return ReFERState(
-            log_ratio=numbers,
-            episode=slots,
-            status=slots.astype(jnp.int8),
-            start=slots,
-            current=jnp.full(ring.num_envs, -1, jnp.int32),
-            live=jnp.zeros(ring.capacity, bool),
-            order=slots,
-            size=zero,
-            far=zero,
-            log_c_max=jnp.asarray(log_c_max(config, 0), jnp.float32),
-            beta=jnp.asarray(config.beta if config.penalise else 1.0, jnp.float32),
-            updates=zero,
-            estimates=estimates.init(ring) if config.returns else (),
-        )
-
-    def add(
-        state: ReFERState, ring: Ring, slots: Array, transition: Transition, **fresh: Array
-    ) -> ReFERState:
-        rows = ring.capacity // ring.num_envs
-        begins = transition.first | (state.current < 0)
-        current = state.current + begins
-        episode = current % rows * ring.num_envs + slots % ring.num_envs
-        status = jnp.where(transition.last, _FINISHED, _RUNNING).astype(jnp.int8)
-        begun = jnp.where(begins, episode, ring.capacity)
-        # An episode may have been left, for instance where a loop was stopped and went on.
-        left = transition.first & (state.current >= 0)
-        before = state.current % rows * ring.num_envs + slots % ring.num_envs
-        left_status = jnp.maximum(state.status[before], jnp.int8(_FINISHED))
-        state = state.replace(
-            status=ring_.write(
-                state.status, jnp.where(left, before, ring.capacity), left_status
-            )
-        )  # fmt: skip
-        state = state.replace(
-            log_ratio=ring_.write(state.log_ratio, slots, jnp.zeros(slots.shape)),
-            episode=ring_.write(state.episode, slots, episode),
-            status=ring_.write(state.status, episode, status),
-            start=ring_.write(
-                state.start, begun, jnp.broadcast_to(ring.rows_added, slots.shape)
-            ),
-            current=current,
-        )  # fmt: skip
-        if config.returns:
-            ended = jnp.where(left, (slots - ring.num_envs) % ring.capacity, ring.capacity)
-            held = estimates.end(state.estimates, ended)
-            held = estimates.enter(held, slots, transition, fresh)
-            state = state.replace(estimates=held)
-        return jax.lax.cond(
-            ring.rows_added % every(ring) == 0, lambda s: sweep(s, ring), lambda s: s, state
-        )
-
-    def sweep(state: ReFERState, ring: Ring) -> ReFERState:
-        state = remember(state, ring)
-        if not config.returns:
-            return state
-        held = estimates.sweep(state.estimates, state.log_ratio, ring)
-        return state.replace(estimates=held)
-
-    def remember(state: ReFERState, ring: Ring) -> ReFERState:
-        """Forget episodes as needed, list what is left, and count it."""
-        every_slot = jnp.arange(ring.capacity)
-        # Episodes whose beginning will be overwritten before the next sweep are given up now.
-        kept_rows = ring.capacity // ring.num_envs - every(ring)
-        reclaimed = (state.status == _FINISHED) & (ring.rows_added - state.start >= kept_rows)
-        state = state.replace(status=jnp.where(reclaimed, jnp.int8(_FORGOTTEN), state.status))
-        staying = (every_slot < ring_.size(ring)) & (ring_.ages(ring) < kept_rows)
-        of_slot = state.status[state.episode]
-        candidate = staying & (of_slot == _FINISHED)
-        threshold = log_c_max(config, state.updates)
-        far = candidate & is_far(state.log_ratio, threshold)
-        counts = jnp.zeros((ring.capacity, 2), jnp.int32)
-        counts = counts.at[state.episode].add(jnp.stack([candidate, far], 1).astype(jnp.int32))
-        steps, far_steps = counts[:, 0], counts[:, 1]
-        share = far_steps / jnp.maximum(steps, 1)
-        going = to_forget(
-            share if config.forget == "far" else jnp.zeros_like(share),
-            steps,
-            (ring.rows_added - state.start) * ring.num_envs + every_slot % ring.num_envs,
-            ring.capacity // config.room,
-        )
-        status = jnp.where(going, jnp.int8(_FORGOTTEN), state.status)
-        live = candidate & ~going[state.episode]
-        size = live.sum(dtype=jnp.int32)
-        running = staying & (of_slot == _RUNNING)
-        live = jnp.where(size > 0, live, running)
-        log_ratio = jnp.where(live, state.log_ratio, 0.0)
-        return state.replace(
-            status=status,
-            log_ratio=log_ratio,
-            live=live,
-            order=jnp.nonzero(live, size=ring.capacity, fill_value=0)[0].astype(jnp.int32),
-            size=live.sum(dtype=jnp.int32),
-            far=is_far(log_ratio, threshold).sum(dtype=jnp.int32),
-            log_c_max=threshold,
-        )
-
-    def sample(state: ReFERState, ring: Ring, key: Array, batch_size: int) -> Draw:
-        # Before the first sweep that finds something to remember, everything stored will do.
-        size = jnp.where(state.size > 0, state.size, jnp.maximum(ring_.size(ring), 1))
-        number = draws.integers(key, (batch_size,), size)
-        indices = jnp.where(state.size > 0, state.order[number], number)
-        q_ret = estimates.returns_of(state.estimates, indices) if config.returns else ()
-        notes = Notes(state.beta, state.log_c_max, q_ret)
-        return Draw(indices, jnp.ones(batch_size, jnp.float32), notes)
-
-    def update(
-        state: ReFERState, ring: Ring, sample: Sample, *, log_ratio: Array, **feedback: Array
-    ) -> ReFERState:
-        live = state.live.at[sample.indices].get(mode="fill", fill_value=False)
-        slots = jnp.where(live, sample.indices, ring.capacity)
-        log_ratio = jnp.clip(log_ratio, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-        before = state.log_ratio.at[slots].get(mode="fill", fill_value=0.0)
-        # The write must be seen to follow the read (there is never a NaN), or XLA copies the array.
-        log_ratio = jnp.where(jnp.isnan(before), before, log_ratio)
-        state = state.replace(log_ratio=ring_.write(state.log_ratio, slots, log_ratio))
-        if config.returns:
-            state = state.replace(estimates=estimates.see(state.estimates, slots, feedback))
-        # Read again: of a slot that is in the batch twice, the ring keeps one ratio.
-        after = state.log_ratio.at[slots].get(mode="fill", fill_value=0.0)
-        change = is_far(after, state.log_c_max).astype(jnp.int32) - is_far(before, state.log_c_max)
-        far = state.far + jnp.where(_first_of_its_kind(slots), change, 0).sum()
-        beta = state.beta
-        if config.penalise:
-            share = far / jnp.maximum(state.size, 1)
-            beta = next_beta(beta, share, config.target, config.beta_rate)
-        return state.replace(far=far, beta=beta, updates=state.updates + 1)
-
-    def probability(state: ReFERState, ring: Ring, slots: Array, batch_size: int) -> Array:
-        live = state.live.at[slots].get(mode="fill", fill_value=False)
-        known = jnp.where(live, 1.0 / jnp.maximum(state.size, 1), 0.0)
-        return jnp.where(state.size > 0, known, even_probability(state, ring, slots, batch_size))
-
-    def metrics(state: ReFERState, ring: Ring) -> dict[str, Array]:
-        del ring
-        return {
-            "far_share": state.far / jnp.maximum(state.size, 1),
-            "beta": state.beta,
-            "c_max": jnp.exp(state.log_c_max),
-            "remembered": state.size.astype(jnp.float32),
-        }
-
     return Sampler(
-        init, add, sample, update, probability=probability, metrics=metrics,
+        functools.partial(_init, config),
+        functools.partial(_add, config),
+        functools.partial(_sample, config),
+        functools.partial(_update, config),
+        probability=_probability,
+        metrics=_metrics,
         fresh=estimates.FEEDBACK if config.returns else frozenset(),
-        room=config.room, demands=frozenset({"single_steps", "whole_episodes"}),
-    )  # fmt: skip
+        room=config.room,
+        demands=frozenset({"single_steps", "whole_episodes"}),
+    )
 
 
 def objective(config: ReFERConfig = ReFERConfig()) -> Objective:
@@ -326,7 +180,7 @@ def objective(config: ReFERConfig = ReFERConfig()) -> Objective:
 
     def actor(loss: Array, sample: Sample, trust: Trust | None) -> Array:
         loss = near(loss, sample, trust)
-        if not config.penalise:
+        if not config.penalise or trust is None:
             return loss.mean()
         beta = sample.notes.beta
         kl = trust.kl if config.direction == "behaviour" else trust.reverse_kl
@@ -339,6 +193,189 @@ def method(config: ReFERConfig = ReFERConfig(), updates: int | None = None) -> M
     """Make ReF-ER: its sampler and its objective; `updates` is not used."""
     del updates
     return Method(sampler(config), objective(config))
+
+
+def _init(config: ReFERConfig, key: Array, ring: Ring) -> ReFERState:
+    del key
+    slots, zero = jnp.zeros(ring.capacity, jnp.int32), jnp.zeros((), jnp.int32)
+    return ReFERState(
+        log_ratio=jnp.zeros(ring.capacity, jnp.float32),
+        episode=slots,
+        status=slots.astype(jnp.int8),
+        start=slots,
+        current=jnp.full(ring.num_envs, -1, jnp.int32),
+        live=jnp.zeros(ring.capacity, bool),
+        order=slots,
+        size=zero,
+        far=zero,
+        log_c_max=jnp.asarray(log_c_max(config, 0), jnp.float32),
+        beta=jnp.asarray(config.beta if config.penalise else 1.0, jnp.float32),
+        updates=zero,
+        estimates=estimates.init(ring) if config.returns else (),
+    )
+
+
+def _add(
+    config: ReFERConfig,
+    state: ReFERState,
+    ring: Ring,
+    slots: Array,
+    transition: Transition,
+    **fresh: Array,
+) -> ReFERState:
+    """Enter new steps into their episodes, and now and then go through the whole memory."""
+    # An episode may have been left, for instance where a loop was stopped and went on.
+    left = transition.first & (state.current >= 0)
+    state = _enter(_leave(state, ring, left), ring, slots, transition)
+    if isinstance(state.estimates, Estimates):
+        ended = jnp.where(left, (slots - ring.num_envs) % ring.capacity, ring.capacity)
+        told = estimates.end(state.estimates, ended)
+        state = state._replace(estimates=estimates.enter(told, slots, transition, fresh))
+    due = ring.rows_added % _sweep_every(config, ring) == 0
+    return jax.lax.cond(due, lambda s: _sweep(config, s, ring), lambda s: s, state)
+
+
+def _leave(state: ReFERState, ring: Ring, left: Array) -> ReFERState:
+    """Finish the running episodes of the lanes `left` `[E]`, unless they are forgotten already."""
+    running = _episode_of(state.current, ring)
+    finished = jnp.maximum(state.status[running], jnp.int8(_FINISHED))
+    running = jnp.where(left, running, ring.capacity)
+    return state._replace(status=buffer.write(state.status, running, finished))
+
+
+def _enter(state: ReFERState, ring: Ring, slots: Array, transition: Transition) -> ReFERState:
+    begins = transition.first | (state.current < 0)
+    current = state.current + begins
+    episode = _episode_of(current, ring)
+    begun = jnp.where(begins, episode, ring.capacity)
+    status = jnp.where(transition.last, _FINISHED, _RUNNING).astype(jnp.int8)
+    now = jnp.broadcast_to(ring.rows_added, slots.shape)
+    return state._replace(
+        log_ratio=buffer.write(state.log_ratio, slots, jnp.zeros(slots.shape)),
+        episode=buffer.write(state.episode, slots, episode),
+        status=buffer.write(state.status, episode, status),
+        start=buffer.write(state.start, begun, now),
+        current=current,
+    )
+
+
+def _episode_of(current: Array, ring: Ring) -> Array:
+    """Return where the episodes that each lane is in, by its count `[E]`, stand in `status`."""
+    return current % ring_.rows(ring) * ring.num_envs + jnp.arange(ring.num_envs)
+
+
+def _sweep_every(config: ReFERConfig, ring: Ring) -> int:
+    rows = ring_.rows(ring)
+    return min(config.sweep_every or max(1, rows // 1000), max(1, rows // 2))
+
+
+def _sweep(config: ReFERConfig, state: ReFERState, ring: Ring) -> ReFERState:
+    state = _remember(config, state, ring)
+    if not isinstance(state.estimates, Estimates):
+        return state
+    return state._replace(estimates=estimates.sweep(state.estimates, state.log_ratio, ring))
+
+
+def _remember(config: ReFERConfig, state: ReFERState, ring: Ring) -> ReFERState:
+    """Forget episodes as needed, list what is left, and count it."""
+    # Episodes whose beginning will be overwritten before the next sweep are given up now.
+    kept_rows = ring_.rows(ring) - _sweep_every(config, ring)
+    reclaimed = (state.status == _FINISHED) & (ring.rows_added - state.start >= kept_rows)
+    state = state._replace(status=jnp.where(reclaimed, jnp.int8(_FORGOTTEN), state.status))
+    staying = jnp.arange(ring.capacity) < ring_.size(ring)
+    staying &= ring_.ages(ring) < kept_rows
+    of_slot = state.status[state.episode]
+    candidate = staying & (of_slot == _FINISHED)
+    threshold = log_c_max(config, state.updates)
+    going = _going(config, state, ring, candidate, is_far(state.log_ratio, threshold))
+    live = candidate & ~going[state.episode]
+    running = staying & (of_slot == _RUNNING)
+    live = jnp.where(live.sum(dtype=jnp.int32) > 0, live, running)
+    log_ratio = jnp.where(live, state.log_ratio, 0.0)
+    return state._replace(
+        status=jnp.where(going, jnp.int8(_FORGOTTEN), state.status),
+        log_ratio=log_ratio,
+        live=live,
+        order=jnp.nonzero(live, size=ring.capacity, fill_value=0)[0].astype(jnp.int32),
+        size=live.sum(dtype=jnp.int32),
+        far=is_far(log_ratio, threshold).sum(dtype=jnp.int32),
+        log_c_max=threshold,
+    )
+
+
+def _going(
+    config: ReFERConfig, state: ReFERState, ring: Ring, candidate: Array, far: Array
+) -> Array:
+    """Choose the episodes `[C]` to be forgotten; `candidate` and `far` `[C]` are of slots."""
+    of_slots = jnp.stack([candidate, candidate & far], 1).astype(jnp.int32)
+    counts = jnp.zeros((ring.capacity, 2), jnp.int32).at[state.episode].add(of_slots)
+    steps, far_steps = counts[:, 0], counts[:, 1]
+    share = far_steps / jnp.maximum(steps, 1)
+    lane = jnp.arange(ring.capacity) % ring.num_envs
+    return to_forget(
+        share if config.forget == "far" else jnp.zeros_like(share),
+        steps,
+        (ring.rows_added - state.start) * ring.num_envs + lane,
+        ring.capacity // config.room,
+    )
+
+
+def _sample(
+    config: ReFERConfig, state: ReFERState, ring: Ring, key: Array, batch_size: int
+) -> Draw:
+    # Before the first sweep that finds something to remember, everything stored will do.
+    size = jnp.where(state.size > 0, state.size, jnp.maximum(ring_.size(ring), 1))
+    number = random_bits.integers(key, (batch_size,), size)
+    indices = jnp.where(state.size > 0, state.order[number], number)
+    q_ret = ()
+    if isinstance(state.estimates, Estimates):
+        q_ret = estimates.returns_of(state.estimates, indices)
+    notes = Notes(state.beta, state.log_c_max, q_ret)
+    return Draw(indices, jnp.ones(batch_size, jnp.float32), notes)
+
+
+def _update(
+    config: ReFERConfig,
+    state: ReFERState,
+    ring: Ring,
+    sample: Sample,
+    *,
+    log_ratio: Array,
+    **feedback: Array,
+) -> ReFERState:
+    """Note how far the policy has moved on a batch, count the far-policy steps, and adapt beta."""
+    live = state.live.at[sample.indices].get(mode="fill", fill_value=False)
+    slots = jnp.where(live, sample.indices, ring.capacity)
+    log_ratio = jnp.clip(log_ratio, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    ratios, before = buffer.modify(state.log_ratio, slots, log_ratio)
+    if isinstance(state.estimates, Estimates):
+        state = state._replace(estimates=estimates.see(state.estimates, slots, feedback))
+    # Read again: of a slot that is in the batch twice, the ring keeps one ratio.
+    after = ratios.at[slots].get(mode="fill", fill_value=0.0)
+    change = is_far(after, state.log_c_max).astype(jnp.int32) - is_far(before, state.log_c_max)
+    far = state.far + jnp.where(_first_of_its_kind(slots), change, 0).sum()
+    beta = state.beta
+    if config.penalise:
+        share = far / jnp.maximum(state.size, 1)
+        beta = next_beta(beta, share, config.target, config.beta_rate)
+    return state._replace(log_ratio=ratios, far=far, beta=beta, updates=state.updates + 1)
+
+
+def _probability(state: ReFERState, ring: Ring, slots: Array, batch_size: int) -> Array:
+    del batch_size
+    live = state.live.at[slots].get(mode="fill", fill_value=False)
+    known = jnp.where(live, 1.0 / jnp.maximum(state.size, 1), 0.0)
+    return jnp.where(state.size > 0, known, ring_.even_probability(ring, slots))
+
+
+def _metrics(state: ReFERState, ring: Ring) -> dict[str, Array]:
+    del ring
+    return {
+        "far_share": state.far / jnp.maximum(state.size, 1),
+        "beta": state.beta,
+        "c_max": jnp.exp(state.log_c_max),
+        "remembered": state.size.astype(jnp.float32),
+    }
 
 
 def _first_of_its_kind(slots: Array) -> Array:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from jaxreplay import objectives
 from jaxreplay import ring as ring_
-from jaxreplay._internal import random_bits as draws
+from jaxreplay._internal import random_bits
 from jaxreplay.methods.parts.losses import LOSSES, named_loss
 from jaxreplay.option import option
 from jaxreplay.ring import Ring
@@ -39,7 +39,7 @@ def sampler() -> Sampler:
     def sample(state: tuple[()], ring: Ring, key: Array, batch_size: int) -> Draw:
         del state
         size = jnp.maximum(ring_.size(ring), 1)
-        indices = draws.integers(key, (batch_size,), size)
+        indices = random_bits.integers(key, (batch_size,), size)
         return Draw(indices, jnp.ones((batch_size,), jnp.float32))
 
     def update(state: tuple[()], ring: Ring, sample: Sample, **feedback: Array) -> tuple[()]:

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 
 from jaxreplay import objectives
 from jaxreplay import ring as ring_
-from jaxreplay._internal import checks
-from jaxreplay._internal import random_bits as draws
+from jaxreplay._internal import checks, random_bits
 from jaxreplay.methods import uniform
 from jaxreplay.option import option
 from jaxreplay.ring import Ring
@@ -55,8 +54,8 @@ def sampler(config: WindowsConfig = WindowsConfig()) -> Sampler:
             )
         key_row, key_lane = jax.random.split(key)
         count = (batch_size // length,)
-        behind = length - 1 + draws.integers(key_row, count, starts(ring))
-        lane = draws.integers(key_lane, count, ring.num_envs)
+        behind = length - 1 + random_bits.integers(key_row, count, starts(ring))
+        lane = random_bits.integers(key_lane, count, ring.num_envs)
         rows = behind - jnp.arange(length, dtype=jnp.int32)[:, None]  # behind the newest
         slots = ring_.recent(ring, rows * ring.num_envs + lane)
         return Draw(slots.ravel(), jnp.ones(batch_size, jnp.float32), Notes(slots))

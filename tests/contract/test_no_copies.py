@@ -20,7 +20,7 @@ from jaxreplay import Transition, make_replay, sum_tree
 from jaxreplay.methods import METHODS, per, pser, refer
 
 # A prime: no other array has a dimension of this size. Ring and tree are large enough to be read as
-# arrays that no cache holds are (see jaxreplay/compiled.py).
+# arrays that no cache holds are.
 CAPACITY = 200_003
 CHILDREN = 8  # of a node in the tree, which is also read as rows of so many
 BATCH, SEEDS = 64, 3

@@ -139,7 +139,7 @@ def test_batches_have_the_promised_shapes(replay):
     state, batch = jax.jit(replay.sample)(state, jax.random.key(0))
     assert (batch.indices.dtype, batch.indices.shape) == (jnp.int32, (BATCH,))
     assert (batch.weights.dtype, batch.weights.shape) == (jnp.float32, (BATCH,))
-    assert batch.stamp.shape == (BATCH,)
+    assert batch.version.shape == (BATCH,)
     assert np.isfinite(batch.weights).all() and (np.asarray(batch.weights) > 0).all()
     assert batch.transition.obs.shape == (BATCH, 3)
     assert batch.transition.action.dtype == jnp.int32 and batch.transition.first.dtype == bool
@@ -224,7 +224,7 @@ def test_feedback_that_is_no_number_is_dropped_and_counted(replay, bad):
     state = filled(replay, CAPACITY // E)
     state, batch = replay.sample(state, jax.random.key(0))
     slots = jnp.arange(BATCH)
-    batch = batch._replace(indices=slots, stamp=ring.stamp(state.ring, slots))
+    batch = batch._replace(indices=slots, version=ring.version(state.ring, slots))
     td = jnp.ones(BATCH).at[2].set(bad)
     after = replay.update(state, batch, **dict.fromkeys(FEEDBACK, td))
     assert int(after.dropped) == 1
@@ -270,8 +270,8 @@ def test_any_sequence_of_operations_keeps_the_invariants(name, operations):
             if batch is None or number % 2:
                 state, batch = sample(state, jax.random.key(number))
             state = update(state, batch, **values(value))
-            for slot, stamp in zip(np.asarray(batch.indices), np.asarray(batch.stamp)):
-                if written[slot][0] + 1 != stamp or not np.isfinite(value):
+            for slot, version in zip(np.asarray(batch.indices), np.asarray(batch.version)):
+                if written[slot][0] + 1 != version or not np.isfinite(value):
                     dropped += 1
                 elif leaf_of:
                     written[slot] = (written[slot][0], leaf_of(value))

@@ -93,7 +93,7 @@ def play(seed, length, capacity, num_envs, n, rows, on_host=False):
             newest = np.asarray(state.ring.frames.newest), np.asarray(state.ring.frames.age)
             place, _ = frames.advance(*newest, np.asarray(t.first))
             frames.write_on_host(
-                pixels, state.ring.frames, place, *map(np.asarray, (t.obs, t.next_obs, t.span))
+                pixels, state.ring.frames, place, *map(np.asarray, (t.obs, t.next_obs, t.n_steps))
             )
             t = t._replace(obs=(), next_obs=())
         state = add(state, t)

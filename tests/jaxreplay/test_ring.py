@@ -53,7 +53,7 @@ def test_ring_against_a_list(capacity, num_envs):
         jax.tree.map(np.testing.assert_array_equal, back, want)
         assert jax.tree.map(lambda x: x.dtype, back) == jax.tree.map(lambda x: x.dtype, want)
         np.testing.assert_array_equal(ring.age(held, at), [value - model[s][0] for s in live])
-        np.testing.assert_array_equal(ring.stamp(held, at), [model[s][0] + 1 for s in live])
+        np.testing.assert_array_equal(ring.version(held, at), [model[s][0] + 1 for s in live])
         for steps in (0, 1, 2, rows - 1, rows, rows + 1):
             earlier, exists = ring.previous(held, at, steps)
             for slot, before, there in zip(live, np.asarray(earlier), np.asarray(exists)):

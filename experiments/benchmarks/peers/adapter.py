@@ -6,11 +6,10 @@ So they run in the same loops as ours, those of the benchmarks and whole trainin
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from experiments.benchmarks.peers.types import BETA
-from jaxreplay._internal.compiled import opaque_zero
+from jaxreplay._internal import buffer
 from jaxreplay.types import Array, Replay, Sample, Transition
 
 
@@ -72,13 +71,12 @@ def fenced(replay: Replay) -> Replay:
 
     def add(state: tuple[Any, Array], transition: Transition) -> tuple[Any, Array]:
         held, fence = state
-        behind = jax.tree.map(lambda x: jnp.where(fence == 0, x, jnp.zeros_like(x)), transition)
-        return replay.add(held, behind), fence
+        return replay.add(held, buffer.after(fence, transition)), fence
 
     def sample(state: tuple[Any, Array], key: Array) -> tuple[tuple[Any, Array], Sample]:
-        held, batch = jax.lax.optimization_barrier(replay.sample(state[0], key))
-        fence = opaque_zero(batch)
-        return (held, fence), batch._replace(indices=batch.indices + fence)
+        held, batch = buffer.settled(replay.sample(state[0], key))
+        fence = buffer.fence(batch)
+        return (held, fence), batch._replace(indices=buffer.after(fence, batch.indices))
 
     def update(state: tuple[Any, Array], batch: Sample, **feedback: Array) -> tuple[Any, Array]:
         return replay.update(state[0], batch, **feedback), state[1]
@@ -107,5 +105,5 @@ def weights(probabilities: Array) -> Array:
 
 
 def batch(indices: Array, transition: Transition, weights: Array) -> Sample:
-    """Return drawn rows as a Sample; slots have no stamps here."""
-    return Sample(indices, transition, weights, stamp=jnp.zeros_like(indices))
+    """Return drawn rows as a Sample; slots have no versions here."""
+    return Sample(indices, transition, weights, version=jnp.zeros_like(indices))

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 
 from jaxreplay import returns
 from jaxreplay import ring as ring_
+from jaxreplay._internal import buffer
+from jaxreplay._internal.buffer import Buffer
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Transition
 
@@ -16,80 +18,91 @@ FEEDBACK = frozenset({"value", "advantage", "next_value"})  # what an agent has 
 class Estimates(NamedTuple):
     """What the agent last said about every step, and Retrace made of it."""
 
-    value: Array  # [C] float32, V(s_t), in scaled rewards, as the next two
-    advantage: Array  # [C] float32, A(s_t, a_t)
-    next_value: Array  # [C] float32, V(s_{t+1}), of the true observation after the step
-    q_ret: Array  # [C] float32, Retrace's estimate of Q(s_t, a_t) at the latest sweep, in rewards
+    value: Buffer  # [C] float32, V(s_t), in scaled rewards, as the next two
+    advantage: Buffer  # [C] float32, A(s_t, a_t)
+    next_value: Buffer  # [C] float32, V(s_{t+1}), of the true observation after the step
+    q_ret: Buffer  # [C] float32, Retrace's estimate of Q(s_t, a_t) at the latest sweep, in rewards
     # as they came: it stays right when the scale changes
-    reward: Array  # [C] float32, as they came; a copy, which a sweep reads without the ring's rows
-    discount: Array  # [C] float32
-    last: Array  # [C] bool
+    reward: Buffer  # [C] float32, as they came; a copy, which a sweep reads without the ring's rows
+    discount: Buffer  # [C] float32
+    last: Buffer  # [C] bool
     reward_scale: Array  # [] float32, what the agent divides rewards by
 
 
 def init(ring: Ring) -> Estimates:
     """Make the estimates of an empty ring."""
-    numbers = [jnp.zeros(ring.capacity, jnp.float32) for _ in range(6)]
-    flags = jnp.zeros(ring.capacity, bool)
-    return Estimates(*numbers, flags, reward_scale=jnp.ones((), jnp.float32))
 
+    def numbers() -> Buffer:  # each its own, for donation
+        return jnp.zeros(ring.capacity, jnp.float32)
 
-def enter(
-    held: Estimates, slots: Array, transition: Transition, fresh: Mapping[str, Array]
-) -> Estimates:
-    """Take in new steps at `slots` `[E]`, estimated by one step until the next sweep."""
-    held, t = see(held, slots, fresh), transition
-    q_ret = t.reward + t.discount * fresh["next_value"] * held.reward_scale
-    return held._replace(
-        q_ret=ring_.write(held.q_ret, slots, q_ret),
-        reward=ring_.write(held.reward, slots, t.reward),
-        discount=ring_.write(held.discount, slots, t.discount),
-        last=ring_.write(held.last, slots, t.last),
+    return Estimates(
+        value=numbers(),
+        advantage=numbers(),
+        next_value=numbers(),
+        q_ret=numbers(),
+        reward=numbers(),
+        discount=numbers(),
+        last=jnp.zeros(ring.capacity, bool),
+        reward_scale=jnp.ones((), jnp.float32),
     )
 
 
-def end(held: Estimates, slots: Array) -> Estimates:
+def enter(
+    state: Estimates, slots: Array, transition: Transition, fresh: Mapping[str, Array]
+) -> Estimates:
+    """Take in new steps at `slots` `[E]`, estimated by one step until the next sweep."""
+    state, t = see(state, slots, fresh), transition
+    q_ret = t.reward + t.discount * fresh["next_value"] * state.reward_scale
+    return state._replace(
+        q_ret=buffer.write(state.q_ret, slots, q_ret),
+        reward=buffer.write(state.reward, slots, t.reward),
+        discount=buffer.write(state.discount, slots, t.discount),
+        last=buffer.write(state.last, slots, t.last),
+    )
+
+
+def end(state: Estimates, slots: Array) -> Estimates:
     """Let returns stop at `slots` `[E]`, whose episodes went no further."""
-    return held._replace(last=ring_.write(held.last, slots, jnp.ones(slots.shape, bool)))
+    return state._replace(last=buffer.write(state.last, slots, jnp.ones(slots.shape, bool)))
 
 
-def returns_of(held: Estimates, slots: Array) -> Array:
+def returns_of(state: Estimates, slots: Array) -> Array:
     """Return the estimates of Q(s, a) of `slots` `[B]`, in scaled rewards."""
-    return held.q_ret[slots] / held.reward_scale
+    return state.q_ret[slots] / state.reward_scale
 
 
-def see(held: Estimates, slots: Array, values: Mapping[str, Array]) -> Estimates:
+def see(state: Estimates, slots: Array, values: Mapping[str, Array]) -> Estimates:
     """Write what the agent says about `slots` `[B]`; rows with an out-of-range slot are skipped.
 
     Args:
-      held: the estimates.
+      state: the estimates.
       slots: `[B]` int32.
       values: by name, each `[B]`: those of `FEEDBACK`, and `reward_scale` if the agent has one.
     """
     # Rows to be ignored say 0.
-    scale = values["reward_scale"].max() if "reward_scale" in values else held.reward_scale
-    return held._replace(
-        value=ring_.write(held.value, slots, values["value"]),
-        advantage=ring_.write(held.advantage, slots, values["advantage"]),
-        next_value=ring_.write(held.next_value, slots, values["next_value"]),
-        reward_scale=jnp.where(scale > 0, scale, held.reward_scale),
+    scale = values["reward_scale"].max() if "reward_scale" in values else state.reward_scale
+    return state._replace(
+        value=buffer.write(state.value, slots, values["value"]),
+        advantage=buffer.write(state.advantage, slots, values["advantage"]),
+        next_value=buffer.write(state.next_value, slots, values["next_value"]),
+        reward_scale=jnp.where(scale > 0, scale, state.reward_scale),
     )
 
 
-def sweep(held: Estimates, log_ratio: Array, ring: Ring) -> Estimates:
+def sweep(state: Estimates, log_ratio: Array, ring: Ring) -> Estimates:
     """Run Retrace over the whole ring; unfinished episodes bootstrap from their newest step.
 
     Args:
-      held: the estimates.
+      state: the estimates.
       log_ratio: `[C]`, log pi/mu of every step.
       ring: which step is the newest.
     """
 
-    ends = held.last | (ring_.ages(ring) == 0)
+    ends = state.last | (ring_.ages(ring) == 0)
     steps = (
-        held.reward / held.reward_scale, held.discount, ends,
-        held.value, held.advantage, held.next_value, log_ratio,
+        state.reward / state.reward_scale, state.discount, ends,
+        state.value, state.advantage, state.next_value, log_ratio,
     )  # fmt: skip
     by_lane = [x.reshape(-1, ring.num_envs) for x in steps]
-    q_ret = returns.retrace(*by_lane, wrap=True).ravel() * held.reward_scale
-    return held._replace(q_ret=q_ret)
+    q_ret = returns.retrace(*by_lane, wrap=True).ravel() * state.reward_scale
+    return state._replace(q_ret=q_ret)

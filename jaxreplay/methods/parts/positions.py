@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from jaxreplay import ring as ring_
+from jaxreplay._internal import buffer
+from jaxreplay._internal.buffer import Buffer
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array
 
@@ -15,7 +16,7 @@ from jaxreplay.types import Array
 class Positions(NamedTuple):
     """Positions within episodes, in steps of one environment."""
 
-    steps: Array  # [C] int32, steps since the episode's first stored transition
+    steps: Buffer  # [C] int32, steps since the episode's first stored transition
     latest: Array  # [E] int32, the same of each lane's newest transition
 
 
@@ -28,5 +29,5 @@ def init(ring: Ring) -> Positions:
 def enter(positions: Positions, slots: Array, first: Array) -> Positions:
     """Count the new transitions at `slots` `[E]`; `first` `[E]` bool starts an episode."""
     latest = jnp.where(first, 0, positions.latest + 1)
-    steps = ring_.write(positions.steps, slots, latest)
+    steps = buffer.write(positions.steps, slots, latest)
     return Positions(steps, latest)

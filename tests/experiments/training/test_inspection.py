@@ -28,7 +28,7 @@ def inspected(sampler, leaves=None, batches=200):
         held = add(held, jax.tree.map(lambda x: x[None], row))
     if leaves is not None:
         tree = sum_tree.rebuild(held.sampler.tree, jnp.asarray(leaves, jnp.float32))
-        held = held._replace(sampler=held.sampler.replace(tree=tree))
+        held = held._replace(sampler=held.sampler._replace(tree=tree))
     state = agent.init(jax.random.key(0), number, number)
     found = jax.jit(lambda key: inspect(agent, state, replay, held, key, batches))
     return {name: float(value) for name, value in found(jax.random.key(1)).items()}

@@ -8,7 +8,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxreplay._internal import random_bits as draws
+from jaxreplay._internal import random_bits
 
 words = st.integers(0, 2**32 - 1)
 
@@ -19,41 +19,43 @@ words = st.integers(0, 2**32 - 1)
 def test_bits_are_those_of_jax(key, shape, monkeypatch):
     expected = jax.random.bits(key, shape, jnp.uint32)
     monkeypatch.delattr(jax.random, "bits")  # they are not drawn by jax
-    mine = jax.jit(draws.bits, static_argnums=1)(key, shape)
+    mine = jax.jit(random_bits.bits, static_argnums=1)(key, shape)
     np.testing.assert_array_equal(mine, expected)
     assert mine.dtype == jnp.uint32
 
 
 def test_bits_are_those_of_jax_under_vmap():
     keys = jax.random.split(jax.random.key(2), 6).reshape(2, 3)
-    mine = jax.vmap(jax.vmap(lambda key: draws.bits(key, (4,))))(keys)
+    mine = jax.vmap(jax.vmap(lambda key: random_bits.bits(key, (4,))))(keys)
     for at in np.ndindex(2, 3):
         np.testing.assert_array_equal(mine[at], jax.random.bits(keys[at], (4,)))
 
 
 def test_bits_are_those_of_jax_with_another_generator():
     key = jax.random.key(5, impl="rbg")
-    np.testing.assert_array_equal(draws.bits(key, (9,)), jax.random.bits(key, (9,)))
+    np.testing.assert_array_equal(random_bits.bits(key, (9,)), jax.random.bits(key, (9,)))
     with jax.threefry_partitionable(False):
         key = jax.random.key(5)
-        np.testing.assert_array_equal(draws.bits(key, (9,)), jax.random.bits(key, (9,)))
+        np.testing.assert_array_equal(random_bits.bits(key, (9,)), jax.random.bits(key, (9,)))
 
 
 def test_many_keys_are_refused_as_by_jax():
     with pytest.raises((TypeError, ValueError), match="single key"):
-        draws.bits(jax.random.split(jax.random.key(5)), (2,))
+        random_bits.bits(jax.random.split(jax.random.key(5)), (2,))
 
 
 @given(st.lists(st.tuples(words, words), min_size=8, max_size=8))
 def test_scaled_is_the_quotient_of_whole_numbers(pairs):
     x, y = (np.array(column, np.uint32) for column in zip(*pairs))
     expected = [(a * b) >> 32 for a, b in pairs]
-    np.testing.assert_array_equal(draws.scaled(jnp.asarray(x), jnp.asarray(y)), expected)
+    np.testing.assert_array_equal(random_bits.scaled(jnp.asarray(x), jnp.asarray(y)), expected)
 
 
 @pytest.mark.parametrize("below", [1, 7, 1000])
 def test_every_number_below_is_equally_likely(below):
-    drawn = jax.jit(lambda key, n: draws.integers(key, (200, 1000), n))(jax.random.key(1), below)
+    drawn = jax.jit(lambda key, n: random_bits.integers(key, (200, 1000), n))(
+        jax.random.key(1), below
+    )
     counts = np.bincount(np.asarray(drawn).ravel(), minlength=below)
     assert counts.size == below  # none is out of range
     assert scipy.stats.chisquare(counts).pvalue > 1e-3 or below == 1
@@ -61,7 +63,7 @@ def test_every_number_below_is_equally_likely(below):
 
 def test_large_bounds_are_reached():
     below = 2**31 - 1
-    drawn = np.asarray(draws.integers(jax.random.key(0), (100_000,), below), np.int64)
+    drawn = np.asarray(random_bits.integers(jax.random.key(0), (100_000,), below), np.int64)
     assert drawn.min() >= 0 and drawn.max() < below
     assert scipy.stats.kstest(drawn / below, "uniform").pvalue > 1e-3
     assert np.unique(drawn).size > 99_990  # all 32 bits count

@@ -69,7 +69,7 @@ def test_the_window_shrinks_with_the_updates_of_an_episode():
     assert width(replay, state) == 80  # all there is
     state = episode(replay, state, 8, 7)
     assert (int(state.sampler.length), int(state.sampler.done)) == (7, 0)
-    state = state._replace(sampler=state.sampler.replace(done=jnp.int32(6)))
+    state = state._replace(sampler=state.sampler._replace(done=jnp.int32(6)))
     assert width(replay, state) == int(CAPACITY * 0.996 ** (6 * 1000 / 7))
     keys = jax.random.split(jax.random.key(0), 2000)
     drawn = jax.jit(jax.vmap(lambda key: replay.sample(state, key)[1].indices))(keys)
@@ -89,7 +89,7 @@ def test_an_episode_without_updates_says_nothing_about_the_next():
 def test_smallest_and_the_size_bound_the_window():
     replay = replay_of(EREConfig(eta=0.9, smallest=20))
     state = episode(replay, replay.init(jax.random.key(0), EXAMPLE), 30, 30)
-    state = state._replace(sampler=state.sampler.replace(done=jnp.int32(29)))
+    state = state._replace(sampler=state.sampler._replace(done=jnp.int32(29)))
     assert width(replay, state) == 20
     replay = replay_of(EREConfig(eta=0.9, smallest=5000))
     state = episode(replay, replay.init(jax.random.key(0), EXAMPLE), 30, 30)
@@ -99,10 +99,10 @@ def test_smallest_and_the_size_bound_the_window():
 def test_eta_rises_to_one_over_the_run():
     replay = replay_of(EREConfig(eta=0.99, smallest=1), updates=60)
     state = episode(replay, replay.init(jax.random.key(0), EXAMPLE), 30, 30)
-    state = state._replace(sampler=state.sampler.replace(done=jnp.int32(29)))
+    state = state._replace(sampler=state.sampler._replace(done=jnp.int32(29)))
     halfway = CAPACITY * 0.995 ** (29 * 1000 / 30)
     assert width(replay, state) == max(int(halfway), 1)
-    state = state._replace(sampler=state.sampler.replace(updates=jnp.int32(60)))
+    state = state._replace(sampler=state.sampler._replace(updates=jnp.int32(60)))
     assert width(replay, state) == 60  # uniform
 
 

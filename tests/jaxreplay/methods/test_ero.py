@@ -122,7 +122,7 @@ def frequencies(state, draws=4000):
 def with_subset(state, slots):
     leaves = jnp.zeros(CAPACITY).at[jnp.asarray(slots)].set(1.0)
     tree = sum_tree.rebuild(state.sampler.chosen, leaves)
-    return state._replace(sampler=state.sampler.replace(chosen=tree))
+    return state._replace(sampler=state.sampler._replace(chosen=tree))
 
 
 def test_draws_are_uniform_over_the_subset():

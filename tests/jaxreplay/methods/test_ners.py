@@ -154,7 +154,7 @@ def test_leaves_probabilities_and_weights_by_hand():
     scores, alpha = np.array([1, 0.8, 0.3, 0.05, 1]), 0.5
     state = proportional.init(5)
     leaves = jnp.asarray(scores**alpha, jnp.float32)
-    state = state.replace(tree=sum_tree.rebuild(state.tree, leaves))
+    state = state._replace(tree=sum_tree.rebuild(state.tree, leaves))
     ring = make_replay(sampler(NERSConfig(**SMALL)), capacity=5, batch_size=1)
     ring = ring.init(jax.random.key(0), EXAMPLE).ring.replace(rows_added=jnp.int32(5))
     chance = proportional.probability(state, ring, jnp.arange(5))
@@ -267,7 +267,7 @@ def test_a_replayed_batch_is_scored_as_a_set():
     np.testing.assert_allclose(inner.td_error[batch.indices], jnp.tanh(td), rtol=1e-6)
     np.testing.assert_allclose(inner.q_value[batch.indices], jnp.tanh(2 * td), rtol=1e-6)
     t = batch.transition
-    time = batch.stamp / CAPACITY
+    time = batch.version / CAPACITY
     scalars = [t.action, t.reward, time, jnp.tanh(td), jnp.tanh(2 * td)]
     scalars = jnp.concatenate([x.reshape(BATCH, -1) for x in scalars], axis=1)
     network = ScoreNetwork(CONFIG.hidden, CONFIG.score_hidden)

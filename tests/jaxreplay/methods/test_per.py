@@ -50,7 +50,7 @@ def holding(td, config, updates=None):
         state = replay.add(state, ROW)
     slots = jnp.arange(n)
     batch = replay.sample(state, jax.random.key(0))[1]
-    batch = batch._replace(indices=slots, stamp=slots + 1)
+    batch = batch._replace(indices=slots, version=slots + 1)
     return Held(sampler, replay.update(state, batch, td_error=jnp.asarray(td, jnp.float32)))
 
 
@@ -130,8 +130,8 @@ def test_new_transitions_get_the_largest_leaf_so_far():
 
     def rewrite(state, slot, td):
         batch = replay.sample(state, jax.random.key(0))[1]
-        stamp = jnp.array([slot + 1])
-        batch = batch._replace(indices=jnp.array([slot]), stamp=stamp)
+        version = jnp.array([slot + 1])
+        batch = batch._replace(indices=jnp.array([slot]), version=version)
         return replay.update(state, batch, td_error=jnp.array([td]))
 
     newest.append(state.sampler.tree.nodes[0])
@@ -154,7 +154,7 @@ def test_beta_rises_linearly_with_the_updates():
     # And the sampler follows it: weights of exponent beta after as many updates.
     held = holding(TD, PERConfig(epsilon=0.01, normalise="none"), updates=49_000)
     for count, beta in ((0, 0.4), (24_500, 0.7), (49_000, 1.0), (59_000, 1.0)):
-        inner = held.state.sampler.replace(updates=jnp.asarray(count))
+        inner = held.state.sampler._replace(updates=jnp.asarray(count))
         then = held._replace(state=held.state._replace(sampler=inner))
         batch = then.sample(jax.random.key(0), 64)
         p = (np.abs(TD) + 0.01) ** 0.6

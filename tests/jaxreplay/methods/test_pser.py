@@ -56,8 +56,8 @@ def put(config, state, priorities, largest=None):
     power = 1.0 if config.decay_space == "leaf" else config.alpha
     leaves = jnp.asarray(np.asarray(priorities, np.float64) ** power, jnp.float32)
     largest = leaves.max() if largest is None else jnp.float32(largest**power)
-    inner = inner.replace(tree=sum_tree.rebuild(inner.tree, leaves), max_leaf=largest)
-    return state._replace(sampler=state.sampler.replace(priorities=inner))
+    inner = inner._replace(tree=sum_tree.rebuild(inner.tree, leaves), max_leaf=largest)
+    return state._replace(sampler=state.sampler._replace(priorities=inner))
 
 
 def update(config, state, errors: dict[int, float] | list[tuple[int, float]], late=0):
@@ -70,9 +70,9 @@ def update(config, state, errors: dict[int, float] | list[tuple[int, float]], la
     _, _, _, change = functions(config, ring.capacity, ring.num_envs, len(pairs))
     slots = jnp.asarray([slot for slot, _ in pairs], jnp.int32)
     rows = ring.capacity // ring.num_envs
-    stamp = ring.rows_added - (ring.rows_added - 1 - slots // ring.num_envs) % rows
-    stamp -= rows * (jnp.arange(len(pairs)) < late)
-    drawn = Sample(slots, EXAMPLE, jnp.ones(len(pairs)), stamp)
+    version = ring.rows_added - (ring.rows_added - 1 - slots // ring.num_envs) % rows
+    version -= rows * (jnp.arange(len(pairs)) < late)
+    drawn = Sample(slots, EXAMPLE, jnp.ones(len(pairs)), version)
     state = change(state, drawn, td_error=jnp.asarray([error for _, error in pairs], jnp.float32))
     sum_tree.check_valid(state.sampler.priorities.tree)
     return state

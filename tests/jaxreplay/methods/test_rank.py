@@ -42,7 +42,7 @@ def told(config, state, slots, errors, batch):
     replay, _, sample, _ = made(config, state.ring.capacity, batch)
     drawn = sample(state, jax.random.key(0))[1]
     slots = jnp.asarray(slots, jnp.int32)
-    drawn = drawn._replace(indices=slots, stamp=ring.stamp(state.ring, slots))
+    drawn = drawn._replace(indices=slots, version=ring.version(state.ring, slots))
     return jax.jit(replay.update)(state, drawn, td_error=jnp.asarray(errors, jnp.float32))
 
 

@@ -237,7 +237,7 @@ def test_fresh_episodes_outlive_older_far_ones():
     state = play(replay, [4, 4])
     batch = replay.sample(state, jax.random.key(0))[1]
     slots = jnp.asarray([4, 5, 6, 7, 4, 5, 6, 7])  # the second episode is far
-    batch = batch._replace(indices=slots, stamp=ring.stamp(state.ring, slots))
+    batch = batch._replace(indices=slots, version=ring.version(state.ring, slots))
     state = replay.update(state, batch, log_ratio=jnp.full(8, 5.0))
     assert float(replay.metrics(state)["far_share"]) == 0.5
     row = jax.tree.map(lambda x: x[None], EXAMPLE)

@@ -1,0 +1,142 @@
+"""Large arrays that a compiled loop reads and writes in place.
+
+A replay's arrays have a million rows, of which a step reads and writes a few dozen. To JAX every
+write makes a new array; only XLA decides whether it lies where the old one did. It does so if every
+read of the old array is certain to come before the write. Otherwise it copies the whole array in
+every step, which takes a thousand times as long as the step itself. Three things go wrong:
+
+* *A read on whose result the write does not depend.* XLA may read after it writes, and so keeps
+  the old array. Optimisation barriers don't help: on CPU they are dropped before copies are
+  decided. What helps is that what is written, or where, depends on what was read: `modify` sees to
+  it for one array, `fence` and `after` for all that a step reads before the next one writes.
+* *A write of a single row.* XLA fuses it with the reads that follow, which then see both arrays.
+  `write` never writes fewer than two rows.
+* *A number that each consumer computes anew*, from the array as it was: `once`.
+
+So ring, tree and replay methods keep such arrays as `Buffer`s and go through this module; what they
+read before they write needs no thought then. A Buffer is a plain array, so that states remain
+pytrees of arrays and whole-array arithmetic needs no wrapping: the name marks the field. The
+tests read compiled loops for copies, in both loop orders, alone and vmapped
+(`tests/contract/test_no_copies.py`).
+"""
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias, TypeVar
+
+import jax
+import jax.numpy as jnp
+from chex import ArrayTree
+
+from jaxreplay._internal.dependence import at_least_two, computed_once, opaque_zero
+from jaxreplay._internal.gather import scratch_for, take_few_rows, take_rows
+from jaxreplay.types import Array
+
+Buffer: TypeAlias = Array  # [n, ...], an array whose rows are read and written here only
+Carry = TypeVar("Carry")
+Tree = TypeVar("Tree")
+
+
+def read(buffer: Buffer, slots: Array) -> Array:
+    """Read rows: `[B]` int32, all in range -> `[B, ...]`."""
+    return take_rows(buffer, slots)
+
+
+def read_few(buffer: Buffer, slots: Array) -> Array:
+    """Read as `read` does, a few short rows of a large array, in one thread."""
+    return take_few_rows(scratch_for(buffer, slots.size), buffer, slots)[0]
+
+
+def walk(
+    buffer: Buffer,
+    turns: int,
+    where: Callable[[Array, Carry], Array],
+    step: Callable[[Array, Carry, Array], Carry],
+    carry: Carry,
+) -> Carry:
+    """Run a loop that reads a few rows in every turn, chosen by what the turns before found.
+
+    Args:
+      buffer: `[n, ...]`.
+      turns: how many, known when compiled.
+      where: `(turn[], carry) -> slots[B]`, int32 in range.
+      step: `(turn[], carry, rows[B, ...]) -> carry`.
+      carry: what goes from turn to turn.
+    """
+    if not turns:
+        return carry
+
+    def body(turn: Array, state: tuple[Carry, Array]) -> tuple[Carry, Array]:
+        carry, scratch = state
+        rows, scratch = take_few_rows(scratch, buffer, where(turn, carry))
+        return step(turn, carry, rows), scratch
+
+    count = jax.eval_shape(where, jnp.zeros((), jnp.int32), carry).size
+    # A loop, not unrolled: XLA would fuse the turns and compute each one's ancestors again.
+    return jax.lax.fori_loop(0, turns, body, (carry, scratch_for(buffer, count)))[0]
+
+
+def write(
+    buffer: Buffer, slots: Array, values: Array, how: Literal["set", "max"] = "set"
+) -> Buffer:
+    """Write rows; those whose slot is out of range are skipped.
+
+    Args:
+      buffer: `[n, ...]`.
+      slots: `[B]` int32; where one occurs twice, one of its values is kept.
+      values: `[B, ...]`.
+      how: "max" keeps what is there if it is larger; of several values the largest counts.
+    """
+    at = buffer.at[at_least_two(slots).astype(jnp.uint32)]
+    return (at.max if how == "max" else at.set)(at_least_two(values), mode="drop")
+
+
+def add(buffer: Buffer, slots: Array, values: Array) -> Buffer:
+    """Add to rows; of a slot that occurs more than once, every value counts. Else like `write`."""
+    if len(slots) == 1:
+        values = jnp.concatenate([values, jnp.zeros_like(values)])
+    at = buffer.at[at_least_two(slots).astype(jnp.uint32)]
+    return at.add(values, mode="drop")
+
+
+def modify(buffer: Buffer, slots: Array, values: Array) -> tuple[Buffer, Array]:
+    """Write rows of float32 as `write` does; return also what was there, 0 where out of range.
+
+    The comparison makes the write follow the read. A row that holds NaN would keep it.
+
+    Raises:
+      ValueError: the buffer does not hold floating-point numbers.
+    """
+    if not jnp.issubdtype(buffer.dtype, jnp.floating):
+        raise ValueError(f"modify is for floating-point numbers, not {buffer.dtype}")
+    slots, values, count = at_least_two(slots), at_least_two(values), len(slots)
+    before = buffer.at[slots].get(mode="fill", fill_value=0.0)
+    return write(buffer, slots, jnp.where(jnp.isnan(before), before, values)), before[:count]
+
+
+def once(values: Array) -> Array:
+    """Return an array that is computed once, however many consumers it has."""
+    return computed_once(values)
+
+
+def fence(tree: ArrayTree) -> Array:
+    """Return an int32 0, `[]`, that is known only once every array of a pytree is."""
+    return opaque_zero(tree)
+
+
+def after(fence: Array, tree: Tree) -> Tree:
+    """Return a pytree of arrays that are known only once a fence is."""
+
+    def behind(x: Array) -> Array:
+        if jnp.issubdtype(x.dtype, jnp.integer):
+            return x + fence.astype(x.dtype)  # fewer operations than the choice below
+        return jnp.where(fence == 0, x, jnp.zeros_like(x))
+
+    return jax.tree.map(behind, tree)
+
+
+def settled(tree: Tree) -> Tree:
+    """Return a pytree, all of which is computed before any of it is used.
+
+    This is what accelerators heed; see above for CPUs.
+    """
+    return jax.lax.optimization_barrier(tree)

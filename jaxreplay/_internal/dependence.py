@@ -1,0 +1,44 @@
+"""Dependences that XLA can't see through, for `buffer`, which explains what they are good for."""
+
+import jax
+import jax.numpy as jnp
+from chex import ArrayTree
+
+from jaxreplay.types import Array
+
+
+def at_least_two(rows: Array) -> Array:
+    """Return what is to be scattered, a single row twice.
+
+    XLA makes a scatter of one row an update of a slice, fuses it with the reads that follow, and
+    then copies the whole array to keep the old one for them. A scatter of two rows stays one.
+    """
+    return jnp.repeat(rows, 2, axis=0) if rows.shape[0] == 1 else rows
+
+
+def computed_once(values: Array) -> Array:
+    """Return an array, behind an operation that XLA does not fuse into its consumers.
+
+    On CPU, XLA computes a chain of cheap operations anew in every consumer, even for every element
+    of one that a scalar is broadcast to.
+    """
+    flat = at_least_two(jnp.ravel(values))
+    places = jnp.arange(flat.size)
+    written = jnp.zeros_like(flat).at[places].set(flat, mode="promise_in_bounds")
+    return written[: values.size].reshape(values.shape)
+
+
+def opaque_zero(tree: ArrayTree) -> Array:
+    """Return an int32 0 that depends on every array of a pytree.
+
+    What is made to depend on it waits until the arrays are there: XLA drops optimisation barriers
+    on CPU before it decides on copies, but it can't tell that this is zero.
+    """
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if leaf.size]
+    if not leaves:
+        return jnp.zeros((), jnp.int32)
+    keys = [jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves]
+    leaves = [jax.random.key_data(x) if k else x for x, k in zip(leaves, keys, strict=True)]
+    firsts = [leaf.ravel()[0].astype(jnp.float32) for leaf in leaves]
+    bits = jax.lax.bitcast_convert_type(sum(firsts), jnp.int32)
+    return computed_once((bits == 0x7FABCDEF).astype(jnp.int32))  # a NaN that no arithmetic makes

@@ -1,0 +1,100 @@
+"""Rows read and written: NumPy's results, in place, and in the order that was asked for."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.benchmarks.hlo import large_copies
+from jaxreplay._internal import buffer
+from jaxreplay._internal.dependence import computed_once, opaque_zero
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (3, 4)])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.int32, bool])
+def test_computed_once_returns_what_it_is_given(shape, dtype):
+    values = jnp.asarray(np.random.default_rng(0).integers(0, 2, shape)).astype(dtype)
+    once = jax.jit(computed_once)(values)
+    assert once.dtype == values.dtype
+    np.testing.assert_array_equal(once, values)
+
+
+def test_opaque_zero_is_zero_whatever_the_numbers():
+    odd = [jnp.asarray([np.nan, 1.0]), jnp.asarray(-np.inf), jnp.arange(3), jnp.zeros((0, 2))]
+    assert int(jax.jit(opaque_zero)(odd)) == 0
+    assert int(opaque_zero(())) == 0
+    assert int(opaque_zero(jnp.asarray([True]))) == 0
+    assert int(opaque_zero((jax.random.key(1), jax.random.split(jax.random.key(2))))) == 0
+
+
+@pytest.mark.parametrize("shape", [(7,), (7, 3)])
+@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize("seed", range(5))
+def test_writes_are_those_of_a_loop_over_rows(shape, count, seed):
+    rng = np.random.default_rng(seed)
+    slots = rng.integers(-3, 10, count)
+    before = rng.integers(0, 9, shape).astype(np.float32)
+    values = rng.integers(0, 9, (count, *shape[1:])).astype(np.float32)
+    added, raised = before.copy(), before.copy()
+    for slot, value in zip(slots, values):
+        if 0 <= slot < shape[0]:
+            added[slot] += value
+            raised[slot] = np.maximum(raised[slot], value)
+    array, at = jnp.asarray(before), jnp.asarray(slots)
+    np.testing.assert_array_equal(buffer.add(array, at, values), added)
+    np.testing.assert_array_equal(buffer.write(array, at, values, "max"), raised)
+    written = np.asarray(buffer.write(array, at, values))
+    for slot in range(shape[0]):
+        choices = [value for s, value in zip(slots, values) if s == slot] or [before[slot]]
+        assert any((written[slot] == choice).all() for choice in choices)
+
+
+def test_modify_returns_what_was_there():
+    array, slots = jnp.asarray([1.0, 2.0, 3.0]), jnp.asarray([2, 3, 0])
+    after, before = jax.jit(buffer.modify)(array, slots, jnp.asarray([7.0, 8.0, 9.0]))
+    np.testing.assert_array_equal(after, [9, 2, 7])
+    np.testing.assert_array_equal(before, [3, 0, 1])
+    with pytest.raises(ValueError, match="floating-point"):
+        buffer.modify(jnp.arange(3), slots, slots)
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_modify_in_a_loop_copies_nothing(count):
+    def step(carry, slots):
+        array, total = carry
+        array, before = buffer.modify(array, slots, jnp.full(count, 2.0))
+        return (array, total + before.sum()), None
+
+    slots = jnp.zeros((10, count), jnp.int32)
+    run = jax.jit(lambda carry: jax.lax.scan(step, carry, slots)[0], donate_argnums=0)
+    text = run.lower((jnp.zeros(200_003), jnp.zeros(()))).compile().as_text()
+    assert large_copies(text, 200_003) == []
+
+
+def test_a_fence_changes_nothing_that_comes_after_it():
+    tree = {"a": jnp.asarray([1.5, np.nan]), "b": jnp.asarray([True, False]), "c": jnp.arange(3)}
+    after = jax.jit(lambda tree: buffer.after(buffer.fence(tree), tree))(tree)
+    jax.tree.map(np.testing.assert_array_equal, after, tree)
+    jax.tree.map(np.testing.assert_array_equal, buffer.settled(tree), tree)
+
+
+def test_a_walk_reads_rows_that_the_turns_before_chose():
+    array = jnp.arange(2**20, dtype=jnp.float32).reshape(-1, 4)
+
+    def walk(array, slots):
+        def step(turn, at, rows):
+            return (rows[:, 1].astype(jnp.int32) * 7 + rows[:, 0].astype(jnp.int32)) % 2**18
+
+        return buffer.walk(array, 5, lambda turn, at: at, step, slots)
+
+    start = at = np.array([0, 5, 2**18 - 1, 77, 5])
+    looped = jax.jit(walk).lower(array, jnp.asarray(at, jnp.int32)).compile()
+    for _ in range(5):
+        at = ((4 * at + 1) * 7 + 4 * at) % 2**18
+    np.testing.assert_array_equal(looped(array, jnp.asarray(start, jnp.int32)), at)
+    assert large_copies(looped.as_text(), 2**18) == []
+
+
+def test_a_walk_of_no_turns_is_where_it_began():
+    carry = jnp.arange(3)
+    assert buffer.walk(jnp.zeros((4, 2)), 0, lambda t, c: c, lambda t, c, r: c, carry) is carry

@@ -1,0 +1,82 @@
+"""Rows of large arrays: the same whichever way they are read, under any vmap."""
+
+import functools
+import itertools
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.benchmarks.hlo import large_copies
+from jaxreplay import sum_tree
+from jaxreplay._internal import buffer, gather
+from jaxreplay._internal.gather import take_rows
+
+
+def rows_of(shape):
+    return jnp.asarray(np.random.default_rng(1).integers(0, 99, shape), jnp.int32)
+
+
+@pytest.mark.parametrize("take", [take_rows, buffer.read_few])
+@pytest.mark.parametrize("row", [(), (3,), (2, 3), (40,)])
+@pytest.mark.parametrize("large", [False, True])
+def test_rows_under_any_vmap(take, row, large, monkeypatch):
+    if large:  # these arrays are then treated like those that no cache holds
+        monkeypatch.setattr(gather, "_CACHE", 0)
+        monkeypatch.setattr(gather, "_CUT", 0)
+        assert gather._far(jnp.ones((9, 3)), 5)
+    seeds, others, length, batch = 3, 2, 11, 5
+    rng = np.random.default_rng(2)
+    for axes in itertools.product((None, 0), repeat=4):
+        inner, outer = (axes[0], axes[1]), (axes[2], axes[3])
+        if (None, None) in (inner, outer):
+            continue
+        sizes = [(others, o) for o in outer], [(seeds, i) for i in inner]
+        leads = [
+            tuple(size for size, axis in (sizes[0][n], sizes[1][n]) if axis == 0) for n in (0, 1)
+        ]
+        array = rows_of((*leads[0], length, *row))
+        indices = jnp.asarray(rng.integers(0, length, (*leads[1], batch)), jnp.int32)
+        taken = jax.jit(jax.vmap(jax.vmap(take, in_axes=inner), in_axes=outer))
+        want = jax.vmap(jax.vmap(lambda a, i: a[i], in_axes=inner), in_axes=outer)
+        np.testing.assert_array_equal(taken(array, indices), want(array, indices))
+
+
+def test_no_rows_of_a_large_array(monkeypatch):
+    monkeypatch.setattr(gather, "_CACHE", 0)
+    monkeypatch.setattr(gather, "_CUT", 0)
+    for take in (take_rows, buffer.read_few):
+        assert take(jnp.ones((7, 3)), jnp.zeros(0, jnp.int32)).shape == (0, 3)
+
+
+def test_rows_of_vmapped_arrays_are_read_by_one_plain_gather_on_cpu():
+    array, indices = rows_of((3, 1009, 4)), rows_of((3, 5))
+    text = jax.jit(jax.vmap(take_rows)).lower(array, indices).compile().as_text()
+    assert "[3027,4]" in text  # all arrays' rows as those of one
+    assert large_copies(text, 1009) == []
+
+
+def test_few_rows_of_a_large_array_are_read_by_one_thread(monkeypatch):
+    def text():
+        # As users compile, not as the other tests do (see conftest.py).
+        options = {"xla_backend_optimization_level": 3, "xla_cpu_use_fusion_emitters": True}
+        tree, target = sum_tree.init(2**18, 8), jnp.zeros(5)
+        find = jax.jit(lambda tree, target: sum_tree.find(tree, target))
+        return find.lower(tree, target).compile(options).as_text()
+
+    assert "outer_dimension_partitions" not in text()
+    monkeypatch.setattr(gather, "_CUT", 2**40)
+    if os.cpu_count() > 1:
+        assert "outer_dimension_partitions" in text()
+
+
+def test_rows_are_fetched_ahead_only_where_that_pays():
+    words = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.uint32)
+    assert gather._far(words((2**20, 43)), 256)
+    assert not gather._far(words((2**14, 43)), 256)  # the array is in the cache anyway
+    assert not gather._far(words((2**20, 43)), 0)
+    assert not gather._far(words((2**20, 43)), 8 * 4096)  # the first are gone before they are used
+    assert not gather._far(words((2**20, 100)), 256)  # long rows
+    assert not gather._far(words((2**24,)), 256)
