@@ -5,6 +5,7 @@ weights a draw gets.
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 import jax.numpy as jnp
 import optax
@@ -16,8 +17,8 @@ from jaxreplay.ring import Ring
 from jaxreplay.sum_tree import Sampling, SumTree
 from jaxreplay.types import Array, Draw, Sample, Sampler, Transition
 
-INITIALS = ("max", "td")
-NORMALISATIONS = ("batch", "buffer", "none")
+Initial = Literal["max", "td"]
+Normalisation = Literal["batch", "buffer", "none"]
 
 
 @struct.dataclass
@@ -106,7 +107,7 @@ def probability(
 
 
 def importance(
-    beta: float, beta_end: float, horizon: int | None, normalise: str
+    beta: float, beta_end: float, horizon: int | None, normalise: Normalisation
 ) -> Callable[[Odds], Array]:
     """Make the weights `(N P(i))^-beta` `[B]` (Schaul et al. 2016, Sec. 3.4).
 
@@ -140,7 +141,7 @@ def sampler(
     weigh: Callable[[Odds], Array],
     *,
     sampling: Sampling = "stratified",
-    initial: str = "max",
+    initial: Initial = "max",
     track_minimum: bool = False,
     branching: int | None = None,
 ) -> Sampler:
