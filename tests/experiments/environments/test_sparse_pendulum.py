@@ -115,7 +115,7 @@ def test_its_limit_is_200_unless_another_is_asked_for():
     assert environments.make(NAME).max_steps == 200
     assert environments.make(NAME, max_steps=None).max_steps == 200
     assert environments.make(NAME, max_steps=7).max_steps == 7
-    with pytest.raises(ValueError, match="at least 1 step"):
+    with pytest.raises(ValueError, match="max_steps is 0: it must be at least 1"):
         environments.make(NAME, max_steps=0)
 
 

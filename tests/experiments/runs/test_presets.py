@@ -134,8 +134,9 @@ def test_help_shows_the_preset_s_defaults_and_no_source_of_others(capsys):
         assert exit_.value.code == 0
         text = " ".join(capsys.readouterr().out.split())
         assert "--preset NAME" in text and PRESETS["canonical"].about in text
-        assert "steps of the return before bootstrapping [default 20]" in text
-        assert "0 is uniform [default 0.5]" in text  # PER's own is 0.6, from Schaul et al. 2016
+        assert "steps of the return before bootstrapping; must be at least 1 [default 20]" in text
+        # PER's own is 0.6, from Schaul et al. 2016.
+        assert "0 is uniform; must not be negative [default 0.5]" in text
         assert "[default 0.4; Schaul et al. 2016, Tab. 3]" in text
 
 
