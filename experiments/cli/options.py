@@ -86,7 +86,8 @@ def add_options(parser: argparse.ArgumentParser, config: Any, prefix: str = "") 
     """Add one option per field of `config` that is declared with `jaxreplay.option.option`.
 
     Values are written as `3`, `20_000` or `1e6` (int), `0.5` (float), `true` or `false` (bool;
-    there is no bare or `--no-` form), `256 256` or `256,256` (tuple), `none` (optional).
+    there is no bare or `--no-` form), `256 256` or `256,256` (tuple), `none` (optional). The help
+    shows the names to choose from, and bounds as in `0<=FLOAT<=1`; they are for `config` to check.
 
     Args:
       parser: gets a group of options.
@@ -125,8 +126,7 @@ def read_options(namespace: argparse.Namespace, instance: Instance, prefix: str 
 def _help(entry: Option, default: Any) -> str:
     # The source is of the field's own default: a preset's or another start's value has another.
     source = f"; {entry.source}" if entry.source and default == entry.default else ""
-    bounds = f"; {entry.bounds}" if str(entry.bounds) else ""
-    return f"{entry.help}{bounds} [default {_show(default)}{source}]".replace("%", "%%")
+    return f"{entry.help} [default {_show(default)}{source}]".replace("%", "%%")
 
 
 def _show(value: Any) -> str:
@@ -144,7 +144,7 @@ def _reader(entry: Option) -> tuple[Callable[[str], Any], str]:
     if entry.choices:
         parse, metavar = one_of(entry.name, entry.choices), "{" + ",".join(entry.choices) + "}"
     elif entry.kind in _READERS:
-        parse, metavar = _READERS[entry.kind], entry.kind.__name__.upper()
+        parse, metavar = _READERS[entry.kind], entry.bounds.inequality(entry.kind.__name__.upper())
     else:
         raise TypeError(f"field '{entry.name}': no option can be written for type {entry.kind}")
     if entry.many:

@@ -22,8 +22,24 @@ class Bounds(NamedTuple):
         if self.finite and math.isinf(value):
             raise ValueError(f"{name} is {value}: it must be finite{alternative}")
         if not self._hold(value):
-            wanted = str(self) or "must be a number"
-            raise ValueError(f"{name} is {value}: it {wanted}{alternative}")
+            raise ValueError(f"{name} is {value}: it must {self._demand()}{alternative}")
+
+    def inequality(self, name: str) -> str:
+        """Return the bounds as an inequality of `name`, such as "name>=1" or "0<name<=1"."""
+        low, high = self._ends()
+        least = "=" if self.above is None else ""
+        most = "=" if self.below is None else ""
+        if low is not None and high is not None:
+            return f"{low:g}<{least}{name}<{most}{high:g}"
+        if low is not None:
+            return f"{name}>{least}{low:g}"
+        return name if high is None else f"{name}<{most}{high:g}"
+
+    def _ends(self) -> tuple[float | None, float | None]:
+        """Return the lower and the upper bound, whether they are excluded or not."""
+        low = self.at_least if self.above is None else self.above
+        high = self.at_most if self.below is None else self.below
+        return low, high
 
     def _hold(self, value: float) -> bool:
         return (
@@ -34,20 +50,20 @@ class Bounds(NamedTuple):
             and (self.below is None or value < self.below)
         )
 
-    def __str__(self) -> str:
-        """Return what a number must do, such as "must lie in [0, 1]"; "" if it may be any."""
-        low = self.at_least if self.above is None else self.above
-        high = self.at_most if self.below is None else self.below
+    def _demand(self) -> str:
+        """Return what a number must do to lie within."""
+        low, high = self._ends()
         if low is not None and high is not None:
-            left, right = "[("[self.above is not None], "])"[self.below is not None]
-            return f"must lie in {left}{low:g}, {high:g}{right}"
+            left = "[" if self.above is None else "("
+            right = "]" if self.below is None else ")"
+            return f"lie in {left}{low:g}, {high:g}{right}"
         if low == 0:
-            return "must be positive" if self.above is not None else "must not be negative"
+            return "not be negative" if self.above is None else "be positive"
         if low is not None:
-            return f"must be {'at least' if self.above is None else 'above'} {low:g}"
+            return f"be {'at least' if self.above is None else 'above'} {low:g}"
         if high is not None:
-            return f"must be {'at most' if self.below is None else 'below'} {high:g}"
-        return ""
+            return f"be {'at most' if self.below is None else 'below'} {high:g}"
+        return "be a number"
 
 
 def check_choice(name: str, value: str, choices: Sequence[str], alternative: str = "") -> None:
