@@ -1,7 +1,6 @@
 """Options that several agents share: an agent's config has them by inheritance.
 
-Dataclasses list the fields of the last base first. An agent with another default says so with
-`override`.
+An agent with another default says so with `override`.
 """
 
 import dataclasses

@@ -46,9 +46,11 @@ class PSERConfig(LossOptions, PriorityOptions):
         0.4, "decay of the priority per step back", f"{_PAPER}, Tab. 2", above=0, below=1
     )
     window: int | None = option(
-        None, "steps back; none: until rho^k falls below `threshold`", f"{_PAPER}, Eq. 9",
+        None,
+        "steps back; none: until rho^k falls below `threshold`",
+        f"{_PAPER}, Eq. 9",
         at_least=1,
-    )  # fmt: skip
+    )
     threshold: float = option(
         0.01, "decayed share that is still passed on", f"{_PAPER}, Eq. 8", above=0, below=1
     )

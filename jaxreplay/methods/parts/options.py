@@ -1,7 +1,7 @@
 """Options that several methods share: a method's config has them by inheritance.
 
-Dataclasses list the fields of the last base first, so bases stand in the order least important
-first. A method with another default says so with `override`.
+Dataclasses list the fields of the last base first, so the base whose options matter most stands
+last. A method with another default says so with `override`.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ class SamplingOptions(Config):
 
 @dataclasses.dataclass(frozen=True)
 class PriorityOptions(SamplingOptions):
-    """How TD errors become priorities, `(|td| + epsilon)^alpha`, and which one comes first."""
+    """How TD errors become priorities, `(|td| + epsilon)^alpha`, and what new transitions get."""
 
     alpha: float = option(
         0.6, "prioritisation exponent, 0 is uniform", f"{_PER}, Tab. 3", at_least=0
