@@ -74,13 +74,19 @@ class NetworkOptions(Config):
 
 
 @dataclasses.dataclass(frozen=True)
-class NoisyTargetOptions(NetworkOptions):
-    """What DDPG and NAF share: noise of their actions, in units of [-1, 1], and target networks."""
+class NoiseOptions(Config):
+    """Noise of a fixed size around a deterministic policy, in units of the range [-1, 1]."""
 
     noise: Literal["gaussian", "ou"] = option(
         "gaussian", "of actions: independent, or an Ornstein-Uhlenbeck process", _REFER
     )
     noise_std: float = option(0.2, "std of the noise, of each step", _REFER, above=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class NoisyTargetOptions(NoiseOptions, NetworkOptions):
+    """What DDPG and NAF share: noisy actions, and target networks."""
+
     tau: float = option(0.01, "target rate, at every update", _REFER, above=0, at_most=1)
 
 
