@@ -9,10 +9,10 @@ import optax
 
 from agents import common, gaussian
 from agents.gaussian import Behaviour
-from agents.networks import ACTIVATIONS, MLP, Actor, Critic, flat
+from agents.networks import MLP, Actor, Critic, flat
+from agents.options import BaselineOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import returns
-from jaxreplay._internal.checks import check_at_least, check_positive
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition
 
@@ -21,27 +21,20 @@ _PAPER = "Novati & Koumoutsakos 2019, App. D"
 
 
 @dataclasses.dataclass(frozen=True)
-class ACERConfig:
+class ACERConfig(BaselineOptions):
     """Hyperparameters of ACER; trajectories' length and number are those of its replay."""
 
-    hidden: tuple[int, ...] = option((64, 64), "hidden layer sizes of every network", _PAPER)
-    activation: str = option("tanh", "of the hidden layers", "", ACTIVATIONS)
-    actor_learning_rate: float = option(1e-4, "Adam step size of the policy", _PAPER)
-    critic_learning_rate: float = option(3e-4, "Adam step size of value and advantage", _PAPER)
-    anneal: float = option(0.0, "step sizes shrink as 1 / (1 + this * gradient steps)")
-    truncation: float = option(5.0, "c: importance ratios are truncated here", _PAPER)
-    trust_region: float = option(1.0, "delta: bound of the KL divergence's growth", _PAPER)
-    tau: float = option(0.001, "rate of the average policy, at every update", _PAPER)
-    samples: int = option(5, "actions whose mean advantage is subtracted", _PAPER)
-    noise_std: float = option(
-        0.3, "of the policy, in units of the action range", "Wang et al. 2017"
+    truncation: float = option(5.0, "c: importance ratios are truncated here", _PAPER, above=0)
+    trust_region: float = option(
+        1.0, "delta: bound of the KL divergence's growth", _PAPER, above=0, finite=False
     )
-
-    def __post_init__(self) -> None:
-        common.check_shared(self)
-        check_positive("truncation", self.truncation)
-        check_positive("trust_region", self.trust_region)
-        check_at_least("samples", self.samples, 1)
+    tau: float = option(
+        0.001, "rate of the average policy, at every update", _PAPER, above=0, at_most=1
+    )
+    samples: int = option(5, "actions whose mean advantage is subtracted", _PAPER, at_least=1)
+    noise_std: float = option(
+        0.3, "of the policy, in units of the action range", "Wang et al. 2017", above=0
+    )
 
 
 class Networks(NamedTuple):

@@ -1,8 +1,6 @@
-"""What agents share: checks of options, optimisers, and regression of critics to a target."""
+"""What agents share: optimisers, and regression of critics to a target."""
 
-import dataclasses
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any
 
 import chex
@@ -11,10 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from agents.networks import ACTIVATIONS, NETWORKS
 from agents.types import Info
 from jaxreplay import objectives
-from jaxreplay._internal import checks
 from jaxreplay.types import Array, Objective, Sample, Trust
 
 Params = Any
@@ -24,56 +20,6 @@ def require(ok: bool, message: str) -> None:
     """Raise ValueError with `message` unless `ok`."""
     if not ok:
         raise ValueError(message)
-
-
-def _check_tau(name: str, value: float) -> None:
-    require(0 < value <= 1, f"{name} is {value}: the target rate must lie in (0, 1]")
-
-
-def _check_activation(name: str, value: str) -> None:
-    checks.check_choice(name, value, ACTIVATIONS)
-
-
-def _check_network(name: str, value: str) -> None:
-    checks.check_choice(name, value, NETWORKS)
-
-
-def _check_count(name: str, value: int) -> None:
-    checks.check_at_least(name, value, 1)
-
-
-_CHECKS: Mapping[str, Callable[[str, Any], None]] = MappingProxyType(
-    {
-        "hidden": checks.check_sizes,
-        "activation": _check_activation,
-        "network": _check_network,
-        "learning_rate": checks.check_positive,
-        "actor_learning_rate": checks.check_positive,
-        "critic_learning_rate": checks.check_positive,
-        "alpha_learning_rate": checks.check_positive,
-        "anneal": checks.check_not_negative,
-        "tau": _check_tau,
-        "noise_std": checks.check_positive,
-        "initial_variance": checks.check_positive,
-        "adam_eps": checks.check_positive,
-        "max_grad_norm": checks.check_not_negative,
-        "target_every": _check_count,
-        "epsilon_start": checks.check_unit,
-        "epsilon_end": checks.check_unit,
-        "epsilon_updates": _check_count,
-    }
-)
-
-
-def check_shared(config: Any) -> None:
-    """Refuse values of the options that mean the same in every agent.
-
-    Raises:
-      ValueError: one line that names the option.
-    """
-    for field in dataclasses.fields(config):
-        if field.name in _CHECKS:
-            _CHECKS[field.name](field.name, getattr(config, field.name))
 
 
 def complete(objective: Objective | None, error: Callable[[Array], Array]) -> Objective:

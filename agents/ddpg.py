@@ -8,11 +8,10 @@ import jax.numpy as jnp
 import optax
 
 from agents import common, exploration
-from agents.exploration import NOISES
-from agents.networks import ACTIVATIONS, Actor, Critic
+from agents.networks import Actor, Critic
+from agents.options import NoisyTargetOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
-from jaxreplay._internal.checks import check_choice, check_not_negative
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition, Trust
 
@@ -21,30 +20,17 @@ _PAPER = "Novati & Koumoutsakos 2019, App. D"
 
 
 @dataclasses.dataclass(frozen=True)
-class DDPGConfig:
+class DDPGConfig(NoisyTargetOptions):
     """Hyperparameters of DDPG; noise is in units of the action range [-1, 1]."""
 
-    hidden: tuple[int, ...] = option((128, 128), "hidden layer sizes of both networks", _PAPER)
-    activation: str = option("softsign", "of the hidden layers", _PAPER, ACTIVATIONS)
-    actor_learning_rate: float = option(1e-5, "Adam step size of the actor", _PAPER)
-    critic_learning_rate: float = option(1e-4, "Adam step size of the critic", _PAPER)
-    anneal: float = option(
-        0.0, "step sizes shrink as 1 / (1 + this * gradient steps); the paper: 5e-7"
+    actor_learning_rate: float = option(1e-5, "Adam step size of the actor", _PAPER, above=0)
+    critic_learning_rate: float = option(1e-4, "Adam step size of the critic", _PAPER, above=0)
+    critic_weight_decay: float = option(
+        1e-4, "L2 coefficient of the critic's weights", _PAPER, at_least=0
     )
-    critic_weight_decay: float = option(1e-4, "L2 coefficient of the critic's weights", _PAPER)
-    tau: float = option(0.01, "target rate, at every update", _PAPER)
     bounded: bool = option(
         True, "tanh keeps the mean within the bounds; false: u-DDPG, a linear mean", _PAPER
     )
-    noise: str = option(
-        "gaussian", "of actions: independent, or an Ornstein-Uhlenbeck process", _PAPER, NOISES
-    )
-    noise_std: float = option(0.2, "std of the noise, of each step", _PAPER)
-
-    def __post_init__(self) -> None:
-        common.check_shared(self)
-        check_not_negative("critic_weight_decay", self.critic_weight_decay)
-        check_choice("noise", self.noise, NOISES)
 
 
 class Networks(NamedTuple):

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import optax
 
 from agents import common
-from agents.networks import NETWORKS, QNetwork
+from agents.networks import QNetwork
+from agents.options import QNetworkOptions
 from agents.types import Agent, Discrete, Info
 from jaxreplay import objectives
 from jaxreplay.option import option
@@ -19,30 +20,15 @@ Params = Any
 
 
 @dataclasses.dataclass(frozen=True)
-class DQNConfig:
+class DQNConfig(QNetworkOptions):
     """Hyperparameters of DQN; the defaults suit vector observations, such as CartPole's."""
 
-    double: bool = option(
-        True, "select next actions by the online network", "van Hasselt et al. 2016"
-    )
-    dueling: bool = option(False, "separate value and advantage streams", "Wang et al. 2016")
-    network: str = option(
-        "auto", "network; auto chooses by the observation's shape", choices=NETWORKS
-    )
-    hidden: tuple[int, ...] = option((128, 128), "hidden layer sizes of network mlp")
-    learning_rate: float = option(5e-4, "Adam step size; 6.25e-5 is usual for Atari")
-    adam_eps: float = option(1e-8, "Adam epsilon; 1.5e-4 is usual for Atari", "Kingma & Ba 2015")
-    max_grad_norm: float = option(10.0, "largest global gradient norm; 0 is no limit")
-    target_every: int = option(1, "updates between two updates of the target network")
     tau: float = option(
-        0.005, "target rate; 1 copies the online network, as Mnih et al. 2015 every 10 000 updates"
+        0.005,
+        "target rate; 1 copies the online network, as Mnih et al. 2015 every 10 000 updates",
+        above=0,
+        at_most=1,
     )
-    epsilon_start: float = option(1.0, "probability of a random action at first")
-    epsilon_end: float = option(0.05, "probability of a random action at last")
-    epsilon_updates: int = option(10_000, "updates over which epsilon falls linearly")
-
-    def __post_init__(self) -> None:
-        common.check_shared(self)
 
 
 class DQNState(NamedTuple):
@@ -82,9 +68,7 @@ def dqn(config: DQNConfig, action_space: Discrete, objective: Objective | None =
     common.refuse_trust("DQN", objective)
     network = QNetwork(action_space.n, config.network, config.hidden, config.dueling)
     optimiser = common.clipped_adam(config.learning_rate, config.adam_eps, config.max_grad_norm)
-    epsilon = optax.linear_schedule(
-        config.epsilon_start, config.epsilon_end, config.epsilon_updates
-    )
+    epsilon = config.epsilon()
 
     def init(key: Array, obs: Array, action: Array) -> DQNState:
         del action

@@ -1,22 +1,15 @@
 """Noise of a fixed size around a deterministic policy, and the density it gives the policy."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
 from agents import gaussian
 from agents.gaussian import Behaviour
+from agents.options import NoiseOptions
 from jaxreplay.types import Array, Transition, Trust
 
-NOISES = ("gaussian", "ou")
 _OU_DECAY = 0.85  # 1 - theta, theta 0.15 (Lillicrap et al. 2016, Sec. 7)
-
-
-class Noise(Protocol):
-    """The options of the noise, in units of the action range [-1, 1]."""
-
-    noise: str  # one of NOISES
-    noise_std: float  # of each step
 
 
 class Extras(NamedTuple):
@@ -26,7 +19,7 @@ class Extras(NamedTuple):
     noise: Array | tuple[()] = ()  # [E, A], where the Ornstein-Uhlenbeck process is
 
 
-def check_noise(config: Noise, trust: bool) -> None:
+def check_noise(config: NoiseOptions, trust: bool) -> None:
     """Refuse noise without a density of its own for methods that compare densities.
 
     An Ornstein-Uhlenbeck process gives every action a density that depends on the noise before,
@@ -43,7 +36,7 @@ def check_noise(config: Noise, trust: bool) -> None:
 
 
 def explore(
-    mean: Array, key: Array, config: Noise, previous: Any, with_behaviour: bool
+    mean: Array, key: Array, config: NoiseOptions, previous: Any, with_behaviour: bool
 ) -> tuple[Array, Any]:
     """Add noise to mean actions `[E, A]`.
 
@@ -66,6 +59,6 @@ def explore(
     return mean + noise, Extras(noise=noise)
 
 
-def trust(mean: Array, t: Transition, config: Noise) -> Trust:
+def trust(mean: Array, t: Transition, config: NoiseOptions) -> Trust:
     """Return how far the policy `N(mean, noise_std^2)` is from the behaviour stored in `t`."""
     return gaussian.trust(mean, jnp.asarray(config.noise_std**2), t.extras.behaviour, t.action)

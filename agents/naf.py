@@ -8,11 +8,10 @@ import jax.numpy as jnp
 import optax
 
 from agents import advantages, common, exploration
-from agents.exploration import NOISES
-from agents.networks import ACTIVATIONS, Actor
+from agents.networks import Actor
+from agents.options import NoisyTargetOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
-from jaxreplay._internal.checks import check_choice
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition, Trust
 
@@ -21,24 +20,10 @@ _PAPER = "Novati & Koumoutsakos 2019, App. D"
 
 
 @dataclasses.dataclass(frozen=True)
-class NAFConfig:
+class NAFConfig(NoisyTargetOptions):
     """Hyperparameters of NAF; noise is in units of the action range [-1, 1]."""
 
-    hidden: tuple[int, ...] = option((128, 128), "hidden layer sizes", _PAPER)
-    activation: str = option("softsign", "of the hidden layers", _PAPER, ACTIVATIONS)
-    learning_rate: float = option(1e-4, "Adam step size", _PAPER)
-    anneal: float = option(
-        0.0, "the step size shrinks as 1 / (1 + this * gradient steps); the paper: 5e-7"
-    )
-    tau: float = option(0.01, "target rate, at every update", _PAPER)
-    noise: str = option(
-        "gaussian", "of actions: independent, or an Ornstein-Uhlenbeck process", _PAPER, NOISES
-    )
-    noise_std: float = option(0.2, "std of the noise, of each step", _PAPER)
-
-    def __post_init__(self) -> None:
-        common.check_shared(self)
-        check_choice("noise", self.noise, NOISES)
+    learning_rate: float = option(1e-4, "Adam step size", _PAPER, above=0)
 
 
 class Outputs(NamedTuple):

@@ -11,11 +11,11 @@ from flax import linen as nn
 
 from agents import common, gaussian
 from agents.gaussian import Behaviour
-from agents.networks import ACTIVATIONS, MLP, Actor, flat
+from agents.networks import MLP, Actor, flat
+from agents.options import BaselineOptions, NetworkOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import returns
-from jaxreplay._internal.checks import check_at_least, check_positive, check_unit
-from jaxreplay.option import option
+from jaxreplay.option import option, override
 from jaxreplay.types import Array, Objective, Sample, Transition
 
 Params = Any
@@ -23,26 +23,17 @@ _PAPER = "Novati & Koumoutsakos 2019, App. D"
 
 
 @dataclasses.dataclass(frozen=True)
-class PPOConfig:
+class PPOConfig(BaselineOptions):
     """Hyperparameters of PPO; the steps between updates are the batch size of its replay."""
 
-    hidden: tuple[int, ...] = option((64, 64), "hidden layer sizes of both networks", _PAPER)
-    activation: str = option("tanh", "of the hidden layers", "", ACTIVATIONS)
-    actor_learning_rate: float = option(1e-4, "Adam step size of the policy", _PAPER)
-    critic_learning_rate: float = option(3e-4, "Adam step size of the value", _PAPER)
-    anneal: float = option(5e-7, "step sizes shrink as 1 / (1 + this * gradient steps)", _PAPER)
-    clip: float = option(0.2, "change of the ratio from which it gains nothing more", _PAPER)
-    gae: float = option(0.97, "lambda of the generalised advantages", _PAPER)
-    epochs: int = option(10, "passes over the steps of an update", _PAPER)
-    minibatch: int = option(64, "steps in a gradient step", _PAPER)
-    initial_variance: float = option(0.2, "of every action dimension, as RACER's")
-
-    def __post_init__(self) -> None:
-        common.check_shared(self)
-        check_positive("clip", self.clip)
-        check_unit("gae", self.gae)
-        check_at_least("epochs", self.epochs, 1)
-        check_at_least("minibatch", self.minibatch, 1)
+    anneal: float = override(NetworkOptions, "anneal", 5e-7, _PAPER)
+    clip: float = option(
+        0.2, "change of the ratio from which it gains nothing more", _PAPER, above=0
+    )
+    gae: float = option(0.97, "lambda of the generalised advantages", _PAPER, at_least=0, at_most=1)
+    epochs: int = option(10, "passes over the steps of an update", _PAPER, at_least=1)
+    minibatch: int = option(64, "steps in a gradient step", _PAPER, at_least=1)
+    initial_variance: float = option(0.2, "of every action dimension, as RACER's", above=0)
 
 
 class Policy(nn.Module):

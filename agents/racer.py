@@ -12,11 +12,11 @@ from flax import linen as nn
 from agents import common, gaussian
 from agents.advantages import FORMS
 from agents.gaussian import Behaviour
-from agents.networks import ACTIVATIONS, MLP, flat
+from agents.networks import MLP, flat
+from agents.options import NetworkOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import returns
-from jaxreplay._internal.checks import check_choice
-from jaxreplay.option import option
+from jaxreplay.option import option, override
 from jaxreplay.types import Array, Objective, Sample, Transition, Trust
 
 Params = Any
@@ -24,25 +24,17 @@ _PAPER = "Novati & Koumoutsakos 2019, Tab. 1"
 
 
 @dataclasses.dataclass(frozen=True)
-class RACERConfig:
+class RACERConfig(NetworkOptions):
     """Hyperparameters of RACER."""
 
-    hidden: tuple[int, ...] = option((128, 128), "hidden layer sizes", _PAPER)
-    activation: str = option("softsign", "of the hidden layers", _PAPER, ACTIVATIONS)
-    learning_rate: float = option(1e-4, "Adam step size", _PAPER)
-    anneal: float = option(
-        5e-7, "the step size shrinks as 1 / (1 + this * gradient steps)", f"{_PAPER}, Eq. 10"
-    )
+    anneal: float = override(NetworkOptions, "anneal", 5e-7, f"{_PAPER}, Eq. 10")
+    learning_rate: float = option(1e-4, "Adam step size", _PAPER, above=0)
     advantage: str = option(
         "dg", "form of the advantage; none: V-RACER", f"{_PAPER}, App. A", tuple(FORMS)
     )
     initial_variance: float = option(
-        0.2, "of every action dimension, in units of the action range [-1, 1]", _PAPER
+        0.2, "of every action dimension, in units of the action range [-1, 1]", _PAPER, above=0
     )
-
-    def __post_init__(self) -> None:
-        common.check_shared(self)
-        check_choice("advantage", self.advantage, tuple(FORMS))
 
 
 class Outputs(NamedTuple):

@@ -5,7 +5,6 @@ is shown, and belong to the loop and the replay. Without the distributions it is
 """
 
 import dataclasses
-import math
 from typing import Any, NamedTuple
 
 import chex
@@ -14,12 +13,12 @@ import jax.numpy as jnp
 import optax
 
 from agents import common
-from agents.networks import NETWORKS, QNetwork, dense
+from agents.networks import QNetwork, dense
 from agents.noisy import draw, noisy, with_noise
+from agents.options import QNetworkOptions
 from agents.types import Agent, Discrete, Info
 from jaxreplay import objectives
-from jaxreplay._internal import checks
-from jaxreplay.option import option
+from jaxreplay.option import option, override
 from jaxreplay.types import Array, Objective, Sample, Transition
 
 Params = Any
@@ -27,49 +26,40 @@ _PAPER = "Hessel et al. 2018, Tab. 1"
 
 
 @dataclasses.dataclass(frozen=True)
-class RainbowConfig:
+class RainbowConfig(QNetworkOptions):
     """Hyperparameters of Rainbow; the defaults suit small environments, such as CartPole.
 
-    `experiments/presets.py` holds those of the papers, for Atari.
+    Random actions are taken only if it is not noisy. `experiments/runs/presets.py` holds the
+    settings of the papers, for Atari.
     """
 
-    double: bool = option(
-        True, "select next actions by the online network", "van Hasselt et al. 2016"
-    )
-    dueling: bool = option(True, "separate value and advantage streams", "Wang et al. 2016")
+    dueling: bool = override(QNetworkOptions, "dueling", True, "Wang et al. 2016")
+    adam_eps: float = override(QNetworkOptions, "adam_eps", 1.5e-4, _PAPER)
+    target_every: int = override(QNetworkOptions, "target_every", 200)
     noisy: bool = option(
         True, "explore by noisy layers instead of random actions", "Fortunato et al. 2018"
     )
     sigma: float = option(
-        0.1, "initial noise of noisy layers, times 1/sqrt(inputs); 0.5 is usual for Atari"
+        0.1,
+        "initial noise of noisy layers, times 1/sqrt(inputs); 0.5 is usual for Atari",
+        above=0,
     )
-    atoms: int = option(51, "returns that the distribution is over", "Bellemare et al. 2017")
+    atoms: int = option(
+        51, "returns that the distribution is over", "Bellemare et al. 2017", at_least=2
+    )
     v_min: float = option(-10.0, "the least of them", "Bellemare et al. 2017")
     v_max: float = option(
         10.0,
         "the largest; targets beyond count as this (CartPole's returns reach 100)",
         "Bellemare et al. 2017",
     )
-    network: str = option(
-        "auto", "network; auto chooses by the observation's shape", choices=NETWORKS
-    )
-    hidden: tuple[int, ...] = option((128, 128), "hidden layer sizes of network mlp")
-    learning_rate: float = option(5e-4, "Adam step size; 6.25e-5 is usual for Atari")
-    adam_eps: float = option(1.5e-4, "Adam epsilon", _PAPER)
-    max_grad_norm: float = option(10.0, "largest global gradient norm; 0 is no limit")
-    target_every: int = option(200, "updates between two copies to the target network")
-    epsilon_start: float = option(1.0, "probability of a random action at first, if not noisy")
-    epsilon_end: float = option(0.05, "probability of a random action at last, if not noisy")
-    epsilon_updates: int = option(10_000, "updates over which it falls linearly")
 
-    def __post_init__(self) -> None:
-        common.check_shared(self)
-        checks.check_positive("sigma", self.sigma)
-        checks.check_at_least("atoms", self.atoms, 2)
-        common.require(
-            math.isfinite(self.v_min) and math.isfinite(self.v_max) and self.v_min < self.v_max,
-            f"v_min is {self.v_min} and v_max {self.v_max}: give two numbers, v_min the lesser",
-        )
+    def check(self) -> None:
+        """Refuse a support that is empty."""
+        if not self.v_min < self.v_max:
+            raise ValueError(
+                f"v_min is {self.v_min} and v_max {self.v_max}: give two numbers, v_min the lesser"
+            )
 
 
 class RainbowState(NamedTuple):
@@ -139,9 +129,7 @@ def rainbow(
         action_space.n, config.network, config.hidden, config.dueling, config.atoms, layer
     )
     optimiser = common.clipped_adam(config.learning_rate, config.adam_eps, config.max_grad_norm)
-    epsilon = optax.linear_schedule(
-        config.epsilon_start, config.epsilon_end, config.epsilon_updates
-    )
+    epsilon = config.epsilon()
     support = jnp.linspace(config.v_min, config.v_max, config.atoms)
 
     def noises(params: Params, key: Array, count: int) -> Any:

@@ -12,9 +12,9 @@ import optax
 from agents import common, distributions, gaussian
 from agents.gaussian import Behaviour
 from agents.networks import Actor, Critic, apply_twin, init_twin
+from agents.options import TwinCriticOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
-from jaxreplay._internal.checks import check_positive
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition, Trust
 
@@ -23,20 +23,14 @@ _PAPER = "Haarnoja et al. 2018, Tab. 1"
 
 
 @dataclasses.dataclass(frozen=True)
-class SACConfig:
+class SACConfig(TwinCriticOptions):
     """Hyperparameters of SAC."""
 
-    hidden: tuple[int, ...] = option((256, 256), "hidden layer sizes of every network", _PAPER)
-    actor_learning_rate: float = option(3e-4, "Adam step size of the actor", _PAPER)
-    critic_learning_rate: float = option(3e-4, "Adam step size of the critics", _PAPER)
-    alpha_learning_rate: float = option(3e-4, "Adam step size of the log temperature", _PAPER)
-    tau: float = option(0.005, "target rate, at every update", _PAPER)
-    initial_alpha: float = option(1.0, "temperature before the first update")
+    alpha_learning_rate: float = option(
+        3e-4, "Adam step size of the log temperature", _PAPER, above=0
+    )
+    initial_alpha: float = option(1.0, "temperature before the first update", above=0)
     target_entropy: float = option(-1.0, "entropy aimed at, per action dimension", _PAPER)
-
-    def __post_init__(self) -> None:
-        common.check_shared(self)
-        check_positive("initial_alpha", self.initial_alpha)
 
 
 class SACState(NamedTuple):

@@ -9,33 +9,23 @@ import jax.numpy as jnp
 from agents import common
 from agents.types import Agent, Discrete, Info
 from jaxreplay import objectives
-from jaxreplay.option import option
+from jaxreplay.option import Config, option
 from jaxreplay.types import Array, Objective, Sample, Transition
 
 _PAPER = "Schaul et al. 2016, App. B.1"
 
 
 @dataclasses.dataclass(frozen=True)
-class TabularConfig:
+class TabularConfig(Config):
     """Hyperparameters of Q-learning over states 0 .. num_states - 1."""
 
-    num_states: int = option(2, "states, numbered from 0")
+    num_states: int = option(2, "states, numbered from 0", at_least=1)
     linear: bool = option(
         False, "one-hot state and a constant feature, which all states share", _PAPER
     )
-    learning_rate: float = option(0.25, "step size", _PAPER)
-    initial_std: float = option(0.1, "std of the initial weights", _PAPER)
-    epsilon: float = option(0.1, "probability of a random action")
-
-    def __post_init__(self) -> None:
-        common.require(
-            self.num_states >= 1, f"num_states is {self.num_states}: give 1 or more states"
-        )
-        common.check_shared(self)
-        common.require(self.initial_std >= 0, f"initial_std is {self.initial_std}: give 0 or more")
-        common.require(
-            0 <= self.epsilon <= 1, f"epsilon is {self.epsilon}: a probability lies in [0, 1]"
-        )
+    learning_rate: float = option(0.25, "step size", _PAPER, above=0)
+    initial_std: float = option(0.1, "std of the initial weights", _PAPER, at_least=0)
+    epsilon: float = option(0.1, "probability of a random action", at_least=0, at_most=1)
 
 
 class TabularState(NamedTuple):

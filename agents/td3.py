@@ -10,9 +10,9 @@ import optax
 
 from agents import common
 from agents.networks import Actor, Critic, apply_twin, init_twin
+from agents.options import TwinCriticOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
-from jaxreplay._internal.checks import check_at_least, check_not_negative
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition
 
@@ -21,25 +21,20 @@ _PAPER = "Fujimoto et al. 2020, Tab. 6"
 
 
 @dataclasses.dataclass(frozen=True)
-class TD3Config:
+class TD3Config(TwinCriticOptions):
     """Hyperparameters of TD3; noise is in units of the action range [-1, 1]."""
 
-    hidden: tuple[int, ...] = option((256, 256), "hidden layer sizes of every network", _PAPER)
-    actor_learning_rate: float = option(3e-4, "Adam step size of the actor", _PAPER)
-    critic_learning_rate: float = option(3e-4, "Adam step size of the critics", _PAPER)
-    tau: float = option(0.005, "target rate", _PAPER)
-    exploration_noise: float = option(0.1, "std of the noise on actions taken", _PAPER)
-    target_noise: float = option(0.2, "std of the noise on target actions", _PAPER)
-    target_noise_clip: float = option(0.5, "bound of the noise on target actions", _PAPER)
-    policy_delay: int = option(
-        2, "updates of the critics per update of actor and targets", "Fujimoto et al. 2018, Alg. 1"
+    exploration_noise: float = option(0.1, "std of the noise on actions taken", _PAPER, at_least=0)
+    target_noise: float = option(0.2, "std of the noise on target actions", _PAPER, at_least=0)
+    target_noise_clip: float = option(
+        0.5, "bound of the noise on target actions", _PAPER, at_least=0, finite=False
     )
-
-    def __post_init__(self) -> None:
-        common.check_shared(self)
-        for name in ("exploration_noise", "target_noise", "target_noise_clip"):
-            check_not_negative(name, getattr(self, name))
-        check_at_least("policy_delay", self.policy_delay, 1)
+    policy_delay: int = option(
+        2,
+        "updates of the critics per update of actor and targets",
+        "Fujimoto et al. 2018, Alg. 1",
+        at_least=1,
+    )
 
 
 class Policy(NamedTuple):

@@ -4,7 +4,6 @@ It needs no screen. The policy is that of the run's last checkpoint, and acts gr
 """
 
 import argparse
-import dataclasses
 import math
 import sys
 import time
@@ -45,7 +44,7 @@ class CompiledEpisode:
     """An episode of an environment that compiles."""
 
     def __init__(self, config: RunConfig, trained: Policy, seed: int) -> None:
-        self._render = environments.renderer(config.env, **config.env_options.kwargs())
+        self._render = environments.renderer(config.env, config.env_options)
         environment = trained.environment
         reset, self._key = jax.random.split(jax.random.key(seed))
         self._state, self._obs = jax.jit(environment.reset)(reset)
@@ -78,8 +77,9 @@ class HostEpisode:
     """An episode of an environment that lives on the host, as evaluations see it."""
 
     def __init__(self, config: RunConfig, trained: Policy, seed: int) -> None:
-        options = dataclasses.asdict(config.env_options)
-        self._batch = environments.make_host(config.env, 1, training=False, render=True, **options)
+        self._batch = environments.make_host(
+            config.env, 1, config.env_options, training=False, render=True
+        )
         self._greedy, self._agent = jax.jit(trained.greedy), trained.agent
         self._key, self._time = jax.random.key(seed), 0
         self._obs = self._batch.reset(seed)

@@ -5,15 +5,18 @@ here are even in the TD error, so its sign convention does not matter.
 """
 
 from collections.abc import Callable
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
 
-from jaxreplay._internal.checks import check_choice, check_positive, check_unit
+from jaxreplay._internal.checks import Bounds, check_choice
 from jaxreplay.types import Array, Objective, Sample, Trust
 
 Loss = Callable[[Array], Array]
 Priority = Callable[[Array], Array]
+Twin = Literal["own", "max"]
+Form = Literal["pal", "huber"]
 
 
 def mse(td: Array) -> Array:
@@ -32,7 +35,7 @@ def huber(kappa: float = 1.0) -> Loss:
     Raises:
       ValueError: `kappa` is not positive.
     """
-    check_positive("kappa", kappa)
+    Bounds(above=0).check("kappa", kappa)
 
     def loss(td: Array) -> Array:
         size = jnp.abs(td)
@@ -60,8 +63,8 @@ def lap_priority(alpha: float, kappa: float) -> Priority:
 def pal(
     alpha: float = 0.4,
     kappa: float = 1.0,
-    twin: str = "own",
-    form: str = "pal",
+    twin: Twin = "own",
+    form: Form = "pal",
     divide: bool = True,
 ) -> Loss:
     """Make PAL, the uniform-sampling loss whose expected gradient is LAP's.
@@ -86,10 +89,10 @@ def pal(
     Raises:
       ValueError: an argument is outside its range.
     """
-    check_unit("alpha", alpha)
-    check_positive("kappa", kappa)
-    check_choice("twin", twin, ("own", "max"))
-    check_choice("loss", form, ("pal", "huber"))
+    Bounds(at_least=0, at_most=1).check("alpha", alpha)
+    Bounds(above=0).check("kappa", kappa)
+    check_choice("twin", twin, get_args(Twin))
+    check_choice("loss", form, get_args(Form))
     priority = lap_priority(alpha, kappa)
     inner_huber = huber(kappa)
 

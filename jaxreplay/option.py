@@ -1,17 +1,157 @@
-"""Hyperparameters as dataclass fields that know their meaning and source."""
+"""Hyperparameters as dataclass fields that know their meaning, their bounds and their source.
+
+A config is a frozen dataclass below `Config`, each of whose fields is declared by `option`:
+
+    @dataclasses.dataclass(frozen=True)
+    class PERConfig(Config):
+        alpha: float = option(0.6, "priority exponent", "Schaul et al. 2016, Tab. 3", at_least=0)
+        sampling: Literal["stratified", "iid"] = option("stratified", "how a batch is drawn")
+
+What is declared there is checked on construction and shown by command lines; it is not repeated
+anywhere. Options that several configs share are a base class of them all.
+"""
 
 import dataclasses
-from typing import Any
+import functools
+import types
+import typing
+from typing import Any, Literal, NamedTuple
+
+from jaxreplay._internal.checks import Bounds, check_choice
 
 
-def option(default: Any, help: str, source: str = "", choices: tuple[str, ...] = ()) -> Any:
-    """Declare one hyperparameter of a frozen config dataclass.
+def option(
+    default: Any,
+    help: str,
+    source: str = "",
+    choices: tuple[str, ...] = (),
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+    finite: bool = True,
+) -> Any:
+    """Declare one hyperparameter of a `Config`.
+
+    Of a tuple, choices and bounds are those of every element; a tuple is never empty. Whether None
+    is allowed is said by the field's type. NaN never is.
 
     Args:
       default: its default value.
       help: one line that says what it is, with units.
       source: where the default comes from (paper, table), if from anywhere.
-      choices: the values allowed, for options that name one of several.
+      choices: the names allowed; a field whose type is a `Literal` has them from there.
+      at_least: the least number allowed.
+      above: the same, the bound itself excluded.
+      at_most: the largest number allowed.
+      below: the same, the bound itself excluded.
+      finite: whether infinity is refused.
     """
-    metadata = {"help": help, "source": source, "choices": choices}
+    bounds = Bounds(at_least, above, at_most, below, finite)
+    metadata = {"help": help, "source": source, "choices": choices, "bounds": bounds}
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def override(config: type["Config"], name: str, default: Any, source: str = "") -> Any:
+    """Declare an option that a base class has, with another default.
+
+    Args:
+      config: the base class.
+      name: of the option, and of the field that this is assigned to.
+      default: its default value here.
+      source: where this default comes from, if from anywhere.
+    """
+    fields = {field.name: field for field in dataclasses.fields(config)}
+    metadata = {**fields[name].metadata, "source": source}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+class Option(NamedTuple):
+    """What is declared of one hyperparameter."""
+
+    name: str
+    default: Any
+    help: str
+    source: str
+    kind: Any  # type of the value, or of each element of a tuple
+    many: bool  # a tuple
+    optional: bool  # None is allowed
+    choices: tuple[str, ...]  # () allows any value
+    bounds: Bounds
+
+    def check(self, value: Any) -> None:
+        """Refuse a value that is not allowed.
+
+        Raises:
+          ValueError: one line that names the option.
+        """
+        if value is None and self.optional:
+            return
+        alternative = ", or none" if self.optional else ""
+        if value is None:
+            raise ValueError(f"{self.name} is none: it needs a value")
+        if self.many and len(value) == 0:
+            some = f" of {', '.join(self.choices)}" if self.choices else ""
+            raise ValueError(f"{self.name} is empty: give one or more{some}{alternative}")
+        for single in value if self.many else (value,):
+            if self.choices:
+                check_choice(self.name, single, self.choices, alternative)
+            elif self.kind in (int, float):
+                self.bounds.check(self.name, single, alternative)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Base of all configs: refuses, on construction, values that their options do not allow.
+
+    Raises:
+      ValueError: one line that names the option.
+    """
+
+    def __post_init__(self) -> None:
+        for entry in options_of(type(self)):
+            entry.check(getattr(self, entry.name))
+        self.check()
+
+    def check(self) -> None:
+        """Refuse values that do not go together; every single one is within its bounds by now.
+
+        Raises:
+          ValueError: one line that names the options.
+        """
+
+
+@functools.cache
+def options_of(config: type) -> tuple[Option, ...]:
+    """Return what is declared of the fields of a dataclass; fields without `option` are left out.
+
+    Bases come before what is declared in the class itself, the last base first.
+    """
+    hints = typing.get_type_hints(config)
+    fields = [field for field in dataclasses.fields(config) if "help" in field.metadata]
+    return tuple(_read(field, hints[field.name]) for field in fields)
+
+
+def _read(field: dataclasses.Field, hint: Any) -> Option:
+    kind, optional = _without_none(hint)
+    arms = typing.get_args(kind)
+    many = typing.get_origin(kind) is tuple and len(arms) == 2 and arms[1] is Ellipsis
+    kind = arms[0] if many else kind
+    choices = field.metadata["choices"]
+    if typing.get_origin(kind) is Literal:
+        kind, choices = str, typing.get_args(kind)
+    return Option(
+        field.name, field.default, field.metadata["help"], field.metadata["source"],
+        kind, many, optional, choices, field.metadata["bounds"],
+    )  # fmt: skip
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    """Return a type without None, and whether None was part of it."""
+    arms = typing.get_args(hint)
+    is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)
+    if not is_union or type(None) not in arms or len(arms) != 2:
+        return hint, False
+    (kind,) = (arm for arm in arms if arm is not type(None))
+    return kind, True

@@ -18,7 +18,7 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -29,8 +29,8 @@ from jaxreplay._internal import buffer, double_single, random_bits
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay.types import Array
 
-SAMPLINGS = ("stratified", "systematic", "iid")
 Sampling = Literal["stratified", "systematic", "iid"]
+SAMPLINGS: tuple[Sampling, ...] = get_args(Sampling)
 
 # Up to this many nodes a level is computed whole: cheaper than a scatter of a batch's parents.
 _SMALL = 512

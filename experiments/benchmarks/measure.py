@@ -23,7 +23,7 @@ from experiments.benchmarks.peers.types import (
 )
 from experiments.benchmarks.timing import Run
 from experiments.runs.log import say
-from jaxreplay.option import option
+from jaxreplay.option import Config, option
 from jaxreplay.types import Replay
 
 MODES = {
@@ -40,31 +40,23 @@ _POOL = 64  # rows and TD errors that a loop in Python takes in turn
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(Config):
     """What to measure, and how long."""
 
-    capacities: tuple[int, ...] = option((10_000, 100_000, 2**20), "slots")
-    batch_sizes: tuple[int, ...] = option((32, 256, 4096), "transitions in a batch")
+    capacities: tuple[int, ...] = option((10_000, 100_000, 2**20), "slots", at_least=1)
+    batch_sizes: tuple[int, ...] = option((32, 256, 4096), "transitions in a batch", at_least=1)
     modes: tuple[str, ...] = option(tuple(MODES), "where cycles are run from", "", tuple(MODES))
     verbs: tuple[str, ...] = option(
         (*loops.VERBS, CYCLE), "what is timed; train steps are cycles", "", (*loops.VERBS, CYCLE)
     )
     order: tuple[str, ...] = option(loops.ORDERS[:1], "of the verbs in a cycle", "", loops.ORDERS)
     peers: tuple[str, ...] = option(tuple(NAMES), "whom to compare", "", tuple(NAMES))
-    seeds: int = option(8, "at once in the mode vmapped")
-    turns: int = option(5, "of each contender; figures are medians over them")
-    seconds: float = option(0.1, "that a turn takes, about")
+    seeds: int = option(8, "at once in the mode vmapped", at_least=1)
+    turns: int = option(5, "of each contender; figures are medians over them", at_least=1)
+    seconds: float = option(0.1, "that a turn takes, about", above=0)
 
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if value == ():
-                raise ValueError(f"{field.name}: give one or more")
-            numbers = value if isinstance(value, tuple) else (value,)
-            if field.name != "seconds" and any(isinstance(n, int) and n < 1 for n in numbers):
-                raise ValueError(f"{field.name} is {min(numbers)}: it must be at least 1")
-        if not self.seconds > 0:
-            raise ValueError(f"seconds is {self.seconds}: it must be positive")
+    def check(self) -> None:
+        """Refuse batches that a replay can't hold."""
         if max(self.batch_sizes) > min(self.capacities):
             raise ValueError(
                 f"batch_sizes: {max(self.batch_sizes)} is larger than the capacity "

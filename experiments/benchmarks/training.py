@@ -20,7 +20,7 @@ from experiments.benchmarks.tables import table
 from experiments.benchmarks.training_loops import CASES
 from experiments.cli.options import Parser, add_options, read_options
 from experiments.runs.log import say
-from jaxreplay.option import option
+from jaxreplay.option import Config, option
 
 _REPLAYS = ("uniform", "per", "lap", "pal")
 _PEERS = ("flashbax", "sbx")
@@ -28,29 +28,20 @@ _LARGE, _OWN = "matrix product, large", "matrix products of the step"
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(Config):
     """What to measure, and how long."""
 
     cases: tuple[str, ...] = option(tuple(CASES), "agents, each on its task", "", tuple(CASES))
     replays: tuple[str, ...] = option(_REPLAYS, "our replay methods", "", _REPLAYS)
     peers: tuple[str, ...] = option(_PEERS, "whom to compare, or none", "", (*_PEERS, "none"))
-    seeds: tuple[int, ...] = option((1, 8), "at once in one program")
-    capacity: int = option(100_000, "slots per seed")
-    matrix: int = option(2048, "rows and columns of the large matrix product")
-    turns: int = option(5, "of each loop; figures are medians over them")
-    seconds: float = option(1.0, "that a turn takes, about")
+    seeds: tuple[int, ...] = option((1, 8), "at once in one program", at_least=1)
+    capacity: int = option(100_000, "slots per seed", at_least=1)
+    matrix: int = option(2048, "rows and columns of the large matrix product", at_least=1)
+    turns: int = option(5, "of each loop; figures are medians over them", at_least=1)
+    seconds: float = option(1.0, "that a turn takes, about", above=0)
 
-    def __post_init__(self) -> None:
-        for name in ("cases", "replays", "peers", "seeds"):
-            if getattr(self, name) == ():
-                raise ValueError(f"{name}: give one or more")
-        for name in ("capacity", "matrix", "turns"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
-        if min(self.seeds) < 1:
-            raise ValueError(f"seeds is {min(self.seeds)}: it must be at least 1")
-        if not self.seconds > 0:
-            raise ValueError(f"seconds is {self.seconds}: it must be positive")
+    def check(self) -> None:
+        """Refuse a capacity that holds no batch."""
         largest = max(CASES[name].batch_size for name in self.cases)
         if self.capacity < largest:
             raise ValueError(f"capacity is {self.capacity}: it must hold a batch of {largest}")

@@ -10,12 +10,12 @@ import difflib
 import math
 import re
 import sys
-import types
-import typing
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, TypeVar
 
-Config = TypeVar("Config")
+from jaxreplay.option import Option, options_of
+
+Instance = TypeVar("Instance")
 
 
 def unknown(kind: str, name: str, names: Iterable[str]) -> str:
@@ -86,7 +86,8 @@ def add_options(parser: argparse.ArgumentParser, config: Any, prefix: str = "") 
     """Add one option per field of `config` that is declared with `jaxreplay.option.option`.
 
     Values are written as `3`, `20_000` or `1e6` (int), `0.5` (float), `true` or `false` (bool;
-    there is no bare or `--no-` form), `256 256` or `256,256` (tuple), `none` (optional).
+    there is no bare or `--no-` form), `256 256` or `256,256` (tuple), `none` (optional). The help
+    shows the names to choose from, and bounds as in `0<=FLOAT<=1`; they are for `config` to check.
 
     Args:
       parser: gets a group of options.
@@ -96,38 +97,36 @@ def add_options(parser: argparse.ArgumentParser, config: Any, prefix: str = "") 
     Raises:
       TypeError: if a field has a type that no option can be written for.
     """
-    hints = typing.get_type_hints(config if isinstance(config, type) else type(config))
     group = parser.add_argument_group(f"{prefix.rstrip('.') or 'run'} options")
-    for field in _fields(config):
-        parse, metavar, many = _reader(hints[field.name], field)
+    for entry in options_of(config if isinstance(config, type) else type(config)):
+        parse, metavar = _reader(entry)
         group.add_argument(
-            f"--{prefix}{field.name}".replace("_", "-"),
-            dest=prefix + field.name,
-            type=str if many else parse,
-            action=_join(parse) if many else "store",
-            nargs="+" if many else None,
+            f"--{prefix}{entry.name}".replace("_", "-"),
+            dest=prefix + entry.name,
+            type=str if entry.many else parse,
+            action=_join(parse) if entry.many else "store",
+            nargs="+" if entry.many else None,
             default=argparse.SUPPRESS,
             metavar=metavar,
-            help=_help(field, getattr(config, field.name, field.default)),
+            help=_help(entry, getattr(config, entry.name, entry.default)),
         )
 
 
-def read_options(namespace: argparse.Namespace, instance: Config, prefix: str = "") -> Config:
-    """Return `instance` with the fields replaced that were given on the command line."""
+def read_options(namespace: argparse.Namespace, instance: Instance, prefix: str = "") -> Instance:
+    """Return `instance` with the fields replaced that were given on the command line.
+
+    Raises:
+      ValueError: the instance's class does not allow a value.
+    """
     given = vars(namespace)
-    names = [field.name for field in _fields(instance) if prefix + field.name in given]
+    names = [entry.name for entry in options_of(type(instance)) if prefix + entry.name in given]
     return dataclasses.replace(instance, **{name: given[prefix + name] for name in names})
 
 
-def _fields(config: Any) -> list[dataclasses.Field]:
-    return [field for field in dataclasses.fields(config) if "help" in field.metadata]
-
-
-def _help(field: dataclasses.Field, default: Any) -> str:
+def _help(entry: Option, default: Any) -> str:
     # The source is of the field's own default: a preset's or another start's value has another.
-    source = field.metadata.get("source") if default == field.default else ""
-    text = f"{field.metadata['help']} [default {_show(default)}{'; ' if source else ''}{source}]"
-    return text.replace("%", "%%")
+    source = f"; {entry.source}" if entry.source and default == entry.default else ""
+    return f"{entry.help} [default {_show(default)}{source}]".replace("%", "%%")
 
 
 def _show(value: Any) -> str:
@@ -140,24 +139,17 @@ def _is_word(value: Any) -> bool:
     return value is None or isinstance(value, bool)
 
 
-def _reader(hint: Any, field: dataclasses.Field) -> tuple[Callable[[str], Any], str, bool]:
-    """Return how to read one option: a function of its text, its metavar, whether it is a tuple."""
-    arms = typing.get_args(hint)
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        rest = [arm for arm in arms if arm is not type(None)]
-        if len(rest) == 1 and len(arms) == 2:
-            parse, metavar, many = _reader(rest[0], field)
-            return _optional(parse), f"{metavar}|none", many
-    if typing.get_origin(hint) is tuple and len(arms) == 2 and arms[1] is Ellipsis:
-        parse, metavar, many = _reader(arms[0], field)
-        if not many:
-            return _tuple(parse), metavar, True
-    if hint is str and field.metadata.get("choices"):
-        choices = field.metadata["choices"]
-        return one_of(field.name, choices), "{" + ",".join(choices) + "}", False
-    if hint not in _READERS:
-        raise TypeError(f"field '{field.name}': no option can be written for type {hint}")
-    return _READERS[hint], hint.__name__.upper(), False
+def _reader(entry: Option) -> tuple[Callable[[str], Any], str]:
+    """Return how to read one option: a function of its text, and its metavar."""
+    if entry.choices:
+        parse, metavar = one_of(entry.name, entry.choices), "{" + ",".join(entry.choices) + "}"
+    elif entry.kind in _READERS:
+        parse, metavar = _READERS[entry.kind], entry.bounds.inequality(entry.kind.__name__.upper())
+    else:
+        raise TypeError(f"field '{entry.name}': no option can be written for type {entry.kind}")
+    if entry.many:
+        parse = _tuple(parse)
+    return (_optional(parse), f"{metavar}|none") if entry.optional else (parse, metavar)
 
 
 def _join(parse: Callable[[str], Any]) -> type[argparse.Action]:

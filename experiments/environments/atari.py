@@ -20,7 +20,7 @@ import math
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -48,43 +48,33 @@ _SCREEN = (210, 160)  # pixels, of all games listed
 class AtariConfig(EnvironmentConfig):
     """The protocol; what is None is as the paper named by `protocol` has it."""
 
-    protocol: str = option(
-        "per", "the paper whose protocol fills what is none", choices=("per", "lap", "pser", "ners")
+    protocol: Literal["per", "lap", "pser", "ners"] = option(
+        "per", "the paper whose protocol fills what is none"
     )
-    sticky: float | None = option(None, "probability, per frame, that the last action repeats")
-    noops: int | None = option(None, "at most so many frames of doing nothing at a game's start")
+    sticky: float | None = option(
+        None, "probability, per frame, that the last action repeats", at_least=0, at_most=1
+    )
+    noops: int | None = option(
+        None, "at most so many frames of doing nothing at a game's start", at_least=0
+    )
     life_loss: bool | None = option(None, "a lost life is a terminal (training; the game goes on)")
-    frame_skip: int | None = option(None, "frames that an action lasts")
+    frame_skip: int | None = option(None, "frames that an action lasts", at_least=1)
     max_pool: bool | None = option(None, "see the pixel maximum of the last two frames")
-    size: int | None = option(None, "height and width of observations, pixels")
-    resize: str | None = option(None, "how frames shrink to that", choices=("area", "linear"))
+    size: int | None = option(None, "height and width of observations, pixels", at_least=1)
+    resize: Literal["area", "linear"] | None = option(None, "how frames shrink to that")
     clip_rewards: bool | None = option(None, "clip rewards to [-1, 1] (training)")
-    max_frames: int | None = option(None, "frames until a game is cut off (max_steps goes before)")
+    max_frames: int | None = option(
+        None, "frames until a game is cut off (max_steps goes before)", at_least=1
+    )
     full_action_set: bool | None = option(None, "all 18 actions instead of those with an effect")
-    stack: int | None = option(None, "frames in an observation")
+    stack: int | None = option(None, "frames in an observation", at_least=1)
 
     def resolve(self) -> "AtariConfig":
-        """Return the config with nothing left to the paper.
-
-        Raises:
-          ValueError: a value is out of range.
-        """
-        if self.protocol not in PROTOCOLS:
-            raise ValueError(f"protocol '{self.protocol}': use one of {', '.join(PROTOCOLS)}")
-        paper = PROTOCOLS[self.protocol]
-        config = dataclasses.replace(paper, **self.kwargs())
-        for name in ("frame_skip", "size", "max_frames", "stack"):
-            if getattr(config, name) < 1:
-                raise ValueError(f"{name} is {getattr(config, name)}: it must be at least 1")
-        if not 0 <= config.sticky <= 1:
-            raise ValueError(f"sticky is {config.sticky}: it must lie in [0, 1]")
-        if config.noops < 0:
-            raise ValueError(f"noops is {config.noops}: it must be 0 or more")
-        if config.resize not in ("area", "linear"):
-            raise ValueError(f"resize is '{config.resize}': use area or linear")
+        """Return the config with nothing left to the paper."""
+        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        given = {name: value for name, value in own.items() if value is not None}
+        config = dataclasses.replace(PROTOCOLS[self.protocol], **given)
         steps = config.max_steps or math.ceil(config.max_frames / config.frame_skip)
-        if steps < 1:
-            raise ValueError(f"max_steps is {steps}: an episode needs at least 1 step")
         return dataclasses.replace(config, max_steps=steps)
 
 

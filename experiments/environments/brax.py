@@ -5,7 +5,7 @@ import dataclasses
 import io
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,17 +21,18 @@ NAMES = (
     "ant", "halfcheetah", "hopper", "walker2d", "humanoid", "humanoidstandup",
     "inverted_pendulum", "inverted_double_pendulum", "pusher", "reacher", "swimmer",
 )  # fmt: skip
-BACKENDS = ("spring", "positional", "generalized", "mjx")
 
 
 @dataclasses.dataclass(frozen=True)
 class BraxConfig(EnvironmentConfig):
     """What can be said of a brax environment besides its name."""
 
-    backend: str | None = option(None, f"physics: {', '.join(BACKENDS)}; none: spring")
+    backend: Literal["spring", "positional", "generalized", "mjx"] | None = option(
+        None, "physics; none: spring"
+    )
 
 
-def make(name: str, backend: str = "spring", max_steps: int = 1000) -> Environment:
+def make(name: str, config: BraxConfig = BraxConfig()) -> Environment:
     """Make a brax environment.
 
     Actions are clipped to [-1, 1], which stands for the actuators' control range. A diverging
@@ -39,13 +40,12 @@ def make(name: str, backend: str = "spring", max_steps: int = 1000) -> Environme
 
     Args:
       name: one of `NAMES`.
-      backend: one of `BACKENDS`.
-      max_steps: agent steps until truncation.
+      config: max_steps None is 1000.
 
     Raises:
-      ValueError: there is no such backend, or the environment does not support it.
+      ValueError: the environment does not support the backend.
     """
-    env = _load(name, backend)
+    env = _load(name, config)
 
     def reset(key: Array):
         state = env.reset(key)
@@ -57,10 +57,11 @@ def make(name: str, backend: str = "spring", max_steps: int = 1000) -> Environme
         state = env.step(state, jnp.clip(action, -1.0, 1.0))
         return state, state.obs, state.reward, state.done > 0
 
-    return make_episodic(f"brax/{name}", reset, step, Continuous(env.action_size), max_steps)
+    limit = config.max_steps or 1000
+    return make_episodic(f"brax/{name}", reset, step, Continuous(env.action_size), limit)
 
 
-def renderer(name: str, backend: str = "spring") -> Callable[[Any], np.ndarray]:
+def renderer(name: str, config: BraxConfig = BraxConfig()) -> Callable[[Any], np.ndarray]:
     """Return `render(state) -> [H, W, 3] uint8` of brax's own state.
 
     Raises:
@@ -70,14 +71,13 @@ def renderer(name: str, backend: str = "spring") -> Callable[[Any], np.ndarray]:
     def place(data: Any, state: Any) -> None:
         data.qpos, data.qvel = state.pipeline_state.q, state.pipeline_state.qd
 
-    system = _load(name, backend).sys
+    system = _load(name, config).sys
     return mujoco_pictures.renderer(f"brax/{name}", system.mj_model, place)
 
 
-def _load(name: str, backend: str):
+def _load(name: str, config: BraxConfig):
     """Build brax's own environment, without its notes on optional packages and old model files."""
-    if backend not in BACKENDS:
-        raise ValueError(f"brax backend is {backend!r}: use one of {', '.join(BACKENDS)}")
+    backend = config.backend or "spring"
     noise = io.StringIO()
     with warnings.catch_warnings(), contextlib.redirect_stdout(noise):
         warnings.simplefilter("ignore")

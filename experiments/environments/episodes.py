@@ -31,16 +31,11 @@ Step = Callable[[Array, Any, Array], tuple[Any, chex.ArrayTree, Array, Array]]
 def make_episodic(
     name: str, reset: Reset, step: Step, action_space: Discrete | Continuous, max_steps: int
 ) -> Environment:
-    """Add a time limit and automatic, fresh resets to bare dynamics.
+    """Add a time limit (agent steps, 1 or more) and automatic, fresh resets to bare dynamics.
 
     Every leaf of state and observation is cast to the strong dtype that it has after a reset, so
     that a jitted step compiles once.
-
-    Raises:
-      ValueError: `max_steps` is below 1.
     """
-    if max_steps < 1:
-        raise ValueError(f"max_steps is {max_steps}: an episode needs at least 1 step")
     shapes = jax.eval_shape(reset, jax.random.key(0))
 
     def cast(tree: Any) -> Any:

@@ -16,6 +16,7 @@ import difflib
 import importlib
 import importlib.util
 from types import MappingProxyType
+from typing import Literal
 
 from experiments.environments.config import EnvironmentConfig
 from experiments.environments.host import HostEnvironment, raised
@@ -51,8 +52,8 @@ NAMES = MappingProxyType(
 class GymnasiumConfig(EnvironmentConfig):
     """How a batch of gymnasium's environments runs."""
 
-    vectorisation: str = option(
-        "sync", "all environments in one thread, or each in a process", choices=("sync", "async")
+    vectorisation: Literal["sync", "async"] = option(
+        "sync", "all environments in one thread, or each in a process"
     )
 
 
@@ -79,8 +80,6 @@ def make(
     del training
     if num_envs < 1:
         raise ValueError(f"num_envs is {num_envs}: it must be at least 1")
-    if config.max_steps is not None and config.max_steps < 1:
-        raise ValueError(f"max_steps is {config.max_steps}: an episode needs at least 1 step")
     if lacking := missing(name):
         raise ValueError(lacking)
     from experiments.environments import lanes  # imports gymnasium

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.types import Continuous, Discrete
+from experiments.environments.config import EnvironmentConfig
 from experiments.environments.episodes import make_episodic
 from experiments.environments.gymnax_pictures import renderer
 from experiments.environments.types import Array, Environment
@@ -30,7 +31,7 @@ NAMES = {
 }
 
 
-def make(name: str, max_steps: int | None = None) -> Environment:
+def make(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Environment:
     """Make a gymnax environment.
 
     MinAtar's binary images become booleans, a quarter of the memory in a replay. Continuous
@@ -38,12 +39,12 @@ def make(name: str, max_steps: int | None = None) -> Environment:
 
     Args:
       name: one of `NAMES`.
-      max_steps: agent steps until truncation; None takes gymnax's own limit.
+      config: max_steps None takes gymnax's own limit.
     """
     import gymnax  # slow, and not needed by runs of other families
 
     env, params = gymnax.make(name)
-    limit = int(params.max_steps_in_episode) if max_steps is None else max_steps
+    limit = config.max_steps or int(params.max_steps_in_episode)
     # Some dynamics look at the limit themselves; the clock of the episode is `make_episodic`'s.
     params = params.replace(max_steps_in_episode=np.iinfo(np.int32).max)
     image = name.endswith("MinAtar")

@@ -12,17 +12,20 @@ import jax
 import numpy as np
 
 from experiments.environments import drawing
+from experiments.environments.config import EnvironmentConfig
 from experiments.environments.drawing import BLACK, BLUE, GREEN, GREY, RED, SAND, Canvas, beyond
 
 Array = np.ndarray
 
 
-def renderer(name: str) -> Callable[[Any], Array]:
+def renderer(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Callable[[Any], Array]:
     """Return `render(state) -> [H, W, 3] uint8` of gymnax's own state.
 
     Args:
       name: one of `experiments.environments.gymnax.NAMES`.
+      config: not used, as no picture depends on it.
     """
+    del config
     import gymnax  # slow, and not needed by runs of other families
 
     env, params = gymnax.make(name)

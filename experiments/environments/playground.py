@@ -18,6 +18,7 @@ import numpy as np
 
 from agents.types import Continuous
 from experiments.environments import mujoco_notes, mujoco_pictures
+from experiments.environments.config import EnvironmentConfig
 from experiments.environments.episodes import make_episodic
 from experiments.environments.types import Array, Environment
 
@@ -30,7 +31,7 @@ NAMES = (
 )  # fmt: skip
 
 
-def make(name: str, max_steps: int = 1000) -> Environment:
+def make(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Environment:
     """Make a task of the suite; rewards lie in [0, 1], and none of them terminates.
 
     Actions are clipped to [-1, 1], the control range of all actuators. Physics that diverges shows
@@ -38,7 +39,7 @@ def make(name: str, max_steps: int = 1000) -> Environment:
 
     Args:
       name: one of `NAMES`.
-      max_steps: agent steps until truncation.
+      config: max_steps None is 1000.
 
     Raises:
       ValueError: Playground is missing, or the task observes more than one array.
@@ -60,15 +61,23 @@ def make(name: str, max_steps: int = 1000) -> Environment:
         state = env.step(state, jnp.clip(action, -1.0, 1.0))
         return state, state.obs, state.reward, state.done > 0
 
-    return make_episodic(f"playground/{name}", reset, step, Continuous(env.action_size), max_steps)
+    limit = config.max_steps or 1000
+    return make_episodic(f"playground/{name}", reset, step, Continuous(env.action_size), limit)
 
 
-def renderer(name: str) -> Callable[[Any], np.ndarray]:
+def renderer(
+    name: str, config: EnvironmentConfig = EnvironmentConfig()
+) -> Callable[[Any], np.ndarray]:
     """Return `render(state) -> [H, W, 3] uint8` of Playground's own state.
+
+    Args:
+      name: one of `NAMES`.
+      config: not used, as no picture depends on it.
 
     Raises:
       ValueError: as `make`, or there is no OpenGL to draw with.
     """
+    del config
 
     def place(data: Any, state: Any) -> None:
         data.qpos, data.qvel = state.data.qpos, state.data.qvel

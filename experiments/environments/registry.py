@@ -28,9 +28,9 @@ class Family(NamedTuple):
     """Environments that compile and are made alike."""
 
     actions: Mapping[str, str]  # name -> "discrete" or "continuous"
-    make: Callable[..., Environment]  # (name, **options) -> Environment
+    make: Callable[..., Environment]  # (name, config) -> Environment
     config: type[EnvironmentConfig] = EnvironmentConfig  # the options
-    # (name, **options but max_steps) -> render(the dynamics' own state) -> [H, W, 3] uint8
+    # (name, config) -> render(the dynamics' own state) -> [H, W, 3] uint8
     renderer: Callable[..., Callable[[Any], np.ndarray]] | None = None
     missing: Callable[[str], str | None] = lambda name: None  # name -> what to install first
 
@@ -115,9 +115,13 @@ def action_kind(name: str) -> str:
     return family.actions[short] if short in family.actions else family.kind(short)
 
 
-def options(name: str) -> EnvironmentConfig:
-    """Return the default options of an environment: a dataclass of `option` fields."""
-    return _split(name)[0].config()
+def options(name: str, **changes: Any) -> EnvironmentConfig:
+    """Return the options of an environment: the defaults of its family, but for `changes`.
+
+    Raises:
+      ValueError: there is no such environment, it has no such option, or a value is not allowed.
+    """
+    return _changed(name, None, changes)
 
 
 def strangers(name: str) -> dict[str, str]:
@@ -131,34 +135,37 @@ def strangers(name: str) -> dict[str, str]:
     return {field: " and ".join(families) for field, families in theirs.items()}
 
 
-def make(name: str, **kwargs: Any) -> Environment:
+def make(name: str, config: EnvironmentConfig | None = None, **changes: Any) -> Environment:
     """Make an environment that compiles, by its full name.
 
     Args:
       name: one of `names()`.
-      **kwargs: the fields of `options(name)`; None leaves one to the family.
+      config: its options; None takes the defaults, `options(name)`.
+      **changes: options to replace in them.
 
     Raises:
-      ValueError: there is no such environment, it lives on the host, or it has no such option.
+      ValueError: there is no such environment, it lives on the host, or the options are not its.
     """
     family, short = _split(name)
     if isinstance(family, HostFamily):
         raise ValueError(
             f"{name} lives on the host and cannot be compiled: environments.make_host makes it"
         )
-    config = _config(name, family, kwargs)
-    return family.make(short, **config.kwargs())
+    return family.make(short, _changed(name, config, changes))
 
 
-def renderer(name: str, **kwargs: Any) -> Callable[[Any], np.ndarray]:
+def renderer(
+    name: str, config: EnvironmentConfig | None = None, **changes: Any
+) -> Callable[[Any], np.ndarray]:
     """Return a function that draws the states of an environment that compiles.
 
     Args:
       name: one of `names()`; those on the host draw themselves (`HostEnvironment.render`).
-      **kwargs: as for `make`.
+      config: as for `make`.
+      **changes: as for `make`.
 
     Returns:
-      `render(state) -> [H, W, 3] uint8`, of a state of `make(name, **kwargs)`, on the host.
+      `render(state) -> [H, W, 3] uint8`, of a state of `make(name, config)`, on the host.
 
     Raises:
       ValueError: as `make`; or nothing can be drawn here, and why.
@@ -166,32 +173,36 @@ def renderer(name: str, **kwargs: Any) -> Callable[[Any], np.ndarray]:
     family, short = _split(name)
     if isinstance(family, HostFamily) or family.renderer is None:
         raise ValueError(f"{name} draws no pictures of states")
-    options = _config(name, family, kwargs).kwargs()
-    options.pop("max_steps", None)  # a picture does not depend on it
-    render = family.renderer(short, **options)
+    render = family.renderer(short, _changed(name, config, changes))
     return lambda state: render(state.inner)
 
 
 def make_host(
-    name: str, num_envs: int, training: bool = True, render: bool = False, **options: Any
+    name: str,
+    num_envs: int,
+    config: EnvironmentConfig | None = None,
+    training: bool = True,
+    render: bool = False,
+    **changes: Any,
 ) -> HostEnvironment:
     """Make a batch of environments that live on the host, by their full name.
 
     Args:
       name: such as gymnasium/Hopper-v5 or atari/Pong.
       num_envs: how many.
+      config: as for `make`.
       training: whether to train on it: an evaluation gets whole games and true rewards.
       render: whether `render` will be called.
-      **options: the fields of `options(name)`.
+      **changes: as for `make`.
 
     Raises:
-      ValueError: there is no such environment, it compiles, it has no such option, or a package is
-        missing (the message names the extra to install).
+      ValueError: there is no such environment, it compiles, the options are not its, or a package
+        is missing (the message names the extra to install).
     """
     family, short = _split(name)
     if not isinstance(family, HostFamily):
         raise ValueError(f"{name} compiles and does not live on the host: use environments.make")
-    return family.make(short, num_envs, _config(name, family, options), training, render)
+    return family.make(short, num_envs, _changed(name, config, changes), training, render)
 
 
 def _split(name: str) -> tuple[Family | HostFamily, str]:
@@ -204,12 +215,16 @@ def _fields(config: type[EnvironmentConfig]) -> list[str]:
     return [field.name for field in dataclasses.fields(config)]
 
 
-def _config(name: str, family: Family | HostFamily, given: dict[str, Any]) -> EnvironmentConfig:
-    """Make a family's options, refusing those that it does not have."""
-    known = _fields(family.config)
-    for option in given:
-        if option not in known:
-            whose = strangers(name).get(option)
-            why = f": it is an option of {whose}" if whose else f" (options: {', '.join(known)})"
-            raise ValueError(f"{name} has no option '{option}'{why}: leave out --env.{option}")
-    return family.config(**given)
+def _changed(
+    name: str, config: EnvironmentConfig | None, changes: Mapping[str, Any]
+) -> EnvironmentConfig:
+    """Return an environment's options with `changes`, refusing what is not its own."""
+    kind = _split(name)[0].config
+    if config is not None and type(config) is not kind:
+        raise ValueError(f"{name} has options {kind.__name__}, not {type(config).__name__}")
+    known = _fields(kind)
+    for option in (option for option in changes if option not in known):
+        whose = strangers(name).get(option)
+        why = f": it is an option of {whose}" if whose else f" (options: {', '.join(known)})"
+        raise ValueError(f"{name} has no option '{option}'{why}: leave out --env.{option}")
+    return dataclasses.replace(config or kind(), **changes)

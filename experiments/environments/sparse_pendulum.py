@@ -13,6 +13,7 @@ import numpy as np
 
 from agents.types import Continuous
 from experiments.environments import drawing
+from experiments.environments.config import EnvironmentConfig
 from experiments.environments.episodes import make_episodic
 from experiments.environments.types import Array, Environment
 
@@ -52,17 +53,14 @@ def reward(upright: Array) -> Array:
     return (upright > _PATIENCE).astype(jnp.float32)
 
 
-def make(name: str, max_steps: int | None = None) -> Environment:
+def make(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Environment:
     """Make the sparse pendulum; observations are cosine, sine and speed, actions torque / 2.
 
     The count behind the reward is not observed. It never terminates.
 
     Args:
       name: one of `NAMES`.
-      max_steps: agent steps until truncation; None takes Gym's 200.
-
-    Raises:
-      ValueError: `max_steps` is below 1.
+      config: max_steps None takes Gym's 200.
     """
 
     def see(state: Pendulum) -> Array:
@@ -84,11 +82,13 @@ def make(name: str, max_steps: int | None = None) -> Environment:
         state = Pendulum(angle, speed, count_upright(state.upright, angle))
         return state, see(state), reward(state.upright), jnp.zeros((), bool)
 
-    limit = _MAX_STEPS if max_steps is None else max_steps
+    limit = config.max_steps or _MAX_STEPS
     return make_episodic(f"sparse_pendulum/{name}", reset, step, Continuous(1), limit)
 
 
-def renderer(name: str) -> Callable[[Pendulum], np.ndarray]:
-    """Return `render(state) -> [H, W, 3] uint8`; what it draws is the rod."""
-    del name
+def renderer(
+    name: str, config: EnvironmentConfig = EnvironmentConfig()
+) -> Callable[[Pendulum], np.ndarray]:
+    """Return `render(state) -> [H, W, 3] uint8`; what it draws is the rod, whatever the config."""
+    del name, config
     return lambda state: drawing.pendulum(float(state.angle))

@@ -22,7 +22,6 @@ from experiments.training.seeds import CompiledRun, Run
 from experiments.training.steps import Steps, make_steps
 from jaxreplay.frames import AHEAD
 from jaxreplay.methods import METHODS
-from jaxreplay.replay import make_replay
 from jaxreplay.types import Replay
 
 
@@ -55,12 +54,11 @@ def assemble(config: RunConfig) -> Parts:
         make = functools.partial(_make_host, config)
         environment = host_loop.stand_in(make)
     else:
-        environment = environments.make(config.env, **config.env_options.kwargs())
+        environment = environments.make(config.env, config.env_options)
     sizes = _stacked(sizes, environment)
     _check_frames(config, sizes, make)
-    replay = make_replay(method.sampler, **dataclasses.asdict(sizes))
-    on_device = dataclasses.replace(sizes, frames_on_host=False)
-    shaped = make_replay(method.sampler, **dataclasses.asdict(on_device))
+    replay = sizes.make(method.sampler)
+    shaped = dataclasses.replace(sizes, frames_on_host=False).make(method.sampler)
     agent = entry.make(config.agent_options, environment.action_space, method.objective)
     _check_network(environment, agent)
     program = make_program(environment, agent, shaped, config.loop)
@@ -85,9 +83,7 @@ def build(config: RunConfig) -> Run:
 
 
 def _make_host(config: RunConfig, num_envs: int, training: bool) -> HostEnvironment:
-    return environments.make_host(
-        config.env, num_envs, training, **dataclasses.asdict(config.env_options)
-    )
+    return environments.make_host(config.env, num_envs, config.env_options, training)
 
 
 def _stacked(sizes: ReplaySizes, environment: Environment) -> ReplaySizes:

@@ -3,23 +3,22 @@
 import dataclasses
 import importlib.util
 
-from jaxreplay.option import option
+from jaxreplay.option import Config, option
 
 
 @dataclasses.dataclass(frozen=True)
-class OutputConfig:
+class OutputConfig(Config):
     """What a run writes; no number depends on it."""
 
-    checkpoint_every: int = option(10, "log points between two checkpoints")
+    checkpoint_every: int = option(10, "log points between two checkpoints", at_least=1)
     tensorboard: bool = option(True, "write TensorBoard events")
     wandb: bool = option(False, "log to Weights & Biases (WANDB_MODE=offline works)")
     threshold: float | None = option(
         None, "return that counts as solved; none: the environment's own, if it has one"
     )
 
-    def __post_init__(self) -> None:
-        if self.checkpoint_every < 1:
-            raise ValueError(f"checkpoint_every is {self.checkpoint_every}: it must be at least 1")
+    def check(self) -> None:
+        """Refuse a log that needs a package that is missing."""
         if self.wandb and importlib.util.find_spec("wandb") is None:
             raise ValueError(
                 "Weights & Biases is not installed: pip install wandb, or leave out --wandb"

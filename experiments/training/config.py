@@ -3,32 +3,40 @@
 import dataclasses
 import math
 
-from jaxreplay.option import option
-from jaxreplay.types import Replay
+from jaxreplay.option import Config, option
+from jaxreplay.replay import make_replay
+from jaxreplay.types import Replay, Sampler
 
 
 @dataclasses.dataclass(frozen=True)
-class LoopConfig:
+class LoopConfig(Config):
     """How long and how often: everything that is neither environment, agent nor replay."""
 
-    steps: int = option(50_000, "agent steps in all, over all parallel environments")
-    learn_every: int = option(1, "agent steps in each environment between two learning phases")
-    updates: int = option(1, "gradient steps in each learning phase")
-    warmup: int = option(1_000, "agent steps before learning")
+    steps: int = option(50_000, "agent steps in all, over all parallel environments", at_least=1)
+    learn_every: int = option(
+        1, "agent steps in each environment between two learning phases", at_least=1
+    )
+    updates: int = option(1, "gradient steps in each learning phase", at_least=1)
+    warmup: int = option(1_000, "agent steps before learning", at_least=0)
     random_warmup: bool = option(
         True,
         "take uniformly random actions in them; false: the agent's own. Agents that store their "
         "density with each step always take their own",
     )
-    n_step: int = option(1, "steps of the return before bootstrapping")
-    gamma: float = option(0.99, "discount factor per agent step")
-    eval_every: int = option(1_000, "agent steps between two log points")
+    n_step: int = option(1, "steps of the return before bootstrapping", at_least=1)
+    gamma: float = option(0.99, "discount factor per agent step", at_least=0, at_most=1)
+    eval_every: int = option(1_000, "agent steps between two log points", at_least=1)
     eval_epsilon: float = option(
-        0.0, "share of random actions in evaluations, of discrete ones; the papers on Atari: 0.001"
+        0.0,
+        "share of random actions in evaluations, of discrete ones; the papers on Atari: 0.001",
+        at_least=0,
+        at_most=1,
     )
-    eval_episodes: int = option(10, "greedy episodes at each log point")
+    eval_episodes: int = option(10, "greedy episodes at each log point", at_least=1)
     observe_every: int = option(
-        500, "agent steps between two reports of training returns to methods that ask for them"
+        500,
+        "agent steps between two reports of training returns to methods that ask for them",
+        at_least=1,
     )
     scale_observations: bool = option(
         False, "show the agent observations in units of their std after the warm-up, centred"
@@ -36,26 +44,29 @@ class LoopConfig:
     scale_rewards: bool = option(
         False, "show the agent rewards in units of the stored rewards' root mean square"
     )
-    rescale_every: int = option(1_000, "agent steps between two measurements of that")
-    inspect: int = option(16, "batches drawn at each log point to see what is replayed; 0 is none")
+    rescale_every: int = option(1_000, "agent steps between two measurements of that", at_least=1)
+    inspect: int = option(
+        16, "batches drawn at each log point to see what is replayed; 0 is none", at_least=0
+    )
 
 
 @dataclasses.dataclass(frozen=True)
-class ReplaySizes:
+class ReplaySizes(Config):
     """The sizes that `make_replay` wants, whatever the method."""
 
-    num_envs: int = option(1, "parallel environments per seed")
+    num_envs: int = option(1, "parallel environments per seed", at_least=1)
     capacity: int | None = option(
-        None, "replay slots; none: as many as agent steps, up to a million"
+        None, "replay slots; none: as many as agent steps, up to a million", at_least=1
     )
-    batch_size: int = option(64, "transitions in each gradient step")
+    batch_size: int = option(64, "transitions in each gradient step", at_least=1)
     frame_stack: int | None = option(
         None,
         "observations are stacks of so many frames, each stored once; 0: stored whole; none: as "
         "the environment has it",
+        at_least=0,
     )
     frame_spare: float = option(
-        0.04, "places for the last frames of episodes, as a share of the capacity"
+        0.04, "places for the last frames of episodes, as a share of the capacity", at_least=0
     )
     frames_on_host: bool = option(
         False, "keep frames in the host's memory, everything else on the device"
@@ -63,22 +74,36 @@ class ReplaySizes:
 
     def resolve(self, steps: int) -> "ReplaySizes":
         """Fill in the default capacity, a multiple of the environments, for a run of `steps`."""
-        if self.capacity is not None or self.num_envs < 1:
+        if self.capacity is not None:
             return self
         wanted = max(min(steps, 1_000_000), self.batch_size)
         return dataclasses.replace(self, capacity=round_up(wanted, self.num_envs))
 
+    def make(self, sampler: Sampler) -> Replay:
+        """Make the replay of these sizes; a stack of frames that is left open is none.
+
+        Raises:
+          ValueError: the sizes do not fit one another, or the capacity is still open (`resolve`).
+        """
+        if self.capacity is None:
+            raise ValueError("capacity is none: give the slots of the replay")
+        return make_replay(
+            sampler,
+            capacity=self.capacity,
+            batch_size=self.batch_size,
+            num_envs=self.num_envs,
+            frame_stack=self.frame_stack or 0,
+            frame_spare=self.frame_spare,
+            frames_on_host=self.frames_on_host,
+        )
+
 
 def check(config: LoopConfig, replay: Replay) -> None:
-    """Refuse what cannot run.
+    """Refuse what cannot run with a replay.
 
     Raises:
       ValueError: one line that says which option does not fit and what to do.
     """
-    if not 0 <= config.eval_epsilon <= 1:
-        raise ValueError(f"eval_epsilon is {config.eval_epsilon}: it must lie in [0, 1]")
-    if not 0 <= config.gamma <= 1:
-        raise ValueError(f"gamma is {config.gamma}: it must lie in [0, 1]")
     if "single_steps" in replay.demands and config.n_step != 1:
         raise ValueError(
             f"n_step is {config.n_step}: this replay method follows single steps along their "
@@ -96,8 +121,6 @@ def check(config: LoopConfig, replay: Replay) -> None:
             "remembers: use a shorter warm-up or a larger capacity"
         )
     lost = (config.n_step - 1) * replay.num_envs  # steps that wait in the n-step window
-    if config.inspect < 0:
-        raise ValueError(f"inspect is {config.inspect}: give 0 or more batches")
     stored = round_up(config.warmup, replay.num_envs) - lost
     if stored < replay.batch_size:
         raise ValueError(

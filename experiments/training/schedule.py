@@ -25,15 +25,8 @@ def schedule(config: LoopConfig, num_envs: int) -> Schedule:
     Steps are rounded up to whole blocks of `learn_every` steps in each environment.
 
     Raises:
-      ValueError: a count is below 1, or there is nothing left after the warm-up.
+      ValueError: there is nothing left after the warm-up.
     """
-    for name in ("steps", "learn_every", "updates", "n_step", "eval_every", "eval_episodes",
-        "observe_every", "rescale_every",
-    ):  # fmt: skip
-        if getattr(config, name) < 1:
-            raise ValueError(f"{name} is {getattr(config, name)}: it must be at least 1")
-    if num_envs < 1:
-        raise ValueError(f"num_envs is {num_envs}: it must be at least 1")
     if config.steps <= round_up(config.warmup, num_envs):
         raise ValueError(
             f"steps {config.steps} end within the warm-up of {config.warmup}: use more steps"

@@ -1,52 +1,72 @@
-"""Refusals of hyperparameters: one line each that says what is wrong and what would do.
+"""Refusals of numbers and names: one line each that says what is wrong and what would do.
 
-Every function raises ValueError; NaN is always refused.
+Everything here raises ValueError; NaN is always refused.
 """
 
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 
-def check_positive(name: str, value: float) -> None:
-    """Refuse what is not above 0."""
-    _require(value > 0, f"{name} is {value}: it must be positive")
+class Bounds(NamedTuple):
+    """The interval that a number must lie in; None leaves an end open."""
+
+    at_least: float | None = None
+    above: float | None = None  # as `at_least`, the bound itself excluded
+    at_most: float | None = None
+    below: float | None = None  # as `at_most`, the bound itself excluded
+    finite: bool = True  # refuse infinity, too
+
+    def check(self, name: str, value: float, alternative: str = "") -> None:
+        """Refuse a `value` outside; `alternative` ends the message with what else would do."""
+        if self.finite and math.isinf(value):
+            raise ValueError(f"{name} is {value}: it must be finite{alternative}")
+        if not self._hold(value):
+            raise ValueError(f"{name} is {value}: it must {self._demand()}{alternative}")
+
+    def inequality(self, name: str) -> str:
+        """Return the bounds as an inequality of `name`, such as "name>=1" or "0<name<=1"."""
+        low, high = self._ends()
+        least = "=" if self.above is None else ""
+        most = "=" if self.below is None else ""
+        if low is not None and high is not None:
+            return f"{low:g}<{least}{name}<{most}{high:g}"
+        if low is not None:
+            return f"{name}>{least}{low:g}"
+        return name if high is None else f"{name}<{most}{high:g}"
+
+    def _ends(self) -> tuple[float | None, float | None]:
+        """Return the lower and the upper bound, whether they are excluded or not."""
+        low = self.at_least if self.above is None else self.above
+        high = self.at_most if self.below is None else self.below
+        return low, high
+
+    def _hold(self, value: float) -> bool:
+        return (
+            not math.isnan(value)
+            and (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.at_most is None or value <= self.at_most)
+            and (self.below is None or value < self.below)
+        )
+
+    def _demand(self) -> str:
+        """Return what a number must do to lie within."""
+        low, high = self._ends()
+        if low is not None and high is not None:
+            left = "[" if self.above is None else "("
+            right = "]" if self.below is None else ")"
+            return f"lie in {left}{low:g}, {high:g}{right}"
+        if low == 0:
+            return "not be negative" if self.above is None else "be positive"
+        if low is not None:
+            return f"be {'at least' if self.above is None else 'above'} {low:g}"
+        if high is not None:
+            return f"be {'at most' if self.below is None else 'below'} {high:g}"
+        return "be a number"
 
 
-def check_not_negative(name: str, value: float) -> None:
-    """Refuse what is below 0."""
-    _require(value >= 0, f"{name} is {value}: it must not be negative")
-
-
-def check_at_least(name: str, value: float, low: int) -> None:
-    """Refuse what is below `low`."""
-    _require(value >= low, f"{name} is {value}: it must be at least {low}")
-
-
-def check_unit(name: str, value: float) -> None:
-    """Refuse what lies outside [0, 1]."""
-    _require(0 <= value <= 1, f"{name} is {value}: it must lie in [0, 1]")
-
-
-def check_open_unit(name: str, value: float) -> None:
-    """Refuse what lies outside (0, 1)."""
-    _require(0 < value < 1, f"{name} is {value}: it must lie in (0, 1), the ends excluded")
-
-
-def check_alpha(value: float) -> None:
-    """Refuse a prioritisation exponent below 0."""
-    _require(value >= 0, f"alpha is {value}: it must be 0 (uniform) or more")
-
-
-def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    """Refuse what is none of `choices`."""
-    _require(value in choices, f"{name} is {value!r}: use one of {', '.join(choices)}")
-
-
-def check_sizes(name: str, sizes: Sequence[int]) -> None:
-    """Refuse layer sizes that are empty or not positive."""
-    ok = len(sizes) > 0 and all(size > 0 for size in sizes)
-    _require(ok, f"{name} is {tuple(sizes)}: give one positive size per layer")
-
-
-def _require(ok: bool, message: str) -> None:
-    if not ok:
-        raise ValueError(message)
+def check_choice(name: str, value: str, choices: Sequence[str], alternative: str = "") -> None:
+    """Refuse what is none of `choices`; `alternative` ends the message with what else would do."""
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}: use one of {', '.join(choices)}{alternative}")

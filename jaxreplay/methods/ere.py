@@ -8,8 +8,8 @@ import optax
 
 from jaxreplay import objectives
 from jaxreplay import ring as ring_
-from jaxreplay._internal import checks, random_bits
-from jaxreplay.methods.parts.losses import LOSSES, named_loss
+from jaxreplay._internal import random_bits
+from jaxreplay.methods.parts.options import LossOptions
 from jaxreplay.option import option
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Draw, Method, Sample, Sampler, Transition
@@ -18,23 +18,21 @@ _PAPER = "Wang & Ross 2019"
 
 
 @dataclasses.dataclass(frozen=True)
-class EREConfig:
+class EREConfig(LossOptions):
     """Hyperparameters of ERE."""
 
-    eta: float = option(0.996, "initial decay of the window, 1 is uniform", f"{_PAPER}, Sec. 4")
-    eta_updates: int | None = option(
-        None, "gradient steps until eta is 1, linearly; none: the whole run", f"{_PAPER}, Sec. 4"
+    eta: float = option(
+        0.996, "initial decay of the window, 1 is uniform", f"{_PAPER}, Sec. 4", above=0, at_most=1
     )
-    smallest: int = option(5000, "transitions that are never left out", f"{_PAPER}, Sec. 4")
-    loss: str = option("agent", "loss of the TD error; 'agent' takes the agent's own", "", LOSSES)
-
-    def __post_init__(self) -> None:
-        if not 0 < self.eta <= 1:
-            raise ValueError(f"eta is {self.eta}: it must lie in (0, 1]")
-        if self.eta_updates is not None:
-            checks.check_at_least("eta_updates", self.eta_updates, 1)
-        checks.check_at_least("smallest", self.smallest, 1)
-        named_loss(self.loss)
+    eta_updates: int | None = option(
+        None,
+        "gradient steps until eta is 1, linearly; none: the whole run",
+        f"{_PAPER}, Sec. 4",
+        at_least=1,
+    )
+    smallest: int = option(
+        5000, "transitions that are never left out", f"{_PAPER}, Sec. 4", at_least=1
+    )
 
 
 class EREState(NamedTuple):
@@ -119,4 +117,4 @@ def sampler(config: EREConfig = EREConfig(), updates: int | None = None) -> Samp
 
 def method(config: EREConfig = EREConfig(), updates: int | None = None) -> Method:
     """Make ERE: its sampler, and an objective of unweighted means."""
-    return Method(sampler(config, updates), objectives.plain(named_loss(config.loss)))
+    return Method(sampler(config, updates), objectives.plain(config.named_loss))

@@ -10,9 +10,9 @@ from flax import linen as nn
 
 from jaxreplay import objectives, sum_tree
 from jaxreplay import ring as ring_
-from jaxreplay._internal import buffer, checks, random_bits
+from jaxreplay._internal import buffer, random_bits
 from jaxreplay._internal.buffer import Buffer
-from jaxreplay.methods.parts.losses import LOSSES, named_loss
+from jaxreplay.methods.parts.options import LossOptions
 from jaxreplay.option import option
 from jaxreplay.ring import Ring
 from jaxreplay.sum_tree import SumTree
@@ -24,19 +24,16 @@ _LEAST = 1e-6  # scores stay this far from 0 and 1 in logarithms
 
 
 @dataclasses.dataclass(frozen=True)
-class EROConfig:
+class EROConfig(LossOptions):
     """Hyperparameters of ERO."""
 
-    hidden: tuple[int, ...] = option((64, 64), "hidden layer sizes of the replay policy", _PAPER)
-    learning_rate: float = option(1e-4, "Adam step size of the replay policy", _PAPER)
-    batch_size: int = option(64, "transitions in each update of the replay policy", _PAPER)
-    loss: str = option("agent", "loss of the TD error; 'agent' takes the agent's own", "", LOSSES)
-
-    def __post_init__(self) -> None:
-        checks.check_sizes("hidden", self.hidden)
-        checks.check_positive("learning_rate", self.learning_rate)
-        checks.check_at_least("batch_size", self.batch_size, 1)
-        named_loss(self.loss)
+    hidden: tuple[int, ...] = option(
+        (64, 64), "hidden layer sizes of the replay policy", _PAPER, at_least=1
+    )
+    learning_rate: float = option(1e-4, "Adam step size of the replay policy", _PAPER, above=0)
+    batch_size: int = option(
+        64, "transitions in each update of the replay policy", _PAPER, at_least=1
+    )
 
 
 class EROState(NamedTuple):
@@ -134,7 +131,7 @@ def sampler(config: EROConfig = EROConfig()) -> Sampler:
 def method(config: EROConfig = EROConfig(), updates: int | None = None) -> Method:
     """Make ERO: its sampler, and an objective of unweighted means; `updates` is not used."""
     del updates
-    return Method(sampler(config), objectives.plain(named_loss(config.loss)))
+    return Method(sampler(config), objectives.plain(config.named_loss))
 
 
 def _policy(config: EROConfig) -> ReplayPolicy:

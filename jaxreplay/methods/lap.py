@@ -5,37 +5,30 @@ import dataclasses
 import jax.numpy as jnp
 
 from jaxreplay import objectives
-from jaxreplay._internal import checks
 from jaxreplay.methods import proportional
+from jaxreplay.methods.parts.options import SamplingOptions
 from jaxreplay.option import option
-from jaxreplay.sum_tree import SAMPLINGS
 from jaxreplay.types import Method, Sampler
+
+_PAPER = "Fujimoto et al. 2020"
 
 
 @dataclasses.dataclass(frozen=True)
-class LAPConfig:
-    """Hyperparameters of LAP; the paper's Atari setting is alpha 0.6, kappa 0.01 (Tab. 7)."""
+class LAPConfig(SamplingOptions):
+    """Hyperparameters of LAP; the paper's Atari setting is alpha 0.6, kappa 0.01 (Tab. 7).
+
+    The authors' code draws independently (`sampling="iid"`).
+    """
 
     alpha: float = option(
-        0.4, "prioritisation exponent, 0 is uniform", "Fujimoto et al. 2020, Tab. 6"
+        0.4, "prioritisation exponent, 0 is uniform", f"{_PAPER}, Tab. 6", at_least=0
     )
     kappa: float = option(
         1.0,
         "floor of |TD error| in priorities, and the Huber loss's",
-        "Fujimoto et al. 2020, Tab. 6",
+        f"{_PAPER}, Tab. 6",
+        above=0,
     )
-    sampling: str = option(
-        "stratified",
-        "one draw in each of B equal ranges of the total (systematic: at the same place in all)"
-        ", or independent draws (the authors' code)",
-        "Schaul et al. 2016, App. B.2.1",
-        SAMPLINGS,
-    )
-
-    def __post_init__(self) -> None:
-        checks.check_alpha(self.alpha)
-        checks.check_positive("kappa", self.kappa)
-        checks.check_choice("sampling", self.sampling, SAMPLINGS)
 
 
 def sampler(config: LAPConfig = LAPConfig()) -> Sampler:

@@ -8,12 +8,13 @@ import jax.numpy as jnp
 from jaxreplay import objectives
 from jaxreplay import ring as ring_
 from jaxreplay.methods import uniform
+from jaxreplay.option import Config
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Draw, Method, Sampler
 
 
 @dataclasses.dataclass(frozen=True)
-class LatestConfig:
+class LatestConfig(Config):
     """It has no hyperparameters."""
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import jax
 import jax.numpy as jnp
@@ -10,94 +10,58 @@ import optax
 
 from jaxreplay import objectives, sum_tree
 from jaxreplay import ring as ring_
-from jaxreplay._internal import buffer, checks
+from jaxreplay._internal import buffer
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay.methods import proportional
 from jaxreplay.methods.parts import positions as episodes
-from jaxreplay.methods.parts.losses import LOSSES, named_loss
+from jaxreplay.methods.parts.options import ImportanceOptions, LossOptions, SamplingOptions
 from jaxreplay.methods.parts.positions import Positions
 from jaxreplay.methods.parts.score_network import Features, ScoreNetwork
-from jaxreplay.methods.proportional import NORMALISATIONS, ProportionalState
+from jaxreplay.methods.proportional import ProportionalState
 from jaxreplay.option import option
 from jaxreplay.ring import Ring
-from jaxreplay.sum_tree import SAMPLINGS
 from jaxreplay.types import Array, Draw, Method, Sample, Sampler, Transition
 
-FEATURES = ("obs", "action", "reward", "next_obs", "time", "td_error", "q_value")
-REWARDS = ("evaluation", "training")
-GRADIENTS = ("buffer", "none")
-CLOCKS = ("run", "episode")
+Feature = Literal["obs", "action", "reward", "next_obs", "time", "td_error", "q_value"]
 _PAPER = "Oh et al. 2021"
 _CODE = "authors' code"
 
 
 @dataclasses.dataclass(frozen=True)
-class NERSConfig:
+class NERSConfig(LossOptions, ImportanceOptions, SamplingOptions):
     """Hyperparameters of NERS; the paper prints none, so most are PER's or the authors' code's."""
 
-    alpha: float = option(0.6, "exponent of the scores, 0 is uniform", "Schaul et al. 2016, Tab. 3")
-    beta: float = option(0.4, "initial importance-sampling exponent", "Schaul et al. 2016, Tab. 3")
-    beta_end: float = option(
-        1.0, "final importance-sampling exponent, reached linearly", "Schaul et al. 2016, Sec. 3.4"
+    alpha: float = option(
+        0.6, "exponent of the scores, 0 is uniform", "Schaul et al. 2016, Tab. 3", at_least=0
     )
-    reward: str = option(
+    reward: Literal["evaluation", "training"] = option(
         "evaluation",
         "returns that reward the sampler: of evaluations (NERS) or training episodes (NERS*)",
         f"{_PAPER}, Eq. 6 and Sec. 3.3",
-        REWARDS,
     )
-    gradient: str = option(
+    gradient: Literal["buffer", "none"] = option(
         "buffer",
         "probabilities in the gradient: normalised over the buffer, or bare scores (code)",
         f"{_PAPER}, Eq. 7",
-        GRADIENTS,
     )
-    features: tuple[str, ...] = option(FEATURES, "what the sampler sees", f"{_PAPER}, Sec. 2.2")
+    features: tuple[Feature, ...] = option(
+        get_args(Feature), "what the sampler sees", f"{_PAPER}, Sec. 2.2"
+    )
     global_context: bool = option(
         True, "scores see the average of the batch", f"{_PAPER}, Sec. 2.2 and Fig. 4a"
     )
-    clock: str = option(
-        "run", "time feature: of the run, in (0, 1], or steps in the episode (code)", "", CLOCKS
+    clock: Literal["run", "episode"] = option(
+        "run", "time feature: of the run, in (0, 1], or steps in the episode (code)"
     )
     squash: bool = option(False, "tanh over all features, not just TD error and Q", _CODE)
     hidden: tuple[int, ...] = option(
-        (128, 256, 128, 64), "layers of local and global network", _CODE
+        (128, 256, 128, 64), "layers of local and global network", _CODE, at_least=1
     )
-    score_hidden: tuple[int, ...] = option((128, 64), "hidden layers of the score network", _CODE)
-    learning_rate: float = option(1e-4, "Adam step size of the sampler", _CODE)
-    train_size: int = option(256, "replayed transitions in each update of the sampler")
-    normalise: str = option(
-        "batch", "maximum that importance weights are divided by", _CODE, NORMALISATIONS
+    score_hidden: tuple[int, ...] = option(
+        (128, 64), "hidden layers of the score network", _CODE, at_least=1
     )
-    sampling: str = option(
-        "stratified",
-        "one draw in each of B equal ranges of the total (systematic: at the same place in all)"
-        ", or independent draws",
-        _CODE,
-        SAMPLINGS,
-    )
-    loss: str = option(
-        "agent", "loss of the TD error, weighted; 'agent' takes the agent's own", "", LOSSES
-    )
-
-    def __post_init__(self) -> None:
-        checks.check_alpha(self.alpha)
-        checks.check_unit("beta", self.beta)
-        checks.check_unit("beta_end", self.beta_end)
-        if not self.features:
-            raise ValueError(f"features is empty: name some of {', '.join(FEATURES)}")
-        for name in self.features:
-            checks.check_choice("features", name, FEATURES)
-        for name, choices in (
-            ("reward", REWARDS), ("gradient", GRADIENTS), ("clock", CLOCKS),
-            ("normalise", NORMALISATIONS), ("sampling", SAMPLINGS),
-        ):  # fmt: skip
-            checks.check_choice(name, getattr(self, name), choices)
-        checks.check_sizes("hidden", self.hidden)
-        checks.check_sizes("score_hidden", self.score_hidden)
-        checks.check_positive("learning_rate", self.learning_rate)
-        checks.check_at_least("train_size", self.train_size, 1)
-        named_loss(self.loss)
+    learning_rate: float = option(1e-4, "Adam step size of the sampler", _CODE, above=0)
+    train_size: int = option(256, "replayed transitions in each update of the sampler", at_least=1)
 
 
 class Collected(NamedTuple):
@@ -151,7 +115,7 @@ def sampler(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Sa
       config: hyperparameters.
       updates: gradient steps of the run, over which beta moves; None keeps it where it is.
     """
-    weigh = proportional.importance(config.beta, config.beta_end, updates, config.normalise)
+    weigh = config.importance(updates)
 
     def add(
         state: NERSState, ring: Ring, slots: Array, transition: Transition, **_: Array
@@ -192,7 +156,7 @@ def sampler(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Sa
 
 def method(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Method:
     """Make NERS: its sampler, and an objective weighted by importance."""
-    return Method(sampler(config, updates), objectives.weighted(named_loss(config.loss)))
+    return Method(sampler(config, updates), objectives.weighted(config.named_loss))
 
 
 def _init(config: NERSConfig, key: Array, ring: Ring) -> NERSState:

@@ -4,47 +4,36 @@ import dataclasses
 
 from jaxreplay import objectives
 from jaxreplay.methods import uniform
-from jaxreplay.option import option
+from jaxreplay.objectives import Form, Twin
+from jaxreplay.option import Config, option
 from jaxreplay.types import Method
 
-TWINS = ("own", "max")
+_PAPER = "Fujimoto et al. 2020"
 
 
 @dataclasses.dataclass(frozen=True)
-class PALConfig:
+class PALConfig(Config):
     """Hyperparameters of PAL; the paper's Atari setting is alpha 0.6, kappa 0.01 (Tab. 7)."""
 
     alpha: float = option(
-        0.4, "exponent of the equivalent priority", "Fujimoto et al. 2020, Tab. 6"
+        0.4, "exponent of the equivalent priority", f"{_PAPER}, Tab. 6", at_least=0, at_most=1
     )
     kappa: float = option(
-        1.0, "TD error at which the loss leaves the quadratic", "Fujimoto et al. 2020, Tab. 6"
+        1.0, "TD error at which the loss leaves the quadratic", f"{_PAPER}, Tab. 6", above=0
     )
-    twin: str = option(
+    twin: Twin = option(
         "own",
         "twin critics: weigh by each one's own error (authors' code) or the largest (exact LAP)",
-        "Fujimoto et al. 2020, Eq. 31",
-        TWINS,
+        f"{_PAPER}, Eq. 31",
     )
-    loss: str = option(
-        "pal",
-        "ablation: PAL's loss, or the Huber loss in its place",
-        "Fujimoto et al. 2020, C.1",
-        ("pal", "huber"),
+    loss: Form = option(
+        "pal", "ablation: PAL's loss, or the Huber loss in its place", f"{_PAPER}, C.1"
     )
-    divide: bool = option(
-        True, "ablation: divide by lambda, LAP's mean priority", "Fujimoto et al. 2020, C.1"
-    )
-
-    def __post_init__(self) -> None:
-        _loss(self)  # refuses what is out of range
-
-
-def _loss(config: PALConfig) -> objectives.Loss:
-    return objectives.pal(config.alpha, config.kappa, config.twin, config.loss, config.divide)
+    divide: bool = option(True, "ablation: divide by lambda, LAP's mean priority", f"{_PAPER}, C.1")
 
 
 def method(config: PALConfig = PALConfig(), updates: int | None = None) -> Method:
     """Make PAL: uniform sampling, the loss with LAP's expected gradient; `updates` is not used."""
     del updates
-    return Method(uniform.sampler(), objectives.plain(_loss(config)))
+    loss = objectives.pal(config.alpha, config.kappa, config.twin, config.loss, config.divide)
+    return Method(uniform.sampler(), objectives.plain(loss))

@@ -5,7 +5,7 @@ weights a draw gets.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 import optax
@@ -16,8 +16,8 @@ from jaxreplay.ring import Ring
 from jaxreplay.sum_tree import Sampling, SumTree
 from jaxreplay.types import Array, Draw, Sample, Sampler, Transition
 
-INITIALS = ("max", "td")
-NORMALISATIONS = ("batch", "buffer", "none")
+Initial = Literal["max", "td"]
+Normalisation = Literal["batch", "buffer", "none"]
 
 
 class ProportionalState(NamedTuple):
@@ -103,7 +103,7 @@ def probability(
 
 
 def importance(
-    beta: float, beta_end: float, horizon: int | None, normalise: str
+    beta: float, beta_end: float, horizon: int | None, normalise: Normalisation
 ) -> Callable[[Odds], Array]:
     """Make the weights `(N P(i))^-beta` `[B]` (Schaul et al. 2016, Sec. 3.4).
 
@@ -137,7 +137,7 @@ def sampler(
     weigh: Callable[[Odds], Array],
     *,
     sampling: Sampling = "stratified",
-    initial: str = "max",
+    initial: Initial = "max",
     track_minimum: bool = False,
     branching: int | None = None,
 ) -> Sampler:

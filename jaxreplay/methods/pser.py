@@ -6,101 +6,84 @@ k-th step before, within the episode.
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 
 from jaxreplay import objectives, sum_tree
 from jaxreplay import ring as ring_
-from jaxreplay._internal import checks
+from jaxreplay._internal.checks import Bounds
 from jaxreplay.methods import proportional
 from jaxreplay.methods.parts import positions as episodes
-from jaxreplay.methods.parts.losses import LOSSES, named_loss
+from jaxreplay.methods.parts.options import LossOptions, PriorityOptions
 from jaxreplay.methods.parts.positions import Positions
-from jaxreplay.methods.proportional import INITIALS, ProportionalState
-from jaxreplay.option import option
+from jaxreplay.methods.proportional import ProportionalState
+from jaxreplay.option import option, override
 from jaxreplay.ring import Ring
-from jaxreplay.sum_tree import SAMPLINGS
 from jaxreplay.types import Array, Draw, Method, Sample, Sampler, Transition
 
-COMBINATIONS = ("max", "add")
-SPACES = ("raw", "leaf")
-LEAVES = ("power", "sqrt_huber")
 _PAPER = "Brittain et al. 2019"
 
 
 @dataclasses.dataclass(frozen=True)
-class PSERConfig:
+class PSERConfig(LossOptions, PriorityOptions):
     """Hyperparameters of PSER.
 
     The paper's numbers came from code that decays the tree's leaves, square roots of the Huber
     loss: `decay_space="leaf", leaf="sqrt_huber"`.
     """
 
-    alpha: float = option(0.5, "prioritisation exponent, 0 is uniform", f"{_PAPER}, Tab. 3")
-    beta: float = option(0.5, "importance-sampling exponent, constant", f"{_PAPER}, Tab. 4")
-    epsilon: float = option(1e-6, "added to |TD error| before the exponent; not given in the paper")
-    rho: float = option(0.4, "decay of the priority per step back, in (0, 1)", f"{_PAPER}, Tab. 2")
+    alpha: float = override(PriorityOptions, "alpha", 0.5, f"{_PAPER}, Tab. 3")
+    beta: float = option(
+        0.5,
+        "importance-sampling exponent, constant",
+        f"{_PAPER}, Tab. 4",
+        at_least=0,
+        at_most=1,
+    )
+    rho: float = option(
+        0.4, "decay of the priority per step back", f"{_PAPER}, Tab. 2", above=0, below=1
+    )
     window: int | None = option(
-        None, "steps back; none: until rho^k falls below `threshold`", f"{_PAPER}, Eq. 9"
+        None,
+        "steps back; none: until rho^k falls below `threshold`",
+        f"{_PAPER}, Eq. 9",
+        at_least=1,
     )
-    threshold: float = option(0.01, "decayed share that is still passed on", f"{_PAPER}, Eq. 8")
+    threshold: float = option(
+        0.01, "decayed share that is still passed on", f"{_PAPER}, Eq. 8", above=0, below=1
+    )
     eta: float = option(
-        0.7, "share of its old priority that a replayed transition keeps", f"{_PAPER}, Eq. 10"
+        0.7,
+        "share of its old priority that a replayed transition keeps",
+        f"{_PAPER}, Eq. 10",
+        at_least=0,
+        at_most=1,
     )
-    combine: str = option(
-        "max", "how decayed and own priority join", f"{_PAPER}, Eq. 6 and 7", COMBINATIONS
-    )
-    initial: str = option(
-        "max",
-        "priority of new transitions: the largest so far, or that of their TD error now",
-        f"{_PAPER}, Sec. 5.3",
-        INITIALS,
+    combine: Literal["max", "add"] = option(
+        "max", "how decayed and own priority join", f"{_PAPER}, Eq. 6 and 7"
     )
     decay_on_add: bool = option(
         False, "decay from new transitions too (as the theory does)", f"{_PAPER}, Sec. 3"
     )
-    decay_space: str = option(
-        "raw", "what rho and eta act on: the priority (paper) or its power (code)", "", SPACES
+    decay_space: Literal["raw", "leaf"] = option(
+        "raw", "what rho and eta act on: the priority (paper) or its power (code)"
     )
-    leaf: str = option(
-        "power", "leaf of a TD error: (|td| + epsilon)^alpha, or sqrt(Huber) (code)", "", LEAVES
-    )
-    sampling: str = option(
-        "stratified",
-        "one draw in each of B equal ranges of the total (systematic: at the same place in all)"
-        ", or independent draws",
-        "Schaul et al. 2016, App. B.2.1",
-        SAMPLINGS,
-    )
-    loss: str = option(
-        "agent", "loss of the TD error, weighted; 'agent' takes the agent's own", "", LOSSES
+    leaf: Literal["power", "sqrt_huber"] = option(
+        "power", "leaf of a TD error: (|td| + epsilon)^alpha, or sqrt(Huber) (code)"
     )
 
-    def __post_init__(self) -> None:
-        checks.check_alpha(self.alpha)
-        checks.check_unit("beta", self.beta)
-        checks.check_not_negative("epsilon", self.epsilon)
-        checks.check_open_unit("rho", self.rho)
-        checks.check_open_unit("threshold", self.threshold)
-        checks.check_unit("eta", self.eta)
-        if self.window is not None:
-            checks.check_at_least("window", self.window, 1)
-        elif window_of(self.rho, self.threshold) < 1:
+    def check(self) -> None:
+        """Refuse decays that reach nobody, and leaves that the decay can't act on."""
+        if self.window is None and window_of(self.rho, self.threshold) < 1:
             raise ValueError(
                 f"rho {self.rho} is below the threshold {self.threshold} after one step: "
                 "use a larger rho, or give the window"
             )
-        for name, choices in (
-            ("combine", COMBINATIONS), ("initial", INITIALS), ("decay_space", SPACES),
-            ("leaf", LEAVES), ("sampling", SAMPLINGS),
-        ):  # fmt: skip
-            checks.check_choice(name, getattr(self, name), choices)
         if self.leaf == "sqrt_huber" and self.decay_space == "raw":
             raise ValueError("leaf sqrt_huber is no power of a priority: use decay_space leaf")
         if self.combine == "add" and self.decay_space == "raw" and self.alpha == 0:
             raise ValueError("combine add with alpha 0 has nothing to add: use combine max")
-        named_loss(self.loss)
 
 
 class PSERState(NamedTuple):
@@ -116,8 +99,8 @@ def window_of(rho: float, threshold: float = 0.01) -> int:
     Raises:
       ValueError: an argument lies outside (0, 1).
     """
-    checks.check_open_unit("rho", rho)
-    checks.check_open_unit("threshold", threshold)
+    for name, value in {"rho": rho, "threshold": threshold}.items():
+        Bounds(above=0, below=1).check(name, value)
     return math.floor(math.log(threshold) / math.log(rho) + 1e-9)
 
 
@@ -179,7 +162,7 @@ def sampler(config: PSERConfig = PSERConfig()) -> Sampler:
 def method(config: PSERConfig = PSERConfig(), updates: int | None = None) -> Method:
     """Make PSER: its sampler, and an objective weighted by importance; `updates` is not used."""
     del updates
-    return Method(sampler(config), objectives.weighted(named_loss(config.loss)))
+    return Method(sampler(config), objectives.weighted(config.named_loss))
 
 
 def _leaf(config: PSERConfig, td_error: Array) -> Array:

@@ -2,79 +2,48 @@
 
 import dataclasses
 import functools
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreplay import objectives
 from jaxreplay import ring as ring_
-from jaxreplay._internal import buffer, checks
+from jaxreplay._internal import buffer
 from jaxreplay._internal.buffer import Buffer
-from jaxreplay.methods import proportional
-from jaxreplay.methods.parts.losses import LOSSES, named_loss
-from jaxreplay.methods.proportional import NORMALISATIONS, Odds
-from jaxreplay.option import option
+from jaxreplay.methods.parts.options import ImportanceOptions, WeightedLossOptions
+from jaxreplay.methods.proportional import Odds
+from jaxreplay.option import option, override
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Draw, Method, Sample, Sampler, Transition
 
-PROBABILITIES = ("rank", "effective")
-SAMPLINGS = ("segments", "iid", "greedy")
 _PAPER = "Schaul et al. 2016"
 
 
 @dataclasses.dataclass(frozen=True)
-class RankConfig:
+class RankConfig(WeightedLossOptions, ImportanceOptions):
     """Hyperparameters of rank-based prioritised replay."""
 
-    alpha: float = option(0.7, "prioritisation exponent, 0 is uniform", f"{_PAPER}, Tab. 3")
-    beta: float = option(0.5, "initial importance-sampling exponent", f"{_PAPER}, Tab. 3")
-    beta_end: float = option(
-        1.0, "final importance-sampling exponent, reached linearly", f"{_PAPER}, Tab. 3"
+    alpha: float = option(
+        0.7, "prioritisation exponent, 0 is uniform", f"{_PAPER}, Tab. 3", at_least=0
     )
-    beta_updates: int | None = option(
-        None, "gradient steps until beta_end; none: the whole run", f"{_PAPER}, Sec. 3.4"
-    )
-    normalise: str = option(
-        "batch", "maximum that importance weights are divided by", "", NORMALISATIONS
-    )
+    beta: float = override(ImportanceOptions, "beta", 0.5, f"{_PAPER}, Tab. 3")
     sort_every: int | None = option(
         None,
         "updates between two sorts; 1 is exact; none: a thousandth of the capacity",
         f"{_PAPER}, App. B.2.1",
+        at_least=1,
     )
-    sampling: str = option(
+    sampling: Literal["segments", "iid", "greedy"] = option(
         "segments",
         "one draw in each of B segments of about equal mass, independent draws, or the B largest",
         f"{_PAPER}, Sec. 3.3 and Fig. 2",
-        SAMPLINGS,
     )
-    weights: str = option(
+    weights: Literal["rank", "effective"] = option(
         "rank",
         "probability in the weights: of the rank (Eq. 1), or the one its segment really gives it",
         f"{_PAPER}, Sec. 3.4",
-        PROBABILITIES,
     )
-    weigh_actor: bool = option(
-        False, "weigh the actor's loss like the critic's", "true: code of Novati & Koumoutsakos"
-    )
-    loss: str = option(
-        "agent", "loss of the TD error, weighted; 'agent' takes the agent's own", "", LOSSES
-    )
-
-    def __post_init__(self) -> None:
-        checks.check_alpha(self.alpha)
-        checks.check_unit("beta", self.beta)
-        checks.check_unit("beta_end", self.beta_end)
-        if self.beta_updates is not None:
-            checks.check_at_least("beta_updates", self.beta_updates, 1)
-        checks.check_choice("normalise", self.normalise, NORMALISATIONS)
-        if self.sort_every is not None:
-            checks.check_at_least("sort_every", self.sort_every, 1)
-        checks.check_choice("sampling", self.sampling, SAMPLINGS)
-        checks.check_choice("weights", self.weights, PROBABILITIES)
-        named_loss(self.loss)
 
 
 class RankState(NamedTuple):
@@ -124,8 +93,7 @@ def sampler(config: RankConfig = RankConfig(), updates: int | None = None) -> Sa
       updates: gradient steps of the run, over which beta moves if the config leaves it open;
         None with an open config keeps beta where it is.
     """
-    horizon = config.beta_updates if config.beta_updates is not None else updates
-    weigh = proportional.importance(config.beta, config.beta_end, horizon, config.normalise)
+    weigh = config.importance(updates)
 
     def sample(state: RankState, ring: Ring, key: Array, batch_size: int) -> Draw:
         if config.sampling == "greedy":
@@ -142,9 +110,7 @@ def sampler(config: RankConfig = RankConfig(), updates: int | None = None) -> Sa
 
 def method(config: RankConfig = RankConfig(), updates: int | None = None) -> Method:
     """Make rank-based PER: its sampler, and an objective weighted by importance."""
-    return Method(
-        sampler(config, updates), objectives.weighted(named_loss(config.loss), config.weigh_actor)
-    )
+    return Method(sampler(config, updates), config.objective())
 
 
 def falling(values: Array) -> Array:

@@ -9,18 +9,18 @@ Retrace's estimates.
 import dataclasses
 import functools
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxreplay import ring as ring_
-from jaxreplay._internal import buffer, checks, random_bits
+from jaxreplay._internal import buffer, random_bits
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay.methods.parts import estimates
 from jaxreplay.methods.parts.estimates import Estimates
 from jaxreplay.methods.parts.forgetting import to_forget
-from jaxreplay.option import option
+from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
 from jaxreplay.types import (
     LOG_RATIO_LIMIT,
@@ -34,65 +34,68 @@ from jaxreplay.types import (
     Trust,
 )
 
-FORGET = ("far", "oldest")
-DIRECTIONS = ("behaviour", "policy")
 _PAPER = "Novati & Koumoutsakos 2019"
 _RUNNING, _FINISHED, _FORGOTTEN = 0, 1, 2
 
 
 @dataclasses.dataclass(frozen=True)
-class ReFERConfig:
+class ReFERConfig(Config):
     """Hyperparameters of ReF-ER."""
 
     clip: float = option(
         4.0,
         "C: near-policy steps have an importance ratio in (1 / (1 + C), 1 + C)",
         f"{_PAPER}, Tab. 1",
+        above=0,
     )
     anneal: float = option(
-        5e-7, "C shrinks as 1 / (1 + this * gradient steps); 0 keeps it", f"{_PAPER}, Eq. 10"
+        5e-7,
+        "C shrinks as 1 / (1 + this * gradient steps); 0 keeps it",
+        f"{_PAPER}, Eq. 10",
+        at_least=0,
     )
-    target: float = option(0.1, "D: share of far-policy steps aimed at", f"{_PAPER}, Tab. 1")
-    beta: float = option(0.2, "initial weight of the agent's gradient against the KL penalty's")
-    beta_rate: float = option(1e-4, "step size of beta, per gradient step", f"{_PAPER}, Eq. 4")
+    target: float = option(
+        0.1, "D: share of far-policy steps aimed at", f"{_PAPER}, Tab. 1", at_least=0, at_most=1
+    )
+    beta: float = option(
+        0.2,
+        "initial weight of the agent's gradient against the KL penalty's",
+        at_least=0,
+        at_most=1,
+    )
+    beta_rate: float = option(
+        1e-4, "step size of beta, per gradient step", f"{_PAPER}, Eq. 4", at_least=0, at_most=1
+    )
     reject: bool = option(True, "far-policy steps give no gradient; false: plain replay")
     penalise: bool = option(True, "KL penalty with adaptive weight; false: none, beta stays 1")
-    forget: str = option(
-        "far", "episodes forgotten first: the most far-policy, or the oldest", f"{_PAPER}, Alg. 1",
-        FORGET,
-    )  # fmt: skip
-    direction: str = option(
+    forget: Literal["far", "oldest"] = option(
+        "far", "episodes forgotten first: the most far-policy, or the oldest", f"{_PAPER}, Alg. 1"
+    )
+    direction: Literal["behaviour", "policy"] = option(
         "behaviour",
         "the KL divergence's first argument: KL(behaviour || policy), or the authors' code's",
         f"{_PAPER}, Eq. 3",
-        DIRECTIONS,
     )
     returns: bool = option(False, "keep Retrace's estimates, for agents that learn from returns")
     sweep_every: int | None = option(
         None,
         "rows between two sweeps of the memory (returns, forgetting), at most half the ring's; "
         "none: a thousandth of the ring's",
+        at_least=1,
     )
     room: int = option(
-        2, "slots of the ring per step remembered, so that old episodes may outlive newer ones"
+        2,
+        "slots of the ring per step remembered, so that old episodes may outlive newer ones",
+        at_least=1,
     )
 
-    def __post_init__(self) -> None:
-        checks.check_positive("clip", self.clip)
+    def check(self) -> None:
+        """Refuse a clip that no ratio reaches."""
         if math.log1p(self.clip) >= LOG_RATIO_LIMIT:
             raise ValueError(
                 f"clip is {self.clip}: ratios are known up to exp({LOG_RATIO_LIMIT:g}) only, so "
                 "that nothing would be far: use less than 1000"
             )
-        checks.check_not_negative("anneal", self.anneal)
-        checks.check_unit("target", self.target)
-        checks.check_unit("beta", self.beta)
-        checks.check_unit("beta_rate", self.beta_rate)
-        checks.check_choice("forget", self.forget, FORGET)
-        checks.check_choice("direction", self.direction, DIRECTIONS)
-        if self.sweep_every is not None:
-            checks.check_at_least("sweep_every", self.sweep_every, 1)
-        checks.check_at_least("room", self.room, 1)
 
 
 class Notes(NamedTuple):

@@ -7,20 +7,14 @@ import jax.numpy as jnp
 from jaxreplay import objectives
 from jaxreplay import ring as ring_
 from jaxreplay._internal import random_bits
-from jaxreplay.methods.parts.losses import LOSSES, named_loss
-from jaxreplay.option import option
+from jaxreplay.methods.parts.options import LossOptions
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Draw, Method, Sample, Sampler, Transition
 
 
 @dataclasses.dataclass(frozen=True)
-class UniformConfig:
+class UniformConfig(LossOptions):
     """Hyperparameters of uniform replay."""
-
-    loss: str = option("agent", "loss of the TD error; 'agent' takes the agent's own", "", LOSSES)
-
-    def __post_init__(self) -> None:
-        named_loss(self.loss)  # refuses an unknown name
 
 
 def sampler() -> Sampler:
@@ -52,4 +46,4 @@ def sampler() -> Sampler:
 def method(config: UniformConfig = UniformConfig(), updates: int | None = None) -> Method:
     """Make uniform replay; `updates` (the run's gradient steps) is not used."""
     del updates
-    return Method(sampler(), objectives.plain(named_loss(config.loss)))
+    return Method(sampler(), objectives.plain(config.named_loss))

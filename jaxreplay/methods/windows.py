@@ -8,21 +8,20 @@ import jax.numpy as jnp
 
 from jaxreplay import objectives
 from jaxreplay import ring as ring_
-from jaxreplay._internal import checks, random_bits
+from jaxreplay._internal import random_bits
 from jaxreplay.methods import uniform
-from jaxreplay.option import option
+from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Draw, Method, Sampler
 
 
 @dataclasses.dataclass(frozen=True)
-class WindowsConfig:
+class WindowsConfig(Config):
     """Hyperparameters of replayed windows."""
 
-    length: int = option(16, "T: successive steps of one environment; a batch is B / T windows")
-
-    def __post_init__(self) -> None:
-        checks.check_at_least("length", self.length, 1)
+    length: int = option(
+        16, "T: successive steps of one environment; a batch is B / T windows", at_least=1
+    )
 
 
 class Notes(NamedTuple):

@@ -239,8 +239,8 @@ def test_values_of_a_chain(make_sample, noisy):
     [
         ({"atoms": 1}, "atoms is 1: it must be at least 2"),
         ({"v_min": 1.0, "v_max": 1.0}, "v_min is 1.0 and v_max 1.0"),
-        ({"v_max": float("inf")}, "give two numbers"),
-        ({"v_min": float("nan")}, "give two numbers"),
+        ({"v_max": float("inf")}, "v_max is inf: it must be finite"),
+        ({"v_min": float("nan")}, "v_min is nan"),
         ({"sigma": 0.0}, "sigma is 0.0"),
         ({"network": "resnet"}, "use one of"),
         ({"hidden": ()}, "hidden"),

@@ -243,8 +243,8 @@ def test_protocols_are_the_papers():
         ({"noops": -1}, "noops is -1"),
         ({"frame_skip": 0}, "frame_skip is 0"),
         ({"protocol": "dqn"}, "use one of per, lap, pser, ners"),
-        ({"resize": "cubic"}, "use area or linear"),
-        ({"max_steps": -3}, "at least 1 step"),
+        ({"resize": "cubic"}, "use one of area, linear, or none"),
+        ({"max_steps": -3}, "max_steps is -3: it must be at least 1"),
     ],
 )
 def test_options_out_of_range_are_refused(options, message):

@@ -302,7 +302,7 @@ def test_brax_runs_on_every_backend(backend):
             {"backend": "spring"},
             "has no option 'backend': it is an option of brax/",
         ),
-        ("gymnax/CartPole-v1", {"max_steps": -1}, "at least 1 step"),
+        ("gymnax/CartPole-v1", {"max_steps": -1}, "max_steps is -1: it must be at least 1"),
     ],
 )
 def test_what_does_not_exist_is_refused_in_one_line(name, options, message):

@@ -340,7 +340,7 @@ def test_ids_that_are_not_listed_work_as_well(make, registry):
         ("gymnasium/FrozenLake-v1", {}, "only Box is supported"),
         ("atari/Pung", {}, "did you mean 'atari/Pong'"),
         ("gymnax/CartPole-v1", {}, "compiles and does not live on the host"),
-        ("gymnasium/CartPole-v1", {"max_steps": 0}, "at least 1 step"),
+        ("gymnasium/CartPole-v1", {"max_steps": 0}, "max_steps is 0: it must be at least 1"),
         ("gymnasium/CartPole-v1", {"sticky": 0.5}, "is an option of atari/"),
         ("gymnasium/CartPole-v1", {"speed": 1}, r"no option 'speed' \(options: max_steps"),
     ],

@@ -138,8 +138,8 @@ def test_an_environment_that_breaks_ends_the_run_and_spares_the_checkpoint(
 ):
     healthy = environments.make
 
-    def make(name, **options):
-        sound = healthy(name, **options)
+    def make(name, config):
+        sound = healthy(name, config)
 
         def step(key, state, action):
             state, obs, out = sound.step(key, state, action)

@@ -1,11 +1,13 @@
 import dataclasses
 import math
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.cli.options import Parser, add_options, one_of, read_options, unknown
+from jaxreplay.option import Config as Checked
 from jaxreplay.option import option
 
 
@@ -21,7 +23,7 @@ class Config:
     internal: int = 3
 
 
-def parse(*words: str, prefix: str = "replay.", start: Config = Config()) -> Config:
+def parse(*words: str, prefix: str = "replay.", start: Any = Config()) -> Any:
     parser = Parser()
     add_options(parser, start, prefix)
     return read_options(parser.parse_args(words), start, prefix)
@@ -134,6 +136,39 @@ def test_unknown_names_the_nearest_and_all_choices():
         "unknown replay 'perr': did you mean 'per'? (choices: uniform, per, lap)"
     )
     assert unknown("replay", "zzz", ["per"]) == "unknown replay 'zzz' (choices: per)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounded(Checked):
+    beta: float = option(0.4, "exponent", at_least=0, at_most=1)
+    hidden: tuple[int, ...] = option((8,), "sizes", at_least=1)
+    limit: int | None = option(None, "agent steps", above=0)
+    clock: Literal["run", "episode"] | None = option(None, "which clock")
+    inputs: tuple[Literal["obs", "time"], ...] = option(("obs",), "what is seen")
+
+
+def test_help_shows_what_is_allowed():
+    parser = Parser()
+    add_options(parser, Bounded, "replay.")
+    text = " ".join(parser.format_help().split())
+    for shown in (
+        "--replay.beta 0<=FLOAT<=1 exponent [default 0.4]", "--replay.hidden INT>=1 [INT>=1 ...]",
+        "--replay.limit INT>0|none", "--replay.clock {run,episode}|none",
+        "--replay.inputs {obs,time} [{obs,time} ...]",
+    ):  # fmt: skip
+        assert shown in text
+
+
+def test_names_are_read_by_the_literals_of_their_field():
+    words = "--replay.clock run --replay.inputs time,obs --replay.limit 3"
+    expected = Bounded(clock="run", inputs=("time", "obs"), limit=3)
+    assert parse(*words.split(), start=Bounded()) == expected
+    assert parse("--replay.clock", "none", start=expected).clock is None
+
+
+def test_values_out_of_bounds_are_refused_by_the_config():
+    with pytest.raises(ValueError, match=r"beta is 1\.5: it must lie in \[0, 1\]"):
+        parse("--replay.beta", "1.5", start=Bounded())
 
 
 def test_a_type_that_no_option_fits_is_a_programming_error():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from experiments import environments
+from experiments.environments.config import EnvironmentConfig
 from experiments.environments.sparse_pendulum import Pendulum, count_upright, reward, swing
 
 NAME = "sparse_pendulum/Pendulum-v0"
@@ -115,8 +116,17 @@ def test_its_limit_is_200_unless_another_is_asked_for():
     assert environments.make(NAME).max_steps == 200
     assert environments.make(NAME, max_steps=None).max_steps == 200
     assert environments.make(NAME, max_steps=7).max_steps == 7
-    with pytest.raises(ValueError, match="at least 1 step"):
+    with pytest.raises(ValueError, match="max_steps is 0: it must be at least 1"):
         environments.make(NAME, max_steps=0)
+
+
+def test_options_are_taken_as_they_are_and_changed_by_name():
+    config = environments.options(NAME, max_steps=7)
+    assert config == EnvironmentConfig(max_steps=7)
+    assert environments.make(NAME, config).max_steps == 7
+    assert environments.make(NAME, config, max_steps=8).max_steps == 8
+    with pytest.raises(ValueError, match="has options EnvironmentConfig, not BraxConfig"):
+        environments.make(NAME, environments.options("brax/ant"))
 
 
 def test_it_has_no_backend():

@@ -184,9 +184,8 @@ def test_log_points_lie_on_multiples_and_at_the_end():
     ],
 )
 def test_what_cannot_run_is_refused(change, message):
-    environment, agent, replay, config = small(counting(4, 99), **change)
     with pytest.raises(ValueError, match=message):
-        make_program(environment, agent, replay, config)
+        make_program(*small(counting(4, 99), **change))
 
 
 def test_check_accepts_a_warmup_that_just_fits():

@@ -1,0 +1,75 @@
+"""Every config of the project keeps what its options declare."""
+
+import math
+
+import pytest
+
+from agents import tabular
+from experiments import environments
+from experiments.benchmarks import measure, training
+from experiments.runs import outputs
+from experiments.runs.registry import AGENTS
+from experiments.training.config import LoopConfig, ReplaySizes
+from jaxreplay.methods import METHODS
+from jaxreplay.option import Config, Option, options_of
+
+
+def below(config: type) -> set[type]:
+    """Return all classes that inherit from `config`."""
+    return {config}.union(*(below(child) for child in config.__subclasses__()))
+
+
+ROOMS = ("jaxreplay.", "agents.", "experiments.")  # test files have configs of their own
+CONFIGS = sorted(
+    (config for config in below(Config) if config.__module__.startswith(ROOMS)),
+    key=lambda config: f"{config.__module__}.{config.__name__}",
+)
+
+
+def beyond(entry: Option) -> list:
+    """Return values that the declaration does not allow."""
+    bounds, values = entry.bounds, []
+    if entry.choices:
+        values.append("nosuch")
+    elif entry.kind in (int, float):
+        whole = entry.kind is int
+        if bounds.at_least is not None:
+            low = bounds.at_least
+            values.append(low - 1 if whole else math.nextafter(low, -math.inf))
+        if bounds.at_most is not None:
+            high = bounds.at_most
+            values.append(high + 1 if whole else math.nextafter(high, math.inf))
+        values += [bound for bound in (bounds.above, bounds.below) if bound is not None]
+        values.append(math.nan)
+        values += [math.inf, -math.inf] if bounds.finite else []
+    if entry.many:
+        values = [(), *((value,) for value in values)]
+        values += [(*entry.default, value[0]) for value in values[1:] if entry.default]
+    return values if entry.optional else [*values, None]
+
+
+def test_the_project_s_configs_are_all_here():
+    known = [entry.config for entry in (*METHODS.values(), *AGENTS.values())]
+    known += [type(environments.options(name)) for name in environments.names()]
+    known += [tabular.TabularConfig, LoopConfig, ReplaySizes, outputs.OutputConfig]
+    known += [measure.Settings, training.Settings]
+    assert set(known) <= set(CONFIGS)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.__name__)
+def test_what_is_not_allowed_is_refused_in_one_line_that_names_the_option(config):
+    assert config() == config()
+    for entry in options_of(config):
+        for value in beyond(entry):
+            with pytest.raises(ValueError) as refused:
+                config(**{entry.name: value})
+            assert str(refused.value).startswith(f"{entry.name} is "), value
+            assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.__name__)
+def test_options_explain_themselves_in_one_line(config):
+    for entry in options_of(config):
+        assert entry.help and "\n" not in entry.help + entry.source
+        assert entry.kind in (bool, int, float, str)
+        assert entry.choices or entry.kind is not str  # a name is chosen from some

@@ -1,0 +1,77 @@
+"""Options: what a declaration says, and what the base of all configs makes of it."""
+
+import dataclasses
+import re
+from typing import Literal
+
+import pytest
+
+from jaxreplay.option import Config, option, options_of, override
+
+
+@dataclasses.dataclass(frozen=True)
+class Shared(Config):
+    beta: float = option(0.4, "exponent", "Tab. 3", at_least=0, at_most=1)
+    loss: Literal["mse", "l1"] = option("mse", "loss")
+
+
+@dataclasses.dataclass(frozen=True)
+class Method(Shared):
+    beta: float = override(Shared, "beta", 0.5, "Tab. 4")
+    clip: float | None = option(None, "limit", above=0, finite=False)
+    hidden: tuple[int, ...] = option((8, 8), "sizes", at_least=1)
+    inputs: tuple[Literal["obs", "time"], ...] | None = option(None, "what is seen")
+    form: str = option("dg", "of the advantage", choices=("dg", "sg"))
+    internal: int = -3
+
+    def check(self) -> None:
+        if self.loss == "l1" and self.clip is None:
+            raise ValueError("loss l1 needs a clip")
+
+
+def test_what_is_declared_is_known_of_every_option():
+    found = {entry.name: entry for entry in options_of(Method)}
+    assert list(found) == ["beta", "loss", "clip", "hidden", "inputs", "form"]
+    assert found["loss"].choices == ("mse", "l1") and found["loss"].kind is str
+    assert found["form"].choices == ("dg", "sg")
+    assert (found["clip"].kind, found["clip"].optional) == (float, True)
+    assert (found["hidden"].kind, found["hidden"].many) == (int, True)
+    inputs = found["inputs"]
+    assert (inputs.choices, inputs.many, inputs.optional) == (("obs", "time"), True, True)
+
+
+def test_another_default_keeps_what_the_base_says():
+    (base, *_), (own, *_) = options_of(Shared), options_of(Method)
+    assert (own.default, own.source) == (0.5, "Tab. 4")
+    assert own._replace(default=0.4, source="Tab. 3") == base
+    assert (Shared().beta, Method().beta) == (0.4, 0.5)
+
+
+def test_what_is_allowed_is_taken():
+    Method(beta=0.0, loss="l1", clip=float("inf"), hidden=(1,), inputs=("time",), form="sg")
+    assert Method() == Method(beta=0.5) and hash(Method()) == hash(Method())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beta": 1.5}, "beta is 1.5: it must lie in [0, 1]"),
+        ({"beta": float("nan")}, "beta is nan: it must lie in [0, 1]"),
+        ({"beta": None}, "beta is none: it needs a value"),
+        ({"clip": 0.0}, "clip is 0.0: it must be positive, or none"),
+        ({"loss": "l2"}, "loss is 'l2': use one of mse, l1"),
+        ({"form": "cubic"}, "form is 'cubic': use one of dg, sg"),
+        ({"hidden": ()}, "hidden is empty: give one or more"),
+        ({"hidden": (4, 0)}, "hidden is 0: it must be at least 1"),
+        ({"inputs": ()}, "inputs is empty: give one or more of obs, time, or none"),
+        ({"inputs": ("obs", "age")}, "inputs is 'age': use one of obs, time, or none"),
+        ({"loss": "l1"}, "loss l1 needs a clip"),
+        ({"loss": "l1", "beta": -1}, "beta is -1: it must lie in [0, 1]"),  # alone comes first
+    ],
+)
+def test_refusals(options, message):
+    with pytest.raises(ValueError) as refused:
+        Method(**options)
+    assert str(refused.value) == message
+    with pytest.raises(ValueError, match=re.escape(message)):
+        dataclasses.replace(Method(), **options)
