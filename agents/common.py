@@ -187,7 +187,7 @@ def critic_gradient(
       q_values: `params -> [N, B]`, each critic's value of the sampled actions.
       params: where to evaluate the gradient.
       target: `[B]`, constant under differentiation.
-      sample: what the objective may want to look at (weights, notes).
+      sample: what the objective may want to look at (weights, aux).
       objective: shapes the loss; its `error` must be set.
       trust: how far the policy is from the behaviour, for objectives that ask.
       more: `params -> []`, what else to minimise.

@@ -146,10 +146,10 @@ def ddpg(config: DDPGConfig, action_space: Continuous, objective: Objective | No
             critic_opt_state=critic_opt_state,
         ), info
 
-    def assess(state: DDPGState, t: Transition, key: Array) -> dict[str, Array]:
+    def feedback(state: DDPGState, t: Transition, key: Array) -> dict[str, Array]:
         del key
         q = critic.apply(state.networks.critic, t.obs, t.action)[None]
         now = trust(greedy(state, t.obs), t)
         return common.value_feedback(q, targets(state, t)) | common.trust_feedback(now)
 
-    return Agent(init, act, greedy, update, assess)
+    return Agent(init, act, greedy, update, feedback)

@@ -127,8 +127,8 @@ def dqn(config: DQNConfig, action_space: Discrete, objective: Objective | None =
         info.metrics["epsilon"] = jnp.asarray(epsilon(updates), jnp.float32)
         return DQNState(params, target_params, opt_state, updates), info
 
-    def assess(state: DQNState, t: Transition, key: Array) -> dict[str, Array]:
+    def feedback(state: DQNState, t: Transition, key: Array) -> dict[str, Array]:
         del key
         return common.value_feedback(q_values(state.params, t), targets(state, t))
 
-    return Agent(init, act, greedy, update, assess)
+    return Agent(init, act, greedy, update, feedback)

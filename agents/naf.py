@@ -133,10 +133,10 @@ def naf(config: NAFConfig, action_space: Continuous, objective: Objective | None
         target_params = optax.incremental_update(params, state.target, config.tau)
         return NAFState(params, target_params, opt_state), info
 
-    def assess(state: NAFState, t: Transition, key: Array) -> dict[str, Array]:
+    def feedback(state: NAFState, t: Transition, key: Array) -> dict[str, Array]:
         del key
         outputs = see(state.params, t.obs)
         feedback = common.value_feedback(q_value(outputs, t.action)[None], targets(state, t))
         return feedback | common.trust_feedback(trust(outputs.mean, t))
 
-    return Agent(init, act, greedy, update, assess)
+    return Agent(init, act, greedy, update, feedback)

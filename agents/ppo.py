@@ -92,7 +92,7 @@ def clipped_loss(log_ratio: Array, advantage: Array, clip: float) -> Array:
 def ppo(config: PPOConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
     """Make a PPO agent; its losses are its own, so `objective` is not used.
 
-    It learns from the newest steps, in order (`Sample.notes.slots` `[T, E]`), each used in one
+    It learns from the newest steps, in order (`Sample.aux.slots` `[T, E]`), each used in one
     update alone.
 
     Raises:
@@ -138,7 +138,7 @@ def ppo(config: PPOConfig, action_space: Continuous, objective: Objective | None
 
     def study(networks: Networks, sample: Sample) -> tuple[Steps, Array, Array]:
         """Return what the steps teach, their values and their advantages, all `[B, ...]`."""
-        t, shape = sample.transition, sample.notes.slots.shape
+        t, shape = sample.transition, sample.aux.slots.shape
         values, next_values = value_of(networks, t.obs), value_of(networks, t.next_obs)
         in_time = [x.reshape(shape) for x in (t.reward, t.discount, t.last, values, next_values)]
         advantage = returns.advantages(*in_time, config.gae).ravel()
@@ -181,7 +181,7 @@ def ppo(config: PPOConfig, action_space: Continuous, objective: Objective | None
         info.metrics["variance"] = variance.mean()
         return state, info
 
-    def assess(state: PPOState, t: Transition, key: Array) -> dict[str, Array]:
+    def feedback(state: PPOState, t: Transition, key: Array) -> dict[str, Array]:
         del key
         values = value_of(state.networks, t.obs)
         target = t.reward + t.discount * value_of(state.networks, t.next_obs)
@@ -189,4 +189,4 @@ def ppo(config: PPOConfig, action_space: Continuous, objective: Objective | None
         told = {"td_error": target - values, "q_value": values, "target": target}
         return told | common.trust_feedback(now)
 
-    return Agent(init, act, greedy, update, assess)
+    return Agent(init, act, greedy, update, feedback)

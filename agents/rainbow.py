@@ -205,7 +205,7 @@ def rainbow(
         taken = jnp.take_along_axis(every, t.action[:, None, None], axis=1)[:, 0]  # [B, m]
         return jax.vmap(cross_entropy)(target, taken), jax.nn.softmax(taken) @ support
 
-    def feedback(error: Array, q: Array, target: Array) -> dict[str, Array]:
+    def feedback_of(error: Array, q: Array, target: Array) -> dict[str, Array]:
         return {"td_error": error, "q_value": q, "target": target @ support}
 
     def update(state: RainbowState, sample: Sample, key: Array) -> tuple[RainbowState, Info]:
@@ -230,11 +230,11 @@ def rainbow(
         }
         if not config.noisy:
             metrics["epsilon"] = jnp.asarray(epsilon(updates), jnp.float32)
-        info = Info(feedback(error, q, target), metrics)
+        info = Info(feedback_of(error, q, target), metrics)
         return RainbowState(params, target_params, opt_state, updates), info
 
-    def assess(state: RainbowState, t: Transition, key: Array) -> dict[str, Array]:
+    def feedback(state: RainbowState, t: Transition, key: Array) -> dict[str, Array]:
         target, noise = prepare(state, t, key)
-        return feedback(*errors(state.params, t, target, noise), target)
+        return feedback_of(*errors(state.params, t, target, noise), target)
 
-    return Agent(init, act, greedy, update, assess)
+    return Agent(init, act, greedy, update, feedback)

@@ -195,12 +195,12 @@ def sac(config: SACConfig, action_space: Continuous, objective: Objective | None
             updates=state.updates + 1,
         ), info
 
-    def assess(state: SACState, t: Transition, key: Array) -> dict[str, Array]:
+    def feedback(state: SACState, t: Transition, key: Array) -> dict[str, Array]:
         q = apply_twin(critic, state.critics, t.obs, t.action)
         now = trust(policy(state.actor, t.obs), t)
         return common.value_feedback(q, targets(state, t, key)) | common.trust_feedback(now)
 
-    return Agent(init, act, greedy, update, assess)
+    return Agent(init, act, greedy, update, feedback)
 
 
 def _before_tanh(dist: distributions.TanhNormal) -> Behaviour:

@@ -103,11 +103,11 @@ def tabular(
         weights = state.weights - config.learning_rate * grads
         return TabularState(weights, state.updates + 1), info
 
-    def assess(state: TabularState, t: Transition, key: Array) -> dict[str, Array]:
+    def feedback(state: TabularState, t: Transition, key: Array) -> dict[str, Array]:
         del key
         return common.value_feedback(q_values(state.weights, t), targets(state, t))
 
-    return Agent(init, act, greedy, update, assess)
+    return Agent(init, act, greedy, update, feedback)
 
 
 def _values(config: TabularConfig, weights: Array, states: Array) -> Array:

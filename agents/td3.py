@@ -156,8 +156,8 @@ def td3(config: TD3Config, action_space: Continuous, objective: Objective | None
         info.metrics["actor_loss"] = policy.loss
         return TD3State(policy, critics, critic_opt_state, updates), info
 
-    def assess(state: TD3State, t: Transition, key: Array) -> dict[str, Array]:
+    def feedback(state: TD3State, t: Transition, key: Array) -> dict[str, Array]:
         q = apply_twin(critic, state.critics, t.obs, t.action)
         return common.value_feedback(q, targets(state.policy, t, key))
 
-    return Agent(init, act, greedy, update, assess)
+    return Agent(init, act, greedy, update, feedback)

@@ -41,7 +41,7 @@ class Agent(NamedTuple):
       at its first step: for noise that is correlated in time.
     * `greedy(A, obs[E, ...]) -> action[E, ...]`: without exploration.
     * `update(A, Sample, key) -> (A, Info)`: one gradient step.
-    * `assess(A, Transition[B], key) -> dict[str, [B]]`: the feedback that `update` would give about
+    * `feedback(A, Transition[B], key) -> dict[str, [B]]`: the feedback that `update` would give about
       these transitions, without learning.
     """
 
@@ -49,4 +49,4 @@ class Agent(NamedTuple):
     act: Callable[..., tuple[Array, chex.ArrayTree]]
     greedy: Callable[[Any, chex.ArrayTree], Array]
     update: Callable[[Any, Any, Array], tuple[Any, Info]]
-    assess: Callable[[Any, Any, Array], dict[str, Array]]
+    feedback: Callable[[Any, Any, Array], dict[str, Array]]

@@ -9,7 +9,7 @@ from jaxreplay import frames as frames_
 from jaxreplay import ring as ring_
 from jaxreplay._internal.compiled import computed_once, opaque_zero
 from jaxreplay.ring import Ring
-from jaxreplay.types import Array, Replay, Sample, Sampler, State, Transition, ignore_score
+from jaxreplay.types import Array, Replay, Sample, Sampler, State, Transition, ignore_episode_return
 
 
 class ReplayState(NamedTuple):
@@ -44,7 +44,7 @@ def make_replay(
     Args:
       sampler: how to choose slots.
       capacity: transitions to remember, a multiple of `num_envs`; the ring has so many slots, or
-        the sampler's `room` times as many.
+        the sampler's `capacity_factor` times as many.
       batch_size: rows of one sample.
       num_envs: rows of one add.
       frame_stack: observations are stacks `[..., K]` of so many frames, newest last and zero before
@@ -79,7 +79,7 @@ def make_replay(
 
     def init(key: Array, example: Transition) -> ReplayState:
         ring = ring_.init(
-            example, capacity * sampler.room, num_envs,
+            example, capacity * sampler.capacity_factor, num_envs,
             frame_stack=frame_stack, frame_spare=frame_spare, frames_on_host=frames_on_host,
         )  # fmt: skip
         zero = jnp.zeros((), jnp.int32)
@@ -107,7 +107,7 @@ def make_replay(
             transition=ring_.gather(state.ring, indices),
             weights=draw.weights,
             stamp=ring_.stamp(state.ring, indices),
-            notes=draw.notes,
+            aux=draw.aux,
         )
         state, batch = jax.lax.optimization_barrier((state, batch))
         fence = opaque_zero(batch)  # the next writes now depend on all that was read here
@@ -127,12 +127,12 @@ def make_replay(
             state._replace(sampler=inner, dropped=dropped, fence=fence)
         )
 
-    def observe(state: ReplayState, score: Array, key: Array) -> ReplayState:
-        if sampler.observe is ignore_score:
+    def observe(state: ReplayState, episode_return: Array, key: Array) -> ReplayState:
+        if sampler.observe is ignore_episode_return:
             return state
         inner = jax.lax.cond(
-            jnp.isfinite(score),
-            lambda: sampler.observe(state.sampler, state.ring, score, key),
+            jnp.isfinite(episode_return),
+            lambda: sampler.observe(state.sampler, state.ring, episode_return, key),
             lambda: state.sampler,
         )
         return jax.lax.optimization_barrier(state._replace(sampler=inner))
@@ -158,7 +158,7 @@ def make_replay(
     return Replay(
         init, add, sample, update, observe, can_sample, probability, metrics,
         capacity, num_envs, batch_size,
-        scores=None if sampler.observe is ignore_score else sampler.scores,
+        scores=None if sampler.observe is ignore_episode_return else sampler.scores,
         fresh=sampler.fresh,
         demands=sampler.demands,
     )  # fmt: skip

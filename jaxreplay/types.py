@@ -38,7 +38,7 @@ class Draw(NamedTuple):
 
     indices: Array  # [B] int32
     weights: Array  # [B] float32
-    notes: Any = ()  # anything the method wants to hand to its objective
+    aux: Any = ()  # anything the method wants to hand to its objective
 
 
 class Sample(NamedTuple):
@@ -52,12 +52,12 @@ class Sample(NamedTuple):
     transition: Transition  # [B, ...]
     weights: Array  # [B] float32
     stamp: Array  # [B] int32, the ring's row count when the slot was written
-    notes: Any = ()
+    aux: Any = ()
 
 
-def ignore_score(state: State, ring: Any, score: Array, key: Array) -> State:
+def ignore_episode_return(state: State, ring: Any, episode_return: Array, key: Array) -> State:
     """Return the state as it is: the `observe` of samplers that do not look at returns."""
-    del ring, score, key
+    del ring, episode_return, key
     return state
 
 
@@ -84,7 +84,7 @@ class Sampler(NamedTuple):
     * `update(S, ring, sample, **feedback[B]) -> S`: feedback arrives by name (`td_error`,
       `q_value`, ...). Rows to be ignored (overwritten since, or with non-finite feedback) carry the
       out-of-range index `capacity`: scatters with `mode="drop"` and `sum_tree.set` skip them.
-    * `observe(S, ring, score[], key) -> S`: how well the policy does: the mean return of an
+    * `observe(S, ring, episode_return[], key) -> S`: how well the policy does: the mean return of an
       evaluation, or of the training episodes that ended since the last call (see `scores`).
     * `probability(S, ring, slots[n], batch_size) -> [n]`: of being drawn next, for the rows of one
       batch on average; sums to 1 over all slots.
@@ -95,12 +95,12 @@ class Sampler(NamedTuple):
     add: Callable[..., State]
     sample: Callable[..., Draw]
     update: Callable[..., State]
-    observe: Callable[..., State] = ignore_score
+    observe: Callable[..., State] = ignore_episode_return
     probability: Callable[[State, Any, Array, int], Array] = even_probability
     metrics: Callable[[State, Any], dict[str, Array]] = _no_metrics
     scores: Literal["evaluation", "training"] = "evaluation"  # whose returns `observe` is told
     fresh: frozenset[str] = frozenset()  # feedback about new transitions that `add` reads
-    room: int = 1  # slots of the ring per transition of the replay's capacity
+    capacity_factor: int = 1  # slots of the ring per transition of the replay's capacity
     demands: frozenset[str] = frozenset()  # of the loop, see `Replay`
 
 
@@ -121,7 +121,7 @@ class Objective(NamedTuple):
 
     `error` maps TD errors `[N, B]` of N critics to losses `[N, B]`; None leaves the agent's own
     (Huber with kappa 1 for DQN, squared for TD3 and SAC). `critic` and `actor` reduce per-sample
-    losses `[B]` to a scalar, with the sample at hand (weights, notes) and the agent's `Trust`.
+    losses `[B]` to a scalar, with the sample at hand (weights, aux) and the agent's `Trust`.
     """
 
     error: Callable[[Array], Array] | None
@@ -145,7 +145,7 @@ class Replay(NamedTuple):
       for what is not finite.
     * `sample(S, key) -> (S, Sample)`
     * `update(S, sample, **feedback[B]) -> S`
-    * `observe(S, score[], key) -> S`: a score that is not finite changes nothing.
+    * `observe(S, episode_return[], key) -> S`: an episode_return that is not finite changes nothing.
     * `can_sample(S) -> bool[]`, `probability(S, slots[n]) -> [n]`, `metrics(S) -> dict[str, []]`
     """
 

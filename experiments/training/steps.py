@@ -182,7 +182,7 @@ def _split(key: Array) -> Array:
 
 
 def _collect_keys(state: LoopState) -> Array:
-    """Return the keys of acting, of the environments, and of assessing what came of it."""
+    """Return the keys of acting, of the environments, and of the feedback about what came of it."""
     return jax.random.split(jax.random.fold_in(state.keys.collect, state.rows), 3)
 
 
@@ -229,7 +229,7 @@ def _make_collect(
     def fresh(agent_state: Any, transition: Transition, key: Array) -> dict[str, Array]:
         if not replay.fresh:
             return {}
-        feedback = agent.assess(agent_state, transition, key)
+        feedback = agent.feedback(agent_state, transition, key)
         return {
             name: feedback[name] for name in replay.fresh | ({"reward_scale"} & feedback.keys())
         }

@@ -49,7 +49,7 @@ class EROState:
     chosen: SumTree  # leaves [C]: 1 in the subset, 0 left out
     reward: Array  # [C] float32
     td_error: Array  # [C] float32, when last replayed; 0 before
-    score: Array  # [] float32, return of the policy at the latest call of observe; nan before
+    episode_return: Array  # [] float32, return of the policy at the latest call of observe; nan before
     replay_reward: Array  # [] float32, its latest change
 
 
@@ -97,7 +97,7 @@ def sampler(config: EROConfig = EROConfig()) -> Sampler:
             chosen=sum_tree.init(ring.capacity),
             reward=empty,
             td_error=empty,
-            score=jnp.full((), jnp.nan, jnp.float32),
+            episode_return=jnp.full((), jnp.nan, jnp.float32),
             replay_reward=jnp.zeros((), jnp.float32),
         )
 
@@ -125,15 +125,15 @@ def sampler(config: EROConfig = EROConfig()) -> Sampler:
         del ring
         return state.replace(td_error=ring_.write(state.td_error, sample.indices, td_error))
 
-    def observe(state: EROState, ring: Ring, score: Array, key: Array) -> EROState:
-        reward = score - state.score
+    def observe(state: EROState, ring: Ring, episode_return: Array, key: Array) -> EROState:
+        reward = episode_return - state.episode_return
         learned = jax.lax.cond(
             jnp.isfinite(reward),
             lambda: learn(state, ring, reward, key),
             lambda: state,
         )
         return learned.replace(
-            score=score, replay_reward=jnp.where(jnp.isfinite(reward), reward, 0.0)
+            episode_return=episode_return, replay_reward=jnp.where(jnp.isfinite(reward), reward, 0.0)
         )
 
     def learn(state: EROState, ring: Ring, reward: Array, key: Array) -> EROState:

@@ -17,7 +17,7 @@ class LatestConfig:
     """It has no hyperparameters."""
 
 
-class Notes(NamedTuple):
+class Aux(NamedTuple):
     """Where the rows of a batch stand in time."""
 
     slots: Array  # [T, E] int32: T successive steps of E environments; a batch is this, flattened
@@ -38,7 +38,7 @@ def sampler() -> Sampler:
         lanes = ring.num_envs
         order = jnp.arange(batch_size, dtype=jnp.int32).reshape(-1, lanes)[::-1]
         slots = ring_.recent(ring, order)
-        return Draw(slots.ravel(), jnp.ones(batch_size, jnp.float32), Notes(slots))
+        return Draw(slots.ravel(), jnp.ones(batch_size, jnp.float32), Aux(slots))
 
     def probability(state: tuple[()], ring: Ring, slots: Array, batch_size: int) -> Array:
         del state

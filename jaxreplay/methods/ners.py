@@ -122,7 +122,7 @@ class NERSState:
     q_value: Array  # [C] float32, tanh of the critic's target when last replayed; 1 before
     positions: Positions | None  # within episodes, if they are the time feature
     collected: Collected
-    score: Array  # [] float32, return of the policy at the latest call of observe; nan before
+    episode_return: Array  # [] float32, return of the policy at the latest call of observe; nan before
     replay_reward: Array  # [] float32, its latest change
 
 
@@ -169,7 +169,7 @@ def sampler(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Sa
             q_value=jnp.copy(ones),  # a buffer of its own, for donation
             positions=episodes.init(ring) if config.clock == "episode" else None,
             collected=_nothing(config.train_size),
-            score=jnp.full((), jnp.nan, jnp.float32),
+            episode_return=jnp.full((), jnp.nan, jnp.float32),
             replay_reward=jnp.zeros((), jnp.float32),
         )
 
@@ -193,7 +193,7 @@ def sampler(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Sa
         indices, odds = proportional.draw(
             state.priorities, ring, key_draw, batch_size, config.sampling
         )
-        return Draw(indices, weigh(odds), notes=jax.random.uniform(key_ticket, (batch_size,)))
+        return Draw(indices, weigh(odds), aux=jax.random.uniform(key_ticket, (batch_size,)))
 
     def update(
         state: NERSState,
@@ -221,9 +221,9 @@ def sampler(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Sa
             return state.positions.steps[slots].astype(jnp.float32)
         return ring_.stamp(ring, slots) / jnp.maximum(ring.rows_added, 1)
 
-    def observe(state: NERSState, ring: Ring, score: Array, key: Array) -> NERSState:
+    def observe(state: NERSState, ring: Ring, episode_return: Array, key: Array) -> NERSState:
         del key
-        reward = score - state.score  # nan at the first call, which only sets the baseline
+        reward = episode_return - state.episode_return  # nan at the first call, which only sets the baseline
         learns = jnp.isfinite(reward) & (reward != 0)
         params, opt_state = jax.lax.cond(
             learns,
@@ -234,7 +234,7 @@ def sampler(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Sa
             params=params,
             opt_state=opt_state,
             collected=_nothing(config.train_size),
-            score=score,
+            episode_return=episode_return,
             replay_reward=jnp.where(jnp.isfinite(reward), reward, 0.0),
         )
 
@@ -312,8 +312,8 @@ def _nothing(count: int) -> Collected:
 
 
 def _collect(held: Collected, sample: Sample, valid: Array) -> Collected:
-    """Offer a batch to the subset; its tickets are the sample's notes."""
-    tickets = jnp.concatenate([held.tickets, jnp.where(valid, sample.notes, jnp.inf)])
+    """Offer a batch to the subset; its tickets are the auxiliary data of the sample."""
+    tickets = jnp.concatenate([held.tickets, jnp.where(valid, sample.aux, jnp.inf)])
     slots = jnp.concatenate([held.slots, jnp.where(valid, sample.indices, 0)])
     stamps = jnp.concatenate([held.stamps, sample.stamp])
     kept = jax.lax.top_k(-tickets, held.tickets.size)[1]

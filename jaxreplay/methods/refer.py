@@ -74,7 +74,7 @@ class ReFERConfig:
         "rows between two sweeps of the memory (returns, forgetting), at most half the ring's; "
         "none: a thousandth of the ring's",
     )
-    room: int = option(
+    capacity_factor: int = option(
         2, "slots of the ring per step remembered, so that old episodes may outlive newer ones"
     )
 
@@ -93,10 +93,10 @@ class ReFERConfig:
         checks.check_choice("direction", self.direction, DIRECTIONS)
         if self.sweep_every is not None:
             checks.check_at_least("sweep_every", self.sweep_every, 1)
-        checks.check_at_least("room", self.room, 1)
+        checks.check_at_least("capacity_factor", self.capacity_factor, 1)
 
 
-class Notes(NamedTuple):
+class Aux(NamedTuple):
     """What a batch brings along for the objective, and for agents that learn from returns."""
 
     beta: Array  # [] float32, weight of the agent's gradient
@@ -141,7 +141,7 @@ def next_beta(beta: Array, far_share: Array, target: float, rate: float) -> Arra
 def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
     """Make ReF-ER's sampler: uniform over the steps of the finished episodes it remembers.
 
-    The replay's capacity is the number N of steps remembered; the ring has `room` times as many
+    The replay's capacity is the number N of steps remembered; the ring has `capacity_factor` times as many
     slots. An episode enters the memory, and others are forgotten for it, at the first sweep after
     its end; until one has ended, the steps of the running ones are drawn. c_max, too, is annealed
     from sweep to sweep, so that the far-policy steps are counted exactly in between.
@@ -237,7 +237,7 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
             share if config.forget == "far" else jnp.zeros_like(share),
             steps,
             (ring.rows_added - state.start) * ring.num_envs + every_slot % ring.num_envs,
-            ring.capacity // config.room,
+            ring.capacity // config.capacity_factor,
         )
         status = jnp.where(going, jnp.int8(_FORGOTTEN), state.status)
         live = candidate & ~going[state.episode]
@@ -261,8 +261,8 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
         number = draws.integers(key, (batch_size,), size)
         indices = jnp.where(state.size > 0, state.order[number], number)
         q_ret = estimates.returns_of(state.estimates, indices) if config.returns else ()
-        notes = Notes(state.beta, state.log_c_max, q_ret)
-        return Draw(indices, jnp.ones(batch_size, jnp.float32), notes)
+        aux = Aux(state.beta, state.log_c_max, q_ret)
+        return Draw(indices, jnp.ones(batch_size, jnp.float32), aux)
 
     def update(
         state: ReFERState, ring: Ring, sample: Sample, *, log_ratio: Array, **feedback: Array
@@ -303,7 +303,7 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
     return Sampler(
         init, add, sample, update, probability=probability, metrics=metrics,
         fresh=estimates.FEEDBACK if config.returns else frozenset(),
-        room=config.room, demands=frozenset({"single_steps", "whole_episodes"}),
+        capacity_factor=config.capacity_factor, demands=frozenset({"single_steps", "whole_episodes"}),
     )  # fmt: skip
 
 
@@ -319,7 +319,7 @@ def objective(config: ReFERConfig = ReFERConfig()) -> Objective:
             raise ValueError("ReF-ER needs an agent whose policy has a density: --list shows which")
         if not config.reject:
             return loss
-        return jnp.where(is_far(trust.log_ratio, sample.notes.log_c_max), 0.0, loss)
+        return jnp.where(is_far(trust.log_ratio, sample.aux.log_c_max), 0.0, loss)
 
     def critic(loss: Array, sample: Sample, trust: Trust | None) -> Array:
         return near(loss, sample, trust).mean()
@@ -328,7 +328,7 @@ def objective(config: ReFERConfig = ReFERConfig()) -> Objective:
         loss = near(loss, sample, trust)
         if not config.penalise:
             return loss.mean()
-        beta = sample.notes.beta
+        beta = sample.aux.beta
         kl = trust.kl if config.direction == "behaviour" else trust.reverse_kl
         return (beta * loss + (1.0 - beta) * kl).mean()
 

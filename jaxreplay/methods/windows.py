@@ -26,7 +26,7 @@ class WindowsConfig:
         checks.check_at_least("length", self.length, 1)
 
 
-class Notes(NamedTuple):
+class Aux(NamedTuple):
     """Where the rows of a batch stand in time."""
 
     slots: Array  # [T, B / T] int32, time first; a batch is this, flattened
@@ -59,7 +59,7 @@ def sampler(config: WindowsConfig = WindowsConfig()) -> Sampler:
         lane = draws.integers(key_lane, count, ring.num_envs)
         rows = behind - jnp.arange(length, dtype=jnp.int32)[:, None]  # behind the newest
         slots = ring_.recent(ring, rows * ring.num_envs + lane)
-        return Draw(slots.ravel(), jnp.ones(batch_size, jnp.float32), Notes(slots))
+        return Draw(slots.ravel(), jnp.ones(batch_size, jnp.float32), Aux(slots))
 
     def probability(state: tuple[()], ring: Ring, slots: Array, batch_size: int) -> Array:
         del state, batch_size

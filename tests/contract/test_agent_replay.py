@@ -58,7 +58,7 @@ def pair(request):
         taken, extras = agent.act(state, obs[0], jax.random.key(time))
         if jax.tree.leaves(extras):
             row = row._replace(action=taken, extras=extras)
-        fresh = agent.assess(state, row, jax.random.key(time)) if replay.fresh else {}
+        fresh = agent.feedback(state, row, jax.random.key(time)) if replay.fresh else {}
         held = replay.add(held, row, **{name: fresh[name] for name in replay.fresh})
 
     def learn(state, held, key):

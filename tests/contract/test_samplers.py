@@ -18,8 +18,8 @@ VARIANTS = {name: entry.method(entry.config(), 100) for name, entry in METHODS.i
     "per-none": per.method(per.PERConfig(normalise="none"), 100),
     "pser-add": pser.method(pser.PSERConfig(combine="add", decay_on_add=True)),
     # With as many slots as its capacity, which the suite counts on.
-    "refer": refer.method(refer.ReFERConfig(room=1)),
-    "refer-returns": refer.method(refer.ReFERConfig(returns=True, sweep_every=2, room=1)),
+    "refer": refer.method(refer.ReFERConfig(capacity_factor=1)),
+    "refer-returns": refer.method(refer.ReFERConfig(returns=True, sweep_every=2, capacity_factor=1)),
     "windows": windows.method(windows.WindowsConfig(length=4)),
     "rank-stale": rank.method(rank.RankConfig(sort_every=3), 100),
 }

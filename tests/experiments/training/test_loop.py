@@ -253,7 +253,7 @@ def watching():
         act=lambda state, obs, key, previous=None: (jnp.zeros(len(obs), jnp.int32), ()),
         greedy=lambda state, obs: jnp.zeros(len(obs), jnp.int32),
         update=update,
-        assess=lambda state, t, key: {"td_error": t.reward},
+        feedback=lambda state, t, key: {"td_error": t.reward},
     )
 
 
@@ -303,12 +303,12 @@ def test_looking_at_what_is_replayed_changes_nothing():
 
 
 def told(replay, calls):
-    """Return the replay with an `observe` that keeps the sum and number of its scores."""
+    """Return the replay with an `observe` that keeps the sum and number of the returns."""
 
-    def observe(state, score, key):
+    def observe(state, episode_return, key):
         del key
-        calls.append(score)
-        return state._replace(dropped=state.dropped + jnp.isfinite(score).astype(jnp.int32))
+        calls.append(episode_return)
+        return state._replace(dropped=state.dropped + jnp.isfinite(episode_return).astype(jnp.int32))
 
     return replay._replace(observe=observe, scores="training")
 
@@ -346,7 +346,7 @@ def test_new_transitions_may_enter_with_their_td_error():
     state = jax.jit(program.init)(jax.random.key(0))
     live = jnp.arange(int(ring.size(state.replay.ring)))
     transitions = ring.gather(state.replay.ring, live)
-    expected = agent.assess(state.agent, transitions, jax.random.key(0))["td_error"]
+    expected = agent.feedback(state.agent, transitions, jax.random.key(0))["td_error"]
     leaves = state.replay.sampler.tree.nodes[: live.size]
     np.testing.assert_allclose(leaves, jnp.abs(expected), rtol=1e-4)
 
