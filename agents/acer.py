@@ -11,7 +11,7 @@ from agents import common, gaussian
 from agents.gaussian import Behaviour
 from agents.networks import ACTIVATIONS, MLP, Actor, Critic, flat
 from agents.types import Agent, Continuous, Info
-from jaxreplay import returns
+from jaxreplay import requirements, returns
 from jaxreplay._internal.checks import check_at_least, check_positive
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition
@@ -107,10 +107,7 @@ def acer(config: ACERConfig, action_space: Continuous, objective: Objective | No
     Raises:
       ValueError: the action space is not continuous, or the objective asks for trust terms.
     """
-    common.require(
-        objective is None or not objective.trust,
-        "ACER bounds its policy's change by itself: use a replay method without a penalty",
-    )
+    requirements.refuse_density(objective, "ACER bounds its policy's change by itself")
     common.require(
         isinstance(action_space, Continuous),
         f"ACER needs continuous actions, not {action_space}: choose an agent for discrete actions",

@@ -82,15 +82,6 @@ def complete(objective: Objective | None, error: Callable[[Array], Array]) -> Ob
     return objective if objective.error is not None else objective._replace(error=error)
 
 
-def refuse_trust(name: str, objective: Objective) -> None:
-    """Refuse an objective that asks for the density of a policy that has none."""
-    require(
-        not objective.trust,
-        f"{name}'s policy has no density, which this replay method needs: use ddpg, naf, sac or "
-        "racer, or another replay method",
-    )
-
-
 def annealed(rate: float, anneal: float) -> optax.Schedule:
     """Return `rate / (1 + anneal k)` at gradient step k (Novati & Koumoutsakos 2019, Eq. 10)."""
     return lambda step: rate / (1.0 + anneal * step)

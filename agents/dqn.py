@@ -11,7 +11,7 @@ import optax
 from agents import common
 from agents.networks import NETWORKS, QNetwork
 from agents.types import Agent, Discrete, Info
-from jaxreplay import objectives
+from jaxreplay import objectives, requirements
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition
 
@@ -79,7 +79,7 @@ def dqn(config: DQNConfig, action_space: Discrete, objective: Objective | None =
         f"DQN needs discrete actions, not {action_space}: choose an agent for continuous actions",
     )
     objective = common.complete(objective, objectives.huber(1.0))
-    common.refuse_trust("DQN", objective)
+    requirements.refuse_density(objective, "DQN's policy has no density")
     network = QNetwork(action_space.n, config.network, config.hidden, config.dueling)
     optimiser = common.clipped_adam(config.learning_rate, config.adam_eps, config.max_grad_norm)
     epsilon = optax.linear_schedule(

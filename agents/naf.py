@@ -76,7 +76,7 @@ def naf(config: NAFConfig, action_space: Continuous, objective: Objective | None
         f"NAF needs continuous actions, not {action_space}: choose an agent for discrete actions",
     )
     objective = common.complete(objective, objectives.mse)
-    exploration.check_noise(config, objective.trust)
+    exploration.check_noise(config, objective.requires.density)
     size = action_space.size
     network = Actor(size + 1 + size * (size + 1) // 2, config.hidden, config.activation)
     optimiser = common.adam(config.learning_rate, config.anneal)
@@ -95,10 +95,11 @@ def naf(config: NAFConfig, action_space: Continuous, objective: Objective | None
         return see(state.params, obs).mean
 
     def act(state: NAFState, obs: Array, key: Array, previous: Any = None) -> tuple[Array, Any]:
-        return exploration.explore(greedy(state, obs), key, config, previous, objective.trust)
+        density = objective.requires.density
+        return exploration.explore(greedy(state, obs), key, config, previous, density)
 
     def trust(mean: Array, t: Transition) -> Trust | None:
-        return exploration.trust(mean, t, config) if objective.trust else None
+        return exploration.trust(mean, t, config) if objective.requires.density else None
 
     def targets(state: NAFState, t: Transition) -> Array:
         next_value = see(state.target, t.next_obs).value
@@ -112,7 +113,7 @@ def naf(config: NAFConfig, action_space: Continuous, objective: Objective | None
 
         def q_values(params: Params) -> Array:
             outputs = see(params, t.obs)
-            if objective.trust:  # the mean learns from `mean_alone`
+            if objective.requires.density:  # the mean learns from `mean_alone`
                 outputs = outputs._replace(mean=jax.lax.stop_gradient(outputs.mean))
             return q_value(outputs, t.action)[None]
 
@@ -125,7 +126,7 @@ def naf(config: NAFConfig, action_space: Continuous, objective: Objective | None
 
         grads, info = common.critic_gradient(
             q_values, state.params, target, sample, objective, now,
-            more=mean_alone if objective.trust else None,
+            more=mean_alone if objective.requires.density else None,
         )  # fmt: skip
         steps, opt_state = optimiser.update(grads, state.opt_state)
         params = optax.apply_updates(state.params, steps)

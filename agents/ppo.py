@@ -13,7 +13,7 @@ from agents import common, gaussian
 from agents.gaussian import Behaviour
 from agents.networks import ACTIVATIONS, MLP, Actor, flat
 from agents.types import Agent, Continuous, Info
-from jaxreplay import returns
+from jaxreplay import requirements, returns
 from jaxreplay._internal.checks import check_at_least, check_positive, check_unit
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition
@@ -98,10 +98,7 @@ def ppo(config: PPOConfig, action_space: Continuous, objective: Objective | None
     Raises:
       ValueError: the action space is not continuous, or the objective asks for trust terms.
     """
-    common.require(
-        objective is None or not objective.trust,
-        "PPO bounds its policy's change by itself: use a replay method without a penalty",
-    )
+    requirements.refuse_density(objective, "PPO bounds its policy's change by itself")
     common.require(
         isinstance(action_space, Continuous),
         f"PPO needs continuous actions, not {action_space}: choose an agent for discrete actions",

@@ -17,7 +17,7 @@ from agents import common
 from agents.networks import NETWORKS, QNetwork, dense
 from agents.noisy import draw, noisy, with_noise
 from agents.types import Agent, Discrete, Info
-from jaxreplay import objectives
+from jaxreplay import objectives, requirements
 from jaxreplay._internal import checks
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition
@@ -133,7 +133,7 @@ def rainbow(
         "Rainbow learns distributions and has no scalar TD error whose loss could be replaced: "
         "leave the loss to the agent (--replay.loss agent), or use another replay method",
     )
-    common.refuse_trust("Rainbow", objective)
+    requirements.refuse_density(objective, "Rainbow's policy has no density")
     layer = noisy(config.sigma) if config.noisy else dense
     network = QNetwork(
         action_space.n, config.network, config.hidden, config.dueling, config.atoms, layer

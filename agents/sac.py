@@ -129,11 +129,11 @@ def sac(config: SACConfig, action_space: Continuous, objective: Objective | None
         del previous
         dist = policy(state.actor, obs)
         pre_tanh = dist.mean + jnp.exp(dist.log_std) * jax.random.normal(key, dist.mean.shape)
-        extras = Extras(_before_tanh(dist), pre_tanh) if objective.trust else ()
+        extras = Extras(_before_tanh(dist), pre_tanh) if objective.requires.density else ()
         return jnp.tanh(pre_tanh), extras
 
     def trust(dist: distributions.TanhNormal, t: Transition) -> Trust | None:
-        if not objective.trust:
+        if not objective.requires.density:
             return None
         # Ratio and divergence are the same before tanh, where both policies are Gaussian.
         return gaussian.trust(*_before_tanh(dist), t.extras.behaviour, t.extras.pre_tanh)

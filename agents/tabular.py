@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from agents import common
 from agents.types import Agent, Discrete, Info
-from jaxreplay import objectives
+from jaxreplay import objectives, requirements
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition
 
@@ -66,7 +66,7 @@ def tabular(
         f"a Q table needs discrete actions, not {action_space}: choose another agent",
     )
     objective = common.complete(objective, objectives.mse)
-    common.refuse_trust("The tabular agent", objective)
+    requirements.refuse_density(objective, "the tabular agent's policy has no density")
 
     def init(key: Array, obs: Array, action: Array) -> TabularState:
         del obs, action

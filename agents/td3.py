@@ -11,7 +11,7 @@ import optax
 from agents import common
 from agents.networks import Actor, Critic, apply_twin, init_twin
 from agents.types import Agent, Continuous, Info
-from jaxreplay import objectives
+from jaxreplay import objectives, requirements
 from jaxreplay._internal.checks import check_at_least, check_not_negative
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition
@@ -84,7 +84,7 @@ def td3(config: TD3Config, action_space: Continuous, objective: Objective | None
         f"TD3 needs continuous actions, not {action_space}: choose an agent for discrete actions",
     )
     objective = common.complete(objective, objectives.mse)
-    common.refuse_trust("TD3", objective)
+    requirements.refuse_density(objective, "TD3's policy has no density")
     actor, critic = Actor(action_space.size, config.hidden), Critic(config.hidden)
     actor_optimiser = optax.adam(config.actor_learning_rate)
     critic_optimiser = optax.adam(config.critic_learning_rate)

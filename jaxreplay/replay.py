@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxreplay import frames as frames_
+from jaxreplay import requirements
 from jaxreplay import ring as ring_
 from jaxreplay._internal.compiled import computed_once, opaque_zero
 from jaxreplay.ring import Ring
@@ -71,13 +72,12 @@ def make_replay(
             f"use {max(1, capacity // max(num_envs, 1)) * max(num_envs, 1)}"
         )
 
-    if frames_on_host and "observations" in sampler.demands:
-        raise ValueError(
-            "frames_on_host: this sampler looks at observations, which must be on the device: "
-            "leave it out, or choose features without obs and next_obs"
-        )
+    requires = sampler.requires
+    requirements.check_frames(requires, frames_on_host)
+    requirements.check_observer(requires, sampler.observe is not ignore_episode_return)
 
     def init(key: Array, example: Transition) -> ReplayState:
+        requirements.check_transition(requires, example)
         ring = ring_.init(
             example, capacity * sampler.capacity_factor, num_envs,
             frame_stack=frame_stack, frame_spare=frame_spare, frames_on_host=frames_on_host,
@@ -87,9 +87,7 @@ def make_replay(
         return _unshared(state)
 
     def add(state: ReplayState, transition: Transition, **feedback: Array) -> ReplayState:
-        missing = sampler.fresh - feedback.keys()
-        if missing:
-            raise ValueError(f"add needs {', '.join(sorted(missing))} of the new transitions")
+        requirements.check_feedback(requires.feedback_of_new, feedback, "add", "new transitions")
         transition = jax.tree.map(lambda x: _behind(state.fence, x), transition)
         transition, broken = _finite(transition, num_envs)
         state = state._replace(dropped=state.dropped + broken)
@@ -114,6 +112,7 @@ def make_replay(
         return state._replace(fence=fence), batch._replace(indices=batch.indices + fence)
 
     def update(state: ReplayState, sample: Sample, **feedback: Array) -> ReplayState:
+        requirements.check_feedback(requires.feedback, feedback, "update", "sampled transitions")
         valid = ring_.stamp(state.ring, sample.indices) == sample.stamp
         for values in feedback.values():
             valid &= jnp.isfinite(values)
@@ -128,7 +127,7 @@ def make_replay(
         )
 
     def observe(state: ReplayState, episode_return: Array, key: Array) -> ReplayState:
-        if sampler.observe is ignore_episode_return:
+        if requires.episode_returns is None:
             return state
         inner = jax.lax.cond(
             jnp.isfinite(episode_return),
@@ -157,10 +156,7 @@ def make_replay(
 
     return Replay(
         init, add, sample, update, observe, can_sample, probability, metrics,
-        capacity, num_envs, batch_size,
-        scores=None if sampler.observe is ignore_episode_return else sampler.scores,
-        fresh=sampler.fresh,
-        demands=sampler.demands,
+        capacity, num_envs, batch_size, requires,
     )  # fmt: skip
 
 

@@ -63,8 +63,9 @@ def loop(sampler: Sampler, capacity: int, batch_size: int, steps: int) -> Callab
             first=(number % _EPISODE == 0)[None],
             last=(number % _EPISODE == _EPISODE - 1)[None],
         )
-        fresh = agent.feedback(agent_state, step, key) if replay.fresh else {}
-        return replay.add(held, step, **{name: fresh[name] for name in replay.fresh})
+        wanted = replay.requires.feedback_of_new
+        told = agent.feedback(agent_state, step, key) if wanted else {}
+        return replay.add(held, step, **{name: told[name] for name in wanted})
 
     def once(carry: Any, number: Array) -> tuple[Any, Array]:
         agent_state, held = carry

@@ -77,7 +77,10 @@ def inspect(
 def _feedback(
     agent: Agent, agent_state: Any, transitions: Transition, key: Array, batches: int
 ) -> dict[str, Array]:
-    """Return the feedback about `[n B]` transitions, one batch at a time, to stay within a batch's memory."""
+    """Return the feedback about `[n B]` transitions.
+
+    One batch at a time, to stay within a batch's memory.
+    """
     split = jax.tree.map(lambda x: x.reshape(batches, -1, *x.shape[1:]), transitions)
     keys = jax.random.split(key, batches)
     return jax.lax.map(lambda part: agent.feedback(agent_state, *part), (split, keys))

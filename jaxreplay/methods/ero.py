@@ -15,6 +15,7 @@ from jaxreplay._internal import checks
 from jaxreplay._internal import random_bits as draws
 from jaxreplay.methods.parts.losses import LOSSES, named_loss
 from jaxreplay.option import option
+from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.sum_tree import SumTree
 from jaxreplay.types import Array, Draw, Method, Sample, Sampler, Transition
@@ -49,7 +50,7 @@ class EROState:
     chosen: SumTree  # leaves [C]: 1 in the subset, 0 left out
     reward: Array  # [C] float32
     td_error: Array  # [C] float32, when last replayed; 0 before
-    episode_return: Array  # [] float32, return of the policy at the latest call of observe; nan before
+    episode_return: Array  # [] float32, at the latest call of observe; nan before
     replay_reward: Array  # [] float32, its latest change
 
 
@@ -133,7 +134,8 @@ def sampler(config: EROConfig = EROConfig()) -> Sampler:
             lambda: state,
         )
         return learned.replace(
-            episode_return=episode_return, replay_reward=jnp.where(jnp.isfinite(reward), reward, 0.0)
+            episode_return=episode_return,
+            replay_reward=jnp.where(jnp.isfinite(reward), reward, 0.0),
         )
 
     def learn(state: EROState, ring: Ring, reward: Array, key: Array) -> EROState:
@@ -181,7 +183,11 @@ def sampler(config: EROConfig = EROConfig()) -> Sampler:
 
     return Sampler(
         init, add, sample, update, observe=observe, probability=probability, metrics=metrics,
-        scores="training",
+        requires=Requirements(
+            feedback=frozenset({"td_error"}),
+            episode_returns="training",
+            transition_fields=frozenset({"reward"}),
+        ),
     )  # fmt: skip
 
 

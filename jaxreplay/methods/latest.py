@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxreplay import objectives
 from jaxreplay import ring as ring_
 from jaxreplay.methods import uniform
+from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Draw, Method, Sampler
 
@@ -46,7 +47,9 @@ def sampler() -> Sampler:
         return jnp.where(newest & (slots < ring_.size(ring)), 1.0 / batch_size, 0.0)
 
     return uniform.sampler()._replace(
-        sample=sample, probability=probability, demands=frozenset({"single_steps", "all_new"})
+        sample=sample,
+        probability=probability,
+        requires=Requirements(single_steps=True, all_new=True),
     )
 
 

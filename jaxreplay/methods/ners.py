@@ -18,6 +18,7 @@ from jaxreplay.methods.parts.positions import Positions
 from jaxreplay.methods.parts.score_network import Features, ScoreNetwork
 from jaxreplay.methods.proportional import NORMALISATIONS, ProportionalState
 from jaxreplay.option import option
+from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.sum_tree import SAMPLINGS
 from jaxreplay.types import Array, Draw, Method, Sample, Sampler, Transition
@@ -122,7 +123,7 @@ class NERSState:
     q_value: Array  # [C] float32, tanh of the critic's target when last replayed; 1 before
     positions: Positions | None  # within episodes, if they are the time feature
     collected: Collected
-    episode_return: Array  # [] float32, return of the policy at the latest call of observe; nan before
+    episode_return: Array  # [] float32, at the latest call of observe; nan before
     replay_reward: Array  # [] float32, its latest change
 
 
@@ -223,7 +224,7 @@ def sampler(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Sa
 
     def observe(state: NERSState, ring: Ring, episode_return: Array, key: Array) -> NERSState:
         del key
-        reward = episode_return - state.episode_return  # nan at the first call, which only sets the baseline
+        reward = episode_return - state.episode_return  # nan at the first call: a baseline
         learns = jnp.isfinite(reward) & (reward != 0)
         params, opt_state = jax.lax.cond(
             learns,
@@ -275,9 +276,17 @@ def sampler(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Sa
 
     return Sampler(
         init, add, sample, update, observe=observe, probability=probability, metrics=metrics,
-        scores=config.reward,
-        demands=frozenset({"observations"} if {"obs", "next_obs"} & set(config.features) else ()),
+        requires=_requirements(config),
     )  # fmt: skip
+
+
+def _requirements(config: NERSConfig) -> Requirements:
+    seen = set(config.features) & set(Transition._fields)
+    return Requirements(
+        feedback=frozenset({"td_error", "target"}),
+        episode_returns="training" if config.reward == "training" else "evaluation",
+        transition_fields=frozenset(seen | ({"first"} if config.clock == "episode" else set())),
+    )
 
 
 def method(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Method:

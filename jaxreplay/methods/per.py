@@ -83,14 +83,14 @@ def sampler(config: PERConfig = PERConfig(), updates: int | None = None) -> Samp
     """
     horizon = config.beta_updates if config.beta_updates is not None else updates
 
-    def leaf(td_error: Array) -> Array:
+    def priority(td_error: Array) -> Array:
         size = jnp.abs(td_error)
         if config.clip is not None:
             size = jnp.minimum(size, config.clip)
         return (size + config.epsilon) ** config.alpha
 
     return proportional.sampler(
-        leaf,
+        proportional.of_td_error(priority),
         proportional.importance(config.beta, config.beta_end, horizon, config.normalise),
         sampling=config.sampling,
         initial=config.initial,

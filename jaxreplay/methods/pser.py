@@ -19,6 +19,7 @@ from jaxreplay.methods.parts.losses import LOSSES, named_loss
 from jaxreplay.methods.parts.positions import Positions
 from jaxreplay.methods.proportional import INITIALS, ProportionalState
 from jaxreplay.option import option
+from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.sum_tree import SAMPLINGS
 from jaxreplay.types import Array, Draw, Method, Sample, Sampler, Transition
@@ -228,8 +229,15 @@ def sampler(config: PSERConfig = PSERConfig()) -> Sampler:
     def metrics(state: PSERState, ring: Ring) -> dict[str, Array]:
         return proportional.metrics(state.priorities, ring)
 
-    fresh = frozenset({"td_error"} if config.initial == "td" else ())
-    return Sampler(init, add, sample, update, probability=probability, metrics=metrics, fresh=fresh)
+    told = frozenset({"td_error"})
+    return Sampler(
+        init, add, sample, update, probability=probability, metrics=metrics,
+        requires=Requirements(
+            feedback=told,
+            feedback_of_new=told if config.initial == "td" else frozenset(),
+            transition_fields=frozenset({"first"}),
+        ),
+    )  # fmt: skip
 
 
 def method(config: PSERConfig = PSERConfig(), updates: int | None = None) -> Method:

@@ -14,6 +14,7 @@ from jaxreplay.methods import proportional
 from jaxreplay.methods.parts.losses import LOSSES, named_loss
 from jaxreplay.methods.proportional import NORMALISATIONS, Odds
 from jaxreplay.option import option
+from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Draw, Method, Sample, Sampler, Transition
 
@@ -231,7 +232,10 @@ def sampler(config: RankConfig = RankConfig(), updates: int | None = None) -> Sa
         mean = jnp.maximum(_live_size(state, ring), 0.0).sum() / jnp.maximum(ring_.size(ring), 1)
         return {"mean_priority": mean, "max_priority": state.largest}
 
-    return Sampler(init, add, sample, update, probability=probability, metrics=metrics)
+    return Sampler(
+        init, add, sample, update, probability=probability, metrics=metrics,
+        requires=Requirements(feedback=frozenset({"td_error"})),
+    )  # fmt: skip
 
 
 def method(config: RankConfig = RankConfig(), updates: int | None = None) -> Method:

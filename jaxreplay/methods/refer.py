@@ -21,6 +21,7 @@ from jaxreplay.methods.parts import estimates
 from jaxreplay.methods.parts.estimates import Estimates
 from jaxreplay.methods.parts.forgetting import to_forget
 from jaxreplay.option import option
+from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.types import (
     LOG_RATIO_LIMIT,
@@ -141,10 +142,10 @@ def next_beta(beta: Array, far_share: Array, target: float, rate: float) -> Arra
 def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
     """Make ReF-ER's sampler: uniform over the steps of the finished episodes it remembers.
 
-    The replay's capacity is the number N of steps remembered; the ring has `capacity_factor` times as many
-    slots. An episode enters the memory, and others are forgotten for it, at the first sweep after
-    its end; until one has ended, the steps of the running ones are drawn. c_max, too, is annealed
-    from sweep to sweep, so that the far-policy steps are counted exactly in between.
+    The replay's capacity is the number N of steps remembered; the ring has `capacity_factor` times
+    as many slots. An episode enters the memory, and others are forgotten for it, at the first
+    sweep after its end; until one has ended, the steps of the running ones are drawn. c_max, too,
+    is annealed from sweep to sweep, so that the far-policy steps are counted exactly in between.
 
     Feedback is `log_ratio` and, to keep returns, `value`, `advantage` and `next_value` (and
     `reward_scale`, if the agent scales rewards). Transitions must be single steps.
@@ -302,9 +303,22 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
 
     return Sampler(
         init, add, sample, update, probability=probability, metrics=metrics,
-        fresh=estimates.FEEDBACK if config.returns else frozenset(),
-        capacity_factor=config.capacity_factor, demands=frozenset({"single_steps", "whole_episodes"}),
+        requires=_requirements(config),
+        provides=frozenset({"returns"} if config.returns else ()),
+        capacity_factor=config.capacity_factor,
     )  # fmt: skip
+
+
+def _requirements(config: ReFERConfig) -> Requirements:
+    told = estimates.FEEDBACK if config.returns else frozenset()
+    read = {"first", "last"} | ({"reward", "discount"} if config.returns else set())
+    return Requirements(
+        feedback=told | {"log_ratio"},
+        feedback_of_new=told,
+        single_steps=True,
+        whole_episodes=True,
+        transition_fields=frozenset(read),
+    )
 
 
 def objective(config: ReFERConfig = ReFERConfig()) -> Objective:
@@ -332,7 +346,7 @@ def objective(config: ReFERConfig = ReFERConfig()) -> Objective:
         kl = trust.kl if config.direction == "behaviour" else trust.reverse_kl
         return (beta * loss + (1.0 - beta) * kl).mean()
 
-    return Objective(error=None, critic=critic, actor=actor, trust=True)
+    return Objective(error=None, critic=critic, actor=actor, requires=Requirements(density=True))
 
 
 def method(config: ReFERConfig = ReFERConfig(), updates: int | None = None) -> Method:

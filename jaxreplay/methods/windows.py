@@ -12,6 +12,7 @@ from jaxreplay._internal import checks
 from jaxreplay._internal import random_bits as draws
 from jaxreplay.methods import uniform
 from jaxreplay.option import option
+from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Draw, Method, Sampler
 
@@ -71,7 +72,10 @@ def sampler(config: WindowsConfig = WindowsConfig()) -> Sampler:
         return jnp.where(slots < ring_.size(ring), chance, 0.0)
 
     return uniform.sampler()._replace(
-        sample=sample, probability=probability, demands=frozenset({"single_steps"})
+        sample=sample,
+        probability=probability,
+        requires=Requirements(single_steps=True),
+        provides=frozenset({"trajectories"}),
     )
 
 

@@ -19,7 +19,9 @@ VARIANTS = {name: entry.method(entry.config(), 100) for name, entry in METHODS.i
     "pser-add": pser.method(pser.PSERConfig(combine="add", decay_on_add=True)),
     # With as many slots as its capacity, which the suite counts on.
     "refer": refer.method(refer.ReFERConfig(capacity_factor=1)),
-    "refer-returns": refer.method(refer.ReFERConfig(returns=True, sweep_every=2, capacity_factor=1)),
+    "refer-returns": refer.method(
+        refer.ReFERConfig(returns=True, sweep_every=2, capacity_factor=1)
+    ),
     "windows": windows.method(windows.WindowsConfig(length=4)),
     "rank-stale": rank.method(rank.RankConfig(sort_every=3), 100),
 }
@@ -62,7 +64,7 @@ def rows(value):
 
 def add(replay, state, row):
     """Add a row, with feedback about it if the method asks."""
-    return replay.add(state, row, **dict.fromkeys(replay.fresh, row.reward))
+    return replay.add(state, row, **dict.fromkeys(replay.requires.feedback_of_new, row.reward))
 
 
 @functools.cache
@@ -185,7 +187,7 @@ def test_same_input_same_output_and_the_input_stays(replay):
 
 
 def test_keys_decide_the_draw(replay):
-    if "all_new" in replay.demands:
+    if replay.requires.all_new:
         return  # nothing is left to chance
     state = filled(replay, CAPACITY // E)
     draws = [np.asarray(replay.sample(state, jax.random.key(k))[1].indices) for k in (1, 1, 2, 3)]
@@ -331,7 +333,9 @@ def test_state_keeps_its_dtypes_where_doubles_are_enabled(name):
         row = jax.tree.map(lambda x: jnp.broadcast_to(x, (E, *x.shape)), EXAMPLE)
         before = replay.init(key, EXAMPLE)
         double = jnp.linspace(0.1, 1.0, BATCH)
-        state = replay.add(before, row, **dict.fromkeys(replay.fresh, double[:E]))
+        state = replay.add(
+            before, row, **dict.fromkeys(replay.requires.feedback_of_new, double[:E])
+        )
         state, batch = replay.sample(state, key)
         after = replay.update(state, batch, **dict.fromkeys(FEEDBACK, double))
         return before, after, double

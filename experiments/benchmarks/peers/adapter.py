@@ -55,9 +55,6 @@ def as_replay(
         capacity=capacity,
         num_envs=1,
         batch_size=batch_size,
-        scores=None,
-        fresh=frozenset(),
-        demands=frozenset(),
     )
 
 

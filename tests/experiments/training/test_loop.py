@@ -21,6 +21,7 @@ from experiments.training.seeds import make_sweep, seed_axes
 from experiments.training.steps import make_steps
 from jaxreplay import make_replay, ring
 from jaxreplay.methods import ero, latest, ners, per, refer, uniform, windows
+from jaxreplay.requirements import Requirements
 
 GAMMA = 0.5
 NERS = ners.NERSConfig(hidden=(8, 4), score_hidden=(4,))
@@ -308,9 +309,10 @@ def told(replay, calls):
     def observe(state, episode_return, key):
         del key
         calls.append(episode_return)
-        return state._replace(dropped=state.dropped + jnp.isfinite(episode_return).astype(jnp.int32))
+        known = jnp.isfinite(episode_return).astype(jnp.int32)
+        return state._replace(dropped=state.dropped + known)
 
-    return replay._replace(observe=observe, scores="training")
+    return replay._replace(observe=observe, requires=Requirements(episode_returns="training"))
 
 
 def test_training_returns_are_reported_on_the_clock():

@@ -373,9 +373,9 @@ def test_features_and_clock_are_options():
 
 
 def test_training_returns_are_asked_for_by_name():
-    assert made(CONFIG)[0].scores == "evaluation"
+    assert made(CONFIG)[0].requires.episode_returns == "evaluation"
     star = make_replay(sampler(NERSConfig(**SMALL, reward="training")), capacity=8, batch_size=2)
-    assert star.scores == "training"
+    assert star.requires.episode_returns == "training"
 
 
 @pytest.mark.parametrize(

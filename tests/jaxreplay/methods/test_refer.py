@@ -34,7 +34,8 @@ class Memory:
     """The memory in plain Python: lists of episodes, walked one step at a time."""
 
     def __init__(self, config, capacity):
-        self.config, self.rows, self.memory = config, capacity // E, capacity // config.capacity_factor
+        self.config, self.rows = config, capacity // E
+        self.memory = capacity // config.capacity_factor
         self.steps = []  # every step ever, as dicts
         self.running = [None] * E
         self.episodes = []
@@ -160,7 +161,8 @@ def test_memory_equals_one_in_plain_python(config, seed, length, rows):
         state, batch = sample(state, jax.random.key(number))
         slots = np.asarray(batch.indices)
         assert set(slots) <= {memory.slot(s) for s in memory.live}
-        draw = lambda: rng.normal(size=MEMORY * config.capacity_factor)[slots]  # the same for the same slot
+        # The same for the same slot.
+        draw = lambda: rng.normal(size=MEMORY * config.capacity_factor)[slots]
         feedback = {"log_ratio": 3 * draw(), "value": draw(), "advantage": draw()}
         feedback |= {"next_value": draw()}
         state = update(state, batch, **{k: jnp.asarray(v) for k, v in feedback.items()})
