@@ -132,12 +132,12 @@ def make_steps(
     def log_point(
         state: LoopState, played: Metrics, learned: Sums, returns: Array, lengths: Array
     ) -> tuple[LoopState, Metrics]:
-        score = returns.mean()
+        episode_return = returns.mean()
         if replay.requires.episode_returns == "evaluation":
             key = jax.random.fold_in(state.keys.observe, state.rows)
-            state = state._replace(replay=replay.observe(state.replay, score, key))
+            state = state._replace(replay=replay.observe(state.replay, episode_return, key))
         return state, {
-            "eval_return": score,
+            "eval_return": episode_return,
             "eval_length": lengths.mean(),
             "train_return": played["returns"] / played["episodes"],  # nan if none ended
             "episodes": played["episodes"],
