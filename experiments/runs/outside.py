@@ -33,7 +33,8 @@ def load_method(name: str) -> bool:
         return True
     module = _import(name)
     if module is not None:
-        register(name, _config_of(module), _part_of(module, "method", "a replay method"))
+        method = _part_of(module, "method", "a replay method")
+        register(name, _config_of(module), method)
     return module is not None
 
 
