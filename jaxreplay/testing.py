@@ -19,15 +19,16 @@ from jaxreplay.methods import MakeMethod
 from jaxreplay.replay import check_valid, make_replay
 from jaxreplay.types import Array, Method, Replay, Sample, Transition
 
-EXAMPLE = Transition(
-    obs=jnp.zeros(3),
-    action=jnp.zeros((), jnp.int32),
-    reward=jnp.zeros(()),
-    discount=jnp.zeros(()),
-    next_obs=jnp.zeros(3),
-    first=jnp.zeros((), bool),
-    last=jnp.zeros((), bool),
-)
+_FIELDS: dict[str, Any] = {  # of NumPy: importing this module starts no device
+    "obs": np.zeros(3, np.float32),
+    "action": np.zeros((), np.int32),
+    "reward": np.zeros((), np.float32),
+    "discount": np.zeros((), np.float32),
+    "next_obs": np.zeros(3, np.float32),
+    "first": np.zeros((), bool),
+    "last": np.zeros((), bool),
+}
+EXAMPLE = Transition(**_FIELDS)
 E, CAPACITY, BATCH = 2, 24, 8
 FEEDBACK = frozenset(
     {"td_error", "q_value", "target", "log_ratio", "value", "advantage", "next_value"}

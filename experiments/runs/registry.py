@@ -199,9 +199,10 @@ def _methods_for(agent: str) -> str:
 
 def _check_known(kind: str, name: str, known: Iterable[str]) -> None:
     if name not in known:
+        plural = f" (--replays {name} in a comparison)" if kind == "replay" else ""
         raise ValueError(
             f"there is no {kind} '{name}': a module of your own is imported only if this command "
-            f"names it too, as in --{kind} {name}"
+            f"names it too, as in --{kind} {name}{plural}"
         )
 
 
