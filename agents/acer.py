@@ -12,7 +12,7 @@ from agents.gaussian import Behaviour
 from agents.networks import MLP, Actor, Critic, flat
 from agents.options import BaselineOptions
 from agents.types import Agent, Continuous, Info
-from jaxreplay import returns
+from jaxreplay import requirements, returns
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition
 
@@ -94,16 +94,13 @@ def within_trust_region(gradient: Array, divergence: Array, bound: float) -> Arr
 def acer(config: ACERConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
     """Make an ACER agent; its losses are its own, so `objective` is not used.
 
-    It learns from successive steps (`Sample.notes.slots` `[T, windows]`); the policy is a Gaussian
+    It learns from successive steps (`Sample.aux.slots` `[T, windows]`); the policy is a Gaussian
     of fixed standard deviation.
 
     Raises:
       ValueError: the action space is not continuous, or the objective asks for trust terms.
     """
-    common.require(
-        objective is None or not objective.trust,
-        "ACER bounds its policy's change by itself: use a replay method without a penalty",
-    )
+    requirements.refuse_density(objective, "ACER bounds its policy's change by itself")
     common.require(
         isinstance(action_space, Continuous),
         f"ACER needs continuous actions, not {action_space}: choose an agent for discrete actions",
@@ -169,7 +166,7 @@ def acer(config: ACERConfig, action_space: Continuous, objective: Objective | No
         drawn = draw(mean, key_duel)
         q, value = q_value(networks, t.obs, t.action, drawn), value_of(networks, t.obs)
         steps = (t.reward, t.discount, t.last, value, q - value, value_of(networks, t.next_obs))
-        shape = sample.notes.slots.shape
+        shape = sample.aux.slots.shape
         in_time = [x.reshape(shape) for x in steps]
         # Traces are cut by the A-th root of the ratio, or not at all for the policy's own target.
         log_trace = (now.log_ratio / size).reshape(shape)
@@ -207,11 +204,11 @@ def acer(config: ACERConfig, action_space: Continuous, objective: Objective | No
         common.tell_trust(info, now)
         return ACERState(networks, average, opt_state), info
 
-    def assess(state: ACERState, t: Transition, key: Array) -> dict[str, Array]:
+    def feedback(state: ACERState, t: Transition, key: Array) -> dict[str, Array]:
         mean = greedy(state, t.obs)
         q = q_value(state.networks, t.obs, t.action, draw(mean, key))
         target = t.reward + t.discount * value_of(state.networks, t.next_obs)
         told = {"td_error": target - q, "q_value": q, "target": target}
         return told | common.trust_feedback(trust_of(mean, t, t.action))
 
-    return Agent(init, act, greedy, update, assess)
+    return Agent(init, act, greedy, update, feedback)

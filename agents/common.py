@@ -28,15 +28,6 @@ def complete(objective: Objective | None, error: Callable[[Array], Array]) -> Ob
     return objective if objective.error is not None else objective._replace(error=error)
 
 
-def refuse_trust(name: str, objective: Objective) -> None:
-    """Refuse an objective that asks for the density of a policy that has none."""
-    require(
-        not objective.trust,
-        f"{name}'s policy has no density, which this replay method needs: use ddpg, naf, sac or "
-        "racer, or another replay method",
-    )
-
-
 def annealed(rate: float, anneal: float) -> optax.Schedule:
     """Return `rate / (1 + anneal k)` at gradient step k (Novati & Koumoutsakos 2019, Eq. 10)."""
     return lambda step: rate / (1.0 + anneal * step)
@@ -133,7 +124,7 @@ def critic_gradient(
       q_values: `params -> [N, B]`, each critic's value of the sampled actions.
       params: where to evaluate the gradient.
       target: `[B]`, constant under differentiation.
-      sample: what the objective may want to look at (weights, notes).
+      sample: what the objective may want to look at (weights, aux).
       objective: shapes the loss; its `error` must be set.
       trust: how far the policy is from the behaviour, for objectives that ask.
       more: `params -> []`, what else to minimise.

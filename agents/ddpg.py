@@ -60,7 +60,7 @@ def ddpg(config: DDPGConfig, action_space: Continuous, objective: Objective | No
         f"DDPG needs continuous actions, not {action_space}: choose an agent for discrete actions",
     )
     objective = common.complete(objective, objectives.mse)
-    exploration.check_noise(config, objective.trust)
+    exploration.check_noise(config, objective.requires.density)
     actor = Actor(action_space.size, config.hidden, config.activation)
     critic = Critic(config.hidden, config.activation)
     actor_optimiser = common.adam(config.actor_learning_rate, config.anneal)
@@ -88,10 +88,11 @@ def ddpg(config: DDPGConfig, action_space: Continuous, objective: Objective | No
         return policy(state.networks.actor, obs)
 
     def act(state: DDPGState, obs: Array, key: Array, previous: Any = None) -> tuple[Array, Any]:
-        return exploration.explore(greedy(state, obs), key, config, previous, objective.trust)
+        density = objective.requires.density
+        return exploration.explore(greedy(state, obs), key, config, previous, density)
 
     def trust(mean: Array, t: Transition) -> Trust | None:
-        return exploration.trust(mean, t, config) if objective.trust else None
+        return exploration.trust(mean, t, config) if objective.requires.density else None
 
     def targets(state: DDPGState, t: Transition) -> Array:
         action = policy(state.targets.actor, t.next_obs)
@@ -132,10 +133,10 @@ def ddpg(config: DDPGConfig, action_space: Continuous, objective: Objective | No
             critic_opt_state=critic_opt_state,
         ), info
 
-    def assess(state: DDPGState, t: Transition, key: Array) -> dict[str, Array]:
+    def feedback(state: DDPGState, t: Transition, key: Array) -> dict[str, Array]:
         del key
         q = critic.apply(state.networks.critic, t.obs, t.action)[None]
         now = trust(greedy(state, t.obs), t)
         return common.value_feedback(q, targets(state, t)) | common.trust_feedback(now)
 
-    return Agent(init, act, greedy, update, assess)
+    return Agent(init, act, greedy, update, feedback)

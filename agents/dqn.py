@@ -12,7 +12,7 @@ from agents import common
 from agents.networks import QNetwork
 from agents.options import QNetworkOptions
 from agents.types import Agent, Discrete, Info
-from jaxreplay import objectives
+from jaxreplay import objectives, requirements
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition
 
@@ -65,7 +65,7 @@ def dqn(config: DQNConfig, action_space: Discrete, objective: Objective | None =
         f"DQN needs discrete actions, not {action_space}: choose an agent for continuous actions",
     )
     objective = common.complete(objective, objectives.huber(1.0))
-    common.refuse_trust("DQN", objective)
+    requirements.refuse_density(objective, "DQN's policy has no density")
     network = QNetwork(action_space.n, config.network, config.hidden, config.dueling)
     optimiser = common.clipped_adam(config.learning_rate, config.adam_eps, config.max_grad_norm)
     epsilon = config.epsilon()
@@ -111,8 +111,8 @@ def dqn(config: DQNConfig, action_space: Discrete, objective: Objective | None =
         info.metrics["epsilon"] = jnp.asarray(epsilon(updates), jnp.float32)
         return DQNState(params, target_params, opt_state, updates), info
 
-    def assess(state: DQNState, t: Transition, key: Array) -> dict[str, Array]:
+    def feedback(state: DQNState, t: Transition, key: Array) -> dict[str, Array]:
         del key
         return common.value_feedback(q_values(state.params, t), targets(state, t))
 
-    return Agent(init, act, greedy, update, assess)
+    return Agent(init, act, greedy, update, feedback)

@@ -61,7 +61,7 @@ def naf(config: NAFConfig, action_space: Continuous, objective: Objective | None
         f"NAF needs continuous actions, not {action_space}: choose an agent for discrete actions",
     )
     objective = common.complete(objective, objectives.mse)
-    exploration.check_noise(config, objective.trust)
+    exploration.check_noise(config, objective.requires.density)
     size = action_space.size
     network = Actor(size + 1 + size * (size + 1) // 2, config.hidden, config.activation)
     optimiser = common.adam(config.learning_rate, config.anneal)
@@ -80,10 +80,11 @@ def naf(config: NAFConfig, action_space: Continuous, objective: Objective | None
         return see(state.params, obs).mean
 
     def act(state: NAFState, obs: Array, key: Array, previous: Any = None) -> tuple[Array, Any]:
-        return exploration.explore(greedy(state, obs), key, config, previous, objective.trust)
+        density = objective.requires.density
+        return exploration.explore(greedy(state, obs), key, config, previous, density)
 
     def trust(mean: Array, t: Transition) -> Trust | None:
-        return exploration.trust(mean, t, config) if objective.trust else None
+        return exploration.trust(mean, t, config) if objective.requires.density else None
 
     def targets(state: NAFState, t: Transition) -> Array:
         next_value = see(state.target, t.next_obs).value
@@ -97,7 +98,7 @@ def naf(config: NAFConfig, action_space: Continuous, objective: Objective | None
 
         def q_values(params: Params) -> Array:
             outputs = see(params, t.obs)
-            if objective.trust:  # the mean learns from `mean_alone`
+            if objective.requires.density:  # the mean learns from `mean_alone`
                 outputs = outputs._replace(mean=jax.lax.stop_gradient(outputs.mean))
             return q_value(outputs, t.action)[None]
 
@@ -110,7 +111,7 @@ def naf(config: NAFConfig, action_space: Continuous, objective: Objective | None
 
         grads, info = common.critic_gradient(
             q_values, state.params, target, sample, objective, now,
-            more=mean_alone if objective.trust else None,
+            more=mean_alone if objective.requires.density else None,
         )  # fmt: skip
         steps, opt_state = optimiser.update(grads, state.opt_state)
         params = optax.apply_updates(state.params, steps)
@@ -118,10 +119,10 @@ def naf(config: NAFConfig, action_space: Continuous, objective: Objective | None
         target_params = optax.incremental_update(params, state.target, config.tau)
         return NAFState(params, target_params, opt_state), info
 
-    def assess(state: NAFState, t: Transition, key: Array) -> dict[str, Array]:
+    def feedback(state: NAFState, t: Transition, key: Array) -> dict[str, Array]:
         del key
         outputs = see(state.params, t.obs)
         feedback = common.value_feedback(q_value(outputs, t.action)[None], targets(state, t))
         return feedback | common.trust_feedback(trust(outputs.mean, t))
 
-    return Agent(init, act, greedy, update, assess)
+    return Agent(init, act, greedy, update, feedback)

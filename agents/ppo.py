@@ -14,7 +14,7 @@ from agents.gaussian import Behaviour
 from agents.networks import MLP, Actor, flat
 from agents.options import BaselineOptions, NetworkOptions
 from agents.types import Agent, Continuous, Info
-from jaxreplay import returns
+from jaxreplay import requirements, returns
 from jaxreplay.option import option, override
 from jaxreplay.types import Array, Objective, Sample, Transition
 
@@ -83,16 +83,13 @@ def clipped_loss(log_ratio: Array, advantage: Array, clip: float) -> Array:
 def ppo(config: PPOConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
     """Make a PPO agent; its losses are its own, so `objective` is not used.
 
-    It learns from the newest steps, in order (`Sample.notes.slots` `[T, E]`), each used in one
+    It learns from the newest steps, in order (`Sample.aux.slots` `[T, E]`), each used in one
     update alone.
 
     Raises:
       ValueError: the action space is not continuous, or the objective asks for trust terms.
     """
-    common.require(
-        objective is None or not objective.trust,
-        "PPO bounds its policy's change by itself: use a replay method without a penalty",
-    )
+    requirements.refuse_density(objective, "PPO bounds its policy's change by itself")
     common.require(
         isinstance(action_space, Continuous),
         f"PPO needs continuous actions, not {action_space}: choose an agent for discrete actions",
@@ -129,7 +126,7 @@ def ppo(config: PPOConfig, action_space: Continuous, objective: Objective | None
 
     def study(networks: Networks, sample: Sample) -> tuple[Steps, Array, Array]:
         """Return what the steps teach, their values and their advantages, all `[B, ...]`."""
-        t, shape = sample.transition, sample.notes.slots.shape
+        t, shape = sample.transition, sample.aux.slots.shape
         values, next_values = value_of(networks, t.obs), value_of(networks, t.next_obs)
         in_time = [x.reshape(shape) for x in (t.reward, t.discount, t.last, values, next_values)]
         advantage = returns.advantages(*in_time, config.gae).ravel()
@@ -172,7 +169,7 @@ def ppo(config: PPOConfig, action_space: Continuous, objective: Objective | None
         info.metrics["variance"] = variance.mean()
         return state, info
 
-    def assess(state: PPOState, t: Transition, key: Array) -> dict[str, Array]:
+    def feedback(state: PPOState, t: Transition, key: Array) -> dict[str, Array]:
         del key
         values = value_of(state.networks, t.obs)
         target = t.reward + t.discount * value_of(state.networks, t.next_obs)
@@ -180,4 +177,4 @@ def ppo(config: PPOConfig, action_space: Continuous, objective: Objective | None
         told = {"td_error": target - values, "q_value": values, "target": target}
         return told | common.trust_feedback(now)
 
-    return Agent(init, act, greedy, update, assess)
+    return Agent(init, act, greedy, update, feedback)

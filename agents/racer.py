@@ -96,7 +96,7 @@ def racer(
 ) -> Agent:
     """Make a RACER agent; `objective` shapes its loss as an actor's (default: the mean).
 
-    It learns from Retrace's estimates, which the replay has to keep (`Sample.notes.q_ret`).
+    It learns from Retrace's estimates, which the replay has to keep (`Sample.aux.q_ret`).
 
     Raises:
       ValueError: the action space is not continuous.
@@ -133,7 +133,7 @@ def racer(
     def trust(out: Outputs, t: Transition) -> Trust:
         return gaussian.trust(out.mean, out.variance, t.extras, t.action)
 
-    def feedback(state: RACERState, t: Transition, out: Outputs, now: Trust) -> dict[str, Array]:
+    def feedback_of(state: RACERState, t: Transition, out: Outputs, now: Trust) -> dict[str, Array]:
         next_value = network.apply(state.params, t.next_obs).value
         a = advantage(out, t.action)
         return {
@@ -156,7 +156,7 @@ def racer(
 
         (value, (out, now)), grads = jax.value_and_grad(loss, has_aux=True)(state.params)
         steps, opt_state = optimiser.update(grads, state.opt_state)
-        told = feedback(state, t, out, now)
+        told = feedback_of(state, t, out, now)
         told |= {"td_error": q_ret - told["q_value"], "target": q_ret}
         info = Info(told, {
             "loss": value, "q_value": told["q_value"].mean(), "grad_norm": optax.tree.norm(grads),
@@ -166,19 +166,19 @@ def racer(
         common.tell_trust(info, now)
         return RACERState(optax.apply_updates(state.params, steps), opt_state), info
 
-    def assess(state: RACERState, t: Transition, key: Array) -> dict[str, Array]:
+    def feedback(state: RACERState, t: Transition, key: Array) -> dict[str, Array]:
         del key
         out = network.apply(state.params, t.obs)
-        told = feedback(state, t, out, trust(out, t))
+        told = feedback_of(state, t, out, trust(out, t))
         target = t.reward + t.discount * told["next_value"]  # the returns' own are the replay's
         return told | {"td_error": target - told["q_value"], "target": target}
 
-    return Agent(init, act, greedy, update, assess)
+    return Agent(init, act, greedy, update, feedback)
 
 
 def _returns(sample: Sample) -> Array:
     """Return the replay's estimates of Q(s, a) `[B]`."""
-    q_ret = getattr(sample.notes, "q_ret", ())
+    q_ret = getattr(sample.aux, "q_ret", ())
     if isinstance(q_ret, tuple):
         raise ValueError(
             "RACER learns from returns that the replay estimates: use a replay method that keeps "

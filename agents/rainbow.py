@@ -17,7 +17,7 @@ from agents.networks import QNetwork, dense
 from agents.noisy import draw, noisy, with_noise
 from agents.options import QNetworkOptions
 from agents.types import Agent, Discrete, Info
-from jaxreplay import objectives
+from jaxreplay import objectives, requirements
 from jaxreplay.option import option, override
 from jaxreplay.types import Array, Objective, Sample, Transition
 
@@ -123,7 +123,7 @@ def rainbow(
         "Rainbow learns distributions and has no scalar TD error whose loss could be replaced: "
         "leave the loss to the agent (--replay.loss agent), or use another replay method",
     )
-    common.refuse_trust("Rainbow", objective)
+    requirements.refuse_density(objective, "Rainbow's policy has no density")
     layer = noisy(config.sigma) if config.noisy else dense
     network = QNetwork(
         action_space.n, config.network, config.hidden, config.dueling, config.atoms, layer
@@ -193,7 +193,7 @@ def rainbow(
         taken = jnp.take_along_axis(every, t.action[:, None, None], axis=1)[:, 0]  # [B, m]
         return jax.vmap(cross_entropy)(target, taken), jax.nn.softmax(taken) @ support
 
-    def feedback(error: Array, q: Array, target: Array) -> dict[str, Array]:
+    def feedback_of(error: Array, q: Array, target: Array) -> dict[str, Array]:
         return {"td_error": error, "q_value": q, "target": target @ support}
 
     def update(state: RainbowState, sample: Sample, key: Array) -> tuple[RainbowState, Info]:
@@ -218,11 +218,11 @@ def rainbow(
         }
         if not config.noisy:
             metrics["epsilon"] = jnp.asarray(epsilon(updates), jnp.float32)
-        info = Info(feedback(error, q, target), metrics)
+        info = Info(feedback_of(error, q, target), metrics)
         return RainbowState(params, target_params, opt_state, updates), info
 
-    def assess(state: RainbowState, t: Transition, key: Array) -> dict[str, Array]:
+    def feedback(state: RainbowState, t: Transition, key: Array) -> dict[str, Array]:
         target, noise = prepare(state, t, key)
-        return feedback(*errors(state.params, t, target, noise), target)
+        return feedback_of(*errors(state.params, t, target, noise), target)
 
-    return Agent(init, act, greedy, update, assess)
+    return Agent(init, act, greedy, update, feedback)

@@ -123,11 +123,11 @@ def sac(config: SACConfig, action_space: Continuous, objective: Objective | None
         del previous
         dist = policy(state.actor, obs)
         pre_tanh = dist.mean + jnp.exp(dist.log_std) * jax.random.normal(key, dist.mean.shape)
-        extras = Extras(_before_tanh(dist), pre_tanh) if objective.trust else ()
+        extras = Extras(_before_tanh(dist), pre_tanh) if objective.requires.density else ()
         return jnp.tanh(pre_tanh), extras
 
     def trust(dist: distributions.TanhNormal, t: Transition) -> Trust | None:
-        if not objective.trust:
+        if not objective.requires.density:
             return None
         # Ratio and divergence are the same before tanh, where both policies are Gaussian.
         return gaussian.trust(*_before_tanh(dist), t.extras.behaviour, t.extras.pre_tanh)
@@ -189,12 +189,12 @@ def sac(config: SACConfig, action_space: Continuous, objective: Objective | None
             updates=state.updates + 1,
         ), info
 
-    def assess(state: SACState, t: Transition, key: Array) -> dict[str, Array]:
+    def feedback(state: SACState, t: Transition, key: Array) -> dict[str, Array]:
         q = apply_twin(critic, state.critics, t.obs, t.action)
         now = trust(policy(state.actor, t.obs), t)
         return common.value_feedback(q, targets(state, t, key)) | common.trust_feedback(now)
 
-    return Agent(init, act, greedy, update, assess)
+    return Agent(init, act, greedy, update, feedback)
 
 
 def _before_tanh(dist: distributions.TanhNormal) -> Behaviour:

@@ -53,14 +53,14 @@ def scaled(agent: Agent) -> Agent:
         inner, info = agent.update(state.agent, sample, key)
         return state._replace(agent=inner), info._replace(feedback=tell(state, info.feedback))
 
-    def assess(state: ScaledState, t: Transition, key: Array) -> dict[str, Array]:
-        return tell(state, agent.assess(state.agent, view(state.scaling, t), key))
+    def feedback(state: ScaledState, t: Transition, key: Array) -> dict[str, Array]:
+        return tell(state, agent.feedback(state.agent, view(state.scaling, t), key))
 
     def tell(state: ScaledState, feedback: dict[str, Array]) -> dict[str, Array]:
         like = next(iter(feedback.values()))
         return feedback | {"reward_scale": jnp.full_like(like, state.scaling.reward)}
 
-    return Agent(init, act, greedy, update, assess)
+    return Agent(init, act, greedy, update, feedback)
 
 
 def see(scaling: Scaling, obs: chex.ArrayTree) -> chex.ArrayTree:

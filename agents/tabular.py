@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from agents import common
 from agents.types import Agent, Discrete, Info
-from jaxreplay import objectives
+from jaxreplay import objectives, requirements
 from jaxreplay.option import Config, option
 from jaxreplay.types import Array, Objective, Sample, Transition
 
@@ -56,7 +56,7 @@ def tabular(
         f"a Q table needs discrete actions, not {action_space}: choose another agent",
     )
     objective = common.complete(objective, objectives.mse)
-    common.refuse_trust("The tabular agent", objective)
+    requirements.refuse_density(objective, "the tabular agent's policy has no density")
 
     def init(key: Array, obs: Array, action: Array) -> TabularState:
         del obs, action
@@ -93,11 +93,11 @@ def tabular(
         weights = state.weights - config.learning_rate * grads
         return TabularState(weights, state.updates + 1), info
 
-    def assess(state: TabularState, t: Transition, key: Array) -> dict[str, Array]:
+    def feedback(state: TabularState, t: Transition, key: Array) -> dict[str, Array]:
         del key
         return common.value_feedback(q_values(state.weights, t), targets(state, t))
 
-    return Agent(init, act, greedy, update, assess)
+    return Agent(init, act, greedy, update, feedback)
 
 
 def _values(config: TabularConfig, weights: Array, states: Array) -> Array:

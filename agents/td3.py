@@ -12,7 +12,7 @@ from agents import common
 from agents.networks import Actor, Critic, apply_twin, init_twin
 from agents.options import TwinCriticOptions
 from agents.types import Agent, Continuous, Info
-from jaxreplay import objectives
+from jaxreplay import objectives, requirements
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition
 
@@ -79,7 +79,7 @@ def td3(config: TD3Config, action_space: Continuous, objective: Objective | None
         f"TD3 needs continuous actions, not {action_space}: choose an agent for discrete actions",
     )
     objective = common.complete(objective, objectives.mse)
-    common.refuse_trust("TD3", objective)
+    requirements.refuse_density(objective, "TD3's policy has no density")
     actor, critic = Actor(action_space.size, config.hidden), Critic(config.hidden)
     actor_optimiser = optax.adam(config.actor_learning_rate)
     critic_optimiser = optax.adam(config.critic_learning_rate)
@@ -151,8 +151,8 @@ def td3(config: TD3Config, action_space: Continuous, objective: Objective | None
         info.metrics["actor_loss"] = policy.loss
         return TD3State(policy, critics, critic_opt_state, updates), info
 
-    def assess(state: TD3State, t: Transition, key: Array) -> dict[str, Array]:
+    def feedback(state: TD3State, t: Transition, key: Array) -> dict[str, Array]:
         q = apply_twin(critic, state.critics, t.obs, t.action)
         return common.value_feedback(q, targets(state.policy, t, key))
 
-    return Agent(init, act, greedy, update, assess)
+    return Agent(init, act, greedy, update, feedback)

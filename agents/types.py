@@ -1,12 +1,13 @@
 """What an agent is: five pure functions, and the action spaces they act in."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-import chex
 import jax
 
+from jaxreplay.types import Sample, Transition, Tree
+
 Array = jax.Array
+State = Any  # an agent's own state, any pytree
 
 
 class Discrete(NamedTuple):
@@ -31,22 +32,75 @@ class Info(NamedTuple):
     metrics: dict[str, Array]  # each [] float32
 
 
+class InitAgent(Protocol):
+    """Make the state of an agent that has learned nothing."""
+
+    def __call__(self, key: Array, obs: Tree, action: Array, /) -> State:
+        """Return the state.
+
+        Args:
+          key: PRNG key.
+          obs: one unbatched observation (shapes and dtypes).
+          action: one unbatched action, int32 `[]` or float32 `[A]`.
+        """
+        ...
+
+
+class Act(Protocol):
+    """Choose actions with exploration."""
+
+    def __call__(
+        self, state: State, obs: Tree, key: Array, previous: Tree = None, /
+    ) -> tuple[Array, Tree]:
+        """Return the actions, and what is to be stored with the step.
+
+        Args:
+          state: the agent's.
+          obs: `[E, ...]`.
+          key: PRNG key.
+          previous: what was to be stored with the step before in the same episode, zeros at an
+            episode's first step: for noise that is correlated in time.
+
+        Returns:
+          `action`, int32 `[E]` or float32 `[E, A]`, and `extras`, a pytree of `[E, ...]` (the
+          behaviour's mean and variance ...), or ().
+        """
+        ...
+
+
+class Greedy(Protocol):
+    """Choose actions without exploration."""
+
+    def __call__(self, state: State, obs: Tree, /) -> Array:
+        """Return the actions `[E, ...]` for observations `[E, ...]`."""
+        ...
+
+
+class UpdateAgent(Protocol):
+    """Take one gradient step."""
+
+    def __call__(self, state: State, sample: Sample, key: Array, /) -> tuple[State, Info]:
+        """Return the state after a step on a batch `[B, ...]`, and what it tells."""
+        ...
+
+
+class FeedbackOfAgent(Protocol):
+    """Tell what an update would, without learning."""
+
+    def __call__(self, state: State, transition: Transition, key: Array, /) -> dict[str, Array]:
+        """Return the feedback that `update` would give about transitions `[B, ...]`.
+
+        Returns:
+          `[B]` float32 each, by name.
+        """
+        ...
+
+
 class Agent(NamedTuple):
-    """An agent as pure functions over its own state `A`.
+    """An agent as pure functions over its own state."""
 
-    * `init(key, obs, action) -> A`: one unbatched observation and action (shapes, dtypes).
-    * `act(A, obs[E, ...], key, previous=None) -> (action[E, ...], extras)`: with exploration;
-      `extras` is a pytree of `[E, ...]` to be stored with the step (the behaviour's mean and
-      variance ...), or (). `previous` are the extras of the step before in the same episode, zeros
-      at its first step: for noise that is correlated in time.
-    * `greedy(A, obs[E, ...]) -> action[E, ...]`: without exploration.
-    * `update(A, Sample, key) -> (A, Info)`: one gradient step.
-    * `assess(A, Transition[B], key) -> dict[str, [B]]`: the feedback that `update` would give about
-      these transitions, without learning.
-    """
-
-    init: Callable[[Array, chex.ArrayTree, Array], Any]
-    act: Callable[..., tuple[Array, chex.ArrayTree]]
-    greedy: Callable[[Any, chex.ArrayTree], Array]
-    update: Callable[[Any, Any, Array], tuple[Any, Info]]
-    assess: Callable[[Any, Any, Array], dict[str, Array]]
+    init: InitAgent
+    act: Act
+    greedy: Greedy
+    update: UpdateAgent
+    feedback: FeedbackOfAgent

@@ -16,14 +16,16 @@ from typing import Any
 import pandas as pd
 
 from experiments.analysis import joint
-from experiments.cli.options import Parser, add_options, one_of, read_options
+from experiments.cli.options import Parser, add_options, read_options
 from experiments.cli.shared import (
     PREFIXES,
     add_common,
     check_resumed,
     given,
     names_parser,
+    own_module,
     print_list,
+    replay_name,
     stopped,
 )
 from experiments.runs import run_config
@@ -78,17 +80,20 @@ def conclude(
 
 
 def _labelled(text: str) -> tuple[str, str]:
-    """Read `METHOD` or `LABEL=METHOD`; return label and method."""
-    label, _, replay = text.rpartition("=")
-    replay = one_of("replay", METHODS)(replay)
-    label = label or replay
+    """Read `METHOD` or `LABEL=METHOD`; return label and method.
+
+    A method's label is its name, or the last part of its module's.
+    """
+    label, _, name = text.rpartition("=")
+    name = replay_name(name)
+    label = label or name.rpartition(".")[2]  # of a module, its own name
     if label in ("agent", "env", "replay"):
         raise argparse.ArgumentTypeError(f"'{label}' is taken by other options: use another label")
     if not re.fullmatch(r"[A-Za-z]\w*", label):
         raise argparse.ArgumentTypeError(
             f"'{label}' is no label: use letters, digits and underscores, a letter first"
         )
-    return label, replay
+    return label, name
 
 
 def _first(configs: Mapping[str, RunConfig]) -> RunConfig:
@@ -121,8 +126,8 @@ def _parse(
     add_common(parser, _first(bases).env)
     parser.add_argument(
         "--replays", nargs="+", type=_labelled, metavar="NAME",
-        help=f"replay methods, or LABEL=METHOD, of {', '.join(METHODS)} "
-        "[default uniform per lap pal]",
+        help=f"replay methods, or LABEL=METHOD, of {', '.join(METHODS)}, "
+        f"{own_module('mypackage.mymethod')} [default uniform per lap pal]",
     )  # fmt: skip
     for section in _SHARED:
         add_options(parser, getattr(_first(bases), section), PREFIXES[section])

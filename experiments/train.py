@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.analysis import tables
-from experiments.cli.options import Parser, add_options, one_of, read_options
+from experiments.cli.options import Parser, add_options, read_options
 from experiments.cli.shared import (
     PREFIXES,
     add_common,
     check_resumed,
     given,
     names_parser,
+    own_module,
     print_list,
+    replay_name,
     stopped,
 )
 from experiments.runs import run_config
@@ -26,7 +28,7 @@ from jaxreplay.methods import METHODS
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     first = names_parser()
-    first.add_argument("--replay", type=one_of("replay", METHODS), default=None)
+    first.add_argument("--replay", type=replay_name, default=None)
     known, _ = first.parse_known_args(argv)
     if known.list:
         print_list(known.json)
@@ -74,8 +76,9 @@ def _base(known: argparse.Namespace) -> RunConfig:
 def _parse(parser: Parser, base: RunConfig, argv: Sequence[str] | None) -> argparse.Namespace:
     add_common(parser, base.env)
     parser.add_argument(
-        "--replay", type=one_of("replay", METHODS), metavar="NAME",
-        help=f"replay method: {', '.join(METHODS)} [default uniform]",
+        "--replay", type=replay_name, metavar="NAME",
+        help=f"replay method: {', '.join(METHODS)}, {own_module('mypackage.mymethod')} "
+        "[default uniform]",
     )  # fmt: skip
     for section in SECTIONS:
         add_options(parser, getattr(base, section), PREFIXES[section])

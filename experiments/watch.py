@@ -20,6 +20,7 @@ from experiments import environments
 from experiments.analysis import film
 from experiments.analysis.film import Film
 from experiments.cli.options import Parser
+from experiments.cli.shared import agent_name, replay_name
 from experiments.environments.host import EnvironmentFailed
 from experiments.environments.mujoco_pictures import without_screen
 from experiments.runs import policy
@@ -208,6 +209,11 @@ def _parser() -> Parser:
     parser = Parser(prog="python -m experiments.watch", description=__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run")
     parser.add_argument("--seed", type=int, help="whose policy [default the run's first seed]")
+    for name, kind in (("agent", agent_name), ("replay", replay_name)):
+        parser.add_argument(
+            f"--{name}", type=kind, metavar="NAME",
+            help=f"the run's {name}, if it is a module of your own: only then it is imported",
+        )  # fmt: skip
     parser.add_argument(
         "--out", type=Path, metavar="FILE",
         help=".gif, or .mp4 with imageio[ffmpeg] [default RUN/episode.gif]",

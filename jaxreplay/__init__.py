@@ -2,6 +2,7 @@
 
 from jaxreplay import frames, methods, n_step, objectives, ring, sum_tree
 from jaxreplay.replay import ReplayState, make_replay
+from jaxreplay.requirements import Requirements
 from jaxreplay.types import (
     Draw,
     Method,
@@ -19,6 +20,7 @@ __all__ = [
     "Objective",
     "Replay",
     "ReplayState",
+    "Requirements",
     "Sample",
     "Sampler",
     "Transition",

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from jaxreplay import frames as frames_
+from jaxreplay import requirements
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer
 from jaxreplay.frames import Frames, Spot
 from jaxreplay.ring import Ring
-from jaxreplay.types import Array, Replay, Sample, Sampler, State, Transition, ignore_score
+from jaxreplay.types import Array, Replay, Sample, Sampler, State, Transition, ignore_episode_return
 
 
 class ReplayState(NamedTuple):
@@ -45,7 +46,7 @@ def make_replay(
     Args:
       sampler: how to choose slots.
       capacity: transitions to remember, a multiple of `num_envs`; the ring has so many slots, or
-        the sampler's `room` times as many.
+        the sampler's `capacity_factor` times as many.
       batch_size: rows of one sample.
       num_envs: rows of one add.
       frame_stack: observations are stacks `[..., K]` of so many frames, newest last and zero before
@@ -60,15 +61,14 @@ def make_replay(
       ValueError: the sizes do not fit together.
     """
     _check_sizes(capacity, batch_size, num_envs)
-    if frames_on_host and "observations" in sampler.demands:
-        raise ValueError(
-            "frames_on_host: this sampler looks at observations, which must be on the device: "
-            "leave it out, or choose features without obs and next_obs"
-        )
+    requires = sampler.requires
+    requirements.check_frames(requires, frames_on_host)
+    requirements.check_observer(requires, sampler.observe is not ignore_episode_return)
 
     def init(key: Array, example: Transition) -> ReplayState:
+        requirements.check_transition(requires, example)
         ring = ring_.init(
-            example, capacity * sampler.room, num_envs,
+            example, capacity * sampler.capacity_factor, num_envs,
             frame_stack=frame_stack, frame_spare=frame_spare, frames_on_host=frames_on_host,
         )  # fmt: skip
         zero = jnp.zeros((), jnp.int32)
@@ -84,12 +84,12 @@ def make_replay(
     def update(state: ReplayState, sample: Sample, **feedback: Array) -> ReplayState:
         return _update(sampler, state, sample, feedback)
 
-    def observe(state: ReplayState, score: Array, key: Array) -> ReplayState:
-        if sampler.observe is ignore_score:
+    def observe(state: ReplayState, episode_return: Array, key: Array) -> ReplayState:
+        if requires.episode_returns is None:
             return state
         inner = jax.lax.cond(
-            jnp.isfinite(score),
-            lambda: sampler.observe(state.sampler, state.ring, score, key),
+            jnp.isfinite(episode_return),
+            lambda: sampler.observe(state.sampler, state.ring, episode_return, key),
             lambda: state.sampler,
         )
         return buffer.settled(state._replace(sampler=inner))
@@ -110,10 +110,7 @@ def make_replay(
 
     return Replay(
         init, add, sample, update, observe, can_sample, probability, metrics,
-        capacity, num_envs, batch_size,
-        scores=None if sampler.observe is ignore_score else sampler.scores,
-        fresh=sampler.fresh,
-        demands=sampler.demands,
+        capacity, num_envs, batch_size, requires,
     )  # fmt: skip
 
 
@@ -157,9 +154,8 @@ def _check_sizes(capacity: int, batch_size: int, num_envs: int) -> None:
 def _add(
     sampler: Sampler, state: ReplayState, transition: Transition, feedback: Mapping[str, Array]
 ) -> ReplayState:
-    missing = sampler.fresh - feedback.keys()
-    if missing:
-        raise ValueError(f"add needs {', '.join(sorted(missing))} of the new transitions")
+    wanted = sampler.requires.feedback_of_new
+    requirements.check_feedback(wanted, feedback, "add", "new transitions")
     transition, broken = _finite(buffer.after(state.fence, transition), state.ring.num_envs)
     state = state._replace(dropped=state.dropped + broken)
     feedback = {name: _single(x, jnp.isfinite(x)) for name, x in feedback.items()}
@@ -180,7 +176,7 @@ def _sample(
         transition=ring_.gather(state.ring, indices),
         weights=draw.weights,
         version=ring_.version(state.ring, indices),
-        notes=draw.notes,
+        aux=draw.aux,
     )
     state, batch = buffer.settled((state, batch))
     fence = buffer.fence(batch)  # the next writes come after all that was read here
@@ -191,6 +187,8 @@ def _sample(
 def _update(
     sampler: Sampler, state: ReplayState, sample: Sample, feedback: Mapping[str, Array]
 ) -> ReplayState:
+    wanted = sampler.requires.feedback
+    requirements.check_feedback(wanted, feedback, "update", "sampled transitions")
     valid = ring_.version(state.ring, sample.indices) == sample.version
     for values in feedback.values():
         valid &= jnp.isfinite(values)

@@ -3,14 +3,20 @@
 Shapes: `E` parallel environments, `B` rows of a sampled batch, `C` slots of the ring, `N` critics.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import chex
 import jax
 
+from jaxreplay import verbs
+from jaxreplay.requirements import Provision, Requirements, union
+from jaxreplay.verbs import State
+
+if TYPE_CHECKING:
+    from jaxreplay.ring import Ring
+
 Array = jax.Array
-State = Any  # a sampler's own state, any pytree
+Tree = Any  # a pytree of arrays
+Aux = Any  # a pytree that a sampler hands to its own objective and to agents that read it
 
 
 class Transition(NamedTuple):
@@ -20,14 +26,14 @@ class Transition(NamedTuple):
     environment terminated within the n steps (truncation keeps bootstrapping).
     """
 
-    obs: chex.ArrayTree  # [E, ...]
+    obs: Tree  # [E, ...]
     action: Array  # [E] int32 or [E, A] float32
     reward: Array  # [E] float32, the discounted sum of the n rewards
     discount: Array  # [E] float32
-    next_obs: chex.ArrayTree  # [E, ...] the true last observation, never one after a reset
+    next_obs: Tree  # [E, ...] the true last observation, never one after a reset
     first: Array  # [E] bool, the step from `obs` was its episode's first
     last: Array  # [E] bool, the step from `obs` was its episode's last (terminated or truncated)
-    extras: chex.ArrayTree = ()  # [E, ...] what act() said besides the action: mean, std, value
+    extras: Tree = ()  # [E, ...] what act() said besides the action: mean, std, value
     n_steps: Array | tuple[()] = ()  # [E] int32, agent steps covered, up to n; () stands for 1. Not
     # stored: only frame stacks need it, to know how far apart both observations are
 
@@ -37,7 +43,7 @@ class Draw(NamedTuple):
 
     indices: Array  # [B] int32
     weights: Array  # [B] float32
-    notes: Any = ()  # anything the method wants to hand to its objective
+    aux: Aux = ()
 
 
 class Sample(NamedTuple):
@@ -47,20 +53,22 @@ class Sample(NamedTuple):
     has been overwritten since is dropped instead of landing on a stranger.
     """
 
-    indices: Array  # [B] int32; the capacity stands for "ignore this row" (see `Sampler.update`)
+    indices: (
+        Array  # [B] int32; the capacity stands for "ignore this row" (see `verbs.UpdateSampler`)
+    )
     transition: Transition  # [B, ...]
     weights: Array  # [B] float32
     version: Array  # [B] int32, the ring's row count when the slot was written
-    notes: Any = ()
+    aux: Aux = ()
 
 
-def ignore_score(state: State, ring: Any, score: Array, key: Array) -> State:
+def ignore_episode_return(state: State, ring: "Ring", episode_return: Array, key: Array) -> State:
     """Return the state as it is: the `observe` of samplers that do not look at returns."""
-    del ring, score, key
+    del ring, episode_return, key
     return state
 
 
-def even_probability(state: State, ring: Any, slots: Array, batch_size: int) -> Array:
+def even_probability(state: State, ring: "Ring", slots: Array, batch_size: int) -> Array:
     """Return `[n]` float32, the same for every live slot: the `probability` of uniform draws."""
     del state, batch_size
     from jaxreplay import ring as ring_  # here: rings are made of what this file defines
@@ -68,40 +76,28 @@ def even_probability(state: State, ring: Any, slots: Array, batch_size: int) -> 
     return ring_.even_probability(ring, slots)
 
 
-def _no_metrics(state: State, ring: Any) -> dict[str, Array]:
+def no_metrics(state: State, ring: "Ring") -> dict[str, Array]:
+    """Return nothing: the `metrics` of samplers that have none."""
     del state, ring
     return {}
 
 
 class Sampler(NamedTuple):
-    """A replay method's sampling half: pure functions over the sampler's own state `S`.
+    """A replay method's sampling half: pure functions over the sampler's own state."""
 
-    * `init(key, ring) -> S`: the empty ring tells capacity, lanes, and a transition's shapes.
-    * `add(S, ring, slots[E], transition[E], **feedback[E]) -> S`: the ring already holds the new
-      rows. There is feedback about them only if `fresh` names it.
-    * `sample(S, ring, key, batch_size) -> Draw`: reads, never writes.
-    * `update(S, ring, sample, **feedback[B]) -> S`: feedback arrives by name (`td_error`,
-      `q_value`, ...). Rows to be ignored (overwritten since, or with non-finite feedback) carry the
-      out-of-range index `capacity`: scatters with `mode="drop"` and `sum_tree.set` skip them.
-    * `observe(S, ring, score[], key) -> S`: how well the policy does: the mean return of an
-      evaluation, or of the training episodes that ended since the last call (see `scores`).
-    * `probability(S, ring, slots[n], batch_size) -> [n]`: of being drawn next, for the rows of one
-      batch on average; sums to 1 over all slots.
-    * `metrics(S, ring) -> dict[str, []]`: what is worth a curve.
-    """
+    init: verbs.InitSampler
+    add: verbs.AddSampler
+    sample: verbs.SampleSampler
+    update: verbs.UpdateSampler
+    observe: verbs.ObserveSampler = ignore_episode_return
+    probability: verbs.SamplerProbability = even_probability
+    metrics: verbs.SamplerMetrics = no_metrics
+    requires: Requirements = Requirements()
+    provides: frozenset[Provision] = frozenset()  # what agents find in `Sample.aux`
+    capacity_factor: int = 1  # slots of the ring per transition of the replay's capacity
 
-    init: Callable[[Array, Any], State]
-    add: Callable[..., State]
-    sample: Callable[..., Draw]
-    update: Callable[..., State]
-    observe: Callable[..., State] = ignore_score
-    probability: Callable[[State, Any, Array, int], Array] = even_probability
-    metrics: Callable[[State, Any], dict[str, Array]] = _no_metrics
-    scores: Literal["evaluation", "training"] = "evaluation"  # whose returns `observe` is told
-    fresh: frozenset[str] = frozenset()  # feedback about new transitions that `add` reads
-    room: int = 1  # slots of the ring per transition of the replay's capacity
-    demands: frozenset[str] = frozenset()  # of the loop, see `Replay`
 
+# --- An objective: how a method shapes an agent's losses --------------------------------------
 
 LOG_RATIO_LIMIT = 7.0  # log importance ratios are clipped here, as in the code of the authors of
 # ReF-ER: it keeps exp(log ratio) finite in every loss
@@ -116,17 +112,13 @@ class Trust(NamedTuple):
 
 
 class Objective(NamedTuple):
-    """A replay method's learning half: how it shapes an agent's losses.
+    """A replay method's learning half: how it shapes an agent's losses."""
 
-    `error` maps TD errors `[N, B]` of N critics to losses `[N, B]`; None leaves the agent's own
-    (Huber with kappa 1 for DQN, squared for TD3 and SAC). `critic` and `actor` reduce per-sample
-    losses `[B]` to a scalar, with the sample at hand (weights, notes) and the agent's `Trust`.
-    """
-
-    error: Callable[[Array], Array] | None
-    critic: Callable[[Array, Sample, Trust | None], Array]
-    actor: Callable[[Array, Sample, Trust | None], Array]
-    trust: bool = False  # whether they read `Trust`: agents without a density refuse
+    error: verbs.ErrorLoss | None  # None leaves the agent's own: Huber with kappa 1 for DQN,
+    # squared for TD3 and SAC
+    critic: verbs.ReduceLoss
+    actor: verbs.ReduceLoss
+    requires: Requirements = Requirements()
 
 
 class Method(NamedTuple):
@@ -135,34 +127,25 @@ class Method(NamedTuple):
     sampler: Sampler
     objective: Objective
 
+    @property
+    def requires(self) -> Requirements:
+        """What both halves need; a loss of TD errors needs an agent that has scalar ones."""
+        own = Requirements(scalar_loss=self.objective.error is not None)
+        return union(union(self.sampler.requires, self.objective.requires), own)
+
 
 class Replay(NamedTuple):
-    """Ring and sampler behind the five verbs; made by `make_replay`.
+    """Ring and sampler behind verbs over one state; made by `make_replay`."""
 
-    * `init(key, example) -> S`: `example` is one unbatched Transition (shapes and dtypes).
-    * `add(S, transition[E], **feedback[E]) -> S`: with the feedback that `fresh` names; 0 stands in
-      for what is not finite.
-    * `sample(S, key) -> (S, Sample)`
-    * `update(S, sample, **feedback[B]) -> S`
-    * `observe(S, score[], key) -> S`: a score that is not finite changes nothing.
-    * `can_sample(S) -> bool[]`, `probability(S, slots[n]) -> [n]`, `metrics(S) -> dict[str, []]`
-    """
-
-    init: Callable[[Array, Transition], Any]
-    add: Callable[..., Any]
-    sample: Callable[[Any, Array], tuple[Any, Sample]]
-    update: Callable[..., Any]
-    observe: Callable[[Any, Array, Array], Any]
-    can_sample: Callable[[Any], Array]
-    probability: Callable[[Any, Array], Array]
-    metrics: Callable[[Any], Mapping[str, Array]]
+    init: verbs.InitReplay
+    add: verbs.AddReplay
+    sample: verbs.SampleReplay
+    update: verbs.UpdateReplay
+    observe: verbs.ObserveReplay
+    can_sample: verbs.CanSample
+    probability: verbs.ReplayProbability
+    metrics: verbs.ReplayMetrics
     capacity: int  # transitions that it remembers
     num_envs: int  # rows of one add
     batch_size: int  # rows of one sample
-    scores: (
-        Literal["evaluation", "training"] | None
-    )  # whose returns `observe` wants; None: nobody's
-    fresh: frozenset[str]  # feedback about new transitions that `add` wants
-    demands: frozenset[str]  # "single_steps": transitions must be so, not n-step ones; "all_new":
-    # a batch must be what was added since the batch before; "whole_episodes": it remembers them
-    # whole or not at all; "observations": its sampler looks at them, so they must be on the device
+    requires: Requirements = Requirements()  # of its sampler

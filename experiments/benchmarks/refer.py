@@ -35,8 +35,8 @@ def without_memory() -> Sampler:
     plain = uniform.sampler()
 
     def sample(state: Any, ring: Any, key: Array, batch_size: int) -> Any:
-        notes = refer.Notes(jnp.asarray(0.5), jnp.log(5.0), jnp.zeros(batch_size))
-        return plain.sample(state, ring, key, batch_size)._replace(notes=notes)
+        aux = refer.Aux(jnp.asarray(0.5), jnp.log(5.0), jnp.zeros(batch_size))
+        return plain.sample(state, ring, key, batch_size)._replace(aux=aux)
 
     return plain._replace(sample=sample)
 
@@ -63,8 +63,9 @@ def loop(sampler: Sampler, capacity: int, batch_size: int, steps: int) -> Callab
             first=(number % _EPISODE == 0)[None],
             last=(number % _EPISODE == _EPISODE - 1)[None],
         )
-        fresh = agent.assess(agent_state, step, key) if replay.fresh else {}
-        return replay.add(held, step, **{name: fresh[name] for name in replay.fresh})
+        wanted = replay.requires.feedback_of_new
+        told = agent.feedback(agent_state, step, key) if wanted else {}
+        return replay.add(held, step, **{name: told[name] for name in wanted})
 
     def once(carry: Any, number: Array) -> tuple[Any, Array]:
         agent_state, held = carry
@@ -101,7 +102,7 @@ def sweep(capacity: int) -> Callable[[], float]:
     """
     scalar, flag = jnp.zeros(()), jnp.zeros((), bool)
     blank = Transition(scalar, scalar, scalar, scalar, scalar, flag, flag)
-    held = ring.init(blank, capacity * refer.ReFERConfig().room)
+    held = ring.init(blank, capacity * refer.ReFERConfig().capacity_factor)
     held = held.replace(rows_added=jnp.asarray(held.capacity + 12_345))  # it has wrapped round
     slots = jnp.arange(held.capacity)
     numbers = jax.random.normal(jax.random.key(0), (5, held.capacity))

@@ -4,15 +4,16 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from experiments import environments
-from experiments.cli.options import Parser, one_of, read_options
-from experiments.runs import registry
+from experiments.cli.options import Parser, one_of, read_options, unknown
+from experiments.runs import outside, registry
 from experiments.runs.presets import PRESETS
 from experiments.runs.run import Stopped
 from experiments.runs.run_config import SECTIONS, RunConfig
+from jaxreplay.methods import METHODS
 
 # Where each section of a RunConfig stands on the command line.
 PREFIXES = {
@@ -30,10 +31,39 @@ def environment(text: str) -> str:
     return text
 
 
+def agent_name(text: str) -> str:
+    """Read the name of an agent, or of a module that holds one: an argparse `type`."""
+    return _named("agent", text, outside.load_agent, registry.AGENTS)
+
+
+def replay_name(text: str) -> str:
+    """Read the name of a replay method, or of a module that holds one: an argparse `type`."""
+    return _named("replay", text, outside.load_method, METHODS)
+
+
+def _named(kind: str, text: str, load: Callable[[str], bool], known: Iterable[str]) -> str:
+    try:
+        found = load(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if not found and "." in text:
+        raise argparse.ArgumentTypeError(
+            f"unknown {kind} '{text}': no module of that name can be imported from here"
+        )
+    if not found:
+        raise argparse.ArgumentTypeError(unknown(kind, text, known))
+    return text
+
+
+def own_module(example: str) -> str:
+    """Return what helps say about names that are modules."""
+    return f"or a module of your own, such as {example}"
+
+
 def names_parser() -> Parser:
     """Make the parser of what must be known before the other options exist."""
     parser = Parser(add_help=False)
-    parser.add_argument("--agent", type=one_of("agent", registry.AGENTS), default=None)
+    parser.add_argument("--agent", type=agent_name, default=None)
     parser.add_argument("--env", type=environment, default=None)
     parser.add_argument("--preset", type=one_of("preset", PRESETS), default=None)
     parser.add_argument("--resume", type=Path, default=None)
@@ -50,8 +80,9 @@ def add_common(parser: Parser, env: str) -> None:
         for option, whose in environments.strangers(env).items()
     }
     parser.add_argument(
-        "--agent", type=one_of("agent", registry.AGENTS), metavar="NAME",
-        help=f"agent: {', '.join(registry.AGENTS)} [default dqn]",
+        "--agent", type=agent_name, metavar="NAME",
+        help=f"agent: {', '.join(registry.AGENTS)}, {own_module('mypackage.myagent')} "
+        "[default dqn]",
     )  # fmt: skip
     parser.add_argument(
         "--env", type=environment, metavar="NAME",

@@ -1,14 +1,14 @@
 """What an environment is to the training loop: one compiled, auto-resetting environment."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-import chex
 import jax
 
 from agents.types import Continuous, Discrete
+from jaxreplay.types import Tree
 
 Array = jax.Array
+State = Any  # an environment's own state, any pytree
 
 
 class TimeStep(NamedTuple):
@@ -17,25 +17,44 @@ class TimeStep(NamedTuple):
     reward: Array  # [] float32
     terminated: Array  # [] bool, the task ended: nothing to bootstrap from
     truncated: Array  # [] bool, a time limit cut the episode: bootstrap from final_obs
-    final_obs: chex.ArrayTree  # [...] the true observation after the action, never one after reset
+    final_obs: Tree  # [...] the true observation after the action, never one after reset
+
+
+class Reset(Protocol):
+    """Begin an episode."""
+
+    def __call__(self, key: Array, /) -> tuple[State, Tree]:
+        """Return the state and the first observation; no leaf is weakly typed."""
+        ...
+
+
+class StepEnvironment(Protocol):
+    """Take one step, and begin the next episode where this one ends."""
+
+    def __call__(self, key: Array, state: State, action: Array, /) -> tuple[State, Tree, TimeStep]:
+        """Return the state and observation to go on from, and what the step returned.
+
+        Args:
+          key: PRNG key.
+          state: the environment's.
+          action: `[]` int32, or `[A]` float32 in [-1, 1], which is scaled (and clipped) to the
+            environment's own bounds.
+
+        Returns:
+          `state`, `obs` and a `TimeStep`. When the episode ends (terminated or truncated), state
+          and observation already belong to the next one. At most one of `terminated` and
+          `truncated` is set; termination wins. No leaf is weakly typed: a jitted step compiles
+          once.
+        """
+        ...
 
 
 class Environment(NamedTuple):
-    """One environment as pure functions; the loop vmaps it over lanes.
-
-    * `reset(key) -> (state, obs)`
-    * `step(key, state, action) -> (state, obs, TimeStep)`: when the episode ends (terminated or
-      truncated), `state` and `obs` already belong to the next episode. At most one of `terminated`
-      and `truncated` is set; termination wins.
-
-    No leaf of `state` or `obs` is weakly typed: a jitted step compiles once.
-    Actions of a `Continuous` space arrive in [-1, 1] and are scaled (and clipped) to the
-    environment's own bounds.
-    """
+    """One environment as pure functions over its own state; the loop vmaps it over lanes."""
 
     name: str
-    reset: Callable[[Array], tuple[Any, chex.ArrayTree]]
-    step: Callable[[Array, Any, Array], tuple[Any, chex.ArrayTree, TimeStep]]
+    reset: Reset
+    step: StepEnvironment
     action_space: Discrete | Continuous
     max_steps: int  # agent steps after which an episode is truncated
     frame_stack: int = 0  # observations are stacks of so many frames, newest last; 0: they are not

@@ -1,9 +1,9 @@
 """Which agents there are, and what fits what: agents, replay methods, environments."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from agents import acer, ddpg, dqn, naf, ppo, racer, rainbow, sac, td3
 from agents.types import Agent
@@ -11,107 +11,93 @@ from experiments import environments
 from experiments.runs.presets import PRESETS
 from experiments.training.config import LoopConfig, ReplaySizes
 from jaxreplay.methods import METHODS
+from jaxreplay.requirements import Offers, asked_of_agent, lacking_in_agent, lacking_in_method
+from jaxreplay.types import Method, Objective
+
+
+class MakeAgent(Protocol):
+    """Make an agent from its options."""
+
+    def __call__(
+        self, config: Any, action_space: Any, objective: Objective | None = None, /
+    ) -> Agent:
+        """Return the agent.
+
+        Args:
+          config: an instance of the entry's config.
+          action_space: `Discrete` or `Continuous`.
+          objective: of the replay method; None: unweighted, the agent's own loss.
+        """
+        ...
 
 
 class AgentEntry(NamedTuple):
     """How to make an agent from its options, and what it fits."""
 
     config: type[Any]  # a frozen dataclass of `option` fields
-    make: Callable[..., Agent]  # (config, action_space, objective) -> Agent
-    actions: str  # "discrete" or "continuous"
-    feedback: frozenset[str]  # what its updates tell the replay; and "td_loss" if it learns from a
-    # scalar TD error whose loss a method may replace (distributional agents do not)
-    loop: LoopConfig  # defaults that suit it
-    sizes: ReplaySizes
-    needs: frozenset[str] = frozenset()  # what the replay method must give
+    make: MakeAgent
+    actions: Literal["discrete", "continuous"]
+    offers: Offers
+    loop: LoopConfig = LoopConfig()  # defaults that suit it
+    sizes: ReplaySizes = ReplaySizes()
 
 
-_VALUES = frozenset({"td_error", "q_value", "target", "td_loss"})
-_CONTROL = {
-    "loop": LoopConfig(steps=20_000, warmup=1_000, eval_every=1_000),
-    "sizes": ReplaySizes(batch_size=256),
-}
-
-_DENSITY = frozenset({"log_ratio"})
+_VALUES = frozenset({"td_error", "q_value", "target"})
+_RATIOS = _VALUES | {"log_ratio"}
+_CRITIC = Offers(_VALUES, scalar_loss=True)
+_STOCHASTIC = Offers(_RATIOS, scalar_loss=True, density=True)
+_ESTIMATES = frozenset({"value", "advantage", "next_value"})
+_DISCRETE = LoopConfig(n_step=5)
+_CONTROL = LoopConfig(steps=20_000, warmup=1_000, eval_every=1_000)
 _SCALED = dataclasses.replace(
-    _CONTROL["loop"],
+    _CONTROL,
     gamma=0.995,
     random_warmup=False,  # so that methods differ in nothing else, with behaviours or without
     scale_observations=True,
     scale_rewards=True,
 )
+_ON_POLICY = dataclasses.replace(_SCALED, steps=100_000, warmup=2_048, learn_every=256)
 
-AGENTS: Mapping[str, AgentEntry] = MappingProxyType(
-    {
-        "dqn": AgentEntry(
-            dqn.DQNConfig,
-            dqn.dqn,
-            "discrete",
-            _VALUES,
-            LoopConfig(n_step=5),
-            ReplaySizes(batch_size=64),
-        ),
-        "rainbow": AgentEntry(
-            rainbow.RainbowConfig,
-            rainbow.rainbow,
-            "discrete",
-            _VALUES - {"td_loss"},
-            LoopConfig(n_step=5),
-            ReplaySizes(batch_size=64),
-        ),
-        "td3": AgentEntry(td3.TD3Config, td3.td3, "continuous", _VALUES, **_CONTROL),
-        "sac": AgentEntry(sac.SACConfig, sac.sac, "continuous", _VALUES | _DENSITY, **_CONTROL),
-        "ddpg": AgentEntry(
-            ddpg.DDPGConfig,
-            ddpg.ddpg,
-            "continuous",
-            _VALUES | _DENSITY,
-            _SCALED,
-            ReplaySizes(batch_size=128),
-        ),
-        "naf": AgentEntry(
-            naf.NAFConfig,
-            naf.naf,
-            "continuous",
-            _VALUES | _DENSITY,
-            _SCALED,
-            ReplaySizes(batch_size=256),
-        ),
-        "racer": AgentEntry(
-            racer.RACERConfig,
-            racer.racer,
-            "continuous",
-            _DENSITY | {"td_error", "q_value", "target"},
-            _SCALED,
-            ReplaySizes(batch_size=256),
-            needs=frozenset({"returns"}),
-        ),
-        "acer": AgentEntry(
-            acer.ACERConfig,
-            acer.acer,
-            "continuous",
-            _DENSITY | {"td_error", "q_value", "target"},
-            _SCALED,
-            ReplaySizes(batch_size=384),
-            needs=frozenset({"trajectories"}),
-        ),
-        "ppo": AgentEntry(
-            ppo.PPOConfig,
-            ppo.ppo,
-            "continuous",
-            frozenset({"td_error", "q_value", "target", "log_ratio", "on_policy"}),
-            dataclasses.replace(_SCALED, steps=100_000, warmup=2_048, learn_every=256),
-            ReplaySizes(num_envs=8, capacity=2_048, batch_size=2_048),
-            needs=frozenset({"on_policy"}),
-        ),
-    }
-)
 
-_WORDS = {
-    "td_loss": "a scalar TD error to shape the loss of",
-    "log_ratio": "a policy with a density (log_ratio)",
-    "on_policy": "an agent that learns on-policy",
+def _sizes(batch_size: int) -> ReplaySizes:
+    return ReplaySizes(batch_size=batch_size)
+
+
+_AGENTS = {
+    "dqn": AgentEntry(dqn.DQNConfig, dqn.dqn, "discrete", _CRITIC, _DISCRETE, _sizes(64)),
+    "rainbow": AgentEntry(
+        rainbow.RainbowConfig, rainbow.rainbow, "discrete", Offers(_VALUES), _DISCRETE, _sizes(64)
+    ),
+    "td3": AgentEntry(td3.TD3Config, td3.td3, "continuous", _CRITIC, _CONTROL, _sizes(256)),
+    "sac": AgentEntry(sac.SACConfig, sac.sac, "continuous", _STOCHASTIC, _CONTROL, _sizes(256)),
+    "ddpg": AgentEntry(ddpg.DDPGConfig, ddpg.ddpg, "continuous", _STOCHASTIC, _SCALED, _sizes(128)),
+    "naf": AgentEntry(naf.NAFConfig, naf.naf, "continuous", _STOCHASTIC, _SCALED, _sizes(256)),
+    "racer": AgentEntry(
+        racer.RACERConfig,
+        racer.racer,
+        "continuous",
+        Offers(_RATIOS | _ESTIMATES, density=True, reads=frozenset({"returns"})),
+        _SCALED,
+        _sizes(256),
+    ),
+    "acer": AgentEntry(
+        acer.ACERConfig,
+        acer.acer,
+        "continuous",
+        Offers(_RATIOS, reads=frozenset({"trajectories"})),
+        _SCALED,
+        _sizes(384),
+    ),
+    "ppo": AgentEntry(
+        ppo.PPOConfig,
+        ppo.ppo,
+        "continuous",
+        Offers(_RATIOS, on_policy=True),
+        _ON_POLICY,
+        ReplaySizes(num_envs=8, capacity=2_048, batch_size=2_048),
+    ),
 }
+AGENTS: Mapping[str, AgentEntry] = MappingProxyType(_AGENTS)  # a view: `register_agent` adds to it
 
 # Returns at which an environment counts as solved, for "steps to" columns.
 THRESHOLDS: Mapping[str, float] = MappingProxyType(
@@ -126,6 +112,17 @@ THRESHOLDS: Mapping[str, float] = MappingProxyType(
 )
 
 
+def register_agent(name: str, entry: AgentEntry) -> None:
+    """Make an agent of your own known by a name, to whatever asks `AGENTS`.
+
+    Raises:
+      ValueError: another agent has the name.
+    """
+    if AGENTS.get(name, entry) != entry:
+        raise ValueError(f"there is another agent '{name}': use another name")
+    _AGENTS[name] = entry
+
+
 def fits(agent: str, environment: str) -> bool:
     """Tell whether an agent can act in an environment."""
     return AGENTS[agent].actions == environments.action_kind(environment)
@@ -133,17 +130,15 @@ def fits(agent: str, environment: str) -> bool:
 
 def feeds(agent: str, replay: str) -> bool:
     """Tell whether agent and replay method give one another what they read."""
-    return (
-        METHODS[replay].needs <= AGENTS[agent].feedback
-        and AGENTS[agent].needs <= METHODS[replay].gives
-    )
+    of_agent, of_method = _lacking(agent, replay)
+    return not of_agent and not of_method
 
 
 def replay_options(agent: str, replay: str) -> Any:
-    """Return a replay method's default options, with what the agent needs switched on."""
+    """Return a replay method's default options, with what the agent reads switched on."""
     config = METHODS[replay].config
     options = {field.name for field in dataclasses.fields(config)}
-    return config(**dict.fromkeys(AGENTS[agent].needs & options, True))
+    return config(**dict.fromkeys(AGENTS[agent].offers.reads & options, True))
 
 
 def check_fit(agent: str, replay: str, environment: str) -> None:
@@ -152,39 +147,63 @@ def check_fit(agent: str, replay: str, environment: str) -> None:
     Raises:
       ValueError: one line that names the mismatch and what would fit.
     """
+    _check_known("agent", agent, AGENTS)
+    _check_known("replay", replay, METHODS)
     if not fits(agent, environment):
         fitting = ", ".join(name for name in AGENTS if fits(name, environment))
         raise ValueError(
             f"agent '{agent}' needs {AGENTS[agent].actions} actions and {environment} has "
             f"{environments.action_kind(environment)} ones: use one of {fitting}"
         )
-    if not feeds(agent, replay):
-        fitting = ", ".join(name for name in METHODS if feeds(agent, name))
-        lacking = AGENTS[agent].needs - METHODS[replay].gives
-        if lacking:
-            raise ValueError(
-                f"agent '{agent}' needs {', '.join(sorted(lacking))}, which replay '{replay}' does "
-                f"not give: use one of {fitting}"
-            )
-        missing = ", ".join(
-            _WORDS.get(need, need)
-            for need in sorted(METHODS[replay].needs - AGENTS[agent].feedback)
-        )
+    of_agent, of_method = _lacking(agent, replay)
+    if of_method:
         raise ValueError(
-            f"replay '{replay}' needs {missing}, which agent '{agent}' does not give: "
-            f"use one of {fitting}"
+            f"agent '{agent}' needs {', '.join(of_method)}, which replay '{replay}' does "
+            f"not give: {_methods_for(agent)}"
+        )
+    if of_agent:
+        raise ValueError(
+            f"replay '{replay}' needs {', '.join(of_agent)}, which agent '{agent}' does not give: "
+            f"{_methods_for(agent)}"
         )
 
 
 def check_options(agent: str, options: Any) -> None:
-    """Refuse replay options that switch off what the agent needs.
+    """Refuse replay options that switch off what the agent reads.
 
     Raises:
       ValueError: one line that names the option.
     """
-    for need in AGENTS[agent].needs:
+    for need in sorted(AGENTS[agent].offers.reads):
         if not getattr(options, need, True):
             raise ValueError(f"agent '{agent}' needs {need}: leave out --replay.{need} false")
+
+
+def _default(agent: str, replay: str) -> Method:
+    return METHODS[replay].method(replay_options(agent, replay), None)
+
+
+def _lacking(agent: str, replay: str) -> tuple[list[str], list[str]]:
+    """Return in words what the agent lacks for the method, and the method for the agent."""
+    method, offers = _default(agent, replay), AGENTS[agent].offers
+    return (
+        lacking_in_agent(method.requires, offers),
+        lacking_in_method(method.requires, method.sampler.provides, offers),
+    )
+
+
+def _methods_for(agent: str) -> str:
+    fitting = ", ".join(name for name in METHODS if feeds(agent, name))
+    return f"use one of {fitting}" if fitting else "no replay method fits this agent"
+
+
+def _check_known(kind: str, name: str, known: Iterable[str]) -> None:
+    if name not in known:
+        plural = f" (--replays {name} in a comparison)" if kind == "replay" else ""
+        raise ValueError(
+            f"there is no {kind} '{name}': a module of your own is imported only if this command "
+            f"names it too, as in --{kind} {name}{plural}"
+        )
 
 
 def catalogue() -> dict[str, Any]:
@@ -194,7 +213,7 @@ def catalogue() -> dict[str, Any]:
         "agents": {
             name: {
                 "actions": entry.actions,
-                "feedback": sorted(entry.feedback),
+                "feedback": sorted(entry.offers.feedback),
                 "replays": [replay for replay in METHODS if feeds(name, replay)],
                 "environments": [env for env in names if fits(name, env)],
             }
@@ -202,7 +221,7 @@ def catalogue() -> dict[str, Any]:
         },
         "replays": {
             name: {
-                "needs": sorted(entry.needs),
+                "needs": asked_of_agent(entry.method(entry.config(), None).requires),
                 "agents": [agent for agent in AGENTS if feeds(agent, name)],
             }
             for name, entry in METHODS.items()

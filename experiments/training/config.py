@@ -5,6 +5,7 @@ import math
 
 from jaxreplay.option import Config, option
 from jaxreplay.replay import make_replay
+from jaxreplay.requirements import check_loop
 from jaxreplay.types import Replay, Sampler
 
 
@@ -104,22 +105,13 @@ def check(config: LoopConfig, replay: Replay) -> None:
     Raises:
       ValueError: one line that says which option does not fit and what to do.
     """
-    if "single_steps" in replay.demands and config.n_step != 1:
-        raise ValueError(
-            f"n_step is {config.n_step}: this replay method follows single steps along their "
-            "episode: use n_step 1"
-        )
-    new = config.learn_every * replay.num_envs
-    if "all_new" in replay.demands and (new != replay.batch_size or config.updates != 1):
-        raise ValueError(
-            f"this replay method wants one update of {replay.batch_size} transitions, all new: use "
-            f"--updates 1 and {replay.batch_size} = learn_every * num_envs (now {new})"
-        )
-    if "single_steps" in replay.demands and config.warmup > replay.capacity:
-        raise ValueError(
-            f"warmup {config.warmup} is more than the {replay.capacity} steps that the replay "
-            "remembers: use a shorter warm-up or a larger capacity"
-        )
+    check_loop(
+        replay,
+        n_step=config.n_step,
+        learn_every=config.learn_every,
+        updates=config.updates,
+        warmup=config.warmup,
+    )
     lost = (config.n_step - 1) * replay.num_envs  # steps that wait in the n-step window
     stored = round_up(config.warmup, replay.num_envs) - lost
     if stored < replay.batch_size:

@@ -108,8 +108,8 @@ class HostRun:
         self.device = _Jitted(program, steps, len(seeds), frames_on_host)
         self._frames = self.device.like.replay.ring.frames if frames_on_host else None
         self._held: HostFrames | tuple[()] = ()
-        self._at_once = "all_new" in replay.demands  # batches of just what the block collected
-        self._block_ends = config.scale_rewards or replay.scores == "training"
+        self._at_once = replay.requires.all_new  # batches of just what the block collected
+        self._block_ends = config.scale_rewards or replay.requires.episode_returns == "training"
         self._num_envs = replay.num_envs
         self.playing: Batches | None = None
         self._testing: Batches | None = None

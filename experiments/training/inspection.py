@@ -28,7 +28,7 @@ def inspect(
     Nothing is learned and no state changes.
 
     Args:
-      agent: whose `assess` gives TD errors and Q.
+      agent: whose `feedback` gives TD errors and Q.
       agent_state: its state.
       replay: a replay that can be sampled from.
       state: its state.
@@ -55,8 +55,8 @@ def inspect(
     stored = jax.random.randint(key_stored, (drawn.size,), 0, jnp.maximum(size, 1), jnp.int32)
     slots = {"replayed": drawn.ravel(), "stored": stored}
     metrics = {}
-    for (name, where), key_assess in zip(slots.items(), keys, strict=True):
-        seen = _assess(agent, agent_state, ring_.gather(ring, where), key_assess, batches)
+    for (name, where), key_feedback in zip(slots.items(), keys, strict=True):
+        seen = _feedback(agent, agent_state, ring_.gather(ring, where), key_feedback, batches)
         age = ring_.age(ring, where) * ring.num_envs
         metrics |= {
             f"{name}/abs_td": jnp.abs(seen["td_error"]).mean(),
@@ -74,13 +74,16 @@ def inspect(
     }
 
 
-def _assess(
+def _feedback(
     agent: Agent, agent_state: Any, transitions: Transition, key: Array, batches: int
 ) -> dict[str, Array]:
-    """Assess `[n B]` transitions one batch at a time, to stay within a batch's memory."""
+    """Return the feedback about `[n B]` transitions.
+
+    One batch at a time, to stay within a batch's memory.
+    """
     split = jax.tree.map(lambda x: x.reshape(batches, -1, *x.shape[1:]), transitions)
     keys = jax.random.split(key, batches)
-    return jax.lax.map(lambda part: agent.assess(agent_state, *part), (split, keys))
+    return jax.lax.map(lambda part: agent.feedback(agent_state, *part), (split, keys))
 
 
 def _distinct(drawn: Array) -> Array:

@@ -19,6 +19,7 @@ from experiments.training.config import LoopConfig, check
 from experiments.training.evaluation import evaluate
 from experiments.training.schedule import Schedule, schedule
 from experiments.training.steps import LoopState, Metrics, Sums, make_steps, reset_key, step_key
+from jaxreplay.requirements import remarks
 from jaxreplay.types import Replay
 
 
@@ -96,18 +97,8 @@ def make_program(
         )
         return steps.log_point(state, played, learned, returns, lengths)
 
-    return Program(init, chunk, plan, notes(environment, replay))
-
-
-def notes(environment: Environment, replay: Replay) -> tuple[str, ...]:
-    """Return what the user should know before a run."""
-    if "whole_episodes" in replay.demands and environment.max_steps > replay.capacity:
-        return (
-            f"{environment.name} may have episodes of {environment.max_steps:,} steps, more than "
-            f"the {replay.capacity:,} to be remembered: such an episode is kept while it is the "
-            "only one",
-        )
-    return ()
+    notes = remarks(replay, environment.name, environment.max_steps)
+    return Program(init, chunk, plan, notes)
 
 
 def make_train(

@@ -123,7 +123,7 @@ def make_steps(
         return state
 
     def block_over(state: LoopState) -> LoopState:
-        if replay.scores == "training":
+        if replay.requires.episode_returns == "training":
             state = report_training(state)
         if config.scale_rewards:
             state = rescale(state)
@@ -132,12 +132,12 @@ def make_steps(
     def log_point(
         state: LoopState, played: Metrics, learned: Sums, returns: Array, lengths: Array
     ) -> tuple[LoopState, Metrics]:
-        score = returns.mean()
-        if replay.scores == "evaluation":
+        episode_return = returns.mean()
+        if replay.requires.episode_returns == "evaluation":
             key = jax.random.fold_in(state.keys.observe, state.rows)
-            state = state._replace(replay=replay.observe(state.replay, score, key))
+            state = state._replace(replay=replay.observe(state.replay, episode_return, key))
         return state, {
-            "eval_return": score,
+            "eval_return": episode_return,
             "eval_length": lengths.mean(),
             "train_return": played["returns"] / played["episodes"],  # nan if none ended
             "episodes": played["episodes"],
@@ -182,7 +182,7 @@ def _split(key: Array) -> Array:
 
 
 def _collect_keys(state: LoopState) -> Array:
-    """Return the keys of acting, of the environments, and of assessing what came of it."""
+    """Return the keys of acting, of the environments, and of the feedback about what came of it."""
     return jax.random.split(jax.random.fold_in(state.keys.collect, state.rows), 3)
 
 
@@ -227,12 +227,11 @@ def _make_collect(
     action_space: Discrete | Continuous, agent: Agent, replay: Replay, config: LoopConfig
 ):
     def fresh(agent_state: Any, transition: Transition, key: Array) -> dict[str, Array]:
-        if not replay.fresh:
+        wanted = replay.requires.feedback_of_new
+        if not wanted:
             return {}
-        feedback = agent.assess(agent_state, transition, key)
-        return {
-            name: feedback[name] for name in replay.fresh | ({"reward_scale"} & feedback.keys())
-        }
+        feedback = agent.feedback(agent_state, transition, key)
+        return {name: feedback[name] for name in wanted | ({"reward_scale"} & feedback.keys())}
 
     def decide(state: LoopState, how: str) -> tuple[Array, Any]:
         key_act = _collect_keys(state)[0]

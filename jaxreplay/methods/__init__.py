@@ -1,12 +1,13 @@
 """Replay methods, one file each; `METHODS` maps their names to config and factory.
 
-To add a method, write a file with a frozen config dataclass and a `method(config, updates)` that
-returns a `jaxreplay.types.Method`, and add a line here.
+A method of your own is a file with a frozen config dataclass and a `method(config, updates)` that
+returns a `jaxreplay.types.Method`; `register` gives it a name, and the commands take the dotted
+name of its module. To add one here, write a file and a line below.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from jaxreplay.methods import (
     ere,
@@ -25,36 +26,55 @@ from jaxreplay.methods import (
 from jaxreplay.types import Method
 
 
+class MakeMethod(Protocol):
+    """Make a method from its options."""
+
+    def __call__(self, config: Any, updates: int | None, /) -> Method:
+        """Return the method.
+
+        Args:
+          config: an instance of the entry's config.
+          updates: gradient steps of the run, for schedules that last as long; None: unknown.
+        """
+        ...
+
+
 class MethodEntry(NamedTuple):
     """How to make a method from its options."""
 
     config: type[Any]  # a frozen dataclass of `option` fields
-    method: Callable[[Any, int | None], Method]  # (config, the run's gradient steps) -> Method
-    needs: frozenset[str] = frozenset()  # of an agent: feedback that its sampler reads, and
-    # "td_loss" if its objective replaces the loss of a scalar TD error, "on_policy" if only
-    # agents that learn on-policy make sense
-    gives: frozenset[str] = frozenset()  # to agents that need it; an option so named switches it on
+    method: MakeMethod
 
 
-METHODS: Mapping[str, MethodEntry] = MappingProxyType(
-    {
-        "uniform": MethodEntry(uniform.UniformConfig, uniform.method),
-        "per": MethodEntry(per.PERConfig, per.method, frozenset({"td_error"})),
-        "rank": MethodEntry(rank.RankConfig, rank.method, frozenset({"td_error"})),
-        "pser": MethodEntry(pser.PSERConfig, pser.method, frozenset({"td_error"})),
-        "lap": MethodEntry(lap.LAPConfig, lap.method, frozenset({"td_error", "td_loss"})),
-        "pal": MethodEntry(pal.PALConfig, pal.method, frozenset({"td_loss"})),
-        "ere": MethodEntry(ere.EREConfig, ere.method),
-        "ero": MethodEntry(ero.EROConfig, ero.method, frozenset({"td_error"})),
-        "ners": MethodEntry(ners.NERSConfig, ners.method, frozenset({"td_error", "target"})),
-        "refer": MethodEntry(
-            refer.ReFERConfig, refer.method, frozenset({"log_ratio"}), frozenset({"returns"})
-        ),
-        "windows": MethodEntry(
-            windows.WindowsConfig, windows.method, gives=frozenset({"trajectories"})
-        ),
-        "latest": MethodEntry(
-            latest.LatestConfig, latest.method, frozenset({"on_policy"}), frozenset({"on_policy"})
-        ),
-    }
-)
+_METHODS = {
+    "uniform": MethodEntry(uniform.UniformConfig, uniform.method),
+    "per": MethodEntry(per.PERConfig, per.method),
+    "rank": MethodEntry(rank.RankConfig, rank.method),
+    "pser": MethodEntry(pser.PSERConfig, pser.method),
+    "lap": MethodEntry(lap.LAPConfig, lap.method),
+    "pal": MethodEntry(pal.PALConfig, pal.method),
+    "ere": MethodEntry(ere.EREConfig, ere.method),
+    "ero": MethodEntry(ero.EROConfig, ero.method),
+    "ners": MethodEntry(ners.NERSConfig, ners.method),
+    "refer": MethodEntry(refer.ReFERConfig, refer.method),
+    "windows": MethodEntry(windows.WindowsConfig, windows.method),
+    "latest": MethodEntry(latest.LatestConfig, latest.method),
+}
+METHODS: Mapping[str, MethodEntry] = MappingProxyType(_METHODS)  # a view: `register` adds to it
+
+
+def register(name: str, config: type[Any], method: MakeMethod) -> None:
+    """Make a method of your own known by a name, to whatever asks `METHODS`.
+
+    Args:
+      name: that no other method has.
+      config: a frozen dataclass of `option` fields, all with defaults.
+      method: `method(config, updates) -> Method`.
+
+    Raises:
+      ValueError: another method has the name.
+    """
+    entry = MethodEntry(config, method)
+    if METHODS.get(name, entry) != entry:
+        raise ValueError(f"there is another replay method '{name}': use another name")
+    _METHODS[name] = entry

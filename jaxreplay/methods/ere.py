@@ -11,6 +11,7 @@ from jaxreplay import ring as ring_
 from jaxreplay._internal import random_bits
 from jaxreplay.methods.parts.options import LossOptions
 from jaxreplay.option import option
+from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Draw, Method, Sample, Sampler, Transition
 
@@ -112,7 +113,10 @@ def sampler(config: EREConfig = EREConfig(), updates: int | None = None) -> Samp
     def metrics(state: EREState, ring: Ring) -> dict[str, Array]:
         return {"window": width(state, ring).astype(jnp.float32)}
 
-    return Sampler(init, add, sample, update, probability=probability, metrics=metrics)
+    return Sampler(
+        init, add, sample, update, probability=probability, metrics=metrics,
+        requires=Requirements(transition_fields=frozenset({"last"})),
+    )  # fmt: skip
 
 
 def method(config: EREConfig = EREConfig(), updates: int | None = None) -> Method:

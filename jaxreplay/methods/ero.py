@@ -14,6 +14,7 @@ from jaxreplay._internal import buffer, random_bits
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay.methods.parts.options import LossOptions
 from jaxreplay.option import option
+from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.sum_tree import SumTree
 from jaxreplay.types import Array, Draw, Method, Sample, Sampler, Transition
@@ -44,7 +45,7 @@ class EROState(NamedTuple):
     chosen: SumTree  # leaves [C]: 1 in the subset, 0 left out
     reward: Buffer  # [C] float32
     td_error: Buffer  # [C] float32, when last replayed; 0 before
-    score: Array  # [] float32, return of the policy at the latest call of observe; nan before
+    episode_return: Array  # [] float32, at the latest call of observe; nan before
     replay_reward: Array  # [] float32, its latest change
 
 
@@ -90,7 +91,7 @@ def sampler(config: EROConfig = EROConfig()) -> Sampler:
             chosen=sum_tree.init(ring.capacity),
             reward=empty,
             td_error=empty,
-            score=jnp.full((), jnp.nan, jnp.float32),
+            episode_return=jnp.full((), jnp.nan, jnp.float32),
             replay_reward=jnp.zeros((), jnp.float32),
         )
 
@@ -111,20 +112,25 @@ def sampler(config: EROConfig = EROConfig()) -> Sampler:
         del ring
         return state._replace(td_error=buffer.write(state.td_error, sample.indices, td_error))
 
-    def observe(state: EROState, ring: Ring, score: Array, key: Array) -> EROState:
-        reward = score - state.score
+    def observe(state: EROState, ring: Ring, episode_return: Array, key: Array) -> EROState:
+        reward = episode_return - state.episode_return
         learned = jax.lax.cond(
             jnp.isfinite(reward),
             lambda: _learn(config, state, ring, reward, key),
             lambda: state,
         )
         return learned._replace(
-            score=score, replay_reward=jnp.where(jnp.isfinite(reward), reward, 0.0)
+            episode_return=episode_return,
+            replay_reward=jnp.where(jnp.isfinite(reward), reward, 0.0),
         )
 
     return Sampler(
         init, add, _sample, update, observe=observe, probability=_probability, metrics=_metrics,
-        scores="training",
+        requires=Requirements(
+            feedback=frozenset({"td_error"}),
+            episode_returns="training",
+            transition_fields=frozenset({"reward"}),
+        ),
     )  # fmt: skip
 
 

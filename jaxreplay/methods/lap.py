@@ -34,7 +34,7 @@ class LAPConfig(SamplingOptions):
 def sampler(config: LAPConfig = LAPConfig()) -> Sampler:
     """Make LAP's sampler: P(i) ~ max(|td_i|, kappa)^alpha, weights 1 (Fujimoto 2020, Eq. 9)."""
     return proportional.sampler(
-        objectives.lap_priority(config.alpha, config.kappa),
+        proportional.of_td_error(objectives.lap_priority(config.alpha, config.kappa)),
         lambda odds: jnp.ones_like(odds.probability),
         sampling=config.sampling,
     )

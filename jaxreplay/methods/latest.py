@@ -9,6 +9,7 @@ from jaxreplay import objectives
 from jaxreplay import ring as ring_
 from jaxreplay.methods import uniform
 from jaxreplay.option import Config
+from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Draw, Method, Sampler
 
@@ -18,7 +19,7 @@ class LatestConfig(Config):
     """It has no hyperparameters."""
 
 
-class Notes(NamedTuple):
+class Aux(NamedTuple):
     """Where the rows of a batch stand in time."""
 
     slots: Array  # [T, E] int32: T successive steps of E environments; a batch is this, flattened
@@ -39,7 +40,7 @@ def sampler() -> Sampler:
         lanes = ring.num_envs
         order = jnp.arange(batch_size, dtype=jnp.int32).reshape(-1, lanes)[::-1]
         slots = ring_.recent(ring, order)
-        return Draw(slots.ravel(), jnp.ones(batch_size, jnp.float32), Notes(slots))
+        return Draw(slots.ravel(), jnp.ones(batch_size, jnp.float32), Aux(slots))
 
     def probability(state: tuple[()], ring: Ring, slots: Array, batch_size: int) -> Array:
         del state
@@ -47,7 +48,9 @@ def sampler() -> Sampler:
         return jnp.where(newest & (slots < ring_.size(ring)), 1.0 / batch_size, 0.0)
 
     return uniform.sampler()._replace(
-        sample=sample, probability=probability, demands=frozenset({"single_steps", "all_new"})
+        sample=sample,
+        probability=probability,
+        requires=Requirements(single_steps=True, all_new=True),
     )
 
 

@@ -19,6 +19,7 @@ from jaxreplay.methods.parts.positions import Positions
 from jaxreplay.methods.parts.score_network import Features, ScoreNetwork
 from jaxreplay.methods.proportional import ProportionalState
 from jaxreplay.option import option
+from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Draw, Method, Sample, Sampler, Transition
 
@@ -85,7 +86,7 @@ class NERSState(NamedTuple):
     q_value: Buffer  # [C] float32, tanh of the critic's target when last replayed; 1 before
     positions: Positions | None  # within episodes, if they are the time feature
     collected: Collected
-    score: Array  # [] float32, return of the policy at the latest call of observe; nan before
+    episode_return: Array  # [] float32, at the latest call of observe; nan before
     replay_reward: Array  # [] float32, its latest change
 
 
@@ -137,7 +138,7 @@ def sampler(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Sa
         indices, odds = proportional.draw(
             state.priorities, ring, key_draw, batch_size, config.sampling
         )
-        return Draw(indices, weigh(odds), notes=jax.random.uniform(key_ticket, (batch_size,)))
+        return Draw(indices, weigh(odds), aux=jax.random.uniform(key_ticket, (batch_size,)))
 
     def probability(state: NERSState, ring: Ring, slots: Array, batch_size: int) -> Array:
         return proportional.probability(state.priorities, ring, slots, batch_size)
@@ -149,9 +150,17 @@ def sampler(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Sa
     return Sampler(
         functools.partial(_init, config), add, sample, functools.partial(_update, config),
         observe=functools.partial(_observe, config), probability=probability, metrics=metrics,
-        scores=config.reward,
-        demands=frozenset({"observations"} if {"obs", "next_obs"} & set(config.features) else ()),
+        requires=_requirements(config),
     )  # fmt: skip
+
+
+def _requirements(config: NERSConfig) -> Requirements:
+    seen = set(config.features) & set(Transition._fields)
+    return Requirements(
+        feedback=frozenset({"td_error", "target"}),
+        episode_returns="training" if config.reward == "training" else "evaluation",
+        transition_fields=frozenset(seen | ({"first"} if config.clock == "episode" else set())),
+    )
 
 
 def method(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Method:
@@ -172,7 +181,7 @@ def _init(config: NERSConfig, key: Array, ring: Ring) -> NERSState:
         q_value=jnp.copy(ones),  # an array of its own, for donation
         positions=episodes.init(ring) if config.clock == "episode" else None,
         collected=_nothing(config.train_size),
-        score=jnp.full((), jnp.nan, jnp.float32),
+        episode_return=jnp.full((), jnp.nan, jnp.float32),
         replay_reward=jnp.zeros((), jnp.float32),
     )
 
@@ -202,10 +211,12 @@ def _update(
 
 
 def _observe(
-    config: NERSConfig, state: NERSState, ring: Ring, score: Array, key: Array
+    config: NERSConfig, state: NERSState, ring: Ring, episode_return: Array, key: Array
 ) -> NERSState:
     del key
-    reward = score - state.score  # nan at the first call, which only sets the baseline
+    reward = (
+        episode_return - state.episode_return
+    )  # nan at the first call, which only sets the baseline
     params, opt_state = jax.lax.cond(
         jnp.isfinite(reward) & (reward != 0),
         lambda: _learn(config, state, ring, reward),
@@ -215,7 +226,7 @@ def _observe(
         params=params,
         opt_state=opt_state,
         collected=_nothing(config.train_size),
-        score=score,
+        episode_return=episode_return,
         replay_reward=jnp.where(jnp.isfinite(reward), reward, 0.0),
     )
 
@@ -297,8 +308,8 @@ def _nothing(count: int) -> Collected:
 
 
 def _collect(collected: Collected, sample: Sample, valid: Array) -> Collected:
-    """Offer a batch to the subset; its tickets are the sample's notes."""
-    tickets = jnp.concatenate([collected.tickets, jnp.where(valid, sample.notes, jnp.inf)])
+    """Offer a batch to the subset; its tickets are the auxiliary data of the sample."""
+    tickets = jnp.concatenate([collected.tickets, jnp.where(valid, sample.aux, jnp.inf)])
     slots = jnp.concatenate([collected.slots, jnp.where(valid, sample.indices, 0)])
     versions = jnp.concatenate([collected.versions, sample.version])
     kept = jax.lax.top_k(-tickets, collected.tickets.size)[1]

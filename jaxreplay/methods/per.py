@@ -35,14 +35,14 @@ def sampler(config: PERConfig = PERConfig(), updates: int | None = None) -> Samp
         None with an open config keeps beta where it is.
     """
 
-    def leaf(td_error: Array) -> Array:
+    def priority(td_error: Array) -> Array:
         size = jnp.abs(td_error)
         if config.clip is not None:
             size = jnp.minimum(size, config.clip)
         return (size + config.epsilon) ** config.alpha
 
     return proportional.sampler(
-        leaf,
+        proportional.of_td_error(priority),
         config.importance(updates),
         sampling=config.sampling,
         initial=config.initial,

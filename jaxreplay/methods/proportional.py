@@ -4,14 +4,15 @@ Not a method by itself: PER, LAP, PSER and NERS say how a transition becomes a l
 weights a draw gets.
 """
 
-from collections.abc import Callable
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, NamedTuple, Protocol
 
 import jax.numpy as jnp
 import optax
 
 from jaxreplay import ring as ring_
 from jaxreplay import sum_tree
+from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.sum_tree import Sampling, SumTree
 from jaxreplay.types import Array, Draw, Sample, Sampler, Transition
@@ -132,23 +133,50 @@ def metrics(state: ProportionalState, ring: Ring) -> dict[str, Array]:
     return {"mean_priority": mean, "max_priority": state.max_leaf}
 
 
+class Leaf(Protocol):
+    """What makes a transition's leaf."""
+
+    def __call__(self, feedback: Mapping[str, Array], slots: Array, ring: Ring, /) -> Array:
+        """Return the leaves `[B]` float32, not negative.
+
+        Args:
+          feedback: `[B]` each, by name.
+          slots: `[B]` int32, where the transitions are; rows whose slot is out of range are
+            skipped, whatever their leaf.
+          ring: the transitions, and how old they are.
+        """
+        ...
+
+
+def of_td_error(priority: Callable[[Array], Array]) -> Leaf:
+    """Make the leaf that is a function of TD errors `[B]` alone."""
+
+    def leaf(feedback: Mapping[str, Array], slots: Array, ring: Ring) -> Array:
+        del slots, ring
+        return priority(feedback["td_error"])
+
+    return leaf
+
+
 def sampler(
-    leaf: Callable[[Array], Array],
+    leaf: Leaf,
     weigh: Callable[[Odds], Array],
     *,
+    feedback: Iterable[str] = ("td_error",),
     sampling: Sampling = "stratified",
     initial: Initial = "max",
     track_minimum: bool = False,
     branching: int | None = None,
 ) -> Sampler:
-    """Make the sampler of a method whose leaf is a function of the latest TD error.
+    """Make the sampler of a method whose leaf is a function of the latest feedback.
 
     Args:
-      leaf: TD errors `[B]` -> leaves `[B]`, not negative.
+      leaf: what a transition's leaf is; `of_td_error` makes one from a function of TD errors.
       weigh: what the draws' weights `[B]` are.
+      feedback: what `leaf` reads.
       sampling: how the draws of a batch hang together, see `sum_tree.sample`.
       initial: new transitions enter with the running maximum over everything ever written,
-        initially 1 ("max", Schaul et al. 2016, Alg. 1), or with the leaf of their TD error ("td").
+        initially 1 ("max", Schaul et al. 2016, Alg. 1), or with the leaf of their feedback ("td").
       track_minimum: keep a tree of minima, for weights that need the smallest probability.
       branching: children per node of the tree; None takes the backend's default.
     """
@@ -158,24 +186,28 @@ def sampler(
         return init(ring.capacity, track_minimum=track_minimum, branching=branching)
 
     def add(
-        state: ProportionalState, ring: Ring, slots: Array, transition: Transition, **fresh: Array
+        state: ProportionalState,
+        ring: Ring,
+        slots: Array,
+        transition: Transition,
+        **told: Array,
     ) -> ProportionalState:
-        del ring, transition
-        return enter(state, slots, leaf(fresh["td_error"]) if initial == "td" else None)
+        del transition
+        return enter(state, slots, leaf(told, slots, ring) if initial == "td" else None)
 
     def sample(state: ProportionalState, ring: Ring, key: Array, batch_size: int) -> Draw:
         indices, odds = draw(state, ring, key, batch_size, sampling)
         return Draw(indices, weigh(odds))
 
     def update(
-        state: ProportionalState, ring: Ring, sample: Sample, *, td_error: Array, **_: Array
+        state: ProportionalState, ring: Ring, sample: Sample, **told: Array
     ) -> ProportionalState:
-        del ring
-        return write(state, sample.indices, leaf(td_error))
+        return write(state, sample.indices, leaf(told, sample.indices, ring))
 
-    fresh = frozenset({"td_error"} if initial == "td" else ())
+    read = frozenset(feedback)
+    requires = Requirements(feedback=read, feedback_of_new=read if initial == "td" else frozenset())
     return Sampler(
-        start, add, sample, update, probability=probability, metrics=metrics, fresh=fresh
+        start, add, sample, update, probability=probability, metrics=metrics, requires=requires
     )
 
 

@@ -19,6 +19,7 @@ from jaxreplay.methods.parts.options import LossOptions, PriorityOptions
 from jaxreplay.methods.parts.positions import Positions
 from jaxreplay.methods.proportional import ProportionalState
 from jaxreplay.option import option, override
+from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Draw, Method, Sample, Sampler, Transition
 
@@ -155,8 +156,15 @@ def sampler(config: PSERConfig = PSERConfig()) -> Sampler:
     def metrics(state: PSERState, ring: Ring) -> dict[str, Array]:
         return proportional.metrics(state.priorities, ring)
 
-    fresh = frozenset({"td_error"} if initial_td else ())
-    return Sampler(init, add, sample, update, probability=probability, metrics=metrics, fresh=fresh)
+    told = frozenset({"td_error"})
+    return Sampler(
+        init, add, sample, update, probability=probability, metrics=metrics,
+        requires=Requirements(
+            feedback=told,
+            feedback_of_new=told if initial_td else frozenset(),
+            transition_fields=frozenset({"first"}),
+        ),
+    )  # fmt: skip
 
 
 def method(config: PSERConfig = PSERConfig(), updates: int | None = None) -> Method:

@@ -14,6 +14,7 @@ from jaxreplay._internal.buffer import Buffer
 from jaxreplay.methods.parts.options import ImportanceOptions, WeightedLossOptions
 from jaxreplay.methods.proportional import Odds
 from jaxreplay.option import option, override
+from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Draw, Method, Sample, Sampler, Transition
 
@@ -105,6 +106,7 @@ def sampler(config: RankConfig = RankConfig(), updates: int | None = None) -> Sa
     return Sampler(
         functools.partial(_init, config), _add, sample, functools.partial(_update, config),
         probability=functools.partial(_probability, config), metrics=_metrics,
+        requires=Requirements(feedback=frozenset({"td_error"})),
     )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from jaxreplay.methods.parts import estimates
 from jaxreplay.methods.parts.estimates import Estimates
 from jaxreplay.methods.parts.forgetting import to_forget
 from jaxreplay.option import Config, option
+from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.types import (
     LOG_RATIO_LIMIT,
@@ -83,7 +84,7 @@ class ReFERConfig(Config):
         "none: a thousandth of the ring's",
         at_least=1,
     )
-    room: int = option(
+    capacity_factor: int = option(
         2,
         "slots of the ring per step remembered, so that old episodes may outlive newer ones",
         at_least=1,
@@ -98,7 +99,7 @@ class ReFERConfig(Config):
             )
 
 
-class Notes(NamedTuple):
+class Aux(NamedTuple):
     """What a batch brings along for the objective, and for agents that learn from returns."""
 
     beta: Array  # [] float32, weight of the agent's gradient
@@ -142,10 +143,10 @@ def next_beta(beta: Array, far_share: Array, target: float, rate: float) -> Arra
 def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
     """Make ReF-ER's sampler: uniform over the steps of the finished episodes it remembers.
 
-    The replay's capacity is the number N of steps remembered; the ring has `room` times as many
-    slots. An episode enters the memory, and others are forgotten for it, at the first sweep after
-    its end; until one has ended, the steps of the running ones are drawn. c_max, too, is annealed
-    from sweep to sweep, so that the far-policy steps are counted exactly in between.
+    The replay's capacity is the number N of steps remembered; the ring has `capacity_factor` times
+    as many slots. An episode enters the memory, and others are forgotten for it, at the first
+    sweep after its end; until one has ended, the steps of the running ones are drawn. c_max, too,
+    is annealed from sweep to sweep, so that the far-policy steps are counted exactly in between.
 
     Feedback is `log_ratio` and, to keep returns, `value`, `advantage` and `next_value` (and
     `reward_scale`, if the agent scales rewards). Transitions must be single steps.
@@ -158,9 +159,21 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
         functools.partial(_update, config),
         probability=_probability,
         metrics=_metrics,
-        fresh=estimates.FEEDBACK if config.returns else frozenset(),
-        room=config.room,
-        demands=frozenset({"single_steps", "whole_episodes"}),
+        requires=_requirements(config),
+        provides=frozenset({"returns"} if config.returns else ()),
+        capacity_factor=config.capacity_factor,
+    )
+
+
+def _requirements(config: ReFERConfig) -> Requirements:
+    told = estimates.FEEDBACK if config.returns else frozenset()
+    read = {"first", "last"} | ({"reward", "discount"} if config.returns else set())
+    return Requirements(
+        feedback=told | {"log_ratio"},
+        feedback_of_new=told,
+        single_steps=True,
+        whole_episodes=True,
+        transition_fields=frozenset(read),
     )
 
 
@@ -176,7 +189,7 @@ def objective(config: ReFERConfig = ReFERConfig()) -> Objective:
             raise ValueError("ReF-ER needs an agent whose policy has a density: --list shows which")
         if not config.reject:
             return loss
-        return jnp.where(is_far(trust.log_ratio, sample.notes.log_c_max), 0.0, loss)
+        return jnp.where(is_far(trust.log_ratio, sample.aux.log_c_max), 0.0, loss)
 
     def critic(loss: Array, sample: Sample, trust: Trust | None) -> Array:
         return near(loss, sample, trust).mean()
@@ -185,11 +198,11 @@ def objective(config: ReFERConfig = ReFERConfig()) -> Objective:
         loss = near(loss, sample, trust)
         if not config.penalise or trust is None:
             return loss.mean()
-        beta = sample.notes.beta
+        beta = sample.aux.beta
         kl = trust.kl if config.direction == "behaviour" else trust.reverse_kl
         return (beta * loss + (1.0 - beta) * kl).mean()
 
-    return Objective(error=None, critic=critic, actor=actor, trust=True)
+    return Objective(error=None, critic=critic, actor=actor, requires=Requirements(density=True))
 
 
 def method(config: ReFERConfig = ReFERConfig(), updates: int | None = None) -> Method:
@@ -319,7 +332,7 @@ def _going(
         share if config.forget == "far" else jnp.zeros_like(share),
         steps,
         (ring.rows_added - state.start) * ring.num_envs + lane,
-        ring.capacity // config.room,
+        ring.capacity // config.capacity_factor,
     )
 
 
@@ -333,8 +346,8 @@ def _sample(
     q_ret = ()
     if isinstance(state.estimates, Estimates):
         q_ret = estimates.returns_of(state.estimates, indices)
-    notes = Notes(state.beta, state.log_c_max, q_ret)
-    return Draw(indices, jnp.ones(batch_size, jnp.float32), notes)
+    aux = Aux(state.beta, state.log_c_max, q_ret)
+    return Draw(indices, jnp.ones(batch_size, jnp.float32), aux)
 
 
 def _update(

@@ -11,6 +11,7 @@ from jaxreplay import ring as ring_
 from jaxreplay._internal import random_bits
 from jaxreplay.methods import uniform
 from jaxreplay.option import Config, option
+from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Draw, Method, Sampler
 
@@ -24,7 +25,7 @@ class WindowsConfig(Config):
     )
 
 
-class Notes(NamedTuple):
+class Aux(NamedTuple):
     """Where the rows of a batch stand in time."""
 
     slots: Array  # [T, B / T] int32, time first; a batch is this, flattened
@@ -57,7 +58,7 @@ def sampler(config: WindowsConfig = WindowsConfig()) -> Sampler:
         lane = random_bits.integers(key_lane, count, ring.num_envs)
         rows = behind - jnp.arange(length, dtype=jnp.int32)[:, None]  # behind the newest
         slots = ring_.recent(ring, rows * ring.num_envs + lane)
-        return Draw(slots.ravel(), jnp.ones(batch_size, jnp.float32), Notes(slots))
+        return Draw(slots.ravel(), jnp.ones(batch_size, jnp.float32), Aux(slots))
 
     def probability(state: tuple[()], ring: Ring, slots: Array, batch_size: int) -> Array:
         del state, batch_size
@@ -69,7 +70,10 @@ def sampler(config: WindowsConfig = WindowsConfig()) -> Sampler:
         return jnp.where(slots < ring_.size(ring), chance, 0.0)
 
     return uniform.sampler()._replace(
-        sample=sample, probability=probability, demands=frozenset({"single_steps"})
+        sample=sample,
+        probability=probability,
+        requires=Requirements(single_steps=True),
+        provides=frozenset({"trajectories"}),
     )
 
 

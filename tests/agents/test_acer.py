@@ -11,7 +11,7 @@ from agents.acer import ACERConfig, acer, policy_gradient, within_trust_region
 from agents.gaussian import Behaviour
 from agents.types import Continuous
 from jaxreplay import Transition
-from jaxreplay.methods.windows import Notes
+from jaxreplay.methods.windows import Aux
 from jaxreplay.types import Sample
 
 KEY = jax.random.key(0)
@@ -77,7 +77,7 @@ def sample_of(agent, state):
     reward = jax.random.normal(keys[3], (T * W,))
     t = Transition(obs, action, reward, jnp.full(T * W, 0.9), next_obs, last, last, behaviour)
     rows = jnp.arange(T * W)
-    return Sample(rows, t, jnp.ones(T * W), rows, Notes(rows.reshape(T, W)))
+    return Sample(rows, t, jnp.ones(T * W), rows, Aux(rows.reshape(T, W)))
 
 
 def test_targets_follow_each_window_with_roots_of_the_ratios():
@@ -87,7 +87,7 @@ def test_targets_follow_each_window_with_roots_of_the_ratios():
     _, info = jax.jit(agent.update)(state, sample, KEY)
     q = np.asarray(info.feedback["q_value"]).reshape(T, W)
     ratio = np.exp(np.asarray(info.feedback["log_ratio"]).reshape(T, W))
-    value = lambda obs: np.asarray(assess_value(state, obs)).reshape(T, W)
+    value = lambda obs: np.asarray(value_of(state, obs)).reshape(T, W)
     v, v_next = value(t.obs), value(t.next_obs)
     reward, last = (np.asarray(x).reshape(T, W) for x in (t.reward, t.last))
     expected = np.zeros((T, W))
@@ -103,7 +103,7 @@ def test_targets_follow_each_window_with_roots_of_the_ratios():
     np.testing.assert_allclose(target, expected, rtol=1e-3, atol=1e-3)
 
 
-def assess_value(state, obs):
+def value_of(state, obs):
     from agents.networks import MLP
 
     return MLP((8, 1), "tanh").apply(state.networks.value, obs)[:, 0]

@@ -12,7 +12,7 @@ from agents.gaussian import Behaviour
 from agents.networks import MLP
 from agents.types import Continuous
 from jaxreplay import Transition
-from jaxreplay.methods.windows import Notes
+from jaxreplay.methods.windows import Aux
 from jaxreplay.types import Sample
 
 T, W, OBS, GAMMA = 6, 4, 3, 0.9
@@ -53,7 +53,7 @@ def case():
     reward = jax.random.normal(keys[3], (T * W,))
     t = Transition(obs, action, reward, discount, next_obs, last, last, mu)
     rows = jnp.arange(T * W)
-    sample = Sample(rows, t, jnp.ones(T * W), rows, Notes(rows.reshape(T, W)))
+    sample = Sample(rows, t, jnp.ones(T * W), rows, Aux(rows.reshape(T, W)))
     return state, sample, jax.jit(agent.update)(state, sample, KEY)[0]
 
 

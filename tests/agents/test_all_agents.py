@@ -201,10 +201,10 @@ def test_continuous_bandit(make_sample, name):
     assert regret < 0.05  # a random action's is 1 on average
 
 
-def test_assessing_gives_the_feedback_of_an_update(case):
+def test_feedback_without_learning_is_that_of_an_update(case):
     key = jax.random.key(4)
     feedback = case.update(case.state, case.sample, key)[1].feedback
-    found = jax.jit(case.agent.assess)(case.state, case.sample.transition, key)
+    found = jax.jit(case.agent.feedback)(case.state, case.sample.transition, key)
     assert set(found) == set(feedback)
     np.testing.assert_allclose(found["q_value"], feedback["q_value"], rtol=1e-5)
     for name, values in found.items():  # targets of stochastic agents are other draws

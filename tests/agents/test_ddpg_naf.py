@@ -12,7 +12,7 @@ from agents.exploration import Extras
 from agents.gaussian import Behaviour
 from agents.naf import NAFConfig, Outputs
 from agents.types import Continuous
-from jaxreplay.methods.refer import Notes, ReFERConfig, objective
+from jaxreplay.methods.refer import Aux, ReFERConfig, objective
 from jaxreplay.types import Sample, Transition
 
 OBS, ROWS = 3, 6
@@ -24,9 +24,9 @@ def sample_of(extras, beta=0.3, c_max=5.0, action=None):
     action = jnp.full((ROWS, 2), 0.1) if action is None else action
     reward, flags = jnp.arange(ROWS) * 1.0, jnp.zeros(ROWS, bool)
     t = Transition(obs[0], action, reward, jnp.full(ROWS, 0.9), obs[1], flags, flags, extras)
-    notes = Notes(jnp.asarray(beta), jnp.log(c_max), ())
+    aux = Aux(jnp.asarray(beta), jnp.log(c_max), ())
     rows = jnp.arange(ROWS)
-    return Sample(rows, t, jnp.ones(ROWS), rows, notes)
+    return Sample(rows, t, jnp.ones(ROWS), rows, aux)
 
 
 def make(which, refer=True, **options):

@@ -59,7 +59,7 @@ def test_replay_returns_the_newest_steps_in_order(rows):
     held, batch = replay.sample(held, KEY)
     expected = np.arange(rows * E)[-T * E :]
     np.testing.assert_array_equal(batch.transition.reward, expected)
-    assert batch.notes.slots.shape == (T, E)
+    assert batch.aux.slots.shape == (T, E)
     np.testing.assert_allclose(replay.probability(held, jnp.arange(T * E)), 1 / (T * E))
 
 
@@ -91,8 +91,8 @@ def test_first_gradient_step_uses_advantages_along_each_environment(terminal):
     replay, held = filled(agent, state, terminal=terminal)
     _, batch = replay.sample(held, KEY)
     t = batch.transition
-    values = agent.assess(state, t, KEY)["q_value"]
-    next_values = agent.assess(state, t._replace(obs=t.next_obs), KEY)["q_value"]
+    values = agent.feedback(state, t, KEY)["q_value"]
+    next_values = agent.feedback(state, t._replace(obs=t.next_obs), KEY)["q_value"]
     expected = generalised(t, values, next_values, 0.8).ravel()
     after, info = agent.update(state, batch, KEY)
     np.testing.assert_allclose(info.feedback["td_error"], expected, rtol=1e-4, atol=1e-4)

@@ -11,7 +11,7 @@ from agents.gaussian import Behaviour
 from agents.racer import RACERConfig, surrogate_loss
 from agents.types import Continuous
 from jaxreplay import Transition
-from jaxreplay.methods.refer import Notes, ReFERConfig, objective
+from jaxreplay.methods.refer import Aux, ReFERConfig, objective
 from jaxreplay.types import Sample
 
 MU = Behaviour(jnp.zeros(2), jnp.full(2, 0.1))
@@ -38,8 +38,8 @@ def loss(given, beta, c_max):
     log_prob = gaussian.log_prob(given["mean"], given["variance"], ACTION)
     q_ret = jnp.asarray(1.7)
     one = surrogate_loss(log_prob, trust.log_ratio, given["value"], advantage, q_ret)
-    notes = Notes(jnp.asarray(beta), jnp.log(c_max), q_ret[None])
-    sample = Sample(jnp.arange(1), None, jnp.ones(1), jnp.ones(1), notes)
+    aux = Aux(jnp.asarray(beta), jnp.log(c_max), q_ret[None])
+    sample = Sample(jnp.arange(1), None, jnp.ones(1), jnp.ones(1), aux)
     batch = jax.tree.map(lambda x: x[None], trust)
     return objective(ReFERConfig()).actor(one[None], sample, batch)
 
@@ -106,7 +106,7 @@ def test_starts_as_the_paper_says(advantage):
     assert float(jnp.abs(behaviour.mean).max()) < 0.1
     assert float(jnp.abs(action - behaviour.mean).max()) <= 3 * np.sqrt(0.2) + 1e-5
     t = Transition(obs, action, jnp.ones(5), jnp.ones(5), obs, False, False, behaviour)
-    told = agent.assess(state, t, jax.random.key(0))
+    told = agent.feedback(state, t, jax.random.key(0))
     np.testing.assert_allclose(told["log_ratio"], 0, atol=1e-5)
     if advantage == "none":
         np.testing.assert_array_equal(told["advantage"], 0)

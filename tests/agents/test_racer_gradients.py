@@ -15,7 +15,7 @@ from agents.networks import MLP
 from agents.racer import RACERConfig
 from agents.types import Continuous
 from jaxreplay import Transition
-from jaxreplay.methods.refer import Notes, ReFERConfig, objective
+from jaxreplay.methods.refer import Aux, ReFERConfig, objective
 from jaxreplay.types import Sample
 
 OBS, ROWS, C_MAX = 3, 12, 5.0
@@ -57,8 +57,8 @@ def sample_of(form, params, which, beta):
     mu = Behaviour(jnp.where(far, away, mean + 0.1 * std), wide)
     flags = jnp.zeros(ROWS, bool)
     t = Transition(obs, action, jnp.ones(ROWS), jnp.ones(ROWS), next_obs, flags, flags, mu)
-    notes = Notes(jnp.float32(beta), jnp.log(C_MAX), jax.random.normal(keys[3], (ROWS,)))
-    return Sample(jnp.arange(ROWS), t, jnp.ones(ROWS), jnp.arange(ROWS), notes)
+    aux = Aux(jnp.float32(beta), jnp.log(C_MAX), jax.random.normal(keys[3], (ROWS,)))
+    return Sample(jnp.arange(ROWS), t, jnp.ones(ROWS), jnp.arange(ROWS), aux)
 
 
 def advantage(form, outputs, action, mean, variance):
@@ -102,10 +102,10 @@ def ascent(form, outputs, action, mu, q_ret, beta):
 @functools.partial(jax.jit, static_argnums=0)
 def expected(form, params, sample):
     """Minus the ascent direction of all parameters, and every ratio."""
-    t, notes = sample.transition, sample.notes
-    one = functools.partial(ascent, form, beta=notes.beta)
+    t, aux = sample.transition, sample.aux
+    one = functools.partial(ascent, form, beta=aux.beta)
     directions, ratio = jax.vmap(one)(
-        outputs_of(form, params, t.obs), t.action, t.extras, notes.q_ret
+        outputs_of(form, params, t.obs), t.action, t.extras, aux.q_ret
     )
     _, pull = jax.vjp(lambda p: outputs_of(form, p, t.obs), params)
     return pull(jax.tree.map(lambda x: -x / ROWS, directions))[0], ratio

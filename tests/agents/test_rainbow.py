@@ -136,7 +136,7 @@ def test_every_argument_can_be_switched(make_sample, double, dueling, noisy):
     _, other = update(state, sample, jax.random.key(3))
     same = (other.feedback["td_error"] == info.feedback["td_error"]).all()
     assert same == (not noisy)  # the key is for the noise alone
-    found = jax.jit(agent.assess)(state, sample.transition, jax.random.key(2))
+    found = jax.jit(agent.feedback)(state, sample.transition, jax.random.key(2))
     for name, values in found.items():
         np.testing.assert_allclose(values, info.feedback[name], rtol=1e-4, atol=1e-5)
     # The target network stays for one update and is copied at the second.
@@ -196,7 +196,7 @@ def test_the_three_noises_of_an_update_are_independent(make_sample):
         )
         for i in range(6)
     ]
-    found = jax.jit(agent.assess)(state, sample.transition, key)["td_error"]
+    found = jax.jit(agent.feedback)(state, sample.transition, key)["td_error"]
     np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
@@ -230,7 +230,7 @@ def test_values_of_a_chain(make_sample, noisy):
 
     keys = jax.random.split(jax.random.key(1), 500)
     state = jax.jit(lambda s: jax.lax.scan(body, s, keys)[0])(state)
-    found = jax.jit(agent.assess)(state, sample.transition, jax.random.key(2))
+    found = jax.jit(agent.feedback)(state, sample.transition, jax.random.key(2))
     np.testing.assert_allclose(found["q_value"], [0.9, 0.9, 1, 1], atol=0.1 if noisy else 0.03)
 
 

@@ -13,7 +13,7 @@ from agents.networks import Actor, Critic
 from agents.sac import Extras, SACConfig, sac
 from agents.types import Continuous
 from jaxreplay import Transition
-from jaxreplay.methods.refer import Notes, ReFERConfig, objective
+from jaxreplay.methods.refer import Aux, ReFERConfig, objective
 from jaxreplay.types import Sample
 
 OBS, ROWS, C_MAX, ALPHA, HIDDEN = 3, 12, 5.0, 0.3, (8,)
@@ -66,14 +66,14 @@ def sample_of(which, beta):
     discount = jnp.where(jnp.arange(ROWS) % 4 == 0, 0.0, 0.9)
     extras = Extras(mu, u)
     t = Transition(obs, jnp.tanh(u), reward, discount, next_obs, flags, flags, extras)
-    notes = Notes(jnp.float32(beta), jnp.log(C_MAX), ())
-    return Sample(jnp.arange(ROWS), t, jnp.ones(ROWS), jnp.arange(ROWS), notes)
+    aux = Aux(jnp.float32(beta), jnp.log(C_MAX), ())
+    return Sample(jnp.arange(ROWS), t, jnp.ones(ROWS), jnp.arange(ROWS), aux)
 
 
 @jax.jit
 def expected(state, sample, new_critics):
     """Gradients of actor and critics, and which steps are near."""
-    t, beta = sample.transition, sample.notes.beta
+    t, beta = sample.transition, sample.aux.beta
     mu, u = t.extras
     key_target, key_actor = jax.random.split(KEY)  # the agent's draws
     mean, std = gaussian_of(state.actor, t.obs)

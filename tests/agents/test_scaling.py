@@ -78,7 +78,7 @@ def test_agent_sees_scaled_and_says_so():
     _, info = agent.update(state, sample, jax.random.key(1))
     np.testing.assert_allclose(info.feedback["target"], 2.0, rtol=1e-5)
     np.testing.assert_array_equal(info.feedback["reward_scale"], 5.0)
-    assert agent.assess(state, t, jax.random.key(1))["target"][0] == pytest.approx(2.0, rel=1e-5)
+    assert agent.feedback(state, t, jax.random.key(1))["target"][0] == pytest.approx(2.0, rel=1e-5)
 
 
 @pytest.mark.parametrize(("make", "config"), [(racer, RACERConfig), (sac, SACConfig)])
@@ -89,7 +89,7 @@ def test_ratios_of_steps_just_taken_are_one_in_any_units(make, config):
     state = state._replace(scaling=Scaling(obs.mean(axis=0), obs.std(axis=0), jnp.asarray(3.0)))
     action, extras = agent.act(state, obs, jax.random.key(1))
     t = Transition(obs, action, jnp.ones(5), jnp.ones(5), obs, False, False, extras)
-    told = agent.assess(state, t, jax.random.key(2))
+    told = agent.feedback(state, t, jax.random.key(2))
     np.testing.assert_allclose(told["log_ratio"], 0, atol=1e-5)
     moved = state._replace(scaling=state.scaling._replace(mean=obs.mean(axis=0) + 5))
-    assert float(jnp.abs(agent.assess(moved, t, jax.random.key(2))["log_ratio"]).min()) > 1e-5
+    assert float(jnp.abs(agent.feedback(moved, t, jax.random.key(2))["log_ratio"]).min()) > 1e-5

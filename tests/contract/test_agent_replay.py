@@ -58,8 +58,9 @@ def pair(request):
         taken, extras = agent.act(state, obs[0], jax.random.key(time))
         if jax.tree.leaves(extras):
             row = row._replace(action=taken, extras=extras)
-        fresh = agent.assess(state, row, jax.random.key(time)) if replay.fresh else {}
-        held = replay.add(held, row, **{name: fresh[name] for name in replay.fresh})
+        wanted = replay.requires.feedback_of_new
+        told = agent.feedback(state, row, jax.random.key(time)) if wanted else {}
+        held = replay.add(held, row, **{name: told[name] for name in wanted})
 
     def learn(state, held, key):
         key_sample, key_agent = jax.random.split(key)
@@ -68,7 +69,15 @@ def pair(request):
         return state, replay.update(held, sample, **info.feedback), info
 
     bounded = name in ("dqn", "rainbow", "td3", "sac")
-    return method_entry, agent, space if bounded else None, state, held, learn, jax.jit(learn)
+    return (
+        (method_name, method),
+        agent,
+        space if bounded else None,
+        state,
+        held,
+        learn,
+        jax.jit(learn),
+    )
 
 
 def assert_same(left, right):
@@ -76,9 +85,9 @@ def assert_same(left, right):
 
 
 def test_feedback_is_what_the_method_needs(pair):
-    entry, _, _, state, held, _, learn = pair
+    (_, method), _, _, state, held, _, learn = pair
     _, after, info = learn(state, held, jax.random.key(0))
-    assert entry.needs - {"td_loss", "on_policy"} <= set(info.feedback)
+    assert method.requires.feedback <= set(info.feedback)
     for values in info.feedback.values():
         assert (values.shape, values.dtype) == ((BATCH,), jnp.float32)
         assert np.isfinite(values).all()
@@ -88,8 +97,8 @@ def test_feedback_is_what_the_method_needs(pair):
 
 
 def test_fresh_steps_are_on_policy(pair):
-    entry, _, _, state, held, _, learn = pair
-    if "log_ratio" not in entry.needs:
+    (_, method), _, _, state, held, _, learn = pair
+    if not method.requires.density:
         return
     _, _, info = learn(state, held, jax.random.key(0))
     np.testing.assert_allclose(info.feedback["log_ratio"], 0, atol=1e-4)
@@ -126,8 +135,8 @@ def test_learning_compiles_once_and_may_be_scanned(pair):
 
 
 def test_states_may_be_donated(pair):
-    entry, _, _, state, held, learn, jitted = pair
-    if entry is not METHODS["uniform"]:
+    (name, _), _, _, state, held, learn, jitted = pair
+    if name != "uniform":
         return  # samplers' states are donated in their own suite; each compilation is dear
     expected = jitted(state, held, jax.random.key(3))
     state, held = jax.tree.map(jnp.copy, (state, held))

@@ -42,7 +42,7 @@ def test_trains_as_one_program(agent_name, name):
     method = METHODS[name].method(options, 60)
     agent = entry.make(entry.config(hidden=(8,)), environment.action_space, method.objective)
     replay = make_replay(method.sampler, capacity=64, batch_size=8, num_envs=2)
-    rows = 4 if "all_new" in replay.demands else 1
+    rows = 4 if replay.requires.all_new else 1
     config = dataclasses.replace(
         entry.loop, learn_every=rows, steps=140, warmup=20, eval_every=40, eval_episodes=2,
         inspect=2, observe_every=20, n_step=1,

@@ -65,7 +65,7 @@ def train_step(replay, order):
         return params, replay.update(state, batch, **dict.fromkeys(names, td))
 
     def add(state, row):
-        return replay.add(state, row, **dict.fromkeys(replay.fresh, row.reward))
+        return replay.add(state, row, **dict.fromkeys(replay.requires.feedback_of_new, row.reward))
 
     def step(carry, key):
         params, state = carry

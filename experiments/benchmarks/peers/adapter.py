@@ -47,16 +47,13 @@ def as_replay(
         add=lambda state, transition: add(state, one(transition)),
         sample=sample,
         update=lambda state, batch, *, td_error, **_: update(state, batch.indices, td_error),
-        observe=lambda state, score, key: state,
+        observe=lambda state, episode_return, key: state,
         can_sample=can_sample,
         probability=unknown,
         metrics=nothing,
         capacity=capacity,
         num_envs=1,
         batch_size=batch_size,
-        scores=None,
-        fresh=frozenset(),
-        demands=frozenset(),
     )
 
 

@@ -21,6 +21,7 @@ from experiments.training.seeds import make_sweep, seed_axes
 from experiments.training.steps import make_steps
 from jaxreplay import make_replay, ring
 from jaxreplay.methods import ero, latest, ners, per, refer, uniform, windows
+from jaxreplay.requirements import Requirements
 
 GAMMA = 0.5
 NERS = ners.NERSConfig(hidden=(8, 4), score_hidden=(4,))
@@ -252,7 +253,7 @@ def watching():
         act=lambda state, obs, key, previous=None: (jnp.zeros(len(obs), jnp.int32), ()),
         greedy=lambda state, obs: jnp.zeros(len(obs), jnp.int32),
         update=update,
-        assess=lambda state, t, key: {"td_error": t.reward},
+        feedback=lambda state, t, key: {"td_error": t.reward},
     )
 
 
@@ -302,14 +303,15 @@ def test_looking_at_what_is_replayed_changes_nothing():
 
 
 def told(replay, calls):
-    """Return the replay with an `observe` that keeps the sum and number of its scores."""
+    """Return the replay with an `observe` that keeps the sum and number of the returns."""
 
-    def observe(state, score, key):
+    def observe(state, episode_return, key):
         del key
-        calls.append(score)
-        return state._replace(dropped=state.dropped + jnp.isfinite(score).astype(jnp.int32))
+        calls.append(episode_return)
+        known = jnp.isfinite(episode_return).astype(jnp.int32)
+        return state._replace(dropped=state.dropped + known)
 
-    return replay._replace(observe=observe, scores="training")
+    return replay._replace(observe=observe, requires=Requirements(episode_returns="training"))
 
 
 def test_training_returns_are_reported_on_the_clock():
@@ -345,7 +347,7 @@ def test_new_transitions_may_enter_with_their_td_error():
     state = jax.jit(program.init)(jax.random.key(0))
     live = jnp.arange(int(ring.size(state.replay.ring)))
     transitions = ring.gather(state.replay.ring, live)
-    expected = agent.assess(state.agent, transitions, jax.random.key(0))["td_error"]
+    expected = agent.feedback(state.agent, transitions, jax.random.key(0))["td_error"]
     leaves = state.replay.sampler.tree.nodes[: live.size]
     np.testing.assert_allclose(leaves, jnp.abs(expected), rtol=1e-4)
 

@@ -36,8 +36,8 @@ def chosen(state):
     return np.asarray(sum_tree.leaves(state.sampler.chosen))
 
 
-def observed(state, score, key=0):
-    return OBSERVE(state, jnp.float32(score), jax.random.key(key))
+def observed(state, episode_return, key=0):
+    return OBSERVE(state, jnp.float32(episode_return), jax.random.key(key))
 
 
 def equal(left, right):
@@ -72,8 +72,8 @@ def test_the_first_score_is_only_the_baseline():
 
 def test_then_rewards_are_changes_and_the_subset_is_chosen_anew():
     state, rewards = filled(), []
-    for number, score in enumerate((12.0, 15.0, 9.0)):
-        before, state = state, observed(state, score, number)
+    for number, episode_return in enumerate((12.0, 15.0, 9.0)):
+        before, state = state, observed(state, episode_return, number)
         rewards.append(float(REPLAY.metrics(state)["replay_reward"]))
         assert equal(before.sampler.params, state.sampler.params) == (number == 0)
     assert rewards == [0.0, 3.0, -6.0]
@@ -98,8 +98,8 @@ def test_a_better_return_makes_the_choices_made_likelier():
     """The first Adam step moves along the sign of the gradient: up for a rise, down for a fall."""
     start = observed(filled(), 1.0)
     steps = [
-        optax.tree.sub(observed(start, score, 1).sampler.params, start.sampler.params)
-        for score in (3.0, -1.0)
+        optax.tree.sub(observed(start, episode_return, 1).sampler.params, start.sampler.params)
+        for episode_return in (3.0, -1.0)
     ]
     for up, down in zip(*(jax.tree.leaves(step) for step in steps), strict=True):
         np.testing.assert_allclose(up, -np.asarray(down), atol=1e-6)

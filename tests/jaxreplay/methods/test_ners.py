@@ -235,8 +235,8 @@ def replayed(config, state, times=3):
     return state, batch, td
 
 
-def observed(config, state, score):
-    return made(config)[-1](state, jnp.float32(score), jax.random.key(0))
+def observed(config, state, episode_return):
+    return made(config)[-1](state, jnp.float32(episode_return), jax.random.key(0))
 
 
 def equal(left, right):
@@ -280,9 +280,9 @@ def test_a_replayed_batch_is_scored_as_a_set():
 def test_rewards_are_differences_of_consecutive_scores(gradient):
     config = NERSConfig(**SMALL, gradient=gradient)
     state, rewards = filled(config), []
-    for number, score in enumerate((100.0, 120.0, 90.0, 150.0)):
+    for number, episode_return in enumerate((100.0, 120.0, 90.0, 150.0)):
         before, _, _ = replayed(config, state)
-        state = observed(config, before, score)
+        state = observed(config, before, episode_return)
         rewards.append(float(made(config)[0].metrics(state)["replay_reward"]))
         assert equal(before.sampler.params, state.sampler.params) == (number == 0)
         assert not np.isfinite(state.sampler.collected.tickets).any()  # collected anew
@@ -292,8 +292,8 @@ def test_rewards_are_differences_of_consecutive_scores(gradient):
 def test_sign_of_the_reward_is_the_sign_of_the_step():
     start, _, _ = replayed(CONFIG, observed(CONFIG, filled(CONFIG), 1.0))
     steps = [
-        optax.tree.sub(observed(CONFIG, start, score).sampler.params, start.sampler.params)
-        for score in (3.0, -1.0)
+        optax.tree.sub(observed(CONFIG, start, episode_return).sampler.params, start.sampler.params)
+        for episode_return in (3.0, -1.0)
     ]
     for up, down in zip(*(jax.tree.leaves(step) for step in steps), strict=True):
         np.testing.assert_allclose(up, -np.asarray(down), atol=1e-6)
@@ -351,8 +351,8 @@ def test_features_of_any_size_keep_the_network_finite():
     for time in range(CAPACITY):
         state = made(CONFIG)[1](state, row(time)._replace(obs=huge, reward=-1e6 * jnp.ones(1)))
     state, _, _ = replayed(CONFIG, observed(CONFIG, state, 1.0))
-    for score in (5.0, 1.0):
-        state = observed(CONFIG, state, score)
+    for episode_return in (5.0, 1.0):
+        state = observed(CONFIG, state, episode_return)
         state, _, _ = replayed(CONFIG, state)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.sampler.params))
     assert float(sum_tree.leaves(state.sampler.priorities.tree).min()) > 0
@@ -373,9 +373,9 @@ def test_features_and_clock_are_options():
 
 
 def test_training_returns_are_asked_for_by_name():
-    assert made(CONFIG)[0].scores == "evaluation"
+    assert made(CONFIG)[0].requires.episode_returns == "evaluation"
     star = make_replay(sampler(NERSConfig(**SMALL, reward="training")), capacity=8, batch_size=2)
-    assert star.scores == "training"
+    assert star.requires.episode_returns == "training"
 
 
 @pytest.mark.parametrize(

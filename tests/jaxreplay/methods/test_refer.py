@@ -34,7 +34,8 @@ class Memory:
     """The memory in plain Python: lists of episodes, walked one step at a time."""
 
     def __init__(self, config, capacity):
-        self.config, self.rows, self.memory = config, capacity // E, capacity // config.room
+        self.config, self.rows = config, capacity // E
+        self.memory = capacity // config.capacity_factor
         self.steps = []  # every step ever, as dicts
         self.running = [None] * E
         self.episodes = []
@@ -136,7 +137,7 @@ def test_memory_equals_one_in_plain_python(config, seed, length, rows):
     rng = np.random.default_rng(seed)
     replay, init, add, sample, update = made(config)
     state = init(jax.random.key(seed), EXAMPLE)
-    memory = Memory(config, MEMORY * config.room)
+    memory = Memory(config, MEMORY * config.capacity_factor)
     first = [True] * E
     for number in range(rows):
         row = []
@@ -160,7 +161,8 @@ def test_memory_equals_one_in_plain_python(config, seed, length, rows):
         state, batch = sample(state, jax.random.key(number))
         slots = np.asarray(batch.indices)
         assert set(slots) <= {memory.slot(s) for s in memory.live}
-        draw = lambda: rng.normal(size=MEMORY * config.room)[slots]  # the same for the same slot
+        # The same for the same slot.
+        draw = lambda: rng.normal(size=MEMORY * config.capacity_factor)[slots]
         feedback = {"log_ratio": 3 * draw(), "value": draw(), "advantage": draw()}
         feedback |= {"next_value": draw()}
         state = update(state, batch, **{k: jnp.asarray(v) for k, v in feedback.items()})
@@ -281,7 +283,7 @@ def test_returns_are_in_units_of_scaled_rewards():
 
 
 def test_whole_episodes_alone_are_forgotten_and_never_come_back():
-    config = ReFERConfig(sweep_every=1, room=2)
+    config = ReFERConfig(sweep_every=1, capacity_factor=2)
     replay = make_replay(refer.sampler(config), capacity=12, batch_size=4)
     for lengths in ([6, 5, 5, 5, 3], [6, 4, 4, 4, 20], [5, 5, 5, 5, 5, 1, 7]):
         state, begun = play(replay, lengths), 0

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from jaxreplay import Trust
 from jaxreplay.methods import refer
-from jaxreplay.methods.refer import Notes, ReFERConfig, is_far, log_c_max, next_beta
+from jaxreplay.methods.refer import Aux, ReFERConfig, is_far, log_c_max, next_beta
 from jaxreplay.types import LOG_RATIO_LIMIT, Sample
 
 
@@ -79,8 +79,8 @@ def test_more_and_more_steps_are_far_but_never_those_of_the_policy(ratios, clip,
 
 
 def sample_of(beta, c_max, size):
-    notes = Notes(jnp.asarray(beta), jnp.log(c_max), ())
-    return Sample(jnp.arange(size), None, jnp.ones(size), jnp.ones(size), notes)
+    aux = Aux(jnp.asarray(beta), jnp.log(c_max), ())
+    return Sample(jnp.arange(size), None, jnp.ones(size), jnp.ones(size), aux)
 
 
 def trust_of(log_ratio, kl=0.0, reverse_kl=0.0):
@@ -159,7 +159,7 @@ def test_beta_shares_the_gradient_out(ratios, beta, c_max, direction):
         ("clip", 0.0), ("clip", float("nan")), ("clip", 1096.0),
         ("anneal", -1.0), ("target", 1.5), ("beta", -0.1),
         ("beta_rate", 2.0), ("forget", "newest"), ("direction", "both"), ("sweep_every", 0),
-        ("room", 0),
+        ("capacity_factor", 0),
     ],
 )  # fmt: skip
 def test_bad_options_are_refused(option, value):

@@ -32,7 +32,7 @@ def test_windows_run_forward_in_one_environment(rows):
         reward = np.asarray(batch.transition.reward).reshape(LENGTH, -1)
         np.testing.assert_array_equal(np.diff(reward, axis=0), 10)
         assert reward.min() // 10 >= max(0, rows - 12) and reward.max() // 10 < rows
-        np.testing.assert_array_equal(batch.notes.slots.ravel(), batch.indices)
+        np.testing.assert_array_equal(batch.aux.slots.ravel(), batch.indices)
 
 
 @pytest.mark.parametrize("rows", [8, 20])

@@ -1,0 +1,225 @@
+"""What replay methods, agents and training loops ask of one another: stated, checked, explained.
+
+A method says what it needs as `Requirements` of its sampler and its objective; an agent says what
+it gives as `Offers`. Every check of one against the other is here, and so is every explanation.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import jax
+
+if TYPE_CHECKING:
+    from jaxreplay.types import Objective, Replay, Transition
+
+EpisodeReturns = Literal["evaluation", "training"]
+Provision = Literal["returns", "trajectories"]
+
+_PIXELS = frozenset({"obs", "next_obs"})
+_NAMES: frozenset[str] = frozenset()
+_DENSITY = "a policy with a density (log_ratio)"
+
+
+class Requirements(NamedTuple):
+    """What a replay method needs; the default is nothing.
+
+    Of the agent: `feedback`, `feedback_of_new`, `density`, `scalar_loss`. Of the loop: `all_new`,
+    `single_steps`, `whole_episodes`, `episode_returns`. Of what is stored: `transition_fields`.
+    """
+
+    feedback: frozenset[str] = _NAMES  # about sampled transitions, read by `update`
+    feedback_of_new: frozenset[str] = _NAMES  # about new transitions, read by `add`
+    density: bool = False  # the objective reads `Trust`, which takes a policy with a density
+    scalar_loss: bool = False  # the objective replaces the loss of a scalar TD error
+    all_new: bool = False  # every batch is what was added since the batch before: for on-policy
+    # agents and loops that collect a batch between two updates
+    single_steps: bool = False  # transitions are of one step, not of n
+    whole_episodes: bool = False  # episodes are remembered whole or not at all
+    episode_returns: EpisodeReturns | None = None  # whose returns `observe` is told; None: nobody's
+    transition_fields: frozenset[str] = _NAMES  # fields of a Transition that the sampler looks at
+
+
+class Offers(NamedTuple):
+    """What an agent gives a replay method, and what it reads of one."""
+
+    feedback: frozenset[str]  # about transitions, by name
+    density: bool = False  # it hands `Trust` to the objective, if that asks
+    scalar_loss: bool = False  # its loss is one of a scalar TD error, which a method may replace
+    on_policy: bool = False  # it learns from new steps only, each once
+    reads: frozenset[Provision] = frozenset()  # what it must find in `Sample.aux`
+
+
+def union(first: Requirements, second: Requirements) -> Requirements:
+    """Return what two halves of a method need together.
+
+    Raises:
+      ValueError: one wants the returns of evaluations, the other those of training.
+    """
+    returns = {first.episode_returns, second.episode_returns} - {None}
+    if len(returns) > 1:
+        raise ValueError("returns of evaluations and of training can't both be observed: use one")
+    return Requirements(
+        feedback=first.feedback | second.feedback,
+        feedback_of_new=first.feedback_of_new | second.feedback_of_new,
+        density=first.density or second.density,
+        scalar_loss=first.scalar_loss or second.scalar_loss,
+        all_new=first.all_new or second.all_new,
+        single_steps=first.single_steps or second.single_steps,
+        whole_episodes=first.whole_episodes or second.whole_episodes,
+        episode_returns=first.episode_returns or second.episode_returns,
+        transition_fields=first.transition_fields | second.transition_fields,
+    )
+
+
+def asked_of_agent(requires: Requirements) -> list[str]:
+    """Return the names of what a method needs of an agent: feedback, then properties."""
+    properties = ("density", "scalar_loss", "all_new")
+    asked = [name for name in properties if getattr(requires, name)]
+    return sorted(requires.feedback | requires.feedback_of_new) + asked
+
+
+def lacking_in_agent(requires: Requirements, offers: Offers) -> list[str]:
+    """Return in words what a method needs and an agent does not give; empty if it fits."""
+    lacking = sorted((requires.feedback | requires.feedback_of_new) - offers.feedback)
+    if requires.density and not offers.density:
+        lacking = [name for name in lacking if name != "log_ratio"] + [_DENSITY]
+    if requires.scalar_loss and not offers.scalar_loss:
+        lacking.append("a scalar TD error to shape the loss of")
+    if requires.all_new and not offers.on_policy:
+        lacking.append("an agent that learns on-policy")
+    return lacking
+
+
+def lacking_in_method(
+    requires: Requirements, provides: Iterable[Provision], offers: Offers
+) -> list[str]:
+    """Return in words what an agent reads and a method does not provide; empty if it fits."""
+    lacking: list[str] = sorted(offers.reads - set(provides))
+    if offers.on_policy and not requires.all_new:
+        lacking.append("on_policy")
+    return lacking
+
+
+def refuse_density(objective: "Objective | None", why: str) -> None:
+    """Refuse an objective that asks for `Trust`, for an agent that does not give it.
+
+    Args:
+      objective: that the agent was made with.
+      why: what the line begins with, such as "DQN's policy has no density".
+
+    Raises:
+      ValueError: one line that says why, and what would fit.
+    """
+    if objective is not None and objective.requires.density:
+        raise ValueError(
+            f"{why}, and this replay method needs {_DENSITY}: use an agent that gives one (--list "
+            "shows which), or another replay method"
+        )
+
+
+def check_observer(requires: Requirements, observes: bool) -> None:
+    """Refuse a sampler that observes returns but not whose, or says whose and observes none.
+
+    Raises:
+      ValueError: one line that says what to do.
+    """
+    if observes != (requires.episode_returns is not None):
+        raise ValueError(
+            "a sampler's `observe` and `requires.episode_returns` go together: give both, the "
+            'latter "evaluation" or "training", or neither'
+        )
+
+
+def check_feedback(wanted: frozenset[str], given: Iterable[str], verb: str, what: str) -> None:
+    """Refuse a call of the replay without the feedback that its sampler reads.
+
+    Raises:
+      ValueError: one line that names what is missing.
+    """
+    missing = wanted - set(given)
+    if missing:
+        raise ValueError(f"{verb} needs {', '.join(sorted(missing))} of the {what}")
+
+
+def check_transition(requires: Requirements, example: "Transition") -> None:
+    """Refuse transitions without a field that the sampler looks at.
+
+    Raises:
+      ValueError: one line that names the fields.
+    """
+    unknown = requires.transition_fields - set(example._fields)
+    if unknown:
+        raise ValueError(
+            f"this sampler looks at {', '.join(sorted(unknown))} of transitions, which have "
+            f"{', '.join(example._fields)}"
+        )
+    empty = [n for n in requires.transition_fields if not jax.tree.leaves(getattr(example, n))]
+    if empty:
+        raise ValueError(
+            f"this sampler looks at {', '.join(sorted(empty))} of transitions, which the example "
+            "leaves empty: store it, or choose a sampler that does without"
+        )
+
+
+def check_frames(requires: Requirements, frames_on_host: bool) -> None:
+    """Refuse frames on the host for a sampler that looks at observations.
+
+    Raises:
+      ValueError: one line that says what to do.
+    """
+    if frames_on_host and requires.transition_fields & _PIXELS:
+        raise ValueError(
+            "frames_on_host: this sampler looks at observations, which must be on the device: "
+            "leave it out, or choose features without obs and next_obs"
+        )
+
+
+def check_loop(
+    replay: "Replay", *, n_step: int, learn_every: int, updates: int, warmup: int
+) -> None:
+    """Refuse a loop that does not give a replay what its sampler needs.
+
+    Args:
+      replay: what the loop drives.
+      n_step: steps of the return before bootstrapping.
+      learn_every: agent steps of each environment between two learning phases.
+      updates: gradient steps in a learning phase.
+      warmup: agent steps before the first.
+
+    Raises:
+      ValueError: one line that says which option does not fit and what to do.
+    """
+    requires = replay.requires
+    if requires.single_steps and n_step != 1:
+        raise ValueError(
+            f"n_step is {n_step}: this replay method follows single steps along their "
+            "episode: use n_step 1"
+        )
+    new = learn_every * replay.num_envs
+    if requires.all_new and (new != replay.batch_size or updates != 1):
+        raise ValueError(
+            f"this replay method wants one update of {replay.batch_size} transitions, all new: use "
+            f"--updates 1 and {replay.batch_size} = learn_every * num_envs (now {new})"
+        )
+    if requires.single_steps and warmup > replay.capacity:
+        raise ValueError(
+            f"warmup {warmup} is more than the {replay.capacity} steps that the replay "
+            "remembers: use a shorter warm-up or a larger capacity"
+        )
+
+
+def remarks(replay: "Replay", environment: str, max_steps: int) -> tuple[str, ...]:
+    """Return what a user should know before a run that is possible, but may surprise.
+
+    Args:
+      replay: what the loop drives.
+      environment: its name.
+      max_steps: agent steps after which an episode is truncated.
+    """
+    if replay.requires.whole_episodes and max_steps > replay.capacity:
+        return (
+            f"{environment} may have episodes of {max_steps:,} steps, more than "
+            f"the {replay.capacity:,} to be remembered: such an episode is kept while it is the "
+            "only one",
+        )
+    return ()

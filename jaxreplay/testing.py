@@ -1,0 +1,331 @@
+"""The laws that every replay method keeps, as checks of a method of your own.
+
+`check_method(MyConfig(), method)` runs them all; nothing here needs a test runner. Each law is a
+function of a `Case`, so that a runner can name the one that fails:
+`@pytest.mark.parametrize("law", testing.LAWS)`.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxreplay import ring as ring_
+from jaxreplay.methods import MakeMethod
+from jaxreplay.replay import check_valid, make_replay
+from jaxreplay.types import Array, Method, Replay, Sample, Transition
+
+_FIELDS: dict[str, Any] = {  # of NumPy: importing this module starts no device
+    "obs": np.zeros(3, np.float32),
+    "action": np.zeros((), np.int32),
+    "reward": np.zeros((), np.float32),
+    "discount": np.zeros((), np.float32),
+    "next_obs": np.zeros(3, np.float32),
+    "first": np.zeros((), bool),
+    "last": np.zeros((), bool),
+}
+EXAMPLE = Transition(**_FIELDS)
+E, CAPACITY, BATCH = 2, 24, 8
+FEEDBACK = frozenset(
+    {"td_error", "q_value", "target", "log_ratio", "value", "advantage", "next_value"}
+)
+
+
+class Case:
+    """A method in a small replay of two environments, and its compiled verbs."""
+
+    def __init__(self, method: Method) -> None:
+        """Put a method to the test; feedback of its own names gets numbers like any other."""
+        self.method = method
+        self.feedback = FEEDBACK | method.requires.feedback
+        self.replay: Replay = make_replay(
+            method.sampler, capacity=CAPACITY, batch_size=BATCH, num_envs=E
+        )
+        self.slots = CAPACITY * method.sampler.capacity_factor
+        self.add = jax.jit(self._add)
+        self.step = jax.jit(self._traced)
+        self.traces = 0  # of `step`
+        self.sample = jax.jit(self.replay.sample)
+
+    def _add(self, state: Any, row: Transition) -> Any:
+        told = dict.fromkeys(self.method.requires.feedback_of_new, row.reward)
+        return self.replay.add(state, row, **told)
+
+    def cycle(self, state: Any, time: Any) -> tuple[Any, Sample]:
+        """One add, sample, update and observe, all decided by `time`."""
+        keys = jax.random.split(jax.random.fold_in(jax.random.key(9), time), 3)
+        state = self._add(state, rows(time))
+        state, batch = self.replay.sample(state, keys[0])
+        told = 3 * jax.random.normal(keys[1], (BATCH,))
+        state = self.replay.update(state, batch, **self.told(told))
+        return self.replay.observe(state, told.mean(), keys[2]), batch
+
+    def _traced(self, state: Any, time: Any) -> tuple[Any, Sample]:
+        self.traces += 1
+        return self.cycle(state, time)
+
+    def told(self, values: Array) -> dict[str, Array]:
+        """Return feedback that says `values` `[B]` whatever it is about."""
+        return dict.fromkeys(self.feedback, values)
+
+    def filled(self, count: int = BATCH) -> Any:
+        """Return the state after `count` rows."""
+        state = self.replay.init(jax.random.key(0), EXAMPLE)
+        for time in range(count):
+            state = self.add(state, rows(time))
+        return state
+
+    @functools.cached_property
+    def full(self) -> Any:
+        """The state of a replay whose every slot is written."""
+        return self.filled(self.slots // E)
+
+
+def rows(value: Any) -> Transition:
+    """Return a row of E transitions that carry their number, in episodes of four steps."""
+    number = value * E + jnp.arange(E, dtype=jnp.float32)
+    row = jax.tree.map(lambda x: jnp.broadcast_to(x, (E, *x.shape)), EXAMPLE)
+    edges = {"first": jnp.full(E, value % 4 == 0), "last": jnp.full(E, value % 4 == 3)}
+    return row._replace(reward=number, obs=jnp.tile(number[:, None], 3), **edges)
+
+
+def check_method(config: Any, method: MakeMethod, updates: int | None = 100) -> None:
+    """Check a replay method against every law of this module.
+
+    Args:
+      config: options to make it with; their dataclass is checked too.
+      method: `method(config, updates) -> Method`.
+      updates: gradient steps of a run, for schedules.
+
+    Raises:
+      AssertionError: it breaks a law, which the message names.
+    """
+    check_config(config)
+    case = Case(method(config, updates))
+    for law in LAWS:
+        try:
+            law(case)
+        except AssertionError as error:
+            raise AssertionError(f"{law.__name__}: {error}") from error
+
+
+def check_config(config: Any) -> None:
+    """Check that options can be defaults, keys, command-line options and a JSON file.
+
+    Raises:
+      AssertionError: they cannot.
+    """
+    kind = type(config)
+    _ensure(dataclasses.is_dataclass(kind), f"{kind.__name__} is no dataclass")
+    hash(config)
+    _ensure(kind() == kind(), f"{kind.__name__} has an option without a default")
+    for field in dataclasses.fields(kind):
+        _ensure("help" in field.metadata, f"{field.name} is not declared with option(...)")
+    _ensure(dataclasses.replace(config) == config, "a copy differs from its original")
+
+
+def states_share_no_buffers(case: Case) -> None:
+    """A state may be donated as soon as it is made: no two leaves are one buffer."""
+    leaves = jax.tree.leaves(case.replay.init(jax.random.key(0), EXAMPLE))
+    places = [leaf.unsafe_buffer_pointer() for leaf in leaves if leaf.size]
+    _ensure(len(set(places)) == len(places), "two leaves are one buffer")
+
+
+def eager_jit_vmap_and_scan_agree(case: Case) -> None:
+    """However JAX runs it, the numbers agree; and it compiles once."""
+    start, steps = case.filled(), 15  # wraps round a ring without a capacity factor
+    expected, eager = (start, None), start
+    for time in range(steps):
+        expected = case.step(expected[0], time)
+        if time < 3:  # each compiles what it branches and loops over anew
+            eager, batch = case.cycle(eager, time)
+            same(expected, (eager, batch), rtol=1e-5)
+    _ensure(case.traces == 1, "it compiles again at a later step")
+    scan = jax.jit(lambda s: jax.lax.scan(case.cycle, s, jnp.arange(steps)))
+    scanned, batches = scan(start)
+    many = jax.tree.map(lambda x: jnp.stack([x, x]), start)
+    vmapped, vmap_batches = jax.jit(jax.vmap(lambda s: scan(s)))(many)
+    same((scanned, jax.tree.map(lambda x: x[-1], batches)), expected, rtol=1e-5)
+    last = jax.tree.map(lambda x: x[1, -1], vmap_batches)
+    same((jax.tree.map(lambda x: x[1], vmapped), last), expected, rtol=1e-5)
+
+
+def batches_have_the_promised_shapes(case: Case) -> None:
+    """Indices, weights and transitions have their shapes and dtypes; weights are positive."""
+    _, batch = case.sample(case.filled(), jax.random.key(0))
+    found = [(x.dtype.name, x.shape) for x in (batch.indices, batch.weights, batch.version)]
+    _ensure(found[0] == ("int32", (BATCH,)), f"indices are {found[0]}")
+    _ensure(found[1] == ("float32", (BATCH,)), f"weights are {found[1]}")
+    _ensure(found[2][1] == (BATCH,), f"versions are {found[2]}")
+    weights = np.asarray(batch.weights)
+    _ensure(np.isfinite(weights).all() and (weights > 0).all(), f"weights are {weights}")
+    row = batch.transition
+    _ensure(row.obs.shape == (BATCH, 3), f"observations have shape {row.obs.shape}")
+    _ensure(row.action.dtype == jnp.int32 and row.first.dtype == bool, "dtypes have changed")
+    same(row.reward, row.obs[:, 0])
+
+
+def states_keep_their_types(case: Case) -> None:
+    """No verb changes a shape or a dtype, and nothing is weakly typed."""
+    state = case.replay.init(jax.random.key(0), EXAMPLE)
+    types = lambda tree: [(x.shape, x.dtype, x.weak_type) for x in jax.tree.leaves(tree)]  # noqa: E731
+    _ensure(not any(weak for *_, weak in types(state)), "a leaf is weakly typed")
+    after = case.step(case.filled(), 0)[0]
+    _ensure(types(after) == types(state), "a verb changes a shape or a dtype")
+
+
+def only_written_slots_are_drawn(case: Case) -> None:
+    """Before the ring is full, no slot is drawn that was never written."""
+    for count in (4, 5, 11):
+        state = case.filled(count)
+        can = bool(case.replay.can_sample(state))
+        _ensure(can == (count * E >= BATCH), f"can_sample is {can} with {count * E} stored")
+        for seed in range(5):
+            _, batch = case.sample(state, jax.random.key(seed))
+            least, most = int(batch.indices.min()), int(batch.indices.max())
+            _ensure(least >= 0 and most < count * E, f"slots {least} to {most} are drawn")
+            _ensure(float(batch.transition.reward.max()) < count * E, "a row holds another's step")
+
+
+def draws_follow_the_probabilities(case: Case) -> None:
+    """`probability` sums to 1 and tells how often each slot is drawn, within five deviations."""
+    state, draws = case.filled(8), 2000
+    for time in range(8, 13):  # wraps round a ring without a capacity factor
+        state, _ = case.step(state, time)
+    chance = np.asarray(case.replay.probability(state, jnp.arange(case.slots)), np.float64)
+    _ensure(abs(chance.sum() - 1) < 1e-5, f"probabilities sum to {chance.sum()}")
+    _ensure((chance >= 0).all(), "a probability is negative")
+    draw = jax.jit(jax.vmap(lambda key: case.replay.sample(state, key)[1].indices))
+    drawn = np.asarray(draw(jax.random.split(jax.random.key(1), draws))).ravel()
+    counts, expected = np.bincount(drawn, minlength=case.slots), draws * BATCH * chance
+    off = np.abs(counts - expected) > 5 * np.sqrt(expected)
+    _ensure(not off.any(), f"slots {np.flatnonzero(off)} are drawn more or less often than told")
+
+
+def verbs_are_pure(case: Case) -> None:
+    """The same input gives the same output, and stays as it was."""
+    state = case.filled()
+    before = jax.tree.map(np.array, state)
+    same(case.step(state, 1), case.step(state, 1))
+    same(state, before)
+
+
+def keys_decide_the_draw(case: Case) -> None:
+    """The same key draws the same batch, others draw others, unless all of a batch is new."""
+    if case.method.requires.all_new:
+        return  # nothing is left to chance
+    drawn = [np.asarray(case.sample(case.full, jax.random.key(k))[1].indices) for k in (1, 1, 2, 3)]
+    same(drawn[0], drawn[1])
+    different = (drawn[0] != drawn[2]).any() and (drawn[2] != drawn[3]).any()
+    _ensure(different, "the key makes no difference")
+
+
+def donation_changes_nothing(case: Case) -> None:
+    """A step that takes over its input's buffers gives the same numbers."""
+    donating = jax.jit(lambda state, time: case.cycle(state, time), donate_argnums=0)
+    expected, given_away = case.step(case.filled(), 3), case.filled()
+    same(donating(given_away, 3), expected)
+    _ensure(given_away.ring.words.is_deleted(), "the ring was not taken over")
+
+
+def feedback_for_overwritten_slots_is_dropped(case: Case) -> None:
+    """Rows overwritten since they were drawn get no feedback, and are counted."""
+    _, batch = case.sample(case.full, jax.random.key(0))
+    state = case.full
+    for time in range(5):
+        state = case.add(state, rows(100 + time))
+    stale = np.asarray(batch.indices) < 5 * E
+    after = case.replay.update(state, batch, **case.told(jnp.full(BATCH, 0.5)))
+    dropped = int(after.dropped)
+    _ensure(dropped == stale.sum(), f"{dropped} rows are dropped, {stale.sum()} are stale")
+    check_valid(after)
+
+
+def feedback_that_is_no_number_is_dropped(case: Case) -> None:
+    """NaN and infinity never enter the state, and are counted."""
+    state, batch = case.sample(case.full, jax.random.key(0))
+    slots = jnp.arange(BATCH)
+    batch = batch._replace(indices=slots, version=ring_.version(state.ring, slots))
+    for bad in (np.nan, np.inf, -np.inf):
+        after = case.replay.update(state, batch, **case.told(jnp.ones(BATCH).at[2].set(bad)))
+        _ensure(int(after.dropped) == 1, f"{int(after.dropped)} rows are dropped for one {bad}")
+        for new, old in zip(*map(jax.tree.leaves, (after.sampler, state.sampler)), strict=True):
+            entered = _is_nan(new) & ~_is_nan(old)
+            _ensure(not entered.any(), f"{bad} makes the state NaN")
+
+
+def empty_replays_refuse_to_sample(case: Case) -> None:
+    """Outside of jit, sampling from nothing is a ValueError."""
+    try:
+        case.replay.sample(case.replay.init(jax.random.key(0), EXAMPLE), jax.random.key(0))
+    except ValueError as error:
+        _ensure("the replay is empty" in str(error), str(error))
+    else:
+        raise AssertionError("an empty replay gives a batch")
+
+
+def missing_feedback_is_named(case: Case) -> None:
+    """An update without what the method reads is refused, and says what is missing."""
+    needed = case.method.requires.feedback
+    if not needed:
+        return
+    state, batch = case.sample(case.filled(), jax.random.key(0))
+    try:
+        case.replay.update(state, batch)
+    except ValueError as error:
+        _ensure(all(name in str(error) for name in needed), str(error))
+    else:
+        raise AssertionError("an update without feedback goes through")
+
+
+def batches_may_be_as_large_as_the_capacity(case: Case) -> None:
+    """A batch of all that is stored is drawn from it."""
+    size = BATCH * E  # holds windows of several steps, too
+    replay = make_replay(case.method.sampler, capacity=size, batch_size=size, num_envs=E)
+    add = jax.jit(replay.add)
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    slots = size * case.method.sampler.capacity_factor
+    for time in range(slots // E + 1):
+        row = rows(time)
+        told = dict.fromkeys(case.method.requires.feedback_of_new, row.reward)
+        state = add(state, row, **told)
+    _, batch = jax.jit(replay.sample)(state, jax.random.key(0))
+    _ensure(set(np.asarray(batch.indices).tolist()) <= set(range(slots)), "a slot is out of range")
+
+
+LAWS: tuple[Callable[[Case], None], ...] = (
+    states_share_no_buffers,
+    eager_jit_vmap_and_scan_agree,
+    batches_have_the_promised_shapes,
+    states_keep_their_types,
+    only_written_slots_are_drawn,
+    draws_follow_the_probabilities,
+    verbs_are_pure,
+    keys_decide_the_draw,
+    donation_changes_nothing,
+    feedback_for_overwritten_slots_is_dropped,
+    feedback_that_is_no_number_is_dropped,
+    empty_replays_refuse_to_sample,
+    missing_feedback_is_named,
+    batches_may_be_as_large_as_the_capacity,
+)
+
+
+def same(left: Any, right: Any, rtol: float = 0.0) -> None:
+    """Raise AssertionError unless two pytrees are equal, or close by `rtol`."""
+    atol = 1e-6 if rtol else 0.0
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=rtol, atol=atol), left, right)
+
+
+def _is_nan(leaf: Array) -> np.ndarray:
+    return np.isnan(np.asarray(leaf, np.float32))
+
+
+def _ensure(ok: Any, message: str) -> None:
+    """Raise AssertionError: unlike `assert`, also where Python optimises."""
+    if not ok:
+        raise AssertionError(message)

@@ -1,0 +1,193 @@
+"""Replay methods and agents that live elsewhere, used without editing this repository."""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import compare, train, watch
+from experiments.runs import outside, registry
+from jaxreplay import make_replay, methods, testing
+from jaxreplay.methods import METHODS
+
+FOLDER = Path(__file__).parent / "outside"
+NAME = "recent_errors"
+TINY = [
+    "--env", "gymnax/CartPole-v1", "--seeds", "1", "--steps", "300", "--warmup", "100",
+    "--eval-every", "100", "--eval-episodes", "2", "--env.max-steps", "30", "--agent.hidden", "16",
+    "--tensorboard", "false", "--inspect", "0",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch):
+    """Modules of one's own can be imported; what they register is forgotten afterwards."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    known, agents = dict(methods._METHODS), dict(registry._AGENTS)
+    yield
+    for held, before in ((methods._METHODS, known), (registry._AGENTS, agents)):
+        held.clear()
+        held.update(before)
+    for path in FOLDER.glob("*.py"):
+        sys.modules.pop(path.stem, None)
+
+
+def test_a_method_takes_at_most_forty_lines():
+    assert len((FOLDER / f"{NAME}.py").read_text().splitlines()) <= 40
+
+
+def test_it_keeps_the_laws():
+    assert outside.load_method(NAME)
+    entry = METHODS[NAME]
+    testing.check_method(entry.config(), entry.method)
+
+
+def test_its_leaves_are_errors_times_recency():
+    outside.load_method(NAME)
+    config = METHODS[NAME].config(alpha=1.0, half_life=0.5)
+    case = testing.Case(METHODS[NAME].method(config, None))
+    state, batch = case.sample(case.full, jax.random.key(0))
+    slots = jnp.arange(testing.BATCH)
+    batch = batch._replace(indices=slots, stamp=state.ring.rows_added - 11 + slots // testing.E)
+    state = case.replay.update(state, batch, td_error=jnp.full(testing.BATCH, -2.0))
+    age = 11 - np.arange(testing.BATCH) // testing.E  # of 12 rows; the half-life is 6
+    leaves = state.sampler.tree.nodes[: testing.BATCH]
+    np.testing.assert_allclose(leaves, 2.0 * 0.5 ** (age / 6), rtol=1e-5)
+
+
+def test_it_trains_and_goes_on_where_it_is_named_again(tmp_path, capsys):
+    out = tmp_path / "run"
+    options = ["--replay", NAME, "--replay.half-life", "0.25", *TINY]
+    assert train.main([*options, "--out", str(out)]) == 0
+    saved = json.loads((out / "config.json").read_text())
+    assert saved["replay"] == NAME and saved["replay_options"]["half_life"] == 0.25
+    assert train.main(["--resume", str(out), "--replay", NAME]) == 0
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        train.main([*options, "--replay.half-life", "0", "--out", str(tmp_path / "bad")])
+    assert "half_life is 0.0: it must be positive" in capsys.readouterr().err
+    assert watch.main([str(out), "--replay", NAME, "--max-steps", "2"]) == 0
+
+
+def test_no_folder_imports_a_module(tmp_path, capsys):
+    config = {"env": "gymnax/CartPole-v1", "agent": "dqn", "replay": NAME}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(SystemExit):
+        train.main(["--resume", str(tmp_path)])
+    message = capsys.readouterr().err
+    assert f"there is no replay '{NAME}'" in message and f"--replay {NAME}" in message
+    assert NAME not in sys.modules
+
+
+def test_help_lists_and_comparisons_know_it(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        train.main(["--replay", NAME, "--help"])
+    shown = capsys.readouterr().out
+    assert "--replay.half-life" in shown and "mypackage.mymethod" in shown
+    assert train.main(["--replay", NAME, "--list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert "dqn" in listed["replays"][NAME]["agents"]
+    assert NAME in listed["agents"]["dqn"]["replays"]
+    out = tmp_path / "both"
+    options = ["--replays", "uniform", f"mine={NAME}", "--mine.alpha", "0.5", *TINY]
+    assert compare.main([*options, "--out", str(out)]) == 0
+    assert set(json.loads((out / "summary.json").read_text())) == {"uniform", "mine"}
+
+
+def test_a_comparison_calls_a_module_by_its_last_name(tmp_path, monkeypatch):
+    package = tmp_path / "mypackage"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "mine.py").write_text((FOLDER / f"{NAME}.py").read_text())
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert compare._labelled("mypackage.mine") == ("mine", "mypackage.mine")
+    assert "mypackage.mine" in METHODS
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("recent_errers", "unknown replay 'recent_errers'"),
+        ("mypackage.none", "no module of that name can be imported"),
+        ("broken", "importing broken failed: ZeroDivisionError"),
+        ("lacking", "importing lacking failed: No module named 'not_there'"),
+        ("dataclasses", "holds no method"),
+    ],
+)
+def test_what_is_no_method_is_refused_in_a_line(text, message, tmp_path, monkeypatch, capsys):
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    (tmp_path / "lacking.py").write_text("import not_there\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(SystemExit):
+        train.main(["--replay", text])
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_name_stands_for_one_method():
+    entry = METHODS["per"]
+    methods.register("mine", entry.config, entry.method)
+    methods.register("mine", entry.config, entry.method)
+    with pytest.raises(ValueError, match="another replay method 'mine'"):
+        methods.register("mine", METHODS["lap"].config, METHODS["lap"].method)
+    with pytest.raises(TypeError):
+        METHODS["yours"] = entry
+
+
+AGENT = """
+from agents.dqn import DQNConfig as config
+from agents.dqn import dqn as agent
+from experiments.training.config import ReplaySizes
+from jaxreplay.requirements import Offers
+
+ACTIONS, OFFERS = "discrete", Offers(frozenset({"td_error"}))
+SIZES = ReplaySizes(batch_size=16)
+"""
+
+
+def test_an_agent_may_live_elsewhere(tmp_path, monkeypatch, capsys):
+    (tmp_path / "my_agent.py").write_text(AGENT)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert train.main(["--agent", "my_agent", *TINY, "--out", str(tmp_path / "run")]) == 0
+    saved = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert saved["agent"] == "my_agent" and saved["sizes"]["batch_size"] == 16
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        train.main(["--agent", "my_agent", "--replay", "ners"])
+    assert "replay 'ners' needs target, which agent 'my_agent'" in capsys.readouterr().err
+
+
+def test_a_method_that_breaks_a_law_is_told_which():
+    entry = METHODS["per"]
+
+    def method(config, updates):
+        made = entry.method(config, updates)
+        wrong = made.sampler._replace(
+            probability=METHODS["uniform"]
+            .method(METHODS["uniform"].config(), None)
+            .sampler.probability
+        )
+        return made._replace(sampler=wrong)
+
+    with pytest.raises(AssertionError, match="draws_follow_the_probabilities: slots"):
+        testing.check_method(entry.config(alpha=1.0), method)
+
+
+def test_config_classes_are_checked():
+    @dataclasses.dataclass(frozen=True)
+    class Bare:
+        alpha: float = 0.5
+
+    with pytest.raises(AssertionError, match=r"alpha is not declared with option"):
+        testing.check_config(Bare())
+
+
+def test_a_missing_field_is_explained_when_the_replay_is_made():
+    sampler = METHODS["ero"].method(METHODS["ero"].config(), None).sampler
+    replay = make_replay(sampler, capacity=8, batch_size=2)
+    with pytest.raises(ValueError, match="looks at reward of transitions"):
+        replay.init(jax.random.key(0), testing.EXAMPLE._replace(reward=()))

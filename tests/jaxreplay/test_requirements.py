@@ -1,0 +1,119 @@
+"""What methods, agents and loops ask of one another."""
+
+import pytest
+
+from jaxreplay import make_replay, objectives
+from jaxreplay.methods import METHODS, latest, ners, per, refer, uniform
+from jaxreplay.requirements import (
+    Offers,
+    Requirements,
+    asked_of_agent,
+    check_loop,
+    lacking_in_agent,
+    lacking_in_method,
+    refuse_density,
+    remarks,
+    union,
+)
+
+VALUES = Offers(frozenset({"td_error", "q_value", "target"}))
+LOOP = {"n_step": 1, "learn_every": 1, "updates": 1, "warmup": 8}
+
+
+def requires(name, **options):
+    entry = METHODS[name]
+    return entry.method(entry.config(**options), None).requires
+
+
+def replay_of(sampler, **sizes):
+    return make_replay(sampler, **{"capacity": 16, "batch_size": 4} | sizes)
+
+
+def test_a_method_needs_what_its_halves_need():
+    first = Requirements(feedback=frozenset({"td_error"}), single_steps=True)
+    second = Requirements(feedback=frozenset({"target"}), density=True, episode_returns="training")
+    joint = union(first, second)
+    assert joint.feedback == {"td_error", "target"}
+    assert joint.single_steps and joint.density and not joint.all_new
+    assert joint.episode_returns == "training"
+    with pytest.raises(ValueError, match="can't both be observed"):
+        union(second, Requirements(episode_returns="evaluation"))
+
+
+def test_options_decide_what_a_method_needs():
+    assert requires("per").feedback_of_new == frozenset()
+    assert requires("per", initial="td").feedback_of_new == {"td_error"}
+    assert not requires("per").scalar_loss and requires("per", loss="huber").scalar_loss
+    assert requires("ners").transition_fields == {"obs", "action", "reward", "next_obs"}
+    blind = ("reward", "td_error")
+    assert requires("ners", features=blind).transition_fields == {"reward"}
+    assert requires("ners", reward="training").episode_returns == "training"
+    assert requires("refer", returns=True).feedback == {
+        "log_ratio", "value", "advantage", "next_value",
+    }  # fmt: skip
+
+
+def test_what_an_agent_lacks_is_said_in_words():
+    assert lacking_in_agent(requires("uniform"), VALUES) == []
+    assert lacking_in_agent(requires("per"), VALUES) == []
+    assert lacking_in_agent(requires("per"), Offers(frozenset())) == ["td_error"]
+    assert lacking_in_agent(requires("lap"), VALUES) == ["a scalar TD error to shape the loss of"]
+    assert lacking_in_agent(requires("refer"), VALUES) == ["a policy with a density (log_ratio)"]
+    assert lacking_in_agent(requires("latest"), VALUES) == ["an agent that learns on-policy"]
+    assert asked_of_agent(requires("lap")) == ["td_error", "scalar_loss"]
+
+
+def test_what_a_method_lacks_is_said_in_words():
+    reader = VALUES._replace(reads=frozenset({"returns"}))
+    assert lacking_in_method(requires("per"), (), reader) == ["returns"]
+    assert lacking_in_method(requires("per"), ("returns",), reader) == []
+    on_policy = VALUES._replace(on_policy=True)
+    assert lacking_in_method(requires("per"), (), on_policy) == ["on_policy"]
+    assert lacking_in_method(requires("latest"), (), on_policy) == []
+
+
+def test_objectives_that_compare_densities_are_refused():
+    refuse_density(None, "it has none")
+    refuse_density(objectives.weighted(), "it has none")
+    with pytest.raises(ValueError, match="it has none, and this replay method needs a policy"):
+        refuse_density(refer.objective(), "it has none")
+
+
+@pytest.mark.parametrize(
+    ("sampler", "loop", "message"),
+    [
+        (refer.sampler(), {"n_step": 3}, "n_step is 3: this replay method follows single steps"),
+        (refer.sampler(), {"warmup": 17}, "warmup 17 is more than the 16 steps"),
+        (latest.sampler(), {}, "one update of 4 transitions, all new"),
+        (latest.sampler(), {"learn_every": 4, "updates": 2}, "use --updates 1"),
+    ],
+)
+def test_loops_that_do_not_fit_are_refused(sampler, loop, message):
+    with pytest.raises(ValueError, match=message):
+        check_loop(replay_of(sampler), **LOOP | loop)
+
+
+def test_loops_that_fit_pass():
+    check_loop(replay_of(uniform.sampler()), **LOOP | {"n_step": 3, "warmup": 100})
+    check_loop(replay_of(latest.sampler()), **LOOP | {"learn_every": 4})
+
+
+def test_long_episodes_are_remarked_on_where_they_are_kept_whole():
+    (remark,) = remarks(replay_of(refer.sampler()), "pendulum", 200)
+    assert "200 steps" in remark and "the 16 to be remembered" in remark
+    assert remarks(replay_of(refer.sampler()), "pendulum", 16) == ()
+    assert remarks(replay_of(uniform.sampler()), "pendulum", 200) == ()
+
+
+def test_a_sampler_that_observes_says_whose_returns():
+    sampler = ners.sampler()._replace(requires=Requirements())
+    with pytest.raises(ValueError, match=r"requires\.episode_returns` go together"):
+        replay_of(sampler)
+    with pytest.raises(ValueError, match="go together"):
+        replay_of(uniform.sampler()._replace(requires=Requirements(episode_returns="training")))
+
+
+def test_observations_that_a_sampler_looks_at_stay_on_the_device():
+    with pytest.raises(ValueError, match="choose features without obs and next_obs"):
+        replay_of(ners.sampler(), frames_on_host=True)
+    replay_of(per.sampler(), frames_on_host=True)
