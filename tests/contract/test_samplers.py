@@ -159,7 +159,7 @@ def test_sizes_that_do_not_fit_are_refused(sizes, message):
 
 
 # Rank, ReF-ER and NERS compute with JAX's default precision, and need it to be single.
-SINGLE = ("rank", "rank-stale", "refer", "refer-returns", "ners")
+SINGLE = ("rank", "rank-stale", "refer", "refer-tight", "refer-returns", "ners")
 
 
 @pytest.mark.parametrize("name", sorted(VARIANTS.keys() - set(SINGLE)))
