@@ -3,6 +3,8 @@
     block = scan(collect, learn_every), then scan(learn, updates)
     chunk = a loop of blocks, then a greedy evaluation: one log point
 
+What collecting and learning are is said in `phases`.
+
 Between chunks Python may print, log and checkpoint; `make_train` runs them all in one program. The
 chunk is the same for one seed and, vmapped, for many.
 """
@@ -14,11 +16,19 @@ import jax
 import jax.numpy as jnp
 
 from agents.types import Agent
-from experiments.environments.types import Array, Environment
-from experiments.training.config import LoopConfig, check
+from experiments.environments.types import Array, Environment, EnvironmentSpec
+from experiments.training.config import LoopConfig
 from experiments.training.evaluation import evaluate
+from experiments.training.phases import Mode, make_phases
 from experiments.training.schedule import Schedule, schedule
-from experiments.training.steps import LoopState, Metrics, Sums, make_steps, reset_key, step_key
+from experiments.training.state import (
+    LoopState,
+    Metrics,
+    Sums,
+    evaluation_keys,
+    reset_key,
+    step_key,
+)
 from jaxreplay.types import Replay
 
 
@@ -32,7 +42,7 @@ class Program(NamedTuple):
     init: Callable[[Array], LoopState]
     chunk: Callable[[LoopState, Array], tuple[LoopState, Metrics]]
     schedule: Schedule
-    notes: tuple[str, ...] = ()  # what the user should know before it runs
+    remarks: tuple[str, ...] = ()  # what the user should know before it runs
 
 
 def make_program(
@@ -49,34 +59,33 @@ def make_program(
     Raises:
       ValueError: the config cannot run.
     """
-    check(config, replay)
+    phases = make_phases(environment.action_space, agent, replay, config)
     plan = schedule(config, replay.num_envs)
-    steps = make_steps(environment.action_space, agent, replay, config)
 
-    def collect(state: LoopState, how: str) -> tuple[LoopState, Metrics]:
-        """Take one step in every environment: "fill" the window, at "random", or "act"."""
-        action, extras = steps.decide(state, how)
+    def collect(state: LoopState, mode: Mode) -> tuple[LoopState, Metrics]:
+        """Take one step in every environment."""
+        action, extras = phases.decide(state, mode)
         keys = jax.random.split(step_key(state), replay.num_envs)
         env_state, obs, out = jax.vmap(environment.step)(keys, state.env_state, action)
-        return steps.take_in(state, how, action, extras, env_state, obs, out)
+        return phases.take_in(state, mode, action, extras, env_state, obs, out)
 
     def init(key: Array) -> LoopState:
         keys = jax.random.split(reset_key(key), replay.num_envs)
         env_state, obs = jax.vmap(environment.reset)(keys)
-        state = steps.start(key, env_state, obs)
+        state = phases.start(key, env_state, obs)
         # The window emits its first transition at its n-th push.
         fill = config.n_step - 1
         state, _ = jax.lax.scan(lambda s, _: collect(s, "fill"), state, length=fill)
         rows = plan.warmup_rows - fill
         state, _ = jax.lax.scan(lambda s, _: collect(s, "random"), state, length=rows)
-        return steps.warmed_up(state)
+        return phases.after_warmup(state)
 
     def block(state: LoopState) -> tuple[LoopState, Metrics, Sums]:
         state, played = jax.lax.scan(
             lambda s, _: collect(s, "act"), state, length=config.learn_every
         )
-        state, learned = jax.lax.scan(lambda s, _: steps.learn(s), state, length=config.updates)
-        return steps.block_over(state), _sum(played), _sum(learned)
+        state, learned = jax.lax.scan(lambda s, _: phases.learn(s), state, length=config.updates)
+        return phases.after_block(state), _sum(played), _sum(learned)
 
     def chunk(state: LoopState, blocks: Array) -> tuple[LoopState, Metrics]:
         shapes = jax.eval_shape(block, state)[1:]
@@ -90,16 +99,16 @@ def make_program(
         state, played, learned = jax.lax.fori_loop(0, blocks, body, (state, *zeros))
         returns, lengths = evaluate(
             environment,
-            lambda obs, key: steps.greedy(state, obs, key),
-            jax.random.fold_in(state.keys.evaluate, state.rows),
+            lambda obs, key: phases.greedy(state.agent, obs, key),
+            evaluation_keys(state),
             config.eval_episodes,
         )
-        return steps.log_point(state, played, learned, returns, lengths)
+        return phases.log_point(state, played, learned, returns, lengths)
 
-    return Program(init, chunk, plan, notes(environment, replay))
+    return Program(init, chunk, plan, remarks(environment.spec, replay))
 
 
-def notes(environment: Environment, replay: Replay) -> tuple[str, ...]:
+def remarks(environment: EnvironmentSpec, replay: Replay) -> tuple[str, ...]:
     """Return what the user should know before a run."""
     if "whole_episodes" in replay.demands and environment.max_steps > replay.capacity:
         return (
