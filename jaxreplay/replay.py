@@ -1,6 +1,6 @@
 """A ring and a sampler behind five verbs."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxreplay import frames as frames_
 from jaxreplay import ring as ring_
 from jaxreplay._internal.compiled import computed_once, opaque_zero
+from jaxreplay.donation import donatable
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Replay, Sample, Sampler, State, Transition, ignore_score
 
@@ -84,7 +85,7 @@ def make_replay(
         )  # fmt: skip
         zero = jnp.zeros((), jnp.int32)
         state = ReplayState(ring, sampler.init(key, ring), dropped=zero, fence=zero)
-        return _unshared(state)
+        return donatable(state)
 
     def add(state: ReplayState, transition: Transition, **feedback: Array) -> ReplayState:
         missing = sampler.fresh - feedback.keys()
@@ -162,19 +163,6 @@ def make_replay(
         fresh=sampler.fresh,
         demands=sampler.demands,
     )  # fmt: skip
-
-
-def _unshared(tree: Any) -> Any:
-    """Return a pytree in which no two leaves are one array, so that it may be donated."""
-    seen = set()
-
-    def own(leaf: Array) -> Array:
-        if id(leaf) in seen:
-            return jnp.copy(leaf)
-        seen.add(id(leaf))
-        return leaf
-
-    return jax.tree.map(own, tree)
 
 
 def check_valid(state: ReplayState) -> None:

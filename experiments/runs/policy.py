@@ -70,7 +70,6 @@ def load(folder: Path, config: RunConfig, seed: int) -> Policy:
         lambda axis, leaf: leaf if axis is None else leaf[seed - config.seed],
         run.axes.agent, agents, is_leaf=lambda axis: axis is None,
     )  # fmt: skip
-    spec, environment, *rest = parts
-    greedy = make_phases(spec.action_space, *rest, config.loop).greedy
-    compiled = environment if isinstance(environment, Environment) else None
-    return Policy(greedy, agent, spec, compiled, step)
+    phases = make_phases(parts.spec.action_space, parts.agent, parts.replay, config.loop)
+    compiled = parts.environment if isinstance(parts.environment, Environment) else None
+    return Policy(phases.greedy, agent, parts.spec, compiled, step)

@@ -166,7 +166,7 @@ def sampler(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Sa
             opt_state=optimiser.init(params),
             priorities=proportional.init(ring.capacity, track_minimum=config.normalise == "buffer"),
             td_error=ones,
-            q_value=jnp.copy(ones),  # a buffer of its own, for donation
+            q_value=ones,
             positions=episodes.init(ring) if config.clock == "episode" else None,
             collected=_nothing(config.train_size),
             score=jnp.full((), jnp.nan, jnp.float32),

@@ -99,8 +99,8 @@ def test_the_policy_is_that_of_the_seed_in_the_last_checkpoint(trained):
     run = trained("gymnax/CartPole-v1")
     config = policy.read_config(run)
     state = checkpoint.load(run / "checkpoints", build(config).like())
-    spec, _, *parts = assemble(config)
-    greedy = make_phases(spec.action_space, *parts, config.loop).greedy
+    spec, _, agent, replay = assemble(config)
+    greedy = make_phases(spec.action_space, agent, replay, config.loop).greedy
     obs = jax.random.normal(jax.random.key(0), (50, 4))
     acts = []
     for seed in (3, 4):
