@@ -6,7 +6,7 @@ the compiled loop collects first and learns then; here both run side by side, so
 what was stored before the environments' latest step.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -76,7 +76,8 @@ class HostRun:
         self.playing: Batches | None = None
         self._testing: Batches | None = None
         self._rows = 0  # agent steps in each environment so far
-        self.stops_anywhere, self.stop = True, lambda: False
+        self.stops_anywhere = True
+        self.stop: Callable[[], bool] = lambda: False
 
     def init(self) -> LoopState:
         """Reset the environments and run the warm-up."""

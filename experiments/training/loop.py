@@ -9,8 +9,9 @@ Between chunks Python may print, log and checkpoint; `make_train` runs them all 
 chunk is the same for one seed and, vmapped, for many.
 """
 
+import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from agents.types import Agent
 from experiments.environments.types import Array, Environment, EnvironmentSpec
 from experiments.training.config import LoopConfig
 from experiments.training.evaluation import evaluate
-from experiments.training.phases import Mode, make_phases
+from experiments.training.phases import Mode, Phases, make_phases
 from experiments.training.schedule import Schedule, schedule
 from experiments.training.state import (
     LoopState,
@@ -61,51 +62,65 @@ def make_program(
     """
     phases = make_phases(environment.action_space, agent, replay, config)
     plan = schedule(config, replay.num_envs)
+    loop = _Loop(environment, phases, config, plan.warmup_rows)
+    return Program(loop.init, loop.chunk, plan, remarks(environment.spec, replay))
 
-    def collect(state: LoopState, mode: Mode) -> tuple[LoopState, Metrics]:
-        """Take one step in every environment."""
-        action, extras = phases.decide(state, mode)
-        keys = jax.random.split(step_key(state), replay.num_envs)
-        env_state, obs, out = jax.vmap(environment.step)(keys, state.env_state, action)
-        return phases.take_in(state, mode, action, extras, env_state, obs, out)
 
-    def init(key: Array) -> LoopState:
-        keys = jax.random.split(reset_key(key), replay.num_envs)
-        env_state, obs = jax.vmap(environment.reset)(keys)
-        state = phases.start(key, env_state, obs)
+@dataclasses.dataclass(frozen=True)
+class _Loop:
+    """The phases around an environment that compiles."""
+
+    environment: Environment
+    phases: Phases
+    config: LoopConfig
+    warmup_rows: int  # agent steps in each environment before learning
+
+    def init(self, key: Array) -> LoopState:
+        """Return the state after the warm-up."""
+        keys = jax.random.split(reset_key(key), self.phases.replay.num_envs)
+        env_state, obs = jax.vmap(self.environment.reset)(keys)
+        state = self.phases.start(key, env_state, obs)
         # The window emits its first transition at its n-th push.
-        fill = config.n_step - 1
-        state, _ = jax.lax.scan(lambda s, _: collect(s, "fill"), state, length=fill)
-        rows = plan.warmup_rows - fill
-        state, _ = jax.lax.scan(lambda s, _: collect(s, "random"), state, length=rows)
-        return phases.after_warmup(state)
+        fill = self.config.n_step - 1
+        state, _ = jax.lax.scan(lambda s, _: self.collect(s, "fill"), state, length=fill)
+        rows = self.warmup_rows - fill
+        state, _ = jax.lax.scan(lambda s, _: self.collect(s, "random"), state, length=rows)
+        return self.phases.after_warmup(state)
 
-    def block(state: LoopState) -> tuple[LoopState, Metrics, Sums]:
+    def collect(self, state: LoopState, mode: Mode) -> tuple[LoopState, Metrics]:
+        """Take one step in every environment."""
+        action, extras = self.phases.decide(state, mode)
+        keys = jax.random.split(step_key(state), self.phases.replay.num_envs)
+        env_state, obs, out = jax.vmap(self.environment.step)(keys, state.env_state, action)
+        return self.phases.take_in(state, mode, action, extras, env_state, obs, out)
+
+    def block(self, state: LoopState) -> tuple[LoopState, Metrics, Sums]:
+        """Collect, then learn; return the state and sums over both."""
+        phases, config = self.phases, self.config
         state, played = jax.lax.scan(
-            lambda s, _: collect(s, "act"), state, length=config.learn_every
+            lambda s, _: self.collect(s, "act"), state, length=config.learn_every
         )
         state, learned = jax.lax.scan(lambda s, _: phases.learn(s), state, length=config.updates)
         return phases.after_block(state), _sum(played), _sum(learned)
 
-    def chunk(state: LoopState, blocks: Array) -> tuple[LoopState, Metrics]:
-        shapes = jax.eval_shape(block, state)[1:]
+    def chunk(self, state: LoopState, blocks: Array) -> tuple[LoopState, Metrics]:
+        """Run `blocks` blocks and an evaluation."""
+        shapes = jax.eval_shape(self.block, state)[1:]
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
-        def body(_, carry):
+        def body(_: Any, carry: Any) -> Any:
             state, played, learned = carry
-            state, *more = block(state)
+            state, *more = self.block(state)
             return state, *jax.tree.map(jnp.add, (played, learned), tuple(more))
 
         state, played, learned = jax.lax.fori_loop(0, blocks, body, (state, *zeros))
         returns, lengths = evaluate(
-            environment,
-            lambda obs, key: phases.greedy(state.agent, obs, key),
+            self.environment,
+            lambda obs, key: self.phases.greedy(state.agent, obs, key),
             evaluation_keys(state),
-            config.eval_episodes,
+            self.config.eval_episodes,
         )
-        return phases.log_point(state, played, learned, returns, lengths)
-
-    return Program(init, chunk, plan, remarks(environment.spec, replay))
+        return self.phases.log_point(state, played, learned, returns, lengths)
 
 
 def remarks(environment: EnvironmentSpec, replay: Replay) -> tuple[str, ...]:
@@ -143,5 +158,5 @@ def make_train(
     return train
 
 
-def _sum(metrics: Metrics | Sums) -> Metrics | Sums:
+def _sum(metrics: Any) -> Any:
     return jax.tree.map(lambda x: x.sum(axis=0), metrics)

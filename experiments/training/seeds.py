@@ -21,7 +21,7 @@ class Seeds(NamedTuple):
     """
 
     init: Callable[[Array], LoopState]  # keys [S]
-    chunk: Callable[[LoopState, Array], tuple[LoopState, Metrics]]  # donates the state
+    chunk: Any  # jitted: (LoopState, blocks[]) -> (LoopState, Metrics); donates the state
     axes: Any  # a LoopState of 0 (the leaf has a seed axis) and None (all seeds share it)
 
 
@@ -58,18 +58,23 @@ class Run(Protocol):
 
     def init(self) -> LoopState:
         """Return the state after the warm-up."""
+        ...
 
     def like(self) -> LoopState:
         """Return shapes and dtypes of a state, to load a saved one."""
+        ...
 
     def resume(self, state: LoopState) -> LoopState:
         """Go on from a saved state."""
+        ...
 
     def chunk(self, state: LoopState, blocks: int) -> tuple[LoopState, Metrics]:
         """Run `blocks` blocks and an evaluation; the state is donated. Metrics are `[S]`."""
+        ...
 
     def close(self) -> None:
         """Free what lives beside the state."""
+        ...
 
 
 class CompiledRun:
@@ -78,8 +83,9 @@ class CompiledRun:
     def __init__(self, program: Program, seeds: Sequence[int]) -> None:
         self._seeds = over_seeds(program)
         self._keys = jax.vmap(jax.random.key)(jnp.asarray(list(seeds)))
-        self._chunk: Callable[..., tuple[LoopState, Metrics]] | None = None
-        self.stops_anywhere, self.stop = False, lambda: False
+        self._chunk: Any = None  # compiled at the first call
+        self.stops_anywhere = False
+        self.stop: Callable[[], bool] = lambda: False
         self.axes = self._seeds.axes
         self.schedule, self.remarks = program.schedule, program.remarks
 
@@ -97,10 +103,10 @@ class CompiledRun:
 
     def chunk(self, state: LoopState, blocks: int) -> tuple[LoopState, Metrics]:
         """Run `blocks` blocks and an evaluation; the state is donated. Metrics are `[S]`."""
-        blocks = jnp.asarray(blocks, jnp.int32)
+        count = jnp.asarray(blocks, jnp.int32)
         if self._chunk is None:
-            self._chunk = self._seeds.chunk.lower(state, blocks).compile()
-        return self._chunk(state, blocks)
+            self._chunk = self._seeds.chunk.lower(state, count).compile()
+        return self._chunk(state, count)
 
     def close(self) -> None:
         """There is nothing beside the state."""
