@@ -24,7 +24,8 @@ from jaxreplay import n_step
 from jaxreplay.n_step import Step
 from jaxreplay.types import Replay, Sample, Transition
 
-# How to act: while the n-step window fills and emits nothing yet, at random, or as the agent does.
+# When a step is taken: in the warm-up, before the n-step window emits anything to store ("fill") or
+# after that ("random"), or once learning has begun ("act").
 Mode = Literal["fill", "random", "act"]
 
 
@@ -70,7 +71,10 @@ class Phases:
         )
 
     def decide(self, state: LoopState, mode: Mode) -> tuple[Array, chex.ArrayTree]:
-        """Choose actions `[E, ...]`; return them, and the agent's extras to store with the step."""
+        """Choose actions `[E, ...]`, and the agent's extras `[E, ...]` to store with the step.
+
+        In the warm-up they are uniformly random where the config asks for it.
+        """
         key = state_.acting_key(state)
         action, extras = self.agent.act(state.agent, state.obs, key, state.extras)
         if mode != "act" and self.config.random_warmup and not jax.tree.leaves(extras):
@@ -92,7 +96,7 @@ class Phases:
 
         Args:
           state: the one that was decided in.
-          mode: what was decided with.
+          mode: as given to `decide`; "fill" stores nothing.
           action: `[E, ...]`.
           extras: `[E, ...]`.
           env_state: `[E, ...]` after the step.
