@@ -141,8 +141,7 @@ def acer(config: ACERConfig, action_space: Continuous, objective: Objective | No
             value_network.init(keys[1], flat(obs[None])),
             advantage_network.init(keys[2], obs[None], action[None]),
         )
-        average = jax.tree.map(jnp.copy, networks.policy)  # buffers of its own, to donate
-        return ACERState(networks, average, optimiser.init(networks))
+        return ACERState(networks, networks.policy, optimiser.init(networks))
 
     def greedy(state: ACERState, obs: Array) -> Array:
         return policy.apply(state.networks.policy, obs)

@@ -79,7 +79,7 @@ def ddpg(config: DDPGConfig, action_space: Continuous, objective: Objective | No
         )
         return DDPGState(
             networks=networks,
-            targets=jax.tree.map(jnp.copy, networks),  # buffers of their own, to donate
+            targets=networks,
             actor_opt_state=actor_optimiser.init(networks.actor),
             critic_opt_state=critic_optimiser.init(networks.critic),
         )

@@ -73,9 +73,8 @@ def dqn(config: DQNConfig, action_space: Discrete, objective: Objective | None =
     def init(key: Array, obs: Array, action: Array) -> DQNState:
         del action
         params = network.init(key, obs[None])
-        target_params = jax.tree.map(jnp.copy, params)  # a buffer of its own, for donation
         updates = jnp.zeros((), jnp.int32)
-        return DQNState(params, target_params, optimiser.init(params), updates)
+        return DQNState(params, params, optimiser.init(params), updates)
 
     def greedy(state: DQNState, obs: Array) -> Array:
         return jnp.argmax(network.apply(state.params, obs), axis=-1).astype(jnp.int32)

@@ -74,7 +74,7 @@ def naf(config: NAFConfig, action_space: Continuous, objective: Objective | None
     def init(key: Array, obs: Array, action: Array) -> NAFState:
         del action
         params = network.init(key, obs[None])
-        return NAFState(params, jax.tree.map(jnp.copy, params), optimiser.init(params))
+        return NAFState(params, params, optimiser.init(params))
 
     def greedy(state: NAFState, obs: Array) -> Array:
         return see(state.params, obs).mean

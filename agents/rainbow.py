@@ -150,9 +150,8 @@ def rainbow(
     def init(key: Array, obs: Array, action: Array) -> RainbowState:
         del action
         params = network.init(key, obs[None])
-        target_params = jax.tree.map(jnp.copy, params)  # a buffer of its own, for donation
         updates = jnp.zeros((), jnp.int32)
-        return RainbowState(params, target_params, optimiser.init(params), updates)
+        return RainbowState(params, params, optimiser.init(params), updates)
 
     def greedy(state: RainbowState, obs: Array) -> Array:
         return best(state.params, obs, None)

@@ -106,7 +106,7 @@ def sac(config: SACConfig, action_space: Continuous, objective: Objective | None
         return SACState(
             actor=actor_params,
             critics=critics,
-            target_critics=jax.tree.map(jnp.copy, critics),  # buffers of their own, to donate
+            target_critics=critics,
             log_alpha=log_alpha,
             actor_opt_state=actor_optimiser.init(actor_params),
             critic_opt_state=critic_optimiser.init(critics),

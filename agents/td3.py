@@ -91,9 +91,8 @@ def td3(config: TD3Config, action_space: Continuous, objective: Objective | None
         actor_key, critic_key = jax.random.split(key)
         actor_params = actor.init(actor_key, obs[None])
         critics = init_twin(critic, critic_key, obs[None], action[None])
-        copy = jax.tree.map(jnp.copy, (actor_params, critics))  # buffers of their own, to donate
         opt_state, loss = actor_optimiser.init(actor_params), jnp.zeros((), jnp.float32)
-        policy = Policy(actor_params, *copy, opt_state, loss)
+        policy = Policy(actor_params, actor_params, critics, opt_state, loss)
         updates = jnp.zeros((), jnp.int32)
         return TD3State(policy, critics, critic_optimiser.init(critics), updates)
 

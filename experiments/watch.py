@@ -117,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         host = environments.is_host(config.env)
         episode = (HostEpisode if host else CompiledEpisode)(config, trained, args.episode_seed)
         try:
-            limit = min(trained.environment.max_steps, args.max_steps or sys.maxsize)
+            limit = min(trained.spec.max_steps, args.max_steps or sys.maxsize)
             pictures, total, length, over = play(episode, limit)
         finally:
             episode.close()

@@ -1,6 +1,7 @@
 """Experience replay as pure functions: rings, sum trees, samplers and objectives for JAX."""
 
 from jaxreplay import frames, methods, n_step, objectives, ring, sum_tree
+from jaxreplay.donation import donatable
 from jaxreplay.replay import ReplayState, make_replay
 from jaxreplay.requirements import Requirements
 from jaxreplay.types import (
@@ -25,6 +26,7 @@ __all__ = [
     "Sampler",
     "Transition",
     "Trust",
+    "donatable",
     "frames",
     "make_replay",
     "methods",

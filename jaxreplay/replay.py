@@ -1,7 +1,7 @@
 """A ring and a sampler behind five verbs."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ from jaxreplay import frames as frames_
 from jaxreplay import requirements
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer
+from jaxreplay.donation import donatable
 from jaxreplay.frames import Frames, Spot
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Replay, Sample, Sampler, State, Transition, ignore_episode_return
@@ -73,7 +74,7 @@ def make_replay(
         )  # fmt: skip
         zero = jnp.zeros((), jnp.int32)
         state = ReplayState(ring, sampler.init(key, ring), dropped=zero, fence=zero)
-        return _unshared(state)
+        return donatable(state)
 
     def add(state: ReplayState, transition: Transition, **feedback: Array) -> ReplayState:
         return _add(sampler, state, transition, feedback)
@@ -112,19 +113,6 @@ def make_replay(
         init, add, sample, update, observe, can_sample, probability, metrics,
         capacity, num_envs, batch_size, requires,
     )  # fmt: skip
-
-
-def _unshared(tree: Any) -> Any:
-    """Return a pytree in which no two leaves are one array, so that it may be donated."""
-    seen = set()
-
-    def own(leaf: Array) -> Array:
-        if id(leaf) in seen:
-            return jnp.copy(leaf)
-        seen.add(id(leaf))
-        return leaf
-
-    return jax.tree.map(own, tree)
 
 
 def check_valid(state: ReplayState) -> None:

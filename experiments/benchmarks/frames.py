@@ -63,11 +63,11 @@ def sampler(
     fill = jax.jit(lambda key: jax.lax.fori_loop(0, capacity, add, replay.init(key, example)))
     state = jax.block_until_ready(fill(jax.random.key(0)))
     draw = jax.jit(replay.sample, donate_argnums=0)
-    frames, held, size = state.ring.frames, None, _bytes(state)
+    frames, store, size = state.ring.frames, None, _bytes(state)
     if on_host:
-        held = host_frames.empty(frames, 1)
-        held.pixels[:] = 1  # memory that was never written is not read like memory
-        size += held.pixels.nbytes
+        store = host_frames.empty(frames, 1)
+        store.pixels[:] = 1  # memory that was never written is not read like memory
+        size += store.pixels.nbytes
     keys = list(jax.random.split(jax.random.key(1), 1_000))  # taking one would take longer
     box = [state]
 
@@ -77,7 +77,7 @@ def sampler(
             box[0], batch = draw(box[0], keys[number % len(keys)])
             if on_host:
                 one = jax.tree.map(lambda x: np.asarray(x)[None], batch)
-                seen = host_frames.read(held, frames, one).transition
+                seen = host_frames.read(store, frames, one).transition
                 batch = jax.device_put((seen.obs, seen.next_obs))
             jax.block_until_ready(batch)
         return time.perf_counter() - start

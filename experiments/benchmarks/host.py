@@ -53,7 +53,7 @@ def measure(run: HostRun, steps: int, turns: int) -> dict[str, list[float]]:
     """Return microseconds per step of both parts and of the whole, one entry per turn."""
     state = run.init()
     state, *_ = run.blocks(state, 20)  # compiles
-    action, extras = run.device.decide["act"](state)
+    action, extras = run.device.decide(state, "act")
     actions = np.asarray(action)
     run.playing.send(actions)
     obs, out = run.playing.receive()

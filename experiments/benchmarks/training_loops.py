@@ -11,13 +11,12 @@ import jax
 
 from experiments.benchmarks import gemm, peers
 from experiments.benchmarks.timing import Run
-from experiments.runs import registry
-from experiments.runs.assembly import assemble
+from experiments.runs.assembly import assemble, build
 from experiments.runs.run_config import RunConfig, defaults
 from experiments.training.config import LoopConfig, ReplaySizes
 from experiments.training.loop import make_program
 from experiments.training.seeds import CompiledRun
-from jaxreplay.methods import METHODS
+from experiments.training.seeds import Run as TrainingRun
 from jaxreplay.types import Array, Sample
 
 _WARMUP = 1_000  # agent steps
@@ -55,8 +54,7 @@ def run_config(case: Case, replay: str, seeds: int, capacity: int) -> RunConfig:
 
 def ours(case: Case, replay: str, seeds: int, capacity: int) -> Run:
     """Return our training loop with one of our replay methods."""
-    config = run_config(case, replay, seeds, capacity)
-    return _steps(CompiledRun(assemble(config).program, range(seeds)))
+    return _steps(build(run_config(case, replay, seeds, capacity)))
 
 
 def around_peers(
@@ -79,11 +77,7 @@ def around_peers(
         if peer.name.endswith("barrier") or only not in peer.name:
             continue
         config = run_config(case, "per" if peer.prioritised else "uniform", seeds, capacity)
-        method = METHODS[config.replay].method(config.replay_options, config.loop.steps)
-        environment = assemble(config).environment
-        agent = registry.AGENTS[case.agent].make(
-            config.agent_options, environment.action_space, method.objective
-        )
+        _, environment, agent, _ = assemble(config)
         replay = peer.replay(capacity, case.batch_size)
         program = make_program(environment, agent, replay, config.loop)
         runs[peer.name] = _steps(CompiledRun(program, range(seeds)))
@@ -122,25 +116,21 @@ def sbx(case: Case, capacity: int) -> tuple[dict[str, Run], dict[str, str]]:
 
 def step_products(case: Case) -> list[gemm.Product]:
     """Return the matrix products of one training step: acting once, and one update."""
-    parts = assemble(run_config(case, "uniform", 1, 10 * case.batch_size))
     config = run_config(case, "uniform", 1, 10 * case.batch_size)
-    agent = registry.AGENTS[case.agent].make(
-        config.agent_options,
-        parts.environment.action_space,
-        METHODS["uniform"].method(config.replay_options, 1).objective,
-    )
-    state = jax.eval_shape(parts.program.init, jax.random.key(0))
+    _, environment, agent, replay = assemble(config)
+    program = make_program(environment, agent, replay, config.loop)
+    state = jax.eval_shape(program.init, jax.random.key(0))
 
     def step(agent_state: Any, obs: Array, batch: Sample, key: Array) -> Any:
         return agent.act(agent_state, obs, key), agent.update(agent_state, batch, key)
 
-    batch = jax.eval_shape(parts.replay.sample, state.replay, jax.random.key(0))[1]
+    batch = jax.eval_shape(replay.sample, state.replay, jax.random.key(0))[1]
     # TD3 moves its actor only now and then.
     share = 1 / getattr(config.agent_options, "policy_delay", 1)
     return gemm.products(step, state.agent, state.obs, batch, jax.random.key(0), share=share)
 
 
-def _steps(training: CompiledRun) -> Run:
+def _steps(training: TrainingRun) -> Run:
     """Return a run of so many steps in every seed, without the evaluation that ends a chunk."""
     held = [training.init()]
 

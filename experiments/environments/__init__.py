@@ -13,10 +13,10 @@ from experiments.environments.registry import (
     renderer,
     strangers,
 )
-from experiments.environments.types import Environment, TimeStep
+from experiments.environments.types import Environment, EnvironmentSpec, TimeStep
 
 __all__ = [
-    "Environment", "EnvironmentFailed", "HostEnvironment", "HostStep", "TimeStep", "action_kind",
-    "check", "is_host", "make", "make_host", "missing", "names", "options", "renderer",
-    "strangers",
+    "Environment", "EnvironmentFailed", "EnvironmentSpec", "HostEnvironment", "HostStep",
+    "TimeStep", "action_kind", "check", "is_host", "make", "make_host", "missing", "names",
+    "options", "renderer", "strangers",
 ]  # fmt: skip

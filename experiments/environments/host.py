@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from agents.types import Continuous, Discrete
+from experiments.environments.types import EnvironmentSpec
 
 Array = np.ndarray
 
@@ -82,6 +83,13 @@ class HostEnvironment(abc.ABC):
         self._seed: int | None = None  # of the last reset
         self._steps = 0  # of each environment since then
         self._moving = False  # between send and receive
+
+    @property
+    def spec(self) -> EnvironmentSpec:
+        """What a run has to know of each of the environments."""
+        return EnvironmentSpec(
+            self.name, self.obs, self.action_space, self.max_steps, self.frame_stack
+        )
 
     def reset(self, seed: int) -> Array:
         """Seed every environment with a seed of its own and start an episode in each.

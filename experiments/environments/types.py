@@ -1,4 +1,4 @@
-"""What an environment is to the training loop: one compiled, auto-resetting environment."""
+"""What an environment is to a training loop: its spec, and one that compiles and auto-resets."""
 
 from typing import Any, NamedTuple, Protocol
 
@@ -49,6 +49,16 @@ class StepEnvironment(Protocol):
         ...
 
 
+class EnvironmentSpec(NamedTuple):
+    """What a run has to know of an environment before it takes a step in it."""
+
+    name: str  # full name, such as gymnax/CartPole-v1
+    obs: Any  # [...] of one environment, a tree of jax.ShapeDtypeStruct
+    action_space: Discrete | Continuous
+    max_steps: int  # agent steps after which an episode is truncated
+    frame_stack: int = 0  # as in `Environment`
+
+
 class Environment(NamedTuple):
     """One environment as pure functions over its own state; the loop vmaps it over lanes."""
 
@@ -58,3 +68,9 @@ class Environment(NamedTuple):
     action_space: Discrete | Continuous
     max_steps: int  # agent steps after which an episode is truncated
     frame_stack: int = 0  # observations are stacks of so many frames, newest last; 0: they are not
+
+    @property
+    def spec(self) -> EnvironmentSpec:
+        """What a run has to know of it; nothing is computed."""
+        obs = jax.eval_shape(self.reset, jax.random.key(0))[1]
+        return EnvironmentSpec(self.name, obs, self.action_space, self.max_steps, self.frame_stack)

@@ -16,7 +16,7 @@ import numpy as np
 from agents.tabular import TabularConfig, TabularState, q_table, tabular
 from agents.types import Discrete
 from experiments.training.loop import Program
-from experiments.training.seeds import make_sweep
+from experiments.training.seeds import over_seeds
 from jaxreplay.methods import per, pser, rank, uniform
 from jaxreplay.replay import make_replay
 from jaxreplay.types import Array, Replay, Sample, Sampler, Transition
@@ -133,12 +133,12 @@ def run(
     """
     if not 2 <= n <= 20:
         raise ValueError(f"n is {n}: the memory holds 2^(n+1) - 2 transitions, use 2 to 20 states")
-    sweep = make_sweep(_program(n, method, linear))
-    state = sweep.init(jax.vmap(jax.random.key)(jnp.arange(seeds)))
+    together = over_seeds(_program(n, method, linear))
+    state = together.init(jax.vmap(jax.random.key)(jnp.arange(seeds)))
     count, errors = jnp.asarray(CHUNK, jnp.int32), []
     first = True
     while first or (len(errors) - 1) * CHUNK < max_updates:
-        state, metrics = sweep.chunk(state, jnp.zeros((), jnp.int32) if first else count)
+        state, metrics = together.chunk(state, jnp.zeros((), jnp.int32) if first else count)
         errors.append(np.asarray(metrics["error"]))
         first = False
         if len(errors) % 200 == 0:

@@ -6,14 +6,12 @@ from typing import Any, NamedTuple
 
 import chex
 import jax
-import jax.numpy as jnp
 
-from experiments.environments.types import Array, Environment
+from experiments.environments.types import Array, Environment, EnvironmentSpec
 from experiments.runs import checkpoint, run_config
-from experiments.runs.assembly import assemble
+from experiments.runs.assembly import assemble, joined
 from experiments.runs.run_config import RunConfig
-from experiments.training.seeds import seed_axes
-from experiments.training.steps import LoopState
+from experiments.training.phases import make_phases
 
 
 class Policy(NamedTuple):
@@ -25,7 +23,8 @@ class Policy(NamedTuple):
 
     greedy: Callable[[Any, chex.ArrayTree, Array], Array]
     agent: Any  # the state of the agent
-    environment: Environment  # a stand-in for one that lives on the host
+    spec: EnvironmentSpec
+    environment: Environment | None  # None: it lives on the host
     step: int  # agent steps of training
 
 
@@ -62,20 +61,15 @@ def load(folder: Path, config: RunConfig, seed: int) -> Policy:
         fit.
     """
     parts = assemble(config)
-    axes = seed_axes(parts.program)
-    keys = jax.vmap(jax.random.key)(jnp.arange(config.seeds))
-    like = jax.eval_shape(jax.vmap(parts.program.init, out_axes=axes), keys)
+    run = joined(parts, config)
     checkpoints = folder / "checkpoints"
     step = checkpoint.latest(checkpoints)
-    agents = checkpoint.load(checkpoints, like.agent, step, part=".agent")
+    agents = checkpoint.load(checkpoints, run.like().agent, step, part=".agent")
     # Leaves that all seeds share (clocks) have no axis of seeds; None stands for them.
     agent = jax.tree.map(
         lambda axis, leaf: leaf if axis is None else leaf[seed - config.seed],
-        axes.agent, agents, is_leaf=lambda axis: axis is None,
+        run.axes.agent, agents, is_leaf=lambda axis: axis is None,
     )  # fmt: skip
-    empty = LoopState(**dict.fromkeys(LoopState._fields))
-
-    def greedy(agent: Any, obs: chex.ArrayTree, key: Array) -> Array:
-        return parts.steps.greedy(empty._replace(agent=agent), obs, key)
-
-    return Policy(greedy, agent, parts.environment, step)
+    phases = make_phases(parts.spec.action_space, parts.agent, parts.replay, config.loop)
+    compiled = parts.environment if isinstance(parts.environment, Environment) else None
+    return Policy(phases.greedy, agent, parts.spec, compiled, step)

@@ -50,8 +50,8 @@ def execute(
     """
     run = build(config)
     claim(out, config, resume=resume, overwrite=overwrite)
-    for note in run.notes:
-        log.say(note)
+    for remark in run.remarks:
+        log.say(remark)
     folder, whole = out / "checkpoints", whole or out
     state, progress = None, Progress(0, 0) if resume else None
     if resume and checkpoint.latest(folder) is not None:

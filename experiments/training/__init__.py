@@ -1,1 +1,1 @@
-"""The training loop: its steps, compiled or around environments on the host, over many seeds."""
+"""The training loop: its phases, compiled or around environments on the host, over many seeds."""

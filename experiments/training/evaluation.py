@@ -1,48 +1,104 @@
-"""Greedy evaluation, inside the compiled program."""
+"""Greedy evaluation, written once for both loops: whole episodes, played side by side."""
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from experiments.environments.types import Array, Environment
+from experiments.environments.types import Array, Environment, TimeStep
+
+
+class Tally(NamedTuple):
+    """What counts of the episodes of an evaluation: each from its reset to its first end."""
+
+    returns: Any  # [..., N] float32, undiscounted
+    lengths: Any  # [..., N] int32, agent steps
+    done: Any  # [..., N] bool, the episode is over: what follows belongs to the next one
+
+
+def play_out(
+    step: Callable[[Any, Any], tuple[Any, TimeStep]],
+    start: Any,
+    shape: tuple[int, ...],
+    while_loop: Callable[..., Any],
+) -> tuple[Any, Any]:
+    """Step environments until every one of them has finished its first episode.
+
+    Args:
+      step: `(playing, time) -> (playing, TimeStep)` for all environments, of the shape below;
+        `time` counts agent steps from 0.
+      start: `playing` after the reset; whatever the loop steps.
+      shape: `(N,)` of N environments, or `(S, N)` of S seeds.
+      while_loop: `jax.lax.while_loop`, or `python_while` where `step` can't be traced.
+
+    Returns:
+      Undiscounted returns float32 and lengths in agent steps int32, of that shape.
+    """
+
+    def going_on(carry: Any) -> Any:
+        return ~carry[1].done.all()
+
+    def body(carry: Any) -> Any:
+        playing, tally, time = carry
+        playing, out = step(playing, time)
+        return playing, _count(tally, out), time + 1
+
+    tally = Tally(np.zeros(shape, np.float32), np.zeros(shape, np.int32), np.zeros(shape, bool))
+    _, tally, _ = while_loop(going_on, body, (start, tally, np.int32(0)))
+    return tally.returns, tally.lengths
+
+
+def python_while(going_on: Callable[[Any], Any], body: Callable[[Any], Any], carry: Any) -> Any:
+    """Do what `jax.lax.while_loop` does, in Python."""
+    while going_on(carry):
+        carry = body(carry)
+    return carry
+
+
+def step_keys(key: Array, time: Array, episodes: int) -> tuple[Array, Array]:
+    """Return the keys of one step of an evaluation: of acting, and of the environments `[N]`."""
+    key = jax.random.fold_in(key, time)
+    return jax.random.fold_in(key, episodes), jax.random.split(key, episodes)
 
 
 def evaluate(
     environment: Environment,
     policy: Callable[[chex.ArrayTree, Array], Array],
-    key: Array,
+    keys: Array,
     episodes: int,
 ) -> tuple[Array, Array]:
-    """Play whole episodes side by side.
+    """Play whole episodes of an environment that compiles.
 
     Args:
       environment: where.
-      policy: observations `[episodes, ...]` and a key -> actions `[episodes, ...]`.
-      key: PRNG key.
-      episodes: how many.
+      policy: observations `[N, ...]` and a key -> actions `[N, ...]`.
+      keys: `[2]`, of the resets and of the steps.
+      episodes: N.
 
     Returns:
-      Undiscounted returns `[episodes]` float32 and lengths `[episodes]` int32 in agent steps.
+      Undiscounted returns `[N]` float32 and lengths `[N]` int32 in agent steps.
     """
-    key_reset, key_steps = jax.random.split(key)
-    state, obs = jax.vmap(environment.reset)(jax.random.split(key_reset, episodes))
+    key_reset, key_steps = keys
 
-    def going(carry) -> Array:
-        return ~carry[2].all()
+    def step(playing: Any, time: Array) -> tuple[Any, TimeStep]:
+        state, obs = playing
+        key_act, keys_step = step_keys(key_steps, time, episodes)
+        action = policy(obs, key_act)
+        state, obs, out = jax.vmap(environment.step)(keys_step, state, action)
+        return (state, obs), out
 
-    def step(carry):
-        state, obs, done, returns, lengths, time = carry
-        key = jax.random.fold_in(key_steps, time)
-        action = policy(obs, jax.random.fold_in(key, episodes))
-        state, obs, out = jax.vmap(environment.step)(jax.random.split(key, episodes), state, action)
-        returns = returns + jnp.where(done, 0.0, out.reward)
-        lengths = lengths + jnp.where(done, 0, 1)
-        done = done | out.terminated | out.truncated
-        return state, obs, done, returns, lengths, time + 1
+    start = jax.vmap(environment.reset)(jax.random.split(key_reset, episodes))
+    return play_out(step, start, (episodes,), jax.lax.while_loop)
 
-    zeros = jnp.zeros(episodes, jnp.int32)
-    start = (state, obs, zeros > 0, zeros.astype(jnp.float32), zeros, jnp.zeros((), jnp.int32))
-    _, _, _, returns, lengths, _ = jax.lax.while_loop(going, step, start)
-    return returns, lengths
+
+def _count(tally: Tally, out: TimeStep) -> Tally:
+    """Add a step to the tally, in NumPy where the step is."""
+    where = np.where if isinstance(out.reward, np.ndarray) else jnp.where
+    return Tally(
+        returns=tally.returns + where(tally.done, 0.0, out.reward),
+        lengths=tally.lengths + ~tally.done,
+        done=tally.done | out.terminated | out.truncated,
+    )

@@ -8,7 +8,6 @@ window still holds back: the places are the same, since every step becomes one t
 
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 from jaxreplay import frames as frames_
@@ -32,37 +31,30 @@ def empty(frames: Frames, seeds: int) -> HostFrames:
 
 
 def write(
-    held: HostFrames, frames: Frames, obs: np.ndarray, next_obs: np.ndarray, first: np.ndarray
+    store: HostFrames, frames: Frames, obs: np.ndarray, next_obs: np.ndarray, first: np.ndarray
 ) -> HostFrames:
     """Take in one step of every lane; `obs` and `next_obs` are `[S, E, ..., K]`, `first` `[S, E]`.
 
     Returns:
       The store, whose pixels are the same array.
     """
-    newest, age = frames_.advance(held.newest, held.age, first)
-    for seed, pixels in enumerate(held.pixels):
+    newest, age = frames_.advance(store.newest, store.age, first)
+    for seed, pixels in enumerate(store.pixels):
         frames_.write_on_host(pixels, frames, newest[seed], obs[seed], next_obs[seed], ())
-    return HostFrames(held.pixels, newest, age)
+    return HostFrames(store.pixels, newest, age)
 
 
-def read(held: HostFrames, frames: Frames, batch: Sample) -> Sample:
+def read(store: HostFrames, frames: Frames, batch: Sample) -> Sample:
     """Return a batch `[S, B]` with observations in place of where their frames are."""
 
     def stacks(rows: Any) -> np.ndarray:
-        pairs = zip(held.pixels, np.asarray(rows), strict=True)
+        pairs = zip(store.pixels, np.asarray(rows), strict=True)
         return np.stack([frames_.assemble(frames, pixels[at]) for pixels, at in pairs])
 
-    return _with_observations(batch, stacks)
+    rows = Located(batch.transition.obs, batch.transition.next_obs)
+    return with_observations(batch, *map(stacks, rows))
 
 
-def unread(frames: Frames, batch: Sample) -> Sample:
-    """Return a batch `[B]` with zeros for observations; for shapes."""
-    shape = (*frames.shape, frames.stack)
-    return _with_observations(batch, lambda rows: jnp.zeros((len(rows), *shape), frames.dtype))
-
-
-def _with_observations(batch: Sample, stacks: Any) -> Sample:
-    transition = batch.transition
-    rows = Located(transition.obs, transition.next_obs)
-    obs, next_obs = map(stacks, rows)
-    return batch._replace(transition=transition._replace(obs=obs, next_obs=next_obs))
+def with_observations(batch: Sample, obs: Any, next_obs: Any) -> Sample:
+    """Return a batch with these observations."""
+    return batch._replace(transition=batch.transition._replace(obs=obs, next_obs=next_obs))

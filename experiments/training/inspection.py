@@ -53,24 +53,31 @@ def inspect(
 
     drawn, weights = jax.lax.map(draw, jax.random.split(key_draw, batches))
     stored = jax.random.randint(key_stored, (drawn.size,), 0, jnp.maximum(size, 1), jnp.int32)
-    slots = {"replayed": drawn.ravel(), "stored": stored}
     metrics = {}
-    for (name, where), key_feedback in zip(slots.items(), keys, strict=True):
-        seen = _feedback(agent, agent_state, ring_.gather(ring, where), key_feedback, batches)
-        age = ring_.age(ring, where) * ring.num_envs
-        metrics |= {
-            f"{name}/abs_td": jnp.abs(seen["td_error"]).mean(),
-            f"{name}/td_std": seen["td_error"].std(),
-            f"{name}/q_value": seen["q_value"].mean(),
-            f"{name}/q_std": seen["q_value"].std(),
-            f"{name}/age": age.astype(jnp.float32).mean(),
-        }
-    inner = replay.probability(state, jnp.arange(ring.capacity))
+    for name, slots, key_feedback in zip(
+        ("replayed", "stored"), (drawn.ravel(), stored), keys, strict=True
+    ):
+        seen = _feedback(agent, agent_state, ring_.gather(ring, slots), key_feedback, batches)
+        metrics |= {f"{name}/{what}": value for what, value in _summary(seen).items()}
+        age = ring_.age(ring, slots) * ring.num_envs
+        metrics[f"{name}/age"] = age.astype(jnp.float32).mean()
+    probability = replay.probability(state, jnp.arange(ring.capacity))
+    effective = 1.0 / (jnp.maximum(size, 1) * jnp.square(probability).sum())
     return metrics | {
         "replayed/distinct": _distinct(drawn),
         "replayed/effective_batch": _effective(weights).mean(),
-        "replayed/effective_buffer": 1.0 / (jnp.maximum(size, 1) * jnp.square(inner).sum()),
-        **_odds(inner, size),
+        "replayed/effective_buffer": effective,
+        **_odds(probability, size),
+    }
+
+
+def _summary(seen: dict[str, Array]) -> Metrics:
+    """Return means and standard deviations of what was assessed."""
+    return {
+        "abs_td": jnp.abs(seen["td_error"]).mean(),
+        "td_std": seen["td_error"].std(),
+        "q_value": seen["q_value"].mean(),
+        "q_std": seen["q_value"].std(),
     }
 
 

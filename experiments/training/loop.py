@@ -3,22 +3,33 @@
     block = scan(collect, learn_every), then scan(learn, updates)
     chunk = a loop of blocks, then a greedy evaluation: one log point
 
+What collecting and learning are is said in `phases`.
+
 Between chunks Python may print, log and checkpoint; `make_train` runs them all in one program. The
 chunk is the same for one seed and, vmapped, for many.
 """
 
+import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from agents.types import Agent
 from experiments.environments.types import Array, Environment
-from experiments.training.config import LoopConfig, check
+from experiments.training.config import LoopConfig
 from experiments.training.evaluation import evaluate
+from experiments.training.phases import Mode, Phases, make_phases
 from experiments.training.schedule import Schedule, schedule
-from experiments.training.steps import LoopState, Metrics, Sums, make_steps, reset_key, step_key
+from experiments.training.state import (
+    LoopState,
+    Metrics,
+    Sums,
+    evaluation_keys,
+    reset_key,
+    step_key,
+)
 from jaxreplay.requirements import remarks
 from jaxreplay.types import Replay
 
@@ -33,7 +44,7 @@ class Program(NamedTuple):
     init: Callable[[Array], LoopState]
     chunk: Callable[[LoopState, Array], tuple[LoopState, Metrics]]
     schedule: Schedule
-    notes: tuple[str, ...] = ()  # what the user should know before it runs
+    remarks: tuple[str, ...] = ()  # what the user should know before it runs
 
 
 def make_program(
@@ -50,55 +61,68 @@ def make_program(
     Raises:
       ValueError: the config cannot run.
     """
-    check(config, replay)
+    phases = make_phases(environment.action_space, agent, replay, config)
     plan = schedule(config, replay.num_envs)
-    steps = make_steps(environment.action_space, agent, replay, config)
+    loop = _Loop(environment, phases, config, plan.warmup_rows)
+    told = remarks(replay, environment.name, environment.max_steps)
+    return Program(loop.init, loop.chunk, plan, told)
 
-    def collect(state: LoopState, how: str) -> tuple[LoopState, Metrics]:
-        """Take one step in every environment: "fill" the window, at "random", or "act"."""
-        action, extras = steps.decide(state, how)
-        keys = jax.random.split(step_key(state), replay.num_envs)
-        env_state, obs, out = jax.vmap(environment.step)(keys, state.env_state, action)
-        return steps.take_in(state, how, action, extras, env_state, obs, out)
 
-    def init(key: Array) -> LoopState:
-        keys = jax.random.split(reset_key(key), replay.num_envs)
-        env_state, obs = jax.vmap(environment.reset)(keys)
-        state = steps.start(key, env_state, obs)
+@dataclasses.dataclass(frozen=True)
+class _Loop:
+    """The phases around an environment that compiles."""
+
+    environment: Environment
+    phases: Phases
+    config: LoopConfig
+    warmup_rows: int  # agent steps in each environment before learning
+
+    def init(self, key: Array) -> LoopState:
+        """Return the state after the warm-up."""
+        keys = jax.random.split(reset_key(key), self.phases.replay.num_envs)
+        env_state, obs = jax.vmap(self.environment.reset)(keys)
+        state = self.phases.start(key, env_state, obs)
         # The window emits its first transition at its n-th push.
-        fill = config.n_step - 1
-        state, _ = jax.lax.scan(lambda s, _: collect(s, "fill"), state, length=fill)
-        rows = plan.warmup_rows - fill
-        state, _ = jax.lax.scan(lambda s, _: collect(s, "random"), state, length=rows)
-        return steps.warmed_up(state)
+        fill = self.config.n_step - 1
+        state, _ = jax.lax.scan(lambda s, _: self.collect(s, "fill"), state, length=fill)
+        rows = self.warmup_rows - fill
+        state, _ = jax.lax.scan(lambda s, _: self.collect(s, "random"), state, length=rows)
+        return self.phases.after_warmup(state)
 
-    def block(state: LoopState) -> tuple[LoopState, Metrics, Sums]:
+    def collect(self, state: LoopState, mode: Mode) -> tuple[LoopState, Metrics]:
+        """Take one step in every environment."""
+        action, extras = self.phases.decide(state, mode)
+        keys = jax.random.split(step_key(state), self.phases.replay.num_envs)
+        env_state, obs, out = jax.vmap(self.environment.step)(keys, state.env_state, action)
+        return self.phases.take_in(state, mode, action, extras, env_state, obs, out)
+
+    def block(self, state: LoopState) -> tuple[LoopState, Metrics, Sums]:
+        """Collect, then learn; return the state and sums over both."""
+        phases, config = self.phases, self.config
         state, played = jax.lax.scan(
-            lambda s, _: collect(s, "act"), state, length=config.learn_every
+            lambda s, _: self.collect(s, "act"), state, length=config.learn_every
         )
-        state, learned = jax.lax.scan(lambda s, _: steps.learn(s), state, length=config.updates)
-        return steps.block_over(state), _sum(played), _sum(learned)
+        state, learned = jax.lax.scan(lambda s, _: phases.learn(s), state, length=config.updates)
+        return phases.after_block(state), _sum(played), _sum(learned)
 
-    def chunk(state: LoopState, blocks: Array) -> tuple[LoopState, Metrics]:
-        shapes = jax.eval_shape(block, state)[1:]
+    def chunk(self, state: LoopState, blocks: Array) -> tuple[LoopState, Metrics]:
+        """Run `blocks` blocks and an evaluation."""
+        shapes = jax.eval_shape(self.block, state)[1:]
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
-        def body(_, carry):
+        def body(_: Any, carry: Any) -> Any:
             state, played, learned = carry
-            state, *more = block(state)
+            state, *more = self.block(state)
             return state, *jax.tree.map(jnp.add, (played, learned), tuple(more))
 
         state, played, learned = jax.lax.fori_loop(0, blocks, body, (state, *zeros))
         returns, lengths = evaluate(
-            environment,
-            lambda obs, key: steps.greedy(state, obs, key),
-            jax.random.fold_in(state.keys.evaluate, state.rows),
-            config.eval_episodes,
+            self.environment,
+            lambda obs, key: self.phases.greedy(state.agent, obs, key),
+            evaluation_keys(state),
+            self.config.eval_episodes,
         )
-        return steps.log_point(state, played, learned, returns, lengths)
-
-    notes = remarks(replay, environment.name, environment.max_steps)
-    return Program(init, chunk, plan, notes)
+        return self.phases.log_point(state, played, learned, returns, lengths)
 
 
 def make_train(
@@ -125,5 +149,5 @@ def make_train(
     return train
 
 
-def _sum(metrics: Metrics | Sums) -> Metrics | Sums:
+def _sum(metrics: Any) -> Any:
     return jax.tree.map(lambda x: x.sum(axis=0), metrics)

@@ -1,4 +1,4 @@
-"""A run in whole numbers of blocks: some steps of the environments, and then some updates."""
+"""A run in whole numbers of blocks: some agent steps, and then some gradient updates."""
 
 import dataclasses
 import math
@@ -8,15 +8,15 @@ from experiments.training.config import LoopConfig, round_up
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """A LoopConfig in whole numbers of blocks; a block is some steps and then some updates."""
+    """A LoopConfig in whole numbers of blocks; a block is agent steps, then gradient updates."""
 
-    warmup_rows: int  # steps of each environment before learning
-    block_rows: int  # steps of each environment in a block
+    warmup_rows: int  # agent steps in each environment before learning
+    block_rows: int  # agent steps in each environment in a block
     warmup_steps: int  # agent steps of the warm-up
     block_steps: int  # agent steps of a block
     log_points: tuple[int, ...]  # blocks before each log point
     steps: tuple[int, ...]  # agent steps at each log point
-    updates: int  # gradient steps in all
+    updates: int  # gradient updates in all
 
 
 def schedule(config: LoopConfig, num_envs: int) -> Schedule:

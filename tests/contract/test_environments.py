@@ -65,7 +65,7 @@ def test_step_keeps_types_and_compiles_once(name):
     # Of the leaves: MJX keeps arrays beside them, for which there is no equality.
     types = lambda tree: [(x.shape, x.dtype) for x in jax.tree.leaves(tree)]
     assert types(state) == types(after)
-    assert types(obs) == types(next_obs) == types(out.final_obs)
+    assert types(obs) == types(next_obs) == types(out.final_obs) == types(environment.spec.obs)
     assert (out.reward.dtype, out.reward.shape) == (jnp.float32, ())
     assert (out.terminated.dtype, out.truncated.dtype) == (bool, bool)
     for time in range(3):

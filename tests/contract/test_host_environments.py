@@ -97,6 +97,9 @@ def test_shapes_and_dtypes(name, make):
     next_obs, step = environment.step(random_actions(environment, np.random.default_rng(0)))
     for seen in (obs, next_obs, step.final_obs):
         assert (seen.shape, seen.dtype) == ((3, *environment.obs.shape), environment.obs.dtype)
+    assert environment.spec == (
+        name, environment.obs, environment.action_space, LIMIT, environment.frame_stack
+    )  # fmt: skip
     assert environment.obs.dtype == (np.uint8 if name.startswith("atari") else np.float32)
     assert (step.reward.shape, step.reward.dtype) == ((3,), np.float32)
     assert (step.terminated.shape, step.terminated.dtype) == ((3,), bool)

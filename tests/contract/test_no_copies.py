@@ -15,7 +15,7 @@ from experiments import environments
 from experiments.benchmarks.hlo import large_copies
 from experiments.training.config import LoopConfig
 from experiments.training.loop import make_program
-from experiments.training.seeds import make_sweep
+from experiments.training.seeds import over_seeds
 from jaxreplay import Transition, make_replay, sum_tree
 from jaxreplay.methods import METHODS, per, pser, refer
 
@@ -194,9 +194,9 @@ def test_whole_training_chunk_copies_nothing_large():
     agent = dqn(DQNConfig(hidden=(8,)), environment.action_space, method.objective)
     replay = make_replay(method.sampler, capacity=CAPACITY, batch_size=BATCH)
     config = LoopConfig(steps=400, warmup=100, eval_every=100, n_step=3)
-    sweep = make_sweep(make_program(environment, agent, replay, config))
-    state = sweep.init(jax.random.split(jax.random.key(0), SEEDS))
-    text = compiled(sweep.chunk.lower(state, jnp.asarray(1, jnp.int32)))
+    seeds = over_seeds(make_program(environment, agent, replay, config))
+    state = seeds.init(jax.random.split(jax.random.key(0), SEEDS))
+    text = compiled(seeds.chunk.lower(state, jnp.asarray(1, jnp.int32)))
     assert str(CAPACITY) in text
     assert large_copies(text, CAPACITY, CHILDREN) == []
 

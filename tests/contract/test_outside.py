@@ -53,7 +53,7 @@ def test_its_leaves_are_errors_times_recency():
     case = testing.Case(METHODS[NAME].method(config, None))
     state, batch = case.sample(case.full, jax.random.key(0))
     slots = jnp.arange(testing.BATCH)
-    batch = batch._replace(indices=slots, stamp=state.ring.rows_added - 11 + slots // testing.E)
+    batch = batch._replace(indices=slots, version=state.ring.rows_added - 11 + slots // testing.E)
     state = case.replay.update(state, batch, td_error=jnp.full(testing.BATCH, -2.0))
     age = 11 - np.arange(testing.BATCH) // testing.E  # of 12 rows; the half-life is 6
     leaves = state.sampler.tree.nodes[: testing.BATCH]

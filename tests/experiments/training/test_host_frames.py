@@ -9,10 +9,9 @@ from agents.types import Discrete
 from experiments import train
 from experiments.environments.host import HostEnvironment, HostStep
 from experiments.runs import checkpoint
-from experiments.training import host_frames, host_loop
+from experiments.training import host_frames
 from experiments.training.config import LoopConfig
-from experiments.training.loop import make_program
-from experiments.training.steps import make_steps
+from experiments.training.host_loop import HostRun
 from jaxreplay import make_replay, ring
 from jaxreplay.methods import ners, per
 from jaxreplay.types import Sample
@@ -65,18 +64,15 @@ def make_run(on_host, num_envs=2, n_step=3, capacity=40):
     config = LoopConfig(
         steps=400, warmup=30, eval_every=20, eval_episodes=1, n_step=n_step, inspect=0
     )
-    like, method = host_loop.stand_in(Painting), per.method()
+    method = per.method()
     agent = dqn(DQNConfig(network="mlp", hidden=(8,)), Discrete(2), method.objective)
 
-    def replay(on_host):
-        return make_replay(
-            method.sampler, capacity=capacity, batch_size=8, num_envs=num_envs, frame_stack=STACK,
-            frame_spare=0.5, frames_on_host=on_host,
-        )  # fmt: skip
-
-    program = make_program(like, agent, replay(False), config)
-    steps = make_steps(Discrete(2), agent, replay(on_host), config)
-    return host_loop.HostRun(Painting, program, steps, (0, 1), replay(on_host), config, on_host)
+    replay = make_replay(
+        method.sampler, capacity=capacity, batch_size=8, num_envs=num_envs, frame_stack=STACK,
+        frame_spare=0.5, frames_on_host=on_host,
+    )  # fmt: skip
+    spec = Painting(1, True).spec
+    return HostRun(Painting, spec, agent, replay, config, (0, 1), on_host)
 
 
 def stored(run, state):

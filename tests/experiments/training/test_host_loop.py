@@ -9,6 +9,7 @@ import sys
 import time
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,11 +18,12 @@ from agents.dqn import DQNConfig, dqn
 from agents.types import Discrete
 from experiments import environments, train
 from experiments.environments.host import HostEnvironment, HostStep
+from experiments.environments.types import Environment, TimeStep
 from experiments.runs import checkpoint, interrupt
-from experiments.training import host_loop
 from experiments.training.config import LoopConfig
+from experiments.training.host_loop import HostRun
 from experiments.training.loop import make_program
-from experiments.training.steps import make_steps
+from experiments.training.seeds import seed_axes
 from jaxreplay import make_replay, ring
 from jaxreplay.methods import latest, per
 
@@ -79,12 +81,9 @@ def make_run(num_envs=1, n_step=1, seeds=(0, 1), method=None, made=None, cut=Fal
             made.append(batch)
         return batch
 
-    like = host_loop.stand_in(make)
     agent = dqn(DQNConfig(hidden=(8,)), Discrete(2), method.objective)
     replay = make_replay(method.sampler, capacity=240, batch_size=16, num_envs=num_envs)
-    program = make_program(like, agent, replay, config)
-    steps = make_steps(Discrete(2), agent, replay, config)
-    return host_loop.HostRun(make, program, steps, seeds, replay, config)
+    return HostRun(make, make(1, True).spec, agent, replay, config, seeds)
 
 
 @pytest.mark.parametrize(
@@ -290,10 +289,24 @@ def test_atari_frames_are_stored_once(tmp_path):
     assert (frame["replay/frames_lost"] == 0).all()
 
 
-def test_a_stand_in_has_the_shapes_of_the_host():
-    like = host_loop.stand_in(lambda num_envs, training: Counting(num_envs, training))
-    state, obs = like.reset(jax.random.key(0))
-    _, next_obs, out = like.step(jax.random.key(1), state, np.int32(0))
-    for seen in (obs, next_obs, out.final_obs):
-        assert seen.shape == (2,) and seen.dtype == np.float32
-    assert like.max_steps == 99
+def test_seeds_share_what_they_share_in_the_compiled_loop():
+    run = make_run()
+    spec = Counting(1, True).spec
+    blank = lambda key: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype) + noise(key), spec.obs)
+    noise = lambda key: jax.random.normal(key)
+
+    def step(key, state, action):
+        flag = jax.random.bernoulli(key)
+        return state, blank(key), TimeStep(noise(key), flag, flag, blank(key))
+
+    environment = Environment(
+        spec.name, lambda key: ((), blank(key)), step, spec.action_space, spec.max_steps
+    )
+    method = per.method()
+    agent = dqn(DQNConfig(hidden=(8,)), Discrete(2), method.objective)
+    replay = make_replay(method.sampler, capacity=240, batch_size=16)
+    config = LoopConfig(
+        steps=120, warmup=40, eval_every=20, eval_episodes=3, gamma=GAMMA, inspect=0
+    )
+    assert run.axes == seed_axes(make_program(environment, agent, replay, config))
+    assert run.axes.rows is None and run.axes.obs == 0

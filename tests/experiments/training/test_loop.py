@@ -16,9 +16,9 @@ from experiments.environments.episodes import make_episodic
 from experiments.training.config import LoopConfig, check
 from experiments.training.evaluation import evaluate
 from experiments.training.loop import make_program, make_train
+from experiments.training.phases import make_phases
 from experiments.training.schedule import schedule
-from experiments.training.seeds import make_sweep, seed_axes
-from experiments.training.steps import make_steps
+from experiments.training.seeds import axes_of, over_seeds, seed_axes
 from jaxreplay import make_replay, ring
 from jaxreplay.methods import ero, latest, ners, per, refer, uniform, windows
 from jaxreplay.requirements import Requirements
@@ -109,7 +109,8 @@ def test_training_episodes_are_counted():
 def test_evaluation_stops_counting_at_the_episodes_end():
     environment = environments.make("gymnax/CartPole-v1")
     right = lambda obs, key: jnp.ones(obs.shape[0], jnp.int32)
-    returns, lengths = jax.jit(lambda key: evaluate(environment, right, key, 6))(jax.random.key(0))
+    keys = jax.random.split(jax.random.key(0))
+    returns, lengths = jax.jit(lambda keys: evaluate(environment, right, keys, 6))(keys)
     # Pushing right from near upright falls after 8 to 11 steps, each worth 1.
     assert ((returns >= 8) & (returns <= 11)).all()
     np.testing.assert_array_equal(returns, lengths)
@@ -118,10 +119,10 @@ def test_evaluation_stops_counting_at_the_episodes_end():
 @pytest.mark.parametrize(("epsilon", "share"), [(0.0, 0.0), (0.4, 0.2), (1.0, 0.5)])
 def test_evaluations_may_take_some_random_actions(epsilon, share):
     environment, agent, replay, config = small(counting(4, 99), eval_epsilon=epsilon)
-    steps = make_steps(environment.action_space, agent, replay, config)
+    phases = make_phases(environment.action_space, agent, replay, config)
     state = make_program(environment, agent, replay, config).init(jax.random.key(0))
     obs = jnp.ones((4000, 2))
-    drawn = steps.greedy(state, obs, jax.random.key(1))
+    drawn = phases.greedy(state.agent, obs, jax.random.key(1))
     other = (drawn != agent.greedy(state.agent, obs)).mean()
     np.testing.assert_allclose(other, share, atol=0.03)
 
@@ -138,11 +139,24 @@ def test_clocks_are_shared_by_the_seeds_and_nothing_else():
     assert axes.obs == 0
 
 
+def test_what_comes_from_outside_differs_between_seeds():
+    def start(key, seen):
+        del key
+        return {"clock": jnp.zeros(()), "sum": jnp.zeros(()), "last": jnp.zeros(2), "key": seen}
+
+    def step(state, key, seen):
+        state = state | {"clock": state["clock"] + 1, "sum": state["sum"] + seen.sum()}
+        return state | {"key": seen * jax.random.normal(key)}
+
+    axes = axes_of(start, step, jax.ShapeDtypeStruct((2,), jnp.float32))
+    assert axes == {"clock": None, "sum": 0, "last": None, "key": 0}
+
+
 def test_vmapped_seeds_train_like_each_alone():
     program = make_program(*small(environments.make("gymnax/CartPole-v1")))
     keys = jax.vmap(jax.random.key)(jnp.arange(3))
-    sweep = make_sweep(program)
-    state, metrics = sweep.chunk(sweep.init(keys), 5)
+    together = over_seeds(program)
+    state, metrics = together.chunk(together.init(keys), 5)
     init, chunk = jax.jit(program.init), jax.jit(program.chunk)
     for seed in range(3):
         alone, expected = chunk(init(keys[seed]), 5)
@@ -153,12 +167,15 @@ def test_vmapped_seeds_train_like_each_alone():
         )
 
 
-def test_sweep_donates_its_state():
+def test_a_program_over_seeds_donates_its_state():
     program = make_program(*small(counting(4, 99), method=uniform.method()))
-    sweep = make_sweep(program)
-    state = sweep.init(jax.random.split(jax.random.key(0), 2))
+    together = over_seeds(program)
+    state = together.init(jax.random.split(jax.random.key(0), 2))
     before = state.replay.ring.words
-    sweep.chunk(state, 1)
+    leaves = jax.tree.leaves(state._replace(keys=()))  # with targets that equal their networks
+    places = [leaf.unsafe_buffer_pointer() for leaf in leaves if leaf.size]
+    assert len(set(places)) == len(places)
+    together.chunk(state, 1)
     assert before.is_deleted()
 
 
@@ -203,20 +220,20 @@ def test_methods_that_walk_episodes_refuse_n_step_returns():
 def test_episodes_that_may_outgrow_the_memory_are_announced():
     environment = environments.make("gymnax/Pendulum-v1")  # of 200 steps
 
-    def notes(module, config, method, capacity):
+    def remarks(module, config, method, capacity):
         agent = module(config(hidden=(4,)), environment.action_space, method.objective)
         replay = make_replay(method.sampler, capacity=capacity, batch_size=16)
         return make_program(
             environment, agent, replay, LoopConfig(warmup=16, learn_every=16, inspect=0)
-        ).notes
+        ).remarks
 
-    (note,) = notes(ddpg, DDPGConfig, refer.method(), 128)
+    (remark,) = remarks(ddpg, DDPGConfig, refer.method(), 128)
     for part in (environment.name, "200 steps", "the 128 to be remembered", "only one"):
-        assert part in note
-    assert notes(ddpg, DDPGConfig, refer.method(), 200) == ()
-    assert notes(ddpg, DDPGConfig, uniform.method(), 128) == ()
-    assert notes(acer, ACERConfig, windows.method(), 128) == ()
-    assert notes(ppo, PPOConfig, latest.method(), 16) == ()
+        assert part in remark
+    assert remarks(ddpg, DDPGConfig, refer.method(), 200) == ()
+    assert remarks(ddpg, DDPGConfig, uniform.method(), 128) == ()
+    assert remarks(acer, ACERConfig, windows.method(), 128) == ()
+    assert remarks(ppo, PPOConfig, latest.method(), 16) == ()
 
 
 def test_units_are_measured_after_the_warmup_and_rewards_again():

@@ -1,0 +1,169 @@
+"""The phases of the loop for environments on the host: vmapped over seeds and jitted."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from experiments.environments.types import Array, EnvironmentSpec, TimeStep
+from experiments.training.evaluation import step_keys
+from experiments.training.host_frames import with_observations
+from experiments.training.phases import Mode, Phases
+from experiments.training.seeds import axes_of, with_axis
+from experiments.training.state import LoopState, Metrics, Sums, evaluation_keys
+from jaxreplay import ring as ring_
+from jaxreplay.frames import Frames
+from jaxreplay.n_step import Window
+from jaxreplay.types import Sample
+
+
+class FromHost(NamedTuple):
+    """Shapes and dtypes of all that the host hands to the device, of one seed."""
+
+    obs: Any  # [E, ...]
+    out: TimeStep  # [E]
+    stacks: tuple[Any, ...]  # [B, ..., K] twice, of a batch whose frames the host keeps; else ()
+    returns: jax.ShapeDtypeStruct  # [N] float32, of an evaluation
+    lengths: jax.ShapeDtypeStruct  # [N] int32
+
+
+class HostPhases:
+    """Phases over seeds, jitted: arrays get a leading `[S]`.
+
+    Functions are those of `Phases`, and `advance`: to take a step in, and to decide on the next.
+    They donate the state that they return anew.
+
+    Attributes:
+      axes: a LoopState of 0 where a leaf has a seed axis, and None where all seeds share it.
+      like: shapes and dtypes of the state of one seed.
+      nothing_played: sums over no training episodes.
+      nothing_learned: sums over no gradient updates.
+    """
+
+    def __init__(
+        self, phases: Phases, environment: EnvironmentSpec, seeds: int, frames_on_host: bool
+    ) -> None:
+        """Learn the shapes; nothing is compiled or run.
+
+        Args:
+          phases: of the loop.
+          environment: the one that the loop steps.
+          seeds: S.
+          frames_on_host: the replay was made so.
+        """
+        self._phases = phases
+        obs = with_axis(environment.obs, phases.replay.num_envs)
+        self.like = jax.eval_shape(phases.start, jax.random.key(0), (), obs)
+        frames = self.like.replay.ring.frames if frames_on_host else None
+        given = _from_host(phases, obs, frames)
+        self.axes = axes_of(
+            lambda key, given: phases.after_warmup(phases.start(key, (), given.obs)),
+            lambda state, key, given: _once(phases, state, given)[0],
+            given,
+        )
+        _, learned = jax.eval_shape(lambda *args: _once(phases, *args), self.like, given)
+        self.nothing_learned = jax.tree.map(lambda x: jnp.zeros((seeds, *x.shape)), learned)
+        self.nothing_played = dict.fromkeys(("returns", "episodes"), jnp.zeros(seeds))
+        self._jit()
+
+    def _jit(self) -> None:
+        phases, axes, over = self._phases, self.axes, self._over_seeds
+        start = jax.vmap(lambda key, obs: phases.start(key, (), obs), out_axes=axes)
+        self.start = jax.jit(start)
+        self.decide = jax.jit(self._decide, static_argnums=1)
+        self.greedy = jax.jit(jax.vmap(self._greedy, (axes, 0, None)))
+        self.take_in = jax.jit(self._take_in_all, static_argnums=1, donate_argnums=0)
+        self.advance = over(self._advance, 5, (axes, 0, 0, 0))
+        self.learn = over(self._learn, 1, (axes, 0))
+        self.sample = over(phases.sample, 0, (axes, 0))
+        self.learn_from = over(self._learn_from, 2, (axes, 0))
+        self.after_warmup = over(phases.after_warmup, 0, axes)
+        self.after_block = over(phases.after_block, 0, axes)
+        self.log_point = over(phases.log_point, 4, (axes, 0))
+        self.cut_off = over(_cut_off, 1, axes)
+
+    def _over_seeds(self, function: Callable[..., Any], others: int, out_axes: Any) -> Any:
+        """Vmap and jit a function of a state, which is donated, and of other arguments."""
+        mapped = jax.vmap(function, (self.axes, *[0] * others), out_axes)
+        return jax.jit(mapped, donate_argnums=0)
+
+    def _decide(self, state: LoopState, mode: Mode) -> tuple[Array, Any]:
+        return jax.vmap(lambda one: self._phases.decide(one, mode), (self.axes,))(state)
+
+    def _take_in_all(self, state: LoopState, mode: Mode, *rest: Any) -> tuple[LoopState, Metrics]:
+        mapped = jax.vmap(
+            lambda one, *rest: self._take_in(one, mode, *rest),
+            (self.axes, *[0] * len(rest)),
+            (self.axes, 0),
+        )
+        return mapped(state, *rest)
+
+    def _take_in(
+        self, state: LoopState, mode: Mode, played: Metrics, action: Array, extras: Any,
+        obs: Array, out: TimeStep,
+    ) -> tuple[LoopState, Metrics]:  # fmt: skip
+        state, ended = self._phases.take_in(state, mode, action, extras, (), obs, out)
+        return state, jax.tree.map(jnp.add, played, ended)
+
+    def _advance(self, state: LoopState, *rest: Any) -> tuple[LoopState, Metrics, Array, Any]:
+        state, played = self._take_in(state, "act", *rest)
+        return state, played, *self._phases.decide(state, "act")
+
+    def _learn(self, state: LoopState, learned: Sums) -> tuple[LoopState, Sums]:
+        state, more = self._phases.learn(state)
+        return state, jax.tree.map(jnp.add, learned, more)
+
+    def _learn_from(self, state: LoopState, learned: Sums, batch: Sample) -> tuple[LoopState, Sums]:
+        state, more = self._phases.learn_from(state, batch)
+        return state, jax.tree.map(jnp.add, learned, more)
+
+    def _greedy(self, state: LoopState, obs: Array, time: Array) -> Array:
+        key, _ = step_keys(evaluation_keys(state)[1], time, len(obs))
+        return self._phases.greedy(state.agent, obs, key)
+
+
+def _from_host(phases: Phases, obs: Any, frames: Frames | None) -> FromHost:
+    """Return what the host hands over; `frames` are the books of frames that it keeps."""
+
+    def shaped(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
+
+    lanes, episodes = phases.replay.num_envs, phases.config.eval_episodes
+    flag = shaped(bool, lanes)
+    stacks: tuple[Any, ...] = ()
+    if frames is not None:
+        shape = (phases.replay.batch_size, *frames.shape, frames.stack)
+        stacks = (shaped(frames.dtype, *shape),) * 2
+    out = TimeStep(shaped(jnp.float32, lanes), flag, flag, obs)
+    return FromHost(obs, out, stacks, shaped(jnp.float32, episodes), shaped(jnp.int32, episodes))
+
+
+def _once(phases: Phases, state: LoopState, given: FromHost) -> tuple[LoopState, Sums]:
+    """Do once what the loop does over and over; with the sums of a gradient update."""
+    action, extras = phases.decide(state, "act")
+    state, played = phases.take_in(state, "act", action, extras, (), given.obs, given.out)
+    state, batch = phases.sample(state)
+    if given.stacks:
+        batch = with_observations(batch, *given.stacks)
+    state, learned = phases.learn_from(state, batch)
+    state = phases.after_block(state)
+    return phases.log_point(state, played, learned, given.returns, given.lengths)[0], learned
+
+
+def _cut_off(state: LoopState, obs: Array) -> LoopState:
+    """Return a state that goes on from `obs` `[E, ...]`, after resets that it did not see."""
+    steps, pushes = state.window
+    newest = (pushes - 1) % len(steps.truncated)
+    # The latest step bootstraps from its true next observation, and returns end there.
+    truncated = steps.truncated.at[newest].set(~steps.terminated[newest])
+    replay = state.replay
+    if len(steps.truncated) == 1:  # nothing waits in the window: the ring has the latest step
+        replay = replay._replace(ring=ring_.end_episodes(replay.ring))
+    return state._replace(
+        replay=replay,
+        obs=obs,
+        window=Window(steps._replace(truncated=truncated), pushes),
+        episodes=jax.tree.map(jnp.zeros_like, state.episodes),
+        extras=jax.tree.map(jnp.zeros_like, state.extras),
+    )

@@ -1,0 +1,280 @@
+"""The phases of a training loop: collecting, learning, and what lies between, as pure functions.
+
+The compiled loop scans them together with the environment; the loop for environments on the host
+calls them, jitted, from Python. Conditions hang on clocks alone, which do not depend on the data
+and so stay single under vmap.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from agents import scaling
+from agents.types import Agent, Continuous, Discrete
+from experiments.environments.types import Array, TimeStep
+from experiments.training import state as state_
+from experiments.training.config import LoopConfig, check
+from experiments.training.inspection import inspect
+from experiments.training.state import Episodes, Finished, LoopState, Metrics, Sums
+from jaxreplay import n_step
+from jaxreplay.n_step import Step
+from jaxreplay.types import Replay, Sample, Transition
+
+# When a step is taken: in the warm-up, before the n-step window emits anything to store ("fill") or
+# after that ("random"), or once learning has begun ("act").
+Mode = Literal["fill", "random", "act"]
+
+
+def make_phases(
+    action_space: Discrete | Continuous, agent: Agent, replay: Replay, config: LoopConfig
+) -> "Phases":
+    """Compose an agent, a replay and a LoopConfig into Phases.
+
+    Args:
+      action_space: of the environments, of which the loop runs `replay.num_envs`.
+      agent: made with the objective of the replay's method.
+      replay: made with the sampler of the same method.
+      config: lengths and cadences.
+
+    Raises:
+      ValueError: the config cannot run.
+    """
+    check(config, replay)
+    if config.scale_observations or config.scale_rewards:
+        agent = scaling.scaled(agent)
+    return Phases(action_space, agent, replay, config)
+
+
+@dataclasses.dataclass(frozen=True)
+class Phases:
+    """What a loop is made of: pure functions over a LoopState, made by `make_phases`."""
+
+    action_space: Discrete | Continuous
+    agent: Agent
+    replay: Replay
+    config: LoopConfig
+
+    def start(self, key: Array, env_state: Any, obs: chex.ArrayTree) -> LoopState:
+        """Make the state before the first step, from what the environments' reset gave `[E, ...]`.
+
+        Args:
+          key: of the whole run.
+          env_state: of the environments; () if they live on the host.
+          obs: `[E, ...]`.
+        """
+        return state_.initial_state(
+            self.action_space, self.agent, self.replay, self.config.n_step, key, env_state, obs
+        )
+
+    def decide(self, state: LoopState, mode: Mode) -> tuple[Array, chex.ArrayTree]:
+        """Choose actions `[E, ...]`, and the agent's extras `[E, ...]` to store with the step.
+
+        In the warm-up they are uniformly random where the config asks for it.
+        """
+        key = state_.acting_key(state)
+        action, extras = self.agent.act(state.agent, state.obs, key, state.extras)
+        if mode != "act" and self.config.random_warmup and not jax.tree.leaves(extras):
+            # Agents that store their density with the step (extras) must act by themselves.
+            action = _random_actions(self.action_space, key, self.replay.num_envs)
+        return action, extras
+
+    def take_in(
+        self,
+        state: LoopState,
+        mode: Mode,
+        action: Array,
+        extras: chex.ArrayTree,
+        env_state: Any,
+        obs: chex.ArrayTree,
+        out: TimeStep,
+    ) -> tuple[LoopState, Metrics]:
+        """Store what the environments made of `decide`'s actions.
+
+        Args:
+          state: the one that was decided in.
+          mode: as given to `decide`; "fill" stores nothing.
+          action: `[E, ...]`.
+          extras: `[E, ...]`.
+          env_state: `[E, ...]` after the step.
+          obs: `[E, ...]` to act on next.
+          out: `[E]`, the step.
+
+        Returns:
+          The state, and sums over the training episodes that ended.
+        """
+        step = Step(
+            state.obs, action, out.reward, out.terminated, out.truncated, out.final_obs,
+            state.episodes.lengths == 0, extras,
+        )  # fmt: skip
+        window, transition = n_step.push(state.window, step, self.config.gamma)
+        replay_state = state.replay
+        if mode != "fill":
+            feedback = self._feedback(state, transition)
+            replay_state = self.replay.add(replay_state, transition, **feedback)
+        done = out.terminated | out.truncated
+        episodes, ended = _count(state.episodes, out.reward, done)
+        state = state._replace(
+            rows=state.rows + 1, env_state=env_state, obs=obs, episodes=episodes, window=window,
+            finished=Finished(*jax.tree.map(jnp.add, state.finished, Finished(**ended))),
+            extras=_unless(done, extras), replay=replay_state, fault=_fault(state, out),
+        )  # fmt: skip
+        return state, ended
+
+    def after_warmup(self, state: LoopState) -> LoopState:
+        """Measure the units in which the agent sees the world, if the config asks for it."""
+        if self.config.scale_observations:
+            state = _measured(state, scaling.measure_observations)
+        if self.config.scale_rewards:
+            state = _measured(state, scaling.measure_rewards)
+        return state
+
+    def learn(self, state: LoopState) -> tuple[LoopState, Sums]:
+        """Take one gradient update: `sample`, then `learn_from`."""
+        return self.learn_from(*self.sample(state))
+
+    def sample(self, state: LoopState) -> tuple[LoopState, Sample]:
+        """Choose and read the batch of the next gradient update."""
+        replay_state, batch = self.replay.sample(state.replay, state_.learning_keys(state)[0])
+        return state._replace(replay=replay_state), batch
+
+    def learn_from(self, state: LoopState, batch: Sample) -> tuple[LoopState, Sums]:
+        """Update the agent from a batch, and tell the replay what came of it."""
+        agent_state, info = self.agent.update(state.agent, batch, state_.learning_keys(state)[1])
+        replay_state = self.replay.update(state.replay, batch, **info.feedback)
+        state = state._replace(agent=agent_state, replay=replay_state, updates=state.updates + 1)
+        return state, _finite(info.metrics)
+
+    def after_block(self, state: LoopState) -> LoopState:
+        """Do what is due now and then, after a block of collecting and learning."""
+        if self.replay.requires.episode_returns == "training":
+            state = self._reported(state)
+        if self.config.scale_rewards:
+            due = self._is_due(state, self.config.rescale_every)
+            agent_state = jax.lax.cond(
+                due,
+                lambda: _measured(state, scaling.measure_rewards).agent,
+                lambda: state.agent,
+            )
+            state = state._replace(agent=agent_state)
+        return state
+
+    def greedy(self, agent_state: Any, obs: chex.ArrayTree, key: Array) -> Array:
+        """Return actions `[N, ...]` on observations `[N, ...]`, as evaluations take them."""
+        action = self.agent.greedy(agent_state, obs)
+        if not self.config.eval_epsilon or isinstance(self.action_space, Continuous):
+            return action
+        key_coin, key_action = jax.random.split(key)
+        coin = jax.random.bernoulli(key_coin, self.config.eval_epsilon, action.shape)
+        other = _random_actions(self.action_space, key_action, len(action))
+        return jnp.where(coin, other, action)
+
+    def log_point(
+        self, state: LoopState, played: Metrics, learned: Sums, returns: Array, lengths: Array
+    ) -> tuple[LoopState, Metrics]:
+        """Conclude an evaluation: tell the replay of it, and gather the metrics.
+
+        Args:
+          state: whose agent was evaluated.
+          played: `take_in`'s sums since the last log point.
+          learned: `learn`'s sums since then.
+          returns: `[N]` float32, undiscounted, of the evaluation's episodes.
+          lengths: `[N]` int32, their agent steps.
+        """
+        episode_return = returns.mean()
+        if self.replay.requires.episode_returns == "evaluation":
+            key = state_.observing_key(state)
+            replay_state = self.replay.observe(state.replay, episode_return, key)
+            state = state._replace(replay=replay_state)
+        replay_metrics = self.replay.metrics(state.replay)
+        return state, {
+            "eval_return": episode_return,
+            "eval_length": lengths.mean(),
+            "train_return": played["returns"] / played["episodes"],  # nan if none ended
+            "episodes": played["episodes"],
+            "fault": state.fault.astype(jnp.float32),
+            **{f"agent/{name}": total / n for name, (total, n) in learned.items()},
+            **{f"replay/{name}": value for name, value in replay_metrics.items()},
+            **self._inspected(state),
+        }
+
+    def _feedback(self, state: LoopState, transition: Transition) -> dict[str, Array]:
+        """Return feedback about new transitions, where the replay method reads any."""
+        wanted = self.replay.requires.feedback_of_new
+        if not wanted:
+            return {}
+        feedback = self.agent.feedback(state.agent, transition, state_.feedback_key(state))
+        return {name: feedback[name] for name in wanted | ({"reward_scale"} & feedback.keys())}
+
+    def _reported(self, state: LoopState) -> LoopState:
+        """Tell the replay the mean return of recent training episodes, when it is time."""
+
+        def tell() -> tuple[Any, Finished]:
+            mean = state.finished.returns / state.finished.episodes  # nan if none ended
+            replay_state = self.replay.observe(state.replay, mean, state_.observing_key(state))
+            return replay_state, jax.tree.map(jnp.zeros_like, state.finished)
+
+        due = self._is_due(state, self.config.observe_every)
+        replay_state, finished = jax.lax.cond(due, tell, lambda: (state.replay, state.finished))
+        return state._replace(replay=replay_state, finished=finished)
+
+    def _is_due(self, state: LoopState, every: int) -> Array:
+        """Tell whether the latest block passed a multiple of `every` agent steps."""
+        rows = max(1, every // self.replay.num_envs)
+        return state.rows % rows < self.config.learn_every
+
+    def _inspected(self, state: LoopState) -> Metrics:
+        if self.config.inspect == 0:
+            return {}
+        key, batches = state_.inspection_key(state), self.config.inspect
+        return inspect(self.agent, state.agent, self.replay, state.replay, key, batches)
+
+
+def _count(running: Episodes, reward: Array, done: Array) -> tuple[Episodes, Metrics]:
+    """Add a step `[E]` to the running episodes; return them, and sums over those that ended."""
+    returns, lengths = running.returns + reward, running.lengths + 1
+    ended = {
+        "returns": jnp.where(done, returns, 0.0).sum(),
+        "episodes": done.sum(dtype=jnp.float32),
+    }
+    return Episodes(jnp.where(done, 0.0, returns), jnp.where(done, 0, lengths)), ended
+
+
+def _measured(state: LoopState, measure: Callable[..., Any]) -> LoopState:
+    """Return the state with units that were measured on what is stored."""
+    agent_state = state.agent
+    units = measure(agent_state.scaling, state.replay.ring)
+    return state._replace(agent=agent_state._replace(scaling=units))
+
+
+def _fault(state: LoopState, out: TimeStep) -> Array:
+    """Return `LoopState.fault` after a step."""
+    seen = [x for x in jax.tree.leaves((out.reward, out.final_obs)) if x.dtype.kind == "f"]
+    fine = jnp.stack([jnp.isfinite(x).all() for x in seen]).all()
+    return jnp.where(fine | (state.fault > 0), state.fault, state.rows + 1)
+
+
+def _unless(done: Array, extras: chex.ArrayTree) -> chex.ArrayTree:
+    """Return extras `[E, ...]`, zero where an episode is over."""
+    return jax.tree.map(
+        lambda x: jnp.where(done.reshape(-1, *[1] * (x.ndim - 1)), jnp.zeros_like(x), x), extras
+    )
+
+
+def _random_actions(space: Discrete | Continuous, key: Array, count: int) -> Array:
+    """Draw uniform actions `[count]` int32 or `[count, A]` float32."""
+    if isinstance(space, Discrete):
+        return jax.random.randint(key, (count,), 0, space.n, jnp.int32)
+    return jax.random.uniform(key, (count, space.size), jnp.float32, -1.0, 1.0)
+
+
+def _finite(metrics: Metrics) -> Sums:
+    """Return every metric with its count, both 0 where an update of a diverging agent has none."""
+    ok = {name: jnp.isfinite(x) for name, x in metrics.items()}
+    return {
+        name: (jnp.where(ok[name], x, 0.0), ok[name].astype(jnp.float32))
+        for name, x in metrics.items()
+    }

@@ -1,0 +1,159 @@
+"""What a training run carries from step to step, and the keys of everything random in it."""
+
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from agents.types import Agent, Continuous, Discrete
+from experiments.environments.types import Array
+from jaxreplay import n_step
+from jaxreplay.n_step import Step, Window
+from jaxreplay.types import Replay, Transition
+
+Metrics = dict[str, Array]  # each [] float32
+Sums = dict[str, tuple[Array, Array]]  # of metrics, and of how many
+
+
+class Keys(NamedTuple):
+    """One root per use; a step's key is its root folded with the clock, so none is used twice."""
+
+    collect: Array  # [] key
+    learn: Array  # [] key
+    evaluate: Array  # [] key
+    observe: Array  # [] key
+    inspect: Array  # [] key
+
+
+class Episodes(NamedTuple):
+    """The running episode of every environment."""
+
+    returns: Array  # [E] float32, undiscounted, so far
+    lengths: Array  # [E] int32, agent steps so far
+
+
+class Finished(NamedTuple):
+    """Training episodes that ended since the replay was last told of them."""
+
+    returns: Array  # [] float32, their sum
+    episodes: Array  # [] float32, their number
+
+
+class LoopState(NamedTuple):
+    """Everything that a run carries; in a compiled loop, saving it and going on changes nothing."""
+
+    keys: Keys
+    rows: Array  # [] int32, a clock: agent steps in each environment so far
+    updates: Array  # [] int32, a clock: gradient updates so far
+    env_state: Any  # [E, ...]; of environments on the host, frames that are kept there or ()
+    obs: chex.ArrayTree  # [E, ...]
+    episodes: Episodes
+    finished: Finished
+    extras: chex.ArrayTree  # [E, ...] of the step before, zeros where an episode begins
+    window: Window
+    fault: Array  # [] int32, `rows` after the first step that was not finite; 0: all were
+    agent: Any
+    replay: Any
+
+
+def initial_state(
+    action_space: Discrete | Continuous,
+    agent: Agent,
+    replay: Replay,
+    window_length: int,
+    key: Array,
+    env_state: Any,
+    obs: chex.ArrayTree,
+) -> LoopState:
+    """Make the state before the first step.
+
+    Args:
+      action_space: of the environments.
+      agent: the agent.
+      replay: the replay.
+      window_length: n of the n-step returns.
+      key: of the whole run.
+      env_state: after the reset, `[E, ...]`.
+      obs: after the reset, `[E, ...]`.
+    """
+    _, key_agent, key_replay, *roots = _split(key)
+    one_obs = jax.tree.map(lambda x: x[0], obs)
+    one_action = example_action(action_space)
+    agent_state = agent.init(key_agent, one_obs, one_action)
+    extras = jax.eval_shape(agent.act, agent_state, obs, roots[0])[1]
+    one_extras = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), extras)
+    scalar, flag = jnp.zeros((), jnp.float32), jnp.zeros((), bool)
+    step = Step(one_obs, one_action, scalar, flag, flag, one_obs, flag, one_extras)
+    transition = Transition(one_obs, one_action, scalar, scalar, one_obs, flag, flag, one_extras)
+    clock = jnp.zeros((), jnp.int32)
+    lanes = jnp.zeros(replay.num_envs, jnp.int32)
+    return LoopState(
+        keys=Keys(*roots),
+        rows=clock,
+        updates=clock,
+        env_state=env_state,
+        obs=obs,
+        episodes=Episodes(lanes.astype(jnp.float32), lanes),
+        finished=Finished(scalar, scalar),
+        extras=jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), extras),
+        window=n_step.init(step, window_length, replay.num_envs),
+        fault=clock,
+        agent=agent_state,
+        replay=replay.init(key_replay, transition),
+    )
+
+
+def example_action(space: Discrete | Continuous) -> Array:
+    """Return an action of one environment, for its shape and dtype."""
+    if isinstance(space, Discrete):
+        return jnp.zeros((), jnp.int32)
+    return jnp.zeros(space.size, jnp.float32)
+
+
+def reset_key(key: Array) -> Array:
+    """Return the key of the environments' reset in a run of `key`."""
+    return _split(key)[0]
+
+
+def acting_key(state: LoopState) -> Array:
+    """Return the key of the next choice of actions."""
+    return _collect_keys(state)[0]
+
+
+def step_key(state: LoopState) -> Array:
+    """Return the key of the environments' next step."""
+    return _collect_keys(state)[1]
+
+
+def feedback_key(state: LoopState) -> Array:
+    """Return the key of the feedback about what the next step brings."""
+    return _collect_keys(state)[2]
+
+
+def learning_keys(state: LoopState) -> Array:
+    """Return the keys `[2]` of the next gradient update: of its batch, and of its agent."""
+    return jax.random.split(jax.random.fold_in(state.keys.learn, state.updates))
+
+
+def evaluation_keys(state: LoopState) -> Array:
+    """Return the keys `[2]` of an evaluation: of its resets, and of its steps."""
+    return jax.random.split(jax.random.fold_in(state.keys.evaluate, state.rows))
+
+
+def observing_key(state: LoopState) -> Array:
+    """Return the key of telling the replay a return."""
+    return jax.random.fold_in(state.keys.observe, state.rows)
+
+
+def inspection_key(state: LoopState) -> Array:
+    """Return the key of looking at what is replayed."""
+    return jax.random.fold_in(state.keys.inspect, state.rows)
+
+
+def _split(key: Array) -> Array:
+    return jax.random.split(key, 3 + len(Keys._fields))
+
+
+def _collect_keys(state: LoopState) -> Array:
+    return jax.random.split(jax.random.fold_in(state.keys.collect, state.rows), 3)
