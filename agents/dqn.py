@@ -9,13 +9,12 @@ import jax.numpy as jnp
 import optax
 
 from agents import common
-from agents.networks import NETWORKS, QNetwork
+from agents.common import Critique
+from agents.networks import NETWORKS, Obs, Params, QNetwork, apply
 from agents.types import Agent, Discrete, Info
 from jaxreplay import objectives
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition
-
-Params = Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,61 +73,74 @@ def dqn(config: DQNConfig, action_space: Discrete, objective: Objective | None =
     Raises:
       ValueError: the action space is not discrete.
     """
-    common.require(
-        isinstance(action_space, Discrete),
-        f"DQN needs discrete actions, not {action_space}: choose an agent for continuous actions",
-    )
+    common.require_discrete("DQN", action_space)
     objective = common.complete(objective, objectives.huber(1.0))
     common.refuse_trust("DQN", objective)
-    network = QNetwork(action_space.n, config.network, config.hidden, config.dueling)
-    optimiser = common.clipped_adam(config.learning_rate, config.adam_eps, config.max_grad_norm)
-    epsilon = optax.linear_schedule(
-        config.epsilon_start, config.epsilon_end, config.epsilon_updates
+    made = _DQN(
+        config=config,
+        objective=objective,
+        num_actions=action_space.n,
+        network=QNetwork(action_space.n, config.network, config.hidden, config.dueling),
+        optimiser=common.clipped_adam(config.learning_rate, config.adam_eps, config.max_grad_norm),
+        epsilon=optax.linear_schedule(
+            config.epsilon_start, config.epsilon_end, config.epsilon_updates
+        ),
     )
+    return Agent(made.init, made.act, made.greedy, made.update, made.assess)
 
-    def init(key: Array, obs: Array, action: Array) -> DQNState:
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _DQN:
+    """What the functions of one agent are made of: options, network, optimiser."""
+
+    config: DQNConfig
+    objective: Objective
+    num_actions: int
+    network: QNetwork
+    optimiser: optax.GradientTransformation
+    epsilon: optax.Schedule
+
+    def init(self, key: Array, obs: Obs, action: Array) -> DQNState:
         del action
-        params = network.init(key, obs[None])
+        params = self.network.init(key, obs[None])
         target_params = jax.tree.map(jnp.copy, params)  # a buffer of its own, for donation
         updates = jnp.zeros((), jnp.int32)
-        return DQNState(params, target_params, optimiser.init(params), updates)
+        return DQNState(params, target_params, self.optimiser.init(params), updates)
 
-    def greedy(state: DQNState, obs: Array) -> Array:
-        return jnp.argmax(network.apply(state.params, obs), axis=-1).astype(jnp.int32)
+    def greedy(self, state: DQNState, obs: Obs) -> Array:
+        return jnp.argmax(apply(self.network, state.params, obs), axis=-1).astype(jnp.int32)
 
     def act(
-        state: DQNState, obs: Array, key: Array, previous: Any = None
+        self, state: DQNState, obs: Obs, key: Array, previous: Any = None
     ) -> tuple[Array, tuple[()]]:
         del previous
-        best = greedy(state, obs)
-        return common.epsilon_greedy(best, key, epsilon(state.updates), action_space.n), ()
+        epsilon = self.epsilon(state.updates)
+        return common.epsilon_greedy(self.greedy(state, obs), key, epsilon, self.num_actions), ()
 
-    def q_values(params: Params, t: Transition) -> Array:
-        q = network.apply(params, t.obs)
-        return jnp.take_along_axis(q, t.action[:, None], axis=1).T  # [1, B]
+    def q_values(self, params: Params, t: Transition) -> Array:
+        return common.of_action(apply(self.network, params, t.obs), t.action)[None]  # [1, B]
 
-    def targets(state: DQNState, t: Transition) -> Array:
-        q_target = network.apply(state.target_params, t.next_obs)
-        q_select = network.apply(state.params, t.next_obs) if config.double else q_target
+    def targets(self, state: DQNState, t: Transition) -> Array:
+        q_target = apply(self.network, state.target_params, t.next_obs)
+        q_select = apply(self.network, state.params, t.next_obs) if self.config.double else q_target
         return jax.vmap(double_q_target)(q_target, q_select, t.reward, t.discount)
 
-    def update(state: DQNState, sample: Sample, key: Array) -> tuple[DQNState, Info]:
+    def update(self, state: DQNState, sample: Sample, key: Array) -> tuple[DQNState, Info]:
         del key
-        t = sample.transition
-        grads, info = common.critic_gradient(
-            lambda params: q_values(params, t), state.params, targets(state, t), sample, objective
-        )
-        steps, opt_state = optimiser.update(grads, state.opt_state)
-        params = optax.apply_updates(state.params, steps)
+        t, config = sample.transition, self.config
+        target = self.targets(state, t)
+        grads, info, _ = common.critic_gradient(
+            lambda params: Critique(self.q_values(params, t), target),
+            state.params, sample, self.objective,
+        )  # fmt: skip
+        params, opt_state = common.descend(self.optimiser, grads, state.opt_state, state.params)
         updates = state.updates + 1
-        target_params = common.follow(
+        target_params = common.follow_every(
             params, state.target_params, updates, config.target_every, config.tau
         )
-        info.metrics["epsilon"] = jnp.asarray(epsilon(updates), jnp.float32)
+        info.metrics["epsilon"] = jnp.asarray(self.epsilon(updates), jnp.float32)
         return DQNState(params, target_params, opt_state, updates), info
 
-    def assess(state: DQNState, t: Transition, key: Array) -> dict[str, Array]:
+    def assess(self, state: DQNState, t: Transition, key: Array) -> dict[str, Array]:
         del key
-        return common.value_feedback(q_values(state.params, t), targets(state, t))
-
-    return Agent(init, act, greedy, update, assess)
+        return common.value_feedback(self.q_values(state.params, t), self.targets(state, t))

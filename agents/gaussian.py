@@ -29,6 +29,18 @@ def sample(mean: Array, variance: Array, key: Array, bound: float = 3.0) -> Arra
     return mean + jnp.sqrt(variance) * z
 
 
+def act(mean: Array, variance: Array, key: Array) -> tuple[Array, Behaviour]:
+    """Draw actions `[E, A]`, and say what drew them.
+
+    Args:
+      mean: `[E, A]`.
+      variance: `[E, A]`, or `[A]` or `[]` if it is the same in every state.
+      key: of the noise.
+    """
+    behaviour = Behaviour(mean, jnp.broadcast_to(variance, mean.shape))
+    return sample(*behaviour, key), behaviour
+
+
 def log_prob(mean: Array, variance: Array, action: Array) -> Array:
     """Return the log density `[...]` of actions."""
     squares = jnp.square(action - mean) / variance + jnp.log(2 * math.pi * variance)
