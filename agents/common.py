@@ -77,29 +77,18 @@ def check_shared(config: Any) -> None:
             _CHECKS[field.name](field.name, getattr(config, field.name))
 
 
-def require_discrete(agent: str, action_space: Any) -> None:
-    """Refuse action spaces other than `Discrete`.
+def require_actions(agent: str, action_space: Any, kind: type[Discrete] | type[Continuous]) -> None:
+    """Refuse action spaces of the other kind.
 
     Raises:
       ValueError: one line that names the agent.
     """
+    needed, other = "discrete", "continuous"
+    if kind is Continuous:
+        needed, other = other, needed
     require(
-        isinstance(action_space, Discrete),
-        f"{agent} needs discrete actions, not {action_space}: choose an agent for continuous "
-        "actions",
-    )
-
-
-def require_continuous(agent: str, action_space: Any) -> None:
-    """Refuse action spaces other than `Continuous`.
-
-    Raises:
-      ValueError: one line that names the agent.
-    """
-    require(
-        isinstance(action_space, Continuous),
-        f"{agent} needs continuous actions, not {action_space}: choose an agent for discrete "
-        "actions",
+        isinstance(action_space, kind),
+        f"{agent} needs {needed} actions, not {action_space}: choose an agent for {other} actions",
     )
 
 
@@ -151,6 +140,12 @@ def adam(
     if weight_decay:
         inner = optax.chain(optax.add_decayed_weights(weight_decay), inner)
     return optax.apply_if_finite(inner, max_consecutive_errors=np.iinfo(np.int32).max)
+
+
+def adam_of_fields(anneal: float, **rates: float) -> optax.GradientTransformation:
+    """Make `adam` with a step size for each field of a NamedTuple of parameters, by its name."""
+    optimisers: dict[Any, Any] = {name: adam(rate, anneal) for name, rate in rates.items()}
+    return optax.multi_transform(optimisers, lambda params: type(params)(*params._fields))
 
 
 def clipped_adam(rate: float, eps: float, max_norm: float) -> optax.GradientTransformation:

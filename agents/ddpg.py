@@ -63,38 +63,19 @@ class DDPGState(NamedTuple):
     critic_opt_state: optax.OptState
 
 
-def ddpg(config: DDPGConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
-    """Make a DDPG agent; `objective` shapes its losses (default: weighted half squared error).
-
-    Raises:
-      ValueError: the action space is not continuous, or the noise does not fit the objective.
-    """
-    common.require_continuous("DDPG", action_space)
-    objective = common.complete(objective, objectives.mse)
-    exploration.check_noise(config, objective.trust)
-    made = _DDPG(
-        config=config,
-        objective=objective,
-        actor=Actor(action_space.size, config.hidden, config.activation),
-        critic=Critic(config.hidden, config.activation),
-        actor_optimiser=common.adam(config.actor_learning_rate, config.anneal),
-        critic_optimiser=common.adam(
-            config.critic_learning_rate, config.anneal, config.critic_weight_decay
-        ),
-    )
-    return Agent(made.init, made.act, made.greedy, made.update, made.assess)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class _DDPG:
-    """What the functions of one agent are made of: options, networks, optimisers."""
+    """The functions of one agent, over networks that are made once."""
 
-    config: DDPGConfig
-    objective: Objective
-    actor: Actor
-    critic: Critic
-    actor_optimiser: optax.GradientTransformation
-    critic_optimiser: optax.GradientTransformation
+    def __init__(self, config: DDPGConfig, space: Continuous, objective: Objective | None) -> None:
+        common.require_actions("DDPG", space, Continuous)
+        self.config, self.objective = config, common.complete(objective, objectives.mse)
+        exploration.check_noise(config, self.objective.trust)
+        self.actor = Actor(space.size, config.hidden, config.activation)
+        self.critic = Critic(config.hidden, config.activation)
+        self.actor_optimiser = common.adam(config.actor_learning_rate, config.anneal)
+        self.critic_optimiser = common.adam(
+            config.critic_learning_rate, config.anneal, config.critic_weight_decay
+        )
 
     def init(self, key: Array, obs: Obs, action: Array) -> DDPGState:
         actor_key, critic_key = jax.random.split(key)
@@ -172,3 +153,13 @@ class _DDPG:
         trust = self.trust(self.greedy(state, t.obs), t)
         feedback = common.value_feedback(q, self.targets(state, t))
         return feedback | common.trust_feedback(trust)
+
+
+def ddpg(config: DDPGConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
+    """Make a DDPG agent; `objective` shapes its losses (default: weighted half squared error).
+
+    Raises:
+      ValueError: the action space is not continuous, or the noise does not fit the objective.
+    """
+    made = _DDPG(config, action_space, objective)
+    return Agent(made.init, made.act, made.greedy, made.update, made.assess)

@@ -67,38 +67,21 @@ def double_q_target(q_target_t: Array, q_online_t: Array, reward: Array, discoun
     return reward + discount * q_target_t[jnp.argmax(q_online_t)]
 
 
-def dqn(config: DQNConfig, action_space: Discrete, objective: Objective | None = None) -> Agent:
-    """Make a DQN agent; `objective` shapes its loss (default: weighted Huber, kappa 1).
-
-    Raises:
-      ValueError: the action space is not discrete.
-    """
-    common.require_discrete("DQN", action_space)
-    objective = common.complete(objective, objectives.huber(1.0))
-    common.refuse_trust("DQN", objective)
-    made = _DQN(
-        config=config,
-        objective=objective,
-        num_actions=action_space.n,
-        network=QNetwork(action_space.n, config.network, config.hidden, config.dueling),
-        optimiser=common.clipped_adam(config.learning_rate, config.adam_eps, config.max_grad_norm),
-        epsilon=optax.linear_schedule(
-            config.epsilon_start, config.epsilon_end, config.epsilon_updates
-        ),
-    )
-    return Agent(made.init, made.act, made.greedy, made.update, made.assess)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class _DQN:
-    """What the functions of one agent are made of: options, network, optimiser."""
+    """The functions of one agent, over a network that is made once."""
 
-    config: DQNConfig
-    objective: Objective
-    num_actions: int
-    network: QNetwork
-    optimiser: optax.GradientTransformation
-    epsilon: optax.Schedule
+    def __init__(self, config: DQNConfig, space: Discrete, objective: Objective | None) -> None:
+        common.require_actions("DQN", space, Discrete)
+        self.config, self.objective = config, common.complete(objective, objectives.huber(1.0))
+        self.num_actions = space.n
+        self.network = QNetwork(space.n, config.network, config.hidden, config.dueling)
+        self.optimiser = common.clipped_adam(
+            config.learning_rate, config.adam_eps, config.max_grad_norm
+        )
+        self.epsilon = optax.linear_schedule(
+            config.epsilon_start, config.epsilon_end, config.epsilon_updates
+        )
+        common.refuse_trust("DQN", self.objective)
 
     def init(self, key: Array, obs: Obs, action: Array) -> DQNState:
         del action
@@ -144,3 +127,13 @@ class _DQN:
     def assess(self, state: DQNState, t: Transition, key: Array) -> dict[str, Array]:
         del key
         return common.value_feedback(self.q_values(state.params, t), self.targets(state, t))
+
+
+def dqn(config: DQNConfig, action_space: Discrete, objective: Objective | None = None) -> Agent:
+    """Make a DQN agent; `objective` shapes its loss (default: weighted Huber, kappa 1).
+
+    Raises:
+      ValueError: the action space is not discrete.
+    """
+    made = _DQN(config, action_space, objective)
+    return Agent(made.init, made.act, made.greedy, made.update, made.assess)

@@ -62,38 +62,16 @@ def q_value(outputs: Outputs, action: Array) -> Array:
     return outputs.value + jax.vmap(advantages.quadratic)(outputs.factor, action, outputs.mean)
 
 
-def naf(config: NAFConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
-    """Make a NAF agent; `objective` shapes its loss (default: weighted half squared error).
-
-    Its loss is a critic's. For objectives with trust terms it is an actor's where it moves the
-    mean: a penalty is mixed with that part alone (Novati & Koumoutsakos 2019, App. D).
-
-    Raises:
-      ValueError: the action space is not continuous, or the noise does not fit the objective.
-    """
-    common.require_continuous("NAF", action_space)
-    objective = common.complete(objective, objectives.mse)
-    exploration.check_noise(config, objective.trust)
-    size = action_space.size
-    made = _NAF(
-        config=config,
-        objective=objective,
-        size=size,
-        network=Actor(size + 1 + size * (size + 1) // 2, config.hidden, config.activation),
-        optimiser=common.adam(config.learning_rate, config.anneal),
-    )
-    return Agent(made.init, made.act, made.greedy, made.update, made.assess)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class _NAF:
-    """What the functions of one agent are made of: options, network, optimiser."""
+    """The functions of one agent, over a network that is made once."""
 
-    config: NAFConfig
-    objective: Objective
-    size: int  # A
-    network: Actor
-    optimiser: optax.GradientTransformation
+    def __init__(self, config: NAFConfig, space: Continuous, objective: Objective | None) -> None:
+        common.require_actions("NAF", space, Continuous)
+        self.config, self.objective = config, common.complete(objective, objectives.mse)
+        self.size = size = space.size
+        self.network = Actor(size + 1 + size * (size + 1) // 2, config.hidden, config.activation)
+        self.optimiser = common.adam(config.learning_rate, config.anneal)
+        exploration.check_noise(config, self.objective.trust)
 
     def init(self, key: Array, obs: Obs, action: Array) -> NAFState:
         del action
@@ -157,3 +135,16 @@ class _NAF:
         q = q_value(outputs, t.action)[None]
         feedback = common.value_feedback(q, self.targets(state, t))
         return feedback | common.trust_feedback(self.trust(outputs.mean, t))
+
+
+def naf(config: NAFConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
+    """Make a NAF agent; `objective` shapes its loss (default: weighted half squared error).
+
+    Its loss is a critic's. For objectives with trust terms it is an actor's where it moves the
+    mean: a penalty is mixed with that part alone (Novati & Koumoutsakos 2019, App. D).
+
+    Raises:
+      ValueError: the action space is not continuous, or the noise does not fit the objective.
+    """
+    made = _NAF(config, action_space, objective)
+    return Agent(made.init, made.act, made.greedy, made.update, made.assess)

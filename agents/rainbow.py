@@ -108,55 +108,30 @@ def cross_entropy(target: Array, logits: Array) -> Array:
     return -jnp.dot(target, jax.nn.log_softmax(logits))
 
 
-def rainbow(
-    config: RainbowConfig, action_space: Discrete, objective: Objective | None = None
-) -> Agent:
-    """Make a Rainbow agent; `objective` weighs its cross-entropies (default: by the weights).
-
-    Its feedback: `td_error` is the unweighted cross-entropy (never negative), which stands for the
-    size of the TD error; `q_value` the mean of the taken action's distribution; `target` the mean
-    of the projected target. Noisy layers draw anew for every step of each environment, and three
-    times in an update; `greedy` acts by the means of their weights.
-
-    Raises:
-      ValueError: the action space is not discrete, or the objective is a loss of scalar errors.
-    """
-    common.require_discrete("Rainbow", action_space)
-    objective = objective or objectives.weighted()
-    common.require(
-        objective.error is None,
-        "Rainbow learns distributions and has no scalar TD error whose loss could be replaced: "
-        "leave the loss to the agent (--replay.loss agent), or use another replay method",
-    )
-    common.refuse_trust("Rainbow", objective)
-    layer = noisy(config.sigma) if config.noisy else dense
-    made = _Rainbow(
-        config=config,
-        objective=objective,
-        num_actions=action_space.n,
-        network=QNetwork(
-            action_space.n, config.network, config.hidden, config.dueling, config.atoms, layer
-        ),
-        optimiser=common.clipped_adam(config.learning_rate, config.adam_eps, config.max_grad_norm),
-        epsilon=optax.linear_schedule(
-            config.epsilon_start, config.epsilon_end, config.epsilon_updates
-        ),
-        support=jnp.linspace(config.v_min, config.v_max, config.atoms),
-    )
-    return Agent(made.init, made.act, made.greedy, made.update, made.assess)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class _Rainbow:
-    """What the functions of one agent are made of: options, network, optimiser."""
+    """The functions of one agent, over a network that is made once."""
 
-    config: RainbowConfig
-    objective: Objective
-    num_actions: int
-    network: QNetwork
-    optimiser: optax.GradientTransformation
-    epsilon: optax.Schedule
-    support: Array  # [m] float32, the atoms in ascending order
+    def __init__(self, config: RainbowConfig, space: Discrete, objective: Objective | None) -> None:
+        common.require_actions("Rainbow", space, Discrete)
+        self.config, self.objective = config, objective or objectives.weighted()
+        common.require(
+            self.objective.error is None,
+            "Rainbow learns distributions and has no scalar TD error whose loss could be replaced: "
+            "leave the loss to the agent (--replay.loss agent), or use another replay method",
+        )
+        self.num_actions = space.n
+        layer = noisy(config.sigma) if config.noisy else dense
+        self.network = QNetwork(
+            space.n, config.network, config.hidden, config.dueling, config.atoms, layer
+        )
+        self.support = jnp.linspace(config.v_min, config.v_max, config.atoms)  # [m], ascending
+        self.optimiser = common.clipped_adam(
+            config.learning_rate, config.adam_eps, config.max_grad_norm
+        )
+        self.epsilon = optax.linear_schedule(
+            config.epsilon_start, config.epsilon_end, config.epsilon_updates
+        )
+        common.refuse_trust("Rainbow", self.objective)
 
     def init(self, key: Array, obs: Obs, action: Array) -> RainbowState:
         del action
@@ -254,3 +229,20 @@ class _Rainbow:
     def assess(self, state: RainbowState, t: Transition, key: Array) -> dict[str, Array]:
         target, noise = self.prepare(state, t, key)
         return self.feedback(*self.errors(state.params, t, target, noise), target)
+
+
+def rainbow(
+    config: RainbowConfig, action_space: Discrete, objective: Objective | None = None
+) -> Agent:
+    """Make a Rainbow agent; `objective` weighs its cross-entropies (default: by the weights).
+
+    Its feedback: `td_error` is the unweighted cross-entropy (never negative), which stands for the
+    size of the TD error; `q_value` the mean of the taken action's distribution; `target` the mean
+    of the projected target. Noisy layers draw anew for every step of each environment, and three
+    times in an update; `greedy` acts by the means of their weights.
+
+    Raises:
+      ValueError: the action space is not discrete, or the objective is a loss of scalar errors.
+    """
+    made = _Rainbow(config, action_space, objective)
+    return Agent(made.init, made.act, made.greedy, made.update, made.assess)

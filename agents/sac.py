@@ -84,38 +84,17 @@ def temperature_loss(log_alpha: Array, log_prob: Array, target_entropy: float) -
     return -jnp.exp(log_alpha) * jnp.mean(log_prob + target_entropy)
 
 
-def sac(config: SACConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
-    """Make a SAC agent; `objective` shapes its losses (default: weighted half squared error).
-
-    Raises:
-      ValueError: the action space is not continuous.
-    """
-    common.require_continuous("SAC", action_space)
-    made = _SAC(
-        config=config,
-        objective=common.complete(objective, objectives.mse),
-        target_entropy=config.target_entropy * action_space.size,
-        actor=Actor(2 * action_space.size, config.hidden),
-        critic=Critic(config.hidden),
-        actor_optimiser=common.adam(config.actor_learning_rate),
-        critic_optimiser=common.adam(config.critic_learning_rate),
-        alpha_optimiser=common.adam(config.alpha_learning_rate),
-    )
-    return Agent(made.init, made.act, made.greedy, made.update, made.assess)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class _SAC:
-    """What the functions of one agent are made of: options, networks, optimisers."""
+    """The functions of one agent, over networks that are made once."""
 
-    config: SACConfig
-    objective: Objective
-    target_entropy: float
-    actor: Actor
-    critic: Critic
-    actor_optimiser: optax.GradientTransformation
-    critic_optimiser: optax.GradientTransformation
-    alpha_optimiser: optax.GradientTransformation
+    def __init__(self, config: SACConfig, space: Continuous, objective: Objective | None) -> None:
+        common.require_actions("SAC", space, Continuous)
+        self.config, self.objective = config, common.complete(objective, objectives.mse)
+        self.target_entropy = config.target_entropy * space.size
+        self.actor, self.critic = Actor(2 * space.size, config.hidden), Critic(config.hidden)
+        self.actor_optimiser = common.adam(config.actor_learning_rate)
+        self.critic_optimiser = common.adam(config.critic_learning_rate)
+        self.alpha_optimiser = common.adam(config.alpha_learning_rate)
 
     def init(self, key: Array, obs: Obs, action: Array) -> SACState:
         actor_key, critic_key = jax.random.split(key)
@@ -220,3 +199,13 @@ class _SAC:
 
 def _before_tanh(dist: distributions.TanhNormal) -> Behaviour:
     return Behaviour(dist.mean, jnp.exp(2 * dist.log_std))
+
+
+def sac(config: SACConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
+    """Make a SAC agent; `objective` shapes its losses (default: weighted half squared error).
+
+    Raises:
+      ValueError: the action space is not continuous.
+    """
+    made = _SAC(config, action_space, objective)
+    return Agent(made.init, made.act, made.greedy, made.update, made.assess)

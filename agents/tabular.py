@@ -52,31 +52,14 @@ def q_table(config: TabularConfig, state: TabularState) -> Array:
     return _values(config, state.weights, jnp.arange(config.num_states))
 
 
-def tabular(
-    config: TabularConfig, action_space: Discrete, objective: Objective | None = None
-) -> Agent:
-    """Make a Q-learning agent whose observations are state numbers, int32 scalars.
-
-    Targets come from the same weights: there is no target network. The default loss is half the
-    squared error, so one transition moves Q by `learning_rate` times its TD error.
-
-    Raises:
-      ValueError: the action space is not discrete.
-    """
-    common.require_discrete("The tabular agent", action_space)
-    objective = common.complete(objective, objectives.mse)
-    common.refuse_trust("The tabular agent", objective)
-    made = _Tabular(config, objective, action_space.n)
-    return Agent(made.init, made.act, made.greedy, made.update, made.assess)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class _Tabular:
-    """What the functions of one agent are made of."""
+    """The functions of one agent."""
 
-    config: TabularConfig
-    objective: Objective
-    num_actions: int
+    def __init__(self, config: TabularConfig, space: Discrete, objective: Objective | None) -> None:
+        common.require_actions("The tabular agent", space, Discrete)
+        self.config, self.objective = config, common.complete(objective, objectives.mse)
+        self.num_actions = space.n
+        common.refuse_trust("The tabular agent", self.objective)
 
     def init(self, key: Array, obs: Obs, action: Array) -> TabularState:
         del obs, action
@@ -121,3 +104,18 @@ def _values(config: TabularConfig, weights: Array, states: Obs) -> Array:
     """Return Q of `states` `[B]`, `[B, actions]`."""
     own = weights[states]
     return own + weights[-1] if config.linear else own
+
+
+def tabular(
+    config: TabularConfig, action_space: Discrete, objective: Objective | None = None
+) -> Agent:
+    """Make a Q-learning agent whose observations are state numbers, int32 scalars.
+
+    Targets come from the same weights: there is no target network. The default loss is half the
+    squared error, so one transition moves Q by `learning_rate` times its TD error.
+
+    Raises:
+      ValueError: the action space is not discrete.
+    """
+    made = _Tabular(config, action_space, objective)
+    return Agent(made.init, made.act, made.greedy, made.update, made.assess)

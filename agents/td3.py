@@ -73,36 +73,16 @@ def clipped_double_q_target(q_t: Array, reward: Array, discount: Array) -> Array
     return reward + discount * q_t.min()
 
 
-def td3(config: TD3Config, action_space: Continuous, objective: Objective | None = None) -> Agent:
-    """Make a TD3 agent; `objective` shapes its losses (default: weighted half squared error).
-
-    Raises:
-      ValueError: the action space is not continuous.
-    """
-    common.require_continuous("TD3", action_space)
-    objective = common.complete(objective, objectives.mse)
-    common.refuse_trust("TD3", objective)
-    made = _TD3(
-        config=config,
-        objective=objective,
-        actor=Actor(action_space.size, config.hidden),
-        critic=Critic(config.hidden),
-        actor_optimiser=optax.adam(config.actor_learning_rate),
-        critic_optimiser=optax.adam(config.critic_learning_rate),
-    )
-    return Agent(made.init, made.act, made.greedy, made.update, made.assess)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class _TD3:
-    """What the functions of one agent are made of: options, networks, optimisers."""
+    """The functions of one agent, over networks that are made once."""
 
-    config: TD3Config
-    objective: Objective
-    actor: Actor
-    critic: Critic
-    actor_optimiser: optax.GradientTransformation
-    critic_optimiser: optax.GradientTransformation
+    def __init__(self, config: TD3Config, space: Continuous, objective: Objective | None) -> None:
+        common.require_actions("TD3", space, Continuous)
+        self.config, self.objective = config, common.complete(objective, objectives.mse)
+        self.actor, self.critic = Actor(space.size, config.hidden), Critic(config.hidden)
+        self.actor_optimiser = optax.adam(config.actor_learning_rate)
+        self.critic_optimiser = optax.adam(config.critic_learning_rate)
+        common.refuse_trust("TD3", self.objective)
 
     def init(self, key: Array, obs: Obs, action: Array) -> TD3State:
         actor_key, critic_key = jax.random.split(key)
@@ -177,3 +157,13 @@ class _TD3:
     def assess(self, state: TD3State, t: Transition, key: Array) -> dict[str, Array]:
         q = apply_twin(self.critic, state.critics, t.obs, t.action)
         return common.value_feedback(q, self.targets(state.policy, t, key))
+
+
+def td3(config: TD3Config, action_space: Continuous, objective: Objective | None = None) -> Agent:
+    """Make a TD3 agent; `objective` shapes its losses (default: weighted half squared error).
+
+    Raises:
+      ValueError: the action space is not continuous.
+    """
+    made = _TD3(config, action_space, objective)
+    return Agent(made.init, made.act, made.greedy, made.update, made.assess)
