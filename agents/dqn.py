@@ -39,6 +39,10 @@ class DQNConfig:
     epsilon_start: float = option(1.0, "probability of a random action at first")
     epsilon_end: float = option(0.05, "probability of a random action at last")
     epsilon_updates: int = option(10_000, "updates over which epsilon falls linearly")
+    munchausen: bool = option(False, "Munchausen targets, not double ones", "Vieillard et al. 2020")
+    munchausen_alpha: float = option(0.9, "weight of the log policy", "Vieillard et al. 2020")
+    munchausen_tau: float = option(0.03, "temperature of the policy", "Vieillard et al. 2020")
+    munchausen_clip: float = option(-1.0, "least tau * log policy", "Vieillard et al. 2020")
 
     def __post_init__(self) -> None:
         common.check_shared(self)
@@ -65,6 +69,23 @@ def double_q_target(q_target_t: Array, q_online_t: Array, reward: Array, discoun
     """
     chex.assert_rank([q_target_t, q_online_t, reward, discount], [1, 1, 0, 0])
     return reward + discount * q_target_t[jnp.argmax(q_online_t)]
+
+
+def munchausen_target(
+    q_tm1: Array, action: Array, q_t: Array, reward: Array, discount: Array, config: DQNConfig
+) -> Array:
+    """Return one example's Munchausen DQN target (Vieillard et al. 2020, Sec. 2; clip: Sec. 4).
+
+    `r + alpha [tau log pi(a|s)]_clip^0 + discount sum_b pi(b|s') (Q(s', b) - tau log pi(b|s'))`,
+    pi = softmax(Q / tau), where the sum is tau logsumexp(Q(s') / tau). Both `q_tm1` `[n]`, of the
+    observation, and `q_t` `[n]`, of the next, are the target network's. Of n-step transitions only
+    the first action earns its log policy: those between are not stored.
+    """
+    chex.assert_rank([q_tm1, action, q_t, reward, discount], [1, 0, 1, 0, 0])
+    tau = config.munchausen_tau
+    bonus = jnp.clip(tau * jax.nn.log_softmax(q_tm1 / tau)[action], config.munchausen_clip, 0)
+    value = tau * jax.nn.logsumexp(q_t / tau)
+    return reward + config.munchausen_alpha * bonus + discount * value
 
 
 class _DQN:
@@ -105,6 +126,10 @@ class _DQN:
 
     def targets(self, state: DQNState, t: Transition) -> Array:
         q_target = apply(self.network, state.target_params, t.next_obs)
+        if self.config.munchausen:
+            q = apply(self.network, state.target_params, t.obs)
+            target = jax.vmap(munchausen_target, in_axes=(0, 0, 0, 0, 0, None))
+            return target(q, t.action, q_target, t.reward, t.discount, self.config)
         q_select = apply(self.network, state.params, t.next_obs) if self.config.double else q_target
         return jax.vmap(double_q_target)(q_target, q_select, t.reward, t.discount)
 
