@@ -10,7 +10,7 @@ import pytest
 from agents.networks import QNetwork
 from agents.noisy import draw, noisy, with_noise
 from agents.rainbow import RainbowConfig, cross_entropy, project, rainbow
-from agents.types import Continuous, Discrete
+from agents.types import Discrete
 from jaxreplay import objectives
 
 STATES = np.eye(2, dtype=np.float32)
@@ -254,11 +254,6 @@ def test_values_of_a_chain(make_sample, noisy):
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         RainbowConfig(**options)
-
-
-def test_continuous_actions_are_refused():
-    with pytest.raises(ValueError, match="needs discrete actions"):
-        rainbow(RainbowConfig(), Continuous(2))
 
 
 @pytest.mark.parametrize("error", [objectives.l1, objectives.huber(1.0), objectives.pal()])

@@ -8,7 +8,7 @@ import pytest
 from agents import distributions
 from agents.networks import Actor, Critic, apply_twin
 from agents.sac import SACConfig, sac, soft_target, temperature_loss
-from agents.types import Continuous, Discrete
+from agents.types import Continuous
 
 HIDDEN = (16, 16)
 ROWS = 8
@@ -109,8 +109,3 @@ def test_acting_samples_and_evaluating_does_not():
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         SACConfig(**options)
-
-
-def test_discrete_actions_are_refused():
-    with pytest.raises(ValueError, match="needs continuous actions"):
-        sac(SACConfig(), Discrete(2))

@@ -89,7 +89,7 @@ def test_ratios_of_steps_just_taken_are_one_in_any_units(make, config):
     state = state._replace(scaling=Scaling(obs.mean(axis=0), obs.std(axis=0), jnp.asarray(3.0)))
     action, extras = agent.act(state, obs, jax.random.key(1))
     t = Transition(obs, action, jnp.ones(5), jnp.ones(5), obs, False, False, extras)
-    told = agent.assess(state, t, jax.random.key(2))
-    np.testing.assert_allclose(told["log_ratio"], 0, atol=1e-5)
+    feedback = agent.assess(state, t, jax.random.key(2))
+    np.testing.assert_allclose(feedback["log_ratio"], 0, atol=1e-5)
     moved = state._replace(scaling=state.scaling._replace(mean=obs.mean(axis=0) + 5))
     assert float(jnp.abs(agent.assess(moved, t, jax.random.key(2))["log_ratio"]).min()) > 1e-5

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from agents.td3 import TD3Config, clipped_double_q_target, td3
-from agents.types import Continuous, Discrete
+from agents.types import Continuous
 
 SMALL = {"hidden": (16, 16)}
 ROWS = 8
@@ -153,8 +153,3 @@ def test_delay_stays_a_branch_under_vmap(sample):
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         TD3Config(**options)
-
-
-def test_discrete_actions_are_refused():
-    with pytest.raises(ValueError, match="needs continuous actions"):
-        td3(TD3Config(), Discrete(2))
