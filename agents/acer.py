@@ -86,8 +86,8 @@ def policy_gradient(
 ) -> Array:
     """Return one example's ascent direction `[A]` for the policy's mean (Wang et al. 2017, Eq. 14).
 
-    The importance ratio is truncated, and what is cut off is made up for by an action that the
-    policy draws anew.
+    The importance ratio is truncated, and an action drawn anew from the policy makes up for what
+    is cut off.
 
     Args:
       score: `[A]`, gradient of the stored action's log density by the mean.

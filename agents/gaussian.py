@@ -1,4 +1,4 @@
-"""The diagonal Gaussian policy, its density under another's actions, and closed-form advantages.
+"""The diagonal Gaussian policy: its actions, and how far it is from the policy that acted.
 
 Per example: means, variances and actions are `[A]`; batches come by vmap or leading axes, over
 which everything here broadcasts. Actions are not bounded (environments clip them).

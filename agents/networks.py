@@ -20,7 +20,7 @@ Layer = Callable[[Array, int], Array]  # (x [B, D], features) -> [B, features], 
 ACTIVATIONS = ("relu", "softsign", "tanh")
 NETWORKS = ("auto", "mlp", "minatar", "nature", "data_efficient")
 
-# (channels, kernel size, stride) of each convolution, and the width of the hidden layer behind.
+# (channels, kernel size, stride) of each convolution, and the width of the hidden layer after them.
 _CONVOLUTIONS = {
     "minatar": ((16, 3, 1),),  # Young & Tian 2019
     "nature": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),  # Mnih et al. 2015
@@ -197,9 +197,9 @@ class QNetwork(nn.Module):
 class Critic(nn.Module):
     """Q of observations `[B, ...]` and actions `[B, A]`, `-> [B]`.
 
-    `layer` makes the layers of ReLU networks. Layers may keep variables of their own, such as the
-    running statistics of batch normalisation: those come back from flax's `apply` where it is told
-    that they are `mutable`, and are carried by the agent (see `common.Critique.aux`).
+    `layer` makes the layers of ReLU networks. It may keep variables of its own, such as the running
+    statistics of batch normalisation: flax's `critic.apply(..., mutable=[...])` returns the new
+    ones, `common.Critique.aux` hands them on, and the agent's state carries them.
     """
 
     hidden: tuple[int, ...]

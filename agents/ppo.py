@@ -160,7 +160,7 @@ class _PPO:
         steps, feedback = self.prepare(state.networks, sample)
         total = steps.target.size
         size = min(self.config.minibatch, total)
-        whole = total // size * size  # what does not fill a minibatch waits an epoch
+        whole = total // size * size  # an epoch leaves out what fills no minibatch
 
         def minibatch(state: PPOState, rows: Array) -> tuple[PPOState, dict[str, Array]]:
             return self.gradient_step(state, jax.tree.map(lambda x: x[rows], steps))

@@ -89,10 +89,10 @@ def surrogate_loss(
       advantage: `[]`, A(s, a), with the policy inside it held constant.
       q_ret: `[]`, Retrace's estimate of Q(s, a).
     """
-    hold = jax.lax.stop_gradient
-    ratio = hold(jnp.exp(log_ratio))
-    advantage_ret = hold(q_ret - value)
-    target = hold(returns.trace_corrected_value(q_ret, value, advantage, log_ratio))
+    constant = jax.lax.stop_gradient
+    ratio = constant(jnp.exp(log_ratio))
+    advantage_ret = constant(q_ret - value)
+    target = constant(returns.trace_corrected_value(q_ret, value, advantage, log_ratio))
     policy = -ratio * advantage_ret * log_prob
     critic = 0.5 * jnp.square(value - target)
     return policy + critic + 0.5 * ratio * jnp.square(advantage_ret - advantage)

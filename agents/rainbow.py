@@ -1,7 +1,7 @@
 """Rainbow: DQN that learns distributions of returns, with noisy layers (Hessel et al. 2018).
 
-Double, dueling and noisy are options here; multi-step returns and prioritised replay are what it
-is shown, and belong to the loop and the replay. Without the distributions it is `agents.dqn`.
+Double, dueling and noisy are options here; multi-step returns belong to the loop, prioritised
+replay to the replay method. Without the distributions it is `agents.dqn`.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ import optax
 
 from agents import common
 from agents.networks import NETWORKS, Obs, Params, QNetwork, apply, dense
-from agents.noisy import Noise, draw, noisy, with_noise
+from agents.noisy import Noise, draw_noises, noisy, with_noise
 from agents.types import Agent, Discrete, Info
 from jaxreplay import objectives
 from jaxreplay._internal import checks
@@ -29,7 +29,7 @@ _PAPER = "Hessel et al. 2018, Tab. 1"
 class RainbowConfig:
     """Hyperparameters of Rainbow; the defaults suit small environments, such as CartPole.
 
-    `experiments/presets.py` holds those of the papers, for Atari.
+    `experiments/runs/presets.py` holds those of the papers, for Atari.
     """
 
     double: bool = option(
@@ -84,9 +84,8 @@ def project(probability: Array, reward: Array, discount: Array, support: Array) 
     """Return one example's projected target distribution `[m]` (Bellemare et al. 2017, Eq. 7).
 
     Every atom z moves to `reward + discount * z`, clipped to the support's ends, and shares its
-    probability among the two atoms around it, the nearer getting the more: each atom collects
-    what a triangle of the width of two gaps, centred on it, weighs there. Where a moved atom falls
-    on an atom, that one gets all of it.
+    probability between the two atoms around it, in proportion to how near they are: an atom gets
+    `1 - distance / gap` of it, and all of it where they coincide.
 
     Args:
       probability: `[m]`, of the next state's return.
@@ -142,7 +141,7 @@ class _Rainbow:
 
     def noises(self, params: Params, key: Array, count: int) -> Noise | None:
         """Return `count` noises for networks of such parameters, leaves `[count, ...]`, or None."""
-        return draw(params, key, count) if self.config.noisy else None
+        return draw_noises(params, key, count) if self.config.noisy else None
 
     def logits(self, params: Params, obs: Obs, noise: Noise | None) -> Array:
         params = params if noise is None else with_noise(params, noise)
@@ -238,8 +237,8 @@ def rainbow(
 
     Its feedback: `td_error` is the unweighted cross-entropy (never negative), which stands for the
     size of the TD error; `q_value` the mean of the taken action's distribution; `target` the mean
-    of the projected target. Noisy layers draw anew for every step of each environment, and three
-    times in an update; `greedy` acts by the means of their weights.
+    of the projected target. Noise of noisy layers is drawn anew for every step of each
+    environment, and three times in an update; `greedy` acts by the means of their weights.
 
     Raises:
       ValueError: the action space is not discrete, or the objective is a loss of scalar errors.

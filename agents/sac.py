@@ -56,7 +56,7 @@ class Extras(NamedTuple):
     """What is stored with each step for replay methods that ask for the behaviour."""
 
     behaviour: Behaviour  # before tanh
-    pre_tanh: Array  # [E, A], the action before tanh, which can't be told from it near +-1
+    pre_tanh: Array  # [E, A], the action before tanh, which rounding hides where tanh is near +-1
 
 
 def soft_target(

@@ -37,7 +37,7 @@ def test_worked_by_hand():
     units = scaling.measure_observations(UNITS, held)
     np.testing.assert_allclose(units.mean, [2, 10], rtol=1e-6)
     np.testing.assert_allclose(units.std, [1.6329931619, 1], rtol=1e-6)  # 1 where it is 0
-    seen = scaling.see(units, jnp.asarray([0.0, 10.0]))
+    seen = scaling.scale_observations(units, jnp.asarray([0.0, 10.0]))
     np.testing.assert_allclose(seen, [-1.2247447964, 0], rtol=1e-5)
     rewards = scaling.measure_rewards(UNITS, held)
     np.testing.assert_allclose(rewards.reward, 1.7320508076, rtol=1e-6)
@@ -54,7 +54,7 @@ def test_units_do_not_matter(seed, factor, shift):
     views = []
     for held in (plain, moved):
         units = scaling.measure_rewards(scaling.measure_observations(UNITS, held), held)
-        views.append(scaling.view(units, ring.gather(held, jnp.arange(5))))
+        views.append(scaling.scale_transition(units, ring.gather(held, jnp.arange(5))))
     np.testing.assert_allclose(views[0].obs, views[1].obs, rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(views[0].reward, views[1].reward, rtol=1e-3)
 
