@@ -11,21 +11,11 @@ from agents.sac import SACConfig, sac, soft_target, temperature_loss
 from agents.types import Continuous
 
 HIDDEN = (16, 16)
-ROWS = 8
 
 
 def make(**options):
     agent = sac(SACConfig(hidden=HIDDEN, **options), Continuous(2))
     return agent, agent.init(jax.random.key(0), jnp.zeros(3), jnp.zeros(2))
-
-
-@pytest.fixture(scope="module")
-def sample(make_sample):
-    rng = np.random.default_rng(0)
-    obs, next_obs = rng.normal(size=(2, ROWS, 3)).astype(np.float32)
-    action = rng.uniform(-1, 1, (ROWS, 2)).astype(np.float32)
-    discount = np.where(np.arange(ROWS) % 3 == 0, 0.0, 0.97)
-    return make_sample(obs, action, rng.normal(size=ROWS), discount, next_obs)
 
 
 def test_soft_target():
