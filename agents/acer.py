@@ -1,7 +1,7 @@
 """ACER for continuous actions (Wang et al. 2017, Sec. 5 and Alg. 3), as a baseline."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -9,14 +9,13 @@ import optax
 
 from agents import common, gaussian
 from agents.gaussian import Behaviour
-from agents.networks import MLP, Actor, Critic, flat
+from agents.networks import MLP, Actor, Critic, Obs, Params, apply, flat
 from agents.options import BaselineOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import requirements, returns
 from jaxreplay.option import option
-from jaxreplay.types import Array, Objective, Sample, Transition
+from jaxreplay.types import Array, Objective, Sample, Transition, Trust
 
-Params = Any
 _PAPER = "Novati & Koumoutsakos 2019, App. D"
 
 
@@ -53,6 +52,22 @@ class ACERState(NamedTuple):
     opt_state: optax.OptState
 
 
+class Choice(NamedTuple):
+    """An action in every state of a batch: the one that was taken, or one drawn anew."""
+
+    action: Array  # [B, A] float32
+    advantage: Array  # [B] float32, its value minus V(s)
+    log_ratio: Array  # [B] float32, log pi/mu
+
+
+class Targets(NamedTuple):
+    """What the networks learn from a batch, held constant under differentiation."""
+
+    q: Array  # [B] float32, of Q(s, a)
+    value: Array  # [B] float32, of V(s)
+    ascent: Array  # [B, A] float32, where the policy's mean is to go
+
+
 def policy_gradient(
     score: Array,
     score_new: Array,
@@ -64,8 +79,8 @@ def policy_gradient(
 ) -> Array:
     """Return one example's ascent direction `[A]` for the policy's mean (Wang et al. 2017, Eq. 14).
 
-    The importance ratio is truncated, and what is cut off is made up for by an action that the
-    policy draws anew.
+    The importance ratio is truncated, and an action drawn anew from the policy makes up for what
+    is cut off.
 
     Args:
       score: `[A]`, gradient of the stored action's log density by the mean.
@@ -91,6 +106,145 @@ def within_trust_region(gradient: Array, divergence: Array, bound: float) -> Arr
     return gradient - excess / jnp.maximum(jnp.square(divergence).sum(), 1e-12) * divergence
 
 
+class _ACER:
+    """The functions of one agent, over networks that are made once."""
+
+    def __init__(self, config: ACERConfig, space: Continuous, objective: Objective | None) -> None:
+        requirements.refuse_density(objective, "ACER bounds its policy's change by itself")
+        common.require_actions("ACER", space, Continuous)
+        hidden, activation = config.hidden, config.activation
+        self.config = config
+        self.size = space.size
+        self.variance = config.noise_std**2
+        self.policy = Actor(self.size, hidden, activation)
+        self.value = MLP((*hidden, 1), activation)
+        self.advantage = Critic(hidden, activation)
+        self.optimiser = common.adam_of_fields(
+            config.anneal,
+            policy=config.actor_learning_rate,
+            value=config.critic_learning_rate,
+            advantage=config.critic_learning_rate,
+        )
+
+    def init(self, key: Array, obs: Obs, action: Array) -> ACERState:
+        keys = jax.random.split(key, 3)
+        networks = Networks(
+            self.policy.init(keys[0], obs[None]),
+            self.value.init(keys[1], flat(obs[None])),
+            self.advantage.init(keys[2], obs[None], action[None]),
+        )
+        average = networks.policy
+        return ACERState(networks, average, self.optimiser.init(networks))
+
+    def mean(self, params: Params, obs: Obs) -> Array:
+        return apply(self.policy, params, obs)
+
+    def values(self, networks: Networks, obs: Obs) -> Array:
+        return apply(self.value, networks.value, flat(obs))[:, 0]
+
+    def q_values(self, networks: Networks, obs: Obs, action: Array, drawn: Array) -> Array:
+        """Return the stochastic duelling network's Q `[B]` (Wang et al. 2017, Eq. 13).
+
+        `V(s) + A(s, a) - mean_i A(s, u_i)`, with u `drawn` `[n, B, A]` by the policy.
+        """
+        params = networks.advantage
+        mean = jax.vmap(lambda u: apply(self.advantage, params, obs, u))(drawn).mean(axis=0)
+        return self.values(networks, obs) + apply(self.advantage, params, obs, action) - mean
+
+    def draw(self, mean: Array, key: Array) -> Array:
+        """Return actions `[n, B, A]` of the policy, for `q_values`."""
+        many = jnp.broadcast_to(mean, (self.config.samples, *mean.shape))
+        return gaussian.sample(many, jnp.asarray(self.variance, many.dtype), key)
+
+    def greedy(self, state: ACERState, obs: Obs) -> Array:
+        return self.mean(state.networks.policy, obs)
+
+    def act(
+        self, state: ACERState, obs: Obs, key: Array, previous: Any = None
+    ) -> tuple[Array, Behaviour]:
+        del previous
+        return gaussian.act(self.greedy(state, obs), jnp.asarray(self.variance), key)
+
+    def trust(self, mean: Array, t: Transition, action: Array) -> Trust:
+        behaviour = cast(Behaviour, t.extras)
+        return gaussian.trust(mean, jnp.asarray(self.variance), behaviour, action)
+
+    def estimates(
+        self, networks: Networks, sample: Sample, q: Array, value: Array, log_ratio: Array
+    ) -> tuple[Array, Array]:
+        """Return Q^ret and Q^opc `[B]` of successive steps.
+
+        Traces are cut by the A-th root of the importance ratio, or not at all for Q^opc, from
+        which the policy learns.
+        """
+        t, shape = sample.transition, sample.aux.slots.shape
+        next_value = self.values(networks, t.next_obs)
+
+        def estimate(log_trace: Array) -> Array:
+            return returns.retrace(
+                t.reward.reshape(shape), t.discount.reshape(shape), t.last.reshape(shape),
+                value.reshape(shape), (q - value).reshape(shape), next_value.reshape(shape),
+                log_trace.reshape(shape),
+            ).ravel()  # fmt: skip
+
+        return estimate(log_ratio / self.size), estimate(jnp.zeros_like(log_ratio))
+
+    def ascent(self, state: ACERState, t: Transition, stored: Choice, new: Choice) -> Array:
+        """Return where the policy's mean is to go, `[B, A]`, within the trust region."""
+        mean = self.greedy(state, t.obs)
+        ascent = jax.vmap(policy_gradient, (0, 0, 0, 0, 0, 0, None))(
+            (stored.action - mean) / self.variance, (new.action - mean) / self.variance,
+            stored.advantage, new.advantage, stored.log_ratio, new.log_ratio,
+            self.config.truncation,
+        )  # fmt: skip
+        average = self.mean(state.average, t.obs)
+        divergence = (mean - average) / self.variance  # gradient of the KL divergence by the mean
+        return jax.vmap(within_trust_region, (0, 0, None))(
+            ascent, divergence, self.config.trust_region
+        )
+
+    def loss(
+        self, networks: Networks, t: Transition, drawn: Array, targets: Targets
+    ) -> tuple[Array, dict[str, Array]]:
+        mean = self.mean(networks.policy, t.obs)
+        policy = -(targets.ascent * mean).sum(axis=1).mean()
+        q_error = targets.q - self.q_values(networks, t.obs, t.action, drawn)
+        v_error = targets.value - self.values(networks, t.obs)
+        value = 0.5 * (jnp.square(q_error) + jnp.square(v_error)).mean()
+        return policy + value, {"loss": value, "actor_loss": policy}
+
+    def update(self, state: ACERState, sample: Sample, key: Array) -> tuple[ACERState, Info]:
+        key_duel, key_new = jax.random.split(key)
+        t, networks = sample.transition, state.networks
+        mean = self.greedy(state, t.obs)
+        trust = self.trust(mean, t, t.action)
+        drawn = self.draw(mean, key_duel)
+        q, value = self.q_values(networks, t.obs, t.action, drawn), self.values(networks, t.obs)
+        q_ret, q_opc = self.estimates(networks, sample, q, value, trust.log_ratio)
+
+        action, _ = gaussian.act(mean, jnp.asarray(self.variance), key_new)
+        advantage = self.q_values(networks, t.obs, action, drawn) - value
+        new = Choice(action, advantage, self.trust(mean, t, action).log_ratio)
+        stored = Choice(t.action, q_opc - value, trust.log_ratio)
+        v_target = returns.trace_corrected_value(q_ret, value, q - value, trust.log_ratio)
+        targets = Targets(q_ret, v_target, self.ascent(state, t, stored, new))
+
+        grads, metrics = jax.grad(self.loss, has_aux=True)(networks, t, drawn, targets)
+        networks, opt_state = common.descend(self.optimiser, grads, state.opt_state, networks)
+        average = common.follow(networks.policy, state.average, self.config.tau)
+        feedback = {"td_error": q_ret - q, "q_value": q, "target": q_ret}
+        metrics |= {"q_value": q.mean(), "grad_norm": optax.tree.norm(grads)}
+        info = common.add_trust(Info(feedback, metrics), trust)
+        return ACERState(networks, average, opt_state), info
+
+    def feedback(self, state: ACERState, t: Transition, key: Array) -> dict[str, Array]:
+        mean = self.greedy(state, t.obs)
+        q = self.q_values(state.networks, t.obs, t.action, self.draw(mean, key))
+        target = t.reward + t.discount * self.values(state.networks, t.next_obs)
+        feedback = {"td_error": target - q, "q_value": q, "target": target}
+        return feedback | common.trust_feedback(self.trust(mean, t, t.action))
+
+
 def acer(config: ACERConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
     """Make an ACER agent; its losses are its own, so `objective` is not used.
 
@@ -100,114 +254,5 @@ def acer(config: ACERConfig, action_space: Continuous, objective: Objective | No
     Raises:
       ValueError: the action space is not continuous, or the objective asks for trust terms.
     """
-    requirements.refuse_density(objective, "ACER bounds its policy's change by itself")
-    common.require(
-        isinstance(action_space, Continuous),
-        f"ACER needs continuous actions, not {action_space}: choose an agent for discrete actions",
-    )
-    size = action_space.size
-    policy = Actor(size, config.hidden, config.activation)
-    value_network = MLP((*config.hidden, 1), config.activation)
-    advantage_network = Critic(config.hidden, config.activation)
-    rates = Networks(
-        config.actor_learning_rate, config.critic_learning_rate, config.critic_learning_rate
-    )
-    optimiser = optax.multi_transform(
-        {name: common.adam(rate, config.anneal) for name, rate in rates._asdict().items()},
-        Networks(*Networks._fields),
-    )
-    variance = config.noise_std**2
-
-    def value_of(networks: Networks, obs: Array) -> Array:
-        return value_network.apply(networks.value, flat(obs))[:, 0]
-
-    def q_value(networks: Networks, obs: Array, action: Array, drawn: Array) -> Array:
-        """Return the stochastic duelling network's Q `[B]` (Wang et al. 2017, Eq. 13).
-
-        `V(s) + A(s, a) - mean_i A(s, u_i)`, with u `drawn` `[n, B, A]` by the policy.
-        """
-        mean = jax.vmap(lambda u: advantage_network.apply(networks.advantage, obs, u))(drawn)
-        own = advantage_network.apply(networks.advantage, obs, action)
-        return value_of(networks, obs) + own - mean.mean(axis=0)
-
-    def draw(mean: Array, key: Array) -> Array:
-        many = jnp.broadcast_to(mean, (config.samples, *mean.shape))
-        return gaussian.sample(many, jnp.full_like(many, variance), key)
-
-    def init(key: Array, obs: Array, action: Array) -> ACERState:
-        keys = jax.random.split(key, 3)
-        networks = Networks(
-            policy.init(keys[0], obs[None]),
-            value_network.init(keys[1], flat(obs[None])),
-            advantage_network.init(keys[2], obs[None], action[None]),
-        )
-        return ACERState(networks, networks.policy, optimiser.init(networks))
-
-    def greedy(state: ACERState, obs: Array) -> Array:
-        return policy.apply(state.networks.policy, obs)
-
-    def act(
-        state: ACERState, obs: Array, key: Array, previous: Any = None
-    ) -> tuple[Array, Behaviour]:
-        del previous
-        mean = greedy(state, obs)
-        spread = jnp.full_like(mean, variance)
-        return gaussian.sample(mean, spread, key), Behaviour(mean, spread)
-
-    def trust_of(mean: Array, t: Transition, action: Array) -> Any:
-        return gaussian.trust(mean, jnp.asarray(variance), t.extras, action)
-
-    def update(state: ACERState, sample: Sample, key: Array) -> tuple[ACERState, Info]:
-        key_duel, key_new = jax.random.split(key)
-        t, networks = sample.transition, state.networks
-        mean = greedy(state, t.obs)
-        now = trust_of(mean, t, t.action)
-        drawn = draw(mean, key_duel)
-        q, value = q_value(networks, t.obs, t.action, drawn), value_of(networks, t.obs)
-        steps = (t.reward, t.discount, t.last, value, q - value, value_of(networks, t.next_obs))
-        shape = sample.aux.slots.shape
-        in_time = [x.reshape(shape) for x in steps]
-        # Traces are cut by the A-th root of the ratio, or not at all for the policy's own target.
-        log_trace = (now.log_ratio / size).reshape(shape)
-        q_ret = returns.retrace(*in_time, log_trace).ravel()
-        q_opc = returns.retrace(*in_time, jnp.zeros(shape)).ravel()
-
-        new = gaussian.sample(mean, jnp.full_like(mean, variance), key_new)
-        q_new = q_value(networks, t.obs, new, drawn)
-        ascent = jax.vmap(policy_gradient, (0, 0, 0, 0, 0, 0, None))(
-            (t.action - mean) / variance, (new - mean) / variance, q_opc - value, q_new - value,
-            now.log_ratio, trust_of(mean, t, new).log_ratio, config.truncation,
-        )  # fmt: skip
-        divergence = (mean - policy.apply(state.average, t.obs)) / variance  # KL's, by the mean
-        ascent = jax.vmap(within_trust_region, (0, 0, None))(
-            ascent, divergence, config.trust_region
-        )
-        v_target = returns.trace_corrected_value(q_ret, value, q - value, now.log_ratio)
-
-        def loss(networks: Networks) -> tuple[Array, dict[str, Array]]:
-            mean = policy.apply(networks.policy, t.obs)
-            policy_loss = -(ascent * mean).sum(axis=1).mean()
-            q_error = q_ret - q_value(networks, t.obs, t.action, drawn)
-            v_error = v_target - value_of(networks, t.obs)
-            value_loss = 0.5 * (jnp.square(q_error) + jnp.square(v_error)).mean()
-            return policy_loss + value_loss, {"loss": value_loss, "actor_loss": policy_loss}
-
-        grads, told = jax.grad(loss, has_aux=True)(networks)
-        moves, opt_state = optimiser.update(grads, state.opt_state)
-        networks = optax.apply_updates(networks, moves)
-        average = optax.incremental_update(networks.policy, state.average, config.tau)
-        info = Info(
-            {"td_error": q_ret - q, "q_value": q, "target": q_ret},
-            told | {"q_value": q.mean(), "grad_norm": optax.tree.norm(grads)},
-        )
-        common.tell_trust(info, now)
-        return ACERState(networks, average, opt_state), info
-
-    def feedback(state: ACERState, t: Transition, key: Array) -> dict[str, Array]:
-        mean = greedy(state, t.obs)
-        q = q_value(state.networks, t.obs, t.action, draw(mean, key))
-        target = t.reward + t.discount * value_of(state.networks, t.next_obs)
-        told = {"td_error": target - q, "q_value": q, "target": target}
-        return told | common.trust_feedback(trust_of(mean, t, t.action))
-
-    return Agent(init, act, greedy, update, feedback)
+    made = _ACER(config, action_space, objective)
+    return Agent(made.init, made.act, made.greedy, made.update, made.feedback)

@@ -1,25 +1,41 @@
-"""What agents share: optimisers, and regression of critics to a target."""
+"""What agents share: optimisers, feedback, and regression of critics to a target."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, TypeVar, cast
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.typing import ArrayLike
 
-from agents.types import Info
+from agents.types import Continuous, Discrete, Info
 from jaxreplay import objectives
 from jaxreplay.types import Array, Objective, Sample, Trust
 
-Params = Any
+P = TypeVar("P")  # what is learned, any pytree of arrays: the parameters of one network, or of two
 
 
 def require(ok: bool, message: str) -> None:
     """Raise ValueError with `message` unless `ok`."""
     if not ok:
         raise ValueError(message)
+
+
+def require_actions(agent: str, action_space: Any, kind: type[Discrete] | type[Continuous]) -> None:
+    """Refuse action spaces of the other kind.
+
+    Raises:
+      ValueError: one line that names the agent.
+    """
+    needed, other = "discrete", "continuous"
+    if kind is Continuous:
+        needed, other = other, needed
+    require(
+        isinstance(action_space, kind),
+        f"{agent} needs {needed} actions, not {action_space}: choose an agent for {other} actions",
+    )
 
 
 def complete(objective: Objective | None, error: Callable[[Array], Array]) -> Objective:
@@ -39,12 +55,18 @@ def adam(
     """Make Adam for agents whose importance ratios or advantages may diverge.
 
     Its step size is annealed, weight decay is added to the gradient (L2), and a gradient that is
-    not finite moves nothing.
+    not finite leaves parameters and moments as they are.
     """
     inner = optax.adam(annealed(rate, anneal))
     if weight_decay:
         inner = optax.chain(optax.add_decayed_weights(weight_decay), inner)
     return optax.apply_if_finite(inner, max_consecutive_errors=np.iinfo(np.int32).max)
+
+
+def adam_of_fields(anneal: float, **rates: float) -> optax.GradientTransformation:
+    """Make `adam` with a step size for each field of a NamedTuple of parameters, by its name."""
+    optimisers: dict[Any, Any] = {name: adam(rate, anneal) for name, rate in rates.items()}
+    return optax.multi_transform(optimisers, lambda params: type(params)(*params._fields))
 
 
 def clipped_adam(rate: float, eps: float, max_norm: float) -> optax.GradientTransformation:
@@ -53,26 +75,44 @@ def clipped_adam(rate: float, eps: float, max_norm: float) -> optax.GradientTran
     return optax.chain(optax.clip_by_global_norm(max_norm), inner) if max_norm > 0 else inner
 
 
-def follow(
-    params: Params, target_params: Params, updates: Array, every: int, tau: float = 1.0
-) -> Params:
-    """Return the target network after so many updates: moved by `tau` at each multiple of `every`.
+def descend(
+    optimiser: optax.GradientTransformation, grads: P, opt_state: optax.OptState, params: P
+) -> tuple[P, optax.OptState]:
+    """Take one gradient step: return the parameters and the optimiser's state after it."""
+    steps, opt_state = optimiser.update(cast(Any, grads), opt_state, cast(Any, params))
+    return cast(P, optax.apply_updates(cast(Any, params), steps)), opt_state
+
+
+def follow(params: P, target_params: P, tau: float) -> P:
+    """Return the target network moved towards the online one, `tau params + (1 - tau) target`.
 
     A `tau` of 1 copies the online network.
     """
+    moved = optax.incremental_update(cast(Any, params), cast(Any, target_params), tau)
+    return cast(P, moved)
+
+
+def follow_every(params: P, target_params: P, updates: Array, every: int, tau: float = 1.0) -> P:
+    """Return the target network after `updates` updates: it follows at each multiple of `every`."""
     return jax.lax.cond(
         updates % every == 0,
-        lambda: optax.incremental_update(params, target_params, tau),
+        lambda: follow(params, target_params, tau),
         lambda: target_params,
     )
 
 
-def epsilon_greedy(best: Array, key: Array, epsilon: Array, num_actions: int) -> Array:
+def epsilon_greedy(best: Array, key: Array, epsilon: ArrayLike, num_actions: int) -> Array:
     """Return the best actions `[E]`, each replaced by a random one with probability `epsilon`."""
     explore_key, action_key = jax.random.split(key)
     explore = jax.random.bernoulli(explore_key, epsilon, best.shape)
     random = jax.random.randint(action_key, best.shape, 0, num_actions, jnp.int32)
     return jnp.where(explore, random, best)
+
+
+def of_action(values: Array, action: Array) -> Array:
+    """Return the entries of `values` `[B, n, ...]` that belong to actions `[B]`: `[B, ...]`."""
+    index = action.reshape(-1, *[1] * (values.ndim - 1))
+    return jnp.take_along_axis(values, index, axis=1)[:, 0]
 
 
 def one_step_target(next_value: Array, reward: Array, discount: Array) -> Array:
@@ -91,7 +131,10 @@ def largest(td: Array) -> Array:
 
 
 def value_feedback(q: Array, target: Array) -> dict[str, Array]:
-    """Return the feedback of N critics' values `[N, B]` and their common target `[B]`."""
+    """Return the feedback about values `[N, B]` of N critics and their common target `[B]`.
+
+    `td_error` is target - Q of the critic that errs most, `q_value` the least Q; all `[B]`.
+    """
     td = target - q
     largest_td = jax.vmap(largest, in_axes=1)(td)
     return {"td_error": largest_td, "q_value": q.min(axis=0), "target": target}
@@ -102,47 +145,65 @@ def trust_feedback(trust: Trust | None) -> dict[str, Array]:
     return {} if trust is None else {"log_ratio": trust.log_ratio}
 
 
-def tell_trust(info: Info, trust: Trust | None) -> None:
-    """Add how far the policy is from the behaviour to what an update tells."""
-    if trust is not None:
-        info.feedback.update(trust_feedback(trust))
-        info.metrics["kl"] = trust.kl.mean()
+def add_trust(info: Info, trust: Trust | None) -> Info:
+    """Return an Info that also says how far the policy is from the behaviour, if that is known."""
+    if trust is None:
+        return info
+    return Info(info.feedback | trust_feedback(trust), info.metrics | {"kl": trust.kl.mean()})
+
+
+def per_sample_loss(objective: Objective, td: Array) -> Array:
+    """Return the loss `[B]` of TD errors `[N, B]`, summed over critics.
+
+    Raises:
+      ValueError: the objective leaves its `error` open (see `complete`).
+    """
+    if objective.error is None:
+        raise ValueError("this objective leaves the loss to the agent: complete it first")
+    return objective.error(td).sum(axis=0)
+
+
+class Critique(NamedTuple):
+    """What N critics make of a batch, as a function of the parameters that are learned."""
+
+    q: Array  # [N, B] float32, values of the actions taken
+    target: Array  # [B] float32, what they should have been
+    penalty: Array | float = 0.0  # [] float32, what else to minimise
+    aux: Any = ()  # what to hand back as it is: running statistics of normalised layers, metrics
 
 
 def critic_gradient(
-    q_values: Callable[[Params], Array],
-    params: Params,
-    target: Array,
+    criticise: Callable[[P], Critique],
+    params: P,
     sample: Sample,
     objective: Objective,
     trust: Trust | None = None,
-    more: Callable[[Params], Array] | None = None,
-) -> tuple[Params, Info]:
+) -> tuple[P, Info, Any]:
     """Differentiate the loss of N critics that share a target.
 
+    The gradient runs through everything that `criticise` computes, the target included: a target
+    that is to be constant is computed outside, or wrapped in `jax.lax.stop_gradient` inside. Inside
+    is the place of targets that share a forward pass with the values (CrossQ), or whose gradient is
+    wanted (residual gradients).
+
     Args:
-      q_values: `params -> [N, B]`, each critic's value of the sampled actions.
+      criticise: `params -> Critique`.
       params: where to evaluate the gradient.
-      target: `[B]`, constant under differentiation.
       sample: what the objective may want to look at (weights, aux).
       objective: shapes the loss; its `error` must be set.
       trust: how far the policy is from the behaviour, for objectives that ask.
-      more: `params -> []`, what else to minimise.
 
     Returns:
-      The gradient, and an Info whose feedback is `td_error` `[B]`, target - Q of the critic that
-      errs most, `q_value` `[B]`, the least Q, and `target` `[B]`.
+      The gradient; an Info with the feedback of `value_feedback`; and the Critique's `aux`.
     """
 
-    def total(params: Params) -> tuple[Array, tuple[Array, Array]]:
-        q = q_values(params)  # [N, B]
-        td = target - q
-        chex.assert_rank([target, td], [1, 2])
-        per_sample = objective.error(td).sum(axis=0)
+    def total(params: P) -> tuple[Array, tuple[Array, Critique]]:
+        critique = criticise(params)
+        chex.assert_rank([critique.target, critique.q], [1, 2])
+        per_sample = per_sample_loss(objective, critique.target - critique.q)
         loss = objective.critic(per_sample, sample, trust)
-        return loss + (more(params) if more else 0.0), (loss, q)
+        return loss + critique.penalty, (loss, critique)
 
-    (_, (value, q)), grads = jax.value_and_grad(total, has_aux=True)(params)
-    feedback = value_feedback(q, target)
-    metrics = {"loss": value, "q_value": q.mean(), "grad_norm": optax.tree.norm(grads)}
-    return grads, Info(feedback, metrics)
+    (_, (loss, critique)), grads = jax.value_and_grad(total, has_aux=True)(params)
+    metrics = {"loss": loss, "q_value": critique.q.mean(), "grad_norm": optax.tree.norm(grads)}
+    return grads, Info(value_feedback(critique.q, critique.target), metrics), critique.aux

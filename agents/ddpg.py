@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import optax
 
 from agents import common, exploration
-from agents.networks import Actor, Critic
+from agents.common import Critique
+from agents.networks import Actor, Critic, Obs, Params, apply
 from agents.options import NoisyTargetOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition, Trust
 
-Params = Any
 _PAPER = "Novati & Koumoutsakos 2019, App. D"
 
 
@@ -49,94 +49,105 @@ class DDPGState(NamedTuple):
     critic_opt_state: optax.OptState
 
 
+class _DDPG:
+    """The functions of one agent, over networks that are made once."""
+
+    def __init__(self, config: DDPGConfig, space: Continuous, objective: Objective | None) -> None:
+        common.require_actions("DDPG", space, Continuous)
+        self.config, self.objective = config, common.complete(objective, objectives.mse)
+        exploration.check_noise(config, self.objective.requires.density)
+        self.actor = Actor(space.size, config.hidden, config.activation)
+        self.critic = Critic(config.hidden, config.activation)
+        self.actor_optimiser = common.adam(config.actor_learning_rate, config.anneal)
+        self.critic_optimiser = common.adam(
+            config.critic_learning_rate, config.anneal, config.critic_weight_decay
+        )
+
+    def init(self, key: Array, obs: Obs, action: Array) -> DDPGState:
+        actor_key, critic_key = jax.random.split(key)
+        networks = Networks(
+            self.actor.init(actor_key, obs[None]),
+            self.critic.init(critic_key, obs[None], action[None]),
+        )
+        return DDPGState(
+            networks=networks,
+            targets=networks,
+            actor_opt_state=self.actor_optimiser.init(networks.actor),
+            critic_opt_state=self.critic_optimiser.init(networks.critic),
+        )
+
+    def policy(self, params: Params, obs: Obs) -> Array:
+        mean = apply(self.actor, params, obs)
+        return jnp.tanh(mean) if self.config.bounded else mean
+
+    def greedy(self, state: DDPGState, obs: Obs) -> Array:
+        return self.policy(state.networks.actor, obs)
+
+    def act(
+        self, state: DDPGState, obs: Obs, key: Array, previous: Any = None
+    ) -> tuple[Array, exploration.Extras | tuple[()]]:
+        mean = self.greedy(state, obs)
+        return exploration.explore(
+            mean, key, self.config, previous, self.objective.requires.density
+        )
+
+    def trust(self, mean: Array, t: Transition) -> Trust | None:
+        return exploration.trust(mean, t, self.config) if self.objective.requires.density else None
+
+    def q_values(self, params: Params, t: Transition) -> Array:
+        return apply(self.critic, params, t.obs, t.action)[None]  # [1, B]
+
+    def targets(self, state: DDPGState, t: Transition) -> Array:
+        action = self.policy(state.targets.actor, t.next_obs)
+        next_value = apply(self.critic, state.targets.critic, t.next_obs, action)
+        return jax.vmap(common.one_step_target)(next_value, t.reward, t.discount)
+
+    def actor_gradient(
+        self, params: Params, critic_params: Params, sample: Sample
+    ) -> tuple[Array, Params]:
+        """Return the actor's loss `[]` and its gradient."""
+        t = sample.transition
+
+        def loss(params: Params) -> Array:
+            mean = self.policy(params, t.obs)
+            q = apply(self.critic, critic_params, t.obs, mean)
+            return self.objective.actor(-q, sample, self.trust(mean, t))
+
+        return jax.value_and_grad(loss)(params)
+
+    def update(self, state: DDPGState, sample: Sample, key: Array) -> tuple[DDPGState, Info]:
+        del key
+        t, networks = sample.transition, state.networks
+        trust, target = self.trust(self.greedy(state, t.obs), t), self.targets(state, t)
+        grads, info, _ = common.critic_gradient(
+            lambda params: Critique(self.q_values(params, t), target),
+            networks.critic, sample, self.objective, trust,
+        )  # fmt: skip
+        critic, critic_opt_state = common.descend(
+            self.critic_optimiser, grads, state.critic_opt_state, networks.critic
+        )
+        info.metrics["actor_loss"], grads = self.actor_gradient(networks.actor, critic, sample)
+        actor, actor_opt_state = common.descend(
+            self.actor_optimiser, grads, state.actor_opt_state, networks.actor
+        )
+        networks = Networks(actor, critic)
+        targets = common.follow(networks, state.targets, self.config.tau)
+        state = DDPGState(networks, targets, actor_opt_state, critic_opt_state)
+        return state, common.add_trust(info, trust)
+
+    def feedback(self, state: DDPGState, t: Transition, key: Array) -> dict[str, Array]:
+        del key
+        q = self.q_values(state.networks.critic, t)
+        trust = self.trust(self.greedy(state, t.obs), t)
+        feedback = common.value_feedback(q, self.targets(state, t))
+        return feedback | common.trust_feedback(trust)
+
+
 def ddpg(config: DDPGConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
     """Make a DDPG agent; `objective` shapes its losses (default: weighted half squared error).
 
     Raises:
       ValueError: the action space is not continuous, or the noise does not fit the objective.
     """
-    common.require(
-        isinstance(action_space, Continuous),
-        f"DDPG needs continuous actions, not {action_space}: choose an agent for discrete actions",
-    )
-    objective = common.complete(objective, objectives.mse)
-    exploration.check_noise(config, objective.requires.density)
-    actor = Actor(action_space.size, config.hidden, config.activation)
-    critic = Critic(config.hidden, config.activation)
-    actor_optimiser = common.adam(config.actor_learning_rate, config.anneal)
-    critic_optimiser = common.adam(
-        config.critic_learning_rate, config.anneal, config.critic_weight_decay
-    )
-
-    def policy(params: Params, obs: Array) -> Array:
-        mean = actor.apply(params, obs)
-        return jnp.tanh(mean) if config.bounded else mean
-
-    def init(key: Array, obs: Array, action: Array) -> DDPGState:
-        actor_key, critic_key = jax.random.split(key)
-        networks = Networks(
-            actor.init(actor_key, obs[None]), critic.init(critic_key, obs[None], action[None])
-        )
-        return DDPGState(
-            networks=networks,
-            targets=networks,
-            actor_opt_state=actor_optimiser.init(networks.actor),
-            critic_opt_state=critic_optimiser.init(networks.critic),
-        )
-
-    def greedy(state: DDPGState, obs: Array) -> Array:
-        return policy(state.networks.actor, obs)
-
-    def act(state: DDPGState, obs: Array, key: Array, previous: Any = None) -> tuple[Array, Any]:
-        density = objective.requires.density
-        return exploration.explore(greedy(state, obs), key, config, previous, density)
-
-    def trust(mean: Array, t: Transition) -> Trust | None:
-        return exploration.trust(mean, t, config) if objective.requires.density else None
-
-    def targets(state: DDPGState, t: Transition) -> Array:
-        action = policy(state.targets.actor, t.next_obs)
-        next_value = critic.apply(state.targets.critic, t.next_obs, action)
-        return jax.vmap(common.one_step_target)(next_value, t.reward, t.discount)
-
-    def improve(params: Params, critic_params: Params, sample: Sample) -> tuple[Array, Params]:
-        obs = sample.transition.obs
-
-        def loss(params: Params) -> Array:
-            mean = policy(params, obs)
-            q = critic.apply(critic_params, obs, mean)
-            return objective.actor(-q, sample, trust(mean, sample.transition))
-
-        return jax.value_and_grad(loss)(params)
-
-    def update(state: DDPGState, sample: Sample, key: Array) -> tuple[DDPGState, Info]:
-        del key
-        t, networks = sample.transition, state.networks
-        now = trust(policy(networks.actor, t.obs), t)
-        grads, info = common.critic_gradient(
-            lambda params: critic.apply(params, t.obs, t.action)[None],
-            networks.critic, targets(state, t), sample, objective, now,
-        )  # fmt: skip
-        steps, critic_opt_state = critic_optimiser.update(
-            grads, state.critic_opt_state, networks.critic
-        )
-        critic_params = optax.apply_updates(networks.critic, steps)
-        actor_loss, grads = improve(networks.actor, critic_params, sample)
-        steps, actor_opt_state = actor_optimiser.update(grads, state.actor_opt_state)
-        networks = Networks(optax.apply_updates(networks.actor, steps), critic_params)
-        info.metrics["actor_loss"] = actor_loss
-        common.tell_trust(info, now)
-        return DDPGState(
-            networks=networks,
-            targets=optax.incremental_update(networks, state.targets, config.tau),
-            actor_opt_state=actor_opt_state,
-            critic_opt_state=critic_opt_state,
-        ), info
-
-    def feedback(state: DDPGState, t: Transition, key: Array) -> dict[str, Array]:
-        del key
-        q = critic.apply(state.networks.critic, t.obs, t.action)[None]
-        now = trust(greedy(state, t.obs), t)
-        return common.value_feedback(q, targets(state, t)) | common.trust_feedback(now)
-
-    return Agent(init, act, greedy, update, feedback)
+    made = _DDPG(config, action_space, objective)
+    return Agent(made.init, made.act, made.greedy, made.update, made.feedback)

@@ -9,14 +9,15 @@ import jax.numpy as jnp
 import optax
 
 from agents import common
-from agents.networks import QNetwork
+from agents.common import Critique
+from agents.networks import Obs, Params, QNetwork, apply
 from agents.options import QNetworkOptions
 from agents.types import Agent, Discrete, Info
 from jaxreplay import objectives, requirements
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition
 
-Params = Any
+_MUNCHAUSEN = "Vieillard et al. 2020"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +30,10 @@ class DQNConfig(QNetworkOptions):
         above=0,
         at_most=1,
     )
+    munchausen: bool = option(False, "Munchausen targets, not double ones", _MUNCHAUSEN)
+    munchausen_alpha: float = option(0.9, "weight of the log policy", _MUNCHAUSEN, above=0)
+    munchausen_tau: float = option(0.03, "temperature of the policy", _MUNCHAUSEN, above=0)
+    munchausen_clip: float = option(-1.0, "least tau * log policy", _MUNCHAUSEN, at_most=0)
 
 
 class DQNState(NamedTuple):
@@ -54,64 +59,91 @@ def double_q_target(q_target_t: Array, q_online_t: Array, reward: Array, discoun
     return reward + discount * q_target_t[jnp.argmax(q_online_t)]
 
 
+def munchausen_target(
+    q_tm1: Array, action: Array, q_t: Array, reward: Array, discount: Array, config: DQNConfig
+) -> Array:
+    """Return one example's Munchausen DQN target (Vieillard et al. 2020, Sec. 2; clip: Sec. 4).
+
+    `r + alpha [tau log pi(a|s)]_clip^0 + discount sum_b pi(b|s') (Q(s', b) - tau log pi(b|s'))`,
+    pi = softmax(Q / tau), where the sum is tau logsumexp(Q(s') / tau). Both `q_tm1` `[n]`, of the
+    observation, and `q_t` `[n]`, of the next, are the target network's. Of n-step transitions only
+    the first action earns its log policy: those between are not stored.
+    """
+    chex.assert_rank([q_tm1, action, q_t, reward, discount], [1, 0, 1, 0, 0])
+    tau = config.munchausen_tau
+    bonus = jnp.clip(tau * jax.nn.log_softmax(q_tm1 / tau)[action], config.munchausen_clip, 0)
+    value = tau * jax.nn.logsumexp(q_t / tau)
+    return reward + config.munchausen_alpha * bonus + discount * value
+
+
+class _DQN:
+    """The functions of one agent, over a network that is made once."""
+
+    def __init__(self, config: DQNConfig, space: Discrete, objective: Objective | None) -> None:
+        common.require_actions("DQN", space, Discrete)
+        self.config, self.objective = config, common.complete(objective, objectives.huber(1.0))
+        self.num_actions = space.n
+        self.network = QNetwork(space.n, config.network, config.hidden, config.dueling)
+        self.optimiser = common.clipped_adam(
+            config.learning_rate, config.adam_eps, config.max_grad_norm
+        )
+        self.epsilon = config.epsilon()
+        requirements.refuse_density(self.objective, "DQN's policy has no density")
+
+    def init(self, key: Array, obs: Obs, action: Array) -> DQNState:
+        del action
+        params = self.network.init(key, obs[None])
+        updates = jnp.zeros((), jnp.int32)
+        return DQNState(params, params, self.optimiser.init(params), updates)
+
+    def greedy(self, state: DQNState, obs: Obs) -> Array:
+        return jnp.argmax(apply(self.network, state.params, obs), axis=-1).astype(jnp.int32)
+
+    def act(
+        self, state: DQNState, obs: Obs, key: Array, previous: Any = None
+    ) -> tuple[Array, tuple[()]]:
+        del previous
+        epsilon = self.epsilon(state.updates)
+        return common.epsilon_greedy(self.greedy(state, obs), key, epsilon, self.num_actions), ()
+
+    def q_values(self, params: Params, t: Transition) -> Array:
+        return common.of_action(apply(self.network, params, t.obs), t.action)[None]  # [1, B]
+
+    def targets(self, state: DQNState, t: Transition) -> Array:
+        q_target = apply(self.network, state.target_params, t.next_obs)
+        if self.config.munchausen:
+            q = apply(self.network, state.target_params, t.obs)
+            target = jax.vmap(munchausen_target, in_axes=(0, 0, 0, 0, 0, None))
+            return target(q, t.action, q_target, t.reward, t.discount, self.config)
+        q_select = apply(self.network, state.params, t.next_obs) if self.config.double else q_target
+        return jax.vmap(double_q_target)(q_target, q_select, t.reward, t.discount)
+
+    def update(self, state: DQNState, sample: Sample, key: Array) -> tuple[DQNState, Info]:
+        del key
+        t, config = sample.transition, self.config
+        target = self.targets(state, t)
+        grads, info, _ = common.critic_gradient(
+            lambda params: Critique(self.q_values(params, t), target),
+            state.params, sample, self.objective,
+        )  # fmt: skip
+        params, opt_state = common.descend(self.optimiser, grads, state.opt_state, state.params)
+        updates = state.updates + 1
+        target_params = common.follow_every(
+            params, state.target_params, updates, config.target_every, config.tau
+        )
+        info.metrics["epsilon"] = jnp.asarray(self.epsilon(updates), jnp.float32)
+        return DQNState(params, target_params, opt_state, updates), info
+
+    def feedback(self, state: DQNState, t: Transition, key: Array) -> dict[str, Array]:
+        del key
+        return common.value_feedback(self.q_values(state.params, t), self.targets(state, t))
+
+
 def dqn(config: DQNConfig, action_space: Discrete, objective: Objective | None = None) -> Agent:
     """Make a DQN agent; `objective` shapes its loss (default: weighted Huber, kappa 1).
 
     Raises:
       ValueError: the action space is not discrete.
     """
-    common.require(
-        isinstance(action_space, Discrete),
-        f"DQN needs discrete actions, not {action_space}: choose an agent for continuous actions",
-    )
-    objective = common.complete(objective, objectives.huber(1.0))
-    requirements.refuse_density(objective, "DQN's policy has no density")
-    network = QNetwork(action_space.n, config.network, config.hidden, config.dueling)
-    optimiser = common.clipped_adam(config.learning_rate, config.adam_eps, config.max_grad_norm)
-    epsilon = config.epsilon()
-
-    def init(key: Array, obs: Array, action: Array) -> DQNState:
-        del action
-        params = network.init(key, obs[None])
-        updates = jnp.zeros((), jnp.int32)
-        return DQNState(params, params, optimiser.init(params), updates)
-
-    def greedy(state: DQNState, obs: Array) -> Array:
-        return jnp.argmax(network.apply(state.params, obs), axis=-1).astype(jnp.int32)
-
-    def act(
-        state: DQNState, obs: Array, key: Array, previous: Any = None
-    ) -> tuple[Array, tuple[()]]:
-        del previous
-        best = greedy(state, obs)
-        return common.epsilon_greedy(best, key, epsilon(state.updates), action_space.n), ()
-
-    def q_values(params: Params, t: Transition) -> Array:
-        q = network.apply(params, t.obs)
-        return jnp.take_along_axis(q, t.action[:, None], axis=1).T  # [1, B]
-
-    def targets(state: DQNState, t: Transition) -> Array:
-        q_target = network.apply(state.target_params, t.next_obs)
-        q_select = network.apply(state.params, t.next_obs) if config.double else q_target
-        return jax.vmap(double_q_target)(q_target, q_select, t.reward, t.discount)
-
-    def update(state: DQNState, sample: Sample, key: Array) -> tuple[DQNState, Info]:
-        del key
-        t = sample.transition
-        grads, info = common.critic_gradient(
-            lambda params: q_values(params, t), state.params, targets(state, t), sample, objective
-        )
-        steps, opt_state = optimiser.update(grads, state.opt_state)
-        params = optax.apply_updates(state.params, steps)
-        updates = state.updates + 1
-        target_params = common.follow(
-            params, state.target_params, updates, config.target_every, config.tau
-        )
-        info.metrics["epsilon"] = jnp.asarray(epsilon(updates), jnp.float32)
-        return DQNState(params, target_params, opt_state, updates), info
-
-    def feedback(state: DQNState, t: Transition, key: Array) -> dict[str, Array]:
-        del key
-        return common.value_feedback(q_values(state.params, t), targets(state, t))
-
-    return Agent(init, act, greedy, update, feedback)
+    made = _DQN(config, action_space, objective)
+    return Agent(made.init, made.act, made.greedy, made.update, made.feedback)

@@ -1,6 +1,6 @@
 """Noise of a fixed size around a deterministic policy, and the density it gives the policy."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax.numpy as jnp
 
@@ -37,7 +37,7 @@ def check_noise(config: NoiseOptions, trust: bool) -> None:
 
 def explore(
     mean: Array, key: Array, config: NoiseOptions, previous: Any, with_behaviour: bool
-) -> tuple[Array, Any]:
+) -> tuple[Array, Extras | tuple[()]]:
     """Add noise to mean actions `[E, A]`.
 
     Args:
@@ -50,10 +50,10 @@ def explore(
     Returns:
       Actions `[E, A]`, and Extras, or () if there is nothing to store.
     """
-    variance = jnp.full_like(mean, config.noise_std**2)
+    variance = jnp.asarray(config.noise_std**2, mean.dtype)
     if config.noise == "gaussian":
-        action = gaussian.sample(mean, variance, key)
-        return action, Extras(Behaviour(mean, variance)) if with_behaviour else ()
+        action, behaviour = gaussian.act(mean, variance, key)
+        return action, Extras(behaviour) if with_behaviour else ()
     drift = jnp.zeros_like(mean) if previous is None else _OU_DECAY * previous.noise
     noise = gaussian.sample(drift, variance, key)
     return mean + noise, Extras(noise=noise)
@@ -61,4 +61,5 @@ def explore(
 
 def trust(mean: Array, t: Transition, config: NoiseOptions) -> Trust:
     """Return how far the policy `N(mean, noise_std^2)` is from the behaviour stored in `t`."""
-    return gaussian.trust(mean, jnp.asarray(config.noise_std**2), t.extras.behaviour, t.action)
+    behaviour = cast(Behaviour, cast(Extras, t.extras).behaviour)
+    return gaussian.trust(mean, jnp.asarray(config.noise_std**2), behaviour, t.action)

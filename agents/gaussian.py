@@ -1,4 +1,4 @@
-"""The diagonal Gaussian policy, its density under another's actions, and closed-form advantages.
+"""The diagonal Gaussian policy: its actions, and how far it is from the policy that acted.
 
 Per example: means, variances and actions are `[A]`; batches come by vmap or leading axes, over
 which everything here broadcasts. Actions are not bounded (environments clip them).
@@ -27,6 +27,18 @@ def sample(mean: Array, variance: Array, key: Array, bound: float = 3.0) -> Arra
     """
     z = jax.random.truncated_normal(key, -bound, bound, mean.shape)
     return mean + jnp.sqrt(variance) * z
+
+
+def act(mean: Array, variance: Array, key: Array) -> tuple[Array, Behaviour]:
+    """Draw actions `[E, A]`, and say what drew them.
+
+    Args:
+      mean: `[E, A]`.
+      variance: `[E, A]`, or `[A]` or `[]` if it is the same in every state.
+      key: of the noise.
+    """
+    behaviour = Behaviour(mean, jnp.broadcast_to(variance, mean.shape))
+    return sample(*behaviour, key), behaviour
 
 
 def log_prob(mean: Array, variance: Array, action: Array) -> Array:

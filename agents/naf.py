@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import optax
 
 from agents import advantages, common, exploration
-from agents.networks import Actor
+from agents.common import Critique
+from agents.networks import Actor, Obs, Params, apply
 from agents.options import NoisyTargetOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition, Trust
 
-Params = Any
 _PAPER = "Novati & Koumoutsakos 2019, App. D"
 
 
@@ -27,7 +27,7 @@ class NAFConfig(NoisyTargetOptions):
 
 
 class Outputs(NamedTuple):
-    """What the one network says of every state."""
+    """What the one network returns for every state."""
 
     mean: Array  # [B, A], of the policy, and where Q is largest
     value: Array  # [B]
@@ -47,6 +47,83 @@ def q_value(outputs: Outputs, action: Array) -> Array:
     return outputs.value + jax.vmap(advantages.quadratic)(outputs.factor, action, outputs.mean)
 
 
+class _NAF:
+    """The functions of one agent, over a network that is made once."""
+
+    def __init__(self, config: NAFConfig, space: Continuous, objective: Objective | None) -> None:
+        common.require_actions("NAF", space, Continuous)
+        self.config, self.objective = config, common.complete(objective, objectives.mse)
+        self.size = size = space.size
+        self.network = Actor(size + 1 + size * (size + 1) // 2, config.hidden, config.activation)
+        self.optimiser = common.adam(config.learning_rate, config.anneal)
+        exploration.check_noise(config, self.objective.requires.density)
+
+    def init(self, key: Array, obs: Obs, action: Array) -> NAFState:
+        del action
+        params = self.network.init(key, obs[None])
+        return NAFState(params, params, self.optimiser.init(params))
+
+    def outputs(self, params: Params, obs: Obs) -> Outputs:
+        out = apply(self.network, params, obs)
+        mean, value, rest = jnp.split(out, [self.size, self.size + 1], axis=-1)
+        factor = jax.vmap(lambda x: advantages.lower_triangular(x, self.size))(rest)
+        return Outputs(mean, value[:, 0], factor)
+
+    def greedy(self, state: NAFState, obs: Obs) -> Array:
+        return self.outputs(state.params, obs).mean
+
+    def act(
+        self, state: NAFState, obs: Obs, key: Array, previous: Any = None
+    ) -> tuple[Array, exploration.Extras | tuple[()]]:
+        mean = self.greedy(state, obs)
+        return exploration.explore(
+            mean, key, self.config, previous, self.objective.requires.density
+        )
+
+    def trust(self, mean: Array, t: Transition) -> Trust | None:
+        return exploration.trust(mean, t, self.config) if self.objective.requires.density else None
+
+    def targets(self, state: NAFState, t: Transition) -> Array:
+        next_value = self.outputs(state.target, t.next_obs).value
+        return jax.vmap(common.one_step_target)(next_value, t.reward, t.discount)
+
+    def criticise(self, params: Params, sample: Sample, target: Array) -> Critique:
+        t, outputs = sample.transition, self.outputs(params, sample.transition.obs)
+        if not self.objective.requires.density:
+            return Critique(q_value(outputs, t.action)[None], target)
+        # The mean learns from an actor's loss alone, value and factor from the critic's.
+        fixed_mean = outputs._replace(mean=jax.lax.stop_gradient(outputs.mean))
+        q = q_value(fixed_mean, t.action)[None]
+        return Critique(q, target, penalty=self.mean_loss(params, sample, target))
+
+    def mean_loss(self, params: Params, sample: Sample, target: Array) -> Array:
+        """Return the loss `[]` that moves the mean alone, as an actor's."""
+        t, outputs = sample.transition, self.outputs(params, sample.transition.obs)
+        mean_only = jax.lax.stop_gradient(outputs)._replace(mean=outputs.mean)
+        td = target - q_value(mean_only, t.action)
+        loss = common.per_sample_loss(self.objective, td[None])
+        return self.objective.actor(loss, sample, self.trust(outputs.mean, t))
+
+    def update(self, state: NAFState, sample: Sample, key: Array) -> tuple[NAFState, Info]:
+        del key
+        t = sample.transition
+        trust, target = self.trust(self.greedy(state, t.obs), t), self.targets(state, t)
+        grads, info, _ = common.critic_gradient(
+            lambda params: self.criticise(params, sample, target),
+            state.params, sample, self.objective, trust,
+        )  # fmt: skip
+        params, opt_state = common.descend(self.optimiser, grads, state.opt_state, state.params)
+        target_params = common.follow(params, state.target, self.config.tau)
+        return NAFState(params, target_params, opt_state), common.add_trust(info, trust)
+
+    def feedback(self, state: NAFState, t: Transition, key: Array) -> dict[str, Array]:
+        del key
+        outputs = self.outputs(state.params, t.obs)
+        q = q_value(outputs, t.action)[None]
+        feedback = common.value_feedback(q, self.targets(state, t))
+        return feedback | common.trust_feedback(self.trust(outputs.mean, t))
+
+
 def naf(config: NAFConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
     """Make a NAF agent; `objective` shapes its loss (default: weighted half squared error).
 
@@ -56,73 +133,5 @@ def naf(config: NAFConfig, action_space: Continuous, objective: Objective | None
     Raises:
       ValueError: the action space is not continuous, or the noise does not fit the objective.
     """
-    common.require(
-        isinstance(action_space, Continuous),
-        f"NAF needs continuous actions, not {action_space}: choose an agent for discrete actions",
-    )
-    objective = common.complete(objective, objectives.mse)
-    exploration.check_noise(config, objective.requires.density)
-    size = action_space.size
-    network = Actor(size + 1 + size * (size + 1) // 2, config.hidden, config.activation)
-    optimiser = common.adam(config.learning_rate, config.anneal)
-
-    def see(params: Params, obs: Array) -> Outputs:
-        mean, value, rest = jnp.split(network.apply(params, obs), [size, size + 1], axis=-1)
-        factor = jax.vmap(lambda x: advantages.lower_triangular(x, size))(rest)
-        return Outputs(mean, value[:, 0], factor)
-
-    def init(key: Array, obs: Array, action: Array) -> NAFState:
-        del action
-        params = network.init(key, obs[None])
-        return NAFState(params, params, optimiser.init(params))
-
-    def greedy(state: NAFState, obs: Array) -> Array:
-        return see(state.params, obs).mean
-
-    def act(state: NAFState, obs: Array, key: Array, previous: Any = None) -> tuple[Array, Any]:
-        density = objective.requires.density
-        return exploration.explore(greedy(state, obs), key, config, previous, density)
-
-    def trust(mean: Array, t: Transition) -> Trust | None:
-        return exploration.trust(mean, t, config) if objective.requires.density else None
-
-    def targets(state: NAFState, t: Transition) -> Array:
-        next_value = see(state.target, t.next_obs).value
-        return jax.vmap(common.one_step_target)(next_value, t.reward, t.discount)
-
-    def update(state: NAFState, sample: Sample, key: Array) -> tuple[NAFState, Info]:
-        del key
-        t = sample.transition
-        target = targets(state, t)
-        now = trust(greedy(state, t.obs), t)
-
-        def q_values(params: Params) -> Array:
-            outputs = see(params, t.obs)
-            if objective.requires.density:  # the mean learns from `mean_alone`
-                outputs = outputs._replace(mean=jax.lax.stop_gradient(outputs.mean))
-            return q_value(outputs, t.action)[None]
-
-        def mean_alone(params: Params) -> Array:
-            outputs = see(params, t.obs)
-            held = jax.lax.stop_gradient(outputs)._replace(mean=outputs.mean)
-            td = target - q_value(held, t.action)
-            loss = objective.error(td[None]).sum(axis=0)
-            return objective.actor(loss, sample, trust(outputs.mean, t))
-
-        grads, info = common.critic_gradient(
-            q_values, state.params, target, sample, objective, now,
-            more=mean_alone if objective.requires.density else None,
-        )  # fmt: skip
-        steps, opt_state = optimiser.update(grads, state.opt_state)
-        params = optax.apply_updates(state.params, steps)
-        common.tell_trust(info, now)
-        target_params = optax.incremental_update(params, state.target, config.tau)
-        return NAFState(params, target_params, opt_state), info
-
-    def feedback(state: NAFState, t: Transition, key: Array) -> dict[str, Array]:
-        del key
-        outputs = see(state.params, t.obs)
-        feedback = common.value_feedback(q_value(outputs, t.action)[None], targets(state, t))
-        return feedback | common.trust_feedback(trust(outputs.mean, t))
-
-    return Agent(init, act, greedy, update, feedback)
+    made = _NAF(config, action_space, objective)
+    return Agent(made.init, made.act, made.greedy, made.update, made.feedback)

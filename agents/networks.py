@@ -5,21 +5,22 @@ the original DQN, TD3 and their successors in the papers were all trained from i
 (Fujimoto et al. 2020, App. D).
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 Array = jax.Array
-Params = Any
+Params: TypeAlias = Mapping[str, Any]  # a module's variables: {"params": {layer: {"kernel": ...}}}
+Obs: TypeAlias = Any  # observations [B, ...]; one array, though a replay stores any pytree
 Layer = Callable[[Array, int], Array]  # (x [B, D], features) -> [B, features], inside a module
 
 ACTIVATIONS = ("relu", "softsign", "tanh")
 NETWORKS = ("auto", "mlp", "minatar", "nature", "data_efficient")
 
-# (channels, kernel size, stride) of each convolution, and the width of the hidden layer behind.
+# (channels, kernel size, stride) of each convolution, and the width of the hidden layer after them.
 _CONVOLUTIONS = {
     "minatar": ((16, 3, 1),),  # Young & Tian 2019
     "nature": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),  # Mnih et al. 2015
@@ -70,13 +71,13 @@ def _convolution(x: Array, features: int, size: int, stride: int) -> Array:
     )(x)
 
 
-def as_float(obs: Array) -> Array:
+def as_float(obs: Obs) -> Array:
     """Return observations as float32; uint8 images are scaled to [0, 1]."""
     scale = 255.0 if obs.dtype == jnp.uint8 else 1.0
     return obs.astype(jnp.float32) / scale
 
 
-def flat(obs: Array) -> Array:
+def flat(obs: Obs) -> Array:
     """Return observations `[B, ...]` as float32 vectors `[B, D]`."""
     return as_float(obs).reshape(obs.shape[0], -1)
 
@@ -90,14 +91,14 @@ class MLP(nn.Module):
 
     features: tuple[int, ...]
     activation: str = "relu"
-    layer: Layer = dense  # of the ReLU network
+    layer: Layer = dense  # of the ReLU network: plain, noisy, normalised ...
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         if self.activation != "relu":
-            bend = nn.soft_sign if self.activation == "softsign" else jnp.tanh
+            squash = nn.soft_sign if self.activation == "softsign" else jnp.tanh
             for size in self.features[:-1]:
-                x = bend(nn.Dense(size, kernel_init=nn.initializers.glorot_uniform())(x))
+                x = squash(nn.Dense(size, kernel_init=nn.initializers.glorot_uniform())(x))
             return nn.Dense(self.features[-1], kernel_init=_small_kernel)(x)
         for size in self.features[:-1]:
             x = nn.relu(self.layer(x, size))
@@ -194,30 +195,42 @@ class QNetwork(nn.Module):
 
 
 class Critic(nn.Module):
-    """Q of observations `[B, ...]` and actions `[B, A]`, `-> [B]`."""
+    """Q of observations `[B, ...]` and actions `[B, A]`, `-> [B]`.
+
+    `layer` makes the layers of ReLU networks. It may keep variables of its own, such as the running
+    statistics of batch normalisation: flax's `critic.apply(..., mutable=[...])` returns the new
+    ones, `common.Critique.aux` hands them on, and the agent's state carries them.
+    """
 
     hidden: tuple[int, ...]
     activation: str = "relu"
+    layer: Layer = dense
 
     @nn.compact
-    def __call__(self, obs: Array, action: Array) -> Array:
+    def __call__(self, obs: Obs, action: Array) -> Array:
         x = jnp.concatenate([flat(obs), action], axis=-1)
-        return MLP((*self.hidden, 1), self.activation)(x)[..., 0]
+        return MLP((*self.hidden, 1), self.activation, self.layer)(x)[..., 0]
 
 
 class Actor(nn.Module):
-    """Unsquashed outputs `[B, size]` from observations `[B, ...]`."""
+    """Unsquashed outputs `[B, size]` from observations `[B, ...]`; `layer` as in `Critic`."""
 
     size: int
     hidden: tuple[int, ...]
     activation: str = "relu"
+    layer: Layer = dense
 
     @nn.compact
-    def __call__(self, obs: Array) -> Array:
-        return MLP((*self.hidden, self.size), self.activation)(flat(obs))
+    def __call__(self, obs: Obs) -> Array:
+        return MLP((*self.hidden, self.size), self.activation, self.layer)(flat(obs))
 
 
-def init_twin(critic: Critic, key: Array, obs: Array, action: Array) -> tuple[Params, Params]:
+def apply(network: nn.Module, params: Params, *inputs: Any) -> Any:
+    """Return what a network's `__call__` returns for these inputs, e.g. `[B, n]`."""
+    return network.apply(params, *inputs)
+
+
+def init_twin(critic: nn.Module, key: Array, obs: Obs, action: Array) -> tuple[Params, Params]:
     """Return parameters of two independent critics.
 
     Two trees and two calls: measured on CPU, that is 2 % faster than one stacked tree under vmap
@@ -227,6 +240,6 @@ def init_twin(critic: Critic, key: Array, obs: Array, action: Array) -> tuple[Pa
     return critic.init(first, obs, action), critic.init(second, obs, action)
 
 
-def apply_twin(critic: Critic, params: tuple[Params, Params], obs: Array, action: Array) -> Array:
+def apply_twin(critic: nn.Module, params: tuple[Params, Params], obs: Obs, action: Array) -> Array:
     """Return both critics' Q, `[2, B]`."""
-    return jnp.stack([critic.apply(p, obs, action) for p in params])
+    return jnp.stack([apply(critic, p, obs, action) for p in params])

@@ -11,8 +11,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from agents.networks import Array, Layer, Params, uniform_bias, uniform_kernel
 
-_COLLECTION, _FACTORS = "noise", "factors"  # where flax keeps what layers are given
-Noise = Mapping[str, Any]  # the factors of every noisy layer, by the layers' places
+_COLLECTION, _FACTORS = "noise", "factors"  # flax's collection of noise, the variable in it
+Noise = Mapping[str, Any]  # the factors of every noisy layer, nested as the layers are
 
 
 def squash(x: Array) -> Array:
@@ -28,8 +28,8 @@ class NoisyDense(nn.Module):
     (Fortunato et al. 2018, Eq. 9 to 11). Means start uniform in +-1/sqrt(D), as everywhere in
     `agents.networks`; sigmas at `sigma` / sqrt(D) (Sec. 3.2).
 
-    Noise is given, by `with_noise`, and the same for all rows. Without it the weights are their
-    means.
+    Noise comes with the parameters (`with_noise`) and is the same for all rows of a batch. Without
+    it the weights are their means.
     """
 
     features: int
@@ -48,9 +48,9 @@ class NoisyDense(nn.Module):
         if not self.has_variable(_COLLECTION, _FACTORS):
             return mean
         factors = self.get_variable(_COLLECTION, _FACTORS)
-        before, behind = factors[:fan_in], factors[fan_in:]
-        # The matrix of noise is an outer product: it scales inputs and outputs, and is never made.
-        return mean + behind * ((x * before) @ kernel_sigma + bias_sigma)
+        inputs, outputs = factors[:fan_in], factors[fan_in:]
+        # The matrix of noise is an outer product, never built: it scales inputs and outputs.
+        return mean + outputs * ((x * inputs) @ kernel_sigma + bias_sigma)
 
 
 def noisy(sigma: float) -> Layer:
@@ -62,7 +62,7 @@ def noisy(sigma: float) -> Layer:
     return layer
 
 
-def draw(params: Params, key: Array, count: int) -> Noise:
+def draw_noises(params: Params, key: Array, count: int) -> Noise:
     """Draw `count` independent noises for a network: each leaf is `[count, D + features]`.
 
     All numbers come from one call, which compiles and runs faster than one for each layer.

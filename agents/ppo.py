@@ -1,7 +1,7 @@
 """PPO with a clipped objective (Schulman et al. 2017), as a baseline."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +11,13 @@ from flax import linen as nn
 
 from agents import common, gaussian
 from agents.gaussian import Behaviour
-from agents.networks import MLP, Actor, flat
+from agents.networks import MLP, Actor, Obs, Params, apply, flat
 from agents.options import BaselineOptions, NetworkOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import requirements, returns
 from jaxreplay.option import option, override
-from jaxreplay.types import Array, Objective, Sample, Transition
+from jaxreplay.types import Array, Objective, Sample, Transition, Trust
 
-Params = Any
 _PAPER = "Novati & Koumoutsakos 2019, App. D"
 
 
@@ -43,7 +42,7 @@ class Policy(nn.Module):
     config: PPOConfig
 
     @nn.compact
-    def __call__(self, obs: Array) -> tuple[Array, Array]:
+    def __call__(self, obs: Obs) -> tuple[Array, Array]:
         mean = Actor(self.size, self.config.hidden, self.config.activation)(obs)
         start = float(np.log(self.config.initial_variance))
         log_variance = self.param("log_variance", nn.initializers.constant(start), (self.size,))
@@ -65,19 +64,115 @@ class PPOState(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """What the steps of an update teach, found before its gradient steps; all `[B, ...]`."""
+    """What an update learns from its steps, computed before its gradient steps."""
 
-    obs: Array
-    action: Array
-    log_prob: Array  # under the policy that acted
-    advantage: Array  # scaled to mean 0 and standard deviation 1 over the update
-    target: Array  # of the value
+    obs: Obs  # [B, ...]
+    action: Array  # [B, A] float32
+    log_prob: Array  # [B] float32, under the policy that acted
+    advantage: Array  # [B] float32, scaled to mean 0 and standard deviation 1 over the update
+    target: Array  # [B] float32, of the value
 
 
 def clipped_loss(log_ratio: Array, advantage: Array, clip: float) -> Array:
     """Return one example's policy loss `[]` (Schulman et al. 2017, Eq. 7, negated)."""
     ratio = jnp.exp(log_ratio)
     return -jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip, 1 + clip) * advantage)
+
+
+class _PPO:
+    """The functions of one agent, over networks that are made once."""
+
+    def __init__(self, config: PPOConfig, space: Continuous, objective: Objective | None) -> None:
+        requirements.refuse_density(objective, "PPO bounds its policy's change by itself")
+        common.require_actions("PPO", space, Continuous)
+        self.config = config
+        self.policy_network = Policy(space.size, config)
+        self.value_network = MLP((*config.hidden, 1), config.activation)
+        self.optimiser = common.adam_of_fields(
+            config.anneal, policy=config.actor_learning_rate, value=config.critic_learning_rate
+        )
+
+    def init(self, key: Array, obs: Obs, action: Array) -> PPOState:
+        del action
+        policy_key, value_key = jax.random.split(key)
+        networks = Networks(
+            self.policy_network.init(policy_key, obs[None]),
+            self.value_network.init(value_key, flat(obs[None])),
+        )
+        return PPOState(networks, self.optimiser.init(networks))
+
+    def value(self, networks: Networks, obs: Obs) -> Array:
+        return apply(self.value_network, networks.value, flat(obs))[:, 0]
+
+    def policy(self, networks: Networks, obs: Obs) -> tuple[Array, Array]:
+        """Return mean `[B, A]` and variance `[A]`."""
+        return apply(self.policy_network, networks.policy, obs)
+
+    def greedy(self, state: PPOState, obs: Obs) -> Array:
+        return self.policy(state.networks, obs)[0]
+
+    def act(
+        self, state: PPOState, obs: Obs, key: Array, previous: Any = None
+    ) -> tuple[Array, Behaviour]:
+        del previous
+        return gaussian.act(*self.policy(state.networks, obs), key)
+
+    def trust(self, networks: Networks, t: Transition) -> Trust:
+        policy = self.policy(networks, t.obs)
+        return gaussian.trust(*policy, cast(Behaviour, t.extras), t.action)
+
+    def prepare(self, networks: Networks, sample: Sample) -> tuple[Steps, dict[str, Array]]:
+        """Return what the steps teach, and the feedback about them."""
+        t, shape = sample.transition, sample.aux.slots.shape
+        value, next_value = self.value(networks, t.obs), self.value(networks, t.next_obs)
+        advantage = returns.advantages(
+            t.reward.reshape(shape), t.discount.reshape(shape), t.last.reshape(shape),
+            value.reshape(shape), next_value.reshape(shape), self.config.gae,
+        ).ravel()  # fmt: skip
+        scaled = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        log_prob = gaussian.log_prob(*cast(Behaviour, t.extras), t.action)
+        target = advantage + value
+        feedback = {"td_error": advantage, "q_value": value, "target": target}
+        return Steps(t.obs, t.action, log_prob, scaled, target), feedback
+
+    def loss(self, networks: Networks, steps: Steps) -> tuple[Array, dict[str, Array]]:
+        log_prob = gaussian.log_prob(*self.policy(networks, steps.obs), steps.action)
+        per_step = jax.vmap(clipped_loss, (0, 0, None))
+        policy = per_step(log_prob - steps.log_prob, steps.advantage, self.config.clip).mean()
+        value = 0.5 * jnp.square(self.value(networks, steps.obs) - steps.target).mean()
+        return policy + value, {"loss": value, "actor_loss": policy}
+
+    def gradient_step(self, state: PPOState, batch: Steps) -> tuple[PPOState, dict[str, Array]]:
+        grads, metrics = jax.grad(self.loss, has_aux=True)(state.networks, batch)
+        networks, opt_state = common.descend(self.optimiser, grads, state.opt_state, state.networks)
+        return PPOState(networks, opt_state), metrics | {"grad_norm": optax.tree.norm(grads)}
+
+    def update(self, state: PPOState, sample: Sample, key: Array) -> tuple[PPOState, Info]:
+        steps, feedback = self.prepare(state.networks, sample)
+        total = steps.target.size
+        size = min(self.config.minibatch, total)
+        whole = total // size * size  # an epoch leaves out what fills no minibatch
+
+        def minibatch(state: PPOState, rows: Array) -> tuple[PPOState, dict[str, Array]]:
+            return self.gradient_step(state, jax.tree.map(lambda x: x[rows], steps))
+
+        def epoch(state: PPOState, key: Array) -> tuple[PPOState, dict[str, Array]]:
+            order = jax.random.permutation(key, total)[:whole].reshape(-1, size)
+            return jax.lax.scan(minibatch, state, order)
+
+        state, metrics = jax.lax.scan(epoch, state, jax.random.split(key, self.config.epochs))
+        metrics = {name: x.mean() for name, x in metrics.items()}
+        metrics["q_value"] = feedback["q_value"].mean()
+        metrics["variance"] = self.policy(state.networks, steps.obs)[1].mean()
+        trust = self.trust(state.networks, sample.transition)
+        return state, common.add_trust(Info(feedback, metrics), trust)
+
+    def feedback(self, state: PPOState, t: Transition, key: Array) -> dict[str, Array]:
+        del key
+        value = self.value(state.networks, t.obs)
+        target = t.reward + t.discount * self.value(state.networks, t.next_obs)
+        feedback = {"td_error": target - value, "q_value": value, "target": target}
+        return feedback | common.trust_feedback(self.trust(state.networks, t))
 
 
 def ppo(config: PPOConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
@@ -89,92 +184,5 @@ def ppo(config: PPOConfig, action_space: Continuous, objective: Objective | None
     Raises:
       ValueError: the action space is not continuous, or the objective asks for trust terms.
     """
-    requirements.refuse_density(objective, "PPO bounds its policy's change by itself")
-    common.require(
-        isinstance(action_space, Continuous),
-        f"PPO needs continuous actions, not {action_space}: choose an agent for discrete actions",
-    )
-    policy = Policy(action_space.size, config)
-    value_network = MLP((*config.hidden, 1), config.activation)
-    rates = {"policy": config.actor_learning_rate, "value": config.critic_learning_rate}
-    optimiser = optax.multi_transform(
-        {name: common.adam(rate, config.anneal) for name, rate in rates.items()},
-        Networks("policy", "value"),
-    )
-
-    def value_of(networks: Networks, obs: Array) -> Array:
-        return value_network.apply(networks.value, flat(obs))[:, 0]
-
-    def init(key: Array, obs: Array, action: Array) -> PPOState:
-        del action
-        policy_key, value_key = jax.random.split(key)
-        networks = Networks(
-            policy.init(policy_key, obs[None]), value_network.init(value_key, flat(obs[None]))
-        )
-        return PPOState(networks, optimiser.init(networks))
-
-    def greedy(state: PPOState, obs: Array) -> Array:
-        return policy.apply(state.networks.policy, obs)[0]
-
-    def act(
-        state: PPOState, obs: Array, key: Array, previous: Any = None
-    ) -> tuple[Array, Behaviour]:
-        del previous
-        mean, variance = policy.apply(state.networks.policy, obs)
-        variance = jnp.broadcast_to(variance, mean.shape)
-        return gaussian.sample(mean, variance, key), Behaviour(mean, variance)
-
-    def study(networks: Networks, sample: Sample) -> tuple[Steps, Array, Array]:
-        """Return what the steps teach, their values and their advantages, all `[B, ...]`."""
-        t, shape = sample.transition, sample.aux.slots.shape
-        values, next_values = value_of(networks, t.obs), value_of(networks, t.next_obs)
-        in_time = [x.reshape(shape) for x in (t.reward, t.discount, t.last, values, next_values)]
-        advantage = returns.advantages(*in_time, config.gae).ravel()
-        scaled = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-        log_prob = gaussian.log_prob(*t.extras, t.action)
-        return Steps(t.obs, t.action, log_prob, scaled, advantage + values), values, advantage
-
-    def losses(networks: Networks, steps: Steps) -> tuple[Array, dict[str, Array]]:
-        log_prob = gaussian.log_prob(*policy.apply(networks.policy, steps.obs), steps.action)
-        gain = jax.vmap(clipped_loss, (0, 0, None))
-        policy_loss = gain(log_prob - steps.log_prob, steps.advantage, config.clip).mean()
-        value_loss = 0.5 * jnp.square(value_of(networks, steps.obs) - steps.target).mean()
-        told = {"loss": value_loss, "actor_loss": policy_loss}
-        return policy_loss + value_loss, told
-
-    def update(state: PPOState, sample: Sample, key: Array) -> tuple[PPOState, Info]:
-        steps, values, advantage = study(state.networks, sample)
-        size = min(config.minibatch, advantage.size)
-        whole = advantage.size // size * size  # what does not fill a minibatch waits an epoch
-
-        def gradient_step(state: PPOState, rows: Array) -> tuple[PPOState, dict[str, Array]]:
-            batch = jax.tree.map(lambda x: x[rows], steps)
-            grads, told = jax.grad(losses, has_aux=True)(state.networks, batch)
-            moves, opt_state = optimiser.update(grads, state.opt_state)
-            told["grad_norm"] = optax.tree.norm(grads)
-            return PPOState(optax.apply_updates(state.networks, moves), opt_state), told
-
-        def epoch(state: PPOState, key: Array) -> tuple[PPOState, dict[str, Array]]:
-            order = jax.random.permutation(key, advantage.size)[:whole].reshape(-1, size)
-            return jax.lax.scan(gradient_step, state, order)
-
-        state, told = jax.lax.scan(epoch, state, jax.random.split(key, config.epochs))
-        info = Info(
-            {"td_error": advantage, "q_value": values, "target": steps.target},
-            {name: x.mean() for name, x in told.items()} | {"q_value": values.mean()},
-        )
-        mean, variance = policy.apply(state.networks.policy, steps.obs)
-        t = sample.transition
-        common.tell_trust(info, gaussian.trust(mean, variance, t.extras, t.action))
-        info.metrics["variance"] = variance.mean()
-        return state, info
-
-    def feedback(state: PPOState, t: Transition, key: Array) -> dict[str, Array]:
-        del key
-        values = value_of(state.networks, t.obs)
-        target = t.reward + t.discount * value_of(state.networks, t.next_obs)
-        now = gaussian.trust(*policy.apply(state.networks.policy, t.obs), t.extras, t.action)
-        told = {"td_error": target - values, "q_value": values, "target": target}
-        return told | common.trust_feedback(now)
-
-    return Agent(init, act, greedy, update, feedback)
+    made = _PPO(config, action_space, objective)
+    return Agent(made.init, made.act, made.greedy, made.update, made.feedback)

@@ -1,7 +1,7 @@
 """RACER: off-policy actor critic with one network (Novati & Koumoutsakos 2019, Sec. 4)."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -12,14 +12,13 @@ from flax import linen as nn
 from agents import common, gaussian
 from agents.advantages import FORMS
 from agents.gaussian import Behaviour
-from agents.networks import MLP, flat
+from agents.networks import MLP, Obs, Params, apply, flat
 from agents.options import NetworkOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import returns
 from jaxreplay.option import option, override
 from jaxreplay.types import Array, Objective, Sample, Transition, Trust
 
-Params = Any
 _PAPER = "Novati & Koumoutsakos 2019, Tab. 1"
 
 
@@ -38,7 +37,7 @@ class RACERConfig(NetworkOptions):
 
 
 class Outputs(NamedTuple):
-    """What the network says of every state."""
+    """What the network returns for every state."""
 
     mean: Array  # [B, A], of the policy
     variance: Array  # [A], of the policy in every state
@@ -60,7 +59,7 @@ class Network(nn.Module):
     config: RACERConfig
 
     @nn.compact
-    def __call__(self, obs: Array) -> Outputs:
+    def __call__(self, obs: Obs) -> Outputs:
         form = FORMS[self.config.advantage]
         width = self.size + 1 + form.size(self.size)
         out = MLP((*self.config.hidden, width), self.config.activation)(flat(obs))
@@ -82,13 +81,113 @@ def surrogate_loss(
       advantage: `[]`, A(s, a), with the policy inside it held constant.
       q_ret: `[]`, Retrace's estimate of Q(s, a).
     """
-    hold = jax.lax.stop_gradient
-    ratio = hold(jnp.exp(log_ratio))
-    advantage_ret = hold(q_ret - value)
-    target = hold(returns.trace_corrected_value(q_ret, value, advantage, log_ratio))
+    constant = jax.lax.stop_gradient
+    ratio = constant(jnp.exp(log_ratio))
+    advantage_ret = constant(q_ret - value)
+    target = constant(returns.trace_corrected_value(q_ret, value, advantage, log_ratio))
     policy = -ratio * advantage_ret * log_prob
     critic = 0.5 * jnp.square(value - target)
     return policy + critic + 0.5 * ratio * jnp.square(advantage_ret - advantage)
+
+
+class _RACER:
+    """The functions of one agent, over a network that is made once."""
+
+    def __init__(self, config: RACERConfig, space: Continuous, objective: Objective | None) -> None:
+        common.require_actions("RACER", space, Continuous)
+        self.objective = common.complete(objective, jnp.square)  # whose `error` is not used
+        self.form = FORMS[config.advantage]
+        self.network = Network(space.size, config)
+        self.optimiser = common.adam(config.learning_rate, config.anneal)
+
+    def init(self, key: Array, obs: Obs, action: Array) -> RACERState:
+        del action
+        params = self.network.init(key, obs[None])
+        return RACERState(params, self.optimiser.init(params))
+
+    def outputs(self, params: Params, obs: Obs) -> Outputs:
+        return apply(self.network, params, obs)
+
+    def greedy(self, state: RACERState, obs: Obs) -> Array:
+        return self.outputs(state.params, obs).mean
+
+    def act(
+        self, state: RACERState, obs: Obs, key: Array, previous: Any = None
+    ) -> tuple[Array, Behaviour]:
+        del previous
+        out = self.outputs(state.params, obs)
+        return gaussian.act(out.mean, out.variance, key)
+
+    def advantage(self, out: Outputs, action: Array) -> Array:
+        """Return A(s, a) `[B]`, with the policy inside it held constant."""
+        mean, variance = jax.lax.stop_gradient((out.mean, out.variance))
+        of_batch = jax.vmap(self.form.advantage, in_axes=(0, 0, 0, None))
+        return of_batch(out.shape, action, mean, variance)
+
+    def trust(self, out: Outputs, t: Transition) -> Trust:
+        return gaussian.trust(out.mean, out.variance, cast(Behaviour, t.extras), t.action)
+
+    def _feedback(
+        self, state: RACERState, t: Transition, out: Outputs, trust: Trust
+    ) -> dict[str, Array]:
+        advantage = self.advantage(out, t.action)
+        return {
+            "log_ratio": trust.log_ratio,
+            "value": out.value,
+            "advantage": advantage,
+            "next_value": self.outputs(state.params, t.next_obs).value,
+            "q_value": out.value + advantage,
+        }
+
+    def loss(
+        self, params: Params, sample: Sample, q_ret: Array
+    ) -> tuple[Array, tuple[Outputs, Trust]]:
+        t = sample.transition
+        out = self.outputs(params, t.obs)
+        trust = self.trust(out, t)
+        log_prob = gaussian.log_prob(out.mean, out.variance, t.action)
+        per_sample = jax.vmap(surrogate_loss)(
+            log_prob, trust.log_ratio, out.value, self.advantage(out, t.action), q_ret
+        )
+        return self.objective.actor(per_sample, sample, trust), (out, trust)
+
+    def update(self, state: RACERState, sample: Sample, key: Array) -> tuple[RACERState, Info]:
+        del key
+        q_ret = _returns(sample)
+        (loss, (out, trust)), grads = jax.value_and_grad(self.loss, has_aux=True)(
+            state.params, sample, q_ret
+        )
+        params, opt_state = common.descend(self.optimiser, grads, state.opt_state, state.params)
+        feedback = self._feedback(state, sample.transition, out, trust)
+        feedback |= {"td_error": q_ret - feedback["q_value"], "target": q_ret}
+        metrics = {
+            "loss": loss,
+            "q_value": feedback["q_value"].mean(),
+            "grad_norm": optax.tree.norm(grads),
+            "variance": out.variance.mean(),
+            # The share of updates that were not finite.
+            "skipped": 1.0 - cast(optax.ApplyIfFiniteState, opt_state).last_finite,
+        }
+        return RACERState(params, opt_state), common.add_trust(Info(feedback, metrics), trust)
+
+    def feedback(self, state: RACERState, t: Transition, key: Array) -> dict[str, Array]:
+        del key
+        out = self.outputs(state.params, t.obs)
+        feedback = self._feedback(state, t, out, self.trust(out, t))
+        # Of one step alone: the returns are estimated by the replay, which is not asked here.
+        target = t.reward + t.discount * feedback["next_value"]
+        return feedback | {"td_error": target - feedback["q_value"], "target": target}
+
+
+def _returns(sample: Sample) -> Array:
+    """Return the replay's estimates of Q(s, a) `[B]`."""
+    q_ret = getattr(sample.aux, "q_ret", ())
+    if isinstance(q_ret, tuple):
+        raise ValueError(
+            "RACER learns from returns that the replay estimates: use a replay method that keeps "
+            "them (its option `returns`)"
+        )
+    return q_ret
 
 
 def racer(
@@ -101,87 +200,5 @@ def racer(
     Raises:
       ValueError: the action space is not continuous.
     """
-    common.require(
-        isinstance(action_space, Continuous),
-        f"RACER needs continuous actions, not {action_space}: choose an agent for discrete ones",
-    )
-    objective = common.complete(objective, jnp.square)  # its `error` is not used
-    network = Network(action_space.size, config)
-    optimiser = common.adam(config.learning_rate, config.anneal)
-    of_batch = jax.vmap(FORMS[config.advantage].advantage, in_axes=(0, 0, 0, None))
-
-    def init(key: Array, obs: Array, action: Array) -> RACERState:
-        del action
-        params = network.init(key, obs[None])
-        return RACERState(params, optimiser.init(params))
-
-    def greedy(state: RACERState, obs: Array) -> Array:
-        return network.apply(state.params, obs).mean
-
-    def act(
-        state: RACERState, obs: Array, key: Array, previous: Any = None
-    ) -> tuple[Array, Behaviour]:
-        del previous
-        out = network.apply(state.params, obs)
-        variance = jnp.broadcast_to(out.variance, out.mean.shape)
-        return gaussian.sample(out.mean, variance, key), Behaviour(out.mean, variance)
-
-    def advantage(out: Outputs, action: Array) -> Array:
-        hold = jax.lax.stop_gradient
-        return of_batch(out.shape, action, hold(out.mean), hold(out.variance))
-
-    def trust(out: Outputs, t: Transition) -> Trust:
-        return gaussian.trust(out.mean, out.variance, t.extras, t.action)
-
-    def feedback_of(state: RACERState, t: Transition, out: Outputs, now: Trust) -> dict[str, Array]:
-        next_value = network.apply(state.params, t.next_obs).value
-        a = advantage(out, t.action)
-        return {
-            "log_ratio": now.log_ratio, "value": out.value, "advantage": a,
-            "next_value": next_value, "q_value": out.value + a,
-        }  # fmt: skip
-
-    def update(state: RACERState, sample: Sample, key: Array) -> tuple[RACERState, Info]:
-        del key
-        t, q_ret = sample.transition, _returns(sample)
-
-        def loss(params: Params) -> tuple[Array, tuple[Outputs, Trust]]:
-            out = network.apply(params, t.obs)
-            now = trust(out, t)
-            log_prob = gaussian.log_prob(out.mean, out.variance, t.action)
-            per_sample = jax.vmap(surrogate_loss)(
-                log_prob, now.log_ratio, out.value, advantage(out, t.action), q_ret
-            )
-            return objective.actor(per_sample, sample, now), (out, now)
-
-        (value, (out, now)), grads = jax.value_and_grad(loss, has_aux=True)(state.params)
-        steps, opt_state = optimiser.update(grads, state.opt_state)
-        told = feedback_of(state, t, out, now)
-        told |= {"td_error": q_ret - told["q_value"], "target": q_ret}
-        info = Info(told, {
-            "loss": value, "q_value": told["q_value"].mean(), "grad_norm": optax.tree.norm(grads),
-            "variance": out.variance.mean(),
-            "skipped": 1.0 - opt_state.last_finite,  # share of updates that were not finite
-        })  # fmt: skip
-        common.tell_trust(info, now)
-        return RACERState(optax.apply_updates(state.params, steps), opt_state), info
-
-    def feedback(state: RACERState, t: Transition, key: Array) -> dict[str, Array]:
-        del key
-        out = network.apply(state.params, t.obs)
-        told = feedback_of(state, t, out, trust(out, t))
-        target = t.reward + t.discount * told["next_value"]  # the returns' own are the replay's
-        return told | {"td_error": target - told["q_value"], "target": target}
-
-    return Agent(init, act, greedy, update, feedback)
-
-
-def _returns(sample: Sample) -> Array:
-    """Return the replay's estimates of Q(s, a) `[B]`."""
-    q_ret = getattr(sample.aux, "q_ret", ())
-    if isinstance(q_ret, tuple):
-        raise ValueError(
-            "RACER learns from returns that the replay estimates: use a replay method that keeps "
-            "them (its option `returns`)"
-        )
-    return q_ret
+    made = _RACER(config, action_space, objective)
+    return Agent(made.init, made.act, made.greedy, made.update, made.feedback)

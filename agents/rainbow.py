@@ -1,7 +1,7 @@
 """Rainbow: DQN that learns distributions of returns, with noisy layers (Hessel et al. 2018).
 
-Double, dueling and noisy are options here; multi-step returns and prioritised replay are what it
-is shown, and belong to the loop and the replay. Without the distributions it is `agents.dqn`.
+Double, dueling and noisy are options here; multi-step returns belong to the loop, prioritised
+replay to the replay method. Without the distributions it is `agents.dqn`.
 """
 
 import dataclasses
@@ -13,15 +13,14 @@ import jax.numpy as jnp
 import optax
 
 from agents import common
-from agents.networks import QNetwork, dense
-from agents.noisy import draw, noisy, with_noise
+from agents.networks import Obs, Params, QNetwork, apply, dense
+from agents.noisy import Noise, draw_noises, noisy, with_noise
 from agents.options import QNetworkOptions
 from agents.types import Agent, Discrete, Info
 from jaxreplay import objectives, requirements
 from jaxreplay.option import option, override
 from jaxreplay.types import Array, Objective, Sample, Transition
 
-Params = Any
 _PAPER = "Hessel et al. 2018, Tab. 1"
 
 
@@ -75,9 +74,8 @@ def project(probability: Array, reward: Array, discount: Array, support: Array) 
     """Return one example's projected target distribution `[m]` (Bellemare et al. 2017, Eq. 7).
 
     Every atom z moves to `reward + discount * z`, clipped to the support's ends, and shares its
-    probability among the two atoms around it, the nearer getting the more: each atom collects
-    what a triangle of the width of two gaps, centred on it, weighs there. Where a moved atom falls
-    on an atom, that one gets all of it.
+    probability between the two atoms around it, in proportion to how near they are: an atom gets
+    `1 - distance / gap` of it, and all of it where they coincide.
 
     Args:
       probability: `[m]`, of the next state's return.
@@ -99,6 +97,126 @@ def cross_entropy(target: Array, logits: Array) -> Array:
     return -jnp.dot(target, jax.nn.log_softmax(logits))
 
 
+class _Rainbow:
+    """The functions of one agent, over a network that is made once."""
+
+    def __init__(self, config: RainbowConfig, space: Discrete, objective: Objective | None) -> None:
+        common.require_actions("Rainbow", space, Discrete)
+        self.config, self.objective = config, objective or objectives.weighted()
+        common.require(
+            self.objective.error is None,
+            "Rainbow learns distributions and has no scalar TD error whose loss could be replaced: "
+            "leave the loss to the agent (--replay.loss agent), or use another replay method",
+        )
+        self.num_actions = space.n
+        layer = noisy(config.sigma) if config.noisy else dense
+        self.network = QNetwork(
+            space.n, config.network, config.hidden, config.dueling, config.atoms, layer
+        )
+        self.support = jnp.linspace(config.v_min, config.v_max, config.atoms)  # [m], ascending
+        self.optimiser = common.clipped_adam(
+            config.learning_rate, config.adam_eps, config.max_grad_norm
+        )
+        self.epsilon = config.epsilon()
+        requirements.refuse_density(self.objective, "Rainbow's policy has no density")
+
+    def init(self, key: Array, obs: Obs, action: Array) -> RainbowState:
+        del action
+        params = self.network.init(key, obs[None])
+        updates = jnp.zeros((), jnp.int32)
+        return RainbowState(params, params, self.optimiser.init(params), updates)
+
+    def noises(self, params: Params, key: Array, count: int) -> Noise | None:
+        """Return `count` noises for networks of such parameters, leaves `[count, ...]`, or None."""
+        return draw_noises(params, key, count) if self.config.noisy else None
+
+    def logits(self, params: Params, obs: Obs, noise: Noise | None) -> Array:
+        params = params if noise is None else with_noise(params, noise)
+        return apply(self.network, params, obs)  # [B, n, m]
+
+    def best(self, params: Params, obs: Obs, noise: Noise | None) -> Array:
+        q = jax.nn.softmax(self.logits(params, obs, noise)) @ self.support
+        return jnp.argmax(q, axis=-1).astype(jnp.int32)
+
+    def greedy(self, state: RainbowState, obs: Obs) -> Array:
+        return self.best(state.params, obs, None)
+
+    def act(
+        self, state: RainbowState, obs: Obs, key: Array, previous: Any = None
+    ) -> tuple[Array, tuple[()]]:
+        del previous
+        if self.config.noisy:  # every environment explores by noise of its own
+            noises = self.noises(state.params, key, obs.shape[0])
+            best = jax.vmap(self.best, in_axes=(None, 0, 0))
+            return best(state.params, obs[:, None], noises)[:, 0], ()
+        epsilon = self.epsilon(state.updates)
+        return common.epsilon_greedy(self.greedy(state, obs), key, epsilon, self.num_actions), ()
+
+    def targets(
+        self, state: RainbowState, t: Transition, select: Noise | None, evaluate: Noise | None
+    ) -> Array:
+        """Return targets `[B, m]`, given the noises that select and evaluate the next action."""
+        next_logits = self.logits(state.target_params, t.next_obs, evaluate)
+        if self.config.double:
+            action = self.best(state.params, t.next_obs, select)
+        else:
+            action = jnp.argmax(jax.nn.softmax(next_logits) @ self.support, axis=-1)
+        probability = jax.nn.softmax(common.of_action(next_logits, action))
+        return jax.vmap(project, in_axes=(0, 0, 0, None))(
+            probability, t.reward, t.discount, self.support
+        )
+
+    def prepare(self, state: RainbowState, t: Transition, key: Array) -> tuple[Array, Noise | None]:
+        """Return targets `[B, m]` and the noise of the network that learns.
+
+        Noises are independent for what learns, what selects the next action and what evaluates it
+        (Fortunato et al. 2018, Sec. 3.1).
+        """
+        noises = self.noises(state.params, key, 3)
+        learn, select, evaluate = (jax.tree.map(lambda x, i=i: x[i], noises) for i in range(3))
+        return self.targets(state, t, select, evaluate), learn
+
+    def errors(
+        self, params: Params, t: Transition, target: Array, noise: Noise | None
+    ) -> tuple[Array, Array]:
+        """Return cross-entropies and expected values of the taken actions, `[B]` each."""
+        taken = common.of_action(self.logits(params, t.obs, noise), t.action)  # [B, m]
+        return jax.vmap(cross_entropy)(target, taken), jax.nn.softmax(taken) @ self.support
+
+    def _feedback(self, error: Array, q: Array, target: Array) -> dict[str, Array]:
+        return {"td_error": error, "q_value": q, "target": target @ self.support}
+
+    def update(self, state: RainbowState, sample: Sample, key: Array) -> tuple[RainbowState, Info]:
+        t, config = sample.transition, self.config
+        target, noise = self.prepare(state, t, key)
+
+        def loss(params: Params) -> tuple[Array, tuple[Array, Array]]:
+            error, q = self.errors(params, t, target, noise)
+            return self.objective.critic(error, sample, None), (error, q)
+
+        (value, (error, q)), grads = jax.value_and_grad(loss, has_aux=True)(state.params)
+        params, opt_state = common.descend(self.optimiser, grads, state.opt_state, state.params)
+        updates = state.updates + 1
+        target_params = common.follow_every(
+            params, state.target_params, updates, config.target_every
+        )
+        metrics = {
+            "loss": value,
+            "q_value": q.mean(),
+            "grad_norm": optax.tree.norm(grads),
+            # A large share says that v_min and v_max are too close together.
+            "mass_at_ends": (target[:, 0] + target[:, -1]).mean(),
+        }
+        if not config.noisy:
+            metrics["epsilon"] = jnp.asarray(self.epsilon(updates), jnp.float32)
+        info = Info(self._feedback(error, q, target), metrics)
+        return RainbowState(params, target_params, opt_state, updates), info
+
+    def feedback(self, state: RainbowState, t: Transition, key: Array) -> dict[str, Array]:
+        target, noise = self.prepare(state, t, key)
+        return self._feedback(*self.errors(state.params, t, target, noise), target)
+
+
 def rainbow(
     config: RainbowConfig, action_space: Discrete, objective: Objective | None = None
 ) -> Agent:
@@ -106,122 +224,11 @@ def rainbow(
 
     Its feedback: `td_error` is the unweighted cross-entropy (never negative), which stands for the
     size of the TD error; `q_value` the mean of the taken action's distribution; `target` the mean
-    of the projected target. Noisy layers draw anew for every step of each environment, and thrice
-    in an update; `greedy` acts by the means of their weights.
+    of the projected target. Noise of noisy layers is drawn anew for every step of each
+    environment, and three times in an update; `greedy` acts by the means of their weights.
 
     Raises:
       ValueError: the action space is not discrete, or the objective is a loss of scalar errors.
     """
-    common.require(
-        isinstance(action_space, Discrete),
-        f"Rainbow needs discrete actions, not {action_space}: choose an agent for continuous "
-        "actions",
-    )
-    objective = objective or objectives.weighted()
-    common.require(
-        objective.error is None,
-        "Rainbow learns distributions and has no scalar TD error whose loss could be replaced: "
-        "leave the loss to the agent (--replay.loss agent), or use another replay method",
-    )
-    requirements.refuse_density(objective, "Rainbow's policy has no density")
-    layer = noisy(config.sigma) if config.noisy else dense
-    network = QNetwork(
-        action_space.n, config.network, config.hidden, config.dueling, config.atoms, layer
-    )
-    optimiser = common.clipped_adam(config.learning_rate, config.adam_eps, config.max_grad_norm)
-    epsilon = config.epsilon()
-    support = jnp.linspace(config.v_min, config.v_max, config.atoms)
-
-    def noises(params: Params, key: Array, count: int) -> Any:
-        """Return `count` noises for networks of such parameters, leaves `[count, ...]`, or None."""
-        return draw(params, key, count) if config.noisy else None
-
-    def one(many: Any, index: int) -> Any:
-        return jax.tree.map(lambda leaf: leaf[index], many)
-
-    def logits(params: Params, obs: Array, noise: Any) -> Array:
-        params = params if noise is None else with_noise(params, noise)
-        return network.apply(params, obs)  # [B, n, m]
-
-    def best(params: Params, obs: Array, noise: Any) -> Array:
-        q = jax.nn.softmax(logits(params, obs, noise)) @ support
-        return jnp.argmax(q, axis=-1).astype(jnp.int32)
-
-    def init(key: Array, obs: Array, action: Array) -> RainbowState:
-        del action
-        params = network.init(key, obs[None])
-        updates = jnp.zeros((), jnp.int32)
-        return RainbowState(params, params, optimiser.init(params), updates)
-
-    def greedy(state: RainbowState, obs: Array) -> Array:
-        return best(state.params, obs, None)
-
-    def act(
-        state: RainbowState, obs: Array, key: Array, previous: Any = None
-    ) -> tuple[Array, tuple[()]]:
-        del previous
-        if config.noisy:  # every environment explores by noise of its own
-            many = noises(state.params, key, obs.shape[0])
-            return jax.vmap(lambda o, noise: best(state.params, o[None], noise)[0])(obs, many), ()
-        chance = epsilon(state.updates)
-        return common.epsilon_greedy(greedy(state, obs), key, chance, action_space.n), ()
-
-    def targets(state: RainbowState, t: Transition, select: Any, evaluate: Any) -> Array:
-        next_logits = logits(state.target_params, t.next_obs, evaluate)
-        if config.double:
-            action = best(state.params, t.next_obs, select)
-        else:
-            action = jnp.argmax(jax.nn.softmax(next_logits) @ support, axis=-1)
-        chosen = jnp.take_along_axis(next_logits, action[:, None, None], axis=1)[:, 0]
-        return jax.vmap(project, in_axes=(0, 0, 0, None))(
-            jax.nn.softmax(chosen), t.reward, t.discount, support
-        )
-
-    def prepare(state: RainbowState, t: Transition, key: Array) -> tuple[Array, Any]:
-        """Return targets `[B, m]` and the noise of the network that learns.
-
-        Noises are independent for what learns, what selects the next action and what evaluates it
-        (Fortunato et al. 2018, Sec. 3.1).
-        """
-        many = noises(state.params, key, 3)
-        return targets(state, t, one(many, 1), one(many, 2)), one(many, 0)
-
-    def errors(params: Params, t: Transition, target: Array, noise: Any) -> tuple[Array, Array]:
-        """Return cross-entropies and expected values of the taken actions, `[B]` each."""
-        every = logits(params, t.obs, noise)
-        taken = jnp.take_along_axis(every, t.action[:, None, None], axis=1)[:, 0]  # [B, m]
-        return jax.vmap(cross_entropy)(target, taken), jax.nn.softmax(taken) @ support
-
-    def feedback_of(error: Array, q: Array, target: Array) -> dict[str, Array]:
-        return {"td_error": error, "q_value": q, "target": target @ support}
-
-    def update(state: RainbowState, sample: Sample, key: Array) -> tuple[RainbowState, Info]:
-        t = sample.transition
-        target, noise = prepare(state, t, key)
-
-        def loss(params: Params) -> tuple[Array, tuple[Array, Array]]:
-            error, q = errors(params, t, target, noise)
-            return objective.critic(error, sample, None), (error, q)
-
-        (value, (error, q)), grads = jax.value_and_grad(loss, has_aux=True)(state.params)
-        steps, opt_state = optimiser.update(grads, state.opt_state)
-        params = optax.apply_updates(state.params, steps)
-        updates = state.updates + 1
-        target_params = common.follow(params, state.target_params, updates, config.target_every)
-        metrics = {
-            "loss": value,
-            "q_value": q.mean(),
-            "grad_norm": optax.tree.norm(grads),
-            # Much of it tells that v_min and v_max are too close together.
-            "mass_at_ends": (target[:, 0] + target[:, -1]).mean(),
-        }
-        if not config.noisy:
-            metrics["epsilon"] = jnp.asarray(epsilon(updates), jnp.float32)
-        info = Info(feedback_of(error, q, target), metrics)
-        return RainbowState(params, target_params, opt_state, updates), info
-
-    def feedback(state: RainbowState, t: Transition, key: Array) -> dict[str, Array]:
-        target, noise = prepare(state, t, key)
-        return feedback_of(*errors(state.params, t, target, noise), target)
-
-    return Agent(init, act, greedy, update, feedback)
+    made = _Rainbow(config, action_space, objective)
+    return Agent(made.init, made.act, made.greedy, made.update, made.feedback)

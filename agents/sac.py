@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import chex
 import jax
@@ -10,15 +10,15 @@ import jax.numpy as jnp
 import optax
 
 from agents import common, distributions, gaussian
+from agents.common import Critique
 from agents.gaussian import Behaviour
-from agents.networks import Actor, Critic, apply_twin, init_twin
+from agents.networks import Actor, Critic, Obs, Params, apply, apply_twin, init_twin
 from agents.options import TwinCriticOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition, Trust
 
-Params = Any
 _PAPER = "Haarnoja et al. 2018, Tab. 1"
 
 
@@ -50,7 +50,7 @@ class Extras(NamedTuple):
     """What is stored with each step for replay methods that ask for the behaviour."""
 
     behaviour: Behaviour  # before tanh
-    pre_tanh: Array  # [E, A], the action before tanh, which can't be told from it near +-1
+    pre_tanh: Array  # [E, A], the action before tanh, which rounding hides where tanh is near +-1
 
 
 def soft_target(
@@ -78,124 +78,128 @@ def temperature_loss(log_alpha: Array, log_prob: Array, target_entropy: float) -
     return -jnp.exp(log_alpha) * jnp.mean(log_prob + target_entropy)
 
 
+class _SAC:
+    """The functions of one agent, over networks that are made once."""
+
+    def __init__(self, config: SACConfig, space: Continuous, objective: Objective | None) -> None:
+        common.require_actions("SAC", space, Continuous)
+        self.config, self.objective = config, common.complete(objective, objectives.mse)
+        self.target_entropy = config.target_entropy * space.size
+        self.actor, self.critic = Actor(2 * space.size, config.hidden), Critic(config.hidden)
+        self.actor_optimiser = common.adam(config.actor_learning_rate)
+        self.critic_optimiser = common.adam(config.critic_learning_rate)
+        self.alpha_optimiser = common.adam(config.alpha_learning_rate)
+
+    def init(self, key: Array, obs: Obs, action: Array) -> SACState:
+        actor_key, critic_key = jax.random.split(key)
+        actor_params = self.actor.init(actor_key, obs[None])
+        critics = init_twin(self.critic, critic_key, obs[None], action[None])
+        log_alpha = jnp.asarray(math.log(self.config.initial_alpha), jnp.float32)
+        return SACState(
+            actor=actor_params,
+            critics=critics,
+            target_critics=critics,
+            log_alpha=log_alpha,
+            actor_opt_state=self.actor_optimiser.init(actor_params),
+            critic_opt_state=self.critic_optimiser.init(critics),
+            alpha_opt_state=self.alpha_optimiser.init(log_alpha),
+            updates=jnp.zeros((), jnp.int32),
+        )
+
+    def policy(self, params: Params, obs: Obs) -> distributions.TanhNormal:
+        return distributions.from_outputs(apply(self.actor, params, obs))
+
+    def greedy(self, state: SACState, obs: Obs) -> Array:
+        return distributions.mode(self.policy(state.actor, obs))
+
+    def act(
+        self, state: SACState, obs: Obs, key: Array, previous: Any = None
+    ) -> tuple[Array, Extras | tuple[()]]:
+        del previous
+        dist = self.policy(state.actor, obs)
+        pre_tanh = dist.mean + jnp.exp(dist.log_std) * jax.random.normal(key, dist.mean.shape)
+        extras = Extras(_before_tanh(dist), pre_tanh) if self.objective.requires.density else ()
+        return jnp.tanh(pre_tanh), extras
+
+    def trust(self, dist: distributions.TanhNormal, t: Transition) -> Trust | None:
+        if not self.objective.requires.density:
+            return None
+        # Ratio and divergence are the same before tanh, where both policies are Gaussian.
+        extras = cast(Extras, t.extras)
+        return gaussian.trust(*_before_tanh(dist), extras.behaviour, extras.pre_tanh)
+
+    def targets(self, state: SACState, t: Transition, key: Array) -> Array:
+        dist = self.policy(state.actor, t.next_obs)
+        action, log_prob = distributions.sample_and_log_prob(dist, key)
+        q = apply_twin(self.critic, state.target_critics, t.next_obs, action)
+        return jax.vmap(soft_target, in_axes=(1, 0, None, 0, 0))(
+            q, log_prob, jnp.exp(state.log_alpha), t.reward, t.discount
+        )
+
+    def improve_actor(
+        self, state: SACState, sample: Sample, key: Array
+    ) -> tuple[SACState, dict[str, Array]]:
+        """Take a gradient step with the actor, then with the temperature; return metrics too."""
+        t = sample.transition
+
+        def actor_loss(params: Params) -> tuple[Array, Array]:
+            dist = self.policy(params, t.obs)
+            action, log_prob = distributions.sample_and_log_prob(dist, key)
+            q = apply_twin(self.critic, state.critics, t.obs, action).min(axis=0)
+            loss = jnp.exp(state.log_alpha) * log_prob - q
+            return self.objective.actor(loss, sample, self.trust(dist, t)), log_prob
+
+        (loss, log_prob), grads = jax.value_and_grad(actor_loss, has_aux=True)(state.actor)
+        grad = jax.grad(temperature_loss)(state.log_alpha, log_prob, self.target_entropy)
+        actor, actor_opt_state = common.descend(
+            self.actor_optimiser, grads, state.actor_opt_state, state.actor
+        )
+        log_alpha, alpha_opt_state = common.descend(
+            self.alpha_optimiser, grad, state.alpha_opt_state, state.log_alpha
+        )
+        state = state._replace(
+            actor=actor,
+            log_alpha=log_alpha,
+            actor_opt_state=actor_opt_state,
+            alpha_opt_state=alpha_opt_state,
+        )
+        return state, {"actor_loss": loss, "entropy": -log_prob.mean()}
+
+    def update(self, state: SACState, sample: Sample, key: Array) -> tuple[SACState, Info]:
+        target_key, actor_key = jax.random.split(key)
+        t, alpha = sample.transition, jnp.exp(state.log_alpha)
+        trust = self.trust(self.policy(state.actor, t.obs), t)
+        target = self.targets(state, t, target_key)
+        grads, info, _ = common.critic_gradient(
+            lambda params: Critique(apply_twin(self.critic, params, t.obs, t.action), target),
+            state.critics, sample, self.objective, trust,
+        )  # fmt: skip
+        critics, critic_opt_state = common.descend(
+            self.critic_optimiser, grads, state.critic_opt_state, state.critics
+        )
+        state = state._replace(critics=critics, critic_opt_state=critic_opt_state)
+        state, metrics = self.improve_actor(state, sample, actor_key)
+        info.metrics.update(metrics, alpha=alpha)
+        target_critics = common.follow(critics, state.target_critics, self.config.tau)
+        state = state._replace(target_critics=target_critics, updates=state.updates + 1)
+        return state, common.add_trust(info, trust)
+
+    def feedback(self, state: SACState, t: Transition, key: Array) -> dict[str, Array]:
+        q = apply_twin(self.critic, state.critics, t.obs, t.action)
+        trust = self.trust(self.policy(state.actor, t.obs), t)
+        feedback = common.value_feedback(q, self.targets(state, t, key))
+        return feedback | common.trust_feedback(trust)
+
+
+def _before_tanh(dist: distributions.TanhNormal) -> Behaviour:
+    return Behaviour(dist.mean, jnp.exp(2 * dist.log_std))
+
+
 def sac(config: SACConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
     """Make a SAC agent; `objective` shapes its losses (default: weighted half squared error).
 
     Raises:
       ValueError: the action space is not continuous.
     """
-    common.require(
-        isinstance(action_space, Continuous),
-        f"SAC needs continuous actions, not {action_space}: choose an agent for discrete actions",
-    )
-    objective = common.complete(objective, objectives.mse)
-    target_entropy = config.target_entropy * action_space.size
-    actor, critic = Actor(2 * action_space.size, config.hidden), Critic(config.hidden)
-    actor_optimiser = common.adam(config.actor_learning_rate)
-    critic_optimiser = common.adam(config.critic_learning_rate)
-    alpha_optimiser = common.adam(config.alpha_learning_rate)
-
-    def policy(params: Params, obs: Array) -> distributions.TanhNormal:
-        return distributions.from_outputs(actor.apply(params, obs))
-
-    def init(key: Array, obs: Array, action: Array) -> SACState:
-        actor_key, critic_key = jax.random.split(key)
-        actor_params = actor.init(actor_key, obs[None])
-        critics = init_twin(critic, critic_key, obs[None], action[None])
-        log_alpha = jnp.asarray(math.log(config.initial_alpha), jnp.float32)
-        return SACState(
-            actor=actor_params,
-            critics=critics,
-            target_critics=critics,
-            log_alpha=log_alpha,
-            actor_opt_state=actor_optimiser.init(actor_params),
-            critic_opt_state=critic_optimiser.init(critics),
-            alpha_opt_state=alpha_optimiser.init(log_alpha),
-            updates=jnp.zeros((), jnp.int32),
-        )
-
-    def greedy(state: SACState, obs: Array) -> Array:
-        return distributions.mode(policy(state.actor, obs))
-
-    def act(
-        state: SACState, obs: Array, key: Array, previous: Any = None
-    ) -> tuple[Array, Extras | tuple[()]]:
-        del previous
-        dist = policy(state.actor, obs)
-        pre_tanh = dist.mean + jnp.exp(dist.log_std) * jax.random.normal(key, dist.mean.shape)
-        extras = Extras(_before_tanh(dist), pre_tanh) if objective.requires.density else ()
-        return jnp.tanh(pre_tanh), extras
-
-    def trust(dist: distributions.TanhNormal, t: Transition) -> Trust | None:
-        if not objective.requires.density:
-            return None
-        # Ratio and divergence are the same before tanh, where both policies are Gaussian.
-        return gaussian.trust(*_before_tanh(dist), t.extras.behaviour, t.extras.pre_tanh)
-
-    def targets(state: SACState, t: Transition, key: Array) -> Array:
-        action, log_prob = distributions.sample_and_log_prob(policy(state.actor, t.next_obs), key)
-        q = apply_twin(critic, state.target_critics, t.next_obs, action)
-        return jax.vmap(soft_target, in_axes=(1, 0, None, 0, 0))(
-            q, log_prob, jnp.exp(state.log_alpha), t.reward, t.discount
-        )
-
-    def improve(
-        state: SACState, critics: tuple[Params, Params], sample: Sample, key: Array
-    ) -> tuple[SACState, Array, Array]:
-        obs = sample.transition.obs
-
-        def actor_loss(params: Params) -> tuple[Array, Array]:
-            dist = policy(params, obs)
-            action, log_prob = distributions.sample_and_log_prob(dist, key)
-            q = apply_twin(critic, critics, obs, action).min(axis=0)
-            loss = jnp.exp(state.log_alpha) * log_prob - q
-            return objective.actor(loss, sample, trust(dist, sample.transition)), log_prob
-
-        (loss, log_prob), grads = jax.value_and_grad(actor_loss, has_aux=True)(state.actor)
-        steps, actor_opt_state = actor_optimiser.update(grads, state.actor_opt_state)
-        grad = jax.grad(temperature_loss)(state.log_alpha, log_prob, target_entropy)
-        step, alpha_opt_state = alpha_optimiser.update(grad, state.alpha_opt_state)
-        state = state._replace(
-            actor=optax.apply_updates(state.actor, steps),
-            log_alpha=optax.apply_updates(state.log_alpha, step),
-            actor_opt_state=actor_opt_state,
-            alpha_opt_state=alpha_opt_state,
-        )
-        return state, loss, log_prob
-
-    def update(state: SACState, sample: Sample, key: Array) -> tuple[SACState, Info]:
-        target_key, actor_key = jax.random.split(key)
-        obs, action = sample.transition.obs, sample.transition.action
-        now = trust(policy(state.actor, obs), sample.transition)
-        grads, info = common.critic_gradient(
-            lambda params: apply_twin(critic, params, obs, action),
-            state.critics,
-            targets(state, sample.transition, target_key),
-            sample,
-            objective,
-            now,
-        )
-        common.tell_trust(info, now)
-        steps, critic_opt_state = critic_optimiser.update(grads, state.critic_opt_state)
-        critics = optax.apply_updates(state.critics, steps)
-        info.metrics["alpha"] = jnp.exp(state.log_alpha)
-        state, actor_loss, log_prob = improve(state, critics, sample, actor_key)
-        info.metrics.update(actor_loss=actor_loss, entropy=-log_prob.mean())
-        target_critics = optax.incremental_update(critics, state.target_critics, config.tau)
-        return state._replace(
-            critics=critics,
-            target_critics=target_critics,
-            critic_opt_state=critic_opt_state,
-            updates=state.updates + 1,
-        ), info
-
-    def feedback(state: SACState, t: Transition, key: Array) -> dict[str, Array]:
-        q = apply_twin(critic, state.critics, t.obs, t.action)
-        now = trust(policy(state.actor, t.obs), t)
-        return common.value_feedback(q, targets(state, t, key)) | common.trust_feedback(now)
-
-    return Agent(init, act, greedy, update, feedback)
-
-
-def _before_tanh(dist: distributions.TanhNormal) -> Behaviour:
-    return Behaviour(dist.mean, jnp.exp(2 * dist.log_std))
+    made = _SAC(config, action_space, objective)
+    return Agent(made.init, made.act, made.greedy, made.update, made.feedback)

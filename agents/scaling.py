@@ -15,66 +15,68 @@ _EPSILON = 1e-7
 
 
 class Scaling(NamedTuple):
-    """What observations and rewards are measured in."""
+    """The units of observations and rewards."""
 
-    mean: chex.ArrayTree  # of observations
-    std: chex.ArrayTree  # of observations
+    mean: chex.ArrayTree  # [...] float32, of observations
+    std: chex.ArrayTree  # [...] float32, of observations
     reward: Array  # [] float32, root mean square
 
 
 class ScaledState(NamedTuple):
-    """An agent's state, and the units in which it sees the world."""
+    """An agent's state, and the units of what it is shown."""
 
-    agent: Any
+    agent: Any  # the inner agent's state
     scaling: Scaling
 
 
 def scaled(agent: Agent) -> Agent:
-    """Make an agent that sees observations and rewards in units of its state's `scaling`.
+    """Make an agent that is shown observations and rewards in the units of its state's `scaling`.
 
-    Values, TD errors and their feedback are then in units of scaled rewards; `reward_scale` [B]
-    tells the replay which. The units are 0, 1 and 1 until they are measured.
+    Values, TD errors and their feedback are then in units of scaled rewards, whose size the
+    feedback `reward_scale` [B] gives. Until they are measured, means are 0 and scales 1.
     """
 
     def init(key: Array, obs: chex.ArrayTree, action: Array) -> ScaledState:
         zeros = jax.tree.map(lambda x: jnp.zeros(jnp.shape(x), jnp.float32), obs)
         ones = jax.tree.map(jnp.ones_like, zeros)
         scaling = Scaling(zeros, ones, jnp.ones((), jnp.float32))
-        return ScaledState(agent.init(key, see(scaling, obs), action), scaling)
+        return ScaledState(agent.init(key, scale_observations(scaling, obs), action), scaling)
 
     def act(state: ScaledState, obs: chex.ArrayTree, key: Array, previous: Any = None):
-        return agent.act(state.agent, see(state.scaling, obs), key, previous)
+        return agent.act(state.agent, scale_observations(state.scaling, obs), key, previous)
 
     def greedy(state: ScaledState, obs: chex.ArrayTree) -> Array:
-        return agent.greedy(state.agent, see(state.scaling, obs))
+        return agent.greedy(state.agent, scale_observations(state.scaling, obs))
 
     def update(state: ScaledState, sample: Sample, key: Array) -> tuple[ScaledState, Info]:
-        sample = sample._replace(transition=view(state.scaling, sample.transition))
+        sample = sample._replace(transition=scale_transition(state.scaling, sample.transition))
         inner, info = agent.update(state.agent, sample, key)
-        return state._replace(agent=inner), info._replace(feedback=tell(state, info.feedback))
+        return state._replace(agent=inner), info._replace(feedback=with_scale(state, info.feedback))
 
     def feedback(state: ScaledState, t: Transition, key: Array) -> dict[str, Array]:
-        return tell(state, agent.feedback(state.agent, view(state.scaling, t), key))
+        return with_scale(
+            state, agent.feedback(state.agent, scale_transition(state.scaling, t), key)
+        )
 
-    def tell(state: ScaledState, feedback: dict[str, Array]) -> dict[str, Array]:
+    def with_scale(state: ScaledState, feedback: dict[str, Array]) -> dict[str, Array]:
         like = next(iter(feedback.values()))
         return feedback | {"reward_scale": jnp.full_like(like, state.scaling.reward)}
 
     return Agent(init, act, greedy, update, feedback)
 
 
-def see(scaling: Scaling, obs: chex.ArrayTree) -> chex.ArrayTree:
+def scale_observations(scaling: Scaling, obs: chex.ArrayTree) -> chex.ArrayTree:
     """Return observations `[..., ...]` in units of their standard deviation, centred."""
     return jax.tree.map(
         lambda x, mean, std: (x - mean) / (std + _EPSILON), obs, scaling.mean, scaling.std
     )
 
 
-def view(scaling: Scaling, t: Transition) -> Transition:
+def scale_transition(scaling: Scaling, t: Transition) -> Transition:
     """Return a transition `[B, ...]` in the units of `scaling`."""
     return t._replace(
-        obs=see(scaling, t.obs),
-        next_obs=see(scaling, t.next_obs),
+        obs=scale_observations(scaling, t.obs),
+        next_obs=scale_observations(scaling, t.next_obs),
         reward=t.reward / (scaling.reward + _EPSILON),
     )
 
@@ -104,7 +106,7 @@ def measure_rewards(scaling: Scaling, ring: Ring) -> Scaling:
 
 
 def _or_one(scale: Array) -> Array:
-    """Return a scale, or 1 where it is 0: what never varied yet is not blown up when it does."""
+    """Return a scale, or 1 where it is 0, so that what has never varied is not divided by 0."""
     return jnp.where(scale > 0, scale, 1.0)
 
 

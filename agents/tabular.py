@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from agents import common
+from agents.common import Critique
+from agents.networks import Obs
 from agents.types import Agent, Discrete, Info
 from jaxreplay import objectives, requirements
 from jaxreplay.option import Config, option
@@ -40,6 +42,60 @@ def q_table(config: TabularConfig, state: TabularState) -> Array:
     return _values(config, state.weights, jnp.arange(config.num_states))
 
 
+class _Tabular:
+    """The functions of one agent."""
+
+    def __init__(self, config: TabularConfig, space: Discrete, objective: Objective | None) -> None:
+        common.require_actions("The tabular agent", space, Discrete)
+        self.config, self.objective = config, common.complete(objective, objectives.mse)
+        self.num_actions = space.n
+        requirements.refuse_density(self.objective, "the tabular agent's policy has no density")
+
+    def init(self, key: Array, obs: Obs, action: Array) -> TabularState:
+        del obs, action
+        shape = (self.config.num_states + self.config.linear, self.num_actions)
+        weights = self.config.initial_std * jax.random.normal(key, shape)
+        return TabularState(weights, jnp.zeros((), jnp.int32))
+
+    def greedy(self, state: TabularState, obs: Obs) -> Array:
+        return jnp.argmax(_values(self.config, state.weights, obs), axis=-1).astype(jnp.int32)
+
+    def act(
+        self, state: TabularState, obs: Obs, key: Array, previous: Any = None
+    ) -> tuple[Array, tuple[()]]:
+        del previous
+        best, epsilon = self.greedy(state, obs), self.config.epsilon
+        return common.epsilon_greedy(best, key, epsilon, self.num_actions), ()
+
+    def q_values(self, weights: Array, t: Transition) -> Array:
+        return common.of_action(_values(self.config, weights, t.obs), t.action)[None]  # [1, B]
+
+    def targets(self, state: TabularState, t: Transition) -> Array:
+        next_q = _values(self.config, state.weights, t.next_obs)
+        return t.reward + t.discount * next_q.max(axis=1)
+
+    def update(self, state: TabularState, sample: Sample, key: Array) -> tuple[TabularState, Info]:
+        del key
+        t = sample.transition
+        target = self.targets(state, t)
+        grads, info, _ = common.critic_gradient(
+            lambda weights: Critique(self.q_values(weights, t), target),
+            state.weights, sample, self.objective,
+        )  # fmt: skip
+        weights = state.weights - self.config.learning_rate * grads
+        return TabularState(weights, state.updates + 1), info
+
+    def feedback(self, state: TabularState, t: Transition, key: Array) -> dict[str, Array]:
+        del key
+        return common.value_feedback(self.q_values(state.weights, t), self.targets(state, t))
+
+
+def _values(config: TabularConfig, weights: Array, states: Obs) -> Array:
+    """Return Q of `states` `[B]`, `[B, actions]`."""
+    own = weights[states]
+    return own + weights[-1] if config.linear else own
+
+
 def tabular(
     config: TabularConfig, action_space: Discrete, objective: Objective | None = None
 ) -> Agent:
@@ -51,56 +107,5 @@ def tabular(
     Raises:
       ValueError: the action space is not discrete.
     """
-    common.require(
-        isinstance(action_space, Discrete),
-        f"a Q table needs discrete actions, not {action_space}: choose another agent",
-    )
-    objective = common.complete(objective, objectives.mse)
-    requirements.refuse_density(objective, "the tabular agent's policy has no density")
-
-    def init(key: Array, obs: Array, action: Array) -> TabularState:
-        del obs, action
-        shape = (config.num_states + config.linear, action_space.n)
-        weights = config.initial_std * jax.random.normal(key, shape)
-        return TabularState(weights, jnp.zeros((), jnp.int32))
-
-    def greedy(state: TabularState, obs: Array) -> Array:
-        return jnp.argmax(_values(config, state.weights, obs), axis=-1).astype(jnp.int32)
-
-    def act(
-        state: TabularState, obs: Array, key: Array, previous: Any = None
-    ) -> tuple[Array, tuple[()]]:
-        del previous
-        explore_key, action_key = jax.random.split(key)
-        explore = jax.random.bernoulli(explore_key, config.epsilon, obs.shape)
-        random = jax.random.randint(action_key, obs.shape, 0, action_space.n, jnp.int32)
-        return jnp.where(explore, random, greedy(state, obs)), ()
-
-    def q_values(weights: Array, t: Transition) -> Array:
-        q = _values(config, weights, t.obs)
-        return jnp.take_along_axis(q, t.action[:, None], axis=1).T  # [1, B]
-
-    def targets(state: TabularState, t: Transition) -> Array:
-        return t.reward + t.discount * _values(config, state.weights, t.next_obs).max(axis=1)
-
-    def update(state: TabularState, sample: Sample, key: Array) -> tuple[TabularState, Info]:
-        del key
-        t = sample.transition
-        grads, info = common.critic_gradient(
-            lambda weights: q_values(weights, t), state.weights, targets(state, t), sample,
-            objective,
-        )  # fmt: skip
-        weights = state.weights - config.learning_rate * grads
-        return TabularState(weights, state.updates + 1), info
-
-    def feedback(state: TabularState, t: Transition, key: Array) -> dict[str, Array]:
-        del key
-        return common.value_feedback(q_values(state.weights, t), targets(state, t))
-
-    return Agent(init, act, greedy, update, feedback)
-
-
-def _values(config: TabularConfig, weights: Array, states: Array) -> Array:
-    """Return Q of `states` `[B]`, `[B, actions]`."""
-    own = weights[states]
-    return own + weights[-1] if config.linear else own
+    made = _Tabular(config, action_space, objective)
+    return Agent(made.init, made.act, made.greedy, made.update, made.feedback)

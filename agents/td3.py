@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import optax
 
 from agents import common
-from agents.networks import Actor, Critic, apply_twin, init_twin
+from agents.common import Critique
+from agents.networks import Actor, Critic, Obs, Params, apply, apply_twin, init_twin
 from agents.options import TwinCriticOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives, requirements
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition
 
-Params = Any
 _PAPER = "Fujimoto et al. 2020, Tab. 6"
 
 
@@ -68,90 +68,96 @@ def clipped_double_q_target(q_t: Array, reward: Array, discount: Array) -> Array
     return reward + discount * q_t.min()
 
 
+class _TD3:
+    """The functions of one agent, over networks that are made once."""
+
+    def __init__(self, config: TD3Config, space: Continuous, objective: Objective | None) -> None:
+        common.require_actions("TD3", space, Continuous)
+        self.config, self.objective = config, common.complete(objective, objectives.mse)
+        self.actor, self.critic = Actor(space.size, config.hidden), Critic(config.hidden)
+        self.actor_optimiser = optax.adam(config.actor_learning_rate)
+        self.critic_optimiser = optax.adam(config.critic_learning_rate)
+        requirements.refuse_density(self.objective, "TD3's policy has no density")
+
+    def init(self, key: Array, obs: Obs, action: Array) -> TD3State:
+        actor_key, critic_key = jax.random.split(key)
+        actor = self.actor.init(actor_key, obs[None])
+        critics = init_twin(self.critic, critic_key, obs[None], action[None])
+        opt_state, loss = self.actor_optimiser.init(actor), jnp.zeros((), jnp.float32)
+        policy = Policy(actor, actor, critics, opt_state, loss)
+        updates = jnp.zeros((), jnp.int32)
+        return TD3State(policy, critics, self.critic_optimiser.init(critics), updates)
+
+    def policy_action(self, params: Params, obs: Obs) -> Array:
+        return jnp.tanh(apply(self.actor, params, obs))
+
+    def greedy(self, state: TD3State, obs: Obs) -> Array:
+        return self.policy_action(state.policy.actor, obs)
+
+    def act(
+        self, state: TD3State, obs: Obs, key: Array, previous: Any = None
+    ) -> tuple[Array, tuple[()]]:
+        del previous
+        action = self.greedy(state, obs)
+        noise = self.config.exploration_noise * jax.random.normal(key, action.shape)
+        return jnp.clip(action + noise, -1, 1), ()
+
+    def targets(self, policy: Policy, t: Transition, key: Array) -> Array:
+        action = self.policy_action(policy.target_actor, t.next_obs)
+        bound = self.config.target_noise_clip
+        noise = self.config.target_noise * jax.random.normal(key, action.shape)
+        action = jnp.clip(action + jnp.clip(noise, -bound, bound), -1, 1)
+        q = apply_twin(self.critic, policy.target_critics, t.next_obs, action)
+        return jax.vmap(clipped_double_q_target, in_axes=(1, 0, 0))(q, t.reward, t.discount)
+
+    def improve_policy(
+        self, policy: Policy, critics: tuple[Params, Params], sample: Sample
+    ) -> Policy:
+        """Take a gradient step with the actor, and move all target networks."""
+        obs = sample.transition.obs
+
+        def actor_loss(params: Params) -> Array:
+            q = apply(self.critic, critics[0], obs, self.policy_action(params, obs))
+            return self.objective.actor(-q, sample, None)
+
+        loss, grads = jax.value_and_grad(actor_loss)(policy.actor)
+        actor, opt_state = common.descend(
+            self.actor_optimiser, grads, policy.opt_state, policy.actor
+        )
+        target_actor, target_critics = common.follow(
+            (actor, critics), (policy.target_actor, policy.target_critics), self.config.tau
+        )
+        return Policy(actor, target_actor, target_critics, opt_state, loss)
+
+    def update(self, state: TD3State, sample: Sample, key: Array) -> tuple[TD3State, Info]:
+        t = sample.transition
+        target = self.targets(state.policy, t, key)
+        grads, info, _ = common.critic_gradient(
+            lambda params: Critique(apply_twin(self.critic, params, t.obs, t.action), target),
+            state.critics, sample, self.objective,
+        )  # fmt: skip
+        critics, critic_opt_state = common.descend(
+            self.critic_optimiser, grads, state.critic_opt_state, state.critics
+        )
+        updates = state.updates + 1
+        policy = jax.lax.cond(
+            updates % self.config.policy_delay == 0,
+            lambda: self.improve_policy(state.policy, critics, sample),
+            lambda: state.policy,
+        )
+        info.metrics["actor_loss"] = policy.loss
+        return TD3State(policy, critics, critic_opt_state, updates), info
+
+    def feedback(self, state: TD3State, t: Transition, key: Array) -> dict[str, Array]:
+        q = apply_twin(self.critic, state.critics, t.obs, t.action)
+        return common.value_feedback(q, self.targets(state.policy, t, key))
+
+
 def td3(config: TD3Config, action_space: Continuous, objective: Objective | None = None) -> Agent:
     """Make a TD3 agent; `objective` shapes its losses (default: weighted half squared error).
 
     Raises:
       ValueError: the action space is not continuous.
     """
-    common.require(
-        isinstance(action_space, Continuous),
-        f"TD3 needs continuous actions, not {action_space}: choose an agent for discrete actions",
-    )
-    objective = common.complete(objective, objectives.mse)
-    requirements.refuse_density(objective, "TD3's policy has no density")
-    actor, critic = Actor(action_space.size, config.hidden), Critic(config.hidden)
-    actor_optimiser = optax.adam(config.actor_learning_rate)
-    critic_optimiser = optax.adam(config.critic_learning_rate)
-
-    def policy_action(params: Params, obs: Array) -> Array:
-        return jnp.tanh(actor.apply(params, obs))
-
-    def init(key: Array, obs: Array, action: Array) -> TD3State:
-        actor_key, critic_key = jax.random.split(key)
-        actor_params = actor.init(actor_key, obs[None])
-        critics = init_twin(critic, critic_key, obs[None], action[None])
-        opt_state, loss = actor_optimiser.init(actor_params), jnp.zeros((), jnp.float32)
-        policy = Policy(actor_params, actor_params, critics, opt_state, loss)
-        updates = jnp.zeros((), jnp.int32)
-        return TD3State(policy, critics, critic_optimiser.init(critics), updates)
-
-    def greedy(state: TD3State, obs: Array) -> Array:
-        return policy_action(state.policy.actor, obs)
-
-    def act(
-        state: TD3State, obs: Array, key: Array, previous: Any = None
-    ) -> tuple[Array, tuple[()]]:
-        del previous
-        action = greedy(state, obs)
-        noise = config.exploration_noise * jax.random.normal(key, action.shape)
-        return jnp.clip(action + noise, -1, 1), ()
-
-    def targets(policy: Policy, t: Transition, key: Array) -> Array:
-        action = policy_action(policy.target_actor, t.next_obs)
-        bound = config.target_noise_clip
-        noise = config.target_noise * jax.random.normal(key, action.shape)
-        action = jnp.clip(action + jnp.clip(noise, -bound, bound), -1, 1)
-        q = apply_twin(critic, policy.target_critics, t.next_obs, action)
-        return jax.vmap(clipped_double_q_target, in_axes=(1, 0, 0))(q, t.reward, t.discount)
-
-    def improve(policy: Policy, critics: tuple[Params, Params], sample: Sample) -> Policy:
-        obs = sample.transition.obs
-
-        def actor_loss(params: Params) -> Array:
-            q = critic.apply(critics[0], obs, policy_action(params, obs))
-            return objective.actor(-q, sample, None)
-
-        loss, grads = jax.value_and_grad(actor_loss)(policy.actor)
-        steps, opt_state = actor_optimiser.update(grads, policy.opt_state)
-        params = optax.apply_updates(policy.actor, steps)
-        target_actor, target_critics = optax.incremental_update(
-            (params, critics), (policy.target_actor, policy.target_critics), config.tau
-        )
-        return Policy(params, target_actor, target_critics, opt_state, loss)
-
-    def update(state: TD3State, sample: Sample, key: Array) -> tuple[TD3State, Info]:
-        obs, action = sample.transition.obs, sample.transition.action
-        grads, info = common.critic_gradient(
-            lambda params: apply_twin(critic, params, obs, action),
-            state.critics,
-            targets(state.policy, sample.transition, key),
-            sample,
-            objective,
-        )
-        steps, critic_opt_state = critic_optimiser.update(grads, state.critic_opt_state)
-        critics = optax.apply_updates(state.critics, steps)
-        updates = state.updates + 1
-        policy = jax.lax.cond(
-            updates % config.policy_delay == 0,
-            lambda: improve(state.policy, critics, sample),
-            lambda: state.policy,
-        )
-        info.metrics["actor_loss"] = policy.loss
-        return TD3State(policy, critics, critic_opt_state, updates), info
-
-    def feedback(state: TD3State, t: Transition, key: Array) -> dict[str, Array]:
-        q = apply_twin(critic, state.critics, t.obs, t.action)
-        return common.value_feedback(q, targets(state.policy, t, key))
-
-    return Agent(init, act, greedy, update, feedback)
+    made = _TD3(config, action_space, objective)
+    return Agent(made.init, made.act, made.greedy, made.update, made.feedback)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jaxreplay.types import Sample, Transition
@@ -22,3 +23,13 @@ def make_sample() -> Callable[..., Sample]:
         return Sample(rows, transition, weights, rows)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def sample(make_sample) -> Sample:
+    """Return eight steps of three observed numbers and two actions; every third terminates."""
+    rng = np.random.default_rng(0)
+    obs, next_obs = rng.normal(size=(2, 8, 3)).astype(np.float32)
+    action = rng.uniform(-1, 1, (8, 2)).astype(np.float32)
+    discount = np.where(np.arange(8) % 3 == 0, 0.0, 0.97)
+    return make_sample(obs, action, rng.normal(size=8), discount, next_obs)

@@ -7,13 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from agents.acer import ACERConfig, acer
 from agents.ddpg import DDPGConfig, ddpg
 from agents.dqn import DQNConfig, dqn
 from agents.naf import NAFConfig, naf
+from agents.ppo import PPOConfig, ppo
+from agents.racer import RACERConfig, racer
 from agents.rainbow import RainbowConfig, rainbow
 from agents.sac import SACConfig, sac
+from agents.tabular import TabularConfig, tabular
 from agents.td3 import TD3Config, td3
 from agents.types import Agent, Continuous, Discrete
+from jaxreplay import objectives
 from jaxreplay.types import Sample
 
 ROWS = 8
@@ -209,3 +214,35 @@ def test_feedback_without_learning_is_that_of_an_update(case):
     np.testing.assert_allclose(found["q_value"], feedback["q_value"], rtol=1e-5)
     for name, values in found.items():  # targets of stochastic agents are other draws
         assert values.shape == feedback[name].shape and np.isfinite(values).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "config", "space", "needed"),
+    [
+        *[(make, config, Continuous(2), "discrete") for make, config in (
+            (dqn, DQNConfig), (rainbow, RainbowConfig), (tabular, TabularConfig))],
+        *[(make, config, Discrete(2), "continuous") for make, config in (
+            (td3, TD3Config), (sac, SACConfig), (ddpg, DDPGConfig), (naf, NAFConfig),
+            (racer, RACERConfig), (acer, ACERConfig), (ppo, PPOConfig))],
+    ],
+)  # fmt: skip
+def test_actions_of_the_other_kind_are_refused(make, config, space, needed):
+    with pytest.raises(ValueError, match=f"needs {needed} actions") as refused:
+        make(config(), space)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "config", "space", "message"),
+    [
+        (dqn, DQNConfig, Discrete(2), "DQN's policy has no density"),
+        (rainbow, RainbowConfig, Discrete(2), "Rainbow's policy has no density"),
+        (tabular, TabularConfig, Discrete(2), "The tabular agent's policy has no density"),
+        (td3, TD3Config, Continuous(2), "TD3's policy has no density"),
+        (acer, ACERConfig, Continuous(2), "ACER bounds its policy's change by itself"),
+        (ppo, PPOConfig, Continuous(2), "PPO bounds its policy's change by itself"),
+    ],
+)
+def test_objectives_that_compare_densities_are_refused(make, config, space, message):
+    with pytest.raises(ValueError, match=message):
+        make(config(), space, objectives.plain()._replace(trust=True))

@@ -1,4 +1,4 @@
-"""The regression shared by all agents, against the LAP/PAL paper's losses worked by hand."""
+"""The regression that all agents share: losses, feedback, and what its gradient runs through."""
 
 import jax
 import jax.numpy as jnp
@@ -7,6 +7,7 @@ import optax
 import pytest
 
 from agents import common
+from agents.common import Critique
 from jaxreplay import objectives
 
 # Two critics' errors Q - y of four samples; with target 0 and Q as the parameters themselves,
@@ -14,11 +15,17 @@ from jaxreplay import objectives
 Q = jnp.float32([[0.2, -1.5, 3.0, -0.05], [-0.4, -1.0, 5.0, 0.02]])
 
 
-def gradient(make_sample, objective, weights=None):
+def four_rows(make_sample, weights=None):
     zeros = np.zeros((4, 1), np.float32)
-    sample = make_sample(zeros, zeros, np.zeros(4), np.zeros(4), zeros, weights)
+    return make_sample(zeros, zeros, np.zeros(4), np.zeros(4), zeros, weights)
+
+
+def gradient(make_sample, objective, weights=None):
     objective = common.complete(objective, objectives.mse)
-    return common.critic_gradient(lambda q: q, Q, jnp.zeros(4), sample, objective)
+    grads, info, _ = common.critic_gradient(
+        lambda q: Critique(q, jnp.zeros(4)), Q, four_rows(make_sample, weights), objective
+    )
+    return grads, info
 
 
 def test_feedback_is_the_larger_error_with_its_sign_and_the_least_q(make_sample):
@@ -34,25 +41,49 @@ def test_default_objective_weighs_squared_errors(make_sample):
     np.testing.assert_allclose(grads, weights * Q / 4, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "twin, first, second",
-    [
-        (
-            "own",
-            [0.0393721484, -0.231523789, 0.3054974712, -0.0098430371],
-            [-0.0787442968, -0.196860742, 0.3747547269, 0.0039372148],
-        ),
-        (
-            "max",
-            [0.0393721484, -0.231523789, 0.3747547269, -0.0098430371],
-            [-0.0787442968, -0.231523789, 0.3747547269, 0.0039372148],
-        ),
-    ],
-)
-def test_pal_sees_both_critics_of_every_sample(make_sample, twin, first, second):
-    objective = objectives.plain(objectives.pal(alpha=0.4, kappa=1.0, twin=twin))
-    grads, _ = gradient(make_sample, objective)
-    np.testing.assert_allclose(grads, [first, second], rtol=1e-5)
+@pytest.mark.parametrize("twin", ["own", "max"])
+def test_a_loss_sees_both_critics_of_every_sample(make_sample, twin):
+    pal = objectives.pal(alpha=0.4, kappa=1.0, twin=twin)
+    grads, info = gradient(make_sample, objectives.plain(pal))
+    expected = jax.value_and_grad(lambda q: pal(0.0 - q).sum(axis=0).mean())(Q)
+    np.testing.assert_allclose(info.metrics["loss"], expected[0], rtol=1e-6)
+    np.testing.assert_allclose(grads, expected[1], rtol=1e-6)
+
+
+def test_the_gradient_runs_through_targets_unless_they_are_stopped(make_sample):
+    """Q = w x and the target 1 + w y: the residual gradient is -td (y - x), half of it -td x."""
+    sample, objective = four_rows(make_sample), common.complete(None, objectives.mse)
+    x, y = jnp.float32([1, 2, 0, 1]), jnp.float32([0.5, 1, 1, 0])
+
+    def criticise(w, stop=lambda x: x):
+        return Critique((w * x)[None], stop(1 + w * y))
+
+    td = np.float32([0, -1, 3, -1])  # at w = 2: targets 2, 3, 3, 1 and values 2, 4, 0, 2
+    w = jnp.float32(2)
+    residual, info, aux = common.critic_gradient(criticise, w, sample, objective)
+    stopped = lambda w: criticise(w, jax.lax.stop_gradient)
+    semi, _, _ = common.critic_gradient(stopped, w, sample, objective)
+    np.testing.assert_allclose(info.feedback["td_error"], td)
+    np.testing.assert_allclose(residual, (td * (y - x)).mean())
+    np.testing.assert_allclose(semi, (-td * x).mean())
+    assert aux == ()
+
+
+def test_a_penalty_is_minimised_but_not_reported_as_loss_and_aux_comes_back(make_sample):
+    criticise = lambda q: Critique(q, jnp.zeros(4), 3.0 * q.sum(), {"largest": q.max()})
+    objective = common.complete(None, objectives.mse)
+    grads, info, aux = common.critic_gradient(criticise, Q, four_rows(make_sample), objective)
+    plain, alone = gradient(make_sample, None)
+    np.testing.assert_allclose(grads, plain + 3.0, rtol=1e-6)
+    np.testing.assert_allclose(info.metrics["loss"], alone.metrics["loss"])
+    np.testing.assert_allclose(aux["largest"], 5.0)
+
+
+def test_an_objective_without_a_loss_is_refused(make_sample):
+    with pytest.raises(ValueError, match="complete it first"):
+        common.critic_gradient(
+            lambda q: Critique(q, jnp.zeros(4)), Q, four_rows(make_sample), objectives.plain()
+        )
 
 
 def test_an_objective_s_own_error_is_kept():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from agents.dqn import DQNConfig, double_q_target, dqn
-from agents.types import Continuous, Discrete
+from agents.types import Discrete
 
 Q_ONLINE = np.float32([[1.0, 2.0], [0.5, 3.0]])
 Q_TARGET = np.float32([[1.0, 1.0], [2.0, -1.0]])
@@ -129,8 +129,3 @@ def test_values_of_a_chain(make_sample):
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         DQNConfig(**options)
-
-
-def test_continuous_actions_are_refused():
-    with pytest.raises(ValueError, match="needs discrete actions"):
-        dqn(DQNConfig(), Continuous(2))

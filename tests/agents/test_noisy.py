@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from agents.networks import QNetwork
-from agents.noisy import NoisyDense, draw, noisy, squash, with_noise
+from agents.noisy import NoisyDense, draw_noises, noisy, squash, with_noise
 
 D, FEATURES = 6, 4
 
@@ -25,7 +25,7 @@ def layer():
 
 
 def apply(module, params, x, seed):
-    noise = draw(params, jax.random.key(seed), 1)
+    noise = draw_noises(params, jax.random.key(seed), 1)
     return module.apply(with_noise(params, jax.tree.map(lambda leaf: leaf[0], noise)), x)
 
 
@@ -66,7 +66,7 @@ def test_noise_is_an_outer_product(layer):
 def test_mean_and_variance_of_the_outputs(layer):
     """E f(e)^2 = E|e| = sqrt(2/pi): var y_j = sum_i (2/pi) (s_ij x_i)^2 + sqrt(2/pi) s_j^2."""
     module, params, x = layer
-    noises = draw(params, jax.random.key(3), 40_000)
+    noises = draw_noises(params, jax.random.key(3), 40_000)
     outputs = jax.vmap(lambda noise: module.apply(with_noise(params, noise), x))(noises)
     inner = jax.tree.map(np.float64, params["params"])
     variance = (2 / np.pi) * np.square(x) @ np.square(inner["kernel_sigma"])
@@ -96,7 +96,7 @@ def test_sigmas_learn(layer):
 def test_draws_are_independent_and_have_a_place_for_every_layer():
     net = QNetwork(3, "mlp", (20, 30), True, layer=noisy(0.1))
     params = net.init(jax.random.key(0), jnp.zeros((1, 4)))
-    noises = draw(params, jax.random.key(1), 2)
+    noises = draw_noises(params, jax.random.key(1), 2)
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(noises)]
     assert sorted(leaf.shape[1] for leaf in leaves) == [4 + 20, 31, 33, 50, 50]
     factors = np.concatenate(leaves, axis=1)

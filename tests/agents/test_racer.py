@@ -106,12 +106,12 @@ def test_starts_as_the_paper_says(advantage):
     assert float(jnp.abs(behaviour.mean).max()) < 0.1
     assert float(jnp.abs(action - behaviour.mean).max()) <= 3 * np.sqrt(0.2) + 1e-5
     t = Transition(obs, action, jnp.ones(5), jnp.ones(5), obs, False, False, behaviour)
-    told = agent.feedback(state, t, jax.random.key(0))
-    np.testing.assert_allclose(told["log_ratio"], 0, atol=1e-5)
+    feedback = agent.feedback(state, t, jax.random.key(0))
+    np.testing.assert_allclose(feedback["log_ratio"], 0, atol=1e-5)
     if advantage == "none":
-        np.testing.assert_array_equal(told["advantage"], 0)
+        np.testing.assert_array_equal(feedback["advantage"], 0)
     else:
-        assert (np.abs(told["advantage"]) > 0).all()
+        assert (np.abs(feedback["advantage"]) > 0).all()
 
 
 def test_a_replay_without_returns_is_refused():
@@ -120,11 +120,6 @@ def test_a_replay_without_returns_is_refused():
     sample = Sample(jnp.arange(2), t, jnp.ones(2), jnp.ones(2))
     with pytest.raises(ValueError, match="RACER learns from returns"):
         agent.update(state, sample, jax.random.key(0))
-
-
-def test_discrete_actions_are_refused():
-    with pytest.raises(ValueError, match="RACER needs continuous actions"):
-        racer.racer(RACERConfig(), 3)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from agents.networks import QNetwork
-from agents.noisy import draw, noisy, with_noise
+from agents.noisy import draw_noises, noisy, with_noise
 from agents.rainbow import RainbowConfig, cross_entropy, project, rainbow
-from agents.types import Continuous, Discrete
+from agents.types import Discrete
 from jaxreplay import objectives
 
 STATES = np.eye(2, dtype=np.float32)
@@ -161,7 +161,7 @@ def test_acting_draws_noise_for_every_step_and_environment():
     # In one environment alone, the noise is the one drawn from its key.
     net = QNetwork(4, "auto", (8,), True, 51, noisy(3.0))
     key = jax.random.key(5)
-    noise = jax.tree.map(lambda leaf: leaf[0], draw(state.params, key, 1))
+    noise = jax.tree.map(lambda leaf: leaf[0], draw_noises(state.params, key, 1))
     logits = net.apply(with_noise(state.params, noise), obs[:1])
     q = jax.nn.softmax(logits) @ np.linspace(-10, 10, 51)
     assert act(state, obs[:1], key)[0] == q.argmax()
@@ -183,7 +183,7 @@ def test_the_three_noises_of_an_update_are_independent(make_sample):
     key, action = jax.random.key(2), np.int32([0, 1, 2] * 2)
     sample = make_sample(obs[0], action, np.ones(6), np.full(6, 0.5), obs[1])
     net = QNetwork(3, "auto", (8,), True, 5, noisy(3.0))
-    noises = draw(state.params, key, 3)
+    noises = draw_noises(state.params, key, 3)
     online, select, target = (
         net.apply(with_noise(state.params, jax.tree.map(lambda leaf: leaf[i], noises)), o)
         for i, o in enumerate((obs[0], obs[1], obs[1]))
@@ -254,11 +254,6 @@ def test_values_of_a_chain(make_sample, noisy):
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         RainbowConfig(**options)
-
-
-def test_continuous_actions_are_refused():
-    with pytest.raises(ValueError, match="needs discrete actions"):
-        rainbow(RainbowConfig(), Continuous(2))
 
 
 @pytest.mark.parametrize("error", [objectives.l1, objectives.huber(1.0), objectives.pal()])

@@ -8,24 +8,14 @@ import pytest
 from agents import distributions
 from agents.networks import Actor, Critic, apply_twin
 from agents.sac import SACConfig, sac, soft_target, temperature_loss
-from agents.types import Continuous, Discrete
+from agents.types import Continuous
 
 HIDDEN = (16, 16)
-ROWS = 8
 
 
 def make(**options):
     agent = sac(SACConfig(hidden=HIDDEN, **options), Continuous(2))
     return agent, agent.init(jax.random.key(0), jnp.zeros(3), jnp.zeros(2))
-
-
-@pytest.fixture(scope="module")
-def sample(make_sample):
-    rng = np.random.default_rng(0)
-    obs, next_obs = rng.normal(size=(2, ROWS, 3)).astype(np.float32)
-    action = rng.uniform(-1, 1, (ROWS, 2)).astype(np.float32)
-    discount = np.where(np.arange(ROWS) % 3 == 0, 0.0, 0.97)
-    return make_sample(obs, action, rng.normal(size=ROWS), discount, next_obs)
 
 
 def test_soft_target():
@@ -109,8 +99,3 @@ def test_acting_samples_and_evaluating_does_not():
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         SACConfig(**options)
-
-
-def test_discrete_actions_are_refused():
-    with pytest.raises(ValueError, match="needs continuous actions"):
-        sac(SACConfig(), Discrete(2))

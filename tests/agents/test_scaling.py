@@ -37,7 +37,7 @@ def test_worked_by_hand():
     units = scaling.measure_observations(UNITS, held)
     np.testing.assert_allclose(units.mean, [2, 10], rtol=1e-6)
     np.testing.assert_allclose(units.std, [1.6329931619, 1], rtol=1e-6)  # 1 where it is 0
-    seen = scaling.see(units, jnp.asarray([0.0, 10.0]))
+    seen = scaling.scale_observations(units, jnp.asarray([0.0, 10.0]))
     np.testing.assert_allclose(seen, [-1.2247447964, 0], rtol=1e-5)
     rewards = scaling.measure_rewards(UNITS, held)
     np.testing.assert_allclose(rewards.reward, 1.7320508076, rtol=1e-6)
@@ -54,7 +54,7 @@ def test_units_do_not_matter(seed, factor, shift):
     views = []
     for held in (plain, moved):
         units = scaling.measure_rewards(scaling.measure_observations(UNITS, held), held)
-        views.append(scaling.view(units, ring.gather(held, jnp.arange(5))))
+        views.append(scaling.scale_transition(units, ring.gather(held, jnp.arange(5))))
     np.testing.assert_allclose(views[0].obs, views[1].obs, rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(views[0].reward, views[1].reward, rtol=1e-3)
 
@@ -89,7 +89,7 @@ def test_ratios_of_steps_just_taken_are_one_in_any_units(make, config):
     state = state._replace(scaling=Scaling(obs.mean(axis=0), obs.std(axis=0), jnp.asarray(3.0)))
     action, extras = agent.act(state, obs, jax.random.key(1))
     t = Transition(obs, action, jnp.ones(5), jnp.ones(5), obs, False, False, extras)
-    told = agent.feedback(state, t, jax.random.key(2))
-    np.testing.assert_allclose(told["log_ratio"], 0, atol=1e-5)
+    feedback = agent.feedback(state, t, jax.random.key(2))
+    np.testing.assert_allclose(feedback["log_ratio"], 0, atol=1e-5)
     moved = state._replace(scaling=state.scaling._replace(mean=obs.mean(axis=0) + 5))
     assert float(jnp.abs(agent.feedback(moved, t, jax.random.key(2))["log_ratio"]).min()) > 1e-5

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from agents.tabular import TabularConfig, TabularState, q_table, tabular
-from agents.types import Continuous, Discrete
+from agents.types import Discrete
 from jaxreplay.types import Sample, Transition
 
 
@@ -66,8 +66,3 @@ def test_explores_with_probability_epsilon():
 def test_refusals(options, message):
     with pytest.raises(ValueError, match=message):
         TabularConfig(**options)
-
-
-def test_needs_discrete_actions():
-    with pytest.raises(ValueError, match="a Q table needs discrete actions"):
-        tabular(TabularConfig(), Continuous(1))

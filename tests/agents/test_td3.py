@@ -6,24 +6,14 @@ import numpy as np
 import pytest
 
 from agents.td3 import TD3Config, clipped_double_q_target, td3
-from agents.types import Continuous, Discrete
+from agents.types import Continuous
 
 SMALL = {"hidden": (16, 16)}
-ROWS = 8
 
 
 def make(**options):
     agent = td3(TD3Config(**SMALL | options), Continuous(2))
     return agent, agent.init(jax.random.key(0), jnp.zeros(3), jnp.zeros(2))
-
-
-@pytest.fixture(scope="module")
-def sample(make_sample):
-    rng = np.random.default_rng(0)
-    obs, next_obs = rng.normal(size=(2, ROWS, 3)).astype(np.float32)
-    action = rng.uniform(-1, 1, (ROWS, 2)).astype(np.float32)
-    discount = np.where(np.arange(ROWS) % 3 == 0, 0.0, 0.97)
-    return make_sample(obs, action, rng.normal(size=ROWS), discount, next_obs)
 
 
 def moved(new, old):
@@ -153,8 +143,3 @@ def test_delay_stays_a_branch_under_vmap(sample):
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         TD3Config(**options)
-
-
-def test_discrete_actions_are_refused():
-    with pytest.raises(ValueError, match="needs continuous actions"):
-        td3(TD3Config(), Discrete(2))
