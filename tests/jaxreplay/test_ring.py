@@ -54,6 +54,8 @@ def test_ring_against_a_list(capacity, num_envs):
         assert jax.tree.map(lambda x: x.dtype, back) == jax.tree.map(lambda x: x.dtype, want)
         np.testing.assert_array_equal(ring.age(held, at), [value - model[s][0] for s in live])
         np.testing.assert_array_equal(ring.version(held, at), [model[s][0] + 1 for s in live])
+        even = [1 / len(live) if s in live else 0 for s in range(capacity)]
+        np.testing.assert_allclose(ring.even_probability(held, jnp.arange(capacity)), even)
         for steps in (0, 1, 2, rows - 1, rows, rows + 1):
             earlier, exists = ring.previous(held, at, steps)
             for slot, before, there in zip(live, np.asarray(earlier), np.asarray(exists)):

@@ -198,6 +198,17 @@ def test_strata_bound_every_leafs_count(sampling):
         assert (counts >= np.floor(share) - 1).all() and (counts <= np.ceil(share) + 1).all()
 
 
+@pytest.mark.parametrize("values", [[1.0], [1.0, 2.0, 50.0, 3.0]])
+def test_additions_meet_in_a_leaf(values):
+    tree = tree_of([4.0, 9.0, 0.0])
+    indices = jnp.asarray([0, 0, 1, 3])[: len(values)]  # the last lies outside
+    tree = sum_tree.add(tree, indices, jnp.asarray(values), power=2.0, limit=100.0)
+    tree = sum_tree.repair(tree, indices)
+    sum_tree.check_valid(tree)
+    first = (2 + sum(values[:2])) ** 2  # square roots add up
+    np.testing.assert_array_equal(sum_tree.leaves(tree), [first, 100 if values[1:] else 9, 0])
+
+
 def test_tree_of_minima():
     tree = tree_of([3.0, 1.0, 2.0, 5.0, 4.0], branching=2, reduce="min")
     assert float(sum_tree.total(tree)) == 1
