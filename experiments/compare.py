@@ -152,7 +152,7 @@ def _run_all(
     for label, config in configs.items():
         claim(out / label, config, resume=resume, overwrite=overwrite)
     return {
-        label: execute(config, out / label, output, resume=True, label=label, whole=out)
+        label: execute(config, out / label, output, resume=True, label=label, resume_folder=out)
         for label, config in configs.items()
     }
 

@@ -1,4 +1,4 @@
-"""What an environment is to the training loop: one compiled, auto-resetting environment."""
+"""The interface between an environment that compiles and the training loop."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -38,4 +38,4 @@ class Environment(NamedTuple):
     step: Callable[[Array, Any, Array], tuple[Any, chex.ArrayTree, TimeStep]]
     action_space: Discrete | Continuous
     max_steps: int  # agent steps after which an episode is truncated
-    frame_stack: int = 0  # observations are stacks of so many frames, newest last; 0: they are not
+    frame_stack: int = 0  # frames stacked in an observation, newest last; 0: it is not a stack
