@@ -26,7 +26,7 @@ class Product(NamedTuple):
     times: float  # how often it runs per step, on average
 
     def operations(self) -> float:
-        """Return floating-point operations per run: 2 for each multiplication and addition."""
+        """Return floating-point operations per run, 2 for each multiplication with its addition."""
         (_, contracted), (_, batch) = self.dimensions
         shared = {*contracted, *batch}
         free = [size for axis, size in enumerate(self.right) if axis not in shared]

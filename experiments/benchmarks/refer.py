@@ -87,7 +87,6 @@ def loop(sampler: Sampler, capacity: int, batch_size: int, steps: int) -> Callab
         lambda carry, start: jax.lax.scan(once, carry, start + jnp.arange(steps)), donate_argnums=0
     )
     filled = jax.block_until_ready(jax.jit(fill)(jax.random.key(3)))
-    # A copy, since the carry is donated and `fill` closes over the original.
     carry, clock = (jax.tree.map(jnp.copy, agent_state), filled), capacity
 
     def timed() -> float:

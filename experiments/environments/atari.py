@@ -52,7 +52,7 @@ class AtariConfig(EnvironmentConfig):
         "per", "paper that sets the options that are none", choices=("per", "lap", "pser", "ners")
     )
     sticky: float | None = option(None, "probability, per frame, that the last action repeats")
-    noops: int | None = option(None, "most frames without an action at a game's start")
+    noops: int | None = option(None, "no-op frames at a game's start, at most")
     life_loss: bool | None = option(None, "a lost life is terminal (in training; the game goes on)")
     frame_skip: int | None = option(None, "frames that an action lasts")
     max_pool: bool | None = option(None, "observe the pixelwise maximum of the last two frames")
@@ -175,7 +175,7 @@ class AtariEnvironment(HostEnvironment):
         return self._games.reset(options={"reset_mask": games})
 
     def _begin(self, stacks: Array, frames: Array, where: Array) -> Array:
-        """Return `stacks` with only the newest frame `where` `[E]` bool an episode begins."""
+        """Return `stacks`; `where` `[E]` bool an episode begins, only the newest frame is left."""
         stacks = stacks.copy()
         stacks[where] = 0
         stacks[where, ..., -1] = frames[where]

@@ -44,7 +44,7 @@ def make(name: str, max_steps: int | None = None) -> Environment:
 
     env, params = gymnax.make(name)
     limit = int(params.max_steps_in_episode) if max_steps is None else max_steps
-    # Some dynamics check the limit themselves, but the limit is `make_episodic`'s to apply.
+    # Some dynamics check the limit themselves; here `make_episodic` applies it.
     params = params.replace(max_steps_in_episode=np.iinfo(np.int32).max)
     image = name.endswith("MinAtar")
     space, scale = _actions(env, params, name)

@@ -112,7 +112,7 @@ class GymnasiumEnvironment(HostEnvironment):
         """Free the environments and their processes."""
         if self._vector.closed:
             return
-        # Without terminate, processes are waited for: for a step under way, or one that died.
+        # Without terminate, closing would wait for a step under way, or for a worker that died.
         self._vector.close(**({"terminate": True} if self._in_processes else {}))
 
 

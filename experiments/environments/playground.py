@@ -70,7 +70,7 @@ def renderer(name: str) -> Callable[[Any], np.ndarray]:
         data.qpos, data.qvel = state.data.qpos, state.data.qvel
         data.mocap_pos, data.mocap_quat = state.data.mocap_pos, state.data.mocap_quat
 
-    # The suite means its tasks to be seen through the first camera.
+    # The suite's tasks are meant to be seen through its first camera.
     return mujoco_pictures.renderer(f"playground/{name}", _load(name).mj_model, place, camera=0)
 
 

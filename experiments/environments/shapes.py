@@ -17,7 +17,7 @@ BLACK, GREY, BLUE, RED, GREEN, SAND = (
     "#2ca02c",
     "#c9a86a",
 )
-_OVERSAMPLING = 3  # pixels per side of one in the picture: smooth edges
+_OVERSAMPLING = 3  # rendered this many times as large, then shrunk: smooth edges
 # Colours of MinAtar's channels. The first, which is always the player's, stands out.
 _CHANNELS = np.array(
     [
