@@ -92,7 +92,7 @@ def executed(monkeypatch):
     configs = []
     for module in (train, compare):
         monkeypatch.setattr(module, "execute", lambda config, *_, **__: configs.append(config))
-        monkeypatch.setattr(module, "report", mock.Mock())
+    monkeypatch.setattr(train, "tables", mock.Mock())
     monkeypatch.setattr(compare, "conclude", lambda *_: None)
     return configs
 
