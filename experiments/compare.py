@@ -1,7 +1,7 @@
 """Compare replay methods with one agent in one environment: `python -m experiments.compare --help`.
 
-Every method is a run of its own in a folder below `--out`; figures and a table join them. A method
-may stand several times, under labels of its own: `--replays ners ners_star=ners
+Every method is a separate run in a folder below `--out`; figures and a table show them together. A
+method may appear several times under different labels: `--replays ners ners_star=ners
 --ners_star.reward training`.
 """
 
@@ -72,7 +72,7 @@ def conclude(
     out: Path,
     output: OutputConfig,
 ) -> None:
-    """Write and print the joint table, and draw the joint figures."""
+    """Write and print the joint table, and plot the joint figures."""
     config = _first(configs)
     frames = {label: pd.read_csv(out / label / "metrics.csv") for label in configs}
     title, threshold = f"{config.agent} on {config.env}", threshold_of(config, output)
@@ -101,7 +101,7 @@ def _first(configs: Mapping[str, RunConfig]) -> RunConfig:
 
 
 def _bases(known: argparse.Namespace) -> dict[str, RunConfig]:
-    """Return the runs before their options, by label: those to resume, or the names' defaults."""
+    """Return the runs by label, before options: those to resume, or defaults for the names."""
     check_resumed(known)
     if known.resume is None:
         replays = known.replays or [_labelled(name) for name in ("uniform", "per", "lap", "pal")]
@@ -157,7 +157,7 @@ def _run_all(
     for label, config in configs.items():
         claim(out / label, config, resume=resume, overwrite=overwrite)
     return {
-        label: execute(config, out / label, output, resume=True, label=label, whole=out)
+        label: execute(config, out / label, output, resume=True, label=label, resume_folder=out)
         for label, config in configs.items()
     }
 

@@ -1,4 +1,4 @@
-"""Draw finished runs together, of any agents and methods: `python -m experiments.plot --help`."""
+"""Plot finished runs of any agents and methods together: `python -m experiments.plot --help`."""
 
 import json
 import sys
@@ -17,10 +17,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m experiments.plot", description=__doc__)
     parser.add_argument(
         "runs", nargs="+", type=_labelled, metavar="LABEL=FOLDER",
-        help="folders of finished runs, and what the figures call them [default: as the folder]",
+        help="folders of finished runs, and their labels in the figures [default: the folder]",
     )  # fmt: skip
-    parser.add_argument("--out", type=Path, required=True, help="folder of figures and table")
-    parser.add_argument("--title", help="of the figures [default: what the runs have in common]")
+    parser.add_argument("--out", type=Path, required=True, help="folder for figures and table")
+    parser.add_argument("--title", help="title of the figures [default: agents and environments]")
     args = parser.parse_args(argv)
     try:
         runs = _distinct(args.runs)
@@ -64,7 +64,7 @@ def _refuse_run(out: Path) -> None:
 
 
 def _common(summaries: Sequence[dict[str, Any]]) -> str:
-    """Say of which agents and environments the runs are."""
+    """Name the runs' agents and environments."""
 
     def distinct(key: str) -> str:
         return ", ".join(dict.fromkeys(summary[key] for summary in summaries))

@@ -25,34 +25,34 @@ def learning_curves(
     title: str,
     threshold: float | None = None,
 ) -> None:
-    """Draw one learning curve per label into a PNG of 1200 x 750 pixels.
+    """Plot one learning curve per label into a PNG of 1200 x 750 pixels.
 
-    A line is the interquartile mean over seeds (the mean for fewer than four), its band the 95 %
-    bootstrap interval (Agarwal et al. 2021).
+    A line is the interquartile mean over seeds (the mean for fewer than four), the band around it
+    the 95 % bootstrap interval (Agarwal et al. 2021).
 
     Args:
       frames: metrics by label, with columns seed, step and eval_return.
-      path: of the PNG.
+      path: where to write the PNG.
       title: one line.
-      threshold: the return that counts as solved; drawn as a thin line.
+      threshold: the return that counts as solved; plotted as a thin line.
     """
     figure = make_figure(8, 5, dpi=150)
     axes = figure.add_subplot()
     if threshold is not None:
         axes.axhline(threshold, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
-    faint = 0.15 if len(frames) <= 4 else 0.06  # many bands on one another hide the lines
+    faint = 0.15 if len(frames) <= 4 else 0.06  # many overlapping bands would hide the lines
     lines = [
-        _draw_curve(axes, number, label, frame, faint)
+        _plot_curve(axes, number, label, frame, faint)
         for number, (label, frame) in enumerate(frames.items())
     ]
-    _style(axes, title, _how_many(frames), lines)
+    _style(axes, title, _subtitle(frames), lines)
     if threshold is not None:
-        _name_threshold(axes, threshold)
-    _name_curves(axes, lines)
+        _label_threshold(axes, threshold)
+    _label_curves(axes, lines)
     save(figure, path)
 
 
-def _draw_curve(axes: Axes, number: int, label: str, frame: pd.DataFrame, faint: float) -> Line2D:
+def _plot_curve(axes: Axes, number: int, label: str, frame: pd.DataFrame, faint: float) -> Line2D:
     returns = curves(frame).dropna()
     steps, values = returns.index.to_numpy(), returns.to_numpy().T
     middle, style = iqm(values), colour_and_dashes(number)
@@ -65,7 +65,7 @@ def _draw_curve(axes: Axes, number: int, label: str, frame: pd.DataFrame, faint:
     return line
 
 
-def _how_many(frames: Mapping[str, pd.DataFrame]) -> str:
+def _subtitle(frames: Mapping[str, pd.DataFrame]) -> str:
     counts = sorted({int(frame["seed"].nunique()) for frame in frames.values()})
     if counts == [1]:
         return "one seed"
@@ -83,20 +83,20 @@ def _style(axes: Axes, title: str, subtitle: str, lines: list[Line2D]) -> None:
     count_steps(axes, 6)
 
 
-def _name_threshold(axes: Axes, threshold: float) -> None:
+def _label_threshold(axes: Axes, threshold: float) -> None:
     left = (axes.get_xlim()[0], threshold)
     offset = {"xytext": (4, 3), "textcoords": "offset points"}
     axes.annotate(f"{threshold:g}", left, fontsize=9, color=FAINT, **offset)
 
 
-def _name_curves(axes: Axes, lines: list[Line2D]) -> None:
-    """Write every label at the end of its curve, pushed apart where they would overlap."""
+def _label_curves(axes: Axes, lines: list[Line2D]) -> None:
+    """Write each label at the end of its curve, moving labels apart where they would overlap."""
     low, high = axes.get_ylim()
     lines = sorted((line for line in lines if len(line.get_ydata())), key=_end, reverse=True)
     places = [(_end(line) - low) / (high - low) for line in lines]
     for lower in range(1, len(places)):
         places[lower] = min(places[lower], places[lower - 1] - 0.052)
-    # The whole stack slides up if its lowest label fell below the axis.
+    # If the lowest label fell below the axis, all of them move up.
     lift = max(0.0, -min(places, default=0.0))
     beside = {"transform": axes.transAxes, "clip_on": False}
     for place, line in zip(places, lines, strict=True):

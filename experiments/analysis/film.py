@@ -1,4 +1,4 @@
-"""Pictures of an episode, thinned out as it grows, and written as a GIF or an MP4."""
+"""A film of an episode: pictures, thinned out as it grows longer, written as a GIF or an MP4."""
 
 import importlib.util
 import io
@@ -17,10 +17,11 @@ _COLOURS = 128  # of a GIF
 
 
 def check_path(path: Path) -> None:
-    """Refuse a file that cannot be written as a film; touch nothing.
+    """Refuse a path that a film cannot be written to; create nothing.
 
     Raises:
-      ValueError: one line: its name has another ending, or a package is missing.
+      ValueError: in one line: the name has another ending, the path is a folder, or a package is
+        missing.
     """
     if path.suffix not in (".gif", ".mp4"):
         raise ValueError(f"{path} is neither a .gif nor an .mp4 file: use one of these endings")
@@ -42,11 +43,11 @@ class Film:
         self.stride = 1  # steps between two pictures
 
     def wants(self, step: int) -> bool:
-        """Tell whether to add a picture of the `step`-th step, which counts from 0."""
+        """Return whether to add a picture of this step, counted from 0."""
         return step % self.stride == 0
 
     def add(self, picture: Array) -> None:
-        """Take a picture `[H, W, 3]` uint8, shrunk to at most 320 pixels a side."""
+        """Add a picture `[H, W, 3]` uint8, shrunk to at most 320 pixels a side."""
         image = Image.fromarray(picture)
         image.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)
         self._pictures.append(image)
@@ -56,7 +57,7 @@ class Film:
     def write(self, path: Path, fps: int) -> int:
         """Write the file whole or not at all; return the number of pictures in it.
 
-        A GIF that would be larger than about 3 MB gets every second picture only, until it fits.
+        As long as a GIF would be larger than about 3 MB, every second picture is dropped.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(f".{path.stem}.unfinished{path.suffix}")
@@ -81,14 +82,14 @@ class Film:
     def _write_mp4(self, path: Path, fps: int) -> None:
         import imageio.v2 as imageio
 
-        width, height = (side // 2 * 2 for side in self._pictures[0].size)  # as encoders want it
+        width, height = (side // 2 * 2 for side in self._pictures[0].size)  # even, for encoders
         with imageio.get_writer(path, fps=fps, macro_block_size=2) as writer:
             for image in self._pictures:
                 writer.append_data(np.asarray(image)[:height, :width])
 
 
 def _gif(pictures: list[Image.Image], fps: int) -> bytes:
-    """Encode with one palette for all, so that what stands still takes no bytes."""
+    """Encode all pictures with one palette, so that parts that don't move take no bytes."""
     some = pictures[:: max(1, len(pictures) // 16)]
     width, height = pictures[0].size
     joint = Image.new("RGB", (width, height * len(some)))

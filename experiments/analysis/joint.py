@@ -1,4 +1,4 @@
-"""Figures, table and summary of several runs together."""
+"""Joint figures, table and summary of several runs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,26 +19,26 @@ def joint(
     title: str,
     threshold: float | None = None,
 ) -> str:
-    """Write the figures and the table of several runs, and what they are into `summary.json`.
+    """Write figures, a table and `summary.json` for several runs together.
 
     Args:
       frames: metrics by label.
       summaries: the content of the runs' `summary.json`, by label.
-      out: the folder, which exists.
-      title: what all of them have in common.
+      out: the folder to write to; it must exist.
+      title: what the runs have in common.
       threshold: the return that counts as solved.
 
     Returns:
-      What to print: the table, and where things are.
+      The text to print: the table, and the paths of everything written.
     """
     learning_curves(frames, out / "learning_curves.png", title, threshold)
-    drawn = [out / "learning_curves.png"]
+    written = [out / "learning_curves.png"]
     if replayed(frames, out / "replayed.png", f"What {title} replays"):
-        drawn.append(out / "replayed.png")
+        written.append(out / "replayed.png")
     if own_metrics(frames, out / "own_metrics.png", title):
-        drawn.append(out / "own_metrics.png")
+        written.append(out / "own_metrics.png")
     text = table([{**summary, "replay": label} for label, summary in summaries.items()])
     (out / "comparison.md").write_text(text)
     write_json(out / "summary.json", dict(summaries))
-    figures = "\n         ".join(map(str, drawn))
+    figures = "\n         ".join(map(str, written))
     return f"\n{text}\ntable:   {out / 'comparison.md'}\nfigures: {figures}"

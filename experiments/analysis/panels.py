@@ -1,4 +1,4 @@
-"""Small panels over training: what is replayed, and what methods and agents say of themselves."""
+"""Small panels over training: what is replayed, and the metrics of methods and agents."""
 
 import os
 from collections.abc import Mapping
@@ -19,8 +19,8 @@ from experiments.analysis.style import (
 )
 from experiments.training.inspection import ODDS_EDGES
 
-_DIVERGED = 1e5  # beyond, a metric is drawn on a logarithmic scale, not to hide all others
-_PANELS = {  # what is drawn of the inspection: column, title
+_DIVERGED = 1e5  # beyond this, a logarithmic scale keeps the other lines visible
+_PANELS = {  # column of the inspection -> title of its panel
     "abs_td": "mean |TD error|",
     "td_std": "std of TD error",
     "q_value": "mean Q",
@@ -32,18 +32,18 @@ _PANELS = {  # what is drawn of the inspection: column, title
 
 
 def replayed(frames: Mapping[str, pd.DataFrame], path: str | os.PathLike, title: str) -> bool:
-    """Draw what is replayed beside what is stored, over training, into a PNG of 1200 x 600 pixels.
+    """Plot what is replayed beside what is stored, over training, into a PNG of 1200 x 600 pixels.
 
-    Lines are means over seeds. The last panel is the histogram of N P, how many times likelier than
-    uniform the stored transitions are, at the last log point.
+    Lines are means over seeds. The last panel is a histogram of the stored transitions at the last
+    log point, by N P: how many times likelier to be drawn than under uniform replay they are.
 
     Args:
       frames: metrics by label, with the columns of `inspection.inspect`.
-      path: of the PNG.
+      path: where to write the PNG.
       title: one line.
 
     Returns:
-      Whether there was anything to draw: runs with `inspect` 0 have no such columns.
+      Whether there was anything to plot: runs with `inspect` 0 have no such columns.
     """
     frames = {label: frame for label, frame in frames.items() if "replayed/abs_td" in frame}
     if not frames:
@@ -52,8 +52,8 @@ def replayed(frames: Mapping[str, pd.DataFrame], path: str | os.PathLike, title:
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, color=INK)
     grid = figure.subplots(2, 4).ravel()
     for axes, (name, label) in zip(grid, _PANELS.items(), strict=False):
-        _draw_panel(axes, frames, name, label)
-    _draw_odds(grid[-1], frames)
+        _plot_panel(axes, frames, name, label)
+    _plot_odds(grid[-1], frames)
     handles = list(grid[0].get_legend_handles_labels())
     figure.legend(
         *handles, loc="outside lower center", ncols=min(len(handles[0]), 9), frameon=False
@@ -63,18 +63,18 @@ def replayed(frames: Mapping[str, pd.DataFrame], path: str | os.PathLike, title:
 
 
 def own_metrics(frames: Mapping[str, pd.DataFrame], path: str | os.PathLike, title: str) -> bool:
-    """Draw what methods and agents say of themselves, over training, into a PNG 1200 pixels wide.
+    """Plot the metrics of methods and agents, over training, into a PNG 1200 pixels wide.
 
     One panel per column under `replay/` and `agent/`: priorities or ReF-ER's beta and far share,
     KL divergences, losses. Lines are means over seeds.
 
     Args:
       frames: metrics by label.
-      path: of the PNG.
+      path: where to write the PNG.
       title: one line.
 
     Returns:
-      Whether there was anything to draw.
+      Whether there was anything to plot.
     """
     names = {
         name: None
@@ -89,7 +89,7 @@ def own_metrics(frames: Mapping[str, pd.DataFrame], path: str | os.PathLike, tit
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, color=INK)
     grid = figure.subplots(rows, 4, squeeze=False).ravel()
     for axes, name in zip(grid, names, strict=False):
-        _draw_means(axes, frames, name)
+        _plot_means(axes, frames, name)
         axes.set_title(name.replace("_", " "), loc="left", fontsize=10, color=INK)
     for axes in grid[len(names) :]:
         axes.set_axis_off()
@@ -104,7 +104,7 @@ def own_metrics(frames: Mapping[str, pd.DataFrame], path: str | os.PathLike, tit
     return True
 
 
-def _draw_panel(axes: Axes, frames: Mapping[str, pd.DataFrame], name: str, label: str) -> None:
+def _plot_panel(axes: Axes, frames: Mapping[str, pd.DataFrame], name: str, label: str) -> None:
     for number, (method, frame) in enumerate(frames.items()):
         means = frame.groupby("step").mean(numeric_only=True)
         style = colour_and_dashes(number)
@@ -118,7 +118,7 @@ def _draw_panel(axes: Axes, frames: Mapping[str, pd.DataFrame], name: str, label
     count_steps(axes, 3)
 
 
-def _draw_means(axes: Axes, frames: Mapping[str, pd.DataFrame], name: str) -> None:
+def _plot_means(axes: Axes, frames: Mapping[str, pd.DataFrame], name: str) -> None:
     largest = 0.0
     for number, frame in enumerate(frames.values()):
         if name in frame:
@@ -132,7 +132,7 @@ def _draw_means(axes: Axes, frames: Mapping[str, pd.DataFrame], name: str) -> No
     count_steps(axes, 3)
 
 
-def _draw_odds(axes: Axes, frames: Mapping[str, pd.DataFrame]) -> None:
+def _plot_odds(axes: Axes, frames: Mapping[str, pd.DataFrame]) -> None:
     names = [f"replayed/odds_{number}" for number in range(len(ODDS_EDGES) + 1)]
     width = ODDS_EDGES[1] - ODDS_EDGES[0]
     edges = [ODDS_EDGES[0] - width, *ODDS_EDGES, ODDS_EDGES[-1] + width]

@@ -13,12 +13,12 @@ from numpy.typing import ArrayLike
 def iqm(x: ArrayLike, axis: int = 0) -> np.ndarray:
     """Return the interquartile mean, the mean of the middle half (Agarwal et al. 2021, section 4).
 
-    A quarter of the values, rounded down, is cut off on either side, as in the reference library
+    A quarter of the values, rounded down, is cut off at either end, as in the reference library
     of that paper: five seeds give the mean of the middle three, fewer than four the plain mean.
     NaN anywhere gives NaN.
     """
     x = np.asarray(x, dtype=np.float64)
-    # Sorting puts NaN last, where trimming would pass a diverged seed off as a good one.
+    # Sorting puts NaN last, so trimming would drop a diverged seed as if it were a very good one.
     return np.where(np.isnan(x).any(axis), np.nan, scipy.stats.trim_mean(x, 0.25, axis=axis))
 
 
@@ -34,25 +34,25 @@ def bootstrap_interval(
     Args:
       x: [seeds] or [seeds, points]; a whole seed is resampled, so points keep their curves.
       statistic: takes an array and `axis`.
-      level: coverage aimed at, 0.95 for 95 %.
+      level: nominal coverage, 0.95 for 95 %.
       resamples: number of bootstrap samples.
-      seed: of the random numbers.
+      seed: seed of the random numbers.
 
     Returns:
-      Lower and upper end, [] or [points]; both equal the statistic if there is one seed.
+      Lower and upper end, [] or [points]; with one seed both equal the statistic.
     """
     x = np.asarray(x, dtype=np.float64)
     picks = np.random.default_rng(seed).integers(len(x), size=(resamples, len(x)))
     columns = x.reshape(len(x), -1).T
     # One point at a time: all at once would take resamples x seeds x points of memory.
-    draws = np.stack([statistic(column[picks], axis=1) for column in columns], axis=1)
+    estimates = np.stack([statistic(column[picks], axis=1) for column in columns], axis=1)
     tails = [(1 - level) / 2, (1 + level) / 2]
-    low, high = np.quantile(draws, tails, axis=0).reshape(2, *x.shape[1:])
+    low, high = np.quantile(estimates, tails, axis=0).reshape(2, *x.shape[1:])
     return low[()], high[()]
 
 
 def steps_to(threshold: float, steps: ArrayLike, returns: ArrayLike) -> int | None:
-    """Return the first log point with return >= threshold, None if there is none."""
+    """Return the agent steps at the first log point with return >= threshold, or None."""
     hits = np.flatnonzero(np.asarray(returns) >= threshold)
     return int(np.asarray(steps)[hits[0]]) if hits.size else None
 
@@ -63,7 +63,7 @@ def curves(frame: pd.DataFrame, column: str = "eval_return") -> pd.DataFrame:
 
 
 def summarise(frame: pd.DataFrame, threshold: float | None = None) -> dict:
-    """Return what a run came to, as a JSON-able dict (None where there is no number).
+    """Summarise a run as a JSON-able dict (None where there is no number).
 
     Args:
       frame: metrics with columns seed, step (agent steps) and eval_return.
@@ -73,8 +73,9 @@ def summarise(frame: pd.DataFrame, threshold: float | None = None) -> dict:
       `seeds`, `final_step`; `final_return` per seed, its `final_iqm` and `final_interval` (95 %
       bootstrap); `mean_return` per seed (the mean over log points, which is the area under the
       curve divided by its length for evenly spaced ones) and `mean_return_iqm`; `threshold`,
-      `steps_to_threshold` per seed, `reached` (how many seeds) and `median_steps_to_threshold`,
-      the lower median with never counted as infinite: None if fewer than half reached it.
+      `steps_to_threshold` per seed, `reached` (how many seeds) and `median_steps_to_threshold`:
+      the lower median, where a seed that never reached it counts as infinite (None if fewer than
+      half did).
     """
     table = curves(frame)
     if table.empty:

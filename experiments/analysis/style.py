@@ -14,7 +14,7 @@ INK, FAINT = "#333333", "#8a8a8a"
 
 
 def make_figure(width: float, height: float, dpi: int = 100) -> Figure:
-    """Make an empty figure of so many inches; no pyplot, so no state beyond it."""
+    """Make an empty figure of this size in inches, without pyplot and its global state."""
     figure = Figure(figsize=(width, height), dpi=dpi, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -43,6 +43,6 @@ def tidy(axes: Axes) -> None:
 
 
 def count_steps(axes: Axes, ticks: int) -> None:
-    """Let the horizontal axis count agent steps, with at most so many ticks."""
+    """Label the horizontal axis in agent steps, with at most this many ticks."""
     axes.xaxis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))

@@ -8,8 +8,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return a Markdown table that also reads well in a terminal.
 
     Args:
-      rows: one per replay method: the keys of `statistics.summarise`, `replay` (its name) and
-        `steps_per_second` (agent steps of all seeds per second, or None).
+      rows: one per run, with the keys of `statistics.summarise`, `replay` (its label) and
+        `steps_per_second` (agent steps per second over all seeds, or None).
     """
     threshold = next((row["threshold"] for row in rows if row["threshold"] is not None), None)
     header = ["replay", "final return: IQM [95 % interval]"]
@@ -27,15 +27,15 @@ def _cells(row: Mapping[str, Any], with_threshold: bool) -> list[str]:
     cells = [row["replay"], f"{_show(row['final_iqm'])} [{_show(low)}, {_show(high)}]"]
     if with_threshold:
         steps = row["median_steps_to_threshold"]
-        cells += [f"{row['reached']}/{len(row['seeds'])}", _whole(steps)]
-    return cells + [_whole(row["steps_per_second"])]
+        cells += [f"{row['reached']}/{len(row['seeds'])}", _integer(steps)]
+    return cells + [_integer(row["steps_per_second"])]
 
 
 def _show(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
 
 
-def _whole(value: float | None) -> str:
+def _integer(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
 
 

@@ -1,1 +1,1 @@
-"""Speed, measured: `replay` and `training` beside peers; `methods`, `refer` and `host` our own."""
+"""Speed: `replay` and `training` beside peers, others our own. `commits` compares numbers."""

@@ -1,15 +1,17 @@
 """Do two commits give the same numbers? `python -m experiments.benchmarks.commits --help`.
 
-Each commit is checked out beside this one and runs the same short training runs; their
-`metrics.csv` are compared, byte by byte and then number by number. Both use the packages that are
+Each commit is checked out into a temporary folder and trains the same short runs; their
+`metrics.csv` are compared byte by byte, then number by number. Both use the packages that are
 installed here.
 """
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -25,24 +27,24 @@ _SMALL = "--agent.hidden 16 --capacity 512 --batch-size 16 --tensorboard false"
 _DISCRETE = ("uniform", "per", "rank", "pser", "lap", "pal", "ere", "ero", "ners")
 
 
-def _named(agent: str, replay: str, more: str = "", small: str = _SMALL) -> str:
+def _options(agent: str, replay: str, more: str = "", small: str = _SMALL) -> str:
     return f"--agent {agent} --replay {replay} {_SHORT} {small} {more}"
 
 
 RUNS: Mapping[str, str] = MappingProxyType(
     {
-        **{f"dqn_{replay}": _named("dqn", replay) for replay in _DISCRETE},
+        **{f"dqn_{replay}": _options("dqn", replay) for replay in _DISCRETE},
         **{
-            f"sac_{replay}": _named("sac", replay, "--env gymnax/Pendulum-v1")
+            f"sac_{replay}": _options("sac", replay, "--env gymnax/Pendulum-v1")
             for replay in ("uniform", "per", "ners", "refer")
         },
-        "racer_refer": _named("racer", "refer", "--env gymnax/Pendulum-v1"),
-        "dqn_two_lanes": _named("dqn", "per", "--num-envs 2 --learn-every 2 --updates 3"),
-        "rainbow_atari": _named(
+        "racer_refer": _options("racer", "refer", "--env gymnax/Pendulum-v1"),
+        "dqn_two_lanes": _options("dqn", "per", "--num-envs 2 --learn-every 2 --updates 3"),
+        "rainbow_atari": _options(
             "rainbow", "per", "--env atari/Pong --agent.network data_efficient --env.max-steps 100",
             "--capacity 512 --batch-size 16 --tensorboard false",
         ),
-        "td3_host": _named("td3", "lap", "--env gymnasium/Pendulum-v1"),
+        "td3_host": _options("td3", "lap", "--env gymnasium/Pendulum-v1"),
     }
 )  # fmt: skip
 
@@ -51,13 +53,13 @@ class Outcome(NamedTuple):
     """How the numbers of two commits differ."""
 
     identical: bool  # byte for byte
-    largest: float  # relative difference of any number, over all log points
-    first: float  # the same, at the first log point
-    columns: tuple[str, ...]  # that differ, or that only one of them has
+    largest: float  # relative difference of any two numbers, over all log points
+    first: float  # the same at the first log point alone
+    columns: tuple[str, ...]  # those that differ, and those that only one commit has
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code: 1 if any number differs."""
+    """Run the command; return its exit code: 1 if any byte differs."""
     parser = Parser(prog="python -m experiments.benchmarks.commits", description=__doc__)
     parser.add_argument("before", metavar="COMMIT", help="the commit to compare with")
     parser.add_argument("after", metavar="COMMIT", nargs="?", help="[default: the working tree]")
@@ -66,51 +68,47 @@ def main(argv: Sequence[str] | None = None) -> int:
         help=f"which runs: {', '.join(RUNS)} [default all]",
     )  # fmt: skip
     args = parser.parse_args(argv)
-    with tempfile.TemporaryDirectory() as scratch:
+    outcomes = {}
+    with contextlib.ExitStack() as stack:
         try:
-            before = _checked_out(args.before, Path(scratch) / "before")
-            after = _checked_out(args.after, Path(scratch) / "after") if args.after else Path.cwd()
+            before = stack.enter_context(_checked_out(args.before))
+            after = stack.enter_context(_checked_out(args.after)) if args.after else Path.cwd()
         except ValueError as error:
             parser.error(str(error))
-        outcomes = {}
         for name in args.runs:
             say(f"{name}: two runs")
-            metrics = [_train(tree, RUNS[name]) for tree in (before, after)]
-            outcomes[name] = compare(*metrics)
+            outcomes[name] = compare(*(_train(tree, RUNS[name]) for tree in (before, after)))
             print(_line(name, outcomes[name]), flush=True)
-        for tree in (before, after if args.after else None):
-            if tree is not None:
-                _git("worktree", "remove", "--force", str(tree))
     return 0 if all(outcome.identical for outcome in outcomes.values()) else 1
 
 
 def compare(before: str, after: str) -> Outcome:
-    """Compare two `metrics.csv`, given as text."""
-    import io
-
+    """Compare the texts of two `metrics.csv`, row by row."""
     tables = [pd.read_csv(io.StringIO(text)) for text in (before, after)]
-    shared = [column for column in tables[0] if column in tables[1]]
-    odd = sorted(set(tables[0]) ^ set(tables[1]))
     if len(tables[0]) != len(tables[1]):
         return Outcome(False, np.inf, np.inf, ("number of rows",))
+    shared = [column for column in tables[0] if column in tables[1]]
+    unshared = sorted(set(tables[0]) ^ set(tables[1]))
     gaps = {
         column: _gaps(*(table[column].to_numpy(float) for table in tables)) for column in shared
     }
-    head = tables[0]["step"].to_numpy() == tables[0]["step"].min()
+    at_first = tables[0]["step"].to_numpy() == tables[0]["step"].min()
     differing = [column for column, gap in gaps.items() if gap.any()]
     return Outcome(
         identical=before == after,
-        largest=max(gap.max() for gap in gaps.values()),
-        first=max(gap[head].max() for gap in gaps.values()),
-        columns=(*differing, *odd),
+        largest=float(max(gap.max() for gap in gaps.values())),
+        first=float(max(gap[at_first].max() for gap in gaps.values())),
+        columns=(*differing, *unshared),
     )
 
 
 def _gaps(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Return relative differences; NaN in both is none, NaN in one is infinite."""
-    gap = np.abs(before - after) / np.maximum(np.maximum(np.abs(before), np.abs(after)), 1e-12)
-    none = np.isnan(before) & np.isnan(after)
-    return np.where(none, 0.0, np.where(np.isnan(gap), np.inf, gap))
+    """Return relative differences; 0 where both are NaN, infinite where only one is."""
+    same = (before == after) | (np.isnan(before) & np.isnan(after))
+    size = np.maximum(np.maximum(np.abs(before), np.abs(after)), 1e-12)
+    with np.errstate(invalid="ignore"):  # of two infinities
+        gap = np.abs(before - after) / size
+    return np.where(same, 0.0, np.where(np.isnan(gap), np.inf, gap))
 
 
 def _line(name: str, outcome: Outcome) -> str:
@@ -124,34 +122,37 @@ def _line(name: str, outcome: Outcome) -> str:
 
 
 def _train(tree: Path, options: str) -> str:
-    """Run `experiments.train` of a tree; return its metrics."""
+    """Run `experiments.train` of a checkout; return the text of its `metrics.csv`."""
     with tempfile.TemporaryDirectory() as out:
-        command = [
-            sys.executable,
-            "-m",
-            "experiments.train",
-            *options.split(),
-            "--out",
-            f"{out}/run",
-        ]
+        run = Path(out) / "run"
+        command = [sys.executable, "-m", "experiments.train", *options.split(), "--out", str(run)]
         done = subprocess.run(
             command, cwd=tree, env={**os.environ, "PYTHONPATH": str(tree)}, capture_output=True,
             text=True, check=False,
         )  # fmt: skip
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
-        return (Path(out) / "run" / "metrics.csv").read_text()
+        return (run / "metrics.csv").read_text()
 
 
-def _checked_out(commit: str, where: Path) -> Path:
-    """Check a commit out; refuse what is none."""
-    try:
-        _git("worktree", "add", "--detach", str(where), commit)
-    except subprocess.CalledProcessError as error:
-        raise ValueError(
-            f"'{commit}' is no commit: {error.stderr.strip().splitlines()[-1]}"
-        ) from None
-    return where
+@contextlib.contextmanager
+def _checked_out(commit: str) -> Iterator[Path]:
+    """Check a commit out into a temporary folder, and remove it at the end.
+
+    Raises:
+      ValueError: in one line: there is no such commit.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        tree = Path(scratch) / "tree"
+        try:
+            _git("worktree", "add", "--detach", str(tree), commit)
+        except subprocess.CalledProcessError as error:
+            why = error.stderr.strip().splitlines()[-1]
+            raise ValueError(f"'{commit}' is no commit: {why}") from None
+        try:
+            yield tree
+        finally:
+            _git("worktree", "remove", "--force", str(tree))
 
 
 def _git(*args: str) -> None:

@@ -1,4 +1,4 @@
-"""A Replay driven from Python, its state donated: a jitted call for each verb, or one for all."""
+"""A Replay driven from Python with donated state: one jitted call per verb, or one for all."""
 
 import itertools
 from typing import Any
@@ -18,13 +18,13 @@ class Dispatched:
     """A `peers.types.Buffer` around a Replay.
 
     Rows arrive as NumPy arrays, as from an environment on the host; batches stay on the device, as
-    for a learner there. `sample` changes nothing that the next call must know (at most a fence that
-    compiled loops need), so its state is not passed on; an `update` that returns the state as it is
-    needs no call at all.
+    for a learner there. `sample` changes nothing that later calls need (at most a fence that
+    compiled loops need), so the state it returns is dropped; an `update` that returns the state
+    unchanged is not called at all.
     """
 
     def __init__(self, replay: Replay, state: Any = None) -> None:
-        """Take over a replay in this state, or begin with an empty one."""
+        """Take over a replay's state, or begin with an empty replay."""
         if state is None:
             state = jax.jit(lambda: replay.init(jax.random.key(0), loops.example()))()
         self._replay, self.state = replay, state
@@ -33,18 +33,18 @@ class Dispatched:
         self._sample = jax.jit(lambda state, key: replay.sample(state, key)[1])
         batch_of = jax.eval_shape(self._sample, self.state, next(self._keys))
         errors_of = jax.ShapeDtypeStruct((replay.batch_size,), jnp.float32)
-        self._learns_nothing = _unchanged(self._told, self.state, batch_of, errors_of)
+        self._ignores_updates = _unchanged(self._updated, self.state, batch_of, errors_of)
         self._add = jax.jit(replay.add, donate_argnums=0)
-        self._update = jax.jit(self._told, donate_argnums=0)
-        self._all = jax.jit(self._turn, donate_argnums=0)
+        self._update = jax.jit(self._updated, donate_argnums=0)
+        self._one_call = jax.jit(self._turn, donate_argnums=0)
 
-    def _told(self, state: Any, batch: Sample, errors: Array) -> Any:
+    def _updated(self, state: Any, batch: Sample, errors: Array) -> Any:
         return self._replay.update(state, batch, td_error=errors)
 
     def _turn(
         self, state: Any, batch: Sample, errors: Array, row: Transition, key: Array
     ) -> tuple[Any, Sample]:
-        state = self._replay.add(self._told(state, batch, errors), row)
+        state = self._replay.add(self._updated(state, batch, errors), row)
         return self._replay.sample(state, key)
 
     def fill(self, rows: Rows) -> None:
@@ -58,17 +58,17 @@ class Dispatched:
         return self._batch
 
     def update(self, batch: Sample, errors: Array) -> None:
-        if not self._learns_nothing:
+        if not self._ignores_updates:
             self.state = self._update(self.state, batch, errors)
 
     def turn(self, row: Rows, errors: Array) -> Sample:
-        """Run all that lies between two learning steps in one call.
+        """Do everything between two learning steps in one call.
 
-        The latest batch, which now has been learnt from, is updated, a row is added, and the next
-        batch is sampled.
+        Update the latest batch, which has now been learnt from, add a row, and sample the next
+        batch.
         """
         batch = self.sample() if self._batch is None else self._batch
-        self.state, self._batch = self._all(
+        self.state, self._batch = self._one_call(
             self.state, batch, errors, _transition(row), next(self._keys)
         )
         return self._batch
@@ -93,14 +93,14 @@ def _transition(row: Rows) -> Transition:
 
 
 def _unchanged(function: Any, state: Any, *args: Any) -> bool:
-    """Tell whether a function returns the state that it is given."""
-    told: list[bool] = []
+    """Return whether a function returns the state that it is given, unchanged."""
+    answers: list[bool] = []
 
-    def look(state: Any, *args: Any) -> Any:
+    def traced(state: Any, *args: Any) -> Any:
         result = function(state, *args)
         pairs = zip(jax.tree.leaves(state), jax.tree.leaves(result), strict=True)
-        told.append(all(a is b for a, b in pairs))
+        answers.append(all(a is b for a, b in pairs))
         return result
 
-    jax.eval_shape(look, state, *args)
-    return told[0]
+    jax.eval_shape(traced, state, *args)
+    return answers[0]

@@ -12,10 +12,10 @@ from experiments.benchmarks.measure import CYCLE, MODES, Result
 _MARKERS = "osDv^<>PXd"
 
 
-def draw(results: Sequence[Result], path: str | os.PathLike, title: str) -> None:
-    """Draw whole cycles into a PNG: a column of panels per mode, a row per batch size.
+def plot(results: Sequence[Result], path: str | os.PathLike, title: str) -> None:
+    """Plot whole cycles into a PNG: a column of panels per mode, a row per batch size.
 
-    Where cycles were timed in several orders, the first one of a mode is drawn.
+    Where cycles were timed in several orders, the first one of a mode is shown.
 
     Raises:
       ValueError: there are no whole cycles among the results.
@@ -33,8 +33,8 @@ def draw(results: Sequence[Result], path: str | os.PathLike, title: str) -> None
     grid = figure.subplots(len(batches), len(modes), squeeze=False, sharex=True, sharey="row")
     for line, batch_size in zip(grid, batches, strict=True):
         for axes, mode in zip(line, modes, strict=True):
-            held = [r for r in cycles if r.mode == mode and r.batch_size == batch_size]
-            _panel(axes, held, peers)
+            selected = [r for r in cycles if r.mode == mode and r.batch_size == batch_size]
+            _panel(axes, selected, peers)
             axes.set_title(f"{mode}, batch {batch_size:,}", fontsize=9)
         line[0].set_ylabel("microseconds per cycle", fontsize=8)
     for axes in grid[-1]:
@@ -54,14 +54,14 @@ def _panel(axes: Axes, results: Sequence[Result], peers: Sequence[str]) -> None:
         points = sorted((r.capacity, r.median_us) for r in results if r.peer == peer)
         if not points:
             continue
-        mine = peer.startswith("jaxreplay")
+        ours = peer.startswith("jaxreplay")
         axes.plot(
             *zip(*points, strict=True),
             label=peer,
             color=COLOURS[number % len(COLOURS)],
             marker=_MARKERS[number % len(_MARKERS)],
-            linestyle="-" if mine else ("--" if number < len(COLOURS) else ":"),
-            linewidth=2.2 if mine else 1.2,
+            linestyle="-" if ours else ("--" if number < len(COLOURS) else ":"),
+            linewidth=2.2 if ours else 1.2,
             markersize=5,
         )
     capacities = sorted({result.capacity for result in results})

@@ -1,9 +1,9 @@
 """Time the sampling of stored frames: `python -m experiments.benchmarks.frames`.
 
-Stacks of frames are stored once. A replay of Atari observations (84 x 84 bytes, stacks of 4) is
-filled with episodes; batches are dispatched from Python and waited for, which is what a loop on the
-host pays per gradient step. Frames on the device take turns with frames on the host, where the time
-includes reading them there and handing them over.
+Each frame is stored once. A replay of Atari observations (84 x 84 bytes, stacks of 4) is filled
+with episodes; batches are dispatched from Python and waited for, which is what a loop on the host
+pays per gradient step. Frames on the device take turns with frames on the host, where the time
+includes reading them and moving them to the device.
 """
 
 import statistics
@@ -17,8 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.analysis.files import write_json
-from experiments.benchmarks.methods import read_sizes
-from experiments.cli.options import Parser
+from experiments.benchmarks.sizes import read_sizes
 from experiments.runs.log import say
 from experiments.runs.results import versions
 from experiments.training import host_frames
@@ -27,15 +26,23 @@ from jaxreplay.methods import METHODS
 
 _STACK, _EPISODE = 4, 500  # frames, agent steps
 _METHODS = ("uniform", "per")
+SIZES = {
+    "capacity": (100_000, "transitions"),
+    "batch_size": (32, "transitions in a batch"),
+    "n_step": (3, "agent steps in a transition"),
+    "samples": (300, "batches in a turn"),
+    "turns": (7, "turns of each replay"),
+}
 
 
 def sampler(
     method: str, capacity: int, batch_size: int, n_step: int, on_host: bool
 ) -> tuple[Callable[[int], float], float]:
-    """Fill a replay; return a function that samples so many batches and returns seconds.
+    """Fill a replay, and return how to time its sampling.
 
     Returns:
-      The function, and the bytes of the replay's state and its frames.
+      A function that samples a number of batches and returns the seconds that it took; and the
+      bytes of the replay's state and its frames.
     """
     replay = make_replay(
         METHODS[method].method(METHODS[method].config(), 1_000_000).sampler,
@@ -62,22 +69,22 @@ def sampler(
 
     fill = jax.jit(lambda key: jax.lax.fori_loop(0, capacity, add, replay.init(key, example)))
     state = jax.block_until_ready(fill(jax.random.key(0)))
-    draw = jax.jit(replay.sample, donate_argnums=0)
-    frames, store, size = state.ring.frames, None, _bytes(state)
+    sample = jax.jit(replay.sample, donate_argnums=0)
+    frames, host_store, size = state.ring.frames, None, _bytes(state)
     if on_host:
-        store = host_frames.empty(frames, 1)
-        store.pixels[:] = 1  # memory that was never written is not read like memory
-        size += store.pixels.nbytes
-    keys = list(jax.random.split(jax.random.key(1), 1_000))  # taking one would take longer
-    box = [state]
+        host_store = host_frames.empty(frames, 1)
+        host_store.pixels[:] = 1  # pages that were never written would be read too fast
+        size += host_store.pixels.nbytes
+    keys = list(jax.random.split(jax.random.key(1), 1_000))  # indexing an array takes longer
 
     def timed(count: int) -> float:
+        nonlocal state
         start = time.perf_counter()
         for number in range(count):
-            box[0], batch = draw(box[0], keys[number % len(keys)])
+            state, batch = sample(state, keys[number % len(keys)])
             if on_host:
                 one = jax.tree.map(lambda x: np.asarray(x)[None], batch)
-                seen = host_frames.read(store, frames, one).transition
+                seen = host_frames.read(host_store, frames, one).transition
                 batch = jax.device_put((seen.obs, seen.next_obs))
             jax.block_until_ready(batch)
         return time.perf_counter() - start
@@ -92,15 +99,7 @@ def _bytes(tree: Any) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    parser = Parser(prog="python -m experiments.benchmarks.frames", description=__doc__)
-    wanted = (
-        ("capacity", 100_000, "transitions"),
-        ("batch_size", 32, "transitions in a batch"),
-        ("n_step", 3, "steps of each transition"),
-        ("samples", 300, "batches in a turn"),
-        ("turns", 7, "turns of each"),
-    )
-    sizes, out = read_sizes(parser, wanted, argv)
+    sizes, out = read_sizes("frames", __doc__, SIZES, argv)
     capacity, batch_size, n_step, samples, turns = sizes.values()
     timed, numbers = {}, {}
     for method in _METHODS:

@@ -1,7 +1,7 @@
 """Matrix products: those in a program, and how fast the machine does them.
 
-The floating-point operations of a training step are nearly all in its matrix products, so that the
-machine's rate at these is what a step can reach at best.
+Nearly all floating-point operations of a training step are in its matrix products, so the machine's
+rate at these bounds the speed of a step.
 """
 
 import math
@@ -22,18 +22,18 @@ class Product(NamedTuple):
 
     left: tuple[int, ...]  # shape
     right: tuple[int, ...]
-    dimensions: Any  # as `jax.lax.dot_general` wants them
+    dimensions: Any  # as `jax.lax.dot_general` takes them
     times: float  # how often it runs per step, on average
 
     def operations(self) -> float:
-        """Return floating-point operations per run: 2 for each product that is summed up."""
+        """Return floating-point operations per run, 2 for each multiplication with its addition."""
         (_, contracted), (_, batch) = self.dimensions
         shared = {*contracted, *batch}
         free = [size for axis, size in enumerate(self.right) if axis not in shared]
         return 2.0 * math.prod(self.left) * math.prod(free)
 
     def over(self, seeds: int) -> "Product":
-        """Return the same product for many seeds at once, as vmap makes it of one."""
+        """Return the product that vmap over `seeds` seeds makes of this one."""
         if seeds == 1:
             return self
         contracted, batch = self.dimensions
@@ -43,19 +43,19 @@ class Product(NamedTuple):
 
 
 def products(function: Callable[..., Any], *args: Any, share: float = 1.0) -> list[Product]:
-    """Return the matrix products in a function of arguments like these.
+    """Return the matrix products in `function(*args)`.
 
     Args:
       function: jax-traceable.
       args: its arguments.
-      share: how often a conditional takes the branch with the most work.
+      share: how often, from 0 to 1, a conditional takes the branch with the most work.
     """
     return list(_walk(jax.make_jaxpr(function)(*args).jaxpr, 1.0, share))
 
 
-def operations(found: Sequence[Product]) -> float:
+def operations(work: Sequence[Product]) -> float:
     """Return floating-point operations per step of all products."""
-    return sum(product.operations() * product.times for product in found)
+    return sum(product.operations() * product.times for product in work)
 
 
 def large(size: int) -> Product:
@@ -63,33 +63,34 @@ def large(size: int) -> Product:
     return Product((size, size), (size, size), (((1,), (0,)), ((), ())), 1.0)
 
 
-def run_of(found: Sequence[Product]) -> Run:
+def run_of(work: Sequence[Product]) -> Run:
     """Return a loop that computes all of these products, each once per cycle."""
 
     def once(_: Array, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         left, right, results = carry
-        # Each product depends on the one before it, lest XLA take it out of the loop.
+        # Each product depends on its last result, so that XLA cannot move it out of the loop.
         left = [
             x.at[(0,) * x.ndim].set(1e-6 * y.ravel()[0]) for x, y in zip(left, results, strict=True)
         ]
-        pairs = zip(left, right, found, strict=True)
+        pairs = zip(left, right, work, strict=True)
         return left, right, [jax.lax.dot_general(x, y, p.dimensions) for x, y, p in pairs]
 
     def loop(carry: Any, count: Array) -> Any:
         return jax.lax.fori_loop(0, count, once, carry)
 
-    keys = iter(jax.random.split(jax.random.key(0), 2 * len(found)))
-    left = [jax.random.normal(next(keys), product.left) for product in found]
-    right = [jax.random.normal(next(keys), product.right) for product in found]
+    keys = iter(jax.random.split(jax.random.key(0), 2 * len(work)))
+    left = [jax.random.normal(next(keys), product.left) for product in work]
+    right = [jax.random.normal(next(keys), product.right) for product in work]
     results = [
-        jax.lax.dot_general(x, y, p.dimensions) for x, y, p in zip(left, right, found, strict=True)
+        jax.lax.dot_general(x, y, p.dimensions) for x, y, p in zip(left, right, work, strict=True)
     ]
     compiled = jax.jit(loop, donate_argnums=0)
-    held = [(left, right, results)]
+    carry = (left, right, results)
 
     def run(count: int) -> float:
+        nonlocal carry
         begin = time.perf_counter()
-        held[0] = jax.block_until_ready(compiled(held[0], jnp.asarray(count, jnp.int32)))
+        carry = jax.block_until_ready(compiled(carry, jnp.asarray(count, jnp.int32)))
         return time.perf_counter() - begin
 
     return run

@@ -21,28 +21,28 @@ _BRANCHINGS = (2, 4, 8, 16, 32, 128)
 
 @dataclasses.dataclass(frozen=True)
 class Growth:
-    """Costs at one capacity, beside those at the smallest."""
+    """Costs at one capacity, also relative to those at the smallest."""
 
     capacity: int
     batch_size: int
     replay_us: float  # a whole cycle with rows on the ring
-    replay_ratio: float  # to that at the smallest capacity, turn by turn
+    replay_ratio: float  # to the time at the smallest capacity, turn by turn
     tree_us: float  # sampling and setting leaves of the tree alone
     tree_ratio: float
     tree_memory: float  # bytes of the tree / bytes of its leaves
 
 
 def grow(capacities: Sequence[int], batch_size: int, settings: Settings) -> list[Growth]:
-    """Time our prioritised replay, and its tree alone, at several capacities in turn."""
+    """Time our prioritised replay, and its tree alone, at several capacities that take turns."""
     replays, trees = {}, {}
     for capacity in capacities:
         say(f"  filling {capacity:,} slots")
         replays[capacity] = _replay(capacity, batch_size, settings.order[0])
         trees[capacity] = _tree(capacity, batch_size)
     times = []
-    for what, made in (("replay", replays), ("tree alone", trees)):
+    for what, built in (("replay", replays), ("tree alone", trees)):
         say(f"  {what}")
-        runs = {str(capacity): loop.run for capacity, loop in made.items()}
+        runs = {str(capacity): loop.run for capacity, loop in built.items()}
         times.append(timing.take_turns(runs, settings.turns, settings.seconds))
     first = str(min(capacities))
     return [
@@ -64,7 +64,7 @@ def grow(capacities: Sequence[int], batch_size: int, settings: Settings) -> list
 
 
 def memory(capacity: int, branching: int | None = None) -> float:
-    """Return the bytes of a tree in units of its leaves' (4 bytes each)."""
+    """Return the bytes of a tree relative to those of its leaves (4 bytes each)."""
     tree = jax.eval_shape(lambda: sum_tree.init(capacity, branching))
     size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
     return size / (4 * capacity)

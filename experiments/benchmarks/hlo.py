@@ -1,4 +1,4 @@
-"""What the compiler made of a loop: copies of whole arrays, read from the optimised HLO."""
+"""Copies of whole arrays in compiled loops, found in the optimised HLO."""
 
 import math
 import re
@@ -13,8 +13,8 @@ def large_copies(text: str, size: int, children: int | None = None) -> list[str]
 
     Args:
       text: optimised HLO.
-      size: a number of elements, the capacity of a replay say.
-      children: also look for arrays `[n, children]` of so many elements: a tree's, by parents.
+      size: a number of elements, such as the capacity of a replay.
+      children: also find arrays `[n, children]` of `size` elements or more, as trees hold them.
     """
     found = []
     called = _called(text)
@@ -35,7 +35,7 @@ def large_copies(text: str, size: int, children: int | None = None) -> list[str]
 
 
 def _lines(text: str) -> Iterator[tuple[str, str]]:
-    """Go through the instructions, each with the name of its computation."""
+    """Yield the instructions, each with the name of its computation."""
     name = ""
     for line in text.splitlines():
         if start := re.match(r"(?:ENTRY )?%([\w.-]+) \(", line):

@@ -1,7 +1,7 @@
 """Time training steps with environments on the host: `python -m experiments.benchmarks.host`.
 
-The environments alone, the device alone (a gradient step, storing and acting), and both side by
-side, as the training loop runs them. Side by side a step takes as long as the slower part, at best.
+Timed are the environments alone, the device alone (a gradient step, storing and acting), and both
+at the same time, as the training loop runs them. At best, both together take as long as the slower.
 """
 
 import argparse
@@ -34,7 +34,7 @@ CASES = {  # name -> environment, agent, replay method, preset, hidden sizes
 
 
 def case(name: str) -> RunConfig:
-    """Return the run that a case stands for, with one seed."""
+    """Return the configuration of a case, with one seed."""
     env, agent, replay, preset, hidden = CASES[name]
     config = dataclasses.replace(defaults(env, agent, replay), seeds=1)
     if preset is not None:
@@ -50,7 +50,7 @@ def case(name: str) -> RunConfig:
 
 
 def measure(run: HostRun, steps: int, turns: int) -> dict[str, list[float]]:
-    """Return microseconds per step of both parts and of the whole, one entry per turn."""
+    """Return microseconds per step of each part and of both together, one entry per turn."""
     state = run.init()
     state, *_ = run.blocks(state, 20)  # compiles
     action, extras = run.device.decide(state, "act")
@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m experiments.benchmarks.host", description=__doc__)
     parser.add_argument(
         "--cases", nargs="+", choices=CASES, default=list(CASES), metavar="NAME",
-        help=f"of {', '.join(CASES)} [default all]",
+        help=f"any of {', '.join(CASES)} [default all]",
     )  # fmt: skip
     for name, default in (("steps", 200), ("turns", 7)):
         parser.add_argument(
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with contextlib.closing(run):
             times = measure(run, args.steps, args.turns)
         medians = {part: statistics.median(values) for part, values in times.items()}
-        # Turn by turn: what else the machine does touches all three alike.
+        # Turn by turn: other load on the machine affects all three alike.
         slower = map(max, times["environments"], times["device"])
         shares = [x / y for x, y in zip(slower, times["together"], strict=True)]
         numbers[name] = {

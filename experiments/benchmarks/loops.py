@@ -1,10 +1,9 @@
 """Compiled loops around a Replay: its verbs, whole cycles, and train steps with a small critic.
 
 A loop's length is an argument, so that slow and fast contenders can take turns of equal time. It
-compiles to the loop that `lax.scan` compiles to.
+compiles to the same loop as `lax.scan`.
 """
 
-import functools
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,29 +19,31 @@ from jaxreplay.types import Array, Replay, Sample, Transition
 
 ORDERS = ("add-sample-update", "sample-update-add")
 VERBS = ("add", "sample", "update")
-_ROWS, _BATCHES = 256, 16  # that a loop takes in turn
-_KEYS = 2**14  # likewise; so many that rows drawn by them are no longer in the cache a round later
-_FILLING = 2**16  # rows that a replay is filled with, in turn
+_ROWS, _BATCHES = 256, 16  # sizes of the pools that a loop cycles through
+_KEYS = 2**14  # likewise; enough that rows drawn in one round have left the cache by the next
+_FILLING = 2**16  # distinct rows, at most, that a replay is filled with
 
 
 class Inputs(NamedTuple):
-    """What a loop is fed, from pools so that making it is not timed."""
+    """A loop's inputs: pools that are made beforehand, so that making them is not timed."""
 
     rows: Transition  # [_ROWS, 1, ...]
     keys: Array  # [_KEYS] for sampling
-    noise: Array  # [_BATCHES, B] TD errors but for what the batch adds
-    batches: Any = ()  # [_BATCHES, ...] sampled ones, for updates alone
+    noise: Array  # [_BATCHES, B] TD errors, before the batch's part is added
+    batches: Any = ()  # [_BATCHES, ...] sampled batches, for updates alone
 
 
 class Carry(NamedTuple):
-    """What a loop carries."""
+    """The carry of a loop."""
 
     replay: Any
     params: Any  # of the critic; () where there is none
-    seen: Array  # [] float32, depends on everything that was read, lest reading be optimised away
+    seen: Array  # [] float32, depends on all that was read, so that no read is optimised away
 
 
 Step = Callable[[Carry, Inputs, Array], Carry]  # with the cycle's number, [] int32
+# params, batch, noise `[B]` -> params, TD errors `[B]`, something that depends on all of them
+Learn = Callable[[Any, Sample, Array], tuple[Any, Array, Array]]
 
 
 def transitions(rows: Rows) -> Transition:
@@ -59,7 +60,7 @@ def example() -> Transition:
 
 
 def inputs(key: Array, batch_size: int) -> Inputs:
-    """Draw what a loop is fed, by JAX: under vmap, every seed gets its own."""
+    """Draw a loop's inputs by JAX, so that under vmap every seed gets its own."""
     key_obs, key_action, key_rows, key_noise = jax.random.split(key, 4)
     obs = jax.random.normal(key_obs, (_ROWS, 1, OBS))
     action = jax.random.uniform(key_action, (_ROWS, 1, ACTION), minval=-1.0)
@@ -73,13 +74,13 @@ def inputs(key: Array, batch_size: int) -> Inputs:
 
 
 def filled(replay: Replay) -> Any:
-    """Return a replay that holds as many rows as its capacity, added one after the other."""
+    """Return the state of a full replay, to which rows were added one after the other."""
     rows = endless_episode(np.random.default_rng(0), min(replay.capacity, _FILLING))
     return fill(replay, transitions(rows), replay.capacity)
 
 
 def fill(replay: Replay, rows: Transition, count: int) -> Any:
-    """Return a new replay with so many rows added, those of `rows` `[n, 1, ...]` in turn."""
+    """Return a new replay's state after `count` adds that cycle through `rows` `[n, 1, ...]`."""
 
     def run(state: Any, rows: Transition) -> Any:
         return jax.lax.fori_loop(0, count, lambda i, s: replay.add(s, at(rows, i)), state)
@@ -89,21 +90,21 @@ def fill(replay: Replay, rows: Transition, count: int) -> Any:
 
 
 def at(pool: Any, number: Array) -> Any:
-    """Return one entry of a pool, `[n, ...]`, which are taken in turn."""
+    """Return the entry of a pool `[n, ...]` for a cycle's number, modulo n."""
     first = jax.tree.leaves(pool)[0]
     return jax.tree.map(lambda x: x[number % first.shape[0]], pool)
 
 
 def verb(replay: Replay, name: str) -> Step:
-    """Return a step of one verb alone; "update" takes the batches that it is fed in turn."""
+    """Return a step of one verb alone; "update" cycles through the batches of the inputs."""
 
     def step(carry: Carry, fed: Inputs, number: Array) -> Carry:
         state, seen = carry.replay, carry.seen
         if name == "add":
             state = replay.add(state, at(fed.rows, number))
         elif name == "sample":
-            # Behind a barrier with the clock, nothing is the same in every turn: else XLA would
-            # take what does not depend on the key out of the loop.
+            # The barrier makes everything depend on the cycle's number; without it XLA would move
+            # what does not depend on the key out of the loop.
             state, number = jax.lax.optimization_barrier((state, number))
             state, batch = replay.sample(state, at(fed.keys, number))
             seen = seen + (_digest(batch) * batch.weights).sum()
@@ -118,36 +119,36 @@ def verb(replay: Replay, name: str) -> Step:
 def cycle(replay: Replay, order: str) -> Step:
     """Return a step that adds a row, samples a batch and updates it, in one of `ORDERS`."""
 
-    def step(carry: Carry, fed: Inputs, number: Array) -> Carry:
-        state = carry.replay
-        if order.startswith("add"):
-            state = replay.add(state, at(fed.rows, number))
-        state, batch = replay.sample(state, at(fed.keys, number))
-        td_error = at(fed.noise, number) + 1e-6 * _digest(batch)
-        state = replay.update(state, batch, td_error=td_error)
-        if order.endswith("add"):
-            state = replay.add(state, at(fed.rows, number))
+    def learn(params: Any, batch: Sample, noise: Array) -> tuple[Any, Array, Array]:
+        td_error = noise + 1e-6 * _digest(batch)
         # As in a learner: the loss depends on the weights, the TD errors do not.
-        seen = carry.seen + (td_error * batch.weights).sum()
-        return carry._replace(replay=state, seen=seen)
+        return params, td_error, (td_error * batch.weights).sum()
 
-    return step
+    return _cycle(replay, order, learn)
 
 
 def train_step(replay: Replay, order: str) -> Step:
     """Return a step that also takes a gradient step of a small critic (`critic_params`)."""
 
+    def learn(params: Any, batch: Sample, noise: Array) -> tuple[Any, Array, Array]:
+        del noise  # a critic has TD errors of its own
+        (_, td_error), grads = jax.value_and_grad(_critic_loss, has_aux=True)(params, batch)
+        return jax.tree.map(lambda p, g: p - 1e-3 * g, params, grads), td_error, td_error.sum()
+
+    return _cycle(replay, order, learn)
+
+
+def _cycle(replay: Replay, order: str, learn: Learn) -> Step:
     def step(carry: Carry, fed: Inputs, number: Array) -> Carry:
         state = carry.replay
         if order.startswith("add"):
             state = replay.add(state, at(fed.rows, number))
         state, batch = replay.sample(state, at(fed.keys, number))
-        (_, td_error), grads = jax.value_and_grad(_critic_loss, has_aux=True)(carry.params, batch)
-        params = jax.tree.map(lambda p, g: p - 1e-3 * g, carry.params, grads)
+        params, td_error, seen = learn(carry.params, batch, at(fed.noise, number))
         state = replay.update(state, batch, td_error=td_error)
         if order.endswith("add"):
             state = replay.add(state, at(fed.rows, number))
-        return Carry(state, params, carry.seen + td_error.sum())
+        return Carry(state, params, carry.seen + seen)
 
     return step
 
@@ -163,11 +164,11 @@ def critic_params(key: Array) -> tuple[tuple[Array, Array], ...]:
 
 
 class Loop:
-    """A compiled loop of a step over a replay, alone or for many seeds at once.
+    """A compiled loop of a step over a replay, for one seed or for many at once.
 
     Attributes:
-      carry: what it carries from one run to the next.
-      copies: instructions in it that copy something of the replay's capacity.
+      carry: the state that one run hands to the next.
+      copies: number of instructions in it that copy an array as large as the capacity.
     """
 
     def __init__(
@@ -176,16 +177,15 @@ class Loop:
         """Compile the loop.
 
         Args:
-          step: of the loop.
-          carry: before it; donated.
-          fed: the inputs; with `axes`, one of each per seed.
-          capacity: of the replay.
-          axes: which leaves of the carry have a seed axis (0 and None); None: there are no seeds.
+          step: body of the loop.
+          carry: carry before the first step; donated.
+          fed: inputs; with `axes`, one set per seed.
+          capacity: the replay's capacity.
+          axes: for each leaf of the carry 0 if it has a seed axis, else None; or None for one seed.
         """
 
         def run(carry: Carry, fed: Inputs, start: Array, count: Array) -> Carry:
-            body = functools.partial(_turned, step, fed)
-            return jax.lax.fori_loop(start, start + count, body, carry)
+            return jax.lax.fori_loop(start, start + count, lambda i, c: step(c, fed, i), carry)
 
         if axes is not None:
             run = jax.vmap(run, in_axes=(axes, 0, None, None), out_axes=axes)
@@ -199,7 +199,7 @@ class Loop:
         return jnp.asarray(self._clock, jnp.int32), jnp.asarray(count, jnp.int32)
 
     def run(self, count: int) -> float:
-        """Run so many steps; return seconds."""
+        """Run `count` steps; return the seconds that they took."""
         clocks = self._clocks(count)
         begin = time.perf_counter()
         self.carry = jax.block_until_ready(self._compiled(self.carry, self._fed, *clocks))
@@ -210,7 +210,7 @@ class Loop:
 def with_batches(
     replay: Replay, carry: Carry, fed: Inputs, axes: Carry | None = None
 ) -> tuple[Carry, Inputs]:
-    """Return the carry, which is donated, and the inputs with batches sampled from it."""
+    """Return the carry, which is donated, and the inputs with batches sampled from its replay."""
 
     def run(carry: Carry, fed: Inputs) -> tuple[Carry, Any]:
         state, batches = jax.lax.scan(replay.sample, carry.replay, fed.keys[:_BATCHES])
@@ -223,12 +223,12 @@ def with_batches(
 
 
 def start(state: Any) -> Carry:
-    """Return what a loop over a replay in this state begins with."""
+    """Return the first carry of a loop over a replay in this state."""
     return Carry(state, critic_params(jax.random.key(0)), jnp.zeros(()))
 
 
 def seed_axes(replay: Replay, step: Step) -> Carry:
-    """Return which leaves of a step's carry differ between seeds (0; None: they are shared).
+    """Return which leaves of a step's carry differ between seeds (0 if so; None if shared).
 
     As in `jax.vmap(train)(keys)` of a whole run: clocks and cursors stay single.
     """
@@ -241,7 +241,7 @@ def seed_axes(replay: Replay, step: Step) -> Carry:
 
 
 def over_seeds(carry: Carry, axes: Carry, seeds: int) -> Carry:
-    """Return a carry for so many seeds: leaves that differ between them are repeated `[S, ...]`."""
+    """Return a carry for `seeds` seeds: leaves that differ between them are repeated `[S, ...]`."""
     leaves, treedef = jax.tree.flatten(carry)
     marks = treedef.flatten_up_to(axes)
     repeated = [
@@ -251,12 +251,8 @@ def over_seeds(carry: Carry, axes: Carry, seeds: int) -> Carry:
     return treedef.unflatten(repeated)
 
 
-def _turned(step: Step, fed: Inputs, number: Array, carry: Carry) -> Carry:
-    return step(carry, fed, number)
-
-
 def _digest(batch: Sample) -> Array:
-    """Return `[B]` float32 for which every number of the rows must have been read."""
+    """Return `[B]` float32 that depends on every number of the rows."""
     t = batch.transition
     return t.obs.sum(axis=1) + t.action.sum(axis=1) + t.next_obs.sum(axis=1) + t.reward + t.discount
 

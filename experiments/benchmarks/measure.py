@@ -1,4 +1,4 @@
-"""Time all contenders beside one another, at one capacity and batch size."""
+"""Time all contenders side by side, at one capacity and batch size."""
 
 import copy
 import dataclasses
@@ -34,9 +34,9 @@ MODES = {
     "train": "train step with a small critic (2 x 64) in a compiled loop",
 }
 CYCLE = "cycle"
-ONE_CALL_ORDER = "update-add-sample"  # in either order of a loop, this is between learning steps
+ONE_CALL_ORDER = "update-add-sample"  # between two learning steps, in either order of a loop
 NAMES = [source.module for source in SOURCES]
-_POOL = 64  # rows and TD errors that a loop in Python takes in turn
+_POOL = 64  # rows and TD errors that a loop in Python cycles through
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,15 +45,15 @@ class Settings(Config):
 
     capacities: tuple[int, ...] = option((10_000, 100_000, 2**20), "slots", at_least=1)
     batch_sizes: tuple[int, ...] = option((32, 256, 4096), "transitions in a batch", at_least=1)
-    modes: tuple[str, ...] = option(tuple(MODES), "where cycles are run from", "", tuple(MODES))
+    modes: tuple[str, ...] = option(tuple(MODES), "where cycles run", "", tuple(MODES))
     verbs: tuple[str, ...] = option(
-        (*loops.VERBS, CYCLE), "what is timed; train steps are cycles", "", (*loops.VERBS, CYCLE)
+        (*loops.VERBS, CYCLE), "what to time; train steps are cycles", "", (*loops.VERBS, CYCLE)
     )
-    order: tuple[str, ...] = option(loops.ORDERS[:1], "of the verbs in a cycle", "", loops.ORDERS)
-    peers: tuple[str, ...] = option(tuple(NAMES), "whom to compare", "", tuple(NAMES))
-    seeds: int = option(8, "at once in the mode vmapped", at_least=1)
-    turns: int = option(5, "of each contender; figures are medians over them", at_least=1)
-    seconds: float = option(0.1, "that a turn takes, about", above=0)
+    order: tuple[str, ...] = option(loops.ORDERS[:1], "orders of the verbs", "", loops.ORDERS)
+    peers: tuple[str, ...] = option(tuple(NAMES), "what to compare", "", tuple(NAMES))
+    seeds: int = option(8, "seeds in the mode vmapped", at_least=1)
+    turns: int = option(5, "turns of each contender; times are medians over them", at_least=1)
+    seconds: float = option(0.1, "approximate length of a turn", above=0)
 
     def check(self) -> None:
         """Refuse batches that a replay can't hold."""
@@ -66,7 +66,7 @@ class Settings(Config):
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """How long one contender took for one thing."""
+    """How long one contender took for one verb, or for a cycle."""
 
     capacity: int
     batch_size: int
@@ -82,7 +82,7 @@ class Result:
 
 @dataclasses.dataclass
 class Contender:
-    """A peer at work: what it holds is handed from one measurement to the next."""
+    """A peer at work; its state is handed from one measurement to the next."""
 
     peer: Peer
     batch_size: int
@@ -110,13 +110,13 @@ def measure(
         say(f"  filling {peer.name}")
         contenders.append(enter(peer, capacity, batch_size))
     for mode in settings.modes:
-        for verb, order in _things(mode, settings):
+        for verb, order in _tasks(mode, settings):
             say(f"  {mode}, {verb if order is None else order}")
             yield from _compare(mode, verb, order, contenders, settings, (capacity, batch_size))
 
 
-def _things(mode: str, settings: Settings) -> list[tuple[str, str | None]]:
-    """Return the verbs to be timed in a mode, and for cycles their order."""
+def _tasks(mode: str, settings: Settings) -> list[tuple[str, str | None]]:
+    """Return the verbs to time in a mode, and for cycles their order."""
     orders = settings.order if CYCLE in settings.verbs else ()
     if mode == "one-call":
         orders = orders and (ONE_CALL_ORDER,)
@@ -196,7 +196,7 @@ def _vmapped(
     if contender.replay is None:
         return None
     replay = contender.replay
-    # A verb alone may leave as it is what a cycle makes differ from seed to seed.
+    # A single verb may leave unchanged what a whole cycle makes differ from seed to seed.
     axes = loops.seed_axes(replay, loops.cycle(replay, order or loops.ORDERS[0]))
     keys = jax.random.split(jax.random.key(0), settings.seeds)
     fed = jax.vmap(lambda key: loops.inputs(key, replay.batch_size))(keys)
@@ -225,7 +225,7 @@ def _one_call(
     contender: Contender, verb: str, order: str | None, settings: Settings
 ) -> _Made | None:
     del verb, order, settings
-    if contender.replay is None:  # which has no call for all
+    if contender.replay is None:  # there is no such call
         return (
             _driven(contender.buffer, contender.batch_size, CYCLE, ONE_CALL_ORDER),
             None,
@@ -270,10 +270,10 @@ def _compiled(buffer: CompiledBuffer, verb: str) -> Run:
 
 
 def _driven(buffer: Buffer, batch_size: int, verb: str, order: str | None) -> Run:
-    """Return a loop in Python over a verb, or over a cycle in some order."""
+    """Return a loop in Python over a verb, or over a cycle in this order."""
     rows, errors = _pools(buffer, batch_size)
     batches: list[Any] = []
-    if verb == "update":  # copies: some buffers write every batch to the same arrays
+    if verb == "update":  # deep copies: some buffers write every batch to the same arrays
         batches = [copy.deepcopy(buffer.sample()) for _ in range(_POOL)]
     verbs = [verb] if order is None else order.split("-")
     batch = None if verb == "add" else buffer.sample()
@@ -300,7 +300,7 @@ def _driven(buffer: Buffer, batch_size: int, verb: str, order: str | None) -> Ru
 
 
 def _pools(buffer: Buffer, batch_size: int) -> tuple[list[Rows], list[Any]]:
-    """Return rows and TD errors that a loop in Python takes in turn."""
+    """Return rows and TD errors for a loop in Python to cycle through."""
     rng = np.random.default_rng(1)
     rows = endless_episode(rng, _POOL)
     noise = rng.standard_normal((_POOL, batch_size), np.float32)

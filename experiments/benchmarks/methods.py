@@ -1,34 +1,38 @@
-"""Time our replay methods beside one another: `python -m experiments.benchmarks.methods`.
+"""Time our replay methods against one another: `python -m experiments.benchmarks.methods`.
 
 One cycle adds a row, samples a batch and updates it, in a compiled loop. Methods take turns within
-one process, so that their ratios do not depend on what else the machine does for long; figures are
-medians over the turns.
+one process, so that other load on the machine affects them alike; times are medians over the turns.
 """
 
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from experiments.analysis.files import write_json
-from experiments.cli.options import Parser
+from experiments.benchmarks.peers.types import ACTION, OBS
+from experiments.benchmarks.sizes import read_sizes
 from experiments.runs.log import say
 from experiments.runs.results import versions
 from jaxreplay import Transition, make_replay
 from jaxreplay.methods import METHODS, pser, rank
 from jaxreplay.types import Array, Sampler
 
-_OBS, _ACTION = 17, 6  # a locomotion task's sizes
 _EPISODE = 200  # rows
+SIZES = {
+    "capacity": (2**20, "slots"),
+    "batch_size": (256, "transitions in a batch"),
+    "cycles": (2_000, "cycles in a turn"),
+    "turns": (7, "turns of each method"),
+}
 
 
 def samplers(capacity: int) -> Mapping[str, Sampler]:
-    """Return what is timed, by name; the first is what the others are compared with."""
+    """Return the samplers to time, by name; the others are compared with the first."""
     by_default = {
         name: METHODS[name].method(METHODS[name].config(), 1_000_000).sampler
         for name in ("per", "uniform", "lap", "ere", "ero", "ners", "refer")
@@ -46,7 +50,7 @@ def cycle(sampler: Sampler, capacity: int, batch_size: int, cycles: int) -> Call
     replay = make_replay(sampler, capacity=capacity, batch_size=batch_size)
     scalar, flag = jnp.zeros(()), jnp.zeros((), bool)
     example = Transition(
-        jnp.zeros(_OBS), jnp.zeros(_ACTION), scalar, scalar, jnp.zeros(_OBS), flag, flag
+        jnp.zeros(OBS), jnp.zeros(ACTION), scalar, scalar, jnp.zeros(OBS), flag, flag
     )
     row = jax.tree.map(lambda x: x[None], example)
 
@@ -69,54 +73,22 @@ def cycle(sampler: Sampler, capacity: int, batch_size: int, cycles: int) -> Call
     run = jax.jit(
         lambda state, start: jax.lax.scan(once, state, start + jnp.arange(cycles)), donate_argnums=0
     )
-    held = [jax.block_until_ready(jax.jit(fill)(jax.random.key(1))), 0]
+    state, clock = jax.block_until_ready(jax.jit(fill)(jax.random.key(1))), 0
 
     def timed() -> float:
+        nonlocal state, clock
         start = time.perf_counter()
-        held[0] = jax.block_until_ready(run(*held))[0]
-        held[1] += cycles
+        state, _ = jax.block_until_ready(run(state, clock))
+        clock += cycles
         return time.perf_counter() - start
 
-    timed()  # compiles, and gives the priorities values
+    timed()  # compiles, and sets the priorities
     return timed
-
-
-def read_sizes(
-    parser: Parser, wanted: Sequence[tuple[str, int, str]], argv: Sequence[str] | None
-) -> tuple[dict[str, int], Path | None]:
-    """Read the sizes of a benchmark and where to write it; exit with one line if one cannot be.
-
-    Args:
-      parser: the command's.
-      wanted: name, default and meaning of each size; capacity and batch_size among them.
-      argv: the command line.
-    """
-    for name, default, what in wanted:
-        flag, said = f"--{name.replace('_', '-')}", f"{what} [default {default}]"
-        parser.add_argument(flag, type=int, default=default, metavar="INT", help=said)
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the numbers as JSON")
-    args = parser.parse_args(argv)
-    sizes = {name: getattr(args, name) for name, *_ in wanted}
-    for name, size in sizes.items():
-        if size < 1:
-            parser.error(f"{name} is {size}: it must be at least 1")
-    if sizes["batch_size"] > sizes["capacity"]:
-        parser.error(
-            f"batch_size {sizes['batch_size']} is larger than the capacity {sizes['capacity']}"
-        )
-    return sizes, args.out
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    parser = Parser(prog="python -m experiments.benchmarks.methods", description=__doc__)
-    wanted = (
-        ("capacity", 2**20, "slots"),
-        ("batch_size", 256, "transitions in a batch"),
-        ("cycles", 2_000, "cycles in a turn"),
-        ("turns", 7, "turns of each method"),
-    )
-    sizes, out = read_sizes(parser, wanted, argv)
+    sizes, out = read_sizes("methods", __doc__, SIZES, argv)
     capacity, batch_size, cycles, turns = sizes.values()
     timed = {}
     for name, sampler in samplers(capacity).items():

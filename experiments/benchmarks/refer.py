@@ -1,8 +1,8 @@
 """Time what ReF-ER costs a RACER training step: `python -m experiments.benchmarks.refer`.
 
-Both loops add a step, sample, take a gradient step and tell the replay; one keeps ReF-ER's memory
-(ratios, far share, beta, forgetting and Retrace, its sweeps included), the other draws uniformly
-and hands the agent constants instead. They take turns; figures are medians over the turns.
+Both loops add a step, sample, take a gradient step and update the replay. One keeps ReF-ER's memory
+(ratios, far share, beta, forgetting, and Retrace with its sweeps); the other draws uniformly and
+gives the agent constants instead. They take turns; times are medians over the turns.
 """
 
 import statistics
@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from agents.racer import RACERConfig, racer
 from agents.types import Continuous
 from experiments.analysis.files import write_json
-from experiments.benchmarks.methods import read_sizes
-from experiments.cli.options import Parser
+from experiments.benchmarks.peers.types import ACTION, OBS
+from experiments.benchmarks.sizes import read_sizes
 from experiments.runs.log import say
 from experiments.runs.results import versions
 from jaxreplay import Transition, make_replay, ring
@@ -26,12 +26,17 @@ from jaxreplay.methods import refer, uniform
 from jaxreplay.methods.parts import estimates
 from jaxreplay.types import Array, Sampler
 
-_OBS, _ACTION = 17, 6  # a locomotion task's sizes
 _EPISODE = 200  # steps
+SIZES = {
+    "capacity": (2**19, "steps remembered"),
+    "batch_size": (256, "steps in a batch"),
+    "steps": (2_000, "training steps in a turn"),
+    "turns": (5, "turns of each"),
+}
 
 
 def without_memory() -> Sampler:
-    """Return a uniform sampler that hands RACER constants where ReF-ER hands it estimates."""
+    """Return a uniform sampler that gives RACER constants where ReF-ER gives it estimates."""
     plain = uniform.sampler()
 
     def sample(state: Any, ring: Any, key: Array, batch_size: int) -> Any:
@@ -44,10 +49,10 @@ def without_memory() -> Sampler:
 def loop(sampler: Sampler, capacity: int, batch_size: int, steps: int) -> Callable[[], float]:
     """Fill a replay and return a function that runs `steps` training steps and returns seconds."""
     config = refer.ReFERConfig(returns=True)
-    agent = racer(RACERConfig(), Continuous(_ACTION), refer.objective(config))
+    agent = racer(RACERConfig(), Continuous(ACTION), refer.objective(config))
     replay = make_replay(sampler, capacity=capacity, batch_size=batch_size)
-    obs, scalar, flag = jnp.zeros(_OBS), jnp.zeros(()), jnp.zeros((), bool)
-    agent_state = agent.init(jax.random.key(0), obs, jnp.zeros(_ACTION))
+    obs, scalar, flag = jnp.zeros(OBS), jnp.zeros(()), jnp.zeros((), bool)
+    agent_state = agent.init(jax.random.key(0), obs, jnp.zeros(ACTION))
     action, extras = agent.act(agent_state, obs[None], jax.random.key(0))
     example = Transition(
         obs, action[0], scalar, scalar, obs, flag, flag, jax.tree.map(lambda x: x[0], extras)
@@ -57,7 +62,7 @@ def loop(sampler: Sampler, capacity: int, batch_size: int, steps: int) -> Callab
     def add(agent_state: Any, held: Any, number: Array) -> Any:
         key = jax.random.fold_in(jax.random.key(1), number)
         step = row._replace(
-            obs=jax.random.normal(key, (1, _OBS)),
+            obs=jax.random.normal(key, (1, OBS)),
             reward=jnp.ones(1),
             discount=jnp.full(1, 0.995),
             first=(number % _EPISODE == 0)[None],
@@ -68,27 +73,28 @@ def loop(sampler: Sampler, capacity: int, batch_size: int, steps: int) -> Callab
         return replay.add(held, step, **{name: told[name] for name in wanted})
 
     def once(carry: Any, number: Array) -> tuple[Any, Array]:
-        agent_state, held = carry
-        held = add(agent_state, held, number)
+        agent_state, state = carry
+        state = add(agent_state, state, number)
         key = jax.random.fold_in(jax.random.key(2), number)
-        held, batch = replay.sample(held, key)
+        state, batch = replay.sample(state, key)
         agent_state, info = agent.update(agent_state, batch, key)
-        return (agent_state, replay.update(held, batch, **info.feedback)), info.metrics["loss"]
+        return (agent_state, replay.update(state, batch, **info.feedback)), info.metrics["loss"]
 
     def fill(key: Array) -> Any:
-        held = replay.init(key, example)
-        return jax.lax.fori_loop(0, capacity, lambda n, held: add(agent_state, held, n), held)
+        state = replay.init(key, example)
+        return jax.lax.fori_loop(0, capacity, lambda n, state: add(agent_state, state, n), state)
 
     run = jax.jit(
         lambda carry, start: jax.lax.scan(once, carry, start + jnp.arange(steps)), donate_argnums=0
     )
-    held = jax.block_until_ready(jax.jit(fill)(jax.random.key(3)))
-    kept = [(jax.tree.map(jnp.copy, agent_state), held), capacity]
+    filled = jax.block_until_ready(jax.jit(fill)(jax.random.key(3)))
+    carry, clock = (jax.tree.map(jnp.copy, agent_state), filled), capacity
 
     def timed() -> float:
+        nonlocal carry, clock
         start = time.perf_counter()
-        kept[0] = jax.block_until_ready(run(*kept))[0]
-        kept[1] += steps
+        carry, _ = jax.block_until_ready(run(carry, clock))
+        clock += steps
         return time.perf_counter() - start
 
     timed()  # compiles
@@ -124,14 +130,7 @@ def sweep(capacity: int) -> Callable[[], float]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    parser = Parser(prog="python -m experiments.benchmarks.refer", description=__doc__)
-    wanted = (
-        ("capacity", 2**19, "steps remembered"),
-        ("batch_size", 256, "steps in a batch"),
-        ("steps", 2_000, "training steps in a turn"),
-        ("turns", 5, "turns of each"),
-    )
-    sizes, out = read_sizes(parser, wanted, argv)
+    sizes, out = read_sizes("refer", __doc__, SIZES, argv)
     capacity, batch_size, steps, turns = sizes.values()
     say("filling and compiling")
     config = refer.ReFERConfig(returns=True)

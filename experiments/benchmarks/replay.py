@@ -1,7 +1,7 @@
 """Time our replay beside peers: `python -m experiments.benchmarks.replay`.
 
 One cycle adds a row, samples a batch, and gives it new priorities. Contenders take turns within one
-process; figures are medians over the turns, ratios are taken turn by turn. Modes:
+process; times are medians over the turns, and ratios are taken turn by turn. Modes:
 
   scan        in a compiled loop
   dispatched  driven from Python, with donated state, one call per verb
@@ -9,7 +9,7 @@ process; figures are medians over the turns, ratios are taken turn by turn. Mode
   vmapped     in a compiled loop for several seeds at once (time of all of them)
   train       a train step with a small critic, in a compiled loop
 
-Peers are optional (pip install 'jaxreplay[bench]'); a missing one is named.
+Peers are optional (pip install 'jaxreplay[bench]'); missing ones are named.
 """
 
 import argparse
@@ -39,11 +39,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_options(parser, Settings)
     parser.add_argument(
         "--growth", action="store_true",
-        help="instead, how our costs and the tree's memory grow with the capacity "
+        help="measure instead how our costs and the tree's memory grow with the capacity "
         f"(by default up to {max(CAPACITIES):,} slots and batches of 256)",
     )  # fmt: skip
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the numbers as JSON")
-    parser.add_argument("--figure", type=Path, metavar="FILE", help="draw whole cycles as a PNG")
+    parser.add_argument("--figure", type=Path, metavar="FILE", help="plot whole cycles as a PNG")
     args = parser.parse_args(argv)
     wide = Settings(capacities=CAPACITIES, batch_sizes=(256,)) if args.growth else Settings()
     try:
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     if args.figure and (args.growth or CYCLE not in settings.verbs):
-        parser.error("--figure shows whole cycles of all peers: leave it out, or add cycle")
+        parser.error("--figure shows whole cycles of all peers: leave it out, or time cycles")
     for path in filter(None, (args.out, args.figure)):
         path.parent.mkdir(parents=True, exist_ok=True)
     content = {"machine": timing.machine(), "settings": dataclasses.asdict(settings)}
@@ -63,13 +63,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = peers.find(settings.peers)
     content |= {"versions_of_peers": found.versions, "missing": found.missing, "results": []}
     results: list[Result] = []
-    for new in _compare(found, settings):  # it takes long: what is measured is kept
+    for new in _compare(found, settings):  # this takes long, so results are written as they come
         results += new
         content["results"] += [dataclasses.asdict(result) for result in new]
         if args.out:
             write_json(args.out, content)
         if args.figure:
-            figure.draw(results, args.figure, _where(content["machine"]))
+            figure.plot(results, args.figure, _where(content["machine"]))
     return 0
 
 
@@ -97,7 +97,7 @@ def _print(mode: str, measured: Sequence[Result], settings: Settings) -> None:
     orders = list(dict.fromkeys(result.order for result in results if result.order is not None))
     columns = {"ratio to ours": "ratio_to_ours", "large copies": "large_copies"}
     if mode not in ("scan", "vmapped", "train"):
-        del columns["large copies"]  # nobody reads the program of a single call
+        del columns["large copies"]  # single calls are not searched for copies
     head = ["us", *verbs]
     for order in orders:
         head += [order, *columns] + (["to one seed"] if mode == "vmapped" else [])
@@ -121,7 +121,7 @@ def _get(result: Result | None, name: str) -> Any:
 
 
 def _growth(settings: Settings) -> dict[str, Any]:
-    """Measure and print how costs grow; return what JSON keeps of it."""
+    """Measure and print how costs grow; return the content for the JSON file."""
     capacities = sorted(settings.capacities)
     lines: list[Growth] = []
     memory = memories(capacities[-1])

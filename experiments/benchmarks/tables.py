@@ -6,7 +6,7 @@ Cell = str | int | float | None
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """Return a markdown table, the first column to the left and the others to the right.
+    """Return a Markdown table, its first column aligned left and the others right.
 
     Numbers are written with three significant digits, None as a dash.
     """

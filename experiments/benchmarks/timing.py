@@ -1,6 +1,6 @@
 """How benchmarks measure: contenders take turns within one process.
 
-What else the machine does then touches all of them alike: it is their ratios that can be trusted.
+Other load on the machine then affects all of them alike, so their ratios can be trusted.
 """
 
 import os
@@ -11,13 +11,13 @@ from pathlib import Path
 
 from experiments.runs.results import versions
 
-Run = Callable[[int], float]  # so many cycles -> seconds
+Run = Callable[[int], float]  # number of cycles -> seconds
 
 _MOST = 1_000_000  # cycles in a turn
 
 
 def cycles_for(run: Run, seconds: float) -> int:
-    """Return how many cycles take about so many seconds, by trying more and more of them.
+    """Return how many cycles take about `seconds`, found by trying more and more of them.
 
     The first call, which may compile, does not count.
     """
@@ -33,12 +33,12 @@ def cycles_for(run: Run, seconds: float) -> int:
 def take_turns(runs: Mapping[str, Run], turns: int, seconds: float) -> dict[str, list[float]]:
     """Return microseconds per cycle of every contender, `turns` numbers each.
 
-    Every other turn goes backwards, so that nobody always follows the same neighbour.
+    Every other turn goes backwards, so that no contender always follows the same one.
 
     Args:
       runs: contenders by name.
-      turns: of each.
-      seconds: that a turn is to take, of each.
+      turns: number of turns of each contender.
+      seconds: approximate length of each turn.
     """
     counts = {name: cycles_for(run, seconds) for name, run in runs.items()}
     times: dict[str, list[float]] = {name: [] for name in runs}
@@ -49,7 +49,7 @@ def take_turns(runs: Mapping[str, Run], turns: int, seconds: float) -> dict[str,
 
 
 def ratio(times: Sequence[float], reference: Sequence[float]) -> float:
-    """Return the median over turns of `times` in units of the reference's in the same turn."""
+    """Return the median over turns of `times`, relative to `reference` in the same turn."""
     return statistics.median(x / y for x, y in zip(times, reference, strict=True))
 
 

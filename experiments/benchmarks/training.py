@@ -2,8 +2,8 @@
 
 DQN on CartPole, TD3 and SAC on Pendulum, one update per step, with several replay methods and for
 one and several seeds at once; beside them the same loop around flashbax, and sbx, where installed.
-Loops take turns within one process; figures are medians over the turns, and what prioritisation
-adds is taken turn by turn. What bounds a step in the end is matrix products: the machine's rate at
+Loops take turns within one process; times are medians over the turns, and the cost of
+prioritisation is taken turn by turn. Matrix products bound a step in the end: the machine's rate at
 a large one, and at those of the step itself, is measured in the same turns.
 """
 
@@ -33,12 +33,12 @@ class Settings(Config):
 
     cases: tuple[str, ...] = option(tuple(CASES), "agents, each on its task", "", tuple(CASES))
     replays: tuple[str, ...] = option(_REPLAYS, "our replay methods", "", _REPLAYS)
-    peers: tuple[str, ...] = option(_PEERS, "whom to compare, or none", "", (*_PEERS, "none"))
-    seeds: tuple[int, ...] = option((1, 8), "at once in one program", at_least=1)
+    peers: tuple[str, ...] = option(_PEERS, "peers to compare with, or none", "", (*_PEERS, "none"))
+    seeds: tuple[int, ...] = option((1, 8), "numbers of seeds, each in one program", at_least=1)
     capacity: int = option(100_000, "slots per seed", at_least=1)
     matrix: int = option(2048, "rows and columns of the large matrix product", at_least=1)
-    turns: int = option(5, "of each loop; figures are medians over them", at_least=1)
-    seconds: float = option(1.0, "that a turn takes, about", above=0)
+    turns: int = option(5, "turns of each loop; times are medians over them", at_least=1)
+    seconds: float = option(1.0, "approximate length of a turn", above=0)
 
     def check(self) -> None:
         """Refuse a capacity that holds no batch."""
@@ -57,14 +57,14 @@ class Result:
     us: tuple[float, ...]  # microseconds per step of all seeds, one number per turn
     median_us: float
     steps_per_second: float  # agent steps of all seeds
-    over_uniform: float | None  # what prioritisation adds, as a share; turn by turn
+    over_uniform: float | None  # time added to uniform replay's, as a share of it; turn by turn
     of_large: float  # share of the machine's rate at a large matrix product that a step reaches
     of_own: float  # share of its rate at the step's own products
 
 
 @dataclasses.dataclass(frozen=True)
 class Products:
-    """The matrix products of a case, and how fast the machine does them."""
+    """The matrix products of a case, and how fast the machine computes them."""
 
     case: str
     seeds: int
@@ -134,14 +134,14 @@ def measure(
     work = {_LARGE: [gemm.large(settings.matrix)], _OWN: own}
     say("  taking turns")
     times = timing.take_turns(
-        runs | {key: gemm.run_of(found) for key, found in work.items()},
+        runs | {key: gemm.run_of(products) for key, products in work.items()},
         settings.turns,
         settings.seconds,
     )
-    # Of the products, each run does every one once, however often a step does.
+    # A run computes every product once per cycle, however often a step does.
     rates = {
-        key: [sum(p.operations() for p in found) / us * 1e-3 for us in times[key]]
-        for key, found in work.items()
+        key: [sum(p.operations() for p in products) / us * 1e-3 for us in times[key]]
+        for key, products in work.items()
     }
     operations = gemm.operations(own)
     results = [
@@ -184,7 +184,7 @@ def _print(results: Sequence[Result], products: Products) -> None:
     print(
         f"\n**{products.case}, {products.seeds} at once: {products.operations / 1e6:,.2f} million "
         f"operations in matrix products per step; the machine does {products.large_gflops:,.1f} "
-        f"thousand million a second in a large one, {products.own_gflops:,.1f} in the step's own**"
+        f"billion a second in a large one, {products.own_gflops:,.1f} in the step's own**"
         "\n"
     )
     head = ["loop", "steps/s", "us per step", "over uniform, %", "of large, %", "of own, %"]

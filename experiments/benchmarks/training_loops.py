@@ -1,4 +1,4 @@
-"""Whole training loops to be timed: this project's, and peers' with the same sizes."""
+"""Whole training loops to time: this project's, and those of peers at the same sizes."""
 
 import dataclasses
 import importlib.util
@@ -27,7 +27,7 @@ class Case(NamedTuple):
 
     agent: str
     env: str
-    host_env: str  # the same task of gymnasium, for peers that step it on the host
+    host_env: str  # the same task in gymnasium, for peers that step it on the host
     batch_size: int
     hidden: tuple[int, ...]
 
@@ -42,7 +42,7 @@ CASES: Mapping[str, Case] = MappingProxyType(
 
 
 def run_config(case: Case, replay: str, seeds: int, capacity: int) -> RunConfig:
-    """Return a run with one environment per seed, one update per step, and nothing else."""
+    """Return a run with one environment per seed and one update per step, and no inspection."""
     config = defaults(case.env, case.agent, replay)
     loop = LoopConfig(
         steps=1_000_000, warmup=_WARMUP, eval_every=1_000_000, eval_episodes=1, inspect=0
@@ -60,16 +60,16 @@ def ours(case: Case, replay: str, seeds: int, capacity: int) -> Run:
 def around_peers(
     case: Case, seeds: int, capacity: int, only: str = ""
 ) -> tuple[dict[str, Run], dict[str, str]]:
-    """Return our training loop around the replay of flashbax, and what is missing for it.
+    """Return our training loop around flashbax's buffers, and the packages missing for it.
 
-    Prioritised ones get PER's objective, the uniform one plain replay's. The one with a barrier is
-    left out: the fence does all that and more.
+    Prioritised buffers get PER's objective, the uniform one that of plain replay. The one with a
+    barrier is left out: the one with a fence does the same and more.
 
     Args:
       case: agent and task.
-      seeds: at once.
+      seeds: number of seeds, all in one program.
       capacity: slots per seed.
-      only: peers with this in their name.
+      only: leave out peers without this text in their names.
     """
     found = peers.find(["flashbax"])
     runs = {}
@@ -85,7 +85,7 @@ def around_peers(
 
 
 def sbx(case: Case, capacity: int) -> tuple[dict[str, Run], dict[str, str]]:
-    """Return the training loop of sbx (uniform replay, one seed), and what is missing for it."""
+    """Return sbx's training loop (uniform replay, one seed), and the packages missing for it."""
     hint = "pip install sbx-rl (brings PyTorch, by default with gigabytes of CUDA)"
     if importlib.util.find_spec("sbx") is None:
         return {}, {"sbx": f"not installed: {hint}"}
@@ -125,23 +125,24 @@ def step_products(case: Case) -> list[gemm.Product]:
         return agent.act(agent_state, obs, key), agent.update(agent_state, batch, key)
 
     batch = jax.eval_shape(replay.sample, state.replay, jax.random.key(0))[1]
-    # TD3 moves its actor only now and then.
+    # TD3 updates its actor only in some of the updates.
     share = 1 / getattr(config.agent_options, "policy_delay", 1)
     return gemm.products(step, state.agent, state.obs, batch, jax.random.key(0), share=share)
 
 
 def _steps(training: TrainingRun) -> Run:
-    """Return a run of so many steps in every seed, without the evaluation that ends a chunk."""
-    held = [training.init()]
+    """Return a `Run` of steps in every seed, minus the evaluation that ends a chunk."""
+    state = training.init()
 
     def timed(blocks: int) -> float:
+        nonlocal state
         begin = time.perf_counter()
-        held[0], _ = jax.block_until_ready(training.chunk(held[0], blocks))
+        state, _ = jax.block_until_ready(training.chunk(state, blocks))
         return time.perf_counter() - begin
 
     def run(count: int) -> float:
-        whole = timed(count)
-        # From the state that is now, the same evaluation again.
-        return max(whole - timed(0), 1e-9)
+        total = timed(count)
+        # A chunk of no blocks, from the state reached, is the same evaluation alone.
+        return max(total - timed(0), 1e-9)
 
     return run

@@ -1,1 +1,1 @@
-"""How commands read what a user types."""
+"""How commands read their options."""

@@ -1,7 +1,7 @@
 """Command-line options from dataclasses, on argparse.
 
-The dataclass stays the only place where a hyperparameter is named, explained and given a default.
-argparse is enough, and lets one line of error be written for everything that can go wrong.
+A dataclass is the only place where a hyperparameter is named, explained and given a default.
+argparse is enough for this, and lets every error be reported in one line.
 """
 
 import argparse
@@ -19,7 +19,7 @@ Instance = TypeVar("Instance")
 
 
 def unknown(kind: str, name: str, names: Iterable[str]) -> str:
-    """Return the one-line message about a name that is none of `names`, with the nearest match."""
+    """Return a one-line message for a name that is none of `names`, with the nearest match."""
     names = list(names)
     return f"unknown {kind} '{name}'{_near(name, names)} (choices: {', '.join(names)})"
 
@@ -30,7 +30,7 @@ def _near(name: str, names: list[str]) -> str:
 
 
 def one_of(kind: str, names: Iterable[str]) -> Callable[[str], str]:
-    """Return an argparse `type` that accepts one of `names`, else tells the nearest match."""
+    """Return an argparse `type` that accepts one of `names`, or else names the nearest match."""
     names = list(names)
 
     def parse(text: str) -> str:
@@ -42,25 +42,25 @@ def one_of(kind: str, names: Iterable[str]) -> Callable[[str], str]:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that refuses with one line, the nearest match, and exit code 2.
+    """An argument parser that reports errors in one line, with the nearest match and exit code 2.
 
-    Options are declared with dashes; underscores are accepted too. No abbreviations.
+    Options are declared with dashes; underscores are accepted too, abbreviations are not.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("formatter_class", _wide_help)
-        self.reasons: dict[str, str] = {}  # option -> why there is none of this name
+        self.reasons: dict[str, str] = {}  # option that does not exist here -> why
         super().__init__(*args, allow_abbrev=False, **kwargs)
         # argparse before Python 3.14 takes -1e-3 for an option.
         self._negative_number_matcher = re.compile(r"-\.?\d[\d_]*(\.\d*)?([eE][+-]?\d+)?$")
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
-        """Parse what is known, after spelling option names with dashes."""
+        """Parse the known options, after spelling their names with dashes."""
         args = sys.argv[1:] if args is None else args
         return super().parse_known_args([_dashes(text) for text in args], namespace)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
-        """Parse everything, or exit with the nearest match for the first unknown option."""
+        """Parse all options, or exit with the nearest match for the first unknown one."""
         namespace, rest = self.parse_known_args(args, namespace)
         if rest:
             self.error(self._about_unknown(rest[0].partition("=")[0]))
@@ -113,7 +113,7 @@ def add_options(parser: argparse.ArgumentParser, config: Any, prefix: str = "") 
 
 
 def read_options(namespace: argparse.Namespace, instance: Instance, prefix: str = "") -> Instance:
-    """Return `instance` with the fields replaced that were given on the command line.
+    """Return `instance` with the values that were given on the command line.
 
     Raises:
       ValueError: the instance's class does not allow a value.
@@ -124,7 +124,7 @@ def read_options(namespace: argparse.Namespace, instance: Instance, prefix: str 
 
 
 def _help(entry: Option, default: Any) -> str:
-    # The source is of the field's own default: a preset's or another start's value has another.
+    # The source is that of the field's own default, not of a preset's or a resumed run's value.
     source = f"; {entry.source}" if entry.source and default == entry.default else ""
     return f"{entry.help} [default {_show(default)}{source}]".replace("%", "%%")
 
@@ -140,7 +140,7 @@ def _is_word(value: Any) -> bool:
 
 
 def _reader(entry: Option) -> tuple[Callable[[str], Any], str]:
-    """Return how to read one option: a function of its text, and its metavar."""
+    """Return a function of an option's text, and its metavar."""
     if entry.choices:
         parse, metavar = one_of(entry.name, entry.choices), "{" + ",".join(entry.choices) + "}"
     elif entry.kind in _READERS:
@@ -179,7 +179,7 @@ def _int(text: str) -> int:
     except ValueError:
         pass
     value = _float(text, "a whole number, such as 3, 20_000 or 1e6")
-    # Beyond 2^53 a float no longer stands for one whole number.
+    # Beyond 2^53, floats no longer represent every whole number.
     if not value.is_integer() or abs(value) > 2**53:
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number, such as 20_000 or 1e6")
     return int(value)

@@ -1,4 +1,4 @@
-"""What the commands that train share: their options, and how they end."""
+"""What the commands that train share: options, and the messages they end with."""
 
 import argparse
 import dataclasses
@@ -15,7 +15,7 @@ from experiments.runs.run import Stopped
 from experiments.runs.run_config import SECTIONS, RunConfig
 from jaxreplay.methods import METHODS
 
-# Where each section of a RunConfig stands on the command line.
+# How the options of each section of a RunConfig begin on the command line.
 PREFIXES = {
     "loop": "", "sizes": "", "env_options": "env.", "agent_options": "agent.",
     "replay_options": "replay.",
@@ -61,7 +61,7 @@ def own_module(example: str) -> str:
 
 
 def names_parser() -> Parser:
-    """Make the parser of what must be known before the other options exist."""
+    """Make the parser of the options that decide which other options exist."""
     parser = Parser(add_help=False)
     parser.add_argument("--agent", type=agent_name, default=None)
     parser.add_argument("--env", type=environment, default=None)
@@ -73,11 +73,11 @@ def names_parser() -> Parser:
 
 
 def add_common(parser: Parser, env: str) -> None:
-    """Add the options that `train` and `compare` share; `env` decides which of its there are."""
+    """Add the options that `train` and `compare` share; say which `--env.` options `env` lacks."""
     parser.reasons = {
         f"--env.{option}".replace("_", "-"): f"{env} has no option '--env.{option}': it is for "
         f"{whose}: leave it out"
-        for option, whose in environments.strangers(env).items()
+        for option, whose in environments.foreign_options(env).items()
     }
     parser.add_argument(
         "--agent", type=agent_name, metavar="NAME",
@@ -91,7 +91,7 @@ def add_common(parser: Parser, env: str) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--preset", type=one_of("preset", PRESETS), metavar="NAME",
-        help="published settings as defaults, those shown below it; what is given explicitly wins: "
+        help="published settings as defaults, which this help then shows; explicit options win: "
         f"{_presets()} [default none]",
     )  # fmt: skip
     parser.add_argument("--seeds", type=int, metavar="INT", help="seeds, vmapped [default 5]")
@@ -99,10 +99,10 @@ def add_common(parser: Parser, env: str) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the results")
     parser.add_argument(
         "--resume", type=Path, metavar="DIR",
-        help="go on with the run in DIR from its last checkpoint; other options must agree with it",
+        help="continue the run in DIR from its last checkpoint; other options must match it",
     )  # fmt: skip
     parser.add_argument("--overwrite", action="store_true", help="discard a run that --out holds")
-    parser.add_argument("--list", action="store_true", help="list what there is and what fits what")
+    parser.add_argument("--list", action="store_true", help="list names, and what fits together")
     parser.add_argument("--json", action="store_true", help="with --list: as JSON")
 
 
@@ -111,20 +111,19 @@ def _presets() -> str:
 
 
 def check_resumed(known: argparse.Namespace) -> None:
-    """Refuse a preset for a run that goes on: its options are in its folder.
+    """Refuse a preset for a resumed run, whose options are in its folder.
 
     Raises:
       ValueError: both were given.
     """
     if known.resume is not None and known.preset is not None:
         raise ValueError(
-            f"--resume {known.resume} goes on with the options that it began with: leave out "
-            "--preset"
+            f"--resume {known.resume} continues with its original options: leave out --preset"
         )
 
 
 def stopped(error: Stopped) -> int:
-    """Say why a run ended before its end; return the exit code."""
+    """Print why a run stopped early; return the exit code."""
     print(f"error: {error}" if error.__cause__ else str(error), file=sys.stderr)
     return 1 if error.__cause__ else 130  # as shells do for Ctrl-C
 
@@ -132,7 +131,7 @@ def stopped(error: Stopped) -> int:
 def given(
     args: argparse.Namespace, config: RunConfig, sections: Sequence[str] = SECTIONS
 ) -> RunConfig:
-    """Return a RunConfig with everything replaced that the command line says."""
+    """Return a RunConfig with the values that were given on the command line."""
     parts = {s: read_options(args, getattr(config, s), PREFIXES[s]) for s in sections}
     for name in ("seeds", "seed"):
         if getattr(args, name) is not None:
@@ -141,7 +140,7 @@ def given(
 
 
 def print_list(as_json: bool) -> None:
-    """Print agents, replays, environments and presets with what fits what."""
+    """Print agents, replays, environments and presets, and what fits together."""
     catalogue = registry.catalogue()
     if as_json:
         print(json.dumps(catalogue, indent=2))

@@ -1,17 +1,17 @@
-"""Atari games on the host, through the vectorised emulator of ale-py (its wheels hold the games).
+"""Atari games on the host, through the vectorised emulator of ale-py, whose wheels hold the games.
 
 ale-py's `AtariVectorEnv` steps games in threads of C++, skips frames, takes the maximum of the last
 two, resizes by area and repeats actions (per frame, "sticky"). The rest is done here:
 
-* ends. A lost life is a terminal while the game goes on, and the cap counts agent steps; the
-  emulator would restart the game at a lost life, and counts no-ops towards its cap.
-* stacks: channels last, newest last, and zeros before an episode's first frame, after a lost life
-  too.
+* ends: a lost life is terminal while the game goes on, and the cap counts agent steps; the emulator
+  itself would restart the game at a lost life, and counts no-ops towards its cap.
+* stacks: channels last, newest last, and zeros before an episode's first frame, also after a lost
+  life.
 * bilinear resizing, from frames that the emulator leaves at 210 x 160.
-* pictures: a second emulator in colour that gets the same seed and actions.
+* rendering: a second emulator, in colour, gets the same seed and actions.
 
-Where a game ends before the last two frames of a skip were drawn, its last observation is the
-screen of the step before (as with Dopamine). Nothing bootstraps from it.
+If a game ends before the last two frames of a skip, its last observation is the screen of the
+previous step (as in Dopamine). Nothing bootstraps from it.
 """
 
 import dataclasses
@@ -46,31 +46,29 @@ _SCREEN = (210, 160)  # pixels, of all games listed
 
 @dataclasses.dataclass(frozen=True)
 class AtariConfig(EnvironmentConfig):
-    """The protocol; what is None is as the paper named by `protocol` has it."""
+    """The protocol; fields that are None take the values of the paper named by `protocol`."""
 
     protocol: Literal["per", "lap", "pser", "ners"] = option(
-        "per", "the paper whose protocol fills what is none"
+        "per", "paper that sets the options that are none"
     )
     sticky: float | None = option(
         None, "probability, per frame, that the last action repeats", at_least=0, at_most=1
     )
-    noops: int | None = option(
-        None, "at most so many frames of doing nothing at a game's start", at_least=0
-    )
-    life_loss: bool | None = option(None, "a lost life is a terminal (training; the game goes on)")
+    noops: int | None = option(None, "no-op frames at a game's start, at most", at_least=0)
+    life_loss: bool | None = option(None, "a lost life is terminal (in training; the game goes on)")
     frame_skip: int | None = option(None, "frames that an action lasts", at_least=1)
-    max_pool: bool | None = option(None, "see the pixel maximum of the last two frames")
+    max_pool: bool | None = option(None, "observe the pixelwise maximum of the last two frames")
     size: int | None = option(None, "height and width of observations, pixels", at_least=1)
-    resize: Literal["area", "linear"] | None = option(None, "how frames shrink to that")
-    clip_rewards: bool | None = option(None, "clip rewards to [-1, 1] (training)")
+    resize: Literal["area", "linear"] | None = option(None, "how frames are resized to it")
+    clip_rewards: bool | None = option(None, "clip rewards to [-1, 1] (in training)")
     max_frames: int | None = option(
-        None, "frames until a game is cut off (max_steps goes before)", at_least=1
+        None, "frames until a game is cut off (max_steps overrides it)", at_least=1
     )
     full_action_set: bool | None = option(None, "all 18 actions instead of those with an effect")
     stack: int | None = option(None, "frames in an observation", at_least=1)
 
     def resolve(self) -> "AtariConfig":
-        """Return the config with nothing left to the paper."""
+        """Return the config with every None replaced by the paper's value."""
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         given = {name: value for name, value in own.items() if value is not None}
         config = dataclasses.replace(PROTOCOLS[self.protocol], **given)
@@ -83,7 +81,7 @@ _NATURE = AtariConfig(
     resize="area", clip_rewards=True, max_frames=108_000, full_action_set=False, stack=4,
 )  # fmt: skip
 
-# The papers' settings. PSER's text speaks of no-op starts, its code (Dopamine) has none.
+# The papers' settings. PSER's text mentions no-op starts, its code (Dopamine) has none.
 PROTOCOLS: Mapping[str, AtariConfig] = MappingProxyType(
     {
         "per": _NATURE,
@@ -158,14 +156,14 @@ class AtariEnvironment(HostEnvironment):
         return self._stack, step
 
     def _restart(self, games: Array) -> tuple[Array, dict[str, Any]]:
-        """Start the games `[E]` anew; returns the frames of all."""
+        """Restart the games marked by `games` `[E]` bool; return the frames of all games."""
         if self._film is not None and games[0]:
             self._picture = self._film.reset()[0]
-        # Without a seed the random numbers go on, so the next game differs from the last.
+        # Without a seed the random stream continues, so the next game differs from the last.
         return self._games.reset(options={"reset_mask": games})
 
     def _begin(self, stacks: Array, frames: Array, where: Array) -> Array:
-        """Return `stacks`, with but the newest frame in those `where` `[E]` an episode begins."""
+        """Return `stacks`; `where` `[E]` bool an episode begins, only the newest frame is left."""
         stacks = stacks.copy()
         stacks[where] = 0
         stacks[where, ..., -1] = frames[where]
@@ -182,7 +180,7 @@ class AtariEnvironment(HostEnvironment):
         return self._picture[0, 0].copy()
 
     def close(self) -> None:
-        """Stop the emulators; their threads end when nothing refers to them."""
+        """Stop the emulators; their threads end once nothing refers to them."""
         self._games.close()
         if self._film is not None:
             self._film.close()
@@ -195,23 +193,19 @@ def make(
     training: bool = True,
     render: bool = False,
 ) -> AtariEnvironment:
-    """Make a batch of an Atari game.
+    """Make a batch of an Atari game, if nothing is `missing`.
 
     Args:
       name: one of `NAMES`, such as MsPacman.
       num_envs: how many.
       config: the protocol.
-      training: whether lost lives are terminals and rewards are clipped, if the protocol says so;
-        without, episodes are whole games with the game's own score.
+      training: whether lost lives are terminal and rewards are clipped, if the protocol says so;
+        otherwise episodes are whole games with the game's own score.
       render: whether `render` will be called; the first game then runs twice.
 
     Raises:
-      ValueError: one line: there is no such game, ale-py is missing, or an option is out of range.
+      ValueError: in one line: there is no such game, or an option is out of range.
     """
-    if num_envs < 1:
-        raise ValueError(f"num_envs is {num_envs}: it must be at least 1")
-    if lacking := missing(name):
-        raise ValueError(lacking)
     if name not in NAMES:
         raise ValueError(f"there is no game '{name}'")
     rom = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
@@ -219,8 +213,8 @@ def make(
 
 
 def missing(name: str) -> str | None:
-    """Say what to install before `name` can run; None: nothing."""
-    # The vectorised emulator wants gymnasium's spaces.
+    """Say what to install before `name` can run; None if nothing is missing."""
+    # The vectorised emulator needs gymnasium's spaces.
     for module, package in (("ale_py", "ale-py"), ("gymnasium", "gymnasium")):
         if importlib.util.find_spec(module) is None:
             return f"atari/{name} needs {package}: pip install 'jaxreplay[atari]'"
@@ -228,14 +222,14 @@ def missing(name: str) -> str | None:
 
 
 def _emulator(rom: str, num_envs: int, config: AtariConfig, colour: bool = False) -> Any:
-    """Make ale-py's vectorised emulator, of single frames, raw scores and whole games."""
+    """Make ale-py's vectorised emulator, with single frames, raw scores and whole games."""
     import ale_py
     from ale_py.vector_env import AtariVectorEnv
 
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
-    whole = colour or config.resize == "linear"
-    height, width = _SCREEN if whole else (config.size, config.size)
-    # The cap is counted here; the emulator's own must not come before it.
+    full_screen = colour or config.resize == "linear"
+    height, width = _SCREEN if full_screen else (config.size, config.size)
+    # The cap is counted here; the emulator's own cap must not come first.
     never = 2 * (config.max_steps * config.frame_skip + config.noops + 1)
     return AtariVectorEnv(
         rom,
@@ -250,7 +244,7 @@ def _emulator(rom: str, num_envs: int, config: AtariConfig, colour: bool = False
         stack_num=1,
         frameskip=config.frame_skip,
         maxpool=config.max_pool and config.frame_skip > 1,
-        noop_max=config.noops + 1,  # the emulator draws below it
+        noop_max=config.noops + 1,  # exclusive
         reward_clipping=False,
         use_fire_reset=False,
     )

@@ -13,7 +13,7 @@ import numpy as np
 from agents.types import Continuous
 from experiments.environments import mujoco_notes, mujoco_pictures
 from experiments.environments.config import EnvironmentConfig
-from experiments.environments.episodes import make_episodic
+from experiments.environments.episodes import Step, make_episodic
 from experiments.environments.types import Array, Environment
 from jaxreplay.option import option
 
@@ -25,7 +25,7 @@ NAMES = (
 
 @dataclasses.dataclass(frozen=True)
 class BraxConfig(EnvironmentConfig):
-    """What can be said of a brax environment besides its name."""
+    """Options of a brax environment."""
 
     backend: Literal["spring", "positional", "generalized", "mjx"] | None = option(
         None, "physics; none: spring"
@@ -35,8 +35,8 @@ class BraxConfig(EnvironmentConfig):
 def make(name: str, config: BraxConfig = BraxConfig()) -> Environment:
     """Make a brax environment.
 
-    Actions are clipped to [-1, 1], which stands for the actuators' control range. A diverging
-    physics step shows as NaN in observations and rewards; nothing here hides it.
+    Actions are clipped to [-1, 1], which stands for the actuators' control range. Physics that
+    diverges shows as NaN in observations and rewards; nothing here hides it.
 
     Args:
       name: one of `NAMES`.
@@ -51,21 +51,27 @@ def make(name: str, config: BraxConfig = BraxConfig()) -> Environment:
         state = env.reset(key)
         return state, state.obs
 
-    def step(key: Array, state, action: Array):
+    # If the actuators' range is not [-1, 1], brax's own environments scale to it.
+    step, space = clipped_step(env), Continuous(env.action_size)
+    return make_episodic(f"brax/{name}", reset, step, space, config.max_steps or 1000)
+
+
+def clipped_step(env: Any) -> Step:
+    """Return the step of an environment with brax's interface, its actions clipped to [-1, 1]."""
+
+    def step(key: Array, state: Any, action: Array) -> tuple[Any, Array, Array, Array]:
         del key  # the physics is deterministic
-        # Where actuators have another range than [-1, 1], brax's own environments scale to it.
         state = env.step(state, jnp.clip(action, -1.0, 1.0))
         return state, state.obs, state.reward, state.done > 0
 
-    limit = config.max_steps or 1000
-    return make_episodic(f"brax/{name}", reset, step, Continuous(env.action_size), limit)
+    return step
 
 
 def renderer(name: str, config: BraxConfig = BraxConfig()) -> Callable[[Any], np.ndarray]:
     """Return `render(state) -> [H, W, 3] uint8` of brax's own state.
 
     Raises:
-      ValueError: as `make`, or there is no OpenGL to draw with.
+      ValueError: as `make`, or there is no OpenGL to render with.
     """
 
     def place(data: Any, state: Any) -> None:
@@ -76,7 +82,7 @@ def renderer(name: str, config: BraxConfig = BraxConfig()) -> Callable[[Any], np
 
 
 def _load(name: str, config: BraxConfig):
-    """Build brax's own environment, without its notes on optional packages and old model files."""
+    """Build brax's environment; silence notes on optional packages and old model files."""
     backend = config.backend or "spring"
     noise = io.StringIO()
     with warnings.catch_warnings(), contextlib.redirect_stdout(noise):
@@ -84,7 +90,7 @@ def _load(name: str, config: BraxConfig):
         from brax import envs  # slow, and not needed by runs of other families
 
         try:
-            with mujoco_notes.unheard():
+            with mujoco_notes.silenced():
                 return envs.get_environment(name, backend=backend)
         except (NotImplementedError, KeyError, AttributeError) as error:
             raise ValueError(f"brax/{name} does not run on backend {backend!r}: {error}") from error

@@ -7,7 +7,7 @@ from jaxreplay.option import Config, option
 
 @dataclasses.dataclass(frozen=True)
 class EnvironmentConfig(Config):
-    """What can be said of any environment besides its name; families add to it."""
+    """Options of every environment; families add their own."""
 
     max_steps: int | None = option(
         None,

@@ -1,7 +1,7 @@
 """From bare dynamics to an Environment: time limit, automatic reset, true last observation.
 
-Both belong here and not to the packages' own wrappers, which fold the time limit into termination,
-lose the last observation, or restart every episode from the same state.
+They are added here, since the packages' own wrappers fold the time limit into termination, lose the
+last observation, or restart every episode from the same state.
 """
 
 from collections.abc import Callable
@@ -16,14 +16,14 @@ from experiments.environments.types import Array, Environment, TimeStep
 
 
 class EpisodeState(NamedTuple):
-    """The dynamics' own state and the clock of the episode."""
+    """The dynamics' own state, and the episode's clock."""
 
     inner: Any
     steps: Array  # [] int32, agent steps in this episode
 
 
 # What a family's adapter supplies: reset(key) -> (state, obs), and
-# step(key, state, action) -> (state, obs, reward, terminated), knowing no time limit.
+# step(key, state, action) -> (state, obs, reward, terminated), without a time limit.
 Reset = Callable[[Array], tuple[Any, chex.ArrayTree]]
 Step = Callable[[Array, Any, Array], tuple[Any, chex.ArrayTree, Array, Array]]
 

@@ -1,13 +1,13 @@
 """Environments of gymnasium, on the host: MuJoCo, Box2D, classic control, and any registered id.
 
-Listed are those that the papers use and their relatives; any other id that is registered with
-gymnasium works too if its actions are Discrete or a bounded Box and its observations a Box,
-`module:id` included (the module is imported and registers it).
+`NAMES` lists those that the papers use and their relatives. Any other id registered with gymnasium
+works too if its actions are Discrete or a bounded Box and its observations a Box; so does
+`module:id`, for which the module is imported first and registers the id.
 
 The papers' MuJoCo tasks are v3, of OpenAI Gym with MuJoCo 2, and need software that is no longer
 maintained. v4 has the same dynamics, rewards and endings on today's MuJoCo; v5 repairs rewards and
-models. The v3 names here are v4 with one repair: MuJoCo 2 left the contact forces in observations
-of Ant and Humanoid zero, so the 84 entries are zeros here as well (v4 leaves Ant's out, and fills
+models. The v3 names here are v4 with one change: MuJoCo 2 left the 84 contact forces in the
+observations of Ant and Humanoid at zero, so they are zeros here too (v4 omits Ant's, and fills in
 Humanoid's).
 """
 
@@ -50,10 +50,10 @@ NAMES = MappingProxyType(
 
 @dataclasses.dataclass(frozen=True)
 class GymnasiumConfig(EnvironmentConfig):
-    """How a batch of gymnasium's environments runs."""
+    """Options of a batch of gymnasium's environments."""
 
     vectorisation: Literal["sync", "async"] = option(
-        "sync", "all environments in one thread, or each in a process"
+        "sync", "environments share a thread, or have a process each"
     )
 
 
@@ -64,31 +64,26 @@ def make(
     training: bool = True,
     render: bool = False,
 ) -> HostEnvironment:
-    """Make a batch of one of gymnasium's environments.
+    """Make a batch of one of gymnasium's environments, if nothing is `missing`.
 
     Args:
       name: one of `NAMES`, or any id registered with gymnasium.
       num_envs: how many.
       config: max_steps None takes gymnasium's own limit.
       training: makes no difference here.
-      render: whether `render` will be called; with that, all run in one thread.
+      render: whether `render` will be called; if so, all run in one thread.
 
     Raises:
-      ValueError: one line: there is no such id, a package is missing, or its spaces are not those
-        of an agent.
+      ValueError: in one line: there is no such id, or no agent can handle the spaces.
     """
     del training
-    if num_envs < 1:
-        raise ValueError(f"num_envs is {num_envs}: it must be at least 1")
-    if lacking := missing(name):
-        raise ValueError(lacking)
     from experiments.environments import lanes  # imports gymnasium
 
     return lanes.make(name, find(name), num_envs, config.max_steps, config.vectorisation, render)
 
 
 def missing(name: str) -> str | None:
-    """Say what to install before `name` can run; None: nothing, as far as can be told."""
+    """Say what to install before `name` can run; None if nothing is known to be missing."""
     needs = [("gymnasium", "gymnasium")]
     if name.rpartition("-")[0] in _MUJOCO:
         # gymnasium imports imageio with its MuJoCo tasks; mujoco itself comes with brax.
@@ -102,7 +97,7 @@ def missing(name: str) -> str | None:
 
 
 def kind(name: str) -> str:
-    """Return "discrete" or "continuous"; only for names that are not listed is one made to see.
+    """Return "discrete" or "continuous"; a name that is not listed is built to find out.
 
     Raises:
       ValueError: as `make`.
@@ -115,10 +110,10 @@ def kind(name: str) -> str:
 
 
 def find(name: str):
-    """Return gymnasium's specification of `name` (of v4's for the v3 names).
+    """Return gymnasium's specification of `name` (v4's for the v3 names).
 
     Raises:
-      ValueError: there is no such id; one line with the nearest ones.
+      ValueError: in one line, with the nearest matches: there is no such id.
     """
     import gymnasium
 
@@ -134,5 +129,5 @@ def find(name: str):
         known = sorted({*NAMES, *gymnasium.registry})
         near = difflib.get_close_matches(short, known, n=3, cutoff=0.4)
         hint = f": did you mean {' or '.join(f'gymnasium/{n}' for n in near)}?" if near else ""
-        raise ValueError(f"gymnasium knows no '{short}'{hint}")
+        raise ValueError(f"gymnasium has no environment '{short}'{hint}")
     return gymnasium.registry[short]

@@ -34,8 +34,8 @@ NAMES = {
 def make(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Environment:
     """Make a gymnax environment.
 
-    MinAtar's binary images become booleans, a quarter of the memory in a replay. Continuous
-    actions are scaled from [-1, 1] to the environment's bounds.
+    MinAtar's binary images become booleans, which take a quarter of the memory in a replay.
+    Continuous actions are scaled from [-1, 1] to the environment's bounds.
 
     Args:
       name: one of `NAMES`.
@@ -45,7 +45,7 @@ def make(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Environm
 
     env, params = gymnax.make(name)
     limit = config.max_steps or int(params.max_steps_in_episode)
-    # Some dynamics look at the limit themselves; the clock of the episode is `make_episodic`'s.
+    # Some dynamics check the limit themselves; here `make_episodic` applies it.
     params = params.replace(max_steps_in_episode=np.iinfo(np.int32).max)
     image = name.endswith("MinAtar")
     space, scale = _actions(env, params, name)
@@ -65,7 +65,7 @@ def make(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Environm
 
 
 def _actions(env, params, name: str):
-    """Return the action space, and the function from its actions to gymnax's."""
+    """Return the action space, and a function from its actions to gymnax's."""
     space = env.action_space(params)
     if hasattr(space, "n"):
         return Discrete(int(space.n)), lambda action: action

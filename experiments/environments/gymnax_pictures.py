@@ -11,9 +11,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.environments import drawing
+from experiments.environments import shapes
 from experiments.environments.config import EnvironmentConfig
-from experiments.environments.drawing import BLACK, BLUE, GREEN, GREY, RED, SAND, Canvas, beyond
+from experiments.environments.shapes import BLACK, BLUE, GREEN, GREY, RED, SAND, Canvas, beyond
 
 Array = np.ndarray
 
@@ -31,10 +31,10 @@ def renderer(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Call
     env, params = gymnax.make(name)
     if name.endswith("MinAtar"):
         see = jax.jit(lambda state: env.get_obs(state, params))
-        return lambda state: drawing.cells(see(state))
+        return lambda state: shapes.cells(see(state))
     if name.startswith("MountainCar"):
         return lambda state: _mountain_car(state, float(params.goal_position))
-    return _DRAWN[name]
+    return _RENDERERS[name]
 
 
 def _cart_pole(state: Any) -> Array:
@@ -51,12 +51,12 @@ def _cart_pole(state: Any) -> Array:
 
 
 def _pendulum(state: Any) -> Array:
-    return drawing.pendulum(float(state.theta))
+    return shapes.pendulum(float(state.theta))
 
 
 def _acrobot(state: Any) -> Array:
     canvas = Canvas(-2.3, 2.3, -2.3, 2.3, width=240)
-    canvas.line([(-2.3, 1.0), (2.3, 1.0)], GREY, 0.02)  # to be reached
+    canvas.line([(-2.3, 1.0), (2.3, 1.0)], GREY, 0.02)  # the height to reach
     down = -math.pi / 2
     first, second = float(state.joint_angle1), float(state.joint_angle2)
     elbow = beyond((0.0, 0.0), down + first, 1.0)
@@ -118,7 +118,7 @@ def _point(xy: Any) -> tuple[float, float]:
     return float(xy[0]), float(xy[1])
 
 
-_DRAWN: dict[str, Callable[[Any], Array]] = {
+_RENDERERS: dict[str, Callable[[Any], Array]] = {
     "CartPole-v1": _cart_pole,
     "Pendulum-v1": _pendulum,
     "Acrobot-v1": _acrobot,

@@ -1,7 +1,7 @@
-"""Environments that live on the host: a batch of them behind one interface, NumPy in and out.
+"""Batches of environments that live on the host, behind one interface: NumPy in, NumPy out.
 
 They cannot be compiled, so a step is split in two: between `send` and `receive` the environments
-move on their own, and the device may learn.
+step on their own while the device learns.
 """
 
 import abc
@@ -18,7 +18,7 @@ Array = np.ndarray
 
 
 class EnvironmentFailed(Exception):
-    """An environment raised, or gave something that is not finite; says which, and when."""
+    """An environment raised or returned a non-finite number; the message says which, and when."""
 
 
 class LaneFailed(Exception):
@@ -26,11 +26,11 @@ class LaneFailed(Exception):
 
     Args:
       lane: its index.
-      what: what it did, one line.
+      what: what went wrong, in one line.
     """
 
     def __init__(self, lane: Any, what: str = "") -> None:
-        # A worker process hands over `type(error)(error)`, not the error itself.
+        # A worker process passes on `type(error)(error)`, not the error itself.
         if isinstance(lane, LaneFailed):
             lane, what = lane.lane, lane.what
         super().__init__(lane, what)
@@ -60,9 +60,9 @@ class HostEnvironment(abc.ABC):
       action_space: that of each environment.
       max_steps: agent steps after which an episode is truncated.
       obs: shape and dtype of one environment's observation.
-      frame_stack: observations are stacks of so many frames, newest last; 0: they are not.
+      frame_stack: frames stacked in an observation, newest last; 0: observations are not stacks.
 
-    Families implement the methods that begin with one underscore.
+    Families implement the abstract methods; `_step` may be overridden.
     """
 
     frame_stack = 0
@@ -94,7 +94,7 @@ class HostEnvironment(abc.ABC):
     def reset(self, seed: int) -> Array:
         """Seed every environment with a seed of its own and start an episode in each.
 
-        A step that is under way is given up.
+        A step that is under way is discarded.
 
         Returns:
           Observations `[E, ...]`.
@@ -114,7 +114,7 @@ class HostEnvironment(abc.ABC):
 
         Raises:
           RuntimeError: there was no reset, or a step is under way already.
-          ValueError: the actions are not of this shape, or not in the space.
+          ValueError: the actions have another shape, or lie outside the space.
           EnvironmentFailed: the actions are not finite, or the environments cannot be reached.
         """
         actions = self._read(actions)
@@ -130,8 +130,8 @@ class HostEnvironment(abc.ABC):
 
         Raises:
           RuntimeError: no step is under way.
-          EnvironmentFailed: an environment raised, or gave an observation or reward that is not
-            finite.
+          EnvironmentFailed: an environment raised, or returned an observation or reward that is
+            not finite.
         """
         if not self._moving:
             raise RuntimeError(f"{self.name}: receive() without a send() before it")
@@ -146,13 +146,13 @@ class HostEnvironment(abc.ABC):
         """Return a picture `[H, W, 3]` uint8 of the first environment.
 
         Raises:
-          ValueError: the batch was not made with `render=True`, or nothing can be drawn here.
+          ValueError: the batch was not made with `render=True`, or cannot be rendered.
         """
-        raise ValueError(f"{self.name} draws no pictures")
+        raise ValueError(f"{self.name} cannot be rendered")
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Free what the environments hold; more than once does no harm."""
+        """Free the environments' resources; may be called more than once."""
 
     @abc.abstractmethod
     def _reset(self, seeds: list[int]) -> Array: ...
@@ -182,7 +182,7 @@ class HostEnvironment(abc.ABC):
             raise ValueError(f"{self.name} has actions 0 to {self.action_space.n - 1}: {actions}")
         self._steps += 1
         if not discrete:
-            self._check_finite("action", actions, "was told an")
+            self._check_finite("action", actions, "received")
         return actions
 
     def _checked(self, result: tuple[Array, HostStep]) -> tuple[Array, HostStep]:
@@ -192,17 +192,17 @@ class HostEnvironment(abc.ABC):
         self._check_finite("observation", obs)
         return result
 
-    def _check_finite(self, what: str, values: Array, verb: str = "gave a") -> None:
+    def _check_finite(self, what: str, values: Array, verb: str = "returned") -> None:
         """Raise for the first environment whose `values` `[E, ...]` are not all finite."""
         if values.dtype.kind != "f" or np.isfinite(values).all():
             return
         ok = np.isfinite(values).reshape(self.num_envs, -1).all(axis=1)
-        article = "n" if verb.endswith(" a") and what[0] in "aeiou" else ""
+        article = "an" if what[0] in "aeiou" else "a"
         bad = int(np.argmin(ok))
-        raise EnvironmentFailed(self._where(bad, f"{verb}{article} {what} that is not finite"))
+        raise EnvironmentFailed(self._where(bad, f"{verb} {article} {what} that is not finite"))
 
     def _guard(self, call: Callable[..., Any], *args: Any) -> Any:
-        """Call into the environments; whatever they raise becomes one line that says where."""
+        """Call into the environments; turn whatever they raise into one line that says where."""
         try:
             return call(*args)
         except LaneFailed as error:
@@ -221,7 +221,7 @@ class HostEnvironment(abc.ABC):
 def lane_seeds(seed: int, num_envs: int) -> list[int]:
     """Return a seed for each of the environments that a run's `seed` stands for.
 
-    Neighbouring seeds share none (seed, seed + 1 ... would), so that runs stay independent.
+    Runs with neighbouring seeds share none (as seed, seed + 1, ... would), so they are independent.
     """
     # 31 bits: the emulator's seeds are signed.
     return [int(x) >> 1 for x in np.random.SeedSequence(seed).generate_state(num_envs)]

@@ -22,9 +22,9 @@ _CONTACT_FORCES = 84  # entries of the observation of Ant-v3 and Humanoid-v3, ze
 
 
 class Lane(gymnasium.Wrapper):
-    """One environment of the batch: what it raises says which one it was.
+    """One environment of the batch, whose errors say which one it is.
 
-    Its infos are dropped, because gathering them over the batch takes as long as the physics.
+    Infos are dropped, because gathering them over the batch takes as long as the physics.
     """
 
     def __init__(self, env: gymnasium.Env, index: int) -> None:
@@ -47,15 +47,15 @@ class Lane(gymnasium.Wrapper):
 class GymnasiumEnvironment(HostEnvironment):
     """A batch of gymnasium's environments, in this thread or each in a process of its own.
 
-    The first is quicker unless a step takes much longer than a millisecond: its step is taken when
-    it is received, while the device, which was told to learn before, computes.
+    One thread is faster unless a step takes much longer than a millisecond. The step is then taken
+    in `receive`, while the device works on the update that was dispatched before.
     """
 
     def __init__(self, name: str, vector: Any, max_steps: int) -> None:
         self._vector = vector
         self._space = vector.single_action_space
-        self._spread = isinstance(vector, AsyncVectorEnv)
-        self._actions: Array | None = None  # of the step under way, if it is taken here
+        self._in_processes = isinstance(vector, AsyncVectorEnv)
+        self._actions: Array | None = None  # of the step under way, if it is taken in this thread
         space = vector.single_observation_space
         self._dtype = np.dtype(np.float32) if space.dtype.kind == "f" else space.dtype
         shape = jax.ShapeDtypeStruct(space.shape, self._dtype)
@@ -65,19 +65,19 @@ class GymnasiumEnvironment(HostEnvironment):
         return self._vector.reset(seed=seeds)[0].astype(self._dtype)
 
     def _send(self, actions: Array) -> None:
-        if self._spread:
+        if self._in_processes:
             self._vector.step_async(self._scale(actions))
         else:
             self._actions = self._scale(actions)
 
     def _receive(self) -> tuple[Array, HostStep]:
-        if self._spread:
+        if self._in_processes:
             return self._unpack(*self._vector.step_wait())
-        # In this thread: the device computes on threads of its own meanwhile.
+        # In this thread: meanwhile the device computes in threads of its own.
         return self._unpack(*self._vector.step(self._actions))
 
     def _scale(self, actions: Array) -> Array:
-        """Return actions as the environment wants them."""
+        """Return actions as the environment expects them."""
         if isinstance(self._space, spaces.Discrete):
             return actions + self._space.start
         low, high = self._space.low, self._space.high
@@ -98,13 +98,13 @@ class GymnasiumEnvironment(HostEnvironment):
 
     def render(self) -> Array:
         """Return a picture `[H, W, 3]` uint8 of the first environment."""
-        if self._spread or self._vector.render_mode != "rgb_array":
+        if self._in_processes or self._vector.render_mode != "rgb_array":
             raise ValueError(f"{self.name} was made without render=True")
         try:
             return np.asarray(self._vector.envs[0].render(), np.uint8)
         except Exception as error:
             raise ValueError(
-                f"{self.name} cannot be drawn: drawing {raised(error)} "
+                f"{self.name} cannot be rendered: rendering {raised(error)} "
                 "(MuJoCo without a screen needs MUJOCO_GL=egl or MUJOCO_GL=osmesa)"
             ) from error
 
@@ -112,8 +112,8 @@ class GymnasiumEnvironment(HostEnvironment):
         """Free the environments and their processes."""
         if self._vector.closed:
             return
-        # Of processes, a step under way, or a worker that died, would be waited for.
-        self._vector.close(**({"terminate": True} if self._spread else {}))
+        # Without terminate, closing would wait for a step under way, or for a worker that died.
+        self._vector.close(**({"terminate": True} if self._in_processes else {}))
 
 
 def make(
@@ -124,10 +124,10 @@ def make(
     limit = max_steps or spec.max_episode_steps
     if limit is None:
         raise ValueError(f"{full} has no time limit of its own: give --env.max-steps")
-    drawn = {"render_mode": "rgb_array"} if render else {}
+    rendering = {"render_mode": "rgb_array"} if render else {}
     if render:
         mujoco_pictures.without_screen()
-    lane = functools.partial(_make_lane, name, spec, limit, drawn)
+    lane = functools.partial(_make_lane, name, spec, limit, rendering)
     lanes = [functools.partial(lane, index) for index in range(num_envs)]
     first = _first(full, lanes[0])
     try:
@@ -136,39 +136,39 @@ def make(
     finally:
         first.close()
     if vectorisation == "async" and not render:
-        return GymnasiumEnvironment(full, _spread(lanes), limit)
+        return GymnasiumEnvironment(full, _in_processes(lanes), limit)
     vector = SyncVectorEnv(lanes, autoreset_mode=AutoresetMode.SAME_STEP)
     return GymnasiumEnvironment(full, vector, limit)
 
 
 def _make_lane(
-    name: str, spec: Any, limit: int, drawn: dict[str, str], index: int
+    name: str, spec: Any, limit: int, rendering: dict[str, str], index: int
 ) -> gymnasium.Env:
     with _quiet("mujoco" in str(spec.entry_point)):
-        env = gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True, **drawn)
+        env = gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True, **rendering)
     if name in ("Ant-v3", "Humanoid-v3"):
         env = _without_contact_forces(env, pad=name == "Ant-v3")
     return Lane(env, index)
 
 
-def _undisturbed(lane: Any) -> gymnasium.Env:
-    """Make a lane in its own process, where Ctrl-C, which a terminal tells all, does nothing."""
-    if multiprocessing.parent_process() is not None:  # gymnasium makes one here as well, to look at
+def _ignoring_interrupts(lane: Any) -> gymnasium.Env:
+    """Make a lane in its own process, which ignores the Ctrl-C that a terminal sends to all."""
+    if multiprocessing.parent_process() is not None:  # gymnasium also makes one in this process
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     return lane()
 
 
 @contextlib.contextmanager
 def _quiet(mujoco_too: bool) -> Iterator[None]:
-    """Say nothing of old versions and old model files while environments are made."""
+    """Silence notes on old versions and old model files while environments are made."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with mujoco_notes.unheard() if mujoco_too else contextlib.nullcontext():
+        with mujoco_notes.silenced() if mujoco_too else contextlib.nullcontext():
             yield
 
 
 def _without_contact_forces(env: gymnasium.Env, pad: bool) -> gymnasium.Env:
-    """Let observations end with as many zeros as there were contact forces in v3."""
+    """Make observations end in as many zeros as v3 had contact forces."""
     size = env.observation_space.shape[0] + (_CONTACT_FORCES if pad else 0)
     space = spaces.Box(-np.inf, np.inf, (size,), np.float64)
     zeros = np.zeros(_CONTACT_FORCES)
@@ -180,21 +180,21 @@ def _without_contact_forces(env: gymnasium.Env, pad: bool) -> gymnasium.Env:
 
 
 def _first(name: str, lane: Any) -> gymnasium.Env:
-    """Make one environment, to see that it can be made and what its spaces are."""
+    """Make one environment, to check that it can be made and to see its spaces."""
     try:
         return lane()
     except Exception as error:
         raise ValueError(f"{name} cannot be made: making it {raised(error)}") from error
 
 
-def _spread(lanes: list[Any]) -> AsyncVectorEnv:
+def _in_processes(lanes: list[Any]) -> AsyncVectorEnv:
     """Give each environment a process.
 
-    They come from a server without threads: a fork of this process, where JAX runs threads, may
-    hang. The server imports this module once for all of them.
+    They are forked from a server without threads, since a fork of this process, where JAX runs
+    threads, may hang. The server imports this module once for all of them.
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload([__name__])
-    lanes = [functools.partial(_undisturbed, lane) for lane in lanes]
+    lanes = [functools.partial(_ignoring_interrupts, lane) for lane in lanes]
     return AsyncVectorEnv(
         lanes, autoreset_mode=AutoresetMode.SAME_STEP, context="forkserver", daemon=True
     )

@@ -1,4 +1,4 @@
-"""Pictures by MuJoCo's own renderer, on a machine without a screen too."""
+"""Pictures by MuJoCo's own renderer, also on machines without a screen."""
 
 import atexit
 import ctypes.util
@@ -17,11 +17,11 @@ _HEIGHT, _WIDTH = 240, 320  # pixels
 
 
 def without_screen() -> None:
-    """Tell MuJoCo, which looks for a screen, to do without one if there is none.
+    """Make MuJoCo, which expects a screen, render without one if there is none.
 
-    It listens only when it is imported, so this must come first. A choice that the user has made
-    (MUJOCO_GL) stands. On a machine without a library to do it with nothing is set, for then the
-    import itself might fail.
+    It reads the setting when it is imported, so this must come first. The user's own choice
+    (MUJOCO_GL) stands. Without a library to render with, nothing is set, since the import itself
+    might then fail.
     """
     if sys.platform != "linux" or os.environ.get("DISPLAY") or "MUJOCO_GL" in os.environ:
         return
@@ -37,44 +37,44 @@ def renderer(
     """Return `render(state) -> [240, 320, 3] uint8`; it keeps an OpenGL context.
 
     Args:
-      name: of the environment, for the message.
+      name: the environment's name, for messages.
       model: MuJoCo's MjModel.
-      place: `place(MjData, state)` puts the state into MuJoCo's own.
-      camera: which of the model's; None: one that follows the body, if the model has a camera for
-        that, else one that stands still.
+      place: `place(MjData, state)` copies the state into MuJoCo's own data.
+      camera: index of a camera of the model; None: one that follows the body, if the model has a
+        camera for that, else a fixed one.
 
     Raises:
-      ValueError: one line: there is no OpenGL to draw with.
+      ValueError: in one line: there is no OpenGL to render with.
     """
     import mujoco  # slow, and not needed by pictures of other families
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            drawn = mujoco.Renderer(model, _HEIGHT, _WIDTH)
+            scene = mujoco.Renderer(model, _HEIGHT, _WIDTH)
     except Exception as error:  # of every kind, as drivers and libraries differ
         raise ValueError(
-            f"{name} cannot be drawn: MuJoCo's renderer {raised(error)} (without a screen it needs "
+            f"{name} cannot be rendered: MuJoCo {raised(error)} (without a screen it needs "
             "libEGL and MUJOCO_GL=egl, or libOSMesa and MUJOCO_GL=osmesa)"
         ) from error
-    last = weakref.ref(drawn)
+    last = weakref.ref(scene)
     atexit.register(lambda: (still := last()) and still.close())  # later it could not be freed
     data = mujoco.MjData(model)
-    seen_from = _camera(mujoco, model, data) if camera is None else camera
+    view = _camera(mujoco, model, data) if camera is None else camera
 
     def render(state: Any) -> np.ndarray:
         place(data, state)
         mujoco.mj_forward(model, data)
-        drawn.update_scene(data, camera=seen_from)
-        return drawn.render()
+        scene.update_scene(data, camera=view)
+        return scene.render()
 
     return render
 
 
 def _camera(mujoco: Any, model: Any, data: Any) -> Any:
-    """Make a camera that follows the first body, if the model has one for that, or stands still.
+    """Make a camera: one that follows the first body if the model has such a camera, else fixed.
 
-    The models' own stand so far away, or so near, that less is seen.
+    The models' own cameras are so far away, or so close, that they show less.
     """
     camera = mujoco.MjvCamera()
     mujoco.mjv_defaultFreeCamera(model, camera)

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from agents.types import Continuous
 from experiments.environments import mujoco_notes, mujoco_pictures
+from experiments.environments.brax import clipped_step
 from experiments.environments.config import EnvironmentConfig
 from experiments.environments.episodes import make_episodic
 from experiments.environments.types import Array, Environment
@@ -32,7 +32,7 @@ NAMES = (
 
 
 def make(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Environment:
-    """Make a task of the suite; rewards lie in [0, 1], and none of them terminates.
+    """Make a task of the suite; rewards lie in [0, 1], and tasks never terminate.
 
     Actions are clipped to [-1, 1], the control range of all actuators. Physics that diverges shows
     as NaN in reward and last observation and ends the episode; nothing here hides it.
@@ -48,21 +48,17 @@ def make(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Environm
     shapes = jax.eval_shape(env.reset, jax.random.key(0)).obs
     if not hasattr(shapes, "shape"):
         raise ValueError(
-            f"playground/{name} observes several arrays ({', '.join(shapes)}): only one will do"
+            f"playground/{name} observes several arrays ({', '.join(shapes)}): only one can be used"
         )
 
     def reset(key: Array):
-        # Some tasks keep the key in their state, which is to hold plain arrays only.
+        # Some tasks keep the key in their state, which must hold plain arrays only.
         state = env.reset(jax.random.key_data(key))
         return state, state.obs
 
-    def step(key: Array, state, action: Array):
-        del key  # the physics is deterministic
-        state = env.step(state, jnp.clip(action, -1.0, 1.0))
-        return state, state.obs, state.reward, state.done > 0
-
     limit = config.max_steps or 1000
-    return make_episodic(f"playground/{name}", reset, step, Continuous(env.action_size), limit)
+    step, space = clipped_step(env), Continuous(env.action_size)  # its interface is that of brax
+    return make_episodic(f"playground/{name}", reset, step, space, limit)
 
 
 def renderer(
@@ -75,7 +71,7 @@ def renderer(
       config: not used, as no picture depends on it.
 
     Raises:
-      ValueError: as `make`, or there is no OpenGL to draw with.
+      ValueError: as `make`, or there is no OpenGL to render with.
     """
     del config
 
@@ -83,24 +79,24 @@ def renderer(
         data.qpos, data.qvel = state.data.qpos, state.data.qvel
         data.mocap_pos, data.mocap_quat = state.data.mocap_pos, state.data.mocap_quat
 
-    # The suite's first camera is the one that its tasks are looked at with.
+    # The suite's tasks are meant to be seen through its first camera.
     return mujoco_pictures.renderer(f"playground/{name}", _load(name).mj_model, place, camera=0)
 
 
 def missing(name: str) -> str | None:
-    """Say what to install before `name` can run; None: nothing."""
+    """Say what to install before `name` can run; None if nothing is missing."""
     if importlib.util.find_spec("mujoco_playground") is None:
         return f"playground/{name} needs mujoco_playground: pip install 'jaxreplay[playground]'"
     return None
 
 
 def _load(name: str) -> Any:
-    """Build Playground's own environment, without notes on optional packages and old models."""
-    if lacking := missing(name):
-        raise ValueError(lacking)
+    """Build Playground's environment; silence notes on optional packages and old models."""
+    if reason := missing(name):
+        raise ValueError(reason)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         from mujoco_playground import dm_control_suite  # slow, as it imports brax and warp
 
-        with mujoco_notes.unheard():
+        with mujoco_notes.silenced():
             return dm_control_suite.load(name, config_overrides={"impl": "jax"})

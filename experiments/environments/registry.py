@@ -25,7 +25,7 @@ from experiments.environments.types import Environment
 
 
 class Family(NamedTuple):
-    """Environments that compile and are made alike."""
+    """Environments that compile and are all made the same way."""
 
     actions: Mapping[str, str]  # name -> "discrete" or "continuous"
     make: Callable[..., Environment]  # (name, config) -> Environment
@@ -36,7 +36,7 @@ class Family(NamedTuple):
 
 
 class HostFamily(NamedTuple):
-    """Environments that live on the host and are made alike."""
+    """Environments that live on the host and are all made the same way."""
 
     actions: Mapping[str, str]  # name -> "discrete" or "continuous", of those that are listed
     make: Callable[..., HostEnvironment]  # (name, num_envs, config, training, render)
@@ -87,8 +87,8 @@ def check(name: str) -> None:
     if family is not None and short in family.actions:
         return
     if isinstance(family, HostFamily) and family.find is not None and short:
-        if lacking := family.missing(short):
-            raise ValueError(lacking)
+        if reason := family.missing(short):
+            raise ValueError(reason)
         family.find(short)
         return
     near = difflib.get_close_matches(name, names(), n=1, cutoff=0.4)
@@ -99,12 +99,12 @@ def check(name: str) -> None:
 
 
 def is_host(name: str) -> bool:
-    """Tell whether an environment lives on the host."""
+    """Return whether an environment lives on the host."""
     return isinstance(_split(name)[0], HostFamily)
 
 
 def missing(name: str) -> str | None:
-    """Say what to install before an environment can run; None: nothing, as far as can be told."""
+    """Say what to install before an environment can run; None if nothing is known to be missing."""
     family, short = _split(name)
     return family.missing(short)
 
@@ -124,8 +124,8 @@ def options(name: str, **changes: Any) -> EnvironmentConfig:
     return _changed(name, None, changes)
 
 
-def strangers(name: str) -> dict[str, str]:
-    """Return the options that an environment does not have and others do, with whose they are."""
+def foreign_options(name: str) -> dict[str, str]:
+    """Return the options that only other families have, each with the names of those families."""
     own = _fields(_split(name)[0].config)
     theirs: dict[str, list[str]] = {}
     for prefix, family in FAMILIES.items():
@@ -157,10 +157,10 @@ def make(name: str, config: EnvironmentConfig | None = None, **changes: Any) -> 
 def renderer(
     name: str, config: EnvironmentConfig | None = None, **changes: Any
 ) -> Callable[[Any], np.ndarray]:
-    """Return a function that draws the states of an environment that compiles.
+    """Return a function that renders the states of an environment that compiles.
 
     Args:
-      name: one of `names()`; those on the host draw themselves (`HostEnvironment.render`).
+      name: one of `names()`; those on the host render themselves (`HostEnvironment.render`).
       config: as for `make`.
       **changes: as for `make`.
 
@@ -168,11 +168,11 @@ def renderer(
       `render(state) -> [H, W, 3] uint8`, of a state of `make(name, config)`, on the host.
 
     Raises:
-      ValueError: as `make`; or nothing can be drawn here, and why.
+      ValueError: as `make`; or the states cannot be rendered, and why.
     """
     family, short = _split(name)
     if isinstance(family, HostFamily) or family.renderer is None:
-        raise ValueError(f"{name} draws no pictures of states")
+        raise ValueError(f"{name} cannot render its states")
     render = family.renderer(short, _changed(name, config, changes))
     return lambda state: render(state.inner)
 
@@ -191,7 +191,7 @@ def make_host(
       name: such as gymnasium/Hopper-v5 or atari/Pong.
       num_envs: how many.
       config: as for `make`.
-      training: whether to train on it: an evaluation gets whole games and true rewards.
+      training: whether it is for training; for evaluation, games are whole and rewards unclipped.
       render: whether `render` will be called.
       **changes: as for `make`.
 
@@ -202,6 +202,10 @@ def make_host(
     family, short = _split(name)
     if not isinstance(family, HostFamily):
         raise ValueError(f"{name} compiles and does not live on the host: use environments.make")
+    if num_envs < 1:
+        raise ValueError(f"num_envs is {num_envs}: it must be at least 1")
+    if reason := family.missing(short):
+        raise ValueError(reason)
     return family.make(short, num_envs, _changed(name, config, changes), training, render)
 
 
@@ -224,7 +228,7 @@ def _changed(
         raise ValueError(f"{name} has options {kind.__name__}, not {type(config).__name__}")
     known = _fields(kind)
     for option in (option for option in changes if option not in known):
-        whose = strangers(name).get(option)
+        whose = foreign_options(name).get(option)
         why = f": it is an option of {whose}" if whose else f" (options: {', '.join(known)})"
         raise ValueError(f"{name} has no option '{option}'{why}: leave out --env.{option}")
     return dataclasses.replace(config or kind(), **changes)

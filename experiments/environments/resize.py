@@ -8,9 +8,9 @@ Array = np.ndarray
 class Bilinear:
     """Resize `[..., H, W]` uint8 to `[..., h, w]`, as OpenCV's INTER_LINEAR does.
 
-    Pixel centres are aligned, and each pixel is the mean of its four neighbours weighted by
-    distance; there is no averaging over what lies between. Rounded to the nearest; OpenCV's
-    fixed-point arithmetic may differ by 1.
+    Pixel centres are aligned, and each pixel is the mean of its four nearest neighbours, weighted
+    by distance; pixels further away do not count. Results are rounded to the nearest integer;
+    OpenCV's fixed-point arithmetic may differ by 1.
 
     Args:
       before: H and W.

@@ -1,7 +1,7 @@
 """Pendulum*: keep a pendulum upright for a sparse reward (Oh et al. 2021, Sec. 3.1).
 
 The dynamics are those of OpenAI Gym's Pendulum-v0, which moves the angle before it limits the
-speed. The reward is 1 while the rod has been within pi/3 of upright for more than 20 steps on end.
+speed. The reward is 1 while the rod has been within pi/3 of upright for over 20 steps in a row.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.types import Continuous
-from experiments.environments import drawing
+from experiments.environments import shapes
 from experiments.environments.config import EnvironmentConfig
 from experiments.environments.episodes import make_episodic
 from experiments.environments.types import Array, Environment
@@ -32,7 +32,7 @@ class Pendulum(NamedTuple):
 
     angle: Array  # [] rad, 0 is upright
     speed: Array  # [] rad/s
-    upright: Array  # [] int32, steps on end within pi/3 of upright
+    upright: Array  # [] int32, steps in a row within pi/3 of upright
 
 
 def swing(angle: Array, speed: Array, torque: Array) -> tuple[Array, Array]:
@@ -43,13 +43,13 @@ def swing(angle: Array, speed: Array, torque: Array) -> tuple[Array, Array]:
 
 
 def count_upright(upright: Array, angle: Array) -> Array:
-    """Return the steps on end within pi/3 of upright, after one more at `angle` (rad)."""
+    """Return the steps in a row within pi/3 of upright, after one more at `angle` (rad)."""
     wrapped = jnp.mod(angle + jnp.pi, 2 * jnp.pi) - jnp.pi
     return jnp.where(jnp.abs(wrapped) <= _UPRIGHT, upright + 1, 0)
 
 
 def reward(upright: Array) -> Array:
-    """Return 1 after more than 20 steps on end, else 0."""
+    """Return 1 after more than 20 upright steps in a row, else 0."""
     return (upright > _PATIENCE).astype(jnp.float32)
 
 
@@ -89,6 +89,6 @@ def make(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Environm
 def renderer(
     name: str, config: EnvironmentConfig = EnvironmentConfig()
 ) -> Callable[[Pendulum], np.ndarray]:
-    """Return `render(state) -> [H, W, 3] uint8`; what it draws is the rod, whatever the config."""
+    """Return `render(state) -> [H, W, 3] uint8`, a picture of the rod."""
     del name, config
-    return lambda state: drawing.pendulum(float(state.angle))
+    return lambda state: shapes.pendulum(float(state.angle))

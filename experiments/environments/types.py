@@ -67,7 +67,7 @@ class Environment(NamedTuple):
     step: StepEnvironment
     action_space: Discrete | Continuous
     max_steps: int  # agent steps after which an episode is truncated
-    frame_stack: int = 0  # observations are stacks of so many frames, newest last; 0: they are not
+    frame_stack: int = 0  # frames stacked in an observation, newest last; 0: it is not a stack
 
     @property
     def spec(self) -> EnvironmentSpec:

@@ -1,1 +1,1 @@
-"""Figures of the papers, drawn anew: `python -m experiments.papers list`."""
+"""Figures of the papers, reproduced: `python -m experiments.papers list`."""

@@ -1,4 +1,4 @@
-"""Draw figures of the papers anew: `python -m experiments.papers list`, or `run FIGURE ...`."""
+"""Reproduce figures of the papers: `python -m experiments.papers list`, or `run FIGURE ...`."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ class Entry(NamedTuple):
     """One figure: what it shows, and the function that writes it."""
 
     shows: str
-    draw: Callable[[Path, int, int, Callable[[str], None]], list[Path]]
+    plot: Callable[[Path, int, int, Callable[[str], None]], list[Path]]
 
 
 FIGURES: Mapping[str, Entry] = MappingProxyType(
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m experiments.papers", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
     commands.add_parser("list", help="list the figures")
-    run = commands.add_parser("run", help="draw figures, with the numbers behind them")
+    run = commands.add_parser("run", help="plot figures, and write the numbers behind them")
     run.add_argument("figures", nargs="+", type=one_of("figure", FIGURES), metavar="FIGURE")
     run.add_argument(
         "--states", type=int, default=16, metavar="INT",
@@ -50,12 +50,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     run.add_argument("--seeds", type=int, default=10, metavar="INT", help="seeds [default 10]")
     run.add_argument(
         "--out", type=Path, default=Path("runs/papers"), metavar="DIR",
-        help="folder for the figures, which are drawn over; of per.fig1, numbers that it holds "
-        "are kept [default runs/papers]",
+        help="folder for the figures, which are overwritten; numbers of per.fig1 that are already "
+        "there are kept [default runs/papers]",
     )  # fmt: skip
     run.add_argument(
         "--overwrite", action="store_true",
-        help="compute all numbers anew, also those that --out holds",
+        help="compute all numbers again, including those already in --out",
     )  # fmt: skip
     args = parser.parse_args(argv)
     if args.command == "list":
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in args.figures:
         if args.overwrite:
             (args.out / f"{name}.csv").unlink(missing_ok=True)
-        written = FIGURES[name].draw(args.out, args.states, args.seeds, say)
+        written = FIGURES[name].plot(args.out, args.states, args.seeds, say)
         print(f"{name}: {' '.join(map(str, written))}")
     return 0
 

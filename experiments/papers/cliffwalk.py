@@ -1,8 +1,8 @@
 """The Blind Cliffwalk: replay with a single reward among exponentially many transitions.
 
-Schaul et al. 2016, Sec. 3.1 and App. B.1: n states in a row; in each, one action leads on and the
-other ends the episode, and only the last step is rewarded. The memory holds all 2^n sequences of
-actions, in random order, and learning only replays.
+Schaul et al. 2016, Sec. 3.1 and App. B.1: n states in a row; in each, one action leads to the next
+and the other ends the episode, and only the last step is rewarded. The memory holds all 2^n
+sequences of actions, in random order, and learning is by replay alone.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,14 +22,14 @@ from jaxreplay.replay import make_replay
 from jaxreplay.types import Array, Replay, Sample, Sampler, Transition
 
 CONVERGED = 1e-3  # mean squared error to the true Q at which learning counts as done
-CHUNK = 100  # updates between two looks at the error
+CHUNK = 100  # updates between two measurements of the error
 
 
 class Method(NamedTuple):
-    """How a method replays: a sampler, or None for the oracle; and its priorities at first."""
+    """How a method replays: a sampler (None for the oracle), and its initial priorities."""
 
     sampler: Sampler | None
-    initial_td: float | None = None  # TD error that the memory enters with; None: the maximum
+    initial_td: float | None = None  # TD error that the memory is stored with; None: the maximum
 
 
 _PER = {"alpha": 0.6, "beta": 0.0, "beta_end": 0.0, "epsilon": 1e-4, "sampling": "iid"}
@@ -68,13 +68,13 @@ class Curve(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """What a run carries."""
+    """The state of a run."""
 
     key: Array
     agent: TabularState
     replay: Any
     clock: Array  # [] int32, updates so far
-    converged: Array  # [] int32, updates when the error first was below CONVERGED; -1 before
+    converged: Array  # [] int32, updates when the error first fell below CONVERGED; -1 until then
 
 
 def true_q(n: int) -> np.ndarray:
@@ -86,9 +86,9 @@ def true_q(n: int) -> np.ndarray:
 
 
 def memory(key: Array, n: int) -> Transition:
-    """Return all 2^n sequences of actions, each up to its end, in random order.
+    """Return all 2^n sequences of actions in random order, each up to the end of its episode.
 
-    Fields are `[2^(n+1) - 2]`; the transitions of a sequence lie together.
+    Fields are `[2^(n+1) - 2]`; the transitions of a sequence are adjacent.
     """
     count, total = 2**n, 2 ** (n + 1) - 2
     sequences = jax.random.permutation(key, count)  # bit s says whether the action in s is right
@@ -122,11 +122,11 @@ def run(
 
     Args:
       n: states, 2 .. 20 (the memory holds 2^(n+1) - 2 transitions).
-      method: one of METHODS' values, or another.
+      method: a value of METHODS, or another.
       seeds: number of seeds, 0 .. seeds - 1.
-      linear: one-hot state and a shared constant instead of a table.
-      max_updates: where to give up.
-      report: told the updates and the largest error now and then.
+      linear: linear in a one-hot state and a shared constant, instead of a table.
+      max_updates: updates after which to give up.
+      report: called now and then with the updates so far and the largest error.
 
     Raises:
       ValueError: n is out of range.
@@ -164,24 +164,26 @@ def _program(n: int, method: Method, linear: bool) -> Program:
         stored = memory(key_memory, n)
         example = jax.tree.map(lambda x: x[0], stored)
         state = agent.init(key_agent, example.obs, example.action)
-        held = replay.init(key_memory, example)
+        replay_state = replay.init(key_memory, example)
         if method.sampler is not None:
-            held = _fill(replay, held, stored, method.initial_td)
-        clock = jnp.zeros((), jnp.int32)
-        return Walk(key, state, held, clock, jnp.where(error(state) < CONVERGED, 0, -1))
+            replay_state = _fill(replay, replay_state, stored, method.initial_td)
+        clock, converged = jnp.zeros((), jnp.int32), jnp.where(error(state) < CONVERGED, 0, -1)
+        return Walk(key, state, replay_state, clock, converged)
 
     types = _types(n)
 
     def oracle(walk: Walk) -> Walk:
-        """Take the update, of all 2n different ones, that lowers the error most."""
+        """Take the one of the 2n possible updates that lowers the error most."""
         candidates, _ = jax.vmap(lambda t: agent.update(walk.agent, t, walk.key))(types)
         best = jnp.argmin(jax.vmap(error)(candidates))
         return walk._replace(agent=jax.tree.map(lambda x: x[best], candidates))
 
     def replayed(walk: Walk) -> Walk:
-        held, sample = replay.sample(walk.replay, jax.random.fold_in(walk.key, walk.clock))
+        key = jax.random.fold_in(walk.key, walk.clock)
+        replay_state, sample = replay.sample(walk.replay, key)
         state, info = agent.update(walk.agent, sample, walk.key)
-        return walk._replace(agent=state, replay=replay.update(held, sample, **info.feedback))
+        replay_state = replay.update(replay_state, sample, **info.feedback)
+        return walk._replace(agent=state, replay=replay_state)
 
     def step(walk: Walk) -> Walk:
         walk = replayed(walk) if method.sampler is not None else oracle(walk)
@@ -196,17 +198,17 @@ def _program(n: int, method: Method, linear: bool) -> Program:
     return Program(init, chunk, schedule=None)
 
 
-def _fill(replay: Replay, held: Any, stored: Transition, initial_td: float | None) -> Any:
+def _fill(replay: Replay, state: Any, stored: Transition, initial_td: float | None) -> Any:
     feedback = {} if initial_td is None else {"td_error": jnp.full(1, initial_td)}
 
-    def add(held: Any, transition: Transition) -> tuple[Any, None]:
-        return replay.add(held, jax.tree.map(lambda x: x[None], transition), **feedback), None
+    def add(state: Any, transition: Transition) -> tuple[Any, None]:
+        return replay.add(state, jax.tree.map(lambda x: x[None], transition), **feedback), None
 
-    return jax.lax.scan(add, held, stored)[0]
+    return jax.lax.scan(add, state, stored)[0]
 
 
 def _types(n: int) -> Sample:
-    """Return the 2n different transitions as batches of one: fields are `[2n, 1]`."""
+    """Return the 2n distinct transitions as batches of one: fields are `[2n, 1]`."""
     state = jnp.repeat(jnp.arange(n, dtype=jnp.int32), 2)
     action = jnp.tile(jnp.arange(2, dtype=jnp.int32), n)
     right, end = action == state % 2, state == n - 1

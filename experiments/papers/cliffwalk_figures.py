@@ -1,4 +1,4 @@
-"""Figures of the Blind Cliffwalk: what replay methods need, and what the theory says."""
+"""Figures of the Blind Cliffwalk: how many updates replay methods need, measured and in theory."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -20,18 +20,18 @@ _RHOS = (0.4, 0.65, 0.8)
 
 
 def updates_by_size(out: Path, states: int, seeds: int, say: Callable[[str], None]) -> list[Path]:
-    """Draw the updates until convergence against the size of the memory, table and linear.
+    """Plot the updates until convergence against the size of the memory, tabular and linear.
 
-    Schaul et al. 2016, Fig. 1 (right) and App. B.1. Sizes at which a method did not converge with
-    every seed are left out: with a shared constant, what lowers the error most now can lead into a
-    cycle, and the oracle does not see further. Numbers that `out` holds already are kept.
+    Schaul et al. 2016, Fig. 1 (right) and App. B.1. Sizes at which some seed of a method did not
+    converge are left out: with a shared constant, the updates that lower the error most can form a
+    cycle, and the oracle looks only one update ahead. Numbers already in `out` are kept.
     """
     path = out / "per.fig1.csv"
     rows = pd.read_csv(path).to_dict("records") if path.exists() else []
     done = {(row["values"], row["method"], row["n"], row["seed"]) for row in rows}
     for values, name, n in itertools.product(("table", "linear"), _COMPARED, range(2, states + 1)):
         if all((values, name, n, seed) in done for seed in range(seeds)):
-            continue  # kept from a run that was stopped
+            continue  # kept from an earlier run
         rows = [
             row for row in rows if (row["values"], row["method"], row["n"]) != (values, name, n)
         ]
@@ -46,8 +46,8 @@ def updates_by_size(out: Path, states: int, seeds: int, say: Callable[[str], Non
     stuck = frame[frame["updates"] < 0].groupby(["values", "method", "n"]).size()
     for (values, name, n), count in stuck.items():
         say(f"{name}, {values}, n = {n}: {count} of {seeds} seeds did not converge, left out")
-    whole = frame.groupby(["values", "method", "n"])["updates"].transform("min") >= 0
-    frame = frame[whole]
+    complete = frame.groupby(["values", "method", "n"])["updates"].transform("min") >= 0
+    frame = frame[complete]
     figure, panels = _figure(2, "Blind Cliffwalk: updates until the squared error is below 0.001")
     for axes, values in zip(panels, ("table", "linear"), strict=True):
         for number, name in enumerate(_COMPARED):
@@ -69,7 +69,7 @@ def updates_by_size(out: Path, states: int, seeds: int, say: Callable[[str], Non
 
 
 def error_by_updates(out: Path, states: int, seeds: int, say: Callable[[str], None]) -> list[Path]:
-    """Draw the squared error against updates for the largest number of states.
+    """Plot the squared error against updates, for the largest number of states.
 
     Brittain et al. 2019, Fig. 2: priorities start at the maximum, or at epsilon.
     """
@@ -103,11 +103,12 @@ def error_by_updates(out: Path, states: int, seeds: int, say: Callable[[str], No
 
 
 def expected_updates(out: Path, states: int, seeds: int, say: Callable[[str], None]) -> list[Path]:
-    """Draw Theorem 1: expected updates until the whole path is learned, learning rate 1.
+    """Plot Theorem 1: expected updates until the whole path is learned, at learning rate 1.
 
     Brittain et al. 2019, Sec. 3.1. Lines are the closed forms, points simulations. The expression
-    for PSER is exact for an idealised process only: where a priority is written after the update,
-    PSER grows like PER; where it is written before, it stays near the expression, on either side.
+    for PSER is exact only for an idealised process. With priorities from the error after the
+    update, PSER grows like PER; with the error before it, PSER stays close to the expression,
+    above or below.
     """
     sizes = list(range(2, states + 1))
     runs = 100 * seeds
@@ -179,13 +180,13 @@ def _figure(columns: int, title: str) -> tuple[Figure, Sequence[Axes]]:
     return figure, axes
 
 
-def _label(axes: Axes, title: str, below: str) -> None:
+def _label(axes: Axes, title: str, x_label: str) -> None:
     tidy(axes)
     axes.set_title(title, loc="left", fontsize=10, color="#333333")
-    axes.set_xlabel(below, color="#333333")
+    axes.set_xlabel(x_label, color="#333333")
 
 
 def _thinned(count: int, most: int = 300) -> list[int]:
-    """Return at most `most` indices below `count`, closer together at the start."""
+    """Return at most `most` indices below `count`, denser at the start."""
     spread = np.geomspace(1, count, num=min(most, count)).astype(int) - 1
     return sorted(set(spread.tolist()))

@@ -1,12 +1,12 @@
 """Theorem 1 of Brittain et al. 2019: expected updates on the Blind Cliffwalk.
 
-Learning rate 1, Q all 0 at first, priorities those of the initial TD errors: 1 for the one rewarded
-transition, 0 for the others, and, with PSER, rho^k for the k-th step before it in its sequence.
-Where all priorities are 0, draws are uniform over the 2^(n+1) - 2 transitions. States are learned
-from the last one back; counted are the updates until the first state has its value.
+The learning rate is 1 and Q starts at 0. Priorities start at the initial TD errors: 1 for the one
+rewarded transition and 0 for all others, but with PSER rho^k for the k-th step before the rewarded
+one in its sequence. While all priorities are 0, draws are uniform over the 2^(n+1) - 2 transitions.
+States are learned from the last one back; updates count until the first state has its value.
 
-Two readings of "the new priority" differ: of the error *after* the update ("post", as the proof in
-the paper has it) or *before* it ("pre", as Alg. 1 of Schaul et al. 2016 writes it).
+"The new priority" can mean two things: that of the error *after* the update ("post", as in the
+paper's proof) or *before* it ("pre", as in Alg. 1 of Schaul et al. 2016).
 """
 
 import numpy as np
@@ -31,8 +31,8 @@ def expected_pser(n: int, rho: float) -> float:
     """Return the paper's expression for PSER (Brittain et al. 2019, Eq. 16).
 
     It is exact for an idealised process, in which a draw that teaches nothing leaves its priority
-    as it was and a useful draw removes it. Neither "post" nor "pre" is that process: "post" grows
-    like 2^n, "pre" stayed within n - 1 updates of the expression wherever it was simulated.
+    unchanged and a useful draw sets it to 0. Neither "post" nor "pre" is that process: "post" grows
+    like 2^n; "pre" stayed within n - 1 updates of the expression in every simulation.
 
     Raises:
       ValueError: an argument is out of range.
@@ -43,12 +43,12 @@ def expected_pser(n: int, rho: float) -> float:
 
 
 def simulate(n: int, process: str, rho: float, rng: np.random.Generator, runs: int) -> np.ndarray:
-    """Simulate a process: `[runs]` int, updates until all n states are learned.
+    """Simulate a process; return the updates `[runs]` int until all n states are learned.
 
     Args:
       n: states.
       process: one of PROCESSES.
-      rho: PSER's decay; PER's processes ignore it.
+      rho: PSER's decay; ignored by PER's processes.
       rng: source of randomness.
       runs: number of independent runs.
 
@@ -60,8 +60,8 @@ def simulate(n: int, process: str, rho: float, rng: np.random.Generator, runs: i
     if process not in PROCESSES:
         raise ValueError(f"process is {process!r}: use one of {', '.join(PROCESSES)}")
     if process.startswith("per"):
-        # The rewarded transition first; "pre" replays every learned state once more, except the
-        # one that ends the run.
+        # The rewarded transition comes first; "pre" replays every learned state once more, except
+        # the one that ends the run.
         again = n - 1 if process == "per-pre" else 0
         return 1 + again + _uniform_phases(n, np.full(runs, n - 1), rng)
     return {"pser-idealised": _idealised, "pser-post": _post, "pser-pre": _pre}[process](
@@ -72,8 +72,8 @@ def simulate(n: int, process: str, rho: float, rng: np.random.Generator, runs: i
 def _uniform_phases(n: int, left: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Draw the updates `[runs]` that uniform replay needs for the first `left` `[runs]` states.
 
-    The right action in state s has 2^(n-1-s) copies, and other draws change nothing: the wait for
-    one of them is geometric.
+    The right action in state s has 2^(n-1-s) copies, and other draws change nothing, so the wait
+    for one of the copies is geometric.
     """
     states = np.arange(n - 1)
     chance = 2.0 ** (n - 1 - states) / (2 ** (n + 1) - 2)
@@ -87,8 +87,8 @@ def _idealised(n: int, rho: float, rng: np.random.Generator, runs: int) -> np.nd
 
 
 def _post(n: int, rho: float, rng: np.random.Generator, runs: int) -> np.ndarray:
-    # Every draw ends with an error, and so a priority, of 0: the successful sequence is drawn
-    # without replacement, which is an order by perturbed log priorities.
+    # Every draw leaves an error, and so a priority, of 0. The successful sequence is thus drawn
+    # without replacement: sorted by log priorities with Gumbel noise.
     log_priority = np.log(rho) * np.arange(n - 1, -1, -1)
     order = np.argsort(-(log_priority + rng.gumbel(size=(runs, n))), axis=1)
     needed = np.full(runs, n - 1)
@@ -106,13 +106,13 @@ def _pre(n: int, rho: float, rng: np.random.Generator, runs: int) -> np.ndarray:
     needed = np.full(runs, n - 1)
     updates = np.zeros(runs, int)
     while (going := needed >= 0).any():
-        # Some priority is always positive: learning a state lends to the one before it.
+        # Some priority is always positive: learning a state raises that of the one before it.
         threshold = rng.random(runs) * priority.sum(axis=1)
         drawn = np.minimum((priority.cumsum(axis=1) <= threshold[:, None]).sum(axis=1), n - 1)
         error = np.where(drawn == needed, discount ** (n - 1.0 - drawn), 0.0)
-        back = drawn[:, None] - states
-        lent = np.where(back > 0, error[:, None] * rho ** np.maximum(back, 0.0), 0.0)
-        priority = np.where(back == 0, error[:, None], np.maximum(priority, lent))
+        steps_back = drawn[:, None] - states
+        decayed = np.where(steps_back > 0, error[:, None] * rho ** np.maximum(steps_back, 0.0), 0.0)
+        priority = np.where(steps_back == 0, error[:, None], np.maximum(priority, decayed))
         updates += going
         needed -= going & (drawn == needed)
         priority[needed < 0] = 1.0  # finished: any positive number
@@ -126,4 +126,4 @@ def _check_states(n: int) -> None:
 
 def _check_rho(rho: float) -> None:
     if not 0 < rho < 1:
-        raise ValueError(f"rho is {rho}: it must lie in (0, 1), the ends excluded")
+        raise ValueError(f"rho is {rho}: it must lie strictly between 0 and 1")

@@ -30,11 +30,11 @@ def save(folder: str | os.PathLike, step: int, state: Tree, meta: dict, keep: in
     at any moment leaves the checkpoints before it untouched.
 
     Args:
-      folder: where checkpoints lie; made if it does not exist.
+      folder: where checkpoints lie; created if it does not exist.
       step: agent steps done, the checkpoint's name.
       state: pytree of arrays (any JAX dtype), typed PRNG keys and Python scalars.
-      meta: JSON-able dict that is kept beside the state.
-      keep: how many checkpoints stay, at least 1.
+      meta: JSON-able dict to store beside the state.
+      keep: how many checkpoints to keep, at least 1.
 
     Raises:
       ValueError: if the folder holds a checkpoint of a later step, or `keep` is below 1.
@@ -49,7 +49,7 @@ def save(folder: str | os.PathLike, step: int, state: Tree, meta: dict, keep: in
     newest = latest(folder)
     if newest is not None and newest > step:
         raise ValueError(f"{folder} holds a later checkpoint (step {newest}): use another folder")
-    # safetensors writes through a temporary file of its own, so leftovers get a folder of theirs.
+    # safetensors itself writes a temporary file first, so leftovers are kept in one folder.
     unfinished = folder / "unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()
@@ -107,7 +107,7 @@ def load(
 
 
 def check_same_config(saved: dict, now: dict, folder: str | os.PathLike) -> None:
-    """Refuse to go on from a checkpoint that was made with other options.
+    """Refuse to continue from a checkpoint that was made with other options.
 
     Args:
       saved: the nested, JSON-able configuration that the checkpoint holds.
@@ -115,7 +115,7 @@ def check_same_config(saved: dict, now: dict, folder: str | os.PathLike) -> None
       folder: the run's folder, for the message.
 
     Raises:
-      ValueError: naming the first field that differs, by its dotted path, and both values.
+      ValueError: the two differ; names the first such field, by its dotted path, and both values.
     """
     before, after = _dotted(_as_json(saved)), _dotted(_as_json(now))
     for name in [*before, *(name for name in after if name not in before)]:
@@ -149,7 +149,7 @@ def _is_in(part: str, name: str) -> bool:
 
 def _to_numpy(leaf: Any) -> np.ndarray:
     array = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf, order="C")
-    # Extension dtypes (bfloat16, float8) travel as unsigned integers of the same width.
+    # Extension dtypes (bfloat16, float8) are stored as unsigned integers of the same width.
     return array.view(f"u{array.itemsize}") if array.dtype.kind == "V" else array
 
 
@@ -167,7 +167,7 @@ def _restore(array: np.ndarray, like: Any) -> Any:
 def _key_impl(like: Any) -> Any:
     if isinstance(like, jax.Array):
         return jax.random.key_impl(like)
-    # A ShapeDtypeStruct has no public way to its implementation but making a key of its dtype.
+    # The only public way from a ShapeDtypeStruct to its implementation is a key of its dtype.
     return jax.random.key_impl(jnp.empty((), like.dtype))
 
 
@@ -208,11 +208,11 @@ def _steps(folder: Path) -> list[int]:
 
 
 def _open(folder: str | os.PathLike, step: int | None) -> Any:
-    found = latest(folder) if step is None else step
-    if found is None or not _path(Path(folder), found).exists():
-        which = "no checkpoint" if step is None else f"no checkpoint of step {step}"
+    which = "no checkpoint" if step is None else f"no checkpoint of step {step}"
+    step = latest(folder) if step is None else step
+    if step is None or not _path(Path(folder), step).exists():
         raise ValueError(f"{which} in {folder}: nothing to resume, start the run without --resume")
-    path = _path(Path(folder), found)
+    path = _path(Path(folder), step)
     try:
         return safe_open(path, framework="numpy")
     except SafetensorError as error:

@@ -1,4 +1,4 @@
-"""A run's folder: whose it is, and what lies in it.
+"""A run's folder: what lies in it, and who may use it.
 
 It holds `config.json`, `metrics.csv` (one row per log point and seed, deterministic), `timing.csv`,
 `checkpoints/`, `tensorboard/`, and at the end `summary.json`, `learning_curve.png`, `replayed.png`
@@ -21,7 +21,7 @@ ARTEFACTS = (
 
 
 def check_claim(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) -> None:
-    """Refuse a folder that this run may not have; touch nothing.
+    """Refuse a folder that this run may not use; change nothing.
 
     Raises:
       ValueError: the folder holds a run and neither `resume` nor `overwrite` is given, or the run
@@ -41,7 +41,7 @@ def check_claim(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) 
 
 
 def claim(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) -> None:
-    """Make `out` this run's folder, never destroying another run's unasked.
+    """Make `out` this run's folder, never destroying another run unasked.
 
     Raises:
       ValueError: as `check_claim`.

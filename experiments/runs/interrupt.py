@@ -11,13 +11,13 @@ from experiments.runs import log
 
 @contextlib.contextmanager
 def deferred(until: str) -> Iterator[Callable[[], bool]]:
-    """Let the first Ctrl-C only be noted, and the second one stop at once.
+    """Only note the first Ctrl-C; let the second one stop the process at once.
 
     Args:
-      until: what is said of the moment that is waited for.
+      until: when the run will stop, for the message.
 
     Yields:
-      A function that tells whether there was one.
+      A function that returns whether Ctrl-C was pressed.
     """
     asked = threading.Event()
 
@@ -28,7 +28,7 @@ def deferred(until: str) -> Iterator[Callable[[], bool]]:
         log.say(f"stopping {until}, with a checkpoint; Ctrl-C again stops at once")
 
     if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set  # signals reach the main thread alone
+        yield asked.is_set  # signals reach only the main thread
         return
     before = signal.signal(signal.SIGINT, note)
     try:

@@ -1,6 +1,6 @@
 """Where metrics go while a run trains: CSV files, TensorBoard, Weights & Biases, the terminal.
 
-`metrics.csv` holds nothing that depends on the clock on the wall, so that a resumed run's file is
+`metrics.csv` holds nothing that depends on wall-clock time, so that a resumed run's file is
 identical to an uninterrupted one's; times go to `timing.csv`.
 """
 
@@ -24,7 +24,7 @@ Row = Mapping[str, Any]  # seed, step, and metrics by name
 
 
 def say(line: str) -> None:
-    """Print a line of progress to standard error, also into pipes."""
+    """Print a line of progress to standard error, flushed at once."""
     print(line, file=sys.stderr, flush=True)
 
 
@@ -32,23 +32,23 @@ class Sink(Protocol):
     """One place that metrics go to."""
 
     def log(self, step: int, rows: Sequence[Row], seconds: float) -> None:
-        """Take one log point: a row per seed, and how long training took since the last."""
+        """Write one log point: a row per seed, and the seconds of training since the last one."""
 
     def close(self) -> None:
         """Finish writing."""
 
 
 class CSVTable:
-    """A CSV file that grows by whole log points and survives the process.
+    """A CSV file that grows by whole log points, each forced to disk.
 
-    Columns are those of the first row: the keys first, then the rest by name. NaN is an empty
-    cell. Numbers are written so that reading them gives the same bits.
+    Columns are those of the first row: the keys first, then the rest in alphabetical order. NaN is
+    an empty cell. Numbers are written so that reading them gives the same bits.
     """
 
     def __init__(
         self, path: str | os.PathLike, keys: Sequence[str], resume_step: int | None = None
     ) -> None:
-        """Open `path`; with `resume_step`, keep its rows up to that step and go on."""
+        """Open `path`; with `resume_step`, keep its rows up to that step and continue."""
         self._path, self._keys = Path(path), list(keys)
         self._columns: list[str] | None = None
         if resume_step is not None and self._path.exists():
@@ -67,8 +67,8 @@ class CSVTable:
             self._columns = self._keys + sorted(set(rows[0]) - set(self._keys))
         for row in rows:
             if set(row) != set(self._columns):
-                odd = ", ".join(sorted(set(row) ^ set(self._columns)))
-                raise ValueError(f"{self._path}: a row differs from the first in columns {odd}")
+                names = ", ".join(sorted(set(row) ^ set(self._columns)))
+                raise ValueError(f"{self._path}: a row differs from the first in columns {names}")
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         if head:
@@ -81,7 +81,7 @@ class CSVTable:
 
     def _truncate(self, step: int) -> None:
         lines = self._path.read_text().splitlines(keepends=True)
-        # A line without its end was cut off by a kill.
+        # A line without a newline was cut off when the process was killed.
         head, *rest = [line for line in lines if line.endswith("\n")] or [""]
         columns = head.strip().split(",")
         kept = [line for line in rest if int(line.split(",")[columns.index("step")]) <= step]
@@ -137,7 +137,7 @@ class TensorBoardSink:
 class WandbSink:
     """Weights & Biases: the mean over seeds of every metric.
 
-    A resumed run continues as a new part in the same group, named after the folder.
+    A resumed run continues as another run of the same group, which is named after the folder.
     """
 
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:

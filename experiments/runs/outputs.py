@@ -8,7 +8,7 @@ from jaxreplay.option import Config, option
 
 @dataclasses.dataclass(frozen=True)
 class OutputConfig(Config):
-    """What a run writes; no number depends on it."""
+    """What a run writes; no result depends on it."""
 
     checkpoint_every: int = option(10, "log points between two checkpoints", at_least=1)
     tensorboard: bool = option(True, "write TensorBoard events")

@@ -1,4 +1,4 @@
-"""Published settings by name: other defaults for the options of a run."""
+"""Published settings by name: alternative defaults for the options of a run."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,17 +10,17 @@ class Preset(NamedTuple):
     """What a preset sets, by section of a run; options given explicitly still win."""
 
     about: str  # one line
-    agents: tuple[str, ...]  # whose options it has
+    agents: tuple[str, ...]  # that it is for
     sections: Mapping[str, Mapping[str, Any]]  # section of a RunConfig -> option -> value
-    replay: tuple[Mapping[str, Any], ...] = ()  # replay options, in groups that make sense together
-    # only: a group is set if the chosen method has all of its options
-    environment: Mapping[str, Any] = MappingProxyType({})  # its options, if its family has them
+    # Groups of replay options; a group is set only if the chosen method has all of its options.
+    replay: tuple[Mapping[str, Any], ...] = ()
+    environment: Mapping[str, Any] = MappingProxyType({})  # set where the family has the option
 
 
 PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
         # Hessel et al. 2018, Tab. 1, in agent steps of 4 frames. Its target network is copied
-        # every 32 000 frames, 8 000 steps: every 2 000 updates. It limits no gradients.
+        # every 32 000 frames, 8 000 steps: every 2 000 updates. Gradients are not clipped.
         "canonical": Preset(
             "Rainbow for Atari, 200 million frames (Hessel et al. 2018)",
             ("rainbow",),
@@ -54,7 +54,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             },
             ({"alpha": 0.5}, {"beta": 0.4, "beta_end": 1.0}),
         ),
-        # van Hasselt et al. 2019, as the code of Oh et al. 2021 has it.
+        # van Hasselt et al. 2019, as in the code of Oh et al. 2021.
         "data_efficient": Preset(
             "Rainbow for Atari, 100 thousand agent steps (van Hasselt et al. 2019; Oh et al. 2021)",
             ("rainbow",),
@@ -123,6 +123,6 @@ def apply(name: str, config: Any) -> Any:
 
 
 def _with_known(options: Any, values: Mapping[str, Any]) -> Any:
-    """Return options with those of `values` that they have."""
+    """Return `options` with those `values` that are fields of it."""
     has = {field.name for field in dataclasses.fields(options)}
     return dataclasses.replace(options, **{k: v for k, v in values.items() if k in has})

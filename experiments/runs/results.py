@@ -1,6 +1,6 @@
 """What a finished run leaves in its folder: its summary and figures."""
 
-import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from experiments.runs.run_config import RunConfig
 
 
 def conclude(config: RunConfig, out: Path, output: OutputConfig) -> dict[str, Any]:
-    """Write the summary and the figure of a finished run."""
+    """Write the summary and the figures of a finished run; return the summary."""
     frame = pd.read_csv(out / "metrics.csv")
     timing = pd.read_csv(out / "timing.csv")
     threshold = threshold_of(config, output)
@@ -44,9 +44,9 @@ def threshold_of(config: RunConfig, output: OutputConfig) -> float | None:
 
 
 def versions() -> dict[str, str]:
-    """Return what the numbers may depend on: device and versions."""
+    """Return what numbers may depend on: device and versions."""
     return {
         "device": jax.devices()[0].device_kind,
-        "python": ".".join(map(str, os.sys.version_info[:3])),
+        "python": ".".join(map(str, sys.version_info[:3])),
         "jax": jax.__version__,
     }

@@ -1,4 +1,4 @@
-"""Running a run: from its configuration to a folder of results, resumable at any log point."""
+"""Carrying out a run: from its configuration to a folder of results, resumable at any log point."""
 
 import contextlib
 import time
@@ -25,21 +25,21 @@ def execute(
     resume: bool = False,
     overwrite: bool = False,
     label: str | None = None,
-    whole: Path | None = None,
+    resume_folder: Path | None = None,
 ) -> dict[str, Any]:
     """Train all seeds of a run, log, checkpoint, and write its results.
 
     A resumed run ends with the same metrics, bit for bit, as one that was never interrupted (on
-    the same machine and versions), unless its environments live on the host: they begin anew.
+    the same machine and versions), unless its environments live on the host: they are reset.
 
     Args:
       config: what to run.
       out: the run's folder.
-      output: what to write besides, and how often.
-      resume: go on from the last checkpoint in `out`.
+      output: what else to write, and how often.
+      resume: continue from the last checkpoint in `out`.
       overwrite: discard a run that `out` holds.
       label: what the terminal calls the run; None: its replay method.
-      whole: the folder to resume, where the run is part of a comparison; None: `out`.
+      resume_folder: what --resume takes, where the run is part of a comparison; None: `out`.
 
     Returns:
       The content of `summary.json`.
@@ -52,7 +52,7 @@ def execute(
     claim(out, config, resume=resume, overwrite=overwrite)
     for remark in run.remarks:
         log.say(remark)
-    folder, whole = out / "checkpoints", whole or out
+    folder, resume_folder = out / "checkpoints", resume_folder or out
     state, progress = None, Progress(0, 0) if resume else None
     if resume and checkpoint.latest(folder) is not None:
         progress = Progress(**checkpoint.read_meta(folder))
@@ -62,24 +62,26 @@ def execute(
         _train(run, config, out, output, state, progress, label)
     except EnvironmentFailed as error:
         saved = checkpoint.latest(folder)
-        hint = f"the last checkpoint is intact: --resume {whole}" if saved else "no checkpoint yet"
-        raise Stopped(f"{error} ({hint})") from error
+        kept = f"the last checkpoint is intact: --resume {resume_folder}"
+        raise Stopped(f"{error} ({kept if saved else 'no checkpoint yet'})") from error
     except _Interrupted as cut:
-        raise Stopped(_keep(run, folder, cut, whole)) from None
+        raise Stopped(_keep(run, folder, cut, resume_folder)) from None
     except KeyboardInterrupt:
-        raise Stopped(f"stopped at once: --resume {whole} goes on from what was saved") from None
+        raise Stopped(
+            f"stopped at once: --resume {resume_folder} continues from the last checkpoint"
+        ) from None
     return results.conclude(config, out, output)
 
 
 class Progress(NamedTuple):
-    """How far a checkpoint is."""
+    """How far a run had come when a checkpoint was saved."""
 
-    log_points: int  # that were passed
-    blocks: int = 0  # since then
+    log_points: int  # log points passed
+    blocks: int = 0  # blocks since the last of them
 
 
 class _Interrupted(Exception):
-    """The user wants to stop; with the LoopState there (None during the warm-up) and Progress."""
+    """The user wants to stop; holds the LoopState (None during the warm-up) and the Progress."""
 
     def __init__(self, state: Any, progress: Progress) -> None:
         super().__init__(progress)
@@ -87,7 +89,7 @@ class _Interrupted(Exception):
 
 
 class Stopped(Exception):
-    """A run ended before its end; says why, and how to go on."""
+    """A run stopped early; the message says why, and how to continue."""
 
 
 def _train(
@@ -99,19 +101,19 @@ def _train(
     resumed: Progress | None,
     label: str,
 ) -> None:
-    """Go from where the run is resumed to where the user wants to stop.
+    """Train to the end from the start, or from where the run is resumed; log and save on the way.
 
     Raises:
-      EnvironmentFailed: an environment raised, or gave what is not finite.
+      EnvironmentFailed: an environment raised, or returned a number that is not finite.
       _Interrupted: the user wants to stop.
     """
     plan, folder = run.schedule, out / "checkpoints"
     done, blocks = resumed or (0, 0)
-    shown = None if resumed is None else plan.steps[done - 1] if done else 0
+    resume_step = None if resumed is None else plan.steps[done - 1] if done else 0
     until = "now" if run.stops_anywhere else "at the next log point"
     with (
         contextlib.closing(run),
-        _sinks(config, out, output, plan.steps[-1], shown, label) as sinks,
+        _sinks(config, out, output, plan.steps[-1], resume_step, label) as sinks,
         interrupt.deferred(until) as interrupted,
     ):
         run.stop = interrupted
@@ -139,11 +141,11 @@ def _train(
                 raise _Interrupted(state, Progress(index + 1))
 
 
-def _keep(run: Run, folder: Path, cut: _Interrupted, whole: Path) -> str:
-    """Save a run that was cut short; return what to say of it."""
+def _keep(run: Run, folder: Path, cut: _Interrupted, resume_folder: Path) -> str:
+    """Save a run that was cut short; return the message for the user."""
     plan = run.schedule
     if cut.state is None:
-        return f"stopped in the warm-up, with nothing to keep: --resume {whole} begins again"
+        return f"stopped in the warm-up, nothing is saved yet: --resume {resume_folder} starts over"
     log_points, blocks = cut.progress
     at = plan.steps[log_points - 1] if log_points else plan.warmup_steps
     at += blocks * plan.block_steps
@@ -151,12 +153,12 @@ def _keep(run: Run, folder: Path, cut: _Interrupted, whole: Path) -> str:
         checkpoint.save(folder, at, cut.state, cut.progress._asdict())
     return (
         f"stopped at {at:,} of {plan.steps[-1]:,} agent steps, with a checkpoint there: "
-        f"--resume {whole} goes on"
+        f"--resume {resume_folder} continues"
     )
 
 
 def _warn_of_size(state: Any) -> None:
-    """Say how large checkpoints are where that matters."""
+    """Warn if checkpoints are large."""
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
     if size > _LARGE:
         log.say(f"each checkpoint takes {size / 1e9:.1f} GB: --checkpoint-every spaces them out")
@@ -166,25 +168,25 @@ _LARGE = 1e9  # bytes
 
 
 def _check_finite(config: RunConfig, step: int, metrics: dict[str, np.ndarray]) -> None:
-    """Refuse to go on with an environment that broke; environments on the host say so themselves.
+    """Stop if an environment broke; environments on the host raise by themselves.
 
     Raises:
-      EnvironmentFailed: naming it, the seed and the step.
+      EnvironmentFailed: a number is not finite; names the environment, the seed and the step.
     """
-    said = f"{config.env} gave, or was told, a number that is not finite"
+    what = f"{config.env} returned or received a number that is not finite"
     rows = metrics.pop("fault").astype(int)
     if rows.any():
         first = int(np.flatnonzero(rows)[0])
         at = rows[first] * config.sizes.num_envs
-        raise EnvironmentFailed(f"seed {config.seed + first}, agent step {at:,}: {said}")
+        raise EnvironmentFailed(f"seed {config.seed + first}, agent step {at:,}: {what}")
     broken = ~np.isfinite(metrics["eval_return"])
     if broken.any():
         seed = config.seed + int(np.flatnonzero(broken)[0])
-        raise EnvironmentFailed(f"seed {seed}, evaluation at agent step {step:,}: {said}")
+        raise EnvironmentFailed(f"seed {seed}, evaluation at agent step {step:,}: {what}")
 
 
 def _check_frames(metrics: dict[str, np.ndarray]) -> None:
-    """Refuse to go on with samples that miss frames."""
+    """Stop if samples miss frames."""
     lost, odd = (metrics.get(f"replay/frames_{name}") for name in ("lost", "odd"))
     if odd is not None and odd.any():
         raise ValueError(

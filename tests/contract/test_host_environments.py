@@ -260,7 +260,7 @@ def test_actions_that_do_not_fit_are_refused(make):
         cart.step([0, 2])
     with pytest.raises(ValueError, match=r"wants actions \[2, 1\], not \[2\]"):
         pendulum.step([0.0, 0.0])
-    with pytest.raises(EnvironmentFailed, match=r"environment 1, step 1.* told an action"):
+    with pytest.raises(EnvironmentFailed, match=r"environment 1, step 1.* received an action"):
         pendulum.step([[0.0], [np.nan]])
 
 
@@ -306,8 +306,8 @@ def registry():
     [
         ("step", "raised ZeroDivisionError: division by zero", "sync"),
         ("step", "raised ZeroDivisionError: division by zero", "async"),
-        ("observation", "gave an observation that is not finite", "sync"),
-        ("reward", "gave a reward that is not finite", "sync"),
+        ("observation", "returned an observation that is not finite", "sync"),
+        ("reward", "returned a reward that is not finite", "sync"),
         ("reset", r"raised KeyError: 'no\nstart'", "sync"),
     ],
 )

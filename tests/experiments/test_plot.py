@@ -1,11 +1,10 @@
-"""Finished runs drawn together, from the command line."""
+"""Finished runs plotted together, from the command line."""
 
 import json
 
 import pytest
 
-from experiments import plot as draw
-from experiments import train
+from experiments import plot, train
 
 SIZES = [
     "--env", "gymnax/Pendulum-v1", "--seeds", "1", "--steps", "60", "--warmup", "20",
@@ -23,19 +22,19 @@ def runs(tmp_path_factory):
     return out
 
 
-def test_runs_of_two_agents_are_drawn_together(runs, capsys):
+def test_runs_of_two_agents_are_plotted_together(runs, capsys):
     out = runs / "both"
-    assert draw.main([f"actor={runs / 'ddpg'}", str(runs / "naf"), "--out", str(out)]) == 0
+    assert plot.main([f"actor={runs / 'ddpg'}", str(runs / "naf"), "--out", str(out)]) == 0
     assert list(json.loads((out / "summary.json").read_text())) == ["actor", "naf"]
     assert (out / "learning_curves.png").stat().st_size > 10_000
     assert (out / "own_metrics.png").stat().st_size > 10_000
-    assert not (out / "replayed.png").exists()  # the runs did not look at what they replay
+    assert not (out / "replayed.png").exists()  # the runs inspected no batches
     table = (out / "comparison.md").read_text()
     assert "| actor " in table and "| naf " in table
     assert table in capsys.readouterr().out
 
 
-def test_what_can_not_be_drawn_is_refused(runs, capsys):
+def test_what_cannot_be_plotted_is_refused(runs, capsys):
     unfinished = runs / "unfinished"
     unfinished.mkdir()
     (unfinished / "metrics.csv").write_text("seed,step,eval_return\n")
@@ -47,6 +46,6 @@ def test_what_can_not_be_drawn_is_refused(runs, capsys):
         ([*both, "--out", str(runs / "ddpg")], "choose another --out"),
     ):
         with pytest.raises(SystemExit):
-            draw.main(arguments)
+            plot.main(arguments)
         assert message in capsys.readouterr().err
     assert not (runs / "x").exists()

@@ -155,7 +155,7 @@ def test_an_environment_that_breaks_ends_the_run_and_spares_the_checkpoint(
     assert train.main([*options, "--checkpoint-every", "1", "--out", str(out)]) == 1
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith("error: seed 4, agent step 4")
-    assert "gymnax/Pendulum-v1 gave, or was told, a number that is not finite" in said
+    assert "gymnax/Pendulum-v1 returned or received a number that is not finite" in said
     assert not (out / "summary.json").exists() and not list(out.glob("checkpoints/*.safetensors"))
 
 

@@ -186,7 +186,7 @@ def test_what_can_not_be_watched_is_refused_in_one_line(trained, tmp_path, capsy
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_states_of_compiled_environments_are_drawn(name):
+def test_states_of_compiled_environments_are_rendered(name):
     environment, render = environments.make(name), environments.renderer(name)
     step = jax.jit(environment.step)
     state, _ = environment.reset(jax.random.key(0))
@@ -214,7 +214,7 @@ def test_the_pole_leans_where_its_angle_says():
 
 
 def test_hosts_draw_no_states():
-    with pytest.raises(ValueError, match="draws no pictures of states"):
+    with pytest.raises(ValueError, match="cannot render its states"):
         environments.renderer("atari/Pong")
 
 
@@ -248,7 +248,7 @@ def in_a_process(*line, **variables):
     done = subprocess.run(
         [sys.executable, *line], env=kept | variables, capture_output=True, text=True, check=False
     )
-    if "cannot be drawn" in done.stderr and not variables:
+    if "cannot be rendered" in done.stderr and not variables:
         pytest.skip(done.stderr)
     return done
 
@@ -269,7 +269,7 @@ assert (first != second).any()
 """
 
 
-def test_states_of_brax_are_drawn_without_a_screen():
+def test_states_of_brax_are_rendered_without_a_screen():
     done = in_a_process("-c", TWO_STATES)
     assert done.returncode == 0, done.stderr
 
@@ -277,7 +277,7 @@ def test_states_of_brax_are_drawn_without_a_screen():
 def test_without_opengl_one_line_says_so():
     done = in_a_process("-c", TWO_STATES, MUJOCO_GL="disable")
     assert done.returncode == 1 and done.stderr.count("\n") == 1
-    assert done.stderr.startswith("brax/inverted_pendulum cannot be drawn")
+    assert done.stderr.startswith("brax/inverted_pendulum cannot be rendered")
     assert "MUJOCO_GL=egl" in done.stderr
 
 

@@ -1,6 +1,6 @@
 """Replay buffers to compare ours with, each behind one small protocol (`types.Buffer`).
 
-Packages of peers are optional: one that is not installed is named, with how to install it.
+Packages of peers are optional: missing ones are named, with how to install them.
 """
 
 import importlib
@@ -19,7 +19,7 @@ class Source(NamedTuple):
     """A module of peers and the package that it needs."""
 
     module: str  # in this package
-    package: str | None  # its name on the index and for import; None: nothing beyond our own
+    package: str | None  # its name, on PyPI and for import; None: no package beyond our own
     install: str = ""
 
 
@@ -43,7 +43,7 @@ class Found(NamedTuple):
 
 
 def find(modules: Sequence[str] | None = None) -> Found:
-    """Import what is installed.
+    """Import the peers whose packages are installed.
 
     Args:
       modules: names of sources; None: all of them.

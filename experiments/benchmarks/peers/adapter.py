@@ -1,6 +1,6 @@
-"""Foreign replay buffers that are pure functions, in the form of our own five verbs.
+"""Our own five verbs around other replay buffers that are pure functions.
 
-So they run in the same loops as ours, those of the benchmarks and whole training loops.
+They then run in the same loops as ours: those of the benchmarks, and whole training loops.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ def as_replay(
     capacity: int,
     batch_size: int,
 ) -> Replay:
-    """Make a Replay of one environment.
+    """Make a Replay, for one environment, from a buffer's functions.
 
     Args:
       init: one unbatched transition -> `S`.
@@ -58,22 +58,22 @@ def as_replay(
 
 
 def fenced(replay: Replay) -> Replay:
-    """Return a replay whose writes wait, for the compiler, until the batch before them was read.
+    """Return a replay whose writes, to the compiler, depend on the batch read before them.
 
-    They depend on a zero that comes from the batch, and XLA can't tell that it is one.
+    They use a zero computed from the batch, which XLA cannot recognise as zero.
     """
 
     def init(key: Array, example: Transition) -> tuple[Any, Array]:
         return replay.init(key, example), jnp.zeros((), jnp.int32)
 
     def add(state: tuple[Any, Array], transition: Transition) -> tuple[Any, Array]:
-        held, fence = state
-        return replay.add(held, buffer.after(fence, transition)), fence
+        inner, fence = state
+        return replay.add(inner, buffer.after(fence, transition)), fence
 
     def sample(state: tuple[Any, Array], key: Array) -> tuple[tuple[Any, Array], Sample]:
-        held, batch = buffer.settled(replay.sample(state[0], key))
+        inner, batch = buffer.settled(replay.sample(state[0], key))
         fence = buffer.fence(batch)
-        return (held, fence), batch._replace(indices=buffer.after(fence, batch.indices))
+        return (inner, fence), batch._replace(indices=buffer.after(fence, batch.indices))
 
     def update(state: tuple[Any, Array], batch: Sample, **feedback: Array) -> tuple[Any, Array]:
         return replay.update(state[0], batch, **feedback), state[1]
@@ -88,14 +88,14 @@ def fenced(replay: Replay) -> Replay:
 
 
 def one(transition: Transition) -> Transition:
-    """Return the one transition of an add `[1, ...]`, unbatched."""
+    """Return the single transition that is added, `[1, ...]`, unbatched."""
     return Transition(*(field if isinstance(field, tuple) else field[0] for field in transition))
 
 
 def weights(probabilities: Array) -> Array:
     """Return importance weights `[B]` of drawn rows, divided by their largest.
 
-    The size of the buffer, a factor common to all, falls out.
+    The size of the buffer, a factor common to all, cancels.
     """
     raw = probabilities**-BETA
     return raw / raw.max()

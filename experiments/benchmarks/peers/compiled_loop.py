@@ -1,9 +1,9 @@
-"""A compiled loop of the same work without any framework, in numba.
+"""The same work in a compiled loop without any framework, by numba.
 
-The same tree of sums as ours (8 children to a node, repaired by recomputing whole nodes), one draw
-in each of B equal ranges, importance weights, rows of one matrix copied into the batch, and new
-priorities from the batch; float32 throughout, no branches within a node, and a word of every line
-of the rows asked for before they are copied.
+It has the same sum tree as ours (8 children to a node, repaired by recomputing whole nodes), one
+draw in each of B equal ranges, importance weights, rows of one matrix copied into the batch, and
+new priorities from the batch. All is float32, there are no branches within a node, and one word of
+each cache line of the rows is read before they are copied.
 """
 
 import math
@@ -26,12 +26,12 @@ from experiments.benchmarks.peers.types import (
 
 _BRANCHING = 8
 _WIDTH = OBS + ACTION + 1 + 1 + OBS
-_POOL, _BATCHES = 256, 16  # rows, and batches for updates alone, that a run takes in turn
-_LINE = 16  # words of a row that memory is read in
+_POOL, _BATCHES = 256, 16  # rows, and batches for updates alone, that a run cycles through
+_LINE = 16  # words in a cache line
 
 
 class _State(NamedTuple):
-    """Everything in arrays, as numba likes it."""
+    """The whole state, in arrays as numba needs it."""
 
     rows: np.ndarray  # [C, _WIDTH] float32
     nodes: np.ndarray  # [T] float32, level after level, the leaves first, the root last
@@ -43,7 +43,7 @@ class _State(NamedTuple):
     weights: np.ndarray  # [B] float32
     parents: np.ndarray  # [B] int64, scratch
     targets: np.ndarray  # [B] float32, scratch
-    touched: np.ndarray  # [1] float32, sum of words that were read only to have them near
+    touched: np.ndarray  # [1] float32, sum of words that were read only to bring them into cache
 
 
 @njit
@@ -52,7 +52,7 @@ def _repair(nodes, starts, parents):
     for level in range(len(starts) - 2):
         below, start = starts[level], starts[level + 1]
         size = starts[level + 2] - start
-        if size <= len(parents):  # each node once rather than some of them several times
+        if size <= len(parents):  # every node once, rather than some of them several times
             for node in range(size):
                 total = np.float32(0)
                 for child in range(_BRANCHING):
@@ -85,7 +85,7 @@ def _add(state, row):
 def _descend(nodes, starts, targets, leaves):
     """Find the leaves at which the running sum passes the targets, never one of value 0.
 
-    Level by level: the CPU then works at several walks at once.
+    It goes level by level, so that the CPU can overlap several walks.
     """
     leaves[:] = 0
     for level in range(len(starts) - 3, -1, -1):
@@ -142,7 +142,7 @@ def _update(state, indices, td_error):
 
 @njit
 def _feedback(state, noise, errors):
-    """Make TD errors of the whole batch, as the compiled loops of JAX do."""
+    """Compute TD errors from the whole batch, as the compiled loops of JAX do."""
     small = np.float32(1e-6)
     for i in range(len(errors)):
         total = np.float32(0)

@@ -5,22 +5,15 @@ from typing import Any
 import cpprb
 import numpy as np
 
-from experiments.benchmarks.peers.types import (
-    ACTION,
-    ALPHA,
-    BETA,
-    EPSILON,
-    OBS,
-    Drawn,
-    Peer,
-    Rows,
-)
+from experiments.benchmarks.peers import types
+from experiments.benchmarks.peers.types import ALPHA, BETA, EPSILON, Drawn, Peer, Rows
 
 
 class _Buffer:
     def __init__(self, capacity: int, batch_size: int) -> None:
-        shapes = {"obs": OBS, "action": ACTION, "reward": 1, "discount": 1, "next_obs": OBS}
-        self._held = cpprb.PrioritizedReplayBuffer(
+        obs, action = types.OBS, types.ACTION
+        shapes = {"obs": obs, "action": action, "reward": 1, "discount": 1, "next_obs": obs}
+        self._buffer = cpprb.PrioritizedReplayBuffer(
             capacity,
             {name: {"shape": shape} for name, shape in shapes.items()},
             alpha=ALPHA,
@@ -29,10 +22,10 @@ class _Buffer:
         self._batch_size = batch_size
 
     def fill(self, rows: Rows) -> None:
-        self._held.add(**rows._asdict())
+        self._buffer.add(**rows._asdict())
 
     def add(self, row: Rows) -> None:
-        self._held.add(
+        self._buffer.add(
             obs=row.obs,
             action=row.action,
             reward=row.reward,
@@ -41,10 +34,10 @@ class _Buffer:
         )
 
     def sample(self) -> dict[str, np.ndarray]:
-        return self._held.sample(self._batch_size, beta=BETA)
+        return self._buffer.sample(self._batch_size, beta=BETA)
 
     def update(self, batch: dict[str, np.ndarray], errors: np.ndarray) -> None:
-        self._held.update_priorities(batch["indexes"], np.abs(errors))
+        self._buffer.update_priorities(batch["indexes"], np.abs(errors))
 
     def errors(self, td_error: np.ndarray) -> np.ndarray:
         return td_error

@@ -1,4 +1,4 @@
-"""The shortest prioritised replay in JAX: a cumulative sum of all priorities for every batch."""
+"""The shortest prioritised replay in JAX: every batch takes a cumulative sum of all priorities."""
 
 from typing import Any, NamedTuple
 

@@ -1,10 +1,10 @@
 """Flashbax: its flat buffers, prioritised and uniform.
 
-As its documentation shows them: a timestep is stored without the observation that follows, which is
-read from the timestep behind; its user computes importance weights and priorities.
+They are used as documented: a timestep is stored without its next observation, which is read from
+the next timestep, and the user computes importance weights and priorities.
 
-In a compiled loop XLA copies whole arrays of it where a read may come after the next write in
-place. Two variants are what its user could do about that: an optimisation barrier after `sample`,
+In a compiled loop XLA copies their whole arrays where a read may come after the next write in
+place. Two variants show what a user could do about that: an optimisation barrier after `sample`,
 which XLA drops on CPU, and a fence, our own replay's remedy (`adapter.fenced`).
 """
 
@@ -26,7 +26,7 @@ def _timestep(transition: Transition) -> dict[str, Any]:
 
 
 def _transition(pair: Any) -> Transition:
-    """Put a pair of successive timesteps `[B, ...]` together."""
+    """Return the transitions from pairs of successive timesteps `[B, ...]`."""
     no = jnp.zeros(pair.first["reward"].shape, bool)
     return Transition(**pair.first, next_obs=pair.second["obs"], first=no, last=no)
 

@@ -18,7 +18,7 @@ def _uniform(capacity: int, batch_size: int) -> Replay:
 
 
 def peers() -> tuple[Peer, ...]:
-    """Return what others are compared with."""
+    """Return the two buffers that others are compared with."""
     return (
         Peer(PRIORITISED, prioritised=True, replay=_per),
         Peer(UNIFORM, prioritised=False, replay=_uniform),

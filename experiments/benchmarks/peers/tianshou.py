@@ -13,7 +13,7 @@ from experiments.benchmarks.peers.types import ALPHA, BETA, Drawn, Peer, Rows
 
 class _Buffer:
     def __init__(self, capacity: int, batch_size: int) -> None:
-        self._held = PrioritizedReplayBuffer(capacity, alpha=ALPHA, beta=BETA)
+        self._buffer = PrioritizedReplayBuffer(capacity, alpha=ALPHA, beta=BETA)
         self._batch_size = batch_size
 
     def fill(self, rows: Rows) -> None:
@@ -22,10 +22,10 @@ class _Buffer:
         plain = ReplayBuffer.from_data(
             rows.obs, rows.action, rows.reward, over, no, over, rows.next_obs
         )
-        self._held.update(plain)
+        self._buffer.update(plain)
 
     def add(self, row: Rows) -> None:
-        self._held.add(
+        self._buffer.add(
             Batch(
                 obs=row.obs,
                 act=row.action,
@@ -38,19 +38,19 @@ class _Buffer:
         )
 
     def sample(self) -> tuple[Any, np.ndarray]:
-        return self._held.sample(self._batch_size)
+        return self._buffer.sample(self._batch_size)
 
     def update(self, batch: tuple[Any, np.ndarray], errors: np.ndarray) -> None:
-        self._held.update_weight(batch[1], errors)
+        self._buffer.update_weight(batch[1], errors)
 
     def errors(self, td_error: np.ndarray) -> np.ndarray:
         return td_error
 
     def drawn(self, batch: tuple[Any, np.ndarray]) -> Drawn:
-        held, indices = batch
-        discount = np.where(held.terminated, 0.0, 0.99).astype(np.float32)
-        rows = Rows(held.obs, held.act, held.rew, discount, held.obs_next)
-        return Drawn(indices, rows, held.weight)
+        content, indices = batch
+        discount = np.where(content.terminated, 0.0, 0.99).astype(np.float32)
+        rows = Rows(content.obs, content.act, content.rew, discount, content.obs_next)
+        return Drawn(indices, rows, content.weight)
 
     def wait(self) -> None:
         pass

@@ -1,7 +1,7 @@
 """TorchRL: its prioritised replay buffer of tensordicts, with trees in C++, on the CPU.
 
-PyTorch gets one thread: batches are small, and where cores are shared with others, waiting for a
-second thread costs it milliseconds.
+PyTorch gets one thread: batches are small, and on shared cores waiting for a second thread costs
+milliseconds.
 """
 
 import logging
@@ -17,7 +17,7 @@ from experiments.benchmarks.peers.types import ALPHA, BETA, EPSILON, Drawn, Peer
 
 class _Buffer:
     def __init__(self, capacity: int, batch_size: int) -> None:
-        self._held = TensorDictPrioritizedReplayBuffer(
+        self._buffer = TensorDictPrioritizedReplayBuffer(
             alpha=ALPHA,
             beta=BETA,
             eps=EPSILON,
@@ -27,18 +27,18 @@ class _Buffer:
 
     def fill(self, rows: Rows) -> None:
         fields = {name: torch.as_tensor(field) for name, field in rows._asdict().items()}
-        self._held.extend(TensorDict(fields, batch_size=[len(rows.reward)]))
+        self._buffer.extend(TensorDict(fields, batch_size=[len(rows.reward)]))
 
     def add(self, row: Rows) -> None:
         fields = {name: torch.as_tensor(field) for name, field in row._asdict().items()}
-        self._held.add(TensorDict(fields, batch_size=[]))
+        self._buffer.add(TensorDict(fields, batch_size=[]))
 
     def sample(self) -> Any:
-        return self._held.sample()
+        return self._buffer.sample()
 
     def update(self, batch: Any, errors: torch.Tensor) -> None:
         batch["td_error"] = errors.abs()
-        self._held.update_tensordict_priority(batch)
+        self._buffer.update_tensordict_priority(batch)
 
     def errors(self, td_error: np.ndarray) -> torch.Tensor:
         return torch.as_tensor(td_error)

@@ -1,4 +1,4 @@
-"""What a replay buffer is to the benchmark, whoever wrote it.
+"""The interface of a replay buffer in the benchmark, whoever wrote it.
 
 Shapes: `B` rows of a batch, `C` slots.
 """
@@ -15,7 +15,7 @@ ALPHA, BETA, EPSILON = 0.6, 0.4, 1e-6  # of every prioritised buffer (Schaul et 
 
 
 class Rows(NamedTuple):
-    """Transitions as NumPy arrays, float32; fields are `[n, ...]`, of a single one `[...]`."""
+    """Transitions as NumPy arrays, float32; fields are `[n, ...]`, or `[...]` for a single row."""
 
     obs: np.ndarray  # [n, OBS]
     action: np.ndarray  # [n, ACTION]
@@ -25,9 +25,9 @@ class Rows(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """What a batch holds, as NumPy arrays."""
+    """The contents of a batch, as NumPy arrays."""
 
-    indices: np.ndarray  # [B] of slots; of uniform buffers that do not tell them, -1
+    indices: np.ndarray  # [B] slots; -1 from uniform buffers that do not return them
     rows: Rows  # [B, ...]
     weights: np.ndarray  # [B] importance weights, up to a factor
 
@@ -35,8 +35,8 @@ class Drawn(NamedTuple):
 class Buffer(Protocol):
     """A replay buffer that Python drives; capacity and batch size were fixed when it was made.
 
-    TD errors are given in the form that `errors` makes of them, and batches as `sample` returned
-    them, so that nothing is timed but the buffer.
+    TD errors are passed as `errors` returned them, and batches as `sample` returned them, so that
+    nothing but the buffer is timed.
     """
 
     def fill(self, rows: Rows) -> None:
@@ -55,10 +55,10 @@ class Buffer(Protocol):
         """Return TD errors `[B]` float32 as a user of this buffer has them after learning."""
 
     def drawn(self, batch: Any) -> Drawn:
-        """Return what a batch holds."""
+        """Return the contents of a batch."""
 
     def wait(self) -> None:
-        """Return once everything asked for is done."""
+        """Return once all work asked for is done."""
 
 
 class CompiledBuffer(Buffer, Protocol):
@@ -69,7 +69,7 @@ class CompiledBuffer(Buffer, Protocol):
 
 
 class Peer(NamedTuple):
-    """One contender of the benchmark; just one of `replay`, `buffer` and `compiled` is not None.
+    """A contender in the benchmark; exactly one of `replay`, `buffer` and `compiled` is not None.
 
     Each of them is a function of capacity and batch size.
     """
@@ -84,8 +84,8 @@ class Peer(NamedTuple):
 def endless_episode(rng: np.random.Generator, count: int, first: int = 0) -> Rows:
     """Return `count` successive rows of one episode that never ends.
 
-    Every reward is the row's number, from `first` on, so that a row can be told from its reward.
-    Buffers that store observations once find the next one in the row behind.
+    Every reward is the row's number, from `first` on, so that a row is known by its reward.
+    Buffers that store observations once find the next one in the following row.
     """
     obs = rng.standard_normal((count + 1, OBS), np.float32)
     return Rows(

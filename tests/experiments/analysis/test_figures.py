@@ -32,27 +32,27 @@ def row(replay: str, **changes) -> dict:
     } | changes  # fmt: skip
 
 
-def drawn(path, colour: str) -> int:
+def pixels_of(path, colour: str) -> int:
     """Count the pixels of exactly this colour."""
     pixels = np.round(imread(path)[..., :3] * 255).astype(int)
     return int((pixels == [int(colour[i : i + 2], 16) for i in (1, 3, 5)]).all(-1).sum())
 
 
-def test_figure_draws_every_label_in_its_colour(tmp_path):
+def test_figure_plots_every_label_in_its_colour(tmp_path):
     path = tmp_path / "figure.png"
     frames = {"uniform": metrics(5, 400.0), "per": metrics(5, 450.0), "one": metrics(1, 300.0)}
     learning_curves(frames, path, "DQN on CartPole", threshold=420)
     assert imread(path).shape[:2] == (750, 1200)
     assert path.stat().st_size < 150_000
-    assert all(drawn(path, colour) > 500 for colour in COLOURS[:3])
-    assert all(drawn(path, colour) == 0 for colour in COLOURS[3:5])
+    assert all(pixels_of(path, colour) > 500 for colour in COLOURS[:3])
+    assert all(pixels_of(path, colour) == 0 for colour in COLOURS[3:5])
 
 
 @pytest.mark.parametrize("values", [[np.nan, 1.0, 2.0], [1.0, np.nan, np.nan], [np.nan] * 3])
 def test_figure_survives_missing_returns(tmp_path, values):
     frame = pd.DataFrame({"seed": 0, "step": [1, 2, 3], "eval_return": values})
     learning_curves({"a": metrics(2, 5.0), "b": frame}, tmp_path / "figure.png", "title")
-    assert drawn(tmp_path / "figure.png", COLOURS[0]) > 500
+    assert pixels_of(tmp_path / "figure.png", COLOURS[0]) > 500
 
 
 def inspected(seeds: int) -> pd.DataFrame:
@@ -72,8 +72,8 @@ def test_figure_of_what_was_replayed(tmp_path):
     path = tmp_path / "replayed.png"
     assert replayed({"uniform": inspected(3), "per": inspected(4)}, path, "What dqn replays")
     assert imread(path).shape[:2] == (600, 1200)
-    assert all(drawn(path, colour) > 500 for colour in COLOURS[:2])
-    assert drawn(path, COLOURS[2]) == 0
+    assert all(pixels_of(path, colour) > 500 for colour in COLOURS[:2])
+    assert pixels_of(path, COLOURS[2]) == 0
 
 
 def test_runs_that_did_not_look_have_no_figure_of_it(tmp_path):

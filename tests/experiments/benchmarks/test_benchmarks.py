@@ -139,8 +139,8 @@ def test_compiled_loop_keeps_its_tree_through_every_verb():
 def test_replay_command_measures_every_mode(tmp_path, capsys):
     argv = ["--capacities", "100", "--batch-sizes", "16", "--seeds", "2"]
     argv += ["--peers", "ours", "--verbs", "update", "cycle"]
-    out, drawn = tmp_path / "new" / "replay.json", tmp_path / "replay.png"
-    argv += ["--out", str(out), "--figure", str(drawn)]
+    out, png = tmp_path / "new" / "replay.json", tmp_path / "replay.png"
+    argv += ["--out", str(out), "--figure", str(png)]
     assert replay.main([*argv, *FAST]) == 0
     content = json.loads(out.read_text())
     assert {"processor", "cores", "device", "jax", "python"} <= content["machine"].keys()
@@ -152,7 +152,7 @@ def test_replay_command_measures_every_mode(tmp_path, capsys):
     assert all(r["ratio_to_ours"] == 1 for r in results)
     compiled = [r for r in results if r["mode"] in ("scan", "vmapped", "train")]
     assert {r["large_copies"] for r in compiled} == {0}
-    assert drawn.read_bytes().startswith(b"\x89PNG")
+    assert png.read_bytes().startswith(b"\x89PNG")
     printed = capsys.readouterr()
     assert "| jaxreplay per " in printed.out and "to one seed" in printed.out
     assert "vmapped 2 seeds" in printed.out
@@ -175,7 +175,7 @@ def test_figure_has_a_panel_per_mode_and_batch_size(tmp_path):
     ]
     sizes = []
     for number, some in enumerate((results, results[:13])):
-        figure.draw(some, tmp_path / f"{number}.png", "a machine")
+        figure.plot(some, tmp_path / f"{number}.png", "a machine")
         sizes.append(Image.open(tmp_path / f"{number}.png").size)
     assert sizes[0][0] > sizes[1][0] and sizes[0][1] > sizes[1][1]
 

@@ -239,7 +239,7 @@ def test_control_c_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path):
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the environments' processes too
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 130
-    assert "stopping now" in said and f"--resume {out} goes on" in said
+    assert "stopping now" in said and f"--resume {out} continues" in said
     assert "Traceback" not in said
     steps = pd.read_csv(metrics)["step"].max()
     (checkpoint,) = (out / "checkpoints").iterdir()

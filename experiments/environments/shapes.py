@@ -1,4 +1,4 @@
-"""Small flat pictures of environments, drawn with Pillow: they need no screen and no OpenGL."""
+"""Flat shapes to render environments with, by Pillow: they need no screen and no OpenGL."""
 
 import math
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ BLACK, GREY, BLUE, RED, GREEN, SAND = (
     "#2ca02c",
     "#c9a86a",
 )
-_FINER = 3  # drawn so many times as large, and shrunk: smooth edges
-# Of MinAtar's channels. The first, which is always the player's, stands out.
+_OVERSAMPLING = 3  # rendered this many times as large, then shrunk: smooth edges
+# Colours of MinAtar's channels. The first, which is always the player's, stands out.
 _CHANNELS = np.array(
     [
         (255, 255, 255), (214, 39, 40), (120, 130, 140), (255, 187, 60), (44, 160, 44),
@@ -36,29 +36,29 @@ class Canvas:
         self, left: float, right: float, bottom: float, top: float, width: int = 320
     ) -> None:
         self._left, self._top = left, top
-        self._scale = width * _FINER / (right - left)  # pixels per unit
+        self._scale = width * _OVERSAMPLING / (right - left)  # pixels per unit
         self._size = (width, round(width * (top - bottom) / (right - left)))
-        self._image = Image.new("RGB", [_FINER * side for side in self._size], "white")
+        self._image = Image.new("RGB", [_OVERSAMPLING * side for side in self._size], "white")
         self._draw = ImageDraw.Draw(self._image)
 
     def line(self, points: Sequence[Point], colour: str, thickness: float) -> None:
-        """Draw a line with round ends and corners through `points`; `thickness` in units."""
+        """Add a line with round ends and corners through `points`; `thickness` in units."""
         pixels = [self._pixel(point) for point in points]
         self._draw.line(pixels, colour, max(1, round(thickness * self._scale)), joint="curve")
         for point in (points[0], points[-1]):
             self.disc(point, thickness / 2, colour)
 
     def disc(self, centre: Point, radius: float, colour: str) -> None:
-        """Draw a filled circle."""
+        """Add a filled circle."""
         (x, y), r = self._pixel(centre), radius * self._scale
         self._draw.ellipse((x - r, y - r, x + r, y + r), colour)
 
     def polygon(self, points: Sequence[Point], colour: str) -> None:
-        """Draw a filled polygon."""
+        """Add a filled polygon."""
         self._draw.polygon([self._pixel(point) for point in points], colour)
 
     def picture(self) -> Array:
-        """Return what was drawn, `[H, W, 3]` uint8."""
+        """Return the picture, `[H, W, 3]` uint8."""
         return np.asarray(self._image.resize(self._size, Image.Resampling.BOX))
 
     def _pixel(self, point: Point) -> Point:
@@ -71,7 +71,7 @@ def beyond(start: Point, angle: float, length: float) -> Point:
 
 
 def pendulum(angle: float) -> Array:
-    """Draw a rod; `angle` in rad from upright, counter-clockwise."""
+    """Render a rod; `angle` in rad from upright, counter-clockwise."""
     canvas = Canvas(-1.3, 1.3, -1.3, 1.3, width=240)
     canvas.line([(0.0, 0.0), beyond((0.0, 0.0), angle + math.pi / 2, 1.0)], RED, 0.2)
     canvas.disc((0.0, 0.0), 0.05, BLACK)
@@ -79,7 +79,7 @@ def pendulum(angle: float) -> Array:
 
 
 def cells(channels: Array) -> Array:
-    """Draw MinAtar's channels `[H, W, C]` in a colour each; the first ones lie on top."""
+    """Render MinAtar's channels `[H, W, C]` in a colour each; the first ones lie on top."""
     channels = np.asarray(channels) > 0
     grid = np.zeros((*channels.shape[:2], 3), np.uint8)
     for channel in reversed(range(channels.shape[-1])):

@@ -1,0 +1,39 @@
+"""The command line of benchmarks that take nothing but sizes and a file to write to."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from experiments.cli.options import Parser
+
+
+def read_sizes(
+    name: str,
+    description: str | None,
+    wanted: Mapping[str, tuple[int, str]],
+    argv: Sequence[str] | None,
+) -> tuple[dict[str, int], Path | None]:
+    """Read a benchmark's sizes, and where to write its numbers; exit with one line on an error.
+
+    Args:
+      name: of the benchmark's module.
+      description: what `--help` says of it.
+      wanted: default and meaning of each size, by name; capacity and batch_size among them.
+      argv: the command line; None: that of this process.
+    """
+    parser = Parser(prog=f"python -m experiments.benchmarks.{name}", description=description)
+    for size, (default, meaning) in wanted.items():
+        parser.add_argument(
+            f"--{size.replace('_', '-')}", type=int, default=default, metavar="INT",
+            help=f"{meaning} [default {default}]",
+        )  # fmt: skip
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the numbers as JSON")
+    args = parser.parse_args(argv)
+    sizes = {size: getattr(args, size) for size in wanted}
+    for size, value in sizes.items():
+        if value < 1:
+            parser.error(f"{size} is {value}: it must be at least 1")
+    if sizes["batch_size"] > sizes["capacity"]:
+        parser.error(
+            f"batch_size {sizes['batch_size']} is larger than the capacity {sizes['capacity']}"
+        )
+    return sizes, args.out
