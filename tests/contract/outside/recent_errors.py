@@ -6,20 +6,16 @@ import jax.numpy as jnp
 
 from jaxreplay import objectives, ring
 from jaxreplay.methods import proportional
-from jaxreplay.option import option
+from jaxreplay.option import Config, option
 from jaxreplay.types import Method
 
 
 @dataclasses.dataclass(frozen=True)
-class RecentErrorsConfig:
+class RecentErrorsConfig(Config):
     """Hyperparameters of prioritised replay that prefers recent transitions."""
 
-    alpha: float = option(0.6, "prioritisation exponent, 0 is uniform")
-    half_life: float = option(0.5, "age that halves the priority, as a share of the buffer")
-
-    def __post_init__(self) -> None:
-        if not self.half_life > 0:
-            raise ValueError(f"half_life is {self.half_life}: it must be positive")
+    alpha: float = option(0.6, "prioritisation exponent, 0 is uniform", at_least=0)
+    half_life: float = option(0.5, "age that halves the priority, share of the buffer", above=0)
 
 
 def method(config: RecentErrorsConfig, updates: int | None = None) -> Method:
