@@ -86,14 +86,7 @@ def make_replay(
         return _update(sampler, state, sample, feedback)
 
     def observe(state: ReplayState, episode_return: Array, key: Array) -> ReplayState:
-        if requires.episode_returns is None:
-            return state
-        inner = jax.lax.cond(
-            jnp.isfinite(episode_return),
-            lambda: sampler.observe(state.sampler, state.ring, episode_return, key),
-            lambda: state.sampler,
-        )
-        return buffer.settled(state._replace(sampler=inner))
+        return _observe(sampler, state, episode_return, key)
 
     def can_sample(state: ReplayState) -> Array:
         return ring_.size(state.ring) >= batch_size
@@ -187,6 +180,19 @@ def _update(
     dropped = state.dropped + (~valid).sum(dtype=jnp.int32)
     fence = state.fence + buffer.fence(inner)
     return buffer.settled(state._replace(sampler=inner, dropped=dropped, fence=fence))
+
+
+def _observe(
+    sampler: Sampler, state: ReplayState, episode_return: Array, key: Array
+) -> ReplayState:
+    if sampler.requires.episode_returns is None:
+        return state
+    inner = jax.lax.cond(
+        jnp.isfinite(episode_return),
+        lambda: sampler.observe(state.sampler, state.ring, episode_return, key),
+        lambda: state.sampler,
+    )
+    return buffer.settled(state._replace(sampler=inner))
 
 
 def _frame_metrics(ring: Ring, frames: Frames, ahead: int) -> dict[str, Array]:
