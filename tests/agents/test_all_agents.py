@@ -19,6 +19,7 @@ from agents.tabular import TabularConfig, tabular
 from agents.td3 import TD3Config, td3
 from agents.types import Agent, Continuous, Discrete
 from jaxreplay import objectives
+from jaxreplay.requirements import Requirements
 from jaxreplay.types import Sample
 
 ROWS = 8
@@ -237,7 +238,7 @@ def test_actions_of_the_other_kind_are_refused(make, config, space, needed):
     [
         (dqn, DQNConfig, Discrete(2), "DQN's policy has no density"),
         (rainbow, RainbowConfig, Discrete(2), "Rainbow's policy has no density"),
-        (tabular, TabularConfig, Discrete(2), "The tabular agent's policy has no density"),
+        (tabular, TabularConfig, Discrete(2), "the tabular agent's policy has no density"),
         (td3, TD3Config, Continuous(2), "TD3's policy has no density"),
         (acer, ACERConfig, Continuous(2), "ACER bounds its policy's change by itself"),
         (ppo, PPOConfig, Continuous(2), "PPO bounds its policy's change by itself"),
@@ -245,4 +246,4 @@ def test_actions_of_the_other_kind_are_refused(make, config, space, needed):
 )
 def test_objectives_that_compare_densities_are_refused(make, config, space, message):
     with pytest.raises(ValueError, match=message):
-        make(config(), space, objectives.plain()._replace(trust=True))
+        make(config(), space, objectives.plain()._replace(requires=Requirements(density=True)))

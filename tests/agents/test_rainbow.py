@@ -122,7 +122,13 @@ def test_head_without_dueling():
 )
 def test_every_argument_can_be_switched(make_sample, double, dueling, noisy):
     config = RainbowConfig(
-        double, dueling, noisy, atoms=7, hidden=(8,), target_every=2, epsilon_end=0.5
+        double=double,
+        dueling=dueling,
+        noisy=noisy,
+        atoms=7,
+        hidden=(8,),
+        target_every=2,
+        epsilon_end=0.5,
     )
     agent = rainbow(config, Discrete(3))
     obs = jax.random.normal(jax.random.key(0), (2, 6, 4))

@@ -202,8 +202,8 @@ def test_a_failing_environment_ends_the_run_and_spares_the_checkpoint(
     pytest.importorskip("gymnasium")
     healthy = environments.make_host
 
-    def make_host(name, num_envs, training=True, **options):
-        del name, options
+    def make_host(name, num_envs, config=None, training=True):
+        del name, config
         return Counting(num_envs, training, fail_at=101, value=value)
 
     monkeypatch.setattr(environments, "make_host", make_host)
