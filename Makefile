@@ -31,8 +31,20 @@ lint: $(VENV)/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
 
+# Of everything, what is quick: rooms, core, one law suite of an outside method, agents, commands.
+CHECKED := tests/test_rooms.py tests/jaxreplay/internal tests/jaxreplay/methods/parts \
+	tests/jaxreplay/test_option.py tests/jaxreplay/test_donation.py \
+	tests/jaxreplay/test_requirements.py tests/jaxreplay/test_returns.py \
+	tests/jaxreplay/methods/test_windows.py tests/jaxreplay/methods/test_ere.py \
+	tests/contract/test_configs.py tests/contract/test_outside.py \
+	tests/agents/test_dqn.py tests/agents/test_munchausen.py tests/agents/test_gaussian.py \
+	tests/experiments/cli tests/experiments/analysis tests/experiments/runs/test_checkpoint.py \
+	tests/experiments/runs/test_registry.py tests/experiments/environments \
+	tests/experiments/training/test_evaluation.py tests/experiments/papers/test_cliffwalk_theory.py \
+	tests/experiments/benchmarks/test_commits.py
+
 check: lint
-	$(PYTEST) $(PARALLEL) -m check
+	$(PYTEST) $(PARALLEL) $(CHECKED)
 
 bench: $(VENV)/bench
 	$(BIN)/python -m experiments.benchmarks.replay --capacities 10_000 1_048_576 --batch-sizes 256 \

@@ -151,15 +151,18 @@ def _run_all(
     overwrite: bool,
 ) -> dict[str, dict[str, Any]]:
     # Everything is checked, and every folder claimed, before the first run trains.
+    runs = {label: build(config) for label, config in configs.items()}
     for label, config in configs.items():
-        build(config)
         check_claim(out / label, config, resume=resume, overwrite=overwrite)
     for label, config in configs.items():
         claim(out / label, config, resume=resume, overwrite=overwrite)
     return {
-        label: execute(config, out / label, output, resume=True, label=label, resume_folder=out)
+        label: execute(
+            config, out / label, output, resume=True, label=label, resume_folder=out,
+            run=runs.pop(label),  # and forget its compiled program when it has ended
+        )
         for label, config in configs.items()
-    }
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

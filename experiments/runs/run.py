@@ -26,6 +26,7 @@ def execute(
     overwrite: bool = False,
     label: str | None = None,
     resume_folder: Path | None = None,
+    run: Run | None = None,
 ) -> dict[str, Any]:
     """Train all seeds of a run, log, checkpoint, and write its results.
 
@@ -40,6 +41,7 @@ def execute(
       overwrite: discard a run that `out` holds.
       label: what the terminal calls the run; None: its replay method.
       resume_folder: what --resume takes, where the run is part of a comparison; None: `out`.
+      run: `build(config)`, where the caller has it; None: it is made here.
 
     Returns:
       The content of `summary.json`.
@@ -48,7 +50,7 @@ def execute(
       ValueError: the configuration cannot run, or the folder is taken.
       Stopped: an environment failed, or the user pressed Ctrl-C.
     """
-    run = build(config)
+    run = run or build(config)
     claim(out, config, resume=resume, overwrite=overwrite)
     for remark in run.remarks:
         log.say(remark)
