@@ -31,7 +31,7 @@ from experiments.runs.run_config import RunConfig
 class Episode(Protocol):
     """An episode under way."""
 
-    def draw(self) -> np.ndarray:
+    def render(self) -> np.ndarray:
         """Return a picture `[H, W, 3]` uint8 of where it is."""
 
     def step(self) -> tuple[float, bool]:
@@ -59,7 +59,7 @@ class CompiledEpisode:
 
         self._advance = advance
 
-    def draw(self) -> np.ndarray:
+    def render(self) -> np.ndarray:
         """Return a picture `[H, W, 3]` uint8 of where it is."""
         return self._render(jax.device_get(self._state))
 
@@ -85,7 +85,7 @@ class HostEpisode:
         self._key, self._time = jax.random.key(seed), 0
         self._obs = self._batch.reset(seed)
 
-    def draw(self) -> np.ndarray:
+    def render(self) -> np.ndarray:
         """Return a picture `[H, W, 3]` uint8 of where it is."""
         return self._batch.render()
 
@@ -139,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def play(episode: Episode, limit: int) -> tuple[Film, float, int, bool]:
-    """Play an episode of at most `limit` steps and draw it.
+    """Play an episode of at most `limit` steps and render it.
 
     The last picture is of the state in which the last action was taken: what comes after is the
     next episode's.
@@ -149,13 +149,13 @@ def play(episode: Episode, limit: int) -> tuple[Film, float, int, bool]:
       ended (False: it was cut off at `limit`).
 
     Raises:
-      ValueError: it cannot be drawn, or a reward is not finite.
+      ValueError: it cannot be rendered, or a reward is not finite.
     """
     pictures, total = Film(), 0.0
     with _Progress(limit) as progress:
         for length in range(limit):
             if pictures.wants(length):
-                pictures.add(episode.draw())
+                pictures.add(episode.render())
             reward, over = episode.step()
             total += reward
             if not math.isfinite(reward):

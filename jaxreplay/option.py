@@ -155,3 +155,18 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
         return hint, False
     (kind,) = (arm for arm in arms if arm is not type(None))
     return kind, True
+
+
+def check_class(config: Any) -> None:
+    """Refuse what can't be the config of a method or agent from elsewhere.
+
+    Raises:
+      ValueError: one line: it is no `Config`, or has an option without a default.
+    """
+    if not (isinstance(config, type) and issubclass(config, Config)):
+        name = getattr(config, "__name__", repr(config))
+        raise ValueError(f"{name} is no config: make it a dataclass below jaxreplay.option.Config")
+    missing = dataclasses.MISSING
+    for field in dataclasses.fields(config):
+        if field.default is missing and field.default_factory is missing:
+            raise ValueError(f"option '{field.name}' of {config.__name__} has no default: give one")

@@ -96,7 +96,7 @@ def lacking_in_method(
     """Return in words what an agent reads and a method does not provide; empty if it fits."""
     lacking: list[str] = sorted(offers.reads - set(provides))
     if offers.on_policy and not requires.all_new:
-        lacking.append("on_policy")
+        lacking.append("batches of new steps only")
     return lacking
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from jaxreplay import ring as ring_
 from jaxreplay.methods import MakeMethod
+from jaxreplay.option import Config
 from jaxreplay.replay import check_valid, make_replay
 from jaxreplay.types import Array, Method, Replay, Sample, Transition
 
@@ -52,23 +53,23 @@ class Case:
         self.sample = jax.jit(self.replay.sample)
 
     def _add(self, state: Any, row: Transition) -> Any:
-        told = dict.fromkeys(self.method.requires.feedback_of_new, row.reward)
-        return self.replay.add(state, row, **told)
+        feedback = dict.fromkeys(self.method.requires.feedback_of_new, row.reward)
+        return self.replay.add(state, row, **feedback)
 
     def cycle(self, state: Any, time: Any) -> tuple[Any, Sample]:
         """One add, sample, update and observe, all decided by `time`."""
         keys = jax.random.split(jax.random.fold_in(jax.random.key(9), time), 3)
         state = self._add(state, rows(time))
         state, batch = self.replay.sample(state, keys[0])
-        told = 3 * jax.random.normal(keys[1], (BATCH,))
-        state = self.replay.update(state, batch, **self.told(told))
-        return self.replay.observe(state, told.mean(), keys[2]), batch
+        values = 3 * jax.random.normal(keys[1], (BATCH,))
+        state = self.replay.update(state, batch, **self.feedback_of(values))
+        return self.replay.observe(state, values.mean(), keys[2]), batch
 
     def _traced(self, state: Any, time: Any) -> tuple[Any, Sample]:
         self.traces += 1
         return self.cycle(state, time)
 
-    def told(self, values: Array) -> dict[str, Array]:
+    def feedback_of(self, values: Array) -> dict[str, Array]:
         """Return feedback that says `values` `[B]` whatever it is about."""
         return dict.fromkeys(self.feedback, values)
 
@@ -121,6 +122,7 @@ def check_config(config: Any) -> None:
     """
     kind = type(config)
     _ensure(dataclasses.is_dataclass(kind), f"{kind.__name__} is no dataclass")
+    _ensure(isinstance(config, Config), f"{kind.__name__} is not below jaxreplay.option.Config")
     hash(config)
     _ensure(kind() == kind(), f"{kind.__name__} has an option without a default")
     for field in dataclasses.fields(kind):
@@ -239,7 +241,7 @@ def feedback_for_overwritten_slots_is_dropped(case: Case) -> None:
     for time in range(5):
         state = case.add(state, rows(100 + time))
     stale = np.asarray(batch.indices) < 5 * E
-    after = case.replay.update(state, batch, **case.told(jnp.full(BATCH, 0.5)))
+    after = case.replay.update(state, batch, **case.feedback_of(jnp.full(BATCH, 0.5)))
     dropped = int(after.dropped)
     _ensure(dropped == stale.sum(), f"{dropped} rows are dropped, {stale.sum()} are stale")
     check_valid(after)
@@ -251,7 +253,7 @@ def feedback_that_is_no_number_is_dropped(case: Case) -> None:
     slots = jnp.arange(BATCH)
     batch = batch._replace(indices=slots, version=ring_.version(state.ring, slots))
     for bad in (np.nan, np.inf, -np.inf):
-        after = case.replay.update(state, batch, **case.told(jnp.ones(BATCH).at[2].set(bad)))
+        after = case.replay.update(state, batch, **case.feedback_of(jnp.ones(BATCH).at[2].set(bad)))
         _ensure(int(after.dropped) == 1, f"{int(after.dropped)} rows are dropped for one {bad}")
         for new, old in zip(*map(jax.tree.leaves, (after.sampler, state.sampler)), strict=True):
             entered = _is_nan(new) & ~_is_nan(old)

@@ -19,8 +19,6 @@ FLOORS = (
     {"experiments.papers", "experiments.benchmarks"},
     {"experiments"},  # the commands at the top
 )
-# Command-line options are read from dataclasses, whatever the room.
-EVERYWHERE = {"experiments.cli.options"}
 FILES = [
     path for room in ("jaxreplay", "agents", "experiments") for path in ROOT.glob(f"{room}/**/*.py")
 ]
@@ -57,7 +55,7 @@ def imports(path: Path) -> set[str]:
 def test_imports_go_downwards(path):
     own = floor_of(module_of(path))
     room = max((r for floor in FLOORS for r in floor if module_of(path).startswith(r)), key=len)
-    for module in imports(path) - EVERYWHERE:
+    for module in imports(path):
         same_room = module.startswith(room)
         assert floor_of(module) < own or same_room, f"{path.name} imports {module}"
 
@@ -75,3 +73,10 @@ def test_tests_mirror_the_rooms():
     for room in rooms - {Path("."), Path("contract")}:
         renamed = Path(*("_internal" if part == "internal" else part for part in room.parts))
         assert renamed in known, room
+
+
+def test_internals_are_used_by_the_library_alone():
+    for path in FILES:
+        module = module_of(path)
+        if not module.startswith("jaxreplay.") and module != "experiments.benchmarks.peers.adapter":
+            assert not any(name.startswith("jaxreplay._internal") for name in imports(path)), module

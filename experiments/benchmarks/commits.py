@@ -22,6 +22,7 @@ import pandas as pd
 from experiments.cli.options import Parser, one_of
 from experiments.runs.log import say
 
+_ROOT = Path(__file__).parents[2]
 _SHORT = "--seeds 2 --steps 700 --warmup 300 --eval-every 200 --eval-episodes 2 --inspect 2"
 _SMALL = "--agent.hidden 16 --capacity 512 --batch-size 16 --tensorboard false"
 _DISCRETE = ("uniform", "per", "rank", "pser", "lap", "pal", "ere", "ero", "ners")
@@ -72,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with contextlib.ExitStack() as stack:
         try:
             before = stack.enter_context(_checked_out(args.before))
-            after = stack.enter_context(_checked_out(args.after)) if args.after else Path.cwd()
+            after = stack.enter_context(_checked_out(args.after)) if args.after else _ROOT
         except ValueError as error:
             parser.error(str(error))
         for name in args.runs:

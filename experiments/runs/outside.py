@@ -93,7 +93,7 @@ def _part_of(module: ModuleType, part: str, what: str) -> Any:
 
 
 def _config_of(module: ModuleType) -> type[Any]:
-    if hasattr(module, "config"):
+    if isinstance(getattr(module, "config", None), type):
         return module.config
     own = [
         value

@@ -11,6 +11,7 @@ from experiments import environments
 from experiments.runs.presets import PRESETS
 from experiments.training.config import LoopConfig, ReplaySizes
 from jaxreplay.methods import METHODS
+from jaxreplay.option import check_class
 from jaxreplay.requirements import Offers, asked_of_agent, lacking_in_agent, lacking_in_method
 from jaxreplay.types import Method, Objective
 
@@ -112,14 +113,20 @@ THRESHOLDS: Mapping[str, float] = MappingProxyType(
 )
 
 
-def register_agent(name: str, entry: AgentEntry) -> None:
+def register_agent(name: str, entry: AgentEntry, *, replace: bool = False) -> None:
     """Make an agent of your own known by a name, to whatever asks `AGENTS`.
 
+    Args:
+      name: that no other agent has.
+      entry: how to make it, and what it fits.
+      replace: take the name from an agent that has it, as when a notebook's cell runs again.
+
     Raises:
-      ValueError: another agent has the name.
+      ValueError: another agent has the name, or its config is no config class.
     """
-    if AGENTS.get(name, entry) != entry:
-        raise ValueError(f"there is another agent '{name}': use another name")
+    check_class(entry.config)
+    if not replace and AGENTS.get(name, entry) != entry:
+        raise ValueError(f"there is another agent '{name}': use another name, or replace=True")
     _AGENTS[name] = entry
 
 

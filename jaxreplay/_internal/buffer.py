@@ -99,7 +99,7 @@ def add(buffer: Buffer, slots: Array, values: Array) -> Buffer:
 
 
 def modify(buffer: Buffer, slots: Array, values: Array) -> tuple[Buffer, Array]:
-    """Write rows of float32 as `write` does; return also what was there, 0 where out of range.
+    """Write rows of float32 as `write` does; return also what was there, 0 beyond the end.
 
     The comparison makes the write follow the read. A row that holds NaN would keep it.
 

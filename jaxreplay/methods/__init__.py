@@ -23,6 +23,7 @@ from jaxreplay.methods import (
     uniform,
     windows,
 )
+from jaxreplay.option import check_class
 from jaxreplay.types import Method
 
 
@@ -63,18 +64,22 @@ _METHODS = {
 METHODS: Mapping[str, MethodEntry] = MappingProxyType(_METHODS)  # a view: `register` adds to it
 
 
-def register(name: str, config: type[Any], method: MakeMethod) -> None:
+def register(name: str, config: type[Any], method: MakeMethod, *, replace: bool = False) -> None:
     """Make a method of your own known by a name, to whatever asks `METHODS`.
 
     Args:
       name: that no other method has.
       config: a frozen dataclass of `option` fields, all with defaults.
       method: `method(config, updates) -> Method`.
+      replace: take the name from a method that has it, as when a notebook's cell runs again.
 
     Raises:
-      ValueError: another method has the name.
+      ValueError: another method has the name, or the config is no such class.
     """
+    check_class(config)
     entry = MethodEntry(config, method)
-    if METHODS.get(name, entry) != entry:
-        raise ValueError(f"there is another replay method '{name}': use another name")
+    if not replace and METHODS.get(name, entry) != entry:
+        raise ValueError(
+            f"there is another replay method '{name}': use another name, or replace=True"
+        )
     _METHODS[name] = entry

@@ -13,7 +13,7 @@ from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay.methods import proportional
-from jaxreplay.methods.parts import positions as episodes
+from jaxreplay.methods.parts import positions as positions_
 from jaxreplay.methods.parts.options import ImportanceOptions, LossOptions, SamplingOptions
 from jaxreplay.methods.parts.positions import Positions
 from jaxreplay.methods.parts.score_network import Features, ScoreNetwork
@@ -125,7 +125,7 @@ def sampler(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Sa
         ones = jnp.ones(slots.shape, jnp.float32)
         positions = state.positions
         if positions is not None:
-            positions = episodes.enter(positions, slots, transition.first)
+            positions = positions_.enter(positions, slots, transition.first)
         return state._replace(
             priorities=proportional.enter(state.priorities, slots),
             td_error=buffer.write(state.td_error, slots, ones),
@@ -178,8 +178,8 @@ def _init(config: NERSConfig, key: Array, ring: Ring) -> NERSState:
         opt_state=_optimiser(config).init(params),
         priorities=proportional.init(ring.capacity, track_minimum=config.normalise == "buffer"),
         td_error=ones,
-        q_value=jnp.copy(ones),  # an array of its own, for donation
-        positions=episodes.init(ring) if config.clock == "episode" else None,
+        q_value=ones,
+        positions=positions_.init(ring) if config.clock == "episode" else None,
         collected=_nothing(config.train_size),
         episode_return=jnp.full((), jnp.nan, jnp.float32),
         replay_reward=jnp.zeros((), jnp.float32),

@@ -14,7 +14,7 @@ from jaxreplay import objectives, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay._internal.checks import Bounds
 from jaxreplay.methods import proportional
-from jaxreplay.methods.parts import positions as episodes
+from jaxreplay.methods.parts import positions as positions_
 from jaxreplay.methods.parts.options import LossOptions, PriorityOptions
 from jaxreplay.methods.parts.positions import Positions
 from jaxreplay.methods.proportional import ProportionalState
@@ -119,14 +119,14 @@ def sampler(config: PSERConfig = PSERConfig()) -> Sampler:
 
     def init(key: Array, ring: Ring) -> PSERState:
         del key
-        return PSERState(proportional.init(ring.capacity), episodes.init(ring))
+        return PSERState(proportional.init(ring.capacity), positions_.init(ring))
 
     def add(
         state: PSERState, ring: Ring, slots: Array, transition: Transition, **fresh: Array
     ) -> PSERState:
         values = _leaf(config, fresh["td_error"]) if initial_td else None
         priorities = proportional.enter(state.priorities, slots, values)
-        positions = episodes.enter(state.positions, slots, transition.first)
+        positions = positions_.enter(state.positions, slots, transition.first)
         state = PSERState(priorities, positions)
         if not config.decay_on_add:
             return state

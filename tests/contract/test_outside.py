@@ -14,6 +14,7 @@ from experiments import compare, train, watch
 from experiments.runs import outside, registry
 from jaxreplay import make_replay, methods, testing
 from jaxreplay.methods import METHODS
+from jaxreplay.option import Config
 
 FOLDER = Path(__file__).parent / "outside"
 NAME = "recent_errors"
@@ -182,8 +183,15 @@ def test_config_classes_are_checked():
     class Bare:
         alpha: float = 0.5
 
-    with pytest.raises(AssertionError, match=r"alpha is not declared with option"):
+    with pytest.raises(AssertionError, match="Bare is not below"):
         testing.check_config(Bare())
+
+    @dataclasses.dataclass(frozen=True)
+    class Undeclared(Config):
+        alpha: float = 0.5
+
+    with pytest.raises(AssertionError, match=r"alpha is not declared with option"):
+        testing.check_config(Undeclared())
 
 
 def test_a_missing_field_is_explained_when_the_replay_is_made():
@@ -191,3 +199,11 @@ def test_a_missing_field_is_explained_when_the_replay_is_made():
     replay = make_replay(sampler, capacity=8, batch_size=2)
     with pytest.raises(ValueError, match="looks at reward of transitions"):
         replay.init(jax.random.key(0), testing.EXAMPLE._replace(reward=()))
+
+
+def test_a_name_is_taken_once_unless_it_is_replaced():
+    config, method = METHODS["uniform"]
+    with pytest.raises(ValueError, match="another replay method 'per'"):
+        methods.register("per", config, method)
+    methods.register("per", config, method, replace=True)
+    assert METHODS["per"].config is config

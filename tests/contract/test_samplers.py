@@ -84,7 +84,7 @@ def test_feedback_that_is_no_number_keeps_the_tree(name, bad):
     state, batch = case.sample(case.full, jax.random.key(0))
     slots = jnp.arange(BATCH)
     batch = batch._replace(indices=slots, version=ring.version(state.ring, slots))
-    after = case.replay.update(state, batch, **case.told(jnp.ones(BATCH).at[2].set(bad)))
+    after = case.replay.update(state, batch, **case.feedback_of(jnp.ones(BATCH).at[2].set(bad)))
     proportional.check_valid(after.sampler, after.ring)
     assert after.sampler.tree.nodes[2] == state.sampler.tree.nodes[2]
 

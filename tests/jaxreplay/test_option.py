@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from jaxreplay.option import Config, option, options_of, override
+from jaxreplay.option import Config, check_class, option, options_of, override
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,3 +75,18 @@ def test_refusals(options, message):
     assert str(refused.value) == message
     with pytest.raises(ValueError, match=re.escape(message)):
         dataclasses.replace(Method(), **options)
+
+
+@dataclasses.dataclass(frozen=True)
+class Open(Config):
+    rate: float
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [(int, "int is no config"), (3, "3 is no config"), (Open, "option 'rate' of Open")],
+)
+def test_what_cannot_be_the_config_of_a_method_is_refused(config, message):
+    check_class(Method)
+    with pytest.raises(ValueError, match=message):
+        check_class(config)

@@ -68,7 +68,7 @@ def test_what_a_method_lacks_is_said_in_words():
     assert lacking_in_method(requires("per"), (), reader) == ["returns"]
     assert lacking_in_method(requires("per"), ("returns",), reader) == []
     on_policy = VALUES._replace(on_policy=True)
-    assert lacking_in_method(requires("per"), (), on_policy) == ["on_policy"]
+    assert lacking_in_method(requires("per"), (), on_policy) == ["batches of new steps only"]
     assert lacking_in_method(requires("latest"), (), on_policy) == []
 
 

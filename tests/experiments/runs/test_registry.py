@@ -30,7 +30,7 @@ def test_methods_that_need_a_density_refuse_agents_without_one(agent):
 
 def test_on_policy_agents_and_their_replay_want_one_another():
     check_fit("ppo", "latest", "gymnax/Pendulum-v1")
-    with pytest.raises(ValueError, match="agent 'ppo' needs on_policy"):
+    with pytest.raises(ValueError, match="agent 'ppo' needs batches of new steps"):
         check_fit("ppo", "refer", "gymnax/Pendulum-v1")
     with pytest.raises(ValueError, match="needs an agent that learns on-policy"):
         check_fit("sac", "latest", "gymnax/Pendulum-v1")
