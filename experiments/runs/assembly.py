@@ -43,10 +43,10 @@ def assemble(config: RunConfig) -> Parts:
     if config.seeds < 1:
         raise ValueError(f"seeds is {config.seeds}: it must be at least 1")
     registry.check_fit(config.agent, config.replay, config.env)
-    registry.check_options(config.agent, config.replay_options)
     sizes = config.sizes.resolve(config.loop.steps)
     updates = schedule(config.loop, sizes.num_envs).updates
     method = METHODS[config.replay].method(config.replay_options, updates)
+    registry.check_made(config.agent, config.replay, method)
     environment, spec = _environment(config)
     sizes = _stacked(sizes, spec)
     _check_frames(config, sizes)

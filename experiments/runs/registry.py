@@ -175,15 +175,23 @@ def check_fit(agent: str, replay: str, environment: str) -> None:
         )
 
 
-def check_options(agent: str, options: Any) -> None:
-    """Refuse replay options that switch off what the agent reads.
+def check_made(agent: str, replay: str, method: Method) -> None:
+    """Refuse a method whose options make it need what the agent lacks, or lack what it reads.
 
     Raises:
-      ValueError: one line that names the option.
+      ValueError: one line that names the mismatch.
     """
-    for need in sorted(AGENTS[agent].offers.reads):
-        if not getattr(options, need, True):
-            raise ValueError(f"agent '{agent}' needs {need}: leave out --replay.{need} false")
+    of_agent, of_method = _lacking_between(agent, method)
+    if of_method:
+        raise ValueError(
+            f"agent '{agent}' needs {', '.join(of_method)}, which replay '{replay}' does not give "
+            "with these options: leave out the one that switches it off"
+        )
+    if of_agent:
+        raise ValueError(
+            f"replay '{replay}' needs {', '.join(of_agent)} with these options, which agent "
+            f"'{agent}' does not give: use its defaults, or another agent"
+        )
 
 
 def _default(agent: str, replay: str) -> Method:
@@ -192,7 +200,11 @@ def _default(agent: str, replay: str) -> Method:
 
 def _lacking(agent: str, replay: str) -> tuple[list[str], list[str]]:
     """Return in words what the agent lacks for the method, and the method for the agent."""
-    method, offers = _default(agent, replay), AGENTS[agent].offers
+    return _lacking_between(agent, _default(agent, replay))
+
+
+def _lacking_between(agent: str, method: Method) -> tuple[list[str], list[str]]:
+    offers = AGENTS[agent].offers
     return (
         lacking_in_agent(method.requires, offers),
         lacking_in_method(method.requires, method.sampler.provides, offers),

@@ -99,7 +99,7 @@ REFUSALS = [
         "agent 'td3' needs continuous actions and gymnax/CartPole-v1 has discrete",
     ),
     (["--agent", "rainbow", "--replay", "lap"], "agent 'rainbow' does not give"),
-    (["--agent", "rainbow", "--replay.loss", "l1"], "Rainbow learns distributions"),
+    (["--agent", "rainbow", "--replay.loss", "l1"], "needs a scalar TD error to shape"),
     (["--agent", "rainbow", "--preset", "data_efficient"], "not shape (4,): use network auto"),
     (["--env", "gymnax/Breakout-MinAtar", "--agent.network", "nature"], "needs larger images"),
     (["--batch-size", "64", "--capacity", "32"], "batch_size 64 is larger than the capacity 32"),

@@ -44,8 +44,8 @@ def test_agents_that_need_returns_refuse_methods_without():
     )
     assert registry.replay_options("racer", "refer").returns
     assert not registry.replay_options("ddpg", "refer").returns
-    with pytest.raises(ValueError, match="leave out --replay"):
-        registry.check_options("racer", refer.ReFERConfig(returns=False))
+    with pytest.raises(ValueError, match="leave out the one"):
+        registry.check_made("racer", "refer", refer.method(refer.ReFERConfig(returns=False)))
 
 
 @pytest.mark.parametrize("replay", ["lap", "pal"])
