@@ -6,6 +6,7 @@ A module is imported only when a command line names it: reading a run's folder i
 import dataclasses
 import importlib
 import importlib.util
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
@@ -33,7 +34,7 @@ def load_method(name: str) -> bool:
         return True
     module = _import(name)
     if module is not None:
-        method = _part_of(module, "method", "a replay method")
+        method = _part_of(module, "method", "a replay method", METHODS)
         register(name, _config_of(module), method)
     return module is not None
 
@@ -59,7 +60,7 @@ def load_agent(name: str) -> bool:
     module = _import(name)
     if module is not None:
         make, actions, offers = (
-            _part_of(module, part, "an agent") for part in ("agent", "ACTIONS", "OFFERS")
+            _part_of(module, part, "an agent", AGENTS) for part in ("agent", "ACTIONS", "OFFERS")
         )
         loop, sizes = getattr(module, "LOOP", LoopConfig()), getattr(module, "SIZES", ReplaySizes())
         entry = AgentEntry(_config_of(module), make, actions, offers, loop, sizes)
@@ -86,9 +87,12 @@ def _import(name: str) -> ModuleType | None:
         raise ValueError(f"importing {name} failed: {type(error).__name__}: {error}") from error
 
 
-def _part_of(module: ModuleType, part: str, what: str) -> Any:
+def _part_of(module: ModuleType, part: str, what: str, known: Iterable[str]) -> Any:
     if not hasattr(module, part):
-        raise ValueError(f"module {module.__name__} holds no {part}: it is not {what}")
+        names = ", ".join(known)
+        raise ValueError(
+            f"module {module.__name__} holds no {part}: it is not {what} (known: {names})"
+        )
     return getattr(module, part)
 
 
