@@ -5,14 +5,17 @@ Each form is a function f of the action that is largest at the mean, minus its e
 means and variances are `[A]`, network outputs `[size(A)]`.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxreplay.types import Array
+
+FormName: TypeAlias = Literal["dg", "sg", "quadratic", "none"]
 
 
 class Form(NamedTuple):
@@ -90,11 +93,13 @@ def _gaussian_bias(widths: int) -> np.ndarray:
     return np.r_[-1.0, np.ones(widths)].astype(np.float32)  # of K, and of every L
 
 
-FORMS = {
-    "dg": Form(lambda a: 1 + 2 * a, lambda a: _gaussian_bias(2 * a), _two_sided_gaussian),
-    "sg": Form(lambda a: 1 + a, lambda a: _gaussian_bias(a), _symmetric_gaussian),
-    "quadratic": Form(
-        lambda a: a * (a + 1) // 2, lambda a: np.zeros(a * (a + 1) // 2, np.float32), _quadratic
-    ),
-    "none": Form(lambda a: 0, lambda a: np.zeros(0, np.float32), _no_advantage),
-}
+FORMS: Mapping[FormName, Form] = MappingProxyType(
+    {
+        "dg": Form(lambda a: 1 + 2 * a, lambda a: _gaussian_bias(2 * a), _two_sided_gaussian),
+        "sg": Form(lambda a: 1 + a, lambda a: _gaussian_bias(a), _symmetric_gaussian),
+        "quadratic": Form(
+            lambda a: a * (a + 1) // 2, lambda a: np.zeros(a * (a + 1) // 2, np.float32), _quadratic
+        ),
+        "none": Form(lambda a: 0, lambda a: np.zeros(0, np.float32), _no_advantage),
+    }
+)

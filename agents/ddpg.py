@@ -1,7 +1,7 @@
 """DDPG, bounded and unbounded (Lillicrap et al. 2016; Novati & Koumoutsakos 2019, Alg. 4)."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from agents.options import NoisyTargetOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
 from jaxreplay.option import option
-from jaxreplay.types import Array, Objective, Sample, Transition, Trust
+from jaxreplay.types import Array, Objective, Sample, Transition
 
 _PAPER = "Novati & Koumoutsakos 2019, App. D"
 
@@ -49,7 +49,7 @@ class DDPGState(NamedTuple):
     critic_opt_state: optax.OptState
 
 
-class _DDPG:
+class _DDPG(exploration.NoisyPolicy):
     """The functions of one agent, over networks that are made once."""
 
     def __init__(self, config: DDPGConfig, space: Continuous, objective: Objective | None) -> None:
@@ -82,17 +82,6 @@ class _DDPG:
 
     def greedy(self, state: DDPGState, obs: Obs) -> Array:
         return self.policy(state.networks.actor, obs)
-
-    def act(
-        self, state: DDPGState, obs: Obs, key: Array, previous: Any = None
-    ) -> tuple[Array, exploration.Extras | tuple[()]]:
-        mean = self.greedy(state, obs)
-        return exploration.explore(
-            mean, key, self.config, previous, self.objective.requires.density
-        )
-
-    def trust(self, mean: Array, t: Transition) -> Trust | None:
-        return exploration.trust(mean, t, self.config) if self.objective.requires.density else None
 
     def q_values(self, params: Params, t: Transition) -> Array:
         return apply(self.critic, params, t.obs, t.action)[None]  # [1, B]

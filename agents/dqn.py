@@ -30,7 +30,7 @@ class DQNConfig(QNetworkOptions):
         above=0,
         at_most=1,
     )
-    munchausen: bool = option(False, "Munchausen targets; published for n_step 1", _MUNCHAUSEN)
+    munchausen: bool = option(False, "Munchausen targets; published with n_step 1", _MUNCHAUSEN)
     munchausen_alpha: float = option(0.9, "weight of the log policy", _MUNCHAUSEN, above=0)
     munchausen_tau: float = option(0.03, "temperature of the policy", _MUNCHAUSEN, above=0)
     munchausen_clip: float = option(-1.0, "least tau * log policy", _MUNCHAUSEN, at_most=0)

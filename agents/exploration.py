@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from agents import gaussian
 from agents.gaussian import Behaviour
 from agents.options import NoiseOptions
-from jaxreplay.types import Array, Transition, Trust
+from jaxreplay.types import Array, Objective, Transition, Trust
 
 _OU_DECAY = 0.85  # 1 - theta, theta 0.15 (Lillicrap et al. 2016, Sec. 7)
 
@@ -17,6 +17,28 @@ class Extras(NamedTuple):
 
     behaviour: Behaviour | tuple[()] = ()  # [E, A] each, for replay methods that ask
     noise: Array | tuple[()] = ()  # [E, A], where the Ornstein-Uhlenbeck process is
+
+
+class NoisyPolicy:
+    """What agents share whose policy is deterministic, with noise of a fixed size around it."""
+
+    config: Any  # below NoiseOptions
+    objective: Objective
+
+    def greedy(self, state: Any, obs: Any) -> Array:
+        """Return the policy's mean `[E, A]`."""
+        raise NotImplementedError
+
+    def act(
+        self, state: Any, obs: Any, key: Array, previous: Any = None
+    ) -> tuple[Array, Extras | tuple[()]]:
+        """Return actions `[E, A]`, and what is stored with them."""
+        with_behaviour = self.objective.requires.density
+        return explore(self.greedy(state, obs), key, self.config, previous, with_behaviour)
+
+    def trust(self, mean: Array, t: Transition) -> Trust | None:
+        """Return how far the policy is from the behaviour in `t`; None if nobody asks."""
+        return trust(mean, t, self.config) if self.objective.requires.density else None
 
 
 def check_noise(config: NoiseOptions, trust: bool) -> None:

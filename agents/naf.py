@@ -1,7 +1,7 @@
 """NAF: normalised advantage functions (Gu et al. 2016)."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from agents.options import NoisyTargetOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
 from jaxreplay.option import option
-from jaxreplay.types import Array, Objective, Sample, Transition, Trust
+from jaxreplay.types import Array, Objective, Sample, Transition
 
 _PAPER = "Novati & Koumoutsakos 2019, App. D"
 
@@ -47,7 +47,7 @@ def q_value(outputs: Outputs, action: Array) -> Array:
     return outputs.value + jax.vmap(advantages.quadratic)(outputs.factor, action, outputs.mean)
 
 
-class _NAF:
+class _NAF(exploration.NoisyPolicy):
     """The functions of one agent, over a network that is made once."""
 
     def __init__(self, config: NAFConfig, space: Continuous, objective: Objective | None) -> None:
@@ -71,17 +71,6 @@ class _NAF:
 
     def greedy(self, state: NAFState, obs: Obs) -> Array:
         return self.outputs(state.params, obs).mean
-
-    def act(
-        self, state: NAFState, obs: Obs, key: Array, previous: Any = None
-    ) -> tuple[Array, exploration.Extras | tuple[()]]:
-        mean = self.greedy(state, obs)
-        return exploration.explore(
-            mean, key, self.config, previous, self.objective.requires.density
-        )
-
-    def trust(self, mean: Array, t: Transition) -> Trust | None:
-        return exploration.trust(mean, t, self.config) if self.objective.requires.density else None
 
     def targets(self, state: NAFState, t: Transition) -> Array:
         next_value = self.outputs(state.target, t.next_obs).value

@@ -6,7 +6,7 @@ the original DQN, TD3 and their successors in the papers were all trained from i
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,8 @@ Params: TypeAlias = Mapping[str, Any]  # a module's variables: {"params": {layer
 Obs: TypeAlias = Any  # observations [B, ...]; one array, though a replay stores any pytree
 Layer = Callable[[Array, int], Array]  # (x [B, D], features) -> [B, features], inside a module
 
-ACTIVATIONS = ("relu", "softsign", "tanh")
-NETWORKS = ("auto", "mlp", "minatar", "nature", "data_efficient")
+Activation: TypeAlias = Literal["relu", "softsign", "tanh"]
+Network: TypeAlias = Literal["auto", "mlp", "minatar", "nature", "data_efficient"]
 
 # (channels, kernel size, stride) of each convolution, and the width of the hidden layer after them.
 _CONVOLUTIONS = {
@@ -90,7 +90,7 @@ class MLP(nn.Module):
     """
 
     features: tuple[int, ...]
-    activation: str = "relu"
+    activation: Activation = "relu"
     layer: Layer = dense  # of the ReLU network: plain, noisy, normalised ...
 
     @nn.compact
@@ -111,7 +111,7 @@ class Torso(nn.Module):
     84x84 images give D = 3136 ("nature") and 576 ("data_efficient").
     """
 
-    network: str
+    network: Network
 
     @nn.compact
     def __call__(self, obs: Array) -> Array:
@@ -122,7 +122,7 @@ class Torso(nn.Module):
         return x.reshape(x.shape[0], -1)
 
 
-def network_for(shape: tuple[int, ...]) -> str:
+def network_for(shape: tuple[int, ...]) -> Network:
     """Return the name of the network that fits one observation of the given shape.
 
     Raises:
@@ -134,7 +134,9 @@ def network_for(shape: tuple[int, ...]) -> str:
         return "nature"
     if len(shape) == 3 and shape[:2] == (10, 10):
         return "minatar"
-    raise ValueError(f"no network fits observations of shape {shape}: name one of {NETWORKS[1:]}")
+    raise ValueError(
+        f"no network fits observations of shape {shape}: name one of {get_args(Network)[1:]}"
+    )
 
 
 def dueling_q(value: Array, advantages: Array) -> Array:
@@ -153,7 +155,7 @@ class QNetwork(nn.Module):
     """
 
     num_actions: int
-    network: str = "auto"
+    network: Network = "auto"
     hidden: tuple[int, ...] = (64, 64)
     dueling: bool = False
     atoms: int | None = None
@@ -203,7 +205,7 @@ class Critic(nn.Module):
     """
 
     hidden: tuple[int, ...]
-    activation: str = "relu"
+    activation: Activation = "relu"
     layer: Layer = dense
 
     @nn.compact
@@ -217,7 +219,7 @@ class Actor(nn.Module):
 
     size: int
     hidden: tuple[int, ...]
-    activation: str = "relu"
+    activation: Activation = "relu"
     layer: Layer = dense
 
     @nn.compact

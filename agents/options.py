@@ -8,7 +8,7 @@ from typing import Literal
 
 import optax
 
-from agents.networks import ACTIVATIONS, NETWORKS
+from agents.networks import Activation, Network
 from jaxreplay.option import Config, option, override
 
 _REFER = "Novati & Koumoutsakos 2019, App. D"
@@ -23,9 +23,7 @@ class QNetworkOptions(Config):
         True, "select next actions by the online network", "van Hasselt et al. 2016"
     )
     dueling: bool = option(False, "separate value and advantage streams", "Wang et al. 2016")
-    network: str = option(
-        "auto", "network; auto chooses by the observation's shape", choices=NETWORKS
-    )
+    network: Network = option("auto", "network; auto chooses by the observation's shape")
     hidden: tuple[int, ...] = option((128, 128), "hidden layer sizes of network mlp", at_least=1)
     learning_rate: float = option(5e-4, "Adam step size; 6.25e-5 is usual for Atari", above=0)
     adam_eps: float = option(
@@ -67,7 +65,7 @@ class NetworkOptions(Config):
     hidden: tuple[int, ...] = option(
         (128, 128), "hidden layer sizes of every network", _REFER, at_least=1
     )
-    activation: str = option("softsign", "of the hidden layers", _REFER, ACTIVATIONS)
+    activation: Activation = option("softsign", "of the hidden layers", _REFER)
     anneal: float = option(
         0.0, "step sizes shrink as 1 / (1 + this * gradient steps); the paper: 5e-7", at_least=0
     )
@@ -95,7 +93,7 @@ class BaselineOptions(NetworkOptions):
     """What the paper's baselines share: a policy and a value, in networks of their own."""
 
     hidden: tuple[int, ...] = override(NetworkOptions, "hidden", (64, 64), _REFER)
-    activation: str = override(NetworkOptions, "activation", "tanh")
+    activation: Activation = override(NetworkOptions, "activation", "tanh")
     actor_learning_rate: float = option(1e-4, "Adam step size of the policy", _REFER, above=0)
     critic_learning_rate: float = option(
         3e-4, "Adam step size of value and advantage", _REFER, above=0

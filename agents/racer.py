@@ -10,7 +10,7 @@ import optax
 from flax import linen as nn
 
 from agents import common, gaussian
-from agents.advantages import FORMS
+from agents.advantages import FORMS, FormName
 from agents.gaussian import Behaviour
 from agents.networks import MLP, Obs, Params, apply, flat
 from agents.options import NetworkOptions
@@ -28,9 +28,7 @@ class RACERConfig(NetworkOptions):
 
     anneal: float = override(NetworkOptions, "anneal", 5e-7, f"{_PAPER}, Eq. 10")
     learning_rate: float = option(1e-4, "Adam step size", _PAPER, above=0)
-    advantage: str = option(
-        "dg", "form of the advantage; none: V-RACER", f"{_PAPER}, App. A", tuple(FORMS)
-    )
+    advantage: FormName = option("dg", "form of the advantage; none: V-RACER", f"{_PAPER}, App. A")
     initial_variance: float = option(
         0.2, "of every action dimension, in units of the action range [-1, 1]", _PAPER, above=0
     )

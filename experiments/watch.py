@@ -112,6 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         film.check_path(out)
         config = policy.read_config(args.run)
+        for kind, name in (("agent", args.agent), ("replay", args.replay)):
+            _check_named(kind, name, getattr(config, kind))
         seed = policy.check_seed(config, args.seed)
         trained = policy.load(args.run, config, seed)
         host = environments.is_host(config.env)
@@ -136,6 +138,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     size = out.stat().st_size / 1000
     print(f"picture: {out} ({shown}, {count} pictures at {args.fps} a second, {size:,.0f} kB)")
     return 0
+
+
+def _check_named(kind: str, named: str | None, own: str) -> None:
+    """Refuse the name of another agent or method than the run's."""
+    if named is not None and named != own:
+        raise ValueError(f"--{kind} is {named}, but the run's {kind} is {own}: leave it out")
 
 
 def play(episode: Episode, limit: int) -> tuple[Film, float, int, bool]:

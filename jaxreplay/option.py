@@ -17,15 +17,15 @@ import types
 import typing
 from typing import Any, Literal, NamedTuple
 
-from jaxreplay._internal.checks import Bounds, check_choice
+from jaxreplay._internal.checks import Bounds, check_choice, check_kind
 
 
 def option(
     default: Any,
     help: str,
     source: str = "",
-    choices: tuple[str, ...] = (),
     *,
+    choices: tuple[str, ...] = (),
     at_least: float | None = None,
     above: float | None = None,
     at_most: float | None = None,
@@ -34,14 +34,15 @@ def option(
 ) -> Any:
     """Declare one hyperparameter of a `Config`.
 
-    Of a tuple, choices and bounds are those of every element; a tuple is never empty. Whether None
-    is allowed is said by the field's type. NaN never is.
+    The field's type says what is allowed: bool, int, float or str, a `Literal` of names, a tuple
+    `tuple[T, ...]` of these, which is never empty, and whether None is. Of a tuple, bounds are
+    those of every element. NaN is never allowed.
 
     Args:
       default: its default value.
       help: one line that says what it is, with units.
       source: where the default comes from (paper, table), if from anywhere.
-      choices: the names allowed; a field whose type is a `Literal` has them from there.
+      choices: the names allowed, where they come from a table; a `Literal` says them by itself.
       at_least: the least number allowed.
       above: the same, the bound itself excluded.
       at_most: the largest number allowed.
@@ -91,13 +92,18 @@ class Option(NamedTuple):
         alternative = ", or none" if self.optional else ""
         if value is None:
             raise ValueError(f"{self.name} is none: it needs a value")
+        if self.many and not isinstance(value, tuple):
+            raise ValueError(f"{self.name} is {value!r}: give a tuple, such as ({value!r},)")
         if self.many and len(value) == 0:
             some = f" of {', '.join(self.choices)}" if self.choices else ""
             raise ValueError(f"{self.name} is empty: give one or more{some}{alternative}")
-        for single in value if self.many else (value,):
+        singles: tuple[Any, ...] = value if self.many else (value,)
+        for single in singles:
             if self.choices:
                 check_choice(self.name, single, self.choices, alternative)
-            elif self.kind in (int, float):
+                continue
+            check_kind(self.name, single, self.kind, alternative)
+            if self.kind in (int, float):
                 self.bounds.check(self.name, single, alternative)
 
 

@@ -112,8 +112,8 @@ def refuse_density(objective: "Objective | None", why: str) -> None:
     """
     if objective is not None and objective.requires.density:
         raise ValueError(
-            f"{why}, and this replay method needs {_DENSITY}: use an agent that gives one (--list "
-            "shows which), or another replay method"
+            f"{why}, and this replay method needs {_DENSITY}: use an agent that gives one, or "
+            "another replay method"
         )
 
 
@@ -199,7 +199,7 @@ def check_loop(
     if requires.all_new and (new != replay.batch_size or updates != 1):
         raise ValueError(
             f"this replay method wants one update of {replay.batch_size} transitions, all new: use "
-            f"--updates 1 and {replay.batch_size} = learn_every * num_envs (now {new})"
+            f"updates 1 and {replay.batch_size} = learn_every * num_envs (now {new})"
         )
     if requires.single_steps and warmup > replay.capacity:
         raise ValueError(

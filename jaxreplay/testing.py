@@ -39,9 +39,9 @@ FEEDBACK = frozenset(
 class Case:
     """A method in a small replay of two environments, and its compiled verbs."""
 
-    def __init__(self, method: Method) -> None:
+    def __init__(self, method: Method, example: Transition = EXAMPLE) -> None:
         """Put a method to the test; feedback of its own names gets numbers like any other."""
-        self.method = method
+        self.method, self.example = method, example
         self.feedback = FEEDBACK | method.requires.feedback
         self.replay: Replay = make_replay(
             method.sampler, capacity=CAPACITY, batch_size=BATCH, num_envs=E
@@ -59,7 +59,7 @@ class Case:
     def cycle(self, state: Any, time: Any) -> tuple[Any, Sample]:
         """One add, sample, update and observe, all decided by `time`."""
         keys = jax.random.split(jax.random.fold_in(jax.random.key(9), time), 3)
-        state = self._add(state, rows(time))
+        state = self._add(state, self.rows(time))
         state, batch = self.replay.sample(state, keys[0])
         values = 3 * jax.random.normal(keys[1], (BATCH,))
         state = self.replay.update(state, batch, **self.feedback_of(values))
@@ -75,10 +75,14 @@ class Case:
 
     def filled(self, count: int = BATCH) -> Any:
         """Return the state after `count` rows."""
-        state = self.replay.init(jax.random.key(0), EXAMPLE)
+        state = self.replay.init(jax.random.key(0), self.example)
         for time in range(count):
-            state = self.add(state, rows(time))
+            state = self.add(state, self.rows(time))
         return state
+
+    def rows(self, time: Any) -> Transition:
+        """Return a row of E transitions that carry their number, in episodes of four steps."""
+        return rows(time, self.example)
 
     @functools.cached_property
     def full(self) -> Any:
@@ -86,27 +90,46 @@ class Case:
         return self.filled(self.slots // E)
 
 
-def rows(value: Any) -> Transition:
-    """Return a row of E transitions that carry their number, in episodes of four steps."""
-    number = value * E + jnp.arange(E, dtype=jnp.float32)
-    row = jax.tree.map(lambda x: jnp.broadcast_to(x, (E, *x.shape)), EXAMPLE)
-    edges = {"first": jnp.full(E, value % 4 == 0), "last": jnp.full(E, value % 4 == 3)}
-    return row._replace(reward=number, obs=jnp.tile(number[:, None], 3), **edges)
+def rows(time: Any, example: Transition = EXAMPLE) -> Transition:
+    """Return a row of E transitions that carry their number, in episodes of four steps.
+
+    Reward and observation are the number; other fields are the example's.
+    """
+    number = time * E + jnp.arange(E, dtype=jnp.float32)
+    row = jax.tree.map(lambda x: jnp.broadcast_to(x, (E, *x.shape)), example)
+    edges = {"first": jnp.full(E, time % 4 == 0), "last": jnp.full(E, time % 4 == 3)}
+    return row._replace(reward=number, obs=_numbered(number, example.obs), **edges)
 
 
-def check_method(config: Any, method: MakeMethod, updates: int | None = 100) -> None:
+def _numbered(number: Array, example: Any) -> Any:
+    """Return observations full of their number `[n]`, shaped like one example."""
+
+    def fill(x: Array) -> Array:
+        return jnp.tile(number.reshape(-1, *(1,) * x.ndim), (1, *x.shape)).astype(x.dtype)
+
+    return jax.tree.map(fill, example)
+
+
+def check_method(
+    config: Any,
+    method: MakeMethod,
+    updates: int | None = 100,
+    example: Transition = EXAMPLE,
+) -> None:
     """Check a replay method against every law of this module.
 
     Args:
       config: options to make it with; their dataclass is checked too.
       method: `method(config, updates) -> Method`.
       updates: gradient steps of a run, for schedules.
+      example: one transition, unbatched, with the fields that the method looks at; its reward is
+        one number.
 
     Raises:
       AssertionError: it breaks a law, which the message names.
     """
     check_config(config)
-    case = Case(method(config, updates))
+    case = Case(method(config, updates), example)
     for law in LAWS:
         try:
             law(case)
@@ -132,7 +155,7 @@ def check_config(config: Any) -> None:
 
 def states_share_no_buffers(case: Case) -> None:
     """A state may be donated as soon as it is made: no two leaves are one buffer."""
-    leaves = jax.tree.leaves(case.replay.init(jax.random.key(0), EXAMPLE))
+    leaves = jax.tree.leaves(case.replay.init(jax.random.key(0), case.example))
     places = [leaf.unsafe_buffer_pointer() for leaf in leaves if leaf.size]
     _ensure(len(set(places)) == len(places), "two leaves are one buffer")
 
@@ -166,14 +189,14 @@ def batches_have_the_promised_shapes(case: Case) -> None:
     weights = np.asarray(batch.weights)
     _ensure(np.isfinite(weights).all() and (weights > 0).all(), f"weights are {weights}")
     row = batch.transition
-    _ensure(row.obs.shape == (BATCH, 3), f"observations have shape {row.obs.shape}")
-    _ensure(row.action.dtype == jnp.int32 and row.first.dtype == bool, "dtypes have changed")
-    same(row.reward, row.obs[:, 0])
+    stored = [(x.dtype, (BATCH, *x.shape)) for x in jax.tree.leaves(case.example)]
+    _ensure([(x.dtype, x.shape) for x in jax.tree.leaves(row)] == stored, "fields have changed")
+    same(row.obs, _numbered(row.reward, case.example.obs))
 
 
 def states_keep_their_types(case: Case) -> None:
     """No verb changes a shape or a dtype, and nothing is weakly typed."""
-    state = case.replay.init(jax.random.key(0), EXAMPLE)
+    state = case.replay.init(jax.random.key(0), case.example)
     types = lambda tree: [(x.shape, x.dtype, x.weak_type) for x in jax.tree.leaves(tree)]  # noqa: E731
     _ensure(not any(weak for *_, weak in types(state)), "a leaf is weakly typed")
     after = case.step(case.filled(), 0)[0]
@@ -239,7 +262,7 @@ def feedback_for_overwritten_slots_is_dropped(case: Case) -> None:
     _, batch = case.sample(case.full, jax.random.key(0))
     state = case.full
     for time in range(5):
-        state = case.add(state, rows(100 + time))
+        state = case.add(state, case.rows(100 + time))
     stale = np.asarray(batch.indices) < 5 * E
     after = case.replay.update(state, batch, **case.feedback_of(jnp.full(BATCH, 0.5)))
     dropped = int(after.dropped)
@@ -263,7 +286,7 @@ def feedback_that_is_no_number_is_dropped(case: Case) -> None:
 def empty_replays_refuse_to_sample(case: Case) -> None:
     """Outside of jit, sampling from nothing is a ValueError."""
     try:
-        case.replay.sample(case.replay.init(jax.random.key(0), EXAMPLE), jax.random.key(0))
+        case.replay.sample(case.replay.init(jax.random.key(0), case.example), jax.random.key(0))
     except ValueError as error:
         _ensure("the replay is empty" in str(error), str(error))
     else:
@@ -289,12 +312,12 @@ def batches_may_be_as_large_as_the_capacity(case: Case) -> None:
     size = BATCH * E  # holds windows of several steps, too
     replay = make_replay(case.method.sampler, capacity=size, batch_size=size, num_envs=E)
     add = jax.jit(replay.add)
-    state = replay.init(jax.random.key(0), EXAMPLE)
+    state = replay.init(jax.random.key(0), case.example)
     slots = size * case.method.sampler.capacity_factor
     for time in range(slots // E + 1):
-        row = rows(time)
-        told = dict.fromkeys(case.method.requires.feedback_of_new, row.reward)
-        state = add(state, row, **told)
+        row = case.rows(time)
+        feedback = dict.fromkeys(case.method.requires.feedback_of_new, row.reward)
+        state = add(state, row, **feedback)
     _, batch = jax.jit(replay.sample)(state, jax.random.key(0))
     _ensure(set(np.asarray(batch.indices).tolist()) <= set(range(slots)), "a slot is out of range")
 

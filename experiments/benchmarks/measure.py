@@ -45,12 +45,14 @@ class Settings(Config):
 
     capacities: tuple[int, ...] = option((10_000, 100_000, 2**20), "slots", at_least=1)
     batch_sizes: tuple[int, ...] = option((32, 256, 4096), "transitions in a batch", at_least=1)
-    modes: tuple[str, ...] = option(tuple(MODES), "where cycles run", "", tuple(MODES))
+    modes: tuple[str, ...] = option(tuple(MODES), "where cycles run", choices=tuple(MODES))
     verbs: tuple[str, ...] = option(
-        (*loops.VERBS, CYCLE), "what to time; train steps are cycles", "", (*loops.VERBS, CYCLE)
+        (*loops.VERBS, CYCLE),
+        "what to time; train steps are cycles",
+        choices=(*loops.VERBS, CYCLE),
     )
-    order: tuple[str, ...] = option(loops.ORDERS[:1], "orders of the verbs", "", loops.ORDERS)
-    peers: tuple[str, ...] = option(tuple(NAMES), "what to compare", "", tuple(NAMES))
+    order: tuple[str, ...] = option(loops.ORDERS[:1], "orders of the verbs", choices=loops.ORDERS)
+    peers: tuple[str, ...] = option(tuple(NAMES), "what to compare", choices=tuple(NAMES))
     seeds: int = option(8, "seeds in the mode vmapped", at_least=1)
     turns: int = option(5, "turns of each contender; times are medians over them", at_least=1)
     seconds: float = option(0.1, "approximate length of a turn", above=0)

@@ -1,7 +1,7 @@
 """Time what ReF-ER costs a RACER training step: `python -m experiments.benchmarks.refer`.
 
 Both loops add a step, sample, take a gradient step and update the replay. One keeps ReF-ER's memory
-(ratios, far share, beta, forgetting, and Retrace with its sweeps); the other draws uniformly and
+(ratios, far share, beta, forgetting, and Retrace with its refreshes); the other draws uniformly and
 gives the agent constants instead. They take turns; times are medians over the turns.
 """
 
@@ -101,7 +101,7 @@ def loop(sampler: Sampler, capacity: int, batch_size: int, steps: int) -> Callab
     return timed
 
 
-def sweep(capacity: int) -> Callable[[], float]:
+def refresh(capacity: int) -> Callable[[], float]:
     """Return a function that runs Retrace over the whole memory and returns seconds.
 
     The memory of `capacity` steps is the full ring behind it, with the room that ReF-ER keeps.
@@ -117,7 +117,7 @@ def sweep(capacity: int) -> Callable[[], float]:
         discount=jnp.full(held.capacity, 0.995),
         last=slots % _EPISODE == _EPISODE - 1,
     )  # fmt: skip
-    run = jax.jit(estimates.sweep, donate_argnums=0)
+    run = jax.jit(estimates.refresh, donate_argnums=0)
     kept = [jax.block_until_ready(run(kept, numbers[4], held))]
 
     def timed() -> float:
@@ -138,19 +138,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         name: loop(sampler, capacity, batch_size, steps)
         for name, sampler in (("with", refer.sampler(config)), ("without", without_memory()))
     }
-    of_sweep = sweep(capacity)
-    times: dict[str, list[float]] = {"with": [], "without": [], "sweep": []}
+    of_refresh = refresh(capacity)
+    times: dict[str, list[float]] = {"with": [], "without": [], "refresh": []}
     for turn in range(turns):
         say(f"turn {turn + 1} of {turns}")
         for name, function in timed.items():
             times[name].append(function() / steps * 1e6)
-        times["sweep"] += [of_sweep() * 1e6 for _ in range(5)]
+        times["refresh"] += [of_refresh() * 1e6 for _ in range(5)]
     medians = {name: statistics.median(values) for name, values in times.items()}
     share = 1 - medians["without"] / medians["with"]
     print(f"training step with ReF-ER     {medians['with']:10.1f} us")
     print(f"training step without         {medians['without']:10.1f} us")
     print(f"ReF-ER's share of a step      {share:10.1%}")
-    print(f"Retrace, {capacity:,} remembered {medians['sweep'] / 1e3:10.1f} ms")
+    print(f"Retrace, {capacity:,} remembered {medians['refresh'] / 1e3:10.1f} ms")
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         content = {**sizes, "median_us": medians, "us": times, "versions": versions()}

@@ -31,9 +31,11 @@ _LARGE, _OWN = "matrix product, large", "matrix products of the step"
 class Settings(Config):
     """What to measure, and how long."""
 
-    cases: tuple[str, ...] = option(tuple(CASES), "agents, each on its task", "", tuple(CASES))
-    replays: tuple[str, ...] = option(_REPLAYS, "our replay methods", "", _REPLAYS)
-    peers: tuple[str, ...] = option(_PEERS, "peers to compare with, or none", "", (*_PEERS, "none"))
+    cases: tuple[str, ...] = option(tuple(CASES), "agents, each on its task", choices=tuple(CASES))
+    replays: tuple[str, ...] = option(_REPLAYS, "our replay methods", choices=_REPLAYS)
+    peers: tuple[str, ...] = option(
+        _PEERS, "peers to compare with, or none", choices=(*_PEERS, "none")
+    )
     seeds: tuple[int, ...] = option((1, 8), "numbers of seeds, each in one program", at_least=1)
     capacity: int = option(100_000, "slots per seed", at_least=1)
     matrix: int = option(2048, "rows and columns of the large matrix product", at_least=1)

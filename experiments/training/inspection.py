@@ -72,7 +72,7 @@ def inspect(
 
 
 def _summary(seen: dict[str, Array]) -> Metrics:
-    """Return means and standard deviations of what was assessed."""
+    """Return means and standard deviations of each quantity."""
     return {
         "abs_td": jnp.abs(seen["td_error"]).mean(),
         "td_std": seen["td_error"].std(),

@@ -64,8 +64,8 @@ def make_program(
     phases = make_phases(environment.action_space, agent, replay, config)
     plan = schedule(config, replay.num_envs)
     loop = _Loop(environment, phases, config, plan.warmup_rows)
-    told = remarks(replay, environment.name, environment.max_steps)
-    return Program(loop.init, loop.chunk, plan, told)
+    notes = remarks(replay, environment.name, environment.max_steps)
+    return Program(loop.init, loop.chunk, plan, notes)
 
 
 @dataclasses.dataclass(frozen=True)

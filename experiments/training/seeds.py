@@ -5,12 +5,12 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-from jax.custom_batching import custom_vmap
 
 from experiments.environments.types import Array
 from experiments.training.loop import Program
 from experiments.training.schedule import Schedule
 from experiments.training.state import LoopState, Metrics
+from experiments.training.traced import Traced, until_stable
 
 
 class Seeds(NamedTuple):
@@ -113,55 +113,41 @@ class CompiledRun:
 
 
 def over_seeds(program: Program) -> Seeds:
-    """Vmap and jit a Program; a single seed is an axis of length 1."""
-    axes = seed_axes(program)
-    chunk = jax.vmap(program.chunk, in_axes=(axes, None), out_axes=(axes, 0))
-    init = jax.vmap(program.init, out_axes=axes)
-    return Seeds(jax.jit(init), jax.jit(chunk, donate_argnums=0), axes)
+    """Vmap and jit a Program; a single seed is an axis of length 1.
 
-
-def seed_axes(program: Program) -> Any:
-    """Tell which leaves of the state differ between seeds: a LoopState of 0 and None (shared).
-
-    A leaf is shared if neither `init` nor `chunk` ever makes it depend on the key.
+    Its functions are traced once, to learn the axes; what is compiled is what was traced.
     """
-    one = jnp.ones((), jnp.int32)
-    return axes_of(program.init, lambda state, key: program.chunk(state, one)[0])
+    init = Traced(program.init, jax.random.key(0))
+    chunk = Traced(program.chunk, init.outputs, jnp.ones((), jnp.int32))
+    axes = _axes(init, chunk, from_outside=False)
+    return Seeds(
+        jax.jit(jax.vmap(init, out_axes=axes)),
+        jax.jit(jax.vmap(chunk, in_axes=(axes, None), out_axes=(axes, 0)), donate_argnums=0),
+        axes,
+    )
 
 
 def axes_of(init: Callable[..., Any], step: Callable[..., Any], *inputs: Any) -> Any:
     """Tell which leaves of a loop's state differ between seeds: a pytree of 0 and None (shared).
 
-    JAX knows this when it batches a loop whose carry is the state; a function with a batching rule
-    of its own, which changes nothing, is asked what it was told. Nothing is computed.
+    A leaf is shared if neither `init` nor `step` ever makes it depend on the key or the inputs.
 
     Args:
       init: `(key, *inputs)` -> the state before the loop.
       step: `(state, key, *inputs)` -> the next state.
       *inputs: shapes and dtypes of what each seed is given from outside, such as observations.
     """
-    told: list[Any] = []
+    key = jax.random.key(0)
+    first = Traced(init, key, *inputs)
+    return _axes(first, Traced(step, first.outputs, key, *inputs), from_outside=True)
 
-    @custom_vmap
-    def listen(state: Any) -> Any:
-        return state
 
-    @listen.def_vmap
-    def _(axis_size: int, in_batched, state: Any):
-        del axis_size
-        told.append(in_batched[0])
-        return state, in_batched[0]
-
-    def run(key: Array, *inputs: Any) -> Any:
-        def body(state: Any, _):
-            return listen(step(listen(state), key, *inputs)), None
-
-        return jax.lax.scan(body, listen(init(key, *inputs)), length=1)[0]
-
-    keys = jax.random.split(jax.random.key(0), 2)
-    jax.eval_shape(jax.vmap(run), keys, *with_axis(inputs, len(keys)))
-    batched = jax.tree.map(lambda *ever: any(ever), *told)
-    return jax.tree.map(lambda differs: 0 if differs else None, batched)
+def _axes(init: Traced, step: Traced, from_outside: bool) -> Any:
+    """Do it with a step whose first output is the state; do its other inputs differ, too?"""
+    differ = init.depends([], True)
+    differ = until_stable(lambda flags: step.depends(flags, from_outside)[: len(flags)], differ)
+    axes = [0 if differs else None for differs in differ]
+    return jax.tree.unflatten(jax.tree.structure(init.outputs), axes)
 
 
 def with_axis(shapes: Any, size: int) -> Any:

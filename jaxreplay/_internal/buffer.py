@@ -41,6 +41,11 @@ def read(buffer: Buffer, slots: Array) -> Array:
     return take_rows(buffer, slots)
 
 
+def read_or(buffer: Buffer, slots: Array, missing: float | bool) -> Array:
+    """Read rows, and `missing` for slots beyond the end: `[B]` int32 -> `[B, ...]`."""
+    return buffer.at[slots].get(mode="fill", fill_value=missing)
+
+
 def read_few(buffer: Buffer, slots: Array) -> Array:
     """Read as `read` does, a few short rows of a large array, in one thread."""
     return take_few_rows(scratch_for(buffer, slots.size), buffer, slots)[0]
@@ -109,7 +114,7 @@ def modify(buffer: Buffer, slots: Array, values: Array) -> tuple[Buffer, Array]:
     if not jnp.issubdtype(buffer.dtype, jnp.floating):
         raise ValueError(f"modify is for floating-point numbers, not {buffer.dtype}")
     slots, values, count = at_least_two(slots), at_least_two(values), len(slots)
-    before = buffer.at[slots].get(mode="fill", fill_value=0.0)
+    before = read_or(buffer, slots, 0.0)
     return write(buffer, slots, jnp.where(jnp.isnan(before), before, values)), before[:count]
 
 

@@ -4,8 +4,11 @@ Everything here raises ValueError; NaN is always refused.
 """
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
 
 
 class Bounds(NamedTuple):
@@ -64,6 +67,23 @@ class Bounds(NamedTuple):
         if high is not None:
             return f"be {'at most' if self.below is None else 'below'} {high:g}"
         return "be a number"
+
+
+_KINDS: Mapping[type, tuple[str, tuple[type, ...]]] = MappingProxyType(
+    {
+        bool: ("true or false", (bool, np.bool_)),
+        int: ("a whole number", (int, np.integer)),
+        float: ("a number", (int, float, np.integer, np.floating)),
+        str: ("a name", (str,)),
+    }
+)
+
+
+def check_kind(name: str, value: Any, kind: Any, alternative: str = "") -> None:
+    """Refuse a value of another kind; kinds other than bool, int, float and str allow any."""
+    words, types = _KINDS.get(kind, ("", (object,)))
+    if not isinstance(value, types) or (isinstance(value, bool) and kind in (int, float)):
+        raise ValueError(f"{name} is {value!r}: it must be {words}{alternative}")
 
 
 def check_choice(name: str, value: str, choices: Sequence[str], alternative: str = "") -> None:

@@ -190,19 +190,19 @@ def sampler(
         ring: Ring,
         slots: Array,
         transition: Transition,
-        **told: Array,
+        **feedback: Array,
     ) -> ProportionalState:
         del transition
-        return enter(state, slots, leaf(told, slots, ring) if initial == "td" else None)
+        return enter(state, slots, leaf(feedback, slots, ring) if initial == "td" else None)
 
     def sample(state: ProportionalState, ring: Ring, key: Array, batch_size: int) -> Draw:
         indices, odds = draw(state, ring, key, batch_size, sampling)
         return Draw(indices, weigh(odds))
 
     def update(
-        state: ProportionalState, ring: Ring, sample: Sample, **told: Array
+        state: ProportionalState, ring: Ring, sample: Sample, **feedback: Array
     ) -> ProportionalState:
-        return write(state, sample.indices, leaf(told, sample.indices, ring))
+        return write(state, sample.indices, leaf(feedback, sample.indices, ring))
 
     read = frozenset(feedback)
     requires = Requirements(feedback=read, feedback_of_new=read if initial == "td" else frozenset())

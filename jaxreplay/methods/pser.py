@@ -156,12 +156,12 @@ def sampler(config: PSERConfig = PSERConfig()) -> Sampler:
     def metrics(state: PSERState, ring: Ring) -> dict[str, Array]:
         return proportional.metrics(state.priorities, ring)
 
-    told = frozenset({"td_error"})
+    td_error = frozenset({"td_error"})
     return Sampler(
         init, add, sample, update, probability=probability, metrics=metrics,
         requires=Requirements(
-            feedback=told,
-            feedback_of_new=told if initial_td else frozenset(),
+            feedback=td_error,
+            feedback_of_new=td_error if initial_td else frozenset(),
             transition_fields=frozenset({"first"}),
         ),
     )  # fmt: skip

@@ -78,9 +78,9 @@ class ReFERConfig(Config):
         f"{_PAPER}, Eq. 3",
     )
     returns: bool = option(False, "keep Retrace's estimates, for agents that learn from returns")
-    sweep_every: int | None = option(
+    refresh_every: int | None = option(
         None,
-        "rows between two sweeps of the memory (returns, forgetting), at most half the ring's; "
+        "rows between two passes over the memory (returns, forgetting), at most half the ring's; "
         "none: a thousandth of the ring's",
         at_least=1,
     )
@@ -115,11 +115,11 @@ class ReFERState(NamedTuple):
     status: Buffer  # [C] int8, of episodes, not slots: running, finished or forgotten
     start: Buffer  # [C] int32, of episodes: rows ever added when they began
     current: Array  # [E] int32, each lane's count of episodes; -1 before the first
-    live: Array  # [C] bool, whether the slot may be drawn
-    order: Array  # [C] int32, the live slots, `size` of them
+    live: Buffer  # [C] bool, whether the slot may be drawn
+    order: Buffer  # [C] int32, the live slots, `size` of them
     size: Array  # [] int32, steps that may be drawn: n_obs
     far: Array  # [] int32, of these, the far-policy ones: n_far
-    log_c_max: Array  # [] float32, |log ratio| from which a step is far, since the latest sweep
+    log_c_max: Array  # [] float32, |log ratio| from which a step is far, since the latest refresh
     beta: Array  # [] float32
     updates: Array  # [] int32, a clock: calls of update
     estimates: Estimates | tuple[()]  # () unless returns are kept
@@ -144,9 +144,9 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
     """Make ReF-ER's sampler: uniform over the steps of the finished episodes it remembers.
 
     The replay's capacity is the number N of steps remembered; the ring has `capacity_factor` times
-    as many slots. An episode enters the memory, and others are forgotten for it, at the first
-    sweep after its end; until one has ended, the steps of the running ones are drawn. c_max, too,
-    is annealed from sweep to sweep, so that the far-policy steps are counted exactly in between.
+    as many slots. Every `refresh_every` rows it is refreshed: episodes that have ended since enter
+    the memory, others are forgotten for them, and c_max is annealed, so that the far-policy steps
+    are counted exactly in between. Until an episode has ended, steps of running ones are drawn.
 
     Feedback is `log_ratio` and, to keep returns, `value`, `advantage` and `next_value` (and
     `reward_scale`, if the agent scales rewards). Transitions must be single steps.
@@ -166,11 +166,11 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
 
 
 def _requirements(config: ReFERConfig) -> Requirements:
-    told = estimates.FEEDBACK if config.returns else frozenset()
+    of_returns = estimates.FEEDBACK if config.returns else frozenset()
     read = {"first", "last"} | ({"reward", "discount"} if config.returns else set())
     return Requirements(
-        feedback=told | {"log_ratio"},
-        feedback_of_new=told,
+        feedback=of_returns | {"log_ratio"},
+        feedback_of_new=of_returns,
         single_steps=True,
         whole_episodes=True,
         transition_fields=frozenset(read),
@@ -186,7 +186,7 @@ def objective(config: ReFERConfig = ReFERConfig()) -> Objective:
 
     def near(loss: Array, sample: Sample, trust: Trust | None) -> Array:
         if trust is None:
-            raise ValueError("ReF-ER needs an agent whose policy has a density: --list shows which")
+            raise ValueError("ReF-ER needs an agent whose policy has a density")
         if not config.reject:
             return loss
         return jnp.where(is_far(trust.log_ratio, sample.aux.log_c_max), 0.0, loss)
@@ -245,10 +245,10 @@ def _add(
     state = _enter(_leave(state, ring, left), ring, slots, transition)
     if isinstance(state.estimates, Estimates):
         ended = jnp.where(left, (slots - ring.num_envs) % ring.capacity, ring.capacity)
-        told = estimates.end(state.estimates, ended)
-        state = state._replace(estimates=estimates.enter(told, slots, transition, fresh))
-    due = ring.rows_added % _sweep_every(config, ring) == 0
-    return jax.lax.cond(due, lambda s: _sweep(config, s, ring), lambda s: s, state)
+        known = estimates.end(state.estimates, ended)
+        state = state._replace(estimates=estimates.enter(known, slots, transition, fresh))
+    due = ring.rows_added % _refresh_every(config, ring) == 0
+    return jax.lax.cond(due, lambda s: _refresh(config, s, ring), lambda s: s, state)
 
 
 def _leave(state: ReFERState, ring: Ring, left: Array) -> ReFERState:
@@ -280,22 +280,22 @@ def _episode_of(current: Array, ring: Ring) -> Array:
     return current % ring_.rows(ring) * ring.num_envs + jnp.arange(ring.num_envs)
 
 
-def _sweep_every(config: ReFERConfig, ring: Ring) -> int:
+def _refresh_every(config: ReFERConfig, ring: Ring) -> int:
     rows = ring_.rows(ring)
-    return min(config.sweep_every or max(1, rows // 1000), max(1, rows // 2))
+    return min(config.refresh_every or max(1, rows // 1000), max(1, rows // 2))
 
 
-def _sweep(config: ReFERConfig, state: ReFERState, ring: Ring) -> ReFERState:
+def _refresh(config: ReFERConfig, state: ReFERState, ring: Ring) -> ReFERState:
     state = _remember(config, state, ring)
     if not isinstance(state.estimates, Estimates):
         return state
-    return state._replace(estimates=estimates.sweep(state.estimates, state.log_ratio, ring))
+    return state._replace(estimates=estimates.refresh(state.estimates, state.log_ratio, ring))
 
 
 def _remember(config: ReFERConfig, state: ReFERState, ring: Ring) -> ReFERState:
     """Forget episodes as needed, list what is left, and count it."""
-    # Episodes whose beginning will be overwritten before the next sweep are given up now.
-    kept_rows = ring_.rows(ring) - _sweep_every(config, ring)
+    # Episodes whose beginning will be overwritten before the next refresh are given up now.
+    kept_rows = ring_.rows(ring) - _refresh_every(config, ring)
     reclaimed = (state.status == _FINISHED) & (ring.rows_added - state.start >= kept_rows)
     state = state._replace(status=jnp.where(reclaimed, jnp.int8(_FORGOTTEN), state.status))
     staying = jnp.arange(ring.capacity) < ring_.size(ring)
@@ -339,7 +339,7 @@ def _going(
 def _sample(
     config: ReFERConfig, state: ReFERState, ring: Ring, key: Array, batch_size: int
 ) -> Draw:
-    # Before the first sweep that finds something to remember, everything stored will do.
+    # Before the first refresh that finds something to remember, everything stored will do.
     size = jnp.where(state.size > 0, state.size, jnp.maximum(ring_.size(ring), 1))
     number = random_bits.integers(key, (batch_size,), size)
     indices = jnp.where(state.size > 0, state.order[number], number)
@@ -360,14 +360,14 @@ def _update(
     **feedback: Array,
 ) -> ReFERState:
     """Note how far the policy has moved on a batch, count the far-policy steps, and adapt beta."""
-    live = state.live.at[sample.indices].get(mode="fill", fill_value=False)
+    live = buffer.read_or(state.live, sample.indices, False)
     slots = jnp.where(live, sample.indices, ring.capacity)
     log_ratio = jnp.clip(log_ratio, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     ratios, before = buffer.modify(state.log_ratio, slots, log_ratio)
     if isinstance(state.estimates, Estimates):
         state = state._replace(estimates=estimates.see(state.estimates, slots, feedback))
     # Read again: of a slot that is in the batch twice, the ring keeps one ratio.
-    after = ratios.at[slots].get(mode="fill", fill_value=0.0)
+    after = buffer.read_or(ratios, slots, 0.0)
     change = is_far(after, state.log_c_max).astype(jnp.int32) - is_far(before, state.log_c_max)
     far = state.far + jnp.where(_first_of_its_kind(slots), change, 0).sum()
     beta = state.beta
@@ -379,7 +379,7 @@ def _update(
 
 def _probability(state: ReFERState, ring: Ring, slots: Array, batch_size: int) -> Array:
     del batch_size
-    live = state.live.at[slots].get(mode="fill", fill_value=False)
+    live = buffer.read_or(state.live, slots, False)
     known = jnp.where(live, 1.0 / jnp.maximum(state.size, 1), 0.0)
     return jnp.where(state.size > 0, known, ring_.even_probability(ring, slots))
 

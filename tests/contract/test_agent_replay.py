@@ -43,12 +43,14 @@ def pair(request):
     action = jnp.ones((), jnp.int32) if entry.actions == "discrete" else jnp.ones(2) / 2
     scalar, flag = jnp.zeros(()), jnp.zeros((), bool)
     obs = jnp.zeros(OBS)
-    state = agent.init(jax.random.key(0), obs, action)
+    state = jax.jit(agent.init)(jax.random.key(0), obs, action)
     extras = agent.act(state, obs[None], jax.random.key(0))[1]
     extras = jax.tree.map(lambda x: jnp.zeros_like(x[0]), extras)
     example = Transition(obs, action, scalar, scalar, obs, flag, flag, extras)
     held = replay.init(jax.random.key(1), example)
-    for time in range(10):
+
+    @jax.jit
+    def put(held, time):
         row = jax.tree.map(lambda x: jnp.stack([x] * E), example)
         obs = jax.random.normal(jax.random.key(time), (2, E, OBS))
         row = row._replace(
@@ -60,7 +62,10 @@ def pair(request):
             row = row._replace(action=taken, extras=extras)
         wanted = replay.requires.feedback_of_new
         told = agent.feedback(state, row, jax.random.key(time)) if wanted else {}
-        held = replay.add(held, row, **{name: told[name] for name in wanted})
+        return replay.add(held, row, **{name: told[name] for name in wanted})
+
+    for time in range(10):
+        held = put(held, time)
 
     def learn(state, held, key):
         key_sample, key_agent = jax.random.split(key)

@@ -48,6 +48,13 @@ def test_it_keeps_the_laws():
     testing.check_method(entry.config(), entry.method)
 
 
+def test_laws_hold_with_transitions_of_ones_own():
+    images = np.zeros((4, 4, 2), np.uint8)
+    example = testing.EXAMPLE._replace(obs=images, next_obs=images, action=np.zeros(3, np.float32))
+    entry = METHODS["uniform"]
+    testing.check_method(entry.config(), entry.method, example=example)
+
+
 def test_its_leaves_are_errors_times_recency():
     outside.load_method(NAME)
     config = METHODS[NAME].config(alpha=1.0, half_life=0.5)

@@ -20,7 +20,7 @@ VARIANTS = {name: entry.method(entry.config(), 100) for name, entry in METHODS.i
     "pser-add": pser.method(pser.PSERConfig(combine="add", decay_on_add=True)),
     "refer-tight": refer.method(refer.ReFERConfig(capacity_factor=1)),
     "refer-returns": refer.method(
-        refer.ReFERConfig(returns=True, sweep_every=2, capacity_factor=1)
+        refer.ReFERConfig(returns=True, refresh_every=2, capacity_factor=1)
     ),
     "windows": windows.method(windows.WindowsConfig(length=4)),
     "rank-stale": rank.method(rank.RankConfig(sort_every=3), 100),

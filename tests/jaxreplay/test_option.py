@@ -22,6 +22,7 @@ class Method(Shared):
     hidden: tuple[int, ...] = option((8, 8), "sizes", at_least=1)
     inputs: tuple[Literal["obs", "time"], ...] | None = option(None, "what is seen")
     form: str = option("dg", "of the advantage", choices=("dg", "sg"))
+    double: bool = option(True, "two")
     internal: int = -3
 
     def check(self) -> None:
@@ -31,7 +32,7 @@ class Method(Shared):
 
 def test_what_is_declared_is_known_of_every_option():
     found = {entry.name: entry for entry in options_of(Method)}
-    assert list(found) == ["beta", "loss", "clip", "hidden", "inputs", "form"]
+    assert list(found) == ["beta", "loss", "clip", "hidden", "inputs", "form", "double"]
     assert found["loss"].choices == ("mse", "l1") and found["loss"].kind is str
     assert found["form"].choices == ("dg", "sg")
     assert (found["clip"].kind, found["clip"].optional) == (float, True)
@@ -62,6 +63,11 @@ def test_what_is_allowed_is_taken():
         ({"loss": "l2"}, "loss is 'l2': use one of mse, l1"),
         ({"form": "cubic"}, "form is 'cubic': use one of dg, sg"),
         ({"hidden": ()}, "hidden is empty: give one or more"),
+        ({"hidden": 8}, "hidden is 8: give a tuple, such as (8,)"),
+        ({"hidden": (4, 2.5)}, "hidden is 2.5: it must be a whole number"),
+        ({"clip": "far"}, "clip is 'far': it must be a number, or none"),
+        ({"beta": True}, "beta is True: it must be a number"),
+        ({"double": 1}, "double is 1: it must be true or false"),
         ({"hidden": (4, 0)}, "hidden is 0: it must be at least 1"),
         ({"inputs": ()}, "inputs is empty: give one or more of obs, time, or none"),
         ({"inputs": ("obs", "age")}, "inputs is 'age': use one of obs, time, or none"),

@@ -85,7 +85,7 @@ def test_objectives_that_compare_densities_are_refused():
         (refer.sampler(), {"n_step": 3}, "n_step is 3: this replay method follows single steps"),
         (refer.sampler(), {"warmup": 17}, "warmup 17 is more than the 16 steps"),
         (latest.sampler(), {}, "one update of 4 transitions, all new"),
-        (latest.sampler(), {"learn_every": 4, "updates": 2}, "use --updates 1"),
+        (latest.sampler(), {"learn_every": 4, "updates": 2}, "use updates 1"),
     ],
 )
 def test_loops_that_do_not_fit_are_refused(sampler, loop, message):

@@ -21,9 +21,9 @@ class Estimates(NamedTuple):
     value: Buffer  # [C] float32, V(s_t), in scaled rewards, as the next two
     advantage: Buffer  # [C] float32, A(s_t, a_t)
     next_value: Buffer  # [C] float32, V(s_{t+1}), of the true observation after the step
-    q_ret: Buffer  # [C] float32, Retrace's estimate of Q(s_t, a_t) at the latest sweep, in rewards
+    q_ret: Buffer  # [C] float32, Retrace's Q(s_t, a_t) at the latest refresh, in rewards
     # as they came: it stays right when the scale changes
-    reward: Buffer  # [C] float32, as they came; a copy, which a sweep reads without the ring's rows
+    reward: Buffer  # [C] float32, as they came; read by refreshes without the ring's rows
     discount: Buffer  # [C] float32
     last: Buffer  # [C] bool
     reward_scale: Array  # [] float32, what the agent divides rewards by
@@ -50,7 +50,7 @@ def init(ring: Ring) -> Estimates:
 def enter(
     state: Estimates, slots: Array, transition: Transition, fresh: Mapping[str, Array]
 ) -> Estimates:
-    """Take in new steps at `slots` `[E]`, estimated by one step until the next sweep."""
+    """Take in new steps at `slots` `[E]`, estimated by one step until the next refresh."""
     state, t = see(state, slots, fresh), transition
     q_ret = t.reward + t.discount * fresh["next_value"] * state.reward_scale
     return state._replace(
@@ -89,7 +89,7 @@ def see(state: Estimates, slots: Array, values: Mapping[str, Array]) -> Estimate
     )
 
 
-def sweep(state: Estimates, log_ratio: Array, ring: Ring) -> Estimates:
+def refresh(state: Estimates, log_ratio: Array, ring: Ring) -> Estimates:
     """Run Retrace over the whole ring; unfinished episodes bootstrap from their newest step.
 
     Args:

@@ -17,7 +17,7 @@ class Config:
     beta_steps: int = option(1000, "agent steps, 100 % linear")
     double: bool = option(True, "double targets")
     hidden: tuple[int, ...] = option((256, 256), "units per layer")
-    norm: str = option("batch", "which maximum", choices=("batch", "buffer"))
+    norm: Literal["batch", "buffer"] = option("batch", "which maximum")
     limit: int | None = option(None, "agent steps")
     rates: tuple[float, ...] | None = option(None, "rates")
     internal: int = 3

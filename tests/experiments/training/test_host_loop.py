@@ -23,7 +23,7 @@ from experiments.runs import checkpoint, interrupt
 from experiments.training.config import LoopConfig
 from experiments.training.host_loop import HostRun
 from experiments.training.loop import make_program
-from experiments.training.seeds import seed_axes
+from experiments.training.seeds import over_seeds
 from jaxreplay import make_replay, ring
 from jaxreplay.methods import latest, per
 
@@ -308,5 +308,5 @@ def test_seeds_share_what_they_share_in_the_compiled_loop():
     config = LoopConfig(
         steps=120, warmup=40, eval_every=20, eval_episodes=3, gamma=GAMMA, inspect=0
     )
-    assert run.axes == seed_axes(make_program(environment, agent, replay, config))
+    assert run.axes == over_seeds(make_program(environment, agent, replay, config)).axes
     assert run.axes.rows is None and run.axes.obs == 0

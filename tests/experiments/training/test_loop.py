@@ -18,7 +18,7 @@ from experiments.training.evaluation import evaluate
 from experiments.training.loop import make_program, make_train
 from experiments.training.phases import make_phases
 from experiments.training.schedule import schedule
-from experiments.training.seeds import axes_of, over_seeds, seed_axes
+from experiments.training.seeds import axes_of, over_seeds
 from jaxreplay import make_replay, ring
 from jaxreplay.methods import ero, latest, ners, per, refer, uniform, windows
 from jaxreplay.requirements import Requirements
@@ -129,7 +129,7 @@ def test_evaluations_may_take_some_random_actions(epsilon, share):
 
 def test_clocks_are_shared_by_the_seeds_and_nothing_else():
     program = make_program(*small(environments.make("gymnax/CartPole-v1")))
-    axes = seed_axes(program)
+    axes = over_seeds(program).axes
     assert axes.rows is None and axes.updates is None
     assert axes.replay.ring.rows_added is None
     assert axes.agent.updates is None

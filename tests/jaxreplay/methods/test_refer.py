@@ -56,7 +56,7 @@ class Memory:
             self.running[lane]["over"] = step["last"]
             self.steps.append(step)
         if (self.row + 1) % EVERY == 0:
-            self.sweep()
+            self.refresh()
 
     def slot(self, step):
         return step["row"] % self.rows * E + step["lane"]
@@ -65,7 +65,7 @@ class Memory:
         c_max = 1 + self.config.clip / (1 + self.config.anneal * self.swept)
         return not 1 / c_max < np.exp(step["log_ratio"]) < c_max
 
-    def sweep(self):
+    def refresh(self):
         self.swept = self.updates
         staying = lambda step: step["row"] + self.rows > self.row + EVERY
         stays = lambda episode: [s for s in episode["steps"] if staying(s)]
@@ -121,8 +121,8 @@ def made(config):
 
 
 CONFIGS = [
-    ReFERConfig(returns=True, sweep_every=EVERY, beta_rate=0.1, anneal=0.01),
-    ReFERConfig(returns=True, sweep_every=EVERY, forget="oldest"),
+    ReFERConfig(returns=True, refresh_every=EVERY, beta_rate=0.1, anneal=0.01),
+    ReFERConfig(returns=True, refresh_every=EVERY, forget="oldest"),
 ]
 
 
@@ -200,7 +200,7 @@ def play(replay, lengths):
 
 def test_only_finished_episodes_are_drawn_once_there_are_any():
     replay = make_replay(
-        refer.sampler(ReFERConfig(sweep_every=1)), capacity=32, batch_size=4, num_envs=1
+        refer.sampler(ReFERConfig(refresh_every=1)), capacity=32, batch_size=4, num_envs=1
     )
     running = play(replay, [3])
     assert int(running.sampler.size) == 3
@@ -214,7 +214,7 @@ def test_only_finished_episodes_are_drawn_once_there_are_any():
 
 
 def test_before_any_episode_is_over_the_running_ones_are_drawn():
-    replay = make_replay(refer.sampler(ReFERConfig(sweep_every=4)), capacity=32, batch_size=4)
+    replay = make_replay(refer.sampler(ReFERConfig(refresh_every=4)), capacity=32, batch_size=4)
     state, row = replay.init(jax.random.key(0), EXAMPLE), jax.tree.map(lambda x: x[None], EXAMPLE)
     for number in range(1, 12):
         state = replay.add(state, row)
@@ -227,7 +227,7 @@ def test_before_any_episode_is_over_the_running_ones_are_drawn():
 
 
 def test_an_episode_longer_than_the_memory_is_kept_while_it_is_alone():
-    replay = make_replay(refer.sampler(ReFERConfig(sweep_every=1)), capacity=8, batch_size=4)
+    replay = make_replay(refer.sampler(ReFERConfig(refresh_every=1)), capacity=8, batch_size=4)
     state = play(replay, [3, 12])
     assert float(replay.metrics(state)["remembered"]) == 12
     state = play(replay, [3, 12, 5])
@@ -235,7 +235,7 @@ def test_an_episode_longer_than_the_memory_is_kept_while_it_is_alone():
 
 
 def test_fresh_episodes_outlive_older_far_ones():
-    replay = make_replay(refer.sampler(ReFERConfig(sweep_every=1)), capacity=10, batch_size=8)
+    replay = make_replay(refer.sampler(ReFERConfig(refresh_every=1)), capacity=10, batch_size=8)
     state = play(replay, [4, 4])
     batch = replay.sample(state, jax.random.key(0))[1]
     slots = jnp.asarray([4, 5, 6, 7, 4, 5, 6, 7])  # the second episode is far
@@ -251,7 +251,7 @@ def test_fresh_episodes_outlive_older_far_ones():
 
 
 def test_ratios_beyond_the_limit_are_clipped_and_still_far():
-    replay = make_replay(refer.sampler(ReFERConfig(sweep_every=1)), capacity=8, batch_size=4)
+    replay = make_replay(refer.sampler(ReFERConfig(refresh_every=1)), capacity=8, batch_size=4)
     state = play(replay, [4, 4])
     state, batch = replay.sample(state, jax.random.key(0))
     state = replay.update(state, batch, log_ratio=jnp.full(4, -80.0))
@@ -260,7 +260,7 @@ def test_ratios_beyond_the_limit_are_clipped_and_still_far():
 
 
 def test_returns_are_in_units_of_scaled_rewards():
-    config = ReFERConfig(returns=True, sweep_every=1)
+    config = ReFERConfig(returns=True, refresh_every=1)
     replay = make_replay(refer.sampler(config), capacity=8, batch_size=2)
     state = replay.init(jax.random.key(0), EXAMPLE)
     row = jax.tree.map(lambda x: x[None], EXAMPLE)._replace(reward=jnp.asarray([6.0]))
@@ -270,9 +270,9 @@ def test_returns_are_in_units_of_scaled_rewards():
         state = replay.add(state, step, **fresh, reward_scale=jnp.asarray([2.0]))
     got = estimates.returns_of(state.sampler.estimates, jnp.arange(3))
     np.testing.assert_allclose(got, [5.25, 4.5, 3.0])
-    # A step that says another scale changes the units of all, without a sweep.
+    # A step that says another scale changes the units of all, without a refresh.
     replay = make_replay(
-        refer.sampler(dataclasses.replace(config, sweep_every=4)), capacity=16, batch_size=2
+        refer.sampler(dataclasses.replace(config, refresh_every=4)), capacity=16, batch_size=2
     )
     state = replay.init(jax.random.key(0), EXAMPLE)
     for scale in (1.0, 1.0, 1.0, 1.0, 4.0):
@@ -283,7 +283,7 @@ def test_returns_are_in_units_of_scaled_rewards():
 
 
 def test_whole_episodes_alone_are_forgotten_and_never_come_back():
-    config = ReFERConfig(sweep_every=1, capacity_factor=2)
+    config = ReFERConfig(refresh_every=1, capacity_factor=2)
     replay = make_replay(refer.sampler(config), capacity=12, batch_size=4)
     for lengths in ([6, 5, 5, 5, 3], [6, 4, 4, 4, 20], [5, 5, 5, 5, 5, 1, 7]):
         state, begun = play(replay, lengths), 0
@@ -296,7 +296,7 @@ def test_whole_episodes_alone_are_forgotten_and_never_come_back():
 
 
 def test_steps_that_are_not_finite_are_stored_as_zero_and_counted():
-    config = ReFERConfig(returns=True, sweep_every=1)
+    config = ReFERConfig(returns=True, refresh_every=1)
     replay = make_replay(refer.sampler(config), capacity=16, batch_size=2)
     state = replay.init(jax.random.key(0), EXAMPLE)
     fresh = {name: jnp.zeros(1) for name in ("value", "advantage", "next_value")}

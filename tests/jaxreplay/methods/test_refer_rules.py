@@ -158,7 +158,7 @@ def test_beta_shares_the_gradient_out(ratios, beta, c_max, direction):
     [
         ("clip", 0.0), ("clip", float("nan")), ("clip", 1096.0),
         ("anneal", -1.0), ("target", 1.5), ("beta", -0.1),
-        ("beta_rate", 2.0), ("forget", "newest"), ("direction", "both"), ("sweep_every", 0),
+        ("beta_rate", 2.0), ("forget", "newest"), ("direction", "both"), ("refresh_every", 0),
         ("capacity_factor", 0),
     ],
 )  # fmt: skip
