@@ -29,11 +29,10 @@ from experiments.cli.shared import (
     stopped,
 )
 from experiments.runs import run_config
-from experiments.runs.assembly import build
 from experiments.runs.folder import check_claim, claim
 from experiments.runs.outputs import OutputConfig
 from experiments.runs.results import threshold_of
-from experiments.runs.run import Stopped, execute
+from experiments.runs.run import Stopped, execute, prepare
 from experiments.runs.run_config import RunConfig, defaults
 from jaxreplay.methods import METHODS
 
@@ -151,9 +150,12 @@ def _run_all(
     overwrite: bool,
 ) -> dict[str, dict[str, Any]]:
     # Everything is checked, and every folder claimed, before the first run trains.
-    runs = {label: build(config) for label, config in configs.items()}
     for label, config in configs.items():
         check_claim(out / label, config, resume=resume, overwrite=overwrite)
+    runs = {
+        label: prepare(config, out / label, resume=resume, overwrite=overwrite)
+        for label, config in configs.items()
+    }
     for label, config in configs.items():
         claim(out / label, config, resume=resume, overwrite=overwrite)
     return {

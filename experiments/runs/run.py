@@ -11,7 +11,7 @@ import numpy as np
 from experiments.environments.host import EnvironmentFailed
 from experiments.runs import checkpoint, interrupt, log, results
 from experiments.runs.assembly import build
-from experiments.runs.folder import claim
+from experiments.runs.folder import check_claim, claim
 from experiments.runs.outputs import OutputConfig
 from experiments.runs.run_config import RunConfig
 from experiments.training.seeds import CutShort, Run
@@ -41,7 +41,7 @@ def execute(
       overwrite: discard a run that `out` holds.
       label: what the terminal calls the run; None: its replay method.
       resume_folder: what --resume takes, where the run is part of a comparison; None: `out`.
-      run: `build(config)`, where the caller has it; None: it is made here.
+      run: `prepare(config, ...)`, where the caller has it; None: it is made here.
 
     Returns:
       The content of `summary.json`.
@@ -50,14 +50,14 @@ def execute(
       ValueError: the configuration cannot run, or the folder is taken.
       Stopped: an environment failed, or the user pressed Ctrl-C.
     """
-    run = run or build(config)
+    run = run or prepare(config, out, resume=resume, overwrite=overwrite)
     claim(out, config, resume=resume, overwrite=overwrite)
     for remark in run.remarks:
         log.say(remark)
     folder, resume_folder = out / "checkpoints", resume_folder or out
-    state, progress = None, Progress(0, 0) if resume else None
-    if resume and checkpoint.latest(folder) is not None:
-        progress = Progress(**checkpoint.read_meta(folder))
+    state, progress = None, _progress(out) if resume else None
+    finished = progress is not None and progress.log_points == len(run.schedule.steps)
+    if resume and not finished and checkpoint.latest(folder) is not None:
         state = checkpoint.load(folder, run.like())
     label = label or config.replay
     try:
@@ -75,11 +75,32 @@ def execute(
     return results.conclude(config, out, output)
 
 
+def prepare(config: RunConfig, out: Path, *, resume: bool, overwrite: bool) -> Run:
+    """Make what a run runs, and change nothing: what can't run, or not in `out`, is refused here.
+
+    Raises:
+      ValueError: the configuration cannot run, or the folder is taken.
+    """
+    check_claim(out, config, resume=resume, overwrite=overwrite)
+    run = build(config)
+    if not resume or _progress(out).log_points < len(run.schedule.steps):
+        run.like()  # traces what has yet to run
+    return run
+
+
 class Progress(NamedTuple):
     """How far a run had come when a checkpoint was saved."""
 
     log_points: int  # log points passed
     blocks: int = 0  # blocks since the last of them
+
+
+def _progress(out: Path) -> Progress:
+    """Return how far the run in a folder has come, by its last checkpoint."""
+    folder = out / "checkpoints"
+    if checkpoint.latest(folder) is None:
+        return Progress(0)
+    return Progress(**checkpoint.read_meta(folder))
 
 
 class _Interrupted(Exception):

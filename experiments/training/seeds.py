@@ -1,5 +1,6 @@
 """Many seeds in one program: a Program vmapped over keys, its clocks kept single."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -81,13 +82,22 @@ class CompiledRun:
     """A Run in which everything is one program; resumed, it gives the same numbers bit for bit."""
 
     def __init__(self, program: Program, seeds: Sequence[int]) -> None:
-        self._seeds = over_seeds(program)
+        self._program = program
         self._keys = jax.vmap(jax.random.key)(jnp.asarray(list(seeds)))
         self._chunk: Any = None  # compiled at the first call
         self.stops_anywhere = False
         self.stop: Callable[[], bool] = lambda: False
-        self.axes = self._seeds.axes
         self.schedule, self.remarks = program.schedule, program.remarks
+
+    @functools.cached_property
+    def _seeds(self) -> Seeds:
+        """The program, traced when it is first needed: a finished run never needs it."""
+        return over_seeds(self._program)
+
+    @property
+    def axes(self) -> Any:
+        """A LoopState of 0 where a leaf has a seed axis, and None where all seeds share it."""
+        return self._seeds.axes
 
     def init(self) -> LoopState:
         """Return the state after the warm-up."""

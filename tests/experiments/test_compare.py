@@ -9,7 +9,7 @@ from experiments import compare
 TINY = [
     "--agent", "dqn", "--env", "gymnax/CartPole-v1", "--seeds", "2", "--steps", "300",
     "--warmup", "100", "--eval-every", "100", "--eval-episodes", "2", "--env.max-steps", "30",
-    "--agent.hidden", "16", "--tensorboard", "false",
+    "--agent.hidden", "16", "--tensorboard", "false", "--inspect", "0",
 ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pandas as pd
 import pytest
 
 from experiments import environments, train
+from experiments.training import seeds
 
 # Small enough to train in a second: 16 hidden units, 2 seeds, 8 log points.
 TINY = [
@@ -184,10 +186,24 @@ def test_resuming_nothing_is_refused(tmp_path, capsys):
 
 def test_overwrite_replaces_a_run(finished, tmp_path):
     out = tmp_path / "twice"
-    shorter = [*TINY, "--steps", "300", "--out", str(out)]
-    assert train.main(shorter) == 0
-    assert train.main([*shorter, "--seed", "5", "--overwrite"]) == 0
+    shutil.copytree(finished, out)
+    other = ["--steps", "300", "--seed", "5", "--overwrite"]
+    assert train.main([*TINY, *other, "--out", str(out)]) == 0
     assert set(pd.read_csv(out / "metrics.csv")["seed"]) == {5, 6}
+    assert len(list((out / "checkpoints").iterdir())) == 1  # the old ones are gone
+
+
+def test_a_finished_run_is_not_traced_again(finished, monkeypatch):
+    before = (finished / "metrics.csv").read_bytes()
+
+    def never(program):
+        raise AssertionError("traced")
+
+    monkeypatch.setattr(seeds, "over_seeds", never)
+    assert train.main(["--resume", str(finished)]) == 0
+    assert (finished / "metrics.csv").read_bytes() == before
+    with pytest.raises(SystemExit):
+        train.main([*TINY, "--out", str(finished)])  # nor what may not overwrite it
 
 
 def test_list_says_what_fits_what(capsys):

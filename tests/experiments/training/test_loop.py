@@ -49,7 +49,7 @@ def small(environment, n_step=1, num_envs=1, method=None, **loop):
     replay = make_replay(method.sampler, capacity=120, batch_size=16, num_envs=num_envs)
     config = LoopConfig(
         **{"steps": 120, "warmup": 40, "eval_every": 20, "eval_episodes": 2, "gamma": GAMMA}
-        | {"n_step": n_step, **loop}
+        | {"n_step": n_step, "inspect": 0, **loop}
     )
     return environment, agent, replay, config
 
