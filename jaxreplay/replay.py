@@ -14,7 +14,16 @@ from jaxreplay._internal import buffer
 from jaxreplay.donation import donatable
 from jaxreplay.frames import Frames, Spot
 from jaxreplay.ring import Ring
-from jaxreplay.types import Array, Replay, Sample, Sampler, State, Transition, ignore_episode_return
+from jaxreplay.types import (
+    Array,
+    Method,
+    Replay,
+    Sample,
+    Sampler,
+    State,
+    Transition,
+    ignore_episode_return,
+)
 
 
 class ReplayState(NamedTuple):
@@ -61,6 +70,9 @@ def make_replay(
     Raises:
       ValueError: the sizes do not fit together.
     """
+    if not isinstance(sampler, Sampler):
+        hint = ": give its .sampler" if isinstance(sampler, Method) else ""
+        raise ValueError(f"make_replay takes a Sampler, not a {type(sampler).__name__}{hint}")
     _check_sizes(capacity, batch_size, num_envs)
     requires = sampler.requires
     requirements.check_frames(requires, frames_on_host)
@@ -136,7 +148,9 @@ def _add(
     sampler: Sampler, state: ReplayState, transition: Transition, feedback: Mapping[str, Array]
 ) -> ReplayState:
     wanted = sampler.requires.feedback_of_new
-    requirements.check_feedback(wanted, feedback, "add", "new transitions")
+    requirements.check_feedback(wanted, feedback, "add", "new transition", state.ring.num_envs)
+    ring_.check_fits(state.ring, transition)
+    transition = jax.tree.map(jnp.asarray, transition)
     transition, broken = _finite(buffer.after(state.fence, transition), state.ring.num_envs)
     state = state._replace(dropped=state.dropped + broken)
     feedback = {name: _single(x, jnp.isfinite(x)) for name, x in feedback.items()}
@@ -155,7 +169,8 @@ def _sample(
     batch = Sample(
         indices=indices,
         transition=ring_.gather(state.ring, indices),
-        weights=draw.weights,
+        # Of an empty replay, which under jit only `can_sample` can tell, rows count nothing.
+        weights=jnp.where(ring_.size(state.ring) > 0, draw.weights, 0.0),
         version=ring_.version(state.ring, indices),
         aux=draw.aux,
     )
@@ -169,7 +184,8 @@ def _update(
     sampler: Sampler, state: ReplayState, sample: Sample, feedback: Mapping[str, Array]
 ) -> ReplayState:
     wanted = sampler.requires.feedback
-    requirements.check_feedback(wanted, feedback, "update", "sampled transitions")
+    rows = sample.indices.shape[0]
+    requirements.check_feedback(wanted, feedback, "update", "sampled transition", rows)
     valid = ring_.version(state.ring, sample.indices) == sample.version
     for values in feedback.values():
         valid &= jnp.isfinite(values)

@@ -4,10 +4,12 @@ A method says what it needs as `Requirements` of its sampler and its objective; 
 it gives as `Offers`. Every check of one against the other is here, and so is every explanation.
 """
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
+
+from jaxreplay._internal.arguments import check_feedback_arrays, check_known
 
 if TYPE_CHECKING:
     from jaxreplay.types import Objective, Replay, Transition
@@ -15,6 +17,13 @@ if TYPE_CHECKING:
 EpisodeReturns = Literal["evaluation", "training"]
 Provision = Literal["returns", "trajectories"]
 
+# What agents may tell about transitions, whether the method at hand reads it or not.
+FEEDBACK = frozenset(
+    {
+        "td_error", "q_value", "target", "log_ratio", "value", "advantage", "next_value",
+        "reward_scale",
+    }
+)  # fmt: skip
 _PIXELS = frozenset({"obs", "next_obs"})
 _NAMES: frozenset[str] = frozenset()
 _DENSITY = "a policy with a density (log_ratio)"
@@ -130,15 +139,34 @@ def check_observer(requires: Requirements, observes: bool) -> None:
         )
 
 
-def check_feedback(wanted: frozenset[str], given: Iterable[str], verb: str, what: str) -> None:
-    """Refuse a call of the replay without the feedback that its sampler reads.
+def check_feedback(
+    wanted: frozenset[str], given: Mapping[str, Any], verb: str, what: str, rows: int
+) -> None:
+    """Refuse a call of the replay without the feedback that its sampler reads, or with odd one.
+
+    Args:
+      wanted: names of what the sampler reads.
+      given: feedback by name; names of `FEEDBACK` that the sampler does not read are ignored.
+      verb: that was called.
+      what: the transitions that it is about, in the singular.
+      rows: how many there are.
 
     Raises:
-      ValueError: one line that names what is missing.
+      ValueError: one line that names what is missing or unknown, or what is not one real number
+        for each transition.
     """
+    check_known(given, FEEDBACK, wanted)
     missing = wanted - set(given)
     if missing:
-        raise ValueError(f"{verb} needs {', '.join(sorted(missing))} of the {what}")
+        was = f"and was given {', '.join(sorted(given))}" if given else "and was given nothing"
+        raise ValueError(f"{verb} needs {', '.join(sorted(missing))} of every {what}, {was}")
+    check_feedback_arrays(given, rows, verb, what)
+
+
+def known_feedback(requires: Requirements, feedback: Mapping[str, Any]) -> dict[str, Any]:
+    """Return feedback without names of the agent's own that this replay method does not read."""
+    known = FEEDBACK | requires.feedback
+    return {name: values for name, values in feedback.items() if name in known}
 
 
 def check_transition(requires: Requirements, example: "Transition") -> None:

@@ -15,6 +15,7 @@ from flax import struct
 
 from jaxreplay import frames as frames_
 from jaxreplay._internal import buffer
+from jaxreplay._internal.arguments import check_leaf
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay.frames import Frames, Spot
 from jaxreplay.types import Array, Transition
@@ -25,6 +26,7 @@ _ITEM_SIZES = (8, 4, 2, 1)  # bytes, in the order of a row
 class _Field(NamedTuple):
     """Where one leaf of a Transition lies in a packed row."""
 
+    name: str  # path in the Transition, such as "extras.noise"
     start: int  # bytes from the beginning of the row
     shape: tuple[int, ...]  # of one row, unpacked
     dtype: str
@@ -100,12 +102,45 @@ def init(
 
 
 def add(ring: Ring, transition: Transition) -> tuple[Ring, Array]:
-    """Write one row of transitions `[E, ...]`; return ring and slots written, `[E]` int32."""
+    """Write one row of transitions `[E, ...]`; return ring and slots written, `[E]` int32.
+
+    Raises:
+      ValueError: as `check_fits`.
+    """
+    check_fits(ring, transition)
     slots = _cursor(ring) * ring.num_envs + jnp.arange(ring.num_envs, dtype=jnp.int32)
     if isinstance(ring.frames, Frames):
         ring, transition = _add_frames(ring, ring.frames, transition)
     words = buffer.write(ring.words, slots, _pack(ring, transition._replace(n_steps=())))
     return ring.replace(words=words, rows_added=ring.rows_added + 1), slots
+
+
+def check_fits(ring: Ring, transition: Transition) -> None:
+    """Refuse a row of transitions that the ring can't hold as it is; of stacks, frames check.
+
+    Raises:
+      ValueError: one line that names the field: it is missing or unknown, or has another number of
+        rows, another shape, or a dtype that the ring's would not hold (1.7 as an integer).
+    """
+    if isinstance(ring.frames, Frames):
+        places = [field for field in ring.layout.fields if not field.name.startswith("obs.")]
+        transition = transition._replace(obs=(), next_obs=())
+    else:
+        places = ring.layout.fields
+    leaves = jax.tree_util.tree_flatten_with_path(transition._replace(n_steps=()))[0]
+    given = {_name(path): leaf for path, leaf in leaves}
+    names = [field.name for field in places]
+    for name in (*names, *given):
+        if name not in given or name not in names:
+            what = "lacks" if name in names else "has"
+            raise ValueError(
+                f"the transition {what} {name}, unlike the example that the ring was made for: "
+                "give both the same fields"
+            )
+    for field in places:
+        check_leaf(
+            field.name, given[field.name], field.shape, jnp.dtype(field.dtype), ring.num_envs
+        )
 
 
 def end_episodes(ring: Ring) -> Ring:
@@ -229,11 +264,15 @@ def _cursor(ring: Ring) -> Array:
 
 def _plan(example: Transition) -> _Layout:
     """Give every leaf its place in a row: the widest dtypes first, each in whole words."""
-    leaves, treedef = jax.tree.flatten(example)
-    fields = [_Field(0, jnp.shape(leaf), jnp.result_type(leaf).name) for leaf in leaves]
+    leaves, treedef = jax.tree_util.tree_flatten_with_path(example)
+    fields = [
+        _Field(_name(path), 0, jnp.shape(leaf), jnp.result_type(leaf).name) for path, leaf in leaves
+    ]
     for field in fields:
         if not any(jnp.issubdtype(field.stored, kind) for kind in (jnp.floating, jnp.integer)):
-            raise ValueError(f"a field of dtype {field.dtype} can't be stored: convert it first")
+            raise ValueError(
+                f"{field.name} of dtype {field.dtype} can't be stored: convert it first"
+            )
     end = 0
     for size in _ITEM_SIZES:
         for number, field in enumerate(fields):
@@ -242,6 +281,11 @@ def _plan(example: Transition) -> _Layout:
                 end += size * math.prod(field.shape)
         end = -(-end // 4) * 4
     return _Layout(treedef, tuple(fields), end // 4)
+
+
+def _name(path: Any) -> str:
+    """Return where a leaf is, as a user would say it."""
+    return jax.tree_util.keystr(path).lstrip(".")
 
 
 def _unpack(ring: Ring, rows: Array) -> Transition:
@@ -261,20 +305,11 @@ def _unpack(ring: Ring, rows: Array) -> Transition:
 
 def _pack(ring: Ring, transition: Transition) -> Array:
     """Turn transitions `[E, ...]` into words `[E, W]`."""
-    leaves, treedef = jax.tree.flatten(transition)
-    if treedef != ring.layout.treedef:
-        raise ValueError(
-            f"the transition's structure {treedef} is not the ring's {ring.layout.treedef}"
-        )
+    leaves = jax.tree.leaves(transition)
     parts: dict[int, list[Array]] = {size: [] for size in _ITEM_SIZES}
     for leaf, field in zip(leaves, ring.layout.fields, strict=True):
-        if leaf.shape != (ring.num_envs, *field.shape):
-            raise ValueError(
-                f"a field of shape {leaf.shape} was added where the ring, made for "
-                f"{ring.num_envs} environments, has {(ring.num_envs, *field.shape)}"
-            )
         unsigned = f"uint{8 * field.stored.itemsize}"
-        items = leaf.reshape(ring.num_envs, -1).astype(field.stored)
+        items = jnp.asarray(leaf).reshape(ring.num_envs, -1).astype(field.stored)
         bits = jax.lax.bitcast_convert_type(items, unsigned)
         parts[field.stored.itemsize].append(bits)
     columns = [_words(jnp.concatenate(part, axis=1)) for part in parts.values() if part]

@@ -259,18 +259,20 @@ def check_valid(tree: SumTree) -> None:
       ValueError: a leaf is NaN, infinite or negative, padding is not neutral, or a node differs
         from what its children give.
     """
-    live = leaves(tree)
-    bad = ~jnp.isfinite(live) | (live < 0)
+    live = np.asarray(leaves(tree))
+    bad = ~np.isfinite(live) | (live < 0)
     if tree.reduce == "min":
-        bad = jnp.isnan(live) | (live < 0)
+        bad = np.isnan(live) | (live < 0)
     if bad.any():
-        raise ValueError(f"leaf {int(bad.argmax())} is {live[bad.argmax()]}")
-    fresh = rebuild(tree, live)
+        raise ValueError(f"leaf {bad.argmax()} is {live[bad.argmax()]}")
+    # Compiled: operation by operation, every size of tree would be dozens of programs.
+    fresh = jax.jit(rebuild)(tree, live)
     if tree.root != fresh.root:
         raise ValueError(f"the root is {tree.root}, its children give {fresh.root}")
-    if not (tree.nodes == fresh.nodes).all():
-        at = int((tree.nodes != fresh.nodes).argmax())
-        raise ValueError(f"node {at} is {tree.nodes[at]}, its children give {fresh.nodes[at]}")
+    nodes, children = np.asarray(tree.nodes), np.asarray(fresh.nodes)
+    if (nodes != children).any():
+        at = (nodes != children).argmax()
+        raise ValueError(f"node {at} is {nodes[at]}, its children give {children[at]}")
 
 
 @functools.cache

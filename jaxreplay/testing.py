@@ -18,6 +18,7 @@ from jaxreplay import ring as ring_
 from jaxreplay.methods import MakeMethod
 from jaxreplay.option import Config
 from jaxreplay.replay import check_valid, make_replay
+from jaxreplay.requirements import FEEDBACK
 from jaxreplay.types import Array, Method, Replay, Sample, Transition
 
 _FIELDS: dict[str, Any] = {  # of NumPy: importing this module starts no device
@@ -31,9 +32,6 @@ _FIELDS: dict[str, Any] = {  # of NumPy: importing this module starts no device
 }
 EXAMPLE = Transition(**_FIELDS)
 E, CAPACITY, BATCH = 2, 24, 8
-FEEDBACK = frozenset(
-    {"td_error", "q_value", "target", "log_ratio", "value", "advantage", "next_value"}
-)
 
 
 class Case:

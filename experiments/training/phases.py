@@ -22,6 +22,7 @@ from experiments.training.inspection import inspect
 from experiments.training.state import Episodes, Finished, LoopState, Metrics, Sums
 from jaxreplay import n_step
 from jaxreplay.n_step import Step
+from jaxreplay.requirements import known_feedback
 from jaxreplay.types import Replay, Sample, Transition
 
 # When a step is taken: in the warm-up, before the n-step window emits anything to store ("fill") or
@@ -144,7 +145,8 @@ class Phases:
     def learn_from(self, state: LoopState, batch: Sample) -> tuple[LoopState, Sums]:
         """Update the agent from a batch, and tell the replay what came of it."""
         agent_state, info = self.agent.update(state.agent, batch, state_.learning_keys(state)[1])
-        replay_state = self.replay.update(state.replay, batch, **info.feedback)
+        feedback = known_feedback(self.replay.requires, info.feedback)
+        replay_state = self.replay.update(state.replay, batch, **feedback)
         state = state._replace(agent=agent_state, replay=replay_state, updates=state.updates + 1)
         return state, _finite(info.metrics)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,15 +10,18 @@ from jaxreplay.types import Sample, Transition
 
 @pytest.fixture(scope="session")
 def make_sample() -> Callable[..., Sample]:
-    """Return a function that wraps arrays `[B, ...]` as a Sample; weights are 1 by default."""
+    """Return a function that wraps arrays `[B, ...]` as a Sample; weights are 1 by default.
+
+    The sample is of NumPy: looking into it compiles nothing.
+    """
 
     def make(obs, action, reward, discount, next_obs, weights=None) -> Sample:
-        reward, discount = jnp.float32(reward), jnp.float32(discount)
-        rows = jnp.arange(reward.shape[0], dtype=jnp.int32)
-        edge = jnp.zeros(reward.shape, bool)
-        obs, action, next_obs = jnp.asarray(obs), jnp.asarray(action), jnp.asarray(next_obs)
+        reward, discount = np.float32(reward), np.float32(discount)
+        rows = np.arange(reward.shape[0], dtype=np.int32)
+        edge = np.zeros(reward.shape, bool)
+        obs, action, next_obs = np.asarray(obs), np.asarray(action), np.asarray(next_obs)
         transition = Transition(obs, action, reward, discount, next_obs, edge, edge)
-        weights = jnp.ones(reward.shape) if weights is None else jnp.float32(weights)
+        weights = np.float32(np.ones(reward.shape) if weights is None else weights)
         return Sample(rows, transition, weights, rows)
 
     return make

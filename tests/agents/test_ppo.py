@@ -1,5 +1,7 @@
 """PPO's loss, targets and on-policy replay."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,9 +23,10 @@ KEY = jax.random.key(0)
     [(1.0, 2.0, -2.0), (1.5, 2.0, -2.4), (0.5, 2.0, -1.0), (1.5, -2.0, 3.0), (0.5, -2.0, 1.6)],
 )
 def test_clipped_loss_worked_by_hand(ratio, advantage, expected):
-    loss = clipped_loss(jnp.log(ratio), jnp.asarray(advantage), 0.2)
+    loss, grad = jax.jit(jax.value_and_grad(clipped_loss))(
+        np.log(np.float32(ratio)), np.float32(advantage), 0.2
+    )
     assert float(loss) == pytest.approx(expected, rel=1e-6)
-    grad = jax.grad(clipped_loss)(jnp.log(ratio), jnp.asarray(advantage), 0.2)
     gains = (ratio - 1) * advantage > 0 and abs(ratio - 1) > 0.2
     assert (grad == 0) == gains
 
@@ -33,24 +36,37 @@ def filled(agent, state, rows=T, terminal=(False, False)):
 
     Episodes have four steps; they terminate in the lanes that are `terminal`, or are truncated.
     """
-    replay = make_replay(latest.sampler(), capacity=T * E, batch_size=T * E, num_envs=E)
-    obs, next_obs = jax.random.normal(KEY, (2, rows, E, OBS))
+    replay = made_replay()
+    obs, next_obs = np.random.default_rng(0).normal(size=(2, rows, E, OBS)).astype(np.float32)
     held = None
     for row in range(rows):
-        action, extras = agent.act(state, obs[row], jax.random.fold_in(KEY, row))
-        reward = (row * E + jnp.arange(E)).astype(jnp.float32)
-        first, last = jnp.full(E, row % 4 == 0), jnp.full(E, row % 4 == 3)
-        discount = jnp.where(last & jnp.asarray(terminal), 0.0, GAMMA)
+        action, extras = agent.act(state, obs[row], jax.random.key(row))
+        reward = np.float32(row * E + np.arange(E))
+        first, last = np.full(E, row % 4 == 0), np.full(E, row % 4 == 3)
+        discount = np.float32(np.where(last & np.array(terminal), 0.0, GAMMA))
         t = Transition(obs[row], action, reward, discount, next_obs[row], first, last, extras)
         if held is None:
-            held = replay.init(KEY, jax.tree.map(lambda x: x[0], t))
+            held = replay.init(KEY, jax.tree.map(lambda x: np.asarray(x)[0], t))
         held = replay.add(held, t)
     return replay, held
 
 
+def compiled(functions, *names):
+    """Return an agent or a replay, some of whose functions are compiled."""
+    return functions._replace(**{name: jax.jit(getattr(functions, name)) for name in names})
+
+
+@functools.cache
+def made_replay():
+    replay = make_replay(latest.sampler(), capacity=T * E, batch_size=T * E, num_envs=E)
+    return compiled(replay, "init", "add", "sample", "probability")
+
+
+@functools.cache
 def make(**options):
     agent = ppo(PPOConfig(hidden=(8,), **options), Continuous(2))
-    return agent, agent.init(KEY, jnp.zeros(OBS), jnp.zeros(2))
+    agent = compiled(agent, "init", "act", "update", "feedback")
+    return agent, agent.init(KEY, np.zeros(OBS, np.float32), np.zeros(2, np.float32))
 
 
 @pytest.mark.parametrize("rows", [T, T + 1, 3 * T - 2])
@@ -60,7 +76,7 @@ def test_replay_returns_the_newest_steps_in_order(rows):
     expected = np.arange(rows * E)[-T * E :]
     np.testing.assert_array_equal(batch.transition.reward, expected)
     assert batch.aux.slots.shape == (T, E)
-    np.testing.assert_allclose(replay.probability(held, jnp.arange(T * E)), 1 / (T * E))
+    np.testing.assert_allclose(replay.probability(held, np.arange(T * E)), 1 / (T * E))
 
 
 def generalised(t, values, next_values, decay):
@@ -91,8 +107,10 @@ def test_first_gradient_step_uses_advantages_along_each_environment(terminal):
     replay, held = filled(agent, state, terminal=terminal)
     _, batch = replay.sample(held, KEY)
     t = batch.transition
-    values = agent.feedback(state, t, KEY)["q_value"]
-    next_values = agent.feedback(state, t._replace(obs=t.next_obs), KEY)["q_value"]
+    values, next_values = (
+        np.asarray(agent.feedback(state, t._replace(obs=obs), KEY)["q_value"])
+        for obs in (t.obs, t.next_obs)
+    )
     expected = generalised(t, values, next_values, 0.8).ravel()
     after, info = agent.update(state, batch, KEY)
     np.testing.assert_allclose(info.feedback["td_error"], expected, rtol=1e-4, atol=1e-4)
@@ -104,9 +122,10 @@ def test_first_gradient_step_uses_advantages_along_each_environment(terminal):
         squares = jnp.square(t.action - t.extras.mean - shift) / t.extras.variance
         return (scaled * -0.5 * squares.sum(axis=1)).mean()
 
+    gradient = np.asarray(jax.jit(jax.grad(surrogate))(np.zeros(2, np.float32)))
     moments = optax.tree.get(after.opt_state.inner_states["policy"], "mu")
     bias = moments.policy["params"]["Actor_0"]["MLP_0"]["Dense_1"]["bias"]
-    np.testing.assert_allclose(bias, -0.1 * jax.grad(surrogate)(jnp.zeros(2)), rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(bias, -0.1 * gradient, rtol=1e-3, atol=1e-6)
     moments = optax.tree.get(after.opt_state.inner_states["value"], "mu")
     bias = moments.value["params"]["Dense_1"]["bias"]
     np.testing.assert_allclose(bias, [-0.1 * expected.mean()], rtol=1e-3)
@@ -116,9 +135,8 @@ def test_update_moves_towards_better_actions_and_is_pure():
     agent, state = make(actor_learning_rate=1e-2)
     replay, held = filled(agent, state)
     _, batch = replay.sample(held, KEY)
-    update = jax.jit(agent.update)
-    after, info = update(state, batch, KEY)
-    jax.tree.map(np.testing.assert_array_equal, after, update(state, batch, KEY)[0])
+    after, info = agent.update(state, batch, KEY)
+    jax.tree.map(np.testing.assert_array_equal, after, agent.update(state, batch, KEY)[0])
     assert float(info.metrics["kl"]) > 0
     for value in info.metrics.values():
         assert value.shape == () and np.isfinite(value)

@@ -1,5 +1,6 @@
 """Rainbow: targets and losses by hand, its arguments, noise, exploration, the target's clock."""
 
+import functools
 import itertools
 
 import jax
@@ -31,16 +32,20 @@ TARGET = np.float32(
 )
 
 
+_project, _cross_entropy = jax.jit(project), jax.jit(cross_entropy)
+
+
 def table(distributions):
     """Parameters of a network that looks distributions up by one-hot observation."""
     logits = np.log(distributions).reshape(2, -1)
-    layer = lambda kernel: {"kernel": jnp.asarray(kernel), "bias": jnp.zeros(kernel.shape[1])}
+    layer = lambda kernel: {"kernel": kernel, "bias": np.zeros(kernel.shape[1], np.float32)}
     return {"params": {"MLP_0": {"Dense_0": layer(STATES), "Dense_1": layer(logits)}}}
 
 
-def tabular(objective=None, **options):
-    agent = rainbow(RainbowConfig(hidden=(2,), **PLAIN | options), Discrete(2), objective)
-    state = agent.init(jax.random.key(0), jnp.asarray(STATES[0]), jnp.int32(0))
+@functools.cache
+def tabular(**options):
+    agent = rainbow(RainbowConfig(hidden=(2,), **PLAIN | options), Discrete(2))
+    state = jax.jit(agent.init)(jax.random.key(0), STATES[0], np.int32(0))
     return agent, state._replace(params=table(ONLINE), target_params=table(TARGET))
 
 
@@ -68,7 +73,7 @@ def test_weights_scale_the_loss_and_not_the_feedback(make_sample):
     args = STATES, np.int32([0, 1]), [1.0, -1.0], [0.5, 0.0], STATES[::-1].copy()
     update = jax.jit(agent.update)
     _, info = update(state, make_sample(*args), jax.random.key(0))
-    error = info.feedback["td_error"]
+    error = np.asarray(info.feedback["td_error"])
     np.testing.assert_allclose(info.metrics["loss"], error.mean(), rtol=1e-6)
     _, weighted = update(state, make_sample(*args, weights=[0.25, 1.0]), jax.random.key(0))
     np.testing.assert_array_equal(weighted.feedback["td_error"], error)
@@ -85,7 +90,7 @@ def test_gradient_is_that_of_the_cross_entropy(make_sample):
     # Adam with a huge epsilon is plain gradient descent with step 1 / epsilon.
     layers = (s.params["params"]["MLP_0"]["Dense_1"]["bias"] for s in (after, state))
     change = -1e6 * np.subtract(*layers)
-    target = project(TARGET[1, 0], jnp.float32(0.5), jnp.float32(0.5), SUPPORT)
+    target = _project(TARGET[1, 0], np.float32(0.5), np.float32(0.5), SUPPORT)
     np.testing.assert_allclose(change[:5], 0.5 * (ONLINE[0, 0] - target), atol=1e-5)
     np.testing.assert_allclose(change[5:], 0, atol=1e-7)
 
@@ -93,24 +98,27 @@ def test_gradient_is_that_of_the_cross_entropy(make_sample):
 def test_dueling_on_distributions():
     """Logits are value + advantage - mean advantage, atom by atom (Hessel et al. 2018)."""
     net = QNetwork(3, hidden=(8, 8), dueling=True, atoms=5)
-    obs = jax.random.normal(jax.random.key(0), (4, 2))
-    logits, params = net.init_with_output(jax.random.key(1), obs)
+    obs = np.random.default_rng(0).normal(size=(4, 2)).astype(np.float32)
+    logits, params = jax.jit(net.init_with_output)(jax.random.key(1), obs)
+    logits, params = jax.tree.map(np.asarray, (logits, params))
     assert logits.shape == (4, 3, 5)
     for name, changed in (("advantages", 0.0), ("value", 1.0)):
-        shifted = jax.tree.map(jnp.copy, params)
-        shift = jnp.arange(5.0)  # one number for each atom, the same for all actions
+        shifted = jax.tree.map(np.copy, params)
+        shift = np.arange(5.0)  # one number for each atom, the same for all actions
         bias = shifted["params"][name]["Dense_1"]["bias"]
-        shifted["params"][name]["Dense_1"]["bias"] = bias + jnp.tile(shift, len(bias) // 5)
+        bias += np.tile(shift, len(bias) // 5).astype(np.float32)
         np.testing.assert_allclose(
-            net.apply(shifted, obs), logits + changed * shift, rtol=1e-4, atol=1e-5
+            jax.jit(net.apply)(shifted, obs), logits + changed * shift, rtol=1e-4, atol=1e-5
         )
 
 
 def test_head_without_dueling():
     net = QNetwork(3, hidden=(8,), atoms=5)
-    logits, params = net.init_with_output(jax.random.key(1), jnp.ones((4, 2)))
-    scalar = QNetwork(15, hidden=(8,)).apply(params, jnp.ones((4, 2)))
-    np.testing.assert_array_equal(logits, scalar.reshape(4, 3, 5))
+    obs = np.ones((4, 2), np.float32)
+    params = jax.jit(net.init)(jax.random.key(1), obs)
+    logits = jax.jit(net.apply)(params, obs)
+    scalar = jax.jit(QNetwork(15, hidden=(8,)).apply)(params, obs)
+    np.testing.assert_array_equal(logits, np.reshape(scalar, (4, 3, 5)))
 
 
 @pytest.mark.parametrize(
@@ -131,16 +139,16 @@ def test_every_argument_can_be_switched(make_sample, double, dueling, noisy):
         epsilon_end=0.5,
     )
     agent = rainbow(config, Discrete(3))
-    obs = jax.random.normal(jax.random.key(0), (2, 6, 4))
+    obs = np.random.default_rng(0).normal(size=(2, 6, 4)).astype(np.float32)
     sample = make_sample(obs[0], np.int32([0, 1, 2] * 2), np.ones(6), np.full(6, 0.9), obs[1])
-    state = agent.init(jax.random.key(1), obs[0, 0], jnp.int32(0))
+    state = jax.jit(agent.init)(jax.random.key(1), obs[0, 0], np.int32(0))
     update = jax.jit(agent.update)
     once, info = update(state, sample, jax.random.key(2))
     assert ("epsilon" in info.metrics) == (not noisy)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((once, info)))
-    assert (info.feedback["td_error"] >= 0).all()
+    assert (np.asarray(info.feedback["td_error"]) >= 0).all()
     _, other = update(state, sample, jax.random.key(3))
-    same = (other.feedback["td_error"] == info.feedback["td_error"]).all()
+    same = np.array_equal(other.feedback["td_error"], info.feedback["td_error"])
     assert same == (not noisy)  # the key is for the noise alone
     found = jax.jit(agent.feedback)(state, sample.transition, jax.random.key(2))
     for name, values in found.items():
@@ -151,53 +159,66 @@ def test_every_argument_can_be_switched(make_sample, double, dueling, noisy):
     jax.tree.map(np.testing.assert_array_equal, twice.target_params, twice.params)
 
 
+@functools.cache
 def noisy_agent(lanes=400):
+    """Return an agent, its state, observations that are all the same, and Q-values of them."""
     agent = rainbow(RainbowConfig(hidden=(8,), sigma=3.0), Discrete(4))
-    obs = jnp.ones((lanes, 3))
-    return agent, agent.init(jax.random.key(0), obs[0], jnp.int32(0)), obs
+    net = QNetwork(4, "auto", (8,), True, 51, noisy(3.0))
+    obs = np.ones((lanes, 3), np.float32)
+    state = jax.jit(agent.init)(jax.random.key(0), obs[0], np.int32(0))
+
+    @jax.jit
+    def values(params, obs):
+        return jax.nn.softmax(net.apply(params, obs)) @ np.linspace(-10, 10, 51)
+
+    return agent, state, obs, values
 
 
 def test_acting_draws_noise_for_every_step_and_environment():
-    agent, state, obs = noisy_agent()
+    agent, state, obs, values = noisy_agent()
     act = jax.jit(agent.act)
     action, extras = act(state, obs, jax.random.key(0))
     assert extras == () and action.dtype == jnp.int32
     assert len(set(action.tolist())) > 1  # the same observation everywhere
-    assert (act(state, obs, jax.random.key(1))[0] != action).any()
+    assert not np.array_equal(act(state, obs, jax.random.key(1))[0], action)
     # In one environment alone, the noise is the one drawn from its key.
-    net = QNetwork(4, "auto", (8,), True, 51, noisy(3.0))
     key = jax.random.key(5)
-    noise = jax.tree.map(lambda leaf: leaf[0], draw_noises(state.params, key, 1))
-    logits = net.apply(with_noise(state.params, noise), obs[:1])
-    q = jax.nn.softmax(logits) @ np.linspace(-10, 10, 51)
+    noise = jax.jit(draw_noises, static_argnums=2)(state.params, key, 1)
+    noise = jax.tree.map(lambda leaf: np.asarray(leaf)[0], noise)
+    q = np.asarray(values(with_noise(state.params, noise), obs[:1]))
     assert act(state, obs[:1], key)[0] == q.argmax()
 
 
 def test_greedy_acts_by_the_mean_weights():
-    agent, state, obs = noisy_agent()
-    net = QNetwork(4, "auto", (8,), True, 51, noisy(3.0))
-    q = jax.nn.softmax(net.apply(state.params, obs)) @ np.linspace(-10, 10, 51)
-    np.testing.assert_array_equal(agent.greedy(state, obs), q.argmax(axis=-1))
+    agent, state, obs, values = noisy_agent()
+    q = np.asarray(values(state.params, obs))
+    np.testing.assert_array_equal(jax.jit(agent.greedy)(state, obs), q.argmax(axis=-1))
 
 
 def test_the_three_noises_of_an_update_are_independent(make_sample):
     """Cross-entropy from the noisy networks, each applied with a noise of its own."""
     config = RainbowConfig(hidden=(8,), atoms=5, v_min=-2.0, v_max=2.0, sigma=3.0)
     agent = rainbow(config, Discrete(3))
-    obs = jax.random.normal(jax.random.key(0), (2, 6, 4))
-    state = agent.init(jax.random.key(1), obs[0, 0], jnp.int32(0))
+    obs = np.random.default_rng(0).normal(size=(2, 6, 4)).astype(np.float32)
+    state = jax.jit(agent.init)(jax.random.key(1), obs[0, 0], np.int32(0))
     key, action = jax.random.key(2), np.int32([0, 1, 2] * 2)
     sample = make_sample(obs[0], action, np.ones(6), np.full(6, 0.5), obs[1])
     net = QNetwork(3, "auto", (8,), True, 5, noisy(3.0))
-    noises = draw_noises(state.params, key, 3)
-    online, select, target = (
-        net.apply(with_noise(state.params, jax.tree.map(lambda leaf: leaf[i], noises)), o)
-        for i, o in enumerate((obs[0], obs[1], obs[1]))
-    )
-    best = (jax.nn.softmax(select) @ SUPPORT).argmax(axis=-1)
+
+    @jax.jit
+    def outputs(params, key):
+        noises = draw_noises(params, key, 3)
+        online, select, target = (
+            net.apply(with_noise(params, jax.tree.map(lambda leaf: leaf[i], noises)), o)
+            for i, o in enumerate((obs[0], obs[1], obs[1]))
+        )
+        return online, jax.nn.softmax(select), jax.nn.softmax(target)
+
+    online, select, target = map(np.asarray, outputs(state.params, key))
+    best = (select @ SUPPORT).argmax(axis=-1)
     expected = [
-        cross_entropy(
-            project(jax.nn.softmax(target[i, best[i]]), jnp.float32(1), jnp.float32(0.5), SUPPORT),
+        _cross_entropy(
+            _project(target[i, best[i]], np.float32(1), np.float32(0.5), SUPPORT),
             online[i, action[i]],
         )
         for i in range(6)
@@ -209,12 +230,13 @@ def test_the_three_noises_of_an_update_are_independent(make_sample):
 def test_exploration_without_noise_falls_linearly_with_updates():
     agent, state = tabular(epsilon_start=0.8, epsilon_end=0.2, epsilon_updates=100)
     act = jax.jit(agent.act)
-    obs = jnp.tile(STATES[0], (20_000, 1))
-    assert (agent.greedy(state, obs) == 1).all()  # so action 0 is half the random ones
+    obs = np.tile(STATES[0], (20_000, 1))
+    greedy = np.asarray(jax.jit(agent.greedy)(state, obs))
+    assert (greedy == 1).all()  # so action 0 is half the random ones
     for updates, epsilon in [(0, 0.8), (50, 0.5), (1000, 0.2)]:
-        clock = state._replace(updates=jnp.int32(updates))
+        clock = state._replace(updates=np.int32(updates))
         action, _ = act(clock, obs, jax.random.key(updates))
-        np.testing.assert_allclose((action == 0).mean(), epsilon / 2, atol=0.015)
+        np.testing.assert_allclose((np.asarray(action) == 0).mean(), epsilon / 2, atol=0.015)
 
 
 @pytest.mark.parametrize("noisy", [pytest.param(False, marks=pytest.mark.slow), True])
@@ -229,7 +251,7 @@ def test_values_of_a_chain(make_sample, noisy):
     sample = make_sample(
         obs, np.int32([0, 1, 0, 1]), [0, 0, 1, 1], [0.9, 0.9, 0, 0], obs[::-1].copy()
     )
-    state = agent.init(jax.random.key(0), jnp.asarray(STATES[0]), jnp.int32(0))
+    state = jax.jit(agent.init)(jax.random.key(0), STATES[0], np.int32(0))
 
     def body(state, key):
         return agent.update(state, sample, key)[0], None

@@ -1,7 +1,8 @@
 """TD3: targets against NumPy, noise, and the delayed updates."""
 
+import functools
+
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -12,12 +13,18 @@ SMALL = {"hidden": (16, 16)}
 
 
 def make(**options):
-    agent = td3(TD3Config(**SMALL | options), Continuous(2))
-    return agent, agent.init(jax.random.key(0), jnp.zeros(3), jnp.zeros(2))
+    return td3(TD3Config(**SMALL | options), Continuous(2)), start()
+
+
+@functools.cache
+def start():
+    """Return the first state, which does not depend on the other options."""
+    init = jax.jit(td3(TD3Config(**SMALL), Continuous(2)).init)
+    return init(jax.random.key(0), np.zeros(3, np.float32), np.zeros(2, np.float32))
 
 
 def moved(new, old):
-    return jax.tree.leaves(jax.tree.map(lambda a, b: bool((a != b).any()), new, old))
+    return jax.tree.leaves(jax.tree.map(lambda a, b: np.not_equal(a, b).any(), new, old))
 
 
 def forward(params, x):
@@ -31,7 +38,7 @@ def forward(params, x):
 
 
 def test_clipped_double_q_target():
-    target = clipped_double_q_target(jnp.float32([3.0, 2.0]), jnp.float32(1), jnp.float32(0.5))
+    target = clipped_double_q_target(np.float32([3.0, 2.0]), np.float32(1), np.float32(0.5))
     np.testing.assert_allclose(target, 2.0)
 
 
@@ -39,9 +46,9 @@ def test_td_error_against_numpy(sample):
     agent, state = make(target_noise=0.0)
     # Targets that differ from the networks, or the test could not tell them apart.
     policy = state.policy
+    enlarged = lambda params: jax.tree.map(lambda x: np.asarray(x) * np.float32(1.5), params)
     policy = policy._replace(
-        target_actor=jax.tree.map(lambda x: 1.5 * x, policy.target_actor),
-        target_critics=jax.tree.map(lambda x: 1.5 * x, policy.target_critics),
+        target_actor=enlarged(policy.target_actor), target_critics=enlarged(policy.target_critics)
     )
     state = state._replace(policy=policy)
     _, info = jax.jit(agent.update)(state, sample, jax.random.key(1))
@@ -70,7 +77,7 @@ def test_target_noise_is_clipped(sample):
         """How far the TD errors of two keys lie apart, which differ by the noise alone."""
         update = jax.jit(agent.update)
         td = [update(state, sample, jax.random.key(i))[1].feedback["td_error"] for i in range(2)]
-        return jnp.abs(td[0] - td[1])[alive]
+        return np.abs(np.subtract(*td))[alive]
 
     assert 0 < spread(clipped).max() < 1e-5
     assert spread(noisy).max() > 1e-3
@@ -78,14 +85,14 @@ def test_target_noise_is_clipped(sample):
 
 def test_exploration_noise():
     agent, state = make(exploration_noise=0.1)
-    obs = jnp.zeros((20_000, 3))
-    action, extras = agent.act(state, obs, jax.random.key(1))
-    assert extras == () and jnp.abs(action).max() <= 1
-    noise = np.asarray(action - agent.greedy(state, obs))
+    obs = np.zeros((20_000, 3), np.float32)
+    action, extras = jax.jit(agent.act)(state, obs, jax.random.key(1))
+    assert extras == () and np.abs(action).max() <= 1
+    noise = np.subtract(action, jax.jit(agent.greedy)(state, obs))
     np.testing.assert_allclose(noise.mean(0), 0.0, atol=0.005)
     np.testing.assert_allclose(noise.std(0), 0.1, atol=0.005)
     loud, _ = make(exploration_noise=10.0)
-    assert jnp.abs(loud.act(state, obs, jax.random.key(1))[0]).max() == 1
+    assert np.abs(jax.jit(loud.act)(state, obs, jax.random.key(1))[0]).max() == 1
 
 
 def test_actor_and_targets_move_every_second_update(sample):
@@ -103,7 +110,7 @@ def test_actor_and_targets_move_every_second_update(sample):
         if count % 2 == 0:
             jax.tree.map(
                 lambda target, new, old: np.testing.assert_allclose(
-                    target, 0.1 * new + 0.9 * old, atol=1e-6
+                    target, 0.1 * np.asarray(new) + 0.9 * np.asarray(old), atol=1e-6
                 ),
                 state.policy.target_critics,
                 state.critics,
@@ -124,7 +131,7 @@ def test_delay_stays_a_branch_under_vmap(sample):
     """With the clock unbatched, vmapped seeds skip the actor's work instead of masking it."""
     agent, state = make()
     axes = jax.tree.map(lambda _: 0, state)._replace(updates=None)
-    seeds = jax.tree.map(lambda x: jnp.stack([x, x]), state)._replace(updates=state.updates)
+    seeds = jax.tree.map(lambda x: np.stack([x, x]), state)._replace(updates=state.updates)
     many = jax.vmap(agent.update, in_axes=(axes, None, None))
     equations = jax.make_jaxpr(many)(seeds, sample, jax.random.key(0)).eqns
     assert "cond" in {equation.primitive.name for equation in equations}

@@ -9,21 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxreplay import Transition, frames, make_replay, n_step, ring
+from jaxreplay import frames, make_replay, n_step, ring, testing
 from jaxreplay.methods import uniform
 from jaxreplay.n_step import Step
 
 SHAPE, K, GAMMA = (2, 3), 4, 0.9
 BLANK = np.zeros((*SHAPE, K), np.uint8)
-EXAMPLE = Transition(
-    obs=jnp.asarray(BLANK),
-    action=jnp.zeros((), jnp.int32),
-    reward=jnp.zeros(()),
-    discount=jnp.zeros(()),
-    next_obs=jnp.asarray(BLANK),
-    first=jnp.zeros((), bool),
-    last=jnp.zeros((), bool),
-)
+EXAMPLE = testing.EXAMPLE._replace(obs=BLANK, next_obs=BLANK)
+ROW = jax.tree.map(lambda x: x[None], EXAMPLE)
+
+_assemble = jax.jit(frames.assemble)
+
+
+@jax.jit
+def _lost(held):
+    live = jnp.arange(held.capacity) < ring.size(held)
+    return frames.lost(held.frames, ring.contents(held).obs, live)
 
 
 class Game:
@@ -63,32 +64,33 @@ def made(capacity, num_envs, n, on_host):
         uniform.sampler(), capacity=capacity, batch_size=4, num_envs=num_envs, frame_stack=K,
         frame_spare=1.0, frames_on_host=on_host,
     )  # fmt: skip
-    number, flag = jnp.zeros(()), jnp.zeros((), bool)
+    number, flag = np.zeros((), np.float32), np.zeros((), bool)
     step = Step(EXAMPLE.obs, EXAMPLE.action, number, flag, flag, EXAMPLE.obs, flag)
     init = functools.partial(n_step.init, step, n, num_envs)
-    return replay, init, jax.jit(n_step.push), jax.jit(replay.add), jax.jit(ring.gather)
+    functions = (init, n_step.push, replay.add, ring.gather)
+    return replay, *(jax.jit(function) for function in functions)
 
 
 def play(seed, length, capacity, num_envs, n, rows, on_host=False):
     """Fill a store and a naive one; return the replay's state, pixels, and the naive store."""
     rng = np.random.default_rng(seed)
     replay, init, push, add, _ = made(capacity, num_envs, n, on_host)
-    state, window = replay.init(jax.random.key(0), EXAMPLE), init()
+    state, window = jax.jit(replay.init)(jax.random.key(0), EXAMPLE), init()
     games = [Game(rng, length) for _ in range(num_envs)]
     naive = {}
     pixels = frames.empty_pixels(state.ring.frames, on_host=True) if on_host else None
     for number in range(rows):
         columns = [np.stack(column) for column in zip(*[game.step() for game in games])]
         obs, next_obs, first, terminated, truncated = columns
-        zeros = jnp.zeros(num_envs)
-        action = jnp.zeros(num_envs, jnp.int32)
+        zeros = np.zeros(num_envs, np.float32)
+        action = np.zeros(num_envs, np.int32)
         step = Step(obs, action, zeros, terminated, truncated, next_obs, first)
         window, t = push(window, step, GAMMA)
         if number < n - 1:
             continue
         slots = (number - n + 1) % (capacity // num_envs) * num_envs + np.arange(num_envs)
         for lane, slot in enumerate(slots):
-            naive[int(slot)] = np.asarray(t.obs[lane]), np.asarray(t.next_obs[lane])
+            naive[int(slot)] = np.asarray(t.obs)[lane], np.asarray(t.next_obs)[lane]
         if on_host:
             newest = np.asarray(state.ring.frames.newest), np.asarray(state.ring.frames.age)
             place, _ = frames.advance(*newest, np.asarray(t.first))
@@ -110,24 +112,23 @@ def play(seed, length, capacity, num_envs, n, rows, on_host=False):
 def test_stacks_are_those_of_a_naive_store(seed, length, sizes, rows):
     rows += sizes[2]
     state, _, naive = play(seed, length, *sizes, rows)
-    live = jnp.asarray(sorted(naive), jnp.int32)
-    filled = jnp.resize(live, sizes[0])  # one shape, one compilation
-    read = made(*sizes, False)[-1](state.ring, filled)
+    live = np.asarray(sorted(naive), np.int32)
+    filled = np.resize(live, sizes[0])  # one shape, one compilation
+    read = jax.tree.map(np.asarray, made(*sizes, False)[-1](state.ring, filled))
     for row, slot in enumerate(live.tolist()):
         np.testing.assert_array_equal(read.obs[row], naive[slot][0])
         np.testing.assert_array_equal(read.next_obs[row], naive[slot][1])
-    alive = jnp.arange(sizes[0]) < ring.size(state.ring)
-    assert int(frames.lost(state.ring.frames, ring.contents(state.ring).obs, alive)) == 0
+    assert int(_lost(state.ring)) == 0
 
 
 @settings(max_examples=6, deadline=None, derandomize=True)
 @given(st.integers(0, 2**31), st.sampled_from([(12, 1, 3), (24, 2, 5)]))
 def test_pixels_may_live_on_the_host(seed, sizes):
     state, pixels, naive = play(seed, 5, *sizes, 40, on_host=True)
-    live = jnp.asarray(sorted(naive), jnp.int32)
+    live = np.asarray(sorted(naive), np.int32)
     where = made(*sizes, True)[-1](state.ring, live)
     obs, next_obs = (
-        frames.assemble(state.ring.frames, jnp.asarray(pixels[np.asarray(rows)]))
+        np.asarray(_assemble(state.ring.frames, pixels[np.asarray(rows)]))
         for rows in (where.obs, where.next_obs)
     )
     for row, slot in enumerate(live.tolist()):
@@ -139,7 +140,8 @@ def test_a_sample_brings_the_stacks():
     replay = made(12, 1, 1, False)[0]
     state, _, naive = play(0, 5, 12, 1, 1, 30)
     state, batch = jax.jit(replay.sample)(state, jax.random.key(0))
-    for row, slot in enumerate(np.asarray(batch.indices).tolist()):
+    batch = jax.tree.map(np.asarray, batch)
+    for row, slot in enumerate(batch.indices.tolist()):
         np.testing.assert_array_equal(batch.transition.obs[row], naive[slot][0])
         np.testing.assert_array_equal(batch.transition.next_obs[row], naive[slot][1])
 
@@ -148,28 +150,29 @@ def test_too_short_episodes_are_counted():
     replay = make_replay(
         uniform.sampler(), capacity=600, batch_size=4, frame_stack=K, frame_spare=0.0
     )
-    add = jax.jit(replay.add)
-    state, row = replay.init(jax.random.key(0), EXAMPLE), jax.tree.map(lambda x: x[None], EXAMPLE)
+    add, metrics, yes = jax.jit(replay.add), jax.jit(replay.metrics), np.ones(1, bool)
+    state = jax.jit(replay.init)(jax.random.key(0), EXAMPLE)
     places = state.ring.frames.places
     for number in range(600):  # every step is an episode, with two frames
-        state = add(state, row._replace(first=jnp.ones(1, bool), last=jnp.ones(1, bool)))
+        state = add(state, ROW._replace(first=yes, last=yes))
         # Places used so far: 2 a step; what is overwritten is the frames of the oldest steps.
         lost = max(0, 2 * (number + 1) - places)
-        assert float(replay.metrics(state)["frames_lost"]) == (lost + 1) // 2
+        assert float(metrics(state)["frames_lost"]) == (lost + 1) // 2
 
 
 def test_stacks_that_do_not_begin_with_zeros_are_counted():
-    replay = made(12, 1, 1, False)[0]
-    state, row = replay.init(jax.random.key(0), EXAMPLE), jax.tree.map(lambda x: x[None], EXAMPLE)
-    newest = jnp.zeros_like(row.obs).at[..., -1].set(7)
+    replay, _, _, add, _ = made(12, 1, 1, False)
+    state, metrics = jax.jit(replay.init)(jax.random.key(0), EXAMPLE), jax.jit(replay.metrics)
+    newest = np.zeros_like(ROW.obs)
+    newest[..., -1] = 7
     for obs, first, odd in ((newest, 1, 0), (newest + 1, 0, 0), (newest + 1, 1, 1)):
-        state = replay.add(state, row._replace(obs=obs, first=jnp.asarray([first == 1])))
-        assert float(replay.metrics(state)["frames_odd"]) == odd
+        state = add(state, ROW._replace(obs=obs, first=np.array([first == 1])))
+        assert float(metrics(state)["frames_odd"]) == odd
 
 
 def test_memory_of_a_million_atari_frames():
     example = EXAMPLE._replace(
-        obs=jnp.zeros((84, 84, 4), jnp.uint8), next_obs=jnp.zeros((84, 84, 4), jnp.uint8)
+        obs=np.zeros((84, 84, 4), np.uint8), next_obs=np.zeros((84, 84, 4), np.uint8)
     )
     for num_envs in (1, 8):
         replay = make_replay(

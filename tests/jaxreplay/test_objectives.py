@@ -1,5 +1,7 @@
 """Losses and the equivalence of losses and sampling: by hand, as theorems, through a network."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -234,12 +236,14 @@ class Net(nn.Module):
         return nn.Dense(1)(nn.tanh(nn.Dense(8)(x)))[:, 0]
 
 
+@functools.cache
 def network_gradients():
     """Per-sample losses' gradients with respect to all parameters, for any loss of td."""
-    net, key = Net(), jax.random.key(0)
-    inputs, targets = jax.random.normal(key, (12, 3)), 3 * jax.random.normal(key, (12,))
-    params = net.init(jax.random.key(1), inputs)
-    td = net.apply(params, inputs) - targets
+    net, rng = Net(), np.random.default_rng(0)
+    inputs = rng.normal(size=(12, 3)).astype(np.float32)
+    targets = 3 * rng.normal(size=12).astype(np.float32)
+    params = jax.jit(net.init)(jax.random.key(1), inputs)
+    td = jax.jit(net.apply)(params, inputs) - targets
 
     def gradient(loss, weights):
         """Gradient of sum_i weights_i loss(td)_i."""
@@ -247,7 +251,7 @@ def network_gradients():
         def total(params):
             return (weights * loss(net.apply(params, inputs) - targets)).sum()
 
-        return ravel_pytree(jax.grad(total)(params))[0]
+        return ravel_pytree(jax.jit(jax.grad(total))(params))[0]
 
     return td, gradient
 

@@ -1,12 +1,14 @@
 """Retrace and its relatives against numbers worked by hand and against loops."""
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxreplay import returns
+
+retrace = jax.jit(returns.retrace, static_argnames="wrap")
 
 # One episode of four steps, gamma 0.9.
 REWARD = np.array([1.0, 0.0, -1.0, 2.0])
@@ -16,6 +18,10 @@ RATIO = np.array([0.7, 1.5, 0.4, 2.0])
 LAST = np.array([False, False, False, True])
 
 
+def as_float32(arrays):
+    return [x if x.dtype == bool else np.float32(x) for x in arrays]
+
+
 def episode(terminal, ratio=RATIO, advantage=ADVANTAGE, value=VALUE):
     discount = np.full(4, 0.9)
     if terminal:
@@ -23,7 +29,7 @@ def episode(terminal, ratio=RATIO, advantage=ADVANTAGE, value=VALUE):
     with np.errstate(divide="ignore"):
         log_ratio = np.log(ratio)
     arrays = (REWARD, discount, LAST, value[:4], advantage, value[1:], log_ratio)
-    return [jnp.asarray(x, jnp.float32 if x.dtype != bool else bool) for x in arrays]
+    return as_float32(arrays)
 
 
 @pytest.mark.parametrize(
@@ -35,12 +41,12 @@ def episode(terminal, ratio=RATIO, advantage=ADVANTAGE, value=VALUE):
 )
 def test_retrace_worked_by_hand(terminal, q_ret, v_tbc):
     given = episode(terminal)
-    got = returns.retrace(*given)
+    got = retrace(*given)
     np.testing.assert_allclose(got, q_ret, rtol=1e-5)
     value, advantage, log_ratio = given[3], given[4], given[6]
-    target = returns.trace_corrected_value(got, value, advantage, log_ratio)
+    target = np.asarray(jax.jit(returns.trace_corrected_value)(got, value, advantage, log_ratio))
     np.testing.assert_allclose(target, v_tbc, rtol=1e-5)
-    np.testing.assert_allclose(REWARD[:3] + 0.9 * target[1:], got[:3], rtol=1e-5)
+    np.testing.assert_allclose(REWARD[:3] + 0.9 * target[1:], np.asarray(got)[:3], rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +67,7 @@ def test_retrace_worked_by_hand(terminal, q_ret, v_tbc):
     ids=["on-policy", "one-step", "discounted returns", "after a new evaluation"],
 )
 def test_retrace_in_special_cases(given, expected):
-    np.testing.assert_allclose(returns.retrace(*episode(True, **given)), expected, rtol=1e-5)
+    np.testing.assert_allclose(retrace(*episode(True, **given)), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +76,7 @@ def test_retrace_in_special_cases(given, expected):
 )
 def test_vtrace_worked_by_hand(terminal, expected):
     reward, discount, last, value, _, next_value, log_ratio = episode(terminal)
-    got = returns.vtrace(reward, discount, last, value, next_value, log_ratio)
+    got = jax.jit(returns.vtrace)(reward, discount, last, value, next_value, log_ratio)
     np.testing.assert_allclose(got, expected, rtol=1e-5)
 
 
@@ -96,15 +102,11 @@ def random_steps(seed, length):
     return reward, discount, last, value, advantage, next_value, 2 * rng.normal(size=length)
 
 
-def as_jax(arrays):
-    return [jnp.asarray(x, bool if x.dtype == bool else jnp.float32) for x in arrays]
-
-
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(st.integers(0, 2**31), st.sampled_from([1, 2, 7, 40]))
 def test_scans_equal_the_loop(seed, length):
     steps = random_steps(seed, length)
-    np.testing.assert_allclose(returns.retrace(*as_jax(steps)), loop(*steps), rtol=2e-4, atol=2e-4)
+    np.testing.assert_allclose(retrace(*as_float32(steps)), loop(*steps), rtol=2e-4, atol=2e-4)
 
 
 @settings(max_examples=15, deadline=None, derandomize=True)
@@ -112,15 +114,15 @@ def test_scans_equal_the_loop(seed, length):
 def test_round_a_ring_as_along_a_line(seed, cursor):
     steps = list(random_steps(seed, 24))
     steps[2][-1] = True  # the newest step
-    straight = returns.retrace(*as_jax(steps))
+    straight = retrace(*as_float32(steps))
     turned = [np.roll(x, cursor) for x in steps]
-    wrapped = returns.retrace(*as_jax(turned), wrap=True)
+    wrapped = retrace(*as_float32(turned), wrap=True)
     np.testing.assert_allclose(np.roll(wrapped, -cursor), straight, rtol=1e-4, atol=1e-4)
 
 
 def test_lanes_are_independent():
     lanes = [random_steps(seed, 12) for seed in range(3)]
-    together = returns.retrace(*as_jax([np.stack(x, axis=1) for x in zip(*lanes)]))
+    together = np.asarray(retrace(*as_float32([np.stack(x, axis=1) for x in zip(*lanes)])))
     for number, lane in enumerate(lanes):
         np.testing.assert_allclose(together[:, number], loop(*lane), rtol=1e-4, atol=1e-4)
 
@@ -133,5 +135,6 @@ def test_generalised_advantages_equal_the_loop(seed, decay):
     for t in reversed(range(30)):
         td = reward[t] + discount[t] * next_value[t] - value[t]
         expected[t] = after = td + (0.0 if last[t] else decay * discount[t] * after)
-    got = returns.advantages(*as_jax([reward, discount, last, value, next_value]), decay)
+    steps = as_float32([reward, discount, last, value, next_value])
+    got = jax.jit(returns.advantages)(*steps, decay)
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)

@@ -13,14 +13,14 @@ from jaxreplay.n_step import Step
 
 def transition(value, num_envs):
     """A row whose every field tells which (row, lane) it is; all dtypes a user may store."""
-    number = value * num_envs + jnp.arange(num_envs, dtype=jnp.float32)
-    image = (number[:, None, None] % 251).astype(jnp.uint8) + jnp.zeros((1, 2, 3), jnp.uint8)
+    number = value * num_envs + np.arange(num_envs, dtype=np.float32)
+    image = (number[:, None, None] % 251).astype(np.uint8) + np.zeros((1, 2, 3), np.uint8)
     return Transition(
-        obs={"vector": jnp.stack([number, -number], 1), "image": image},
-        action=number.astype(jnp.int32),
+        obs={"vector": np.stack([number, -number], 1), "image": image},
+        action=number.astype(np.int32),
         reward=number / 8,
-        discount=jnp.full(num_envs, 0.5),
-        next_obs={"vector": jnp.stack([number, number], 1), "image": image + 1},
+        discount=np.full(num_envs, 0.5, np.float32),
+        next_obs={"vector": np.stack([number, number], 1), "image": image + 1},
         first=number % 3 == 0,
         last=number % 2 == 0,
         extras=(number.astype(jnp.bfloat16), number[:, None] > 4),
@@ -29,6 +29,14 @@ def transition(value, num_envs):
 
 def example(num_envs):
     return jax.tree.map(lambda x: x[0], transition(0, num_envs))
+
+
+@jax.jit
+def facts(held, slots, steps):
+    """Return what a ring says of slots, and what of those so many `steps` `[S]` before."""
+    earlier = jax.vmap(lambda steps: ring.previous(held, slots, steps))(steps)
+    known = [f(held, slots) for f in (ring.age, ring.version, ring.even_probability)]
+    return ring.gather(held, slots), *known, *earlier
 
 
 @pytest.mark.parametrize(("capacity", "num_envs"), [(7, 1), (8, 2), (9, 3), (3, 3)])
@@ -45,24 +53,25 @@ def test_ring_against_a_list(capacity, num_envs):
             model[slot] = (value, lane)
         live = [slot for slot in range(capacity) if model[slot] is not None]
         assert int(ring.size(held)) == len(live) == min(value + 1, rows) * num_envs
-        at = jnp.asarray(live)
-        back = ring.gather(held, at)
+        all_steps = np.int32([0, 1, 2, rows - 1, rows, rows + 1])
+        found = jax.tree.map(np.asarray, facts(held, np.arange(capacity), all_steps))
+        back, age, version, chance, earlier, exists = found
+        back = jax.tree.map(lambda x: x[live], back)
         want = [jax.tree.map(lambda x: x[lane], transition(v, num_envs)) for v, lane in
                 (model[slot] for slot in live)]  # fmt: skip
-        want = jax.tree.map(lambda *x: jnp.stack(x), *want)
+        want = jax.tree.map(lambda *x: np.stack(x), *want)
         jax.tree.map(np.testing.assert_array_equal, back, want)
         assert jax.tree.map(lambda x: x.dtype, back) == jax.tree.map(lambda x: x.dtype, want)
-        np.testing.assert_array_equal(ring.age(held, at), [value - model[s][0] for s in live])
-        np.testing.assert_array_equal(ring.version(held, at), [model[s][0] + 1 for s in live])
+        np.testing.assert_array_equal(age[live], [value - model[s][0] for s in live])
+        np.testing.assert_array_equal(version[live], [model[s][0] + 1 for s in live])
         even = [1 / len(live) if s in live else 0 for s in range(capacity)]
-        np.testing.assert_allclose(ring.even_probability(held, jnp.arange(capacity)), even)
-        for steps in (0, 1, 2, rows - 1, rows, rows + 1):
-            earlier, exists = ring.previous(held, at, steps)
-            for slot, before, there in zip(live, np.asarray(earlier), np.asarray(exists)):
+        np.testing.assert_allclose(chance, even)
+        for steps, befores, theres in zip(all_steps, earlier, exists):
+            for slot in live:
                 origin = (model[slot][0] - steps, model[slot][1])
-                assert bool(there) == (origin in model), (slot, steps)
-                if there:
-                    assert model[before] == origin
+                assert theres[slot] == (origin in model), (slot, steps)
+                if theres[slot]:
+                    assert model[befores[slot]] == origin
 
 
 def test_ring_state_compiles_once_and_keeps_no_weak_types():
@@ -84,7 +93,7 @@ def test_every_bit_of_every_dtype_is_kept():
     }
     for special in (np.nan, -np.inf, -0.0, 1e-42):
         bits[jnp.float32][1] = special
-        row = transition(1, 4)._replace(extras=tuple(map(jnp.asarray, bits.values())))
+        row = transition(1, 4)._replace(extras=tuple(bits.values()))
         held = ring.init(jax.tree.map(lambda x: x[0], row), 8, 4)
         held, slots = jax.jit(ring.add)(held, row)
         read = jax.jit(ring.gather)(held, slots)
@@ -95,11 +104,11 @@ def test_every_bit_of_every_dtype_is_kept():
 
 def test_doubles_are_kept_where_they_are_enabled():
     with jax.enable_x64(True):
-        values = jnp.asarray([[1 / 3, 2**60 + 1.0], [-1e300, 5e-324]], jnp.float64)
-        row = transition(1, 2)._replace(extras=(values, jnp.asarray([2**40 + 1, -3])))
+        values = np.array([[1 / 3, 2**60 + 1.0], [-1e300, 5e-324]])
+        row = transition(1, 2)._replace(extras=(values, np.array([2**40 + 1, -3])))
         held = ring.init(jax.tree.map(lambda x: x[0], row), 4, 2)
-        held, slots = ring.add(held, row)
-        read = ring.gather(held, slots)
+        held, slots = jax.jit(ring.add)(held, row)
+        read = jax.jit(ring.gather)(held, slots)
         assert read.extras[0].dtype == jnp.float64 and read.extras[1].dtype == jnp.int64
         np.testing.assert_array_equal(read.extras[0], values)
         np.testing.assert_array_equal(read.extras[1], [2**40 + 1, -3])
@@ -108,15 +117,15 @@ def test_doubles_are_kept_where_they_are_enabled():
 
 def test_ring_refuses_what_does_not_fit():
     with pytest.raises(ValueError, match="complex64 can't be stored"):
-        ring.init(example(2)._replace(extras=jnp.zeros((), jnp.complex64)), 6, 2)
+        ring.init(example(2)._replace(extras=np.zeros((), np.complex64)), 6, 2)
     with pytest.raises(ValueError, match="use 9 or 12"):
         ring.init(example(3), 10, 3)
     with pytest.raises(ValueError, match="at least one slot"):
         ring.init(example(3), 2, 3)
     held = ring.init(example(2), 6, 2)
-    with pytest.raises(ValueError, match="made for 2 environments"):
+    with pytest.raises(ValueError, match="a row for each of 2"):
         ring.add(held, transition(0, 3))
-    with pytest.raises(ValueError, match="structure"):
+    with pytest.raises(ValueError, match=r"lacks extras\[0\], unlike the example"):
         ring.add(held, transition(0, 2)._replace(extras=()))
 
 
@@ -154,23 +163,23 @@ def test_n_step_against_its_definition(marks, n):
                 "next": 100.0 + time,
             }
         )
-    zero, flag = jnp.zeros(()), jnp.zeros((), bool)
+    zero, flag = np.zeros((), np.float32), np.zeros((), bool)
     window = n_step.init(Step(zero, zero, zero, flag, flag, zero, flag), n, lanes)
     push = _pushes.setdefault(n, jax.jit(n_step.push))
     emitted = []
     for time in range(12):
         now = [steps[lane][time] for lane in range(lanes)]
-        column = lambda name: jnp.asarray([step[name] for step in now])
+        column = lambda name, kind=np.float32: np.array([step[name] for step in now], kind)
         window, out = push(
             window,
             Step(
-                obs=jnp.full(lanes, float(time)),
-                action=jnp.full(lanes, float(-time)),
+                obs=np.full(lanes, time, np.float32),
+                action=np.full(lanes, -time, np.float32),
                 reward=column("reward"),
-                terminated=column("terminated"),
-                truncated=column("truncated"),
+                terminated=column("terminated", bool),
+                truncated=column("truncated", bool),
                 next_obs=column("next"),
-                first=jnp.full(lanes, time == 0),
+                first=np.full(lanes, time == 0),
             ),
             gamma,
         )
@@ -189,6 +198,6 @@ def test_n_step_against_its_definition(marks, n):
 
 
 def test_n_step_of_nothing_is_refused():
-    zero = jnp.zeros(())
+    zero = np.zeros((), np.float32)
     with pytest.raises(ValueError, match="n_step is 0"):
         n_step.init(Step(zero, zero, zero, zero, zero, zero, zero), 0)

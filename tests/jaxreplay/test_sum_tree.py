@@ -15,10 +15,28 @@ from jaxreplay import sum_tree
 LEAVES = [1, 2, 3, 4, 0, 5, 0, 1]
 BRANCHINGS = [2, 4, 8, 32]
 
+# Compiled: one program rather than one for each operation.
+_find, _set = jax.jit(sum_tree.find), jax.jit(sum_tree.set)
+_sample = jax.jit(sum_tree.sample, static_argnums=(2, 3))
+
 
 def tree_of(leaves, branching=None, reduce="sum"):
-    leaves = jnp.asarray(leaves, jnp.float32)
+    return _tree_of(np.asarray(leaves, np.float32), branching, reduce)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _tree_of(leaves, branching, reduce):
     return sum_tree.rebuild(sum_tree.init(leaves.size, branching, reduce), leaves)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _set_in_empty(branching, indices, values):
+    empty = sum_tree.init(values.size, branching)
+    return empty, sum_tree.set(empty, indices, values)
+
+
+def leaves_of(tree):
+    return sum_tree.leaves(jax.tree.map(np.asarray, tree))
 
 
 @pytest.mark.parametrize("branching", BRANCHINGS)
@@ -26,39 +44,40 @@ def test_queries_by_hand(branching):
     tree = tree_of(LEAVES, branching)
     queries = [0, 0.999, 1, 2.5, 3, 5.999, 6, 9.999, 10, 14.999, 15, 15.999]
     expected = [0, 0, 1, 1, 2, 2, 3, 3, 5, 5, 7, 7]
-    np.testing.assert_array_equal(sum_tree.find(tree, jnp.asarray(queries)), expected)
-    assert float(sum_tree.total(tree)) == 16
     # Four equal ranges, queried at these fractions of each.
-    strata = (jnp.arange(4) + jnp.array([0.5, 0.25, 0.75, 0.5])) * 4
-    np.testing.assert_array_equal(sum_tree.find(tree, strata), [1, 2, 5, 5])
+    strata = (np.arange(4) + np.array([0.5, 0.25, 0.75, 0.5])) * 4
+    found = _find(tree, np.float32([*queries, *strata]))
+    np.testing.assert_array_equal(found, [*expected, 1, 2, 5, 5])
+    assert float(sum_tree.total(tree)) == 16
 
 
 @pytest.mark.parametrize("branching", BRANCHINGS)
 def test_query_at_or_beyond_the_total_ends_on_the_last_positive_leaf(branching):
     tree = tree_of([1, 2, 0, 3, 0, 0, 0, 0, 0, 0], branching)
-    np.testing.assert_array_equal(sum_tree.find(tree, jnp.array([6.0, 6.5, 100.0])), [3, 3, 3])
+    np.testing.assert_array_equal(_find(tree, np.float32([6.0, 6.5, 100.0])), [3, 3, 3])
     tree = tree_of([0, 0, 0, 7.0, 0], branching)
-    np.testing.assert_array_equal(sum_tree.find(tree, jnp.array([0.0, 3.0, 7.0])), [3, 3, 3])
+    np.testing.assert_array_equal(_find(tree, np.float32([0.0, 3.0, 7.0])), [3, 3, 3])
 
 
 @pytest.mark.parametrize("capacity", [1, 2, 9, 64, 65, 5000])
 @pytest.mark.parametrize("branching", BRANCHINGS)
 def test_set_equals_rebuild_at_any_size(capacity, branching):
-    values = jax.random.uniform(jax.random.key(capacity), (capacity,))
-    order = jax.random.permutation(jax.random.key(1), capacity)
-    empty = sum_tree.init(capacity, branching)
-    sum_tree.check_valid(empty)
-    tree = sum_tree.set(empty, order, values[order])
-    sum_tree.check_valid(tree)
-    np.testing.assert_array_equal(sum_tree.leaves(tree), values)
-    np.testing.assert_array_equal(tree.nodes, tree_of(values, branching).nodes)
+    rng = np.random.default_rng(capacity)
+    values = rng.random(capacity, np.float32)
+    order = rng.permutation(capacity)
+    empty, tree = _set_in_empty(branching, order, values[order])
+    assert not np.any(empty.nodes) and empty.root == 0
+    np.testing.assert_array_equal(leaves_of(tree), values)
+    rebuilt = tree_of(values, branching)  # what `check_valid` looks at
+    np.testing.assert_array_equal(tree.nodes, rebuilt.nodes)
+    np.testing.assert_array_equal(tree.root, rebuilt.root)
     np.testing.assert_allclose(sum_tree.total(tree), np.float64(values).sum(), rtol=1e-6)
-    drawn = sum_tree.sample(tree, jax.random.key(2), 256)
+    drawn = np.asarray(_sample(tree, jax.random.key(2), 256))
     assert int(drawn.min()) >= 0 and int(drawn.max()) < capacity
 
 
 CAPACITY = 37
-_set = jax.jit(sum_tree.set)
+_empty = functools.cache(functools.partial(sum_tree.init, CAPACITY))
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -80,10 +99,10 @@ _set = jax.jit(sum_tree.set)
     st.sampled_from([2, 8]),
 )
 def test_any_sequence_of_writes_keeps_the_invariants(writes, branching):
-    tree, model = sum_tree.init(CAPACITY, branching), [{0.0} for _ in range(CAPACITY)]
+    tree, model = _empty(branching), [{0.0} for _ in range(CAPACITY)]
     cap = np.float32(np.finfo(np.float32).max) / CAPACITY
     for indices, values in writes:
-        tree = _set(tree, jnp.asarray(indices), jnp.asarray(values, jnp.float32))
+        tree = _set(tree, np.int32(indices), np.float32(values))
         fresh: dict[int, set] = {}
         for index, value in zip(indices, np.asarray(values, np.float32)):
             if 0 <= index < CAPACITY and np.isfinite(value) and value >= 0:
@@ -92,7 +111,7 @@ def test_any_sequence_of_writes_keeps_the_invariants(writes, branching):
             model[index] = allowed  # of a duplicate's values any one may stay
     sum_tree.check_valid(tree)
     assert np.isfinite(float(sum_tree.total(tree)))
-    for leaf, allowed in zip(np.asarray(sum_tree.leaves(tree)), model):
+    for leaf, allowed in zip(leaves_of(tree), model):
         assert any(np.isclose(leaf, value, rtol=1e-6, atol=1e-37) for value in allowed)
 
 
@@ -111,13 +130,13 @@ def test_a_million_updates_leave_no_drift(capacity, branching):
     run = jax.jit(lambda tree: jax.lax.scan(write, tree, keys)[0])
     tree = run(sum_tree.init(capacity, branching))
     sum_tree.check_valid(tree)  # bit for bit what a fresh rebuild gives
-    exact = np.sum(np.asarray(sum_tree.leaves(tree), np.float64))
+    exact = np.sum(np.float64(leaves_of(tree)))
     np.testing.assert_allclose(float(sum_tree.total(tree)), exact, rtol=1e-6)
 
 
 def chi_square_p(tree, sampling, batches=400, batch=256):
     """Return the p-value of drawn counts against the leaves' shares; rare leaves are pooled."""
-    leaves = np.asarray(sum_tree.leaves(tree), np.float64)
+    leaves = np.float64(leaves_of(tree))
     sample = functools.partial(sum_tree.sample, batch_size=batch, sampling=sampling)
     keys = jax.random.split(jax.random.key(5), batches)
     drawn = np.asarray(jax.jit(jax.vmap(lambda key: sample(tree, key)))(keys)).ravel()
@@ -147,9 +166,9 @@ def test_chi_square_notices_a_wrong_tree():
     rng = np.random.default_rng(0)
     leaves = rng.uniform(1, 2, 200)
     tree = tree_of(leaves)
-    wrong = tree.replace(nodes=tree.nodes.at[:200].set(jnp.asarray(leaves[::-1], jnp.float32)))
-    drawn = np.asarray(sum_tree.sample(tree, jax.random.key(0), 100_000))
-    share = np.asarray(sum_tree.leaves(wrong), np.float64)
+    wrong = tree_of(leaves[::-1])
+    drawn = np.asarray(_sample(tree, jax.random.key(0), 100_000))
+    share = np.float64(leaves_of(wrong))
     counts = np.bincount(drawn, minlength=200)
     assert scipy.stats.chisquare(counts, share / share.sum() * drawn.size).pvalue < 1e-6
 
@@ -160,7 +179,7 @@ def test_small_leaves_beside_a_giant_are_all_within_reach(sampling):
     # would lie 64 apart.
     small = 2**19
     tree = tree_of(np.concatenate([[1e9], np.ones(small)]))
-    keys = jax.random.split(jax.random.key(0), 2000)
+    keys = jax.random.split(jax.random.key(0), 500)
     drawn = jax.jit(jax.vmap(lambda key: sum_tree.sample(tree, key, 4096, sampling=sampling)))(keys)
     drawn = np.asarray(drawn).ravel()
     others = drawn[drawn > 0]
@@ -172,7 +191,7 @@ def test_small_leaves_beside_a_giant_are_all_within_reach(sampling):
 def test_systematic_draws_lie_at_one_place_of_every_range():
     tree = tree_of(np.ones(1000))
     for seed in range(5):
-        drawn = np.asarray(sum_tree.sample(tree, jax.random.key(seed), 100, "systematic"))
+        drawn = np.asarray(_sample(tree, jax.random.key(seed), 100, "systematic"))
         np.testing.assert_array_equal(drawn % 10, drawn[0])
         np.testing.assert_array_equal(np.diff(drawn), 10)
 
@@ -181,7 +200,7 @@ def test_systematic_draws_lie_at_one_place_of_every_range():
 def test_a_batch_of_one_may_draw_any_leaf(sampling):
     keys = jax.random.split(jax.random.key(0), 300)
     tree = tree_of(np.ones(8))
-    drawn = jax.vmap(lambda key: sum_tree.sample(tree, key, 1, sampling))(keys)
+    drawn = jax.jit(jax.vmap(lambda key: sum_tree.sample(tree, key, 1, sampling)))(keys)
     assert set(np.asarray(drawn).ravel()) == set(range(8))
 
 
@@ -192,27 +211,31 @@ def test_strata_bound_every_leafs_count(sampling):
     tree, batch = tree_of(leaves), 512
     share = leaves / leaves.sum() * batch
     for seed in range(20):
-        counts = np.bincount(
-            sum_tree.sample(tree, jax.random.key(seed), batch, sampling), minlength=50
-        )
+        drawn = _sample(tree, jax.random.key(seed), batch, sampling)
+        counts = np.bincount(drawn, minlength=50)
         assert (counts >= np.floor(share) - 1).all() and (counts <= np.ceil(share) + 1).all()
 
 
 @pytest.mark.parametrize("values", [[1.0], [1.0, 2.0, 50.0, 3.0]])
 def test_additions_meet_in_a_leaf(values):
     tree = tree_of([4.0, 9.0, 0.0])
-    indices = jnp.asarray([0, 0, 1, 3])[: len(values)]  # the last lies outside
-    tree = sum_tree.add(tree, indices, jnp.asarray(values), power=2.0, limit=100.0)
-    tree = sum_tree.repair(tree, indices)
+    indices = np.int32([0, 0, 1, 3])[: len(values)]  # the last lies outside
+
+    @jax.jit
+    def add(tree, indices, values):
+        tree = sum_tree.add(tree, indices, values, power=2.0, limit=100.0)
+        return sum_tree.repair(tree, indices)
+
+    tree = add(tree, indices, np.float32(values))
     sum_tree.check_valid(tree)
     first = (2 + sum(values[:2])) ** 2  # square roots add up
-    np.testing.assert_array_equal(sum_tree.leaves(tree), [first, 100 if values[1:] else 9, 0])
+    np.testing.assert_array_equal(leaves_of(tree), [first, 100 if values[1:] else 9, 0])
 
 
 def test_tree_of_minima():
     tree = tree_of([3.0, 1.0, 2.0, 5.0, 4.0], branching=2, reduce="min")
     assert float(sum_tree.total(tree)) == 1
-    tree = sum_tree.set(tree, jnp.array([1, 3]), jnp.array([9.0, 2.5]))
+    tree = _set(tree, np.int32([1, 3]), np.float32([9.0, 2.5]))
     assert float(sum_tree.total(tree)) == 2
     sum_tree.check_valid(tree)
     assert np.isinf(sum_tree.total(sum_tree.init(5, 2, "min")))

@@ -16,7 +16,7 @@ from jaxreplay._internal.gather import take_rows
 
 
 def rows_of(shape):
-    return jnp.asarray(np.random.default_rng(1).integers(0, 99, shape), jnp.int32)
+    return np.random.default_rng(1).integers(0, 99, shape, np.int32)
 
 
 @pytest.mark.parametrize("take", [take_rows, buffer.read_few])
@@ -38,10 +38,18 @@ def test_rows_under_any_vmap(take, row, large, monkeypatch):
             tuple(size for size, axis in (sizes[0][n], sizes[1][n]) if axis == 0) for n in (0, 1)
         ]
         array = rows_of((*leads[0], length, *row))
-        indices = jnp.asarray(rng.integers(0, length, (*leads[1], batch)), jnp.int32)
-        taken = jax.jit(jax.vmap(jax.vmap(take, in_axes=inner), in_axes=outer))
-        want = jax.vmap(jax.vmap(lambda a, i: a[i], in_axes=inner), in_axes=outer)
-        np.testing.assert_array_equal(taken(array, indices), want(array, indices))
+        indices = rng.integers(0, length, (*leads[1], batch), np.int32)
+        taken = jax.jit(jax.vmap(jax.vmap(take, in_axes=inner), in_axes=outer))(array, indices)
+        arrays, places = (  # [others, seeds, ...] each
+            np.broadcast_to(
+                np.expand_dims(x, tuple(i for i in (0, 1) if (outer[n], inner[n])[i] is None)),
+                (others, seeds, *x.shape[len(leads[n]) :]),
+            )
+            for n, x in enumerate((array, indices))
+        )
+        want = [[arrays[o, s][places[o, s]] for s in range(seeds)] for o in range(others)]
+        assert taken.shape == (others, seeds, batch, *row)
+        np.testing.assert_array_equal(taken, want)
 
 
 def test_no_rows_of_a_large_array(monkeypatch):

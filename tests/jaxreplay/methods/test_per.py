@@ -1,5 +1,7 @@
 """Proportional PER: the paper's quantities worked by hand, and its properties."""
 
+import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -10,58 +12,67 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxreplay import Transition, make_replay, sum_tree
+from jaxreplay import make_replay, sum_tree
 from jaxreplay.methods import per
 from jaxreplay.methods.per import PERConfig
 from jaxreplay.replay import ReplayState
-from jaxreplay.types import Sampler
+from jaxreplay.testing import EXAMPLE
+from jaxreplay.types import Draw, Sampler
 
 TD = np.array([0.5, -2, 0, 1, 4])
-EXAMPLE = Transition(
-    obs=jnp.zeros(1),
-    action=jnp.zeros((), jnp.int32),
-    reward=jnp.zeros(()),
-    discount=jnp.zeros(()),
-    next_obs=jnp.zeros(1),
-    first=jnp.zeros((), bool),
-    last=jnp.zeros((), bool),
-)
 ROW = jax.tree.map(lambda x: x[None], EXAMPLE)
+
+
+class Made(NamedTuple):
+    """A sampler, and compiled functions of it."""
+
+    sampler: Sampler
+    hold: Callable[[np.ndarray], ReplayState]
+    sample: Callable[..., Draw]
+
+
+@functools.cache
+def made(config, n, updates=None):
+    sampler = per.sampler(config, updates)
+    replay = make_replay(sampler, capacity=n, batch_size=n)
+    rows = jax.tree.map(lambda x: np.broadcast_to(x, (n, *x.shape)), ROW)
+
+    def hold(td):
+        add = lambda state, row: (replay.add(state, row), None)
+        state, _ = jax.lax.scan(add, replay.init(jax.random.key(0), EXAMPLE), rows)
+        batch = replay.sample(state, jax.random.key(0))[1]
+        slots = jnp.arange(n)
+        batch = batch._replace(indices=slots, version=slots + 1)
+        return replay.update(state, batch, td_error=td)
+
+    return Made(sampler, jax.jit(hold), jax.jit(sampler.sample, static_argnums=3))
 
 
 class Held(NamedTuple):
     """A sampler that holds one slot per TD error, each updated with it once."""
 
-    sampler: Sampler
+    made: Made
     state: ReplayState
 
     def leaves(self):
-        return np.asarray(sum_tree.leaves(self.state.sampler.tree), np.float64)
+        return np.float64(sum_tree.leaves(jax.tree.map(np.asarray, self.state.sampler.tree)))
 
     def sample(self, key, batch_size):
-        return self.sampler.sample(self.state.sampler, self.state.ring, key, batch_size)
+        draw = self.made.sample(self.state.sampler, self.state.ring, key, batch_size)
+        return jax.tree.map(np.asarray, draw)
 
 
 def holding(td, config, updates=None):
-    n, sampler = len(td), per.sampler(config, updates)
-    replay = make_replay(sampler, capacity=n, batch_size=n)
-    state = replay.init(jax.random.key(0), EXAMPLE)
-    for _ in range(n):
-        state = replay.add(state, ROW)
-    slots = jnp.arange(n)
-    batch = replay.sample(state, jax.random.key(0))[1]
-    batch = batch._replace(indices=slots, version=slots + 1)
-    return Held(sampler, replay.update(state, batch, td_error=jnp.asarray(td, jnp.float32)))
+    made_ = made(config, len(td), updates)
+    return Held(made_, made_.hold(np.float32(td)))
 
 
 def weights_by_slot(held, slots, draws=400):
     """Return the weight of each of `slots` in a batch that holds just these."""
-    sample = jax.jit(lambda key: held.sample(key, len(slots)))
     for seed in range(draws):
-        batch = sample(jax.random.key(seed))
-        if set(np.asarray(batch.indices).tolist()) == set(slots):
-            at = [int(np.argmax(batch.indices == slot)) for slot in slots]
-            return np.asarray(batch.weights)[at]
+        batch = held.sample(jax.random.key(seed), len(slots))
+        if set(batch.indices.tolist()) == set(slots):
+            return batch.weights[[int(np.argmax(batch.indices == slot)) for slot in slots]]
     pytest.fail("no batch held exactly these slots")
 
 
@@ -125,22 +136,23 @@ def test_epsilon_stands_inside_the_power():
 
 def test_new_transitions_get_the_largest_leaf_so_far():
     replay = make_replay(per.sampler(PERConfig(epsilon=0.0)), capacity=3, batch_size=1)
-    state = replay.add(replay.init(jax.random.key(0), EXAMPLE), ROW)
+    add = jax.jit(replay.add)
+    state = add(replay.init(jax.random.key(0), EXAMPLE), ROW)
     newest = []
 
+    @jax.jit
     def rewrite(state, slot, td):
         batch = replay.sample(state, jax.random.key(0))[1]
-        version = jnp.array([slot + 1])
-        batch = batch._replace(indices=jnp.array([slot]), version=version)
-        return replay.update(state, batch, td_error=jnp.array([td]))
+        batch = batch._replace(indices=slot[None], version=slot[None] + 1)
+        return replay.update(state, batch, td_error=td[None])
 
-    newest.append(state.sampler.tree.nodes[0])
-    state = replay.add(rewrite(state, 0, 3.0), ROW)
-    newest.append(state.sampler.tree.nodes[1])
-    state = replay.add(rewrite(state, 1, 0.1), ROW)
-    newest.append(state.sampler.tree.nodes[2])
+    newest.append(np.asarray(state.sampler.tree.nodes)[0])
+    state = add(rewrite(state, np.int32(0), np.float32(3.0)), ROW)
+    newest.append(np.asarray(state.sampler.tree.nodes)[1])
+    state = add(rewrite(state, np.int32(1), np.float32(0.1)), ROW)
+    newest.append(np.asarray(state.sampler.tree.nodes)[2])
     np.testing.assert_allclose(newest, [1, 1.9331820449, 1.9331820449], rtol=1e-6)
-    np.testing.assert_allclose(state.sampler.tree.nodes[1], 0.2511886432, rtol=1e-6)
+    np.testing.assert_allclose(np.asarray(state.sampler.tree.nodes)[1], 0.2511886432, rtol=1e-6)
 
 
 def test_beta_rises_linearly_with_the_updates():
@@ -154,7 +166,7 @@ def test_beta_rises_linearly_with_the_updates():
     # And the sampler follows it: weights of exponent beta after as many updates.
     held = holding(TD, PERConfig(epsilon=0.01, normalise="none"), updates=49_000)
     for count, beta in ((0, 0.4), (24_500, 0.7), (49_000, 1.0), (59_000, 1.0)):
-        inner = held.state.sampler._replace(updates=jnp.asarray(count))
+        inner = held.state.sampler._replace(updates=np.int32(count))
         then = held._replace(state=held.state._replace(sampler=inner))
         batch = then.sample(jax.random.key(0), 64)
         p = (np.abs(TD) + 0.01) ** 0.6
@@ -166,7 +178,8 @@ def test_beta_rises_linearly_with_the_updates():
 def test_strata_leave_every_marginal_as_it_is():
     held = holding(TD, PERConfig(epsilon=0.01))
     keys = jax.random.split(jax.random.key(0), 4000)
-    drawn = jax.jit(jax.vmap(lambda key: held.sample(key, 16).indices))(keys)
+    draw = lambda key: held.made.sample(held.state.sampler, held.state.ring, key, 16).indices
+    drawn = jax.jit(jax.vmap(draw))(keys)
     share = np.bincount(np.asarray(drawn).ravel(), minlength=5) / drawn.size
     expected = [0.1201260898, 0.2735349783, 0.0113525974, 0.1810039529, 0.4139823816]
     np.testing.assert_allclose(share, expected, atol=0.004)
@@ -185,7 +198,7 @@ def test_stationary_point_of_td_learning(alpha, beta, stationary):
         td = targets - q
         held = holding(td, config)
         batch, leaves, weights = held.sample(jax.random.key(0), 256), held.leaves(), np.zeros(10)
-        weights[np.asarray(batch.indices)] = np.asarray(batch.weights)  # every slot is drawn
+        weights[batch.indices] = batch.weights  # every slot is drawn
         return (leaves / leaves.sum() * weights * td).sum()
 
     assert abs(expected_update(stationary)) < 1e-3
@@ -209,18 +222,18 @@ def test_properties_of_probabilities_and_weights(sizes, turn, scale):
     assert (share > 0).all()
     order = np.argsort(td)
     assert (np.diff(share[order]) >= -1e-9).all()  # monotone in |td|
-    weights = np.asarray(batch.weights)
+    weights = batch.weights
     assert (weights > 0).all() and (weights <= 1 + 1e-5).all()
     # Unbiased: w P N = 1 without normalisation at beta 1.
     _, plain = draw(td, "none")
-    np.testing.assert_allclose(np.asarray(plain.weights) * 8 * share[plain.indices], 1, rtol=1e-4)
+    np.testing.assert_allclose(plain.weights * 8 * share[plain.indices], 1, rtol=1e-4)
     # Scaling all priorities changes nothing; rotating the slots rotates the probabilities.
     np.testing.assert_allclose(draw(td * scale)[0], share, rtol=1e-4)
     np.testing.assert_allclose(draw(np.roll(td, turn))[0], np.roll(share, turn), rtol=1e-5)
     # The batch's maximum is 1, and no weight is below the buffer-normalised one.
     _, batchwise = draw(td, "batch")
     np.testing.assert_allclose(batchwise.weights.max(), 1, rtol=1e-6)
-    np.testing.assert_array_less(weights, np.asarray(batchwise.weights) + 1e-5)
+    np.testing.assert_array_less(weights, batchwise.weights + 1e-5)
     # Alpha 0 is uniform with weights 1.
     flat, even = draw(td, alpha=0.0)
     np.testing.assert_allclose(flat, 1 / 8)

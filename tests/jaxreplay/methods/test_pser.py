@@ -3,28 +3,20 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxreplay import Transition, make_replay, sum_tree
+from jaxreplay import make_replay, sum_tree
 from jaxreplay.methods import per
 from jaxreplay.methods.per import PERConfig
 from jaxreplay.methods.pser import PSERConfig, sampler, window_of
 from jaxreplay.ring import size as ring_size
+from jaxreplay.testing import EXAMPLE
 from jaxreplay.types import Sample
 
-EXAMPLE = Transition(
-    obs=jnp.zeros(1),
-    action=jnp.zeros((), jnp.int32),
-    reward=jnp.zeros(()),
-    discount=jnp.zeros(()),
-    next_obs=jnp.zeros(1),
-    first=jnp.zeros((), bool),
-    last=jnp.zeros((), bool),
-)
+ROW = jax.tree.map(lambda x: x[None], EXAMPLE)
 # Leaves are the priorities themselves, so that numbers can be read off.
 PLAIN = {"alpha": 1.0, "epsilon": 0.0, "rho": 0.4, "window": 5}
 
@@ -32,20 +24,20 @@ PLAIN = {"alpha": 1.0, "epsilon": 0.0, "rho": 0.4, "window": 5}
 @functools.cache
 def functions(config: PSERConfig, capacity: int, lanes: int, batch: int):
     replay = make_replay(sampler(config), capacity=capacity, batch_size=batch, num_envs=lanes)
-    return replay, jax.jit(replay.add), jax.jit(replay.sample), jax.jit(replay.update)
+    return replay, *(jax.jit(f) for f in (replay.init, replay.add, replay.sample, replay.update))
 
 
 def held(config, priorities, firsts=(), added=None, lanes=1, largest=None):
     """A replay whose slots hold these priorities; `added` rows put the write cursor anywhere."""
     capacity = len(priorities)
     # Entering is the same for every config (the priorities are replaced below): compile it once.
-    replay, add, _, _ = functions(PSERConfig(), capacity, lanes, 1)
-    state = replay.init(jax.random.key(0), EXAMPLE)
+    _, init, add, _, _ = functions(PSERConfig(), capacity, lanes, 1)
+    state = init(jax.random.key(0), EXAMPLE)
     rows = capacity // lanes
     for row in range(rows if added is None else added):
         slots = [(row % rows) * lanes + lane for lane in range(lanes)]
-        transition = jax.tree.map(lambda x: jnp.broadcast_to(x, (lanes, *x.shape)), EXAMPLE)
-        first = jnp.asarray([slot in firsts for slot in slots])
+        transition = jax.tree.map(lambda x: np.broadcast_to(x, (lanes, *x.shape)), EXAMPLE)
+        first = np.array([slot in firsts for slot in slots])
         state = add(state, transition._replace(first=first))
     live = np.arange(capacity) < int(ring_size(state.ring))
     return put(config, state, np.where(live, priorities, 0.0), largest)
@@ -54,8 +46,8 @@ def held(config, priorities, firsts=(), added=None, lanes=1, largest=None):
 def put(config, state, priorities, largest=None):
     inner = state.sampler.priorities
     power = 1.0 if config.decay_space == "leaf" else config.alpha
-    leaves = jnp.asarray(np.asarray(priorities, np.float64) ** power, jnp.float32)
-    largest = leaves.max() if largest is None else jnp.float32(largest**power)
+    leaves = np.float32(np.float64(priorities) ** power)
+    largest = leaves.max() if largest is None else np.float32(largest**power)
     inner = inner._replace(tree=sum_tree.rebuild(inner.tree, leaves), max_leaf=largest)
     return state._replace(sampler=state.sampler._replace(priorities=inner))
 
@@ -67,19 +59,23 @@ def update(config, state, errors: dict[int, float] | list[tuple[int, float]], la
     """
     pairs = list(errors.items()) if isinstance(errors, dict) else errors
     ring = state.ring
-    _, _, _, change = functions(config, ring.capacity, ring.num_envs, len(pairs))
-    slots = jnp.asarray([slot for slot, _ in pairs], jnp.int32)
-    rows = ring.capacity // ring.num_envs
-    version = ring.rows_added - (ring.rows_added - 1 - slots // ring.num_envs) % rows
-    version -= rows * (jnp.arange(len(pairs)) < late)
-    drawn = Sample(slots, EXAMPLE, jnp.ones(len(pairs)), version)
-    state = change(state, drawn, td_error=jnp.asarray([error for _, error in pairs], jnp.float32))
+    *_, change = functions(config, ring.capacity, ring.num_envs, len(pairs))
+    slots = np.int32([slot for slot, _ in pairs])
+    rows, added = ring.capacity // ring.num_envs, int(ring.rows_added)
+    version = added - (added - 1 - slots // ring.num_envs) % rows
+    version -= rows * (np.arange(len(pairs)) < late)
+    drawn = Sample(slots, EXAMPLE, np.ones(len(pairs), np.float32), np.int32(version))
+    state = change(state, drawn, td_error=np.float32([error for _, error in pairs]))
     sum_tree.check_valid(state.sampler.priorities.tree)
     return state
 
 
+def leaves_of(state):
+    return sum_tree.leaves(jax.tree.map(np.asarray, state.sampler.priorities.tree))
+
+
 def priorities_of(config, state):
-    leaves = np.asarray(sum_tree.leaves(state.sampler.priorities.tree), np.float64)
+    leaves = np.float64(leaves_of(state))
     power = 1.0 if config.decay_space == "leaf" else config.alpha
     return leaves ** (1 / power)
 
@@ -169,7 +165,7 @@ def test_window():
 def test_space_of_the_decay(space, expected):
     config = PSERConfig(**PLAIN | {"alpha": 0.5}, decay_space=space)
     state = update(config, held(config, [1e-9] * 6), {5: 2.0})
-    leaves = sum_tree.leaves(state.sampler.priorities.tree)
+    leaves = leaves_of(state)
     np.testing.assert_allclose(leaves, expected, rtol=1e-6)
 
 
@@ -192,7 +188,7 @@ def test_without_an_error_the_priority_shrinks_by_eta():
 def test_weights():
     config = PSERConfig(alpha=1.0, sampling="iid")
     state = held(config, [4.0, 1.0, 0.25, 2.0])
-    _, _, sample, _ = functions(config, 4, 1, 4)
+    _, _, _, sample, _ = functions(config, 4, 1, 4)
     for seed in range(1000):
         batch = sample(state, jax.random.key(seed))[1]
         if set(np.asarray(batch.indices).tolist()) == {0, 1, 2, 3}:
@@ -286,7 +282,7 @@ def test_max_never_lowers_what_came_before_and_add_stays_below_the_largest(seed)
         state = update(config, held(config, old, (), None, LANES), pairs)
         found = priorities_of(config, state)
         assert (found[untouched] >= old[untouched] * (1 - 1e-5)).all()
-        leaves = sum_tree.leaves(state.sampler.priorities.tree)
+        leaves = leaves_of(state)
         assert float(leaves.max()) <= float(state.sampler.priorities.max_leaf)
 
 
@@ -305,16 +301,17 @@ def test_without_eta_and_hardly_any_decay_it_is_per(combine):
     errors = [(2, 0.5), (0, -2.0), (5, 0.0), (3, 1.0)]
     state = update(config, held(config, [1.0] * 7), errors)
     other = make_replay(per.sampler(PERConfig(**options)), capacity=7, batch_size=4)
-    plain = other.init(jax.random.key(0), EXAMPLE)
+    plain, add = jax.jit(other.init)(jax.random.key(0), EXAMPLE), jax.jit(other.add)
     for _ in range(7):
-        plain = other.add(plain, jax.tree.map(lambda x: x[None], EXAMPLE))
-    slots, sizes = (jnp.asarray(column) for column in zip(*errors, strict=True))
-    plain = other.update(plain, Sample(slots, EXAMPLE, jnp.ones(4), slots + 1), td_error=sizes)
-    leaves, wanted = sum_tree.leaves(state.sampler.priorities.tree), plain.sampler.tree
-    np.testing.assert_allclose(leaves, sum_tree.leaves(wanted), rtol=1e-6)
-    sample = functions(config, 7, 1, 4)[2]
+        plain = add(plain, ROW)
+    slots, sizes = np.int32([slot for slot, _ in errors]), np.float32([size for _, size in errors])
+    drawn = Sample(slots, EXAMPLE, np.ones(4, np.float32), slots + 1)
+    plain = jax.jit(other.update)(plain, drawn, td_error=sizes)
+    wanted = sum_tree.leaves(jax.tree.map(np.asarray, plain.sampler.tree))
+    np.testing.assert_allclose(leaves_of(state), wanted, rtol=1e-6)
+    sample = functions(config, 7, 1, 4)[3]
     drawn, expected = (
-        f(s, jax.random.key(7))[1] for f, s in ((sample, state), (other.sample, plain))
+        f(s, jax.random.key(7))[1] for f, s in ((sample, state), (jax.jit(other.sample), plain))
     )
     np.testing.assert_array_equal(drawn.indices, expected.indices)
 
@@ -343,21 +340,19 @@ def test_feedback_that_is_late_or_not_finite_lends_nothing(combine, error, late)
 def test_new_transitions_lend_only_if_told_to_and_within_their_episode():
     for on_add, expected in ((False, [1, 1, 1, 1, 5]), (True, [1, 1, 1, 2, 5])):
         config = PSERConfig(**PLAIN, initial="td", decay_on_add=on_add)
-        replay, add, _, _ = functions(config, 5, 1, 1)
-        state = replay.init(jax.random.key(0), EXAMPLE)
-        row = jax.tree.map(lambda x: x[None], EXAMPLE)
+        _, init, add, _, _ = functions(config, 5, 1, 1)
+        state = init(jax.random.key(0), EXAMPLE)
         for slot, error in enumerate((1.0, 1.0, 1.0, 1.0, -5.0)):
-            transition = row._replace(first=jnp.full(1, slot in (0, 3)))
-            state = add(state, transition, td_error=jnp.full(1, error))
+            transition = ROW._replace(first=np.array([slot in (0, 3)]))
+            state = add(state, transition, td_error=np.float32([error]))
             sum_tree.check_valid(state.sampler.priorities.tree)
         np.testing.assert_allclose(priorities_of(config, state), expected, rtol=1e-6)
 
 
 def test_priorities_by_td_error_need_to_be_told():
     replay, *_ = functions(PSERConfig(initial="td"), 5, 1, 1)
-    row = jax.tree.map(lambda x: x[None], EXAMPLE)
-    with pytest.raises(ValueError, match="add needs td_error of the new transitions"):
-        replay.add(replay.init(jax.random.key(0), EXAMPLE), row)
+    with pytest.raises(ValueError, match="add needs td_error of every new transition"):
+        replay.add(replay.init(jax.random.key(0), EXAMPLE), ROW)
 
 
 @pytest.mark.parametrize(

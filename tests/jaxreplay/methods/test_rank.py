@@ -7,43 +7,40 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import Transition, make_replay, ring
+from jaxreplay import make_replay, ring
 from jaxreplay.methods.rank import RankConfig, falling, sampler, segments
+from jaxreplay.testing import EXAMPLE
 
-EXAMPLE = Transition(
-    obs=jnp.zeros(1),
-    action=jnp.zeros((), jnp.int32),
-    reward=jnp.zeros(()),
-    discount=jnp.zeros(()),
-    next_obs=jnp.zeros(1),
-    first=jnp.zeros((), bool),
-    last=jnp.zeros((), bool),
-)
 ROW = jax.tree.map(lambda x: x[None], EXAMPLE)
 
 
 @functools.cache
 def made(config, capacity, batch):
+    """Return a replay whose functions are compiled."""
     replay = make_replay(sampler(config), capacity=capacity, batch_size=batch)
-    return replay, jax.jit(replay.add), jax.jit(replay.sample), jax.jit(replay.update)
+    names = ("init", "add", "sample", "update", "probability")
+    return replay._replace(**{name: jax.jit(getattr(replay, name)) for name in names})
+
+
+_version, _segments = jax.jit(ring.version), jax.jit(segments, static_argnums=2)
 
 
 def held(config, errors):
     """A replay that was told the TD error of each of its slots, in one update."""
     count = len(errors)
-    replay, add, sample, _ = made(config, count, count)
+    replay = made(config, count, count)
     state = replay.init(jax.random.key(0), EXAMPLE)
     for _ in range(count):
-        state = add(state, ROW)
+        state = replay.add(state, ROW)
     return told(config, state, np.arange(count), errors, count)
 
 
 def told(config, state, slots, errors, batch):
-    replay, _, sample, _ = made(config, state.ring.capacity, batch)
-    drawn = sample(state, jax.random.key(0))[1]
-    slots = jnp.asarray(slots, jnp.int32)
-    drawn = drawn._replace(indices=slots, version=ring.version(state.ring, slots))
-    return jax.jit(replay.update)(state, drawn, td_error=jnp.asarray(errors, jnp.float32))
+    replay = made(config, state.ring.capacity, batch)
+    drawn = replay.sample(state, jax.random.key(0))[1]
+    slots = np.int32(slots)
+    drawn = drawn._replace(indices=slots, version=_version(state.ring, slots))
+    return replay.update(state, drawn, td_error=np.float32(errors))
 
 
 def mass_of(n, alpha):
@@ -69,8 +66,7 @@ def mass_of(n, alpha):
 )  # fmt: skip
 def test_segments(n, alpha, k, boundaries, masses):
     capacity = n + 5  # ranks beyond the size do not count
-    mass = jnp.asarray(mass_of(capacity, alpha), jnp.float32)
-    start, end = jax.jit(segments, static_argnums=2)(mass, jnp.int32(n), k)
+    start, end = _segments(np.float32(mass_of(capacity, alpha)), np.int32(n), k)
     assert [0, *np.asarray(end).tolist()] == boundaries
     assert np.asarray(start).tolist() == boundaries[:-1]
     exact = np.concatenate([[0.0], mass_of(n, alpha) / mass_of(n, alpha)[-1]])
@@ -89,12 +85,12 @@ def test_falling_is_a_stable_sort(size):
     rng = np.random.default_rng(size)
     coarse = rng.integers(0, 50, size).astype(np.float32) / 4  # many ties
     coarse[rng.random(size) < 0.2] = -1.0
-    order = jax.jit(falling)(jnp.asarray(coarse))
+    order = jax.jit(falling)(coarse)
     np.testing.assert_array_equal(order, np.argsort(-coarse, kind="stable"))
     fine = np.abs(rng.normal(size=size)).astype(np.float32) * np.float32(10.0) ** rng.integers(
         -6, 6, size
     )
-    order = jax.jit(falling)(jnp.asarray(fine, jnp.float32))
+    order = jax.jit(falling)(np.float32(fine))
     assert order.dtype == jnp.int32
     np.testing.assert_array_equal(order, np.argsort(-fine.astype(np.float32), kind="stable"))
 
@@ -103,7 +99,7 @@ def test_every_draw_sees_the_exact_order_if_asked():
     errors = np.array([0.5, -2.0, 0.0, 1.0, 4.0, -1.0, 1.0, 0.25])
     config = RankConfig(sort_every=1)
     state = held(config, errors)
-    batch = made(config, 8, 8)[2](state, jax.random.key(0))[1]
+    batch = made(config, 8, 8).sample(state, jax.random.key(0))[1]
     # As many segments as ranks: one draw of each, ties by slot.
     assert np.asarray(batch.indices).tolist() == [4, 1, 3, 5, 6, 0, 7, 2]
     chance = np.arange(1.0, 9) ** -0.7 / mass_of(8, 0.7)[-1]
@@ -114,7 +110,7 @@ def test_every_draw_sees_the_exact_order_if_asked():
 def test_only_the_order_of_errors_counts():
     errors = np.abs(np.random.default_rng(0).normal(size=16))
     config = RankConfig(sort_every=1)
-    sample = made(config, 16, 16)[2]
+    sample = made(config, 16, 16).sample
     for key in range(3):
         draws = [
             sample(held(config, some), jax.random.key(key))[1].indices
@@ -126,13 +122,14 @@ def test_only_the_order_of_errors_counts():
 
 def test_between_sorts_new_transitions_come_first_newest_first():
     config = RankConfig(sort_every=2)
-    replay, add, sample, _ = made(config, 6, 6)
+    replay = made(config, 6, 6)
+    drawn = lambda state: np.asarray(replay.sample(state, jax.random.key(0))[1].indices).tolist()
     state = held(config, [3.0, 1.0, 5.0, 2.0, 4.0, 6.0])
     state = told(config, state, np.arange(6), [3.0, 1.0, 5.0, 2.0, 4.0, 6.0], 6)  # sorts
-    assert np.asarray(sample(state, jax.random.key(0))[1].indices).tolist() == [5, 2, 4, 0, 3, 1]
-    state = add(add(state, ROW), ROW)  # slots 0 and 1 are overwritten
-    assert np.asarray(sample(state, jax.random.key(0))[1].indices).tolist() == [1, 0, 5, 2, 4, 0]
-    slots = jnp.arange(6)
+    assert drawn(state) == [5, 2, 4, 0, 3, 1]
+    state = replay.add(replay.add(state, ROW), ROW)  # slots 0 and 1 are overwritten
+    assert drawn(state) == [1, 0, 5, 2, 4, 0]
+    slots = np.arange(6)
     chance = np.full(6, 1 / 6)
     np.testing.assert_allclose(
         replay.probability(state, slots), [2 / 6, *chance[1:3], 0, *chance[4:]], rtol=1e-6
@@ -140,7 +137,7 @@ def test_between_sorts_new_transitions_come_first_newest_first():
     # Told of errors twice more, the order is exact again.
     for _ in range(2):
         state = told(config, state, np.arange(6), [3.0, 1.0, 5.0, 2.0, 4.0, 6.0], 6)
-    assert np.asarray(sample(state, jax.random.key(0))[1].indices).tolist() == [5, 2, 4, 0, 3, 1]
+    assert drawn(state) == [5, 2, 4, 0, 3, 1]
 
 
 @pytest.mark.parametrize("sort_every", [1, 3])
@@ -149,12 +146,12 @@ def test_draws_follow_the_probabilities(sampling, sort_every):
     errors = np.random.default_rng(1).normal(size=20)
     config = RankConfig(sampling=sampling, sort_every=sort_every)
     state = held_small(config, errors)
-    replay, _, sample, _ = made(config, 24, 6)
+    replay = made(config, 24, 6)
     draws = 4000
     keys = jax.random.split(jax.random.key(5), draws)
     indices = jax.jit(jax.vmap(lambda key: replay.sample(state, key)[1].indices))(keys)
     counts = np.bincount(np.asarray(indices).ravel(), minlength=24)
-    expected = 6 * draws * np.asarray(replay.probability(state, jnp.arange(24)), np.float64)
+    expected = 6 * draws * np.float64(replay.probability(state, np.arange(24)))
     assert expected.sum() == pytest.approx(6 * draws, rel=1e-5)
     assert (np.abs(counts - expected) <= 5 * np.sqrt(expected) + 1e-9).all()
     if sampling == "greedy":
@@ -163,10 +160,10 @@ def test_draws_follow_the_probabilities(sampling, sort_every):
 
 def held_small(config, errors):
     """Like `held`, with the errors told in batches of 6 and more slots than transitions."""
-    replay, add, _, _ = made(config, 24, 6)
+    replay = made(config, 24, 6)
     state = replay.init(jax.random.key(0), EXAMPLE)
     for _ in errors:
-        state = add(state, ROW)
+        state = replay.add(state, ROW)
     for start in (0, 6, 12, 14, 14, 14):
         slots = np.arange(start, start + 6)
         state = told(config, state, slots, errors[slots], 6)
@@ -177,13 +174,14 @@ def test_effective_weights_make_any_average_unbiased():
     config = RankConfig(weights="effective", beta=1.0, beta_end=1.0, normalise="none", sort_every=1)
     values = np.random.default_rng(2).normal(size=24)
     state = held_small(config, values[:20])
-    replay = made(config, 24, 6)[0]
+    replay = made(config, 24, 6)
 
     def estimate(key):
         batch = replay.sample(state, key)[1]
         return (batch.weights * jnp.asarray(values, jnp.float32)[batch.indices]).mean()
 
     estimates = jax.jit(jax.vmap(estimate))(jax.random.split(jax.random.key(0), 20_000))
+    estimates = np.asarray(estimates)
     standard_error = float(estimates.std()) / np.sqrt(20_000)
     assert abs(float(estimates.mean()) - values[:20].mean()) < 4 * standard_error
 
@@ -192,7 +190,7 @@ def test_buffer_normalised_weights_reach_one_for_the_least_likely():
     for weights in ("rank", "effective"):
         config = RankConfig(weights=weights, normalise="buffer", sort_every=1, beta=1.0)
         state = held_small(config, np.arange(1.0, 21.0))
-        replay = made(config, 24, 6)[0]
+        replay = made(config, 24, 6)
         keys = jax.random.split(jax.random.key(0), 500)
         drawn = jax.jit(jax.vmap(lambda key: replay.sample(state, key)[1].weights))(keys)
         assert float(drawn.max()) == pytest.approx(1.0, rel=1e-5)
@@ -224,6 +222,6 @@ def test_a_batch_of_more_than_all_ranks_is_refused():
 def test_ranks_of_the_refer_paper_by_hand():
     config = RankConfig(alpha=0.5, sampling="iid", sort_every=1)
     state = held(config, [0.5, 2, 1, 4])
-    replay, *_ = made(config, 4, 4)
+    replay = made(config, 4, 4)
     expected = [0.1795682214, 0.253947814, 0.2073475219, 0.3591364427]
-    np.testing.assert_allclose(replay.probability(state, jnp.arange(4)), expected, rtol=1e-6)
+    np.testing.assert_allclose(replay.probability(state, np.arange(4)), expected, rtol=1e-6)

@@ -4,30 +4,24 @@ import dataclasses
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxreplay import Transition, make_replay, ring
+from jaxreplay import make_replay, ring, testing
 from jaxreplay.methods import refer
 from jaxreplay.methods.parts import estimates
 from jaxreplay.methods.refer import ReFERConfig
 
-EXAMPLE = Transition(
-    obs=jnp.zeros(1),
-    action=jnp.zeros(1),
-    reward=jnp.zeros(()),
-    discount=jnp.zeros(()),
-    next_obs=jnp.zeros(1),
-    first=jnp.zeros((), bool),
-    last=jnp.zeros((), bool),
-)
-
+EXAMPLE = testing.EXAMPLE._replace(action=np.zeros(1, np.float32))
+ROW = jax.tree.map(lambda x: x[None], EXAMPLE)
 
 E, MEMORY, BATCH, EVERY = 2, 24, 8, 3
 GAMMA = 0.9
+
+
+_contents, _returns_of = jax.jit(ring.contents), jax.jit(estimates.returns_of)
 
 
 class Memory:
@@ -114,10 +108,13 @@ class Memory:
 
 
 @functools.cache
-def made(config):
-    replay = make_replay(refer.sampler(config), capacity=MEMORY, batch_size=BATCH, num_envs=E)
-    verbs = [jax.jit(v) for v in (replay.init, replay.add, replay.sample, replay.update)]
-    return replay, *verbs
+def made(config, capacity=MEMORY, batch_size=BATCH, num_envs=1):
+    """Return a replay whose functions are compiled."""
+    replay = make_replay(
+        refer.sampler(config), capacity=capacity, batch_size=batch_size, num_envs=num_envs
+    )
+    names = ("init", "add", "sample", "update", "probability", "metrics")
+    return replay._replace(**{name: jax.jit(getattr(replay, name)) for name in names})
 
 
 CONFIGS = [
@@ -135,8 +132,8 @@ CONFIGS = [
 )
 def test_memory_equals_one_in_plain_python(config, seed, length, rows):
     rng = np.random.default_rng(seed)
-    replay, init, add, sample, update = made(config)
-    state = init(jax.random.key(seed), EXAMPLE)
+    replay = made(config, num_envs=E)
+    state = replay.init(jax.random.key(seed), EXAMPLE)
     memory = Memory(config, MEMORY * config.capacity_factor)
     first = [True] * E
     for number in range(rows):
@@ -148,24 +145,25 @@ def test_memory_equals_one_in_plain_python(config, seed, length, rows):
             discount = 0.0 if terminal else GAMMA
             row.append({"first": first[lane], "last": last, "discount": discount, **numbers})
             first[lane] = last or rng.random() < 0.1  # an episode may be left before its end
-        column = lambda name: jnp.asarray([step[name] for step in row])
-        steps = jax.tree.map(lambda x: jnp.broadcast_to(x, (E, *x.shape)), EXAMPLE)
+        dtype = lambda name: bool if name in ("first", "last") else np.float32
+        column = lambda name: np.asarray([step[name] for step in row], dtype(name))
+        steps = jax.tree.map(lambda x: np.broadcast_to(x, (E, *x.shape)), EXAMPLE)
         names = ("reward", "discount", "first", "last")
         steps = steps._replace(**{name: column(name) for name in names})
         fresh = {name: column(name) for name in ("value", "advantage", "next_value")}
-        state = add(state, steps, **fresh)
+        state = replay.add(state, steps, **fresh)
         memory.add(row)
         compare(state, memory, config)
         if number * E < BATCH or not memory.live:
             continue
-        state, batch = sample(state, jax.random.key(number))
+        state, batch = replay.sample(state, jax.random.key(number))
         slots = np.asarray(batch.indices)
         assert set(slots) <= {memory.slot(s) for s in memory.live}
         # The same for the same slot.
         draw = lambda: rng.normal(size=MEMORY * config.capacity_factor)[slots]
         feedback = {"log_ratio": 3 * draw(), "value": draw(), "advantage": draw()}
         feedback |= {"next_value": draw()}
-        state = update(state, batch, **{k: jnp.asarray(v) for k, v in feedback.items()})
+        state = replay.update(state, batch, **{k: np.float32(v) for k, v in feedback.items()})
         memory.update(slots, feedback | {"log_ratio": np.clip(feedback["log_ratio"], -7, 7)})
         compare(state, memory, config)
         np.testing.assert_allclose(state.sampler.beta, memory.beta, rtol=1e-4)
@@ -188,46 +186,41 @@ def compare(state, memory, config):
 def play(replay, lengths):
     """Fill a replay of one environment with episodes of these lengths, each row its number."""
     state, number = replay.init(jax.random.key(0), EXAMPLE), 0
-    add = jax.jit(replay.add)
     for length in lengths:
         for step in range(length):
-            row = jax.tree.map(lambda x: x[None], EXAMPLE)
-            edges = {"first": jnp.asarray([step == 0]), "last": jnp.asarray([step == length - 1])}
-            state = add(state, row._replace(reward=jnp.asarray([float(number)]), **edges))
-            number += 1
+            edges = {"first": np.array([step == 0]), "last": np.array([step == length - 1])}
+            row = ROW._replace(reward=np.float32([number]), **edges)
+            state, number = replay.add(state, row), number + 1
     return state
 
 
 def test_only_finished_episodes_are_drawn_once_there_are_any():
-    replay = make_replay(
-        refer.sampler(ReFERConfig(refresh_every=1)), capacity=32, batch_size=4, num_envs=1
-    )
+    replay = made(ReFERConfig(refresh_every=1), capacity=32, batch_size=4)
     running = play(replay, [3])
     assert int(running.sampler.size) == 3
     state = play(replay, [5])
-    row = jax.tree.map(lambda x: x[None], EXAMPLE)
     for step in range(4):
-        state = replay.add(state, row._replace(first=jnp.asarray([step == 0])))
-    chance = np.asarray(replay.probability(state, jnp.arange(state.ring.capacity)))
+        state = replay.add(state, ROW._replace(first=np.array([step == 0])))
+    chance = np.asarray(replay.probability(state, np.arange(state.ring.capacity)))
     np.testing.assert_allclose(chance[:5], 0.2)
     assert chance[5:].sum() == 0
 
 
 def test_before_any_episode_is_over_the_running_ones_are_drawn():
-    replay = make_replay(refer.sampler(ReFERConfig(refresh_every=4)), capacity=32, batch_size=4)
-    state, row = replay.init(jax.random.key(0), EXAMPLE), jax.tree.map(lambda x: x[None], EXAMPLE)
+    replay = made(ReFERConfig(refresh_every=4), capacity=32, batch_size=4)
+    state = replay.init(jax.random.key(0), EXAMPLE)
     for number in range(1, 12):
-        state = replay.add(state, row)
+        state = replay.add(state, ROW)
         swept = number // 4 * 4 or number
-        chance = np.asarray(replay.probability(state, jnp.arange(state.ring.capacity)))
+        chance = np.asarray(replay.probability(state, np.arange(state.ring.capacity)))
         np.testing.assert_allclose(chance[:swept], 1 / swept, rtol=1e-6)
         state, batch = replay.sample(state, jax.random.key(number))
         assert int(batch.indices.max()) < swept
-        state = replay.update(state, batch, log_ratio=jnp.full(4, 3.0))
+        state = replay.update(state, batch, log_ratio=np.full(4, 3.0, np.float32))
 
 
 def test_an_episode_longer_than_the_memory_is_kept_while_it_is_alone():
-    replay = make_replay(refer.sampler(ReFERConfig(refresh_every=1)), capacity=8, batch_size=4)
+    replay = made(ReFERConfig(refresh_every=1), capacity=8, batch_size=4)
     state = play(replay, [3, 12])
     assert float(replay.metrics(state)["remembered"]) == 12
     state = play(replay, [3, 12, 5])
@@ -235,60 +228,57 @@ def test_an_episode_longer_than_the_memory_is_kept_while_it_is_alone():
 
 
 def test_fresh_episodes_outlive_older_far_ones():
-    replay = make_replay(refer.sampler(ReFERConfig(refresh_every=1)), capacity=10, batch_size=8)
+    replay = made(ReFERConfig(refresh_every=1), capacity=10, batch_size=8)
     state = play(replay, [4, 4])
     batch = replay.sample(state, jax.random.key(0))[1]
-    slots = jnp.asarray([4, 5, 6, 7, 4, 5, 6, 7])  # the second episode is far
+    slots = np.int32([4, 5, 6, 7, 4, 5, 6, 7])  # the second episode is far
     batch = batch._replace(indices=slots, version=ring.version(state.ring, slots))
-    state = replay.update(state, batch, log_ratio=jnp.full(8, 5.0))
+    state = replay.update(state, batch, log_ratio=np.full(8, 5.0, np.float32))
     assert float(replay.metrics(state)["far_share"]) == 0.5
-    row = jax.tree.map(lambda x: x[None], EXAMPLE)
     for step in range(4):
-        edges = {"first": jnp.asarray([step == 0]), "last": jnp.asarray([step == 3])}
-        state = replay.add(state, row._replace(**edges))
+        edges = {"first": np.array([step == 0]), "last": np.array([step == 3])}
+        state = replay.add(state, ROW._replace(**edges))
     assert set(np.flatnonzero(state.sampler.live)) == {0, 1, 2, 3, 8, 9, 10, 11}
     assert float(replay.metrics(state)["far_share"]) == 0
 
 
 def test_ratios_beyond_the_limit_are_clipped_and_still_far():
-    replay = make_replay(refer.sampler(ReFERConfig(refresh_every=1)), capacity=8, batch_size=4)
+    replay = made(ReFERConfig(refresh_every=1), capacity=8, batch_size=4)
     state = play(replay, [4, 4])
     state, batch = replay.sample(state, jax.random.key(0))
-    state = replay.update(state, batch, log_ratio=jnp.full(4, -80.0))
-    assert float(jnp.abs(state.sampler.log_ratio).max()) == 7
+    state = replay.update(state, batch, log_ratio=np.full(4, -80.0, np.float32))
+    assert float(np.abs(state.sampler.log_ratio).max()) == 7
     assert float(replay.metrics(state)["far_share"]) > 0
 
 
 def test_returns_are_in_units_of_scaled_rewards():
     config = ReFERConfig(returns=True, refresh_every=1)
-    replay = make_replay(refer.sampler(config), capacity=8, batch_size=2)
+    replay = made(config, capacity=8, batch_size=2)
     state = replay.init(jax.random.key(0), EXAMPLE)
-    row = jax.tree.map(lambda x: x[None], EXAMPLE)._replace(reward=jnp.asarray([6.0]))
-    fresh = {name: jnp.zeros(1) for name in ("value", "advantage", "next_value")}
+    row = ROW._replace(reward=np.float32([6.0]))
+    fresh = {name: np.zeros(1, np.float32) for name in ("value", "advantage", "next_value")}
     for last in (False, False, True):
-        step = row._replace(discount=jnp.asarray([0.5]), last=jnp.asarray([last]))
-        state = replay.add(state, step, **fresh, reward_scale=jnp.asarray([2.0]))
-    got = estimates.returns_of(state.sampler.estimates, jnp.arange(3))
+        step = row._replace(discount=np.float32([0.5]), last=np.array([last]))
+        state = replay.add(state, step, **fresh, reward_scale=np.float32([2.0]))
+    got = _returns_of(state.sampler.estimates, np.arange(3))
     np.testing.assert_allclose(got, [5.25, 4.5, 3.0])
     # A step that says another scale changes the units of all, without a refresh.
-    replay = make_replay(
-        refer.sampler(dataclasses.replace(config, refresh_every=4)), capacity=16, batch_size=2
-    )
+    replay = made(dataclasses.replace(config, refresh_every=4), capacity=16, batch_size=2)
     state = replay.init(jax.random.key(0), EXAMPLE)
     for scale in (1.0, 1.0, 1.0, 1.0, 4.0):
-        step = row._replace(discount=jnp.asarray([0.5]))
-        state = replay.add(state, step, **fresh, reward_scale=jnp.asarray([scale]))
-    got = estimates.returns_of(state.sampler.estimates, jnp.arange(5))
+        step = row._replace(discount=np.float32([0.5]))
+        state = replay.add(state, step, **fresh, reward_scale=np.float32([scale]))
+    got = _returns_of(state.sampler.estimates, np.arange(5))
     np.testing.assert_allclose(got, np.array([11.25, 10.5, 9.0, 6.0, 6.0]) / 4)
 
 
 def test_whole_episodes_alone_are_forgotten_and_never_come_back():
     config = ReFERConfig(refresh_every=1, capacity_factor=2)
-    replay = make_replay(refer.sampler(config), capacity=12, batch_size=4)
+    replay = made(config, capacity=12, batch_size=4)
     for lengths in ([6, 5, 5, 5, 3], [6, 4, 4, 4, 20], [5, 5, 5, 5, 5, 1, 7]):
         state, begun = play(replay, lengths), 0
         live = np.flatnonzero(state.sampler.live)
-        rewards = set(ring.contents(state.ring).reward[live].astype(int).tolist())
+        rewards = set(np.asarray(_contents(state.ring).reward)[live].astype(int).tolist())
         for length in lengths:
             inside = rewards & set(range(begun, begun + length))
             assert len(inside) in (0, length) or length > 12
@@ -297,20 +287,19 @@ def test_whole_episodes_alone_are_forgotten_and_never_come_back():
 
 def test_steps_that_are_not_finite_are_stored_as_zero_and_counted():
     config = ReFERConfig(returns=True, refresh_every=1)
-    replay = make_replay(refer.sampler(config), capacity=16, batch_size=2)
+    replay = made(config, capacity=16, batch_size=2)
     state = replay.init(jax.random.key(0), EXAMPLE)
-    fresh = {name: jnp.zeros(1) for name in ("value", "advantage", "next_value")}
-    row = jax.tree.map(lambda x: x[None], EXAMPLE)
+    fresh = {name: np.zeros(1, np.float32) for name in ("value", "advantage", "next_value")}
     for reward in (1.0, np.nan, np.inf, 1.0):
-        step = row._replace(reward=jnp.asarray([reward]), discount=jnp.ones(1))
-        state = replay.add(state, step._replace(obs=jnp.full((1, 1), np.nan)), **fresh)
+        step = ROW._replace(reward=np.float32([reward]), discount=np.ones(1, np.float32))
+        state = replay.add(state, step._replace(obs=np.full((1, 3), np.nan, np.float32)), **fresh)
     assert int(state.dropped) == 4
-    assert not ring.contents(state.ring).obs.any()
-    np.testing.assert_allclose(state.sampler.estimates.q_ret[:4], [2, 1, 1, 1])
+    assert not np.any(_contents(state.ring).obs)
+    np.testing.assert_allclose(np.asarray(state.sampler.estimates.q_ret)[:4], [2, 1, 1, 1])
 
 
 def test_returns_are_refused_without_feedback_about_new_steps():
-    replay = make_replay(refer.sampler(ReFERConfig(returns=True)), capacity=8, batch_size=2)
+    replay = made(ReFERConfig(returns=True), capacity=8, batch_size=2)
     state = replay.init(jax.random.key(0), EXAMPLE)
     with pytest.raises(ValueError, match="add needs advantage, next_value, value"):
-        replay.add(state, jax.tree.map(lambda x: x[None], EXAMPLE))
+        replay.add(state, ROW)

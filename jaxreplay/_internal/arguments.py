@@ -1,0 +1,94 @@
+"""Refusals of arrays that do not fit: one line each, when the caller is traced.
+
+XLA broadcasts and converts silently, and what is stored then is no longer what was given: a column
+`[B, 1]` of TD errors would write its last number to every slot. Everything here raises ValueError.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+
+def check_feedback_arrays(feedback: Mapping[str, Any], rows: int, verb: str, what: str) -> None:
+    """Refuse feedback that is not one real number for each of `rows` transitions.
+
+    Args:
+      feedback: by name.
+      rows: how many transitions there are.
+      verb: that was called, such as "update".
+      what: these transitions, such as "sampled transition".
+    """
+    for name, values in feedback.items():
+        shape, dtype = jnp.shape(values), jnp.result_type(values)
+        if shape != (rows,):
+            raise ValueError(
+                f"{verb} was given {name} of shape {_show(shape)}, and wants [{rows}], one number "
+                f"for each {what}: {_mend(name, shape, rows)}"
+            )
+        if not (jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)):
+            raise ValueError(f"{verb} was given {name} of dtype {dtype}: give real numbers")
+
+
+def check_known(given: Iterable[str], known: Iterable[str], wanted: Iterable[str]) -> None:
+    """Refuse feedback by a name that nobody reads: a misspelt one would be missed in silence."""
+    unknown = sorted(set(given) - set(known) - set(wanted))
+    if unknown:
+        reads = ", ".join(sorted(wanted)) or "no feedback"
+        raise ValueError(
+            f"no feedback is called {', '.join(unknown)}: this replay method reads {reads}"
+        )
+
+
+def check_leaf(
+    name: str, leaf: Any, shape: tuple[int, ...], dtype: np.dtype, num_envs: int
+) -> None:
+    """Refuse one field of new transitions that the ring can't hold as it is.
+
+    Args:
+      name: of the field.
+      leaf: what was given.
+      shape: of one row in the ring.
+      dtype: of the field in the ring.
+      num_envs: rows of one add.
+    """
+    given, wanted = jnp.shape(leaf), (num_envs, *shape)
+    if given != wanted:
+        rows = "one row for the environment" if num_envs == 1 else f"a row for each of {num_envs}"
+        hint = f" (add an axis in front: {name}[None])" if (1, *given) == wanted else ""
+        raise ValueError(
+            f"{name} was added with shape {_show(given)}, and the ring wants {_show(wanted)}, "
+            f"{rows}{hint}"
+        )
+    kind = leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
+    if kind != dtype and not jnp.can_cast(kind, dtype, "same_kind"):
+        how = f"{name} > 0" if dtype == np.dtype(bool) else f"{name}.astype('{dtype.name}')"
+        raise ValueError(
+            f"{name} was added as {kind}, and the ring, by its example, holds {dtype}: convert it "
+            f"({how}), or give init an example with {kind}"
+        )
+    if isinstance(leaf, np.ndarray) and leaf.size and jnp.issubdtype(dtype, jnp.integer):
+        bounds = jnp.iinfo(dtype)  # of 64 bits, JAX would drop the upper 32
+        for value in (leaf.min(), leaf.max()):
+            if not bounds.min <= value <= bounds.max:
+                raise ValueError(f"{name} holds {value}, and the ring {dtype}, which ends before")
+
+
+def _mend(name: str, shape: tuple[int, ...], rows: int) -> str:
+    """Return what would make of feedback of this shape one number per row."""
+    if shape == (rows, 1):
+        return f"give {name}[:, 0]"
+    if shape == (1, rows):
+        return f"give {name}[0]"
+    if len(shape) == 2 and shape[1] == rows:
+        return f"choose or reduce, such as {name}.mean(axis=0)"
+    if len(shape) == 2 and shape[0] == rows:
+        return f"choose or reduce, such as {name}.mean(axis=1)"
+    if not shape:
+        return f"before it is averaged, or jnp.full({rows}, {name})"
+    return "give that of the same batch"
+
+
+def _show(shape: tuple[int, ...]) -> str:
+    return f"[{', '.join(map(str, shape))}]"

@@ -1,0 +1,187 @@
+"""Arrays that do not fit are refused when they are handed over, in one line that says the mend."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxreplay import make_replay, ring
+from jaxreplay.methods import METHODS, per, refer, uniform
+from jaxreplay.testing import EXAMPLE, rows
+
+BATCH, E = 8, 2
+READS = [name for name, entry in METHODS.items() if entry.method().sampler.requires.feedback]
+
+
+def started(method, **sizes):
+    replay = make_replay(
+        method.sampler, **{"capacity": 24, "batch_size": BATCH, "num_envs": E} | sizes
+    )
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    fresh = dict.fromkeys(method.sampler.requires.feedback_of_new, jnp.zeros(E))
+    for time in range(6):
+        state = replay.add(state, rows(time), **fresh)
+    return replay, *replay.sample(state, jax.random.key(0))
+
+
+@pytest.fixture(scope="module")
+def stored():
+    return started(per.method())
+
+
+SHAPES = [
+    (np.zeros((BATCH, 1)), r"shape \[8, 1\], and wants \[8\].*give td_error\[:, 0\]"),
+    (np.zeros((1, BATCH)), r"give td_error\[0\]"),
+    (np.zeros((2, BATCH)), r"such as td_error.mean\(axis=0\)"),
+    (np.zeros((BATCH, 3)), r"such as td_error.mean\(axis=1\)"),
+    (np.zeros(()), r"shape \[\], .*before it is averaged"),
+    (0.5, r"shape \[\], .*before it is averaged"),
+    (np.zeros(BATCH + 1), r"shape \[9\], .*give that of the same batch"),
+    (np.zeros(0), "give that of the same batch"),
+    (np.zeros((BATCH, 1, 1)), "give that of the same batch"),
+    (np.zeros(BATCH, np.complex64), "of dtype complex64: give real numbers"),
+    (np.zeros(BATCH, bool), "of dtype bool: give real numbers"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), SHAPES)
+@pytest.mark.parametrize("jitted", [False, True])
+def test_feedback_is_one_real_number_per_transition(stored, values, message, jitted):
+    replay, state, batch = stored
+    update = lambda state, td: replay.update(state, batch, td_error=td)
+    with pytest.raises(ValueError, match=f"^update was given td_error .*{message}"):
+        (jax.jit(update) if jitted else update)(state, values)
+
+
+@pytest.mark.parametrize("name", READS)
+def test_no_method_takes_a_column(name):
+    entry = METHODS[name]
+    replay, state, batch = started(entry.method(entry.config(), None))
+    feedback = dict.fromkeys(replay.requires.feedback, jnp.zeros((BATCH, 1)))
+    with pytest.raises(ValueError, match=r"shape \[8, 1\], and wants \[8\]"):
+        jax.eval_shape(lambda s: replay.update(s, batch, **feedback), state)
+
+
+def test_columns_under_vmap_are_seen_too(stored):
+    replay, state, batch = stored
+    many = jax.tree.map(lambda x: jnp.stack([x, x]), (state, batch))
+    with pytest.raises(ValueError, match=r"shape \[8, 1\]"):
+        jax.vmap(lambda s, b, td: replay.update(s, b, td_error=td))(*many, jnp.zeros((2, 8, 1)))
+    jax.vmap(lambda s, b, td: replay.update(s, b, td_error=td))(*many, jnp.zeros((2, 8)))
+
+
+@pytest.mark.parametrize(
+    "values", [np.arange(BATCH), jnp.ones(BATCH, jnp.bfloat16), np.ones(BATCH)]
+)
+def test_real_numbers_of_any_kind_are_taken(stored, values):
+    replay, state, batch = stored
+    assert int(replay.update(state, batch, td_error=values).dropped) == 0
+
+
+def test_names_are_checked_and_said(stored):
+    replay, state, batch = stored
+    td = jnp.zeros(BATCH)
+    with pytest.raises(ValueError, match=r"^update needs td_error of every sampled transition, and"
+                       " was given nothing$"):  # fmt: skip
+        replay.update(state, batch)
+    with pytest.raises(ValueError, match=r"needs td_error .* and was given q_value$"):
+        replay.update(state, batch, q_value=td)
+    with pytest.raises(ValueError, match=r"no feedback is called td_eror: .* reads td_error"):
+        replay.update(state, batch, td_error=td, td_eror=td)
+    replay.update(state, batch, td_error=td, q_value=td)  # of another method: not read
+    with pytest.raises(ValueError, match=r"no feedback is called reward: .* reads no feedback"):
+        replay.add(state, rows(7), reward=td)
+    other, state, batch = started(uniform.method())
+    with pytest.raises(ValueError, match=r"is called x: this replay method reads no feedback$"):
+        other.update(state, batch, x=td)
+
+
+def test_feedback_about_new_steps_has_a_row_per_environment():
+    method = refer.method(refer.ReFERConfig(returns=True))
+    replay, state, _ = started(method)
+    fresh = dict.fromkeys(method.sampler.requires.feedback_of_new, jnp.zeros((E, 1)))
+    with pytest.raises(ValueError, match=r"^add was given .* of shape \[2, 1\], and wants \[2\]"):
+        replay.add(state, rows(7), **fresh)
+
+
+ROW = jax.tree.map(np.asarray, rows(7))
+TRANSITIONS = [
+    ({"reward": ROW.reward[:1]}, r"reward was added with shape \[1\], and the ring wants \[2\]"),
+    ({"reward": ROW.reward[:, None]}, r"reward was added with shape \[2, 1\]"),
+    ({"obs": np.zeros(3, np.float32)}, r"obs was added with shape \[3\], .* a row for each of 2"),
+    ({"obs": np.zeros((E, 4), np.float32)}, r"obs .* the ring wants \[2, 3\]"),
+    ({"action": np.full(E, 1.7, np.float32)}, r"action was added as float32, .* holds int32"),
+    ({"action": np.array([0, 2**40])}, r"action holds 1099511627776, and the ring int32"),
+    ({"action": np.array([0, -(2**40)])}, r"action holds -1099511627776"),
+    ({"first": np.full(E, 0.5, np.float32)}, r"first .* holds bool: convert it \(first > 0\)"),
+    ({"last": np.ones(E, np.int32)}, r"last was added as int32, .* holds bool"),
+    ({"reward": ROW.reward.astype(np.complex64)}, r"reward was added as complex64"),
+    ({"obs": ()}, r"the transition lacks obs, unlike the example"),
+    ({"extras": np.zeros(E)}, r"the transition has extras, unlike the example"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), TRANSITIONS, ids=lambda x: str(x)[:30])
+@pytest.mark.parametrize("jitted", [False, True])
+def test_transitions_must_fit_the_ring(stored, change, message, jitted):
+    replay, state, _ = stored
+    if (jitted and "holds -1" in message) or (jitted and "holds 1" in message):
+        pytest.skip("inside of jit, 64 bits are gone before anybody is asked")
+    row = ROW._replace(**change)
+    add = lambda state: replay.add(state, row)
+    with pytest.raises(ValueError, match=message):
+        (jax.jit(add) if jitted else add)(state)
+    with pytest.raises(ValueError, match=message):
+        ring.add(state.ring, row)
+
+
+def test_one_environment_is_told_of_the_axis_in_front():
+    replay = make_replay(uniform.sampler(), capacity=8, batch_size=2)
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    with pytest.raises(
+        ValueError, match=r"one row for the environment \(add an axis .*: obs\[None"
+    ):
+        replay.add(state, EXAMPLE)
+
+
+def test_wider_numbers_that_lose_no_kind_are_taken(stored):
+    replay, state, _ = stored
+    row = ROW._replace(reward=np.array([1, 2]), obs=ROW.obs.astype(np.float64), action=np.arange(E))
+    state = replay.add(state, row)
+    assert np.asarray(ring.contents(state.ring).reward)[12:14].tolist() == [1, 2]
+
+
+def test_stacks_stored_once_are_checked_too():
+    replay = make_replay(per.sampler(), capacity=16, batch_size=2, frame_stack=2)
+    stack = jnp.zeros((3, 3, 2), jnp.uint8)
+    example = EXAMPLE._replace(obs=stack, next_obs=stack)
+    state = replay.init(jax.random.key(0), example)
+    row = jax.tree.map(lambda x: x[None], example)
+    with pytest.raises(ValueError, match="action was added as float32"):
+        replay.add(state, row._replace(action=jnp.zeros(1)))
+    replay.add(state, row)
+
+
+def test_a_method_is_no_sampler():
+    with pytest.raises(ValueError, match=r"takes a Sampler, not a Method: give its .sampler"):
+        make_replay(per.method(), capacity=8, batch_size=2)
+    with pytest.raises(ValueError, match=r"takes a Sampler, not a str$"):
+        make_replay("per", capacity=8, batch_size=2)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_batches_of_an_empty_replay_count_nothing(name):
+    entry = METHODS[name]
+    config = entry.config(**({"length": 4} if name == "windows" else {}))
+    sampler = entry.method(config, None).sampler
+    replay = make_replay(sampler, capacity=24, batch_size=BATCH, num_envs=E)
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    assert not bool(replay.can_sample(state))
+    after, batch = jax.jit(replay.sample)(state, jax.random.key(0))
+    np.testing.assert_array_equal(batch.weights, np.zeros(BATCH))
+    assert ((batch.indices >= 0) & (batch.indices < 24 * sampler.capacity_factor)).all()
+    for leaf in jax.tree.leaves((batch.transition, batch.weights)):
+        assert np.isfinite(leaf).all()
+    for new, old in zip(jax.tree.leaves(after), jax.tree.leaves(state), strict=True):
+        broken = ~np.isnan(np.asarray(old, np.float32)) & np.isnan(np.asarray(new, np.float32))
+        assert not broken.any()
