@@ -6,6 +6,7 @@ method may appear several times under different labels: `--replays ners ners_sta
 """
 
 import argparse
+import contextlib
 import dataclasses
 import re
 import sys
@@ -20,19 +21,20 @@ from experiments.cli.options import Parser, add_options, read_options
 from experiments.cli.shared import (
     PREFIXES,
     add_common,
+    check_resume,
     check_resumed,
+    ended,
     given,
     names_parser,
     own_module,
     print_list,
     replay_name,
-    stopped,
 )
-from experiments.runs import run_config
-from experiments.runs.folder import check_claim, claim
+from experiments.runs import folder, lock, run_config
+from experiments.runs.folder import check_claim_comparison, claim_comparison, is_run, saved_output
 from experiments.runs.outputs import OutputConfig
 from experiments.runs.results import threshold_of
-from experiments.runs.run import Stopped, execute, prepare
+from experiments.runs.run import execute, prepare
 from experiments.runs.run_config import RunConfig, defaults
 from jaxreplay.methods import METHODS
 
@@ -48,21 +50,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_list(known.json)
         return 0
     parser = Parser(prog="python -m experiments.compare", description=__doc__)
-    try:
+
+    def command() -> None:
         bases = _bases(known)
-        args = _parse(parser, bases, argv)
+        args = _parse(parser, bases, known.resume, argv)
         configs = {label: _configured(label, base, args) for label, base in bases.items()}
-        output = read_options(args, OutputConfig())
-        if known.resume is not None and args.out not in (None, known.resume):
-            raise ValueError("--resume DIR goes on in DIR itself: leave out --out")
+        output = read_options(args, saved_output(known.resume))
+        check_resume(args)
         out = known.resume or args.out or Path("runs") / f"compare-{_first(configs).agent}"
         summaries = _run_all(configs, out, output, known.resume is not None, args.overwrite)
-    except ValueError as error:
-        parser.error(str(error))
-    except Stopped as error:
-        return stopped(error)
-    conclude(configs, summaries, out, output)
-    return 0
+        conclude(configs, summaries, out, output)
+
+    return ended(parser, command)
 
 
 def conclude(
@@ -111,16 +110,17 @@ def _bases(known: argparse.Namespace) -> dict[str, RunConfig]:
         return {label: defaults(env, agent, replay, known.preset) for label, replay in replays}
     if not known.resume.is_dir():
         raise ValueError(f"{known.resume} is not a folder: give the folder of a comparison")
-    folders = sorted(path.parent for path in known.resume.glob("*/config.json"))
-    found = {folder.name: run_config.read(folder) for folder in folders}
-    if not found:
+    saved = folder.runs_of(known.resume)
+    if not saved:
         raise ValueError(f"{known.resume} holds no comparison to resume")
-    order = list(METHODS)
-    return dict(sorted(found.items(), key=lambda item: order.index(item[1].replay)))
+    return {label: run_config.from_folder(config, known.resume) for label, config in saved.items()}
 
 
 def _parse(
-    parser: Parser, bases: Mapping[str, RunConfig], argv: Sequence[str] | None
+    parser: Parser,
+    bases: Mapping[str, RunConfig],
+    resume: Path | None,
+    argv: Sequence[str] | None,
 ) -> argparse.Namespace:
     add_common(parser, _first(bases).env)
     parser.add_argument(
@@ -132,7 +132,7 @@ def _parse(
         add_options(parser, getattr(_first(bases), section), PREFIXES[section])
     for label, base in bases.items():
         add_options(parser, base.replay_options, f"{label}.")
-    add_options(parser, OutputConfig())
+    add_options(parser, saved_output(resume))
     return parser.parse_args(argv)
 
 
@@ -149,22 +149,27 @@ def _run_all(
     resume: bool,
     overwrite: bool,
 ) -> dict[str, dict[str, Any]]:
-    # Everything is checked, and every folder claimed, before the first run trains.
-    for label, config in configs.items():
-        check_claim(out / label, config, resume=resume, overwrite=overwrite)
-    runs = {
-        label: prepare(config, out / label, resume=resume, overwrite=overwrite)
-        for label, config in configs.items()
-    }
-    for label, config in configs.items():
-        claim(out / label, config, resume=resume, overwrite=overwrite)
-    return {
-        label: execute(
-            config, out / label, output, resume=True, label=label, resume_folder=out,
-            run=runs.pop(label),  # and forget its compiled program when it has ended
-        )
-        for label, config in configs.items()
-    }  # fmt: skip
+    check_claim_comparison(out, configs, resume=resume, overwrite=overwrite)
+    with contextlib.ExitStack() as stack:
+        if out.is_dir():  # else it is made only for what can run
+            stack.enter_context(lock.held(out))
+        # Everything is checked, and every folder claimed, before the first run trains.
+        runs = {
+            label: prepare(
+                config, out / label, resume=resume and is_run(out / label), overwrite=overwrite
+            )
+            for label, config in configs.items()
+        }
+        if not out.is_dir():
+            stack.enter_context(lock.held(out))
+        claim_comparison(out, configs, output, resume=resume, overwrite=overwrite)
+        return {
+            label: execute(
+                config, out / label, output, resume=True, label=label, resume_folder=out,
+                run=runs.pop(label),  # and forget its compiled program when it has ended
+            )
+            for label, config in configs.items()
+        }  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ from typing import Any
 import pandas as pd
 
 from experiments.analysis import joint
+from experiments.cli import shared
 from experiments.cli.options import Parser
+from experiments.runs import folder
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -19,17 +21,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         "runs", nargs="+", type=_labelled, metavar="LABEL=FOLDER",
         help="folders of finished runs, and their labels in the figures [default: the folder]",
     )  # fmt: skip
-    parser.add_argument("--out", type=Path, required=True, help="folder for figures and table")
+    parser.add_argument(
+        "--out", type=shared.folder, required=True, help="folder for figures and table"
+    )
     parser.add_argument("--title", help="title of the figures [default: agents and environments]")
     args = parser.parse_args(argv)
     try:
         runs = _distinct(args.runs)
-        summaries = {label: _summary(folder) for label, folder in runs.items()}
-        _refuse_run(args.out)
-    except ValueError as error:
+        summaries = {label: _summary(path) for label, path in runs.items()}
+        frames = {label: pd.read_csv(path / "metrics.csv") for label, path in runs.items()}
+        folder.claim_plot(args.out)
+    except (ValueError, OSError) as error:
         parser.error(str(error))
-    frames = {label: pd.read_csv(folder / "metrics.csv") for label, folder in runs.items()}
-    args.out.mkdir(parents=True, exist_ok=True)
     thresholds = {summary["threshold"] for summary in summaries.values()}
     threshold = thresholds.pop() if len(thresholds) == 1 else None
     title = args.title or _common(list(summaries.values()))
@@ -49,18 +52,13 @@ def _distinct(runs: Sequence[tuple[str, Path]]) -> dict[str, Path]:
     return dict(runs)
 
 
-def _summary(folder: Path) -> dict[str, Any]:
-    path = folder / "summary.json"
-    if not (folder / "metrics.csv").exists():
-        raise ValueError(f"{folder} holds no run: give folders of runs")
+def _summary(run: Path) -> dict[str, Any]:
+    path = run / "summary.json"
+    if not (run / "metrics.csv").exists():
+        raise ValueError(f"{run} holds no run: give folders of runs")
     if not path.exists():
-        raise ValueError(f"the run in {folder} has not ended: finish it with --resume {folder}")
+        raise ValueError(f"the run in {run} has not ended: finish it with --resume {run}")
     return json.loads(path.read_text())
-
-
-def _refuse_run(out: Path) -> None:
-    if (out / "metrics.csv").exists():
-        raise ValueError(f"{out} holds a run: choose another --out")
 
 
 def _common(summaries: Sequence[dict[str, Any]]) -> str:

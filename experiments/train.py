@@ -10,17 +10,18 @@ from experiments.cli.options import Parser, add_options, read_options
 from experiments.cli.shared import (
     PREFIXES,
     add_common,
+    check_resume,
     check_resumed,
+    ended,
     given,
     names_parser,
     own_module,
     print_list,
     replay_name,
-    stopped,
 )
 from experiments.runs import run_config
-from experiments.runs.outputs import OutputConfig
-from experiments.runs.run import Stopped, execute
+from experiments.runs.folder import saved_output
+from experiments.runs.run import execute
 from experiments.runs.run_config import SECTIONS, RunConfig, defaults
 from jaxreplay.methods import METHODS
 
@@ -34,22 +35,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_list(known.json)
         return 0
     parser = Parser(prog="python -m experiments.train", description=__doc__)
-    try:
+
+    def command() -> None:
         base = _base(known)
-        args = _parse(parser, base, argv)
-        config, output = given(args, base), read_options(args, OutputConfig())
+        args = _parse(parser, base, known.resume, argv)
+        config, output = given(args, base), read_options(args, saved_output(args.resume))
         resume = args.resume is not None
-        if resume and args.out not in (None, args.resume):
-            raise ValueError("--resume DIR goes on in DIR itself: leave out --out")
+        check_resume(args)
         out = args.resume or args.out or Path("runs") / f"{config.agent}-{config.replay}"
         summary = execute(config, out, output, resume=resume, overwrite=args.overwrite)
-    except ValueError as error:
-        parser.error(str(error))
-    except Stopped as error:
-        return stopped(error)
-    print(tables.table([summary]))
-    print(f"results: {out}/  (figure: {out / 'learning_curve.png'})")
-    return 0
+        print(tables.table([summary]))
+        print(f"results: {out}/  (figure: {out / 'learning_curve.png'})")
+
+    return ended(parser, command)
 
 
 def _base(known: argparse.Namespace) -> RunConfig:
@@ -73,7 +71,9 @@ def _base(known: argparse.Namespace) -> RunConfig:
     )
 
 
-def _parse(parser: Parser, base: RunConfig, argv: Sequence[str] | None) -> argparse.Namespace:
+def _parse(
+    parser: Parser, base: RunConfig, resume: Path | None, argv: Sequence[str] | None
+) -> argparse.Namespace:
     add_common(parser, base.env)
     parser.add_argument(
         "--replay", type=replay_name, metavar="NAME",
@@ -82,7 +82,7 @@ def _parse(parser: Parser, base: RunConfig, argv: Sequence[str] | None) -> argpa
     )  # fmt: skip
     for section in SECTIONS:
         add_options(parser, getattr(base, section), PREFIXES[section])
-    add_options(parser, OutputConfig())
+    add_options(parser, saved_output(resume))
     return parser.parse_args(argv)
 
 

@@ -20,7 +20,7 @@ from experiments import environments
 from experiments.analysis import film
 from experiments.analysis.film import Film
 from experiments.cli.options import Parser
-from experiments.cli.shared import agent_name, replay_name
+from experiments.cli.shared import agent_name, environment, replay_name
 from experiments.environments.host import EnvironmentFailed
 from experiments.environments.mujoco_pictures import without_screen
 from experiments.runs import policy
@@ -112,8 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         film.check_path(out)
         config = policy.read_config(args.run)
-        for kind, name in (("agent", args.agent), ("replay", args.replay)):
-            _check_named(kind, name, getattr(config, kind))
+        for kind in ("env", "agent", "replay"):
+            _check_named(kind, getattr(args, kind), getattr(config, kind))
         seed = policy.check_seed(config, args.seed)
         trained = policy.load(args.run, config, seed)
         host = environments.is_host(config.env)
@@ -217,10 +217,10 @@ def _parser() -> Parser:
     parser = Parser(prog="python -m experiments.watch", description=__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run")
     parser.add_argument("--seed", type=int, help="whose policy [default the run's first seed]")
-    for name, kind in (("agent", agent_name), ("replay", replay_name)):
+    for name, kind in (("env", environment), ("agent", agent_name), ("replay", replay_name)):
         parser.add_argument(
             f"--{name}", type=kind, metavar="NAME",
-            help=f"the run's {name}, if it is a module of your own: only then it is imported",
+            help=f"the run's {name}, if it is in a module of your own: only then it is imported",
         )  # fmt: skip
     parser.add_argument(
         "--out", type=Path, metavar="FILE",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from experiments import environments
 from experiments.cli.options import Parser, one_of, read_options, unknown
-from experiments.runs import outside, registry
+from experiments.runs import interrupt, outside, registry
 from experiments.runs.presets import PRESETS
 from experiments.runs.run import Stopped
 from experiments.runs.run_config import SECTIONS, RunConfig
@@ -55,6 +55,13 @@ def _named(kind: str, text: str, load: Callable[[str], bool], known: Iterable[st
     return text
 
 
+def folder(text: str) -> Path:
+    """Read a folder's name: an argparse `type`."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("the folder's name is empty: give one, such as runs/x")
+    return Path(text)
+
+
 def own_module(example: str) -> str:
     """Return what helps say about names that are modules."""
     return f"or a module of your own, such as {example}"
@@ -66,7 +73,7 @@ def names_parser() -> Parser:
     parser.add_argument("--agent", type=agent_name, default=None)
     parser.add_argument("--env", type=environment, default=None)
     parser.add_argument("--preset", type=one_of("preset", PRESETS), default=None)
-    parser.add_argument("--resume", type=Path, default=None)
+    parser.add_argument("--resume", type=folder, default=None)
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--json", action="store_true")
     return parser
@@ -96,9 +103,9 @@ def add_common(parser: Parser, env: str) -> None:
     )  # fmt: skip
     parser.add_argument("--seeds", type=int, metavar="INT", help="seeds, vmapped [default 5]")
     parser.add_argument("--seed", type=int, metavar="INT", help="the first seed [default 0]")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the results")
+    parser.add_argument("--out", type=folder, metavar="DIR", help="folder for the results")
     parser.add_argument(
-        "--resume", type=Path, metavar="DIR",
+        "--resume", type=folder, metavar="DIR",
         help="continue the run in DIR from its last checkpoint; other options must match it",
     )  # fmt: skip
     parser.add_argument("--overwrite", action="store_true", help="discard a run that --out holds")
@@ -122,10 +129,43 @@ def check_resumed(known: argparse.Namespace) -> None:
         )
 
 
-def stopped(error: Stopped) -> int:
-    """Print why a run stopped early; return the exit code."""
-    print(f"error: {error}" if error.__cause__ else str(error), file=sys.stderr)
-    return 1 if error.__cause__ else 130  # as shells do for Ctrl-C
+def check_resume(args: argparse.Namespace) -> None:
+    """Refuse what contradicts `--resume`.
+
+    Raises:
+      ValueError: another folder to write to, or that the run is to be discarded.
+    """
+    if args.resume is None:
+        return
+    if args.out not in (None, args.resume):
+        raise ValueError("--resume DIR goes on in DIR itself: leave out --out")
+    if args.overwrite:
+        raise ValueError("--resume goes on with what --overwrite would discard: leave one out")
+
+
+def ended(parser: Parser, command: Callable[[], None]) -> int:
+    """Run a command to its end, whichever that is; say in one line what kept it from another.
+
+    Returns:
+      The exit code; bad input exits with 2.
+    """
+    try:
+        with interrupt.terminable():
+            command()
+    except ValueError as error:
+        parser.error(str(error))
+    except Stopped as error:
+        print(f"error: {error}" if error.__cause__ else str(error), file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt as error:
+        print("stopped where nothing had to be saved", file=sys.stderr)
+        return interrupt.exit_code(error)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        what = f"{where}{error.strerror or error}"
+        print(f"error: {what}: mend that, and go on with --resume", file=sys.stderr)
+        return 1
+    return 0
 
 
 def given(

@@ -9,6 +9,7 @@ from experiments.environments.registry import (
     make,
     make_host,
     missing,
+    module_of,
     names,
     options,
     renderer,
@@ -18,5 +19,5 @@ from experiments.environments.types import Environment, EnvironmentSpec, TimeSte
 __all__ = [
     "Environment", "EnvironmentFailed", "EnvironmentSpec", "HostEnvironment", "HostStep",
     "TimeStep", "action_kind", "check", "foreign_options", "is_host", "make", "make_host",
-    "missing", "names", "options", "renderer",
+    "missing", "module_of", "names", "options", "renderer",
 ]  # fmt: skip

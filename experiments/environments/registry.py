@@ -98,6 +98,12 @@ def check(name: str) -> None:
     )
 
 
+def module_of(name: str) -> str | None:
+    """Return the module that has to be imported before there is such an environment, if any is."""
+    family, _, short = name.partition("/")
+    return short.rpartition(":")[0] or None if family == "gymnasium" else None
+
+
 def is_host(name: str) -> bool:
     """Return whether an environment lives on the host."""
     return isinstance(_split(name)[0], HostFamily)

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,11 @@ from safetensors.numpy import save_file
 
 Tree = Any  # any pytree of arrays, typed PRNG keys and Python scalars
 _NAME = re.compile(r"step_(\d+)\.safetensors")
+FORMAT = 2  # 1 had no checksums, and did not say what it was
+
+
+class Damaged(ValueError):
+    """A checkpoint's bytes are not those that were written."""
 
 
 def save(folder: str | os.PathLike, step: int, state: Tree, meta: dict, keep: int = 2) -> Path:
@@ -42,8 +48,16 @@ def save(folder: str | os.PathLike, step: int, state: Tree, meta: dict, keep: in
     if keep < 1:
         raise ValueError(f"keep={keep} would delete the checkpoint just written: use 1 or more")
     leaves = {jax.tree_util.keystr(path): leaf for path, leaf in _flatten(state)}
-    header = {"meta": meta, "leaves": {name: _describe(leaf) for name, leaf in leaves.items()}}
     arrays = {name: _to_numpy(leaf) for name, leaf in leaves.items()}
+    header = {
+        "format": FORMAT,
+        "meta": meta,
+        "leaves": {name: _describe(leaf) for name, leaf in leaves.items()},
+        "crc32": {name: _checksum(array) for name, array in arrays.items()},
+    }
+    text = json.dumps(header)
+    # One entry: safetensors writes several in an order that changes from process to process.
+    metadata = {"jaxreplay": f"{zlib.crc32(text.encode()):08x} {text}"}
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     newest = latest(folder)
@@ -55,7 +69,7 @@ def save(folder: str | os.PathLike, step: int, state: Tree, meta: dict, keep: in
     unfinished.mkdir()
     path = _path(folder, step)
     temporary = unfinished / path.name
-    save_file(arrays, temporary, metadata={"jaxreplay": json.dumps(header)})
+    save_file(arrays, temporary, metadata=metadata)
     _fsync(temporary)
     os.replace(temporary, path)
     unfinished.rmdir()
@@ -65,19 +79,27 @@ def save(folder: str | os.PathLike, step: int, state: Tree, meta: dict, keep: in
     return path
 
 
-def latest(folder: str | os.PathLike) -> int | None:
-    """Return the step of the newest complete checkpoint in `folder`, None if there is none."""
-    return max(_steps(Path(folder)), default=None)
+def latest(folder: str | os.PathLike, before: int | None = None) -> int | None:
+    """Return the step of the newest checkpoint (before a step) in `folder`, None if none is."""
+    steps = _steps(Path(folder))
+    return max((step for step in steps if before is None or step < before), default=None)
 
 
 def read_meta(folder: str | os.PathLike, step: int | None = None) -> dict:
     """Return the `meta` of a checkpoint (the newest if `step` is None) without reading arrays.
 
     Raises:
-      ValueError: if there is no such checkpoint, or the file is damaged.
+      ValueError: if there is no such checkpoint, or it is of another version; Damaged, if what is
+        read is not what was written.
     """
     with _open(folder, step) as file:
-        return json.loads(file.metadata()["jaxreplay"])["meta"]
+        return _header(file, folder)["meta"]
+
+
+def set_aside(folder: str | os.PathLike, step: int) -> Path:
+    """Give a damaged checkpoint a name by which it is none any more; return its path."""
+    path = _path(Path(folder), step)
+    return path.rename(path.with_suffix(".damaged"))
 
 
 def load(
@@ -94,15 +116,18 @@ def load(
         that part.
 
     Raises:
-      ValueError: if there is no such checkpoint, the file is damaged, or a leaf differs in path,
-        shape or dtype (naming the first).
+      ValueError: if there is no such checkpoint, it is of another version, or a leaf differs in
+        path, shape or dtype (naming the first); Damaged, if its bytes are not those written.
     """
     with _open(folder, step) as file:
-        saved = json.loads(file.metadata()["jaxreplay"])["leaves"]
-        saved = {name: leaf for name, leaf in saved.items() if _is_in(part, name)}
+        header = _header(file, folder)
+        saved = {name: leaf for name, leaf in header["leaves"].items() if _is_in(part, name)}
         likes = {part + jax.tree_util.keystr(path): leaf for path, leaf in _flatten(like_state)}
         _check_same_leaves(saved, {name: _describe(leaf) for name, leaf in likes.items()}, folder)
-        leaves = [_restore(file.get_tensor(name), like) for name, like in likes.items()]
+        leaves = [
+            _restore(_read(file, name, header["crc32"][name], folder), like)
+            for name, like in likes.items()
+        ]
     return jax.tree.unflatten(jax.tree.structure(like_state), leaves)
 
 
@@ -127,6 +152,45 @@ def check_same_config(saved: dict, now: dict, folder: str | os.PathLike) -> None
             f"checkpoint in {folder} was made {made}, this run {has}: "
             "use the same options, or another --out"
         )
+
+
+def _header(file: Any, folder: Any) -> dict[str, Any]:
+    """Return what was written beside the arrays."""
+    written = (file.metadata() or {}).get("jaxreplay")
+    if written is None:
+        raise ValueError(f"{folder} holds a safetensors file that is no checkpoint of ours")
+    checksum, _, text = written.partition(" ")
+    if written.startswith('{"meta"'):
+        raise ValueError(
+            f"the checkpoint in {folder} is of format 1 (jaxreplay 0.1): resume it with that "
+            "version, or start a new run"
+        )
+    if checksum != f"{zlib.crc32(text.encode()):08x}":
+        raise Damaged(f"the checkpoint in {folder} is damaged (its header)")
+    header = json.loads(text)
+    if header["format"] != FORMAT:
+        raise ValueError(
+            f"the checkpoint in {folder} is of format {header['format']}, this version reads "
+            f"{FORMAT}: resume it with the version that wrote it, or start a new run"
+        )
+    return header
+
+
+def _read(file: Any, name: str, checksum: int, folder: Any) -> np.ndarray:
+    """Read an array, and see that it is what was written."""
+    try:
+        array = file.get_tensor(name)
+    except (SafetensorError, ValueError, TypeError) as error:
+        raise Damaged(f"the checkpoint in {folder} is damaged ({name}: {error})") from None
+    if _checksum(array) != checksum:
+        raise Damaged(f"the checkpoint in {folder} is damaged ({name or 'its one array'})")
+    return array
+
+
+def _checksum(array: np.ndarray) -> int:
+    """Return a checksum of an array's bytes, dtype and shape."""
+    about = zlib.crc32(f"{array.dtype.str}{array.shape}".encode())
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8), about)
 
 
 def _flatten(tree: Tree) -> list[tuple[Any, Any]]:
@@ -215,8 +279,8 @@ def _open(folder: str | os.PathLike, step: int | None) -> Any:
     path = _path(Path(folder), step)
     try:
         return safe_open(path, framework="numpy")
-    except SafetensorError as error:
-        raise ValueError(f"{path} is damaged ({error}): delete it to use the one before") from None
+    except (SafetensorError, UnicodeDecodeError, ValueError) as error:
+        raise Damaged(f"{path} is damaged ({error})") from None
 
 
 def _fsync(path: Path) -> None:

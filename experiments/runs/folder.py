@@ -1,56 +1,307 @@
-"""A run's folder: what lies in it, and who may use it.
+"""The folders of runs and comparisons: what in them is ours, and who may use them.
 
-It holds `config.json`, `metrics.csv` (one row per log point and seed, deterministic), `timing.csv`,
-`checkpoints/`, `tensorboard/`, and at the end `summary.json`, `learning_curve.png`, `replayed.png`
-and `own_metrics.png`.
+A run's folder holds `config.json`, `metrics.csv` (one row per log point and seed, deterministic),
+`timing.csv`, `checkpoints/`, `tensorboard/`, and at the end `summary.json` and figures. A
+comparison's holds a table, figures and a folder for each run. `manifest.json` says which of the two
+it is, and which files are ours: nothing else is ever removed, and a folder that holds files by such
+names but no manifest is left alone.
 """
 
+import contextlib
+import dataclasses
 import json
-import shutil
+import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 from experiments.analysis.files import write_json
-from experiments.runs import checkpoint
+from experiments.runs import checkpoint, run_config
+from experiments.runs.outputs import OutputConfig
 from experiments.runs.run_config import RunConfig
 
-ARTEFACTS = (
-    "config.json", "metrics.csv", "timing.csv", "summary.json", "learning_curve.png",
-    "replayed.png", "own_metrics.png", "episode.gif", "episode.mp4", "checkpoints", "tensorboard",
-    "wandb",
+FORMAT = 2  # of folders; 1 had no manifest
+MANIFEST = "manifest.json"
+LOCK = "lock"
+Kind = Literal["run", "comparison", "plot"]
+
+_WRITTEN = ("config.json", "summary.json", MANIFEST, "metrics.csv", "timing.csv")
+_JOINT = (
+    MANIFEST, f"{MANIFEST}.tmp", "summary.json", "summary.json.tmp", "comparison.md",
+    "learning_curves.png", "replayed.png", "own_metrics.png",
 )  # fmt: skip
+FILES: Mapping[Kind, tuple[str, ...]] = {
+    "run": (
+        *_WRITTEN, *(f"{name}.tmp" for name in _WRITTEN), "learning_curve.png", "replayed.png",
+        "own_metrics.png", "episode.gif", "episode.mp4", "checkpoints/step_*.safetensors",
+        "checkpoints/step_*.damaged", "checkpoints/unfinished/*",
+        "tensorboard/events.out.tfevents.*",
+    ),
+    "comparison": _JOINT,
+    "plot": _JOINT,
+}  # fmt: skip
+_FOLDERS = ("checkpoints/unfinished", "checkpoints", "tensorboard")
+
+
+class Manifest(NamedTuple):
+    """What `manifest.json` says."""
+
+    kind: Kind
+    output: OutputConfig
+    runs: dict[str, dict[str, Any]]  # of a comparison: every run's configuration, by label
+
+
+def kind_of(folder: Path) -> Kind | None:
+    """Tell whether a folder is a run's, a comparison's or a plot's; None: none of ours.
+
+    Raises:
+      ValueError: its manifest is damaged.
+    """
+    if (folder / MANIFEST).is_file():
+        return read_manifest(folder).kind
+    if _is_config(folder / "config.json"):  # of format 1
+        return "run"
+    if any(map(_is_config, folder.glob("*/config.json"))):
+        return "comparison"
+    return None
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read a folder's manifest.
+
+    Raises:
+      ValueError: one line: it is damaged, or of a later version.
+    """
+    path = folder / MANIFEST
+    try:
+        saved = json.loads(path.read_text())
+        if saved["format"] > FORMAT:
+            raise ValueError(
+                f"{folder} was made by a later version (format {saved['format']}): use that"
+            )
+        if saved["kind"] not in FILES:
+            raise KeyError("kind")
+        return Manifest(saved["kind"], OutputConfig(**saved["output"]), dict(saved["runs"]))
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} is damaged ({error}): restore it, or choose another folder"
+        ) from error
 
 
 def check_claim(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) -> None:
     """Refuse a folder that this run may not use; change nothing.
 
     Raises:
-      ValueError: the folder holds a run and neither `resume` nor `overwrite` is given, or the run
-        to resume is not there or has another configuration.
+      ValueError: the folder can't be used, is not a run's, holds a run and neither `resume` nor
+        `overwrite` is given, or the run to resume is not there or has another configuration.
     """
-    saved = out / "config.json"
-    if resume and not saved.exists():
+    kind = _check_usable(out, "run", resume, overwrite)
+    if resume and kind != "run":
         raise ValueError(f"{out} holds no run to resume: give the folder of a run")
     if resume:
-        before = RunConfig.from_json(json.loads(saved.read_text()))
+        before = run_config.read(out)
         checkpoint.check_same_config(before.to_json(), config.to_json(), out)
-    elif saved.exists() and not overwrite:
-        raise ValueError(
-            f"{out} already holds a run: add --overwrite, or --resume {out}, "
-            "or choose another --out"
-        )
 
 
-def claim(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) -> None:
-    """Make `out` this run's folder, never destroying another run unasked.
+def claim(
+    out: Path,
+    config: RunConfig,
+    output: OutputConfig = OutputConfig(),
+    *,
+    resume: bool,
+    overwrite: bool,
+) -> None:
+    """Make `out` this run's folder, never destroying another run unasked, nor what is not ours.
 
     Raises:
       ValueError: as `check_claim`.
     """
     check_claim(out, config, resume=resume, overwrite=overwrite)
-    if resume:
+    if not resume:
+        _remove(out, "run")
+    make(out)
+    _write_manifest(out, Manifest("run", output, {}))
+    if not resume:
+        write_json(out / "config.json", config.to_json())
+
+
+def check_claim_comparison(
+    out: Path, configs: Mapping[str, RunConfig], *, resume: bool, overwrite: bool
+) -> None:
+    """Refuse a folder that this comparison may not use; change nothing.
+
+    Raises:
+      ValueError: as `check_claim`, of the comparison's folder or of one of its runs'.
+    """
+    kind = _check_usable(out, "comparison", resume, overwrite)
+    if resume and kind != "comparison":
+        raise ValueError(f"{out} holds no comparison to resume: give the folder of a comparison")
+    for label, config in configs.items():
+        again = resume and is_run(out / label)
+        check_claim(out / label, config, resume=again, overwrite=overwrite)
+
+
+def claim_comparison(
+    out: Path,
+    configs: Mapping[str, RunConfig],
+    output: OutputConfig,
+    *,
+    resume: bool,
+    overwrite: bool,
+) -> None:
+    """Make `out` this comparison's folder, and those below it its runs'.
+
+    A run whose folder is lost begins anew.
+
+    Raises:
+      ValueError: as `check_claim_comparison`.
+    """
+    check_claim_comparison(out, configs, resume=resume, overwrite=overwrite)
+    if not resume and kind_of(out) == "comparison":
+        for label in runs_of(out):
+            _remove(out / label, "run")
+            with contextlib.suppress(OSError):  # holds what is not ours
+                (out / label).rmdir()
+        _remove(out, "comparison")
+    make(out)
+    runs = {label: config.to_json() for label, config in configs.items()}
+    _write_manifest(out, Manifest("comparison", output, runs))
+    for label, config in configs.items():
+        again = resume and is_run(out / label)
+        claim(out / label, config, output, resume=again, overwrite=overwrite)
+
+
+def claim_plot(out: Path) -> None:
+    """Make `out` the folder of a plot; one that is already there is drawn anew.
+
+    Raises:
+      ValueError: the folder can't be used, is a run's or a comparison's, or holds files by the
+        names of a plot's that are not ours.
+    """
+    _check_usable(out, "plot", resume=True, overwrite=False)
+    make(out)
+    _write_manifest(out, Manifest("plot", OutputConfig(), {}))
+
+
+def make(out: Path) -> None:
+    """Make a folder, and those above it, unless they are there.
+
+    Raises:
+      ValueError: one line: the system won't have it.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{out} can't be made ({error.strerror}): choose another --out") from None
+
+
+def runs_of(out: Path) -> dict[str, dict[str, Any]]:
+    """Return the configurations of a comparison's runs, whether their folders are there or not.
+
+    Raises:
+      ValueError: its manifest is damaged.
+    """
+    if (out / MANIFEST).is_file():
+        return read_manifest(out).runs
+    found = sorted(path for path in out.glob("*/config.json") if _is_config(path))
+    return {path.parent.name: json.loads(path.read_text()) for path in found}
+
+
+def saved_output(out: Path | None) -> OutputConfig:
+    """Return what the run or comparison in a folder writes, to go on so; None: the defaults.
+
+    Raises:
+      ValueError: its manifest is damaged.
+    """
+    if out is None or not (out / MANIFEST).is_file():
+        return OutputConfig()
+    return read_manifest(out).output
+
+
+def is_run(out: Path) -> bool:
+    """Tell whether a folder is a run's.
+
+    Raises:
+      ValueError: its manifest is damaged.
+    """
+    return kind_of(out) == "run"
+
+
+def _check_usable(out: Path, kind: Kind, resume: bool, overwrite: bool) -> Kind | None:
+    """Refuse a path that can't become a folder of this kind; return what it is now."""
+    _check_path(out)
+    if not out.is_dir():
+        return None
+    for name in _FOLDERS:
+        if (out / name).is_symlink():
+            raise ValueError(f"{out / name} is a link, which is not followed: choose another --out")
+    found = kind_of(out)
+    if found is not None and found != kind:
+        raise ValueError(f"{out} holds a {found}, not a {kind}: choose another --out")
+    if found and not resume and not overwrite:
+        raise ValueError(
+            f"{out} already holds a {kind}: add --overwrite, or --resume {out}, "
+            "or choose another --out"
+        )
+    if found is None:
+        taken = sorted(path.relative_to(out).as_posix() for path in _ours(out, kind))
+        if taken:
+            raise ValueError(
+                f"{out} holds {taken[0]}, but no {kind} of ours: it would be overwritten: choose "
+                "another --out"
+            )
+    return found
+
+
+def _check_path(out: Path) -> None:
+    """Refuse what can't be made a folder, or not be written to."""
+    try:
+        for path in (out, *out.parents):
+            if path.is_dir():
+                if not os.access(path, os.W_OK | os.X_OK):
+                    raise ValueError(f"{path} can't be written to: choose another --out")
+                return
+            if path.exists() or path.is_symlink():
+                raise ValueError(f"{path} is not a folder: choose another --out")
+    except OSError as error:  # a name that is too long, a loop of links
+        raise ValueError(f"{out} can't be used ({error.strerror}): choose another --out") from None
+
+
+def _ours(out: Path, kind: Kind) -> Iterable[Path]:
+    """Yield the files in a folder that go by our names; links to folders are not followed."""
+    for pattern in FILES[kind]:
+        folder, _, _ = pattern.rpartition("/")
+        if not any((out / part).is_symlink() for part in _FOLDERS if folder.startswith(part)):
+            yield from out.glob(pattern)
+
+
+def _remove(out: Path, kind: Kind) -> None:
+    """Remove our files from a folder, and our folders in it if nothing else is left there."""
+    if not out.is_dir() or kind_of(out) != kind:
         return
-    for name in ARTEFACTS:
-        path = out / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(out / "config.json", config.to_json())
+    for path in list(_ours(out, kind)):
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+    for name in _FOLDERS:
+        with contextlib.suppress(OSError):  # not there, or holds what is not ours
+            (out / name).rmdir()
+
+
+def _write_manifest(out: Path, manifest: Manifest) -> None:
+    content = {
+        "format": FORMAT,
+        "kind": manifest.kind,
+        "output": dataclasses.asdict(manifest.output),
+        "files": list(FILES[manifest.kind]),
+        "runs": manifest.runs,
+    }
+    write_json(out / MANIFEST, content)
+
+
+def _is_config(path: Path) -> bool:
+    """Tell whether a file is the `config.json` of a run."""
+    try:
+        saved = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(saved, dict) and {"env", "agent", "replay", "seeds", "loop"} <= set(saved)

@@ -11,10 +11,11 @@ import math
 import os
 import sys
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from rich.console import Console
@@ -38,6 +39,13 @@ class Sink(Protocol):
         """Finish writing."""
 
 
+class Written(NamedTuple):
+    """How much of a file a run has written, and a checksum of that."""
+
+    size: int = 0  # bytes
+    crc32: int = 0
+
+
 class CSVTable:
     """A CSV file that grows by whole log points, each forced to disk.
 
@@ -46,13 +54,16 @@ class CSVTable:
     """
 
     def __init__(
-        self, path: str | os.PathLike, keys: Sequence[str], resume_step: int | None = None
+        self, path: str | os.PathLike, keys: Sequence[str], kept: Written = Written()
     ) -> None:
-        """Open `path`; with `resume_step`, keep its rows up to that step and continue."""
-        self._path, self._keys = Path(path), list(keys)
+        """Open `path`, keep what the run had written of it, and continue there."""
+        self._path, self._keys, self.written = Path(path), list(keys), kept
         self._columns: list[str] | None = None
-        if resume_step is not None and self._path.exists():
-            self._truncate(resume_step)
+        if kept.size:
+            with self._path.open("r+b") as file:
+                self._columns = file.readline().decode().strip().split(",")
+                file.truncate(kept.size)
+                os.fsync(file.fileno())
         else:
             self._path.unlink(missing_ok=True)
 
@@ -74,34 +85,30 @@ class CSVTable:
         if head:
             writer.writerow(self._columns)
         writer.writerows([_cell(row[name]) for name in self._columns] for row in rows)
-        with self._path.open("a") as file:
-            file.write(text.getvalue())
+        added = text.getvalue().encode()
+        with self._path.open("ab") as file:
+            file.write(added)
             file.flush()
             os.fsync(file.fileno())
-
-    def _truncate(self, step: int) -> None:
-        lines = self._path.read_text().splitlines(keepends=True)
-        # A line without a newline was cut off when the process was killed.
-        head, *rest = [line for line in lines if line.endswith("\n")] or [""]
-        columns = head.strip().split(",")
-        kept = [line for line in rest if int(line.split(",")[columns.index("step")]) <= step]
-        if kept:
-            self._columns = columns
-        temporary = self._path.with_name(self._path.name + ".tmp")
-        with temporary.open("w") as file:
-            file.writelines([head, *kept] if kept else [])
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self._path)
+        size, crc32 = self.written
+        self.written = Written(size + len(added), zlib.crc32(added, crc32))
 
 
 class CSVSink:
     """`metrics.csv`, one row per log point and seed, and `timing.csv`, one per log point."""
 
-    def __init__(self, folder: Path, resume_step: int | None) -> None:
-        self._metrics = CSVTable(folder / "metrics.csv", ["seed", "step"], resume_step)
-        self._timing = CSVTable(folder / "timing.csv", ["step"], resume_step)
-        self._last = resume_step or 0
+    def __init__(
+        self, folder: Path, metrics: Written = Written(), timing: Written = Written(), step: int = 0
+    ) -> None:
+        """Continue after `step`, with what was written by then; the default begins anew."""
+        self._metrics = CSVTable(folder / "metrics.csv", ["seed", "step"], metrics)
+        self._timing = CSVTable(folder / "timing.csv", ["step"], timing)
+        self._last = step
+
+    @property
+    def metrics(self) -> Written:
+        """What is written of `metrics.csv`."""
+        return self._metrics.written
 
     def log(self, step: int, rows: Sequence[Row], seconds: float) -> None:
         self._metrics.append(rows)
@@ -111,6 +118,39 @@ class CSVSink:
 
     def close(self) -> None:
         pass
+
+
+def check_written(path: Path, written: Written) -> None:
+    """Refuse a file that does not begin with what a run wrote.
+
+    Raises:
+      ValueError: one line: rows are missing, doubled or changed.
+    """
+    content = path.read_bytes()[: written.size] if path.is_file() else b""
+    if Written(len(content), zlib.crc32(content)) != written:
+        raise ValueError(
+            f"{path} is not what the run wrote up to its checkpoint (rows are missing, doubled or "
+            "changed): restore it, or start a new run in another --out"
+        )
+
+
+def written_timing(path: Path, steps: Sequence[int]) -> Written:
+    """Return what a run has written of `timing.csv` at log points `steps`.
+
+    Raises:
+      ValueError: one line: the file has not just one row for each of them.
+    """
+    if not steps:
+        return Written()
+    lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+    content = b"".join(lines[: len(steps) + 1])
+    found = [line.partition(b",")[0].decode(errors="replace") for line in lines[1 : len(steps) + 1]]
+    if found != [str(step) for step in steps] or not content.endswith(b"\n"):
+        raise ValueError(
+            f"{path} has not one row for each log point up to the checkpoint: restore it, or start "
+            "a new run in another --out"
+        )
+    return Written(len(content), zlib.crc32(content))
 
 
 class TensorBoardSink:

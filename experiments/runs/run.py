@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from experiments.environments.host import EnvironmentFailed
-from experiments.runs import checkpoint, interrupt, log, results
+from experiments.runs import checkpoint, interrupt, lock, log, results
 from experiments.runs.assembly import build
 from experiments.runs.folder import check_claim, claim
 from experiments.runs.outputs import OutputConfig
@@ -50,29 +50,33 @@ def execute(
       ValueError: the configuration cannot run, or the folder is taken.
       Stopped: an environment failed, or the user pressed Ctrl-C.
     """
-    run = run or prepare(config, out, resume=resume, overwrite=overwrite)
-    claim(out, config, resume=resume, overwrite=overwrite)
-    for remark in run.remarks:
-        log.say(remark)
-    folder, resume_folder = out / "checkpoints", resume_folder or out
-    state, progress = None, _progress(out) if resume else None
-    finished = progress is not None and progress.log_points == len(run.schedule.steps)
-    if resume and not finished and checkpoint.latest(folder) is not None:
-        state = checkpoint.load(folder, run.like())
-    label = label or config.replay
-    try:
-        _train(run, config, out, output, state, progress, label)
-    except EnvironmentFailed as error:
-        saved = checkpoint.latest(folder)
-        kept = f"the last checkpoint is intact: --resume {resume_folder}"
-        raise Stopped(f"{error} ({kept if saved else 'no checkpoint yet'})") from error
-    except _Interrupted as cut:
-        raise Stopped(_keep(run, folder, cut, resume_folder)) from None
-    except KeyboardInterrupt:
-        raise Stopped(
-            f"stopped at once: --resume {resume_folder} continues from the last checkpoint"
-        ) from None
-    return results.conclude(config, out, output)
+    check_claim(out, config, resume=resume, overwrite=overwrite)
+    with contextlib.ExitStack() as stack:
+        if out.is_dir():  # else it is made only for what can run
+            stack.enter_context(lock.held(out))
+        run = run or prepare(config, out, resume=resume, overwrite=overwrite)
+        if not out.is_dir():
+            stack.enter_context(lock.held(out))
+        before = _resumed(run, config, out) if resume else None
+        claim(out, config, output, resume=resume, overwrite=overwrite)
+        for remark in run.remarks:
+            log.say(remark)
+        folder, resume_folder = out / "checkpoints", resume_folder or out
+        try:
+            _train(run, config, out, output, before, label or config.replay)
+        except EnvironmentFailed as error:
+            saved = checkpoint.latest(folder)
+            kept = f"the last checkpoint is intact: --resume {resume_folder}"
+            raise Stopped(f"{error} ({kept if saved else 'no checkpoint yet'})", 1) from error
+        except _Interrupted as cut:
+            message = _keep(run, config, folder, cut, resume_folder)
+            raise Stopped(message, cut.exit_code) from None
+        except KeyboardInterrupt as error:
+            message = (
+                f"stopped at once: --resume {resume_folder} continues from the last checkpoint"
+            )
+            raise Stopped(message, interrupt.exit_code(error)) from None
+        return results.conclude(config, out, output)
 
 
 def prepare(config: RunConfig, out: Path, *, resume: bool, overwrite: bool) -> Run:
@@ -83,7 +87,7 @@ def prepare(config: RunConfig, out: Path, *, resume: bool, overwrite: bool) -> R
     """
     check_claim(out, config, resume=resume, overwrite=overwrite)
     run = build(config)
-    if not resume or _progress(out).log_points < len(run.schedule.steps):
+    if not (resume and (out / "summary.json").is_file()):
         run.like()  # traces what has yet to run
     return run
 
@@ -95,24 +99,76 @@ class Progress(NamedTuple):
     blocks: int = 0  # blocks since the last of them
 
 
-def _progress(out: Path) -> Progress:
-    """Return how far the run in a folder has come, by its last checkpoint."""
-    folder = out / "checkpoints"
-    if checkpoint.latest(folder) is None:
-        return Progress(0)
-    return Progress(**checkpoint.read_meta(folder))
+class Resumed(NamedTuple):
+    """Where a run goes on."""
+
+    progress: Progress
+    state: Any  # a LoopState; None: from the beginning, or nothing is left to do
+    metrics: log.Written  # of `metrics.csv`
+    timing: log.Written  # of `timing.csv`
+
+
+def _resumed(run: Run, config: RunConfig, out: Path) -> Resumed:
+    """Read where a run was at its last checkpoint, or at the one before if that is damaged.
+
+    Raises:
+      ValueError: one line: the run's files are not what it wrote.
+    """
+    folder, steps = out / "checkpoints", run.schedule.steps
+    latest = checkpoint.latest(folder)
+    if latest is None:
+        if (out / "summary.json").is_file():
+            raise ValueError(
+                f"the run in {out} has ended, and its checkpoints are gone: nothing to resume"
+            )
+        return Resumed(Progress(0), None, log.Written(), log.Written())
+    try:
+        meta = checkpoint.read_meta(folder)
+        checkpoint.check_same_config(meta["config"], config.to_json(), out)
+        progress, metrics = Progress(*meta["progress"]), log.Written(*meta["metrics"])
+        log.check_written(out / "metrics.csv", metrics)
+        timing = log.written_timing(out / "timing.csv", steps[: progress.log_points])
+        finished = progress.log_points == len(steps)
+        state = None if finished else checkpoint.load(folder, run.like())
+    except checkpoint.Damaged as error:
+        if checkpoint.latest(folder, before=latest) is None:
+            raise ValueError(
+                f"{error}, and there is none before it: restore it, or start a new run"
+            ) from None
+        aside = checkpoint.set_aside(folder, latest)
+        log.say(f"{error}: going on from the one before; it is kept as {aside.name}")
+        return _resumed(run, config, out)
+    return Resumed(progress, state, metrics, timing)
 
 
 class _Interrupted(Exception):
-    """The user wants to stop; holds the LoopState (None during the warm-up) and the Progress."""
+    """The user wants to stop.
 
-    def __init__(self, state: Any, progress: Progress) -> None:
+    Attributes:
+      state: the LoopState; None during the warm-up.
+      progress: how far the run has come.
+      metrics: what is written of `metrics.csv`.
+      exit_code: of the process.
+    """
+
+    def __init__(
+        self, state: Any, progress: Progress, metrics: log.Written, exit_code: int
+    ) -> None:
         super().__init__(progress)
-        self.state, self.progress = state, progress
+        self.state, self.progress, self.metrics = state, progress, metrics
+        self.exit_code = exit_code
 
 
 class Stopped(Exception):
-    """A run stopped early; the message says why, and how to continue."""
+    """A run stopped early; the message says why, and how to continue.
+
+    Attributes:
+      exit_code: of the process: 1, if the environment failed, or as shells have it for signals.
+    """
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 def _train(
@@ -120,8 +176,7 @@ def _train(
     config: RunConfig,
     out: Path,
     output: OutputConfig,
-    state: Any,
-    resumed: Progress | None,
+    before: Resumed | None,
     label: str,
 ) -> None:
     """Train to the end from the start, or from where the run is resumed; log and save on the way.
@@ -131,12 +186,15 @@ def _train(
       _Interrupted: the user wants to stop.
     """
     plan, folder = run.schedule, out / "checkpoints"
-    done, blocks = resumed or (0, 0)
-    resume_step = None if resumed is None else plan.steps[done - 1] if done else 0
+    start_at = before or Resumed(Progress(0), None, log.Written(), log.Written())
+    (done, blocks), state = start_at.progress, start_at.state
+    step = plan.steps[done - 1] if done else 0
+    table = log.CSVSink(out, start_at.metrics, start_at.timing, step)
+    more = _sinks(config, out, output, plan.steps[-1], step if before else None, label)
     until = "now" if run.stops_anywhere else "at the next log point"
     with (
         contextlib.closing(run),
-        _sinks(config, out, output, plan.steps[-1], resume_step, label) as sinks,
+        log.Sinks([table, *more]) as sinks,
         interrupt.deferred(until) as interrupted,
     ):
         run.stop = interrupted
@@ -144,14 +202,19 @@ def _train(
             try:
                 state = run.init() if state is None else run.resume(state)
             except CutShort as cut:
-                raise _Interrupted(cut.state, Progress(0)) from None
+                raise _Interrupted(
+                    cut.state, Progress(0), table.metrics, interrupted.exit_code
+                ) from None
             _warn_of_size(state)
         for index in range(done, len(plan.steps)):
             start = time.perf_counter()
             try:
                 state, metrics = run.chunk(state, plan.log_points[index] - blocks)
             except CutShort as cut:
-                raise _Interrupted(cut.state, Progress(index, blocks + cut.blocks)) from None
+                progress = Progress(index, blocks + cut.blocks)
+                raise _Interrupted(
+                    cut.state, progress, table.metrics, interrupted.exit_code
+                ) from None
             metrics, blocks = jax.device_get(metrics), 0
             seconds = time.perf_counter() - start
             _check_finite(config, plan.steps[index], metrics)
@@ -159,12 +222,18 @@ def _train(
             sinks.log(plan.steps[index], _rows(config, plan.steps[index], metrics), seconds)
             finished = index + 1 == len(plan.steps)
             if finished or (index + 1) % output.checkpoint_every == 0:
-                checkpoint.save(folder, plan.steps[index], state, Progress(index + 1)._asdict())
+                about = _about(config, Progress(index + 1), table.metrics)
+                checkpoint.save(folder, plan.steps[index], state, about)
             if interrupted() and not finished:
-                raise _Interrupted(state, Progress(index + 1))
+                raise _Interrupted(state, Progress(index + 1), table.metrics, interrupted.exit_code)
 
 
-def _keep(run: Run, folder: Path, cut: _Interrupted, resume_folder: Path) -> str:
+def _about(config: RunConfig, progress: Progress, metrics: log.Written) -> dict[str, Any]:
+    """Return what is saved beside a state: nothing that depends on the time."""
+    return {"config": config.to_json(), "progress": progress, "metrics": metrics}
+
+
+def _keep(run: Run, config: RunConfig, folder: Path, cut: _Interrupted, resume_folder: Path) -> str:
     """Save a run that was cut short; return the message for the user."""
     plan = run.schedule
     if cut.state is None:
@@ -173,7 +242,7 @@ def _keep(run: Run, folder: Path, cut: _Interrupted, resume_folder: Path) -> str
     at = plan.steps[log_points - 1] if log_points else plan.warmup_steps
     at += blocks * plan.block_steps
     if checkpoint.latest(folder) != at:
-        checkpoint.save(folder, at, cut.state, cut.progress._asdict())
+        checkpoint.save(folder, at, cut.state, _about(config, cut.progress, cut.metrics))
     return (
         f"stopped at {at:,} of {plan.steps[-1]:,} agent steps, with a checkpoint there: "
         f"--resume {resume_folder} continues"
@@ -230,14 +299,14 @@ def _sinks(
     total: int,
     resume_step: int | None,
     label: str,
-) -> log.Sinks:
-    sinks: list[log.Sink] = [log.CSVSink(out, resume_step)]
+) -> list[log.Sink]:
+    sinks: list[log.Sink] = []
     if output.tensorboard:
         sinks.append(log.TensorBoardSink(out, resume_step))
     if output.wandb:
         sinks.append(log.WandbSink(out, config.to_json()))
     sinks.append(log.TerminalSink(label, total, resume_step or 0))
-    return log.Sinks(sinks)
+    return sinks
 
 
 def _rows(config: RunConfig, step: int, metrics: dict[str, np.ndarray]) -> list[dict[str, Any]]:

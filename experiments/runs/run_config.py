@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,36 +39,60 @@ class RunConfig:
         }
 
     @classmethod
-    def from_json(cls, saved: dict[str, Any]) -> "RunConfig":
+    def from_json(cls, saved: Any) -> "RunConfig":
         """Return the RunConfig that `to_json` wrote.
 
+        Modules that it names are not imported: whoever wants them has named them already.
+
         Raises:
-          ValueError: the file was written by a version with other options.
+          ValueError: one line: a field is missing, unknown, or not of its kind or within its
+            bounds; or a module would have to be imported.
         """
-        config = defaults(saved["env"], saved["agent"], saved["replay"])
-        try:
-            parts = {
-                section: dataclasses.replace(
-                    getattr(config, section),
-                    **_known(getattr(config, section), saved[section]),
-                )
-                for section in SECTIONS
-            }
-        except (TypeError, KeyError) as error:
+        if not isinstance(saved, dict):
+            raise ValueError("config.json holds no configuration: restore it, or start a new run")
+        names = {name: _field(saved, name, str) for name in ("env", "agent", "replay")}
+        module = environments.module_of(names["env"])
+        if module is not None and module not in sys.modules:
             raise ValueError(
-                f"config.json does not fit this version of jaxreplay ({error}): start a new run"
-            ) from error
-        return dataclasses.replace(config, seeds=saved["seeds"], seed=saved["seed"], **parts)
+                f"the run's environment is in module {module}, which is imported only where you "
+                f"name it: if you trust it, add --env {names['env']}"
+            )
+        config = defaults(**names)
+        parts = {name: _section(getattr(config, name), saved, name) for name in SECTIONS}
+        seeds, seed = _field(saved, "seeds", int), _field(saved, "seed", int)
+        return dataclasses.replace(config, seeds=seeds, seed=seed, **parts)
 
 
-def _known(config: Any, saved: dict[str, Any]) -> dict[str, Any]:
-    """Return saved options, without those that were not set and no longer exist."""
+def _field(saved: dict[str, Any], name: str, kind: type) -> Any:
+    """Return a field of a saved configuration."""
+    if name not in saved:
+        raise ValueError(f"config.json lacks {name}: restore it, or start a new run")
+    if not isinstance(saved[name], kind) or isinstance(saved[name], bool):
+        raise ValueError(f"config.json has {name}={saved[name]!r}, no {kind.__name__}: restore it")
+    return saved[name]
+
+
+def _section(config: Any, saved: dict[str, Any], name: str) -> Any:
+    """Return the options of a section as they were saved."""
+    options = _field(saved, name, dict)
     fields = {field.name for field in dataclasses.fields(config)}
-    return {
-        k: tuple(v) if isinstance(v, list) else v
-        for k, v in saved.items()
-        if k in fields or v is not None
-    }
+    for field in sorted(fields - set(options)):
+        raise ValueError(
+            f"config.json lacks {name}.{field}: it was edited, or made by another version of "
+            "jaxreplay: restore it, or start a new run"
+        )
+    for field in sorted(set(options) - fields):
+        if options[field] is not None:  # else it was not in use, and may be gone
+            raise ValueError(
+                f"config.json has {name}.{field}, which this version of jaxreplay does not know: "
+                "use the version that made it, or start a new run"
+            )
+    values = {field: options[field] for field in fields}
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    try:
+        return dataclasses.replace(config, **values)
+    except ValueError as error:
+        raise ValueError(f"config.json, {name}: {error}") from error
 
 
 SECTIONS = ("loop", "sizes", "env_options", "agent_options", "replay_options")
@@ -112,6 +137,19 @@ def read(folder: Path, what: str = "run") -> RunConfig:
         hint = f", such as {folder / inside[0]}" if inside else ""
         raise ValueError(f"{folder} holds no {what}: give the folder of a run{hint}")
     try:
-        return RunConfig.from_json(json.loads(path.read_text()))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is damaged ({error})") from error
+        saved = json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is damaged ({error}): restore it, or start a new run") from error
+    return from_folder(saved, folder)
+
+
+def from_folder(saved: Any, folder: Path) -> RunConfig:
+    """Return a saved configuration, naming the folder that it is from where it can't be used.
+
+    Raises:
+      ValueError: as `RunConfig.from_json`.
+    """
+    try:
+        return RunConfig.from_json(saved)
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}") from error

@@ -16,7 +16,7 @@ from jaxreplay.methods import METHODS
 from jaxreplay.methods.refer import ReFERConfig
 
 # Methods that ask most of the loop; the others meet the agents in test_agent_replay.
-CORE = [("dqn", "per"), ("dqn", "ero"), ("dqn", "ners"), ("rainbow", "pser")]
+CORE = [("dqn", "ero"), ("dqn", "ners"), ("rainbow", "pser")]  # and dqn-per in test_train
 PAIRS = [
     pytest.param(
         agent,

@@ -64,7 +64,7 @@ def test_nothing_is_overwritten_even_if_only_one_method_is_there(compared, capsy
     with pytest.raises(SystemExit) as exit_:
         compare.main([*TINY, "--replays", "per", "lap", "--out", str(compared)])
     assert exit_.value.code == 2
-    assert "already holds a run" in capsys.readouterr().err
+    assert "already holds a comparison" in capsys.readouterr().err
     assert not (compared / "per").exists()
 
 

@@ -2,6 +2,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import zlib
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,10 @@ from experiments.runs.log import (
     TensorBoardSink,
     TerminalSink,
     WandbSink,
+    Written,
+    check_written,
     mean_over_seeds,
+    written_timing,
 )
 from experiments.runs.outputs import OutputConfig
 
@@ -35,11 +39,17 @@ def rows(step: int) -> list[dict]:
     ]
 
 
-def write(path, steps=STEPS, resume_step=None) -> bytes:
-    table = CSVTable(path, ["seed", "step"], resume_step)
+def write(path, steps=STEPS, kept=Written()) -> bytes:
+    table = CSVTable(path, ["seed", "step"], kept)
     for step in steps:
         table.append(rows(step))
     return path.read_bytes()
+
+
+def written(path, steps) -> Written:
+    """Write log points; return what was written by then."""
+    content = write(path, steps)
+    return Written(len(content), zlib.crc32(content))
 
 
 def test_table_by_hand(tmp_path):
@@ -55,20 +65,66 @@ def test_table_by_hand(tmp_path):
 def test_resumed_table_is_identical_to_an_uninterrupted_one(tmp_path, torn):
     whole = write(tmp_path / "whole.csv")
     path = tmp_path / "cut.csv"
+    kept = written(tmp_path / "part.csv", (100, 200))
     write(path, steps=(100, 200, 300))
     with path.open("ab") as file:
         file.write(torn)
-    assert write(path, steps=(300, 400), resume_step=200) == whole
-    assert [file.name for file in tmp_path.glob("*.tmp")] == []
+    check_written(path, kept)
+    assert write(path, steps=(300, 400), kept=kept) == whole
 
 
-@pytest.mark.parametrize("left", [None, b"", b"seed,st", b"seed,step,eval_return,loss\n", b"ab\n"])
-def test_resuming_before_the_first_log_point_starts_afresh(tmp_path, left):
-    whole = write(tmp_path / "whole.csv")
-    path = tmp_path / "cut.csv"
-    if left is not None:
-        path.write_bytes(left)
-    assert write(path, resume_step=0) == whole
+def test_a_table_says_what_is_written_of_it(tmp_path):
+    table = CSVTable(tmp_path / "m.csv", ["seed", "step"])
+    assert table.written == Written(0, 0)
+    for step in (100, 200):
+        table.append(rows(step))
+        content = (tmp_path / "m.csv").read_bytes()
+        assert table.written == Written(len(content), zlib.crc32(content))
+    again = CSVTable(tmp_path / "m.csv", ["seed", "step"], table.written)
+    again.append(rows(300))
+    content = (tmp_path / "m.csv").read_bytes()
+    assert again.written == Written(len(content), zlib.crc32(content))
+
+
+DAMAGES = {
+    "deleted": lambda lines: None,
+    "empty": lambda lines: [],
+    "last row cut": lambda lines: lines[:-1],
+    "missing in the middle": lambda lines: lines[:2] + lines[3:],
+    "doubled": lambda lines: lines[:2] + lines[1:],
+    "swapped": lambda lines: [lines[0], lines[2], lines[1], *lines[3:]],
+    "half a row": lambda lines: [*lines[:-1], lines[-1][:4]],
+    "no header": lambda lines: lines[1:],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_files_that_are_not_what_was_written_are_refused(tmp_path, damage):
+    metrics, timing = tmp_path / "metrics.csv", tmp_path / "timing.csv"
+    sink = CSVSink(tmp_path)
+    for step in STEPS:
+        sink.log(step, rows(step), 1.0)
+    check_written(metrics, sink.metrics)
+    assert written_timing(timing, STEPS).size == timing.stat().st_size
+    for path in (metrics, timing):
+        lines = DAMAGES[damage](path.read_text().splitlines(keepends=True))
+        path.unlink() if lines is None else path.write_text("".join(lines))
+    with pytest.raises(ValueError, match=r"metrics.csv is not what the run wrote"):
+        check_written(metrics, sink.metrics)
+    with pytest.raises(ValueError, match=r"timing.csv has not one row for each log point"):
+        written_timing(timing, STEPS)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_any_changed_byte_of_the_metrics_is_seen(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("flip") / "m.csv"
+    kept = written(path, STEPS)
+    content = bytearray(path.read_bytes())
+    content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="not what the run wrote"):
+        check_written(path, kept)
 
 
 def test_table_without_resume_starts_afresh(tmp_path):
@@ -76,11 +132,11 @@ def test_table_without_resume_starts_afresh(tmp_path):
     assert write(tmp_path / "m.csv") == whole
 
 
-@pytest.mark.parametrize("resume_step", [None, 100])
-def test_table_refuses_other_columns(tmp_path, resume_step):
-    write(tmp_path / "m.csv", steps=(100,))
-    table = CSVTable(tmp_path / "m.csv", ["seed", "step"], resume_step)
-    if resume_step is None:
+@pytest.mark.parametrize("resumed", [False, True])
+def test_table_refuses_other_columns(tmp_path, resumed):
+    kept = written(tmp_path / "m.csv", (100,))
+    table = CSVTable(tmp_path / "m.csv", ["seed", "step"], kept if resumed else Written())
+    if not resumed:
         table.append(rows(100))
     with pytest.raises(ValueError, match="columns beta"):
         table.append([row | {"beta": 0.4} for row in rows(200)])
@@ -103,11 +159,15 @@ def test_numbers_are_read_back_bit_for_bit(tmp_path_factory, values, dtype):
 
 
 def test_times_are_kept_apart_from_metrics(tmp_path):
-    for steps, resume_step in (((100, 300), None), ((300, 400), 100)):
-        sink = CSVSink(tmp_path, resume_step)
-        for step in steps:
-            sink.log(step, rows(step), 4.0)
-        sink.close()
+    sink = CSVSink(tmp_path)
+    sink.log(100, rows(100), 4.0)
+    kept = sink.metrics
+    sink.log(300, rows(300), 4.0)
+    sink.close()
+    sink = CSVSink(tmp_path, kept, written_timing(tmp_path / "timing.csv", [100]), 100)
+    for step in (300, 400):
+        sink.log(step, rows(step), 4.0)
+    sink.close()
     assert list(pd.read_csv(tmp_path / "metrics.csv")) == ["seed", "step", "eval_return", "loss"]
     timing = pd.read_csv(tmp_path / "timing.csv")
     assert timing["step"].tolist() == [100, 300, 400]

@@ -256,9 +256,15 @@ def test_a_run_stops_between_log_points_and_goes_on_from_there(
 
     @contextlib.contextmanager
     def soon(until):
-        yield lambda: next(asked, True)
+        signals = interrupt.Asked()
+        monkeypatch.setattr(interrupt.Asked, "__call__", lambda self: next(asked, True))
+        yield signals
 
-    never = contextlib.contextmanager(lambda until: (yield lambda: False))
+    @contextlib.contextmanager
+    def never(until):
+        monkeypatch.setattr(interrupt.Asked, "__call__", lambda self: False)
+        yield interrupt.Asked()
+
     monkeypatch.setattr(environments, "make_host", lambda *a, **k: Counting(*a[1:]))
     monkeypatch.setattr(interrupt, "deferred", soon)
     out = str(tmp_path / "run")
@@ -271,7 +277,7 @@ def test_a_run_stops_between_log_points_and_goes_on_from_there(
     frame = pd.read_csv(f"{out}/metrics.csv")
     assert frame["step"].tolist() == [80, 120, 160, 200]
     assert frame["eval_return"].eq(10.0).all()
-    assert checkpoint.read_meta(f"{out}/checkpoints")["log_points"] == 4
+    assert checkpoint.read_meta(f"{out}/checkpoints")["progress"] == [4, 0]
 
 
 def test_atari_frames_are_stored_once(tmp_path):

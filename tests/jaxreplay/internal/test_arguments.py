@@ -17,11 +17,16 @@ def started(method, **sizes):
     replay = make_replay(
         method.sampler, **{"capacity": 24, "batch_size": BATCH, "num_envs": E} | sizes
     )
-    state = replay.init(jax.random.key(0), EXAMPLE)
-    fresh = dict.fromkeys(method.sampler.requires.feedback_of_new, jnp.zeros(E))
-    for time in range(6):
-        state = replay.add(state, rows(time), **fresh)
-    return replay, *replay.sample(state, jax.random.key(0))
+
+    @jax.jit
+    def fill():
+        state = replay.init(jax.random.key(0), EXAMPLE)
+        fresh = dict.fromkeys(method.sampler.requires.feedback_of_new, jnp.zeros(E))
+        for time in range(6):
+            state = replay.add(state, rows(time), **fresh)
+        return replay.sample(state, jax.random.key(0))
+
+    return replay, *fill()
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +80,8 @@ def test_columns_under_vmap_are_seen_too(stored):
 )
 def test_real_numbers_of_any_kind_are_taken(stored, values):
     replay, state, batch = stored
-    assert int(replay.update(state, batch, td_error=values).dropped) == 0
+    after = jax.jit(lambda td: replay.update(state, batch, td_error=td))(values)
+    assert int(after.dropped) == 0
 
 
 def test_names_are_checked_and_said(stored):

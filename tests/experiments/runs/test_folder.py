@@ -1,0 +1,318 @@
+"""Folders: nothing that is not ours is removed, and nobody's run is taken for another's."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.runs import folder, lock, run_config
+from experiments.runs.folder import (
+    FILES,
+    check_claim,
+    check_claim_comparison,
+    claim,
+    claim_comparison,
+    kind_of,
+    read_manifest,
+    runs_of,
+    saved_output,
+)
+from experiments.runs.outputs import OutputConfig
+from experiments.runs.run_config import RunConfig, defaults
+
+CONFIG = defaults("gymnax/CartPole-v1", "dqn", "per")
+CONFIGS = {"per": CONFIG, "uniform": defaults("gymnax/CartPole-v1", "dqn", "uniform")}
+
+
+def tree(path: Path) -> dict[str, bytes]:
+    """Return the content of all files below a path."""
+    files = (file for file in path.rglob("*") if file.is_file())
+    return {file.relative_to(path).as_posix(): file.read_bytes() for file in files}
+
+
+def put(path: Path, *names: str) -> None:
+    for name in names:
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text(f"mine: {name}")
+
+
+def started(out: Path) -> None:
+    """Make the folder of a run that has written what runs write."""
+    claim(out, CONFIG, resume=False, overwrite=False)
+    put(out, "metrics.csv", "timing.csv", "summary.json", "learning_curve.png")
+    put(out, "checkpoints/step_000000000100.safetensors", "checkpoints/unfinished/x")
+    put(out, "tensorboard/events.out.tfevents.1")
+
+
+FOREIGN = [
+    ("checkpoints/thesis.pt",),
+    ("notes.txt", "wandb/run-1/files/config.yaml"),
+    ("tensorboard/other/events.out.tfevents.9", "checkpoints/step_1.pt", "data/metrics.csv"),
+]
+
+
+@pytest.mark.parametrize("names", FOREIGN)
+def test_what_is_not_ours_is_never_removed(tmp_path, names):
+    out = tmp_path / "run"
+    put(out, *names)
+    before = tree(out)
+    claim(out, CONFIG, resume=False, overwrite=False)  # nothing there goes by our names
+    assert {name: tree(out)[name] for name in before} == before
+    started_files = ("metrics.csv", "checkpoints/step_000000000100.safetensors")
+    put(out, *started_files)
+    claim(out, CONFIG, resume=False, overwrite=True)
+    assert {name: tree(out)[name] for name in before} == before
+    assert not set(tree(out)) & set(started_files)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["metrics.csv", "summary.json", "checkpoints/step_000000000007.safetensors", "config.json",
+     "replayed.png", "tensorboard/events.out.tfevents.1"],
+)  # fmt: skip
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_files_by_our_names_that_no_run_wrote_are_left_alone(tmp_path, name, overwrite):
+    out = tmp_path / "run"
+    put(out, name)
+    before = tree(out)
+    with pytest.raises(ValueError, match=f"holds {name}, but no run of ours: .* another --out$"):
+        claim(out, CONFIG, resume=False, overwrite=overwrite)
+    assert tree(out) == before
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(
+            ["metrics.csv", "a.txt", "checkpoints/a.pt", "checkpoints/step_1.safetensors", "lock",
+             "per/metrics.csv", "per/a.txt", "comparison.md", "wandb/x", "config.json", "x/y/z"]
+        ),
+        unique=True,
+    ),
+    st.booleans(),
+    st.booleans(),
+)  # fmt: skip
+def test_whatever_lies_there_is_there_afterwards(tmp_path_factory, names, overwrite, together):
+    out = tmp_path_factory.mktemp("any")
+    put(out, *names)
+    before = tree(out)
+    try:
+        if together:
+            claim_comparison(out, CONFIGS, OutputConfig(), resume=False, overwrite=overwrite)
+        else:
+            claim(out, CONFIG, resume=False, overwrite=overwrite)
+    except ValueError as error:
+        assert "\n" not in str(error)
+        assert tree(out) == before
+    assert {name: tree(out).get(name) for name in before} == before
+
+
+def test_overwriting_removes_what_a_run_wrote(tmp_path):
+    out = tmp_path / "run"
+    started(out)
+    with pytest.raises(ValueError, match=r"already holds a run: add --overwrite, or --resume"):
+        claim(out, CONFIG, resume=False, overwrite=False)
+    assert (out / "metrics.csv").exists()
+    claim(out, CONFIG, resume=False, overwrite=True)
+    assert sorted(tree(out)) == ["config.json", "manifest.json"]
+    assert not (out / "checkpoints").exists() and not (out / "tensorboard").exists()
+
+
+def test_a_run_without_a_manifest_is_known_by_its_configuration(tmp_path):
+    started(tmp_path)
+    (tmp_path / "manifest.json").unlink()
+    assert kind_of(tmp_path) == "run"
+    check_claim(tmp_path, CONFIG, resume=True, overwrite=False)
+    claim(tmp_path, CONFIG, resume=False, overwrite=True)
+    assert sorted(tree(tmp_path)) == ["config.json", "manifest.json"]
+
+
+def test_runs_and_comparisons_do_not_take_each_others_folders(tmp_path):
+    started(tmp_path / "run")
+    claim_comparison(tmp_path / "both", CONFIGS, OutputConfig(), resume=False, overwrite=False)
+    before = tree(tmp_path)
+    for overwrite in (False, True):
+        with pytest.raises(ValueError, match="holds a run, not a comparison: choose another"):
+            check_claim_comparison(tmp_path / "run", CONFIGS, resume=False, overwrite=overwrite)
+        with pytest.raises(ValueError, match="holds a comparison, not a run: choose another"):
+            claim(tmp_path / "both", CONFIG, resume=False, overwrite=overwrite)
+    assert tree(tmp_path) == before
+
+
+def test_plots_are_drawn_anew_but_over_nothing_else(tmp_path):
+    for _ in range(2):
+        folder.claim_plot(tmp_path / "plot")
+        put(tmp_path / "plot", "comparison.md", "learning_curves.png")
+    put(tmp_path / "mine", "learning_curves.png")
+    started(tmp_path / "run")
+    before = tree(tmp_path)
+    for name, message in (("mine", "but no plot of ours"), ("run", "holds a run, not a plot")):
+        with pytest.raises(ValueError, match=message):
+            folder.claim_plot(tmp_path / name)
+    assert tree(tmp_path) == before
+
+
+def test_a_comparison_overwrites_its_own_runs_and_tables_alone(tmp_path):
+    claim_comparison(tmp_path, CONFIGS, OutputConfig(), resume=False, overwrite=False)
+    put(tmp_path, "comparison.md", "per/metrics.csv", "per/mine.txt", "uniform/metrics.csv")
+    put(tmp_path, "other/metrics.csv")
+    with pytest.raises(ValueError, match="already holds a comparison"):
+        claim_comparison(tmp_path, CONFIGS, OutputConfig(), resume=False, overwrite=False)
+    new = {"lap": defaults("gymnax/CartPole-v1", "dqn", "lap")}
+    claim_comparison(tmp_path, new, OutputConfig(), resume=False, overwrite=True)
+    assert sorted(tree(tmp_path)) == [
+        "lap/config.json", "lap/manifest.json", "manifest.json", "other/metrics.csv",
+        "per/mine.txt",
+    ]  # fmt: skip
+    assert list(runs_of(tmp_path)) == ["lap"]
+
+
+def test_a_lost_run_of_a_comparison_begins_anew(tmp_path):
+    claim_comparison(tmp_path, CONFIGS, OutputConfig(), resume=False, overwrite=False)
+    put(tmp_path, "uniform/metrics.csv")
+    for path in (tmp_path / "per").iterdir():
+        path.unlink()
+    (tmp_path / "per").rmdir()
+    found = {name: RunConfig.from_json(saved) for name, saved in runs_of(tmp_path).items()}
+    assert found == CONFIGS
+    claim_comparison(tmp_path, found, OutputConfig(), resume=True, overwrite=False)
+    assert run_config.read(tmp_path / "per") == CONFIG
+    assert (tmp_path / "uniform" / "metrics.csv").exists()
+
+
+def test_outputs_belong_to_the_run(tmp_path):
+    output = OutputConfig(threshold=195.0, checkpoint_every=3)
+    claim(tmp_path / "x", CONFIG, output, resume=False, overwrite=False)
+    assert saved_output(tmp_path / "x") == output
+    assert saved_output(None) == saved_output(tmp_path) == OutputConfig()
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "tensorboard"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_links_are_not_followed(tmp_path, name, overwrite):
+    elsewhere = tmp_path / "elsewhere"
+    put(elsewhere, "step_000000000001.safetensors", "events.out.tfevents.1")
+    out = tmp_path / "run"
+    claim(out, CONFIG, resume=False, overwrite=False)
+    (out / name).symlink_to(elsewhere)
+    before = tree(elsewhere)
+    with pytest.raises(ValueError, match=f"{name} is a link, which is not followed"):
+        claim(out, CONFIG, resume=False, overwrite=overwrite)
+    assert tree(elsewhere) == before
+
+
+def test_what_cannot_become_a_folder_is_refused(tmp_path):
+    put(tmp_path, "file")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for path, message in (
+        (tmp_path / "file", "file is not a folder"),
+        (tmp_path / "file" / "below" / "it", "file is not a folder"),
+        (tmp_path / ("x" * 300), r"can't be used \(File name too long\)"),
+        (Path("/dev/full"), "/dev/full is not a folder"),
+        (tmp_path / "loop" / "x", "loop"),
+    ):
+        with pytest.raises(ValueError, match=message) as refused:
+            check_claim(path, CONFIG, resume=False, overwrite=False)
+        assert "\n" not in str(refused.value)
+    with pytest.raises(ValueError, match="/proc/x can't be made"), lock.held(Path("/proc/x")):
+        pass
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_folders_without_rights_are_refused(tmp_path):
+    (tmp_path / "closed").mkdir(mode=0o500)
+    with pytest.raises(ValueError, match="closed can't be written to"):
+        check_claim(tmp_path / "closed" / "x", CONFIG, resume=False, overwrite=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("{", "is damaged"), ("[]", "is damaged"), ('{"format": 2}', "is damaged"),
+     ('{"format": 99}', "made by a later version"),
+     ('{"format": 2, "kind": "other", "output": {}, "runs": {}}', "is damaged"),
+     ('{"format": 2, "kind": "run", "output": {"x": 1}, "runs": {}}', "is damaged"),
+     ('{"format": 2, "kind": "run", "output": {"threshold": "x"}, "runs": {}}', "must be a number"),
+    ],
+)  # fmt: skip
+def test_damaged_manifests_are_refused(tmp_path, text, message):
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(ValueError, match=message) as refused:
+        read_manifest(tmp_path)
+    assert "\n" not in str(refused.value)
+
+
+EDITS = [
+    (lambda c: c["loop"].update(gamma="high"), "loop: gamma is 'high': it must be a number"),
+    (lambda c: c["loop"].update(gamma=2.0), r"loop: gamma is 2.0: it must lie in \[0, 1\]"),
+    (lambda c: c["agent_options"].update(double="no"), "double is 'no': it must be true or false"),
+    (lambda c: c["agent_options"].update(hidden=64), "hidden is 64: give a tuple"),
+    (lambda c: c["loop"].pop("gamma"), "lacks loop.gamma"),
+    (lambda c: c.pop("sizes"), "lacks sizes"),
+    (lambda c: c.update(sizes=3), "has sizes=3, no dict"),
+    (lambda c: c.update(seeds="two"), "has seeds='two', no int"),
+    (lambda c: c.update(seeds=True), "has seeds=True, no int"),
+    (lambda c: c["loop"].update(gamam=0.9), "has loop.gamam, which this version"),
+    (lambda c: c.update(env="gymnax/CartPoleX"), "CartPoleX"),
+    (lambda c: c.update(replay="perr"), "perr"),
+]
+
+
+@pytest.mark.parametrize(("edit", "message"), EDITS)
+def test_an_edited_configuration_names_the_field(tmp_path, edit, message):
+    saved = json.loads(json.dumps(CONFIG.to_json()))
+    edit(saved)
+    (tmp_path / "config.json").write_text(json.dumps(saved))
+    with pytest.raises(ValueError, match=message) as refused:
+        run_config.read(tmp_path)
+    assert "\n" not in str(refused.value)
+    assert str(tmp_path) in str(refused.value)
+
+
+def test_reading_a_run_imports_nothing(tmp_path, monkeypatch):
+    (tmp_path / "evil_module.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    saved = CONFIG.to_json() | {"env": "gymnasium/evil_module:Foo-v0"}
+    (tmp_path / "config.json").write_text(json.dumps(saved))
+    with pytest.raises(ValueError, match="evil_module, which is imported only where you name it"):
+        run_config.read(tmp_path)
+    assert "evil_module" not in sys.modules
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from experiments.runs import lock
+with lock.held(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_one_process_at_a_time(tmp_path):
+    out = tmp_path / "run"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(out)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout.readline() == "held\n"
+        busy = rf"in use by process {holder.pid} on .*: wait until"
+        with pytest.raises(ValueError, match=busy), lock.held(out):
+            pass
+    finally:
+        holder.kill()
+        holder.wait()
+    assert (out / folder.LOCK).exists()  # left behind by the killed one
+    with lock.held(out):
+        assert f"process {os.getpid()} on " in (out / folder.LOCK).read_text()
+    assert not (out / folder.LOCK).exists()
+
+
+def test_names_of_files_are_those_that_are_written():
+    for kind, names in FILES.items():
+        assert len(set(names)) == len(names), kind
+        assert not any(name.startswith(("/", "..")) or "**" in name for name in names)
