@@ -23,8 +23,12 @@ _PAPER = "Novati & Koumoutsakos 2019, App. D"
 class DDPGConfig(NoisyTargetOptions):
     """Hyperparameters of DDPG; noise is in units of the action range [-1, 1]."""
 
-    actor_learning_rate: float = option(1e-5, "Adam step size of the actor", _PAPER, above=0)
-    critic_learning_rate: float = option(1e-4, "Adam step size of the critic", _PAPER, above=0)
+    actor_learning_rate: float = option(
+        1e-5, "Adam step size of the actor", _PAPER, above=0, at_most=10
+    )
+    critic_learning_rate: float = option(
+        1e-4, "Adam step size of the critic", _PAPER, above=0, at_most=10
+    )
     critic_weight_decay: float = option(
         1e-4, "L2 coefficient of the critic's weights", _PAPER, at_least=0
     )

@@ -23,7 +23,7 @@ _PAPER = "Novati & Koumoutsakos 2019, App. D"
 class NAFConfig(NoisyTargetOptions):
     """Hyperparameters of NAF; noise is in units of the action range [-1, 1]."""
 
-    learning_rate: float = option(1e-4, "Adam step size", _PAPER, above=0)
+    learning_rate: float = option(1e-4, "Adam step size", _PAPER, above=0, at_most=10)
 
 
 class Outputs(NamedTuple):

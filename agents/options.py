@@ -25,9 +25,11 @@ class QNetworkOptions(Config):
     dueling: bool = option(False, "separate value and advantage streams", "Wang et al. 2016")
     network: Network = option("auto", "network; auto chooses by the observation's shape")
     hidden: tuple[int, ...] = option((128, 128), "hidden layer sizes of network mlp", at_least=1)
-    learning_rate: float = option(5e-4, "Adam step size; 6.25e-5 is usual for Atari", above=0)
+    learning_rate: float = option(
+        5e-4, "Adam step size; 6.25e-5 is usual for Atari", above=0, at_most=10
+    )
     adam_eps: float = option(
-        1e-8, "Adam epsilon; 1.5e-4 is usual for Atari", "Kingma & Ba 2015", above=0
+        1e-8, "Adam epsilon; 1.5e-4 is usual for Atari", "Kingma & Ba 2015", above=0, at_most=1
     )
     max_grad_norm: float = option(10.0, "largest global gradient norm; 0 is no limit", at_least=0)
     target_every: int = option(1, "updates between two updates of the target network", at_least=1)
@@ -51,8 +53,12 @@ class TwinCriticOptions(Config):
     hidden: tuple[int, ...] = option(
         (256, 256), "hidden layer sizes of every network", _TWINS, at_least=1
     )
-    actor_learning_rate: float = option(3e-4, "Adam step size of the actor", _TWINS, above=0)
-    critic_learning_rate: float = option(3e-4, "Adam step size of the critics", _TWINS, above=0)
+    actor_learning_rate: float = option(
+        3e-4, "Adam step size of the actor", _TWINS, above=0, at_most=10
+    )
+    critic_learning_rate: float = option(
+        3e-4, "Adam step size of the critics", _TWINS, above=0, at_most=10
+    )
     tau: float = option(
         0.005, "target rate, whenever the targets are updated", _TWINS, above=0, at_most=1
     )
@@ -94,7 +100,9 @@ class BaselineOptions(NetworkOptions):
 
     hidden: tuple[int, ...] = override(NetworkOptions, "hidden", (64, 64), _REFER)
     activation: Activation = override(NetworkOptions, "activation", "tanh")
-    actor_learning_rate: float = option(1e-4, "Adam step size of the policy", _REFER, above=0)
+    actor_learning_rate: float = option(
+        1e-4, "Adam step size of the policy", _REFER, above=0, at_most=10
+    )
     critic_learning_rate: float = option(
-        3e-4, "Adam step size of value and advantage", _REFER, above=0
+        3e-4, "Adam step size of value and advantage", _REFER, above=0, at_most=10
     )

@@ -27,7 +27,7 @@ class RACERConfig(NetworkOptions):
     """Hyperparameters of RACER."""
 
     anneal: float = override(NetworkOptions, "anneal", 5e-7, f"{_PAPER}, Eq. 10")
-    learning_rate: float = option(1e-4, "Adam step size", _PAPER, above=0)
+    learning_rate: float = option(1e-4, "Adam step size", _PAPER, above=0, at_most=10)
     advantage: FormName = option("dg", "form of the advantage; none: V-RACER", f"{_PAPER}, App. A")
     initial_variance: float = option(
         0.2, "of every action dimension, in units of the action range [-1, 1]", _PAPER, above=0

@@ -27,7 +27,7 @@ class SACConfig(TwinCriticOptions):
     """Hyperparameters of SAC."""
 
     alpha_learning_rate: float = option(
-        3e-4, "Adam step size of the log temperature", _PAPER, above=0
+        3e-4, "Adam step size of the log temperature", _PAPER, above=0, at_most=10
     )
     initial_alpha: float = option(1.0, "temperature before the first update", above=0)
     target_entropy: float = option(-1.0, "entropy aimed at, per action dimension", _PAPER)

@@ -25,7 +25,7 @@ class TabularConfig(Config):
     linear: bool = option(
         False, "one-hot state and a constant feature, which all states share", _PAPER
     )
-    learning_rate: float = option(0.25, "step size", _PAPER, above=0)
+    learning_rate: float = option(0.25, "step size", _PAPER, above=0, at_most=10)
     initial_std: float = option(0.1, "std of the initial weights", _PAPER, at_least=0)
     epsilon: float = option(0.1, "probability of a random action", at_least=0, at_most=1)
 

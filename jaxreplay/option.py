@@ -13,6 +13,7 @@ anywhere. Options that several configs share are a base class of them all.
 
 import dataclasses
 import functools
+import math
 import types
 import typing
 from typing import Any, Literal, NamedTuple
@@ -45,7 +46,7 @@ def option(
       choices: the names allowed, where they come from a table; a `Literal` says them by itself.
       at_least: the least number allowed.
       above: the same, the bound itself excluded.
-      at_most: the largest number allowed.
+      at_most: the largest number allowed; if nothing is said, 2^31 - 1 or a million, by the type.
       below: the same, the bound itself excluded.
       finite: whether infinity is refused.
     """
@@ -105,6 +106,18 @@ class Option(NamedTuple):
             check_kind(self.name, single, self.kind, alternative)
             if self.kind in (int, float):
                 self.bounds.check(self.name, single, alternative)
+                self._check_size(single, alternative)
+
+    def _check_size(self, value: float, alternative: str) -> None:
+        """Refuse numbers that int32 or float32 do not hold in what is computed from them."""
+        largest = 2**31 - 1 if self.kind is int else 1e6
+        low, high = self.bounds.ends()
+        if (high is None and largest < value < math.inf) or (
+            low is None and -math.inf < value < -largest
+        ):
+            raise ValueError(
+                f"{self.name} is {value}: it must be at most {largest:,.0f} in size{alternative}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,6 +11,7 @@ from jaxreplay import frames as frames_
 from jaxreplay import requirements
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer
+from jaxreplay._internal.checks import check_kind
 from jaxreplay.donation import donatable
 from jaxreplay.frames import Frames, Spot
 from jaxreplay.ring import Ring
@@ -24,6 +25,8 @@ from jaxreplay.types import (
     Transition,
     ignore_episode_return,
 )
+
+_MOST = 2**31 - 2**28  # slots: the numbers of a tree's nodes go beyond those of its leaves
 
 
 class ReplayState(NamedTuple):
@@ -73,7 +76,12 @@ def make_replay(
     if not isinstance(sampler, Sampler):
         hint = ": give its .sampler" if isinstance(sampler, Method) else ""
         raise ValueError(f"make_replay takes a Sampler, not a {type(sampler).__name__}{hint}")
-    _check_sizes(capacity, batch_size, num_envs)
+    _check_sizes(capacity, batch_size, num_envs, frame_stack)
+    if capacity * sampler.capacity_factor > _MOST:
+        raise ValueError(
+            f"capacity is {capacity}: slots are numbered in 32 bits, so that it may be "
+            f"{_MOST // sampler.capacity_factor:,} at most"
+        )
     requires = sampler.requires
     requirements.check_frames(requires, frames_on_host)
     requirements.check_observer(requires, sampler.observe is not ignore_episode_return)
@@ -129,7 +137,12 @@ def check_valid(state: ReplayState) -> None:
     ring_.check_valid(state.ring)
 
 
-def _check_sizes(capacity: int, batch_size: int, num_envs: int) -> None:
+def _check_sizes(capacity: int, batch_size: int, num_envs: int, frame_stack: int) -> None:
+    sizes = {"capacity": capacity, "batch_size": batch_size, "num_envs": num_envs}
+    for name, size in (sizes | {"frame_stack": frame_stack}).items():
+        check_kind(name, size, int)
+    if frame_stack < 0:
+        raise ValueError(f"frame_stack is {frame_stack}: it must not be negative")
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}: it must be at least 1")
     if batch_size > capacity:

@@ -27,6 +27,7 @@ from flax import struct
 
 from jaxreplay._internal import buffer, double_single, random_bits
 from jaxreplay._internal.buffer import Buffer
+from jaxreplay._internal.checks import check_choice
 from jaxreplay.types import Array
 
 Sampling = Literal["stratified", "systematic", "iid"]
@@ -67,8 +68,9 @@ def init(
       reduce: "sum", or "min" for a tree of minima.
 
     Raises:
-      ValueError: `capacity` is below 1 or `branching` below 2.
+      ValueError: `capacity` is below 1 or `branching` below 2, or `reduce` is neither.
     """
+    check_choice("reduce", reduce, ("sum", "min"))
     branching = branching or _BRANCHING.get(jax.default_backend(), 8)
     if capacity < 1:
         raise ValueError(f"capacity is {capacity}: a tree needs at least 1 leaf")
@@ -187,7 +189,11 @@ def sample(tree: SumTree, key: Array, batch_size: int, sampling: Sampling = "str
         al. 2016, App. B.2.1); "systematic" draws at the same place in all of them, with a single
         random number (Carpenter et al. 1999); "iid" draws independently. A leaf's expected share
         of the batch is the same.
+
+    Raises:
+      ValueError: `sampling` is none of these.
     """
+    check_choice("sampling", sampling, SAMPLINGS)
     bits = random_bits.bits(key, () if sampling == "systematic" else (batch_size,))
     if sampling != "iid":
         edges = np.array([(i << 32) // batch_size for i in range(batch_size + 1)])

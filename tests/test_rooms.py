@@ -16,7 +16,7 @@ FLOORS = (
     {"experiments.analysis"},
     {"experiments.runs"},
     {"experiments.cli"},
-    {"experiments.papers", "experiments.benchmarks"},
+    {"experiments.papers", "experiments.benchmarks", "experiments.soaks"},
     {"experiments"},  # the commands at the top
 )
 FILES = [

@@ -9,6 +9,7 @@ import pandas as pd
 from experiments.analysis.curves import learning_curves
 from experiments.analysis.files import write_json
 from experiments.analysis.panels import own_metrics, replayed
+from experiments.analysis.style import plain
 from experiments.analysis.tables import table
 
 
@@ -31,11 +32,13 @@ def joint(
     Returns:
       The text to print: the table, and the paths of everything written.
     """
-    learning_curves(frames, out / "learning_curves.png", title, threshold)
+    named = {plain(label): frame for label, frame in frames.items()}
+    title = plain(title)
+    learning_curves(named, out / "learning_curves.png", title, threshold)
     written = [out / "learning_curves.png"]
-    if replayed(frames, out / "replayed.png", f"What {title} replays"):
+    if replayed(named, out / "replayed.png", f"What {title} replays"):
         written.append(out / "replayed.png")
-    if own_metrics(frames, out / "own_metrics.png", title):
+    if own_metrics(named, out / "own_metrics.png", title):
         written.append(out / "own_metrics.png")
     text = table([{**summary, "replay": label} for label, summary in summaries.items()])
     (out / "comparison.md").write_text(text)

@@ -73,9 +73,10 @@ def summarise(frame: pd.DataFrame, threshold: float | None = None) -> dict:
       `seeds`, `final_step`; `final_return` per seed, its `final_iqm` and `final_interval` (95 %
       bootstrap); `mean_return` per seed (the mean over log points, which is the area under the
       curve divided by its length for evenly spaced ones) and `mean_return_iqm`; `threshold`,
-      `steps_to_threshold` per seed, `reached` (how many seeds) and `median_steps_to_threshold`:
-      the lower median, where a seed that never reached it counts as infinite (None if fewer than
-      half did).
+      `diverged` (the seeds whose loss was not finite for a whole log interval);
+      `steps_to_threshold` per seed, `reached` (how many seeds) and `median_steps_to_threshold`: the
+      lower median, where a seed that never reached it counts as infinite (None if fewer than half
+      did).
     """
     table = curves(frame)
     if table.empty:
@@ -90,6 +91,7 @@ def summarise(frame: pd.DataFrame, threshold: float | None = None) -> dict:
         "mean_return": _numbers(mean),
         "mean_return_iqm": _number(iqm(mean)),
         "threshold": threshold,
+        "diverged": diverged(frame),
     }
     if threshold is not None:
         first = [steps_to(threshold, table.index, table[seed]) for seed in table.columns]
@@ -98,6 +100,17 @@ def summarise(frame: pd.DataFrame, threshold: float | None = None) -> dict:
         summary["reached"] = sum(steps is not None for steps in first)
         summary["median_steps_to_threshold"] = None if math.isinf(median) else int(median)
     return summary
+
+
+def diverged(frame: pd.DataFrame) -> list[int]:
+    """Return the seeds with a log point up to which no loss was finite since the one before.
+
+    Args:
+      frame: metrics with columns seed and `agent/...loss`: NaN where none was finite.
+    """
+    losses = [name for name in frame if name.startswith("agent/") and name.endswith("loss")]
+    lost = frame.loc[frame[losses].isna().any(axis=1), "seed"]
+    return sorted(int(seed) for seed in lost.unique())
 
 
 def _number(value: float) -> float | None:

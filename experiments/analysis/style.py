@@ -33,6 +33,12 @@ def colour_and_dashes(number: int) -> dict[str, str]:
     }
 
 
+def plain(text: str) -> str:
+    """Return a text of the user's as figures take it: on one line, no mathematics, and shown."""
+    text = " ".join(text.split()).replace("$", r"\$")
+    return f"\u200b{text}" if text.startswith("_") else text  # else matplotlib hides it
+
+
 def tidy(axes: Axes) -> None:
     """Give axes the look that all figures share."""
     axes.spines[["top", "right"]].set_visible(False)

@@ -15,20 +15,26 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     header = ["replay", "final return: IQM [95 % interval]"]
     if threshold is not None:
         header += [f"seeds at {threshold:g}", f"steps to {threshold:g} (median)"]
-    cells = [header + ["steps/s"], *(_cells(row, threshold is not None) for row in rows)]
+    broken = any(row.get("diverged") for row in rows)
+    header += ["steps/s", *["seeds that diverged"] * broken]
+    cells = [header, *(_cells(row, threshold is not None, broken) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
     lines = [_line(cells[0], widths), _line(rule, widths)]
     return "\n".join(lines + [_line(row, widths) for row in cells[1:]]) + "\n"
 
 
-def _cells(row: Mapping[str, Any], with_threshold: bool) -> list[str]:
+def _cells(row: Mapping[str, Any], with_threshold: bool, with_diverged: bool) -> list[str]:
     low, high = row["final_interval"]
-    cells = [row["replay"], f"{_show(row['final_iqm'])} [{_show(low)}, {_show(high)}]"]
+    label = row["replay"].replace("|", "\\|").replace("\n", " ")
+    cells = [label, f"{_show(row['final_iqm'])} [{_show(low)}, {_show(high)}]"]
     if with_threshold:
         steps = row["median_steps_to_threshold"]
         cells += [f"{row['reached']}/{len(row['seeds'])}", _integer(steps)]
-    return cells + [_integer(row["steps_per_second"])]
+    cells.append(_integer(row["steps_per_second"]))
+    if with_diverged:
+        cells.append(f"{len(row.get('diverged', ()))}/{len(row['seeds'])}")
+    return cells
 
 
 def _show(value: float | None) -> str:

@@ -3,6 +3,8 @@
 import contextlib
 import dataclasses
 import functools
+import math
+import os
 from typing import NamedTuple
 
 import jax
@@ -17,12 +19,15 @@ from experiments.training.batches import MakeHost
 from experiments.training.config import ReplaySizes
 from experiments.training.host_loop import HostRun
 from experiments.training.loop import make_program
+from experiments.training.phases import make_phases
 from experiments.training.schedule import schedule
-from experiments.training.seeds import CompiledRun, Run
+from experiments.training.seeds import CompiledRun, Run, with_axis
 from experiments.training.state import example_action
 from jaxreplay.frames import AHEAD
 from jaxreplay.methods import METHODS
 from jaxreplay.types import Replay
+
+_MOST_SEEDS, _LARGEST_SEED = 100_000, 2**31
 
 
 class Parts(NamedTuple):
@@ -40,8 +45,13 @@ def assemble(config: RunConfig) -> Parts:
     Raises:
       ValueError: one line that says which option does not fit.
     """
-    if config.seeds < 1:
-        raise ValueError(f"seeds is {config.seeds}: it must be at least 1")
+    if not 1 <= config.seeds <= _MOST_SEEDS:
+        raise ValueError(f"seeds is {config.seeds}: it must lie in [1, {_MOST_SEEDS:,}]")
+    if not 0 <= config.seed <= _LARGEST_SEED - config.seeds:
+        raise ValueError(
+            f"seed is {config.seed}: with {config.seeds} seeds from it, it must lie in "
+            f"[0, {_LARGEST_SEED - config.seeds:,}]"
+        )
     registry.check_fit(config.agent, config.replay, config.env)
     sizes = config.sizes.resolve(config.loop.steps)
     updates = schedule(config.loop, sizes.num_envs).updates
@@ -63,7 +73,9 @@ def build(config: RunConfig) -> Run:
     Raises:
       ValueError: one line that says which option does not fit.
     """
-    return joined(assemble(config), config)
+    parts = assemble(config)
+    _check_memory(parts, config)
+    return joined(parts, config)
 
 
 def joined(parts: Parts, config: RunConfig) -> Run:
@@ -122,6 +134,26 @@ def _check_frames(config: RunConfig, sizes: ReplaySizes) -> None:
     if config.loop.inspect:
         raise ValueError(
             "what is replayed can't be looked at where frames are on the host: use --inspect 0"
+        )
+
+
+def _check_memory(parts: Parts, config: RunConfig) -> None:
+    """Refuse a state that the device can't hold, before anything is traced at length.
+
+    Raises:
+      ValueError: the states of all seeds take more than its memory.
+    """
+    phases = make_phases(parts.spec.action_space, parts.agent, parts.replay, config.loop)
+    obs = with_axis(parts.spec.obs, parts.replay.num_envs)
+    state = jax.eval_shape(phases.start, jax.random.key(0), (), obs)
+    one = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    limit = (jax.devices()[0].memory_stats() or {}).get("bytes_limit")
+    if limit is None:  # on CPU
+        limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if one * config.seeds > limit:
+        raise ValueError(
+            f"the run's arrays take {one * config.seeds / 1e9:,.0f} GB, and the device has "
+            f"{limit / 1e9:,.0f}: use a smaller capacity, smaller networks, or fewer seeds"
         )
 
 

@@ -14,7 +14,12 @@ class OutputConfig(Config):
     tensorboard: bool = option(True, "write TensorBoard events")
     wandb: bool = option(False, "log to Weights & Biases (WANDB_MODE=offline works)")
     threshold: float | None = option(
-        None, "return that counts as solved; none: the environment's own, if it has one"
+        None,
+        "return that counts as solved; none: the environment's own, if it has one",
+        at_most=1e12,
+    )
+    stop_on_divergence: bool = option(
+        False, "end a run when a seed's loss has not been finite between two log points"
     )
 
     def check(self) -> None:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from experiments.analysis import curves, panels, statistics
 from experiments.analysis.files import write_json
+from experiments.analysis.style import plain
 from experiments.runs import registry
 from experiments.runs.outputs import OutputConfig
 from experiments.runs.run_config import RunConfig
@@ -29,10 +30,11 @@ def conclude(config: RunConfig, out: Path, output: OutputConfig) -> dict[str, An
         "versions": versions(),
     }
     write_json(out / "summary.json", summary)
-    title = f"{config.agent} with {config.replay} replay on {config.env}"
-    curves.learning_curves({config.replay: frame}, out / "learning_curve.png", title, threshold)
-    panels.replayed({config.replay: frame}, out / "replayed.png", f"What {title} replays")
-    panels.own_metrics({config.replay: frame}, out / "own_metrics.png", title)
+    label = plain(config.replay)
+    title = plain(f"{config.agent} with {config.replay} replay on {config.env}")
+    curves.learning_curves({label: frame}, out / "learning_curve.png", title, threshold)
+    panels.replayed({label: frame}, out / "replayed.png", f"What {title} replays")
+    panels.own_metrics({label: frame}, out / "own_metrics.png", title)
     return summary
 
 

@@ -206,6 +206,7 @@ def _train(
                     cut.state, Progress(0), table.metrics, interrupted.exit_code
                 ) from None
             _warn_of_size(state)
+        diverged: set[int] = set()
         for index in range(done, len(plan.steps)):
             start = time.perf_counter()
             try:
@@ -219,8 +220,12 @@ def _train(
             seconds = time.perf_counter() - start
             _check_finite(config, plan.steps[index], metrics)
             _check_frames(metrics)
+            broken = _diverged(config, metrics) - diverged
             sinks.log(plan.steps[index], _rows(config, plan.steps[index], metrics), seconds)
             finished = index + 1 == len(plan.steps)
+            diverged |= broken
+            if broken:
+                _say_diverged(config, plan.steps[index], broken, output.stop_on_divergence)
             if finished or (index + 1) % output.checkpoint_every == 0:
                 about = _about(config, Progress(index + 1), table.metrics)
                 checkpoint.save(folder, plan.steps[index], state, about)
@@ -275,6 +280,29 @@ def _check_finite(config: RunConfig, step: int, metrics: dict[str, np.ndarray]) 
     if broken.any():
         seed = config.seed + int(np.flatnonzero(broken)[0])
         raise EnvironmentFailed(f"seed {seed}, evaluation at agent step {step:,}: {what}")
+
+
+def _diverged(config: RunConfig, metrics: dict[str, np.ndarray]) -> set[int]:
+    """Return the seeds for which a loss was not finite once since the last log point."""
+    names = [name for name in metrics if name.startswith("agent/") and name.endswith("loss")]
+    lost = [np.flatnonzero(np.isnan(metrics[name])) for name in names]
+    return {config.seed + int(seed) for seeds in lost for seed in seeds}
+
+
+def _say_diverged(config: RunConfig, step: int, seeds: set[int], stop: bool) -> None:
+    """Say that seeds diverge; end the run if that is wanted.
+
+    Raises:
+      Stopped: it is.
+    """
+    which = ", ".join(map(str, sorted(seeds)))
+    message = (
+        f"{config.replay}, seed {which}: no loss was finite before agent step {step:,}: the agent "
+        "has diverged, and what follows says nothing about the method: lower its step size"
+    )
+    if stop:
+        raise Stopped(f"{message} (stopped by --stop-on-divergence)", 1)
+    log.say(message)
 
 
 def _check_frames(metrics: dict[str, np.ndarray]) -> None:

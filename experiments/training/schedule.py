@@ -5,6 +5,8 @@ import math
 
 from experiments.training.config import LoopConfig, round_up
 
+_MOST = 1_000_000  # log points
+
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
@@ -25,11 +27,16 @@ def schedule(config: LoopConfig, num_envs: int) -> Schedule:
     Steps are rounded up to whole blocks of `learn_every` steps in each environment.
 
     Raises:
-      ValueError: there is nothing left after the warm-up.
+      ValueError: there is nothing left after the warm-up, or there are too many log points.
     """
     if config.steps <= round_up(config.warmup, num_envs):
         raise ValueError(
             f"steps {config.steps} end within the warm-up of {config.warmup}: use more steps"
+        )
+    if config.steps / config.eval_every > _MOST:
+        raise ValueError(
+            f"eval_every {config.eval_every} makes {config.steps // config.eval_every:,} log "
+            f"points of {config.steps:,} steps: use a larger one"
         )
     block_steps = config.learn_every * num_envs
     warmup_rows = math.ceil(config.warmup / num_envs)

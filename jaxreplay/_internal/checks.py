@@ -29,7 +29,7 @@ class Bounds(NamedTuple):
 
     def inequality(self, name: str) -> str:
         """Return the bounds as an inequality of `name`, such as "name>=1" or "0<name<=1"."""
-        low, high = self._ends()
+        low, high = self.ends()
         least = "=" if self.above is None else ""
         most = "=" if self.below is None else ""
         if low is not None and high is not None:
@@ -38,7 +38,7 @@ class Bounds(NamedTuple):
             return f"{name}>{least}{low:g}"
         return name if high is None else f"{name}<{most}{high:g}"
 
-    def _ends(self) -> tuple[float | None, float | None]:
+    def ends(self) -> tuple[float | None, float | None]:
         """Return the lower and the upper bound, whether they are excluded or not."""
         low = self.at_least if self.above is None else self.above
         high = self.at_most if self.below is None else self.below
@@ -55,7 +55,7 @@ class Bounds(NamedTuple):
 
     def _demand(self) -> str:
         """Return what a number must do to lie within."""
-        low, high = self._ends()
+        low, high = self.ends()
         if low is not None and high is not None:
             left = "[" if self.above is None else "("
             right = "]" if self.below is None else ")"

@@ -221,12 +221,14 @@ def test_what_cannot_become_a_folder_is_refused(tmp_path):
         assert "\n" not in str(refused.value)
     with pytest.raises(ValueError, match="/proc/x can't be made"), lock.held(Path("/proc/x")):
         pass
+    with pytest.raises(ValueError, match="/proc/x can't be used"):
+        check_claim(Path("/proc/x"), CONFIG, resume=False, overwrite=False)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_folders_without_rights_are_refused(tmp_path):
     (tmp_path / "closed").mkdir(mode=0o500)
-    with pytest.raises(ValueError, match="closed can't be written to"):
+    with pytest.raises(ValueError, match=r"closed.x can't be used \(Permission denied\)"):
         check_claim(tmp_path / "closed" / "x", CONFIG, resume=False, overwrite=False)
 
 

@@ -1,0 +1,1 @@
+"""Long trials of what must never happen: lost results, drifted trees, bad input that passes."""
