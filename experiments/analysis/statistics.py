@@ -73,7 +73,7 @@ def summarise(frame: pd.DataFrame, threshold: float | None = None) -> dict:
       `seeds`, `final_step`; `final_return` per seed, its `final_iqm` and `final_interval` (95 %
       bootstrap); `mean_return` per seed (the mean over log points, which is the area under the
       curve divided by its length for evenly spaced ones) and `mean_return_iqm`; `threshold`,
-      `diverged` (the seeds whose loss was not finite for a whole log interval);
+      `diverged` (the seeds that did);
       `steps_to_threshold` per seed, `reached` (how many seeds) and `median_steps_to_threshold`: the
       lower median, where a seed that never reached it counts as infinite (None if fewer than half
       did).
@@ -103,14 +103,18 @@ def summarise(frame: pd.DataFrame, threshold: float | None = None) -> dict:
 
 
 def diverged(frame: pd.DataFrame) -> list[int]:
-    """Return the seeds with a log point up to which no loss was finite since the one before.
+    """Return the seeds that diverged: once, between two log points, no loss or gradient was finite.
 
     Args:
-      frame: metrics with columns seed and `agent/...loss`: NaN where none was finite.
+      frame: metrics with columns seed, `agent/loss` and `agent/grad_norm`, means over the finite
+        ones (NaN: there was none), and `agent/skipped`, the share of updates that changed nothing;
+        those that are there.
     """
-    losses = [name for name in frame if name.startswith("agent/") and name.endswith("loss")]
-    lost = frame.loc[frame[losses].isna().any(axis=1), "seed"]
-    return sorted(int(seed) for seed in lost.unique())
+    means = [name for name in ("agent/loss", "agent/grad_norm") if name in frame]
+    lost = frame[means].isna().any(axis=1)
+    if "agent/skipped" in frame:
+        lost |= frame["agent/skipped"] >= 1.0
+    return sorted(int(seed) for seed in frame.loc[lost, "seed"].unique())
 
 
 def _number(value: float) -> float | None:

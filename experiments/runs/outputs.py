@@ -19,7 +19,7 @@ class OutputConfig(Config):
         at_most=1e12,
     )
     stop_on_divergence: bool = option(
-        False, "end a run when a seed's loss has not been finite between two log points"
+        False, "end a run when between two log points no loss or gradient of a seed was finite"
     )
 
     def check(self) -> None:

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import pandas as pd
 
+from experiments.analysis import statistics
 from experiments.environments.host import EnvironmentFailed
 from experiments.runs import checkpoint, interrupt, lock, log, results
 from experiments.runs.assembly import build
@@ -220,8 +222,9 @@ def _train(
             seconds = time.perf_counter() - start
             _check_finite(config, plan.steps[index], metrics)
             _check_frames(metrics)
-            broken = _diverged(config, metrics) - diverged
-            sinks.log(plan.steps[index], _rows(config, plan.steps[index], metrics), seconds)
+            rows = _rows(config, plan.steps[index], metrics)
+            broken = set(statistics.diverged(pd.DataFrame(rows))) - diverged
+            sinks.log(plan.steps[index], rows, seconds)
             finished = index + 1 == len(plan.steps)
             diverged |= broken
             if broken:
@@ -282,13 +285,6 @@ def _check_finite(config: RunConfig, step: int, metrics: dict[str, np.ndarray]) 
         raise EnvironmentFailed(f"seed {seed}, evaluation at agent step {step:,}: {what}")
 
 
-def _diverged(config: RunConfig, metrics: dict[str, np.ndarray]) -> set[int]:
-    """Return the seeds for which a loss was not finite once since the last log point."""
-    names = [name for name in metrics if name.startswith("agent/") and name.endswith("loss")]
-    lost = [np.flatnonzero(np.isnan(metrics[name])) for name in names]
-    return {config.seed + int(seed) for seeds in lost for seed in seeds}
-
-
 def _say_diverged(config: RunConfig, step: int, seeds: set[int], stop: bool) -> None:
     """Say that seeds diverge; end the run if that is wanted.
 
@@ -297,8 +293,9 @@ def _say_diverged(config: RunConfig, step: int, seeds: set[int], stop: bool) -> 
     """
     which = ", ".join(map(str, sorted(seeds)))
     message = (
-        f"{config.replay}, seed {which}: no loss was finite before agent step {step:,}: the agent "
-        "has diverged, and what follows says nothing about the method: lower its step size"
+        f"{config.replay}, seed {which}: no loss or no gradient was finite before the log point at "
+        f"agent step {step:,}: the agent has diverged, and what follows says nothing about the "
+        "method: lower its step size"
     )
     if stop:
         raise Stopped(f"{message} (stopped by --stop-on-divergence)", 1)

@@ -161,6 +161,28 @@ def test_an_environment_that_breaks_ends_the_run_and_spares_the_checkpoint(
     assert not (out / "summary.json").exists() and not list(out.glob("checkpoints/*.safetensors"))
 
 
+def test_a_run_that_diverges_says_so_and_may_be_ended(tmp_path, capsys):
+    options = [
+        "--agent", "racer", "--replay", "refer", "--env", "gymnax/Pendulum-v1", "--env.max-steps",
+        "8", "--agent.learning-rate", "10", "--agent.hidden", "8", "--replay.reject", "false",
+        "--replay.penalise", "false", "--replay.forget", "oldest", "--steps", "400", "--warmup",
+        "40", "--eval-every", "90", "--eval-episodes", "1", "--seeds", "2", "--inspect", "0",
+        "--capacity", "64", "--batch-size", "8", "--tensorboard", "false", "--checkpoint-every",
+        "1",
+    ]  # fmt: skip
+    out = tmp_path / "diverging"
+    ends = ["--stop-on-divergence", "true", "--out", str(out)]
+    assert train.main([*options, *ends]) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("refer, seed 1: no loss or no gradient was finite before the log point")
+    assert said.endswith("lower its step size (stopped by --stop-on-divergence)")
+    assert not (out / "summary.json").exists() and list(out.glob("checkpoints/*.safetensors"))
+    assert train.main(["--resume", str(out), "--stop-on-divergence", "false"]) == 0
+    shown = capsys.readouterr()
+    assert "| seeds that diverged |" in shown.out and " 2/2 |" in shown.out
+    assert json.loads((out / "summary.json").read_text())["diverged"] == [0, 1]
+
+
 def test_folder_with_a_run_is_not_overwritten(finished, capsys):
     before = (finished / "metrics.csv").read_bytes()
     with pytest.raises(SystemExit) as exit_:

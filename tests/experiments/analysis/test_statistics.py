@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from experiments.analysis import statistics
 from experiments.analysis.statistics import bootstrap_interval, curves, iqm, steps_to, summarise
 
 
@@ -131,3 +132,17 @@ def test_summary_without_threshold_or_order():
 def test_metrics_without_evaluation_are_refused():
     with pytest.raises(ValueError, match="no evaluation"):
         summarise(metrics([[np.nan] * 3]))
+
+
+def test_seeds_diverge_if_nothing_was_finite_between_two_log_points():
+    frame = pd.DataFrame(
+        {
+            "seed": [0, 1, 2, 3, 0, 1, 2, 3],
+            "agent/loss": [1.0, np.nan, 1.0, 1.0, 2.0, 3.0, 1.0, 1.0],
+            "agent/grad_norm": [1.0, 1.0, 1.0, 1.0, 2.0, 3.0, np.nan, 1.0],
+            "agent/skipped": [0.0, 0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 1.0],
+            "agent/actor_loss": [np.nan] * 8,  # of agents whose actor learns more rarely
+        }
+    )
+    assert statistics.diverged(frame) == [1, 2, 3]
+    assert statistics.diverged(frame[["seed"]]) == []
