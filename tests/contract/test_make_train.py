@@ -16,13 +16,14 @@ from jaxreplay.methods import METHODS
 from jaxreplay.methods.refer import ReFERConfig
 
 # Methods that ask most of the loop; the others meet the agents in test_agent_replay.
-CORE = [("dqn", "ero"), ("dqn", "ners"), ("rainbow", "pser")]  # and dqn-per in test_train
+# And dqn-per in test_train, ddpg-refer and naf-refer in test_plot.
+CORE = [("dqn", "ero"), ("dqn", "ners"), ("rainbow", "pser"), ("sac", "refer"), ("racer", "refer")]
 PAIRS = [
     pytest.param(
         agent,
         method,
         marks=()
-        if agent == "acer" or method in ("refer", "latest") or (agent, method) in CORE
+        if agent == "acer" or method == "latest" or (agent, method) in CORE
         else pytest.mark.slow,
     )
     for agent in AGENTS
