@@ -23,7 +23,7 @@ from experiments.cli.options import Parser
 from experiments.cli.shared import agent_name, environment, replay_name
 from experiments.environments.host import EnvironmentFailed
 from experiments.environments.mujoco_pictures import without_screen
-from experiments.runs import policy
+from experiments.runs import interrupt, policy
 from experiments.runs.policy import Policy
 from experiments.runs.run_config import RunConfig
 
@@ -129,6 +129,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except EnvironmentFailed as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt as error:
+        print("stopped: no picture is written", file=sys.stderr)
+        return interrupt.exit_code(error)
     rest = "" if over else f", where --max-steps {args.max_steps} cut the episode off"
     print(
         f"{config.env}, {config.agent} with {config.replay}, seed {seed} after {trained.step:,} "

@@ -72,6 +72,7 @@ class CSVTable:
 
         Raises:
           ValueError: a row has other columns than the first.
+          OSError: the file is gone, somebody else has changed it, or the disk is full.
         """
         head = self._columns is None
         if head:
@@ -86,7 +87,11 @@ class CSVTable:
             writer.writerow(self._columns)
         writer.writerows([_cell(row[name]) for name in self._columns] for row in rows)
         added = text.getvalue().encode()
-        with self._path.open("ab") as file:
+        with self._path.open("wb" if head else "r+b") as file:
+            if file.seek(0, os.SEEK_END) != self.written.size:
+                raise OSError(
+                    f"{self._path} was changed by somebody else while the run was at work"
+                )
             file.write(added)
             file.flush()
             os.fsync(file.fileno())

@@ -74,6 +74,60 @@ def test_killed_run_resumes_to_the_same_bits(finished, tmp_path):
     assert ours.read_bytes() == theirs.read_bytes(), last
 
 
+def test_schedulers_signals_leave_a_checkpoint_and_their_exit_code(tmp_path):
+    out = tmp_path / "stopped"
+    process = subprocess.Popen(
+        command(*TINY, "--steps", "90000", "--out", str(out)), stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not list(out.glob("checkpoints/*.safetensors")):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGUSR1)
+    said = process.communicate()[1].splitlines()[-1]
+    assert process.returncode == 143
+    assert said.startswith("stopped at ") and said.endswith(f"--resume {out} continues")
+    assert not (out / "lock").exists()
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(finished, tmp_path, capsys):
+    out = tmp_path / "damaged"
+    shutil.copytree(finished, out)
+    (out / "summary.json").unlink()
+    older, newest = sorted((out / "checkpoints").glob("*.safetensors"))
+    newest.unlink()  # of a finished run, no array would be read
+    damaged = newest.with_name("step_000000000850.safetensors")
+    content = bytearray(older.read_bytes())
+    content[len(content) // 2] ^= 4
+    damaged.write_bytes(content)
+    assert train.main(["--resume", str(out)]) == 0
+    assert "is damaged" in capsys.readouterr().err
+    assert (out / "metrics.csv").read_bytes() == (finished / "metrics.csv").read_bytes()
+    assert list(out.glob("checkpoints/*.damaged"))
+
+
+@pytest.mark.parametrize("name", ["metrics.csv", "timing.csv"])
+def test_a_changed_table_is_not_believed(finished, tmp_path, name, capsys):
+    out = tmp_path / "cut"
+    shutil.copytree(finished, out)
+    lines = (out / name).read_text().splitlines(keepends=True)
+    (out / name).write_text("".join(lines[:-2]))
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(SystemExit):
+        train.main(["--resume", str(out)])
+    assert f"{name} " in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_an_ended_run_without_checkpoints_is_not_begun_again(finished, tmp_path, capsys):
+    out = tmp_path / "ended"
+    shutil.copytree(finished, out)
+    shutil.rmtree(out / "checkpoints")
+    with pytest.raises(SystemExit):
+        train.main(["--resume", str(out)])
+    assert "has ended, and its checkpoints are gone" in capsys.readouterr().err
+    assert (out / "metrics.csv").read_bytes() == (finished / "metrics.csv").read_bytes()
+
+
 def test_run_killed_before_its_first_checkpoint_starts_again(finished, tmp_path):
     out = tmp_path / "early"
     out.mkdir()

@@ -127,6 +127,19 @@ def test_any_changed_byte_of_the_metrics_is_seen(tmp_path_factory, data):
         check_written(path, kept)
 
 
+def test_a_file_that_others_change_ends_the_run(tmp_path):
+    path = tmp_path / "m.csv"
+    table = CSVTable(path, ["seed", "step"])
+    table.append(rows(100))
+    content = path.read_bytes()
+    path.write_bytes(content + b"x")
+    with pytest.raises(OSError, match="was changed by somebody else"):
+        table.append(rows(200))
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        table.append(rows(200))
+
+
 def test_table_without_resume_starts_afresh(tmp_path):
     whole = write(tmp_path / "m.csv")
     assert write(tmp_path / "m.csv") == whole
