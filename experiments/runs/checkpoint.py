@@ -70,6 +70,8 @@ def save(folder: str | os.PathLike, step: int, state: Tree, meta: dict, keep: in
     path = _path(folder, step)
     temporary = unfinished / path.name
     save_file(arrays, temporary, metadata=metadata)
+    # safetensors lets nobody else read it: whoever may look into the folder may do so here.
+    temporary.chmod(folder.stat().st_mode & 0o666)
     _fsync(temporary)
     os.replace(temporary, path)
     unfinished.rmdir()

@@ -244,6 +244,13 @@ def test_foreign_and_older_files_are_refused_by_name(tmp_path):
         read_meta(tmp_path)
 
 
+@pytest.mark.parametrize(("folder", "file"), [(0o755, 0o644), (0o770, 0o660), (0o700, 0o600)])
+def test_files_may_be_read_by_whom_the_folder_lets_in(tmp_path, folder, file):
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x").chmod(folder)
+    assert save(tmp_path / "x", 1, {"x": jnp.ones(3)}, {}).stat().st_mode & 0o777 == file
+
+
 def test_a_damaged_checkpoint_is_set_aside(tmp_path):
     save(tmp_path, 1, {"x": jnp.ones(3)}, {})
     path = save(tmp_path, 2, {"x": jnp.ones(3)}, {})
