@@ -28,6 +28,7 @@ class ProportionalState(NamedTuple):
     minimum: SumTree | None  # the same leaves in a tree of minima, if weights need the smallest
     max_leaf: Array  # [] float32, the largest leaf ever written, initially 1
     updates: Array  # [] int32, a clock: calls of update
+    skipped: Array  # [] int32, leaves so far that were no number and left the old one in place
 
 
 class Odds(NamedTuple):
@@ -55,6 +56,7 @@ def init(
         minimum=minimum,
         max_leaf=jnp.ones((), jnp.float32),
         updates=jnp.zeros((), jnp.int32),
+        skipped=jnp.zeros((), jnp.int32),
     )
 
 
@@ -128,9 +130,13 @@ def importance(
 
 
 def metrics(state: ProportionalState, ring: Ring) -> dict[str, Array]:
-    """Return the mean and the largest leaf."""
+    """Return the mean and the largest leaf, and how many leaves were skipped so far."""
     mean = sum_tree.total(state.tree) / jnp.maximum(ring_.size(ring), 1)
-    return {"mean_priority": mean, "max_priority": state.max_leaf}
+    return {
+        "mean_priority": mean,
+        "max_priority": state.max_leaf,
+        "skipped_leaves": state.skipped.astype(jnp.float32),
+    }
 
 
 class Leaf(Protocol):
@@ -232,7 +238,16 @@ def _set(state: ProportionalState, slots: Array, values: Array) -> ProportionalS
     minimum = state.minimum
     if minimum is not None:
         minimum = sum_tree.set(minimum, slots, values)
-    return state._replace(tree=sum_tree.set(state.tree, slots, values), minimum=minimum)
+    return state._replace(
+        tree=sum_tree.set(state.tree, slots, values),
+        minimum=minimum,
+        skipped=state.skipped + overflown(state, slots, values),
+    )
+
+
+def overflown(state: ProportionalState, slots: Array, values: Array) -> Array:
+    """Return how many leaves `[B]` are no numbers, `[]` int32: errors beyond float32's powers."""
+    return ((slots < state.tree.capacity) & ~jnp.isfinite(values)).sum(dtype=jnp.int32)
 
 
 def _raise_maximum(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:

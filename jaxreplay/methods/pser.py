@@ -143,10 +143,12 @@ def sampler(config: PSERConfig = PSERConfig()) -> Sampler:
         slots, valid = sample.indices, sample.indices < ring.capacity
         kept = _in_leaves(config, config.eta) * sum_tree.get(old.tree, jnp.where(valid, slots, 0))
         values = jnp.where(valid, jnp.maximum(_leaf(config, td_error), kept), 0.0)
+        finite = jnp.where(jnp.isfinite(values), values, 0.0)
         priorities = old._replace(
             tree=sum_tree.put(old.tree, slots, values),
-            max_leaf=jnp.maximum(old.max_leaf, values.max()),
+            max_leaf=jnp.maximum(old.max_leaf, finite.max()),
             updates=old.updates + 1,
+            skipped=old.skipped + proportional.overflown(old, slots, values),
         )
         return _lend(config, state._replace(priorities=priorities), ring, slots, values)
 

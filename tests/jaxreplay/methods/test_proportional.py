@@ -1,0 +1,41 @@
+"""What all methods with a tree of priorities share: leaves that float32 does not hold."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxreplay import make_replay, ring
+from jaxreplay.methods import lap, per, pser
+from jaxreplay.testing import EXAMPLE, E, rows
+
+METHODS = {
+    "per": per.method(per.PERConfig(alpha=2.0)),
+    "per-buffer": per.method(per.PERConfig(alpha=2.0, normalise="buffer")),
+    "lap": lap.method(lap.LAPConfig(alpha=2.0)),
+    "pser": pser.method(pser.PSERConfig(alpha=2.0)),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_leaf_beyond_float32_leaves_the_old_one_and_is_counted(name):
+    replay = make_replay(METHODS[name].sampler, capacity=8, batch_size=4, num_envs=E)
+
+    @jax.jit
+    def run(td_error):
+        state = replay.init(jax.random.key(0), EXAMPLE)
+        for time in range(4):
+            state = replay.add(state, rows(time)._replace(first=jnp.ones(E, bool)))
+        state, batch = replay.sample(state, jax.random.key(0))
+        slots = jnp.arange(4)
+        batch = batch._replace(indices=slots, version=ring.version(state.ring, slots))
+        state = replay.update(state, batch, td_error=td_error)
+        return replay.metrics(state), replay.probability(state, jnp.arange(8)), state.dropped
+
+    metrics, chance, dropped = run(jnp.array([1e30, -1e30, 0.5, 2.0]))
+    assert (float(metrics["skipped_leaves"]), int(dropped)) == (2, 0)
+    assert np.isfinite(metrics["max_priority"]) and np.isfinite(chance).all()
+    np.testing.assert_allclose(chance[0], chance[4], rtol=1e-6)  # that of new transitions
+    np.testing.assert_allclose(chance[1], chance[4], rtol=1e-6)
+    assert chance[3] > chance[2]
+    assert float(run(jnp.array([1.0, 2.0, 3.0, 4.0]))[0]["skipped_leaves"]) == 0
