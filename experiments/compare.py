@@ -87,7 +87,7 @@ def _labelled(text: str) -> tuple[str, str]:
     label = label or name.rpartition(".")[2]  # of a module, its own name
     if label in ("agent", "env", "replay"):
         raise argparse.ArgumentTypeError(f"'{label}' is taken by other options: use another label")
-    if not re.fullmatch(r"[A-Za-z]\w*", label):
+    if not re.fullmatch(folder.LABEL, label):
         raise argparse.ArgumentTypeError(
             f"'{label}' is no label: use letters, digits and underscores, a letter first"
         )
@@ -113,7 +113,21 @@ def _bases(known: argparse.Namespace) -> dict[str, RunConfig]:
     saved = folder.runs_of(known.resume)
     if not saved:
         raise ValueError(f"{known.resume} holds no comparison to resume")
-    return {label: run_config.from_folder(config, known.resume) for label, config in saved.items()}
+    bases = {label: run_config.from_folder(config, known.resume) for label, config in saved.items()}
+    replays = {label: base.replay for label, base in bases.items()}
+    for name in ("env", "agent"):
+        made = getattr(_first(bases), name)
+        if getattr(known, name) not in (None, made):
+            raise ValueError(
+                f"the comparison in {known.resume} was made with {name} {made}: leave "
+                f"out --{name}, or choose another --out"
+            )
+    if known.replays is not None and dict(known.replays) != replays:
+        raise ValueError(
+            f"the comparison in {known.resume} has {', '.join(replays)}: leave out "
+            "--replays, or choose another --out"
+        )
+    return bases
 
 
 def _parse(
@@ -151,7 +165,7 @@ def _run_all(
 ) -> dict[str, dict[str, Any]]:
     check_claim_comparison(out, configs, resume=resume, overwrite=overwrite)
     with contextlib.ExitStack() as stack:
-        if out.is_dir():  # else it is made only for what can run
+        if was_there := out.is_dir():  # else it is made only for what can run
             stack.enter_context(lock.held(out))
         # Everything is checked, and every folder claimed, before the first run trains.
         runs = {
@@ -160,9 +174,13 @@ def _run_all(
             )
             for label, config in configs.items()
         }
-        if not out.is_dir():
+        if not was_there:
             stack.enter_context(lock.held(out))
-        claim_comparison(out, configs, output, resume=resume, overwrite=overwrite)
+        with contextlib.ExitStack() as claims:  # nobody is at work on a run that is discarded
+            for below in sorted({*configs, *folder.runs_of(out)}):
+                if (out / below).is_dir() and not (out / below).is_symlink():
+                    claims.enter_context(lock.held(out / below))
+            claim_comparison(out, configs, output, resume=resume, overwrite=overwrite)
         return {
             label: execute(
                 config, out / label, output, resume=True, label=label, resume_folder=out,

@@ -26,18 +26,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--title", help="title of the figures [default: agents and environments]")
     args = parser.parse_args(argv)
-    try:
+
+    def command() -> None:
         runs = _distinct(args.runs)
         summaries = {label: _summary(path) for label, path in runs.items()}
-        frames = {label: pd.read_csv(path / "metrics.csv") for label, path in runs.items()}
+        frames = {label: _metrics(path, summaries[label]) for label, path in runs.items()}
         folder.claim_plot(args.out)
-    except (ValueError, OSError) as error:
-        parser.error(str(error))
-    thresholds = {summary["threshold"] for summary in summaries.values()}
-    threshold = thresholds.pop() if len(thresholds) == 1 else None
-    title = args.title or _common(list(summaries.values()))
-    print(joint.joint(frames, summaries, args.out, title, threshold))
-    return 0
+        thresholds = {summary["threshold"] for summary in summaries.values()}
+        threshold = thresholds.pop() if len(thresholds) == 1 else None
+        title = args.title or _common(list(summaries.values()))
+        print(joint.joint(frames, summaries, args.out, title, threshold))
+
+    return shared.ended(parser, command)
 
 
 def _labelled(text: str) -> tuple[str, Path]:
@@ -58,7 +58,35 @@ def _summary(run: Path) -> dict[str, Any]:
         raise ValueError(f"{run} holds no run: give folders of runs")
     if not path.exists():
         raise ValueError(f"the run in {run} has not ended: finish it with --resume {run}")
-    return json.loads(path.read_text())
+    try:
+        summary = json.loads(path.read_text())
+        missing = {"agent", "env", "seeds", "final_step", "threshold"} - set(summary)
+    except (json.JSONDecodeError, UnicodeDecodeError, TypeError) as error:
+        raise ValueError(f"{path} is damaged ({error}): --resume {run} writes it anew") from error
+    if missing:
+        raise ValueError(f"{path} lacks {sorted(missing)[0]}: --resume {run} writes it anew")
+    return summary
+
+
+def _metrics(run: Path, summary: dict[str, Any]) -> pd.DataFrame:
+    """Read a run's metrics, and see that they are those of its summary.
+
+    Raises:
+      ValueError: rows are missing, doubled or damaged.
+    """
+    path = run / "metrics.csv"
+    try:
+        frame = pd.read_csv(path)
+        steps = [frame.loc[frame["seed"] == seed, "step"].tolist() for seed in summary["seeds"]]
+        whole = len(frame) == sum(map(len, steps)) and all(
+            each == steps[0] and sorted(set(each)) == each and each[-1] == summary["final_step"]
+            for each in steps
+        )
+    except (ValueError, KeyError, IndexError) as error:  # pandas' errors are ValueErrors
+        raise ValueError(f"{path} is damaged ({error}): restore it") from error
+    if not whole:
+        raise ValueError(f"{path} has rows that are missing or doubled: restore it")
+    return frame
 
 
 def _common(summaries: Sequence[dict[str, Any]]) -> str:

@@ -3,14 +3,22 @@
 import json
 import os
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a JSON file whole or not at all, lists of numbers on one line."""
+    """Write a JSON file whole or not at all, lists of numbers on one line.
+
+    Raises:
+      OSError: the disk is full, or the folder is gone.
+    """
     text = json.dumps(content, indent=1)
     text = re.sub(r"\[([^\[\]{}\"]*)\]", lambda match: f"[{' '.join(match[1].split())}]", text)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text + "\n")
+    # Under a name that nothing else has: no link is followed, and what a kill leaves harms nobody.
+    number, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    with os.fdopen(number, "w") as file:
+        file.write(text + "\n")
+    os.chmod(temporary, path.parent.stat().st_mode & 0o666)
     os.replace(temporary, path)

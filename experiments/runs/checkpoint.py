@@ -6,10 +6,10 @@ on two CPU cores), takes at least twice as long to save and to load, writes a fo
 without fsync, and refuses arrays of size zero.
 """
 
+import contextlib
 import json
 import os
 import re
-import shutil
 import zlib
 from pathlib import Path
 from typing import Any
@@ -65,16 +65,21 @@ def save(folder: str | os.PathLike, step: int, state: Tree, meta: dict, keep: in
         raise ValueError(f"{folder} holds a later checkpoint (step {newest}): use another folder")
     # safetensors itself writes a temporary file first, so leftovers are kept in one folder.
     unfinished = folder / "unfinished"
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir()
+    unfinished.mkdir(exist_ok=True)
+    for left in (*unfinished.glob("step_*.safetensors"), *unfinished.glob(".tmp*")):
+        left.unlink()
     path = _path(folder, step)
     temporary = unfinished / path.name
-    save_file(arrays, temporary, metadata=metadata)
+    try:
+        save_file(arrays, temporary, metadata=metadata)
+    except SafetensorError as error:
+        raise OSError(f"{path} can't be written: {error}") from None
     # safetensors lets nobody else read it: whoever may look into the folder may do so here.
     temporary.chmod(folder.stat().st_mode & 0o666)
     _fsync(temporary)
     os.replace(temporary, path)
-    unfinished.rmdir()
+    with contextlib.suppress(OSError):  # holds what is not ours
+        unfinished.rmdir()
     _fsync(folder)
     for old in _steps(folder)[:-keep]:
         _path(folder, old).unlink()

@@ -10,7 +10,9 @@ names but no manifest is left alone.
 import contextlib
 import dataclasses
 import json
+import re
 import tempfile
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -22,20 +24,22 @@ from experiments.runs.run_config import RunConfig
 
 FORMAT = 2  # of folders; 1 had no manifest
 MANIFEST = "manifest.json"
-LOCK = "lock"
+LOCK = ".jaxreplay.lock"
+_DIGITS = "[0-9]" * 12
+LABEL = r"[A-Za-z]\w*"  # of a run in a comparison
 Kind = Literal["run", "comparison", "plot"]
 
 _WRITTEN = ("config.json", "summary.json", MANIFEST, "metrics.csv", "timing.csv")
 _JOINT = (
-    MANIFEST, f"{MANIFEST}.tmp", "summary.json", "summary.json.tmp", "comparison.md",
+    MANIFEST, f".{MANIFEST}.*.tmp", "summary.json", ".summary.json.*.tmp", "comparison.md",
     "learning_curves.png", "replayed.png", "own_metrics.png",
 )  # fmt: skip
 FILES: Mapping[Kind, tuple[str, ...]] = {
     "run": (
-        *_WRITTEN, *(f"{name}.tmp" for name in _WRITTEN), "learning_curve.png", "replayed.png",
-        "own_metrics.png", "episode.gif", "episode.mp4", "checkpoints/step_*.safetensors",
-        "checkpoints/step_*.damaged", "checkpoints/unfinished/*",
-        "tensorboard/events.out.tfevents.*",
+        *_WRITTEN, *(f".{name}.*.tmp" for name in _WRITTEN), "learning_curve.png", "replayed.png",
+        "own_metrics.png", "episode.gif", "episode.mp4", f"checkpoints/step_{_DIGITS}.safetensors",
+        f"checkpoints/step_{_DIGITS}.damaged", f"checkpoints/unfinished/step_{_DIGITS}.safetensors",
+        "checkpoints/unfinished/.tmp*", "tensorboard/events.out.tfevents.*",
     ),
     "comparison": _JOINT,
     "plot": _JOINT,
@@ -49,6 +53,7 @@ class Manifest(NamedTuple):
     kind: Kind
     output: OutputConfig
     runs: dict[str, dict[str, Any]]  # of a comparison: every run's configuration, by label
+    config_crc32: int | None = None  # of a run: a checksum of its configuration
 
 
 def kind_of(folder: Path) -> Kind | None:
@@ -61,8 +66,11 @@ def kind_of(folder: Path) -> Kind | None:
         return read_manifest(folder).kind
     if _is_config(folder / "config.json"):  # of format 1
         return "run"
-    if any(map(_is_config, folder.glob("*/config.json"))):
-        return "comparison"
+    children = [path for path in folder.glob("*/config.json") if _is_config(path)]
+    if (folder / "comparison.md").is_file() and any(
+        not path.with_name(MANIFEST).exists() for path in children
+    ):
+        return "comparison"  # of format 1, too
     return None
 
 
@@ -81,7 +89,12 @@ def read_manifest(folder: Path) -> Manifest:
             )
         if saved["kind"] not in FILES:
             raise KeyError("kind")
-        return Manifest(saved["kind"], OutputConfig(**saved["output"]), dict(saved["runs"]))
+        runs = dict(saved["runs"])
+        for label in runs:  # else a stranger's could lead elsewhere
+            if not re.fullmatch(LABEL, label):
+                raise KeyError(f"label {label}")
+        output = OutputConfig(**saved["output"])
+        return Manifest(saved["kind"], output, runs, saved.get("config_crc32"))
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} is damaged ({error}): restore it, or choose another folder"
@@ -99,8 +112,15 @@ def check_claim(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) 
     if resume and kind != "run":
         raise ValueError(f"{out} holds no run to resume: give the folder of a run")
     if resume:
-        before = run_config.read(out)
-        checkpoint.check_same_config(before.to_json(), config.to_json(), out)
+        before = run_config.read(out).to_json()
+        known = read_manifest(out).config_crc32 if (out / MANIFEST).is_file() else None
+        # A checkpoint has the whole configuration, and then the field is named.
+        edited = known is not None and known != _checksum(before)
+        if edited and checkpoint.latest(out / "checkpoints") is None:
+            raise ValueError(
+                f"{out / 'config.json'} was edited since the run began: restore it, or start anew"
+            )
+        checkpoint.check_same_config(before, config.to_json(), out)
 
 
 def claim(
@@ -120,9 +140,9 @@ def claim(
     if not resume:
         _remove(out, "run")
     make(out)
-    if not resume:  # first: what has a configuration can be resumed
+    _write_manifest(out, Manifest("run", output, {}, _checksum(config.to_json())))
+    if not resume:
         write_json(out / "config.json", config.to_json())
-    _write_manifest(out, Manifest("run", output, {}))
 
 
 def check_claim_comparison(
@@ -134,6 +154,11 @@ def check_claim_comparison(
       ValueError: as `check_claim`, of the comparison's folder or of one of its runs'.
     """
     kind = _check_usable(out, "comparison", resume, overwrite)
+    for label in {*configs, *(_listed(out) if overwrite else ())}:
+        if (out / label).is_symlink():
+            raise ValueError(
+                f"{out / label} is a link, which is not followed: choose another --out"
+            )
     if resume and kind != "comparison":
         raise ValueError(f"{out} holds no comparison to resume: give the folder of a comparison")
     for label, config in configs.items():
@@ -157,8 +182,8 @@ def claim_comparison(
       ValueError: as `check_claim_comparison`.
     """
     check_claim_comparison(out, configs, resume=resume, overwrite=overwrite)
-    if not resume and kind_of(out) == "comparison":
-        for label in runs_of(out):
+    if not resume:
+        for label in _listed(out):
             _remove(out / label, "run")
             with contextlib.suppress(OSError):  # holds what is not ours
                 (out / label).rmdir()
@@ -169,6 +194,13 @@ def claim_comparison(
     for label, config in configs.items():
         again = resume and is_run(out / label)
         claim(out / label, config, output, resume=again, overwrite=overwrite)
+
+
+def _listed(out: Path) -> list[str]:
+    """Return the labels that a comparison's manifest lists; none, if it has no manifest."""
+    if not (out / MANIFEST).is_file() or read_manifest(out).kind != "comparison":
+        return []
+    return list(read_manifest(out).runs)
 
 
 def claim_plot(out: Path) -> None:
@@ -238,13 +270,15 @@ def _check_usable(out: Path, kind: Kind, resume: bool, overwrite: bool) -> Kind 
     found = kind_of(out)
     if found is not None and found != kind:
         raise ValueError(f"{out} holds a {found}, not a {kind}: choose another --out")
-    if found and not resume and not overwrite:
+    begun = found != "run" or any((out / name).exists() for name in ("config.json", "metrics.csv"))
+    if found and begun and not resume and not overwrite:
         raise ValueError(
             f"{out} already holds a {kind}: add --overwrite, or --resume {out}, "
             "or choose another --out"
         )
     if found is None:
-        taken = sorted(path.relative_to(out).as_posix() for path in _ours(out, kind))
+        found_here = (path for path in _ours(out, kind) if path.suffix != ".tmp")
+        taken = sorted(path.relative_to(out).as_posix() for path in found_here)
         if taken:
             raise ValueError(
                 f"{out} holds {taken[0]}, but no {kind} of ours: it would be overwritten: choose "
@@ -278,7 +312,8 @@ def _remove(out: Path, kind: Kind) -> None:
     """Remove our files from a folder, and our folders in it if nothing else is left there."""
     if not out.is_dir() or kind_of(out) != kind:
         return
-    for path in list(_ours(out, kind)):
+    # The manifest last: whatever interrupts this, what is left is still known to be ours.
+    for path in sorted(_ours(out, kind), key=lambda path: (path.name == MANIFEST, path)):
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
     for name in _FOLDERS:
@@ -290,11 +325,18 @@ def _write_manifest(out: Path, manifest: Manifest) -> None:
     content = {
         "format": FORMAT,
         "kind": manifest.kind,
-        "output": dataclasses.asdict(manifest.output),
+        # Not what sends data elsewhere: whoever resumes a stranger's run has to ask for that.
+        "output": dataclasses.asdict(manifest.output) | {"wandb": False},
         "files": list(FILES[manifest.kind]),
         "runs": manifest.runs,
     }
+    if manifest.config_crc32 is not None:
+        content["config_crc32"] = manifest.config_crc32
     write_json(out / MANIFEST, content)
+
+
+def _checksum(config: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(config, sort_keys=True).encode())
 
 
 def _is_config(path: Path) -> bool:

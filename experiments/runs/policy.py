@@ -64,6 +64,8 @@ def load(folder: Path, config: RunConfig, seed: int) -> Policy:
     run = joined(parts, config)
     checkpoints = folder / "checkpoints"
     step = checkpoint.latest(checkpoints)
+    saved = checkpoint.read_meta(checkpoints, step)["config"]
+    checkpoint.check_same_config(saved, config.to_json(), folder)
     agents = checkpoint.load(checkpoints, run.like().agent, step, part=".agent")
     # Leaves that all seeds share (clocks) have no axis of seeds; None stands for them.
     agent = jax.tree.map(

@@ -54,10 +54,10 @@ def execute(
     """
     check_claim(out, config, resume=resume, overwrite=overwrite)
     with contextlib.ExitStack() as stack:
-        if out.is_dir():  # else it is made only for what can run
+        if was_there := out.is_dir():  # else it is made only for what can run
             stack.enter_context(lock.held(out))
         run = run or prepare(config, out, resume=resume, overwrite=overwrite)
-        if not out.is_dir():
+        if not was_there:
             stack.enter_context(lock.held(out))
         before = _resumed(run, config, out) if resume else None
         claim(out, config, output, resume=resume, overwrite=overwrite)
@@ -89,6 +89,8 @@ def prepare(config: RunConfig, out: Path, *, resume: bool, overwrite: bool) -> R
     """
     check_claim(out, config, resume=resume, overwrite=overwrite)
     run = build(config)
+    if resume:
+        _check_books(run, config, out)
     if not (resume and (out / "summary.json").is_file()):
         run.like()  # traces what has yet to run
     return run
@@ -110,6 +112,32 @@ class Resumed(NamedTuple):
     timing: log.Written  # of `timing.csv`
 
 
+def _check_books(
+    run: Run, config: RunConfig, out: Path
+) -> tuple[Progress, log.Written, log.Written] | None:
+    """Compare what a run's last checkpoint says of its files with them; arrays are not read.
+
+    Returns:
+      How far it was, and what was written of `metrics.csv` and `timing.csv`; None if there is no
+      checkpoint, or if it is damaged.
+
+    Raises:
+      ValueError: one line: the run's files are not what it wrote.
+    """
+    folder = out / "checkpoints"
+    if checkpoint.latest(folder) is None:
+        return None
+    try:
+        meta = checkpoint.read_meta(folder)
+    except checkpoint.Damaged:
+        return None
+    checkpoint.check_same_config(meta["config"], config.to_json(), out)
+    progress, metrics = Progress(*meta["progress"]), log.Written(*meta["metrics"])
+    log.check_written(out / "metrics.csv", metrics)
+    steps = run.schedule.steps[: progress.log_points]
+    return progress, metrics, log.written_timing(out / "timing.csv", steps)
+
+
 def _resumed(run: Run, config: RunConfig, out: Path) -> Resumed:
     """Read where a run was at its last checkpoint, or at the one before if that is damaged.
 
@@ -125,11 +153,10 @@ def _resumed(run: Run, config: RunConfig, out: Path) -> Resumed:
             )
         return Resumed(Progress(0), None, log.Written(), log.Written())
     try:
-        meta = checkpoint.read_meta(folder)
-        checkpoint.check_same_config(meta["config"], config.to_json(), out)
-        progress, metrics = Progress(*meta["progress"]), log.Written(*meta["metrics"])
-        log.check_written(out / "metrics.csv", metrics)
-        timing = log.written_timing(out / "timing.csv", steps[: progress.log_points])
+        checkpoint.read_meta(folder)  # or Damaged
+        books = _check_books(run, config, out)
+        assert books is not None
+        progress, metrics, timing = books
         finished = progress.log_points == len(steps)
         state = None if finished else checkpoint.load(folder, run.like())
     except checkpoint.Damaged as error:

@@ -57,7 +57,7 @@ def of_feedback() -> Iterator[Call]:
         "two rows": np.zeros((2, BATCH)),
         "too many": np.zeros(BATCH + 1), "too few": np.zeros(BATCH - 1), "none": np.zeros(0),
         "a scalar": np.zeros(()), "a number": 0.5, "complex": np.zeros(BATCH, np.complex64),
-        "flags": np.zeros(BATCH, bool),
+        "flags": np.zeros(BATCH, bool), "a list": [0.5] * BATCH, "text": "0.5", "nothing": None,
     }  # fmt: skip
     for name in METHODS:
         case, state, batch = _stored(name)

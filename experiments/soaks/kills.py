@@ -20,6 +20,7 @@ COMMANDS = {
     "compare": ["experiments.compare", *_SMALL, "--replays", "uniform", "lap", "--steps", "500"],
 }
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)  # mostly the worst
+# Beside them, tables and figures have to be there, which hold times.
 COMPARED = ("metrics.csv", "config.json", "step_*.safetensors")
 
 
@@ -98,7 +99,12 @@ def _began(name: str, out: Path) -> bool:
 
 def _differing(out: Path, whole: Path) -> list[str]:
     """Return the files of results that are not the same in both folders."""
-    found = []
+    found = [
+        str(path.relative_to(whole))
+        for pattern in ("summary.json", "*.png", "*.md")
+        for path in whole.rglob(pattern)
+        if not (out / path.relative_to(whole)).is_file()
+    ]
     for pattern in COMPARED:
         paths = {
             path.relative_to(folder) for folder in (out, whole) for path in folder.rglob(pattern)

@@ -21,6 +21,8 @@ def check_feedback_arrays(feedback: Mapping[str, Any], rows: int, verb: str, wha
       what: these transitions, such as "sampled transition".
     """
     for name, values in feedback.items():
+        if not hasattr(values, "dtype") and not isinstance(values, int | float | complex):
+            raise ValueError(f"{verb} was given {name} as {type(values).__name__}: give an array")
         shape, dtype = jnp.shape(values), jnp.result_type(values)
         if shape != (rows,):
             raise ValueError(

@@ -66,3 +66,26 @@ def test_bad_option_of_a_method_is_refused_before_anything_runs(tmp_path, capsys
     assert exit_.value.code == 2
     assert "beta is 2.0" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (["--env", "gymnax/Acrobot-v1"], "was made with env gymnax/CartPole-v1"),
+        (["--agent", "rainbow"], "was made with agent dqn"),
+        (["--replays", "per"], "has huber, lap: leave out --replays"),
+        (["--overwrite"], "--resume goes on with what --overwrite would discard"),
+    ],
+)
+def test_resuming_something_else_is_refused(compared, option, message, capsys):
+    with pytest.raises(SystemExit):
+        compare.main(["--resume", str(compared), *option])
+    assert message in capsys.readouterr().err
+
+
+def test_a_run_and_a_comparison_are_not_taken_for_one_another(compared, capsys):
+    for folder, message in ((compared / "lap", "holds a run, not a comparison"),):
+        with pytest.raises(SystemExit):
+            compare.main([*TINY, "--replays", "per", "--out", str(folder), "--overwrite"])
+        assert message in capsys.readouterr().err
+    assert (compared / "lap" / "metrics.csv").exists()

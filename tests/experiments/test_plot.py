@@ -1,6 +1,7 @@
 """Finished runs plotted together, from the command line."""
 
 import json
+import shutil
 
 import pytest
 
@@ -49,3 +50,38 @@ def test_what_cannot_be_plotted_is_refused(runs, capsys):
             plot.main(arguments)
         assert message in capsys.readouterr().err
     assert not (runs / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("metrics.csv", lambda lines: lines[:-1], "missing or doubled"),
+        ("metrics.csv", lambda lines: [*lines, lines[-1]], "missing or doubled"),
+        ("metrics.csv", lambda lines: lines[1:], "is damaged"),
+        ("metrics.csv", lambda lines: [], "is damaged"),
+        ("summary.json", lambda lines: ["{}"], "lacks agent"),
+        ("summary.json", lambda lines: ["[]"], "lacks agent"),
+        ("summary.json", lambda lines: ["{"], "is damaged"),
+        ("summary.json", lambda lines: ["3"], "is damaged"),
+    ],
+)
+def test_damaged_runs_are_not_plotted(runs, tmp_path, capsys, name, change, message):
+    run = tmp_path / "damaged"
+    shutil.copytree(runs / "naf", run)
+    lines = (run / name).read_text().splitlines(keepends=True)
+    (run / name).write_text("".join(change(lines)))
+    with pytest.raises(SystemExit):
+        plot.main([str(run), "--out", str(tmp_path / "x")])
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert not (tmp_path / "x").exists()
+
+
+def test_labels_and_titles_are_shown_as_they_are(runs, tmp_path, capsys):
+    odd = "_a $x^2$|\n<b>"
+    out = tmp_path / "odd"
+    options = [f"{odd}={runs / 'naf'}", "--title", "costs $5 and $6\n", "--out", str(out)]
+    assert plot.main(options) == 0
+    table = (out / "comparison.md").read_text()
+    assert "_a $x^2$\\| <b>" in table
+    assert (out / "learning_curves.png").stat().st_size > 10_000

@@ -86,7 +86,7 @@ def test_schedulers_signals_leave_a_checkpoint_and_their_exit_code(tmp_path):
     said = process.communicate()[1].splitlines()[-1]
     assert process.returncode == 143
     assert said.startswith("stopped at ") and said.endswith(f"--resume {out} continues")
-    assert not (out / "lock").exists()
+    assert not (out / ".jaxreplay.lock").exists()
 
 
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(finished, tmp_path, capsys):

@@ -244,6 +244,26 @@ def test_foreign_and_older_files_are_refused_by_name(tmp_path):
         read_meta(tmp_path)
 
 
+FULL = """
+import resource, sys
+import jax.numpy as jnp
+from experiments.runs.checkpoint import latest, save
+save(sys.argv[1], 1, {"x": jnp.ones(10)}, {})
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+try:
+    save(sys.argv[1], 2, {"x": jnp.ones(100_000)}, {})
+except OSError as error:
+    print("OSError", error, latest(sys.argv[1]))
+"""
+
+
+def test_a_full_disk_is_the_systems_error_and_leaves_the_one_before(tmp_path):
+    command = [sys.executable, "-c", FULL, str(tmp_path)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.startswith("OSError ") and "can't be written" in said and said.endswith(" 1\n")
+
+
 @pytest.mark.parametrize(("folder", "file"), [(0o755, 0o644), (0o770, 0o660), (0o700, 0o600)])
 def test_files_may_be_read_by_whom_the_folder_lets_in(tmp_path, folder, file):
     (tmp_path / "x").mkdir()

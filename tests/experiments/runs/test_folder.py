@@ -45,7 +45,8 @@ def started(out: Path) -> None:
     """Make the folder of a run that has written what runs write."""
     claim(out, CONFIG, resume=False, overwrite=False)
     put(out, "metrics.csv", "timing.csv", "summary.json", "learning_curve.png")
-    put(out, "checkpoints/step_000000000100.safetensors", "checkpoints/unfinished/x")
+    put(out, "checkpoints/step_000000000100.safetensors")
+    put(out, "checkpoints/unfinished/step_000000000200.safetensors")
     put(out, "tensorboard/events.out.tfevents.1")
 
 
@@ -89,7 +90,8 @@ def test_files_by_our_names_that_no_run_wrote_are_left_alone(tmp_path, name, ove
 @given(
     st.lists(
         st.sampled_from(
-            ["metrics.csv", "a.txt", "checkpoints/a.pt", "checkpoints/step_1.safetensors", "lock",
+            ["metrics.csv", "a.txt", "checkpoints/a.pt", "checkpoints/step_1.safetensors",
+             ".jaxreplay.lock",
              "per/metrics.csv", "per/a.txt", "comparison.md", "wandb/x", "config.json", "x/y/z"]
         ),
         unique=True,
@@ -142,6 +144,115 @@ def test_runs_and_comparisons_do_not_take_each_others_folders(tmp_path):
         with pytest.raises(ValueError, match="holds a comparison, not a run: choose another"):
             claim(tmp_path / "both", CONFIG, resume=False, overwrite=overwrite)
     assert tree(tmp_path) == before
+
+
+def test_a_folder_of_runs_is_no_comparison(tmp_path):
+    for name in ("one", "two"):
+        started(tmp_path / name)
+    before = tree(tmp_path)
+    assert kind_of(tmp_path) is None
+    claim_comparison(tmp_path, CONFIGS, OutputConfig(), resume=False, overwrite=True)
+    assert {name: tree(tmp_path)[name] for name in before} == before
+
+
+def test_a_manifests_labels_lead_nowhere_else(tmp_path):
+    started(tmp_path / "other")
+    for label in ("../other", str(tmp_path / "other"), "a/b", ""):
+        claim_comparison(tmp_path / "x", CONFIGS, OutputConfig(), resume=False, overwrite=True)
+        saved = json.loads((tmp_path / "x" / "manifest.json").read_text())
+        saved["runs"] = {label: CONFIG.to_json()}
+        (tmp_path / "x" / "manifest.json").write_text(json.dumps(saved))
+        with pytest.raises(ValueError, match="is damaged"):
+            claim_comparison(tmp_path / "x", CONFIGS, OutputConfig(), resume=False, overwrite=True)
+        saved["runs"] = {}
+        (tmp_path / "x" / "manifest.json").write_text(json.dumps(saved))
+    assert (tmp_path / "other" / "metrics.csv").exists()
+
+
+def test_links_to_runs_are_not_followed(tmp_path):
+    started(tmp_path / "elsewhere")
+    claim_comparison(tmp_path / "x", CONFIGS, OutputConfig(), resume=False, overwrite=False)
+    for path in (tmp_path / "x" / "per").iterdir():
+        path.unlink()
+    (tmp_path / "x" / "per").rmdir()
+    (tmp_path / "x" / "per").symlink_to(tmp_path / "elsewhere")
+    for new in (CONFIGS, {"lap": defaults("gymnax/CartPole-v1", "dqn", "lap")}):
+        with pytest.raises(ValueError, match=r"per is a link, .* followed"):
+            claim_comparison(tmp_path / "x", new, OutputConfig(), resume=False, overwrite=True)
+    assert (tmp_path / "elsewhere" / "metrics.csv").exists()
+
+
+@pytest.mark.parametrize("kept", [(), ("manifest.json",), ("config.json", "manifest.json")])
+def test_a_kill_while_a_folder_is_claimed_leaves_it_usable(tmp_path, kept):
+    claim(tmp_path / "x", CONFIG, resume=False, overwrite=False)
+    for path in (tmp_path / "x").iterdir():
+        if path.name not in kept:
+            path.rename(path.with_name(f".{path.name}.abc.tmp"))  # as it is before it is whole
+    again = "config.json" in kept
+    claim(tmp_path / "x", CONFIG, resume=again, overwrite=False)
+    assert run_config.read(tmp_path / "x") == CONFIG
+
+
+def test_a_kill_while_a_run_is_removed_leaves_it_known(tmp_path, monkeypatch):
+    started(tmp_path)
+    removed = []
+
+    def unlink(path, **_):
+        if len(removed) == 4:
+            raise KeyboardInterrupt
+        removed.append(path)
+        os.remove(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", unlink)
+        with pytest.raises(KeyboardInterrupt):
+            claim(tmp_path, CONFIG, resume=False, overwrite=True)
+    assert kind_of(tmp_path) == "run"
+    claim(tmp_path, CONFIG, resume=False, overwrite=True)
+    assert sorted(tree(tmp_path)) == ["config.json", "manifest.json"]
+
+
+def test_copies_beside_ours_stay(tmp_path):
+    started(tmp_path)
+    put(tmp_path, "checkpoints/step_000000000100.best.safetensors", "checkpoints/unfinished/a.pt")
+    claim(tmp_path, CONFIG, resume=False, overwrite=True)
+    assert {"checkpoints/step_000000000100.best.safetensors", "checkpoints/unfinished/a.pt"} <= set(
+        tree(tmp_path)
+    )
+
+
+def test_a_configuration_that_was_edited_before_any_checkpoint_is_seen(tmp_path):
+    claim(tmp_path, CONFIG, resume=False, overwrite=False)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    saved["loop"]["gamma"] = 0.5
+    (tmp_path / "config.json").write_text(json.dumps(saved))
+    edited = run_config.read(tmp_path)
+    with pytest.raises(ValueError, match=r"config.json was edited since the run began"):
+        check_claim(tmp_path, edited, resume=True, overwrite=False)
+
+
+def test_a_lock_is_ours_or_is_left_alone(tmp_path):
+    mine, path = tmp_path / "mine", tmp_path / folder.LOCK
+    mine.write_text("mine")
+    path.symlink_to(mine)
+    with pytest.raises(ValueError, match=r"can't be used \(a link\)"), lock.held(tmp_path):
+        pass
+    path.unlink()
+    path.write_text("notes")
+    with pytest.raises(ValueError, match="is no lock of ours"), lock.held(tmp_path):
+        pass
+    assert (mine.read_text(), path.read_text()) == ("mine", "notes")
+    path.write_text("process 1 on elsewhere\n")  # left behind
+    with lock.held(tmp_path):
+        path.unlink()
+        path.write_text("another's")  # the folder was deleted and made anew
+    assert path.read_text() == "another's"
+
+
+def test_nothing_sends_data_elsewhere_because_a_folder_says_so(tmp_path):
+    claim(tmp_path, CONFIG, resume=False, overwrite=False)
+    saved = json.loads((tmp_path / "manifest.json").read_text())
+    assert saved["output"]["wandb"] is False
 
 
 def test_plots_are_drawn_anew_but_over_nothing_else(tmp_path):
