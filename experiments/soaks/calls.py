@@ -160,7 +160,7 @@ def of_configs() -> Iterator[Call]:
     configs = {entry.config for entry in (*AGENTS.values(), *METHODS.values())}
     for config in sorted(configs, key=lambda c: c.__name__):
         for entry in options_of(config):
-            bad: list[Any] = [object(), "no-such-name", jnp.zeros(2), float("nan"), -(2.0**60)]
+            bad: list[Any] = [b"bytes", "no-such-name", jnp.zeros(2), float("nan"), -(2.0**60)]
             if entry.kind is str and not entry.choices:
                 bad = [3]
             for value in bad:
