@@ -29,7 +29,7 @@ class QNetworkOptions(Config):
         5e-4, "Adam step size; 6.25e-5 is usual for Atari", above=0, at_most=10
     )
     adam_eps: float = option(
-        1e-8, "Adam epsilon; 1.5e-4 is usual for Atari", "Kingma & Ba 2015", above=0, at_most=1
+        1e-8, "Adam epsilon; 1.5e-4 is usual for Atari", "Kingma & Ba 2015", above=0
     )
     max_grad_norm: float = option(10.0, "largest global gradient norm; 0 is no limit", at_least=0)
     target_every: int = option(1, "updates between two updates of the target network", at_least=1)
