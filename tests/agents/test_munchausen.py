@@ -69,7 +69,9 @@ def test_against_the_paper_s_sums(seed, scale, discount):
     q_tm1, q_t = (scale * rng.normal(size=(2, 5))).astype(np.float32)
     args = q_tm1, np.int32(rng.integers(5)), q_t, np.float32(rng.normal()), np.float32(discount)
     expected = reference(*args, PAPER)
-    np.testing.assert_allclose(target_(*args, PAPER), expected, rtol=2e-5, atol=2e-6)
+    # Differences of values of this scale are what float32 keeps of them.
+    atol = 2e-6 + 4e-7 * scale
+    np.testing.assert_allclose(target_(*args, PAPER), expected, rtol=2e-5, atol=atol)
     # The bonus only takes away; the soft value lies between the largest Q and tau log n above it.
     bound = args[3] + discount * q_t.max()
     assert bound - 0.9 - 1e-3 <= expected <= bound + discount * 0.03 * np.log(5) + 1e-3
