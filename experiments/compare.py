@@ -177,7 +177,7 @@ def _run_all(
         if not was_there:
             stack.enter_context(lock.held(out))
         with contextlib.ExitStack() as claims:  # nobody is at work on a run that is discarded
-            for below in sorted({*configs, *folder.runs_of(out)}):
+            for below in sorted({*configs, *folder.listed(out)}):
                 if (out / below).is_dir() and not (out / below).is_symlink():
                     claims.enter_context(lock.held(out / below))
             claim_comparison(out, configs, output, resume=resume, overwrite=overwrite)

@@ -154,7 +154,7 @@ def check_claim_comparison(
       ValueError: as `check_claim`, of the comparison's folder or of one of its runs'.
     """
     kind = _check_usable(out, "comparison", resume, overwrite)
-    for label in {*configs, *(_listed(out) if overwrite else ())}:
+    for label in {*configs, *(listed(out) if overwrite else ())}:
         if (out / label).is_symlink():
             raise ValueError(
                 f"{out / label} is a link, which is not followed: choose another --out"
@@ -183,7 +183,7 @@ def claim_comparison(
     """
     check_claim_comparison(out, configs, resume=resume, overwrite=overwrite)
     if not resume:
-        for label in _listed(out):
+        for label in listed(out):
             _remove(out / label, "run")
             with contextlib.suppress(OSError):  # holds what is not ours
                 (out / label).rmdir()
@@ -196,7 +196,7 @@ def claim_comparison(
         claim(out / label, config, output, resume=again, overwrite=overwrite)
 
 
-def _listed(out: Path) -> list[str]:
+def listed(out: Path) -> list[str]:
     """Return the labels that a comparison's manifest lists; none, if it has no manifest."""
     if not (out / MANIFEST).is_file() or read_manifest(out).kind != "comparison":
         return []

@@ -149,7 +149,7 @@ def of_sizes() -> Iterator[Call]:
         yield Call(what, function)
     for name, entry in AGENTS.items():
         space = Continuous(2) if entry.actions == "discrete" else Discrete(3)
-        objective = _made("latest" if name == "ppo" else "uniform").objective
+        objective = _made("uniform").objective
         yield Call(
             f"{name}: other actions", lambda e=entry, s=space, o=objective: e.make(e.config(), s, o)
         )

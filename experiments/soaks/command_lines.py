@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from experiments.environments.config import EnvironmentConfig
 from experiments.runs.outputs import OutputConfig
-from experiments.runs.registry import AGENTS
+from experiments.runs.registry import AGENTS, feeds
 from experiments.runs.run_config import defaults
 from experiments.training.config import LoopConfig, ReplaySizes
 from jaxreplay.methods import METHODS
@@ -165,13 +165,13 @@ def of_options() -> Iterator[CommandLine]:
         yield from _of(config, prefix, shared)
     for name, entry in AGENTS.items():
         env = _DISCRETE if entry.actions == "discrete" else _CONTINUOUS
-        replay = {"racer": "refer", "acer": "windows", "ppo": "latest"}.get(name, "uniform")
+        replay = next(replay for replay in METHODS if feeds(name, replay))
         yield from _of(
             entry.config, "--agent.", ["--agent", name, "--env", env, "--replay", replay]
         )
     for name, entry in METHODS.items():
-        agent = {"refer": "sac", "windows": "acer", "latest": "ppo"}.get(name, "dqn")
-        env = _DISCRETE if agent == "dqn" else _CONTINUOUS
+        agent = next(agent for agent in AGENTS if feeds(agent, name))
+        env = _DISCRETE if AGENTS[agent].actions == "discrete" else _CONTINUOUS
         yield from _of(
             entry.config, "--replay.", ["--agent", agent, "--env", env, "--replay", name]
         )
