@@ -3,7 +3,7 @@
 import contextlib
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,10 +11,11 @@ import pandas as pd
 
 from experiments.analysis import statistics
 from experiments.environments.host import EnvironmentFailed
-from experiments.runs import checkpoint, interrupt, lock, log, results
+from experiments.runs import checkpoint, interrupt, lock, log, results, resumption
 from experiments.runs.assembly import build
 from experiments.runs.folder import check_claim, claim
 from experiments.runs.outputs import OutputConfig
+from experiments.runs.resumption import Progress, Resumed
 from experiments.runs.run_config import RunConfig
 from experiments.training.seeds import CutShort, Run
 
@@ -59,7 +60,7 @@ def execute(
         run = run or prepare(config, out, resume=resume, overwrite=overwrite)
         if not was_there:
             stack.enter_context(lock.held(out))
-        before = _resumed(run, config, out) if resume else None
+        before = resumption.read(run, config, out) if resume else None
         claim(out, config, output, resume=resume, overwrite=overwrite)
         for remark in run.remarks:
             log.say(remark)
@@ -90,84 +91,11 @@ def prepare(config: RunConfig, out: Path, *, resume: bool, overwrite: bool) -> R
     check_claim(out, config, resume=resume, overwrite=overwrite)
     run = build(config)
     if resume:
-        _check_books(run, config, out)
+        with contextlib.suppress(checkpoint.Damaged):  # then the one before may serve
+            resumption.check_books(run, config, out)
     if not (resume and (out / "summary.json").is_file()):
         run.like()  # traces what has yet to run
     return run
-
-
-class Progress(NamedTuple):
-    """How far a run had come when a checkpoint was saved."""
-
-    log_points: int  # log points passed
-    blocks: int = 0  # blocks since the last of them
-
-
-class Resumed(NamedTuple):
-    """Where a run goes on."""
-
-    progress: Progress
-    state: Any  # a LoopState; None: from the beginning, or nothing is left to do
-    metrics: log.Written  # of `metrics.csv`
-    timing: log.Written  # of `timing.csv`
-
-
-def _check_books(
-    run: Run, config: RunConfig, out: Path
-) -> tuple[Progress, log.Written, log.Written] | None:
-    """Compare what a run's last checkpoint says of its files with them; arrays are not read.
-
-    Returns:
-      How far it was, and what was written of `metrics.csv` and `timing.csv`; None if there is no
-      checkpoint, or if it is damaged.
-
-    Raises:
-      ValueError: one line: the run's files are not what it wrote.
-    """
-    folder = out / "checkpoints"
-    if checkpoint.latest(folder) is None:
-        return None
-    try:
-        meta = checkpoint.read_meta(folder)
-    except checkpoint.Damaged:
-        return None
-    checkpoint.check_same_config(meta["config"], config.to_json(), out)
-    progress, metrics = Progress(*meta["progress"]), log.Written(*meta["metrics"])
-    log.check_written(out / "metrics.csv", metrics)
-    steps = run.schedule.steps[: progress.log_points]
-    return progress, metrics, log.written_timing(out / "timing.csv", steps)
-
-
-def _resumed(run: Run, config: RunConfig, out: Path) -> Resumed:
-    """Read where a run was at its last checkpoint, or at the one before if that is damaged.
-
-    Raises:
-      ValueError: one line: the run's files are not what it wrote.
-    """
-    folder, steps = out / "checkpoints", run.schedule.steps
-    latest = checkpoint.latest(folder)
-    if latest is None:
-        if (out / "summary.json").is_file():
-            raise ValueError(
-                f"the run in {out} has ended, and its checkpoints are gone: nothing to resume"
-            )
-        return Resumed(Progress(0), None, log.Written(), log.Written())
-    try:
-        checkpoint.read_meta(folder)  # or Damaged
-        books = _check_books(run, config, out)
-        assert books is not None
-        progress, metrics, timing = books
-        finished = progress.log_points == len(steps)
-        state = None if finished else checkpoint.load(folder, run.like())
-    except checkpoint.Damaged as error:
-        if checkpoint.latest(folder, before=latest) is None:
-            raise ValueError(
-                f"{error}, and there is none before it: restore it, or start a new run"
-            ) from None
-        aside = checkpoint.set_aside(folder, latest)
-        log.say(f"{error}: going on from the one before; it is kept as {aside.name}")
-        return _resumed(run, config, out)
-    return Resumed(progress, state, metrics, timing)
 
 
 class _Interrupted(Exception):
@@ -215,7 +143,7 @@ def _train(
       _Interrupted: the user wants to stop.
     """
     plan, folder = run.schedule, out / "checkpoints"
-    start_at = before or Resumed(Progress(0), None, log.Written(), log.Written())
+    start_at = before or resumption.BEGINNING
     (done, blocks), state = start_at.progress, start_at.state
     step = plan.steps[done - 1] if done else 0
     table = log.CSVSink(out, start_at.metrics, start_at.timing, step)
