@@ -12,6 +12,7 @@ from jaxreplay import requirements
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer
 from jaxreplay._internal.checks import check_kind
+from jaxreplay._internal.rarely import rarely
 from jaxreplay.donation import donatable
 from jaxreplay.frames import Frames, Spot
 from jaxreplay.ring import Ring
@@ -186,6 +187,7 @@ def _sample(
         weights=jnp.where(ring_.size(state.ring) > 0, draw.weights, 0.0),
         version=ring_.version(state.ring, indices),
         aux=draw.aux,
+        probability=draw.probability,
     )
     state, batch = buffer.settled((state, batch))
     fence = buffer.fence(batch)  # the next writes come after all that was read here
@@ -216,11 +218,8 @@ def _observe(
 ) -> ReplayState:
     if sampler.requires.episode_returns is None:
         return state
-    inner = jax.lax.cond(
-        jnp.isfinite(episode_return),
-        lambda: sampler.observe(state.sampler, state.ring, episode_return, key),
-        lambda: state.sampler,
-    )
+    due, told = jnp.isfinite(episode_return), (state.ring, episode_return, key)
+    inner = rarely(due, sampler.observe, state.sampler, *told)
     return buffer.settled(state._replace(sampler=inner))
 
 

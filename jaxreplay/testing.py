@@ -223,8 +223,12 @@ def draws_follow_the_probabilities(case: Case) -> None:
     chance = np.asarray(chance, np.float64)
     _ensure(abs(chance.sum() - 1) < 1e-5, f"probabilities sum to {chance.sum()}")
     _ensure((chance >= 0).all(), "a probability is negative")
-    draw = jax.jit(jax.vmap(lambda key: case.replay.sample(state, key)[1].indices))
-    drawn = np.asarray(draw(jax.random.split(jax.random.key(1), draws))).ravel()
+    draw = jax.jit(jax.vmap(lambda key: case.replay.sample(state, key)[1]))
+    batches = draw(jax.random.split(jax.random.key(1), draws))
+    drawn = np.asarray(batches.indices).ravel()
+    if isinstance(batches.probability, jax.Array):
+        told = np.asarray(batches.probability).ravel()
+        _ensure(np.allclose(told, chance[drawn], rtol=1e-4), "rows' probabilities are others")
     counts, expected = np.bincount(drawn, minlength=case.slots), draws * BATCH * chance
     off = np.abs(counts - expected) > 5 * np.sqrt(expected)
     _ensure(not off.any(), f"slots {np.flatnonzero(off)} are drawn more or less often than told")

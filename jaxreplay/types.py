@@ -44,6 +44,8 @@ class Draw(NamedTuple):
     indices: Array  # [B] int32
     weights: Array  # [B] float32
     aux: Aux = ()
+    probability: Array | tuple[()] = ()  # [B] float32, each slot's chance of being drawn, as
+    # `SamplerProbability` tells it, where the sampler knows it without looking; else ()
 
 
 class Sample(NamedTuple):
@@ -60,6 +62,7 @@ class Sample(NamedTuple):
     weights: Array  # [B] float32
     version: Array  # [B] int32, the ring's row count when the slot was written
     aux: Aux = ()
+    probability: Array | tuple[()] = ()  # [B] float32, as `Draw` has it
 
 
 def ignore_episode_return(state: State, ring: "Ring", episode_return: Array, key: Array) -> State:
@@ -94,6 +97,8 @@ class Sampler(NamedTuple):
     metrics: verbs.SamplerMetrics = no_metrics
     requires: Requirements = Requirements()
     provides: frozenset[Provision] = frozenset()  # what agents find in `Sample.aux`
+    even: bool = False  # draws are meant to be uniform over what is remembered: such a method is
+    # not judged by how far it departs from uniform
     capacity_factor: int = 1  # slots of the ring per transition of the replay's capacity
 
 

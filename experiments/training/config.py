@@ -34,10 +34,13 @@ class LoopConfig(Config):
         at_most=1,
     )
     eval_episodes: int = option(10, "greedy episodes at each log point", at_least=1)
-    observe_every: int = option(
-        500,
-        "agent steps between two reports of training returns to methods that ask for them",
+    observe_every: int | None = option(
+        None,
+        "agent steps between two evaluations for methods that learn from them; none: at log points",
         at_least=1,
+    )
+    offline: bool = option(
+        False, "store nothing after the warm-up: the replay is given, and only learning is compared"
     )
     scale_observations: bool = option(
         False, "show the agent observations in units of their std after the warm-up, centred"
@@ -47,7 +50,10 @@ class LoopConfig(Config):
     )
     rescale_every: int = option(1_000, "agent steps between two measurements of that", at_least=1)
     inspect: int = option(
-        16, "batches drawn at each log point to see what is replayed; 0 is none", at_least=0
+        16,
+        "batches' worth of stored transitions looked at, at each log point, beside what was "
+        "replayed; 0: no look at either",
+        at_least=0,
     )
 
 
@@ -105,6 +111,8 @@ def check(config: LoopConfig, replay: Replay) -> None:
     Raises:
       ValueError: one line that says which option does not fit and what to do.
     """
+    if config.offline and replay.requires.all_new:
+        raise ValueError("offline: this replay method wants new transitions only: leave it out")
     check_loop(
         replay,
         n_step=config.n_step,

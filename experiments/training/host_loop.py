@@ -75,7 +75,7 @@ class HostRun:
         self._frames = self.device.like.replay.ring.frames if frames_on_host else None
         self._store: HostFrames | tuple[()] = ()
         self._at_once = replay.requires.all_new  # batches of just what the block collected
-        self._block_ends = config.scale_rewards or replay.requires.episode_returns == "training"
+        self._evaluates = phases.evaluates_for_replay
         self.playing: Batches | None = None
         self._testing: Batches | None = None
         self._rows = 0  # agent steps in each environment so far
@@ -115,7 +115,7 @@ class HostRun:
         """Run `blocks` blocks and an evaluation; the state is donated. Metrics are `[S]`."""
         state, played, learned = self.blocks(state, blocks)
         state = state._replace(env_state=())
-        returns, lengths = self._evaluate(state, int(blocks))
+        returns, lengths = self._evaluate(state, int(blocks), for_replay=False)
         state, metrics = self.device.log_point(state, played, learned, returns, lengths)
         return self._whole(state), metrics
 
@@ -138,8 +138,11 @@ class HostRun:
                 )
             for _ in range(config.updates if self._at_once else 0):
                 state, learned = self._learn(state, learned)
-            if self._block_ends:
+            if config.scale_rewards:
                 state = device.after_block(state)
+            if self._evaluates and self.device.is_due(self._rows):
+                returns, _ = self._evaluate(state, block + 1, for_replay=True)
+                state = device.observe(state, returns)
             if self._at_once:
                 action, extras = device.decide(state, "act")
         return self._whole(state), played, learned
@@ -150,7 +153,9 @@ class HostRun:
             if batches is not None:
                 batches.close()
 
-    def _evaluate(self, state: LoopState, blocks: int) -> tuple[np.ndarray, np.ndarray]:
+    def _evaluate(
+        self, state: LoopState, blocks: int, for_replay: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Play whole episodes greedily; return undiscounted returns and lengths, `[S, N]`."""
         rows = int(state.rows)
         self._testing.when = f"evaluation at agent step {rows * self._replay.num_envs:,}"
@@ -158,11 +163,12 @@ class HostRun:
         def step(obs: np.ndarray, time: np.int32) -> tuple[np.ndarray, TimeStep]:
             if self.stop():
                 raise CutShort(self._whole(state), blocks)
-            self._testing.send(self.device.greedy(state, obs, time))
+            self._testing.send(self.device.greedy(state, obs, time, for_replay))
             return self._testing.receive()
 
         shape = (len(self._seeds), self._config.eval_episodes)
-        return play_out(step, self._testing.reset(rows, 1), shape, python_while)
+        start = self._testing.reset(rows, 2 if for_replay else 1)
+        return play_out(step, start, shape, python_while)
 
     def _learn(self, state: LoopState, learned: Sums) -> tuple[LoopState, Sums]:
         if not self._frames:

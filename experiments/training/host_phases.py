@@ -11,7 +11,7 @@ from experiments.training.evaluation import step_keys
 from experiments.training.host_frames import with_observations
 from experiments.training.phases import Mode, Phases
 from experiments.training.seeds import axes_of, with_axis
-from experiments.training.state import LoopState, Metrics, Sums, evaluation_keys
+from experiments.training.state import LoopState, Metrics, Sums, evaluation_keys, observing_keys
 from jaxreplay import ring as ring_
 from jaxreplay.frames import Frames
 from jaxreplay.n_step import Window
@@ -72,7 +72,7 @@ class HostPhases:
         start = jax.vmap(lambda key, obs: phases.start(key, (), obs), out_axes=axes)
         self.start = jax.jit(start)
         self.decide = jax.jit(self._decide, static_argnums=1)
-        self.greedy = jax.jit(jax.vmap(self._greedy, (axes, 0, None)))
+        self.greedy = jax.jit(self._greedy_all, static_argnums=3)
         self.take_in = jax.jit(self._take_in_all, static_argnums=1, donate_argnums=0)
         self.advance = over(self._advance, 5, (axes, 0, 0, 0))
         self.learn = over(self._learn, 1, (axes, 0))
@@ -80,6 +80,7 @@ class HostPhases:
         self.learn_from = over(self._learn_from, 2, (axes, 0))
         self.after_warmup = over(phases.after_warmup, 0, axes)
         self.after_block = over(phases.after_block, 0, axes)
+        self.observe = over(phases.observe, 1, axes)
         self.log_point = over(phases.log_point, 4, (axes, 0))
         self.cut_off = over(_cut_off, 1, axes)
 
@@ -118,9 +119,18 @@ class HostPhases:
         state, more = self._phases.learn_from(state, batch)
         return state, jax.tree.map(jnp.add, learned, more)
 
-    def _greedy(self, state: LoopState, obs: Array, time: Array) -> Array:
-        key, _ = step_keys(evaluation_keys(state)[1], time, len(obs))
-        return self._phases.greedy(state.agent, obs, key)
+    def _greedy_all(self, state: LoopState, obs: Array, time: Array, for_replay: bool) -> Array:
+        def greedy(state: LoopState, obs: Array) -> Array:
+            keys = observing_keys(state)[1:] if for_replay else evaluation_keys(state)
+            key, _ = step_keys(keys[1], time, len(obs))
+            return self._phases.greedy(state.agent, obs, key)
+
+        return jax.vmap(greedy, (self.axes, 0))(state, obs)
+
+    def is_due(self, rows: int) -> bool:
+        """Tell whether it is time to evaluate for the replay, after so many rows."""
+        every = self._phases.config.observe_every
+        return every is not None and bool(self._phases.is_due(rows, every))
 
 
 def _from_host(phases: Phases, obs: Any, frames: Frames | None) -> FromHost:
@@ -148,6 +158,8 @@ def _once(phases: Phases, state: LoopState, given: FromHost) -> tuple[LoopState,
         batch = with_observations(batch, *given.stacks)
     state, learned = phases.learn_from(state, batch)
     state = phases.after_block(state)
+    if phases.evaluates_for_replay:
+        state = phases.observe(state, given.returns)
     return phases.log_point(state, played, learned, given.returns, given.lengths)[0], learned
 
 

@@ -5,6 +5,7 @@ Oh et al. 2021.
 """
 
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -12,18 +13,56 @@ import jax.numpy as jnp
 
 from agents.types import Agent
 from jaxreplay import ring as ring_
-from jaxreplay.types import Array, Replay, Transition
+from jaxreplay.ring import Ring
+from jaxreplay.types import Array, Replay, Sample
 
 Metrics = dict[str, Array]
+
+_CONCENTRATION = "replayed/concentration"  # N times the mean chance of what was drawn
 
 # Edges of the histogram of log10(N P): how many times likelier than uniform a transition is.
 ODDS_EDGES = (-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0)
 
 
+def measure(batch: Sample, feedback: Mapping[str, Array], ring: Ring) -> Metrics:
+    """Measure a batch that the agent learned from; `conclude` makes metrics of the means.
+
+    Args:
+      batch: `[B]`, as the replay drew it.
+      feedback: what the agent's update said about it, `[B]` each.
+      ring: the one that it was drawn from, before anything was added.
+    """
+    age = (ring.rows_added - batch.version) * ring.num_envs
+    metrics = {f"replayed/{name}": value for name, value in _summary(feedback).items()} | {
+        "replayed/age": age.astype(jnp.float32).mean(),
+        "replayed/distinct": _distinct(batch.indices),
+        "replayed/effective_batch": _effective(batch.weights),
+    }
+    if isinstance(batch.probability, jax.Array):
+        metrics[_CONCENTRATION] = ring_.size(ring) * batch.probability.mean()
+    return metrics
+
+
+def conclude(means: Metrics) -> Metrics:
+    """Return what is logged of the means over updates of metrics, `measure`'s among them.
+
+    Under `replayed/`: `abs_td` and `q_value`, means, and `td_std` and `q_std`, within a batch;
+    `age` in agent steps; `distinct`, the share of different transitions in a batch;
+    `effective_batch`, `(sum w)^2 / (B sum w^2)` of the importance weights (Kish 1965);
+    `effective_buffer`, `1 / (N sum P^2)`, the share of the buffer that the draws really use, with
+    the harmonic mean over updates: the mean of `P` over draws is an estimate of `sum P^2`. (It is
+    missing where the sampler does not tell `Draw.probability`.)
+    """
+    if _CONCENTRATION not in means:
+        return means
+    rest = {name: value for name, value in means.items() if name != _CONCENTRATION}
+    return rest | {"replayed/effective_buffer": 1.0 / means[_CONCENTRATION]}
+
+
 def inspect(
     agent: Agent, agent_state: Any, replay: Replay, state: Any, key: Array, batches: int
 ) -> Metrics:
-    """Draw batches, and as many transitions uniformly, and look at both with the current networks.
+    """Look at what is stored, and at how likely it is to be drawn, with the current networks.
 
     Nothing is learned and no state changes.
 
@@ -33,45 +72,39 @@ def inspect(
       replay: a replay that can be sampled from.
       state: its state.
       key: PRNG key.
-      batches: how many to draw.
+      batches: how many batches' worth of stored transitions are looked at.
 
     Returns:
-      Under `replayed/` and `stored/`: `abs_td` and `q_value`, their means, `td_std` and `q_std`,
-      and `age` in agent steps. Under `replayed/` alone: `distinct`, the share of different
-      transitions in a batch; `effective_batch`, `(sum w)^2 / (B sum w^2)` of the importance
-      weights; `effective_buffer`, `1 / (N sum P^2)`, the share of the buffer that the draws really
-      use; `odds_i`, the share of stored transitions whose log10(N P) lies between ODDS_EDGES[i-1]
-      and ODDS_EDGES[i].
+      Under `stored/`, of transitions drawn uniformly: `abs_td`, `q_value`, `td_std`, `q_std` and
+      `age`, as `conclude` has them. Under `replayed/`: `effective_buffer`, as it is now, exactly
+      (the mean over updates, where there is one, says more); `entropy`, that of the chances of
+      being drawn, over that of uniform draws; `odds_i`, the share of stored transitions whose
+      log10(N P) lies between ODDS_EDGES[i-1] and ODDS_EDGES[i].
     """
-    key_draw, key_stored, *keys = jax.random.split(key, 4)
+    key_stored, key_feedback = jax.random.split(key)
     ring = state.ring
     size = ring_.size(ring)
+    shape = (batches, replay.batch_size)
+    slots = jax.random.randint(key_stored, shape, 0, jnp.maximum(size, 1), jnp.int32)
 
-    def draw(key: Array) -> tuple[Array, Array]:
-        batch = replay.sample(state, key)[1]
-        return batch.indices, batch.weights
+    def look(part: tuple[Array, Array]) -> Metrics:
+        """One batch at a time, to stay within a batch's memory."""
+        slots, key = part
+        return _summary(agent.feedback(agent_state, ring_.gather(ring, slots), key))
 
-    drawn, weights = jax.lax.map(draw, jax.random.split(key_draw, batches))
-    stored = jax.random.randint(key_stored, (drawn.size,), 0, jnp.maximum(size, 1), jnp.int32)
-    metrics = {}
-    for name, slots, key_feedback in zip(
-        ("replayed", "stored"), (drawn.ravel(), stored), keys, strict=True
-    ):
-        seen = _feedback(agent, agent_state, ring_.gather(ring, slots), key_feedback, batches)
-        metrics |= {f"{name}/{what}": value for what, value in _summary(seen).items()}
-        age = ring_.age(ring, slots) * ring.num_envs
-        metrics[f"{name}/age"] = age.astype(jnp.float32).mean()
+    seen = jax.lax.map(look, (slots, jax.random.split(key_feedback, batches)))
+    metrics = {f"stored/{name}": value.mean() for name, value in seen.items()}
+    metrics["stored/age"] = (ring_.age(ring, slots) * ring.num_envs).astype(jnp.float32).mean()
     probability = replay.probability(state, jnp.arange(ring.capacity))
-    effective = 1.0 / (jnp.maximum(size, 1) * jnp.square(probability).sum())
+    now = 1.0 / (jnp.maximum(size, 1) * jnp.square(probability).sum())
     return metrics | {
-        "replayed/distinct": _distinct(drawn),
-        "replayed/effective_batch": _effective(weights).mean(),
-        "replayed/effective_buffer": effective,
+        "replayed/effective_buffer": now,
+        "replayed/entropy": _entropy(probability, size),
         **_odds(probability, size),
     }
 
 
-def _summary(seen: dict[str, Array]) -> Metrics:
+def _summary(seen: Mapping[str, Array]) -> Metrics:
     """Return means and standard deviations of each quantity."""
     return {
         "abs_td": jnp.abs(seen["td_error"]).mean(),
@@ -81,28 +114,20 @@ def _summary(seen: dict[str, Array]) -> Metrics:
     }
 
 
-def _feedback(
-    agent: Agent, agent_state: Any, transitions: Transition, key: Array, batches: int
-) -> dict[str, Array]:
-    """Return the feedback about `[n B]` transitions.
-
-    One batch at a time, to stay within a batch's memory.
-    """
-    split = jax.tree.map(lambda x: x.reshape(batches, -1, *x.shape[1:]), transitions)
-    keys = jax.random.split(key, batches)
-    return jax.lax.map(lambda part: agent.feedback(agent_state, *part), (split, keys))
-
-
 def _distinct(drawn: Array) -> Array:
-    """Return the mean share of different slots in batches `[n, B]`."""
-    ordered = jnp.sort(drawn, axis=1)
-    new = ordered[:, 1:] != ordered[:, :-1]
-    return (new.sum(axis=1) + 1).mean() / drawn.shape[1]
+    """Return the share of different slots in a batch `[B]`."""
+    ordered = jnp.sort(drawn)
+    return (1.0 + (ordered[1:] != ordered[:-1]).sum()) / len(drawn)
 
 
 def _effective(weights: Array) -> Array:
-    """Return the effective share `[n]` of weighted batches `[n, B]` (Kish 1965)."""
-    return weights.sum(axis=1) ** 2 / (weights.shape[1] * jnp.square(weights).sum(axis=1))
+    """Return the effective share of a weighted batch `[B]`."""
+    return weights.sum() ** 2 / (len(weights) * jnp.square(weights).sum())
+
+
+def _entropy(probability: Array, size: Array) -> Array:
+    terms = jnp.where(probability > 0, probability * jnp.log(probability), 0.0)
+    return jnp.where(size > 1, -terms.sum() / jnp.log(jnp.maximum(size, 2)), 1.0)
 
 
 def _odds(probability: Array, size: Array) -> Metrics:

@@ -27,6 +27,7 @@ from experiments.training.state import (
     Metrics,
     Sums,
     evaluation_keys,
+    observing_keys,
     reset_key,
     step_key,
 )
@@ -103,7 +104,28 @@ class _Loop:
             lambda s, _: self.collect(s, "act"), state, length=config.learn_every
         )
         state, learned = jax.lax.scan(lambda s, _: phases.learn(s), state, length=config.updates)
-        return phases.after_block(state), _sum(played), _sum(learned)
+        return self.observed(phases.after_block(state)), _sum(played), _sum(learned)
+
+    def observed(self, state: LoopState) -> LoopState:
+        """Evaluate for a replay that learns from evaluations, when it is time."""
+        phases = self.phases
+        if not phases.evaluates_for_replay:
+            return state
+
+        def tell(state: LoopState) -> LoopState:
+            return phases.observe(state, self.evaluate(state, observing_keys(state)[1:])[0])
+
+        due = phases.is_due(state.rows, self.config.observe_every)
+        return jax.lax.cond(due, tell, lambda state: state, state)
+
+    def evaluate(self, state: LoopState, keys: Array) -> tuple[Array, Array]:
+        """Play greedy episodes; return undiscounted returns and lengths, `[N]`."""
+        return evaluate(
+            self.environment,
+            lambda obs, key: self.phases.greedy(state.agent, obs, key),
+            keys,
+            self.config.eval_episodes,
+        )
 
     def chunk(self, state: LoopState, blocks: Array) -> tuple[LoopState, Metrics]:
         """Run `blocks` blocks and an evaluation."""
@@ -116,12 +138,7 @@ class _Loop:
             return state, *jax.tree.map(jnp.add, (played, learned), tuple(more))
 
         state, played, learned = jax.lax.fori_loop(0, blocks, body, (state, *zeros))
-        returns, lengths = evaluate(
-            self.environment,
-            lambda obs, key: self.phases.greedy(state.agent, obs, key),
-            evaluation_keys(state),
-            self.config.eval_episodes,
-        )
+        returns, lengths = self.evaluate(state, evaluation_keys(state))
         return self.phases.log_point(state, played, learned, returns, lengths)
 
 

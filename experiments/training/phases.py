@@ -18,8 +18,8 @@ from agents.types import Agent, Continuous, Discrete
 from experiments.environments.types import Array, TimeStep
 from experiments.training import state as state_
 from experiments.training.config import LoopConfig, check
-from experiments.training.inspection import inspect
-from experiments.training.state import Episodes, Finished, LoopState, Metrics, Sums
+from experiments.training.inspection import conclude, inspect, measure
+from experiments.training.state import Episodes, LoopState, Metrics, Sums
 from jaxreplay import n_step
 from jaxreplay.n_step import Step
 from jaxreplay.requirements import known_feedback
@@ -97,7 +97,8 @@ class Phases:
 
         Args:
           state: the one that was decided in.
-          mode: as given to `decide`; "fill" stores nothing.
+          mode: as given to `decide`; "fill" stores nothing, nor does "act" where the config is
+            offline.
           action: `[E, ...]`.
           extras: `[E, ...]`.
           env_state: `[E, ...]` after the step.
@@ -113,14 +114,16 @@ class Phases:
         )  # fmt: skip
         window, transition = n_step.push(state.window, step, self.config.gamma)
         replay_state = state.replay
-        if mode != "fill":
+        if mode == "random" or (mode == "act" and not self.config.offline):
             feedback = self._feedback(state, transition)
             replay_state = self.replay.add(replay_state, transition, **feedback)
         done = out.terminated | out.truncated
+        if mode == "act" and self.replay.requires.episode_returns == "training":
+            returns = jnp.where(done, state.episodes.returns + out.reward, jnp.nan)
+            replay_state = self._told(replay_state, returns, state_.observing_keys(state)[0])
         episodes, ended = _count(state.episodes, out.reward, done)
         state = state._replace(
             rows=state.rows + 1, env_state=env_state, obs=obs, episodes=episodes, window=window,
-            finished=Finished(*jax.tree.map(jnp.add, state.finished, Finished(**ended))),
             extras=_unless(done, extras), replay=replay_state, fault=_fault(state, out),
         )  # fmt: skip
         return state, ended
@@ -147,15 +150,16 @@ class Phases:
         agent_state, info = self.agent.update(state.agent, batch, state_.learning_keys(state)[1])
         feedback = known_feedback(self.replay.requires, info.feedback)
         replay_state = self.replay.update(state.replay, batch, **feedback)
+        metrics = {f"agent/{name}": value for name, value in info.metrics.items()}
+        if self.config.inspect:
+            metrics |= measure(batch, info.feedback, state.replay.ring)
         state = state._replace(agent=agent_state, replay=replay_state, updates=state.updates + 1)
-        return state, _finite(info.metrics)
+        return state, _finite(metrics)
 
     def after_block(self, state: LoopState) -> LoopState:
         """Do what is due now and then, after a block of collecting and learning."""
-        if self.replay.requires.episode_returns == "training":
-            state = self._reported(state)
         if self.config.scale_rewards:
-            due = self._is_due(state, self.config.rescale_every)
+            due = self.is_due(state.rows, self.config.rescale_every)
             agent_state = jax.lax.cond(
                 due,
                 lambda: _measured(state, scaling.measure_rewards).agent,
@@ -174,6 +178,26 @@ class Phases:
         other = _random_actions(self.action_space, key_action, len(action))
         return jnp.where(coin, other, action)
 
+    @property
+    def evaluates_for_replay(self) -> bool:
+        """Whether there are evaluations between log points, for a replay that learns from them."""
+        wanted = self.replay.requires.episode_returns == "evaluation"
+        return wanted and self.config.observe_every is not None
+
+    def observe(self, state: LoopState, returns: Array) -> LoopState:
+        """Tell the replay the returns `[N]` of an evaluation."""
+        key = state_.observing_keys(state)[0]
+        return state._replace(replay=self.replay.observe(state.replay, returns.mean(), key))
+
+    def is_due(self, rows: Any, every: int) -> Any:
+        """Tell whether the latest block passed a multiple of `every` agent steps.
+
+        Args:
+          rows: agent steps in each environment so far.
+          every: agent steps, over all environments.
+        """
+        return rows % max(1, every // self.replay.num_envs) < self.config.learn_every
+
     def log_point(
         self, state: LoopState, played: Metrics, learned: Sums, returns: Array, lengths: Array
     ) -> tuple[LoopState, Metrics]:
@@ -186,21 +210,18 @@ class Phases:
           returns: `[N]` float32, undiscounted, of the evaluation's episodes.
           lengths: `[N]` int32, their agent steps.
         """
-        episode_return = returns.mean()
-        if self.replay.requires.episode_returns == "evaluation":
-            key = state_.observing_key(state)
-            replay_state = self.replay.observe(state.replay, episode_return, key)
-            state = state._replace(replay=replay_state)
+        if self.replay.requires.episode_returns == "evaluation" and not self.evaluates_for_replay:
+            state = self.observe(state, returns)
         replay_metrics = self.replay.metrics(state.replay)
         return state, {
-            "eval_return": episode_return,
+            "eval_return": returns.mean(),
             "eval_length": lengths.mean(),
             "train_return": played["returns"] / played["episodes"],  # nan if none ended
             "episodes": played["episodes"],
             "fault": state.fault.astype(jnp.float32),
-            **{f"agent/{name}": total / n for name, (total, n) in learned.items()},
             **{f"replay/{name}": value for name, value in replay_metrics.items()},
             **self._inspected(state),
+            **conclude({name: total / n for name, (total, n) in learned.items()}),
         }
 
     def _feedback(self, state: LoopState, transition: Transition) -> dict[str, Array]:
@@ -211,22 +232,20 @@ class Phases:
         feedback = self.agent.feedback(state.agent, transition, state_.feedback_key(state))
         return {name: feedback[name] for name in wanted | ({"reward_scale"} & feedback.keys())}
 
-    def _reported(self, state: LoopState) -> LoopState:
-        """Tell the replay the mean return of recent training episodes, when it is time."""
+    def _told(self, replay_state: Any, returns: Array, key: Array) -> Any:
+        """Tell the replay of training episodes, environment by environment.
 
-        def tell() -> tuple[Any, Finished]:
-            mean = state.finished.returns / state.finished.episodes  # nan if none ended
-            replay_state = self.replay.observe(state.replay, mean, state_.observing_key(state))
-            return replay_state, jax.tree.map(jnp.zeros_like, state.finished)
+        Args:
+          replay_state: the replay's.
+          returns: `[E]`, NaN where none ended.
+          key: PRNG key.
+        """
 
-        due = self._is_due(state, self.config.observe_every)
-        replay_state, finished = jax.lax.cond(due, tell, lambda: (state.replay, state.finished))
-        return state._replace(replay=replay_state, finished=finished)
+        def tell(lane: Array, replay_state: Any) -> Any:
+            own = jax.random.fold_in(key, lane)
+            return self.replay.observe(replay_state, returns[lane], own)
 
-    def _is_due(self, state: LoopState, every: int) -> Array:
-        """Tell whether the latest block passed a multiple of `every` agent steps."""
-        rows = max(1, every // self.replay.num_envs)
-        return state.rows % rows < self.config.learn_every
+        return jax.lax.fori_loop(0, self.replay.num_envs, tell, replay_state)
 
     def _inspected(self, state: LoopState) -> Metrics:
         if self.config.inspect == 0:

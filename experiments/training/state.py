@@ -33,13 +33,6 @@ class Episodes(NamedTuple):
     lengths: Array  # [E] int32, agent steps so far
 
 
-class Finished(NamedTuple):
-    """Training episodes that ended since the replay was last told of them."""
-
-    returns: Array  # [] float32, their sum
-    episodes: Array  # [] float32, their number
-
-
 class LoopState(NamedTuple):
     """Everything that a run carries; in a compiled loop, saving it and going on changes nothing."""
 
@@ -49,7 +42,6 @@ class LoopState(NamedTuple):
     env_state: Any  # [E, ...]; of environments on the host, frames that are kept there or ()
     obs: chex.ArrayTree  # [E, ...]
     episodes: Episodes
-    finished: Finished
     extras: chex.ArrayTree  # [E, ...] of the step before, zeros where an episode begins
     window: Window
     fault: Array  # [] int32, `rows` after the first step that was not finite; 0: all were
@@ -95,7 +87,6 @@ def initial_state(
         env_state=env_state,
         obs=obs,
         episodes=Episodes(lanes.astype(jnp.float32), lanes),
-        finished=Finished(scalar, scalar),
         extras=jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), extras),
         window=n_step.init(step, window_length, replay.num_envs),
         fault=clock,
@@ -141,9 +132,9 @@ def evaluation_keys(state: LoopState) -> Array:
     return jax.random.split(jax.random.fold_in(state.keys.evaluate, state.rows))
 
 
-def observing_key(state: LoopState) -> Array:
-    """Return the key of telling the replay a return."""
-    return jax.random.fold_in(state.keys.observe, state.rows)
+def observing_keys(state: LoopState) -> Array:
+    """Return the keys `[3]` of telling the replay a return, and of an evaluation for it."""
+    return jax.random.split(jax.random.fold_in(state.keys.observe, state.rows), 3)
 
 
 def inspection_key(state: LoopState) -> Array:

@@ -42,6 +42,8 @@ class EREState(NamedTuple):
     done: Array  # [] int32, updates since the latest episode ended: k
     length: Array  # [] int32, updates during the latest whole episode: K; 0 before there is one
     updates: Array  # [] int32, a clock: calls of update
+    widths: Array  # [] float32, sum of the windows' widths since the latest episode ended
+    mean_width: Array  # [] float32, their mean during the latest whole episode; 0 before
 
 
 def window(done: Array, length: Array, eta: Array | float, capacity: int, smallest: int) -> Array:
@@ -78,16 +80,20 @@ def sampler(config: EREConfig = EREConfig(), updates: int | None = None) -> Samp
 
     def init(key: Array, ring: Ring) -> EREState:
         del key, ring
-        zero = jnp.zeros((), jnp.int32)
-        return EREState(zero, zero, zero)
+        zero, none = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32)
+        return EREState(zero, zero, zero, none, none)
 
     def add(
         state: EREState, ring: Ring, slots: Array, transition: Transition, **_: Array
     ) -> EREState:
         del ring, slots
         over = transition.last[0] & (state.done > 0)  # an episode without updates says nothing
+        mean = state.widths / jnp.maximum(state.done, 1)
         return state._replace(
-            done=jnp.where(over, 0, state.done), length=jnp.where(over, state.done, state.length)
+            done=jnp.where(over, 0, state.done),
+            length=jnp.where(over, state.done, state.length),
+            widths=jnp.where(over, 0.0, state.widths),
+            mean_width=jnp.where(over, mean, state.mean_width),
         )
 
     def width(state: EREState, ring: Ring) -> Array:
@@ -96,12 +102,14 @@ def sampler(config: EREConfig = EREConfig(), updates: int | None = None) -> Samp
         return jnp.maximum(jnp.minimum(wanted.astype(jnp.int32), ring_.size(ring)), 1)
 
     def sample(state: EREState, ring: Ring, key: Array, batch_size: int) -> Draw:
-        order = random_bits.integers(key, (batch_size,), width(state, ring))
-        return Draw(ring_.recent(ring, order), jnp.ones(batch_size, jnp.float32))
+        recent, ones = width(state, ring), jnp.ones(batch_size, jnp.float32)
+        order = random_bits.integers(key, (batch_size,), recent)
+        return Draw(ring_.recent(ring, order), ones, probability=ones / recent)
 
     def update(state: EREState, ring: Ring, sample: Sample, **_: Array) -> EREState:
-        del ring, sample
-        return state._replace(done=state.done + 1, updates=state.updates + 1)
+        del sample
+        widths = state.widths + width(state, ring)
+        return state._replace(done=state.done + 1, updates=state.updates + 1, widths=widths)
 
     def probability(state: EREState, ring: Ring, slots: Array, batch_size: int) -> Array:
         del batch_size
@@ -111,7 +119,9 @@ def sampler(config: EREConfig = EREConfig(), updates: int | None = None) -> Samp
         return jnp.where((slots < ring_.size(ring)) & (order < recent), 1.0 / recent, 0.0)
 
     def metrics(state: EREState, ring: Ring) -> dict[str, Array]:
-        return {"window": width(state, ring).astype(jnp.float32)}
+        # Not the window's width now, which a log point would see at the same phase every time.
+        so_far = state.widths / jnp.maximum(state.done, 1)
+        return {"window": jnp.where(state.length > 0, state.mean_width, so_far)}
 
     return Sampler(
         init, add, sample, update, probability=probability, metrics=metrics,

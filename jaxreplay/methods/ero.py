@@ -47,6 +47,7 @@ class EROState(NamedTuple):
     td_error: Buffer  # [C] float32, when last replayed; 0 before
     episode_return: Array  # [] float32, at the latest call of observe; nan before
     replay_reward: Array  # [] float32, its latest change
+    learned: Array  # [] int32, steps of the policy so far
 
 
 class ReplayPolicy(nn.Module):
@@ -93,6 +94,7 @@ def sampler(config: EROConfig = EROConfig()) -> Sampler:
             td_error=empty,
             episode_return=jnp.full((), jnp.nan, jnp.float32),
             replay_reward=jnp.zeros((), jnp.float32),
+            learned=jnp.zeros((), jnp.int32),
         )
 
     def add(
@@ -152,8 +154,10 @@ def _sample(state: EROState, ring: Ring, key: Array, batch_size: int) -> Draw:
     size = jnp.maximum(ring_.size(ring), 1)
     within = sum_tree.sample(state.chosen, key, batch_size, sampling="iid")
     anywhere = random_bits.integers(key, (batch_size,), size)
-    enough = sum_tree.total(state.chosen) >= batch_size
-    return Draw(jnp.where(enough, within, anywhere), jnp.ones(batch_size, jnp.float32))
+    count = sum_tree.total(state.chosen)
+    enough, ones = count >= batch_size, jnp.ones(batch_size, jnp.float32)
+    chance = ones / jnp.where(enough, count, size)
+    return Draw(jnp.where(enough, within, anywhere), ones, probability=chance)
 
 
 def _probability(state: EROState, ring: Ring, slots: Array, batch_size: int) -> Array:
@@ -164,7 +168,11 @@ def _probability(state: EROState, ring: Ring, slots: Array, batch_size: int) -> 
 
 def _metrics(state: EROState, ring: Ring) -> dict[str, Array]:
     share = sum_tree.total(state.chosen) / jnp.maximum(ring_.size(ring), 1)
-    return {"subset": share, "replay_reward": state.replay_reward}
+    return {
+        "subset": share,
+        "replay_reward": state.replay_reward,
+        "sampler_updates": state.learned.astype(jnp.float32),
+    }
 
 
 def _learn(config: EROConfig, state: EROState, ring: Ring, reward: Array, key: Array) -> EROState:
@@ -186,7 +194,8 @@ def _learn(config: EROConfig, state: EROState, ring: Ring, reward: Array, key: A
         lambda new, old: jnp.where(reward != 0, new, old), moved, before
     )
     chosen = sum_tree.rebuild(state.chosen, _choose(config, params, features, ring, key_choice))
-    return state._replace(params=params, opt_state=opt_state, chosen=chosen)
+    learned = state.learned + (reward != 0)
+    return state._replace(params=params, opt_state=opt_state, chosen=chosen, learned=learned)
 
 
 def _choose(config: EROConfig, params: Any, features: Array, ring: Ring, key: Array) -> Array:

@@ -40,7 +40,8 @@ def sampler() -> Sampler:
         lanes = ring.num_envs
         order = jnp.arange(batch_size, dtype=jnp.int32).reshape(-1, lanes)[::-1]
         slots = ring_.recent(ring, order)
-        return Draw(slots.ravel(), jnp.ones(batch_size, jnp.float32), Aux(slots))
+        ones = jnp.ones(batch_size, jnp.float32)
+        return Draw(slots.ravel(), ones, Aux(slots), ones / batch_size)
 
     def probability(state: tuple[()], ring: Ring, slots: Array, batch_size: int) -> Array:
         del state

@@ -88,6 +88,7 @@ class NERSState(NamedTuple):
     collected: Collected
     episode_return: Array  # [] float32, at the latest call of observe; nan before
     replay_reward: Array  # [] float32, its latest change
+    learned: Array  # [] int32, steps of the score network so far
 
 
 def log_probabilities(scores: Array, counted: Array, alpha: float, rest: Array | float) -> Array:
@@ -138,14 +139,19 @@ def sampler(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Sa
         indices, odds = proportional.draw(
             state.priorities, ring, key_draw, batch_size, config.sampling
         )
-        return Draw(indices, weigh(odds), aux=jax.random.uniform(key_ticket, (batch_size,)))
+        tickets = jax.random.uniform(key_ticket, (batch_size,))
+        return Draw(indices, weigh(odds), tickets, odds.probability)
 
     def probability(state: NERSState, ring: Ring, slots: Array, batch_size: int) -> Array:
         return proportional.probability(state.priorities, ring, slots, batch_size)
 
     def metrics(state: NERSState, ring: Ring) -> dict[str, Array]:
         own = proportional.metrics(state.priorities, ring)
-        return {**own, "replay_reward": state.replay_reward}
+        return own | {
+            "beta": config.beta_at(updates)(state.priorities.updates),
+            "replay_reward": state.replay_reward,
+            "sampler_updates": state.learned.astype(jnp.float32),
+        }
 
     return Sampler(
         functools.partial(_init, config), add, sample, functools.partial(_update, config),
@@ -183,6 +189,7 @@ def _init(config: NERSConfig, key: Array, ring: Ring) -> NERSState:
         collected=_nothing(config.train_size),
         episode_return=jnp.full((), jnp.nan, jnp.float32),
         replay_reward=jnp.zeros((), jnp.float32),
+        learned=jnp.zeros((), jnp.int32),
     )
 
 
@@ -217,8 +224,9 @@ def _observe(
     reward = (
         episode_return - state.episode_return
     )  # nan at the first call, which only sets the baseline
+    learns = jnp.isfinite(reward) & (reward != 0)
     params, opt_state = jax.lax.cond(
-        jnp.isfinite(reward) & (reward != 0),
+        learns,
         lambda: _learn(config, state, ring, reward),
         lambda: (state.params, state.opt_state),
     )
@@ -228,6 +236,7 @@ def _observe(
         collected=_nothing(config.train_size),
         episode_return=episode_return,
         replay_reward=jnp.where(jnp.isfinite(reward), reward, 0.0),
+        learned=state.learned + learns,
     )
 
 

@@ -47,6 +47,7 @@ def sampler(config: PERConfig = PERConfig(), updates: int | None = None) -> Samp
         sampling=config.sampling,
         initial=config.initial,
         track_minimum=config.normalise == "buffer",
+        beta=config.beta_at(updates),
     )
 
 

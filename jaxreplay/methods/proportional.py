@@ -105,38 +105,71 @@ def probability(
     return jnp.where(total > 0, sum_tree.get(state.tree, slots) / safe_total, even)
 
 
+def exponent(beta: float, beta_end: float, horizon: int | None) -> Callable[[Array], Array]:
+    """Make the exponent of importance weights `[]`, a function of the updates so far.
+
+    Args:
+      beta: the exponent at the first update.
+      beta_end: the exponent from update `horizon` on; linear in between.
+      horizon: updates; None keeps `beta`.
+    """
+    schedule = optax.linear_schedule(beta, beta_end if horizon else beta, horizon or 1)
+    return lambda updates: jnp.asarray(schedule(updates), jnp.float32)
+
+
 def importance(
     beta: float, beta_end: float, horizon: int | None, normalise: Normalisation
 ) -> Callable[[Odds], Array]:
     """Make the weights `(N P(i))^-beta` `[B]` (Schaul et al. 2016, Sec. 3.4).
 
     Args:
-      beta: the exponent at the first update.
-      beta_end: the exponent from update `horizon` on; linear in between.
-      horizon: updates; None keeps `beta`.
+      beta: as in `exponent`, like the next two.
+      beta_end: where beta goes.
+      horizon: in how many updates.
       normalise: the largest weight that they are divided by: "batch", "buffer" (which needs
         `Odds.smallest`) or "none".
     """
-    schedule = optax.linear_schedule(beta, beta_end if horizon else beta, horizon or 1)
+    power = exponent(beta, beta_end, horizon)
 
     def weigh(odds: Odds) -> Array:
-        exponent = -jnp.asarray(schedule(odds.updates))
+        minus = -power(odds.updates)
         if normalise == "buffer":
-            return (odds.probability / odds.smallest) ** exponent
-        weights = (odds.size * odds.probability) ** exponent
+            return (odds.probability / odds.smallest) ** minus
+        weights = (odds.size * odds.probability) ** minus
         return weights / weights.max() if normalise == "batch" else weights
 
     return weigh
 
 
 def metrics(state: ProportionalState, ring: Ring) -> dict[str, Array]:
-    """Return the mean and the largest leaf, and how many leaves were skipped so far."""
-    mean = sum_tree.total(state.tree) / jnp.maximum(ring_.size(ring), 1)
+    """Return mean, largest and quantiles of the leaves, and how many were skipped so far."""
+    size = jnp.maximum(ring_.size(ring), 1)
     return {
-        "mean_priority": mean,
+        "mean_priority": sum_tree.total(state.tree) / size,
         "max_priority": state.max_leaf,
         "skipped_leaves": state.skipped.astype(jnp.float32),
+        **quantiles(lambda slots: sum_tree.get(state.tree, slots), size),
     }
+
+
+def quantiles(priority: Callable[[Array], Array], size: Array) -> dict[str, Array]:
+    """Return the 10th, 50th and 90th percentile of the priorities of what is stored.
+
+    Args:
+      priority: slots `[n]` int32 -> `[n]` float32.
+      size: `[]` int32, slots 0 to `size` - 1 are stored; of more than 4096, as many are looked at,
+        at even distances.
+    """
+    looks = jnp.minimum(size, _LOOKS)
+    places = jnp.arange(_LOOKS) % looks
+    slots = (places * (size / looks)).astype(jnp.int32)
+    # Where fewer are stored, only the first look at each counts.
+    seen = jnp.where(jnp.arange(_LOOKS) < looks, priority(slots), jnp.nan)
+    shares = jnp.nanquantile(seen, jnp.array([0.1, 0.5, 0.9]))
+    return {f"priority_p{name}": value for name, value in zip((10, 50, 90), shares, strict=True)}
+
+
+_LOOKS = 4096
 
 
 class Leaf(Protocol):
@@ -173,6 +206,7 @@ def sampler(
     initial: Initial = "max",
     track_minimum: bool = False,
     branching: int | None = None,
+    beta: Callable[[Array], Array] | None = None,
 ) -> Sampler:
     """Make the sampler of a method whose leaf is a function of the latest feedback.
 
@@ -185,6 +219,7 @@ def sampler(
         initially 1 ("max", Schaul et al. 2016, Alg. 1), or with the leaf of their feedback ("td").
       track_minimum: keep a tree of minima, for weights that need the smallest probability.
       branching: children per node of the tree; None takes the backend's default.
+      beta: the exponent of the weights, a function of the updates so far, for the metrics.
     """
 
     def start(key: Array, ring: Ring) -> ProportionalState:
@@ -203,17 +238,21 @@ def sampler(
 
     def sample(state: ProportionalState, ring: Ring, key: Array, batch_size: int) -> Draw:
         indices, odds = draw(state, ring, key, batch_size, sampling)
-        return Draw(indices, weigh(odds))
+        return Draw(indices, weigh(odds), probability=odds.probability)
 
     def update(
         state: ProportionalState, ring: Ring, sample: Sample, **feedback: Array
     ) -> ProportionalState:
         return write(state, sample.indices, leaf(feedback, sample.indices, ring))
 
+    def tell(state: ProportionalState, ring: Ring) -> dict[str, Array]:
+        own = metrics(state, ring)
+        return own if beta is None else own | {"beta": beta(state.updates)}
+
     read = frozenset(feedback)
     requires = Requirements(feedback=read, feedback_of_new=read if initial == "td" else frozenset())
     return Sampler(
-        start, add, sample, update, probability=probability, metrics=metrics, requires=requires
+        start, add, sample, update, probability=probability, metrics=tell, requires=requires
     )
 
 

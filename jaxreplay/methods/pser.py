@@ -134,7 +134,7 @@ def sampler(config: PSERConfig = PSERConfig()) -> Sampler:
 
     def sample(state: PSERState, ring: Ring, key: Array, batch_size: int) -> Draw:
         indices, odds = proportional.draw(state.priorities, ring, key, batch_size, config.sampling)
-        return Draw(indices, weigh(odds))
+        return Draw(indices, weigh(odds), probability=odds.probability)
 
     def update(
         state: PSERState, ring: Ring, sample: Sample, *, td_error: Array, **_: Array
@@ -156,7 +156,8 @@ def sampler(config: PSERConfig = PSERConfig()) -> Sampler:
         return proportional.probability(state.priorities, ring, slots, batch_size)
 
     def metrics(state: PSERState, ring: Ring) -> dict[str, Array]:
-        return proportional.metrics(state.priorities, ring)
+        own = proportional.metrics(state.priorities, ring)
+        return own | {"beta": jnp.asarray(config.beta, jnp.float32)}
 
     td_error = frozenset({"td_error"})
     return Sampler(

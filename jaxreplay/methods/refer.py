@@ -122,6 +122,8 @@ class ReFERState(NamedTuple):
     log_c_max: Array  # [] float32, |log ratio| from which a step is far, since the latest refresh
     beta: Array  # [] float32
     updates: Array  # [] int32, a clock: calls of update
+    forgotten: Array  # [] int32, finished episodes forgotten so far as `forget` has it
+    reclaimed: Array  # [] int32, and those given up because the ring overwrites their slots
     estimates: Estimates | tuple[()]  # () unless returns are kept
 
 
@@ -161,6 +163,7 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
         metrics=_metrics,
         requires=_requirements(config),
         provides=frozenset({"returns"} if config.returns else ()),
+        even=True,
         capacity_factor=config.capacity_factor,
     )
 
@@ -227,6 +230,8 @@ def _init(config: ReFERConfig, key: Array, ring: Ring) -> ReFERState:
         log_c_max=jnp.asarray(log_c_max(config, 0), jnp.float32),
         beta=jnp.asarray(config.beta if config.penalise else 1.0, jnp.float32),
         updates=zero,
+        forgotten=zero,
+        reclaimed=zero,
         estimates=estimates.init(ring) if config.returns else (),
     )
 
@@ -308,7 +313,11 @@ def _remember(config: ReFERConfig, state: ReFERState, ring: Ring) -> ReFERState:
     running = staying & (of_slot == _RUNNING)
     live = jnp.where(live.sum(dtype=jnp.int32) > 0, live, running)
     log_ratio = jnp.where(live, state.log_ratio, 0.0)
+    counts = going.sum(dtype=jnp.int32), reclaimed.sum(dtype=jnp.int32)
+    going = buffer.after(buffer.fence(counts), going)
     return state._replace(
+        forgotten=state.forgotten + counts[0],
+        reclaimed=state.reclaimed + counts[1],
         status=jnp.where(going, jnp.int8(_FORGOTTEN), state.status),
         log_ratio=log_ratio,
         live=live,
@@ -347,7 +356,8 @@ def _sample(
     if isinstance(state.estimates, Estimates):
         q_ret = estimates.returns_of(state.estimates, indices)
     aux = Aux(state.beta, state.log_c_max, q_ret)
-    return Draw(indices, jnp.ones(batch_size, jnp.float32), aux)
+    ones = jnp.ones(batch_size, jnp.float32)
+    return Draw(indices, ones, aux, ones / size)
 
 
 def _update(
@@ -391,6 +401,8 @@ def _metrics(state: ReFERState, ring: Ring) -> dict[str, Array]:
         "beta": state.beta,
         "c_max": jnp.exp(state.log_c_max),
         "remembered": state.size.astype(jnp.float32),
+        "forgotten_episodes": state.forgotten.astype(jnp.float32),
+        "reclaimed_episodes": state.reclaimed.astype(jnp.float32),
     }
 
 

@@ -34,13 +34,14 @@ def sampler() -> Sampler:
         del state
         size = jnp.maximum(ring_.size(ring), 1)
         indices = random_bits.integers(key, (batch_size,), size)
-        return Draw(indices, jnp.ones((batch_size,), jnp.float32))
+        ones = jnp.ones((batch_size,), jnp.float32)
+        return Draw(indices, ones, probability=ones / size)
 
     def update(state: tuple[()], ring: Ring, sample: Sample, **feedback: Array) -> tuple[()]:
         del ring, sample, feedback
         return state
 
-    return Sampler(init, add, sample, update)
+    return Sampler(init, add, sample, update, even=True)
 
 
 def method(config: UniformConfig = UniformConfig(), updates: int | None = None) -> Method:

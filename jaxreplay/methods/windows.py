@@ -58,7 +58,9 @@ def sampler(config: WindowsConfig = WindowsConfig()) -> Sampler:
         lane = random_bits.integers(key_lane, count, ring.num_envs)
         rows = behind - jnp.arange(length, dtype=jnp.int32)[:, None]  # behind the newest
         slots = ring_.recent(ring, rows * ring.num_envs + lane)
-        return Draw(slots.ravel(), jnp.ones(batch_size, jnp.float32), Aux(slots))
+        ones = jnp.ones(batch_size, jnp.float32)
+        chance = probability((), ring, slots.ravel(), batch_size)
+        return Draw(slots.ravel(), ones, Aux(slots), chance)
 
     def probability(state: tuple[()], ring: Ring, slots: Array, batch_size: int) -> Array:
         del state, batch_size

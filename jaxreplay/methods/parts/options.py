@@ -74,8 +74,15 @@ class ImportanceOptions(Config):
           updates: gradient steps of the run, over which beta moves if `beta_updates` leaves it
             open; None keeps an open beta where it is.
         """
-        horizon = self.beta_updates if self.beta_updates is not None else updates
+        horizon = self._horizon(updates)
         return proportional.importance(self.beta, self.beta_end, horizon, self.normalise)
+
+    def beta_at(self, updates: int | None) -> Callable[[Array], Array]:
+        """Make the exponent `[]`, a function of the updates so far; `updates` as above."""
+        return proportional.exponent(self.beta, self.beta_end, self._horizon(updates))
+
+    def _horizon(self, updates: int | None) -> int | None:
+        return self.beta_updates if self.beta_updates is not None else updates
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ import pytest
 
 from agents.tabular import TabularConfig, tabular
 from agents.types import Discrete
-from experiments.training.inspection import ODDS_EDGES, inspect
+from experiments.training.inspection import ODDS_EDGES, conclude, inspect, measure
 from jaxreplay import Transition, make_replay, sum_tree
 from jaxreplay.methods import per, uniform
 
@@ -15,7 +15,7 @@ COUNT, BATCH = 64, 16
 
 
 def inspected(sampler, leaves=None, batches=200):
-    """Inspect a replay of COUNT states, whose TD errors are their rewards 0, 1, 2 ..."""
+    """Look at a replay of COUNT states, whose TD errors are their rewards 0, 1, 2 ..."""
     agent = tabular(TabularConfig(num_states=COUNT, initial_std=0.0), Discrete(1))
     replay = make_replay(sampler, capacity=2 * COUNT, batch_size=BATCH)
     scalar, flag = jnp.zeros(()), jnp.zeros((), bool)
@@ -30,8 +30,17 @@ def inspected(sampler, leaves=None, batches=200):
         tree = sum_tree.rebuild(held.sampler.tree, jnp.asarray(leaves, jnp.float32))
         held = held._replace(sampler=held.sampler._replace(tree=tree))
     state = agent.init(jax.random.key(0), number, number)
-    found = jax.jit(lambda key: inspect(agent, state, replay, held, key, batches))
-    return {name: float(value) for name, value in found(jax.random.key(1)).items()}
+
+    def learn(key):  # nothing: the agent only says what it sees
+        batch = replay.sample(held, key)[1]
+        return measure(batch, agent.feedback(state, batch.transition, key), held.ring)
+
+    def look(key):
+        means = jax.tree.map(jnp.mean, jax.lax.map(learn, jax.random.split(key, batches)))
+        return inspect(agent, state, replay, held, key, batches) | conclude(means)
+
+    found = jax.jit(look)(jax.random.key(1))
+    return {name: float(value) for name, value in found.items()}
 
 
 def test_uniform_replay_shows_what_is_stored():
@@ -43,7 +52,8 @@ def test_uniform_replay_shows_what_is_stored():
         assert found[f"{name}/age"] == pytest.approx(31.5, abs=4 * error)
         assert found[f"{name}/q_value"] == found[f"{name}/q_std"] == 0
     assert found["replayed/effective_buffer"] == pytest.approx(1, rel=1e-5)
-    assert found["replayed/effective_batch"] == 1
+    assert found["replayed/effective_batch"] == pytest.approx(1, rel=1e-5)
+    assert found["replayed/entropy"] == pytest.approx(1, rel=1e-5)
     distinct = COUNT * (1 - (1 - 1 / COUNT) ** BATCH) / BATCH
     assert found["replayed/distinct"] == pytest.approx(distinct, abs=0.02)
     odds = [found[f"replayed/odds_{number}"] for number in range(len(ODDS_EDGES) + 1)]
@@ -59,7 +69,9 @@ def test_priorities_show():
     assert found["replayed/abs_td"] == pytest.approx(share @ np.arange(64), rel=0.1)
     assert found["replayed/age"] == pytest.approx(share @ np.arange(63, -1, -1), rel=0.02)
     used = 1 / (COUNT * np.square(share).sum())
-    assert found["replayed/effective_buffer"] == pytest.approx(used, rel=1e-4)
+    assert found["replayed/effective_buffer"] == pytest.approx(used, rel=0.05)  # an estimate
+    entropy = -(share * np.log(share)).sum() / np.log(COUNT)
+    assert found["replayed/entropy"] == pytest.approx(entropy, rel=1e-5)
     assert found["replayed/effective_batch"] < 0.5
     # N P is 7.5 for the eight and 0.07 for the others.
     assert found["replayed/odds_6"] == pytest.approx(8 / 64)

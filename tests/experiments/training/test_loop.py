@@ -1,5 +1,7 @@
 """The compiled loop: what it collects, when it logs, and that one seed is like many."""
 
+import dataclasses
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -22,6 +24,7 @@ from experiments.training.seeds import axes_of, over_seeds
 from jaxreplay import make_replay, ring
 from jaxreplay.methods import ero, latest, ners, per, refer, uniform, windows
 from jaxreplay.requirements import Requirements
+from jaxreplay.testing import EXAMPLE
 
 GAMMA = 0.5
 NERS = ners.NERSConfig(hidden=(8, 4), score_hidden=(4,))
@@ -319,29 +322,58 @@ def test_looking_at_what_is_replayed_changes_nothing():
     assert np.isfinite(metrics[3]["replayed/abs_td"]).all()
 
 
-def told(replay, calls):
-    """Return the replay with an `observe` that keeps the sum and number of the returns."""
+def listening(replay, whose):
+    """Return the replay with an `observe` that keeps what it was told: how often, and a hash."""
 
     def observe(state, episode_return, key):
         del key
-        calls.append(episode_return)
-        known = jnp.isfinite(episode_return).astype(jnp.int32)
-        return state._replace(dropped=state.dropped + known)
+        told = jnp.isfinite(episode_return)
+        heard = state.dropped * 7 + jnp.nan_to_num(episode_return).astype(jnp.int32) % 7
+        return state._replace(dropped=jnp.where(told, heard, state.dropped))
 
-    return replay._replace(observe=observe, requires=Requirements(episode_returns="training"))
+    return replay._replace(observe=observe, requires=Requirements(episode_returns=whose))
 
 
-def test_training_returns_are_reported_on_the_clock():
-    environment, agent, replay, config = small(counting(4, 99), observe_every=8, inspect=0)
-    program = make_program(environment, agent, told(replay, []), config)
+def test_every_training_episode_is_told_in_order():
+    # Rewards are 1 to 4 times the lane's unit, so that returns tell lanes apart.
+    environment, agent, replay, config = small(counting(4, 99), num_envs=2, learn_every=6)
+    program = make_program(environment, agent, listening(replay, "training"), config)
     state = jax.jit(program.init)(jax.random.key(0))
-    # 40 warm-up steps end ten episodes; at step 48 their mean and that of two more is told.
-    state, _ = jax.jit(program.chunk)(state, 7)
-    assert (int(state.replay.dropped), float(state.finished.episodes)) == (0, 11)
-    state, _ = jax.jit(program.chunk)(state, 1)
-    assert (int(state.replay.dropped), float(state.finished.episodes)) == (1, 0)
-    state, _ = jax.jit(program.chunk)(state, 16)
-    assert int(state.replay.dropped) == 3
+    assert int(state.replay.dropped) == 0  # the warm-up's are not told: 20 rows of 2
+    before, _ = jax.jit(program.chunk)(state, 1)
+    # Rows 21 to 26: both lanes end an episode of return 10 at row 24.
+    assert int(before.replay.dropped) == 10 % 7 * 7 + 10 % 7
+    after, _ = jax.jit(program.chunk)(before, 1)  # rows 27 to 32: at 28 and at 32
+    heard = int(before.replay.dropped)
+    for _ in range(4):
+        heard = heard * 7 + 3
+    assert int(after.replay.dropped) == heard
+
+
+def test_returns_of_training_are_those_of_whole_episodes_and_lanes_come_in_order():
+    environment = environments.make("gymnax/CartPole-v1")
+    _, agent, replay, config = small(environment, num_envs=2)
+    phases = make_phases(environment.action_space, agent, listening(replay, "training"), config)
+    state = phases.replay.init(jax.random.key(0), EXAMPLE)
+    tell = jax.jit(phases._told)
+    assert int(tell(state, jnp.array([3.0, 5.0]), jax.random.key(0)).dropped) == 3 * 7 + 5
+    assert int(tell(state, jnp.array([jnp.nan, 5.0]), jax.random.key(0)).dropped) == 5
+
+
+def test_evaluations_for_the_replay_need_no_log_points():
+    environment, agent, replay, config = small(counting(4, 99), eval_every=40)
+    counts = {}
+    for every in (None, 8):
+        loop = dataclasses.replace(config, observe_every=every)
+        program = make_program(environment, agent, listening(replay, "evaluation"), loop)
+        state = jax.jit(program.init)(jax.random.key(0))
+        state, metrics = jax.jit(program.chunk)(state, 40)
+        assert metrics["eval_return"] == 10
+        told, counts[every] = int(state.replay.dropped), 0
+        while told:
+            assert told % 7 == 3
+            told, counts[every] = told // 7, counts[every] + 1
+    assert counts == {None: 1, 8: 5}
 
 
 def test_methods_learn_from_training_and_from_evaluation_returns():
@@ -349,12 +381,26 @@ def test_methods_learn_from_training_and_from_evaluation_returns():
         parts = small(counting(4, 99), method=method, observe_every=20)
         _, metrics = jax.jit(make_train(*parts))(jax.random.key(0))
         # Every return is 10: nothing changes, and nothing is learned from.
-        np.testing.assert_array_equal(metrics["replay/replay_reward"], 0, name)
+        for what in ("replay_reward", "sampler_updates"):
+            np.testing.assert_array_equal(metrics[f"replay/{what}"], 0, name)
     environment = environments.make("gymnax/CartPole-v1")
     parts = small(environment, method=ners.method(NERS))
     _, metrics = jax.jit(make_train(*parts))(jax.random.key(0))
     changes = np.diff(np.asarray(metrics["eval_return"]), prepend=metrics["eval_return"][0])
     np.testing.assert_allclose(metrics["replay/replay_reward"], changes, rtol=1e-6)
+    np.testing.assert_array_equal(metrics["replay/sampler_updates"], np.cumsum(changes != 0))
+
+
+def test_an_offline_run_learns_from_what_the_warm_up_stored():
+    program = make_program(*small(counting(4, 99), offline=True))
+    state = jax.jit(program.init)(jax.random.key(0))
+    after, metrics = jax.jit(program.chunk)(state, 10)
+    assert int(after.rows) == 50 and int(after.updates) == 10
+    chex.assert_trees_all_equal(after.replay.ring, state.replay.ring)
+    assert float(metrics["episodes"]) > 0
+    replay = make_replay(latest.sampler(), capacity=16, batch_size=16)
+    with pytest.raises(ValueError, match="wants new transitions only"):
+        check(LoopConfig(offline=True, learn_every=16), replay)
 
 
 def test_new_transitions_may_enter_with_their_td_error():

@@ -56,7 +56,7 @@ def replay_of(config, updates=None):
 
 
 def width(replay, state):
-    return float(replay.metrics(state)["window"])
+    return int((replay.probability(state, jnp.arange(replay.capacity)) > 0).sum())
 
 
 def test_the_window_shrinks_with_the_updates_of_an_episode():
@@ -77,6 +77,20 @@ def test_the_window_shrinks_with_the_updates_of_an_episode():
     assert set(np.flatnonzero(counts)) == set(range(96 - 32, 96))
     expected = 2000 * BATCH * np.asarray(replay.probability(state, jnp.arange(CAPACITY)))
     assert (np.abs(counts - expected) <= 5 * np.sqrt(expected)).all()
+
+
+def test_the_metric_is_the_mean_window_of_a_whole_episode():
+    replay = replay_of(EREConfig(eta=0.996, smallest=6))
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    for _ in range(4):
+        state = episode(replay, state, 8, 0)
+    state = episode(replay, state, 8, 4)
+    first = float(replay.metrics(state)["window"])
+    assert first == np.mean([66, 68, 70, 72])
+    state = episode(replay, state, 8, 7)
+    shrinking = np.maximum(CAPACITY * 0.996 ** (np.minimum(np.arange(7), 3) * 1000 / 4), 6)
+    sizes = np.minimum(shrinking.astype(int), 80 + 2 * np.arange(1, 8))
+    assert float(replay.metrics(state)["window"]) == pytest.approx(sizes.mean())
 
 
 def test_an_episode_without_updates_says_nothing_about_the_next():

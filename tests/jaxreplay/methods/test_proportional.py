@@ -1,4 +1,4 @@
-"""What all methods with a tree of priorities share: leaves that float32 does not hold."""
+"""What all methods with a tree of priorities share: metrics, and leaves float32 does not hold."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxreplay import make_replay, ring
-from jaxreplay.methods import lap, per, pser
+from jaxreplay.methods import lap, per, proportional, pser
 from jaxreplay.testing import EXAMPLE, E, rows
 
 METHODS = {
@@ -39,3 +39,23 @@ def test_a_leaf_beyond_float32_leaves_the_old_one_and_is_counted(name):
     np.testing.assert_allclose(chance[1], chance[4], rtol=1e-6)
     assert chance[3] > chance[2]
     assert float(run(jnp.array([1.0, 2.0, 3.0, 4.0]))[0]["skipped_leaves"]) == 0
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 4096, 10_000])
+def test_quantiles_are_of_what_is_stored(size):
+    priorities = np.random.default_rng(0).exponential(size=20_000).astype(np.float32)
+    found = jax.jit(lambda size: proportional.quantiles(lambda i: jnp.array(priorities)[i], size))
+    shares = [float(x) for x in found(jnp.maximum(size, 1)).values()]
+    wanted = np.quantile(priorities[: max(size, 1)], [0.1, 0.5, 0.9])
+    np.testing.assert_allclose(shares, wanted, rtol=1e-5 if size <= 4096 else 0.06)
+
+
+def test_beta_is_told():
+    config = per.PERConfig(beta=0.4, beta_end=1.0)
+    replay = make_replay(per.sampler(config, 10), capacity=8, batch_size=4, num_envs=E)
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    state = replay.add(replay.add(state, rows(0)), rows(1))
+    assert float(replay.metrics(state)["beta"]) == pytest.approx(0.4)
+    state, batch = replay.sample(state, jax.random.key(0))
+    state = replay.update(state, batch, td_error=jnp.ones(4))
+    assert float(replay.metrics(state)["beta"]) == pytest.approx(0.46)

@@ -240,6 +240,16 @@ def test_fresh_episodes_outlive_older_far_ones():
         state = replay.add(state, ROW._replace(**edges))
     assert set(np.flatnonzero(state.sampler.live)) == {0, 1, 2, 3, 8, 9, 10, 11}
     assert float(replay.metrics(state)["far_share"]) == 0
+    assert float(replay.metrics(state)["forgotten_episodes"]) == 1
+    assert float(replay.metrics(state)["reclaimed_episodes"]) == 0
+
+
+def test_episodes_that_the_ring_reclaims_are_counted_apart():
+    replay = made(ReFERConfig(refresh_every=1, capacity_factor=1), capacity=12, batch_size=4)
+    state = play(replay, [4, 4, 4, 4, 4])
+    # Of 20 rows the ring has 12, and one is about to be overwritten: three episodes began before.
+    assert float(replay.metrics(state)["reclaimed_episodes"]) == 3
+    assert float(replay.metrics(state)["forgotten_episodes"]) == 0
 
 
 def test_ratios_beyond_the_limit_are_clipped_and_still_far():

@@ -1,0 +1,115 @@
+"""A branch that few of many vmapped programs take, and only they pay for.
+
+Under `jax.vmap`, a condition that differs between programs makes `jax.lax.cond` a choice: all of
+them compute both branches, every time. That is right for a few operations and ruinous for work over
+a whole buffer that one program in a hundred is due for.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
+from jax.extend.core import jaxpr_as_fun
+
+from jaxreplay.types import Array
+
+Tree = TypeVar("Tree")
+
+
+def rarely(due: Array, change: Callable[..., Tree], tree: Tree, *others: Any) -> Tree:
+    """Return `change(tree, *others)` where due, else `tree`.
+
+    Under vmap, the programs that are due go through `change` one after the other; if none is,
+    nothing is computed. Leaves that `change` returns as they were given are not touched.
+
+    Args:
+      due: `[]` bool.
+      change: `(tree, *others)` -> the changed tree, of the same shapes and dtypes.
+      tree: a pytree of arrays.
+      *others: pytrees of arrays that `change` reads.
+    """
+    leaves, treedef = jax.tree.flatten(tree)
+    inputs = [*leaves, *jax.tree.leaves(others)]
+    traced = jax.make_jaxpr(change)(tree, *others)
+    changed = [
+        place
+        for place, (new, old) in enumerate(
+            zip(traced.jaxpr.outvars, traced.jaxpr.invars, strict=False)
+        )
+        if new is not old
+    ]
+    run = jaxpr_as_fun(traced)
+
+    def branch(*inputs: Array) -> list[Array]:
+        after = run(*inputs)
+        return [after[place] for place in changed]
+
+    after = _call(branch, changed)(due, *inputs)
+    for place, leaf in zip(changed, after, strict=True):
+        leaves[place] = leaf
+    return jax.tree.unflatten(treedef, leaves)
+
+
+def _call(branch: Callable[..., list[Array]], changed: Sequence[int]) -> Callable[..., list[Array]]:
+    """Make `call(due, *inputs) -> the changed leaves`, with a batching rule of its own."""
+
+    @custom_vmap
+    def call(due: Array, *inputs: Array) -> list[Array]:
+        kept = [inputs[place] for place in changed]
+        return jax.lax.cond(due, lambda: branch(*inputs), lambda: kept)
+
+    @call.def_vmap
+    def _(size: int, batched: list[bool], due: Array, *inputs: Array) -> Any:
+        differs, *batched = batched
+        if not differs:  # a clock's decision: all of them, or none
+            axes = [0 if each else None for each in batched]
+            kept = _spread(inputs, batched, changed, size)
+            out = jax.lax.cond(
+                due, lambda: jax.vmap(branch, axes, axis_size=size)(*inputs), lambda: kept
+            )
+        elif size == 1:
+            own = [x[0] if each else x for x, each in zip(inputs, batched, strict=True)]
+            out = [x[None] for x in call(due[0], *own)]
+        else:
+            out = _one_by_one(branch, changed, size, batched, due, inputs)
+        return out, [True] * len(changed)
+
+    return call
+
+
+def _one_by_one(
+    branch: Callable[..., list[Array]],
+    changed: Sequence[int],
+    size: int,
+    batched: Sequence[bool],
+    due: Array,
+    inputs: Sequence[Array],
+) -> list[Array]:
+    kept = _spread(inputs, batched, changed, size)
+
+    def turn(number: Array, leaves: list[Array]) -> list[Array]:
+        def change() -> list[Array]:
+            own = [x[number] if each else x for x, each in zip(inputs, batched, strict=True)]
+            after = branch(*own)
+            return [old.at[number].set(new) for old, new in zip(leaves, after, strict=True)]
+
+        return jax.lax.cond(due[number], change, lambda: leaves)
+
+    def turns() -> list[Array]:
+        return jax.lax.fori_loop(0, size, turn, kept)
+
+    return jax.lax.cond(due.any(), turns, lambda: kept)
+
+
+def _spread(
+    inputs: Sequence[Array], batched: Sequence[bool], places: Sequence[int], size: int
+) -> list[Array]:
+    """Return the inputs at `places`, all with the axis of the programs in front."""
+    return [
+        inputs[place]
+        if batched[place]
+        else jnp.broadcast_to(inputs[place], (size, *inputs[place].shape))
+        for place in places
+    ]

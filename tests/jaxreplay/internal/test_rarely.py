@@ -1,0 +1,65 @@
+"""A branch that only those pay for who take it: the numbers are those of a plain condition."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxreplay._internal.rarely import rarely
+
+
+def change(tree, extra):
+    large, clock, small = tree
+    return large + extra, clock, (small + 1).astype(jnp.int32)
+
+
+def plain(due, tree, extra):
+    large, _, small = change(tree, extra)
+    return jnp.where(due, large, tree[0]), tree[1], jnp.where(due, small, tree[2])
+
+
+def start(size=()):
+    return jnp.zeros((*size, 3)), jnp.int32(7), jnp.zeros(size, jnp.int32)
+
+
+@pytest.mark.parametrize("due", [False, True])
+def test_one_program(due):
+    found = jax.jit(lambda due: rarely(due, change, start(), jnp.arange(3.0)))(jnp.array(due))
+    jax.tree.map(np.testing.assert_array_equal, found, plain(due, start(), jnp.arange(3.0)))
+
+
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("extra_axis", [0, None], ids=["own", "shared"])
+@pytest.mark.parametrize("mask", [0b0000, 0b0101, 0b1111])
+def test_many_programs_of_which_some_are_due(size, extra_axis, mask):
+    due = (mask >> jnp.arange(size)) % 2 == 1
+    extra = jnp.arange(3.0) + (10 * jnp.arange(size)[:, None] if extra_axis == 0 else 0)
+    axes = (0, (0, None, 0), extra_axis)
+    outs = (0, None, 0)  # the clock that `change` leaves alone stays single
+    found = jax.jit(jax.vmap(lambda *a: rarely(a[0], change, *a[1:]), axes, outs))
+    args = (due, start((size,)), extra)
+    expected = jax.vmap(plain, axes, outs)(*args)
+    jax.tree.map(np.testing.assert_array_equal, found(*args), expected)
+
+
+def test_a_decision_that_all_share_stays_a_branch():
+    def program(due, x):
+        return rarely(due, lambda x: jnp.sort(x), x)
+
+    mapped = jax.vmap(program, (None, 0))
+    x = jnp.array([[2.0, 1.0], [4.0, 3.0]])
+    np.testing.assert_array_equal(mapped(jnp.array(False), x), x)
+    np.testing.assert_array_equal(mapped(jnp.array(True), x), jnp.sort(x, axis=1))
+    assert "cond[" in str(jax.make_jaxpr(mapped)(jnp.array(True), x))
+
+
+def test_within_a_loop_and_over_two_axes():
+    def program(dues):
+        def step(total, due):
+            return rarely(due, lambda t: t + 1, total), total
+
+        return jax.lax.scan(step, jnp.zeros((), jnp.int32), dues)[0]
+
+    dues = jax.random.bernoulli(jax.random.key(0), 0.4, (2, 3, 9))
+    found = jax.jit(jax.vmap(jax.vmap(program)))(dues)
+    np.testing.assert_array_equal(found, dues.sum(-1))
