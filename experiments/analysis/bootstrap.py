@@ -33,7 +33,9 @@ def bootstrap_interval(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the percentile bootstrap interval of a statistic over seeds (Agarwal et al. 2021).
 
-    Up to eight seeds it is exact: all n^n resamples are counted, and nothing is random.
+    Up to eight seeds it is exact: all n^n resamples are counted, and nothing is random. With few
+    seeds it covers less than it says: of the nominal 95 %, an IQM's some 90 % with five, 93 % with
+    ten; a mean's some 80 to 84 % with five, 86 to 90 % with ten, 90 to 93 % with twenty.
 
     Args:
       x: [seeds] or [seeds, points]; a whole seed is resampled, so points keep their curves.
@@ -126,4 +128,5 @@ def _ends(
     options = {"axis": 0, "weights": weights, "method": "inverted_cdf"}
     low = np.quantile(estimates, tail, **options)
     high = -np.quantile(-estimates, tail, **options)
-    return np.where(np.isnan(estimates).any(0), np.nan, [low, high])
+    broken = np.isnan(estimates).any(axis=0)
+    return np.where(broken, np.nan, low), np.where(broken, np.nan, high)
