@@ -158,8 +158,8 @@ def sign_flip_test(differences: ArrayLike) -> float:
 
     If the arms are the same, every difference is as likely as its negative: the mean is compared
     with that after every flip of signs (Fisher's permutation test; exact up to thirteen seeds, from
-    there on with 8 192 random flips). It asks about the mean, as the interval does, and is exact
-    with ties, where Wilcoxon's is not; of signs alone (-1, 0, 1) it is the sign test.
+    there on with 8 192 random flips). Unlike Wilcoxon's it asks about the mean, in the metric's
+    unit, and stays exact with ties and zeros; of signs alone (-1, 0, 1) it is the sign test.
     """
     values = np.asarray(differences, dtype=np.float64)
     test = scipy.stats.permutation_test(

@@ -175,8 +175,8 @@ def decide(
       claim: what is claimed.
       interval: lower and upper end; higher is better for the arm.
       boundary: 0 for differences, 0.5 for a probability of improvement, less the margin.
-      p_value: of no difference, corrected over arms; None to go by the interval alone, as with a
-        margin, of which a test of no difference says nothing.
+      p_value: of no mean difference, corrected over arms; None to go by the interval alone, as with
+        a margin, of which a test of no difference says nothing.
     """
     low, high = interval
     shown = f"[{low:.4g}, {high:.4g}]"
