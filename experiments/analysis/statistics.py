@@ -1,54 +1,14 @@
-"""Statistics over few seeds: interquartile means, bootstrap intervals, steps to a threshold."""
+"""What a run's metrics say: curves, steps to a threshold, its summary."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import median_low
 
 import numpy as np
 import pandas as pd
-import scipy.stats
 from numpy.typing import ArrayLike
 
-
-def iqm(x: ArrayLike, axis: int = 0) -> np.ndarray:
-    """Return the interquartile mean, the mean of the middle half (Agarwal et al. 2021, section 4).
-
-    A quarter of the values, rounded down, is cut off at either end, as in the reference library
-    of that paper: five seeds give the mean of the middle three, fewer than four the plain mean.
-    NaN anywhere gives NaN.
-    """
-    x = np.asarray(x, dtype=np.float64)
-    # Sorting puts NaN last, so trimming would drop a diverged seed as if it were a very good one.
-    return np.where(np.isnan(x).any(axis), np.nan, scipy.stats.trim_mean(x, 0.25, axis=axis))
-
-
-def bootstrap_interval(
-    x: ArrayLike,
-    statistic: Callable[..., np.ndarray] = iqm,
-    level: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the percentile bootstrap interval of a statistic over seeds (Agarwal et al. 2021).
-
-    Args:
-      x: [seeds] or [seeds, points]; a whole seed is resampled, so points keep their curves.
-      statistic: takes an array and `axis`.
-      level: nominal coverage, 0.95 for 95 %.
-      resamples: number of bootstrap samples.
-      seed: seed of the random numbers.
-
-    Returns:
-      Lower and upper end, [] or [points]; with one seed both equal the statistic.
-    """
-    x = np.asarray(x, dtype=np.float64)
-    picks = np.random.default_rng(seed).integers(len(x), size=(resamples, len(x)))
-    columns = x.reshape(len(x), -1).T
-    # One point at a time: all at once would take resamples x seeds x points of memory.
-    estimates = np.stack([statistic(column[picks], axis=1) for column in columns], axis=1)
-    tails = [(1 - level) / 2, (1 + level) / 2]
-    low, high = np.quantile(estimates, tails, axis=0).reshape(2, *x.shape[1:])
-    return low[()], high[()]
+from experiments.analysis.bootstrap import bootstrap_interval, iqm
 
 
 def steps_to(threshold: float, steps: ArrayLike, returns: ArrayLike) -> int | None:

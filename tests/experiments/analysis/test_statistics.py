@@ -1,13 +1,11 @@
 import json
-import math
-import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from experiments.analysis import statistics
-from experiments.analysis.statistics import bootstrap_interval, curves, iqm, steps_to, summarise
+from experiments.analysis.statistics import curves, steps_to, summarise
 
 
 def metrics(returns: list[list[float]], steps=(100, 200, 300)) -> pd.DataFrame:
@@ -18,59 +16,6 @@ def metrics(returns: list[list[float]], steps=(100, 200, 300)) -> pd.DataFrame:
         for seed, curve in enumerate(returns)
     ]
     return pd.DataFrame(rows)
-
-
-@pytest.mark.parametrize(
-    ("x", "expected"),
-    [
-        ([5.0], 5.0),
-        ([1.0, 2.0, 6.0], 3.0),  # fewer than four: the mean
-        ([100.0, 1.0, 3.0, -50.0], 2.0),
-        ([0.0, 1.0, 2.0, 6.0, 1000.0], 3.0),  # five: the middle three
-        ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 99.0], 4.5),
-    ],
-)
-def test_iqm_is_the_mean_of_the_middle_half(x, expected):
-    assert iqm(x) == pytest.approx(expected)
-
-
-def test_iqm_of_a_diverged_seed_is_nan():
-    assert np.isnan(iqm([1.0, 2.0, 3.0, 4.0, np.nan]))
-
-
-def test_iqm_over_an_axis():
-    x = np.array([[0.0, 10.0], [1.0, 20.0], [2.0, 30.0], [9.0, 40.0]])
-    np.testing.assert_allclose(iqm(x, axis=0), [1.5, 25.0])
-
-
-def test_interval_of_the_mean_matches_the_exact_bootstrap_distribution():
-    # Resampling {0, 1} twice gives means 0, 1/2, 1 with probabilities 1/4, 1/2, 1/4.
-    low, high = bootstrap_interval([0.0, 1.0], statistic=np.mean, level=0.8)
-    assert (low, high) == (0.0, 1.0)
-    low, high = bootstrap_interval([0.0, 1.0], statistic=np.mean, level=0.4)
-    assert (low, high) == (0.5, 0.5)
-
-
-def test_interval_of_the_mean_agrees_with_the_normal_one_for_many_seeds():
-    x = np.random.default_rng(3).normal(size=400)
-    low, high = bootstrap_interval(x, statistic=np.mean)
-    half = 1.96 * x.std(ddof=1) / math.sqrt(400)
-    np.testing.assert_allclose([low, high], [x.mean() - half, x.mean() + half], atol=0.15 * half)
-
-
-@pytest.mark.parametrize("x", [[3.5], [2.0] * 5, [0.1] * 7])
-def test_interval_without_spread_is_the_value_without_warnings(x):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        np.testing.assert_allclose(bootstrap_interval(x), x[0], rtol=1e-12)
-
-
-def test_interval_is_reproducible_and_treats_every_point_alike():
-    x = np.random.default_rng(0).normal(size=(5, 3))
-    low, high = bootstrap_interval(x)
-    assert low.shape == high.shape == (3,)
-    for point in range(3):
-        assert bootstrap_interval(x[:, point]) == (low[point], high[point])
 
 
 def test_steps_to_takes_the_first_log_point_at_the_threshold():
