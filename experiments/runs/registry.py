@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from agents import acer, ddpg, dqn, naf, ppo, racer, rainbow, sac, td3
 from agents.types import Agent
 from experiments import environments
+from experiments.environments.sized import SIZES
 from experiments.runs.presets import PRESETS
 from experiments.training.config import LoopConfig, ReplaySizes
 from jaxreplay.methods import METHODS
@@ -109,6 +110,7 @@ THRESHOLDS: Mapping[str, float] = MappingProxyType(
         "gymnasium/LunarLander-v3": 200.0,
         "gymnasium/LunarLanderContinuous-v3": 200.0,
         "gymnasium/BipedalWalker-v3": 300.0,
+        **dict.fromkeys((f"walk/{n}" for n in SIZES), 1.0),  # an episode returns 0 or 1
     }
 )
 
