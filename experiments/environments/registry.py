@@ -52,7 +52,10 @@ class HostFamily(NamedTuple):
 
 FAMILIES: Mapping[str, Family | HostFamily] = MappingProxyType(
     {
-        "gymnax": Family(gymnax.NAMES, gymnax.make, renderer=gymnax.renderer),
+        "gymnax": Family(
+            gymnax.NAMES, gymnax.make, renderer=gymnax.renderer,
+            find=gymnax.find, kind=lambda name: "discrete",
+        ),
         "sparse_pendulum": Family(
             dict.fromkeys(sparse_pendulum.NAMES, "continuous"), sparse_pendulum.make,
             renderer=sparse_pendulum.renderer,

@@ -110,7 +110,10 @@ THRESHOLDS: Mapping[str, float] = MappingProxyType(
         "gymnasium/LunarLander-v3": 200.0,
         "gymnasium/LunarLanderContinuous-v3": 200.0,
         "gymnasium/BipedalWalker-v3": 300.0,
-        **dict.fromkeys((f"walk/{n}" for n in SIZES), 1.0),  # an episode returns 0 or 1
+        "gymnax/Catch-bsuite": 0.9,  # an episode returns 1 or -1
+        "gymnax/DeepSea-bsuite": 0.98,  # at best 0.99, whatever its size
+        **{f"gymnax/DeepSea-bsuite-{n}": 0.98 for n in SIZES},
+        **{f"walk/{n}": 1.0 for n in SIZES},  # an episode returns 1 or 0
     }
 )
 

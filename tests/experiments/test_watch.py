@@ -198,7 +198,9 @@ def test_states_of_compiled_environments_are_rendered(name):
     for time in range(9):
         action = np.int32(time % 2) if isinstance(space, Discrete) else np.ones(space.size, "f4")
         state, _, _ = step(jax.random.key(time), state, action)
-    assert not np.array_equal(first, render(state))
+        if not np.array_equal(first, render(state)):
+            return
+    pytest.fail("nothing moves")
 
 
 def test_the_pole_leans_where_its_angle_says():
