@@ -1,4 +1,15 @@
-"""Environments of gymnax: classic control, MinAtar and small continuous tasks."""
+"""Environments of gymnax: classic control, MinAtar, small tasks of bsuite and continuous ones.
+
+`DeepSea-bsuite-N` is DeepSea with N rows and columns, 2 to 64; without a number it has 8. Which
+action goes right in which cell is drawn once for each N: it is the same in every episode, run and
+seed, so that there is one policy to learn.
+
+Left out, of the tasks with discrete actions: MemoryChain, MetaMaze and the Bernoulli and Gaussian
+bandits hide what tells one episode from another, for which agents need a memory; SimpleBandit has
+other rewards at every step; DiscountingChain ends by its time limit alone, beyond which agents
+would expect more; MNISTBandit has to be downloaded; Pong's images fit no network; and FrozenLake
+shows nothing but the number of a cell.
+"""
 
 import math
 
@@ -6,12 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.types import Continuous, Discrete
+from experiments.environments import sized
 from experiments.environments.config import EnvironmentConfig
 from experiments.environments.episodes import make_episodic
 from experiments.environments.gymnax_pictures import renderer
 from experiments.environments.types import Array, Environment
 
-__all__ = ["NAMES", "make", "renderer"]
+__all__ = ["NAMES", "find", "make", "renderer"]
+
+_DEEP_SEA = "DeepSea-bsuite"
 
 # Name in gymnax -> kind of actions.
 NAMES = {
@@ -25,6 +39,10 @@ NAMES = {
     "Freeway-MinAtar": "discrete",
     "Seaquest-MinAtar": "discrete",
     "SpaceInvaders-MinAtar": "discrete",
+    "Catch-bsuite": "discrete",
+    _DEEP_SEA: "discrete",
+    "UmbrellaChain-bsuite": "discrete",
+    "FourRooms-misc": "discrete",
     "Reacher-misc": "continuous",
     "Swimmer-misc": "continuous",
     "PointRobot-misc": "continuous",
@@ -34,24 +52,26 @@ NAMES = {
 def make(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Environment:
     """Make a gymnax environment.
 
-    MinAtar's binary images become booleans, which take a quarter of the memory in a replay.
-    Continuous actions are scaled from [-1, 1] to the environment's bounds.
+    Binary images (of MinAtar, Catch and DeepSea) become booleans, which take a quarter of the
+    memory in a replay; other observations are float32. Continuous actions are scaled from [-1, 1]
+    to the environment's bounds.
 
     Args:
-      name: one of `NAMES`.
+      name: one of `NAMES`, or DeepSea-bsuite-N.
       config: max_steps None takes gymnax's own limit.
-    """
-    import gymnax  # slow, and not needed by runs of other families
 
-    env, params = gymnax.make(name)
+    Raises:
+      ValueError: as `find`.
+    """
+    env, params = _dynamics(name)
     limit = config.max_steps or int(params.max_steps_in_episode)
     # Some dynamics check the limit themselves; here `make_episodic` applies it.
     params = params.replace(max_steps_in_episode=np.iinfo(np.int32).max)
-    image = name.endswith("MinAtar")
+    image = name.endswith("MinAtar") or name.startswith(("Catch", "DeepSea"))
     space, scale = _actions(env, params, name)
 
     def see(obs: Array) -> Array:
-        return obs > 0 if image else obs
+        return obs > 0 if image else obs.astype(jnp.float32)
 
     def reset(key: Array):
         obs, state = env.reset_env(key, params)
@@ -62,6 +82,24 @@ def make(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Environm
         return state, see(obs), reward, terminated
 
     return make_episodic(f"gymnax/{name}", reset, step, space, limit)
+
+
+def find(name: str) -> int | None:
+    """Return the size of a DeepSea whose name says it; None for any other name.
+
+    Raises:
+      ValueError: in one line: the size is not a whole number from 2 to 64.
+    """
+    prefix = f"{_DEEP_SEA}-"
+    return sized.size(f"gymnax/{prefix}", name[len(prefix) :]) if name.startswith(prefix) else None
+
+
+def _dynamics(name: str):
+    """Return gymnax's environment and its parameters."""
+    import gymnax  # slow, and not needed by runs of other families
+
+    size = find(name)
+    return gymnax.make(name) if size is None else gymnax.make(_DEEP_SEA, size=size)
 
 
 def _actions(env, params, name: str):

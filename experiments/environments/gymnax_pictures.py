@@ -22,10 +22,12 @@ def renderer(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Call
     """Return `render(state) -> [H, W, 3] uint8` of gymnax's own state.
 
     Args:
-      name: one of `experiments.environments.gymnax.NAMES`.
+      name: any that `experiments.environments.gymnax.make` takes.
       config: not used, as no picture depends on it.
     """
     del config
+    if name.startswith("DeepSea"):
+        return _deep_sea
     import gymnax  # slow, and not needed by runs of other families
 
     env, params = gymnax.make(name)
@@ -34,6 +36,13 @@ def renderer(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Call
         return lambda state: shapes.cells(see(state))
     if name.startswith("MountainCar"):
         return lambda state: _mountain_car(state, float(params.goal_position))
+    if name.startswith("Catch"):
+        return lambda state: _catch(state, (env.rows, env.columns))
+    if name.startswith("FourRooms"):
+        walls = np.asarray(env.occupied_map)
+        return lambda state: _grid(state.pos, state.goal, walls)
+    if name.startswith("UmbrellaChain"):
+        return lambda state: _umbrella_chain(state, int(params.chain_length))
     return _RENDERERS[name]
 
 
@@ -111,6 +120,42 @@ def _point_robot(state: Any) -> Array:
     canvas.line([beyond((0.0, 0.0), at, 1.0) for at in np.linspace(0, math.pi, 60)], GREY, 0.02)
     canvas.disc(_point(state.goal), 0.2, GREEN)
     canvas.disc(_point(state.pos), 0.05, BLUE)
+    return canvas.picture()
+
+
+def _deep_sea(state: Any) -> Array:
+    size = len(state.action_mapping)
+    within_reach = np.tri(size)
+    return _grid((state.row, state.column), (size - 1, size - 1), within_reach)
+
+
+def _catch(state: Any, shape: tuple[int, int]) -> Array:
+    paddle, ball = (state.paddle_y, state.paddle_x), (state.ball_y, state.ball_x)
+    return _grid(paddle, ball, np.zeros(shape))
+
+
+def _grid(player: Any, goal: Any, grey: Array) -> Array:
+    """Render cells, of which `grey` `[H, W]` are: the player's white, the goal's amber.
+
+    Where they meet, the player hides the goal, and the goal what is grey.
+    """
+    white, red, amber = (np.zeros(grey.shape) for _ in range(3))  # nothing is red
+    white[tuple(map(int, player))] = amber[tuple(map(int, goal))] = 1
+    return shapes.cells(np.stack([white, red, grey - amber, amber], axis=-1))
+
+
+def _umbrella_chain(state: Any, length: int) -> Array:
+    """Render how far it is; a raincloud where an umbrella is needed, and the umbrella if any."""
+    canvas, at = Canvas(-0.5, length + 0.5, 0.0, 3.0), float(state.time)
+    canvas.line([(0.0, 0.2), (length, 0.2)], GREY, 0.1)
+    for step in range(length + 1):
+        canvas.disc((step, 0.2), 0.12, GREY)
+    sky = BLUE if state.need_umbrella else SAND
+    for side in (-0.35, 0.0, 0.35):
+        canvas.disc((length - 0.3 + side, 2.5), 0.3, sky)
+    canvas.line([(at, 0.4), (at, 1.2)], BLACK, 0.25)
+    if state.has_umbrella:
+        canvas.polygon([(at - 0.7, 1.3), (at + 0.7, 1.3), (at, 1.9)], RED)
     return canvas.picture()
 
 

@@ -18,6 +18,7 @@ from experiments.environments import (
     gymnax,
     playground,
     sparse_pendulum,
+    walk,
 )
 from experiments.environments.config import EnvironmentConfig
 from experiments.environments.host import HostEnvironment
@@ -27,12 +28,14 @@ from experiments.environments.types import Environment
 class Family(NamedTuple):
     """Environments that compile and are all made the same way."""
 
-    actions: Mapping[str, str]  # name -> "discrete" or "continuous"
+    actions: Mapping[str, str]  # name -> "discrete" or "continuous", of those that are listed
     make: Callable[..., Environment]  # (name, config) -> Environment
     config: type[EnvironmentConfig] = EnvironmentConfig  # the options
     # (name, config) -> render(the dynamics' own state) -> [H, W, 3] uint8
     renderer: Callable[..., Callable[[Any], np.ndarray]] | None = None
     missing: Callable[[str], str | None] = lambda name: None  # name -> what to install first
+    find: Callable[[str], Any] | None = None  # as in `HostFamily`
+    kind: Callable[[str], str] | None = None
 
 
 class HostFamily(NamedTuple):
@@ -42,16 +45,24 @@ class HostFamily(NamedTuple):
     make: Callable[..., HostEnvironment]  # (name, num_envs, config, training, render)
     config: type[EnvironmentConfig]
     missing: Callable[[str], str | None]  # name -> what to install first
-    find: Callable[[str], Any] | None = None  # refuses unlisted names that do not exist
+    # What an unlisted name stands for; None, or a ValueError that says more: nothing does.
+    find: Callable[[str], Any] | None = None
     kind: Callable[[str], str] | None = None  # name -> kind of actions, for unlisted names
 
 
 FAMILIES: Mapping[str, Family | HostFamily] = MappingProxyType(
     {
-        "gymnax": Family(gymnax.NAMES, gymnax.make, renderer=gymnax.renderer),
+        "gymnax": Family(
+            gymnax.NAMES, gymnax.make, renderer=gymnax.renderer,
+            find=gymnax.find, kind=lambda name: "discrete",
+        ),
         "sparse_pendulum": Family(
             dict.fromkeys(sparse_pendulum.NAMES, "continuous"), sparse_pendulum.make,
             renderer=sparse_pendulum.renderer,
+        ),
+        "walk": Family(
+            dict.fromkeys(walk.NAMES, "discrete"), walk.make, renderer=walk.renderer,
+            find=walk.find, kind=lambda name: "discrete",
         ),
         "brax": Family(
             dict.fromkeys(brax.NAMES, "continuous"), brax.make, brax.BraxConfig, brax.renderer
@@ -72,7 +83,7 @@ FAMILIES: Mapping[str, Family | HostFamily] = MappingProxyType(
 
 
 def names() -> tuple[str, ...]:
-    """Return the full names of all environments, whether their packages are installed or not."""
+    """Return the full names of all environments that are listed, installed or not."""
     return tuple(f"{family}/{name}" for family, entry in FAMILIES.items() for name in entry.actions)
 
 
@@ -86,11 +97,11 @@ def check(name: str) -> None:
     family = FAMILIES.get(prefix)
     if family is not None and short in family.actions:
         return
-    if isinstance(family, HostFamily) and family.find is not None and short:
+    if family is not None and family.find is not None and short:
         if reason := family.missing(short):
             raise ValueError(reason)
-        family.find(short)
-        return
+        if family.find(short) is not None:
+            return
     near = difflib.get_close_matches(name, names(), n=1, cutoff=0.4)
     hint = f": did you mean '{near[0]}'?" if near else ""
     raise ValueError(
@@ -145,7 +156,7 @@ def make(name: str, config: EnvironmentConfig | None = None, **changes: Any) -> 
     """Make an environment that compiles, by its full name.
 
     Args:
-      name: one of `names()`.
+      name: one of `names()`, or another of a family with sizes, such as walk/13.
       config: its options; None takes the defaults, `options(name)`.
       **changes: options to replace in them.
 

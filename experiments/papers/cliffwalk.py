@@ -15,6 +15,7 @@ import numpy as np
 
 from agents.tabular import TabularConfig, TabularState, q_table, tabular
 from agents.types import Discrete
+from experiments.environments.walk import right_action
 from experiments.training.loop import Program
 from experiments.training.seeds import over_seeds
 from jaxreplay.methods import per, pser, rank, uniform
@@ -78,10 +79,10 @@ class Walk(NamedTuple):
 
 
 def true_q(n: int) -> np.ndarray:
-    """Return Q* `[n, 2]` for the discount 1 - 1/n; the right action of state s is s mod 2."""
+    """Return Q* `[n, 2]` for the discount 1 - 1/n."""
     steps = n - 1 - np.arange(n)
     values = np.zeros((n, 2))
-    values[np.arange(n), np.arange(n) % 2] = (1.0 - 1.0 / n) ** steps
+    values[np.arange(n), right_action(np.arange(n))] = (1.0 - 1.0 / n) ** steps
     return values
 
 
@@ -101,7 +102,7 @@ def memory(key: Array, n: int) -> Transition:
     last = ~is_right | (state == n - 1)
     return Transition(
         obs=state,
-        action=jnp.where(is_right, state % 2, 1 - state % 2).astype(jnp.int32),
+        action=jnp.where(is_right, right_action(state), 1 - right_action(state)).astype(jnp.int32),
         reward=(is_right & (state == n - 1)).astype(jnp.float32),
         discount=jnp.where(last, 0.0, 1.0 - 1.0 / n),
         next_obs=jnp.minimum(state + 1, n - 1),
@@ -211,7 +212,7 @@ def _types(n: int) -> Sample:
     """Return the 2n distinct transitions as batches of one: fields are `[2n, 1]`."""
     state = jnp.repeat(jnp.arange(n, dtype=jnp.int32), 2)
     action = jnp.tile(jnp.arange(2, dtype=jnp.int32), n)
-    right, end = action == state % 2, state == n - 1
+    right, end = action == right_action(state), state == n - 1
     transition = Transition(
         obs=state,
         action=action,

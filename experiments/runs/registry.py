@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from agents import acer, ddpg, dqn, naf, ppo, racer, rainbow, sac, td3
 from agents.types import Agent
 from experiments import environments
+from experiments.environments.sized import SIZES
 from experiments.runs.presets import PRESETS
 from experiments.training.config import LoopConfig, ReplaySizes
 from jaxreplay.methods import METHODS
@@ -109,6 +110,10 @@ THRESHOLDS: Mapping[str, float] = MappingProxyType(
         "gymnasium/LunarLander-v3": 200.0,
         "gymnasium/LunarLanderContinuous-v3": 200.0,
         "gymnasium/BipedalWalker-v3": 300.0,
+        "gymnax/Catch-bsuite": 0.9,  # an episode returns 1 or -1
+        "gymnax/DeepSea-bsuite": 0.98,  # at best 0.99, whatever its size
+        **{f"gymnax/DeepSea-bsuite-{n}": 0.98 for n in SIZES},
+        **{f"walk/{n}": 1.0 for n in SIZES},  # an episode returns 1 or 0
     }
 )
 

@@ -35,6 +35,10 @@ _TRAIN = """
 --env CartPole
 --env gymnax/
 --env gymnax/CartPol-v1
+--env gymnax/DeepSea-bsuite-1
+--env walk/
+--env walk/ten
+--env walk/65
 --env ''
 --env gymnasium/no.such.module:Foo-v0
 --env gymnasium/Foo-v0

@@ -1,0 +1,132 @@
+"""The Blind Cliffwalk, beside a walk in plain Python and the papers' memory of all walks."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.types import Discrete
+from experiments import environments
+from experiments.environments import sized, walk
+from experiments.papers import cliffwalk
+
+
+class PlainWalk:
+    """The walk as one would write it for a person to read."""
+
+    def __init__(self, n):
+        self.n, self.at = n, 0
+
+    def step(self, action):
+        """Return reward, whether it is over, and what is seen then."""
+        if action != self.at % 2:  # over the cliff
+            self.at = 0
+            return 0.0, True, [0.0] * self.n
+        self.at += 1
+        if self.at == self.n:
+            self.at = 0
+            return 1.0, True, [0.0] * self.n
+        return 0.0, False, self.seen()
+
+    def seen(self):
+        return [1.0 if self.at == state else 0.0 for state in range(self.n)]
+
+
+def play(n, actions):
+    """Take actions `[T]` from a start; return the observations acted on, and the steps."""
+    environment = environments.make(f"walk/{n}")
+
+    def step(carry, action):
+        after, seen, out = environment.step(jax.random.key(0), carry[0], action)
+        return (after, seen), (carry[1], out)
+
+    return jax.lax.scan(step, environment.reset(jax.random.key(0)), actions)[1]
+
+
+def test_three_states_by_hand():
+    # Right three times (0, 1, 0); wrong at once; right, then wrong; right.
+    seen, out = jax.device_get(play(3, jnp.array([0, 1, 0, 1, 0, 0, 0])))
+    assert seen.argmax(axis=1).tolist() == [0, 1, 2, 0, 0, 1, 0]
+    assert out.reward.tolist() == [0, 0, 1, 0, 0, 0, 0]
+    assert out.terminated.tolist() == [False, False, True, True, False, True, False]
+    assert not out.truncated.any()
+    assert out.final_obs.tolist() == [
+        [0, 1, 0], [0, 0, 1], [0, 0, 0], [0, 0, 0], [0, 1, 0], [0, 0, 0], [0, 1, 0]
+    ]  # fmt: skip
+    assert seen.dtype == out.final_obs.dtype == np.float32
+
+
+def test_random_actions_go_where_the_plain_walk_goes():
+    actions = np.random.default_rng(0).integers(0, 2, 600)
+    seen, out = jax.device_get(play(4, jnp.asarray(actions)))
+    plain = PlainWalk(4)
+    for time, action in enumerate(actions):
+        assert seen[time].tolist() == plain.seen()
+        reward, over, final = plain.step(action)
+        assert (out.reward[time], out.terminated[time]) == (reward, over)
+        assert out.final_obs[time].tolist() == final
+    # One episode of 2^4 by chance: of about 300, 19.
+    assert out.reward.sum() / out.terminated.sum() == pytest.approx(2**-4, rel=0.4)
+
+
+@pytest.mark.parametrize("n", [2, 5])
+def test_one_sequence_of_all_is_rewarded_and_the_steps_are_those_of_the_papers_memory(n):
+    sequences = np.array(list(itertools.product((0, 1), repeat=n)))
+    walks = jax.vmap(functools.partial(play, n))(jnp.asarray(sequences))
+    seen, out = jax.device_get(walks)
+    taken = np.cumsum(out.terminated, axis=1) - out.terminated == 0  # up to the first end
+    assert (out.reward * taken).sum() == 1
+    best = int(np.argmax((out.reward * taken).sum(axis=1)))
+    np.testing.assert_array_equal(sequences[best], walk.right_action(np.arange(n)))
+    found = np.stack([seen.argmax(-1), sequences, out.reward, out.terminated], axis=-1)[taken]
+    held = cliffwalk.memory(jax.random.key(0), n)
+    stored = np.stack([held.obs, held.action, held.reward, held.last], axis=-1)
+    assert len(found) == 2 ** (n + 1) - 2
+    assert sorted(found.tolist()) == sorted(stored.tolist())
+
+
+def test_episodes_end_by_themselves_unless_a_shorter_limit_is_asked_for():
+    environment = environments.make("walk/6")
+    assert environment.max_steps == 6 and environment.action_space == Discrete(2)
+    cut = environments.make("walk/6", max_steps=2)
+    state, _ = cut.reset(jax.random.key(0))
+    for action in (0, 1):
+        state, obs, out = cut.step(jax.random.key(0), state, jnp.int32(action))
+    assert out.truncated and not out.terminated
+    assert out.final_obs.argmax() == 2 and obs.argmax() == 0
+
+
+def test_any_length_is_an_environment_whether_it_is_listed_or_not():
+    assert "walk/10" in environments.names() and "walk/13" not in environments.names()
+    assert environments.make("walk/13").spec.obs.shape == (13,)
+    assert environments.action_kind("walk/13") == environments.action_kind("walk/10") == "discrete"
+    assert environments.missing("walk/13") is None and not environments.is_host("walk/13")
+    for n in (sized.SIZES[0], sized.SIZES[-1]):
+        assert environments.make(f"walk/{n}").max_steps == n
+    assert environments.renderer("walk/13")(environments.make("walk/13").reset(None)[0]).ndim == 3
+
+
+@pytest.mark.parametrize("text", ["1", "65", "010", "+10", "1e1", "ten", "-3", "٣", "10/2"])
+def test_other_names_are_refused_in_one_line(text):
+    for call in (environments.make, environments.check, environments.action_kind):
+        with pytest.raises(ValueError, match="a whole number from 2 to 64, as in walk/10") as error:
+            call(f"walk/{text}")
+        assert "\n" not in str(error.value) and f"'walk/{text}'" in str(error.value)
+
+
+def test_a_walk_without_a_length_is_refused_like_any_unknown_name():
+    with pytest.raises(ValueError, match="unknown environment 'walk/': did you mean 'walk/"):
+        environments.check("walk/")
+
+
+def test_the_picture_shows_where_the_walker_is():
+    render = environments.renderer("walk/8")
+    state, _ = environments.make("walk/8").reset(jax.random.key(0))
+    for position in (0, 3, 7):
+        inner = walk.Walker(np.int32(position))
+        picture = render(state._replace(inner=inner)).astype(int)
+        blue = (picture[..., 2] - picture[..., 0]) > 100
+        assert np.nonzero(blue)[1].mean() == pytest.approx(32 * (position + 0.5), abs=1)
