@@ -1,8 +1,10 @@
 """Compare replay methods with one agent in one environment: `python -m experiments.compare --help`.
 
-Every method is a separate run in a folder below `--out`; figures and a table show them together. A
-method may appear several times under different labels: `--replays ners ners_star=ners
---ners_star.reward training`.
+Every method is a separate run in a folder below `--out`; figures and tables show them together, and
+say of each arm whether it was tested: seed by seed, by the metric that `--primary` names before
+anything runs. A method may appear several times under different labels: `--replays ners
+ners_star=ners --ners_star.reward training`. Several values of `--learn-every` put the replay ratio
+on an axis.
 """
 
 import argparse
@@ -17,6 +19,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.analysis import joint
+from experiments.analysis.files import write_json
 from experiments.cli.options import Parser, add_options, read_options
 from experiments.cli.shared import (
     PREFIXES,
@@ -30,7 +33,8 @@ from experiments.cli.shared import (
     print_list,
     replay_name,
 )
-from experiments.runs import folder, lock, run_config
+from experiments.runs import arms, folder, judging, lock, run_config
+from experiments.runs.arms import Arm, Question
 from experiments.runs.folder import check_claim_comparison, claim_comparison, is_run, saved_output
 from experiments.runs.outputs import OutputConfig
 from experiments.runs.results import threshold_of
@@ -53,28 +57,42 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def command() -> None:
         bases = _bases(known)
-        args = _parse(parser, bases, known.resume, argv)
-        configs = {label: _configured(label, base, args) for label, base in bases.items()}
+        asked = folder.saved_question(known.resume)
+        args = _parse(parser, bases, asked, known.resume, argv)
+        cadences = vars(args).pop("learn_every", None) or _cadences(known.resume)
+        bases = {label: _configured(label, base, args) for label, base in bases.items()}
         output = read_options(args, saved_output(known.resume))
+        question = _question(args, asked, known.resume)
         check_resume(args)
-        out = known.resume or args.out or Path("runs") / f"compare-{_first(configs).agent}"
-        summaries = _run_all(configs, out, output, known.resume is not None, args.overwrite)
-        conclude(configs, summaries, out, output)
+        arms.check(question, bases, threshold_of(_first(bases), output))
+        runs = arms.expand(question, bases, list(dict.fromkeys(cadences)))
+        if known.resume is not None and set(runs) != set(folder.runs_of(known.resume)):
+            raise ValueError(f"the comparison in {known.resume} has other runs: leave out options")
+        out = known.resume or args.out or Path("runs") / f"compare-{_first(bases).agent}"
+        summaries = _run_all(question, runs, out, output, known.resume is not None, args.overwrite)
+        conclude(question, runs, summaries, out, output)
 
     return ended(parser, command)
 
 
 def conclude(
-    configs: Mapping[str, RunConfig],
+    question: Question,
+    runs: Mapping[str, Arm],
     summaries: Mapping[str, dict[str, Any]],
     out: Path,
     output: OutputConfig,
 ) -> None:
-    """Write and print the joint table, and plot the joint figures."""
-    config = _first(configs)
-    frames = {label: pd.read_csv(out / label / "metrics.csv") for label in configs}
-    title, threshold = f"{config.agent} on {config.env}", threshold_of(config, output)
-    print(joint.joint(frames, summaries, out, title, threshold))
+    """Write and print the joint tables, and plot the joint figures."""
+    config = next(iter(runs.values())).config
+    frames = {label: pd.read_csv(out / label / "metrics.csv") for label in runs}
+    threshold = threshold_of(config, output)
+    findings = judging.judge(question, runs, frames, summaries, threshold)
+    write_json(out / "verdicts.json", findings.to_json(question, runs))
+    metric, baseline, rows, _, groups = findings
+    title = f"{config.agent} on {config.env}"
+    print(
+        joint.comparison(rows, metric, baseline, groups, frames, summaries, out, title, threshold)
+    )
 
 
 def _labelled(text: str) -> tuple[str, str]:
@@ -98,6 +116,26 @@ def _first(configs: Mapping[str, RunConfig]) -> RunConfig:
     return next(iter(configs.values()))
 
 
+def _cadences(resume: Path | None) -> list[int]:
+    """Return the values of `learn_every` of the comparison to resume; []: those of the defaults."""
+    if resume is None:
+        return []
+    saved = folder.runs_of(resume).values()
+    return list(dict.fromkeys(config["loop"]["learn_every"] for config in saved))
+
+
+def _question(args: argparse.Namespace, asked: Question, resume: Path | None) -> Question:
+    """Return what is asked; a comparison that has begun keeps its question."""
+    question = read_options(args, asked)
+    for name, value in dataclasses.asdict(asked).items():
+        if resume is not None and getattr(question, name) != value:
+            raise ValueError(
+                f"the comparison in {resume} was made with {name} {value}: what decides it is "
+                f"named before it runs: leave out --{name}, or choose another --out"
+            )
+    return question
+
+
 def _bases(known: argparse.Namespace) -> dict[str, RunConfig]:
     """Return the runs by label, before options: those to resume, or defaults for the names."""
     check_resumed(known)
@@ -113,7 +151,10 @@ def _bases(known: argparse.Namespace) -> dict[str, RunConfig]:
     saved = folder.runs_of(known.resume)
     if not saved:
         raise ValueError(f"{known.resume} holds no comparison to resume")
-    bases = {label: run_config.from_folder(config, known.resume) for label, config in saved.items()}
+    bases = {
+        method: run_config.from_folder(saved[label], known.resume)
+        for method, label in folder.methods_of(known.resume).items()
+    }
     replays = {label: base.replay for label, base in bases.items()}
     for name in ("env", "agent"):
         made = getattr(_first(bases), name)
@@ -133,6 +174,7 @@ def _bases(known: argparse.Namespace) -> dict[str, RunConfig]:
 def _parse(
     parser: Parser,
     bases: Mapping[str, RunConfig],
+    asked: Question,
     resume: Path | None,
     argv: Sequence[str] | None,
 ) -> argparse.Namespace:
@@ -142,8 +184,10 @@ def _parse(
         help=f"replay methods, or LABEL=METHOD, of {', '.join(METHODS)}, "
         f"{own_module('mypackage.mymethod')} [default uniform per lap pal]",
     )  # fmt: skip
+    add_options(parser, asked)
     for section in _SHARED:
-        add_options(parser, getattr(_first(bases), section), PREFIXES[section])
+        options = getattr(_first(bases), section)
+        add_options(parser, options, PREFIXES[section], several=("learn_every",))
     for label, base in bases.items():
         add_options(parser, base.replay_options, f"{label}.")
     add_options(parser, saved_output(resume))
@@ -157,13 +201,17 @@ def _configured(label: str, base: RunConfig, args: argparse.Namespace) -> RunCon
 
 
 def _run_all(
-    configs: Mapping[str, RunConfig],
+    question: Question,
+    arms: Mapping[str, Arm],
     out: Path,
     output: OutputConfig,
     resume: bool,
     overwrite: bool,
 ) -> dict[str, dict[str, Any]]:
+    configs = {label: arm.config for label, arm in arms.items()}
     check_claim_comparison(out, configs, resume=resume, overwrite=overwrite)
+    if resume:
+        folder.check_code([out / label for label in configs], output.other_code)
     with contextlib.ExitStack() as stack:
         if was_there := out.is_dir():  # else it is made only for what can run
             stack.enter_context(lock.held(out))
@@ -180,7 +228,7 @@ def _run_all(
             for below in sorted({*configs, *folder.listed(out)}):
                 if (out / below).is_dir() and not (out / below).is_symlink():
                     claims.enter_context(lock.held(out / below))
-            claim_comparison(out, configs, output, resume=resume, overwrite=overwrite)
+            claim_comparison(out, question, arms, output, resume=resume, overwrite=overwrite)
         return {
             label: execute(
                 config, out / label, output, resume=True, label=label, resume_folder=out,

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--out", type=shared.folder, required=True, help="folder for figures and table"
     )
     parser.add_argument("--title", help="title of the figures [default: agents and environments]")
+    parser.add_argument(
+        "--other-code", action="store_true",
+        help="join results that different versions of the code made",
+    )  # fmt: skip
     args = parser.parse_args(argv)
 
     def command() -> None:
         runs = _distinct(args.runs)
         summaries = {label: _summary(path) for label, path in runs.items()}
+        _check_alike(summaries, args.other_code)
         frames = {label: _metrics(path, summaries[label]) for label, path in runs.items()}
         folder.claim_plot(args.out)
         thresholds = {summary["threshold"] for summary in summaries.values()}
@@ -50,6 +55,23 @@ def _distinct(runs: Sequence[tuple[str, Path]]) -> dict[str, Path]:
         if label in dict(runs[:number]):
             raise ValueError(f"two runs are called '{label}': use LABEL=FOLDER")
     return dict(runs)
+
+
+def _check_alike(summaries: Mapping[str, dict[str, Any]], other_code: bool) -> None:
+    """Refuse runs that don't belong into one figure.
+
+    Raises:
+      ValueError: one line: their environments differ, or the versions of the code.
+    """
+    for what, key in (("environments", "env"), ("versions of the code", "code")):
+        found = {
+            label: summary["env"] if key == "env" else summary.get("versions", {}).get(key, "none")
+            for label, summary in summaries.items()
+        }
+        if len(set(found.values())) > 1 and not (key == "code" and other_code):
+            shown = ", ".join(f"{label} {value}" for label, value in found.items())
+            mend = "plot each apart" if key == "env" else "train anew, or add --other-code"
+            raise ValueError(f"the runs are of different {what} ({shown}): {mend}")
 
 
 def _summary(run: Path) -> dict[str, Any]:

@@ -2,21 +2,27 @@
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from experiments.analysis.statistics import bootstrap_interval, curves, iqm
+from experiments.analysis.bootstrap import bootstrap_interval, iqm
+from experiments.analysis.statistics import curves
 from experiments.analysis.style import (
     FAINT,
     INK,
-    colour_and_dashes,
     count_steps,
     make_figure,
     save,
+    styles_of,
     tidy,
+    warn_of_few,
 )
+
+_BANDS = 4  # more than so many in one panel hide one another
 
 
 def learning_curves(
@@ -24,63 +30,119 @@ def learning_curves(
     path: str | os.PathLike,
     title: str,
     threshold: float | None = None,
+    methods: Mapping[str, str] | None = None,
 ) -> None:
-    """Plot one learning curve per label into a PNG of 1200 x 750 pixels.
+    """Plot learning curves into a PNG 1200 pixels wide: one panel, or one for each of many labels.
 
     A line is the interquartile mean over seeds (the mean for fewer than four), the band around it
-    the 95 % bootstrap interval (Agarwal et al. 2021).
+    the 95 % bootstrap interval (Agarwal et al. 2021). In panels of their own, labels stand beside
+    the first one.
 
     Args:
       frames: metrics by label, with columns seed, step and eval_return.
       path: where to write the PNG.
       title: one line.
       threshold: the return that counts as solved; plotted as a thin line.
+      methods: the replay method behind each label, for its colour; None: the label is its name.
     """
-    figure = make_figure(8, 5, dpi=150)
-    axes = figure.add_subplot()
-    if threshold is not None:
-        axes.axhline(threshold, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
-    faint = 0.15 if len(frames) <= 4 else 0.06  # many overlapping bands would hide the lines
-    lines = [
-        _plot_curve(axes, number, label, frame, faint)
-        for number, (label, frame) in enumerate(frames.items())
-    ]
-    _style(axes, title, _subtitle(frames), lines)
-    if threshold is not None:
-        _label_threshold(axes, threshold)
-    _label_curves(axes, lines)
+    styles = styles_of(methods or {label: label for label in frames})
+    if len(frames) <= _BANDS:
+        figure = make_figure(8, 5, dpi=150)
+        axes = figure.add_subplot()
+        lines = _plot_panel(axes, frames, styles, threshold)
+        _style(axes, title, _subtitle(frames), lines)
+        _label_curves(axes, lines)
+    else:
+        figure = _panels(frames, styles, threshold, f"{title}\n", _subtitle(frames))
+    if len(frames) > 1:
+        warn_of_few(figure, _seeds(frames)[0])
     save(figure, path)
 
 
-def _plot_curve(axes: Axes, number: int, label: str, frame: pd.DataFrame, faint: float) -> Line2D:
+def _panels(
+    frames: Mapping[str, pd.DataFrame],
+    styles: Mapping[str, Mapping[str, Any]],
+    threshold: float | None,
+    title: str,
+    subtitle: str,
+) -> Figure:
+    """Plot the first label's curve in every panel, and one of the others."""
+    first, *others = frames
+    columns = min(4, len(others))
+    rows = -(-len(others) // columns)
+    figure = make_figure(12, 0.9 + 2.6 * rows)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=13, color=INK)
+    figure.text(0.01, 1 - 0.42 / (0.9 + 2.6 * rows), subtitle, fontsize=9.5, color=FAINT)
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    for number, axes in enumerate(grid.ravel()):
+        if number >= len(others):
+            axes.set_axis_off()
+            continue
+        label = others[number]
+        both = {each: frames[each] for each in (first, label)}
+        lines = _plot_panel(axes, both, styles, threshold)
+        _finish(axes, lines, 3)
+        axes.set_title(label, loc="left", fontsize=11, color=styles[label]["color"])
+        if number % columns == 0:
+            axes.set_ylabel(_RETURN, color=INK, fontsize=9.5)
+        if number + columns >= len(others):
+            axes.set_xlabel(_STEPS, color=INK, fontsize=9.5)
+            axes.tick_params(labelbottom=True)
+    axes = grid[0, 0]
+    axes.legend([axes.get_lines()[0]], [first], frameon=False, fontsize=9, loc="best")
+    return figure
+
+
+def _plot_panel(
+    axes: Axes,
+    frames: Mapping[str, pd.DataFrame],
+    styles: Mapping[str, Mapping[str, Any]],
+    threshold: float | None,
+) -> list[Line2D]:
+    lines = [_plot_curve(axes, label, frame, styles[label]) for label, frame in frames.items()]
+    if threshold is not None:
+        axes.axhline(threshold, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+        _label_threshold(axes, threshold)
+    return lines
+
+
+def _plot_curve(axes: Axes, label: str, frame: pd.DataFrame, style: Mapping[str, Any]) -> Line2D:
     returns = curves(frame).dropna()
     steps, values = returns.index.to_numpy(), returns.to_numpy().T
-    middle, style = iqm(values), colour_and_dashes(number)
-    (line,) = axes.plot(steps, middle, linewidth=1.8, zorder=3, label=label, **style)
+    (line,) = axes.plot(steps, iqm(values), label=label, **style)
     if len(values) > 1:
         low, high = bootstrap_interval(values)
-        axes.fill_between(
-            steps, low, high, color=style["color"], alpha=faint, linewidth=0, zorder=2
-        )
+        axes.fill_between(steps, low, high, color=style["color"], alpha=0.15, linewidth=0, zorder=2)
     return line
 
 
 def _subtitle(frames: Mapping[str, pd.DataFrame]) -> str:
-    counts = sorted({int(frame["seed"].nunique()) for frame in frames.values()})
+    counts = _seeds(frames)
     if counts == [1]:
         return "one seed"
     seeds = " to ".join(map(str, sorted({counts[0], counts[-1]})))
     return f"{'IQM' if counts[-1] >= 4 else 'mean'} of {seeds} seeds with 95 % bootstrap interval"
 
 
+def _seeds(frames: Mapping[str, pd.DataFrame]) -> list[int]:
+    return sorted({int(frame["seed"].nunique()) for frame in frames.values()})
+
+
 def _style(axes: Axes, title: str, subtitle: str, lines: list[Line2D]) -> None:
     axes.set_title(title, loc="left", fontsize=13, color=INK, pad=22)
     axes.text(0, 1.02, subtitle, transform=axes.transAxes, fontsize=9.5, color=FAINT)
-    axes.set_xlabel("agent steps", color=INK, fontsize=11)
-    axes.set_ylabel("return (greedy evaluation)", color=INK, fontsize=11)
+    axes.set_xlabel(_STEPS, color=INK, fontsize=11)
+    axes.set_ylabel(_RETURN, color=INK, fontsize=11)
+    _finish(axes, lines, 6)
+
+
+def _finish(axes: Axes, lines: list[Line2D], ticks: int) -> None:
     tidy(axes)
     axes.set_xlim(0, max(line.get_xdata().max(initial=1) for line in lines))
-    count_steps(axes, 6)
+    count_steps(axes, ticks)
+
+
+_STEPS, _RETURN = "agent steps", "return (greedy evaluation)"
 
 
 def _label_threshold(axes: Axes, threshold: float) -> None:

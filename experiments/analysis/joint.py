@@ -1,21 +1,26 @@
-"""Joint figures, table and summary of several runs."""
+"""Joint figures, tables and summary of several runs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from experiments.analysis import judged
 from experiments.analysis.curves import learning_curves
 from experiments.analysis.files import write_json
+from experiments.analysis.judged import Judged
 from experiments.analysis.panels import own_metrics, replayed
+from experiments.analysis.primary import PrimaryMetric
 from experiments.analysis.style import plain
 from experiments.analysis.tables import table
+
+Summaries = Mapping[str, Mapping[str, Any]]
 
 
 def joint(
     frames: Mapping[str, pd.DataFrame],
-    summaries: Mapping[str, Mapping[str, Any]],
+    summaries: Summaries,
     out: Path,
     title: str,
     threshold: float | None = None,
@@ -32,16 +37,88 @@ def joint(
     Returns:
       The text to print: the table, and the paths of everything written.
     """
-    named = {plain(label): frame for label, frame in frames.items()}
-    title = plain(title)
-    learning_curves(named, out / "learning_curves.png", title, threshold)
-    written = [out / "learning_curves.png"]
-    if replayed(named, out / "replayed.png", f"What {title} replays"):
-        written.append(out / "replayed.png")
-    if own_metrics(named, out / "own_metrics.png", title):
-        written.append(out / "own_metrics.png")
-    text = table([{**summary, "replay": label} for label, summary in summaries.items()])
+    written = _figures(frames, summaries, out, "", title, threshold)
+    text = _summarised(summaries, out)
     (out / "comparison.md").write_text(text)
+    return _shown(text, out, written)
+
+
+def comparison(
+    rows: Sequence[Judged],
+    metric: PrimaryMetric,
+    baseline: str,
+    groups: Mapping[str, Mapping[str, str]],
+    frames: Mapping[str, pd.DataFrame],
+    summaries: Summaries,
+    out: Path,
+    title: str,
+    threshold: float | None = None,
+) -> str:
+    """Write figures, tables and `summary.json` of a comparison.
+
+    Args:
+      rows: every arm beside its baseline.
+      metric: the one that decides.
+      baseline: the label of its method.
+      groups: labels that are compared with one another -> what they share -> a suffix for files.
+      frames: metrics by label.
+      summaries: the content of the runs' `summary.json`, by label.
+      out: the folder to write to; it must exist.
+      title: what all runs have in common.
+      threshold: the return that counts as solved.
+
+    Returns:
+      The text to print: the tables, and the paths of everything written.
+    """
+    written = []
+    for group, members in groups.items():
+        own = {label: frames[label] for label in members}
+        (suffix,) = set(members.values())
+        written += _figures(own, summaries, out, suffix, f"{title}, {group}", threshold)
+    forest = out / "verdicts.png"
+    methods = _methods(summaries)
+    judged.forest(rows, methods, metric, baseline, forest, f"{title}: seed by seed")
+    ratios = "".join(f"{group}: {', '.join(members)}.\n" for group, members in groups.items())
+    text = (
+        f"{_summarised(summaries, out)}\n{ratios}\n"
+        f"Primary metric: {metric.name} ({metric.help}), seed by seed, against {baseline}.\n\n"
+        f"{judged.table(rows, metric)}\n{judged.reasons(rows)}"
+    )
+    (out / "comparison.md").write_text(text)
+    return _shown(text, out, [forest, *written])
+
+
+def _figures(
+    frames: Mapping[str, pd.DataFrame],
+    summaries: Summaries,
+    out: Path,
+    suffix: str,
+    title: str,
+    threshold: float | None,
+) -> list[Path]:
+    named = {plain(label): frame for label, frame in frames.items()}
+    methods = {plain(label): summaries[label]["replay"] for label in frames}
+    title = plain(title)
+    written = [out / f"learning_curves{suffix}.png"]
+    learning_curves(named, written[0], title, threshold, methods)
+    more = out / f"replayed{suffix}.png"
+    if replayed(named, more, f"What is replayed: {title}", methods):
+        written.append(more)
+    more = out / f"own_metrics{suffix}.png"
+    if own_metrics(named, more, title, methods):
+        written.append(more)
+    return written
+
+
+def _methods(summaries: Summaries) -> dict[str, str]:
+    return {label: summary["replay"] for label, summary in summaries.items()}
+
+
+def _summarised(summaries: Summaries, out: Path) -> str:
     write_json(out / "summary.json", dict(summaries))
+    return table([{**summary, "replay": label} for label, summary in summaries.items()])
+
+
+def _shown(text: str, out: Path, written: Sequence[Path]) -> str:
     figures = "\n         ".join(map(str, written))
     return f"\n{text}\ntable:   {out / 'comparison.md'}\nfigures: {figures}"

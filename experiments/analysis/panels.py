@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -11,10 +12,10 @@ from matplotlib.ticker import SymmetricalLogLocator
 from experiments.analysis.style import (
     FAINT,
     INK,
-    colour_and_dashes,
     count_steps,
     make_figure,
     save,
+    styles_of,
     tidy,
 )
 from experiments.training.inspection import ODDS_EDGES
@@ -22,16 +23,24 @@ from experiments.training.inspection import ODDS_EDGES
 _DIVERGED = 1e5  # beyond this, a logarithmic scale keeps the other lines visible
 _PANELS = {  # column of the inspection -> title of its panel
     "abs_td": "mean |TD error|",
-    "td_std": "std of TD error",
+    "td_std": "std of TD error in a batch",
     "q_value": "mean Q",
-    "q_std": "std of Q",
+    "q_std": "std of Q in a batch",
     "age": "mean age (agent steps)",
     "distinct": "distinct share of a batch",
     "effective_buffer": "share of the buffer in use, 1 / (N ΣP²)",
 }
 
 
-def replayed(frames: Mapping[str, pd.DataFrame], path: str | os.PathLike, title: str) -> bool:
+_SHARES = ("distinct", "effective_buffer", "entropy")  # their axes show [0, 1]
+
+
+def replayed(
+    frames: Mapping[str, pd.DataFrame],
+    path: str | os.PathLike,
+    title: str,
+    methods: Mapping[str, str] | None = None,
+) -> bool:
     """Plot what is replayed beside what is stored, over training, into a PNG of 1200 x 600 pixels.
 
     Lines are means over seeds. The last panel is a histogram of the stored transitions at the last
@@ -41,10 +50,12 @@ def replayed(frames: Mapping[str, pd.DataFrame], path: str | os.PathLike, title:
       frames: metrics by label, with the columns of `inspection.inspect`.
       path: where to write the PNG.
       title: one line.
+      methods: the replay method behind each label, for its colour; None: the label is its name.
 
     Returns:
       Whether there was anything to plot: runs with `inspect` 0 have no such columns.
     """
+    styles = _styles(frames, methods)
     frames = {label: frame for label, frame in frames.items() if "replayed/abs_td" in frame}
     if not frames:
         return False
@@ -52,8 +63,8 @@ def replayed(frames: Mapping[str, pd.DataFrame], path: str | os.PathLike, title:
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, color=INK)
     grid = figure.subplots(2, 4).ravel()
     for axes, (name, label) in zip(grid, _PANELS.items(), strict=False):
-        _plot_panel(axes, frames, name, label)
-    _plot_odds(grid[-1], frames)
+        _plot_panel(axes, frames, styles, name, label)
+    _plot_odds(grid[-1], frames, styles)
     handles = list(grid[0].get_legend_handles_labels())
     figure.legend(
         *handles, loc="outside lower center", ncols=min(len(handles[0]), 9), frameon=False
@@ -62,7 +73,12 @@ def replayed(frames: Mapping[str, pd.DataFrame], path: str | os.PathLike, title:
     return True
 
 
-def own_metrics(frames: Mapping[str, pd.DataFrame], path: str | os.PathLike, title: str) -> bool:
+def own_metrics(
+    frames: Mapping[str, pd.DataFrame],
+    path: str | os.PathLike,
+    title: str,
+    methods: Mapping[str, str] | None = None,
+) -> bool:
     """Plot the metrics of methods and agents, over training, into a PNG 1200 pixels wide.
 
     One panel per column under `replay/` and `agent/`: priorities or ReF-ER's beta and far share,
@@ -72,10 +88,12 @@ def own_metrics(frames: Mapping[str, pd.DataFrame], path: str | os.PathLike, tit
       frames: metrics by label.
       path: where to write the PNG.
       title: one line.
+      methods: the replay method behind each label, for its colour; None: the label is its name.
 
     Returns:
       Whether there was anything to plot.
     """
+    styles = _styles(frames, methods)
     names = {
         name: None
         for frame in frames.values()
@@ -89,14 +107,11 @@ def own_metrics(frames: Mapping[str, pd.DataFrame], path: str | os.PathLike, tit
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, color=INK)
     grid = figure.subplots(rows, 4, squeeze=False).ravel()
     for axes, name in zip(grid, names, strict=False):
-        _plot_means(axes, frames, name)
+        _plot_means(axes, frames, styles, name)
         axes.set_title(name.replace("_", " "), loc="left", fontsize=10, color=INK)
     for axes in grid[len(names) :]:
         axes.set_axis_off()
-    lines = [
-        Line2D([], [], label=label, linewidth=1.6, **colour_and_dashes(number))
-        for number, label in enumerate(frames)
-    ]
+    lines = [Line2D([], [], label=label, **styles[label]) for label in frames]
     figure.legend(
         handles=lines, loc="outside lower center", ncols=min(len(lines), 9), frameon=False
     )
@@ -104,40 +119,68 @@ def own_metrics(frames: Mapping[str, pd.DataFrame], path: str | os.PathLike, tit
     return True
 
 
-def _plot_panel(axes: Axes, frames: Mapping[str, pd.DataFrame], name: str, label: str) -> None:
-    for number, (method, frame) in enumerate(frames.items()):
+def _styles(
+    frames: Mapping[str, pd.DataFrame], methods: Mapping[str, str] | None
+) -> dict[str, dict[str, Any]]:
+    return styles_of(methods or {label: label for label in frames})
+
+
+def _plot_panel(
+    axes: Axes,
+    frames: Mapping[str, pd.DataFrame],
+    styles: Mapping[str, Mapping[str, Any]],
+    name: str,
+    label: str,
+) -> None:
+    for method, frame in frames.items():
         means = frame.groupby("step").mean(numeric_only=True)
-        style = colour_and_dashes(number)
-        axes.plot(means.index, means[f"replayed/{name}"], label=method, linewidth=1.6, **style)
+        axes.plot(means.index, means[f"replayed/{name}"], label=method, **styles[method])
         if f"stored/{name}" in means:
-            faint = {"color": style["color"], "linestyle": ":", "linewidth": 1.0}
+            faint = {"color": styles[method]["color"], "linestyle": ":", "linewidth": 1.0}
             axes.plot(means.index, means[f"stored/{name}"], **faint)
     axes.plot([], [], color=FAINT, linestyle=":", linewidth=1.0, label="stored (uniformly)")
     tidy(axes)
+    if name in _SHARES:
+        axes.set_ylim(-0.02, 1.02)
     axes.set_title(label, loc="left", fontsize=10, color=INK)
+    axes.set_xlabel("agent steps", fontsize=8.5, color=INK)
     count_steps(axes, 3)
 
 
-def _plot_means(axes: Axes, frames: Mapping[str, pd.DataFrame], name: str) -> None:
+def _plot_means(
+    axes: Axes,
+    frames: Mapping[str, pd.DataFrame],
+    styles: Mapping[str, Mapping[str, Any]],
+    name: str,
+) -> None:
     largest = 0.0
-    for number, frame in enumerate(frames.values()):
+    for label, frame in frames.items():
         if name in frame:
             means = frame.groupby("step")[name].mean()
-            axes.plot(means.index, means, linewidth=1.6, **colour_and_dashes(number))
+            axes.plot(means.index, means, **styles[label])
             largest = max(largest, means.abs().max())
     if largest > _DIVERGED:
         axes.set_yscale("symlog", linthresh=1.0)
         axes.yaxis.set_major_locator(SymmetricalLogLocator(base=1e4, linthresh=1.0))
     tidy(axes)
+    if name.endswith(("_share", "/subset", "/skipped")):
+        axes.set_ylim(-0.02, 1.02)
+    axes.set_xlabel("agent steps", fontsize=8.5, color=INK)
     count_steps(axes, 3)
 
 
-def _plot_odds(axes: Axes, frames: Mapping[str, pd.DataFrame]) -> None:
+def _plot_odds(
+    axes: Axes,
+    frames: Mapping[str, pd.DataFrame],
+    styles: Mapping[str, Mapping[str, Any]],
+) -> None:
     names = [f"replayed/odds_{number}" for number in range(len(ODDS_EDGES) + 1)]
     width = ODDS_EDGES[1] - ODDS_EDGES[0]
     edges = [ODDS_EDGES[0] - width, *ODDS_EDGES, ODDS_EDGES[-1] + width]
-    for number, frame in enumerate(frames.values()):
+    for label, frame in frames.items():
         shares = frame[frame["step"] == frame["step"].max()][names].mean()
-        axes.stairs(shares, edges, linewidth=1.6, **colour_and_dashes(number))
+        axes.stairs(shares, edges, **styles[label])
     tidy(axes)
-    axes.set_title("stored, by log10(N P), at the end", loc="left", fontsize=10, color=INK)
+    axes.set_ylim(-0.02, 1.02)
+    axes.set_title("share of the stored, at the end", loc="left", fontsize=10, color=INK)
+    axes.set_xlabel("log10 of N P (uniform: 0)", fontsize=8.5, color=INK)

@@ -1,15 +1,26 @@
 """The look that all figures share."""
 
 import os
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from experiments.analysis.verdicts import FEWEST_SEEDS
+from jaxreplay.methods import METHODS
+
 # Okabe and Ito's palette without yellow: distinct for every kind of colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", ":", "-.")
+# One for each method, in the order of the registry, whatever a figure shows: grey is uniform.
+_OF_METHODS = (
+    "#7f7f7f", "#D55E00", "#E69F00", "#009E73", "#0072B2", "#56B4E9", "#CC79A7", "#8C564B",
+    "#6A3D9A", "#B2182B", "#6B8E23", "#000000",
+)  # fmt: skip
 INK, FAINT = "#333333", "#8a8a8a"
 
 
@@ -31,6 +42,34 @@ def colour_and_dashes(number: int) -> dict[str, str]:
         "color": COLOURS[number % len(COLOURS)],
         "linestyle": DASHES[number // len(COLOURS) % len(DASHES)],
     }
+
+
+def styles_of(methods: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return a style for each label, the same in every figure for the same method.
+
+    Args:
+      methods: the replay method behind each label; of several labels with the same method, all but
+        the first are dashed.
+    """
+    known = list(METHODS)
+    styles, seen = {}, Counter()
+    for label, method in methods.items():
+        number = known.index(method) if method in known else len(known) + len(seen)
+        colour = _OF_METHODS[number % len(_OF_METHODS)]
+        width = 3.2 if number == 0 else 1.7  # uniform stays visible under what draws like it
+        dashes = DASHES[seen[method] % len(DASHES)]
+        styles[label] = {
+            "color": colour, "linestyle": dashes, "linewidth": width, "zorder": 3 - (number == 0)
+        }  # fmt: skip
+        seen[method] += 1
+    return styles
+
+
+def warn_of_few(figure: Figure, seeds: int) -> None:
+    """Write into a corner that so few seeds carry no verdict, if they don't."""
+    if seeds < FEWEST_SEEDS:
+        note = {"ha": "right", "va": "top", "fontsize": 9, "color": "#B2182B"}
+        figure.text(0.99, 0.99, f"pilot: {seeds} seeds carry no verdict", **note)
 
 
 def plain(text: str) -> str:

@@ -17,17 +17,26 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         header += [f"seeds at {threshold:g}", f"steps to {threshold:g} (median)"]
     broken = any(row.get("diverged") for row in rows)
     header += ["steps/s", *["seeds that diverged"] * broken]
-    cells = [header, *(_cells(row, threshold is not None, broken) for row in rows)]
+    return markdown([header, *(_cells(row, threshold is not None, broken) for row in rows)])
+
+
+def markdown(cells: Sequence[Sequence[str]]) -> str:
+    """Return a table of these cells, the header first; all columns but the first are numbers."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
     lines = [_line(cells[0], widths), _line(rule, widths)]
     return "\n".join(lines + [_line(row, widths) for row in cells[1:]]) + "\n"
 
 
+def number(value: float | None) -> str:
+    """Return a number as tables show it; "-" for none."""
+    return "-" if value is None else f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
 def _cells(row: Mapping[str, Any], with_threshold: bool, with_diverged: bool) -> list[str]:
     low, high = row["final_interval"]
     label = row["replay"].replace("|", "\\|").replace("\n", " ")
-    cells = [label, f"{_show(row['final_iqm'])} [{_show(low)}, {_show(high)}]"]
+    cells = [label, f"{number(row['final_iqm'])} [{number(low)}, {number(high)}]"]
     if with_threshold:
         steps = row["median_steps_to_threshold"]
         cells += [f"{row['reached']}/{len(row['seeds'])}", _integer(steps)]
@@ -35,10 +44,6 @@ def _cells(row: Mapping[str, Any], with_threshold: bool, with_diverged: bool) ->
     if with_diverged:
         cells.append(f"{len(row.get('diverged', ()))}/{len(row['seeds'])}")
     return cells
-
-
-def _show(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
 
 
 def _integer(value: float | None) -> str:

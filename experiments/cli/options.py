@@ -10,7 +10,7 @@ import difflib
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from jaxreplay.option import Option, options_of
@@ -82,7 +82,12 @@ class Parser(argparse.ArgumentParser):
         return f"unknown option '{name}'{_near(name, names)} (--help lists all)"
 
 
-def add_options(parser: argparse.ArgumentParser, config: Any, prefix: str = "") -> None:
+def add_options(
+    parser: argparse.ArgumentParser,
+    config: Any,
+    prefix: str = "",
+    several: Collection[str] = (),
+) -> None:
     """Add one option per field of `config` that is declared with `jaxreplay.option.option`.
 
     Values are written as `3`, `20_000` or `1e6` (int), `0.5` (float), `true` or `false` (bool;
@@ -93,6 +98,7 @@ def add_options(parser: argparse.ArgumentParser, config: Any, prefix: str = "") 
       parser: gets a group of options.
       config: dataclass, or an instance whose values are then the defaults shown.
       prefix: put before every option, as in `--replay.alpha`; empty for top-level options.
+      several: fields of single values that may be given more than one, and are read as lists.
 
     Raises:
       TypeError: if a field has a type that no option can be written for.
@@ -105,7 +111,7 @@ def add_options(parser: argparse.ArgumentParser, config: Any, prefix: str = "") 
             dest=prefix + entry.name,
             type=str if entry.many else parse,
             action=_join(parse) if entry.many else "store",
-            nargs="+" if entry.many else None,
+            nargs="+" if entry.many or entry.name in several else None,
             default=argparse.SUPPRESS,
             metavar=metavar,
             help=_help(entry, getattr(config, entry.name, entry.default)),

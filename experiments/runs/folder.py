@@ -15,10 +15,12 @@ import tempfile
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from experiments.analysis.files import write_json
-from experiments.runs import checkpoint, run_config
+from experiments.runs import checkpoint, code, run_config
+from experiments.runs.arms import CONTROL, Arm, Question
 from experiments.runs.outputs import OutputConfig
 from experiments.runs.run_config import RunConfig
 
@@ -32,7 +34,8 @@ Kind = Literal["run", "comparison", "plot"]
 _WRITTEN = ("config.json", "summary.json", MANIFEST, "metrics.csv", "timing.csv")
 _JOINT = (
     MANIFEST, f".{MANIFEST}.*.tmp", "summary.json", ".summary.json.*.tmp", "comparison.md",
-    "learning_curves.png", "replayed.png", "own_metrics.png",
+    "verdicts.json", ".verdicts.json.*.tmp", "verdicts.png", "learning_curves*.png",
+    "replayed*.png", "own_metrics*.png",
 )  # fmt: skip
 FILES: Mapping[Kind, tuple[str, ...]] = {
     "run": (
@@ -54,6 +57,9 @@ class Manifest(NamedTuple):
     output: OutputConfig
     runs: dict[str, dict[str, Any]]  # of a comparison: every run's configuration, by label
     config_crc32: int | None = None  # of a run: a checksum of its configuration
+    code: tuple[str, ...] = ()  # of a run: the versions of the code that trained it, in order
+    question: Question = Question()  # of a comparison
+    methods: Mapping[str, str] = MappingProxyType({})  # of a comparison: its method, by label
 
 
 def kind_of(folder: Path) -> Kind | None:
@@ -94,7 +100,10 @@ def read_manifest(folder: Path) -> Manifest:
             if not re.fullmatch(LABEL, label):
                 raise KeyError(f"label {label}")
         output = OutputConfig(**saved["output"])
-        return Manifest(saved["kind"], output, runs, saved.get("config_crc32"))
+        crc, versions = saved.get("config_crc32"), tuple(saved.get("code", ()))
+        question = Question(**saved.get("question", {}))
+        methods = {str(label): str(own) for label, own in saved.get("methods", {}).items()}
+        return Manifest(saved["kind"], output, runs, crc, versions, question, methods)
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} is damaged ({error}): restore it, or choose another folder"
@@ -137,10 +146,14 @@ def claim(
       ValueError: as `check_claim`.
     """
     check_claim(out, config, resume=resume, overwrite=overwrite)
+    versions = made_by(out) if resume else ()
     if not resume:
         _remove(out, "run")
     make(out)
-    _write_manifest(out, Manifest("run", output, {}, _checksum(config.to_json())))
+    if not has_ended(out):
+        now = code.version()
+        versions = (*(each for each in versions if each != now), now)
+    _write_manifest(out, Manifest("run", output, {}, _checksum(config.to_json()), versions))
     if not resume:
         write_json(out / "config.json", config.to_json())
 
@@ -168,7 +181,8 @@ def check_claim_comparison(
 
 def claim_comparison(
     out: Path,
-    configs: Mapping[str, RunConfig],
+    question: Question,
+    arms: Mapping[str, Arm],
     output: OutputConfig,
     *,
     resume: bool,
@@ -181,6 +195,7 @@ def claim_comparison(
     Raises:
       ValueError: as `check_claim_comparison`.
     """
+    configs = {label: arm.config for label, arm in arms.items()}
     check_claim_comparison(out, configs, resume=resume, overwrite=overwrite)
     if not resume:
         for label in listed(out):
@@ -190,10 +205,44 @@ def claim_comparison(
         _remove(out, "comparison")
     make(out)
     runs = {label: config.to_json() for label, config in configs.items()}
-    _write_manifest(out, Manifest("comparison", output, runs))
+    methods = {label: arm.method for label, arm in arms.items()}
+    manifest = Manifest("comparison", output, runs, question=question, methods=methods)
+    _write_manifest(out, manifest)
     for label, config in configs.items():
         again = resume and is_run(out / label)
         claim(out / label, config, output, resume=again, overwrite=overwrite)
+
+
+def check_code(runs: Iterable[Path], allowed: bool) -> None:
+    """Refuse results that different versions of the code made.
+
+    Args:
+      runs: folders, there or not; those that have not ended are to go on with the present code.
+      allowed: the user has asked for it.
+
+    Raises:
+      ValueError: one line that names the versions.
+    """
+    by_version: dict[str, Path] = {}
+    for out in runs:
+        versions = [*made_by(out), *(() if has_ended(out) else (code.version(),))]
+        by_version |= dict.fromkeys(versions, out)
+    if len(by_version) > 1 and not allowed:
+        shown = ", ".join(f"{each} ({out.name})" for each, out in by_version.items())
+        raise ValueError(
+            f"different versions of the code would have made these results: {shown}: start anew, "
+            "go back to that version, or add --other-code true"
+        )
+
+
+def made_by(out: Path) -> tuple[str, ...]:
+    """Return the versions of the code that trained the run in a folder; (): none is known."""
+    return read_manifest(out).code if (out / MANIFEST).is_file() else ()
+
+
+def has_ended(out: Path) -> bool:
+    """Tell whether the run in a folder has ended."""
+    return (out / "summary.json").is_file()
 
 
 def listed(out: Path) -> list[str]:
@@ -237,6 +286,25 @@ def runs_of(out: Path) -> dict[str, dict[str, Any]]:
         return read_manifest(out).runs
     found = sorted(path for path in out.glob("*/config.json") if _is_config(path))
     return {path.parent.name: json.loads(path.read_text()) for path in found}
+
+
+def methods_of(out: Path) -> dict[str, str]:
+    """Return the label of one run of every method of a comparison, but for the control."""
+    known = read_manifest(out).methods if (out / MANIFEST).is_file() else {}
+    labels = runs_of(out)
+    found = {known.get(label, label): label for label in reversed(list(labels))}
+    return {own: found[own] for own in reversed(list(found)) if own != CONTROL}
+
+
+def saved_question(out: Path | None) -> Question:
+    """Return what the comparison in a folder asks; None: the defaults.
+
+    Raises:
+      ValueError: its manifest is damaged.
+    """
+    if out is None or not (out / MANIFEST).is_file():
+        return Question()
+    return read_manifest(out).question
 
 
 def saved_output(out: Path | None) -> OutputConfig:
@@ -330,6 +398,11 @@ def _write_manifest(out: Path, manifest: Manifest) -> None:
         "files": list(FILES[manifest.kind]),
         "runs": manifest.runs,
     }
+    if manifest.kind == "comparison":
+        content["question"] = dataclasses.asdict(manifest.question)
+        content["methods"] = dict(manifest.methods)
+    if manifest.code:
+        content["code"] = list(manifest.code)
     if manifest.config_crc32 is not None:
         content["config_crc32"] = manifest.config_crc32
     write_json(out / MANIFEST, content)

@@ -22,6 +22,10 @@ class OutputConfig(Config):
         False, "end a run when between two log points no loss or gradient of a seed was finite"
     )
 
+    other_code: bool = option(
+        False, "go on with results that another version of the code made; they then name both"
+    )
+
     def check(self) -> None:
         """Refuse a log that needs a package that is missing."""
         if self.wandb and importlib.util.find_spec("wandb") is None:

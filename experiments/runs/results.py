@@ -10,7 +10,7 @@ import pandas as pd
 from experiments.analysis import curves, panels, statistics
 from experiments.analysis.files import write_json
 from experiments.analysis.style import plain
-from experiments.runs import registry
+from experiments.runs import folder, registry
 from experiments.runs.outputs import OutputConfig
 from experiments.runs.run_config import RunConfig
 
@@ -27,13 +27,13 @@ def conclude(config: RunConfig, out: Path, output: OutputConfig) -> dict[str, An
         **statistics.summarise(frame, threshold),
         "steps_per_second": float(timing["steps_per_second"].median()),
         "train_seconds": float(timing["seconds"].sum()),
-        "versions": versions(),
+        "versions": {**versions(), "code": "+".join(folder.made_by(out))},
     }
     write_json(out / "summary.json", summary)
     label = plain(config.replay)
     title = plain(f"{config.agent} with {config.replay} replay on {config.env}")
     curves.learning_curves({label: frame}, out / "learning_curve.png", title, threshold)
-    panels.replayed({label: frame}, out / "replayed.png", f"What {title} replays")
+    panels.replayed({label: frame}, out / "replayed.png", f"What is replayed: {title}")
     panels.own_metrics({label: frame}, out / "own_metrics.png", title)
     return summary
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from experiments.analysis import statistics
 from experiments.environments.host import EnvironmentFailed
-from experiments.runs import checkpoint, interrupt, lock, log, results, resumption
+from experiments.runs import checkpoint, folder, interrupt, lock, log, results, resumption
 from experiments.runs.assembly import build
 from experiments.runs.folder import check_claim, claim
 from experiments.runs.outputs import OutputConfig
@@ -54,6 +54,8 @@ def execute(
       Stopped: an environment failed, or the user pressed Ctrl-C.
     """
     check_claim(out, config, resume=resume, overwrite=overwrite)
+    if resume:
+        folder.check_code([out], output.other_code)
     with contextlib.ExitStack() as stack:
         if was_there := out.is_dir():  # else it is made only for what can run
             stack.enter_context(lock.held(out))
@@ -64,15 +66,15 @@ def execute(
         claim(out, config, output, resume=resume, overwrite=overwrite)
         for remark in run.remarks:
             log.say(remark)
-        folder, resume_folder = out / "checkpoints", resume_folder or out
+        saves, resume_folder = out / "checkpoints", resume_folder or out
         try:
             _train(run, config, out, output, before, label or config.replay)
         except EnvironmentFailed as error:
-            saved = checkpoint.latest(folder)
+            saved = checkpoint.latest(saves)
             kept = f"the last checkpoint is intact: --resume {resume_folder}"
             raise Stopped(f"{error} ({kept if saved else 'no checkpoint yet'})", 1) from error
         except _Interrupted as cut:
-            message = _keep(run, config, folder, cut, resume_folder)
+            message = _keep(run, config, saves, cut, resume_folder)
             raise Stopped(message, cut.exit_code) from None
         except KeyboardInterrupt as error:
             message = (
@@ -142,7 +144,7 @@ def _train(
       EnvironmentFailed: an environment raised, or returned a number that is not finite.
       _Interrupted: the user wants to stop.
     """
-    plan, folder = run.schedule, out / "checkpoints"
+    plan, saves = run.schedule, out / "checkpoints"
     start_at = before or resumption.BEGINNING
     (done, blocks), state = start_at.progress, start_at.state
     step = plan.steps[done - 1] if done else 0
@@ -186,7 +188,7 @@ def _train(
                 _say_diverged(config, plan.steps[index], broken, output.stop_on_divergence)
             if finished or (index + 1) % output.checkpoint_every == 0:
                 about = _about(config, Progress(index + 1), table.metrics)
-                checkpoint.save(folder, plan.steps[index], state, about)
+                checkpoint.save(saves, plan.steps[index], state, about)
             if interrupted() and not finished:
                 raise _Interrupted(state, Progress(index + 1), table.metrics, interrupted.exit_code)
 
@@ -196,7 +198,7 @@ def _about(config: RunConfig, progress: Progress, metrics: log.Written) -> dict[
     return {"config": config.to_json(), "progress": progress, "metrics": metrics}
 
 
-def _keep(run: Run, config: RunConfig, folder: Path, cut: _Interrupted, resume_folder: Path) -> str:
+def _keep(run: Run, config: RunConfig, saves: Path, cut: _Interrupted, resume_folder: Path) -> str:
     """Save a run that was cut short; return the message for the user."""
     plan = run.schedule
     if cut.state is None:
@@ -204,8 +206,8 @@ def _keep(run: Run, config: RunConfig, folder: Path, cut: _Interrupted, resume_f
     log_points, blocks = cut.progress
     at = plan.steps[log_points - 1] if log_points else plan.warmup_steps
     at += blocks * plan.block_steps
-    if checkpoint.latest(folder) != at:
-        checkpoint.save(folder, at, cut.state, _about(config, cut.progress, cut.metrics))
+    if checkpoint.latest(saves) != at:
+        checkpoint.save(saves, at, cut.state, _about(config, cut.progress, cut.metrics))
     return (
         f"stopped at {at:,} of {plan.steps[-1]:,} agent steps, with a checkpoint there: "
         f"--resume {resume_folder} continues"

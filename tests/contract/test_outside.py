@@ -102,9 +102,9 @@ def test_help_lists_and_comparisons_know_it(tmp_path, capsys):
     assert "dqn" in listed["replays"][NAME]["agents"]
     assert NAME in listed["agents"]["dqn"]["replays"]
     out = tmp_path / "both"
-    options = ["--replays", "uniform", f"mine={NAME}", "--mine.alpha", "0.5", *TINY]
+    options = ["--replays", "uniform", f"mine={NAME}", "--mine.alpha", "0.5", *TINY, "--seeds", "2"]
     assert compare.main([*options, "--out", str(out)]) == 0
-    assert set(json.loads((out / "summary.json").read_text())) == {"uniform", "mine"}
+    assert set(json.loads((out / "summary.json").read_text())) == {"uniform", "mine", "control"}
 
 
 def test_a_comparison_calls_a_module_by_its_last_name(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """The comparison command: one folder per method, one table, one figure."""
 
 import json
+import shutil
 
 import pytest
 
@@ -27,10 +28,24 @@ def test_one_table_and_figure_join_the_runs(compared):
     assert "| huber" in table and "| lap" in table
     assert (compared / "learning_curves.png").read_bytes().startswith(b"\x89PNG")
     assert (compared / "replayed.png").read_bytes().startswith(b"\x89PNG")
-    assert set(json.loads((compared / "summary.json").read_text())) == {"huber", "lap"}
+    summaries = json.loads((compared / "summary.json").read_text())
+    assert set(summaries) == {"huber", "lap", "control"}
+    assert len({one["versions"]["code"] for one in summaries.values()}) == 1
     assert json.loads((compared / "huber" / "config.json").read_text())["replay"] == "uniform"
     config = json.loads((compared / "lap" / "config.json").read_text())
     assert config["replay_options"]["kappa"] == 0.5
+
+
+def test_arms_are_judged_beside_the_one_that_draws_evenly(compared):
+    found = json.loads((compared / "verdicts.json").read_text())
+    assert (found["baseline"], found["primary"]["name"]) == ("huber", "auc")
+    assert set(found["arms"]) == {"lap", "control"}
+    assert found["arms"]["lap"]["verdict"] in ("pilot", "not tested")
+    assert (compared / "verdicts.png").read_bytes().startswith(b"\x89PNG")
+    table = (compared / "comparison.md").read_text()
+    assert "Primary metric: auc" in table and "fewer than 10" in table
+    control = json.loads((compared / "control" / "config.json").read_text())
+    assert (control["replay"], control["seed"]) == ("uniform", 2)
 
 
 def test_labels_name_one_method_each(capsys):
@@ -75,12 +90,64 @@ def test_bad_option_of_a_method_is_refused_before_anything_runs(tmp_path, capsys
         (["--agent", "rainbow"], "was made with agent dqn"),
         (["--replays", "per"], "has huber, lap: leave out --replays"),
         (["--overwrite"], "--resume goes on with what --overwrite would discard"),
+        (["--primary", "final"], "what decides it is named before it runs"),
+        (["--control", "false"], "was made with control True"),
+        (["--learn-every", "1", "4"], "has other runs"),
     ],
 )
 def test_resuming_something_else_is_refused(compared, option, message, capsys):
     with pytest.raises(SystemExit):
         compare.main(["--resume", str(compared), *option])
     assert message in capsys.readouterr().err
+
+
+def test_several_cadences_are_an_axis(tmp_path, capsys):
+    out = tmp_path / "axis"
+    names = ["--replays", "uniform", "per", "--per.alpha", "0.5", "--control", "false"]
+    options = [*TINY, *names, "--learn-every", "8", "16", "--inspect", "1", "--out", str(out)]
+    assert compare.main(options) == 0
+    saved = {path.parent.name: json.loads(path.read_text()) for path in out.glob("*/config.json")}
+    assert set(saved) == {"uniform_every8", "uniform_every16", "per_every8", "per_every16"}
+    assert saved["per_every16"]["loop"]["learn_every"] == 16
+    assert saved["per_every16"]["replay_options"]["alpha"] == 0.5
+    assert (out / "learning_curves_every8.png").exists()
+    judged = json.loads((out / "verdicts.json").read_text())["arms"]
+    assert judged["per_every8"]["baseline"] == "uniform_every8"
+    before = (out / "per_every8" / "metrics.csv").read_bytes()
+    assert compare.main(["--resume", str(out)]) == 0
+    assert (out / "per_every8" / "metrics.csv").read_bytes() == before
+    assert "4 replays per transition" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--seeds", "1"], "a comparison needs 2 for an interval"),
+        (["--primary", "best_of_all"], "is no primary metric"),
+        (["--baseline", "rank"], "baseline 'rank' is none of"),
+        (["--ungated", ""], "ungated is the reason"),
+        (["--learn-every", "0"], "learn_every is 0"),
+        (["--replays", "control=per"], "'control' is the baseline with other seeds"),
+    ],
+)
+def test_questions_that_cannot_be_answered_are_refused(tmp_path, capsys, options, message):
+    with pytest.raises(SystemExit):
+        compare.main([*TINY, *options, "--out", str(tmp_path / "x")])
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert not (tmp_path / "x").exists()
+
+
+def test_other_code_is_refused_unless_asked_for(compared, tmp_path, capsys):
+    out = tmp_path / "other"
+    shutil.copytree(compared, out)
+    path = out / "lap" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps(manifest | {"code": ["0123456789ab"]}))
+    with pytest.raises(SystemExit):
+        compare.main(["--resume", str(out)])
+    assert "different versions of the code" in capsys.readouterr().err
+    assert compare.main(["--resume", str(out), "--other-code", "true"]) == 0
 
 
 def test_a_run_and_a_comparison_are_not_taken_for_one_another(compared, capsys):

@@ -53,6 +53,27 @@ def test_what_cannot_be_plotted_is_refused(runs, capsys):
 
 
 @pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"env": "gymnax/Reacher-misc"}, "different environments"),
+        ({"versions": {"code": "0123456789ab"}}, "different versions of the code"),
+    ],
+)
+def test_runs_that_do_not_belong_together_are_refused(runs, tmp_path, capsys, change, message):
+    other = tmp_path / "other"
+    shutil.copytree(runs / "naf", other)
+    summary = json.loads((other / "summary.json").read_text())
+    (other / "summary.json").write_text(json.dumps(summary | change))
+    command = [str(runs / "naf"), str(other), "--out", str(tmp_path / "x")]
+    with pytest.raises(SystemExit):
+        plot.main(command)
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+    if "versions" in change:
+        assert plot.main([*command, "--other-code"]) == 0
+
+
+@pytest.mark.parametrize(
     ("name", "change", "message"),
     [
         ("metrics.csv", lambda lines: lines[:-1], "missing or doubled"),

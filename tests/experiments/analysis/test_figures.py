@@ -8,8 +8,9 @@ from matplotlib.image import imread
 
 from experiments.analysis.curves import learning_curves
 from experiments.analysis.panels import own_metrics, replayed
-from experiments.analysis.style import COLOURS
+from experiments.analysis.style import styles_of
 from experiments.analysis.tables import table
+from jaxreplay.methods import METHODS
 
 
 def metrics(seeds: int, level: float, points: int = 12) -> pd.DataFrame:
@@ -44,15 +45,35 @@ def test_figure_plots_every_label_in_its_colour(tmp_path):
     learning_curves(frames, path, "DQN on CartPole", threshold=420)
     assert imread(path).shape[:2] == (750, 1200)
     assert path.stat().st_size < 150_000
-    assert all(pixels_of(path, colour) > 500 for colour in COLOURS[:3])
-    assert all(pixels_of(path, colour) == 0 for colour in COLOURS[3:5])
+    own = [styles_of({name: name})[name]["color"] for name in ("uniform", "per", "one", "lap")]
+    assert all(pixels_of(path, colour) > 500 for colour in own[:3])
+    assert pixels_of(path, own[3]) == 0
 
 
 @pytest.mark.parametrize("values", [[np.nan, 1.0, 2.0], [1.0, np.nan, np.nan], [np.nan] * 3])
 def test_figure_survives_missing_returns(tmp_path, values):
     frame = pd.DataFrame({"seed": 0, "step": [1, 2, 3], "eval_return": values})
     learning_curves({"a": metrics(2, 5.0), "b": frame}, tmp_path / "figure.png", "title")
-    assert pixels_of(tmp_path / "figure.png", COLOURS[0]) > 500
+    colour = styles_of({"a": "a"})["a"]["color"]
+    assert pixels_of(tmp_path / "figure.png", colour) > 500
+
+
+def test_a_method_has_one_colour_whatever_it_is_called_and_beside_whom():
+    one = styles_of({"uniform": "uniform", "per": "per"})
+    other = styles_of({"mine": "per", "lap": "lap", "flat": "per"})
+    assert one["per"]["color"] == other["mine"]["color"] == other["flat"]["color"]
+    assert other["mine"]["linestyle"] != other["flat"]["linestyle"]
+    assert len({style["color"] for style in styles_of({m: m for m in METHODS}).values()}) == 12
+    assert one["uniform"]["linewidth"] > one["per"]["linewidth"]  # still seen beneath its equals
+
+
+def test_many_labels_have_a_panel_each(tmp_path):
+    names = ("uniform", "per", "rank", "lap", "pal", "pser")
+    frames = {name: metrics(12, 100.0 * (1 + i)) for i, name in enumerate(names)}
+    learning_curves(frames, tmp_path / "many.png", "DQN on CartPole", threshold=300)
+    assert imread(tmp_path / "many.png").shape[1] == 1200
+    for name, style in styles_of({name: name for name in names}).items():
+        assert pixels_of(tmp_path / "many.png", style["color"]) > 200, name
 
 
 def inspected(seeds: int) -> pd.DataFrame:
@@ -72,8 +93,9 @@ def test_figure_of_what_was_replayed(tmp_path):
     path = tmp_path / "replayed.png"
     assert replayed({"uniform": inspected(3), "per": inspected(4)}, path, "What dqn replays")
     assert imread(path).shape[:2] == (600, 1200)
-    assert all(pixels_of(path, colour) > 500 for colour in COLOURS[:2])
-    assert pixels_of(path, COLOURS[2]) == 0
+    own = [styles_of({name: name})[name]["color"] for name in ("uniform", "per", "lap")]
+    assert all(pixels_of(path, colour) > 500 for colour in own[:2])
+    assert pixels_of(path, own[2]) == 0
 
 
 def test_runs_that_did_not_look_have_no_figure_of_it(tmp_path):

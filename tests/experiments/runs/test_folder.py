@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.runs import folder, lock, run_config
+from experiments.runs.arms import Arm, Question
 from experiments.runs.folder import (
     FILES,
     check_claim,
@@ -27,6 +28,11 @@ from experiments.runs.run_config import RunConfig, defaults
 
 CONFIG = defaults("gymnax/CartPole-v1", "dqn", "per")
 CONFIGS = {"per": CONFIG, "uniform": defaults("gymnax/CartPole-v1", "dqn", "uniform")}
+
+
+def claimed(out, configs, **how):
+    arms = {label: Arm(label, 1, config) for label, config in configs.items()}
+    claim_comparison(out, Question(), arms, OutputConfig(), **how)
 
 
 def tree(path: Path) -> dict[str, bytes]:
@@ -105,7 +111,7 @@ def test_whatever_lies_there_is_there_afterwards(tmp_path_factory, names, overwr
     before = tree(out)
     try:
         if together:
-            claim_comparison(out, CONFIGS, OutputConfig(), resume=False, overwrite=overwrite)
+            claimed(out, CONFIGS, resume=False, overwrite=overwrite)
         else:
             claim(out, CONFIG, resume=False, overwrite=overwrite)
     except ValueError as error:
@@ -136,7 +142,7 @@ def test_a_run_without_a_manifest_is_known_by_its_configuration(tmp_path):
 
 def test_runs_and_comparisons_do_not_take_each_others_folders(tmp_path):
     started(tmp_path / "run")
-    claim_comparison(tmp_path / "both", CONFIGS, OutputConfig(), resume=False, overwrite=False)
+    claimed(tmp_path / "both", CONFIGS, resume=False, overwrite=False)
     before = tree(tmp_path)
     for overwrite in (False, True):
         with pytest.raises(ValueError, match="holds a run, not a comparison: choose another"):
@@ -151,19 +157,19 @@ def test_a_folder_of_runs_is_no_comparison(tmp_path):
         started(tmp_path / name)
     before = tree(tmp_path)
     assert kind_of(tmp_path) is None
-    claim_comparison(tmp_path, CONFIGS, OutputConfig(), resume=False, overwrite=True)
+    claimed(tmp_path, CONFIGS, resume=False, overwrite=True)
     assert {name: tree(tmp_path)[name] for name in before} == before
 
 
 def test_a_manifests_labels_lead_nowhere_else(tmp_path):
     started(tmp_path / "other")
     for label in ("../other", str(tmp_path / "other"), "a/b", ""):
-        claim_comparison(tmp_path / "x", CONFIGS, OutputConfig(), resume=False, overwrite=True)
+        claimed(tmp_path / "x", CONFIGS, resume=False, overwrite=True)
         saved = json.loads((tmp_path / "x" / "manifest.json").read_text())
         saved["runs"] = {label: CONFIG.to_json()}
         (tmp_path / "x" / "manifest.json").write_text(json.dumps(saved))
         with pytest.raises(ValueError, match="is damaged"):
-            claim_comparison(tmp_path / "x", CONFIGS, OutputConfig(), resume=False, overwrite=True)
+            claimed(tmp_path / "x", CONFIGS, resume=False, overwrite=True)
         saved["runs"] = {}
         (tmp_path / "x" / "manifest.json").write_text(json.dumps(saved))
     assert (tmp_path / "other" / "metrics.csv").exists()
@@ -171,14 +177,14 @@ def test_a_manifests_labels_lead_nowhere_else(tmp_path):
 
 def test_links_to_runs_are_not_followed(tmp_path):
     started(tmp_path / "elsewhere")
-    claim_comparison(tmp_path / "x", CONFIGS, OutputConfig(), resume=False, overwrite=False)
+    claimed(tmp_path / "x", CONFIGS, resume=False, overwrite=False)
     for path in (tmp_path / "x" / "per").iterdir():
         path.unlink()
     (tmp_path / "x" / "per").rmdir()
     (tmp_path / "x" / "per").symlink_to(tmp_path / "elsewhere")
     for new in (CONFIGS, {"lap": defaults("gymnax/CartPole-v1", "dqn", "lap")}):
         with pytest.raises(ValueError, match=r"per is a link, .* followed"):
-            claim_comparison(tmp_path / "x", new, OutputConfig(), resume=False, overwrite=True)
+            claimed(tmp_path / "x", new, resume=False, overwrite=True)
     assert (tmp_path / "elsewhere" / "metrics.csv").exists()
 
 
@@ -269,13 +275,13 @@ def test_plots_are_drawn_anew_but_over_nothing_else(tmp_path):
 
 
 def test_a_comparison_overwrites_its_own_runs_and_tables_alone(tmp_path):
-    claim_comparison(tmp_path, CONFIGS, OutputConfig(), resume=False, overwrite=False)
+    claimed(tmp_path, CONFIGS, resume=False, overwrite=False)
     put(tmp_path, "comparison.md", "per/metrics.csv", "per/mine.txt", "uniform/metrics.csv")
     put(tmp_path, "other/metrics.csv")
     with pytest.raises(ValueError, match="already holds a comparison"):
-        claim_comparison(tmp_path, CONFIGS, OutputConfig(), resume=False, overwrite=False)
+        claimed(tmp_path, CONFIGS, resume=False, overwrite=False)
     new = {"lap": defaults("gymnax/CartPole-v1", "dqn", "lap")}
-    claim_comparison(tmp_path, new, OutputConfig(), resume=False, overwrite=True)
+    claimed(tmp_path, new, resume=False, overwrite=True)
     assert sorted(tree(tmp_path)) == [
         "lap/config.json", "lap/manifest.json", "manifest.json", "other/metrics.csv",
         "per/mine.txt",
@@ -284,14 +290,14 @@ def test_a_comparison_overwrites_its_own_runs_and_tables_alone(tmp_path):
 
 
 def test_a_lost_run_of_a_comparison_begins_anew(tmp_path):
-    claim_comparison(tmp_path, CONFIGS, OutputConfig(), resume=False, overwrite=False)
+    claimed(tmp_path, CONFIGS, resume=False, overwrite=False)
     put(tmp_path, "uniform/metrics.csv")
     for path in (tmp_path / "per").iterdir():
         path.unlink()
     (tmp_path / "per").rmdir()
     found = {name: RunConfig.from_json(saved) for name, saved in runs_of(tmp_path).items()}
     assert found == CONFIGS
-    claim_comparison(tmp_path, found, OutputConfig(), resume=True, overwrite=False)
+    claimed(tmp_path, found, resume=True, overwrite=False)
     assert run_config.read(tmp_path / "per") == CONFIG
     assert (tmp_path / "uniform" / "metrics.csv").exists()
 

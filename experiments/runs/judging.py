@@ -1,0 +1,132 @@
+"""What the arms of a comparison showed: paired numbers and verdicts, each arm at every cadence."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from experiments.analysis import paired, primary, verdicts
+from experiments.analysis.judged import Judged
+from experiments.analysis.paired import Pairs
+from experiments.runs import arms as arms_
+from experiments.runs.arms import CONTROL, Arm, Question
+from experiments.runs.run_config import RunConfig
+
+
+class Findings(NamedTuple):
+    """What a comparison found."""
+
+    metric: primary.PrimaryMetric
+    baseline: str  # the method's label
+    rows: list[Judged]
+    values: dict[str, pd.Series]  # [seeds] of the metric, by label
+    groups: dict[str, dict[str, str]]  # what arms share -> their labels -> suffix of files
+
+    def to_json(self, question: Question, arms: Mapping[str, Arm]) -> dict[str, Any]:
+        """Return it all as plain values."""
+        return {
+            "question": dataclasses.asdict(question),
+            "primary": {
+                name: getattr(self.metric, name)
+                for name in ("name", "help", "unit", "higher_is_better")
+            },
+            "baseline": self.baseline,
+            "arms": {
+                row.label: {
+                    "learn_every": arms[row.label].every,
+                    "replays_per_transition": arms_.replays_per_transition(arms[row.label].config),
+                    **dataclasses.asdict(row.judgement),
+                    "pairs": dataclasses.asdict(row.pairs),
+                }
+                for row in self.rows
+            },
+            "values": {
+                label: [float(x) if math.isfinite(x) else None for x in values]
+                for label, values in self.values.items()
+            },
+        }
+
+
+def judge(
+    question: Question,
+    arms: Mapping[str, Arm],
+    frames: Mapping[str, pd.DataFrame],
+    summaries: Mapping[str, Mapping[str, Any]],
+    threshold: float | None,
+) -> Findings:
+    """Hold every arm against the baseline at its cadence.
+
+    Args:
+      question: what was asked before anything ran.
+      arms: by label.
+      frames: their metrics.
+      summaries: the content of their `summary.json`.
+      threshold: the return that counts as solved, if there is one.
+    """
+    metric = primary.parse(question.primary, threshold)
+    methods = {arm.method: arm.config for arm in arms.values() if arm.method != CONTROL}
+    baseline = arms_.baseline_of(question, methods)
+    values = {label: metric(frames[label]) for label in arms}
+    facts = {
+        label: _facts(label, arm, frames[label], summaries[label]) for label, arm in arms.items()
+    }
+    rows, groups = [], {}
+    cadences = list(dict.fromkeys(arm.every for arm in arms.values()))
+    for every in cadences:
+        group = {label: arm for label, arm in arms.items() if arm.every == every}
+        shared = _shared(next(iter(group.values())).config)
+        (base,) = (label for label, arm in group.items() if arm.method == baseline)
+        suffix = f"_every{every}" if len(cadences) > 1 else ""
+        groups[shared] = dict.fromkeys([base, *group], suffix)
+        for label, pairs in _pairs(group, base, values, metric.higher_is_better).items():
+            judgement = verdicts.judge(facts[label], facts[base], pairs, ungated=question.ungated)
+            rows.append(Judged(label, group[label].method, shared, pairs, judgement))
+    return Findings(metric, baseline, rows, values, groups)
+
+
+def _shared(config: RunConfig) -> str:
+    """Return the replay ratio of a group of arms, in words."""
+    steps = config.loop.learn_every * config.sizes.num_envs / config.loop.updates
+    ratio = arms_.replays_per_transition(config)
+    return f"{steps:g} agent step{'s' * (steps != 1)} per update, {ratio:g} replays per transition"
+
+
+def _pairs(
+    group: Mapping[str, Arm],
+    base: str,
+    values: Mapping[str, pd.Series],
+    higher_is_better: bool,
+) -> dict[str, Pairs]:
+    """Compare the arms with the baseline; the control is no claim, and corrects no other's."""
+    claimed = {label: values[label] for label, arm in group.items() if arm.method != CONTROL}
+    found = paired.compare_arms(paired.aligned(claimed), base, higher_is_better)
+    for label, arm in group.items():
+        if arm.method == CONTROL:  # its seeds are others: the k-th beside the k-th
+            own, other = (values[each].sort_index().to_numpy() for each in (label, base))
+            found[label] = paired.compare_pairs(own, other, higher_is_better)
+    return found
+
+
+def _facts(label: str, arm: Arm, frame: pd.DataFrame, summary: Mapping[str, Any]) -> verdicts.Arm:
+    """Return what the gate asks of an arm."""
+    config = arm.config
+    updates = frame.get("replay/sampler_updates")
+    learns = arms_.learns(config)
+    return verdicts.Arm(
+        label=label,
+        env=config.env,
+        code=summary["versions"].get("code", ""),
+        settings=arms_.settings(config),
+        seeds=tuple(sorted(int(seed) for seed in frame["seed"].unique())),
+        prioritises=not arms_.draws_evenly(config),
+        learned=learns,
+        effective_buffer=verdicts.mean_after(
+            frame, "replayed/effective_buffer", config.loop.warmup
+        ),
+        sampler_updates=None
+        if updates is None or not learns
+        else float(frame.assign(n=updates).groupby("seed")["n"].max().mean()),
+        train_seconds=summary["train_seconds"],
+    )
