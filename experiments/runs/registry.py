@@ -142,10 +142,13 @@ def feeds(agent: str, replay: str) -> bool:
 
 
 def replay_options(agent: str, replay: str) -> Any:
-    """Return a replay method's default options, with what the agent reads switched on."""
-    config = METHODS[replay].config
+    """Return a replay method's default options for an agent.
+
+    They follow the kind of its actions, and what the agent reads is switched on.
+    """
+    config = METHODS[replay].defaults(AGENTS[agent].actions)
     options = {field.name for field in dataclasses.fields(config)}
-    return config(**dict.fromkeys(AGENTS[agent].offers.reads & options, True))
+    return dataclasses.replace(config, **dict.fromkeys(AGENTS[agent].offers.reads & options, True))
 
 
 def check_fit(agent: str, replay: str, environment: str) -> None:
