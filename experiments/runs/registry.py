@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from agents import acer, ddpg, dqn, naf, ppo, racer, rainbow, sac, td3
 from agents.types import Agent
 from experiments import environments
+from experiments.runs import presets
 from experiments.runs.presets import PRESETS
 from experiments.training.config import LoopConfig, ReplaySizes
 from jaxreplay.methods import METHODS
@@ -178,6 +179,22 @@ def check_fit(agent: str, replay: str, environment: str) -> None:
         )
 
 
+def check_preset(preset: str, agent: str, environment: str) -> None:
+    """Refuse a preset for another agent or for another kind of actions.
+
+    Raises:
+      ValueError: one line that names the mismatch and what would fit.
+    """
+    presets.check_agent(preset, agent)
+    if not fits(agent, environment):
+        own = PRESETS[preset].env
+        raise ValueError(
+            f"preset '{preset}' is for {AGENTS[agent].actions} actions and {environment} has "
+            f"{environments.action_kind(environment)} ones: use another environment"
+            f"{f', such as --env {own}' if own else ''}, or leave out --preset"
+        )
+
+
 def check_made(agent: str, replay: str, method: Method) -> None:
     """Refuse a method whose options make it need what the agent lacks, or lack what it reads.
 
@@ -258,7 +275,13 @@ def catalogue() -> dict[str, Any]:
             for name in names
         },
         "presets": {
-            name: {"agents": list(preset.agents), "about": preset.about}
+            name: {
+                "agents": list(preset.agents),
+                "replays": list(preset.replays),
+                "environment": preset.env or "",
+                "about": preset.about,
+                "differs": list(preset.differs),
+            }
             for name, preset in PRESETS.items()
         },
     }
