@@ -209,7 +209,7 @@ def test_a_missing_field_is_explained_when_the_replay_is_made():
 
 
 def test_a_name_is_taken_once_unless_it_is_replaced():
-    config, method = METHODS["uniform"]
+    config, method, *_ = METHODS["uniform"]
     with pytest.raises(ValueError, match="another replay method 'per'"):
         methods.register("per", config, method)
     methods.register("per", config, method, replace=True)
