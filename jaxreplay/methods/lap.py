@@ -24,7 +24,9 @@ DISCRETE: Mapping[str, Any] = MappingProxyType({"alpha": 0.6, "kappa": 0.01})
 class LAPConfig(SamplingOptions):
     """Hyperparameters of LAP; those of its paper for Atari are `LAPConfig(**DISCRETE)`.
 
-    The loss's gradient is bounded by kappa. The authors' code draws independently
+    The loss's gradient is bounded by kappa: below 1, optimisers that divide by the gradient's size
+    hardly notice, unless their epsilon is as large as the gradient (Adam's 1e-8 is not, 1.5e-4 is,
+    and so is one that RMSProp adds within the root). The authors' code draws independently
     (`sampling="iid"`).
     """
 
