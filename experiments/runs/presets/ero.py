@@ -48,7 +48,7 @@ PRESETS: Mapping[str, Preset] = {
             "The critic takes the action at its first layer, there at its second.",
             "The Ornstein-Uhlenbeck process (theta 0.15) moves by whole steps, there by "
             "hundredths.",
-            "The paper was not at hand: whether it changed these is not known.",
+            "These are that code's settings: whether the paper changed any was not checked.",
         ),
     ),
 }
