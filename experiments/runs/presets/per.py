@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from experiments.runs.presets.preset import Arm, Preset
 
-# Tab. 3, of Double DQN. The baseline's step size is four times as large, and so is what bounds it:
-# Adam-like steps are at most step size / sqrt(epsilon) times the gradient.
+# Tab. 3, of Double DQN. The baseline's step size is 4 times as large and its epsilon 16 times, so
+# that the largest step for a gradient, step size / sqrt(epsilon), is the same.
 _ARMS = {
     "per": Arm({"alpha": 0.6, "beta": 0.4, "beta_end": 1.0, "clip": 1.0, "normalise": "batch"}),
     "rank": Arm({"alpha": 0.7, "beta": 0.5, "beta_end": 1.0, "normalise": "batch"}),
