@@ -69,10 +69,46 @@ def adam_of_fields(anneal: float, **rates: float) -> optax.GradientTransformatio
     return optax.multi_transform(optimisers, lambda params: type(params)(*params._fields))
 
 
-def clipped_adam(rate: float, eps: float, max_norm: float) -> optax.GradientTransformation:
-    """Make Adam for gradients of a limited global norm; a `max_norm` of 0 is no limit."""
-    inner = optax.adam(rate, eps=eps)
+def clipped(inner: optax.GradientTransformation, max_norm: float) -> optax.GradientTransformation:
+    """Limit the global norm of the gradients that an optimiser gets; 0 is no limit."""
     return optax.chain(optax.clip_by_global_norm(max_norm), inner) if max_norm > 0 else inner
+
+
+def centred_rmsprop(
+    rate: float, decay: float, eps: float, eps_in_root: bool
+) -> optax.GradientTransformation:
+    """Make RMSProp that divides by the gradient's standard deviation, without momentum.
+
+    Mnih et al. 2015, Tab. 1, after Graves 2013, Eq. 38 to 40. It is `optax.rmsprop(centered=True)`,
+    except that a variance which rounding makes negative, as where a gradient hardly changes, counts
+    as 0; optax's steps are NaN there.
+
+    Args:
+      rate: step size.
+      decay: of the running means of the gradient and of its square, which begin at 0.
+      eps: added to the variance, or to its root.
+      eps_in_root: whether to the variance, as TensorFlow does; Torch adds it to the root.
+    """
+
+    def init(params: optax.Params) -> optax.ScaleByRStdDevState:
+        zeros = optax.tree.zeros_like(params)
+        return optax.ScaleByRStdDevState(mu=zeros, nu=zeros)
+
+    def scaled(gradient: Array, mean: Array, square: Array) -> Array:
+        variance = jnp.maximum(square - jnp.square(mean), 0.0)
+        return gradient / (jnp.sqrt(variance + eps) if eps_in_root else jnp.sqrt(variance) + eps)
+
+    def update(
+        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, optax.OptState]:
+        del params
+        moments = cast(optax.ScaleByRStdDevState, state)
+        mu = optax.tree.update_moment(updates, moments.mu, decay, 1)
+        nu = optax.tree.update_moment(updates, moments.nu, decay, 2)
+        return jax.tree.map(scaled, updates, mu, nu), optax.ScaleByRStdDevState(mu=mu, nu=nu)
+
+    scale = optax.GradientTransformation(init, update)
+    return optax.chain(scale, optax.scale_by_learning_rate(rate))
 
 
 def descend(

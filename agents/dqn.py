@@ -84,9 +84,7 @@ class _DQN:
         self.config, self.objective = config, common.complete(objective, objectives.huber(1.0))
         self.num_actions = space.n
         self.network = QNetwork(space.n, config.network, config.hidden, config.dueling)
-        self.optimiser = common.clipped_adam(
-            config.learning_rate, config.adam_eps, config.max_grad_norm
-        )
+        self.optimiser = config.make_optimiser()
         self.epsilon = config.epsilon()
         requirements.refuse_density(self.objective, "DQN's policy has no density")
 

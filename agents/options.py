@@ -8,6 +8,7 @@ from typing import Literal
 
 import optax
 
+from agents import common
 from agents.networks import Activation, Network
 from jaxreplay.option import Config, option, override
 
@@ -25,11 +26,25 @@ class QNetworkOptions(Config):
     dueling: bool = option(False, "separate value and advantage streams", "Wang et al. 2016")
     network: Network = option("auto", "network; auto chooses by the observation's shape")
     hidden: tuple[int, ...] = option((128, 128), "hidden layer sizes of network mlp", at_least=1)
+    optimiser: Literal["adam", "rmsprop"] = option(
+        "adam", "Adam, or centred RMSProp without momentum, as in the papers on DQN"
+    )
     learning_rate: float = option(
-        5e-4, "Adam step size; 6.25e-5 is usual for Atari", above=0, at_most=10
+        5e-4, "step size; 6.25e-5 is usual for Atari", above=0, at_most=10
     )
     adam_eps: float = option(
         1e-8, "Adam epsilon; 1.5e-4 is usual for Atari", "Kingma & Ba 2015", above=0
+    )
+    rmsprop_decay: float = option(
+        0.95,
+        "decay of RMSProp's means",
+        "Mnih et al. 2015, Tab. 1",
+        at_least=0,
+        below=1,
+    )
+    rmsprop_eps: float = option(1e-5, "RMSProp epsilon", "Fujimoto et al. 2020, Tab. 7", above=0)
+    rmsprop_eps_in_root: bool = option(
+        False, "it is added to the variance (TensorFlow); false: to the variance's root (Torch)"
     )
     max_grad_norm: float = option(10.0, "largest global gradient norm; 0 is no limit", at_least=0)
     target_every: int = option(1, "updates between two updates of the target network", at_least=1)
@@ -40,6 +55,15 @@ class QNetworkOptions(Config):
         0.05, "probability of a random action at last", at_least=0, at_most=1
     )
     epsilon_updates: int = option(10_000, "updates over which epsilon falls linearly", at_least=1)
+
+    def make_optimiser(self) -> optax.GradientTransformation:
+        """Make the optimiser, of gradients whose global norm is limited."""
+        inner = optax.adam(self.learning_rate, eps=self.adam_eps)
+        if self.optimiser == "rmsprop":
+            inner = common.centred_rmsprop(
+                self.learning_rate, self.rmsprop_decay, self.rmsprop_eps, self.rmsprop_eps_in_root
+            )
+        return common.clipped(inner, self.max_grad_norm)
 
     def epsilon(self) -> optax.Schedule:
         """Make the probability of a random action, by the number of updates."""

@@ -5,7 +5,7 @@ replay to the replay method. Without the distributions it is `agents.dqn`.
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import chex
 import jax
@@ -28,7 +28,7 @@ _PAPER = "Hessel et al. 2018, Tab. 1"
 class RainbowConfig(QNetworkOptions):
     """Hyperparameters of Rainbow; the defaults suit small environments, such as CartPole.
 
-    Random actions are taken only if it is not noisy. `experiments/runs/presets.py` holds the
+    Random actions are taken only if it is not noisy. `experiments/runs/presets` holds the
     settings of the papers, for Atari.
     """
 
@@ -51,6 +51,12 @@ class RainbowConfig(QNetworkOptions):
         10.0,
         "the largest; targets beyond count as this (CartPole's returns reach 100)",
         "Bellemare et al. 2017",
+    )
+
+    priority: Literal["cross_entropy", "kl"] = option(
+        "cross_entropy",
+        "what replay methods are told as TD error: the loss, as the code of Oh et al. 2021, or the "
+        "KL divergence, which is less by the target's entropy (Hessel et al. 2018)",
     )
 
     def check(self) -> None:
@@ -97,6 +103,16 @@ def cross_entropy(target: Array, logits: Array) -> Array:
     return -jnp.dot(target, jax.nn.log_softmax(logits))
 
 
+def kl_divergence(cross_entropy: Array, target: Array) -> Array:
+    """Return `KL(target || prediction)` `[]`, given the cross-entropy `[]` and the target `[m]`.
+
+    It is the cross-entropy less the target's entropy, which is constant for the prediction: the
+    gradient is the same. Hessel et al. 2018 prioritise by it (Sec. "The Integrated Agent").
+    """
+    chex.assert_rank([cross_entropy, target], [0, 1])
+    return jnp.maximum(cross_entropy - jax.scipy.special.entr(target).sum(), 0.0)
+
+
 class _Rainbow:
     """The functions of one agent, over a network that is made once."""
 
@@ -114,9 +130,7 @@ class _Rainbow:
             space.n, config.network, config.hidden, config.dueling, config.atoms, layer
         )
         self.support = jnp.linspace(config.v_min, config.v_max, config.atoms)  # [m], ascending
-        self.optimiser = common.clipped_adam(
-            config.learning_rate, config.adam_eps, config.max_grad_norm
-        )
+        self.optimiser = config.make_optimiser()
         self.epsilon = config.epsilon()
         requirements.refuse_density(self.objective, "Rainbow's policy has no density")
 
@@ -184,6 +198,8 @@ class _Rainbow:
         return jax.vmap(cross_entropy)(target, taken), jax.nn.softmax(taken) @ self.support
 
     def _feedback(self, error: Array, q: Array, target: Array) -> dict[str, Array]:
+        if self.config.priority == "kl":
+            error = jax.vmap(kl_divergence)(error, target)
         return {"td_error": error, "q_value": q, "target": target @ self.support}
 
     def update(self, state: RainbowState, sample: Sample, key: Array) -> tuple[RainbowState, Info]:
@@ -222,10 +238,11 @@ def rainbow(
 ) -> Agent:
     """Make a Rainbow agent; `objective` weighs its cross-entropies (default: by the weights).
 
-    Its feedback: `td_error` is the unweighted cross-entropy (never negative), which stands for the
-    size of the TD error; `q_value` the mean of the taken action's distribution; `target` the mean
-    of the projected target. Noise of noisy layers is drawn anew for every step of each
-    environment, and three times in an update; `greedy` acts by the means of their weights.
+    Its feedback: `td_error` is the unweighted cross-entropy or KL divergence, by the option
+    `priority` (never negative), which stands for the size of the TD error; `q_value` the mean of
+    the taken action's distribution; `target` the mean of the projected target. Noise of noisy
+    layers is drawn anew for every step of each environment, and three times in an update; `greedy`
+    acts by the means of their weights.
 
     Raises:
       ValueError: the action space is not discrete, or the objective is a loss of scalar errors.

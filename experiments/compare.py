@@ -33,7 +33,7 @@ from experiments.cli.shared import (
     print_list,
     replay_name,
 )
-from experiments.runs import arms, folder, judging, lock, run_config
+from experiments.runs import arms, folder, judging, lock, presets, run_config
 from experiments.runs.arms import Arm, Question
 from experiments.runs.folder import check_claim_comparison, claim_comparison, is_run, saved_output
 from experiments.runs.outputs import OutputConfig
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def command() -> None:
         bases = _bases(known)
         asked = folder.saved_question(known.resume)
-        args = _parse(parser, bases, asked, known.resume, argv)
+        args = _parse(parser, bases, asked, known, argv)
         cadences = vars(args).pop("learn_every", None) or _cadences(known.resume)
         bases = {label: _configured(label, base, args) for label, base in bases.items()}
         output = read_options(args, saved_output(known.resume))
@@ -140,8 +140,9 @@ def _bases(known: argparse.Namespace) -> dict[str, RunConfig]:
     """Return the runs by label, before options: those to resume, or defaults for the names."""
     check_resumed(known)
     if known.resume is None:
-        replays = known.replays or [_labelled(name) for name in ("uniform", "per", "lap", "pal")]
-        env, agent = known.env or "gymnax/CartPole-v1", known.agent or "dqn"
+        brought = presets.names(known.preset)
+        replays = known.replays or [_labelled(name) for name in brought.replays]
+        env, agent = known.env or brought.env, known.agent or brought.agent
         for label, replay in replays:
             if dict(replays)[label] != replay:
                 raise ValueError(f"label '{label}' stands for two methods: use LABEL=METHOD")
@@ -175,14 +176,14 @@ def _parse(
     parser: Parser,
     bases: Mapping[str, RunConfig],
     asked: Question,
-    resume: Path | None,
+    known: argparse.Namespace,
     argv: Sequence[str] | None,
 ) -> argparse.Namespace:
-    add_common(parser, _first(bases).env)
+    add_common(parser, _first(bases).env, known.preset)
     parser.add_argument(
         "--replays", nargs="+", type=_labelled, metavar="NAME",
         help=f"replay methods, or LABEL=METHOD, of {', '.join(METHODS)}, "
-        f"{own_module('mypackage.mymethod')} [default uniform per lap pal]",
+        f"{own_module('mypackage.mymethod')} [default {' '.join(presets.names(known.preset).replays)}]",
     )  # fmt: skip
     add_options(parser, asked)
     for section in _SHARED:
@@ -190,7 +191,7 @@ def _parse(
         add_options(parser, options, PREFIXES[section], several=("learn_every",))
     for label, base in bases.items():
         add_options(parser, base.replay_options, f"{label}.")
-    add_options(parser, saved_output(resume))
+    add_options(parser, saved_output(known.resume))
     return parser.parse_args(argv)
 
 

@@ -19,7 +19,7 @@ from experiments.cli.shared import (
     print_list,
     replay_name,
 )
-from experiments.runs import run_config
+from experiments.runs import presets, run_config
 from experiments.runs.folder import saved_output
 from experiments.runs.run import execute
 from experiments.runs.run_config import SECTIONS, RunConfig, defaults
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def command() -> None:
         base = _base(known)
-        args = _parse(parser, base, known.resume, argv)
+        args = _parse(parser, base, known, argv)
         config, output = given(args, base), read_options(args, saved_output(args.resume))
         resume = args.resume is not None
         check_resume(args)
@@ -63,26 +63,27 @@ def _base(known: argparse.Namespace) -> RunConfig:
                     f"this run has {value}: use the same options, or another --out"
                 )
         return saved
+    brought = presets.names(known.preset)
     return defaults(
-        known.env or "gymnax/CartPole-v1",
-        known.agent or "dqn",
-        known.replay or "uniform",
+        known.env or brought.env,
+        known.agent or brought.agent,
+        known.replay or brought.replay,
         known.preset,
     )
 
 
 def _parse(
-    parser: Parser, base: RunConfig, resume: Path | None, argv: Sequence[str] | None
+    parser: Parser, base: RunConfig, known: argparse.Namespace, argv: Sequence[str] | None
 ) -> argparse.Namespace:
-    add_common(parser, base.env)
+    add_common(parser, base.env, known.preset)
     parser.add_argument(
         "--replay", type=replay_name, metavar="NAME",
         help=f"replay method: {', '.join(METHODS)}, {own_module('mypackage.mymethod')} "
-        "[default uniform]",
+        f"[default {presets.names(known.preset).replay}]",
     )  # fmt: skip
     for section in SECTIONS:
         add_options(parser, getattr(base, section), PREFIXES[section])
-    add_options(parser, saved_output(resume))
+    add_options(parser, saved_output(known.resume))
     return parser.parse_args(argv)
 
 

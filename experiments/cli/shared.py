@@ -9,7 +9,7 @@ from pathlib import Path
 
 from experiments import environments
 from experiments.cli.options import Parser, one_of, read_options, unknown
-from experiments.runs import interrupt, outside, registry
+from experiments.runs import interrupt, outside, presets, registry
 from experiments.runs.presets import PRESETS
 from experiments.runs.run import Stopped
 from experiments.runs.run_config import SECTIONS, RunConfig
@@ -79,8 +79,15 @@ def names_parser() -> Parser:
     return parser
 
 
-def add_common(parser: Parser, env: str) -> None:
-    """Add the options that `train` and `compare` share; say which `--env.` options `env` lacks."""
+def add_common(parser: Parser, env: str, preset: str | None = None) -> None:
+    """Add the options that `train` and `compare` share; say which `--env.` options `env` lacks.
+
+    Args:
+      parser: gets the options.
+      env: the run's environment.
+      preset: the one that was named; its names are then the defaults that the help shows.
+    """
+    brought = presets.names(preset)
     parser.reasons = {
         f"--env.{option}".replace("_", "-"): f"{env} has no option '--env.{option}': it is for "
         f"{whose}: leave it out"
@@ -89,17 +96,18 @@ def add_common(parser: Parser, env: str) -> None:
     parser.add_argument(
         "--agent", type=agent_name, metavar="NAME",
         help=f"agent: {', '.join(registry.AGENTS)}, {own_module('mypackage.myagent')} "
-        "[default dqn]",
+        f"[default {brought.agent}]",
     )  # fmt: skip
     parser.add_argument(
         "--env", type=environment, metavar="NAME",
         help="environment, such as gymnax/CartPole-v1, brax/ant or atari/Pong; --list names all "
-        "[default gymnax/CartPole-v1]",
+        f"[default {brought.env}]",
     )  # fmt: skip
     parser.add_argument(
         "--preset", type=one_of("preset", PRESETS), metavar="NAME",
-        help="published settings as defaults, which this help then shows; explicit options win: "
-        f"{_presets()} [default none]",
+        help="published settings as defaults, of names too, which this help then shows; explicit "
+        f"names and options win: {_presets()}; --list says where they differ from the paper "
+        "[default none]",
     )  # fmt: skip
     parser.add_argument("--seeds", type=int, metavar="INT", help="seeds, vmapped [default 5]")
     parser.add_argument("--seed", type=int, metavar="INT", help="the first seed [default 0]")
@@ -191,6 +199,8 @@ def print_list(as_json: bool) -> None:
             facts = ", ".join(
                 f"{key}: {' '.join(value) if isinstance(value, list) else value}"
                 for key, value in entry.items()
-                if key != "environments" and value
+                if key not in ("environments", "differs") and value
             )
             print(f"  {name:<32} {facts}")
+            for sentence in entry.get("differs", ()):
+                print(f"    - {sentence}")

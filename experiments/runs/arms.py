@@ -129,8 +129,12 @@ def replays_per_transition(config: RunConfig) -> float:
 
 
 def settings(config: RunConfig) -> dict[str, Any]:
-    """Return all that arms must share: everything but method and seeds."""
+    """Return all that arms must share.
+
+    Not the agent's options: of one command they differ only where a preset has it, as the papers
+    do, which is part of what an arm is.
+    """
     saved = config.to_json()
-    parts = ("loop", "sizes", "env_options", "agent_options")
+    parts = ("loop", "sizes", "env_options")
     shared = {f"{part}.{name}": value for part in parts for name, value in saved[part].items()}
     return {"agent": config.agent, **shared}

@@ -19,7 +19,8 @@ def load_method(name: str) -> bool:
     """Import and register the replay method in a module, unless the name is known.
 
     The module has `method(config, updates) -> Method` and either `config`, a dataclass, or one
-    dataclass of its own whose name ends in "Config".
+    dataclass of its own whose name ends in "Config". If options have other defaults for agents
+    with discrete actions, `DISCRETE` says them.
 
     Args:
       name: of a method that is known, or of a module, such as `mypackage.mymethod`.
@@ -35,7 +36,7 @@ def load_method(name: str) -> bool:
     module = _import(name)
     if module is not None:
         method = _part_of(module, "method", "a replay method", METHODS)
-        register(name, _config_of(module), method)
+        register(name, _config_of(module), method, getattr(module, "DISCRETE", {}))
     return module is not None
 
 

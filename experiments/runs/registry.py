@@ -9,6 +9,7 @@ from agents import acer, ddpg, dqn, naf, ppo, racer, rainbow, sac, td3
 from agents.types import Agent
 from experiments import environments
 from experiments.environments.sized import SIZES
+from experiments.runs import presets
 from experiments.runs.presets import PRESETS
 from experiments.training.config import LoopConfig, ReplaySizes
 from jaxreplay.methods import METHODS
@@ -147,10 +148,13 @@ def feeds(agent: str, replay: str) -> bool:
 
 
 def replay_options(agent: str, replay: str) -> Any:
-    """Return a replay method's default options, with what the agent reads switched on."""
-    config = METHODS[replay].config
+    """Return a replay method's default options for an agent.
+
+    They follow the kind of its actions, and what the agent reads is switched on.
+    """
+    config = METHODS[replay].defaults(AGENTS[agent].actions)
     options = {field.name for field in dataclasses.fields(config)}
-    return config(**dict.fromkeys(AGENTS[agent].offers.reads & options, True))
+    return dataclasses.replace(config, **dict.fromkeys(AGENTS[agent].offers.reads & options, True))
 
 
 def check_fit(agent: str, replay: str, environment: str) -> None:
@@ -177,6 +181,22 @@ def check_fit(agent: str, replay: str, environment: str) -> None:
         raise ValueError(
             f"replay '{replay}' needs {', '.join(of_agent)}, which agent '{agent}' does not give: "
             f"{_methods_for(agent)}"
+        )
+
+
+def check_preset(preset: str, agent: str, environment: str) -> None:
+    """Refuse a preset for another agent or for another kind of actions.
+
+    Raises:
+      ValueError: one line that names the mismatch and what would fit.
+    """
+    presets.check_agent(preset, agent)
+    if not fits(agent, environment):
+        own = PRESETS[preset].env
+        raise ValueError(
+            f"preset '{preset}' is for {AGENTS[agent].actions} actions and {environment} has "
+            f"{environments.action_kind(environment)} ones: use another environment"
+            f"{f', such as --env {own}' if own else ''}, or leave out --preset"
         )
 
 
@@ -260,7 +280,13 @@ def catalogue() -> dict[str, Any]:
             for name in names
         },
         "presets": {
-            name: {"agents": list(preset.agents), "about": preset.about}
+            name: {
+                "agents": list(preset.agents),
+                "replays": list(preset.replays),
+                "environment": preset.env or "",
+                "about": preset.about,
+                "differs": list(preset.differs),
+            }
             for name, preset in PRESETS.items()
         },
     }

@@ -102,8 +102,10 @@ def defaults(env: str, agent: str, replay: str, preset: str | None = None) -> Ru
     """Return the run that these names stand for.
 
     Raises:
-      ValueError: they do not fit one another.
+      ValueError: one line: they do not fit one another.
     """
+    if preset is not None:
+        registry.check_preset(preset, agent, env)
     registry.check_fit(agent, replay, env)
     entry = registry.AGENTS[agent]
     config = RunConfig(

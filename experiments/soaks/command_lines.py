@@ -47,6 +47,10 @@ _TRAIN = """
 --env nothing/x
 --preset canonicall
 --preset canonical
+--preset lap_mujoco --env gymnax/CartPole-v1
+--preset lap_atari --env gymnax/Pendulum-v1
+--preset lap_mujoco --agent naf
+--preset refer_racer --replay per
 --agent rainbow --replay lap
 --agent dqn --replay refer
 --agent dqn --replay latest

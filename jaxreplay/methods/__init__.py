@@ -5,9 +5,10 @@ returns a `jaxreplay.types.Method`; `register` gives it a name, and the commands
 name of its module. To add one here, write a file and a line below.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from jaxreplay.methods import (
     ere,
@@ -45,6 +46,11 @@ class MethodEntry(NamedTuple):
 
     config: type[Any]  # a frozen dataclass of `option` fields
     method: MakeMethod
+    discrete: Mapping[str, Any] = MappingProxyType({})  # other defaults where actions are discrete
+
+    def defaults(self, actions: Literal["discrete", "continuous"]) -> Any:
+        """Return the config with the defaults for a kind of actions."""
+        return self.config(**self.discrete) if actions == "discrete" else self.config()
 
 
 _METHODS = {
@@ -52,8 +58,8 @@ _METHODS = {
     "per": MethodEntry(per.PERConfig, per.method),
     "rank": MethodEntry(rank.RankConfig, rank.method),
     "pser": MethodEntry(pser.PSERConfig, pser.method),
-    "lap": MethodEntry(lap.LAPConfig, lap.method),
-    "pal": MethodEntry(pal.PALConfig, pal.method),
+    "lap": MethodEntry(lap.LAPConfig, lap.method, lap.DISCRETE),
+    "pal": MethodEntry(pal.PALConfig, pal.method, pal.DISCRETE),
     "ere": MethodEntry(ere.EREConfig, ere.method),
     "ero": MethodEntry(ero.EROConfig, ero.method),
     "ners": MethodEntry(ners.NERSConfig, ners.method),
@@ -64,22 +70,47 @@ _METHODS = {
 METHODS: Mapping[str, MethodEntry] = MappingProxyType(_METHODS)  # a view: `register` adds to it
 
 
-def register(name: str, config: type[Any], method: MakeMethod, *, replace: bool = False) -> None:
+def register(
+    name: str,
+    config: type[Any],
+    method: MakeMethod,
+    discrete: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    replace: bool = False,
+) -> None:
     """Make a method of your own known by a name, to whatever asks `METHODS`.
 
     Args:
       name: that no other method has.
       config: a frozen dataclass of `option` fields, all with defaults.
       method: `method(config, updates) -> Method`.
+      discrete: options that have other defaults for agents with discrete actions.
       replace: take the name from a method that has it, as when a notebook's cell runs again.
 
     Raises:
-      ValueError: another method has the name, or the config is no such class.
+      ValueError: another method has the name, the config is no such class, or it does not allow
+        the options in `discrete`.
     """
     check_class(config)
-    entry = MethodEntry(config, method)
+    entry = MethodEntry(config, method, discrete)
+    _check_discrete(entry)
     if not replace and METHODS.get(name, entry) != entry:
         raise ValueError(
             f"there is another replay method '{name}': use another name, or replace=True"
         )
     _METHODS[name] = entry
+
+
+def _check_discrete(entry: MethodEntry) -> None:
+    if not isinstance(entry.discrete, Mapping):
+        raise ValueError(
+            f"the defaults of {entry.config.__name__} where actions are discrete are "
+            f"{entry.discrete!r}: give a mapping of options to values"
+        )
+    names = {field.name for field in dataclasses.fields(entry.config)}
+    for name in sorted(set(entry.discrete) - names):
+        raise ValueError(
+            f"{entry.config.__name__} has no option '{name}', for which there is a default where "
+            "actions are discrete: leave it out"
+        )
+    entry.defaults("discrete")

@@ -1,6 +1,9 @@
 """Loss-adjusted prioritised replay, LAP (Fujimoto, Meger & Precup 2020)."""
 
 import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -12,12 +15,19 @@ from jaxreplay.types import Method, Sampler
 
 _PAPER = "Fujimoto et al. 2020"
 
+# Defaults where actions are discrete (Fujimoto et al. 2020, Tab. 7 and App. D.2: Atari): TD errors
+# of clipped rewards are far below 1, so that a kappa of 1 would make the sampling uniform.
+DISCRETE: Mapping[str, Any] = MappingProxyType({"alpha": 0.6, "kappa": 0.01})
+
 
 @dataclasses.dataclass(frozen=True)
 class LAPConfig(SamplingOptions):
-    """Hyperparameters of LAP; the paper's Atari setting is alpha 0.6, kappa 0.01 (Tab. 7).
+    """Hyperparameters of LAP; those of its paper for Atari are `LAPConfig(**DISCRETE)`.
 
-    The authors' code draws independently (`sampling="iid"`).
+    The loss's gradient is bounded by kappa: below 1, optimisers that divide by the gradient's size
+    hardly notice, unless their epsilon is as large as the gradient (Adam's 1e-8 is not, 1.5e-4 is,
+    and so is one that RMSProp adds within the root). The authors' code draws independently
+    (`sampling="iid"`).
     """
 
     alpha: float = option(

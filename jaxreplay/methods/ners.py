@@ -8,13 +8,17 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxreplay import objectives, sum_tree
 from jaxreplay import ring as ring_
+from jaxreplay import sum_tree
 from jaxreplay._internal import buffer
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay.methods import proportional
 from jaxreplay.methods.parts import positions as positions_
-from jaxreplay.methods.parts.options import ImportanceOptions, LossOptions, SamplingOptions
+from jaxreplay.methods.parts.options import (
+    ImportanceOptions,
+    SamplingOptions,
+    WeightedLossOptions,
+)
 from jaxreplay.methods.parts.positions import Positions
 from jaxreplay.methods.parts.score_network import Features, ScoreNetwork
 from jaxreplay.methods.proportional import ProportionalState
@@ -29,8 +33,11 @@ _CODE = "authors' code"
 
 
 @dataclasses.dataclass(frozen=True)
-class NERSConfig(LossOptions, ImportanceOptions, SamplingOptions):
-    """Hyperparameters of NERS; the paper prints none, so most are PER's or the authors' code's."""
+class NERSConfig(WeightedLossOptions, ImportanceOptions, SamplingOptions):
+    """Hyperparameters of NERS; the paper prints none, so most are PER's or the authors' code's.
+
+    Its Alg. 1 weights the actor's loss like the critic's (`weigh_actor`).
+    """
 
     alpha: float = option(
         0.6, "exponent of the scores, 0 is uniform", "Schaul et al. 2016, Tab. 3", at_least=0
@@ -171,7 +178,7 @@ def _requirements(config: NERSConfig) -> Requirements:
 
 def method(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Method:
     """Make NERS: its sampler, and an objective weighted by importance."""
-    return Method(sampler(config, updates), objectives.weighted(config.named_loss))
+    return Method(sampler(config, updates), config.objective())
 
 
 def _init(config: NERSConfig, key: Array, ring: Ring) -> NERSState:

@@ -3,17 +3,19 @@
 import dataclasses
 
 from jaxreplay import objectives
-from jaxreplay.methods import uniform
+from jaxreplay.methods import lap, uniform
 from jaxreplay.objectives import Form, Twin
 from jaxreplay.option import Config, option
 from jaxreplay.types import Method
 
 _PAPER = "Fujimoto et al. 2020"
 
+DISCRETE = lap.DISCRETE  # defaults where actions are discrete: the same, as the loss stands for LAP
+
 
 @dataclasses.dataclass(frozen=True)
 class PALConfig(Config):
-    """Hyperparameters of PAL; the paper's Atari setting is alpha 0.6, kappa 0.01 (Tab. 7)."""
+    """Hyperparameters of PAL; those of its paper for Atari are `PALConfig(**DISCRETE)`."""
 
     alpha: float = option(
         0.4, "exponent of the equivalent priority", f"{_PAPER}, Tab. 6", at_least=0, at_most=1

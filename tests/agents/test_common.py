@@ -105,3 +105,60 @@ def test_adam_is_not_moved_by_what_is_not_finite(bad):
         good, optax.chain(optax.add_decayed_weights(0.5), optax.adam(0.1)).init(params), params
     )
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), steps, fresh)
+
+
+def rmsprop_by_hand(grads, rate, decay, eps, eps_in_root):
+    """Return the steps of centred RMSProp on gradients `[T, ...]`, in float64."""
+    mean, square, steps = 0.0, 0.0, []
+    for grad in np.asarray(grads, np.float64):
+        mean = decay * mean + (1 - decay) * grad
+        square = decay * square + (1 - decay) * grad**2
+        variance = square - mean**2
+        root = np.sqrt(variance + eps) if eps_in_root else np.sqrt(variance) + eps
+        steps.append(-rate * grad / root)
+    return np.stack(steps)
+
+
+def steps_of(optimiser, grads):
+    def body(state, grad):
+        step, state = optimiser.update(grad, state)
+        return state, step
+
+    return jax.jit(lambda: jax.lax.scan(body, optimiser.init(grads[0]), grads)[1])()
+
+
+@pytest.mark.parametrize("eps_in_root", [True, False])
+def test_centred_rmsprop_is_its_definition_and_optax_s(eps_in_root):
+    grads = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+    grads[:, 0] *= 1e-3  # where epsilon and its place matter
+    found = steps_of(common.centred_rmsprop(0.1, 0.9, 1e-2, eps_in_root), jnp.asarray(grads))
+    expected = rmsprop_by_hand(grads, 0.1, 0.9, 1e-2, eps_in_root)
+    np.testing.assert_allclose(found, expected, rtol=2e-4)
+    of_optax = optax.rmsprop(0.1, 0.9, 1e-2, centered=True, eps_in_sqrt=eps_in_root)
+    np.testing.assert_allclose(found, steps_of(of_optax, jnp.asarray(grads)), rtol=1e-4)
+
+
+def test_centred_rmsprop_worked_by_hand():
+    """After a first gradient g the variance is decay (1 - decay) g^2."""
+    grads = jnp.float32([[2.0], [-2.0]])
+    first, second = steps_of(common.centred_rmsprop(1.0, 0.5, 1.0, False), grads)
+    np.testing.assert_allclose(first, -2.0 / (1.0 + 1.0), rtol=1e-6)  # variance 2 - 1
+    # Mean 0.5 * 1 - 1 = -0.5, square 0.5 * 2 + 2 = 3.
+    np.testing.assert_allclose(second, 2.0 / (np.sqrt(2.75) + 1.0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("eps_in_root", [True, False])
+def test_gradients_that_never_change_leave_rmsprop_finite(eps_in_root):
+    """Their variance is 0, and less by rounding."""
+    rng = np.random.default_rng(0)
+    grad = rng.normal(size=5_000) * 10.0 ** rng.uniform(-6, 2, 5_000)
+    optimiser = common.centred_rmsprop(1.0, 0.95, 1e-5, eps_in_root)
+    steps = steps_of(optimiser, jnp.broadcast_to(jnp.float32(grad), (400, 5_000)))
+    assert np.isfinite(steps).all()
+
+
+def test_the_norm_of_gradients_is_limited_before_the_optimiser():
+    sgd = optax.sgd(1.0)
+    step = steps_of(common.clipped(sgd, 1.0), jnp.float32([[3, 4]]))
+    np.testing.assert_allclose(step, [[-0.6, -0.8]], rtol=1e-6)
+    assert common.clipped(sgd, 0.0) is sgd

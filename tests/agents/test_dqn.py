@@ -129,3 +129,22 @@ def test_values_of_a_chain(make_sample):
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         DQNConfig(**options)
+
+
+def test_the_optimiser_is_an_option(make_sample):
+    """A first step of RMSProp is -rate g / (sqrt(decay (1 - decay)) |g| + eps)."""
+    decay, rate = 0.75, 0.1
+    agent, state = tabular(
+        optimiser="rmsprop", learning_rate=rate, rmsprop_decay=decay, rmsprop_eps=1e-12,
+        max_grad_norm=0.0,
+    )  # fmt: skip
+    sample = make_sample(STATES[:1], np.int32([1]), [1.0], [0.0], STATES[1:])
+    after, _ = jax.jit(agent.update)(state, sample, jax.random.key(0))
+    change = [
+        np.subtract(*(np.asarray(leaf) for leaf in pair))
+        for pair in zip(jax.tree.leaves(after.params), jax.tree.leaves(state.params), strict=True)
+    ]
+    moved = np.concatenate([x.ravel() for x in change])
+    moved = moved[moved != 0]
+    np.testing.assert_allclose(np.abs(moved), rate / np.sqrt(decay * (1 - decay)), rtol=1e-4)
+    assert moved.size > 0

@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 
 from agents.networks import QNetwork
 from agents.noisy import draw_noises, noisy, with_noise
-from agents.rainbow import RainbowConfig, cross_entropy, project, rainbow
+from agents.rainbow import RainbowConfig, cross_entropy, kl_divergence, project, rainbow
 from agents.types import Discrete
 from jaxreplay import objectives
 
@@ -66,6 +67,39 @@ def test_feedback_of_a_table(make_sample, double, discount, moved):
     np.testing.assert_allclose(info.feedback["q_value"], [1.0], rtol=1e-5)
     np.testing.assert_allclose(info.feedback["target"], [np.dot(moved, SUPPORT)], atol=1e-6)
     np.testing.assert_allclose(info.metrics["mass_at_ends"], moved[0] + moved[-1], rtol=1e-5)
+
+
+def test_the_priority_may_be_the_kl_divergence(make_sample):
+    """It is the cross-entropy less the target's entropy; what is learned is the same."""
+    args = STATES, np.int32([0, 1]), [1.0, -1.0], [0.5, 0.0], STATES[::-1].copy()
+    found = {}
+    for priority in ("cross_entropy", "kl"):
+        agent, state = tabular(priority=priority)
+        found[priority] = jax.jit(agent.update)(state, make_sample(*args), jax.random.key(0))
+        told = jax.jit(agent.feedback)(state, make_sample(*args).transition, jax.random.key(0))
+        jax.tree.map(np.testing.assert_array_equal, told, found[priority][1].feedback)
+    (state, plain), (same_state, kl) = found.values()
+    jax.tree.map(np.testing.assert_array_equal, state, same_state)
+    assert kl.metrics["loss"] == plain.metrics["loss"]
+    # Of the first transition the next state's best action is 0 (target .5 .2 .1 .1 .1), of the
+    # second the episode ends with reward -1, so that all of the target's mass is on one atom.
+    targets = [
+        np.asarray(_project(TARGET[1, 0], np.float32(1), np.float32(0.5), SUPPORT)),
+        np.float32([0, 1, 0, 0, 0]),
+    ]
+    expected = [scipy.stats.entropy(targets[0], ONLINE[0, 0]), -np.log(ONLINE[1, 1, 1])]
+    np.testing.assert_allclose(kl.feedback["td_error"], expected, rtol=1e-4)
+    np.testing.assert_allclose(plain.feedback["td_error"][1], expected[1], rtol=1e-5)
+    assert plain.feedback["td_error"][0] > kl.feedback["td_error"][0] + 0.5
+
+
+def test_a_prediction_that_is_right_has_a_divergence_of_zero():
+    target = np.float32([0.0, 0.2, 0.3, 0.5])
+    entropy = -np.dot(target[1:], np.log(target[1:]))
+    for error, expected in ((entropy, 0.0), (entropy - 1e-6, 0.0), (entropy + 0.25, 0.25)):
+        found = jax.jit(kl_divergence)(np.float32(error), target)
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+        assert found >= 0
 
 
 def test_weights_scale_the_loss_and_not_the_feedback(make_sample):
@@ -277,6 +311,10 @@ def test_values_of_a_chain(make_sample, noisy):
         ({"target_every": 0}, "target_every is 0"),
         ({"epsilon_end": -0.1}, "epsilon_end is -0.1"),
         ({"max_grad_norm": -1.0}, "max_grad_norm is -1.0"),
+        ({"priority": "td"}, "priority is 'td': use one of cross_entropy, kl"),
+        ({"optimiser": "sgd"}, "optimiser is 'sgd': use one of adam, rmsprop"),
+        ({"rmsprop_decay": 1.0}, "rmsprop_decay is 1.0"),
+        ({"rmsprop_eps": 0.0}, "rmsprop_eps is 0.0"),
     ],
 )
 def test_bad_options_are_refused(options, message):

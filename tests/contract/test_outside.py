@@ -136,6 +136,17 @@ def test_what_is_no_method_is_refused_in_a_line(text, message, tmp_path, monkeyp
     assert message in " ".join(capsys.readouterr().err.split())
 
 
+def test_a_module_may_have_other_defaults_where_actions_are_discrete(tmp_path, monkeypatch):
+    text = (
+        "from jaxreplay.methods.lap import LAPConfig as config, method\nDISCRETE = {'kappa': 0.5}\n"
+    )
+    (tmp_path / "of_two_kinds.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert outside.load_method("of_two_kinds")
+    kappas = [registry.replay_options(agent, "of_two_kinds").kappa for agent in ("dqn", "td3")]
+    assert kappas == [0.5, 1.0]
+
+
 def test_a_name_stands_for_one_method():
     entry = METHODS["per"]
     methods.register("mine", entry.config, entry.method)
@@ -209,7 +220,7 @@ def test_a_missing_field_is_explained_when_the_replay_is_made():
 
 
 def test_a_name_is_taken_once_unless_it_is_replaced():
-    config, method = METHODS["uniform"]
+    config, method, *_ = METHODS["uniform"]
     with pytest.raises(ValueError, match="another replay method 'per'"):
         methods.register("per", config, method)
     methods.register("per", config, method, replace=True)

@@ -104,7 +104,9 @@ class WeightedLossOptions(LossOptions):
     """Which loss, and whose gradients are weighted."""
 
     weigh_actor: bool = option(
-        False, "weigh the actor's loss like the critic's", "true: code of Novati & Koumoutsakos"
+        False,
+        "weigh the actor's loss like the critic's",
+        "true: Oh et al. 2021, Alg. 1; code of Novati & Koumoutsakos",
     )
 
     def objective(self) -> Objective:

@@ -1,6 +1,7 @@
 """Presets: other defaults, which the command line shows, overrides and stores."""
 
 import dataclasses
+import itertools
 import json
 from unittest import mock
 
@@ -13,7 +14,7 @@ from experiments.runs.registry import AGENTS
 from experiments.runs.run_config import RunConfig, defaults
 from jaxreplay.methods import METHODS
 
-CARTPOLE = "gymnax/CartPole-v1"
+CARTPOLE, PENDULUM = "gymnax/CartPole-v1", "gymnax/Pendulum-v1"
 
 
 def refusal(capsys, command, *options):
@@ -28,17 +29,14 @@ def refusal(capsys, command, *options):
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_set_options_that_there_are(name):
     preset = PRESETS[name]
-    for agent in preset.agents:
-        env = CARTPOLE if AGENTS[agent].actions == "discrete" else "gymnax/Pendulum-v1"
-        plain = defaults(env, agent, "per")
-        config = defaults(env, agent, "per", name)
-        assert config == presets.apply(name, plain)
+    for agent, replay in itertools.product(preset.agents, preset.replays):
+        env = CARTPOLE if AGENTS[agent].actions == "discrete" else PENDULUM
+        config = defaults(env, agent, replay, name)
+        assert config == presets.apply(name, defaults(env, agent, replay))
         assert RunConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
-        for section, values in preset.sections.items():
-            for option, value in values.items():
-                found = getattr(getattr(config, section), option)
-                assert (found, type(found)) == (value, type(value))
-    assert preset.about and "\n" not in preset.about
+    for line in (preset.about, *preset.differs):
+        assert line and "\n" not in line
+    assert all(sentence.endswith(".") for sentence in preset.differs)
 
 
 def test_what_the_papers_say():
@@ -77,13 +75,51 @@ def test_replay_options_are_set_where_the_method_has_them_all():
 def test_a_preset_of_another_agent_is_refused(capsys):
     error = refusal(capsys, train.main, "--agent", "dqn", "--preset", "canonical")
     assert error == (
-        "error: preset 'canonical' is for agent rainbow, not 'dqn': use --agent rainbow, or leave "
-        "out --preset\n"
+        "error: preset 'canonical' is for agent rainbow, not 'dqn': use one of per_proportional, "
+        "per_rank, lap_atari, pser, or --agent rainbow, or leave out --preset\n"
     )
     options = ("--agent", "td3", "--env", "gymnax/Pendulum-v1", "--preset", "data_efficient")
     assert "is for agent rainbow, not 'td3'" in refusal(capsys, compare.main, *options)
     error = refusal(capsys, train.main, "--agent", "rainbow", "--preset", "canonicle")
     assert "did you mean 'canonical'?" in error
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("--preset", "lap_atari", "--env", PENDULUM),
+            "preset 'lap_atari' is for discrete actions and gymnax/Pendulum-v1 has continuous "
+            "ones: use another environment, such as --env atari/Breakout, or leave out --preset",
+        ),
+        (
+            ("--preset", "data_efficient", "--env", PENDULUM),
+            "preset 'data_efficient' is for discrete actions and gymnax/Pendulum-v1 has continuous "
+            "ones: use another environment, or leave out --preset",
+        ),
+        (
+            ("--preset", "lap_mujoco", "--env", CARTPOLE),
+            "preset 'lap_mujoco' is for continuous actions and gymnax/CartPole-v1 has discrete",
+        ),
+        (
+            ("--preset", "lap_mujoco", "--agent", "naf"),
+            "preset 'lap_mujoco' is for agent td3 or sac, not 'naf': use one of refer_naf, or "
+            "--agent td3, or leave out --preset",
+        ),
+        (
+            ("--preset", "refer_racer", "--replay", "per"),
+            "agent 'racer' needs returns, which replay 'per' does not give",
+        ),
+        (
+            ("--preset", "lap_atari", "--env", CARTPOLE),
+            "network 'nature' needs [H, W, C] images, not shape (4,): use network auto",
+        ),
+    ],
+)
+def test_a_preset_that_does_not_fit_is_refused(options, message, capsys, tmp_path):
+    out = tmp_path / "out"
+    assert message in refusal(capsys, train.main, *options, "--out", str(out))
+    assert not out.exists()
 
 
 @pytest.fixture
@@ -95,6 +131,44 @@ def executed(monkeypatch):
     monkeypatch.setattr(train, "tables", mock.Mock())
     monkeypatch.setattr(compare, "conclude", lambda *_: None)
     return configs
+
+
+def test_a_preset_brings_names_unless_they_are_given(executed):
+    for given, env, agent, replay in (
+        (["--preset", "lap_atari"], "atari/Breakout", "dqn", "lap"),
+        (["--preset", "lap_mujoco"], "gymnasium/HalfCheetah-v5", "td3", "lap"),
+        (["--preset", "lap_mujoco", "--agent", "sac", "--env", PENDULUM], PENDULUM, "sac", "lap"),
+        (["--preset", "per_rank", "--replay", "uniform"], "atari/Breakout", "dqn", "uniform"),
+        (["--preset", "per_rank", "--replay", "ere"], "atari/Breakout", "dqn", "ere"),
+        (["--preset", "ners_sac"], "sparse_pendulum/Pendulum-v0", "sac", "ners"),
+        (["--preset", "refer_ppo"], "gymnasium/HalfCheetah-v5", "ppo", "latest"),
+        ([], CARTPOLE, "dqn", "uniform"),
+    ):
+        train.main(given)
+        assert executed.pop() == defaults(env, agent, replay, given[1] if given else None)
+    assert defaults("atari/Pong", "dqn", "lap", "lap_atari").env_options.protocol == "lap"
+
+
+def test_names_without_a_preset_are_the_commands_own():
+    assert presets.names(None) == (CARTPOLE, "dqn", "uniform", ("uniform", "per", "lap", "pal"))
+    assert presets.names("canonical") == (CARTPOLE, "rainbow", "per", ("per", "uniform"))
+    assert presets.names("refer_racer").replays == ("refer",)
+
+
+def test_a_method_may_change_the_agent():
+    """The paper's DDPG is bounded with correlated noise, but for ReF-ER."""
+    ddpg = {
+        replay: defaults(PENDULUM, "ddpg", replay, "refer_ddpg").agent_options
+        for replay in ("refer", "uniform", "rank")
+    }
+    assert ddpg["uniform"] == ddpg["rank"]
+    changed = {"bounded": False, "noise": "gaussian", "anneal": 5e-7}
+    assert ddpg["refer"] == dataclasses.replace(ddpg["uniform"], **changed)
+    rates = [
+        defaults(CARTPOLE, "dqn", replay, "per_proportional").agent_options.learning_rate
+        for replay in ("uniform", "per", "rank", "pser")
+    ]
+    assert rates == [2.5e-4, 6.25e-5, 6.25e-5, 6.25e-5]
 
 
 def test_options_that_are_given_win(executed, tmp_path):
@@ -139,9 +213,22 @@ def test_help_shows_the_preset_s_defaults_and_no_source_of_others(capsys):
         assert "[default 0.4; Schaul et al. 2016, Tab. 3]" in text
 
 
+def test_help_shows_the_names_that_a_preset_brings(capsys):
+    with pytest.raises(SystemExit):
+        train.main(["--preset", "ners_td3", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "such as mypackage.myagent [default td3]" in text
+    assert "--list names all [default sparse_pendulum/Pendulum-v0]" in text
+    assert "such as mypackage.mymethod [default ners]" in text
+
+
 def test_list_names_presets(capsys):
     assert train.main(["--list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["presets"]
     assert listed["canonical"]["agents"] == ["rainbow"] and set(listed) == set(PRESETS)
+    assert listed["refer_naf"]["replays"] == ["refer", "uniform", "rank"]
     assert train.main(["--list"]) == 0
-    assert "data_efficient" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "data_efficient" in text
+    for preset in PRESETS.values():
+        assert all(f"    - {sentence}\n" in text for sentence in preset.differs)

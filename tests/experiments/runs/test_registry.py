@@ -3,8 +3,10 @@
 import pytest
 
 from agents.types import Continuous, Discrete
+from experiments import train
 from experiments.runs import registry
 from experiments.runs.registry import AGENTS, check_fit
+from jaxreplay import methods
 from jaxreplay.methods import METHODS, refer
 
 
@@ -46,6 +48,42 @@ def test_agents_that_need_returns_refuse_methods_without():
     assert not registry.replay_options("ddpg", "refer").returns
     with pytest.raises(ValueError, match="leave out the one"):
         registry.check_made("racer", "refer", refer.method(refer.ReFERConfig(returns=False)))
+
+
+@pytest.mark.parametrize("replay", ["lap", "pal"])
+def test_defaults_follow_the_kind_of_actions(replay, capsys):
+    """Fujimoto et al. 2020, Tab. 6 and 7."""
+    for agent, expected in (("dqn", (0.6, 0.01)), ("td3", (0.4, 1.0)), ("sac", (0.4, 1.0))):
+        options = registry.replay_options(agent, replay)
+        assert (options.alpha, options.kappa) == expected
+    assert METHODS[replay].config() == METHODS[replay].defaults("continuous")
+    for names, kappa in (((), "0.01"), (("--agent", "td3", "--env", "gymnax/Pendulum-v1"), "1.0")):
+        with pytest.raises(SystemExit):
+            train.main([*names, "--replay", replay, "--help"])
+        text = " ".join(capsys.readouterr().out.split())
+        explained = text.rpartition("--replay.kappa ")[2]
+        assert explained.partition("[default ")[2].startswith(kappa)
+
+
+def test_all_other_methods_have_one_default_for_both():
+    for name, entry in METHODS.items():
+        if name not in ("lap", "pal"):
+            assert entry.defaults("discrete") == entry.defaults("continuous")
+
+
+@pytest.mark.parametrize(
+    ("discrete", "message"),
+    [
+        ({"kapa": 0.01}, "LAPConfig has no option 'kapa'"),
+        ({"kappa": 0.0}, "kappa is 0.0"),
+        (0.01, "give a mapping of options to values"),
+    ],
+)
+def test_defaults_that_there_cannot_be_are_refused(discrete, message):
+    entry = METHODS["lap"]
+    with pytest.raises(ValueError, match=message) as refused:
+        methods.register("other_lap", entry.config, entry.method, discrete)
+    assert "\n" not in str(refused.value) and "other_lap" not in METHODS
 
 
 @pytest.mark.parametrize("replay", ["lap", "pal"])

@@ -11,9 +11,9 @@ import pytest
 
 from jaxreplay import make_replay, ring, sum_tree, testing
 from jaxreplay.methods import proportional
-from jaxreplay.methods.ners import NERSConfig, log_probabilities, sampler
+from jaxreplay.methods.ners import NERSConfig, log_probabilities, method, sampler
 from jaxreplay.methods.parts.score_network import Features, ScoreNetwork
-from jaxreplay.types import Replay
+from jaxreplay.types import Replay, Sample
 
 EXAMPLE = testing.EXAMPLE._replace(action=np.zeros(2, np.float32))
 CAPACITY, BATCH = 12, 4
@@ -402,6 +402,17 @@ def test_training_returns_are_asked_for_by_name():
     assert made(CONFIG).replay.requires.episode_returns == "evaluation"
     star = make_replay(sampler(NERSConfig(**SMALL, reward="training")), capacity=8, batch_size=2)
     assert star.requires.episode_returns == "training"
+
+
+def test_the_actor_is_weighted_if_asked():
+    """Alg. 1 trains actor and critic with the weights; the default weighs the critic alone."""
+    loss = jnp.float32([1.0, 2.0, 4.0])
+    sample = Sample(jnp.arange(3), None, jnp.float32([1.0, 0.5, 0.25]), jnp.arange(3))
+    weighted, plain = 1.0, 7 / 3  # the mean of 1, 1, 1, and of the losses as they are
+    for weigh_actor, expected in ((False, plain), (True, weighted)):
+        objective = method(NERSConfig(weigh_actor=weigh_actor)).objective
+        np.testing.assert_allclose(objective.critic(loss, sample, None), weighted)
+        np.testing.assert_allclose(objective.actor(loss, sample, None), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

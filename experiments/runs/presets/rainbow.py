@@ -1,0 +1,85 @@
+"""Rainbow's settings (Hessel et al. 2018), and those for little data (van Hasselt et al. 2019)."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from experiments.runs.presets.preset import Arm, Options, Preset
+
+DISTRIBUTIONAL: Options = MappingProxyType(
+    {
+        "double": True,
+        "dueling": True,
+        "noisy": True,
+        "atoms": 51,
+        "v_min": -10.0,
+        "v_max": 10.0,
+        "optimiser": "adam",
+        "adam_eps": 1.5e-4,
+        "target_every": 2_000,
+    }
+)
+# Of the code of Oh et al. 2021, which has the settings of van Hasselt et al. 2019.
+LITTLE_DATA = Preset(
+    "Rainbow for Atari, 100 thousand agent steps (van Hasselt et al. 2019; Oh et al. 2021)",
+    agents={
+        "rainbow": {
+            **DISTRIBUTIONAL,
+            "sigma": 0.1,
+            "priority": "cross_entropy",
+            "network": "data_efficient",
+            "learning_rate": 1e-4,
+            "max_grad_norm": 10.0,
+        }
+    },
+    replays={"per": Arm(), "uniform": Arm()},
+    loop={
+        "steps": 100_000,
+        "n_step": 20,
+        "gamma": 0.99,
+        "warmup": 1_600,
+        "random_warmup": False,
+        "learn_every": 1,
+        "updates": 1,
+        "eval_every": 1_000,
+        "eval_episodes": 5,
+        "eval_epsilon": 0.001,
+    },
+    sizes={"capacity": 100_000, "batch_size": 32},
+    shared=({"alpha": 0.5}, {"beta": 0.4, "beta_end": 1.0}),
+    environment={"protocol": "ners"},
+)
+
+PRESETS: Mapping[str, Preset] = {
+    # Hessel et al. 2018, Tab. 1, in agent steps of 4 frames. Its target network is copied every
+    # 32 000 frames, 8 000 steps: every 2 000 updates. Gradients are not clipped.
+    "canonical": Preset(
+        "Rainbow for Atari, 200 million frames (Hessel et al. 2018)",
+        agents={
+            "rainbow": {
+                **DISTRIBUTIONAL,
+                "sigma": 0.5,
+                "priority": "kl",
+                "network": "nature",
+                "learning_rate": 6.25e-5,
+                "max_grad_norm": 0.0,
+            }
+        },
+        replays={"per": Arm(), "uniform": Arm()},
+        loop={
+            "steps": 50_000_000,
+            "n_step": 3,
+            "gamma": 0.99,
+            "warmup": 20_000,
+            "random_warmup": False,
+            "learn_every": 4,
+            "updates": 1,
+            "eval_every": 250_000,
+            "eval_episodes": 10,
+            "eval_epsilon": 0.001,
+        },
+        sizes={"capacity": 1_000_000, "batch_size": 32},
+        shared=({"alpha": 0.5}, {"beta": 0.4, "beta_end": 1.0}),
+        differs=("Evaluations are 10 whole games, not 500 thousand frames.",),
+    ),
+    "data_efficient": LITTLE_DATA,
+}
