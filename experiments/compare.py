@@ -180,10 +180,11 @@ def _parse(
     argv: Sequence[str] | None,
 ) -> argparse.Namespace:
     add_common(parser, _first(bases).env, known.preset)
+    brought = " ".join(presets.names(known.preset).replays)
     parser.add_argument(
         "--replays", nargs="+", type=_labelled, metavar="NAME",
         help=f"replay methods, or LABEL=METHOD, of {', '.join(METHODS)}, "
-        f"{own_module('mypackage.mymethod')} [default {' '.join(presets.names(known.preset).replays)}]",
+        f"{own_module('mypackage.mymethod')} [default {brought}]",
     )  # fmt: skip
     add_options(parser, asked)
     for section in _SHARED:
