@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from experiments.cli.options import Parser, one_of
 from experiments.papers import cliffwalk_figures
+from experiments.papers.cliffwalk_figures import Request
 from experiments.runs.log import say
 
 
@@ -15,7 +16,7 @@ class Entry(NamedTuple):
     """One figure: what it shows, and the function that writes it."""
 
     shows: str
-    plot: Callable[[Path, int, int, Callable[[str], None]], list[Path]]
+    plot: Callable[[Request], list[Path]]
 
 
 FIGURES: Mapping[str, Entry] = MappingProxyType(
@@ -57,6 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--overwrite", action="store_true",
         help="compute all numbers again, including those already in --out",
     )  # fmt: skip
+    run.add_argument(
+        "--other-code", action="store_true",
+        help="keep numbers that another version of the code made",
+    )  # fmt: skip
     args = parser.parse_args(argv)
     if args.command == "list":
         for name, entry in FIGURES.items():
@@ -70,7 +75,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in args.figures:
         if args.overwrite:
             (args.out / f"{name}.csv").unlink(missing_ok=True)
-        written = FIGURES[name].plot(args.out, args.states, args.seeds, say)
+        request = Request(args.out, args.states, args.seeds, say, args.other_code)
+        try:
+            written = FIGURES[name].plot(request)
+        except ValueError as error:
+            parser.error(str(error))
         print(f"{name}: {' '.join(map(str, written))}")
     return 0
 

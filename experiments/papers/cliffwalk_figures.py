@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from matplotlib.figure import Figure
 
 from experiments.analysis.style import COLOURS, colour_and_dashes, make_figure, save, tidy
 from experiments.papers import cliffwalk, cliffwalk_theory
+from experiments.runs import code
 
 _COMPARED = ("uniform", "oracle", "greedy", "proportional", "rank", "pser")
 _STARTS = (
@@ -19,15 +21,29 @@ _STARTS = (
 _RHOS = (0.4, 0.65, 0.8)
 
 
-def updates_by_size(out: Path, states: int, seeds: int, say: Callable[[str], None]) -> list[Path]:
+class Request(NamedTuple):
+    """What the user wants of a figure."""
+
+    out: Path  # the folder to write to
+    states: int  # the largest number of Cliffwalk states
+    seeds: int
+    say: Callable[[str], None]  # progress
+    other_code: bool = False  # keep numbers that another version of the code made
+
+
+def updates_by_size(request: Request) -> list[Path]:
     """Plot the updates until convergence against the size of the memory, tabular and linear.
 
     Schaul et al. 2016, Fig. 1 (right) and App. B.1. Sizes at which some seed of a method did not
     converge are left out: with a shared constant, the updates that lower the error most can form a
     cycle, and the oracle looks only one update ahead. Numbers already in `out` are kept.
+
+    Raises:
+      ValueError: another version of the code made them, and the request does not allow that.
     """
+    out, states, seeds, say, _ = request
     path = out / "per.fig1.csv"
-    rows = pd.read_csv(path).to_dict("records") if path.exists() else []
+    rows = _kept(path, request.other_code)
     done = {(row["values"], row["method"], row["n"], row["seed"]) for row in rows}
     for values, name, n in itertools.product(("table", "linear"), _COMPARED, range(2, states + 1)):
         if all((values, name, n, seed) in done for seed in range(seeds)):
@@ -37,9 +53,10 @@ def updates_by_size(out: Path, states: int, seeds: int, say: Callable[[str], Non
         ]
         curve = _run(n, name, seeds, values == "linear", say)
         rows += [
-            {"values": values, "method": name, "n": n, "seed": seed, "updates": int(updates)}
+            {"values": values, "method": name, "n": n, "seed": seed, "updates": int(updates),
+             "code": code.version()}
             for seed, updates in enumerate(curve.updates)
-        ]
+        ]  # fmt: skip
         pd.DataFrame(rows).to_csv(path, index=False)
     frame = pd.DataFrame(rows)
     frame = frame[(frame["n"] <= states) & (frame["seed"] < seeds)]
@@ -68,11 +85,26 @@ def updates_by_size(out: Path, states: int, seeds: int, say: Callable[[str], Non
     return [path, out / "per.fig1.png"]
 
 
-def error_by_updates(out: Path, states: int, seeds: int, say: Callable[[str], None]) -> list[Path]:
+def _kept(path: Path, other_code: bool) -> list[dict[str, Any]]:
+    """Return the rows of a table that is there already."""
+    if not path.exists():
+        return []
+    rows = pd.read_csv(path).to_dict("records")
+    others = {row.get("code", "unknown") for row in rows} - {code.version()}
+    if others and not other_code:
+        raise ValueError(
+            f"{path} holds numbers of another version of the code ({', '.join(sorted(others))}): "
+            "add --overwrite to compute them anew, or --other-code to keep them"
+        )
+    return rows
+
+
+def error_by_updates(request: Request) -> list[Path]:
     """Plot the squared error against updates, for the largest number of states.
 
     Brittain et al. 2019, Fig. 2: priorities start at the maximum, or at epsilon.
     """
+    out, states, seeds, say, _ = request
     figure, (axes,) = _figure(1, f"Blind Cliffwalk with {states} states")
     rows = []
     for number, name in enumerate(_STARTS):
@@ -102,7 +134,7 @@ def error_by_updates(out: Path, states: int, seeds: int, say: Callable[[str], No
     return [out / "pser.fig2.csv", out / "pser.fig2.png"]
 
 
-def expected_updates(out: Path, states: int, seeds: int, say: Callable[[str], None]) -> list[Path]:
+def expected_updates(request: Request) -> list[Path]:
     """Plot Theorem 1: expected updates until the whole path is learned, at learning rate 1.
 
     Brittain et al. 2019, Sec. 3.1. Lines are the closed forms, points simulations. The expression
@@ -110,6 +142,7 @@ def expected_updates(out: Path, states: int, seeds: int, say: Callable[[str], No
     update, PSER grows like PER; with the error before it, PSER stays close to the expression,
     above or below.
     """
+    out, states, seeds, say, _ = request
     sizes = list(range(2, states + 1))
     runs = 100 * seeds
     rng = np.random.default_rng(0)

@@ -75,6 +75,13 @@ def test_figures_and_their_numbers_are_written(tmp_path, capsys, monkeypatch):
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     updates = pd.read_csv(tmp_path / "per.fig1.csv")
     assert len(updates) == 2 * 2 * 1 * 2 and (updates["updates"] > 0).all()
+    assert len(set(updates["code"])) == 1
+    again = ["run", "per.fig1", "--states", "2", "--seeds", "2", "--out", str(tmp_path)]
+    updates.assign(code="0123456789ab").to_csv(tmp_path / "per.fig1.csv", index=False)
+    with pytest.raises(SystemExit):
+        papers.main(again)
+    assert "another version of the code (0123456789ab)" in capsys.readouterr().err
+    assert papers.main([*again, "--other-code"]) == 0
     assert papers.main(["list"]) == 0
     assert "pser.fig3" in capsys.readouterr().out
 
