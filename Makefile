@@ -1,4 +1,5 @@
-# make run: compare replay methods on CartPole.  make test: run the tests.
+# make run: see what replay does on the Blind Cliffwalk, then compare methods on CartPole.
+# make test: run the tests.
 # make lint: style and types.  make check: lint and the quickest tests of everything.
 # make bench: time the replay beside peers.
 # All set up .venv first; they need Python 3.11 or newer and nothing else.
@@ -16,9 +17,16 @@ PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 
 .PHONY: run test test-slow lint check bench notebooks clean
 
+# Random behaviour and few replays of each transition: what is learned depends on what is replayed.
+WALK := --agent dqn --env walk/10 --seeds 16 --steps 40_000 --learn-every 16 --n-step 1 \
+	--batch-size 32 --agent.hidden 32 --agent.epsilon-start 1 --agent.epsilon-end 1 \
+	--eval-every 1_000 --eval-episodes 1 --primary steps_to_threshold
+
 run: $(VENV)/ready
+	$(BIN)/python -m experiments.compare $(WALK) --replays uniform per rank lap pser \
+		--out $(OUT)/walk --overwrite
 	$(BIN)/python -m experiments.compare --agent dqn --replays uniform per lap pal \
-		--env gymnax/CartPole-v1 --seeds 5 --out $(OUT) --overwrite
+		--env gymnax/CartPole-v1 --seeds 5 --control false --out $(OUT)/cartpole --overwrite
 
 test: $(VENV)/ready
 	$(PYTEST) $(PARALLEL)
