@@ -121,6 +121,19 @@ _COMPARE = """
 --replays 'a b=per'
 --replays =per=lap
 --steps 1e15
+--primary nothing
+--primary last_0
+--primary last_500
+--baseline rank
+--ungated ''
+--ungated x
+--control maybe
+--learn-every 0
+--learn-every 1 x
+--learn-every
+--seeds 1
+--replays control=per
+--preset lap_mujoco
 """
 _OTHERS = """
 experiments.watch no/such/run
@@ -141,6 +154,9 @@ experiments.plot --out OUT
 experiments.plot OUT OUT --out OUT
 experiments.plot a=OUT --out ''
 experiments.plot OUT --out /dev/full
+experiments.papers.__main__ run nothing
+experiments.papers.__main__ run per.fig1 --states 1
+experiments.papers.__main__ run per.fig1 --seeds 1
 """
 
 
