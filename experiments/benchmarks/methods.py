@@ -19,7 +19,7 @@ from experiments.benchmarks.sizes import read_sizes
 from experiments.runs.log import say
 from experiments.runs.results import versions
 from jaxreplay import Transition, make_replay
-from jaxreplay.methods import METHODS, pser, rank
+from jaxreplay.methods import METHODS, pser
 from jaxreplay.types import Array, Sampler
 
 _EPISODE = 200  # rows
@@ -35,11 +35,9 @@ def samplers(capacity: int) -> Mapping[str, Sampler]:
     """Return the samplers to time, by name; the others are compared with the first."""
     by_default = {
         name: METHODS[name].method(METHODS[name].config(), 1_000_000).sampler
-        for name in ("per", "uniform", "lap", "ere", "ero", "ners", "refer")
+        for name in ("per", "uniform", "lap", "ere", "ero", "ners", "refer", "rank")
     }
-    every = max(1, min(1000, capacity))
     return by_default | {
-        f"rank, sorted every {every:,}": rank.sampler(rank.RankConfig(sort_every=every)),
         "pser, 5 steps back": pser.sampler(pser.PSERConfig(window=5)),
         "pser, 5 steps back, add": pser.sampler(pser.PSERConfig(window=5, combine="add")),
     }

@@ -46,9 +46,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "greedy": Method(rank.sampler(rank.RankConfig(sampling="greedy"))),
         "proportional": Method(per.sampler(per.PERConfig(**_PER))),
         "rank": Method(
-            rank.sampler(
-                rank.RankConfig(alpha=0.7, beta=0.0, beta_end=0.0, sort_every=100, sampling="iid")
-            )
+            rank.sampler(rank.RankConfig(alpha=0.7, beta=0.0, beta_end=0.0, sampling="iid"))
         ),
         "pser": Method(pser.sampler(pser.PSERConfig(**_PSER))),
         "proportional, from epsilon": Method(

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from chex import ArrayTree
 
 from jaxreplay._internal.dependence import at_least_two, computed_once, opaque_zero
-from jaxreplay._internal.gather import scratch_for, take_few_rows, take_rows
+from jaxreplay._internal.gather import in_one_thread, scratch_for, take_few_rows, take_rows
 from jaxreplay.types import Array
 
 Buffer: TypeAlias = Array  # [n, ...], an array whose rows are read and written here only
@@ -121,6 +121,16 @@ def modify(buffer: Buffer, slots: Array, values: Array) -> tuple[Buffer, Array]:
 def once(values: Array) -> Array:
     """Return an array that is computed once, however many consumers it has."""
     return computed_once(values)
+
+
+def briefly(values: Array, numbers: Array) -> Array:
+    """Return a small array `[n, ...]`, computed in one thread although it comes of much reading.
+
+    Args:
+      values: of 64 KB at most, or nothing is done about it; used in more than one way.
+      numbers: `[B]` int32, not negative, that are known before: such as the slots that were read.
+    """
+    return in_one_thread(values, numbers)
 
 
 def fence(tree: ArrayTree) -> Array:

@@ -110,6 +110,33 @@ def _take_few_rows_batched(
     return (rows, together.reshape(scratch.shape)), (True, True)
 
 
+@jax.custom_batching.custom_vmap
+def in_one_thread(values: Array, numbers: Array) -> Array:
+    """Return values `[n, ...]` that no other thread is woken up for, as `take_few_rows` explains.
+
+    `numbers` `[B]` are int32 and not negative, which XLA can't tell. Use the result in more than
+    one way.
+    """
+    if not _on_cpu() or not 0 < values.nbytes <= _LITTLE:
+        return values
+    scratch = jnp.zeros((values.shape[0] + 1, *values.shape[1:]), values.dtype)
+    start = numbers[0] >> 31
+    return jax.lax.dynamic_update_slice_in_dim(scratch, values, start, 0)[: values.shape[0]]
+
+
+@in_one_thread.def_vmap
+def _in_one_thread_batched(
+    axis_size: int, in_batched: Sequence[bool], values: Array, numbers: Array
+) -> tuple[Array, bool]:
+    values_batched, numbers_batched = in_batched
+    if not values_batched:
+        values = jnp.broadcast_to(values, (axis_size, *values.shape))
+    if numbers_batched:
+        numbers = numbers[0]
+    flat = in_one_thread(values.reshape(-1, *values.shape[2:]), numbers)
+    return flat.reshape(values.shape), True
+
+
 def _flattened(
     axis_size: int, in_batched: Sequence[bool], array: Array, indices: Array
 ) -> tuple[Array, Array] | None:

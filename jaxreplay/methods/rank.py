@@ -2,15 +2,18 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+import optax
 
+from jaxreplay import bucket_order
 from jaxreplay import ring as ring_
-from jaxreplay._internal import buffer
-from jaxreplay._internal.buffer import Buffer
+from jaxreplay._internal import random_bits
+from jaxreplay.bucket_order import BucketOrder, Ties
+from jaxreplay.methods.parts import rank_mass
 from jaxreplay.methods.parts.options import ImportanceOptions, WeightedLossOptions
 from jaxreplay.methods.proportional import Odds
 from jaxreplay.option import option, override
@@ -19,6 +22,7 @@ from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Draw, Method, Sample, Sampler, Transition
 
 _PAPER = "Schaul et al. 2016"
+_QUANTILES = (0.1, 0.5, 0.9)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,12 +32,21 @@ class RankConfig(WeightedLossOptions, ImportanceOptions):
     alpha: float = option(
         0.7, "prioritisation exponent, 0 is uniform", f"{_PAPER}, Tab. 3", at_least=0
     )
-    beta: float = override(ImportanceOptions, "beta", 0.5, f"{_PAPER}, Tab. 3")
-    sort_every: int | None = option(
+    alpha_end: float | None = option(
         None,
-        "updates between two sorts; 1 is exact; none: a thousandth of the capacity",
-        f"{_PAPER}, App. B.2.1",
-        at_least=1,
+        "final prioritisation exponent, reached linearly; none: alpha throughout",
+        f"{_PAPER}, Tab. 3 (.5 to 0, without importance weights)",
+        at_least=0,
+    )
+    alpha_updates: int | None = option(
+        None, "gradient steps until alpha_end; none: the whole run", f"{_PAPER}, Tab. 3", at_least=1
+    )
+    beta: float = override(ImportanceOptions, "beta", 0.5, f"{_PAPER}, Tab. 3")
+    order: Literal["buckets", "sorted"] = option(
+        "buckets",
+        "ranks at every draw: |TD errors| within 4 to 6 % are ties; or the exact order, which takes"
+        " a sort of the whole buffer",
+        f"in place of the heap of {_PAPER}, App. B.2.1",
     )
     sampling: Literal["segments", "iid", "greedy"] = option(
         "segments",
@@ -46,66 +59,56 @@ class RankConfig(WeightedLossOptions, ImportanceOptions):
         f"{_PAPER}, Sec. 3.4",
     )
 
+    def exponent(self, updates: int | None) -> Callable[[Array], Array | float]:
+        """Make the schedule of alpha over calls of update.
+
+        Args:
+          updates: gradient steps of the run, over which alpha moves if `alpha_updates` leaves it
+            open; None keeps an open alpha where it is.
+        """
+        horizon = self.alpha_updates if self.alpha_updates is not None else updates
+        if self.alpha_end is None or horizon is None:
+            return lambda updates: self.alpha
+        schedule = optax.linear_schedule(self.alpha, self.alpha_end, horizon)
+        return lambda updates: jnp.asarray(schedule(updates), jnp.float32)
+
 
 class RankState(NamedTuple):
-    """What was last seen of every slot, and the order at the latest sort."""
+    """What was last seen of every slot."""
 
-    abs_td: Buffer  # [C] float32, |TD error| when last replayed; never replayed: the largest so far
-    order: Array  # [C] int32, slots by falling |TD error| at the latest sort
-    sorted_at: Array  # [] int32, the ring's rows_added at the latest sort
-    mass: Array  # [C] float32, running sum of rank^-alpha
+    order: BucketOrder  # by |TD error| [C] when last replayed; never replayed: the largest so far
     largest: Array  # [] float32, the largest |TD error| so far, initially 1
     updates: Array  # [] int32, a clock: calls of update
-
-
-def segments(mass: Array, size: Array, count: int) -> tuple[Array, Array]:
-    """Cut ranks 1..size into `count` segments of about equal probability.
-
-    Segment j holds the ranks `start[j] + 1 .. end[j]`; its end is the first rank at which the
-    running mass reaches (j+1)/count of the whole, moved where needed so that no segment is empty.
-
-    Args:
-      mass: `[C]`, the running sum of the ranks' masses.
-      size: `[]` int32, how many ranks there are, at least `count`.
-      count: number of segments.
-
-    Returns:
-      start, end: `[count]` int32.
-    """
-    number = jnp.arange(1, count + 1)
-    share = number * mass[size - 1] / count  # in this order it is exact for equal masses
-    end = jnp.searchsorted(mass, share.at[-1].set(jnp.inf)).astype(jnp.int32) + 1
-    end = jax.lax.cummax(end - number) + number  # strictly rising
-    end = jnp.minimum(end, size - (count - number))
-    return jnp.concatenate([jnp.zeros(1, jnp.int32), end[:-1]]), end
 
 
 def sampler(config: RankConfig = RankConfig(), updates: int | None = None) -> Sampler:
     """Make the rank-based sampler: P(i) = rank(i)^-alpha / sum_r r^-alpha (Schaul et al. 2016).
 
-    Rank 1 has the largest |TD error|. The order is that of the latest sort; transitions that came
-    since take the top ranks, newest first, and the list stays as long as the buffer: so many of its
-    last fall off until the next sort. With `sort_every` 1 every draw sees the exact order, ties by
-    slot. Independent draws resolve the running sum of masses in float32: of a million ranks,
-    neighbours far down may share their chances unevenly; segments do not.
+    Rank 1 has the largest |TD error|, and every draw sees the order of all that is known by then.
+    By default nearly equal |TD errors| are ties (`bucket_order`): all of them are equally likely,
+    that is, each has the mean probability of the ranks that they share. The importance weights are
+    those of this mean. With `order` "sorted" the order is exact, ties by slot.
+
+    Independent draws resolve the running sum of masses in float32: of a million ranks, neighbours
+    far down may share their chances unevenly; segments do not.
 
     Args:
       config: hyperparameters.
-      updates: gradient steps of the run, over which beta moves if the config leaves it open;
-        None with an open config keeps beta where it is.
+      updates: gradient steps of the run, over which alpha and beta move if the config leaves it
+        open; None with an open config keeps them where they are.
     """
+    rule = _Rule(config, config.exponent(updates))
     weigh = config.importance(updates)
 
     def sample(state: RankState, ring: Ring, key: Array, batch_size: int) -> Draw:
         if config.sampling == "greedy":
-            top = _largest(state, ring, batch_size)
-            return Draw(top, jnp.ones(batch_size, jnp.float32))
-        rank, odds = _draw_rank(config, state, ring, key, batch_size)
-        return Draw(_by_rank(config, state, ring, rank), weigh(odds))
+            return Draw(_largest(state, batch_size), jnp.ones(batch_size, jnp.float32))
+        slots, odds = _draw(rule, state, ring, key, batch_size)
+        return Draw(slots, weigh(odds))
 
     return Sampler(
-        functools.partial(_init, config), _add, sample, functools.partial(_update, config),
-        probability=functools.partial(_probability, config), metrics=_metrics,
+        _init, _add, sample, _update,
+        probability=functools.partial(_probability, rule), metrics=_metrics,
         requires=Requirements(feedback=frozenset({"td_error"})),
     )  # fmt: skip
 
@@ -131,17 +134,27 @@ def falling(values: Array) -> Array:
         return jax.lax.convert_element_type(ordered & jnp.uint64(0xFFFFFFFF), jnp.int32)
 
 
-def _init(config: RankConfig, key: Array, ring: Ring) -> RankState:
+def check_valid(state: RankState, ring: Ring) -> None:
+    """Check a concrete state against its ring.
+
+    Raises:
+      ValueError: the order is inconsistent, a stored transition has no |TD error| or a slot that
+        was never written has one, or one exceeds the largest so far.
+    """
+    bucket_order.check_valid(state.order)
+    known = bucket_order.values(state.order) >= 0
+    if (known != (jnp.arange(ring.capacity) < ring_.size(ring))).any():
+        raise ValueError("other slots than the stored ones have a |TD error|")
+    if state.order.values.max() > state.largest:
+        raise ValueError(f"a |TD error| exceeds the largest so far, {state.largest}")
+
+
+def _init(key: Array, ring: Ring) -> RankState:
     del key
-    ranks = np.arange(1, ring.capacity + 1, dtype=np.float64)
-    zero = jnp.zeros((), jnp.int32)
     return RankState(
-        abs_td=jnp.zeros(ring.capacity, jnp.float32),
-        order=jnp.arange(ring.capacity, dtype=jnp.int32),
-        sorted_at=zero,
-        mass=jnp.asarray(np.cumsum(ranks**-config.alpha), jnp.float32),
+        order=bucket_order.init(ring.capacity),
         largest=jnp.ones((), jnp.float32),
-        updates=zero,
+        updates=jnp.zeros((), jnp.int32),
     )
 
 
@@ -150,117 +163,115 @@ def _add(
 ) -> RankState:
     del ring, transition
     values = jnp.broadcast_to(state.largest, slots.shape)
-    return state._replace(abs_td=buffer.write(state.abs_td, slots, values))
+    return state._replace(order=bucket_order.set(state.order, slots, values))
 
 
 def _update(
-    config: RankConfig,
-    state: RankState,
-    ring: Ring,
-    sample: Sample,
-    *,
-    td_error: Array,
-    **_: Array,
+    state: RankState, ring: Ring, sample: Sample, *, td_error: Array, **_: Array
 ) -> RankState:
     values = jnp.abs(td_error)
     written = jnp.where(sample.indices < ring.capacity, values, 0.0)
-    state = state._replace(
-        abs_td=buffer.write(state.abs_td, sample.indices, values),
+    return RankState(
+        order=bucket_order.set(state.order, sample.indices, values),
         largest=jnp.maximum(state.largest, written.max()),
         updates=state.updates + 1,
     )
-    every = _sort_every(config, ring)
-    if every == 1:
-        return state
-
-    def sort() -> tuple[Array, Array]:
-        return falling(_live_abs_td(state, ring)), ring.rows_added
-
-    order, sorted_at = jax.lax.cond(
-        state.updates % every == 0, sort, lambda: (state.order, state.sorted_at)
-    )
-    return state._replace(order=order, sorted_at=sorted_at)
 
 
 def _probability(
-    config: RankConfig, state: RankState, ring: Ring, slots: Array, batch_size: int
+    rule: "_Rule", state: RankState, ring: Ring, slots: Array, batch_size: int
 ) -> Array:
-    nothing = jnp.zeros(ring.capacity)
-    if config.sampling == "greedy":
-        return nothing.at[_largest(state, ring, batch_size)].set(1.0 / batch_size)[slots]
-    size = jnp.maximum(ring_.size(ring), 1)
-    ranks = jnp.arange(ring.capacity)
-    chances = _by_eq_1(config, state, ranks, size)
-    if config.sampling == "segments":
-        start, end = segments(state.mass, size, batch_size)
-        segment = jnp.searchsorted(end, ranks, side="right")
-        width = (end - start)[jnp.minimum(segment, batch_size - 1)]
-        chances = jnp.where(size >= batch_size, 1.0 / (batch_size * width), chances)
-    # Added up, as a slot that was overwritten since the sort may hold two ranks.
-    chances = jnp.where(ranks < size, chances, 0.0)
-    return nothing.at[_by_rank(config, state, ring, ranks)].add(chances)[slots]
+    live = slots < ring_.size(ring)
+    if rule.config.sampling == "greedy":
+        nothing = jnp.zeros(ring.capacity)
+        return nothing.at[_largest(state, batch_size)].set(1.0 / batch_size)[slots]
+    if rule.config.order == "sorted":
+        order = falling(bucket_order.values(state.order))
+        rank = jnp.zeros(ring.capacity, jnp.int32).at[order].set(jnp.arange(ring.capacity))[slots]
+        ties = Ties(rank, rank + 1)
+    else:
+        held = jnp.maximum(bucket_order.values(state.order)[slots], 0.0)
+        bucket = bucket_order.bucket_of(held)
+        ties = Ties(*(ranks[bucket] for ranks in bucket_order.ties(state.order)))
+    return jnp.where(live, rule.chance(state, ring, ties, batch_size), 0.0)
 
 
 def _metrics(state: RankState, ring: Ring) -> dict[str, Array]:
-    mean = jnp.maximum(_live_abs_td(state, ring), 0.0).sum() / jnp.maximum(ring_.size(ring), 1)
-    return {"mean_priority": mean, "max_priority": state.largest}
-
-
-def _draw_rank(
-    config: RankConfig, state: RankState, ring: Ring, key: Array, count: int
-) -> tuple[Array, Odds]:
-    """Draw ranks `[count]`, counted from 0."""
-    even = jax.random.uniform(key, (count,))
     size = jnp.maximum(ring_.size(ring), 1)
+    mean = jnp.maximum(bucket_order.values(state.order), 0.0).sum() / size
+    found = bucket_order.quantiles(state.order, jnp.asarray(_QUANTILES))
+    quantiles = {f"priority_p{round(100 * q)}": x for q, x in zip(_QUANTILES, found, strict=True)}
+    return {"mean_priority": mean, "max_priority": state.largest, **quantiles}
 
-    def alone() -> tuple[Array, Array, Array]:
-        rank = jnp.searchsorted(state.mass, even * state.mass[size - 1], side="right")
-        rank = jnp.minimum(rank.astype(jnp.int32), size - 1)
-        return rank, _by_eq_1(config, state, rank, size), _by_eq_1(config, state, size - 1, size)
 
-    def by_segment() -> tuple[Array, Array, Array]:
-        start, end = segments(state.mass, size, count)
-        width = end - start
-        rank = start + jnp.minimum((even * width).astype(jnp.int32), width - 1)
-        if config.weights == "effective":
-            return rank, 1.0 / (count * width), 1.0 / (count * width.max())
-        return rank, _by_eq_1(config, state, rank, size), _by_eq_1(config, state, size - 1, size)
+class _Rule(NamedTuple):
+    """How likely ranks are."""
 
-    if config.sampling == "segments":  # if there is a rank for every segment
-        rank, chance, least = jax.lax.cond(size >= count, by_segment, alone)
+    config: RankConfig
+    exponent: Callable[[Array], Array | float]
+
+    def by_eq_1(self, state: RankState, ring: Ring, ties: Ties) -> Array:
+        """Return the probability by Eq. 1 of each of ties."""
+        alpha, size = self.exponent(state.updates), jnp.maximum(ring_.size(ring), 1)
+        count = jnp.maximum(ties.last - ties.first, 1)
+        return rank_mass.mass(*ties, alpha) / (count * rank_mass.mass(0, size, alpha))
+
+    def chance(self, state: RankState, ring: Ring, ties: Ties, batch_size: int) -> Array:
+        """Return with which probability a draw really is each of ties."""
+        if self.config.sampling == "iid":
+            return self.by_eq_1(state, ring, ties)
+        size = ring_.size(ring)
+        ends = rank_mass.segments(
+            jnp.maximum(size, batch_size), batch_size, self.exponent(state.updates)
+        )
+        count = jnp.maximum(ties.last - ties.first, 1)
+        share = rank_mass.share_of_segments(*ends, *ties) / (batch_size * count)
+        return jnp.where(size >= batch_size, share, self.by_eq_1(state, ring, ties))
+
+
+def _draw(rule: _Rule, state: RankState, ring: Ring, key: Array, count: int) -> tuple[Array, Odds]:
+    """Draw slots `[count]`."""
+    config, size = rule.config, jnp.maximum(ring_.size(ring), 1)
+    bits = random_bits.bits(key, (count + 1,))
+    rank = _draw_rank(rule, state, size, bits[:-1])
+    if config.order == "sorted":
+        slots, ties = falling(bucket_order.values(state.order))[rank], Ties(rank, rank + 1)
     else:
-        rank, chance, least = alone()
-    return rank, Odds(chance, least, size, state.updates)
+        slots, ties = bucket_order.find(state.order, rank, bits[-1])
+
+    def chance(ties: Ties) -> Array:
+        if config.weights == "effective":
+            return rule.chance(state, ring, ties, count)
+        return rule.by_eq_1(state, ring, ties)
+
+    smallest = jnp.asarray(jnp.nan)
+    if config.normalise == "buffer":
+        every = _all_ties(config, state, ring)
+        smallest = jnp.where(every.first < every.last, chance(every), jnp.inf).min()
+    return slots, Odds(chance(ties), smallest, size, state.updates)
 
 
-def _by_eq_1(config: RankConfig, state: RankState, rank: Array, size: Array) -> Array:
-    return (rank + 1.0) ** -config.alpha / state.mass[size - 1]
+def _draw_rank(rule: _Rule, state: RankState, size: Array, bits: Array) -> Array:
+    """Turn random bits `[B]` uint32 into ranks `[B]` int32, counted from 0."""
+    count = len(bits)
+    share = (bits >> 8) * jnp.float32(2.0**-24)
+    segmented = (rule.config.sampling == "segments") & (size >= count)  # a rank for every segment
+    share = jnp.where(segmented, jnp.arange(1, count + 1) / count, share)
+    end = rank_mass.reaches(share, size, rule.exponent(state.updates))
+    if rule.config.sampling == "iid":
+        return end - 1
+    start, stop = rank_mass.spread(end, size)
+    inside = random_bits.scaled(bits, (stop - start).astype(jnp.uint32)).astype(jnp.int32)
+    return jnp.where(segmented, start + inside, end - 1)
 
 
-def _by_rank(config: RankConfig, state: RankState, ring: Ring, rank: Array) -> Array:
-    """Return the slots `[B]` of the ranks `[B]`, counted from 0."""
-    if _sort_every(config, ring) == 1:
-        return falling(_live_abs_td(state, ring))[rank]
-    unsorted = _unsorted(state, ring)
-    new = ring_.recent(ring, jnp.minimum(rank, unsorted))
-    return jnp.where(rank < unsorted, new, state.order[jnp.maximum(rank - unsorted, 0)])
+def _all_ties(config: RankConfig, state: RankState, ring: Ring) -> Ties:
+    if config.order == "buckets":
+        return bucket_order.ties(state.order)
+    rank = jnp.arange(ring.capacity)
+    return Ties(rank, rank + (rank < ring_.size(ring)))
 
 
-def _sort_every(config: RankConfig, ring: Ring) -> int:
-    return config.sort_every or max(1, ring.capacity // 1000)
-
-
-def _largest(state: RankState, ring: Ring, count: int) -> Array:
+def _largest(state: RankState, count: int) -> Array:
     """Return the slots `[count]` int32 of the largest |TD errors|."""
-    return jax.lax.top_k(_live_abs_td(state, ring), count)[1].astype(jnp.int32)
-
-
-def _live_abs_td(state: RankState, ring: Ring) -> Array:
-    """Return |TD error| `[C]`, and -1 for slots that were never written."""
-    return jnp.where(jnp.arange(ring.capacity) < ring_.size(ring), state.abs_td, -1.0)
-
-
-def _unsorted(state: RankState, ring: Ring) -> Array:
-    """Return how many stored transitions came after the latest sort."""
-    rows = ring.rows_added - state.sorted_at
-    return jnp.minimum(rows * ring.num_envs, ring_.size(ring))
+    return jax.lax.top_k(bucket_order.values(state.order), count)[1].astype(jnp.int32)

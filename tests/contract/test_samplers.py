@@ -23,7 +23,7 @@ VARIANTS = {name: entry.method(entry.config(), 100) for name, entry in METHODS.i
         refer.ReFERConfig(returns=True, refresh_every=2, capacity_factor=1)
     ),
     "windows": windows.method(windows.WindowsConfig(length=4)),
-    "rank-stale": rank.method(rank.RankConfig(sort_every=3), 100),
+    "rank-sorted": rank.method(rank.RankConfig(order="sorted", alpha_end=0.0), 100),
 }
 
 
@@ -33,7 +33,7 @@ def case_of(name):
 
 
 # Variants of a method that is in the suite anyway.
-SLOW = ("per-none", "rank-stale", "pser-add", "refer-tight")
+SLOW = ("per-none", "rank-sorted", "pser-add", "refer-tight")
 PARAMS = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in VARIANTS]
 
 
@@ -159,7 +159,7 @@ def test_sizes_that_do_not_fit_are_refused(sizes, message):
 
 
 # Rank, ReF-ER and NERS compute with JAX's default precision, and need it to be single.
-SINGLE = ("rank", "rank-stale", "refer", "refer-tight", "refer-returns", "ners")
+SINGLE = ("rank", "rank-sorted", "refer", "refer-tight", "refer-returns", "ners")
 
 
 @pytest.mark.parametrize("name", sorted(VARIANTS.keys() - set(SINGLE)))

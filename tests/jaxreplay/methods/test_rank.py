@@ -1,4 +1,4 @@
-"""Rank-based PER: numbers worked by hand, exactness of the order, probabilities, refusals."""
+"""Rank-based PER: numbers worked by hand, sums of masses, orders, probabilities, refusals."""
 
 import functools
 
@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import make_replay, ring
-from jaxreplay.methods.rank import RankConfig, falling, sampler, segments
+from jaxreplay import bucket_order, make_replay, ring
+from jaxreplay.methods import rank
+from jaxreplay.methods.parts.rank_mass import mass, reaches, segments
+from jaxreplay.methods.rank import RankConfig, falling, sampler
 from jaxreplay.testing import EXAMPLE
 
 ROW = jax.tree.map(lambda x: x[None], EXAMPLE)
@@ -18,11 +20,12 @@ ROW = jax.tree.map(lambda x: x[None], EXAMPLE)
 def made(config, capacity, batch):
     """Return a replay whose functions are compiled."""
     replay = make_replay(sampler(config), capacity=capacity, batch_size=batch)
-    names = ("init", "add", "sample", "update", "probability")
+    names = ("init", "add", "sample", "update", "probability", "metrics")
     return replay._replace(**{name: jax.jit(getattr(replay, name)) for name in names})
 
 
-_version, _segments = jax.jit(ring.version), jax.jit(segments, static_argnums=2)
+_version, _segments = jax.jit(ring.version), jax.jit(segments, static_argnums=1)
+_mass, _reaches = jax.jit(mass), jax.jit(reaches)
 
 
 def held(config, errors):
@@ -65,8 +68,7 @@ def mass_of(n, alpha):
     ],
 )  # fmt: skip
 def test_segments(n, alpha, k, boundaries, masses):
-    capacity = n + 5  # ranks beyond the size do not count
-    start, end = _segments(np.float32(mass_of(capacity, alpha)), np.int32(n), k)
+    start, end = _segments(np.int32(n), k, np.float32(alpha))
     assert [0, *np.asarray(end).tolist()] == boundaries
     assert np.asarray(start).tolist() == boundaries[:-1]
     exact = np.concatenate([[0.0], mass_of(n, alpha) / mass_of(n, alpha)[-1]])
@@ -97,7 +99,7 @@ def test_falling_is_a_stable_sort(size):
 
 def test_every_draw_sees_the_exact_order_if_asked():
     errors = np.array([0.5, -2.0, 0.0, 1.0, 4.0, -1.0, 1.0, 0.25])
-    config = RankConfig(sort_every=1)
+    config = RankConfig(order="sorted")
     state = held(config, errors)
     batch = made(config, 8, 8).sample(state, jax.random.key(0))[1]
     # As many segments as ranks: one draw of each, ties by slot.
@@ -109,7 +111,7 @@ def test_every_draw_sees_the_exact_order_if_asked():
 
 def test_only_the_order_of_errors_counts():
     errors = np.abs(np.random.default_rng(0).normal(size=16))
-    config = RankConfig(sort_every=1)
+    config = RankConfig(order="sorted")
     sample = made(config, 16, 16).sample
     for key in range(3):
         draws = [
@@ -120,31 +122,125 @@ def test_only_the_order_of_errors_counts():
         np.testing.assert_array_equal(draws[0], draws[2])
 
 
-def test_between_sorts_new_transitions_come_first_newest_first():
-    config = RankConfig(sort_every=2)
-    replay = made(config, 6, 6)
+def test_new_transitions_come_first():
+    state = held(RankConfig(order="sorted"), [3.0, 1.0, 5.0, 2.0, 4.0, 6.0])
+    replay = made(RankConfig(order="sorted"), 6, 6)
     drawn = lambda state: np.asarray(replay.sample(state, jax.random.key(0))[1].indices).tolist()
-    state = held(config, [3.0, 1.0, 5.0, 2.0, 4.0, 6.0])
-    state = told(config, state, np.arange(6), [3.0, 1.0, 5.0, 2.0, 4.0, 6.0], 6)  # sorts
     assert drawn(state) == [5, 2, 4, 0, 3, 1]
-    state = replay.add(replay.add(state, ROW), ROW)  # slots 0 and 1 are overwritten
-    assert drawn(state) == [1, 0, 5, 2, 4, 0]
-    slots = np.arange(6)
-    chance = np.full(6, 1 / 6)
-    np.testing.assert_allclose(
-        replay.probability(state, slots), [2 / 6, *chance[1:3], 0, *chance[4:]], rtol=1e-6
-    )
-    # Told of errors twice more, the order is exact again.
-    for _ in range(2):
-        state = told(config, state, np.arange(6), [3.0, 1.0, 5.0, 2.0, 4.0, 6.0], 6)
-    assert drawn(state) == [5, 2, 4, 0, 3, 1]
+    state = replay.add(replay.add(state, ROW), ROW)  # slots 0 and 1 get 6, the largest so far
+    assert drawn(state) == [0, 1, 5, 2, 4, 3]
 
 
-@pytest.mark.parametrize("sort_every", [1, 3])
+def test_near_equals_share_the_mass_of_their_ranks():
+    # 1.25 has a bucket of its own up to 1.3125; 3 and 3.1 are in one, too, the others are alone.
+    errors = [1.26, 3.0, 1.3, 0.1, 3.1, 1.27, 7.0]
+    config = RankConfig(sampling="iid")
+    chance = np.arange(1.0, 8) ** -0.7 / mass_of(7, 0.7)[-1]
+    tied = np.array([chance[3:6].mean(), chance[1:3].mean(), chance[3:6].mean(), chance[6],
+                     chance[1:3].mean(), chance[3:6].mean(), chance[0]])  # fmt: skip
+    state, replay = held(config, errors), made(config, 7, 7)
+    np.testing.assert_allclose(replay.probability(state, np.arange(7)), tied, rtol=1e-5)
+    batch = replay.sample(state, jax.random.key(0))[1]
+    weights = (7 * tied[np.asarray(batch.indices)]) ** -0.5
+    np.testing.assert_allclose(batch.weights, weights / weights.max(), rtol=1e-5)
+
+
+def test_buckets_give_the_sorted_order_with_ties_averaged():
+    errors = np.abs(np.random.default_rng(7).standard_t(3, 400))
+    found = {}
+    for order in ("sorted", "buckets"):
+        config = RankConfig(order=order)
+        state = held(config, errors)
+        found[order] = np.float64(made(config, 400, 400).probability(state, np.arange(400)))
+        config = RankConfig(order=order, sampling="iid")
+        found[order + " iid"] = np.float64(
+            made(config, 400, 400).probability(state, np.arange(400))
+        )
+    buckets = np.asarray(bucket_order.bucket_of(jnp.asarray(errors, jnp.float32)))
+    for kind in ("", " iid"):
+        ties = np.bincount(buckets, found["sorted" + kind]) / np.maximum(np.bincount(buckets), 1)
+        np.testing.assert_allclose(found["buckets" + kind], ties[buckets], rtol=1e-4)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.5, 0.7, 0.9999, 1.0, 1.2, 3.0])
+def test_sums_of_masses_are_those_of_their_terms(alpha):
+    rng = np.random.default_rng(0)
+    exact = np.concatenate([[0.0], mass_of(2**20, alpha)])
+    terms = np.arange(1.0, 2**20 + 1) ** -alpha
+    first = np.concatenate([np.arange(40), rng.integers(0, 2**20 - 8, 200)]).astype(np.int32)
+    single = np.asarray(_mass(first, first + 1, np.float32(alpha)))
+    np.testing.assert_allclose(single, terms[first], rtol=1e-5)
+    last = np.minimum(first + rng.integers(1, 10_000, 240), 2**20).astype(np.int32)
+    wide = np.asarray(_mass(first, last, np.float32(alpha)))
+    sums = np.array([terms[i:j].sum() for i, j in zip(first, last)])
+    np.testing.assert_allclose(wide, sums, rtol=1e-5)
+    share = rng.random(240).astype(np.float32)
+    for size in (5, 17, 1000, 2**20):
+        found = np.asarray(_reaches(share, np.int32(size), np.float32(alpha)))
+        right = np.searchsorted(exact[: size + 1], share * exact[size])
+        assert (np.abs(found - right) <= 1 + right * 5e-4).all()
+
+
+def test_alpha_goes_to_its_end():
+    errors = np.arange(1.0, 9)
+    config = RankConfig(
+        alpha=0.5, alpha_end=0.0, alpha_updates=4, beta=0.0, beta_end=0.0, sampling="iid",
+        order="sorted",
+    )  # fmt: skip
+    state, replay = held(config, errors), made(config, 8, 8)
+    for alpha in (0.375, 0.25, 0.125, 0.0, 0.0):
+        chance = np.arange(8.0, 0, -1) ** -alpha / mass_of(8, alpha)[-1]
+        np.testing.assert_allclose(replay.probability(state, np.arange(8)), chance, rtol=1e-5)
+        state = told(config, state, np.arange(8), errors, 8)
+    # Over the run if nothing is said; not at all if its length is not known.
+    for updates, alpha in ((10, 0.25), (None, 0.5)):
+        open_end = RankConfig(alpha=0.5, alpha_end=0.0).exponent(updates)
+        assert float(open_end(jnp.asarray(5))) == pytest.approx(alpha)
+
+
+def test_the_order_is_never_stale():
+    # TD errors that replay halves: however few updates ago, what was replayed ranks lower.
+    most = {}
+    for order in ("sorted", "buckets"):
+        replay = made(RankConfig(order=order), 512, 16)
+        state = held_evenly(order)
+
+        def step(state, key, replay=replay):
+            state, batch = replay.sample(state, key)
+            errors = jnp.maximum(state.sampler.order.values[batch.indices] / 2, 1e-3)
+            return replay.update(state, batch, td_error=errors), batch.indices
+
+        keys = jax.random.split(jax.random.key(0), 100)
+        state, drawn = jax.jit(lambda s, k, step=step: jax.lax.scan(step, s, k))(state, keys)
+        rank.check_valid(state.sampler, state.ring)
+        most[order] = np.bincount(np.asarray(drawn).ravel()).max()
+    assert most["buckets"] < 2 * most["sorted"]
+
+
+def held_evenly(order):
+    replay = made(RankConfig(order=order), 512, 16)
+    rows = lambda state, _: (replay.add(state, ROW), None)
+    fill = jax.jit(lambda state: jax.lax.scan(rows, state, None, length=512)[0])
+    state = fill(replay.init(jax.random.key(0), EXAMPLE))
+    errors = np.random.default_rng(0).random(512).astype(np.float32)
+    values = bucket_order.set(state.sampler.order, jnp.arange(512), jnp.asarray(errors))
+    return state._replace(sampler=state.sampler._replace(order=values))
+
+
+def test_metrics_tell_the_quantiles():
+    errors = np.arange(1.0, 101.0)
+    metrics = made(RankConfig(), 100, 100).metrics(held(RankConfig(), errors))
+    assert float(metrics["mean_priority"]) == pytest.approx(50.5)
+    assert float(metrics["max_priority"]) == 100.0
+    for name, value in (("p10", 10.5), ("p50", 50.5), ("p90", 90.5)):
+        assert value / 1.08 <= float(metrics[f"priority_{name}"]) <= value * 1.01
+
+
+@pytest.mark.parametrize("order", ["buckets", "sorted"])
 @pytest.mark.parametrize("sampling", ["segments", "iid", "greedy"])
-def test_draws_follow_the_probabilities(sampling, sort_every):
+def test_draws_follow_the_probabilities(sampling, order):
     errors = np.random.default_rng(1).normal(size=20)
-    config = RankConfig(sampling=sampling, sort_every=sort_every)
+    config = RankConfig(sampling=sampling, order=order)
     state = held_small(config, errors)
     replay = made(config, 24, 6)
     draws = 4000
@@ -171,7 +267,9 @@ def held_small(config, errors):
 
 
 def test_effective_weights_make_any_average_unbiased():
-    config = RankConfig(weights="effective", beta=1.0, beta_end=1.0, normalise="none", sort_every=1)
+    config = RankConfig(
+        weights="effective", beta=1.0, beta_end=1.0, normalise="none", order="sorted"
+    )
     values = np.random.default_rng(2).normal(size=24)
     state = held_small(config, values[:20])
     replay = made(config, 24, 6)
@@ -188,7 +286,7 @@ def test_effective_weights_make_any_average_unbiased():
 
 def test_buffer_normalised_weights_reach_one_for_the_least_likely():
     for weights in ("rank", "effective"):
-        config = RankConfig(weights=weights, normalise="buffer", sort_every=1, beta=1.0)
+        config = RankConfig(weights=weights, normalise="buffer", order="sorted", beta=1.0)
         state = held_small(config, np.arange(1.0, 21.0))
         replay = made(config, 24, 6)
         keys = jax.random.split(jax.random.key(0), 500)
@@ -202,7 +300,9 @@ def test_buffer_normalised_weights_reach_one_for_the_least_likely():
         ({"alpha": -0.1}, "alpha is -0.1"),
         ({"beta": 1.5}, "beta is 1.5"),
         ({"beta_updates": 0}, "beta_updates is 0"),
-        ({"sort_every": 0}, "sort_every is 0"),
+        ({"order": "heap"}, "order is 'heap'"),
+        ({"alpha_end": -1.0}, "alpha_end is -1.0"),
+        ({"alpha_updates": 0}, "alpha_updates is 0"),
         ({"sampling": "heap"}, "sampling is 'heap'"),
         ({"weights": "exact"}, "weights is 'exact'"),
         ({"normalise": "max"}, "normalise is 'max'"),
@@ -220,7 +320,7 @@ def test_a_batch_of_more_than_all_ranks_is_refused():
 
 
 def test_ranks_of_the_refer_paper_by_hand():
-    config = RankConfig(alpha=0.5, sampling="iid", sort_every=1)
+    config = RankConfig(alpha=0.5, sampling="iid", order="sorted")
     state = held(config, [0.5, 2, 1, 4])
     replay = made(config, 4, 4)
     expected = [0.1795682214, 0.253947814, 0.2073475219, 0.3591364427]

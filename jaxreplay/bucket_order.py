@@ -1,0 +1,305 @@
+"""Which slots have which ranks: an order of values that is always fresh; near equals are ties.
+
+To sort a million values takes a thousand times as long as to draw a batch of them. So values are
+put into buckets that are a few per cent wide, and those of one bucket are ties. How many values
+rank before a bucket is then a sum of counts. To find its members, slots are grouped in blocks, and
+these in larger blocks: for each bucket, the order counts its members in every block, and a walk
+from the largest blocks down leads to the slot. A slot that changes its value takes one from the
+counts of its old bucket and gives one to those of its new one. Counts are integers, so that nothing
+drifts: an order after any history equals one that is built afresh from its values.
+"""
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxreplay._internal import buffer, random_bits
+from jaxreplay._internal.buffer import Buffer
+from jaxreplay.types import Array
+
+# Buckets by the bits of a float32, which are ordered as the numbers are: 16 in each octave from
+# 2^-20 to 2^12, that is, 4 to 6 % wide, and one for each octave beyond.
+_MANTISSA = 23  # bits
+_FINE = 4  # bits of them that count, within
+_LOW, _HIGH = 127 - 20, 127 + 12  # exponents as they are stored
+_WITHIN = (_HIGH - _LOW) << _FINE
+_OCTAVES = 255
+BUCKETS = _OCTAVES - (_HIGH - _LOW) + _WITHIN
+
+# In the lowest level a word has four counts of 8 bits: they are 64 at most. Together, those of a
+# row are the blocks of a larger block.
+_WORDS = 16  # of 32 bits in a row, which is a line of the cache
+_PACKED = 4
+_BLOCK = _WORDS * _PACKED  # slots of a smallest block, and smallest blocks of a row
+
+
+class BucketOrder(struct.PyTreeNode):
+    """Values of `capacity` slots, and how many of each of the K buckets lie where."""
+
+    values: Buffer  # [S] float32, S the capacity in whole blocks; -1 where there is none
+    counts: Buffer  # [K * R * 16] uint32, members of each bucket in R rows of blocks, see `_levels`
+    totals: Buffer  # [K] int32, members of each bucket, that of the largest values first
+    capacity: int = struct.field(pytree_node=False)
+
+
+class Ties(NamedTuple):
+    """Which ranks, counted from 0, a value shares with its ties."""
+
+    first: Array  # [...] int32
+    last: Array  # [...] int32, behind the last of them
+
+
+def init(capacity: int) -> BucketOrder:
+    """Make an order without values.
+
+    Raises:
+      ValueError: `capacity` is below 1.
+    """
+    if capacity < 1:
+        raise ValueError(f"capacity is {capacity}: an order needs at least 1 slot")
+    rows = BUCKETS * sum(_levels(capacity).rows)
+    return BucketOrder(
+        values=jnp.full(-(-capacity // _BLOCK) * _BLOCK, -1.0, jnp.float32),
+        counts=jnp.zeros(rows * _WORDS, jnp.uint32),
+        totals=jnp.zeros(BUCKETS, jnp.int32),
+        capacity=capacity,
+    )
+
+
+def set(order: BucketOrder, slots: Array, values: Array) -> BucketOrder:
+    """Give slots their values, whether or not they had others.
+
+    A row is skipped if its slot is outside `[0, capacity)` or its value is NaN, infinite or
+    negative. Where a slot occurs twice, one of its values is kept.
+
+    Args:
+      order: the order.
+      slots: `[B]` int32, at most 2^24 of them.
+      values: `[B]` float32, not negative.
+    """
+    valid = (slots >= 0) & (slots < order.capacity) & jnp.isfinite(values) & (values >= 0)
+    beyond = order.values.size
+    near = jnp.where(valid, slots, 0)
+    before = buffer.read_few(order.values, near)
+    # Of equal slots one row counts: the one whose number is then found there. (The choice, always
+    # the same, lets the write wait for the read: see `buffer`.)
+    number = jnp.where(jnp.isnan(before), before, jnp.arange(len(slots), dtype=jnp.float32))
+    held = buffer.write(order.values, jnp.where(valid, slots, beyond), number)
+    counts = valid & (buffer.read_few(held, near) == number)
+    slots = buffer.briefly(jnp.where(counts, slots, beyond), near)
+    held = buffer.write(held, slots, values)
+    gone = jnp.where(counts & (before >= 0), bucket_of(before), BUCKETS)
+    come = jnp.where(counts, bucket_of(values), BUCKETS)
+    return _move(order.replace(values=held), slots, gone, come)
+
+
+def values(order: BucketOrder) -> Array:
+    """Return the value of every slot, `[C]` float32, -1 where there is none."""
+    return order.values[: order.capacity]
+
+
+def bucket_of(values: Array) -> Array:
+    """Return the bucket of values that are not negative, int32; that of 0 is the last."""
+    bits = jax.lax.bitcast_convert_type(values, jnp.int32)
+    octave, fine = bits >> _MANTISSA, bits >> (_MANTISSA - _FINE)
+    low, high = _LOW << _FINE, _HIGH << _FINE
+    below = jnp.minimum(octave, _LOW) + jnp.maximum(octave - _HIGH, 0)
+    return BUCKETS - 1 - (below + jnp.clip(fine, low, high) - low)
+
+
+def floor_of(bucket: Array) -> Array:
+    """Return the smallest value of a bucket, float32; infinity for bucket -1."""
+    return jax.lax.bitcast_convert_type(_floor_bits(bucket), jnp.float32)
+
+
+def ties(order: BucketOrder) -> Ties:
+    """Return the ranks of every bucket's members, `[K]`."""
+    last = jnp.cumsum(order.totals, dtype=jnp.int32)
+    return Ties(last - order.totals, last)
+
+
+def quantiles(order: BucketOrder, shares: Array) -> Array:
+    """Return the values `[n]` float32 that are above these shares `[n]` of all, rounded down.
+
+    That is, to the smallest value of a bucket; 0 if there are no values.
+    """
+    ends = ties(order).last
+    rank = jnp.floor((1.0 - shares) * ends[-1]).astype(jnp.int32)
+    rank = jnp.clip(rank, 0, jnp.maximum(ends[-1] - 1, 0))
+    bucket = jnp.minimum(jnp.searchsorted(ends, rank, side="right"), BUCKETS - 1)
+    return floor_of(bucket.astype(jnp.int32))
+
+
+def find(order: BucketOrder, ranks: Array, turn: Array) -> tuple[Array, Ties]:
+    """Find the slots at ranks, counted from 0.
+
+    Args:
+      order: the order, of more values than any of the ranks.
+      ranks: `[B]` int32.
+      turn: `[]` uint32, by which ties are turned, that is, who comes first among them; if these
+        are random bits, all ties are equally likely to have any of their ranks.
+
+    Returns:
+      slots `[B]` int32, different for different ranks, and with whom they tie, `[B]`.
+    """
+    ends = buffer.once(ties(order).last)
+    bucket = buffer.once(jnp.minimum(_after(ends, ranks), BUCKETS - 1))
+    last, count = ends[bucket], order.totals[bucket]
+    first = last - count
+    number = ranks - first + random_bits.scaled(turn, count.astype(jnp.uint32)).astype(jnp.int32)
+    number = jnp.where(number < count, number, number - count)
+    number = jnp.minimum(number, count - 1)  # of no values: -1, which leads to slot 0
+    return _member(order, bucket, number), Ties(first, last)
+
+
+def check_valid(order: BucketOrder) -> None:
+    """Check a concrete order's invariants.
+
+    Raises:
+      ValueError: a value is NaN, infinite or negative, there is one beyond the capacity, or a count
+        differs from what the values give.
+    """
+    held = np.asarray(order.values)
+    bad = ~np.isfinite(held) | ((held < 0) & (held != -1))
+    bad[order.capacity :] |= held[order.capacity :] != -1
+    if bad.any():
+        raise ValueError(f"the value of slot {bad.argmax()} is {held[bad.argmax()]}")
+    slots = np.flatnonzero(held >= 0)
+    bucket = np.asarray(bucket_of(jnp.asarray(held[slots])))
+    totals, counts = np.zeros(BUCKETS, np.int32), np.zeros(order.counts.size, np.uint32)
+    np.add.at(totals, bucket, 1)
+    for places, ones in _places(order.capacity, bucket, slots):
+        np.add.at(counts, places, ones.astype(np.uint32))
+    for name, found, right in (("total", order.totals, totals), ("count", order.counts, counts)):
+        if (np.asarray(found) != right).any():
+            at = (np.asarray(found) != right).argmax()
+            raise ValueError(f"{name} {at} is {found[at]}, the values give {right[at]}")
+
+
+class _Levels(NamedTuple):
+    """Levels of blocks, from the smallest blocks to those of which one row holds all.
+
+    In a row of the lowest level, sixteen words have four counts each; in the others a word has one,
+    the sum of a row of the level below.
+    """
+
+    rows: tuple[int, ...]  # for each bucket
+    starts: tuple[int, ...]  # the row with which each level begins
+
+
+@functools.cache
+def _levels(capacity: int) -> _Levels:
+    rows = [-(-capacity // _BLOCK**2)]
+    while rows[-1] > 1:
+        rows.append(-(-rows[-1] // _WORDS))
+    starts = itertools.accumulate(rows[:-1], lambda start, size: start + BUCKETS * size, initial=0)
+    return _Levels(tuple(rows), tuple(starts))
+
+
+def _places(capacity: int, bucket: Any, slots: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield for each level where in `counts` a slot of a bucket is counted, and what counts as one.
+
+    Of arrays of NumPy or JAX.
+    """
+    levels = _levels(capacity)
+    block = slots // _BLOCK
+    one = 1 << block % _PACKED * 8
+    block = block // _PACKED
+    for rows, start in zip(levels.rows, levels.starts, strict=True):
+        yield (start + bucket * rows) * _WORDS + block, one
+        block, one = block // _WORDS, one * 0 + 1
+
+
+def _move(order: BucketOrder, slots: Array, gone: Array, come: Array) -> BucketOrder:
+    """Count slots `[B]` from one bucket to another, `BUCKETS` standing for none."""
+    bucket = buffer.once(jnp.concatenate([gone, come]))
+    slots = jnp.concatenate([slots, slots])
+    sign = jnp.repeat(jnp.asarray([-1, 1], jnp.int32), gone.size)
+    places, ones = zip(*_places(order.capacity, bucket, slots), strict=True)
+    places = [jnp.where(bucket < BUCKETS, place, order.counts.size) for place in places]
+    changes = jnp.concatenate([sign * one for one in ones]).astype(jnp.uint32)
+    return order.replace(
+        counts=buffer.add(order.counts, jnp.concatenate(places), changes),
+        totals=buffer.add(order.totals, bucket, sign),
+    )
+
+
+def _after(ends: Array, ranks: Array) -> Array:
+    """Return how many of the rising `ends` `[n]` are at most each rank `[B]`.
+
+    In two steps of about the root of n comparisons: XLA's binary search is a loop of small steps.
+    """
+    width = math.isqrt(len(ends))
+    rows = jnp.pad(ends, (0, -len(ends) % width), constant_values=np.iinfo(np.int32).max)
+    rows = rows.reshape(-1, width)
+    row = (rows[:, -1] <= ranks[:, None]).sum(axis=1, dtype=jnp.int32)
+    row = buffer.once(jnp.minimum(row, len(rows) - 1))
+    return row * width + (rows[row] <= ranks[:, None]).sum(axis=1, dtype=jnp.int32)
+
+
+def _member(order: BucketOrder, bucket: Array, number: Array) -> Array:
+    """Return the slot `[B]` of each bucket's member of a number `[B]`, counted from 0."""
+    levels = _levels(order.capacity)
+    rows = order.counts.reshape(-1, _WORDS)
+    block = jnp.zeros_like(bucket)
+    for size, start in zip(levels.rows[:0:-1], levels.starts[:0:-1], strict=True):
+        words = buffer.read_few(rows, start + bucket * size + block)
+        child, number = _pick([word.astype(jnp.int32) for word in _columns(words)], number)
+        block, number = buffer.briefly(jnp.stack([block * _WORDS + child, number]), bucket)
+    words = buffer.read_few(rows, bucket * levels.rows[0] + block)
+    child, number = _pick_packed(words, number)
+    block, number = buffer.briefly(jnp.stack([block * _BLOCK + child, number]), bucket)
+    held = buffer.read(order.values.reshape(-1, _BLOCK), block)
+    flags = buffer.briefly(_flags(held, bucket), bucket)
+    return block * _BLOCK + _pick_packed(flags, number)[0]
+
+
+def _flags(held: Array, bucket: Array) -> Array:
+    """Return 1 for values `[B, 64]` in a bucket `[B]`, else 0, packed: `[B, 16]` uint32."""
+    edges = jnp.stack([_floor_bits(bucket), _floor_bits(bucket - 1)])
+    low, high = buffer.briefly(edges, bucket)[:, :, None]
+    bits = jax.lax.bitcast_convert_type(held, jnp.int32)
+    inside = ((bits >= low) & (bits < high)).astype(jnp.uint8)
+    return jax.lax.bitcast_convert_type(inside.reshape(-1, _WORDS, _PACKED), jnp.uint32)
+
+
+def _columns(rows: Array) -> list[Array]:
+    return [rows[:, n] for n in range(rows.shape[1])]
+
+
+def _floor_bits(bucket: Array) -> Array:
+    below = BUCKETS - 1 - bucket
+    fine = (below - _LOW + (_LOW << _FINE)) << (_MANTISSA - _FINE)
+    octave = jnp.where(below < _LOW, below, below - _WITHIN + _HIGH - _LOW) << _MANTISSA
+    return jnp.where((below >= _LOW) & (below < _LOW + _WITHIN), fine, octave)
+
+
+def _pick(counts: Sequence[Array], number: Array) -> tuple[Array, Array]:
+    """Return where the running sum of counts `[B]` passes `number` `[B]`, and what is left."""
+    passed = chosen = before = jnp.zeros_like(number)
+    for count in counts:
+        passed = passed + count
+        beyond = passed <= number
+        chosen = chosen + beyond.astype(jnp.int32)
+        before = jnp.where(beyond, passed, before)
+    return chosen, number - before
+
+
+def _pick_packed(words: Array, number: Array) -> tuple[Array, Array]:
+    """Do as `_pick` does, with counts that are packed in words `[B, 16]`."""
+    pairs = (words & 0x00FF00FF) + (words >> 8 & 0x00FF00FF)
+    sums = ((pairs & 0xFFFF) + (pairs >> 16)).astype(jnp.int32)
+    word, number = _pick(_columns(sums), number)
+    here = words[:, 0]
+    for n in range(1, _WORDS):
+        here = jnp.where(word == n, words[:, n], here)
+    counts = [(here >> 8 * lane & 0xFF).astype(jnp.int32) for lane in range(_PACKED)]
+    lane, number = _pick(counts, number)
+    return word * _PACKED + lane, number

@@ -1,0 +1,128 @@
+"""Sums of rank^-alpha in closed form, and what is drawn by them.
+
+Rank-based replay draws in proportion to rank^-alpha (Schaul et al. 2016, Sec. 3.3). With an
+exponent that changes during a run, running sums over all ranks can't be kept. The first terms are
+added up as they are; of those beyond, the sum is the integral over half a rank more at both ends
+(the midpoint rule), less the first term of its Euler-Maclaurin correction.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxreplay._internal import buffer
+from jaxreplay.types import Array
+
+_HEAD = 16  # terms that are added up one by one
+
+
+def mass(first: Array | int, last: Array, alpha: Array | float) -> Array:
+    """Add up n^-alpha over `first < n <= last`, to about a millionth of the sum.
+
+    Ranks counted from 0 are `n - 1`: the sum is that of the ranks `first` up to `last` - 1.
+
+    Args:
+      first: `[...]` int32, not negative.
+      last: `[...]` int32, at least `first`.
+      alpha: the exponent, not negative, the same for all.
+    """
+    exponent = jnp.asarray(alpha, jnp.float32)
+    total = jnp.zeros(jnp.broadcast_shapes(jnp.shape(first), jnp.shape(last)), jnp.float32)
+    for n in range(1, _HEAD + 1):
+        total = total + jnp.where((first < n) & (n <= last), n**-exponent, 0.0)
+    low, high = jnp.maximum(first, _HEAD), jnp.maximum(last, _HEAD)
+    start = low.astype(jnp.float32) + 0.5
+    ratio = jnp.log1p((high - low).astype(jnp.float32) / start)  # log of end / start
+    power = jnp.exp(-exponent * jnp.log(start))
+    integral = start * power * ratio * _ratio_expm1((1.0 - exponent) * ratio)
+    correction = exponent / 24 * power / start * -jnp.expm1(-(exponent + 1.0) * ratio)
+    return total + integral - correction
+
+
+def reaches(share: Array, size: Array, alpha: Array | float) -> Array:
+    """Return the smallest n with `mass(0, n) >= share * mass(0, size)`: `[...]` int32.
+
+    Up to rounding: among a million ranks, n may be off by one or two.
+
+    Args:
+      share: `[...]` float32 in [0, 1].
+      size: `[]` int32, at least 1.
+      alpha: the exponent, not negative.
+    """
+    exponent = jnp.asarray(alpha, jnp.float32)
+    target = share * buffer.once(mass(0, size, exponent)) * (1.0 - 2e-6)
+    head, found = jnp.zeros((), jnp.float32), jnp.ones(jnp.shape(share), jnp.int32)
+    for n in range(1, _HEAD + 1):
+        head = head + n**-exponent
+        found = found + (head < target)
+    start = _HEAD + 0.5
+    power = start**-exponent
+    # The integral from `start` on, in units of start * power.
+    integral = (target - head + exponent / 24 * power / start) / (start * power)
+    slope = 1.0 - exponent
+    inside = jnp.maximum(slope * jnp.maximum(integral, 0.0), -1.0 + 1e-7)
+    end = start * jnp.exp(jnp.maximum(integral, 0.0) * _ratio_log1p(inside))
+    end = end - exponent / (24 * end)  # the correction's other end
+    beyond = jnp.ceil(end - 0.5 - (1e-3 + 1e-6 * end))
+    beyond = jnp.clip(beyond, _HEAD + 1, 2.0**30).astype(jnp.int32)
+    return buffer.once(jnp.minimum(jnp.where(found > _HEAD, beyond, found), size))
+
+
+def segments(size: Array, count: int, alpha: Array | float) -> tuple[Array, Array]:
+    """Cut ranks 1..size into `count` segments of about equal probability.
+
+    Segment j holds the ranks `start[j] + 1 .. end[j]`; its end is the first rank at which the
+    running mass reaches (j+1)/count of the whole, moved where needed so that no segment is empty.
+
+    Args:
+      size: `[]` int32, how many ranks there are, at least `count`.
+      count: number of segments.
+      alpha: the exponent, not negative.
+
+    Returns:
+      start, end: `[count]` int32.
+    """
+    number = jnp.arange(1, count + 1)
+    return spread(reaches(number / count, size, alpha), size)
+
+
+def spread(end: Array, size: Array) -> tuple[Array, Array]:
+    """Move the ends `[B]` of segments of ranks 1..size where needed so that none is empty."""
+    count = len(end)
+    number = jnp.arange(1, count + 1)
+    end = jax.lax.cummax(end.at[-1].set(size) - number) + number  # strictly rising
+    end = jnp.minimum(end, size - (count - number))
+    return jnp.concatenate([jnp.zeros(1, jnp.int32), end[:-1]]), end
+
+
+def share_of_segments(start: Array, end: Array, first: Array, last: Array) -> Array:
+    """Return how many of the segments' draws fall on the ranks `first` up to `last` - 1.
+
+    One draw in each segment takes any of its ranks with equal chance.
+
+    Args:
+      start: `[B]` int32, of `segments`.
+      end: `[B]` int32.
+      first: `[...]` int32, ranks counted from 0.
+      last: `[...]` int32.
+    """
+
+    def place(rank: Array) -> tuple[Array, Array]:
+        segment = jnp.searchsorted(end, rank, side="right")
+        segment = jnp.minimum(segment, len(end) - 1).astype(jnp.int32)
+        width = (end - start)[segment]
+        return segment, (rank - start[segment]) / width
+
+    (low, part_low), (high, part_high) = place(first), place(last)
+    return (high - low) + (part_high - part_low)
+
+
+def _ratio_expm1(x: Array) -> Array:
+    """Return (e^x - 1) / x, and its limit at 0."""
+    small = jnp.abs(x) < 1e-4
+    return jnp.where(small, 1.0 + x / 2, jnp.expm1(x) / jnp.where(small, 1.0, x))
+
+
+def _ratio_log1p(x: Array) -> Array:
+    """Return log(1 + x) / x, and its limit at 0."""
+    small = jnp.abs(x) < 1e-4
+    return jnp.where(small, 1.0 - x / 2, jnp.log1p(x) / jnp.where(small, 1.0, x))

@@ -1,0 +1,122 @@
+"""The order by buckets: buckets by hand, ranks against a sort, counts after any history."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxreplay import bucket_order
+from jaxreplay.bucket_order import BUCKETS
+
+_set, _find = jax.jit(bucket_order.set), jax.jit(bucket_order.find)
+
+
+def bucket_of(values):
+    return np.asarray(bucket_order.bucket_of(jnp.asarray(values, jnp.float32)))
+
+
+def test_buckets_by_hand():
+    # 16 in an octave: 1 .. 1.0625 is one, 1.0625 .. 1.125 the next above; sixteen make an octave.
+    assert bucket_of(1.0) - bucket_of(1.0625) == 1
+    assert bucket_of(1.0624) == bucket_of(1.0)
+    assert bucket_of(1.0) - bucket_of(2.0) == 16
+    # Beyond 2^12 and below 2^-20 an octave is one.
+    assert bucket_of(4096.0) == bucket_of(8191.0) == bucket_of(8192.0) + 1
+    assert bucket_of(2.0**-21) == bucket_of(2.0**-20) + 1
+    assert bucket_of(0.0) == BUCKETS - 1
+    assert bucket_of(np.finfo(np.float32).max) == 0
+
+
+def test_buckets_are_ordered_and_narrow():
+    rng = np.random.default_rng(0)
+    values = np.sort(np.float32(2.0) ** rng.uniform(-140, 127, 20_000).astype(np.float32))
+    buckets = bucket_of(values)
+    assert (np.diff(buckets) <= 0).all() and buckets.min() >= 0 and buckets.max() < BUCKETS
+    floors = np.asarray(bucket_order.floor_of(jnp.asarray(buckets)))
+    ceilings = np.asarray(bucket_order.floor_of(jnp.asarray(buckets - 1)))
+    assert (floors <= values).all() and (values < ceilings).all()
+    within = (values >= 2.0**-20) & (values < 2.0**12)
+    assert (ceilings[within] / floors[within]).max() <= 1.0625
+
+
+def filled(values, capacity):
+    """An order of `capacity` slots, of which every third has no value."""
+    slots = np.flatnonzero(np.arange(capacity) % 3 < 2).astype(np.int32)
+    return _set(bucket_order.init(capacity), slots, np.float32(values[slots])), slots
+
+
+@pytest.mark.parametrize("capacity", [1, 40, 64, 5000, 70_001])
+def test_ranks_are_those_of_a_sort(capacity):
+    rng = np.random.default_rng(capacity)
+    values = np.abs(rng.standard_t(2, capacity)).astype(np.float32)
+    values[rng.random(capacity) < 0.1] = 0.0
+    order, slots = filled(values, capacity)
+    bucket_order.check_valid(order)
+    buckets = bucket_of(values[slots])
+    ranks = np.arange(len(slots), dtype=np.int32)
+    for turn in (0, 2**31, 4_000_000_000):
+        found, ties = _find(order, ranks, np.uint32(turn))
+        assert sorted(np.asarray(found).tolist()) == slots.tolist()  # each rank has its own slot
+        np.testing.assert_array_equal(bucket_of(values[np.asarray(found)]), np.sort(buckets))
+        np.testing.assert_array_equal(
+            ties.first, np.searchsorted(np.sort(buckets), np.sort(buckets))
+        )
+        last = np.searchsorted(np.sort(buckets), np.sort(buckets), side="right")
+        np.testing.assert_array_equal(ties.last, last)
+
+
+def test_ties_take_turns():
+    order = _set(bucket_order.init(200), np.arange(0, 200, 2, dtype=np.int32), np.ones(100))
+    turns = np.random.default_rng(0).integers(0, 2**32, 20_000, dtype=np.uint32)
+    found = jax.jit(jax.vmap(lambda turn: bucket_order.find(order, jnp.asarray([7]), turn)[0]))(
+        turns
+    )
+    counts = np.bincount(np.asarray(found).ravel(), minlength=200)
+    assert (counts[1::2] == 0).all()
+    assert (np.abs(counts[::2] - 200) < 5 * np.sqrt(200)).all()
+
+
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 12))
+def test_counts_after_any_history_are_those_of_the_values(seed, turns):
+    rng = np.random.default_rng(seed)
+    capacity = 150
+    order, held = bucket_order.init(capacity), np.full(capacity, -1.0, np.float32)
+    for _ in range(turns):
+        slots = rng.integers(-2, capacity + 2, 20).astype(np.int32)
+        values = np.abs(rng.normal(size=20)) * 10.0 ** rng.integers(-9, 6)
+        values = values.astype(np.float32)
+        values[rng.random(20) < 0.1] = rng.choice(np.float32([np.nan, np.inf, -1.0, 0.0]))
+        order = _set(order, slots, values)
+        after = np.asarray(bucket_order.values(order))
+        valid = (slots >= 0) & (slots < capacity) & np.isfinite(values) & (values >= 0)
+        touched = np.unique(slots[valid])
+        for slot in touched:  # one of its values
+            assert after[slot] in values[valid & (slots == slot)]
+        held[touched] = after[touched]
+        np.testing.assert_array_equal(after, held)
+        bucket_order.check_valid(order)
+
+
+def test_quantiles_are_those_of_the_values_rounded_down():
+    values = np.abs(np.random.default_rng(3).normal(size=3000)).astype(np.float32)
+    order, slots = filled(values, 3000)
+    shares = np.float32([0.1, 0.5, 0.9])
+    found = np.asarray(bucket_order.quantiles(order, shares))
+    exact = np.quantile(values[slots], shares)
+    assert (found <= exact * 1.01).all() and (found >= exact / 1.08).all()
+    np.testing.assert_array_equal(bucket_order.quantiles(bucket_order.init(5), shares), 0.0)
+
+
+def test_what_is_wrong_is_said():
+    order, _ = filled(np.ones(100), 100)
+    with pytest.raises(ValueError, match="total 5 is 1, the values give 0"):
+        bucket_order.check_valid(order.replace(totals=order.totals.at[5].add(1)))
+    with pytest.raises(ValueError, match="count 3 is"):
+        bucket_order.check_valid(order.replace(counts=order.counts.at[3].add(1)))
+    with pytest.raises(ValueError, match="the value of slot 2 is nan"):
+        bucket_order.check_valid(order.replace(values=order.values.at[2].set(jnp.nan)))
+    with pytest.raises(ValueError, match="capacity is 0"):
+        bucket_order.init(0)
