@@ -190,7 +190,9 @@ def _sample(
         probability=draw.probability,
     )
     state, batch = buffer.settled((state, batch))
-    fence = buffer.fence(batch)  # the next writes come after all that was read here
+    # The next writes come after all that was read here. (What becomes probabilities was read for
+    # draws and weights: if nobody looks at them, they are not computed.)
+    fence = state.fence + buffer.fence(batch._replace(probability=()))
     batch = batch._replace(indices=buffer.after(fence, batch.indices))
     return state._replace(fence=fence), batch
 
@@ -220,7 +222,11 @@ def _observe(
         return state
     due, told = jnp.isfinite(episode_return), (state.ring, episode_return, key)
     inner = rarely(due, sampler.observe, state.sampler, *told)
-    return buffer.settled(state._replace(sampler=inner))
+    pairs = zip(jax.tree.leaves(inner), jax.tree.leaves(state.sampler), strict=True)
+    changed = [new for new, old in pairs if new is not old]
+    # Any of them is known only once all that was read is.
+    fence = state.fence + buffer.fence(sorted(changed, key=jnp.size)[:1])
+    return buffer.settled(state._replace(sampler=inner, fence=fence))
 
 
 def _frame_metrics(ring: Ring, frames: Frames, ahead: int) -> dict[str, Array]:

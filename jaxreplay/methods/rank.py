@@ -102,13 +102,20 @@ def sampler(config: RankConfig = RankConfig(), updates: int | None = None) -> Sa
 
     def sample(state: RankState, ring: Ring, key: Array, batch_size: int) -> Draw:
         if config.sampling == "greedy":
-            return Draw(_largest(state, batch_size), jnp.ones(batch_size, jnp.float32))
-        slots, odds = _draw(rule, state, ring, key, batch_size)
-        return Draw(slots, weigh(odds))
+            ones = jnp.ones(batch_size, jnp.float32)
+            return Draw(_largest(state, batch_size), ones, probability=ones / batch_size)
+        slots, ties, odds = _draw(rule, state, ring, key, batch_size)
+        chance = rule.chance(state, ring, ties, batch_size)
+        return Draw(slots, weigh(odds), probability=chance)
+
+    def metrics(state: RankState, ring: Ring) -> dict[str, Array]:
+        own = _metrics(state, ring)
+        alpha = jnp.asarray(rule.exponent(state.updates), jnp.float32)
+        return own | {"alpha": alpha, "beta": config.beta_at(updates)(state.updates)}
 
     return Sampler(
         _init, _add, sample, _update,
-        probability=functools.partial(_probability, rule), metrics=_metrics,
+        probability=functools.partial(_probability, rule), metrics=metrics,
         requires=Requirements(feedback=frozenset({"td_error"})),
     )  # fmt: skip
 
@@ -229,8 +236,10 @@ class _Rule(NamedTuple):
         return jnp.where(size >= batch_size, share, self.by_eq_1(state, ring, ties))
 
 
-def _draw(rule: _Rule, state: RankState, ring: Ring, key: Array, count: int) -> tuple[Array, Odds]:
-    """Draw slots `[count]`."""
+def _draw(
+    rule: _Rule, state: RankState, ring: Ring, key: Array, count: int
+) -> tuple[Array, Ties, Odds]:
+    """Draw slots `[count]`, with whom they tie, and what weights are made of."""
     config, size = rule.config, jnp.maximum(ring_.size(ring), 1)
     bits = random_bits.bits(key, (count + 1,))
     rank = _draw_rank(rule, state, size, bits[:-1])
@@ -248,7 +257,7 @@ def _draw(rule: _Rule, state: RankState, ring: Ring, key: Array, count: int) -> 
     if config.normalise == "buffer":
         every = _all_ties(config, state, ring)
         smallest = jnp.where(every.first < every.last, chance(every), jnp.inf).min()
-    return slots, Odds(chance(ties), smallest, size, state.updates)
+    return slots, ties, Odds(chance(ties), smallest, size, state.updates)
 
 
 def _draw_rank(rule: _Rule, state: RankState, size: Array, bits: Array) -> Array:

@@ -17,7 +17,7 @@ from experiments.training.config import LoopConfig
 from experiments.training.loop import make_program
 from experiments.training.seeds import over_seeds
 from jaxreplay import Transition, make_replay, sum_tree
-from jaxreplay.methods import METHODS, per, pser, refer
+from jaxreplay.methods import METHODS, ners, per, pser, refer
 
 # A prime: no other array has a dimension of this size. Ring and tree are large enough to be read as
 # arrays that no cache holds are.
@@ -189,8 +189,18 @@ def test_frames_that_are_stored_once_are_not_copied(order, vmapped):
     assert large_copies(text, CAPACITY, CHILDREN) == []
 
 
-def test_whole_training_chunk_copies_nothing_large():
-    method = per.method()
+# A sampler that learns after every episode reads, now and then, what every update writes.
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(per.method(), id="per", marks=pytest.mark.slow),
+        pytest.param(
+            ners.method(ners.NERSConfig(reward="training", hidden=(8, 4), score_hidden=(4,))),
+            id="ners_star",
+        ),
+    ],
+)
+def test_whole_training_chunk_copies_nothing_large(method):
     environment = environments.make("gymnax/CartPole-v1")
     agent = dqn(DQNConfig(hidden=(8,)), environment.action_space, method.objective)
     replay = make_replay(method.sampler, capacity=CAPACITY, batch_size=BATCH)
