@@ -1,10 +1,11 @@
-"""Every notebook runs from top to bottom."""
+"""Every notebook runs from top to bottom, here: what one compiles is kept for the next."""
 
 from pathlib import Path
+from typing import Any
 
+import matplotlib.pyplot as plt
 import nbformat
 import pytest
-from nbclient import NotebookClient
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 
@@ -20,18 +21,27 @@ SHORTER = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_runs(path):
+def test_notebook_runs(path, monkeypatch):
     notebook = nbformat.read(path, as_version=4)
-    kept = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.outputs]
-    assert kept, "commit notebooks with their outputs: make notebooks"
-    assert path.stat().st_size < 300_000, "keep outputs small"
-    shorten(notebook, SHORTER.get(path.stem, {}))
-    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": path.parent}}).execute()
-
-
-def shorten(notebook, changes: dict[str, str]) -> None:
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert any(cell.outputs for cell in cells), (
+        "commit notebooks with their outputs: make notebooks"
+    )
+    assert path.stat().st_size < 300_000, "keep outputs small"
+    shorten(cells, SHORTER.get(path.stem, {}))
+    monkeypatch.chdir(path.parent)
+    plt.switch_backend("agg")
+    names: dict[str, Any] = {"__name__": "__main__"}
+    try:
+        for number, cell in enumerate(cells):
+            exec(compile(cell.source, f"{path.name}, cell {number}", "exec"), names)
+    finally:
+        plt.close("all")
+
+
+def shorten(cells: list[Any], changes: dict[str, str]) -> None:
     for long, short in changes.items():
         assert any(long in cell.source for cell in cells), f"no cell says {long}"
         for cell in cells:
