@@ -1,7 +1,9 @@
 import json
+import shutil
 import subprocess
 import sys
 import zlib
+from pathlib import Path
 from typing import NamedTuple
 
 import flax.struct
@@ -13,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
+from experiments import train
 from experiments.runs.checkpoint import (
     check_same_config,
     latest,
@@ -226,6 +229,24 @@ def test_a_flipped_bit_anywhere_is_seen(tmp_path_factory, data):
         if jnp.issubdtype(old.dtype, jax.dtypes.prng_key):
             new, old = jax.random.key_data(new), jax.random.key_data(old)
         np.testing.assert_array_equal(new, old)
+
+
+def test_a_run_that_an_older_version_left_is_refused_by_name_and_stays(tmp_path, capsys):
+    """The folder is one that jaxreplay 0.1 wrote before folders and checkpoints had a format."""
+    run = tmp_path / "run"
+    shutil.copytree(Path(__file__).parent / "format_1", run)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match=r"of format 1 \(jaxreplay 0.1\): resume it with that"):
+        load(run / "checkpoints", {"x": jnp.ones(3)})
+    for options, message in (
+        (["--resume", str(run)], "made by another version of jaxreplay"),
+        (["--out", str(run)], "already holds a run"),
+    ):
+        with pytest.raises(SystemExit):
+            train.main(options)
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1
+    assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
 
 def test_foreign_and_older_files_are_refused_by_name(tmp_path):
