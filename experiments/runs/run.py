@@ -68,15 +68,16 @@ def execute(
             log.say(remark)
         saves, resume_folder = out / "checkpoints", resume_folder or out
         try:
-            _train(run, config, out, output, before, label or config.replay)
+            try:
+                _train(run, config, out, output, before, label or config.replay)
+            except _Interrupted as cut:
+                message = _keep(run, config, saves, cut, resume_folder)
+                raise Stopped(message, cut.exit_code) from None
         except EnvironmentFailed as error:
             saved = checkpoint.latest(saves)
             kept = f"the last checkpoint is intact: --resume {resume_folder}"
             raise Stopped(f"{error} ({kept if saved else 'no checkpoint yet'})", 1) from error
-        except _Interrupted as cut:
-            message = _keep(run, config, saves, cut, resume_folder)
-            raise Stopped(message, cut.exit_code) from None
-        except KeyboardInterrupt as error:
+        except KeyboardInterrupt as error:  # the second one, perhaps while a checkpoint is saved
             message = (
                 f"stopped at once: --resume {resume_folder} continues from the last checkpoint"
             )

@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 from experiments import environments, train
+from experiments.runs import run as run_module
 from experiments.training import seeds
 
 # Small enough to train in a second: 16 hidden units, 2 seeds, 8 log points.
@@ -187,6 +188,31 @@ def test_bad_input_is_refused_in_one_line(options, message, tmp_path, capsys):
     assert error.startswith("error: ")
     assert error.count("\n") == 1
     assert not out.exists()
+
+
+def test_a_second_ctrl_c_while_the_checkpoint_is_saved_loses_only_what_came_since(
+    finished, tmp_path, monkeypatch, capsys
+):
+    healthy, saves = run_module._rows, []
+
+    def rows(*args):
+        os.kill(os.getpid(), signal.SIGINT)  # the first: noted until the log point is over
+        return healthy(*args)
+
+    def save(*args):
+        saves.append(args)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    out = tmp_path / "stopped"
+    with monkeypatch.context() as patched:
+        patched.setattr(run_module, "_rows", rows)
+        patched.setattr(run_module.checkpoint, "save", save)
+        assert train.main([*TINY, "--checkpoint-every", "4", "--out", str(out)]) == 130
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == f"stopped at once: --resume {out} continues from the last checkpoint"
+    assert len(saves) == 1
+    assert train.main(["--resume", str(out)]) == 0
+    assert (out / "metrics.csv").read_bytes() == (finished / "metrics.csv").read_bytes()
 
 
 def test_an_environment_that_breaks_ends_the_run_and_spares_the_checkpoint(
