@@ -52,7 +52,7 @@ class LoopConfig(Config):
     inspect: int = option(
         16,
         "batches' worth of stored transitions looked at, at each log point, beside what was "
-        "replayed; 0: no look at either",
+        "replayed; 0: nothing is looked at but the share of the buffer in use",
         at_least=0,
     )
 

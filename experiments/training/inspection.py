@@ -24,6 +24,18 @@ _CONCENTRATION = "replayed/concentration"  # N times the mean chance of what was
 ODDS_EDGES = (-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0)
 
 
+def measure_share(batch: Sample, ring: Ring) -> Metrics:
+    """Measure how much of the buffer draws use, by a batch; `conclude` makes metrics of the means.
+
+    Args:
+      batch: `[B]`, as the replay drew it.
+      ring: the one that it was drawn from, before anything was added.
+    """
+    if not isinstance(batch.probability, jax.Array):
+        return {}
+    return {_CONCENTRATION: ring_.size(ring) * batch.probability.mean()}
+
+
 def measure(batch: Sample, feedback: Mapping[str, Array], ring: Ring) -> Metrics:
     """Measure a batch that the agent learned from; `conclude` makes metrics of the means.
 
@@ -33,14 +45,11 @@ def measure(batch: Sample, feedback: Mapping[str, Array], ring: Ring) -> Metrics
       ring: the one that it was drawn from, before anything was added.
     """
     age = (ring.rows_added - batch.version) * ring.num_envs
-    metrics = {f"replayed/{name}": value for name, value in _summary(feedback).items()} | {
+    return {f"replayed/{name}": value for name, value in _summary(feedback).items()} | {
         "replayed/age": age.astype(jnp.float32).mean(),
         "replayed/distinct": _distinct(batch.indices),
         "replayed/effective_batch": _effective(batch.weights),
     }
-    if isinstance(batch.probability, jax.Array):
-        metrics[_CONCENTRATION] = ring_.size(ring) * batch.probability.mean()
-    return metrics
 
 
 def conclude(means: Metrics) -> Metrics:

@@ -18,7 +18,7 @@ from agents.types import Agent, Continuous, Discrete
 from experiments.environments.types import Array, TimeStep
 from experiments.training import state as state_
 from experiments.training.config import LoopConfig, check
-from experiments.training.inspection import conclude, inspect, measure
+from experiments.training.inspection import conclude, inspect, measure, measure_share
 from experiments.training.state import Episodes, LoopState, Metrics, Sums
 from jaxreplay import n_step
 from jaxreplay.n_step import Step
@@ -151,6 +151,7 @@ class Phases:
         feedback = known_feedback(self.replay.requires, info.feedback)
         replay_state = self.replay.update(state.replay, batch, **feedback)
         metrics = {f"agent/{name}": value for name, value in info.metrics.items()}
+        metrics |= measure_share(batch, state.replay.ring)
         if self.config.inspect:
             metrics |= measure(batch, info.feedback, state.replay.ring)
         state = state._replace(agent=agent_state, replay=replay_state, updates=state.updates + 1)

@@ -7,7 +7,7 @@ import pytest
 
 from agents.tabular import TabularConfig, tabular
 from agents.types import Discrete
-from experiments.training.inspection import ODDS_EDGES, conclude, inspect, measure
+from experiments.training.inspection import ODDS_EDGES, conclude, inspect, measure, measure_share
 from jaxreplay import Transition, make_replay, sum_tree
 from jaxreplay.methods import per, uniform
 
@@ -33,7 +33,8 @@ def inspected(sampler, leaves=None, batches=200):
 
     def learn(key):  # nothing: the agent only says what it sees
         batch = replay.sample(held, key)[1]
-        return measure(batch, agent.feedback(state, batch.transition, key), held.ring)
+        seen = agent.feedback(state, batch.transition, key)
+        return measure(batch, seen, held.ring) | measure_share(batch, held.ring)
 
     def look(key):
         means = jax.tree.map(jnp.mean, jax.lax.map(learn, jax.random.split(key, batches)))

@@ -316,7 +316,8 @@ def test_looking_at_what_is_replayed_changes_nothing():
     for batches in (0, 3):
         parts = small(environments.make("gymnax/CartPole-v1"), inspect=batches)
         metrics[batches] = jax.jit(make_train(*parts))(jax.random.key(5))[1]
-    assert not any(name.startswith(("replayed/", "stored/")) for name in metrics[0])
+    looked = [name for name in metrics[0] if name.startswith(("replayed/", "stored/"))]
+    assert looked == ["replayed/effective_buffer"]
     for name, values in metrics[0].items():
         np.testing.assert_allclose(values, metrics[3][name], rtol=1e-5, atol=1e-6)
     assert np.isfinite(metrics[3]["replayed/abs_td"]).all()
