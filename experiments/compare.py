@@ -33,7 +33,7 @@ from experiments.cli.shared import (
     print_list,
     replay_name,
 )
-from experiments.runs import arms, folder, judging, lock, presets, run_config
+from experiments.runs import arms, folder, judging, lock, log, presets, run_config
 from experiments.runs.arms import Arm, Question
 from experiments.runs.folder import check_claim_comparison, claim_comparison, is_run, saved_output
 from experiments.runs.outputs import OutputConfig
@@ -61,13 +61,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = _parse(parser, bases, asked, known, argv)
         cadences = vars(args).pop("learn_every", None) or _cadences(known.resume)
         bases = {label: _configured(label, base, args) for label, base in bases.items()}
-        output = read_options(args, saved_output(known.resume))
+        output = _output(args, known.resume)
         question = _question(args, asked, known.resume)
         check_resume(args)
-        arms.check(question, bases, threshold_of(_first(bases), output))
+        threshold = threshold_of(_first(bases), output)
+        arms.check(question, bases, threshold)
         runs = arms.expand(question, bases, list(dict.fromkeys(cadences)))
         if known.resume is not None and set(runs) != set(folder.runs_of(known.resume)):
             raise ValueError(f"the comparison in {known.resume} has other runs: leave out options")
+        for remark in arms.check_expanded(question, runs, threshold):
+            log.say(remark)
         out = known.resume or args.out or Path("runs") / f"compare-{_first(bases).agent}"
         summaries = _run_all(question, runs, out, output, known.resume is not None, args.overwrite)
         conclude(question, runs, summaries, out, output)
@@ -86,13 +89,15 @@ def conclude(
     config = next(iter(runs.values())).config
     frames = {label: pd.read_csv(out / label / "metrics.csv") for label in runs}
     threshold = threshold_of(config, output)
-    findings = judging.judge(question, runs, frames, summaries, threshold)
-    write_json(out / "verdicts.json", findings.to_json(question, runs))
-    metric, baseline, rows, _, groups = findings
+    allowed = output.other_code
+    found = judging.judge(question, runs, frames, summaries, threshold, allowed)
+    write_json(out / "verdicts.json", found.to_json(question, runs))
     title = f"{config.agent} on {config.env}"
-    print(
-        joint.comparison(rows, metric, baseline, groups, frames, summaries, out, title, threshold)
-    )
+    shown = joint.comparison(
+        found.rows, found.metric, found.baseline, found.groups, frames, summaries, out, title,
+        threshold,
+    )  # fmt: skip
+    print(shown)
 
 
 def _labelled(text: str) -> tuple[str, str]:
@@ -122,6 +127,18 @@ def _cadences(resume: Path | None) -> list[int]:
         return []
     saved = folder.runs_of(resume).values()
     return list(dict.fromkeys(config["loop"]["learn_every"] for config in saved))
+
+
+def _output(args: argparse.Namespace, resume: Path | None) -> OutputConfig:
+    """Return what is written; what counts as solved stays what it was, for it may decide."""
+    saved = saved_output(resume)
+    output = read_options(args, saved)
+    if resume is not None and output.threshold != saved.threshold:
+        raise ValueError(
+            f"the comparison in {resume} was made with threshold {saved.threshold}: leave out "
+            "--threshold, or choose another --out"
+        )
+    return output
 
 
 def _question(args: argparse.Namespace, asked: Question, resume: Path | None) -> Question:
@@ -204,13 +221,13 @@ def _configured(label: str, base: RunConfig, args: argparse.Namespace) -> RunCon
 
 def _run_all(
     question: Question,
-    arms: Mapping[str, Arm],
+    runs: Mapping[str, Arm],
     out: Path,
     output: OutputConfig,
     resume: bool,
     overwrite: bool,
 ) -> dict[str, dict[str, Any]]:
-    configs = {label: arm.config for label, arm in arms.items()}
+    configs = {label: arm.config for label, arm in runs.items()}
     check_claim_comparison(out, configs, resume=resume, overwrite=overwrite)
     if resume:
         folder.check_code([out / label for label in configs], output.other_code)
@@ -218,7 +235,7 @@ def _run_all(
         if was_there := out.is_dir():  # else it is made only for what can run
             stack.enter_context(lock.held(out))
         # Everything is checked, and every folder claimed, before the first run trains.
-        runs = {
+        prepared = {
             label: prepare(
                 config, out / label, resume=resume and is_run(out / label), overwrite=overwrite
             )
@@ -230,11 +247,11 @@ def _run_all(
             for below in sorted({*configs, *folder.listed(out)}):
                 if (out / below).is_dir() and not (out / below).is_symlink():
                     claims.enter_context(lock.held(out / below))
-            claim_comparison(out, question, arms, output, resume=resume, overwrite=overwrite)
+            claim_comparison(out, question, runs, output, resume=resume, overwrite=overwrite)
         return {
             label: execute(
                 config, out / label, output, resume=True, label=label, resume_folder=out,
-                run=runs.pop(label),  # and forget its compiled program when it has ended
+                run=prepared.pop(label),  # and forget its compiled program when it has ended
             )
             for label, config in configs.items()
         }  # fmt: skip

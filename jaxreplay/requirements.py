@@ -42,6 +42,7 @@ class Requirements(NamedTuple):
     scalar_loss: bool = False  # the objective replaces the loss of a scalar TD error
     all_new: bool = False  # every batch is what was added since the batch before: for on-policy
     # agents and loops that collect a batch between two updates
+    new_steps: bool = False  # what it does hangs on steps being added all along
     single_steps: bool = False  # transitions are of one step, not of n
     whole_episodes: bool = False  # episodes are remembered whole or not at all
     episode_returns: EpisodeReturns | None = None  # whose returns `observe` is told; None: nobody's
@@ -73,6 +74,7 @@ def union(first: Requirements, second: Requirements) -> Requirements:
         density=first.density or second.density,
         scalar_loss=first.scalar_loss or second.scalar_loss,
         all_new=first.all_new or second.all_new,
+        new_steps=first.new_steps or second.new_steps,
         single_steps=first.single_steps or second.single_steps,
         whole_episodes=first.whole_episodes or second.whole_episodes,
         episode_returns=first.episode_returns or second.episode_returns,

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import SymmetricalLogLocator
 
@@ -17,6 +18,7 @@ from experiments.analysis.style import (
     save,
     styles_of,
     tidy,
+    warn_of_few,
 )
 from experiments.training.inspection import ODDS_EDGES
 
@@ -69,6 +71,7 @@ def replayed(
     figure.legend(
         *handles, loc="outside lower center", ncols=min(len(handles[0]), 9), frameon=False
     )
+    _warn(figure, frames)
     save(figure, path)
     return True
 
@@ -115,8 +118,14 @@ def own_metrics(
     figure.legend(
         handles=lines, loc="outside lower center", ncols=min(len(lines), 9), frameon=False
     )
+    _warn(figure, frames)
     save(figure, path)
     return True
+
+
+def _warn(figure: Figure, frames: Mapping[str, pd.DataFrame]) -> None:
+    if len(frames) > 1:
+        warn_of_few(figure, min(int(frame["seed"].nunique()) for frame in frames.values()))
 
 
 def _styles(

@@ -55,7 +55,9 @@ def styles_of(methods: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     styles, seen = {}, Counter()
     for label, method in methods.items():
         number = known.index(method) if method in known else len(known) + len(seen)
-        colour = _OF_METHODS[number % len(_OF_METHODS)]
+        if number >= len(_OF_METHODS):  # a method of one's own: grey stays uniform's
+            number = 1 + (number - len(_OF_METHODS)) % (len(_OF_METHODS) - 1)
+        colour = _OF_METHODS[number]
         width = 3.2 if number == 0 else 1.7  # uniform stays visible under what draws like it
         dashes = DASHES[seen[method] % len(DASHES)]
         styles[label] = {

@@ -29,7 +29,7 @@ Quantity = Literal["mean", "iqm", "improvement"]
 
 
 @dataclass(frozen=True)
-class Arm:
+class Facts:
     """What the gate asks of an arm."""
 
     label: str
@@ -64,7 +64,7 @@ class Judgement:
     ungated: str | None  # why the gate was off, if it was
 
 
-def untested(arm: Arm) -> str | None:
+def untested(arm: Facts) -> str | None:
     """Return why an arm says nothing about its method, or None if it does (the gate).
 
     PAL and other methods that draw uniformly pass: their losses differ, not their draws.
@@ -83,7 +83,7 @@ def untested(arm: Arm) -> str | None:
     return None
 
 
-def incomparable(arm: Arm, baseline: Arm) -> str | None:
+def incomparable(arm: Facts, baseline: Facts) -> str | None:
     """Return why two arms can't be compared seed by seed, or None if they can."""
     for name, own, other in (
         ("environments", arm.env, baseline.env),
@@ -102,8 +102,8 @@ def incomparable(arm: Arm, baseline: Arm) -> str | None:
 
 
 def judge(
-    arm: Arm,
-    baseline: Arm,
+    arm: Facts,
+    baseline: Facts,
     pairs: Pairs,
     claim: Claim = "better",
     quantity: Quantity = "iqm",
@@ -195,7 +195,7 @@ def decide(
 def mean_after(frame: pd.DataFrame, column: str, warm_up: int) -> float | None:
     """Return a metric's mean over log points after the warm-up, then over seeds, or None.
 
-    For `Arm.effective_buffer`: before and shortly after learning starts every sampler is uniform.
+    For `Facts.effective_buffer`: before and shortly after learning starts every sampler is uniform.
 
     Args:
       frame: metrics with columns seed, step and this one, where the run has it.
@@ -218,7 +218,7 @@ _NAMES: dict[Quantity, str] = {
 
 
 def _without_numbers(
-    arm: Arm, baseline: Arm, seeds: int, ungated: str | None
+    arm: Facts, baseline: Facts, seeds: int, ungated: str | None
 ) -> tuple[Verdict | None, str]:
     """Return the verdict that stands before any number is looked at, or None."""
     if reason := incomparable(arm, baseline):

@@ -89,8 +89,10 @@ def _kept(path: Path, other_code: bool) -> list[dict[str, Any]]:
     """Return the rows of a table that is there already."""
     if not path.exists():
         return []
-    rows = pd.read_csv(path).to_dict("records")
-    others = {row.get("code", "unknown") for row in rows} - {code.version()}
+    frame = pd.read_csv(path, dtype={"code": str})
+    frame["code"] = frame["code"].fillna("unknown") if "code" in frame else "unknown"
+    rows = frame.to_dict("records")
+    others = set(frame["code"]) - {code.version()}
     if others and not other_code:
         raise ValueError(
             f"{path} holds numbers of another version of the code ({', '.join(sorted(others))}): "

@@ -1,17 +1,20 @@
 """The arms of a comparison: what is asked, before anything runs, and which runs answer it."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from experiments.analysis import primary
+from experiments.analysis.verdicts import FEWEST_UPDATES
 from experiments.runs.run_config import RunConfig
 from experiments.training.schedule import schedule
 from jaxreplay.methods import METHODS
 from jaxreplay.option import Config, option
+from jaxreplay.requirements import EpisodeReturns
 
 CONTROL = "control"
 _FEWEST = 2  # seeds, for an interval
+_PLAIN = "uniform"  # the method of baselines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,16 +64,16 @@ def check(question: Question, bases: Mapping[str, RunConfig], threshold: float |
     Raises:
       ValueError: one line that says what to do.
     """
-    config = next(iter(bases.values()))
-    plan = schedule(config.loop, config.sizes.num_envs)
-    primary.parse(question.primary, threshold).check(len(plan.log_points))
-    seeds = config.seeds
+    primary.parse(question.primary, threshold)
+    seeds = next(iter(bases.values())).seeds
     if seeds < _FEWEST:
         raise ValueError(
             f"seeds is {seeds}: a comparison needs {_FEWEST} for an interval, and 10 for a verdict"
         )
     if CONTROL in bases:
         raise ValueError(f"'{CONTROL}' is the baseline with other seeds: use another label")
+    if len(bases) < 2 and not question.control:
+        raise ValueError("one arm without a control has nothing to be compared with: name another")
     if question.baseline is not None and question.baseline not in bases:
         raise ValueError(
             f"baseline '{question.baseline}' is none of {', '.join(bases)}: name one of them"
@@ -78,9 +81,14 @@ def check(question: Question, bases: Mapping[str, RunConfig], threshold: float |
 
 
 def baseline_of(question: Question, bases: Mapping[str, RunConfig]) -> str:
-    """Return the label that the others are compared with."""
-    even = (label for label, config in bases.items() if draws_evenly(config))
-    return question.baseline or next(even, next(iter(bases)))
+    """Return the label that the others are compared with.
+
+    If none is named, it is the first of plain uniform replay, or else the first that draws
+    uniformly, or the first.
+    """
+    plain = [label for label, config in bases.items() if config.replay == _PLAIN]
+    even = [label for label, config in bases.items() if draws_evenly(config)]
+    return question.baseline or [*plain, *even, *bases][0]
 
 
 def draws_evenly(config: RunConfig) -> bool:
@@ -90,8 +98,12 @@ def draws_evenly(config: RunConfig) -> bool:
 
 def learns(config: RunConfig) -> bool:
     """Tell whether a run's sampler learns from returns."""
-    requires = METHODS[config.replay].method(config.replay_options, None).sampler.requires
-    return requires.episode_returns is not None
+    return _learns_from(config) is not None
+
+
+def _learns_from(config: RunConfig) -> EpisodeReturns | None:
+    method = METHODS[config.replay].method(config.replay_options, None)
+    return method.sampler.requires.episode_returns
 
 
 def expand(
@@ -117,14 +129,40 @@ def expand(
     return arms
 
 
-def cadences_of(configs: Iterable[RunConfig]) -> list[int]:
-    """Return the different values of `learn_every`, in order."""
-    return list(dict.fromkeys(config.loop.learn_every for config in configs))
+def check_expanded(
+    question: Question, arms: Mapping[str, Arm], threshold: float | None
+) -> list[str]:
+    """Refuse runs that are too short for what decides; return what the user should know of others.
+
+    Args:
+      question: what is asked.
+      arms: by label.
+      threshold: the return that counts as solved, if there is one.
+
+    Raises:
+      ValueError: one line: there are too few evaluations for the primary metric.
+    """
+    metric, remarks = primary.parse(question.primary, threshold), []
+    for label, arm in arms.items():
+        loop = arm.config.loop
+        plan = schedule(loop, arm.config.sizes.num_envs)
+        metric.check(len(plan.log_points))
+        every = loop.observe_every
+        told = len(plan.log_points) if every is None else (loop.steps - loop.warmup) // every
+        if _learns_from(arm.config) == "evaluation" and told - 1 < FEWEST_UPDATES:
+            remarks.append(
+                f"{label} learns from {max(told - 1, 0)} evaluations at most, and counts as tested "
+                f"from {FEWEST_UPDATES} on: --observe-every makes more"
+            )
+    return remarks
 
 
 def replays_per_transition(config: RunConfig) -> float:
     """Return the replay ratio: how often a stored transition is learned from, on average."""
     loop, sizes = config.loop, config.sizes
+    if loop.offline:
+        plan = schedule(loop, sizes.num_envs)
+        return plan.updates * sizes.batch_size / plan.warmup_steps
     return loop.updates * sizes.batch_size / (loop.learn_every * sizes.num_envs)
 
 

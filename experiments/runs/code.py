@@ -7,7 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[2]
-_DECIDING = ("jaxreplay", "agents", "experiments/environments", "experiments/training")
+_DECIDING = (
+    "jaxreplay/**/*.py",
+    "agents/**/*.py",
+    "experiments/environments/**/*.py",
+    "experiments/training/**/*.py",
+    "experiments/runs/assembly.py",
+    "experiments/papers/cliffwalk*.py",
+)
 
 
 @functools.cache
@@ -24,8 +31,8 @@ def version() -> str:
 
 
 def _sources() -> Iterator[Path]:
-    for folder in _DECIDING:
-        yield from sorted((_ROOT / folder).rglob("*.py"))
+    for pattern in _DECIDING:
+        yield from sorted(_ROOT.glob(pattern))
 
 
 def _meaning(path: Path) -> bytes:

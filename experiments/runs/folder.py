@@ -394,7 +394,8 @@ def _write_manifest(out: Path, manifest: Manifest) -> None:
         "format": FORMAT,
         "kind": manifest.kind,
         # Not what sends data elsewhere: whoever resumes a stranger's run has to ask for that.
-        "output": dataclasses.asdict(manifest.output) | {"wandb": False},
+        # Nor a consent that was given once.
+        "output": dataclasses.asdict(manifest.output) | {"wandb": False, "other_code": False},
         "files": list(FILES[manifest.kind]),
         "runs": manifest.runs,
     }

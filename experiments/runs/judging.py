@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from experiments.analysis import paired, primary, verdicts
+from experiments.analysis import paired, primary, statistics, verdicts
 from experiments.analysis.judged import Judged
 from experiments.analysis.paired import Pairs
 from experiments.runs import arms as arms_
@@ -55,8 +55,12 @@ def judge(
     frames: Mapping[str, pd.DataFrame],
     summaries: Mapping[str, Mapping[str, Any]],
     threshold: float | None,
+    other_code: bool = False,
 ) -> Findings:
     """Hold every arm against the baseline at its cadence.
+
+    P-values are corrected over all arms of all cadences (Holm), but for the control, which is no
+    claim. A seed that diverged is worse than any that did not.
 
     Args:
       question: what was asked before anything ran.
@@ -64,15 +68,19 @@ def judge(
       frames: their metrics.
       summaries: the content of their `summary.json`.
       threshold: the return that counts as solved, if there is one.
+      other_code: the user joins results of several versions of the code.
     """
     metric = primary.parse(question.primary, threshold)
     methods = {arm.method: arm.config for arm in arms.values() if arm.method != CONTROL}
     baseline = arms_.baseline_of(question, methods)
     values = {label: metric(frames[label]) for label in arms}
+    for label, frame in frames.items():
+        values[label][statistics.diverged(frame)] = math.nan
     facts = {
-        label: _facts(label, arm, frames[label], summaries[label]) for label, arm in arms.items()
+        label: _facts(label, arm, frames[label], summaries[label], other_code)
+        for label, arm in arms.items()
     }
-    rows, groups = [], {}
+    found, groups = {}, {}
     cadences = list(dict.fromkeys(arm.every for arm in arms.values()))
     for every in cadences:
         group = {label: arm for label, arm in arms.items() if arm.every == every}
@@ -80,9 +88,17 @@ def judge(
         (base,) = (label for label, arm in group.items() if arm.method == baseline)
         suffix = f"_every{every}" if len(cadences) > 1 else ""
         groups[shared] = dict.fromkeys([base, *group], suffix)
-        for label, pairs in _pairs(group, base, values, metric.higher_is_better).items():
-            judgement = verdicts.judge(facts[label], facts[base], pairs, ungated=question.ungated)
-            rows.append(Judged(label, group[label].method, shared, pairs, judgement))
+        pairs = _pairs(group, base, values, metric.higher_is_better)
+        found |= {label: (base, shared, own) for label, own in pairs.items()}
+    claims = {
+        label: own.p_value for label, (*_, own) in found.items() if arms[label].method != CONTROL
+    }
+    corrected = paired.holm(claims)
+    rows = []
+    for label, (base, shared, pairs) in found.items():
+        pairs = dataclasses.replace(pairs, p_holm=corrected.get(label))
+        judgement = verdicts.judge(facts[label], facts[base], pairs, ungated=question.ungated)
+        rows.append(Judged(label, arms[label].method, shared, pairs, judgement))
     return Findings(metric, baseline, rows, values, groups)
 
 
@@ -99,7 +115,7 @@ def _pairs(
     values: Mapping[str, pd.Series],
     higher_is_better: bool,
 ) -> dict[str, Pairs]:
-    """Compare the arms with the baseline; the control is no claim, and corrects no other's."""
+    """Compare the arms of a cadence with their baseline."""
     claimed = {label: values[label] for label, arm in group.items() if arm.method != CONTROL}
     found = paired.compare_arms(paired.aligned(claimed), base, higher_is_better)
     for label, arm in group.items():
@@ -109,15 +125,17 @@ def _pairs(
     return found
 
 
-def _facts(label: str, arm: Arm, frame: pd.DataFrame, summary: Mapping[str, Any]) -> verdicts.Arm:
+def _facts(
+    label: str, arm: Arm, frame: pd.DataFrame, summary: Mapping[str, Any], other_code: bool
+) -> verdicts.Facts:
     """Return what the gate asks of an arm."""
     config = arm.config
     updates = frame.get("replay/sampler_updates")
     learns = arms_.learns(config)
-    return verdicts.Arm(
+    return verdicts.Facts(
         label=label,
         env=config.env,
-        code=summary["versions"].get("code", ""),
+        code="" if other_code else summary["versions"].get("code", ""),
         settings=arms_.settings(config),
         seeds=tuple(sorted(int(seed) for seed in frame["seed"].unique())),
         prioritises=not arms_.draws_evenly(config),

@@ -111,8 +111,10 @@ def check(config: LoopConfig, replay: Replay) -> None:
     Raises:
       ValueError: one line that says which option does not fit and what to do.
     """
-    if config.offline and replay.requires.all_new:
-        raise ValueError("offline: this replay method wants new transitions only: leave it out")
+    if config.offline and replay.requires.new_steps:
+        raise ValueError(
+            "offline: this replay method works on what is added all along: leave it out"
+        )
     check_loop(
         replay,
         n_step=config.n_step,

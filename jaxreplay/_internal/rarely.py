@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jax.custom_batching import custom_vmap
 from jax.extend.core import jaxpr_as_fun
 
@@ -21,18 +22,28 @@ Tree = TypeVar("Tree")
 def rarely(due: Array, change: Callable[..., Tree], tree: Tree, *others: Any) -> Tree:
     """Return `change(tree, *others)` where due, else `tree`.
 
-    Under vmap, the programs that are due go through `change` one after the other; if none is,
-    nothing is computed. Leaves that `change` returns as they were given are not touched.
+    Under one vmap, the programs that are due go through `change` one after the other; if none is,
+    nothing is computed. (Of vmaps within vmaps, only the innermost is spared.) Leaves that `change`
+    returns as they were given are not touched.
 
     Args:
       due: `[]` bool.
-      change: `(tree, *others)` -> the changed tree, of the same shapes and dtypes.
+      change: `(tree, *others)` -> the changed tree, of the same shapes and dtypes; it reads no
+        other traced arrays.
       tree: a pytree of arrays.
       *others: pytrees of arrays that `change` reads.
+
+    Raises:
+      ValueError: `change` reads a traced array that is not among its arguments.
     """
     leaves, treedef = jax.tree.flatten(tree)
     inputs = [*leaves, *jax.tree.leaves(others)]
     traced = jax.make_jaxpr(change)(tree, *others)
+    if any(isinstance(x, Tracer) for x in traced.consts):
+        raise ValueError(
+            "this function is called now and then only, and may not close over traced arrays: "
+            "keep them in the state"
+        )
     changed = [
         place
         for place, (new, old) in enumerate(

@@ -125,7 +125,7 @@ def sampler(config: EREConfig = EREConfig(), updates: int | None = None) -> Samp
 
     return Sampler(
         init, add, sample, update, probability=probability, metrics=metrics,
-        requires=Requirements(transition_fields=frozenset({"last"})),
+        requires=Requirements(new_steps=True, transition_fields=frozenset({"last"})),
     )  # fmt: skip
 
 

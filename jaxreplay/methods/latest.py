@@ -51,7 +51,7 @@ def sampler() -> Sampler:
     return uniform.sampler()._replace(
         sample=sample,
         probability=probability,
-        requires=Requirements(single_steps=True, all_new=True),
+        requires=Requirements(single_steps=True, all_new=True, new_steps=True),
     )
 
 

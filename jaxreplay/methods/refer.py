@@ -175,6 +175,7 @@ def _requirements(config: ReFERConfig) -> Requirements:
         feedback=of_returns | {"log_ratio"},
         feedback_of_new=of_returns,
         single_steps=True,
+        new_steps=True,
         whole_episodes=True,
         transition_fields=frozenset(read),
     )

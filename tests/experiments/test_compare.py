@@ -93,6 +93,7 @@ def test_bad_option_of_a_method_is_refused_before_anything_runs(tmp_path, capsys
         (["--primary", "final"], "what decides it is named before it runs"),
         (["--control", "false"], "was made with control True"),
         (["--learn-every", "1", "4"], "has other runs"),
+        (["--threshold", "3"], "was made with threshold None"),
     ],
 )
 def test_resuming_something_else_is_refused(compared, option, message, capsys):
@@ -127,6 +128,8 @@ def test_several_cadences_are_an_axis(tmp_path, capsys):
         (["--baseline", "rank"], "baseline 'rank' is none of"),
         (["--ungated", ""], "ungated is the reason"),
         (["--learn-every", "0"], "learn_every is 0"),
+        (["--replays", "per", "--control", "false"], "nothing to be compared with"),
+        (["--primary", "last_9"], "needs 9 evaluations"),
         (["--replays", "control=per"], "'control' is the baseline with other seeds"),
     ],
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from experiments.runs.presets.preset import Arm, Preset
+from experiments.runs.presets.preset import Preset, Settings
 
 PRESETS: Mapping[str, Preset] = {
     "ero": Preset(
@@ -22,10 +22,10 @@ PRESETS: Mapping[str, Preset] = {
             }
         },
         replays={
-            "ero": Arm({"hidden": (64, 64), "learning_rate": 1e-4, "batch_size": 64}),
-            "uniform": Arm(),
-            "per": Arm(),
-            "rank": Arm(),
+            "ero": Settings({"hidden": (64, 64), "learning_rate": 1e-4, "batch_size": 64}),
+            "uniform": Settings(),
+            "per": Settings(),
+            "rank": Settings(),
         },
         loop={
             "steps": 1_000_000,

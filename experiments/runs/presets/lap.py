@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from experiments.runs.presets.preset import Arm, Options, Preset
+from experiments.runs.presets.preset import Options, Preset, Settings
 from jaxreplay.methods import lap, pal
 
 _SAMPLED = {"sampling": "iid"}  # of the authors' code
-_PER = Arm({**_SAMPLED, "alpha": 0.6, "beta": 0.4, "beta_end": 1.0, "epsilon": 1e-10})
+_PER = Settings({**_SAMPLED, "alpha": 0.6, "beta": 0.4, "beta_end": 1.0, "epsilon": 1e-10})
 
 
 def continuous_loop(steps: int) -> Options:
@@ -53,10 +53,10 @@ PRESETS: Mapping[str, Preset] = {
         "TD3 and SAC for MuJoCo, 3 million agent steps (Fujimoto et al. 2020, Tab. 6)",
         agents=CONTINUOUS_AGENTS,
         replays={
-            "lap": Arm({**_SAMPLED, "alpha": 0.4, "kappa": 1.0}),
-            "uniform": Arm(),
+            "lap": Settings({**_SAMPLED, "alpha": 0.4, "kappa": 1.0}),
+            "uniform": Settings(),
             "per": _PER,
-            "pal": Arm({"alpha": 0.4, "kappa": 1.0}),
+            "pal": Settings({"alpha": 0.4, "kappa": 1.0}),
         },
         loop=continuous_loop(3_000_000),
         sizes={"capacity": 1_000_000, "batch_size": 256},
@@ -89,10 +89,10 @@ PRESETS: Mapping[str, Preset] = {
             }
         },
         replays={
-            "lap": Arm({**_SAMPLED, **lap.DISCRETE}),
-            "uniform": Arm(),
+            "lap": Settings({**_SAMPLED, **lap.DISCRETE}),
+            "uniform": Settings(),
             "per": _PER,
-            "pal": Arm(pal.DISCRETE),
+            "pal": Settings(pal.DISCRETE),
         },
         loop={
             "steps": 50_000_000,

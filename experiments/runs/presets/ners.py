@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from experiments.runs.presets import rainbow
 from experiments.runs.presets.lap import CONTINUOUS_AGENTS, continuous_loop
-from experiments.runs.presets.preset import Arm, Options, Preset
+from experiments.runs.presets.preset import Options, Preset, Settings
 
 # Networks and step size of the sampler, of the authors' code.
 _SAMPLER: Options = {
@@ -23,7 +23,7 @@ def _continuous(agent: str) -> Preset:
         f"{agent.upper()} for MuJoCo, Box2D and Pendulum*, 500 thousand steps (Oh et al. 2021)",
         agents={agent: CONTINUOUS_AGENTS[agent]},
         replays={
-            "ners": Arm(
+            "ners": Settings(
                 {
                     **_SAMPLER,
                     "alpha": 0.6,
@@ -36,9 +36,9 @@ def _continuous(agent: str) -> Preset:
                     "weigh_actor": True,
                 }
             ),
-            "uniform": Arm(),
-            "per": Arm({"alpha": 0.6, "beta": 0.4, "beta_end": 1.0}),
-            "ero": Arm(),
+            "uniform": Settings(),
+            "per": Settings({"alpha": 0.6, "beta": 0.4, "beta_end": 1.0}),
+            "ero": Settings(),
         },
         loop=loop,
         sizes={"capacity": 1_000_000, "batch_size": 256},
@@ -57,13 +57,13 @@ PRESETS: Mapping[str, Preset] = {
     "ners_rainbow": rainbow.LITTLE_DATA._replace(
         about="Rainbow for Atari, 100 thousand agent steps, the authors' code (Oh et al. 2021)",
         replays={
-            "ners": Arm(
+            "ners": Settings(
                 {**_SAMPLER, "gradient": "none", "clock": "episode", "squash": True,
                  "train_size": 32}
             ),
-            "uniform": Arm(),
-            "per": Arm(),
-            "ero": Arm(),
+            "uniform": Settings(),
+            "per": Settings(),
+            "ero": Settings(),
         },
         env="atari/MsPacman",
         differs=(

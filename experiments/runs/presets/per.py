@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping
 
-from experiments.runs.presets.preset import Arm, Preset
+from experiments.runs.presets.preset import Preset, Settings
 
 # Tab. 3, of Double DQN. The baseline's step size is 4 times as large and its epsilon 16 times, so
 # that the largest step for a gradient, step size / sqrt(epsilon), is the same.
 _ARMS = {
-    "per": Arm({"alpha": 0.6, "beta": 0.4, "beta_end": 1.0, "clip": 1.0, "normalise": "batch"}),
-    "rank": Arm({"alpha": 0.7, "beta": 0.5, "beta_end": 1.0, "normalise": "batch"}),
-    "uniform": Arm({}, {"learning_rate": 2.5e-4, "rmsprop_eps": 0.01 / 32**2}),
+    "per": Settings(
+        {"alpha": 0.6, "beta": 0.4, "beta_end": 1.0, "clip": 1.0, "normalise": "batch"}
+    ),
+    "rank": Settings({"alpha": 0.7, "beta": 0.5, "beta_end": 1.0, "normalise": "batch"}),
+    "uniform": Settings({}, {"learning_rate": 2.5e-4, "rmsprop_eps": 0.01 / 32**2}),
 }
 _DIFFERS = (
     "The paper leaves RMSProp, exploration, warm-up and target period to Double DQN's tuned "

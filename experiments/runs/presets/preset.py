@@ -8,7 +8,7 @@ Options = Mapping[str, Any]  # option -> value
 _NONE: Options = MappingProxyType({})
 
 
-class Arm(NamedTuple):
+class Settings(NamedTuple):
     """What a paper sets for one replay method."""
 
     replay: Options = _NONE  # options of the method
@@ -20,7 +20,7 @@ class Preset(NamedTuple):
 
     about: str  # one line
     agents: Mapping[str, Options]  # that it is for; the first is its own
-    replays: Mapping[str, Arm]  # that the paper compares; the first is its own
+    replays: Mapping[str, Settings]  # that the paper compares; the first is its own
     loop: Options
     sizes: Options
     # Options of whatever method; a group is set only where the method has all of its options.

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from experiments.runs.presets.preset import Arm, Preset
+from experiments.runs.presets.preset import Preset, Settings
 
 PRESETS: Mapping[str, Preset] = {
     # App. Tab. 1 to 4, and the authors' configurations. Dopamine's periods are in agent steps.
@@ -28,7 +28,7 @@ PRESETS: Mapping[str, Preset] = {
             }
         },
         replays={
-            "pser": Arm(
+            "pser": Settings(
                 {
                     "alpha": 0.5,
                     "beta": 0.5,
@@ -42,8 +42,8 @@ PRESETS: Mapping[str, Preset] = {
                     "leaf": "sqrt_huber",
                 }
             ),
-            "per": Arm({"alpha": 0.5, "beta": 0.5, "beta_end": 0.5, "epsilon": 1e-10}),
-            "uniform": Arm(),
+            "per": Settings({"alpha": 0.5, "beta": 0.5, "beta_end": 0.5, "epsilon": 1e-10}),
+            "uniform": Settings(),
         },
         loop={
             "steps": 50_000_000,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from experiments.runs.presets.preset import Arm, Options, Preset
+from experiments.runs.presets.preset import Options, Preset, Settings
 
 DISTRIBUTIONAL: Options = MappingProxyType(
     {
@@ -31,7 +31,7 @@ LITTLE_DATA = Preset(
             "max_grad_norm": 10.0,
         }
     },
-    replays={"per": Arm(), "uniform": Arm()},
+    replays={"per": Settings(), "uniform": Settings()},
     loop={
         "steps": 100_000,
         "n_step": 20,
@@ -64,7 +64,7 @@ PRESETS: Mapping[str, Preset] = {
                 "max_grad_norm": 0.0,
             }
         },
-        replays={"per": Arm(), "uniform": Arm()},
+        replays={"per": Settings(), "uniform": Settings()},
         loop={
             "steps": 50_000_000,
             "n_step": 3,

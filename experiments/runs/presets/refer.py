@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from experiments.runs.presets.preset import Arm, Options, Preset
+from experiments.runs.presets.preset import Options, Preset, Settings
 
 _ANNEAL = 5e-7  # Eq. 10
 _ENV = "gymnasium/HalfCheetah-v5"
@@ -64,7 +64,7 @@ PRESETS: Mapping[str, Preset] = {
                 "initial_variance": 0.2,
             }
         },
-        replays={"refer": Arm({**_REFER, "returns": True})},
+        replays={"refer": Settings({**_REFER, "returns": True})},
         loop={**_LOOP, "warmup": 2**18},
         sizes={"capacity": 2**19, "batch_size": 256},
         env=_ENV,
@@ -83,9 +83,9 @@ PRESETS: Mapping[str, Preset] = {
             }
         },
         replays={
-            "refer": Arm(_REFER, {"anneal": _ANNEAL}),
-            "uniform": Arm(),
-            "rank": Arm(_prioritised(1.0, 2_000_000)),
+            "refer": Settings(_REFER, {"anneal": _ANNEAL}),
+            "uniform": Settings(),
+            "rank": Settings(_prioritised(1.0, 2_000_000)),
         },
         loop={**_LOOP, "warmup": 2**18},
         sizes={"capacity": 2**19, "batch_size": 256},
@@ -110,9 +110,9 @@ PRESETS: Mapping[str, Preset] = {
             }
         },
         replays={
-            "refer": Arm(_REFER, {"bounded": False, "noise": "gaussian", "anneal": _ANNEAL}),
-            "uniform": Arm(),
-            "rank": Arm(_prioritised(0.5, None)),
+            "refer": Settings(_REFER, {"bounded": False, "noise": "gaussian", "anneal": _ANNEAL}),
+            "uniform": Settings(),
+            "rank": Settings(_prioritised(0.5, None)),
         },
         loop={**_LOOP, "warmup": 2**17},
         sizes={"capacity": 2**19, "batch_size": 128},
@@ -138,7 +138,7 @@ PRESETS: Mapping[str, Preset] = {
                 "anneal": 0.0,
             }
         },
-        replays={"windows": Arm({"length": 16})},
+        replays={"windows": Settings({"length": 16})},
         loop={**_LOOP, "warmup": 1_000},
         sizes={"capacity": 100_000, "batch_size": 24 * 16},
         env=_ENV,
@@ -160,7 +160,7 @@ PRESETS: Mapping[str, Preset] = {
                 "anneal": _ANNEAL,
             }
         },
-        replays={"latest": Arm()},
+        replays={"latest": Settings()},
         loop={**_LOOP, "warmup": 2_048, "learn_every": 2_048},
         sizes={"num_envs": 1, "capacity": 2_048, "batch_size": 2_048},
         env=_ENV,

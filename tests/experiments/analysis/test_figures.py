@@ -64,6 +64,7 @@ def test_a_method_has_one_colour_whatever_it_is_called_and_beside_whom():
     assert one["per"]["color"] == other["mine"]["color"] == other["flat"]["color"]
     assert other["mine"]["linestyle"] != other["flat"]["linestyle"]
     assert len({style["color"] for style in styles_of({m: m for m in METHODS}).values()}) == 12
+    assert styles_of({"mine": "mine"})["mine"]["color"] != one["uniform"]["color"]
     assert one["uniform"]["linewidth"] > one["per"]["linewidth"]  # still seen beneath its equals
 
 

@@ -7,15 +7,15 @@ import pandas as pd
 import pytest
 
 from experiments.analysis.paired import compare_arms, compare_pairs
-from experiments.analysis.verdicts import Arm, decide, incomparable, judge, mean_after, untested
+from experiments.analysis.verdicts import Facts, decide, incomparable, judge, mean_after, untested
 
 SEEDS = tuple(range(10))
 NAN = math.nan
 
 
-def arm(label="per", seeds=SEEDS, **facts) -> Arm:
+def arm(label="per", seeds=SEEDS, **facts) -> Facts:
     facts = {"env": "walk/10", "code": "abc", "settings": {"agent": "dqn"}, **facts}
-    return Arm(label=label, seeds=tuple(seeds), **facts)
+    return Facts(label=label, seeds=tuple(seeds), **facts)
 
 
 PER = arm(prioritises=True, effective_buffer=0.6)

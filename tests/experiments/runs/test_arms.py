@@ -36,7 +36,8 @@ def test_one_cadence_needs_no_names_and_the_control_can_be_left_out():
 
 
 def test_the_baseline_is_the_first_that_draws_evenly_unless_one_is_named():
-    assert arms.baseline_of(Question(), bases("per", "pal", "uniform")) == "pal"
+    assert arms.baseline_of(Question(), bases("per", "pal", "uniform")) == "uniform"
+    assert arms.baseline_of(Question(), bases("per", "pal")) == "pal"
     assert arms.baseline_of(Question(), bases("per", "rank")) == "per"
     assert arms.baseline_of(Question(baseline="rank"), bases("uniform", "rank")) == "rank"
     evenly = {name: arms.draws_evenly(config) for name, config in bases("uniform", "per").items()}
@@ -48,7 +49,7 @@ def test_the_baseline_is_the_first_that_draws_evenly_unless_one_is_named():
     ("question", "names", "seeds", "message"),
     [
         (Question(primary="fnal"), ("per",), 3, "'fnal' is no primary metric"),
-        (Question(primary="last_500"), ("per",), 3, "needs 500 evaluations"),
+        (Question(control=False), ("per",), 3, "nothing to be compared with"),
         (Question(baseline="rank"), ("per",), 3, "baseline 'rank' is none of per"),
         (Question(), ("per",), 1, "a comparison needs 2 for an interval"),
     ],
@@ -56,6 +57,28 @@ def test_the_baseline_is_the_first_that_draws_evenly_unless_one_is_named():
 def test_questions_that_cannot_be_answered_are_refused(question, names, seeds, message):
     with pytest.raises(ValueError, match=message):
         arms.check(question, bases(*names, seeds=seeds), 475.0)
+
+
+def test_every_cadence_needs_the_evaluations_that_decide():
+    made = arms.expand(Question(primary="last_40"), bases("uniform", "per"), [1, 5_000])
+    with pytest.raises(ValueError, match="'last_40' needs 40 evaluations, and there are 10"):
+        arms.check_expanded(Question(primary="last_40"), made, 475.0)
+    assert arms.check_expanded(Question(), made, 475.0) == []
+
+
+def test_who_cannot_learn_often_enough_is_said_beforehand():
+    config = bases("ners")["ners"]
+    often = dataclasses.replace(config, loop=dataclasses.replace(config.loop, observe_every=50))
+    made = arms.expand(Question(control=False), {"often": often, "ners": config}, ())
+    (remark,) = arms.check_expanded(Question(), made, 475.0)
+    assert remark.startswith("ners learns from 48 evaluations at most")
+
+
+def test_offline_the_replay_ratio_is_of_what_the_warm_up_stored():
+    config = bases("per")["per"]
+    loop = dataclasses.replace(config.loop, offline=True, warmup=5_000, steps=55_000)
+    offline = dataclasses.replace(config, loop=loop)
+    assert arms.replays_per_transition(offline) == 64 * 50_000 / 5_000
 
 
 def test_a_threshold_metric_needs_a_threshold():

@@ -94,6 +94,20 @@ def test_seeds_that_never_solve_are_worst_and_json_has_no_infinity():
     assert rows["per"].judgement.verdict == "agrees"
 
 
+def test_p_values_are_corrected_over_all_arms_but_the_control():
+    rows, _ = judged(FRAMES)
+    claims = {label: row.pairs.p_value for label, row in rows.items() if label != "control"}
+    assert rows["per"].pairs.p_holm == pytest.approx(min(1, len(claims) * claims["per"]))
+
+
+def test_seeds_that_diverged_are_worse_than_any_other():
+    lost = FRAMES["per"].assign(**{"agent/loss": np.where(FRAMES["per"]["seed"] < 2, np.nan, 1.0)})
+    frames = {"uniform": FRAMES["uniform"], "per": lost, "control": FRAMES["control"]}
+    rows, saved = judged(frames)
+    assert (rows["per"].pairs.wins, rows["per"].pairs.losses) == (SEEDS - 2, 2)
+    assert saved["values"]["per"][:2] == [None, None]
+
+
 def test_a_few_seeds_are_a_pilot():
     few = {label: one[one["seed"] % SEEDS < 4] for label, one in FRAMES.items()}
     rows, _ = judged({name: few[name] for name in ("uniform", "per", "control")})

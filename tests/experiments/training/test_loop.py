@@ -400,7 +400,7 @@ def test_an_offline_run_learns_from_what_the_warm_up_stored():
     chex.assert_trees_all_equal(after.replay.ring, state.replay.ring)
     assert float(metrics["episodes"]) > 0
     replay = make_replay(latest.sampler(), capacity=16, batch_size=16)
-    with pytest.raises(ValueError, match="wants new transitions only"):
+    with pytest.raises(ValueError, match="works on what is added all along"):
         check(LoopConfig(offline=True, learn_every=16), replay)
 
 

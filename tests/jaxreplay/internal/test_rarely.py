@@ -53,6 +53,14 @@ def test_a_decision_that_all_share_stays_a_branch():
     assert "cond[" in str(jax.make_jaxpr(mapped)(jnp.array(True), x))
 
 
+def test_a_change_that_closes_over_traced_arrays_is_refused():
+    def program(due, x, y):
+        return rarely(due, lambda x: x + y, x)
+
+    with pytest.raises(ValueError, match="may not close over traced arrays"):
+        jax.vmap(program)(jnp.array([True, False]), jnp.ones(2), jnp.ones(2))
+
+
 def test_within_a_loop_and_over_two_axes():
     def program(dues):
         def step(total, due):
