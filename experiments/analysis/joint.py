@@ -96,8 +96,9 @@ def _figures(
     title: str,
     threshold: float | None,
 ) -> list[Path]:
-    named = {plain(label): frame for label, frame in frames.items()}
-    methods = {plain(label): summaries[label]["replay"] for label in frames}
+    short = {label: plain(label.removesuffix(suffix)) for label in frames}  # the title has the rest
+    named = {short[label]: frame for label, frame in frames.items()}
+    methods = {short[label]: summaries[label]["replay"] for label in frames}
     title = plain(title)
     written = [out / f"learning_curves{suffix}.png"]
     learning_curves(named, written[0], title, threshold, methods)

@@ -69,7 +69,7 @@ def replayed(
     _plot_odds(grid[-1], frames, styles)
     handles = list(grid[0].get_legend_handles_labels())
     figure.legend(
-        *handles, loc="outside lower center", ncols=min(len(handles[0]), 9), frameon=False
+        *handles, loc="outside lower center", ncols=min(len(handles[0]), 7), frameon=False
     )
     _warn(figure, frames)
     save(figure, path)
@@ -116,7 +116,7 @@ def own_metrics(
         axes.set_axis_off()
     lines = [Line2D([], [], label=label, **styles[label]) for label in frames]
     figure.legend(
-        handles=lines, loc="outside lower center", ncols=min(len(lines), 9), frameon=False
+        handles=lines, loc="outside lower center", ncols=min(len(lines), 7), frameon=False
     )
     _warn(figure, frames)
     save(figure, path)
