@@ -50,7 +50,7 @@ def _cells(row: Judged) -> list[str]:
         f"{pairs.wins}/{pairs.losses}/{pairs.ties}",
         _with_interval(pairs.improvement, pairs.improvement_interval),
         _with_interval(pairs.iqm, pairs.iqm_interval),
-        f"{p_value:.2g}",
+        "-" if found.verdict == "not tested" else f"{p_value:.2g}",
         found.verdict,
     ]
 

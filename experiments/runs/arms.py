@@ -23,8 +23,7 @@ class Question(Config):
 
     primary: str = option(
         "auc",
-        "metric that decides: auc (area under the learning curve), final, last_K (mean of the last "
-        "K evaluations), best, or steps_to_threshold",
+        "metric that decides: auc, final, last_K of K evaluations, best, steps_to_threshold",
     )
     baseline: str | None = option(
         None, "label that the others are compared with; none: the first with uniform draws"

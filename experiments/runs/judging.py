@@ -59,8 +59,8 @@ def judge(
 ) -> Findings:
     """Hold every arm against the baseline at its cadence.
 
-    P-values are corrected over all arms of all cadences (Holm), but for the control, which is no
-    claim. A seed that diverged is worse than any that did not.
+    P-values are corrected over all arms of all cadences that were tested (Holm). A seed that
+    diverged is worse than any that did not.
 
     Args:
       question: what was asked before anything ran.
@@ -80,6 +80,12 @@ def judge(
         label: _facts(label, arm, frames[label], summaries[label], other_code)
         for label, arm in arms.items()
     }
+
+    def tested(label: str) -> bool:
+        if arms[label].method == CONTROL:
+            return False  # it makes no claim
+        return question.ungated is not None or verdicts.untested(facts[label]) is None
+
     found, groups = {}, {}
     cadences = list(dict.fromkeys(arm.every for arm in arms.values()))
     for every in cadences:
@@ -90,9 +96,7 @@ def judge(
         groups[shared] = dict.fromkeys([base, *group], suffix)
         pairs = _pairs(group, base, values, metric.higher_is_better)
         found |= {label: (base, shared, own) for label, own in pairs.items()}
-    claims = {
-        label: own.p_value for label, (*_, own) in found.items() if arms[label].method != CONTROL
-    }
+    claims = {label: own.p_value for label, (*_, own) in found.items() if tested(label)}
     corrected = paired.holm(claims)
     rows = []
     for label, (base, shared, pairs) in found.items():

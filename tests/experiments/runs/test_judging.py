@@ -94,10 +94,13 @@ def test_seeds_that_never_solve_are_worst_and_json_has_no_infinity():
     assert rows["per"].judgement.verdict == "agrees"
 
 
-def test_p_values_are_corrected_over_all_arms_but_the_control():
+def test_p_values_are_corrected_over_all_arms_that_were_tested():
     rows, _ = judged(FRAMES)
-    claims = {label: row.pairs.p_value for label, row in rows.items() if label != "control"}
+    tested = [label for label, row in rows.items() if row.judgement.verdict != "not tested"]
+    claims = {label: rows[label].pairs.p_value for label in tested if label != "control"}
+    assert set(claims) == {"per", "rank", "pal", "ero"}
     assert rows["per"].pairs.p_holm == pytest.approx(min(1, len(claims) * claims["per"]))
+    assert rows["lap"].pairs.p_holm is None
 
 
 def test_seeds_that_diverged_are_worse_than_any_other():
