@@ -14,6 +14,9 @@ os.environ.setdefault(
     "--xla_cpu_parallel_codegen_split_count=1",
 )
 
+# Where in the source each operation comes from is written into programs that nobody reads.
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
+
 # What one worker or an earlier run has compiled is not compiled again (`make clean` forgets it).
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".jax_cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")

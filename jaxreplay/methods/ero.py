@@ -20,7 +20,8 @@ from jaxreplay.sum_tree import SumTree
 from jaxreplay.types import Array, Draw, Method, Sample, Sampler, Transition
 
 _PAPER = "Zha et al. 2019"
-_CHUNK = 65_536  # items scored at a time: bounds the memory of the hidden layers
+# Items scored at a time: bounds the memory of the hidden layers, and the work while few are stored.
+_CHUNK = 4_096
 _LEAST = 1e-6  # scores stay this far from 0 and 1 in logarithms
 
 
@@ -200,12 +201,19 @@ def _learn(config: EROConfig, state: EROState, ring: Ring, reward: Array, key: A
 
 def _choose(config: EROConfig, params: Any, features: Array, ring: Ring, key: Array) -> Array:
     """Decide about every item `[C]`: 1.0 in the subset, 0.0 left out."""
-    logits = jax.lax.map(
-        lambda row: _logits(config, params, row[None])[0],
-        features,
-        batch_size=min(_CHUNK, ring.capacity),
-    )
-    live = jnp.arange(ring.capacity) < ring_.size(ring)
+    chunk = min(_CHUNK, ring.capacity)
+
+    def score(number: Array, logits: Array) -> Array:
+        start = jnp.minimum(number * chunk, ring.capacity - chunk)
+        part = jax.lax.dynamic_slice_in_dim(features, start, chunk)
+        return jax.lax.dynamic_update_slice_in_dim(
+            logits, _logits(config, params, part), start, axis=0
+        )
+
+    size = ring_.size(ring)
+    chunks = (size + chunk - 1) // chunk
+    logits = jax.lax.fori_loop(0, chunks, score, jnp.zeros(ring.capacity, jnp.float32))
+    live = jnp.arange(ring.capacity) < size
     kept = live & jax.random.bernoulli(key, jax.nn.sigmoid(logits))
     return kept.astype(jnp.float32)
 

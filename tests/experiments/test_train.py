@@ -157,7 +157,10 @@ REFUSALS = [
     ),
     (["--agent", "rainbow", "--replay", "lap"], "agent 'rainbow' does not give"),
     (["--agent", "rainbow", "--replay.loss", "l1"], "needs a scalar TD error to shape"),
-    (["--agent", "rainbow", "--preset", "data_efficient"], "not shape (4,): use network auto"),
+    (
+        ["--agent", "rainbow", "--preset", "data_efficient", "--env", "gymnax/CartPole-v1"],
+        "not shape (4,): use network auto",
+    ),
     (["--env", "gymnax/Breakout-MinAtar", "--agent.network", "nature"], "needs larger images"),
     (["--batch-size", "64", "--capacity", "32"], "batch_size 64 is larger than the capacity 32"),
     (["--replay", "per", "--replay.alpha", "-1"], "alpha is -1.0"),
@@ -194,6 +197,7 @@ def test_a_second_ctrl_c_while_the_checkpoint_is_saved_loses_only_what_came_sinc
     finished, tmp_path, monkeypatch, capsys
 ):
     healthy, saves = run_module._rows, []
+    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)  # by workers of pytest-xdist
 
     def rows(*args):
         os.kill(os.getpid(), signal.SIGINT)  # the first: noted until the log point is over
@@ -207,7 +211,10 @@ def test_a_second_ctrl_c_while_the_checkpoint_is_saved_loses_only_what_came_sinc
     with monkeypatch.context() as patched:
         patched.setattr(run_module, "_rows", rows)
         patched.setattr(run_module.checkpoint, "save", save)
-        assert train.main([*TINY, "--checkpoint-every", "4", "--out", str(out)]) == 130
+        try:
+            assert train.main([*TINY, "--checkpoint-every", "4", "--out", str(out)]) == 130
+        finally:
+            signal.signal(signal.SIGINT, ignored)
     said = capsys.readouterr().err.splitlines()[-1]
     assert said == f"stopped at once: --resume {out} continues from the last checkpoint"
     assert len(saves) == 1

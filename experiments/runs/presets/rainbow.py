@@ -47,6 +47,7 @@ LITTLE_DATA = Preset(
     sizes={"capacity": 100_000, "batch_size": 32},
     shared=({"alpha": 0.5}, {"beta": 0.4, "beta_end": 1.0}),
     environment={"protocol": "ners"},
+    env="atari/MsPacman",
 )
 
 PRESETS: Mapping[str, Preset] = {
@@ -79,6 +80,7 @@ PRESETS: Mapping[str, Preset] = {
         },
         sizes={"capacity": 1_000_000, "batch_size": 32},
         shared=({"alpha": 0.5}, {"beta": 0.4, "beta_end": 1.0}),
+        env="atari/Breakout",
         differs=("Evaluations are 10 whole games, not 500 thousand frames.",),
     ),
     "data_efficient": LITTLE_DATA,

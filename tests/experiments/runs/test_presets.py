@@ -95,7 +95,7 @@ def test_a_preset_of_another_agent_is_refused(capsys):
         (
             ("--preset", "data_efficient", "--env", PENDULUM),
             "preset 'data_efficient' is for discrete actions and gymnax/Pendulum-v1 has continuous "
-            "ones: use another environment, or leave out --preset",
+            "ones: use another environment, such as --env atari/MsPacman, or leave out --preset",
         ),
         (
             ("--preset", "lap_mujoco", "--env", CARTPOLE),
@@ -151,7 +151,8 @@ def test_a_preset_brings_names_unless_they_are_given(executed):
 
 def test_names_without_a_preset_are_the_commands_own():
     assert presets.names(None) == (CARTPOLE, "dqn", "uniform", ("uniform", "per", "lap", "pal"))
-    assert presets.names("canonical") == (CARTPOLE, "rainbow", "per", ("per", "uniform"))
+    brought = ("atari/Breakout", "rainbow", "per", ("per", "uniform"))
+    assert presets.names("canonical") == brought
     assert presets.names("refer_racer").replays == ("refer",)
 
 
@@ -173,7 +174,8 @@ def test_a_method_may_change_the_agent():
 
 def test_options_that_are_given_win(executed, tmp_path):
     given = [
-        "--agent", "rainbow", "--preset", "data_efficient", "--agent.network", "mlp",
+        "--env", CARTPOLE, "--agent", "rainbow", "--preset", "data_efficient",
+        "--agent.network", "mlp",
         "--agent.hidden", "8", "--steps", "5000", "--out", str(tmp_path),
     ]  # fmt: skip
     preset = defaults(CARTPOLE, "rainbow", "per", "data_efficient")
