@@ -25,7 +25,7 @@ WALK := --agent dqn --env walk/10 --seeds 16 --steps 40_000 --learn-every 16 --n
 run: $(VENV)/ready
 	$(BIN)/python -m experiments.compare $(WALK) --replays uniform per rank lap pser \
 		--out $(OUT)/walk --overwrite
-	$(BIN)/python -m experiments.compare --agent dqn --replays uniform per lap pal \
+	$(BIN)/python -m experiments.compare --agent dqn --replays uniform per lap \
 		--env gymnax/CartPole-v1 --seeds 5 --control false --out $(OUT)/cartpole --overwrite
 
 test: $(VENV)/ready
