@@ -11,6 +11,7 @@ from experiments.training.schedule import schedule
 from jaxreplay.methods import METHODS
 from jaxreplay.option import Config, option
 from jaxreplay.requirements import EpisodeReturns
+from jaxreplay.types import Sampler
 
 CONTROL = "control"
 _FEWEST = 2  # seeds, for an interval
@@ -92,7 +93,7 @@ def baseline_of(question: Question, bases: Mapping[str, RunConfig]) -> str:
 
 def draws_evenly(config: RunConfig) -> bool:
     """Tell whether a run's method means to draw uniformly."""
-    return METHODS[config.replay].method(config.replay_options, None).sampler.even
+    return _sampler(config).even
 
 
 def learns(config: RunConfig) -> bool:
@@ -101,8 +102,11 @@ def learns(config: RunConfig) -> bool:
 
 
 def _learns_from(config: RunConfig) -> EpisodeReturns | None:
-    method = METHODS[config.replay].method(config.replay_options, None)
-    return method.sampler.requires.episode_returns
+    return _sampler(config).requires.episode_returns
+
+
+def _sampler(config: RunConfig) -> Sampler:
+    return METHODS[config.replay].method(config.replay_options, None).sampler
 
 
 def expand(

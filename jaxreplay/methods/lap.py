@@ -8,12 +8,10 @@ from typing import Any
 import jax.numpy as jnp
 
 from jaxreplay import objectives
-from jaxreplay._internal import buffer
 from jaxreplay.methods import proportional
 from jaxreplay.methods.parts.options import SamplingOptions
-from jaxreplay.methods.proportional import Odds
 from jaxreplay.option import option
-from jaxreplay.types import Array, Method, Sampler
+from jaxreplay.types import Method, Sampler
 
 _PAPER = "Fujimoto et al. 2020"
 
@@ -47,14 +45,9 @@ def sampler(config: LAPConfig = LAPConfig()) -> Sampler:
     """Make LAP's sampler: P(i) ~ max(|td_i|, kappa)^alpha, weights 1 (Fujimoto 2020, Eq. 9)."""
     return proportional.sampler(
         proportional.of_td_error(objectives.lap_priority(config.alpha, config.kappa)),
-        _ones,
+        lambda odds: jnp.ones_like(odds.probability),
         sampling=config.sampling,
     )
-
-
-def _ones(odds: Odds) -> Array:
-    """Return weights of 1, once the probabilities have been read."""
-    return buffer.after(buffer.fence(odds.probability), jnp.ones_like(odds.probability))
 
 
 def method(config: LAPConfig = LAPConfig(), updates: int | None = None) -> Method:

@@ -12,6 +12,7 @@ import optax
 
 from jaxreplay import ring as ring_
 from jaxreplay import sum_tree
+from jaxreplay._internal import buffer
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.sum_tree import Sampling, SumTree
@@ -238,7 +239,9 @@ def sampler(
 
     def sample(state: ProportionalState, ring: Ring, key: Array, batch_size: int) -> Draw:
         indices, odds = draw(state, ring, key, batch_size, sampling)
-        return Draw(indices, weigh(odds), probability=odds.probability)
+        # Whatever the weights are made of: a leaf that is read comes before the next write.
+        weights = buffer.after(buffer.fence(odds.probability), weigh(odds))
+        return Draw(indices, weights, probability=odds.probability)
 
     def update(
         state: ProportionalState, ring: Ring, sample: Sample, **feedback: Array

@@ -41,7 +41,8 @@ def mass(first: Array | int, last: Array, alpha: Array | float) -> Array:
 def reaches(share: Array, size: Array, alpha: Array | float) -> Array:
     """Return the smallest n with `mass(0, n) >= share * mass(0, size)`: `[...]` int32.
 
-    Up to rounding: among a million ranks, n may be off by one or two.
+    Up to rounding in float32: of a million ranks, n is off by up to 10 at alpha 0.7, 35 near 1 and
+    134 at 1.2.
 
     Args:
       share: `[...]` float32 in [0, 1].
