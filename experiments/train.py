@@ -45,7 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         out = args.resume or args.out or Path("runs") / f"{config.agent}-{config.replay}"
         summary = execute(config, out, output, resume=resume, overwrite=args.overwrite)
         print(tables.table([summary]))
-        print(f"results: {out}/  (figure: {out / 'learning_curve.png'})")
+        figure = f"  (figure: {out / 'learning_curve.png'})" if output.figures else ""
+        print(f"results: {out}/{figure}")
 
     return ended(parser, command)
 

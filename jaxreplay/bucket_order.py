@@ -1,10 +1,10 @@
 """Which slots have which ranks: an order of values that is always fresh; near equals are ties.
 
 To sort a million values takes a thousand times as long as to draw a batch of them. So values are
-put into buckets that are a few per cent wide, and those of one bucket are ties. How many values
-rank before a bucket is then a sum of counts. To find its members, slots are grouped in blocks, and
-these in larger blocks: for each bucket, the order counts its members in every block, and a walk
-from the largest blocks down leads to the slot. A slot that changes its value takes one from the
+put into buckets that are a tenth wide, and those of one bucket are ties. How many values rank
+before a bucket is then a sum of counts. To find its members, slots are grouped in blocks, and these
+in larger blocks: for each bucket, the order counts its members in every block, and a walk from the
+largest blocks down leads to the slot. A slot that changes its value takes one from the
 counts of its old bucket and gives one to those of its new one. Counts are integers, so that nothing
 drifts: an order after any history equals one that is built afresh from its values.
 """
@@ -24,14 +24,18 @@ from jaxreplay._internal import buffer, random_bits
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay.types import Array
 
-# Buckets by the bits of a float32, which are ordered as the numbers are: 16 in each octave from
-# 2^-20 to 2^12, that is, 4 to 6 % wide, and one for each octave beyond.
+# Buckets by the bits of a float32, which are ordered as the numbers are: eight in each octave from
+# 2^-15 to 2^13, that is, 7 to 12.5 % wide, and one for sixteen octaves beyond. They fit in a byte:
+# the fewer bytes are read, the fewer waits for memory, which is what the order costs.
 _MANTISSA = 23  # bits
-_FINE = 4  # bits of them that count, within
-_LOW, _HIGH = 127 - 20, 127 + 12  # exponents as they are stored
+_FINE = 3  # bits of them that count, within
+_LOW, _HIGH = 127 - 15, 127 + 13  # exponents as they are stored
+_COARSE = 4  # bits of an exponent that do not count, beyond
+_BELOW = _LOW >> _COARSE
 _WITHIN = (_HIGH - _LOW) << _FINE
-_OCTAVES = 255
-BUCKETS = _OCTAVES - (_HIGH - _LOW) + _WITHIN
+_ABOVE = -(-(255 - _HIGH) >> _COARSE)
+BUCKETS = _BELOW + _WITHIN + _ABOVE
+_NONE = 255  # the bucket of a slot without a value
 
 # In the lowest level a word has four counts of 8 bits: they are 64 at most. Together, those of a
 # row are the blocks of a larger block.
@@ -44,6 +48,7 @@ class BucketOrder(struct.PyTreeNode):
     """Values of `capacity` slots, and how many of each of the K buckets lie where."""
 
     values: Buffer  # [S] float32, S the capacity in whole blocks; -1 where there is none
+    buckets: Buffer  # [S / 4] uint32, of four slots a word
     counts: Buffer  # [K * R * 16] uint32, members of each bucket in R rows of blocks, see `_levels`
     totals: Buffer  # [K] int32, members of each bucket, that of the largest values first
     capacity: int = struct.field(pytree_node=False)
@@ -64,9 +69,11 @@ def init(capacity: int) -> BucketOrder:
     """
     if capacity < 1:
         raise ValueError(f"capacity is {capacity}: an order needs at least 1 slot")
+    size = -(-capacity // _BLOCK) * _BLOCK
     rows = BUCKETS * sum(_levels(capacity).rows)
     return BucketOrder(
-        values=jnp.full(-(-capacity // _BLOCK) * _BLOCK, -1.0, jnp.float32),
+        values=jnp.full(size, -1.0, jnp.float32),
+        buckets=jnp.full(size // _PACKED, 2**32 - 1, jnp.uint32),
         counts=jnp.zeros(rows * _WORDS, jnp.uint32),
         totals=jnp.zeros(BUCKETS, jnp.int32),
         capacity=capacity,
@@ -95,8 +102,8 @@ def set(order: BucketOrder, slots: Array, values: Array) -> BucketOrder:
     counts = valid & (buffer.read_few(held, near) == number)
     slots = buffer.briefly(jnp.where(counts, slots, beyond), near)
     held = buffer.write(held, slots, values)
-    gone = jnp.where(counts & (before >= 0), bucket_of(before), BUCKETS)
-    come = jnp.where(counts, bucket_of(values), BUCKETS)
+    gone = jnp.where(counts & (before >= 0), bucket_of(before), _NONE)
+    come = jnp.where(counts, bucket_of(values), _NONE)
     return _move(order.replace(values=held), slots, gone, come)
 
 
@@ -110,8 +117,8 @@ def bucket_of(values: Array) -> Array:
     bits = jax.lax.bitcast_convert_type(values, jnp.int32)
     octave, fine = bits >> _MANTISSA, bits >> (_MANTISSA - _FINE)
     low, high = _LOW << _FINE, _HIGH << _FINE
-    below = jnp.minimum(octave, _LOW) + jnp.maximum(octave - _HIGH, 0)
-    return BUCKETS - 1 - (below + jnp.clip(fine, low, high) - low)
+    beyond = (jnp.minimum(octave, _LOW) >> _COARSE) + (jnp.maximum(octave - _HIGH, 0) >> _COARSE)
+    return BUCKETS - 1 - (beyond + jnp.clip(fine, low, high) - low)
 
 
 def floor_of(bucket: Array) -> Array:
@@ -174,10 +181,17 @@ def check_valid(order: BucketOrder) -> None:
     slots = np.flatnonzero(held >= 0)
     bucket = np.asarray(bucket_of(jnp.asarray(held[slots])))
     totals, counts = np.zeros(BUCKETS, np.int32), np.zeros(order.counts.size, np.uint32)
+    buckets = np.full((held.size // _PACKED, _PACKED), _NONE, np.uint32)
+    buckets.ravel()[slots] = bucket
+    buckets = (buckets << 8 * np.arange(_PACKED, dtype=np.uint32)).sum(axis=1, dtype=np.uint32)
     np.add.at(totals, bucket, 1)
     for places, ones in _places(order.capacity, bucket, slots):
         np.add.at(counts, places, ones.astype(np.uint32))
-    for name, found, right in (("total", order.totals, totals), ("count", order.counts, counts)):
+    for name, found, right in (
+        ("buckets of word", order.buckets, buckets),
+        ("total", order.totals, totals),
+        ("count", order.counts, counts),
+    ):
         if (np.asarray(found) != right).any():
             at = (np.asarray(found) != right).argmax()
             raise ValueError(f"{name} {at} is {found[at]}, the values give {right[at]}")
@@ -218,14 +232,17 @@ def _places(capacity: int, bucket: Any, slots: Any) -> Iterator[tuple[Any, Any]]
 
 
 def _move(order: BucketOrder, slots: Array, gone: Array, come: Array) -> BucketOrder:
-    """Count slots `[B]` from one bucket to another, `BUCKETS` standing for none."""
+    """Move slots `[B]`, each at most once, from one bucket to another."""
     bucket = buffer.once(jnp.concatenate([gone, come]))
+    change = (come - gone) << slots % _PACKED * 8  # in its byte: what is added to the others is 0
+    buckets = buffer.add(order.buckets, slots // _PACKED, change.astype(jnp.uint32))
     slots = jnp.concatenate([slots, slots])
     sign = jnp.repeat(jnp.asarray([-1, 1], jnp.int32), gone.size)
     places, ones = zip(*_places(order.capacity, bucket, slots), strict=True)
     places = [jnp.where(bucket < BUCKETS, place, order.counts.size) for place in places]
     changes = jnp.concatenate([sign * one for one in ones]).astype(jnp.uint32)
     return order.replace(
+        buckets=buckets,
         counts=buffer.add(order.counts, jnp.concatenate(places), changes),
         totals=buffer.add(order.totals, bucket, sign),
     )
@@ -256,18 +273,16 @@ def _member(order: BucketOrder, bucket: Array, number: Array) -> Array:
     words = buffer.read_few(rows, bucket * levels.rows[0] + block)
     child, number = _pick_packed(words, number)
     block, number = buffer.briefly(jnp.stack([block * _BLOCK + child, number]), bucket)
-    held = buffer.read(order.values.reshape(-1, _BLOCK), block)
+    held = buffer.read_few(order.buckets.reshape(-1, _WORDS), block)
     flags = buffer.briefly(_flags(held, bucket), bucket)
     return block * _BLOCK + _pick_packed(flags, number)[0]
 
 
 def _flags(held: Array, bucket: Array) -> Array:
-    """Return 1 for values `[B, 64]` in a bucket `[B]`, else 0, packed: `[B, 16]` uint32."""
-    edges = jnp.stack([_floor_bits(bucket), _floor_bits(bucket - 1)])
-    low, high = buffer.briefly(edges, bucket)[:, :, None]
-    bits = jax.lax.bitcast_convert_type(held, jnp.int32)
-    inside = ((bits >= low) & (bits < high)).astype(jnp.uint8)
-    return jax.lax.bitcast_convert_type(inside.reshape(-1, _WORDS, _PACKED), jnp.uint32)
+    """Return 1 in the bytes of words `[B, 16]` that are a bucket `[B]`, else 0."""
+    differs = held ^ bucket.astype(jnp.uint32)[:, None] * jnp.uint32(0x01010101)
+    low = jnp.uint32(0x7F7F7F7F)  # added to seven bits, it carries into the eighth unless all are 0
+    return ~((differs & low) + low | differs | low) >> 7
 
 
 def _columns(rows: Array) -> list[Array]:
@@ -275,10 +290,12 @@ def _columns(rows: Array) -> list[Array]:
 
 
 def _floor_bits(bucket: Array) -> Array:
-    below = BUCKETS - 1 - bucket
-    fine = (below - _LOW + (_LOW << _FINE)) << (_MANTISSA - _FINE)
-    octave = jnp.where(below < _LOW, below, below - _WITHIN + _HIGH - _LOW) << _MANTISSA
-    return jnp.where((below >= _LOW) & (below < _LOW + _WITHIN), fine, octave)
+    level = BUCKETS - 1 - bucket
+    fine = (level - _BELOW + (_LOW << _FINE)) << (_MANTISSA - _FINE)
+    above = ((level - _BELOW - _WITHIN) << _COARSE) + _HIGH
+    octave = jnp.where(level < _BELOW, level << _COARSE, jnp.minimum(above, 255))
+    within = (level >= _BELOW) & (level < _BELOW + _WITHIN)
+    return jnp.where(within, fine, octave << _MANTISSA)
 
 
 def _pick(counts: Sequence[Array], number: Array) -> tuple[Array, Array]:

@@ -21,6 +21,10 @@ os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".jax_cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
+# Tracing makes millions of short-lived objects; Python's default is to look for cycles at every
+# 700th, which took a tenth of the suite's time.
+gc.set_threshold(50_000, 20, 20)
+
 # Every compiled program maps memory, of which Linux allows a process 65 530 pieces by default:
 # beyond them XLA crashes. A whole suite in one process comes near.
 _MANY_MAPS = 40_000

@@ -14,10 +14,15 @@ SHORTER = {
     "01_quickstart": {"steps=20_000, eval_every=1_000": "steps=2_000, eval_every=500"},
     "03_blind_cliffwalk": {"sizes = (3, 5, 7)": "sizes = (3, 7)"},
     "05_inside_ners": {
-        "steps=5_000, warmup=1_000": "steps=1_500, warmup=500",
-        '"per": per.method(per.PERConfig(), updates),': "",  # as the others, in 01 and 02
+        "steps=5_000, warmup=1_000": "steps=1_000, warmup=500",
+        '"uniform": uniform.method(),': "",  # as the others, in 01 and 02
+        '"per": per.method(per.PERConfig(), updates),': "",
     },
-    "06_inside_refer": {"steps=16_000": "steps=3_000", "length=2000": "length=200"},
+    "06_inside_refer": {
+        "steps=16_000": "steps=3_000",
+        "batch_size=256": "batch_size=32",
+        "length=2000": "length=200",
+    },
 }
 
 

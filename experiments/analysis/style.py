@@ -26,14 +26,14 @@ INK, FAINT = "#333333", "#8a8a8a"
 
 def make_figure(width: float, height: float, dpi: int = 100) -> Figure:
     """Make an empty figure of this size in inches, without pyplot and its global state."""
-    figure = Figure(figsize=(width, height), dpi=dpi, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=(width, height), dpi=dpi, layout="constrained")
 
 
 def save(figure: Figure, path: str | os.PathLike) -> None:
     """Write a PNG whose bytes depend on nothing but the figure."""
-    figure.savefig(path, metadata={"Software": None}, pil_kwargs={"optimize": True})
+    # Not `savefig`, which draws a figure of this layout twice.
+    canvas = FigureCanvasAgg(figure)
+    canvas.print_png(path, metadata={"Software": None}, pil_kwargs={"optimize": True})
 
 
 def colour_and_dashes(number: int) -> dict[str, str]:

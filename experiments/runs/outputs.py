@@ -12,6 +12,9 @@ class OutputConfig(Config):
 
     checkpoint_every: int = option(10, "log points between two checkpoints", at_least=1)
     tensorboard: bool = option(True, "write TensorBoard events")
+    figures: bool = option(
+        True, "draw a run's figures at its end; a comparison's own are always drawn"
+    )
     wandb: bool = option(False, "log to Weights & Biases (WANDB_MODE=offline works)")
     threshold: float | None = option(
         None,

@@ -16,7 +16,7 @@ from experiments.runs.run_config import RunConfig
 
 
 def conclude(config: RunConfig, out: Path, output: OutputConfig) -> dict[str, Any]:
-    """Write the summary and the figures of a finished run; return the summary."""
+    """Write the summary of a finished run, and its figures if wanted; return the summary."""
     frame = pd.read_csv(out / "metrics.csv")
     timing = pd.read_csv(out / "timing.csv")
     threshold = threshold_of(config, output)
@@ -30,11 +30,8 @@ def conclude(config: RunConfig, out: Path, output: OutputConfig) -> dict[str, An
         "versions": {**versions(), "code": "+".join(folder.made_by(out))},
     }
     write_json(out / "summary.json", summary)
-    label = plain(config.replay)
-    title = plain(f"{config.agent} with {config.replay} replay on {config.env}")
-    curves.learning_curves({label: frame}, out / "learning_curve.png", title, threshold)
-    panels.replayed({label: frame}, out / "replayed.png", f"What is replayed: {title}")
-    panels.own_metrics({label: frame}, out / "own_metrics.png", title)
+    if output.figures:
+        _draw(config, frame, out, threshold)
     return summary
 
 
@@ -52,3 +49,11 @@ def versions() -> dict[str, str]:
         "python": ".".join(map(str, sys.version_info[:3])),
         "jax": jax.__version__,
     }
+
+
+def _draw(config: RunConfig, frame: pd.DataFrame, out: Path, threshold: float | None) -> None:
+    label = plain(config.replay)
+    title = plain(f"{config.agent} with {config.replay} replay on {config.env}")
+    curves.learning_curves({label: frame}, out / "learning_curve.png", title, threshold)
+    panels.replayed({label: frame}, out / "replayed.png", f"What is replayed: {title}")
+    panels.own_metrics({label: frame}, out / "own_metrics.png", title)

@@ -10,7 +10,7 @@ from experiments import compare
 TINY = [
     "--agent", "dqn", "--env", "gymnax/CartPole-v1", "--seeds", "2", "--steps", "300",
     "--warmup", "100", "--eval-every", "100", "--eval-episodes", "2", "--env.max-steps", "30",
-    "--agent.hidden", "16", "--tensorboard", "false", "--inspect", "0",
+    "--agent.hidden", "16", "--tensorboard", "false", "--figures", "false", "--inspect", "0",
 ]  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def test_resuming_something_else_is_refused(compared, option, message, capsys):
 def test_several_cadences_are_an_axis(tmp_path, capsys):
     out = tmp_path / "axis"
     names = ["--replays", "uniform", "per", "--per.alpha", "0.5", "--control", "false"]
-    options = [*TINY, *names, "--learn-every", "8", "16", "--inspect", "1", "--out", str(out)]
+    options = [*TINY, *names, "--learn-every", "8", "16", "--inspect", "0", "--out", str(out)]
     assert compare.main(options) == 0
     saved = {path.parent.name: json.loads(path.read_text()) for path in out.glob("*/config.json")}
     assert set(saved) == {"uniform_every8", "uniform_every16", "per_every8", "per_every16"}

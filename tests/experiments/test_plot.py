@@ -10,7 +10,7 @@ from experiments import plot, train
 SIZES = [
     "--env", "gymnax/Pendulum-v1", "--seeds", "1", "--steps", "60", "--warmup", "20",
     "--eval-every", "20", "--eval-episodes", "1", "--env.max-steps", "10", "--agent.hidden", "8",
-    "--inspect", "0", "--batch-size", "8",
+    "--inspect", "0", "--batch-size", "8", "--figures", "false",
 ]  # fmt: skip
 
 

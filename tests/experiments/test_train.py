@@ -23,6 +23,7 @@ TINY = [
     "--agent", "dqn", "--replay", "per", "--env", "gymnax/CartPole-v1", "--seeds", "2",
     "--steps", "900", "--warmup", "100", "--eval-every", "100", "--eval-episodes", "2",
     "--env.max-steps", "50", "--agent.hidden", "16", "--checkpoint-every", "2",
+    "--figures", "false",
 ]  # fmt: skip
 
 
@@ -34,7 +35,7 @@ def command(*options: str) -> list[str]:
 def finished(tmp_path_factory) -> Path:
     """One uninterrupted run."""
     out = tmp_path_factory.mktemp("runs") / "whole"
-    assert train.main([*TINY, "--out", str(out)]) == 0
+    assert train.main([*TINY, "--figures", "true", "--out", str(out)]) == 0
     return out
 
 
@@ -67,6 +68,7 @@ def test_killed_run_resumes_to_the_same_bits(finished, tmp_path):
     process.wait()
     assert not (out / "summary.json").exists(), "the run ended before it could be killed"
     assert train.main(["--resume", str(out)]) == 0
+    assert (out / "summary.json").exists() and not list(out.glob("*.png")), "no figures asked for"
     for name in ("metrics.csv", "config.json"):
         assert (out / name).read_bytes() == (finished / name).read_bytes(), name
     last = "checkpoints/step_900.safetensors"

@@ -22,7 +22,7 @@ from experiments.training.phases import make_phases
 SMALL = [
     "--replay", "uniform", "--seeds", "2", "--seed", "3", "--steps", "60", "--warmup", "20",
     "--eval-every", "20", "--eval-episodes", "1", "--env.max-steps", "12", "--inspect", "0",
-    "--batch-size", "8", "--capacity", "60", "--tensorboard", "false",
+    "--batch-size", "8", "--capacity", "60", "--tensorboard", "false", "--figures", "false",
 ]  # fmt: skip
 KEY = jax.random.key(0)
 FAMILIES = {

@@ -125,6 +125,7 @@ def test_a_run_from_the_command_line(tmp_path):
         "--env", "atari/Pong", "--agent", "dqn", "--replay", "per", "--seeds", "2", "--steps",
         "60", "--warmup", "30", "--eval-every", "60", "--eval-episodes", "1", "--env.max-steps",
         "25", "--batch-size", "4", "--agent.network", "data_efficient", "--tensorboard", "false",
+        "--figures", "false",
         "--frames-on-host", "true", "--inspect", "0",
     ]  # fmt: skip
     assert train.main([*command, "--out", str(out)]) == 0

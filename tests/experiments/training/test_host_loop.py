@@ -189,7 +189,7 @@ def test_a_resumed_run_cuts_the_running_episode_off(n):
 SMALL = [
     "--agent", "dqn", "--replay", "per", "--seeds", "2", "--steps", "200", "--warmup", "40",
     "--eval-every", "40", "--eval-episodes", "2", "--batch-size", "16", "--agent.hidden", "8",
-    "--inspect", "0", "--checkpoint-every", "1", "--tensorboard", "false",
+    "--inspect", "0", "--checkpoint-every", "1", "--tensorboard", "false", "--figures", "false",
 ]  # fmt: skip
 
 
@@ -286,6 +286,7 @@ def test_atari_frames_are_stored_once(tmp_path):
         "--env", "atari/Pong", "--agent", "dqn", "--replay", "uniform", "--seeds", "1", "--steps",
         "60", "--warmup", "30", "--eval-every", "60", "--eval-episodes", "1", "--env.max-steps",
         "25", "--batch-size", "4", "--agent.network", "data_efficient", "--tensorboard", "false",
+        "--figures", "false",
     ]  # fmt: skip
     out = tmp_path / "run"
     assert train.main([*config, "--out", str(out)]) == 0
