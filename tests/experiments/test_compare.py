@@ -104,19 +104,19 @@ def test_resuming_something_else_is_refused(compared, option, message, capsys):
 
 def test_several_cadences_are_an_axis(tmp_path, capsys):
     out = tmp_path / "axis"
-    names = ["--replays", "uniform", "per", "--per.alpha", "0.5", "--control", "false"]
+    names = ["--replays", "uniform", "huber=uniform", "--huber.loss", "huber", "--control", "false"]
     options = [*TINY, *names, "--learn-every", "8", "16", "--inspect", "0", "--out", str(out)]
     assert compare.main(options) == 0
     saved = {path.parent.name: json.loads(path.read_text()) for path in out.glob("*/config.json")}
-    assert set(saved) == {"uniform_every8", "uniform_every16", "per_every8", "per_every16"}
-    assert saved["per_every16"]["loop"]["learn_every"] == 16
-    assert saved["per_every16"]["replay_options"]["alpha"] == 0.5
+    assert set(saved) == {"uniform_every8", "uniform_every16", "huber_every8", "huber_every16"}
+    assert saved["huber_every16"]["loop"]["learn_every"] == 16
+    assert saved["huber_every16"]["replay_options"]["loss"] == "huber"
     assert (out / "learning_curves_every8.png").exists()
     judged = json.loads((out / "verdicts.json").read_text())["arms"]
-    assert judged["per_every8"]["baseline"] == "uniform_every8"
-    before = (out / "per_every8" / "metrics.csv").read_bytes()
+    assert judged["huber_every8"]["baseline"] == "uniform_every8"
+    before = (out / "huber_every8" / "metrics.csv").read_bytes()
     assert compare.main(["--resume", str(out)]) == 0
-    assert (out / "per_every8" / "metrics.csv").read_bytes() == before
+    assert (out / "huber_every8" / "metrics.csv").read_bytes() == before
     assert "4 replays per transition" in capsys.readouterr().out
 
 
