@@ -33,9 +33,10 @@ from experiments.cli.shared import (
     print_list,
     replay_name,
 )
-from experiments.runs import arms, folder, judging, lock, log, presets, run_config
+from experiments.runs import arms, folder, judging, lock, log, manifest, presets, run_config
 from experiments.runs.arms import Arm, Question
-from experiments.runs.folder import check_claim_comparison, claim_comparison, is_run, saved_output
+from experiments.runs.folder import check_claim_comparison, claim_comparison
+from experiments.runs.manifest import is_run, saved_output
 from experiments.runs.outputs import OutputConfig
 from experiments.runs.results import threshold_of
 from experiments.runs.run import execute, prepare
@@ -57,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def command() -> None:
         bases = _bases(known)
-        asked = folder.saved_question(known.resume)
+        asked = manifest.saved_question(known.resume)
         args = _parse(parser, bases, asked, known, argv)
         cadences = vars(args).pop("learn_every", None) or _cadences(known.resume)
         bases = {label: _configured(label, base, args) for label, base in bases.items()}
@@ -67,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         threshold = threshold_of(_first(bases), output)
         arms.check(question, bases, threshold)
         runs = arms.expand(question, bases, list(dict.fromkeys(cadences)))
-        if known.resume is not None and set(runs) != set(folder.runs_of(known.resume)):
+        if known.resume is not None and set(runs) != set(manifest.runs_of(known.resume)):
             raise ValueError(f"the comparison in {known.resume} has other runs: leave out options")
         for remark in arms.check_expanded(question, runs, threshold):
             log.say(remark)
@@ -110,7 +111,7 @@ def _labelled(text: str) -> tuple[str, str]:
     label = label or name.rpartition(".")[2]  # of a module, its own name
     if label in ("agent", "env", "replay"):
         raise argparse.ArgumentTypeError(f"'{label}' is taken by other options: use another label")
-    if not re.fullmatch(folder.LABEL, label):
+    if not re.fullmatch(manifest.LABEL, label):
         raise argparse.ArgumentTypeError(
             f"'{label}' is no label: use letters, digits and underscores, a letter first"
         )
@@ -125,7 +126,7 @@ def _cadences(resume: Path | None) -> list[int]:
     """Return the values of `learn_every` of the comparison to resume; []: those of the defaults."""
     if resume is None:
         return []
-    saved = folder.runs_of(resume).values()
+    saved = manifest.runs_of(resume).values()
     return list(dict.fromkeys(config["loop"]["learn_every"] for config in saved))
 
 
@@ -166,12 +167,12 @@ def _bases(known: argparse.Namespace) -> dict[str, RunConfig]:
         return {label: defaults(env, agent, replay, known.preset) for label, replay in replays}
     if not known.resume.is_dir():
         raise ValueError(f"{known.resume} is not a folder: give the folder of a comparison")
-    saved = folder.runs_of(known.resume)
+    saved = manifest.runs_of(known.resume)
     if not saved:
         raise ValueError(f"{known.resume} holds no comparison to resume")
     bases = {
         method: run_config.from_folder(saved[label], known.resume)
-        for method, label in folder.methods_of(known.resume).items()
+        for method, label in manifest.methods_of(known.resume).items()
     }
     replays = {label: base.replay for label, base in bases.items()}
     for name in ("env", "agent"):
@@ -244,7 +245,7 @@ def _run_all(
         if not was_there:
             stack.enter_context(lock.held(out))
         with contextlib.ExitStack() as claims:  # nobody is at work on a run that is discarded
-            for below in sorted({*configs, *folder.listed(out)}):
+            for below in sorted({*configs, *manifest.listed(out)}):
                 if (out / below).is_dir() and not (out / below).is_symlink():
                     claims.enter_context(lock.held(out / below))
             claim_comparison(out, question, runs, output, resume=resume, overwrite=overwrite)

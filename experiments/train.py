@@ -20,7 +20,7 @@ from experiments.cli.shared import (
     replay_name,
 )
 from experiments.runs import presets, run_config
-from experiments.runs.folder import saved_output
+from experiments.runs.manifest import saved_output
 from experiments.runs.run import execute
 from experiments.runs.run_config import SECTIONS, RunConfig, defaults
 from jaxreplay.methods import METHODS

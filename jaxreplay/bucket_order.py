@@ -36,6 +36,7 @@ _WITHIN = (_HIGH - _LOW) << _FINE
 _ABOVE = -(-(255 - _HIGH) >> _COARSE)
 BUCKETS = _BELOW + _WITHIN + _ABOVE
 _NONE = 255  # the bucket of a slot without a value
+_MOST = 2**28  # slots: see `_member`
 
 # In the lowest level a word has four counts of 8 bits: they are 64 at most. Together, those of a
 # row are the blocks of a larger block.
@@ -65,10 +66,10 @@ def init(capacity: int) -> BucketOrder:
     """Make an order without values.
 
     Raises:
-      ValueError: `capacity` is below 1.
+      ValueError: `capacity` is below 1 or beyond 2^28.
     """
-    if capacity < 1:
-        raise ValueError(f"capacity is {capacity}: an order needs at least 1 slot")
+    if not 1 <= capacity <= _MOST:
+        raise ValueError(f"capacity is {capacity}: an order has 1 to {_MOST:,} slots")
     size = -(-capacity // _BLOCK) * _BLOCK
     rows = BUCKETS * sum(_levels(capacity).rows)
     return BucketOrder(
@@ -163,7 +164,9 @@ def find(order: BucketOrder, ranks: Array, turn: Array) -> tuple[Array, Ties]:
     number = ranks - first + random_bits.scaled(turn, count.astype(jnp.uint32)).astype(jnp.int32)
     number = jnp.where(number < count, number, number - count)
     number = jnp.minimum(number, count - 1)  # of no values: -1, which leads to slot 0
-    return _member(order, bucket, number), Ties(first, last)
+    slot, left = _member(order, bucket, number)
+    none = left < 0  # also a second use, see `buffer.briefly`
+    return slot, Ties(jnp.where(none, 0, first), jnp.where(none, 0, last))
 
 
 def check_valid(order: BucketOrder) -> None:
@@ -261,32 +264,54 @@ def _after(ends: Array, ranks: Array) -> Array:
     return row * width + (rows[row] <= ranks[:, None]).sum(axis=1, dtype=jnp.int32)
 
 
-def _member(order: BucketOrder, bucket: Array, number: Array) -> Array:
-    """Return the slot `[B]` of each bucket's member of a number `[B]`, counted from 0."""
+def _member(order: BucketOrder, bucket: Array, number: Array) -> tuple[Array, Array]:
+    """Return the slot `[B]` of each bucket's member of a number `[B]`, counted from 0.
+
+    And 0, or -1 where there is none.
+    """
     levels = _levels(order.capacity)
-    rows = order.counts.reshape(-1, _WORDS)
     block = jnp.zeros_like(bucket)
     for size, start in zip(levels.rows[:0:-1], levels.starts[:0:-1], strict=True):
-        words = buffer.read_few(rows, start + bucket * size + block)
-        child, number = _pick([word.astype(jnp.int32) for word in _columns(words)], number)
-        block, number = buffer.briefly(jnp.stack([block * _WORDS + child, number]), bucket)
-    words = buffer.read_few(rows, bucket * levels.rows[0] + block)
-    child, number = _pick_packed(words, number)
-    block, number = buffer.briefly(jnp.stack([block * _BLOCK + child, number]), bucket)
-    held = buffer.read_few(order.buckets.reshape(-1, _WORDS), block)
-    flags = buffer.briefly(_flags(held, bucket), bucket)
-    return block * _BLOCK + _pick_packed(flags, number)[0]
+        words = _words(order.counts, start + bucket * size + block)
+        child, number = _pick([word.astype(jnp.int32) for word in words], number)
+        child, number = _together(child, number, 28, bucket)  # a child has 2^24 slots at most
+        block = block * _WORDS + child
+    child, number = _pick_packed(_words(order.counts, bucket * levels.rows[0] + block), number)
+    child, number = _together(child, number, 26, bucket)
+    block = block * _BLOCK + child
+    flags = [_flags(word, bucket) for word in _words(order.buckets, block)]
+    child, number = _pick_packed(flags, number)
+    child, number = _together(child, number, 26, bucket)
+    return block * _BLOCK + child, number
 
 
-def _flags(held: Array, bucket: Array) -> Array:
-    """Return 1 in the bytes of words `[B, 16]` that are a bucket `[B]`, else 0."""
-    differs = held ^ bucket.astype(jnp.uint32)[:, None] * jnp.uint32(0x01010101)
+def _words(array: Buffer, row: Array) -> list[Array]:
+    """Read rows `[B]` of words, as an array `[B]` for each word.
+
+    Not as an array of rows: that would be written and read again, and takes three times as long.
+    """
+    at = buffer.once(row * _WORDS)
+    return [buffer.read(array, at + number) for number in range(_WORDS)]
+
+
+def _together(child: Array, number: Array, bits: int, numbers: Array) -> tuple[Array, Array]:
+    """Return two results `[B]` of one computation, which XLA would do for each of them.
+
+    Args:
+      child: `[B]` int32, in as many bits as are left.
+      number: `[B]` int32, in so many bits with its sign: -1 stands for no member.
+      bits: how many.
+      numbers: as those of `buffer.briefly`.
+    """
+    both = buffer.briefly(child << bits | number & 2**bits - 1, numbers)
+    return jax.lax.shift_right_logical(both, bits), both << 32 - bits >> 32 - bits
+
+
+def _flags(word: Array, bucket: Array) -> Array:
+    """Return 1 in the bytes of words `[B]` that are a bucket `[B]`, else 0."""
+    differs = word ^ bucket.astype(jnp.uint32) * jnp.uint32(0x01010101)
     low = jnp.uint32(0x7F7F7F7F)  # added to seven bits, it carries into the eighth unless all are 0
     return ~((differs & low) + low | differs | low) >> 7
-
-
-def _columns(rows: Array) -> list[Array]:
-    return [rows[:, n] for n in range(rows.shape[1])]
 
 
 def _floor_bits(bucket: Array) -> Array:
@@ -309,14 +334,17 @@ def _pick(counts: Sequence[Array], number: Array) -> tuple[Array, Array]:
     return chosen, number - before
 
 
-def _pick_packed(words: Array, number: Array) -> tuple[Array, Array]:
-    """Do as `_pick` does, with counts that are packed in words `[B, 16]`."""
-    pairs = (words & 0x00FF00FF) + (words >> 8 & 0x00FF00FF)
-    sums = ((pairs & 0xFFFF) + (pairs >> 16)).astype(jnp.int32)
-    word, number = _pick(_columns(sums), number)
-    here = words[:, 0]
-    for n in range(1, _WORDS):
-        here = jnp.where(word == n, words[:, n], here)
+def _pick_packed(words: Sequence[Array], number: Array) -> tuple[Array, Array]:
+    """Do as `_pick` does, with four counts packed in each word `[B]`."""
+    passed = chosen = before = jnp.zeros_like(number)
+    here = words[0]
+    for word, following in zip(words, [*words[1:], words[-1]], strict=True):
+        pairs = (word & 0x00FF00FF) + (word >> 8 & 0x00FF00FF)
+        passed = passed + ((pairs & 0xFFFF) + (pairs >> 16)).astype(jnp.int32)
+        beyond = passed <= number
+        chosen = chosen + beyond.astype(jnp.int32)
+        before = jnp.where(beyond, passed, before)
+        here = jnp.where(beyond, following, here)
     counts = [(here >> 8 * lane & 0xFF).astype(jnp.int32) for lane in range(_PACKED)]
-    lane, number = _pick(counts, number)
-    return word * _PACKED + lane, number
+    lane, number = _pick(counts, number - before)
+    return chosen * _PACKED + lane, number

@@ -17,8 +17,8 @@ os.environ.setdefault(
 # Where in the source each operation comes from is written into programs that nobody reads.
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 
-# What an earlier run has compiled is not compiled again (`make clean` forgets it), unless that takes
-# no longer than writing it down.
+# What an earlier run has compiled is not compiled again (`make clean` forgets it), unless that
+# takes no longer than to write it down.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".jax_cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 

@@ -10,7 +10,7 @@ import pandas as pd
 from experiments.analysis import curves, panels, statistics
 from experiments.analysis.files import write_json
 from experiments.analysis.style import plain
-from experiments.runs import folder, registry
+from experiments.runs import manifest, registry
 from experiments.runs.outputs import OutputConfig
 from experiments.runs.run_config import RunConfig
 
@@ -27,7 +27,7 @@ def conclude(config: RunConfig, out: Path, output: OutputConfig) -> dict[str, An
         **statistics.summarise(frame, threshold),
         "steps_per_second": float(timing["steps_per_second"].median()),
         "train_seconds": float(timing["seconds"].sum()),
-        "versions": {**versions(), "code": "+".join(folder.made_by(out))},
+        "versions": {**versions(), "code": "+".join(manifest.made_by(out))},
     }
     write_json(out / "summary.json", summary)
     if output.figures:

@@ -122,5 +122,13 @@ def test_what_is_wrong_is_said():
         bucket_order.check_valid(order.replace(buckets=order.buckets.at[7].set(1)))
     with pytest.raises(ValueError, match="the value of slot 2 is nan"):
         bucket_order.check_valid(order.replace(values=order.values.at[2].set(jnp.nan)))
-    with pytest.raises(ValueError, match="capacity is 0"):
-        bucket_order.init(0)
+    for capacity in (0, 2**28 + 1):
+        with pytest.raises(ValueError, match=f"capacity is {capacity}: an order has 1 to"):
+            bucket_order.init(capacity)
+
+
+def test_of_no_values_slot_0_is_found():
+    for capacity in (1, 5000, 70_001):
+        found, ties = _find(bucket_order.init(capacity), np.arange(5, dtype=np.int32), np.uint32(7))
+        np.testing.assert_array_equal(found, 0)
+        np.testing.assert_array_equal(ties.first, ties.last)

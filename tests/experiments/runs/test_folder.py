@@ -10,19 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.runs import folder, lock, run_config
+from experiments.runs import folder, lock, manifest, run_config
 from experiments.runs.arms import Arm, Question
 from experiments.runs.folder import (
-    FILES,
     check_claim,
     check_claim_comparison,
     claim,
     claim_comparison,
-    kind_of,
-    read_manifest,
-    runs_of,
-    saved_output,
 )
+from experiments.runs.manifest import FILES, kind_of, runs_of, saved_output
 from experiments.runs.outputs import OutputConfig
 from experiments.runs.run_config import RunConfig, defaults
 
@@ -361,7 +357,7 @@ def test_folders_without_rights_are_refused(tmp_path):
 def test_damaged_manifests_are_refused(tmp_path, text, message):
     (tmp_path / "manifest.json").write_text(text)
     with pytest.raises(ValueError, match=message) as refused:
-        read_manifest(tmp_path)
+        manifest.read(tmp_path)
     assert "\n" not in str(refused.value)
 
 

@@ -1,0 +1,205 @@
+"""What `manifest.json` says of a folder: whose it is, which files are ours, which code made it.
+
+A run's folder holds `config.json`, `metrics.csv` (one row per log point and seed, deterministic),
+`timing.csv`, `checkpoints/`, `tensorboard/`, and at the end `summary.json` and figures. A
+comparison's holds a table, figures and a folder for each run.
+"""
+
+import dataclasses
+import json
+import re
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+from experiments.analysis.files import write_json
+from experiments.runs.arms import CONTROL, Question
+from experiments.runs.outputs import OutputConfig
+
+FORMAT = 2  # of folders; 1 had no manifest
+MANIFEST = "manifest.json"
+_DIGITS = "[0-9]" * 12
+LABEL = r"[A-Za-z]\w*"  # of a run in a comparison
+Kind = Literal["run", "comparison", "plot"]
+
+_WRITTEN = ("config.json", "summary.json", MANIFEST, "metrics.csv", "timing.csv")
+_JOINT = (
+    MANIFEST, f".{MANIFEST}.*.tmp", "summary.json", ".summary.json.*.tmp", "comparison.md",
+    "verdicts.json", ".verdicts.json.*.tmp", "verdicts.png", "learning_curves*.png",
+    "replayed*.png", "own_metrics*.png",
+)  # fmt: skip
+FILES: Mapping[Kind, tuple[str, ...]] = {
+    "run": (
+        *_WRITTEN, *(f".{name}.*.tmp" for name in _WRITTEN), "learning_curve.png", "replayed.png",
+        "own_metrics.png", "episode.gif", "episode.mp4", f"checkpoints/step_{_DIGITS}.safetensors",
+        f"checkpoints/step_{_DIGITS}.damaged", f"checkpoints/unfinished/step_{_DIGITS}.safetensors",
+        "checkpoints/unfinished/.tmp*", "tensorboard/events.out.tfevents.*",
+    ),
+    "comparison": _JOINT,
+    "plot": _JOINT,
+}  # fmt: skip
+
+
+class Manifest(NamedTuple):
+    """What `manifest.json` says."""
+
+    kind: Kind
+    output: OutputConfig
+    runs: dict[str, dict[str, Any]]  # of a comparison: every run's configuration, by label
+    config_crc32: int | None = None  # of a run: a checksum of its configuration
+    code: tuple[str, ...] = ()  # of a run: the versions of the code that trained it, in order
+    question: Question = Question()  # of a comparison
+    methods: Mapping[str, str] = MappingProxyType({})  # of a comparison: its method, by label
+
+
+def kind_of(folder: Path) -> Kind | None:
+    """Tell whether a folder is a run's, a comparison's or a plot's; None: none of ours.
+
+    Raises:
+      ValueError: its manifest is damaged.
+    """
+    if (folder / MANIFEST).is_file():
+        return read(folder).kind
+    if _is_config(folder / "config.json"):  # of format 1
+        return "run"
+    children = [path for path in folder.glob("*/config.json") if _is_config(path)]
+    if (folder / "comparison.md").is_file() and any(
+        not path.with_name(MANIFEST).exists() for path in children
+    ):
+        return "comparison"  # of format 1, too
+    return None
+
+
+def read(folder: Path) -> Manifest:
+    """Read a folder's manifest.
+
+    Raises:
+      ValueError: one line: it is damaged, or of a later version.
+    """
+    path = folder / MANIFEST
+    try:
+        saved = json.loads(path.read_text())
+        if saved["format"] > FORMAT:
+            raise ValueError(
+                f"{folder} was made by a later version (format {saved['format']}): use that"
+            )
+        if saved["kind"] not in FILES:
+            raise KeyError("kind")
+        runs = dict(saved["runs"])
+        for label in runs:  # else a stranger's could lead elsewhere
+            if not re.fullmatch(LABEL, label):
+                raise KeyError(f"label {label}")
+        output = OutputConfig(**saved["output"])
+        crc, versions = saved.get("config_crc32"), tuple(saved.get("code", ()))
+        question = Question(**saved.get("question", {}))
+        methods = {str(label): str(own) for label, own in saved.get("methods", {}).items()}
+        return Manifest(saved["kind"], output, runs, crc, versions, question, methods)
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} is damaged ({error}): restore it, or choose another folder"
+        ) from error
+
+
+def write(out: Path, manifest: Manifest) -> None:
+    """Write a folder's manifest."""
+    content = {
+        "format": FORMAT,
+        "kind": manifest.kind,
+        # Not what sends data elsewhere: whoever resumes a stranger's run has to ask for that.
+        # Nor a consent that was given once.
+        "output": dataclasses.asdict(manifest.output) | {"wandb": False, "other_code": False},
+        "files": list(FILES[manifest.kind]),
+        "runs": manifest.runs,
+    }
+    if manifest.kind == "comparison":
+        content["question"] = dataclasses.asdict(manifest.question)
+        content["methods"] = dict(manifest.methods)
+    if manifest.code:
+        content["code"] = list(manifest.code)
+    if manifest.config_crc32 is not None:
+        content["config_crc32"] = manifest.config_crc32
+    write_json(out / MANIFEST, content)
+
+
+def is_run(out: Path) -> bool:
+    """Tell whether a folder is a run's.
+
+    Raises:
+      ValueError: its manifest is damaged.
+    """
+    return kind_of(out) == "run"
+
+
+def has_ended(out: Path) -> bool:
+    """Tell whether the run in a folder has ended."""
+    return (out / "summary.json").is_file()
+
+
+def made_by(out: Path) -> tuple[str, ...]:
+    """Return the versions of the code that trained the run in a folder; (): none is known."""
+    return read(out).code if (out / MANIFEST).is_file() else ()
+
+
+def listed(out: Path) -> list[str]:
+    """Return the labels that a comparison's manifest lists; none, if it has no manifest."""
+    if not (out / MANIFEST).is_file() or read(out).kind != "comparison":
+        return []
+    return list(read(out).runs)
+
+
+def runs_of(out: Path) -> dict[str, dict[str, Any]]:
+    """Return the configurations of a comparison's runs, whether their folders are there or not.
+
+    Raises:
+      ValueError: its manifest is damaged.
+    """
+    if (out / MANIFEST).is_file():
+        return read(out).runs
+    found = sorted(path for path in out.glob("*/config.json") if _is_config(path))
+    return {path.parent.name: json.loads(path.read_text()) for path in found}
+
+
+def methods_of(out: Path) -> dict[str, str]:
+    """Return the label of one run of every method of a comparison, but for the control."""
+    known = read(out).methods if (out / MANIFEST).is_file() else {}
+    labels = runs_of(out)
+    found = {known.get(label, label): label for label in reversed(list(labels))}
+    return {own: found[own] for own in reversed(list(found)) if own != CONTROL}
+
+
+def saved_question(out: Path | None) -> Question:
+    """Return what the comparison in a folder asks; None: the defaults.
+
+    Raises:
+      ValueError: its manifest is damaged.
+    """
+    if out is None or not (out / MANIFEST).is_file():
+        return Question()
+    return read(out).question
+
+
+def saved_output(out: Path | None) -> OutputConfig:
+    """Return what the run or comparison in a folder writes, to go on so; None: the defaults.
+
+    Raises:
+      ValueError: its manifest is damaged.
+    """
+    if out is None or not (out / MANIFEST).is_file():
+        return OutputConfig()
+    return read(out).output
+
+
+def checksum(config: dict[str, Any]) -> int:
+    """Return the checksum of a run's configuration that its manifest holds."""
+    return zlib.crc32(json.dumps(config, sort_keys=True).encode())
+
+
+def _is_config(path: Path) -> bool:
+    """Tell whether a file is the `config.json` of a run."""
+    try:
+        saved = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(saved, dict) and {"env", "agent", "replay", "seeds", "loop"} <= set(saved)
