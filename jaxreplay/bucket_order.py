@@ -1,7 +1,7 @@
 """Which slots have which ranks: an order of values that is always fresh; near equals are ties.
 
 To sort a million values takes a thousand times as long as to draw a batch of them. So values are
-put into buckets that are a tenth wide, and those of one bucket are ties. How many values rank
+put into buckets that are about a tenth wide, and those of one bucket are ties. How many values rank
 before a bucket is then a sum of counts. To find its members, slots are grouped in blocks, and these
 in larger blocks: for each bucket, the order counts its members in every block, and a walk from the
 largest blocks down leads to the slot. A slot that changes its value takes one from the
@@ -115,7 +115,7 @@ def values(order: BucketOrder) -> Array:
 
 def bucket_of(values: Array) -> Array:
     """Return the bucket of values that are not negative, int32; that of 0 is the last."""
-    bits = jax.lax.bitcast_convert_type(values, jnp.int32)
+    bits = jnp.maximum(jax.lax.bitcast_convert_type(values, jnp.int32), 0)  # -0.0 is 0, too
     octave, fine = bits >> _MANTISSA, bits >> (_MANTISSA - _FINE)
     low, high = _LOW << _FINE, _HIGH << _FINE
     beyond = (jnp.minimum(octave, _LOW) >> _COARSE) + (jnp.maximum(octave - _HIGH, 0) >> _COARSE)
@@ -157,6 +157,7 @@ def find(order: BucketOrder, ranks: Array, turn: Array) -> tuple[Array, Ties]:
     Returns:
       slots `[B]` int32, different for different ranks, and with whom they tie, `[B]`.
     """
+    ranks = ranks.astype(jnp.int32)
     ends = buffer.once(ties(order).last)
     bucket = buffer.once(jnp.minimum(_after(ends, ranks), BUCKETS - 1))
     last, count = ends[bucket], order.totals[bucket]
@@ -165,7 +166,8 @@ def find(order: BucketOrder, ranks: Array, turn: Array) -> tuple[Array, Ties]:
     number = jnp.where(number < count, number, number - count)
     number = jnp.minimum(number, count - 1)  # of no values: -1, which leads to slot 0
     slot, left = _member(order, bucket, number)
-    none = left < 0  # also a second use, see `buffer.briefly`
+    # Changes nothing, as there nobody ties; it is the second use that `buffer.briefly` asks for.
+    none = left < 0
     return slot, Ties(jnp.where(none, 0, first), jnp.where(none, 0, last))
 
 
@@ -235,7 +237,7 @@ def _places(capacity: int, bucket: Any, slots: Any) -> Iterator[tuple[Any, Any]]
 
 
 def _move(order: BucketOrder, slots: Array, gone: Array, come: Array) -> BucketOrder:
-    """Move slots `[B]`, each at most once, from one bucket to another."""
+    """Move slots `[B]`, each at most once, from one bucket to another, or from or to `_NONE`."""
     bucket = buffer.once(jnp.concatenate([gone, come]))
     change = (come - gone) << slots % _PACKED * 8  # in its byte: what is added to the others is 0
     buckets = buffer.add(order.buckets, slots // _PACKED, change.astype(jnp.uint32))
@@ -274,14 +276,16 @@ def _member(order: BucketOrder, bucket: Array, number: Array) -> tuple[Array, Ar
     for size, start in zip(levels.rows[:0:-1], levels.starts[:0:-1], strict=True):
         words = _words(order.counts, start + bucket * size + block)
         child, number = _pick([word.astype(jnp.int32) for word in words], number)
-        child, number = _together(child, number, 28, bucket)  # a child has 2^24 slots at most
+        child, number = buffer.briefly_both(
+            child, number, 28, bucket
+        )  # a child has 2^24 slots at most
         block = block * _WORDS + child
     child, number = _pick_packed(_words(order.counts, bucket * levels.rows[0] + block), number)
-    child, number = _together(child, number, 26, bucket)
+    child, number = buffer.briefly_both(child, number, 26, bucket)
     block = block * _BLOCK + child
     flags = [_flags(word, bucket) for word in _words(order.buckets, block)]
     child, number = _pick_packed(flags, number)
-    child, number = _together(child, number, 26, bucket)
+    child, number = buffer.briefly_both(child, number, 26, bucket)
     return block * _BLOCK + child, number
 
 
@@ -292,19 +296,6 @@ def _words(array: Buffer, row: Array) -> list[Array]:
     """
     at = buffer.once(row * _WORDS)
     return [buffer.read(array, at + number) for number in range(_WORDS)]
-
-
-def _together(child: Array, number: Array, bits: int, numbers: Array) -> tuple[Array, Array]:
-    """Return two results `[B]` of one computation, which XLA would do for each of them.
-
-    Args:
-      child: `[B]` int32, in as many bits as are left.
-      number: `[B]` int32, in so many bits with its sign: -1 stands for no member.
-      bits: how many.
-      numbers: as those of `buffer.briefly`.
-    """
-    both = buffer.briefly(child << bits | number & 2**bits - 1, numbers)
-    return jax.lax.shift_right_logical(both, bits), both << 32 - bits >> 32 - bits
 
 
 def _flags(word: Array, bucket: Array) -> Array:

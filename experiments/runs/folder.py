@@ -1,7 +1,7 @@
 """Who may use a folder: claiming one for a run, a comparison or a plot, and emptying it.
 
-Only files that a manifest says are ours are ever removed, and a folder that holds files by such
-names but no manifest is left alone.
+Only files that a manifest (of format 1: a run's configuration) says are ours are ever removed. A
+folder that holds files by such names and neither of them is left alone.
 """
 
 import contextlib

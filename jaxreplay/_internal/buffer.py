@@ -133,6 +133,21 @@ def briefly(values: Array, numbers: Array) -> Array:
     return in_one_thread(values, numbers)
 
 
+def briefly_both(high: Array, low: Array, bits: int, numbers: Array) -> tuple[Array, Array]:
+    """Return two results `[n]` of one computation `briefly`, which XLA would do for each of them.
+
+    Args:
+      high: int32, not negative, in as many of its 32 bits as are left.
+      low: int32, in so many bits with its sign.
+      bits: how many, between 1 and 31.
+      numbers: as those of `briefly`.
+    """
+    mask, shift = jnp.int32(2**bits - 1), jnp.int32(bits)
+    both = briefly(high.astype(jnp.int32) << shift | low.astype(jnp.int32) & mask, numbers)
+    rest = jnp.int32(32 - bits)
+    return jax.lax.shift_right_logical(both, shift), both << rest >> rest
+
+
 def fence(tree: ArrayTree) -> Array:
     """Return an int32 0, `[]`, that is known only once every array of a pytree is."""
     return opaque_zero(tree)

@@ -16,8 +16,9 @@ from jaxreplay.methods import METHODS
 from jaxreplay.methods.refer import ReFERConfig
 
 # Methods that ask most of the loop; the others meet the agents in test_agent_replay.
-# And dqn-per in test_train, ddpg-refer and naf-refer in test_plot.
-CORE = [("dqn", "ero"), ("dqn", "ners"), ("rainbow", "pser"), ("sac", "refer"), ("racer", "refer")]
+# And dqn-per in test_train, ddpg-refer and naf-refer in test_plot, ners and ero with dqn in
+# test_loop.
+CORE = [("rainbow", "pser"), ("sac", "refer"), ("racer", "refer")]
 PAIRS = [
     pytest.param(
         agent,

@@ -113,7 +113,8 @@ def test_scanned_step_copies_nothing_large(name, order, vmapped):
         lowered = jax.jit(run, donate_argnums=0).lower(carry, jax.random.key(0))
     text = compiled(lowered)
     assert str(CAPACITY) in text
-    copies = large_copies(text, CAPACITY, CHILDREN)
+    least = CAPACITY // 4 if name == "rank" else CAPACITY  # its buckets, four slots a word
+    copies = large_copies(text, least, CHILDREN)
     if name.startswith("refer"):  # now and then goes through the whole memory
         copies = [copy for copy in copies if "/cond/branch_1_fun/" not in copy]
     assert copies == []

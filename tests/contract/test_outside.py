@@ -103,17 +103,9 @@ def test_help_lists_and_comparisons_know_it(tmp_path, capsys):
     assert NAME in listed["agents"]["dqn"]["replays"]
     out = tmp_path / "both"
     options = [
-        "--replays",
-        "uniform",
-        f"mine={NAME}",
-        "--mine.alpha",
-        "0.5",
-        *TINY,
-        "--seeds",
-        "2",
-        "--control",
-        "false",
-    ]
+        "--replays", "uniform", f"mine={NAME}", "--mine.alpha", "0.5", *TINY, "--seeds", "2",
+        "--control", "false",
+    ]  # fmt: skip
     assert compare.main([*options, "--out", str(out)]) == 0
     assert set(json.loads((out / "summary.json").read_text())) == {"uniform", "mine"}
 

@@ -105,7 +105,7 @@ def test_resuming_something_else_is_refused(compared, option, message, capsys):
 def test_several_cadences_are_an_axis(tmp_path, capsys):
     out = tmp_path / "axis"
     names = ["--replays", "uniform", "huber=uniform", "--huber.loss", "huber", "--control", "false"]
-    options = [*TINY, *names, "--learn-every", "8", "16", "--inspect", "0", "--out", str(out)]
+    options = [*TINY, *names, "--learn-every", "8", "16", "--inspect", "1", "--out", str(out)]
     assert compare.main(options) == 0
     saved = {path.parent.name: json.loads(path.read_text()) for path in out.glob("*/config.json")}
     assert set(saved) == {"uniform_every8", "uniform_every16", "huber_every8", "huber_every16"}

@@ -53,7 +53,8 @@ def test_run_leaves_config_metrics_summary_figure_and_checkpoints(finished):
     summary = json.loads((finished / "summary.json").read_text())
     last = metrics[metrics["step"] == 900]["eval_return"].to_numpy()
     np.testing.assert_allclose(summary["final_return"], last)
-    assert (finished / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("learning_curve.png", "replayed.png", "own_metrics.png"):
+        assert (finished / name).read_bytes().startswith(b"\x89PNG")
     assert len(list((finished / "checkpoints").glob("*.safetensors"))) == 2
     assert list((finished / "tensorboard").iterdir())
 

@@ -26,7 +26,7 @@ def test_buckets_by_hand():
     assert bucket_of(8192.0) == bucket_of(8192.0 * 65535) == bucket_of(8192.0 * 65536) + 1
     assert bucket_of(2.0**-16) == bucket_of(2.0**-31) == bucket_of(2.0**-15) + 1
     assert bucket_of(2.0**-32) == bucket_of(2.0**-31) + 1
-    assert bucket_of(0.0) == BUCKETS - 1
+    assert bucket_of(0.0) == bucket_of(-0.0) == BUCKETS - 1
     assert bucket_of(np.finfo(np.float32).max) == 0
 
 
@@ -125,6 +125,17 @@ def test_what_is_wrong_is_said():
     for capacity in (0, 2**28 + 1):
         with pytest.raises(ValueError, match=f"capacity is {capacity}: an order has 1 to"):
             bucket_order.init(capacity)
+
+
+def test_slots_are_the_same_where_doubles_are_enabled():
+    order, slots = filled(np.abs(np.random.default_rng(1).normal(size=5000)), 5000)
+    ranks, turn = np.arange(len(slots), dtype=np.int32), np.uint32(2**30)
+    expected = np.asarray(_find(order, ranks, turn)[0])
+    with jax.enable_x64(True):
+        for kind in (np.int32, np.int64):
+            found = jax.jit(lambda ranks: bucket_order.find(order, ranks, turn))(ranks.astype(kind))
+            np.testing.assert_array_equal(found[0], expected)
+            assert found[0].dtype == jnp.int32
 
 
 def test_of_no_values_slot_0_is_found():

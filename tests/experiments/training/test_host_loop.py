@@ -227,7 +227,7 @@ def test_control_c_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path):
     options = [*SMALL, "--env", "gymnasium/CartPole-v1", "--env.max-steps", "20"]
     options[options.index("200")] = "2000000"
     options[options.index("--checkpoint-every") + 1] = "1000"
-    options += ["--capacity", "500", "--env.vectorisation", "async"]
+    options += ["--capacity", "500", "--env.vectorisation", "async", "--seeds", "1"]
     process = subprocess.Popen(
         [sys.executable, "-m", "experiments.train", *options, "--out", str(out)],
         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True,

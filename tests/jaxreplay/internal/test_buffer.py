@@ -98,3 +98,14 @@ def test_a_walk_reads_rows_that_the_turns_before_chose():
 def test_a_walk_of_no_turns_is_where_it_began():
     carry = jnp.arange(3)
     assert buffer.walk(jnp.zeros((4, 2)), 0, lambda t, c: c, lambda t, c, r: c, carry) is carry
+
+
+@pytest.mark.parametrize("bits", [26, 28])
+def test_two_results_of_one_computation_come_back_with_their_signs(bits):
+    low = np.asarray([-1, 0, 1, 2 ** (bits - 1) - 1], np.int32)
+    high = np.asarray([0, 2 ** (32 - bits) - 1, 2 ** (31 - bits), 1], np.int32)
+    found = jax.jit(lambda high, low: buffer.briefly_both(high, low, bits, jnp.arange(4)))(
+        high, low
+    )
+    np.testing.assert_array_equal(found[0], high)
+    np.testing.assert_array_equal(found[1], low)
