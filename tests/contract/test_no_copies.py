@@ -82,18 +82,24 @@ def train_step(replay, order):
     return step
 
 
-# The harder order for every method, the other one for two: each compilation is dear.
-OWN = [pytest.param(name, "add last") for name in METHODS]
-MORE = [
-    pytest.param(name, "add last", marks=pytest.mark.slow)
-    for name in sorted(VARIANTS.keys() - METHODS)
+# The harder order for every method, the other one for two: each compilation is dear. Alone, methods
+# that keep nothing but another's arrays are slow tests, and so are variants of one method.
+ALIKE = ("lap", "pal", "ere", "ero")
+ORDERS = [*((name, "add last") for name in VARIANTS), ("per", "add first"), ("pser", "add first")]
+CASES = [
+    pytest.param(
+        name,
+        order,
+        vmapped,
+        id=f"{'vmapped' if vmapped else 'alone'}-{name}-{order}",
+        marks=pytest.mark.slow if name not in METHODS or (name in ALIKE and not vmapped) else (),
+    )
+    for vmapped in (False, True)
+    for name, order in ORDERS
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "order"), [*OWN, *MORE, ("per", "add first"), ("pser", "add first")]
-)
-@pytest.mark.parametrize("vmapped", [False, True], ids=["alone", "vmapped"])
+@pytest.mark.parametrize(("name", "order", "vmapped"), CASES)
 def test_scanned_step_copies_nothing_large(name, order, vmapped):
     replay = make_replay(VARIANTS[name].sampler, capacity=CAPACITY, batch_size=BATCH)
     step = train_step(replay, order)
