@@ -276,9 +276,8 @@ def _member(order: BucketOrder, bucket: Array, number: Array) -> tuple[Array, Ar
     for size, start in zip(levels.rows[:0:-1], levels.starts[:0:-1], strict=True):
         words = _words(order.counts, start + bucket * size + block)
         child, number = _pick([word.astype(jnp.int32) for word in words], number)
-        child, number = buffer.briefly_both(
-            child, number, 28, bucket
-        )  # a child has 2^24 slots at most
+        # 28 bits hold the number and its sign: a child has 2^24 slots at most.
+        child, number = buffer.briefly_both(child, number, 28, bucket)
         block = block * _WORDS + child
     child, number = _pick_packed(_words(order.counts, bucket * levels.rows[0] + block), number)
     child, number = buffer.briefly_both(child, number, 26, bucket)
