@@ -54,7 +54,7 @@ def updates_by_size(request: Request) -> list[Path]:
         curve = _run(n, name, seeds, values == "linear", say)
         rows += [
             {"values": values, "method": name, "n": n, "seed": seed, "updates": int(updates),
-             "code": code.version()}
+             "code": _version()}
             for seed, updates in enumerate(curve.updates)
         ]  # fmt: skip
         pd.DataFrame(rows).to_csv(path, index=False)
@@ -85,6 +85,10 @@ def updates_by_size(request: Request) -> list[Path]:
     return [path, out / "per.fig1.png"]
 
 
+def _version() -> str:
+    return code.version("experiments/papers/cliffwalk*.py")
+
+
 def _kept(path: Path, other_code: bool) -> list[dict[str, Any]]:
     """Return the rows of a table that is there already."""
     if not path.exists():
@@ -92,7 +96,7 @@ def _kept(path: Path, other_code: bool) -> list[dict[str, Any]]:
     frame = pd.read_csv(path, dtype={"code": str})
     frame["code"] = frame["code"].fillna("unknown") if "code" in frame else "unknown"
     rows = frame.to_dict("records")
-    others = set(frame["code"]) - {code.version()}
+    others = set(frame["code"]) - {_version()}
     if others and not other_code:
         raise ValueError(
             f"{path} holds numbers of another version of the code ({', '.join(sorted(others))}): "

@@ -3,7 +3,7 @@
 import ast
 import functools
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -13,25 +13,28 @@ _DECIDING = (
     "experiments/environments/**/*.py",
     "experiments/training/**/*.py",
     "experiments/runs/assembly.py",
-    "experiments/papers/cliffwalk*.py",
 )
 
 
 @functools.cache
-def version() -> str:
+def version(*more: str) -> str:
     """Return a digest of the sources that decide a run's numbers, comments and docstrings aside.
 
     Methods and agents of other packages are not part of it: all arms of a comparison share it.
+
+    Args:
+      *more: sources that decide besides those of a training run, as patterns below the repository,
+        such as "experiments/papers/cliffwalk*.py".
     """
     digest = hashlib.sha256()
-    for path in _sources():
+    for path in _sources(more):
         digest.update(path.relative_to(_ROOT).as_posix().encode())
         digest.update(_meaning(path))
     return digest.hexdigest()[:12]
 
 
-def _sources() -> Iterator[Path]:
-    for pattern in _DECIDING:
+def _sources(more: Sequence[str]) -> Iterator[Path]:
+    for pattern in (*_DECIDING, *more):
         yield from sorted(_ROOT.glob(pattern))
 
 
