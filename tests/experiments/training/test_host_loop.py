@@ -244,7 +244,8 @@ def test_control_c_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path):
     steps = pd.read_csv(metrics)["step"].max()
     (checkpoint,) = (out / "checkpoints").iterdir()
     at = int(checkpoint.stem.split("_")[1])
-    assert steps <= at < steps + 40 and f"{at:,} of 2,000,000" in said
+    # The checkpoint of a stop during an evaluation is at the log point whose row is not there yet.
+    assert steps <= at <= steps + 40 and f"{at:,} of 2,000,000" in said
 
 
 @pytest.mark.parametrize(("patience", "at"), [(20, None), (78, 78), (84, 80)])
