@@ -16,9 +16,18 @@ def write_json(path: Path, content: Any) -> None:
     """
     text = json.dumps(content, indent=1)
     text = re.sub(r"\[([^\[\]{}\"]*)\]", lambda match: f"[{' '.join(match[1].split())}]", text)
+    write_bytes(path, f"{text}\n".encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all.
+
+    Raises:
+      OSError: the disk is full, or the folder is gone.
+    """
     # Under a name that nothing else has: no link is followed, and what a kill leaves harms nobody.
     number, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    with os.fdopen(number, "w") as file:
-        file.write(text + "\n")
+    with os.fdopen(number, "wb") as file:
+        file.write(content)
     os.chmod(temporary, path.parent.stat().st_mode & 0o666)
     os.replace(temporary, path)

@@ -68,8 +68,10 @@ def diverged(frame: pd.DataFrame) -> list[int]:
     Args:
       frame: metrics with columns seed, `agent/loss` and `agent/grad_norm`, means over the finite
         ones (NaN: there was none), and `agent/skipped`, the share of updates that changed nothing;
-        those that are there.
+        those that are there. Or with a column `diverged`, 1 where it is known that a seed did.
     """
+    if "diverged" in frame:
+        return sorted(int(seed) for seed in frame.loc[frame["diverged"] > 0, "seed"].unique())
     means = [name for name in ("agent/loss", "agent/grad_norm") if name in frame]
     lost = frame[means].isna().any(axis=1)
     if "agent/skipped" in frame:

@@ -1,87 +1,208 @@
-"""Reproduce figures of the papers: `python -m experiments.papers list`, or `run FIGURE ...`."""
+"""The papers by name: list their figures and tables, run them, and lay our numbers beside theirs.
 
+  python -m experiments.papers list --paper per
+  python -m experiments.papers run per.fig1 lap.fig2 --size small
+  python -m experiments.papers report per.fig1
+
+What two entries share is run once; what is finished is kept, and what was stopped goes on.
+"""
+
+import argparse
+import dataclasses
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import NamedTuple
 
 from experiments.cli.options import Parser, one_of
-from experiments.papers import cliffwalk_figures
-from experiments.papers.cliffwalk_figures import Request
+from experiments.cli.shared import ended
+from experiments.papers import figures, rates, report, running, tables
+from experiments.papers.entry import PAPERS, Computation, Entry
+from experiments.papers.experiment import SIZES, Experiment
+from experiments.papers.registry import ENTRIES, of_papers
+from experiments.papers.running import Places
+from experiments.papers.tables import Data
 from experiments.runs.log import say
 
-
-class Entry(NamedTuple):
-    """One figure: what it shows, and the function that writes it."""
-
-    shows: str
-    plot: Callable[[Request], list[Path]]
-
-
-FIGURES: Mapping[str, Entry] = MappingProxyType(
-    {
-        "per.fig1": Entry(
-            "Schaul et al. 2016, Fig. 1: Blind Cliffwalk, updates against memory size",
-            cliffwalk_figures.updates_by_size,
-        ),
-        "pser.fig2": Entry(
-            "Brittain et al. 2019, Fig. 2: Blind Cliffwalk, squared error against updates",
-            cliffwalk_figures.error_by_updates,
-        ),
-        "pser.fig3": Entry(
-            "Brittain et al. 2019, Theorem 1: expected updates, formulas beside simulations",
-            cliffwalk_figures.expected_updates,
-        ),
-    }
-)
+COMMITTED = Path(__file__).parents[1] / "results" / "papers"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    parser = Parser(prog="python -m experiments.papers", description=__doc__)
+    parser = Parser(
+        prog="python -m experiments.papers", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
-    commands.add_parser("list", help="list the figures")
-    run = commands.add_parser("run", help="plot figures, and write the numbers behind them")
-    run.add_argument("figures", nargs="+", type=one_of("figure", FIGURES), metavar="FIGURE")
-    run.add_argument(
-        "--states", type=int, default=16, metavar="INT",
-        help="largest number of Cliffwalk states, 2 to 16 [default 16]",
-    )  # fmt: skip
-    run.add_argument("--seeds", type=int, default=10, metavar="INT", help="seeds [default 10]")
-    run.add_argument(
-        "--out", type=Path, default=Path("runs/papers"), metavar="DIR",
-        help="folder for the figures, which are overwritten; numbers of per.fig1 that are already "
-        "there are kept [default runs/papers]",
-    )  # fmt: skip
-    run.add_argument(
-        "--overwrite", action="store_true",
-        help="compute all numbers again, including those already in --out",
-    )  # fmt: skip
-    run.add_argument(
-        "--other-code", action="store_true",
-        help="keep numbers that another version of the code made",
-    )  # fmt: skip
+    for name, (about, add, _) in _COMMANDS.items():
+        add(commands.add_parser(name, help=about, description=about))
     args = parser.parse_args(argv)
-    if args.command == "list":
-        for name, entry in FIGURES.items():
-            print(f"{name:<12} {entry.shows}")
-        return 0
-    if not 2 <= args.states <= 16:
-        parser.error(f"states is {args.states}: use 2 to 16")
+    return ended(parser, lambda: _COMMANDS[args.command][2](args))
+
+
+def _entries(parser: argparse.ArgumentParser, nargs: str) -> None:
+    parser.add_argument(
+        "ids", nargs=nargs, type=one_of("entry", ENTRIES), metavar="ID", default=[],
+        help="entries, such as per.fig1 (list shows them)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--paper", nargs="+", choices=tuple(PAPERS), default=[], metavar="PAPER",
+        help=f"all entries of {', '.join(PAPERS)}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--size", choices=SIZES, default="small",
+        help="smoke: seconds, to see that it runs; small: what is committed; paper: as published "
+        "[default small]",
+    )  # fmt: skip
+
+
+def _add_list(parser: argparse.ArgumentParser) -> None:
+    _entries(parser, "*")
+    _add_results(parser)
+
+
+def _add_results(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--results", type=Path, default=COMMITTED, metavar="DIR",
+        help="folder of the tables [default: the committed ones]",
+    )  # fmt: skip
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    _entries(parser, "*")
+    _add_results(parser)
+    parser.add_argument("--all", action="store_true", help="all entries, the table of claims first")
+    parser.add_argument(
+        "--write", type=Path, metavar="FILE", help="write it there instead of printing it"
+    )
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    _entries(parser, "*")
+    parser.add_argument(
+        "--seeds", type=int, metavar="INT", help="seeds of every arm [default: the size's]"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/papers"), metavar="DIR",
+        help="folder of the tables and figures [default runs/papers]",
+    )  # fmt: skip
+    parser.add_argument(
+        "--runs", type=Path, default=None, metavar="DIR",
+        help="folder of the runs, whose checkpoints go when a run has ended [default OUT/runs]",
+    )  # fmt: skip
+    parser.add_argument(
+        "--overwrite", action="store_true", help="make everything anew, also what is there"
+    )
+    parser.add_argument(
+        "--other-code", action="store_true",
+        help="keep what another version of the code made",
+    )  # fmt: skip
+    parser.add_argument(
+        "--yes", action="store_true", help="also what takes more than a day on this machine"
+    )
+
+
+def _chosen(args: argparse.Namespace) -> list[Entry]:
+    named = [ENTRIES[name] for name in args.ids]
+    if getattr(args, "all", False):
+        return list(ENTRIES.values())
+    if args.ids and args.paper:
+        raise ValueError("name entries or papers, not both")
+    return named or of_papers(args.paper)
+
+
+def _list(args: argparse.Namespace) -> None:
+    entries = _chosen(args) or list(ENTRIES.values())
+    rows = [("id", "claim", "minutes", "status", "verdicts")]
+    for entry in entries:
+        data = None
+        if entry.source is not None:
+            data = tables.read(args.results, entry.source.name, args.size)
+        rows.append(report.shown_in_list(entry, args.size, data))
+    widths = [max(len(row[place]) for row in rows) for place in (0, 2, 3, 4)]
+    for name, claim, minutes, status, verdicts in rows:
+        print(
+            f"{name:<{widths[0]}}  {minutes:>{widths[1]}}  {status:<{widths[2]}}  "
+            f"{verdicts:<{widths[3]}}  {claim}".rstrip()
+        )
+
+
+def _run(args: argparse.Namespace) -> None:
+    entries = _chosen(args)
+    if not entries:
+        raise ValueError("nothing to run: name entries (list shows them), or --paper PAPER")
+    for entry in [entry for entry in entries if entry.source is None]:
+        say(f"{entry.id}: not to be had: {entry.missing}")
+    made_of = {
+        entry.id: _with_seeds(entry.source, args) for entry in entries if entry.source is not None
+    }
+    sources = {source.name: source for source in made_of.values()}
+    places = Places(args.out, args.runs or args.out / "runs", args.other_code, args.overwrite)
+    known = {name: running.kept(source, args.size, places) for name, source in sources.items()}
+    left = {name: rates.left(source, args.size, known[name]) for name, source in sources.items()}
+    total = sum(left.values())
+    if total > rates.DAY and not args.yes:
+        longest = max(left, key=left.__getitem__)
+        raise ValueError(
+            f"that would take about {total / rates.DAY:,.0f} days on this machine, {longest} alone "
+            f"{left[longest] / rates.DAY:,.0f}: add --yes to start it, or choose --size small"
+        )
+    say(f"about {total:,.0f} minutes for {', '.join(sources) or 'nothing'}")
+    done: dict[str, Data] = {}
+    for entry in entries:
+        if entry.id not in made_of:
+            continue
+        source = made_of[entry.id]
+        if source.name not in done:
+            done[source.name] = running.make(source, args.size, places)
+        if entry.layout is not None:
+            path = args.out / f"{entry.id}.png"
+            shown = dataclasses.replace(entry, source=source)
+            figures.draw(shown, args.size, done[source.name], path)
+            print(f"{entry.id}: {path}")
+        print(report.one(dataclasses.replace(entry, source=source), args.size, args.out, args.out))
+
+
+def _with_seeds(
+    source: Experiment | Computation, args: argparse.Namespace
+) -> Experiment | Computation:
+    """Return a source with the seeds that are asked for."""
+    if args.seeds is None:
+        return source
     if args.seeds < 2:
-        parser.error(f"seeds is {args.seeds}: use 2 or more")
-    args.out.mkdir(parents=True, exist_ok=True)
-    for name in args.figures:
-        if args.overwrite:
-            (args.out / f"{name}.csv").unlink(missing_ok=True)
-        request = Request(args.out, args.states, args.seeds, say, args.other_code)
-        try:
-            written = FIGURES[name].plot(request)
-        except ValueError as error:
-            parser.error(str(error))
-        print(f"{name}: {' '.join(map(str, written))}")
-    return 0
+        raise ValueError(f"seeds is {args.seeds}: an interval needs 2, a verdict 10")
+    if isinstance(source, Computation):
+        options = source.options(args.size)
+        if "seeds" not in options:
+            return source
+        sizes = {**source.sizes, args.size: {**options, "seeds": args.seeds}}
+        return dataclasses.replace(source, sizes=sizes)
+    size = dataclasses.replace(source.sizes[args.size], seeds=args.seeds)
+    return dataclasses.replace(source, sizes={**source.sizes, args.size: size})
+
+
+def _report(args: argparse.Namespace) -> None:
+    entries = _chosen(args)
+    if not entries:
+        raise ValueError("nothing to report: name entries (list shows them), --paper or --all")
+    base = args.write.parent if args.write else Path.cwd()
+    if args.all:
+        text = report.everything(entries, args.size, args.results, base)
+    else:
+        text = "\n".join(report.one(entry, args.size, args.results, base) for entry in entries)
+    if args.write is None:
+        print(text)
+    else:
+        args.write.write_text(text)
+
+
+_Command = tuple[
+    str, Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], None]
+]
+_COMMANDS: dict[str, _Command] = {
+    "list": ("show id, minutes, status, verdicts and claim of each entry", _add_list, _list),
+    "run": ("run what is missing, draw the figure, and report", _add_run, _run),
+    "report": ("lay our numbers beside the paper's", _add_report, _report),
+}
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ def judge(
     for label, frame in frames.items():
         values[label][statistics.diverged(frame)] = math.nan
     facts = {
-        label: _facts(label, arm, frames[label], summaries[label], other_code)
+        label: facts_of(label, arm, frames[label], summaries[label], other_code)
         for label, arm in arms.items()
     }
 
@@ -129,7 +129,7 @@ def _pairs(
     return found
 
 
-def _facts(
+def facts_of(
     label: str, arm: Arm, frame: pd.DataFrame, summary: Mapping[str, Any], other_code: bool
 ) -> verdicts.Facts:
     """Return what the gate asks of an arm."""

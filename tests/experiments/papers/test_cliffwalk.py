@@ -2,11 +2,10 @@
 
 import jax
 import numpy as np
-import pandas as pd
 import pytest
 
-from experiments.papers import __main__ as papers
-from experiments.papers import cliffwalk, cliffwalk_figures
+from experiments.papers import cliffwalk, cliffwalk_tables
+from experiments.papers.entry import Request
 
 
 @pytest.mark.parametrize("n", [2, 3, 5])
@@ -66,36 +65,22 @@ def test_giving_up_says_so():
     assert curve.updates.tolist() == [-1, -1] and len(curve.errors) == 4
 
 
-def test_figures_and_their_numbers_are_written(tmp_path, capsys, monkeypatch):
-    for names in ("_COMPARED", "_STARTS"):  # every method compiles a program of its own
-        monkeypatch.setattr(cliffwalk_figures, names, ("oracle", "uniform"))
-    command = ["run", "per.fig1", "pser.fig2", "pser.fig3", "--states", "2", "--seeds", "2"]
-    assert papers.main([*command, "--out", str(tmp_path)]) == 0
-    for name in papers.FIGURES:
-        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    updates = pd.read_csv(tmp_path / "per.fig1.csv")
-    assert len(updates) == 2 * 2 * 1 * 2 and (updates["updates"] > 0).all()
-    assert len(set(updates["code"])) == 1
-    again = ["run", "per.fig1", "--states", "2", "--seeds", "2", "--out", str(tmp_path)]
-    updates.assign(code="0123456789ab").to_csv(tmp_path / "per.fig1.csv", index=False)
-    with pytest.raises(SystemExit):
-        papers.main(again)
-    assert "another version of the code (0123456789ab)" in capsys.readouterr().err
-    assert papers.main([*again, "--other-code"]) == 0
-    assert papers.main(["list"]) == 0
-    assert "pser.fig3" in capsys.readouterr().out
+def test_tables_hold_updates_and_curves():
+    request = Request({"states": (2, 3), "seeds": 2, "methods": ("oracle", "uniform")}, str)
+    frame = cliffwalk_tables.updates_by_size(request)
+    updates = frame[frame["kind"] == "updates"]
+    assert len(updates) == 2 * 2 * 2 * 2 and (updates["value"] > 0).all()
+    assert set(updates["size"]) == {6, 14}
+    errors = frame[frame["kind"] == "error"]
+    assert set(errors["n"]) == {3} and (errors["value"] > 0).all()
+    first = errors[errors["updates"] == 0].groupby("arm")["value"].mean()
+    assert (errors.groupby("arm")["value"].min() < first).all()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["run", "per.fig9"], "unknown figure 'per.fig9'"),
-        (["run", "per.fig1", "--states", "40"], "states is 40: use 2 to 16"),
-        (["run", "per.fig1", "--seeds", "1"], "seeds is 1"),
-        (["draw"], "draw"),
-    ],
-)
-def test_refusals(options, message, capsys):
-    with pytest.raises(SystemExit) as exit_:
-        papers.main(options)
-    assert exit_.value.code == 2 and message in capsys.readouterr().err
+def test_theorem_is_exact_where_it_is_said_to_be():
+    request = Request({"states": (2, 4), "seeds": 10, "rhos": (0.4,)}, str)
+    frame = cliffwalk_tables.expected_updates(request)
+    exact = frame[frame["claim"].notna()]
+    off = (exact["found"] - exact["expected"]).abs() > exact["tolerance"]
+    assert set(exact.loc[off, "claim"]) == {"simulated: pser-post"}
+    assert set(exact["n"]) == {2, 4}

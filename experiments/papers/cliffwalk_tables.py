@@ -1,0 +1,173 @@
+"""Tables of the Blind Cliffwalk: how many updates replay methods need, measured and in theory."""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.papers import cliffwalk, cliffwalk_theory
+from experiments.papers.cliffwalk import Method
+from experiments.papers.entry import Request
+from jaxreplay.methods import per, pser
+
+SOURCES = ("experiments/papers/cliffwalk*.py",)
+_POINTS = 150  # of an error curve that are kept
+
+
+def updates_by_size(request: Request) -> pd.DataFrame:
+    """Return updates until convergence for every size of the memory, and curves for the largest.
+
+    Schaul et al. 2016, Fig. 1 and 2 and App. B.1. With a shared constant, the updates that lower
+    the error most can form a cycle, and the oracle looks only one update ahead: a seed that did not
+    converge has infinitely many.
+
+    Returns:
+      Rows of kind "updates" (columns values, n, size, arm, seed, value: updates) and "error"
+      (updates, value: mean squared error).
+    """
+    methods, states = request.options["methods"], request.options["states"]
+    rows = []
+    for values, n, name in itertools.product(("table", "linear"), states, methods):
+        curve = _run(request, n, name, cliffwalk.METHODS[name], values == "linear")
+        about = {"values": values, "n": n, "size": 2 ** (n + 1) - 2, "arm": name}
+        rows += _converged(curve.updates, {"kind": "updates", **about})
+        if n == max(states):
+            rows += _errors(curve, {"kind": "error", **about})
+    return pd.DataFrame(rows)
+
+
+def errors_by_start(request: Request) -> pd.DataFrame:
+    """Return error curves for each number of states, from maximal and from least priorities.
+
+    Brittain et al. 2019, Fig. 2 and 7.
+    """
+    rows = []
+    for n, name in itertools.product(request.options["states"], request.options["methods"]):
+        curve = _run(request, n, name, cliffwalk.METHODS[name], False)
+        about = {"n": n, "arm": name}
+        rows += _converged(curve.updates, {"kind": "updates", **about})
+        rows += _errors(curve, {"kind": "error", **about})
+    return pd.DataFrame(rows)
+
+
+def settings_of_pser(request: Request) -> pd.DataFrame:
+    """Return updates until convergence of PER and PSER over a grid of PSER's settings.
+
+    Each setting has rows of PSER and of PER at the same exponent and the same starting priorities.
+    """
+    rows = []
+    for n, start, alpha in itertools.product(
+        *(request.options[name] for name in ("states", "starts", "alphas"))
+    ):
+        base = {"alpha": alpha, "initial": start}
+        plain = _with(per.sampler, per.PERConfig, base)
+        of_per = _run(request, n, f"per, {start}, alpha {alpha}", plain, False).updates
+        for decay in _decays(request.options):
+            sampler = _with(pser.sampler, pser.PSERConfig, {**base, **decay})
+            name = f"pser, {start}, alpha {alpha}, {decay}"
+            updates = _run(request, n, name, sampler, False).updates
+            for arm, count in (("per", of_per), ("pser", updates)):
+                about = {"n": n, "start": start, "alpha": alpha, **decay, "arm": arm}
+                rows += _converged(count, about)
+    return pd.DataFrame(rows)
+
+
+def expected_updates(request: Request) -> pd.DataFrame:
+    """Return Theorem 1: expected updates until the whole path is learned, at learning rate 1.
+
+    Brittain et al. 2019, Sec. 3.1. Closed forms, and simulations in as many batches as there are
+    seeds. The expression for PSER is exact only for an idealised process. With priorities from the
+    error after the update PSER grows like PER; with the error before it PSER stays close to the
+    expression, above or below.
+    """
+    states, batches = request.options["states"], request.options["seeds"]
+    rng, rows = np.random.default_rng(0), []
+    for n in states:
+        request.say(f"Theorem 1: n = {n}")
+        for rho in request.options["rhos"]:
+            about = {"rho": rho, "n": n}
+            for arm, value in (
+                ("PER (Eq. 15)", cliffwalk_theory.expected_per(n)),
+                ("PSER (Eq. 16)", cliffwalk_theory.expected_pser(n, rho)),
+            ):
+                rows += [
+                    {**about, "arm": arm, "seed": seed, "value": value} for seed in range(batches)
+                ]
+            for process in ("per-post", "per-pre", "pser-idealised", "pser-pre", "pser-post"):
+                simulated = cliffwalk_theory.simulate(n, process, rho, rng, 100 * batches)
+                rows += [
+                    {**about, "arm": f"simulated: {process}", "seed": seed, "value": batch.mean()}
+                    for seed, batch in enumerate(np.split(simulated, batches))
+                ]
+    frame = pd.DataFrame(rows)
+    return pd.concat([frame, _against_theory(frame)], ignore_index=True)
+
+
+def _against_theory(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return what is exact: simulated means beside closed forms, four standard errors apart."""
+    rows = []
+    for arm, theory in (
+        ("simulated: per-post", "PER (Eq. 15)"),
+        ("simulated: pser-idealised", "PSER (Eq. 16)"),
+        ("simulated: pser-post", "PSER (Eq. 16)"),
+    ):
+        for (rho, n), group in frame.groupby(["rho", "n"]):
+            own = group.loc[group["arm"] == arm, "value"]
+            expected = group.loc[group["arm"] == theory, "value"].iloc[0]
+            error = 4 * own.std(ddof=1) / np.sqrt(len(own))
+            rows.append(
+                {"claim": arm, "rho": rho, "n": n, "found": own.mean(), "expected": expected,
+                 "tolerance": max(error, 1e-9)}
+            )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _decays(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for (rho, window), eta in itertools.product(options["decays"], options["etas"]):
+        yield {"rho": rho, "window": window, "eta": eta}
+
+
+def _with(make: Callable[[Any], Any], config: type, options: Mapping[str, Any]) -> Method:
+    fixed = {"beta": 0.0, "epsilon": 1e-4, "sampling": "iid"}
+    if config is per.PERConfig:
+        fixed["beta_end"] = 0.0
+    start = None if options["initial"] == "max" else 0.0
+    return Method(make(config(**fixed, **options)), initial_td=start)
+
+
+def _converged(updates: np.ndarray, about: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {**about, "seed": seed, "value": float(count) if count >= 0 else np.inf}
+        for seed, count in enumerate(updates)
+    ]
+
+
+def _errors(curve: cliffwalk.Curve, about: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a thinned error curve, its points the same for curves of any length."""
+    grid = np.unique(np.geomspace(1, 1e6, num=_POINTS).astype(int)) - 1
+    return [
+        {**about, "updates": int(i) * cliffwalk.CHUNK, "seed": seed, "value": float(error)}
+        for i in grid[grid < len(curve.errors)]
+        for seed, error in enumerate(curve.errors[i])
+    ]
+
+
+def _run(request: Request, n: int, title: str, method: Method, linear: bool) -> cliffwalk.Curve:
+    kind = "linear" if linear else "table"
+    title, seeds = f"{title}, {kind}, n = {n}", request.options["seeds"]
+    curve = cliffwalk.run(
+        n,
+        method,
+        seeds,
+        linear,
+        max_updates=max(20_000, (40 if title.startswith("uniform") else 10) * 2 ** (n + 1)),
+        report=lambda updates, error: request.say(
+            f"{title}: {updates:,} updates, error {error:.2g}"
+        ),
+    )
+    converged = curve.updates[curve.updates >= 0]
+    after = f"{np.median(converged):,.0f}" if len(converged) else "-"
+    request.say(f"{title}: {len(converged)} of {seeds} converged, after {after} updates (median)")
+    return curve

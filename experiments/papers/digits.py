@@ -1,0 +1,433 @@
+"""Class-imbalanced digits: prioritised sampling in supervised learning.
+
+Schaul et al. 2016, Sec. 6, App. B.3 and Fig. 5: a classifier of handwritten digits learns from a
+training set that holds next to nothing of 0 to 4 and all of 5 to 9; validation and test sets are
+balanced. The replay memory holds the training set, and an example's TD error is its loss when it
+was last drawn. The paper has MNIST; here it is the 8x8 digits that come with scikit-learn.
+
+Sizes are small but keep the paper's proportions: of every digit, 100 images are for training, of
+which 4 are kept if it is a rare one. (1 % of MNIST's is about 60 images; 1 % of these would be a
+single one.) "Informed" multiplies the loss of rare digits by the imbalance, as the paper does: by
+25 here, by 100 there.
+"""
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pandas as pd
+from flax import linen as nn
+
+from agents.networks import Params, dense
+from experiments.papers import layouts
+from experiments.papers.entry import Claim, Computation, Entry, Layout, Request
+from jaxreplay.methods import per, uniform
+from jaxreplay.replay import make_replay
+from jaxreplay.types import Array, Replay, Sampler, Transition
+
+DIGITS_IN_ALL = 10
+RARE = 5  # the digits below it are rare
+STEP_SIZES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
+_BRIGHTEST = 16  # the images' pixels are counts of 0 to 16
+
+
+class Arm(NamedTuple):
+    """What decides how the classifier learns."""
+
+    sampler: Sampler
+    informed: bool = False  # it is told which digits are rare: their loss is multiplied
+
+
+# Importance weights of exponent 0 are 1, so that what is rare stays emphasised.
+ARMS: Mapping[str, Arm] = MappingProxyType(
+    {
+        "uniform": Arm(uniform.sampler()),
+        "informed": Arm(uniform.sampler(), informed=True),
+        "per": Arm(per.sampler(per.PERConfig(alpha=1.0, beta=0.0, beta_end=0.0))),
+    }
+)
+
+
+class Examples(NamedTuple):
+    """Images with their digits."""
+
+    images: Array  # [n, 8, 8] float32, 0 to 1
+    labels: Array  # [n] int32, 0 to 9
+
+
+class Sets(NamedTuple):
+    """What one seed learns from and is judged by."""
+
+    train: Examples  # imbalanced
+    validation: Examples  # balanced, like the test set
+    test: Examples
+
+
+class Classifier(nn.Module):
+    """A small LeNet (LeCun et al. 1998): twice convolution, ReLU and pooling, then two layers.
+
+    Images `[B, 8, 8]` -> logits `[B, 10]`. With 6 and 16 channels as in LeNet-5; convolutions are
+    3x3 and padded with zeros, pooling takes the largest of 2x2. Initial weights are Torch's, which
+    the paper used.
+    """
+
+    hidden: int = 32  # units of the first dense layer
+
+    @nn.compact
+    def __call__(self, images: Array) -> Array:
+        """Return logits."""
+        x = images[..., None]
+        for channels in (6, 16):
+            x = _pool(nn.relu(_convolution(x, channels)))
+        x = nn.relu(dense(x.reshape(x.shape[0], -1), self.hidden))
+        return dense(x, DIGITS_IN_ALL)
+
+
+def load() -> tuple[np.ndarray, np.ndarray]:
+    """Return scikit-learn's images `[1797, 8, 8]` float32, 0 to 1, and their digits `[1797]` int32.
+
+    The test set of Alpaydin and Kaynak's optical recognition of handwritten digits (UCI, CC BY
+    4.0), at least 174 of each digit.
+
+    Raises:
+      ValueError: scikit-learn is not installed.
+    """
+    if importlib.util.find_spec("sklearn") is None:
+        raise ValueError("the digits come with scikit-learn: pip install 'jaxreplay[papers]'")
+    from sklearn.datasets import load_digits  # pyright: ignore[reportMissingImports]
+
+    held = load_digits()
+    return (held.images / _BRIGHTEST).astype(np.float32), held.target.astype(np.int32)
+
+
+def split(
+    labels: np.ndarray, seed: int, train: int, kept: int, validation: int
+) -> list[np.ndarray]:
+    """Choose at random which examples are for training, validation and testing.
+
+    Args:
+      labels: `[n]` int, 0 to 9.
+      seed: decides it.
+      train: examples of each digit for training.
+      kept: how many of them are kept of each rare digit.
+      validation: examples of each digit for validation.
+
+    Returns:
+      Three arrays of places in `labels`, without overlap; as many test examples of each digit as
+      the scarcest digit has left.
+
+    Raises:
+      ValueError: there are too few examples.
+    """
+    rng = np.random.default_rng(seed)
+    places = [rng.permutation(np.flatnonzero(labels == digit)) for digit in range(DIGITS_IN_ALL)]
+    test = min(map(len, places)) - train - validation
+    if test < 1 or not 1 <= kept <= train:
+        raise ValueError(
+            f"{train} examples of a digit for training, {kept} of a rare one, and {validation} for "
+            f"validation: the scarcest digit has {min(map(len, places))}, and one is to be tested"
+        )
+    own = [own[: kept if digit < RARE else train] for digit, own in enumerate(places)]
+    rest = [own[train:] for own in places]
+    return [
+        np.concatenate(parts)
+        for parts in (
+            own,
+            [each[:validation] for each in rest],
+            [each[validation : validation + test] for each in rest],
+        )
+    ]
+
+
+def learn(
+    arm: Arm, sets: Sets, key: Array, step_size: Array, options: Mapping[str, Any]
+) -> dict[str, Array]:
+    """Train one classifier by stochastic gradient descent without momentum; pure and vmappable.
+
+    Args:
+      arm: what is drawn, and whether rare digits are known.
+      sets: examples.
+      key: PRNG key.
+      step_size: `[]`, of the mean loss of a batch.
+      options: `updates`, `points` (measurements besides that before the first update), `batch`
+        and `factor` (of the loss of rare digits, if the arm knows them).
+
+    Returns:
+      What `measure` says, before the first update and at even distances up to the last: `[P + 1]`.
+    """
+    count = sets.train.labels.shape[0]
+    replay = make_replay(arm.sampler, capacity=count, num_envs=count, batch_size=options["batch"])
+    factor = options["factor"] if arm.informed else 1.0
+    key_network, key_replay, key_draws = jax.random.split(key, 3)
+    params = Classifier().init(key_network, sets.train.images[:1])
+    start = params, fill(replay, sets.train, key_replay), jnp.zeros((), jnp.int32)
+    every = options["updates"] // options["points"]
+
+    def update(_: Array, carry: tuple[Params, Any, Array]) -> tuple[Params, Any, Array]:
+        params, memory, clock = carry
+        key = jax.random.fold_in(key_draws, clock)
+        params, memory, _ = learn_once(replay, params, memory, key, step_size, factor)
+        return params, memory, clock + 1
+
+    def stretch(
+        carry: tuple[Params, Any, Array], count: Array
+    ) -> tuple[tuple[Params, Any, Array], dict[str, Array]]:
+        carry = jax.lax.fori_loop(0, count, update, carry)
+        return carry, measure(replay, sets, *carry[:2])
+
+    # The first stretch is none, so that updates and measurements are compiled once.
+    counts = jnp.full(options["points"] + 1, every).at[0].set(0)
+    return jax.lax.scan(stretch, start, counts)[1]
+
+
+def fill(replay: Replay, train: Examples, key: Array) -> Any:
+    """Return a memory that holds every training example once, all equally likely.
+
+    Examples are transitions without a next observation: the image is observed, the digit is the
+    action.
+    """
+    count = train.labels.shape[0]
+    zeros, ends = jnp.zeros(count, jnp.float32), jnp.ones(count, bool)
+    stored = Transition(train.images, train.labels, zeros, zeros, (), first=ends, last=ends)
+    return replay.add(replay.init(key, jax.tree.map(lambda x: x[0], stored)), stored)
+
+
+def learn_once(
+    replay: Replay, params: Params, memory: Any, key: Array, step_size: Array, factor: float
+) -> tuple[Params, Any, Array]:
+    """Draw a batch, take a gradient step, and tell the replay the losses before the step.
+
+    Priorities are losses as they are; `factor` multiplies those of rare digits in the gradient.
+
+    Returns:
+      Parameters, memory, and the slots that were drawn, `[B]`.
+    """
+    memory, sample = replay.sample(memory, key)
+    labels = sample.transition.action
+
+    def loss(params: Params) -> tuple[Array, Array]:
+        own = losses(params, Examples(sample.transition.obs, labels))
+        return (sample.weights * jnp.where(labels < RARE, factor, 1.0) * own).mean(), own
+
+    gradient, own = jax.grad(loss, has_aux=True)(params)
+    params = jax.tree.map(lambda x, slope: x - step_size * slope, params, gradient)
+    return params, replay.update(memory, sample, td_error=own), sample.indices
+
+
+def losses(params: Params, examples: Examples) -> Array:
+    """Return the negative log likelihood of each example's digit, `[n]` in nats."""
+    logits = Classifier().apply(params, examples.images)
+    return optax.softmax_cross_entropy_with_integer_labels(logits, examples.labels)
+
+
+def measure(replay: Replay, sets: Sets, params: Params, memory: Any) -> dict[str, Array]:
+    """Return `[]` each: error (share wrong) and loss (nats) of every set, and what is drawn.
+
+    `rare draws` is the share of draws that rare digits will have, `effective memory` the share of
+    the memory that is really used, 1 / (n sum P^2).
+    """
+    together = jax.tree.map(lambda *parts: jnp.concatenate(parts), *sets)
+    logits = Classifier().apply(params, together.images)
+    wrong = logits.argmax(axis=1) != together.labels
+    own = optax.softmax_cross_entropy_with_integer_labels(logits, together.labels)
+    found, end = {}, 0
+    for name, examples in sets._asdict().items():
+        begin, end = end, end + examples.labels.shape[0]
+        found[f"{name} error"] = wrong[begin:end].mean()
+        found[f"{name} loss"] = own[begin:end].mean()
+    count = sets.train.labels.shape[0]
+    chance = replay.probability(memory, jnp.arange(count))
+    found["rare draws"] = jnp.where(sets.train.labels < RARE, chance, 0.0).sum()
+    found["effective memory"] = 1.0 / (count * jnp.square(chance).sum())
+    return found
+
+
+def table(request: Request) -> pd.DataFrame:
+    """Return how classifiers learn from imbalanced digits.
+
+    Each arm has the step size whose validation error, the mean over seeds after the last update, is
+    lowest (then: whose loss is). The search is over the first `searched` seeds. A seed decides
+    which images are kept and tested, the initial weights and the draws; arms share all but the
+    draws that they weight differently.
+
+    Returns:
+      Rows (columns arm, seed, step_size, measure, value) of kind "curve" and "draws" (updates),
+      "final" (after the last update), "mean" (over all measurements after the first update) and
+      "search" (validation error and loss after the last update, every step size that was tried).
+
+    Raises:
+      ValueError: scikit-learn is not installed, or there are too few images for the sizes.
+    """
+    options = request.options
+    images, labels = load()
+    sets = _sets(images, labels, options)
+    keys = jax.vmap(jax.random.key)(jnp.arange(options["seeds"]))
+    few = slice(min(options["searched"], options["seeds"]))
+    rows = []
+    for name, arm in ARMS.items():
+        train = _over_seeds_and_steps(arm, options)
+        sizes = jnp.asarray(options["step_sizes"], jnp.float32)
+        some = jax.tree.map(lambda x: x[few], sets)
+        tried = {key: np.asarray(x)[..., -1] for key, x in train(some, keys[few], sizes).items()}
+        best = choose(tried["validation error"], tried["validation loss"])
+        step_size = options["step_sizes"][best]
+        found = train(sets, keys, sizes[best : best + 1])
+        curves = {key: np.asarray(x)[0] for key, x in found.items()}  # [S, P + 1]
+        rows += _searched(name, options["step_sizes"], tried)
+        rows += _rows({"arm": name, "step_size": step_size}, curves, options)
+        last = curves["test error"][:, -1].mean()
+        request.say(f"{name}: step size {step_size:g}, {last:.3f} of the test set is wrong")
+    return pd.DataFrame(rows)
+
+
+def choose(error: np.ndarray, loss: np.ndarray) -> int:
+    """Return the place of the best step size, given validation error and loss `[T, S]`."""
+    means = [np.where(np.isfinite(x), x, np.inf).mean(axis=1) for x in (error, loss)]
+    return min(range(len(error)), key=lambda place: (means[0][place], means[1][place]))
+
+
+def _over_seeds_and_steps(
+    arm: Arm, options: Mapping[str, Any]
+) -> Callable[[Sets, Array, Array], dict[str, Array]]:
+    """Return sets and keys `[S]`, step sizes `[T]` -> measurements `[T, S, P + 1]`, compiled."""
+    own = partial(learn, arm, options=options)
+    return jax.jit(jax.vmap(jax.vmap(own, in_axes=(0, 0, None)), in_axes=(None, None, 0)))
+
+
+def _sets(images: np.ndarray, labels: np.ndarray, options: Mapping[str, Any]) -> Sets:
+    """Return the sets of all seeds, `[S, ...]`."""
+    sizes = {name: options[name] for name in ("train", "kept", "validation")}
+    parts = [split(labels, seed, **sizes) for seed in range(options["seeds"])]
+    return Sets(
+        *(
+            Examples(jnp.asarray(images[places]), jnp.asarray(labels[places]))
+            for places in (np.stack(own) for own in zip(*parts, strict=True))
+        )
+    )
+
+
+# Measures in the order of the figure's panels, and what they are called there.
+_SHOWN = {
+    "test error": "share of the test set that is wrong",
+    "test loss": "test loss (nats)",
+    "train loss": "training loss (nats)",
+}
+_DRAWS = ("rare draws", "effective memory")
+
+
+def _rows(
+    about: Mapping[str, Any], curves: Mapping[str, np.ndarray], options: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    every = options["updates"] // options["points"]
+    rows = []
+    for kind, measures in (("curve", _SHOWN), ("draws", _DRAWS)):
+        rows += [
+            {"kind": kind, **about, "measure": measure, "updates": point * every, "seed": seed,
+             "value": float(value)}
+            for measure in measures
+            for seed, values in enumerate(curves[measure])
+            for point, value in enumerate(values)
+        ]  # fmt: skip
+    for kind, taken in (("final", slice(-1, None)), ("mean", slice(1, None))):
+        rows += [
+            {"kind": kind, **about, "measure": measure, "seed": seed, "value": float(value)}
+            for measure in curves
+            for seed, value in enumerate(curves[measure][:, taken].mean(axis=1))
+        ]
+    return rows
+
+
+def _searched(
+    name: str, sizes: tuple[float, ...], tried: Mapping[str, np.ndarray]
+) -> list[dict[str, Any]]:
+    return [
+        {"kind": "search", "arm": name, "step_size": size, "measure": measure, "seed": seed,
+         "value": float(value)}
+        for measure in ("validation error", "validation loss")
+        for size, values in zip(sizes, tried[measure], strict=True)
+        for seed, value in enumerate(values)
+    ]  # fmt: skip
+
+
+def _convolution(x: Array, channels: int) -> Array:
+    """Convolve 3x3, inside a module: `[B, H, W, C]` -> `[B, H, W, channels]`.
+
+    As patches times a matrix: one batched product where seeds and step sizes are vmapped.
+    """
+    height, width = x.shape[1:3]
+    x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    shifted = [x[:, i : i + height, j : j + width] for i in range(3) for j in range(3)]
+    return dense(jnp.concatenate(shifted, axis=-1), channels)
+
+
+def _pool(x: Array) -> Array:
+    """Return the largest of every 2x2: `[B, H, W, C]` -> `[B, H / 2, W / 2, C]`."""
+    rows, height, width, channels = x.shape
+    return x.reshape(rows, height // 2, 2, width // 2, 2, channels).max(axis=(2, 4))
+
+
+_SMALL = {
+    "seeds": 20, "searched": 5, "updates": 3000, "points": 60, "batch": 60, "factor": 25.0,
+    "train": 100, "kept": 4, "validation": 30, "step_sizes": STEP_SIZES,
+}  # fmt: skip
+
+DIGITS = Computation(
+    "digits",
+    table,
+    sizes={
+        "smoke": {
+            **_SMALL, "seeds": 2, "searched": 1, "updates": 20, "points": 5, "step_sizes": (0.1,)
+        },
+        "small": _SMALL,
+    },
+    sources=("experiments/papers/digits.py",), metric="value", unit="share wrong",
+    higher_is_better=False, minutes=12,
+)  # fmt: skip
+
+_CLOSE = 0.02  # of the test set: so much more may be wrong where errors "approach" others
+ENTRIES = (
+    Entry(
+        "per.fig5", "per", "Class-imbalanced digits: test error and loss against updates", DIGITS,
+        Layout(
+            layouts.lines,
+            {"x": "updates", "y": "value", "panel": "measure", "aggregate": "median, range",
+             "x_label": "updates", "y_label": "share or nats"},
+            {"kind": "curve"},
+        ),
+        ("uniform", "informed", "per"),
+        (
+            Claim("prioritised sampling that does not know the imbalance ends with fewer test "
+                  "errors than uniform sampling that does not", "per", "uniform",
+                  where={"kind": "final", "measure": "test error"}),
+            Claim("and it learns faster: fewer test errors in the mean over training",
+                  "per", "uniform", where={"kind": "mean", "measure": "test error"}),
+            Claim("it approaches uniform sampling that knows the imbalance: at most "
+                  f"{100 * _CLOSE:g} of 100 test images more are wrong in the end",
+                  "per", "informed", "at least as good", least=_CLOSE,
+                  where={"kind": "final", "measure": "test error"}),
+        ),
+        comparable=False,
+        note=(
+            "scikit-learn's 1797 digits of 8x8 in place of MNIST: of every digit 100 for training, "
+            "30 for validation and 44 for testing.",
+            "4 images of each digit from 0 to 4 are kept, 1 to 25 of the others, in place of "
+            "1 to 100; the informed arm multiplies their loss by 25 in place of 100.",
+            "The panel of the training loss is not in the paper; the median and range are of 20 "
+            "seeds, of 3 there.",
+            "The step size is chosen on the first 5 seeds, by the mean validation error after "
+            "the last update.",
+        ),
+    ),
+    Entry(
+        "per.fig6", "per", "The network that classifies digits", None,
+        missing="it is a diagram of the network, no result, and our copy lost its layer sizes. "
+        "Ours: twice a 3x3 convolution (6, then 16 channels), ReLU and 2x2 max pooling; then 32 "
+        "units, ReLU, and 10 outputs.",
+    ),
+)  # fmt: skip

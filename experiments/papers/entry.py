@@ -1,0 +1,153 @@
+"""What an entry is: a figure or table of a paper, how it is made here, and what it claims."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import pandas as pd
+
+from experiments.analysis.verdicts import Claim as Direction
+from experiments.papers.experiment import SIZES, Experiment, Options, SizeName
+
+Paper = Literal["per", "lap", "pser", "ners", "refer", "all"]
+PAPERS: Mapping[Paper, str] = {
+    "per": "Schaul et al. 2016, Prioritized experience replay",
+    "lap": "Fujimoto, Meger and Precup 2020, An equivalence between loss functions and "
+    "non-uniform sampling in experience replay",
+    "pser": "Brittain et al. 2019, Prioritized sequence experience replay",
+    "ners": "Oh et al. 2021, Learning to sample with local and global contexts in experience "
+    "replay buffer",
+    "refer": "Novati and Koumoutsakos 2019, Remember and forget for experience replay",
+    "all": "No paper's: tasks on which what is replayed matters",
+}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a paper says of an arm beside a baseline, written down before it is run here.
+
+    Attributes:
+      says: the claim in words.
+      arm: a label.
+      baseline: another.
+      direction: better, at least as good, or worse; better is up or down as the metric has it.
+      least: the least effect that counts, in the metric's unit; a ratio's logarithm to base 2 for a
+        metric that is one ("better": at least so much; "at least as good": worse by that at most).
+      where: values of columns that choose what it is about, such as {"env": "walk/10"}; what they
+        leave open is taken together, pair by pair.
+      primary: the metric that decides it; None: the experiment's own.
+      across: the arms differ on purpose in agent, loop or sizes, too.
+    """
+
+    says: str
+    arm: str
+    baseline: str
+    direction: Direction = "better"
+    least: float = 0.0
+    where: Mapping[str, Any] = field(default_factory=dict)
+    primary: str | None = None
+    across: bool = False
+
+
+@dataclass(frozen=True)
+class Exact:
+    """A claim about numbers, such as a theorem's: every row's `found` is `expected`.
+
+    Rows of the table have columns claim, expected, found and tolerance (absolute).
+
+    Attributes:
+      says: the claim in words.
+      claim: which rows it is about.
+    """
+
+    says: str
+    claim: str
+
+
+class Request(NamedTuple):
+    """What a function that computes a table is asked for."""
+
+    options: Options  # of its size
+    say: Callable[[str], None]  # progress
+
+
+@dataclass(frozen=True)
+class Computation:
+    """Numbers that no training run gives: theory, tabular learning, data, supervised learning.
+
+    Attributes:
+      name: of its files.
+      function: returns the table, a row per number. What is compared has columns arm and seed, and
+        those of `metric`; what is exact has those of `Exact`.
+      sizes: options of the function, by size; a size that is missing is that before it.
+      sources: patterns of the files that decide the numbers besides the library's.
+      metric: the column that decides.
+      unit: of the metric.
+      higher_is_better: its direction.
+      minutes: that size small takes on two cores.
+      ratios: compare logarithms to base 2.
+    """
+
+    name: str
+    function: Callable[[Request], pd.DataFrame]
+    sizes: Mapping[SizeName, Options]
+    sources: tuple[str, ...] = ()
+    metric: str = "value"
+    unit: str = ""
+    higher_is_better: bool = True
+    ratios: bool = False
+    minutes: float = 1.0
+
+    def options(self, size: SizeName) -> Options:
+        """Return the options of a size; of one that is not there, those of the one before."""
+        order = [name for name in SIZES if name in self.sizes]
+        upto = [name for name in order if SIZES.index(name) <= SIZES.index(size)]
+        return self.sizes[(upto or order)[-1]]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a figure of a paper is laid out.
+
+    Attributes:
+      draw: a function of `experiments.papers.layouts`, or one like them.
+      options: its keyword arguments.
+      where: values of columns that choose the rows that it shows.
+    """
+
+    draw: Callable[..., None]
+    options: Options = field(default_factory=dict)
+    where: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A figure or a table of a paper.
+
+    Attributes:
+      id: such as `per.fig1`.
+      paper: one of PAPERS.
+      shows: what it shows, in one line.
+      source: an experiment, a computation, or None: it can't be had, and `missing` says why.
+      layout: of its figure; None: it is a table.
+      arms: labels that it shows; (): all.
+      claims: what the paper says there.
+      reported: the paper's own numbers, as a table's cells, the header first; (): none.
+      lost: what of the paper our copy lost, or why there are no numbers.
+      comparable: False if its numbers depend on another simulator: only orders can be compared.
+      missing: why it can't be had.
+      note: how the version here differs, one sentence each.
+    """
+
+    id: str
+    paper: Paper
+    shows: str
+    source: Experiment | Computation | None
+    layout: Layout | None = None
+    arms: tuple[str, ...] = ()
+    claims: tuple[Claim | Exact, ...] = ()
+    reported: tuple[tuple[str, ...], ...] = ()
+    lost: str = ""
+    comparable: bool = True
+    missing: str = ""
+    note: tuple[str, ...] = ()

@@ -1,0 +1,68 @@
+"""The figure of an entry: its layout over its table."""
+
+from pathlib import Path
+
+from experiments.papers import verdict
+from experiments.papers.entry import Entry
+from experiments.papers.experiment import Experiment, SizeName
+from experiments.papers.layouts import Plotted
+from experiments.papers.tables import Data
+from experiments.runs import judging
+from experiments.runs.judging import Findings
+from experiments.runs.outputs import OutputConfig
+from experiments.runs.results import threshold_of
+from jaxreplay.methods import METHODS
+
+_ENDINGS = ("_every", ",")  # of labels, before what is not the method
+
+
+def draw(entry: Entry, size: SizeName, data: Data, path: Path) -> None:
+    """Draw an entry's figure.
+
+    Raises:
+      ValueError: the table lacks what the layout shows.
+    """
+    assert entry.layout is not None
+    frame = verdict.chosen(data.frame, entry.layout.where)
+    frame = frame[frame["arm"].notna()]
+    source = entry.source
+    methods = {}
+    if isinstance(source, Experiment):
+        for arms in source.runs(size).values():
+            methods |= {label: arm.config.replay for label, arm in arms.items()}
+    order = list(entry.arms or methods or dict.fromkeys(frame["arm"]))
+    frame = frame[frame["arm"].isin(order)]
+    if frame.empty:
+        raise ValueError(f"the table of {entry.id} has none of its arms: {', '.join(order)}")
+    frame = frame.sort_values("arm", key=lambda arms: arms.map(order.index), kind="stable")
+    for arm in order:
+        methods.setdefault(arm, _method(arm))
+    about = f"{entry.id}: {entry.shows}"
+    if isinstance(source, Experiment) and size != "paper":
+        about += f" (size {size})"
+
+    def judged(env: str) -> Findings:
+        assert isinstance(source, Experiment)
+        return comparison(source, size, data, env)
+
+    entry.layout.draw(Plotted(frame, methods, about, judged), path, **entry.layout.options)
+
+
+def comparison(source: Experiment, size: SizeName, data: Data, env: str) -> Findings:
+    """Return what an experiment's own question comes to on a task: every arm, its baseline."""
+    arms = source.runs(size)[env]
+    threshold = threshold_of(next(iter(arms.values())).config, OutputConfig())
+    allowed = len(data.codes()) > 1  # the reports name them
+    return judging.judge(
+        source.question, arms, data.frames(env), data.summaries(env), threshold, allowed
+    )
+
+
+def _method(arm: str) -> str:
+    """Return the method that an arm of a computation is named after, for its colour."""
+    known = {"proportional": "per", "ours": "uniform"}
+    word = arm
+    for ending in _ENDINGS:
+        word = word.partition(ending)[0]
+    word = known.get(word, word)
+    return word if word in METHODS else arm

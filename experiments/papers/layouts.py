@@ -1,0 +1,333 @@
+"""Figures in the layouts of the papers: above with a paper's own aggregate, below with ours.
+
+A layout is a function of what is plotted and of a path; entries give its options as data.
+"""
+
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.analysis import judged
+from experiments.analysis.bootstrap import bootstrap_interval, iqm
+from experiments.analysis.style import INK, count_steps, make_figure, plain, save, styles_of, tidy
+from experiments.analysis.verdicts import FEWEST_SEEDS
+from experiments.runs.judging import Findings
+
+
+class Plotted(NamedTuple):
+    """What is plotted."""
+
+    frame: pd.DataFrame  # columns arm, seed and others
+    methods: Mapping[str, str]  # the replay method behind each arm, for its colour
+    title: str
+    judged: Callable[[str], Findings] | None = None  # task -> its arms beside the baseline
+
+
+Band = tuple[np.ndarray, np.ndarray, np.ndarray]  # line, and both ends of what is around it: [x]
+
+
+def _around(middle: np.ndarray, spread: np.ndarray) -> Band:
+    return middle, middle - spread, middle + spread
+
+
+def _spread(values: np.ndarray) -> np.ndarray:
+    return values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(values.shape[1])
+
+
+def _percentiles(low: float, high: float) -> Callable[[np.ndarray], Band]:
+    def band(values: np.ndarray) -> Band:
+        return (np.median(values, axis=0), *np.percentile(values, [low, high], axis=0))
+
+    return band
+
+
+def _interval(values: np.ndarray) -> Band:
+    """Return the mean and its 95 % interval, 1.96 standard errors."""
+    return _around(values.mean(axis=0), 1.96 * _spread(values) / np.sqrt(len(values)))
+
+
+def _ours(values: np.ndarray) -> Band:
+    middle = iqm(values)
+    return (middle, *bootstrap_interval(values)) if len(values) > 1 else (middle, middle, middle)
+
+
+# What a paper's line and band are, by name.
+AGGREGATES: Mapping[str, Callable[[np.ndarray], Band]] = MappingProxyType(
+    {
+        "mean, std": lambda values: _around(values.mean(axis=0), _spread(values)),
+        "mean, half a std": lambda values: _around(values.mean(axis=0), _spread(values) / 2),
+        "mean, 95 % interval": _interval,
+        "mean, 20 to 80 %": lambda values: (
+            values.mean(axis=0), *np.percentile(values, [20, 80], axis=0)
+        ),
+        "median, range": _percentiles(0, 100),
+        "median, quartiles": _percentiles(25, 75),
+        "median, 20 to 80 %": _percentiles(20, 80),
+        "IQM, 95 % bootstrap interval": _ours,
+    }
+)  # fmt: skip
+_OURS = "IQM, 95 % bootstrap interval"
+_MOST_COLUMNS = 5
+
+
+def lines(
+    plotted: Plotted,
+    path: Path,
+    *,
+    y: str = "eval_return",
+    x: str = "step",
+    panel: str = "env",
+    groups: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    aggregate: str = "mean, std",
+    smooth: float = 0.0,
+    x_label: str = "agent steps",
+    y_label: str = "return",
+    log: str = "",
+    limits: tuple[float, float] | None = None,
+) -> None:
+    """Plot lines with bands: a panel for each value of a column, or for each group of arms.
+
+    Args:
+      plotted: what to plot.
+      path: the PNG.
+      y: the column on the vertical axis.
+      x: the column on the horizontal one.
+      panel: the column whose values get panels.
+      groups: title -> arms: panels by arms, inside of each value of `panel`.
+      aggregate: the paper's, one of AGGREGATES.
+      smooth: length of the paper's moving average, backwards, as a share of the curve.
+      x_label: what is on the horizontal axis, with its unit.
+      y_label: the same of the vertical one.
+      log: axes with logarithmic scales, such as "xy".
+      limits: of the vertical axis, for shares.
+    """
+    frame = plotted.frame[plotted.frame[y].notna()]
+    arms = list(dict.fromkeys(frame["arm"]))
+    groups = groups or {"": arms}
+    places = list(dict.fromkeys(frame[panel])) if panel in frame else [""]
+    shown = [
+        (place, title)
+        for place in places
+        for title, members in groups.items()
+        if frame.loc[_of(frame, panel, place), "arm"].isin(members).any()
+    ]
+    columns = min(len(shown), _MOST_COLUMNS)
+    per_row = -(-len(shown) // columns)
+    kinds = list(dict.fromkeys([aggregate, _OURS]))
+    height = 1.1 + 2.7 * per_row * len(kinds)
+    figure = make_figure(max(6.0, 3.3 * columns + 0.6), height)
+    head(figure, plotted.title, int(frame["seed"].nunique()))
+    grid = figure.subplots(per_row * len(kinds), columns, squeeze=False)
+    styles = styles_of({arm: plotted.methods.get(arm, arm) for arm in arms})
+    for axes in grid.ravel():
+        axes.set_axis_off()
+    for block, kind in enumerate(kinds):
+        for number, (place, title) in enumerate(shown):
+            axes = grid[block * per_row + number // columns, number % columns]
+            axes.set_axis_on()
+            own = frame[_of(frame, panel, place)]
+            members = [arm for arm in groups[title] if arm in set(own["arm"])]
+            seeds = own["seed"].nunique()
+            for arm in members:
+                values = own[own["arm"] == arm].pivot_table(index=x, columns="seed", values=y)
+                values = values.dropna()
+                window = round(smooth * len(values)) if kind == aggregate else 1
+                if window > 1:
+                    values = values.rolling(window, min_periods=1).mean()
+                _line(axes, arm, values, AGGREGATES[kind], styles[arm])
+            about = place if isinstance(place, str) else f"{panel} {place:g}"
+            heading = ", ".join(plain(each) for each in (about, title) if each)
+            about = f"{kind}, {seeds} seed{'s' * (seeds != 1)}"
+            axes.set_title(f"{heading}\n{about}", loc="left", fontsize=9, color=INK)
+            _axes(axes, x_label, y_label, log, limits)
+            if number == 0 or len(groups) > 1:
+                axes.legend(frameon=False, fontsize=7.5)
+    save(figure, path)
+
+
+def bars(
+    plotted: Plotted,
+    path: Path,
+    *,
+    y: str = "value",
+    panel: str = "env",
+    aggregate: str = "mean, 95 % interval",
+    y_label: str = "return",
+    horizontal: bool = False,
+) -> None:
+    """Plot one bar per arm with its spread over seeds: a panel for each value of a column.
+
+    Args:
+      plotted: what to plot.
+      path: the PNG.
+      y: the column of the bars' lengths.
+      panel: the column whose values get panels.
+      aggregate: the paper's, one of AGGREGATES.
+      y_label: what the lengths are, with their unit.
+      horizontal: for many arms.
+    """
+    frame = plotted.frame[plotted.frame[y].notna()]
+    if horizontal:
+        frame = frame.sort_values(y, ascending=False, kind="stable")
+    arms = list(dict.fromkeys(frame["arm"]))
+    places = list(dict.fromkeys(frame[panel])) if panel in frame else [""]
+    kinds = list(dict.fromkeys([aggregate, _OURS])) if frame["seed"].nunique() > 1 else [aggregate]
+    length = 0.22 * len(arms) + 1.2 if horizontal else 3.0
+    columns = min(len(places), _MOST_COLUMNS)
+    per_row = -(-len(places) // columns)
+    figure = make_figure(max(6.0, 3.4 * columns), 0.8 + length * per_row * len(kinds))
+    head(figure, plotted.title, int(frame["seed"].nunique()))
+    grid = figure.subplots(per_row * len(kinds), columns, squeeze=False)
+    styles = styles_of({arm: plotted.methods.get(arm, arm) for arm in arms})
+    for axes in grid.ravel():
+        axes.set_axis_off()
+    for block, kind in enumerate(kinds):
+        for number, place in enumerate(places):
+            axes = grid[block * per_row + number // columns, number % columns]
+            axes.set_axis_on()
+            own = frame[_of(frame, panel, place)]
+            for at, arm in enumerate(arms):
+                values = own.loc[own["arm"] == arm, y].to_numpy(float)[:, None]
+                if not len(values):
+                    continue
+                middle, low, high = (float(each[0]) for each in AGGREGATES[kind](values))
+                ends = [[middle - low], [high - middle]]
+                # Along a list, arms are no methods: one colour for all.
+                colour = INK if horizontal else styles[arm]["color"]
+                colour = {"color": colour, "alpha": 0.75}
+                if horizontal:
+                    axes.barh(at, middle, **colour)
+                    axes.errorbar(middle, at, xerr=ends, color=INK, linewidth=1)
+                else:
+                    axes.bar(at, middle, **colour)
+                    axes.errorbar(at, middle, yerr=ends, color=INK, linewidth=1)
+            seeds = own["seed"].nunique()
+            about = f"{kind}, {seeds} seeds" if seeds > 1 else ""
+            axes.set_title(f"{plain(str(place))}\n{about}", loc="left", fontsize=9, color=INK)
+            tidy(axes)
+            if horizontal:
+                axes.set_yticks(range(len(arms)), [plain(arm) for arm in arms], fontsize=7)
+                axes.set_ylim(len(arms) - 0.4, -0.6)
+                axes.set_xlabel(y_label, fontsize=9, color=INK)
+            else:
+                axes.set_xticks(range(len(arms)), [plain(arm) for arm in arms], rotation=40,
+                                ha="right", fontsize=8)  # fmt: skip
+                axes.set_ylabel(y_label, fontsize=9, color=INK)
+    save(figure, path)
+
+
+def forest(plotted: Plotted, path: Path) -> None:
+    """Plot the probability that each arm improves on the baseline, seed by seed, on one task.
+
+    Args:
+      plotted: what to plot.
+      path: the PNG.
+    """
+    assert plotted.judged is not None
+    (env,) = dict.fromkeys(plotted.frame["env"])
+    found, shown = plotted.judged(env), set(plotted.frame["arm"])
+    rows = [row for row in found.rows if row.label in shown]
+    judged.forest(rows, plotted.methods, found.metric, found.baseline, path, plotted.title)
+
+
+def scores(
+    plotted: Plotted, path: Path, *, baseline: str, last: int = 10, y_label: str = ""
+) -> None:
+    """Plot by how much each arm's final score exceeds the baseline's, in percent, per task.
+
+    The gain (x - y) / |y| of the mean over the last evaluations, seed by seed.
+
+    Args:
+      plotted: what to plot.
+      path: the PNG.
+      baseline: an arm.
+      last: evaluations.
+      y_label: of the bars; "": the gain in percent.
+    """
+    final = (
+        plotted.frame.sort_values("step").groupby(["arm", "env", "seed"], sort=False)["eval_return"]
+        .apply(lambda returns: returns.tail(last).mean()).rename("final").reset_index()
+    )  # fmt: skip
+    base = final[final["arm"] == baseline].set_index(["env", "seed"])["final"]
+    own = final[final["arm"] != baseline].copy()
+    # Of the baseline's mean over seeds: a seed's own can be next to nothing.
+    scale = base.groupby("env").mean().abs()
+    known = own.set_index(["env", "seed"]).index
+    own["value"] = 100 * (own["final"].to_numpy() - base.reindex(known).to_numpy())
+    own["value"] /= scale.reindex(own["env"]).to_numpy()
+    label = y_label or f"gain over {baseline} (%)"
+    bars(plotted._replace(frame=own), path, y_label=label, aggregate="mean, 95 % interval")
+
+
+def sooner(plotted: Plotted, path: Path, *, baseline: str) -> None:
+    """Plot after which share of training each arm reaches the baseline's final score.
+
+    The level is the mean over the baseline's seeds of the last evaluation; an arm that does not
+    reach it within training counts as 100 %.
+
+    Args:
+      plotted: what to plot.
+      path: the PNG.
+      baseline: an arm.
+    """
+    rows = []
+    for env, frame in plotted.frame.groupby("env", sort=False):
+        last = frame["step"].max()
+        final = frame[(frame["arm"] == baseline) & (frame["step"] == last)]
+        level = final["eval_return"].mean()
+        for (arm, seed), own in frame.groupby(["arm", "seed"], sort=False):
+            hits = own.loc[own["eval_return"] >= level, "step"]
+            share = 100 * (hits.min() if len(hits) else last) / last
+            rows.append({"env": env, "arm": arm, "seed": seed, "value": share})
+    shown = plotted._replace(frame=pd.DataFrame(rows))
+    label = f"training until {baseline}'s final score (%)"
+    bars(shown, path, y_label=label, aggregate="median, range")
+
+
+def _of(frame: pd.DataFrame, panel: str, place: Any) -> np.ndarray:
+    """Return which rows belong to a panel, [rows]."""
+    return (frame[panel] == place).to_numpy() if panel in frame else np.ones(len(frame), bool)
+
+
+def _line(
+    axes: Axes, arm: str, values: pd.DataFrame, of: Callable[[np.ndarray], Band], style: Any
+) -> None:
+    if values.empty:
+        return
+    at = values.index.to_numpy(float)
+    middle, low, high = of(values.to_numpy(float).T)
+    marker = {"marker": "o", "markersize": 3} if len(at) < 8 else {}
+    axes.plot(at, middle, label=plain(arm), **style, **marker)
+    if values.shape[1] > 1:
+        axes.fill_between(at, low, high, color=style["color"], alpha=0.15, linewidth=0)
+
+
+def _axes(
+    axes: Axes, x_label: str, y_label: str, log: str, limits: tuple[float, float] | None
+) -> None:
+    tidy(axes)
+    axes.set_xlabel(x_label, fontsize=9, color=INK)
+    axes.set_ylabel(y_label, fontsize=9, color=INK)
+    if "x" in log:
+        axes.set_xscale("log")
+    elif x_label == "agent steps":
+        count_steps(axes, 4)
+    if "y" in log:
+        axes.set_yscale("log")
+    if limits:
+        axes.set_ylim(*limits)
+
+
+def head(figure: Figure, title: str, seeds: int) -> None:
+    """Write the title, broken to the figure's width, and a caveat for few seeds."""
+    if 1 < seeds < FEWEST_SEEDS:
+        title = f"{title} (pilot: {seeds} seeds carry no verdict)"
+    lines = textwrap.wrap(plain(title), int(11 * figure.get_figwidth()))
+    figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=11.5, color=INK)

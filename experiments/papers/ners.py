@@ -1,0 +1,365 @@
+"""Figures and tables of the neural experience replay sampler, NERS (Oh et al. 2021).
+
+NERS* learns from training episodes, NERS from evaluations. Both take a step of their network only
+if the return differs from the one before: on Pendulum*, where most early episodes return 0, ERO
+and NERS* took 246 and 188 steps in 540 episodes (`experiments/results/sparse_pendulum_td3`). Sizes
+are such that each network takes 500 or more, where no note says otherwise.
+"""
+
+from experiments.papers import layouts, sampled
+from experiments.papers.entry import Claim, Computation, Entry, Layout
+from experiments.papers.experiment import Arm, Experiment, Options, Size
+from experiments.runs.arms import Question
+
+_PENDULUM = "sparse_pendulum/Pendulum-v0"
+_LANDER, _WALKER = "gymnasium/LunarLanderContinuous-v3", "gymnasium/BipedalWalker-v3"
+_GAMES = tuple(
+    f"atari/{game}"
+    for game in (
+        "Alien", "Amidar", "Assault", "Asterix", "BattleZone", "Boxing", "ChopperCommand",
+        "Freeway", "Frostbite", "KungFuMaster", "MsPacman", "Pong", "PrivateEye", "Qbert",
+        "RoadRunner", "Seaquest",
+    )
+)  # fmt: skip
+
+_NERS: Options = {"weigh_actor": True}  # Alg. 1
+_STAR: Options = {**_NERS, "reward": "training"}
+_METHODS = {
+    "uniform": Arm("uniform"),
+    "per": Arm("per"),
+    "ero": Arm("ero"),
+    "ners": Arm("ners", _NERS),
+}
+_COMPARED = tuple(_METHODS)
+# Fig. 4a: what ERO sees, and scores that do not depend on the rest of the batch.
+_ABLATED = {
+    "few_features": Arm("ners", {**_NERS, "features": ("reward", "td_error", "time")}),
+    "no_context": Arm("ners", {**_NERS, "global_context": False}),
+}
+_REPLAYED = ("replayed/abs_td", "replayed/q_value", "replayed/td_std", "replayed/q_std")
+
+# At every size but the smallest, NERS is told of more than 500 evaluations.
+_QUICK: Options = {
+    "steps": 900, "warmup": 300, "eval_every": 100, "eval_episodes": 1, "observe_every": 50,
+}  # fmt: skip
+_QUICK_SIZES: Options = {"batch_size": 16, "capacity": 1_000}
+_LOOP: Options = {"warmup": 2_000, "eval_every": 5_000, "eval_episodes": 10, "observe_every": 200}
+_PAPER: Options = {"observe_every": 500}  # the preset evaluates every 1 000 steps: 474 times
+
+
+def _quick(env: str, note: str = "", arms: tuple[str, ...] = ("uniform", "ners")) -> Size:
+    """Return the smallest size: seconds for each arm."""
+    return Size((env,), 2, _QUICK, _QUICK_SIZES, {"hidden": (8, 8)}, arms=arms, note=note)
+
+
+PENDULUM_TD3 = Experiment(
+    "sparse_pendulum_td3",
+    "td3",
+    {
+        **_METHODS,
+        "ners_star": Arm("ners", _STAR),
+        "lap": Arm("lap", {"alpha": 0.6, "kappa": 0.01}),
+    },
+    sizes={
+        "smoke": _quick(_PENDULUM),
+        "small": Size(
+            (_PENDULUM,), 10, {**_LOOP, "steps": 230_000, "learn_every": 4}, {"batch_size": 128},
+            {"hidden": (64, 64)},
+            note="230 000 agent steps in place of 500 000, an update per four, 64 units, batches "
+            "of 128.",
+        ),
+        "paper": Size((_PENDULUM,), 5, _PAPER, preset="ners_td3"),
+    },
+    question=Question(baseline="uniform"),
+    columns=_REPLAYED,
+)  # fmt: skip
+
+CONTINUOUS_SAC = Experiment(
+    "sparse_pendulum_sac",
+    "sac",
+    {**_METHODS, "ners_star": Arm("ners", _STAR), **_ABLATED},
+    sizes={
+        "smoke": _quick(_PENDULUM),
+        "small": Size(
+            (_PENDULUM,), 10, {**_LOOP, "steps": 230_000, "learn_every": 8}, {"batch_size": 128},
+            {"hidden": (64, 64)},
+            note="230 000 agent steps in place of 500 000, an update per eight, 64 units, batches "
+            "of 128.",
+        ),
+        "paper": Size((_PENDULUM, _LANDER, _WALKER), 5, _PAPER, preset="ners_sac"),
+    },
+    question=Question(baseline="uniform"),
+    columns=_REPLAYED,
+)  # fmt: skip
+
+# Five seeds carry no verdict, and need no control.
+_PILOT = Question(baseline="uniform", control=False)
+
+BOX2D = Experiment(
+    "box2d_td3",
+    "td3",
+    _METHODS,
+    sizes={
+        "smoke": _quick(_LANDER),
+        "small": Size(
+            (_LANDER,), 5,
+            {"steps": 210_000, "warmup": 5_000, "learn_every": 2, "eval_every": 10_000,
+             "eval_episodes": 5, "observe_every": 400},
+            {"batch_size": 128}, {"hidden": (64, 64), "critic_learning_rate": 1e-3},
+            # Hovering lasts for 1 000 steps, of which ERO would learn 205 times.
+            {"max_steps": 400},
+            note="Episodes of 400 steps at most, 210 000 agent steps in place of 500 000, an "
+            "update per two, 64 units, batches of 128.",
+        ),
+        "paper": Size((_LANDER, _WALKER), 5, _PAPER, preset="ners_td3"),
+    },
+    question=_PILOT,
+)  # fmt: skip
+
+MUJOCO = Experiment(
+    "mujoco_td3_ners",
+    "td3",
+    _METHODS,
+    sizes={
+        "smoke": _quick("gymnax/Pendulum-v1", "On a pendulum, where it compiles."),
+        "small": Size(
+            ("gymnasium/Hopper-v5",), 5,
+            {"steps": 60_000, "warmup": 5_000, "eval_every": 5_000, "eval_episodes": 3,
+             "observe_every": 100},
+            {"batch_size": 128, "capacity": 100_000}, {"hidden": (128, 128)},
+            arms=("uniform", "per", "ners"),
+            note="60 000 agent steps in place of 500 000, 128 units, batches of 128.",
+        ),
+        "paper": Size(
+            tuple(f"gymnasium/{task}-v5" for task in ("Ant", "Walker2d", "Hopper")), 5, _PAPER,
+            preset="ners_td3",
+        ),
+    },
+    question=_PILOT,
+)  # fmt: skip
+
+ATARI = Experiment(
+    "atari_rainbow_ners",
+    "rainbow",
+    {**_METHODS, "ners": Arm("ners")},
+    sizes={
+        "smoke": _quick("gymnax/CartPole-v1", "On a pole, where it compiles."),
+        "small": Size(
+            ("atari/Freeway",), 2, {"steps": 12_000, "eval_episodes": 2}, {"capacity": 12_000},
+            preset="ners_rainbow",
+            note="One game and 12 000 agent steps in place of 16 games and 100 000.",
+        ),
+        "paper": Size(_GAMES, 5, preset="ners_rainbow"),
+    },
+    question=_PILOT,
+)  # fmt: skip
+
+# Tab. 3: 9 000 steps after 1 000 at random.
+_SHORT: Options = {
+    "steps": 10_000, "warmup": 1_000, "eval_every": 1_000, "eval_episodes": 5, "observe_every": 16,
+}  # fmt: skip
+PENDULUM_SAC = Experiment(
+    "pendulum_sac_ners",
+    "sac",
+    _METHODS,
+    sizes={
+        "smoke": _quick("gymnax/Pendulum-v1", arms=("uniform", "per")),
+        "small": Size(
+            ("gymnax/Pendulum-v1",), 10, _SHORT, {"batch_size": 128}, {"hidden": (128, 128)},
+            note="The paper's steps, with 128 units and batches of 128.",
+        ),
+        "paper": Size(("gymnax/Pendulum-v1",), 5, _SHORT, preset="ners_sac"),
+    },
+    question=Question(baseline="uniform"),
+    columns=_REPLAYED,
+)  # fmt: skip
+
+SAMPLED = Computation(
+    "ners_sampled", sampled.sampled_states,
+    {
+        "smoke": {"steps": 1_200, "seed": 0, "drawn": 16, "shown": 10, "hidden": (8, 8)},
+        "small": {"steps": 30_000, "seed": 0, "drawn": 64, "shown": 10, "hidden": (256, 256)},
+    },
+    sampled.SOURCES, metric="td", minutes=6,
+)  # fmt: skip
+
+_NAMES = {"uniform": "uniform replay", "per": "PER", "ero": "ERO", "ners": "NERS"}
+
+
+def _outperforms(agent: str, *baselines: str, primary: str | None = None) -> tuple[Claim, ...]:
+    """Claim what Sec. 3.2 finds on all tasks."""
+    return tuple(
+        Claim(
+            f"{agent} with NERS learns at least as well as with {_NAMES[baseline]}", "ners",
+            baseline, "at least as good", primary=primary,
+        )
+        for baseline in baselines
+    )  # fmt: skip
+
+
+def _per_is_worse(agent: str) -> Claim:
+    return Claim(
+        f"{agent} with PER learns less well than with uniform replay", "per", "uniform", "worse"
+    )
+
+
+def _same(says: str, one: str, other: str) -> tuple[Claim, Claim]:
+    """Claim on Pendulum* that two arms are a tenth of the largest return, 180, apart at most."""
+    where = {"env": _PENDULUM}
+    names = {**_NAMES, "ners_star": "NERS*"}
+    return tuple(
+        Claim(
+            f"{says}: {names[arm]} is not worse by more than a tenth of the largest return", arm,
+            baseline, "at least as good", 18.0, where,
+        )
+        for arm, baseline in ((one, other), (other, one))
+    )  # fmt: skip
+
+
+def _replayed(column: str, says: str, arm: str, *others: str, less: bool = False) -> list[Claim]:
+    """Claim that one arm's mean over training of what is replayed exceeds (or not) the others'."""
+    return [
+        Claim(
+            f"{_NAMES[arm]} replays transitions with {says} than {_NAMES[other]}", arm, other,
+            "worse" if less else "better", primary=f"mean:replayed/{column}",
+        )
+        for other in others
+    ]  # fmt: skip
+
+
+_CURVES = Layout(layouts.lines, {"aggregate": "mean, std"})
+
+
+def _over_time(column: str, label: str) -> Layout:
+    return Layout(
+        layouts.lines, {"y": f"replayed/{column}", "y_label": label, "aggregate": "mean, std"}
+    )
+
+
+_SETTINGS = (
+    "settings of the agents, alpha, beta, and size and step size of NERS's networks are not "
+    "printed: the presets say what stands in for them."
+)
+_TABLES = "all numbers of this table."
+_UNIFORM = (
+    "Before these runs, 892 updates left NERS on Pendulum* with 99.4 % of the memory in use, and "
+    "short trials with steps of its network ten and thirty times as large did not change that for "
+    "long: it may count as not tested for drawing like uniform replay."
+)
+_ENDS = "Means of the last five evaluations."
+
+ENTRIES = (
+    Entry(
+        "ners.fig1", "ners", "Pendulum: states drawn by TD error, by Q and uniformly", SAMPLED,
+        Layout(sampled.draw_states),
+        lost="how samples by TD error and by Q were drawn; here by rank, the largest first, with "
+        "probability proportional to 1 / rank.",
+        note=("Version 1 of the task, which limits the speed before it moves the rod; the paper "
+              "has version 0.",),
+    ),
+    Entry(
+        "ners.fig3", "ners", "Pendulum*: learning curves of TD3", PENDULUM_TD3, _CURVES,
+        (*_COMPARED, "lap"),
+        (
+            *_outperforms("TD3", "uniform", "per", "ero"), _per_is_worse("TD3"),
+            *_same("ERO behaves like uniform replay", "ero", "uniform"),
+        ),
+        lost=_SETTINGS,
+        note=("LAP, with alpha 0.6 and kappa 0.01, is not in the paper.", _UNIFORM),
+    ),
+    Entry(
+        "ners.fig3.sac", "ners", "Pendulum*: learning curves of SAC", CONTINUOUS_SAC, _CURVES,
+        _COMPARED,
+        (
+            *_outperforms("SAC", "uniform", "per", "ero"), _per_is_worse("SAC"),
+            *_same("ERO behaves like uniform replay", "ero", "uniform"),
+        ),
+        lost=_SETTINGS, note=(_UNIFORM, "LunarLander and BipedalWalker at size paper only."),
+    ),
+    Entry(
+        "ners.fig3.box2d", "ners", "LunarLander and BipedalWalker: learning curves of TD3", BOX2D,
+        _CURVES,
+        claims=(*_outperforms("TD3", "uniform", "per", "ero"), _per_is_worse("TD3")),
+        lost=_SETTINGS, comparable=False,
+        note=("Version 3 of LunarLander, where the paper has version 2; BipedalWalker at size "
+              "paper only.",),
+    ),
+    Entry(
+        "ners.fig4", "ners", "NERS without most features, and without global context (a)",
+        CONTINUOUS_SAC, _CURVES, ("uniform", "ners", *_ABLATED),
+        (
+            Claim("NERS learns better with all features than with reward, TD error and time alone",
+                  "ners", "few_features"),
+            Claim("NERS learns better with global context than without", "ners", "no_context"),
+        ),
+        lost="task and agent of this panel; here Pendulum* and SAC.", note=(_UNIFORM,),
+    ),
+    Entry(
+        "ners.fig4.bc", "ners", "NERS beside NERS*, which learns from training episodes (b, c)",
+        CONTINUOUS_SAC, _CURVES, (*_COMPARED, "ners_star"),
+        _same("NERS* does about as well as NERS", "ners_star", "ners"), lost=_SETTINGS,
+        note=("Pendulum* in place of BipedalWalker and LunarLander, which size paper has.",
+              _UNIFORM),
+    ),
+    Entry(
+        "ners.fig4.td3", "ners", "NERS beside NERS* under TD3", PENDULUM_TD3, _CURVES,
+        ("uniform", "ners", "ners_star"),
+        _same("NERS* does about as well as NERS", "ners_star", "ners"),
+        note=("Not in the paper, which has SAC.", _UNIFORM),
+    ),
+    Entry(
+        "ners.fig5", "ners", "TD errors of what is replayed, over training (d to f)",
+        CONTINUOUS_SAC, _over_time("abs_td", "mean |TD error| of what is replayed"), _COMPARED,
+        tuple(_replayed("abs_td", "larger TD errors", "ners", "uniform", "ero")),
+        note=("Pendulum* in place of BipedalWalker, Ant and Walker2d; claims are about means over "
+              "training, where the paper tells early from late.", _UNIFORM),
+    ),
+    Entry(
+        "ners.fig5.q", "ners", "Q of what is replayed, over training (a to c)",
+        CONTINUOUS_SAC, _over_time("q_value", "mean Q of what is replayed"), _COMPARED,
+        tuple(_replayed("q_value", "larger Q", "ners", "uniform", "per", "ero")),
+        note=("Pendulum* in place of BipedalWalker, Ant and Walker2d; claims are about means over "
+              "training, where the paper speaks of its later part.", _UNIFORM),
+    ),
+    Entry(
+        "ners.figC1", "ners", "MuJoCo: learning curves of TD3", MUJOCO, _CURVES,
+        claims=(*_outperforms("TD3", "uniform", "per"), _per_is_worse("TD3")),
+        lost=_SETTINGS, comparable=False,
+        note=("Hopper alone and without ERO, but at size paper; under TD3 alone.",
+              "Version 5 of the tasks, where the paper has version 3."),
+    ),
+    Entry(
+        "ners.tab1", "ners", "MuJoCo: final returns of TD3", MUJOCO,
+        claims=_outperforms("TD3", "uniform", "per", primary="last_5"),
+        lost=_TABLES, comparable=False, note=("The runs of ners.figC1.", _ENDS),
+    ),
+    Entry(
+        "ners.tab2", "ners", "Atari: final scores of Rainbow after 100 000 steps", ATARI,
+        claims=_outperforms("Rainbow", "uniform", "per", "ero", primary="last_5"),
+        lost=_TABLES, comparable=False,
+        note=("Freeway alone, 12 000 steps and two seeds, but at size paper.", _ENDS,
+              "As in the authors' code, NERS learns at evaluations, one per 1 000 steps: 98 times "
+              "at size paper, which is too seldom to count as tested; ERO learns at the ends of "
+              "episodes, on Freeway one per 2 048 steps."),
+    ),
+    Entry(
+        "ners.figC2", "ners", "Atari: learning curves of Rainbow", ATARI, _CURVES,
+        claims=_outperforms("Rainbow", "uniform", "per", "ero"), comparable=False,
+        note=("The runs of ners.tab2.",),
+    ),
+    Entry(
+        "ners.tab3", "ners", "Pendulum: spread and mean of TD errors and Q of what is replayed",
+        PENDULUM_SAC,
+        claims=(
+            *_replayed("td_std", "TD errors that spread more", "per", "uniform", "ero", "ners"),
+            *_replayed("q_std", "Q that spreads less", "per", "uniform", "ero", "ners", less=True),
+            *_replayed("td_std", "TD errors that spread more", "ners", "uniform", "ero"),
+            *_replayed("q_std", "Q that spreads more", "ners", "uniform", "ero"),
+        ),
+        lost=_TABLES,
+        note=("Spreads are within batches, and means over training.",
+              "ERO learns at the ends of 45 episodes, as it must have in the paper: too seldom to "
+              "count as tested.",
+              "Version 1 of the task, where the paper has version 0."),
+    ),
+)  # fmt: skip

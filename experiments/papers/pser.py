@@ -1,0 +1,248 @@
+"""Figures and tables of prioritized sequence experience replay (Brittain et al. 2019)."""
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from experiments.analysis import aggregates
+from experiments.analysis.atari_scores import SCORES
+from experiments.papers import cliffwalk_tables, layouts, settings, settings_grid, tasks
+from experiments.papers.entry import Claim, Computation, Entry, Exact, Layout, Request
+from experiments.papers.experiment import Arm, Experiment
+
+_STARTS = (
+    "uniform", "oracle", "proportional", "pser", "proportional, from epsilon", "pser, from epsilon",
+)  # fmt: skip
+_MOST = 16  # states
+
+CLIFFWALK = Computation(
+    "cliffwalk_starts",
+    cliffwalk_tables.errors_by_start,
+    {
+        "smoke": {"states": (3,), "seeds": 2, "methods": ("uniform", "pser")},
+        "small": {"states": (13, 14, 15, 16), "seeds": 10, "methods": _STARTS},
+    },
+    cliffwalk_tables.SOURCES, unit="updates", higher_is_better=False, ratios=True, minutes=12,
+)  # fmt: skip
+
+THEOREM = Computation(
+    "cliffwalk_theorem",
+    cliffwalk_tables.expected_updates,
+    {
+        "smoke": {"states": (2, 3), "seeds": 4, "rhos": (0.4,)},
+        "small": {"states": tuple(range(2, 17)), "seeds": 10, "rhos": (0.4, 0.65, 0.8)},
+    },
+    cliffwalk_tables.SOURCES, unit="updates", higher_is_better=False, ratios=True, minutes=2,
+)  # fmt: skip
+
+_DECAYS = ((0.4, 5), (0.65, 10), (0.8, 20))
+_ETAS = (0.0, 0.7)
+_ALPHAS = (0.5, 1.0)
+_BEGINNINGS = {"max": "the maximum", "td": "epsilon"}
+SWEEP = Computation(
+    "cliffwalk_settings",
+    cliffwalk_tables.settings_of_pser,
+    {
+        "smoke": {
+            "states": (3,), "seeds": 2, "starts": ("max",), "alphas": (0.6,),
+            "decays": ((0.4, 5),), "etas": (0.0,),
+        },
+        "small": {
+            "states": (13, 16), "seeds": 10, "starts": tuple(_BEGINNINGS), "alphas": _ALPHAS,
+            "decays": _DECAYS, "etas": _ETAS,
+        },
+    },
+    cliffwalk_tables.SOURCES, unit="updates", higher_is_better=False, ratios=True, minutes=60,
+)  # fmt: skip
+
+
+def atari_table(request: Request) -> pd.DataFrame:
+    """Return Tab. 1 recomputed from Tab. 5, beside what the paper prints."""
+    random, human, per, pser = (
+        np.array([getattr(row, name) for row in SCORES.values()])
+        for name in ("random", "human", "per", "pser")
+    )
+    rows = []
+    for name, scores, printed in (("PER", per, (88, 607)), ("PSER", pser, (109, 832))):
+        share = 100 * aggregates.normalised(scores, random, human)
+        for what, value, expected in zip(
+            ("median", "mean"), (np.median(share), share.mean()), printed, strict=True
+        ):
+            rows.append(
+                {"claim": "tab1", "arm": name, "what": what, "found": value,
+                 "expected": float(expected), "tolerance": 0.5 + 1e-9}
+            )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def atari_changes(request: Request) -> pd.DataFrame:
+    """Return the percent change of PSER over PER in every game of Tab. 5 (Eq. 38)."""
+    rows = [
+        {"arm": game, "env": "PSER over PER", "seed": 0, "value": 100 * (row.pser - row.per)
+         / abs(row.per) if row.per else math.nan}
+        for game, row in sorted(SCORES.items())
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def atari_scores(request: Request) -> pd.DataFrame:
+    """Return Tab. 5 as it is printed."""
+    rows = [{"game": game, **row._asdict()} for game, row in sorted(SCORES.items())]
+    return pd.DataFrame(rows)
+
+
+TABLE = Computation("pser_atari_table", atari_table, {"smoke": {}}, minutes=0.01)
+CHANGES = Computation("pser_atari_changes", atari_changes, {"smoke": {}}, minutes=0.01)
+SCORED = Computation("pser_atari_scores", atari_scores, {"smoke": {}}, minutes=0.01)
+
+# Fig. 6: initial priorities, and how a decayed priority meets one that is there.
+_PSER = {"eta": 0.7, "rho": 0.4, "window": 5}
+_PER = {"alpha": 0.5, "beta": 0.5, "beta_end": 0.5}
+VARIANTS = Experiment(
+    "minatar_dqn_pser",
+    "dqn",
+    {
+        "per_max": Arm("per", {**_PER, "initial": "max"}),
+        "per_td": Arm("per", {**_PER, "initial": "td"}),
+        **{
+            f"pser_{start}_{how}": Arm("pser", {**_PSER, "initial": start, "combine": how})
+            for start in ("max", "td")
+            for how in ("max", "add")
+        },
+    },
+    sizes={
+        "smoke": tasks.one_game(tasks.MINATAR_SMOKE, ("per_max", "pser_max_max")),
+        "small": tasks.one_game(tasks.MINATAR_SMALL),
+    },
+)
+
+_ERROR = {
+    "x": "updates", "y": "value", "panel": "n", "aggregate": "median, range",
+    "x_label": "updates", "y_label": "mean squared error", "log": "xy",
+}  # fmt: skip
+_GARBLED = "rho, alpha, epsilon, eta, seeds and iterations of this experiment are lost in our copy."
+
+
+def _at(n: int) -> dict:
+    return {"kind": "updates", "n": n}
+
+
+_SWEPT = tuple(
+    Claim(
+        f"PSER learns in fewer updates than PER from {where}, with alpha {alpha}, rho {rho}, "
+        f"W {window}, eta {eta}",
+        "pser",
+        "per",
+        where={"n": _MOST, "start": start, "alpha": alpha, "rho": rho, "eta": eta},
+    )
+    for start, where in _BEGINNINGS.items()
+    for alpha in _ALPHAS
+    for rho, window in _DECAYS
+    for eta in _ETAS
+)
+_CURVE_CLAIMS = (
+    Claim("PSER learns in fewer updates than PER (priorities start at the maximum)",
+          "pser", "proportional", where=_at(_MOST)),
+    Claim("PSER learns in fewer updates than PER (priorities start at epsilon)",
+          "pser, from epsilon", "proportional, from epsilon", where=_at(_MOST)),
+    Claim("PER learns in fewer updates than uniform replay", "proportional", "uniform",
+          where=_at(_MOST)),
+)  # fmt: skip
+
+ENTRIES = (
+    Entry(
+        "pser.fig2", "pser", "Blind Cliffwalk of 16 states: error against updates", CLIFFWALK,
+        Layout(layouts.lines, _ERROR, {"kind": "error", "n": _MOST}), claims=_CURVE_CLAIMS,
+        lost=_GARBLED,
+    ),
+    Entry(
+        "pser.fig7", "pser", "Blind Cliffwalk of 13 to 16 states: error against updates", CLIFFWALK,
+        Layout(layouts.lines, _ERROR, {"kind": "error"}),
+        claims=tuple(
+            Claim(f"PSER learns in fewer updates than PER ({n} states, from the maximum)",
+                  "pser", "proportional", where=_at(n))
+            for n in (13, 14, 15, 16)
+        ),
+        lost=_GARBLED,
+    ),
+    Entry(
+        "pser.sweep", "pser", "Blind Cliffwalk: PSER beside PER over rho, W, eta, alpha and start",
+        SWEEP, Layout(settings_grid.draw), claims=_SWEPT,
+        note=("Not a figure of the paper: whether its claim holds with any of its settings.",),
+    ),
+    Entry(
+        "pser.thm1", "pser", "Theorem 1: expected updates until the whole path is learned", THEOREM,
+        claims=(
+            Exact("PER needs Eq. 15's updates", "simulated: per-post"),
+            Exact("PSER needs at most Eq. 16's updates, as an idealised process",
+                  "simulated: pser-idealised"),
+            Exact("PSER needs Eq. 16's updates, as its algorithm is written",
+                  "simulated: pser-post"),
+        ),
+        lost="the equations, and the end of the proof; Eq. 16 is reconstructed.",
+    ),
+    Entry(
+        "pser.fig3", "pser", "Theorem 1: expected updates by the number of states", THEOREM,
+        Layout(
+            layouts.lines,
+            {"x": "n", "y": "value", "panel": "rho", "aggregate": "mean, 95 % interval",
+             "x_label": "states n", "y_label": "updates", "log": "y"},
+        ),
+        claims=(
+            Claim("PSER is expected to need fewer updates than PER (idealised, n = 16)",
+                  "simulated: pser-idealised", "simulated: per-post",
+                  where={"n": _MOST, "rho": 0.4}),
+            Claim("and so it is as its algorithm is written, priorities from the error before",
+                  "simulated: pser-pre", "simulated: per-pre", where={"n": _MOST, "rho": 0.4}),
+        ),
+    ),
+    Entry(
+        "pser.tab1", "pser", "Atari: normalised scores over 55 games, from the paper's own Tab. 5",
+        TABLE, claims=(Exact("the printed medians and means follow from the scores", "tab1"),),
+        reported=(("", "PER", "PSER"), ("median", "88 %", "109 %"), ("mean", "607 %", "832 %")),
+        note=("Data of the paper: nothing is trained.",),
+    ),
+    *(
+        Entry(
+            f"pser.{name}", "pser", shows, CHANGES,
+            Layout(layouts.bars, {"horizontal": True, "y_label": "percent change"}),
+            note=("Data of the paper: nothing is trained.",), lost=lost,
+        )
+        for name, shows, lost in (
+            ("fig9", "Atari: percent change of PSER over PER, game by game", ""),
+            ("fig5", "Atari: relative performance of PSER and PER on 55 games", "how it is "
+             "computed; its counts, 8 games against 3, follow from no formula that we tried."),
+        )
+    ),
+    Entry(
+        "pser.tab5", "pser", "Atari: best scores of every game", SCORED,
+        note=("Data of the paper: nothing is trained.",),
+    ),
+    Entry(
+        "pser.fig6", "pser", "Atari, six variants: initial priorities, and maximum or sum",
+        VARIANTS,
+        Layout(layouts.lines, {"aggregate": "mean, 95 % interval", "smooth": 0.05}),
+        claims=(
+            Claim("taking the maximum is better than adding (from the maximum)",
+                  "pser_max_max", "pser_max_add"),
+            Claim("taking the maximum is better than adding (from the TD error)",
+                  "pser_td_max", "pser_td_add"),
+            Claim("PSER is better than PER", "pser_max_max", "per_max"),
+        ),
+        comparable=False,
+        note=("One game of ten by ten pixels in place of six Atari games.",),
+    ),
+    Entry(
+        "pser.fig8", "pser", "Atari: learning curves of 60 games, PSER and PER", VARIANTS,
+        Layout(layouts.lines, {"aggregate": "mean, 95 % interval", "smooth": 0.05}),
+        ("per_max", "pser_max_max"),
+        claims=(Claim("PSER learns faster than PER", "pser_max_max", "per_max"),),
+        comparable=False, note=("The runs of pser.fig6.",),
+    ),
+    *(
+        Entry(f"pser.app.tab{number}", "pser", shows, settings.table("pser", "pser"))
+        for number, shows in ((1, "Settings that were tried"), (2, "Settings that were chosen"),
+                              (3, "Settings of DQN"), (4, "Settings of prioritised replay"))
+    ),
+)  # fmt: skip

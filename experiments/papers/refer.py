@@ -1,0 +1,481 @@
+"""Figures and tables of ReF-ER and RACER (Novati and Koumoutsakos 2019)."""
+
+from experiments import environments
+from experiments.environments import playground
+from experiments.papers import layouts, settings
+from experiments.papers.entry import Claim, Entry, Layout
+from experiments.papers.experiment import Arm, Experiment, Options, Size
+from experiments.runs.arms import Question
+from experiments.runs.presets import PRESETS
+
+_CLIPS = (2, 4, 8)  # C
+_SMALL_ENV = ("gymnax/Pendulum-v1",)
+_TASKS = tuple(
+    f"gymnasium/{name}-v5"
+    for name in (
+        "Ant", "HalfCheetah", "Humanoid", "HumanoidStandup", "InvertedDoublePendulum",
+        "InvertedPendulum", "Swimmer", "Walker2d",
+    )
+)  # fmt: skip
+_PENDULUM: Options = {"gamma": 0.98, "warmup": 1_000, "eval_every": 1_000, "inspect": 0}
+_SMOKE: Options = {
+    **_PENDULUM, "steps": 400, "warmup": 100, "eval_every": 30, "eval_episodes": 1,
+}  # fmt: skip
+_TINY: Options = {"hidden": (8, 8)}
+_RACER: Options = {"hidden": (64, 64), "learning_rate": 1e-3}
+_COLUMNS = ("agent/kl", "replay/beta", "replay/far_share", "train_return")
+_KL = "mean:agent/kl"
+
+# How much worse counts as no difference on Pendulum, whose returns are -1 600 to -120.
+_ALIKE = 50.0
+_ON_PENDULUM: Options = {"env": _SMALL_ENV[0]}
+
+# Uniform over finished episodes, and nothing that holds the policy: plain replay that measures KL.
+_OFF: Options = {"reject": False, "penalise": False, "forget": "oldest"}
+
+
+def _smoke(*arms: str) -> Size:
+    return Size(_SMALL_ENV, 2, _SMOKE, {"batch_size": 16, "capacity": 1_024}, _TINY, arms=arms)
+
+
+# N of the baseline: a third of all steps at size small, a twentieth at the paper's. Labels without
+# N have this one; others name theirs, so that they belong to one size.
+_BASE = {"small": 2**13, "paper": 2**19}
+
+
+def _sized(clip: int, memory: int) -> str:
+    return f"C{clip}_N{memory // 1024}k"
+
+
+def _labels(clip: int, base: int) -> tuple[str, str, str]:
+    """Return the labels of a C with half, all and twice the memory."""
+    return _sized(clip, base // 2), f"C{clip}", _sized(clip, 2 * base)
+
+
+def _grid(base: int) -> dict[str, Arm]:
+    """Return RACER's arms around a size of memory, by C and then by N."""
+    sizes: tuple[Options, ...] = ({"capacity": base // 2}, {}, {"capacity": 2 * base})
+    return {
+        label: Arm("refer", {"clip": float(clip)}, sizes=size)
+        for clip in _CLIPS
+        for label, size in zip(_labels(clip, base), sizes, strict=True)
+    }
+
+
+_GRIDS = {name: _grid(base) for name, base in _BASE.items()}
+_OTHERS = {
+    "ppo": Arm(
+        "latest", agent="ppo", loop={"warmup": 2_048, "learn_every": 2_048},
+        sizes={"num_envs": 1, "capacity": 2_048, "batch_size": 2_048},
+    ),
+    "acer": Arm(
+        "windows", {"length": 16}, agent="acer", loop={"warmup": 1_000},
+        sizes={"capacity": 100_000},
+    ),
+}  # fmt: skip
+
+GRID = Experiment(
+    "racer_grid",
+    "racer",
+    {**_GRIDS["small"], **_GRIDS["paper"], **_OTHERS},
+    sizes={
+        "smoke": Size(
+            _SMALL_ENV, 2, {**_SMOKE, "steps": 1_300, "eval_every": 100},
+            {"batch_size": 16, "capacity": 1_024}, _TINY, arms=("C4", "acer"),
+        ),
+        "small": Size(
+            _SMALL_ENV, 10, {**_PENDULUM, "steps": 25_000}, {"capacity": _BASE["small"]},
+            {**_RACER, "actor_learning_rate": 3e-4, "critic_learning_rate": 1e-3},
+            arms=(*_GRIDS["small"], *_OTHERS),
+            note="Learning rates are ten times the paper's (PPO and ACER: three times), for 400 "
+            "times fewer steps.",
+        ),
+        # A preset is for one agent; the defaults of these three are the paper's.
+        "paper": Size(
+            _TASKS, 5, PRESETS["refer_racer"].loop, {"capacity": _BASE["paper"]},
+            arms=(*_GRIDS["paper"], *_OTHERS),
+        ),
+    },
+    question=Question(primary="auc", baseline="C4"),
+    columns=_COLUMNS,
+)  # fmt: skip
+
+# One setting is changed at a time; F is learn_every / updates.
+_FORMS = {
+    f"A_{form}": Arm("refer", agent_options={"advantage": form})
+    for form in ("sg", "quadratic", "none")
+}
+_TOLERANCES = {f"D_{target:g}": Arm("refer", {"target": target}) for target in (0.05, 0.2, 0.4)}
+_BATCHES = {f"B_{size}": Arm("refer", sizes={"batch_size": size}) for size in (64, 128, 512)}
+_RATIOS = {
+    "F_0.5": Arm("refer", loop={"updates": 2}),
+    "F_2": Arm("refer", loop={"learn_every": 2}),
+    "F_4": Arm("refer", loop={"learn_every": 4}),
+}
+_RATES = {
+    f"eta_{rate}": Arm("refer", agent_options={"learning_rate": float(rate)})
+    for rate in ("3e-5", "1e-4", "3e-4", "1e-3", "3e-3")
+}
+_ABLATED = ("baseline", *_FORMS, *_TOLERANCES, *_BATCHES, *_RATIOS)
+
+ABLATIONS = Experiment(
+    "racer_ablations",
+    "racer",
+    {"baseline": Arm("refer"), **_FORMS, **_TOLERANCES, **_BATCHES, **_RATIOS, **_RATES},
+    sizes={
+        "smoke": _smoke("baseline", "A_none"),
+        "small": Size(
+            _SMALL_ENV, 10, {**_PENDULUM, "steps": 25_000}, {"capacity": _BASE["small"]},
+            _RACER, arms=(*_ABLATED, "eta_1e-4", "eta_3e-4", "eta_3e-3"),
+            note="The baseline's learning rate is 1e-3, ten times the paper's, for 400 times fewer "
+            "steps.",
+        ),
+        "paper": Size(
+            _TASKS, 5, preset="refer_racer",
+            arms=(*_ABLATED, "eta_3e-5", "eta_3e-4", "eta_1e-3"),
+        ),
+    },
+    question=Question(primary="auc", baseline="baseline"),
+    columns=_COLUMNS,
+)  # fmt: skip
+
+# As the authors' code has it, with both agents.
+_RANK: Options = {"alpha": 0.5, "beta": 0.5, "normalise": "buffer", "weigh_actor": True}
+_WALK: Options = {"noise": "ou"}
+_FREE: Options = {"bounded": False, "noise": "gaussian"}
+_ANNEALED: Options = {"anneal": 5e-7}
+_BOTH_RATES: Options = {
+    "hidden": (64, 64), "actor_learning_rate": 1e-3, "critic_learning_rate": 1e-3,
+}  # fmt: skip
+
+DDPG = Experiment(
+    "ddpg_refer",
+    "ddpg",
+    {
+        "ddpg": Arm("uniform", agent_options={"bounded": True, **_WALK}),
+        "ddpg_rank": Arm(
+            "rank", {**_RANK, "beta_end": 0.5}, agent_options={"bounded": True, **_WALK}
+        ),
+        "u_ddpg": Arm("uniform", agent_options={"bounded": False, **_WALK}),
+        **{
+            f"u_ddpg_C{clip}": Arm(
+                "refer", {"clip": float(clip)}, agent_options={**_FREE, **_ANNEALED}
+            )
+            for clip in reversed(_CLIPS)
+        },
+        "ddpg_measured": Arm(
+            "refer", _OFF, agent_options={"bounded": True, "noise": "gaussian", "anneal": 0.0}
+        ),
+        "u_ddpg_measured": Arm("refer", _OFF, agent_options={**_FREE, "anneal": 0.0}),
+    },
+    sizes={
+        "smoke": _smoke("ddpg_measured", "u_ddpg_C4"),
+        "small": Size(
+            _SMALL_ENV, 10, {**_PENDULUM, "steps": 32_000}, {"capacity": 2**14}, _BOTH_RATES,
+            note="Learning rates of 1e-3, a hundred times the paper's for the actor and ten times "
+            "for the critic, for 300 times fewer steps.",
+        ),
+        "paper": Size(_TASKS, 5, preset="refer_ddpg"),
+    },
+    question=Question(primary="auc", baseline="ddpg"),
+    columns=_COLUMNS,
+)  # fmt: skip
+
+NAF = Experiment(
+    "naf_refer",
+    "naf",
+    {
+        "uniform": Arm("uniform"),
+        "rank": Arm("rank", _RANK),
+        **{
+            f"C{clip}": Arm("refer", {"clip": float(clip)}, agent_options=_ANNEALED)
+            for clip in reversed(_CLIPS)
+        },
+    },
+    sizes={
+        "smoke": _smoke("uniform", "C4"),
+        "small": Size(
+            _SMALL_ENV, 10, {**_PENDULUM, "steps": 40_000}, {"capacity": 2**14}, _RACER,
+            note="A learning rate of 1e-3, ten times the paper's, for 250 times fewer steps.",
+        ),
+        "paper": Size(_TASKS, 5, preset="refer_naf"),
+    },
+    question=Question(primary="auc", baseline="uniform"),
+    columns=_COLUMNS,
+)  # fmt: skip
+
+
+def _control_suite(name: str, agent: str, arm: Arm, small: Options) -> Experiment:
+    """Make the experiment of one agent on DeepMind Control; its one arm is compared with none."""
+    return Experiment(
+        name,
+        agent,
+        {"refer": arm},
+        sizes={
+            "smoke": Size(
+                ("playground/CartpoleBalance",), 2, _SMOKE, {"batch_size": 16, "capacity": 1_024},
+                _TINY, {"max_steps": 100},
+            ),
+            "small": Size(
+                ("playground/CartpoleSwingup",), 10,
+                {"gamma": 0.99, "steps": 40_000, "warmup": 2_000, "eval_every": 4_000,
+                 "eval_episodes": 1, "inspect": 0},
+                {"capacity": 2**14}, small,
+                note="One task of the suite: MuJoCo in JAX is slow without an accelerator.",
+            ),
+            "paper": Size(
+                tuple(f"playground/{task}" for task in playground.NAMES), 5,
+                preset=f"refer_{agent}",
+            ),
+        },
+        question=Question(control=False),
+        columns=_COLUMNS,
+    )  # fmt: skip
+
+
+CONTROL_RACER = _control_suite("control_racer", "racer", Arm("refer"), _RACER)
+CONTROL_DDPG = _control_suite(
+    "control_ddpg", "ddpg", Arm("refer", agent_options={**_FREE, **_ANNEALED}), _BOTH_RATES
+)
+_MISSING = environments.missing("playground/CartpoleSwingup")  # what to install, if anything
+
+_CURVES_LOST = "the curves; our copy has the captions of its figures alone."
+_EPISODES = (
+    "The figure shows training episodes, as the paper's does; verdicts rest on evaluations, whose "
+    "actions have no noise."
+)
+_UNANNEALED = (
+    "In so few gradient steps, C and the learning rates fall by less than 3 %; the paper's fall to "
+    "a sixth."
+)
+_PERCENTILES_NOTE = (
+    "Percentiles over seeds, of each seed's mean return between two log points; the paper's are "
+    "over the episodes of all seeds."
+)
+_SAME_GRID = "The same runs as refer.fig5."
+_SAME_DDPG = "The same runs as refer.fig2."
+
+
+def _scale(steps: str) -> str:
+    return (
+        f"Pendulum, networks of 64 units, a discount of 0.98 and {steps} agent steps in place of "
+        "MuJoCo tasks, 128 units, 0.995 and 10 million."
+    )
+
+
+def _returns(aggregate: str = "mean, 20 to 80 %", **options: object) -> Layout:
+    return Layout(
+        layouts.lines,
+        {"y": "train_return", "aggregate": aggregate, "y_label": "return of training episodes",
+         **options},
+    )  # fmt: skip
+
+
+_DISTANCES = Layout(
+    layouts.lines,
+    {"y": "agent/kl", "aggregate": "mean, 20 to 80 %", "log": "y",
+     "y_label": "KL(behaviour || policy)"},
+)  # fmt: skip
+_PERCENTILES = _returns("median, 20 to 80 %")
+
+# Conservative with a large memory, and relaxed with a small one, at each size.
+_CONSERVATIVE = {name: _sized(2, 2 * base) for name, base in _BASE.items()}
+_RELAXED = {name: _sized(8, base // 2) for name, base in _BASE.items()}
+_VARIANTS = ("C4", *_CONSERVATIVE.values(), *_RELAXED.values())
+_HALF, _, _TWICE = _labels(4, _BASE["small"])
+
+ENTRIES = (
+    Entry(
+        "refer.fig2", "refer", "DDPG: returns with plain replay, rank-based PER and ReF-ER", DDPG,
+        _returns(), ("ddpg", "ddpg_rank", "u_ddpg", "u_ddpg_C8", "u_ddpg_C4", "u_ddpg_C2"),
+        (
+            *(
+                Claim(f"ReF-ER with C = {clip} makes u-DDPG much better than plain replay does",
+                      f"u_ddpg_C{clip}", "u_ddpg")
+                for clip in _CLIPS
+            ),
+            Claim("a low C slows improvement down: C = 2 learns more slowly than C = 8",
+                  "u_ddpg_C2", "u_ddpg_C8", "worse"),
+            Claim("but C = 2 ends higher than C = 8", "u_ddpg_C2", "u_ddpg_C8", primary="last_10"),
+            Claim("and C = 2 ends higher than C = 4", "u_ddpg_C2", "u_ddpg_C4", primary="last_10"),
+            Claim(f"rank-based PER does as well as plain replay under DDPG, within {_ALIKE:g}",
+                  "ddpg_rank", "ddpg", "at least as good", _ALIKE, _ON_PENDULUM),
+        ),
+        lost=_CURVES_LOST, comparable=False,
+        note=(
+            _scale("32 000"), _EPISODES, _UNANNEALED,
+            "Not asked: whether plain replay or PER is better where more exploration is needed, as "
+            "the paper says of Swimmer and HumanoidStandup.",
+        ),
+    ),
+    Entry(
+        "refer.fig3", "refer", "DDPG: how far the policy is from the behaviours in the memory",
+        DDPG, _DISTANCES,
+        ("ddpg_measured", "u_ddpg_measured", "u_ddpg_C8", "u_ddpg_C4", "u_ddpg_C2"),
+        (
+            Claim("with plain replay u-DDPG moves farther from its behaviours than with ReF-ER "
+                  "(C = 8)", "u_ddpg_measured", "u_ddpg_C8", primary=_KL),
+            Claim("and so does DDPG, though its actions are bounded", "ddpg_measured",
+                  "u_ddpg_C8", primary=_KL),
+            Claim("a lower C keeps the policy nearer: 4 beside 8", "u_ddpg_C4", "u_ddpg_C8",
+                  "worse", primary=_KL),
+            Claim("a lower C keeps the policy nearer: 2 beside 4", "u_ddpg_C2", "u_ddpg_C4",
+                  "worse", primary=_KL),
+        ),
+        reported=(
+            ("task", "KL of DDPG, about", "its largest possible"),
+            ("Humanoid", "100", "850"),
+            ("Walker2d", "50", "300"),
+        ),
+        lost=_CURVES_LOST, comparable=False,
+        note=(
+            _SAME_DDPG, _scale("32 000"), _UNANNEALED,
+            "Plain replay has Gaussian noise here, as ReF-ER has: of the Ornstein-Uhlenbeck noise "
+            "in refer.fig2, the KL divergence can't be measured.",
+            "It is the mean over the batches that are learned from; bounded DDPG's is at most 50.",
+        ),
+    ),
+    Entry(
+        "refer.fig9", "refer", "DDPG: 20th and 80th percentiles of returns", DDPG, _PERCENTILES,
+        ("ddpg", "ddpg_rank", "u_ddpg_C4"),
+        lost=_CURVES_LOST, comparable=False,
+        note=(_SAME_DDPG, _scale("32 000"), _PERCENTILES_NOTE),
+    ),
+    Entry(
+        "refer.fig4", "refer", "NAF: returns with plain replay, rank-based PER and ReF-ER", NAF,
+        _returns(),
+        claims=(
+            *(
+                Claim(f"NAF learns better with ReF-ER, C = {clip}, than with plain replay",
+                      f"C{clip}", "uniform")
+                for clip in reversed(_CLIPS)
+            ),
+            Claim("rank-based PER makes NAF worse than plain replay does", "rank", "uniform",
+                  "worse"),
+        ),
+        lost=_CURVES_LOST, comparable=False, note=(_scale("40 000"), _EPISODES, _UNANNEALED),
+    ),
+    Entry(
+        "refer.fig5", "refer", "RACER with C and N varied, beside PPO and ACER", GRID,
+        _returns(
+            groups={
+                f"C = {clip}": (
+                    *dict.fromkeys(label for base in _BASE.values() for label in
+                                   _labels(clip, base)),
+                    *_OTHERS,
+                )
+                for clip in _CLIPS
+            }
+        ),
+        claims=(
+            Claim("RACER learns better than ACER", "C4", "acer", across=True),
+            Claim("RACER learns better than PPO", "C4", "ppo", across=True),
+            Claim("PPO learns better than ACER", "ppo", "acer", across=True),
+            Claim("strict penalties slow learning down: C = 2 is worse than C = 4", "C2", "C4",
+                  "worse"),
+            Claim("loose ones make gradients noisy: C = 8 is worse than C = 4", "C8", "C4",
+                  "worse"),
+            Claim("a memory of half the size is worse, as too little in it differs", _HALF, "C4",
+                  "worse", across=True),
+            Claim("one of twice the size is worse, as much of it is from old policies", _TWICE,
+                  "C4", "worse", across=True),
+        ),
+        lost=_CURVES_LOST, comparable=False,
+        note=(
+            _scale("25 000"), _EPISODES, _UNANNEALED,
+            "A label without N stands for 8 192 steps, and for 2^19 at the paper's size.",
+            "The paper says of C that most tasks are so, those that want precise control above "
+            "all, and of N that it may be so.",
+            "PPO makes 12 updates in 25 000 steps; it took us about 400 000 to solve Pendulum.",
+        ),
+    ),
+    Entry(
+        "refer.fig7", "refer", "ACER and RACER: how far the policy is from its behaviours", GRID,
+        _DISTANCES, ("acer", *_VARIANTS),
+        (
+            Claim("ACER's policy moves farther from its behaviours than RACER's", "acer", "C4",
+                  primary=_KL, across=True),
+            Claim("conservative constraints and a large memory keep RACER nearer",
+                  _CONSERVATIVE["small"], "C4", "worse", primary=_KL, across=True),
+            Claim("relaxed constraints and a small memory let RACER move farther",
+                  _RELAXED["small"], "C4", primary=_KL, across=True),
+        ),
+        lost="the curves; the second and third claim are ours, from what its caption calls these "
+        "settings. N of 10^18 to 10^20, as printed there, must be 2^18 to 2^20.",
+        comparable=False, note=(_SAME_GRID, _scale("25 000"), _UNANNEALED),
+    ),
+    Entry(
+        "refer.fig8", "refer", "PPO and RACER: 20th and 80th percentiles of returns", GRID,
+        _PERCENTILES, ("ppo", *_VARIANTS), lost=_CURVES_LOST, comparable=False,
+        note=(_SAME_GRID, _scale("25 000"), _PERCENTILES_NOTE),
+    ),
+    Entry(
+        "refer.fig6", "refer", "RACER: form of the advantage, D, batch size, F and learning rate",
+        ABLATIONS,
+        _returns(
+            groups={
+                "advantage (baseline: dg)": ("baseline", *_FORMS),
+                "tolerance D (0.1)": ("baseline", *_TOLERANCES),
+                "batch B (256)": ("baseline", *_BATCHES),
+                "steps per update F (1)": ("baseline", *_RATIOS),
+                "learning rate": ("baseline", *_RATES),
+            }
+        ),
+        claims=(
+            Claim("without a model of the advantage (V-RACER), RACER is worse", "A_none",
+                  "baseline", "worse"),
+            Claim("a low tolerance D delays learning", "D_0.05", "baseline", "worse"),
+            Claim("two gradient steps per agent step learn a simple task faster", "F_0.5",
+                  "baseline", across=True),
+            Claim("a gradient step per four agent steps learns it more slowly", "F_4", "baseline",
+                  "worse", across=True),
+            *(
+                Claim(f"{what} makes little difference: at most {_ALIKE:g} worse", arm, "baseline",
+                      "at least as good", _ALIKE, _ON_PENDULUM, across=arm in _BATCHES)
+                for what, arm in (
+                    ("a batch of 64", "B_64"), ("a batch of 512", "B_512"),
+                    ("a learning rate of 3e-4", "eta_3e-4"),
+                )
+            ),
+        ),
+        lost="the curves, and the values that were tried; those here are ours.", comparable=False,
+        note=(
+            _scale("25 000"), _EPISODES, _UNANNEALED,
+            "The baseline's learning rate is 1e-3 here and 1e-4 in the paper.",
+        ),
+    ),
+    *(
+        Entry(
+            f"refer.{name}", "refer", shows, None if _MISSING else source, _PERCENTILES,
+            lost="the curves, and which tasks they are of.", missing=_MISSING or "",
+            comparable=False,
+            note=("One task and 40 000 agent steps in place of the suite and 10 million.",
+                  "Actions are clipped to [-1, 1], where the paper maps them there by a tanh.",
+                  _PERCENTILES_NOTE),
+        )
+        for name, shows, source in (
+            ("fig10", "DeepMind Control: 20th and 80th percentiles of RACER's returns",
+             CONTROL_RACER),
+            ("fig11", "DeepMind Control: 20th and 80th percentiles of u-DDPG's returns with ReF-ER",
+             CONTROL_DDPG),
+        )
+    ),
+    Entry(
+        "refer.tab1", "refer", "Settings of RACER",
+        settings.table("refer", "refer_racer", "refer_ddpg", "refer_naf", "refer_acer",
+                       "refer_ppo"),
+        reported=(
+            ("", "what it is", "baseline"),
+            ("C", "c_max is 1 + C at first", "4"),
+            ("N", "size of the memory", "2^19"),
+            ("N_start", "steps before learning", "2^18"),
+            ("D", "share of far-policy steps allowed", "0.1"),
+            ("B", "batch size", "256"),
+            ("F", "agent steps per gradient step", "1"),
+            ("eta", "learning rate", "1e-4"),
+            ("gamma", "discount factor", "0.995"),
+        ),
+        note=("Those of DDPG, NAF, ACER and PPO, which its appendix has in words, stand beside "
+              "them.",),
+    ),
+)  # fmt: skip

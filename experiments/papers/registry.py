@@ -1,0 +1,23 @@
+"""All entries by id."""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from experiments.papers import lap, ners, per, pser, refer, shared
+from experiments.papers.entry import Computation, Entry
+from experiments.papers.experiment import Experiment
+
+ENTRIES: Mapping[str, Entry] = MappingProxyType(
+    {entry.id: entry for paper in (per, lap, pser, ners, refer, shared) for entry in paper.ENTRIES}
+)
+
+
+def of_papers(papers: Iterable[str]) -> list[Entry]:
+    """Return the entries of some papers."""
+    chosen = set(papers)
+    return [entry for entry in ENTRIES.values() if entry.paper in chosen]
+
+
+def sources(entries: Iterable[Entry]) -> dict[str, Experiment | Computation]:
+    """Return what entries are made of, each once, by name."""
+    return {entry.source.name: entry.source for entry in entries if entry.source is not None}

@@ -1,0 +1,123 @@
+"""Tables of experiments and computations: one file of numbers, and one that says what made them."""
+
+import dataclasses
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from experiments.analysis import statistics
+from experiments.analysis.files import write_bytes, write_json
+
+FORMAT = 1
+_KEYS = ["env", "arm", "seed", "step"]
+_KEPT = ("eval_return", "replayed/effective_buffer", "replay/sampler_updates")
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """Numbers, and what made them.
+
+    Attributes:
+      frame: of an experiment: columns env, arm, seed, step, eval_return, diverged (whether the seed
+        had by then) and others, a row per log point; of a computation: its own.
+      runs: of an experiment: task -> label -> its configuration, versions and seconds.
+      made: of a computation: its options, versions and seconds.
+    """
+
+    frame: pd.DataFrame = dataclasses.field(default_factory=pd.DataFrame)
+    runs: Mapping[str, Mapping[str, Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
+    made: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def frames(self, env: str) -> dict[str, pd.DataFrame]:
+        """Return the metrics of the runs on a task, by label."""
+        own = self.frame[self.frame["env"] == env] if len(self.frame) else self.frame
+        return {
+            label: own[own["arm"] == label].dropna(axis=1, how="all").reset_index(drop=True)
+            for label in self.runs.get(env, {})
+        }
+
+    def summaries(self, env: str) -> dict[str, Mapping[str, Any]]:
+        """Return what made the runs on a task, by label."""
+        return dict(self.runs.get(env, {}))
+
+    def codes(self) -> tuple[str, ...]:
+        """Return the versions of the code that made it."""
+        facts = [self.made] if self.made else []
+        facts += [each for runs in self.runs.values() for each in runs.values()]
+        return tuple(sorted({each["versions"]["code"] for each in facts}))
+
+    def with_run(self, env: str, label: str, frame: pd.DataFrame, facts: dict[str, Any]) -> "Data":
+        """Return this and one more run, in place of an older one."""
+        own = frame.assign(env=env, arm=label)
+        others = self.frame
+        if len(others):
+            others = others[(others["env"] != env) | (others["arm"] != label)]
+        together = pd.concat([others, own], ignore_index=True) if len(others) else own
+        together = together.sort_values(_KEYS, ignore_index=True)
+        runs = {name: dict(each) for name, each in self.runs.items()}
+        runs.setdefault(env, {})[label] = facts
+        return dataclasses.replace(self, frame=together, runs=runs)
+
+
+def thinned(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """Return what is kept of a run's metrics: returns, the gate's facts, and these columns."""
+    lost = frame["seed"].isin(statistics.diverged(frame))
+    kept = ["seed", "step", *(name for name in (*_KEPT, *columns) if name in frame)]
+    return frame[list(dict.fromkeys(kept))].assign(diverged=lost.astype(int))
+
+
+def paths(folder: Path, name: str, size: str) -> tuple[Path, Path]:
+    """Return where a table's numbers lie, and what made them."""
+    return folder / f"{name}.{size}.csv.gz", folder / f"{name}.{size}.json"
+
+
+def write(folder: Path, name: str, size: str, data: Data) -> None:
+    """Write a table; each of its two files is written whole or not at all."""
+    numbers, facts = paths(folder, name, size)
+    order = [name for name in _KEYS if name in data.frame]
+    rest = sorted(column for column in data.frame if column not in order)
+    frame = data.frame[order + rest] if data.runs else data.frame
+    text = frame.to_csv(index=False, float_format="%.6g").encode()
+    # Nothing but the numbers decides the bytes: no time, no name.
+    write_bytes(numbers, gzip.compress(text, mtime=0))
+    content = {"format": FORMAT, "crc32": zlib.crc32(text)}
+    content |= {"made": data.made} if data.made else {"runs": data.runs}
+    write_json(facts, content)
+
+
+class Damaged(ValueError):
+    """A table can't be read, or is not what was written."""
+
+
+def read(folder: Path, name: str, size: str) -> Data | None:
+    """Read a table; None: there is none.
+
+    Raises:
+      Damaged: one line that names the file.
+    """
+    numbers, facts = paths(folder, name, size)
+    if not numbers.exists() and not facts.exists():
+        return None
+    for path in (numbers, facts):
+        if not path.exists():
+            raise Damaged(f"{path} is missing")
+    try:
+        saved = json.loads(facts.read_text())
+        crc, runs, made = saved["crc32"], saved.get("runs", {}), saved.get("made", {})
+        if saved["format"] != FORMAT:
+            raise ValueError(f"it is of format {saved['format']}, not {FORMAT}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Damaged(f"{facts} is damaged ({error})") from None
+    try:
+        text = gzip.decompress(numbers.read_bytes())
+    except (OSError, EOFError, zlib.error) as error:
+        raise Damaged(f"{numbers} is damaged ({error})") from None
+    if zlib.crc32(text) != crc:
+        raise Damaged(f"{numbers} is damaged, or is not what {facts.name} speaks of")
+    return Data(pd.read_csv(io.BytesIO(text)), runs, made)

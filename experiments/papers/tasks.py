@@ -1,0 +1,88 @@
+"""Experiments that several papers share."""
+
+import dataclasses
+
+from experiments.papers.experiment import Arm, Experiment, Options, Size
+from experiments.runs.arms import Question
+from jaxreplay.methods import lap, pal
+
+_RANDOM: Options = {"epsilon_start": 1.0, "epsilon_end": 1.0}  # what is seen is the same for all
+_WALKS: Options = {"n_step": 1, "warmup": 1_000, "eval_every": 1_000, "eval_episodes": 1}
+_DISCRETE = {"lap": Arm("lap", lap.DISCRETE), "pal": Arm("pal", pal.DISCRETE)}
+
+# Random behaviour, and a reward that few transitions have: what is learned is what is replayed.
+_METHODS = {
+    "uniform": Arm("uniform"),
+    "per": Arm("per"),
+    "rank": Arm("rank"),
+    **_DISCRETE,
+    "pser": Arm("pser"),
+    "ere": Arm("ere"),
+    "ners": Arm("ners"),
+}
+
+
+def _walk(name: str, env: str, smallest: int | None = None) -> Experiment:
+    """Make one of the two experiments with rare rewards.
+
+    Args:
+      name: of the experiment.
+      env: its task.
+      smallest: window of ERE; None: its default.
+    """
+    arms = dict(_METHODS)
+    if smallest is not None:
+        arms["ere"] = Arm("ere", {"smallest": smallest})
+    sizes = {"batch_size": 32}
+    return Experiment(
+        name,
+        "dqn",
+        arms,
+        sizes={
+            "smoke": Size(
+                (env,), 2, {**_WALKS, "steps": 2_000, "eval_every": 500}, sizes,
+                {"hidden": (8,), **_RANDOM}, arms=("uniform", "per"), every=(16,),
+            ),
+            "small": Size(
+                (env,), 20, {**_WALKS, "steps": 40_000, "observe_every": 50}, sizes,
+                {"hidden": (32,), **_RANDOM}, every=(1, 4, 16),
+                note="20 seeds, random behaviour, two layers less than usual: a table would do.",
+            ),
+        },
+        question=Question(primary="steps_to_threshold"),
+    )  # fmt: skip
+
+
+WALK = _walk("walk_dqn", "walk/10")
+DEEPSEA = _walk("deepsea_dqn", "gymnax/DeepSea-bsuite", smallest=500)
+
+# Ten by ten pixels: the nearest to Atari that ten seeds can be had of.
+_MINATAR: Options = {
+    "steps": 100_000, "n_step": 3, "warmup": 5_000, "eval_every": 5_000,
+}  # fmt: skip
+_MINATAR_SIZES: Options = {"batch_size": 32, "num_envs": 4, "capacity": 100_000}
+_MINATAR_AGENT: Options = {"learning_rate": 2.5e-4, "epsilon_updates": 10_000}
+GAMES = tuple(f"gymnax/{game}-MinAtar" for game in ("Breakout", "Asterix", "SpaceInvaders"))
+MINATAR_SMOKE = Size(
+    GAMES[:1], 2,
+    {**_MINATAR, "steps": 1_000, "warmup": 400, "eval_every": 200, "eval_episodes": 1},
+    {**_MINATAR_SIZES, "capacity": 1_000}, {**_MINATAR_AGENT, "hidden": (16,)},
+    arms=("uniform", "per"),
+)  # fmt: skip
+MINATAR_SMALL = Size(
+    GAMES, 10, _MINATAR, _MINATAR_SIZES, _MINATAR_AGENT,
+    note="Games of ten by ten pixels, Adam, three-step returns; 100 000 agent steps.",
+)  # fmt: skip
+
+MINATAR = Experiment(
+    "minatar_dqn",
+    "dqn",
+    {"uniform": Arm("uniform"), "per": Arm("per"), "rank": Arm("rank"), **_DISCRETE},
+    sizes={"smoke": MINATAR_SMOKE, "small": MINATAR_SMALL},
+    columns=("stored/abs_td",),
+)
+
+
+def one_game(size: Size, arms: tuple[str, ...] = ()) -> Size:
+    """Return a size with its first task alone."""
+    return dataclasses.replace(size, envs=size.envs[:1], arms=arms)

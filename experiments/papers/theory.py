@@ -1,0 +1,154 @@
+"""The theorems and observations of LAP and PAL as numbers: both sides, computed.
+
+Losses are those that the library trains with, on drawn TD errors. Expectations are sums over the
+whole memory, so that nothing is left to chance but the errors themselves.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import scipy.optimize
+
+from experiments.papers.entry import Request
+from jaxreplay import objectives
+from jaxreplay.types import Array
+
+SOURCES = ("experiments/papers/theory.py",)
+_CLOSE = 2e-5  # of a number's size: float32 sums over a memory
+Row = dict[str, Any]
+
+
+def lap_and_pal(request: Request) -> pd.DataFrame:
+    """Return what each theorem equates, as rows with columns claim, what, expected and found.
+
+    Fujimoto et al. 2020, Sec. 4 and 5 and App. A. The errors `[N]` are heavy-tailed, as TD errors
+    are; options: seeds, and stored, N.
+    """
+    rows: list[Row] = []
+    for seed in range(request.options["seeds"]):
+        td = jnp.asarray(
+            np.random.default_rng(seed).standard_t(3, request.options["stored"]), jnp.float32
+        )
+        for claim, numbers in (
+            ("thm1", _any_scheme), ("thm2", _least_variance), ("thm3", _what_per_minimises),
+            ("obs1", _huber_and_lap), ("obs2", _squared_error), ("obs3", _absolute_error),
+            ("obs4", _lap_is_pal),
+        ):  # fmt: skip
+            for what, found, expected in numbers(td):
+                size = max(abs(found), abs(expected), 1e-6)
+                rows.append(
+                    {"claim": claim, "seed": seed, "what": what, "found": found,
+                     "expected": expected, "tolerance": size * _TOLERANCE.get(claim, _CLOSE)}
+                )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+_TOLERANCE = {"obs2": 2e-2, "obs3": 2e-2}  # of the search; a median has two neighbours
+Numbers = Iterator[tuple[str, float, float]]  # what, found, expected
+
+
+def _slope(loss: Callable[[Array], Array], td: Array) -> Array:
+    """Return the gradient of each error's loss, [N]."""
+    return jax.grad(lambda errors: loss(errors).sum())(td)
+
+
+def _expected(slope: Array, priority: Array) -> float:
+    """Return the expected gradient where errors are drawn in proportion to a priority."""
+    return float((np.asarray(priority, float) * np.asarray(slope, float)).sum() / np.asarray(
+        priority, float).sum())  # fmt: skip
+
+
+def _even(slope: Array) -> float:
+    return float(np.asarray(slope, float).mean())
+
+
+def _any_scheme(td: Array) -> Numbers:
+    """Theorem 1 and Corollary 1: any scheme with any loss has a uniform loss of equal gradient."""
+    for name, loss in (
+        ("MSE", objectives.mse),
+        ("L1", objectives.l1),
+        ("Huber", objectives.huber()),
+    ):
+        for exponent in (0.4, 1.0):
+            scheme = objectives.lap_priority(exponent, 0.1)
+            plain = objectives.uniform_equivalent(loss, scheme)
+            found = _even(_slope(plain, td))
+            yield f"{name}, exponent {exponent}", found, _expected(_slope(loss, td), scheme(td))
+
+
+def _least_variance(td: Array) -> Numbers:
+    """Theorem 2: of all pairs with the same expected gradient, L1 has the least variance."""
+    slope = np.asarray(_slope(objectives.mse, td), float)
+    scaled, priority = objectives.prioritised_equivalent(objectives.mse)
+    share = np.asarray(priority(td), float)
+    share /= share.sum()
+    own = np.asarray(_slope(scaled, td), float)
+    variance = float((share * own**2).sum() - (share * own).sum() ** 2)
+    yield "of L1", variance, float(np.abs(slope).mean() ** 2 - slope.mean() ** 2)
+    # Others draw in proportion to |error|^(1 - c), with a loss whose gradient is the rest of it.
+    others = []
+    for c in np.linspace(0.0, 1.0, 11):
+        share = np.abs(slope) ** (1.0 - c)
+        share /= share.sum()
+        own = slope / len(slope) / share
+        others.append(float((share * own**2).sum() - (share * own).sum() ** 2))
+    yield "the least of eleven pairs", min(others), others[0]
+    yield "the greatest is uniform MSE's", max(others), float(slope.var())
+
+
+def _what_per_minimises(td: Array) -> Numbers:
+    """Theorem 3: PER with |error|^tau / tau has the gradient of a uniform loss of another power."""
+    size = np.abs(np.asarray(td, float))
+    for alpha, beta, tau in ((0.6, 0.4, 2.0), (0.6, 0.4, 1.0), (0.4, 0.0, 1.0), (0.6, 1.0, 2.0)):
+        priority = size**alpha
+        weight = (1.0 / priority) ** beta
+        weight /= weight.max()
+        slope = np.asarray(_slope(objectives.power(tau, 1.0 / tau), td), float)
+        found = _even(_slope(objectives.per_equivalent(alpha, beta, tau), td))
+        expected = float((priority * weight * slope).sum() / priority.sum())
+        yield f"alpha {alpha}, beta {beta}, tau {tau:g}", found, expected
+
+
+def _huber_and_lap(td: Array) -> Numbers:
+    """Observation 1: LAP's gradient, of the Huber loss, varies less than PAL's drawn uniformly."""
+    for alpha, kappa in ((0.4, 1.0), (0.6, 0.01)):
+        priority = np.asarray(objectives.lap_priority(alpha, kappa)(td), float)
+        share = priority / priority.sum()
+        own = np.asarray(_slope(objectives.huber(kappa), td), float)
+        of_lap = float((share * own**2).sum() - (share * own).sum() ** 2)
+        of_pal = float(np.asarray(_slope(objectives.pal(alpha, kappa), td), float).var())
+        yield f"alpha {alpha}, kappa {kappa}: the smaller is LAP's", min(of_lap, of_pal), of_lap
+
+
+def _minimum(power: float, targets: np.ndarray) -> float:
+    """Return the value that minimises the mean of |target - value|^power."""
+    found = scipy.optimize.minimize_scalar(
+        lambda value: float((np.abs(targets - value) ** power).mean()),
+        bounds=tuple(np.percentile(targets, [1, 99])), method="bounded",
+    )  # fmt: skip
+    return float(found.x)
+
+
+def _squared_error(td: Array) -> Numbers:
+    """Observation 2: the squared error is least at the mean of the targets."""
+    targets = np.asarray(td, float) + 3.0
+    yield "its minimum", _minimum(2.0, targets), float(targets.mean())
+
+
+def _absolute_error(td: Array) -> Numbers:
+    """Observation 3: the absolute error is least at their median."""
+    targets = np.asarray(td, float) + 3.0
+    yield "its minimum", _minimum(1.0, targets), float(np.median(targets))
+
+
+def _lap_is_pal(td: Array) -> Numbers:
+    """Observation 4: LAP with the Huber loss and PAL drawn uniformly have one gradient."""
+    for alpha, kappa in ((0.4, 1.0), (0.6, 0.01), (0.5, 2.0)):
+        priority = objectives.lap_priority(alpha, kappa)(td)
+        found = _expected(_slope(objectives.huber(kappa), td), priority)
+        expected = _even(_slope(objectives.pal(alpha, kappa), td))
+        yield f"alpha {alpha}, kappa {kappa}", found, expected

@@ -1,0 +1,156 @@
+"""The command: what it runs, what it keeps, what it refuses."""
+
+import json
+
+import pytest
+
+from experiments.papers import __main__ as papers
+from experiments.papers import running, tables
+from experiments.runs import code
+from experiments.training import seeds as seeds_
+
+WALK = ["run", "all.walk", "--size", "smoke"]
+
+
+@pytest.fixture(scope="module")
+def walked(tmp_path_factory):
+    """Run the walk at its smallest size."""
+    out = tmp_path_factory.mktemp("papers")
+    assert papers.main([*WALK, "--out", str(out)]) == 0
+    return out
+
+
+def trained(monkeypatch):
+    """Return a list that grows with every chunk that is trained from now on."""
+    chunks, before = [], seeds_.CompiledRun.chunk
+    monkeypatch.setattr(
+        seeds_.CompiledRun, "chunk", lambda *args: (chunks.append(1), before(*args))[1]
+    )
+    return chunks
+
+
+def test_a_table_a_figure_and_a_report(walked, capsys):
+    data = tables.read(walked, "walk_dqn", "smoke")
+    assert data is not None and list(data.runs["walk/10"]) == ["uniform_every16", "per_every16"]
+    made = data.runs["walk/10"]["per_every16"]
+    assert made["config"]["replay"] == "per" and made["versions"]["code"] == code.version()
+    assert (walked / "all.walk.png").read_bytes().startswith(b"\x89PNG")
+    assert not list(walked.glob("runs/**/step_*.safetensors"))  # it has ended
+    assert papers.main(["report", "all.walk", "--size", "smoke", "--results", str(walked)]) == 0
+    said = capsys.readouterr().out
+    assert "### all.walk" in said and "effective buffer" in said
+    assert "python -m experiments.papers run all.walk --size smoke" in said
+    assert papers.main(["list", "all.walk", "--size", "smoke", "--results", str(walked)]) == 0
+    assert "done" in capsys.readouterr().out
+
+
+def test_what_is_finished_is_kept(walked, monkeypatch):
+    chunks = trained(monkeypatch)
+    assert papers.main([*WALK, "--out", str(walked)]) == 0
+    assert chunks == []
+
+
+def test_only_what_is_damaged_is_run_again(walked, tmp_path, monkeypatch, capsys):
+    chunks = trained(monkeypatch)
+    numbers = walked / "walk_dqn.smoke.csv.gz"
+    numbers.write_bytes(b"")
+    run = walked / "runs/walk_dqn.smoke/walk_10/per_every16"
+    rows = (run / "metrics.csv").read_text().splitlines()
+    (run / "metrics.csv").write_text("\n".join(rows[:-2]) + "\n")
+    assert papers.main([*WALK, "--out", str(walked)]) == 0
+    said = capsys.readouterr().err
+    assert f"{numbers} is damaged" in said and f"{run} is damaged" in said
+    log_points = len({row.split(",")[1] for row in rows[1:]})
+    assert len(chunks) == log_points  # of one run
+    assert tables.read(walked, "walk_dqn", "smoke") is not None
+
+
+def refused(options, capsys) -> str:
+    with pytest.raises(SystemExit) as exit_:
+        papers.main(options)
+    assert exit_.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_results_of_other_code_or_settings_are_not_mixed(walked, monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        patch.setattr(code, "version", lambda *more: "0123456789ab")
+        said = refused([*WALK, "--out", str(walked)], capsys)
+        assert "made by another version of the code" in said and "--other-code" in said
+        assert papers.main([*WALK, "--out", str(walked), "--other-code"]) == 0
+    said = refused([*WALK, "--seeds", "3", "--out", str(walked)], capsys)
+    assert "ran with another seeds" in said and "--overwrite" in said
+
+
+def test_runs_of_other_code_are_not_mixed_either(walked, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(code, "version", lambda *more: "0123456789ab")
+    runs = ["--runs", str(walked / "runs"), "--out", str(tmp_path)]
+    said = refused([*WALK, *runs], capsys)
+    assert "walk_10/uniform_every16 was made by another version of the code" in said
+    assert not list(tmp_path.glob("*.csv.gz"))
+
+
+def test_what_was_stopped_goes_on(tmp_path, monkeypatch, capsys):
+    before, chunks = seeds_.CompiledRun.chunk, []
+
+    def stopped_in_the_second_run(*args):
+        chunks.append(1)
+        if len(chunks) == 4:
+            raise KeyboardInterrupt
+        return before(*args)
+
+    monkeypatch.setattr(seeds_.CompiledRun, "chunk", stopped_in_the_second_run)
+    assert papers.main([*WALK, "--out", str(tmp_path)]) == 130
+    assert "the same command goes on from there" in capsys.readouterr().err
+    begun = tables.read(tmp_path, "walk_dqn", "smoke")
+    assert begun is not None and list(begun.runs["walk/10"]) == ["uniform_every16"]
+    assert papers.main(["list", "all.walk", "--size", "smoke", "--results", str(tmp_path)]) == 0
+    assert "begun" in capsys.readouterr().out
+    assert papers.main([*WALK, "--out", str(tmp_path)]) == 0
+    assert len(chunks) == 6  # two a run; the one that was cut short again from its beginning
+    whole = tables.read(tmp_path, "walk_dqn", "smoke")
+    assert whole is not None and len(whole.runs["walk/10"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["run", "per.fig99"], "unknown entry 'per.fig99': did you mean"),
+        (["run"], "name entries (list shows them)"),
+        (["run", "per.fig1", "--paper", "lap"], "name entries or papers, not both"),
+        (["run", "all.walk", "--seeds", "1"], "seeds is 1: an interval needs 2"),
+        (["run", "lap.fig1", "--size", "paper"], "add --yes to start it, or choose --size small"),
+        (["run", "all.walk", "--size", "tiny"], "invalid choice: 'tiny'"),
+        (["draw"], "draw"),
+    ],
+)
+def test_refusals(options, message, tmp_path, capsys):
+    more = ["--out", str(tmp_path / "new")] if options[0] == "run" else []
+    assert message in refused([*options, *more], capsys)
+    assert not (tmp_path / "new").exists()
+
+
+def test_lists_say_what_is_to_do(capsys, tmp_path):
+    assert papers.main(["list", "--paper", "lap", "--results", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "lap.fig3" in said and "per.fig1" not in said
+    (line,) = [line for line in said.splitlines() if line.startswith("lap.thm3 ")]
+    assert "to do" in line and "PER minimises another power" in line
+
+
+def test_a_report_is_written_where_it_is_wanted(walked, tmp_path, capsys):
+    path = tmp_path / "RESULTS.md"
+    command = ["report", "--all", "--size", "smoke", "--results", str(walked), "--write", str(path)]
+    assert papers.main(command) == 0
+    text = path.read_text()
+    assert text.startswith("# Results\n") and "| claim | entry | verdict | why |" in text
+    assert "](../" in text  # figures, seen from where it lies
+    assert json.dumps(text)  # and nothing that no reader could read
+
+
+def test_what_two_entries_share_is_run_once(tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(running, "make", lambda source, *rest: made.append(source.name) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        papers.main(["run", "per.fig4", "per.fig7", "--size", "smoke", "--out", str(tmp_path)])
+    assert made == ["minatar_dqn"]

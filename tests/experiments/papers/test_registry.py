@@ -1,0 +1,92 @@
+"""The registry as data: every figure and table is there, can be configured, and claims what is."""
+
+import pytest
+
+from experiments.papers import report
+from experiments.papers.entry import PAPERS, Claim, Computation
+from experiments.papers.experiment import SIZES, Experiment
+from experiments.papers.registry import ENTRIES, of_papers, sources
+
+# Every figure and table of the five papers that shows a result, or settings.
+LISTED = {
+    "per": "fig1 fig2 fig3 fig4 fig5 fig6 fig7 fig8 fig9 fig10 fig11 fig12 tab1 tab2 tab3 tab4 "
+    "tab5 tab6 tab7",
+    "lap": "thm1 thm2 thm3 obs1 obs2 obs3 obs4 fig1 fig2 fig3 fig4 fig5 fig6 fig7 tab1 tab2 tab3 "
+    "tab4 tab5 tab6 tab7",
+    "pser": "thm1 fig2 fig3 fig5 fig6 fig7 fig8 fig9 tab1 tab5 app.tab1 app.tab2 app.tab3 app.tab4",
+    "ners": "fig1 fig3 fig4 fig5 figC1 figC2 tab1 tab2 tab3",
+    "refer": "fig2 fig3 fig4 fig5 fig6 fig7 fig8 fig9 fig10 fig11 tab1",
+}
+SOURCES = sources(ENTRIES.values())
+EXPERIMENTS = [name for name, source in SOURCES.items() if isinstance(source, Experiment)]
+
+
+@pytest.mark.parametrize("paper", LISTED)
+def test_every_figure_and_table_is_there(paper):
+    assert {f"{paper}.{name}" for name in LISTED[paper].split()} <= set(ENTRIES)
+
+
+def test_ids_name_their_paper_and_entries_say_enough():
+    for name, entry in ENTRIES.items():
+        assert name == entry.id and name.startswith(f"{entry.paper}.")
+        assert (entry.source is None) == bool(entry.missing)
+        assert entry.shows[0].isupper() and not entry.shows.endswith(".")
+        for sentence in (*entry.note, entry.lost):
+            assert not sentence or sentence.endswith("."), f"{name}: {sentence}"
+        widths = {len(row) for row in entry.reported}
+        assert len(widths) <= 1, name
+    assert {entry.paper for entry in ENTRIES.values()} == set(PAPERS)
+    assert [entry.id for entry in of_papers(["lap"])][:2] == ["lap.thm1", "lap.thm2"]
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_runs_of_every_size_fit_their_tasks(name):
+    """Every option is known to what it is for; nothing is trained."""
+    experiment = SOURCES[name]
+    assert isinstance(experiment, Experiment) and "smoke" in experiment.sizes
+    for size in experiment.sizes:
+        runs = experiment.runs(size)
+        assert set(runs) == set(experiment.sizes[size].envs)
+        for arms in runs.values():
+            methods = {arm.method for arm in arms.values()}
+            assert set(experiment.labels(size)) <= methods
+            assert ("control" in methods) == (experiment.question.control and size != "smoke")
+            assert len({arm.config.seeds for arm in arms.values()}) == 1
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_claims_are_about_arms_that_are_run(name):
+    entry = ENTRIES[name]
+    if not isinstance(entry.source, Experiment) or "small" not in entry.source.sizes:
+        return
+    for env, arms in entry.source.runs("small").items():
+        for claim in entry.claims:
+            if claim.where.get("env", env) == env:
+                assert {claim.arm, claim.baseline} <= set(arms), claim.says
+        known = {label for size in entry.source.sizes for label in entry.source.labels(size)}
+        assert set(entry.arms) <= set(arms) | known
+        assert not entry.arms or set(entry.arms) & set(arms)
+
+
+def test_sources_that_share_a_name_are_one():
+    for entry in ENTRIES.values():
+        if isinstance(entry.source, Experiment):
+            assert SOURCES[entry.source.name] == entry.source
+        elif isinstance(entry.source, Computation) and entry.source.function.__name__ != "table":
+            known = SOURCES[entry.source.name]
+            assert known.function == entry.source.function
+
+
+def test_directions_are_words_of_verdicts():
+    for entry in ENTRIES.values():
+        for claim in entry.claims:
+            if isinstance(claim, Claim):
+                assert claim.direction in ("better", "at least as good", "worse")
+                assert claim.says.strip() and claim.arm != claim.baseline
+
+
+def test_what_has_not_been_run_is_said_to_be_so():
+    entry = ENTRIES["all.walk"]
+    assert report.status(entry, "small", None) == "to do"
+    assert report.status(ENTRIES["per.tab4"], "small", None) == "not to be had"
+    assert SIZES == ("smoke", "small", "paper")

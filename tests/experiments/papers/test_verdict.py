@@ -1,0 +1,160 @@
+"""Verdicts on claims, from tables made by hand."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.papers import tasks, verdict
+from experiments.papers.entry import Claim, Computation, Entry, Exact
+from experiments.papers.experiment import Experiment
+from experiments.papers.tables import Data
+
+SEEDS = 12
+LABELS = ("uniform_every16", "per_every16")
+
+
+def computed(claims, **more) -> Entry:
+    source = Computation("made", lambda request: pd.DataFrame(), {"small": {}}, **more)
+    return Entry("x.fig1", "per", "made by hand", source, claims=claims)
+
+
+def table(**arms: float) -> Data:
+    """Return updates until solved of each arm, in every seed a little off."""
+    noise = np.random.default_rng(0).uniform(0.95, 1.05, SEEDS)
+    rows = [
+        {"arm": arm, "seed": seed, "n": 4, "value": value * noise[seed]}
+        for arm, value in arms.items()
+        for seed in range(SEEDS)
+    ]
+    return Data(pd.DataFrame(rows), made={"versions": {"code": "abc"}})
+
+
+@pytest.mark.parametrize(
+    ("least", "expected"), [(0.0, "agrees"), (0.9, "agrees"), (1.1, "disagrees")]
+)
+def test_a_ratio_of_two_is_one_on_its_scale(least, expected):
+    entry = computed(
+        (Claim("twice as fast", "per", "uniform", least=least),),
+        higher_is_better=False, ratios=True,
+    )  # fmt: skip
+    (found,) = verdict.findings(entry, "small", table(per=100.0, uniform=200.0))
+    assert found.verdict == expected
+    assert found.pairs is not None and found.pairs.wins == SEEDS
+
+
+def test_the_direction_of_the_metric_counts():
+    claims = (Claim("higher", "per", "uniform"), Claim("lower", "per", "uniform", "worse"))
+    better, worse = verdict.findings(computed(claims), "small", table(per=3.0, uniform=2.0))
+    assert (better.verdict, worse.verdict) == ("agrees", "disagrees")
+
+
+def test_p_values_are_corrected_over_the_claims_of_an_entry():
+    claims = tuple(Claim(str(number), "per", "uniform") for number in range(3))
+    one = verdict.findings(computed(claims[:1]), "small", table(per=2.0, uniform=1.0))[0].pairs
+    three = verdict.findings(computed(claims), "small", table(per=2.0, uniform=1.0))
+    assert one is not None
+    assert [each.pairs.p_holm for each in three] == [3 * one.p_value] * 3
+    assert one.p_holm == one.p_value
+
+
+def test_who_never_got_there_is_worst():
+    data = table(per=1.0, uniform=2.0)
+    data.frame.loc[data.frame["arm"] == "uniform", "value"] = np.inf
+    claim = Claim("sooner", "per", "uniform")
+    (found,) = verdict.findings(computed((claim,), higher_is_better=False), "small", data)
+    assert found.verdict == "agrees" and found.pairs.differences is None
+
+
+def test_what_a_size_does_not_have_is_not_tested():
+    claims = (Claim("a", "rank", "uniform"), Claim("b", "per", "uniform", where={"n": 9}),
+              Exact("c", "theorem"))  # fmt: skip
+    data = table(per=1.0, uniform=2.0)
+    data.frame["claim"] = None
+    found = verdict.findings(computed(claims), "small", data)
+    assert [each.verdict for each in found] == ["not tested"] * 3
+    assert "has no rank" in found[0].reason and "'n': 9" in found[1].reason
+
+
+def test_exact_claims():
+    rows = pd.DataFrame(
+        {"claim": ["good", "good", "bad", "lost"], "found": [1.0, 2.0, 1.2, np.nan],
+         "expected": [1.0, 2.01, 1.0, 1.0], "tolerance": [0.1] * 4}
+    )  # fmt: skip
+    claims = tuple(Exact(name, name) for name in ("good", "bad", "lost"))
+    found = verdict.findings(
+        computed(claims), "small", Data(rows, made={"versions": {"code": "a"}})
+    )
+    assert [each.verdict for each in found] == ["agrees", "disagrees", "disagrees"]
+    assert "the farthest 2 beside 2.01" in found[0].reason
+
+
+def runs(effective_buffer: float, env: str = "walk/10", code: str = "abc") -> Data:
+    """Return a table of the walk in which PER solves it sooner in every seed."""
+    data = Data()
+    for label, solved in zip(LABELS, (30, 10), strict=True):
+        steps = np.arange(1, 41) * 1_000
+        rows = [
+            {"seed": seed, "step": step, "eval_return": float(step >= 1_000 * (solved + seed % 3)),
+             "replayed/effective_buffer": 1.0 if label == LABELS[0] else effective_buffer,
+             "diverged": 0}
+            for seed in range(20) for step in steps
+        ]  # fmt: skip
+        made = {"versions": {"code": code if label == LABELS[0] else "abc"}, "train_seconds": 1.0}
+        data = data.with_run(env, label, pd.DataFrame(rows), made)
+    return data
+
+
+def walk(*claims: Claim) -> Entry:
+    return Entry("all.walk", "all", "walk", tasks.WALK, claims=claims)
+
+
+SOONER = Claim("PER solves it sooner", LABELS[1], LABELS[0])
+
+
+@pytest.mark.parametrize(("buffer", "expected"), [(0.3, "agrees"), (0.99, "not tested")])
+def test_a_method_that_drew_uniformly_was_not_tested(buffer, expected):
+    (found,) = verdict.findings(walk(SOONER), "small", runs(buffer))
+    assert found.verdict == expected
+
+
+def test_arms_of_two_versions_of_the_code_are_not_compared():
+    (found,) = verdict.findings(walk(SOONER), "small", runs(0.3, code="def"))
+    assert found.verdict == "not comparable" and "versions of the code" in found.reason
+
+
+def test_a_claim_across_settings_says_so():
+    rarer = "uniform_every4"
+    data = runs(0.3)
+    frame = data.frames("walk/10")[LABELS[0]].drop(columns=["env", "arm"])
+    data = data.with_run("walk/10", rarer, frame, data.runs["walk/10"][LABELS[0]])
+    claim = Claim("another ratio", LABELS[1], rarer)
+    (found,) = verdict.findings(walk(claim), "small", data)
+    assert found.verdict == "not comparable" and "learn_every" in found.reason
+    across = Claim("another ratio", LABELS[1], rarer, across=True)
+    assert verdict.findings(walk(across), "small", data)[0].verdict == "agrees"
+
+
+def test_the_mean_of_a_column_decides_where_a_claim_names_one():
+    claim = Claim(
+        "PER uses less", LABELS[1], LABELS[0], "worse", primary="mean:replayed/effective_buffer"
+    )
+    assert verdict.findings(walk(claim), "small", runs(0.3))[0].verdict == "agrees"
+
+
+def test_several_tasks_are_judged_together_and_seeds_counted_in_each():
+    two = Experiment(
+        "two", "dqn", tasks.WALK.arms,
+        {"small": tasks.WALK.sizes["small"].__class__(
+            ("walk/10", "walk/12"), 20, tasks.WALK.sizes["small"].loop,
+            tasks.WALK.sizes["small"].sizes, tasks.WALK.sizes["small"].agent, every=(16, 4))},
+        tasks.WALK.question,
+    )  # fmt: skip
+    entry = Entry("x.fig2", "all", "two tasks", two, claims=(SOONER,))
+    data = runs(0.3)
+    other = runs(0.3, env="walk/12")
+    for label in LABELS:
+        frame = other.frames("walk/12")[label].drop(columns=["env", "arm"])
+        data = data.with_run("walk/12", label, frame, other.runs["walk/12"][label])
+    (found,) = verdict.findings(entry, "small", data)
+    assert found.verdict == "agrees" and found.pairs.seeds == 20 and found.pairs.wins == 40
+    assert found.reason.startswith("probability of improvement")
