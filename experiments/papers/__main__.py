@@ -19,11 +19,10 @@ from experiments.papers import figures, rates, report, running, tables
 from experiments.papers.entry import PAPERS, Computation, Entry
 from experiments.papers.experiment import SIZES, Experiment
 from experiments.papers.registry import ENTRIES, of_papers
+from experiments.papers.results import COMMITTED
 from experiments.papers.running import Places
 from experiments.papers.tables import Data
 from experiments.runs.log import say
-
-COMMITTED = Path(__file__).parents[1] / "results" / "papers"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

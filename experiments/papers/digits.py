@@ -40,17 +40,19 @@ _BRIGHTEST = 16  # the images' pixels are counts of 0 to 16
 class Arm(NamedTuple):
     """What decides how the classifier learns."""
 
-    sampler: Sampler
+    sampler: str  # a key of SAMPLERS
     informed: bool = False  # it is told which digits are rare: their loss is multiplied
 
 
-# Importance weights of exponent 0 are 1, so that what is rare stays emphasised.
-ARMS: Mapping[str, Arm] = MappingProxyType(
+SAMPLERS: Mapping[str, Sampler] = MappingProxyType(
     {
-        "uniform": Arm(uniform.sampler()),
-        "informed": Arm(uniform.sampler(), informed=True),
-        "per": Arm(per.sampler(per.PERConfig(alpha=1.0, beta=0.0, beta_end=0.0))),
+        "uniform": uniform.sampler(),
+        # Importance weights are 1: what is drawn often counts as often.
+        "per": per.sampler(per.PERConfig(alpha=1.0, beta=0.0, beta_end=0.0)),
     }
+)
+ARMS: Mapping[str, Arm] = MappingProxyType(
+    {"uniform": Arm("uniform"), "informed": Arm("uniform", informed=True), "per": Arm("per")}
 )
 
 
@@ -133,37 +135,38 @@ def split(
             f"{train} examples of a digit for training, {kept} of a rare one, and {validation} for "
             f"validation: the scarcest digit has {min(map(len, places))}, and one is to be tested"
         )
-    own = [own[: kept if digit < RARE else train] for digit, own in enumerate(places)]
-    rest = [own[train:] for own in places]
-    return [
-        np.concatenate(parts)
-        for parts in (
-            own,
-            [each[:validation] for each in rest],
-            [each[validation : validation + test] for each in rest],
-        )
-    ]
+    rest = [each[train:] for each in places]
+    parts = (
+        [each[: kept if digit < RARE else train] for digit, each in enumerate(places)],
+        [each[:validation] for each in rest],
+        [each[validation : validation + test] for each in rest],
+    )
+    return [np.concatenate(part) for part in parts]
 
 
 def learn(
-    arm: Arm, sets: Sets, key: Array, step_size: Array, options: Mapping[str, Any]
+    sampler: Sampler,
+    options: Mapping[str, Any],
+    sets: Sets,
+    key: Array,
+    step_size: Array,
+    factor: Array,
 ) -> dict[str, Array]:
     """Train one classifier by stochastic gradient descent without momentum; pure and vmappable.
 
     Args:
-      arm: what is drawn, and whether rare digits are known.
+      sampler: what is drawn.
+      options: `updates`, `points` (measurements besides that before the first update) and `batch`.
       sets: examples.
       key: PRNG key.
       step_size: `[]`, of the mean loss of a batch.
-      options: `updates`, `points` (measurements besides that before the first update), `batch`
-        and `factor` (of the loss of rare digits, if the arm knows them).
+      factor: `[]`, of the loss of rare digits.
 
     Returns:
       What `measure` says, before the first update and at even distances up to the last: `[P + 1]`.
     """
     count = sets.train.labels.shape[0]
-    replay = make_replay(arm.sampler, capacity=count, num_envs=count, batch_size=options["batch"])
-    factor = options["factor"] if arm.informed else 1.0
+    replay = make_replay(sampler, capacity=count, num_envs=count, batch_size=options["batch"])
     key_network, key_replay, key_draws = jax.random.split(key, 3)
     params = Classifier().init(key_network, sets.train.images[:1])
     start = params, fill(replay, sets.train, key_replay), jnp.zeros((), jnp.int32)
@@ -199,7 +202,7 @@ def fill(replay: Replay, train: Examples, key: Array) -> Any:
 
 
 def learn_once(
-    replay: Replay, params: Params, memory: Any, key: Array, step_size: Array, factor: float
+    replay: Replay, params: Params, memory: Any, key: Array, step_size: Array, factor: Array
 ) -> tuple[Params, Any, Array]:
     """Draw a batch, take a gradient step, and tell the replay the losses before the step.
 
@@ -269,20 +272,25 @@ def table(request: Request) -> pd.DataFrame:
     sets = _sets(images, labels, options)
     keys = jax.vmap(jax.random.key)(jnp.arange(options["seeds"]))
     few = slice(min(options["searched"], options["seeds"]))
+    sizes = jnp.asarray(options["step_sizes"], jnp.float32)
+    train = {name: _over_seeds_and_steps(sampler, options) for name, sampler in SAMPLERS.items()}
     rows = []
     for name, arm in ARMS.items():
-        train = _over_seeds_and_steps(arm, options)
-        sizes = jnp.asarray(options["step_sizes"], jnp.float32)
+        factor = jnp.asarray(options["factor"] if arm.informed else 1.0)
         some = jax.tree.map(lambda x: x[few], sets)
-        tried = {key: np.asarray(x)[..., -1] for key, x in train(some, keys[few], sizes).items()}
-        best = choose(tried["validation error"], tried["validation loss"])
-        step_size = options["step_sizes"][best]
-        found = train(sets, keys, sizes[best : best + 1])
-        curves = {key: np.asarray(x)[0] for key, x in found.items()}  # [S, P + 1]
-        rows += _searched(name, options["step_sizes"], tried)
-        rows += _rows({"arm": name, "step_size": step_size}, curves, options)
-        last = curves["test error"][:, -1].mean()
-        request.say(f"{name}: step size {step_size:g}, {last:.3f} of the test set is wrong")
+        tried = jax.device_get(train[arm.sampler](some, keys[few], sizes, factor))
+        last = {measure: values[..., -1] for measure, values in tried.items()}  # [T, S]
+        best = choose(last["validation error"], last["validation loss"])
+        if few.stop < options["seeds"]:
+            found = jax.device_get(train[arm.sampler](sets, keys, sizes[best : best + 1], factor))
+            curves = {measure: values[0] for measure, values in found.items()}  # [S, P + 1]
+        else:
+            curves = {measure: values[best] for measure, values in tried.items()}
+        about = {"arm": name, "step_size": options["step_sizes"][best]}
+        rows += _searched(name, options["step_sizes"], last)
+        rows += _rows(about, curves, options)
+        wrong = curves["test error"][:, -1].mean()
+        request.say(f"{name}: step size {about['step_size']:g}, {wrong:.1%} of the test set wrong")
     return pd.DataFrame(rows)
 
 
@@ -293,11 +301,11 @@ def choose(error: np.ndarray, loss: np.ndarray) -> int:
 
 
 def _over_seeds_and_steps(
-    arm: Arm, options: Mapping[str, Any]
-) -> Callable[[Sets, Array, Array], dict[str, Array]]:
-    """Return sets and keys `[S]`, step sizes `[T]` -> measurements `[T, S, P + 1]`, compiled."""
-    own = partial(learn, arm, options=options)
-    return jax.jit(jax.vmap(jax.vmap(own, in_axes=(0, 0, None)), in_axes=(None, None, 0)))
+    sampler: Sampler, options: Mapping[str, Any]
+) -> Callable[[Sets, Array, Array, Array], dict[str, Array]]:
+    """Compile: sets and keys `[S]`, step sizes `[T]`, factor `[]` -> measures `[T, S, P + 1]`."""
+    seeds = jax.vmap(partial(learn, sampler, options), in_axes=(0, 0, None, None))
+    return jax.jit(jax.vmap(seeds, in_axes=(None, None, 0, None)))
 
 
 def _sets(images: np.ndarray, labels: np.ndarray, options: Mapping[str, Any]) -> Sets:
@@ -312,12 +320,7 @@ def _sets(images: np.ndarray, labels: np.ndarray, options: Mapping[str, Any]) ->
     )
 
 
-# Measures in the order of the figure's panels, and what they are called there.
-_SHOWN = {
-    "test error": "share of the test set that is wrong",
-    "test loss": "test loss (nats)",
-    "train loss": "training loss (nats)",
-}
+_CURVES = ("test error", "test loss", "train loss")  # in the order of the figure's panels
 _DRAWS = ("rare draws", "effective memory")
 
 
@@ -326,7 +329,7 @@ def _rows(
 ) -> list[dict[str, Any]]:
     every = options["updates"] // options["points"]
     rows = []
-    for kind, measures in (("curve", _SHOWN), ("draws", _DRAWS)):
+    for kind, measures in (("curve", _CURVES), ("draws", _DRAWS)):
         rows += [
             {"kind": kind, **about, "measure": measure, "updates": point * every, "seed": seed,
              "value": float(value)}
@@ -382,7 +385,7 @@ DIGITS = Computation(
     table,
     sizes={
         "smoke": {
-            **_SMALL, "seeds": 2, "searched": 1, "updates": 20, "points": 5, "step_sizes": (0.1,)
+            **_SMALL, "seeds": 2, "updates": 20, "points": 5, "step_sizes": (0.1,)
         },
         "small": _SMALL,
     },

@@ -414,10 +414,10 @@ ENTRIES = (
         ABLATIONS,
         _returns(
             groups={
-                "advantage (baseline: dg)": ("baseline", *_FORMS),
+                "advantage (dg)": ("baseline", *_FORMS),
                 "tolerance D (0.1)": ("baseline", *_TOLERANCES),
                 "batch B (256)": ("baseline", *_BATCHES),
-                "steps per update F (1)": ("baseline", *_RATIOS),
+                "steps F (1)": ("baseline", *_RATIOS),
                 "learning rate": ("baseline", *_RATES),
             }
         ),

@@ -1,0 +1,35 @@
+"""The tables of entries, for notebooks and reports."""
+
+from pathlib import Path
+
+from experiments.papers import tables
+from experiments.papers.experiment import SizeName
+from experiments.papers.registry import ENTRIES
+from experiments.papers.tables import Data
+
+COMMITTED = Path(__file__).parents[1] / "results" / "papers"
+
+
+def load(name: str, size: SizeName = "small", folder: Path = COMMITTED) -> Data:
+    """Return the numbers behind an entry.
+
+    Args:
+      name: of the entry, such as "all.walk".
+      size: which of its sizes.
+      folder: of the tables: the committed ones, or what `experiments.papers run --out` wrote.
+
+    Raises:
+      ValueError: one line: there is no such entry or table, or it is damaged.
+    """
+    if name not in ENTRIES:
+        raise ValueError(f"no entry is called '{name}': python -m experiments.papers list")
+    source = ENTRIES[name].source
+    if source is None:
+        raise ValueError(f"{name} is not to be had: {ENTRIES[name].missing}")
+    data = tables.read(folder, source.name, size)
+    if data is None:
+        raise ValueError(
+            f"{name} has not been run at size {size} in {folder}: python -m experiments.papers run "
+            f"{name} --size {size} --out {folder}"
+        )
+    return data
