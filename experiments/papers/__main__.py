@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from experiments import environments
 from experiments.cli.options import Parser, one_of
 from experiments.cli.shared import ended
 from experiments.papers import figures, rates, report, running, tables
@@ -101,26 +102,33 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def _chosen(args: argparse.Namespace) -> list[Entry]:
-    named = [ENTRIES[name] for name in args.ids]
-    if getattr(args, "all", False):
-        return list(ENTRIES.values())
+    """Return the entries that are asked for, as they are at the size that is."""
     if args.ids and args.paper:
         raise ValueError("name entries or papers, not both")
-    return named or of_papers(args.paper)
+    if args.ids:
+        return [ENTRIES[name].at(args.size) for name in args.ids]
+    everything = getattr(args, "all", False) or (args.command == "list" and not args.paper)
+    chosen = []
+    for entry in of_papers(PAPERS if everything else args.paper):
+        try:
+            chosen.append(entry.at(args.size))
+        except ValueError as error:
+            say(f"left out: {error}")
+    return chosen
 
 
 def _list(args: argparse.Namespace) -> None:
-    entries = _chosen(args) or list(ENTRIES.values())
-    rows = [("id", "claim", "minutes", "status", "verdicts")]
+    entries = _chosen(args)
+    rows = [("id", "claim", "cost", "status", "verdicts")]
     for entry in entries:
         data = None
         if entry.source is not None:
             data = tables.read(args.results, entry.source.name, args.size)
         rows.append(report.shown_in_list(entry, args.size, data))
     widths = [max(len(row[place]) for row in rows) for place in (0, 2, 3, 4)]
-    for name, claim, minutes, status, verdicts in rows:
+    for name, claim, cost, status, verdicts in rows:
         print(
-            f"{name:<{widths[0]}}  {minutes:>{widths[1]}}  {status:<{widths[2]}}  "
+            f"{name:<{widths[0]}}  {cost:>{widths[1]}}  {status:<{widths[2]}}  "
             f"{verdicts:<{widths[3]}}  {claim}".rstrip()
         )
 
@@ -132,7 +140,9 @@ def _run(args: argparse.Namespace) -> None:
     for entry in [entry for entry in entries if entry.source is None]:
         say(f"{entry.id}: not to be had: {entry.missing}")
     made_of = {
-        entry.id: _with_seeds(entry.source, args) for entry in entries if entry.source is not None
+        entry.id: _with_seeds(entry.source, args)
+        for entry in entries
+        if entry.source is not None and _installed(entry, args)
     }
     sources = {source.name: source for source in made_of.values()}
     places = Places(args.out, args.runs or args.out / "runs", args.other_code, args.overwrite)
@@ -142,10 +152,10 @@ def _run(args: argparse.Namespace) -> None:
     if total > rates.DAY and not args.yes:
         longest = max(left, key=left.__getitem__)
         raise ValueError(
-            f"that would take about {total / rates.DAY:,.0f} days on this machine, {longest} alone "
-            f"{left[longest] / rates.DAY:,.0f}: add --yes to start it, or choose --size small"
+            f"that would take about {rates.in_words(total)} on this machine, {longest} alone "
+            f"{rates.in_words(left[longest])}: add --yes to start it, or choose --size small"
         )
-    say(f"about {total:,.0f} minutes for {', '.join(sources) or 'nothing'}")
+    say(f"about {rates.in_words(total)} for {', '.join(sources) or 'nothing'}")
     done: dict[str, Data] = {}
     for entry in entries:
         if entry.id not in made_of:
@@ -159,6 +169,24 @@ def _run(args: argparse.Namespace) -> None:
             figures.draw(shown, args.size, done[source.name], path)
             print(f"{entry.id}: {path}")
         print(report.one(dataclasses.replace(entry, source=source), args.size, args.out, args.out))
+
+
+def _installed(entry: Entry, args: argparse.Namespace) -> bool:
+    """Return whether the tasks of an entry can be made here; say what is missing if not.
+
+    Raises:
+      ValueError: they can't, and the entry was asked for by name.
+    """
+    source = entry.source
+    if not isinstance(source, Experiment) or args.size not in source.sizes:
+        return True
+    for env in source.sizes[args.size].envs:
+        if why := environments.missing(env):
+            if entry.id in args.ids:
+                raise ValueError(f"{entry.id}: {why}")
+            say(f"{entry.id} is left out: {why}")
+            return False
+    return True
 
 
 def _with_seeds(
@@ -198,7 +226,7 @@ _Command = tuple[
     str, Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], None]
 ]
 _COMMANDS: dict[str, _Command] = {
-    "list": ("show id, minutes, status, verdicts and claim of each entry", _add_list, _list),
+    "list": ("show id, cost, status, verdicts and claim of each entry", _add_list, _list),
     "run": ("run what is missing, draw the figure, and report", _add_run, _run),
     "report": ("lay our numbers beside the paper's", _add_report, _report),
 }

@@ -1,7 +1,7 @@
 """What an entry is: a figure or table of a paper, how it is made here, and what it claims."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import pandas as pd
@@ -135,6 +135,7 @@ class Entry:
       reported: the paper's own numbers, as a table's cells, the header first; (): none.
       lost: what of the paper our copy lost, or why there are no numbers.
       comparable: False if its numbers depend on another simulator: only orders can be compared.
+      published: the experiment of size paper, where the small one is of other tasks.
       missing: why it can't be had.
       note: how the version here differs, one sentence each.
     """
@@ -149,5 +150,21 @@ class Entry:
     reported: tuple[tuple[str, ...], ...] = ()
     lost: str = ""
     comparable: bool = True
+    published: Experiment | None = None
     missing: str = ""
     note: tuple[str, ...] = ()
+
+    def at(self, size: SizeName) -> "Entry":
+        """Return the entry with the experiment of a size.
+
+        Raises:
+          ValueError: there is no such size.
+        """
+        entry = self
+        if size == "paper" and self.published is not None:
+            entry = replace(self, source=self.published)
+        if isinstance(entry.source, Experiment) and size not in entry.source.sizes:
+            raise ValueError(
+                f"{self.id} has no size {size}: choose one of {', '.join(entry.source.sizes)}"
+            )
+        return entry

@@ -25,6 +25,7 @@ class Arm:
       agent_options: of the agent, where they are not the experiment's.
       loop: of the loop, likewise.
       sizes: of the replay, likewise.
+      memory: its capacity, in units of that of the size.
     """
 
     replay: str
@@ -33,6 +34,7 @@ class Arm:
     agent_options: Options = dataclasses.field(default_factory=dict)
     loop: Options = dataclasses.field(default_factory=dict)
     sizes: Options = dataclasses.field(default_factory=dict)
+    memory: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Size:
       arms: labels of the arms that are run; (): all of them.
       every: values of `learn_every` that are compared; (): that of the loop.
       note: why it is so, in one sentence.
+      replay: options of the methods; those that an arm's method does not have are left out.
     """
 
     envs: tuple[str, ...]
@@ -62,6 +65,7 @@ class Size:
     arms: tuple[str, ...] = ()
     every: tuple[int, ...] = ()
     note: str = ""
+    replay: Options = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,17 +119,23 @@ class Experiment:
         agent = arm.agent or self.agent
         config = run_config.defaults(env, agent, arm.replay, size.preset)
         try:
+            sizes = dataclasses.replace(config.sizes, **{**size.sizes, **arm.sizes})
+            if sizes.capacity is not None:
+                sizes = dataclasses.replace(sizes, capacity=int(arm.memory * sizes.capacity))
             return dataclasses.replace(
                 config,
                 seeds=size.seeds,
                 loop=dataclasses.replace(config.loop, **{**size.loop, **arm.loop}),
-                sizes=dataclasses.replace(config.sizes, **{**size.sizes, **arm.sizes}),
+                sizes=sizes,
                 env_options=dataclasses.replace(config.env_options, **size.env),
                 agent_options=dataclasses.replace(
                     config.agent_options,
                     **{**_known(config.agent_options, size.agent), **arm.agent_options},
                 ),
-                replay_options=dataclasses.replace(config.replay_options, **arm.options),
+                replay_options=dataclasses.replace(
+                    config.replay_options,
+                    **{**_known(config.replay_options, size.replay), **arm.options},
+                ),
             )
         except (TypeError, ValueError) as error:
             raise ValueError(f"experiment {self.name}, arm {label} on {env}: {error}") from error

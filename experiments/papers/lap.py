@@ -1,10 +1,12 @@
 """Figures and tables of LAP and PAL (Fujimoto, Meger and Precup 2020)."""
 
+from typing import Any
+
 from experiments.papers import layouts, settings, theory
 from experiments.papers.entry import Claim, Computation, Entry, Exact, Layout
 from experiments.papers.experiment import Arm, Experiment, Options, Size
 from experiments.papers.run_time import RUN_TIME
-from experiments.papers.tasks import MINATAR
+from experiments.papers.tasks import ATARI_LAP, MINATAR
 from experiments.runs.arms import Question
 
 THEORY = Computation(
@@ -136,6 +138,7 @@ _GAMES = (
     Claim("DDQN + PAL ends higher than DDQN", "pal", "uniform", primary="last_10"),
     Claim("DDQN + PER ends higher than DDQN", "per", "uniform", primary="last_10"),
 )
+_ATARI: dict[str, Any] = {"comparable": False, "published": ATARI_LAP}
 _DISCRETE = ("uniform", "per", "lap", "pal")
 _GYM = "Version 5 of the tasks, where the paper has version 3."
 _SMALLER = "Three games of ten by ten pixels in place of ten Atari games, Adam in place of RMSProp."
@@ -198,16 +201,16 @@ ENTRIES = (
     Entry(
         "lap.fig2", "lap", "Atari: gain in the final score over DDQN, game by game", MINATAR,
         Layout(layouts.scores, {"baseline": "uniform"}), _DISCRETE, claims=_GAMES,
-        reported=_GAINS, lost="the names of the games.", comparable=False, note=(_SMALLER,),
+        reported=_GAINS, lost="the names of the games.", **_ATARI, note=(_SMALLER,),
     ),
     Entry(
         "lap.fig6", "lap", "Atari: learning curves", MINATAR,
         Layout(layouts.lines, {"aggregate": "mean, 95 % interval", "smooth": 0.01}), _DISCRETE,
-        comparable=False, note=("The runs of lap.fig2.", _SMALLER),
+        **_ATARI, note=("The runs of lap.fig2.", _SMALLER),
     ),
     Entry(
         "lap.tab2", "lap", "Atari: mean and median gain", MINATAR, arms=_DISCRETE, claims=_GAMES,
-        reported=_GAINS, comparable=False, note=("The runs of lap.fig2.", _SMALLER),
+        reported=_GAINS, **_ATARI, note=("The runs of lap.fig2.", _SMALLER),
     ),
     *(
         Entry(f"lap.{name}", "lap", shows, RUN_TIME, layout, claims=(

@@ -4,6 +4,7 @@ A layout is a function of what is plotted and of a path; entries give its option
 """
 
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +17,16 @@ from matplotlib.figure import Figure
 
 from experiments.analysis import judged
 from experiments.analysis.bootstrap import bootstrap_interval, iqm
-from experiments.analysis.style import INK, count_steps, make_figure, plain, save, styles_of, tidy
+from experiments.analysis.style import (
+    INK,
+    colour_and_dashes,
+    count_steps,
+    make_figure,
+    plain,
+    save,
+    styles_of,
+    tidy,
+)
 from experiments.analysis.verdicts import FEWEST_SEEDS
 from experiments.runs.judging import Findings
 
@@ -125,7 +135,7 @@ def lines(
     figure = make_figure(max(6.0, 3.3 * columns + 0.6), height)
     head(figure, plotted.title, int(frame["seed"].nunique()))
     grid = figure.subplots(per_row * len(kinds), columns, squeeze=False)
-    styles = styles_of({arm: plotted.methods.get(arm, arm) for arm in arms})
+    styles = _styles(plotted, groups)
     for axes in grid.ravel():
         axes.set_axis_off()
     for block, kind in enumerate(kinds):
@@ -289,6 +299,22 @@ def sooner(plotted: Plotted, path: Path, *, baseline: str) -> None:
     shown = plotted._replace(frame=pd.DataFrame(rows))
     label = f"training until {baseline}'s final score (%)"
     bars(shown, path, y_label=label, aggregate="median, range")
+
+
+def _styles(plotted: Plotted, groups: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
+    """Return a style for each arm: its method's, unless a panel has several arms of one method."""
+    named = {arm: plotted.methods.get(arm, arm) for members in groups.values() for arm in members}
+    crowded = {
+        method
+        for members in groups.values()
+        for method, count in Counter(named[arm] for arm in members).items()
+        if count > 2
+    }
+    styles = styles_of(named)
+    alike = [arm for arm, method in named.items() if method in crowded]
+    return styles | {
+        arm: {**colour_and_dashes(number), "linewidth": 1.7} for number, arm in enumerate(alike)
+    }
 
 
 def _of(frame: pd.DataFrame, panel: str, place: Any) -> np.ndarray:

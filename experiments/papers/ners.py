@@ -1,9 +1,10 @@
 """Figures and tables of the neural experience replay sampler, NERS (Oh et al. 2021).
 
-NERS* learns from training episodes, NERS from evaluations. Both take a step of their network only
-if the return differs from the one before: on Pendulum*, where most early episodes return 0, ERO
-and NERS* took 246 and 188 steps in 540 episodes (`experiments/results/sparse_pendulum_td3`). Sizes
-are such that each network takes 500 or more, where no note says otherwise.
+NERS learns at evaluations, ERO and NERS* at the ends of training episodes, and all of them only if
+the return differs from the one before. On Pendulum*, where most early episodes return 0, 540
+episodes made 246 updates of ERO and 188 of NERS* (`experiments/results/sparse_pendulum_td3`). Small
+sizes are long enough for 500 updates, without which a learned sampler counts as not tested; notes
+name the entries where they are not.
 """
 
 from experiments.papers import layouts, sampled
@@ -242,9 +243,9 @@ _SETTINGS = (
 )
 _TABLES = "all numbers of this table."
 _UNIFORM = (
-    "Before these runs, 892 updates left NERS on Pendulum* with 99.4 % of the memory in use, and "
-    "short trials with steps of its network ten and thirty times as large did not change that for "
-    "long: it may count as not tested for drawing like uniform replay."
+    "An earlier comparison on Pendulum* (experiments/results/sparse_pendulum_td3) left NERS with "
+    "99.4 % of the memory in use after 892 updates of its network: it may count as not tested "
+    "again, for drawing like uniform replay."
 )
 _ENDS = "Means of the last five evaluations."
 

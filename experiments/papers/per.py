@@ -1,8 +1,10 @@
 """Figures and tables of prioritized experience replay (Schaul et al. 2016)."""
 
+from typing import Any
+
 from experiments.papers import cliffwalk_tables, digits, layouts, settings, tasks
 from experiments.papers.entry import Claim, Computation, Entry, Layout
-from experiments.papers.experiment import Arm, Experiment
+from experiments.papers.experiment import Arm, Experiment, Size
 from experiments.papers.tasks import MINATAR
 
 _TABULAR = ("uniform", "oracle", "greedy", "proportional", "rank", "pser")
@@ -41,6 +43,7 @@ BETAS = Experiment(
     sizes={
         "smoke": tasks.one_game(tasks.MINATAR_SMOKE, ("uniform", "beta_0")),
         "small": tasks.one_game(tasks.MINATAR_SMALL),
+        "paper": Size(("atari/Breakout",), 1, preset="per_proportional"),
     },
 )
 
@@ -76,6 +79,7 @@ _FASTER = (
     Claim("rank-based PER learns faster than uniform replay", "rank", "uniform"),
 )
 _ARMS = ("uniform", "rank", "per")
+_ATARI: dict[str, Any] = {"comparable": False, "published": tasks.ATARI_PER}
 _SAME = "The same runs as per.tab1."
 
 
@@ -120,13 +124,13 @@ ENTRIES = (
     Entry(
         "per.tab1", "per", "Atari: normalised scores of uniform, rank-based and proportional",
         MINATAR, arms=_ARMS, claims=_BETTER, reported=_MEDIANS, lost=_ATARI_LOST,
-        comparable=False, note=(_OTHER_SCALE,),
+        **_ATARI, note=(_OTHER_SCALE,),
     ),
     *(
         Entry(
             f"per.{name}", "per", shows, MINATAR, arms=_ARMS, reported=_GAMES,
             layout=Layout(layouts.scores, {"baseline": "uniform"}) if name != "tab6" else None,
-            lost=_ATARI_LOST, comparable=False, note=(_SAME, _OTHER_SCALE),
+            lost=_ATARI_LOST, **_ATARI, note=(_SAME, _OTHER_SCALE),
         )
         for name, shows in (
             ("fig3", "Atari: gain over uniform replay, game by game"),
@@ -136,7 +140,7 @@ ENTRIES = (
     ),
     Entry(
         "per.tab7", "per", "Atari: normalised scores of every game", MINATAR, arms=_ARMS,
-        reported=_GAMES, lost=_ATARI_LOST, comparable=False, note=(_SAME, _OTHER_SCALE),
+        reported=_GAMES, lost=_ATARI_LOST, **_ATARI, note=(_SAME, _OTHER_SCALE),
     ),
     Entry(
         "per.fig4", "per", "Atari: how soon the baseline's final score is reached", MINATAR,
@@ -146,17 +150,17 @@ ENTRIES = (
             ("of the largest score", "47 %", "38 %"),
             ("of the mean score", "41 %", "43 %"),
         ),
-        comparable=False, note=(_SAME, _OTHER_SCALE),
+        **_ATARI, note=(_SAME, _OTHER_SCALE),
     ),
     *digits.ENTRIES,
     Entry(
         "per.fig7", "per", "Atari: learning curves of all games", MINATAR,
-        _curves("median, quartiles"), _ARMS, claims=_FASTER, comparable=False,
+        _curves("median, quartiles"), _ARMS, claims=_FASTER, **_ATARI,
         note=(_SAME, _OTHER_SCALE),
     ),
     Entry(
         "per.fig8", "per", "Atari: learning curves of selected games, 8 seeds", MINATAR,
-        _curves("median, quartiles"), _ARMS, comparable=False, note=(_SAME, _OTHER_SCALE),
+        _curves("median, quartiles"), _ARMS, **_ATARI, note=(_SAME, _OTHER_SCALE),
     ),
     Entry(
         "per.fig10", "per", "Last-seen TD errors of the memory over training", MINATAR,
@@ -165,7 +169,7 @@ ENTRIES = (
             {"y": "stored/abs_td", "y_label": "mean |TD error| of what is stored",
              "aggregate": "median, quartiles"},
         ),
-        _ARMS, comparable=False,
+        _ARMS, **_ATARI,
         note=("The mean over the memory, not its sorted profile.", _SAME, _OTHER_SCALE),
     ),
     Entry(
@@ -182,7 +186,7 @@ ENTRIES = (
             Claim("rank-based PER uses less of its memory than uniform replay", "rank", "uniform",
                   "worse", primary="mean:replayed/effective_buffer"),
         ),
-        comparable=False, note=(_SAME, _OTHER_SCALE),
+        **_ATARI, note=(_SAME, _OTHER_SCALE),
     ),
     Entry(
         "per.fig12", "per", "Importance weights in full (beta 1, the baseline's step size) or none "

@@ -9,7 +9,7 @@ from experiments.analysis import aggregates
 from experiments.analysis.atari_scores import SCORES
 from experiments.papers import cliffwalk_tables, layouts, settings, settings_grid, tasks
 from experiments.papers.entry import Claim, Computation, Entry, Exact, Layout, Request
-from experiments.papers.experiment import Arm, Experiment
+from experiments.papers.experiment import Arm, Experiment, Size
 
 _STARTS = (
     "uniform", "oracle", "proportional", "pser", "proportional, from epsilon", "pser, from epsilon",
@@ -97,6 +97,7 @@ CHANGES = Computation("pser_atari_changes", atari_changes, {"smoke": {}}, minute
 SCORED = Computation("pser_atari_scores", atari_scores, {"smoke": {}}, minutes=0.01)
 
 # Fig. 6: initial priorities, and how a decayed priority meets one that is there.
+_SIX = ("BeamRider", "Breakout", "Pong", "Qbert", "Seaquest", "SpaceInvaders")
 _PSER = {"eta": 0.7, "rho": 0.4, "window": 5}
 _PER = {"alpha": 0.5, "beta": 0.5, "beta_end": 0.5}
 VARIANTS = Experiment(
@@ -114,6 +115,12 @@ VARIANTS = Experiment(
     sizes={
         "smoke": tasks.one_game(tasks.MINATAR_SMOKE, ("per_max", "pser_max_max")),
         "small": tasks.one_game(tasks.MINATAR_SMALL),
+        "paper": Size(
+            tuple(f"atari/{game}" for game in _SIX),
+            1,
+            preset="pser",
+            note="The six games of the authors' configurations, one seed each.",
+        ),
     },
 )
 

@@ -20,6 +20,15 @@ _UNITS = 64 * 64  # of the networks that the rates are for
 _ON_HOST = 2_000.0  # steps per second at most
 
 
+def in_words(minutes: float) -> str:
+    """Return a length of time in the unit that suits it."""
+    if minutes >= 2 * DAY:
+        return f"{minutes / DAY:,.0f} days"
+    if minutes >= 180:
+        return f"{minutes / 60:.0f} h"
+    return f"{minutes:.0f} min" if minutes >= 2 else f"{60 * minutes:.0f} s"
+
+
 def minutes(source: Experiment | Computation | None, size: SizeName, data: Data) -> float:
     """Return about how many minutes a table takes from nothing, on one core of this project's two.
 

@@ -1,6 +1,5 @@
 """Figures and tables of ReF-ER and RACER (Novati and Koumoutsakos 2019)."""
 
-from experiments import environments
 from experiments.environments import playground
 from experiments.papers import layouts, settings
 from experiments.papers.entry import Claim, Entry, Layout
@@ -22,6 +21,8 @@ _SMOKE: Options = {
     **_PENDULUM, "steps": 400, "warmup": 100, "eval_every": 30, "eval_episodes": 1,
 }  # fmt: skip
 _TINY: Options = {"hidden": (8, 8)}
+# Beta's rate is the learning rate, which is 1e-3 in the small runs.
+_BETA: Options = {"beta_rate": 1e-3}
 _RACER: Options = {"hidden": (64, 64), "learning_rate": 1e-3}
 _COLUMNS = ("agent/kl", "replay/beta", "replay/far_share", "train_return")
 _KL = "mean:agent/kl"
@@ -38,31 +39,14 @@ def _smoke(*arms: str) -> Size:
     return Size(_SMALL_ENV, 2, _SMOKE, {"batch_size": 16, "capacity": 1_024}, _TINY, arms=arms)
 
 
-# N of the baseline: a third of all steps at size small, a twentieth at the paper's. Labels without
-# N have this one; others name theirs, so that they belong to one size.
-_BASE = {"small": 2**13, "paper": 2**19}
-
-
-def _sized(clip: int, memory: int) -> str:
-    return f"C{clip}_N{memory // 1024}k"
-
-
-def _labels(clip: int, base: int) -> tuple[str, str, str]:
-    """Return the labels of a C with half, all and twice the memory."""
-    return _sized(clip, base // 2), f"C{clip}", _sized(clip, 2 * base)
-
-
-def _grid(base: int) -> dict[str, Arm]:
-    """Return RACER's arms around a size of memory, by C and then by N."""
-    sizes: tuple[Options, ...] = ({"capacity": base // 2}, {}, {"capacity": 2 * base})
-    return {
-        label: Arm("refer", {"clip": float(clip)}, sizes=size)
-        for clip in _CLIPS
-        for label, size in zip(_labels(clip, base), sizes, strict=True)
-    }
-
-
-_GRIDS = {name: _grid(base) for name, base in _BASE.items()}
+# Steps remembered: a third of all at size small, a twentieth at the paper's.
+_MEMORY = {"small": 2**13, "paper": 2**19}
+_TIMES = {"_half": 0.5, "": 1.0, "_twice": 2.0}  # of that
+_GRID = {
+    f"C{clip}{name}": Arm("refer", {"clip": float(clip)}, memory=times)
+    for clip in _CLIPS
+    for name, times in _TIMES.items()
+}
 _OTHERS = {
     "ppo": Arm(
         "latest", agent="ppo", loop={"warmup": 2_048, "learn_every": 2_048},
@@ -77,23 +61,22 @@ _OTHERS = {
 GRID = Experiment(
     "racer_grid",
     "racer",
-    {**_GRIDS["small"], **_GRIDS["paper"], **_OTHERS},
+    {**_GRID, **_OTHERS},
     sizes={
         "smoke": Size(
             _SMALL_ENV, 2, {**_SMOKE, "steps": 1_300, "eval_every": 100},
             {"batch_size": 16, "capacity": 1_024}, _TINY, arms=("C4", "acer"),
         ),
         "small": Size(
-            _SMALL_ENV, 10, {**_PENDULUM, "steps": 25_000}, {"capacity": _BASE["small"]},
+            _SMALL_ENV, 10, {**_PENDULUM, "steps": 25_000}, {"capacity": _MEMORY["small"]},
             {**_RACER, "actor_learning_rate": 3e-4, "critic_learning_rate": 1e-3},
-            arms=(*_GRIDS["small"], *_OTHERS),
+            replay=_BETA,
             note="Learning rates are ten times the paper's (PPO and ACER: three times), for 400 "
             "times fewer steps.",
         ),
         # A preset is for one agent; the defaults of these three are the paper's.
         "paper": Size(
-            _TASKS, 5, PRESETS["refer_racer"].loop, {"capacity": _BASE["paper"]},
-            arms=(*_GRIDS["paper"], *_OTHERS),
+            _TASKS, 5, PRESETS["refer_racer"].loop, {"capacity": _MEMORY["paper"]},
         ),
     },
     question=Question(primary="auc", baseline="C4"),
@@ -125,8 +108,8 @@ ABLATIONS = Experiment(
     sizes={
         "smoke": _smoke("baseline", "A_none"),
         "small": Size(
-            _SMALL_ENV, 10, {**_PENDULUM, "steps": 25_000}, {"capacity": _BASE["small"]},
-            _RACER, arms=(*_ABLATED, "eta_1e-4", "eta_3e-4", "eta_3e-3"),
+            _SMALL_ENV, 10, {**_PENDULUM, "steps": 25_000}, {"capacity": _MEMORY["small"]},
+            _RACER, replay=_BETA, arms=(*_ABLATED, "eta_1e-4", "eta_3e-4", "eta_3e-3"),
             note="The baseline's learning rate is 1e-3, ten times the paper's, for 400 times fewer "
             "steps.",
         ),
@@ -172,6 +155,7 @@ DDPG = Experiment(
         "smoke": _smoke("ddpg_measured", "u_ddpg_C4"),
         "small": Size(
             _SMALL_ENV, 10, {**_PENDULUM, "steps": 32_000}, {"capacity": 2**14}, _BOTH_RATES,
+            replay=_BETA,
             note="Learning rates of 1e-3, a hundred times the paper's for the actor and ten times "
             "for the critic, for 300 times fewer steps.",
         ),
@@ -196,6 +180,7 @@ NAF = Experiment(
         "smoke": _smoke("uniform", "C4"),
         "small": Size(
             _SMALL_ENV, 10, {**_PENDULUM, "steps": 40_000}, {"capacity": 2**14}, _RACER,
+            replay=_BETA,
             note="A learning rate of 1e-3, ten times the paper's, for 250 times fewer steps.",
         ),
         "paper": Size(_TASKS, 5, preset="refer_naf"),
@@ -214,13 +199,13 @@ def _control_suite(name: str, agent: str, arm: Arm, small: Options) -> Experimen
         sizes={
             "smoke": Size(
                 ("playground/CartpoleBalance",), 2, _SMOKE, {"batch_size": 16, "capacity": 1_024},
-                _TINY, {"max_steps": 100},
+                _TINY, env={"max_steps": 100},
             ),
             "small": Size(
                 ("playground/CartpoleSwingup",), 10,
                 {"gamma": 0.99, "steps": 40_000, "warmup": 2_000, "eval_every": 4_000,
                  "eval_episodes": 1, "inspect": 0},
-                {"capacity": 2**14}, small,
+                {"capacity": 2**14}, small, replay=_BETA,
                 note="One task of the suite: MuJoCo in JAX is slow without an accelerator.",
             ),
             "paper": Size(
@@ -237,7 +222,6 @@ CONTROL_RACER = _control_suite("control_racer", "racer", Arm("refer"), _RACER)
 CONTROL_DDPG = _control_suite(
     "control_ddpg", "ddpg", Arm("refer", agent_options={**_FREE, **_ANNEALED}), _BOTH_RATES
 )
-_MISSING = environments.missing("playground/CartpoleSwingup")  # what to install, if anything
 
 _CURVES_LOST = "the curves; our copy has the captions of its figures alone."
 _EPISODES = (
@@ -278,11 +262,8 @@ _DISTANCES = Layout(
 )  # fmt: skip
 _PERCENTILES = _returns("median, 20 to 80 %")
 
-# Conservative with a large memory, and relaxed with a small one, at each size.
-_CONSERVATIVE = {name: _sized(2, 2 * base) for name, base in _BASE.items()}
-_RELAXED = {name: _sized(8, base // 2) for name, base in _BASE.items()}
-_VARIANTS = ("C4", *_CONSERVATIVE.values(), *_RELAXED.values())
-_HALF, _, _TWICE = _labels(4, _BASE["small"])
+_CONSERVATIVE, _RELAXED = "C2_twice", "C8_half"
+_VARIANTS = ("C4", _CONSERVATIVE, _RELAXED)
 
 ENTRIES = (
     Entry(
@@ -290,7 +271,7 @@ ENTRIES = (
         _returns(), ("ddpg", "ddpg_rank", "u_ddpg", "u_ddpg_C8", "u_ddpg_C4", "u_ddpg_C2"),
         (
             *(
-                Claim(f"ReF-ER with C = {clip} makes u-DDPG much better than plain replay does",
+                Claim(f"ReF-ER with C = {clip} makes u-DDPG better than plain replay does",
                       f"u_ddpg_C{clip}", "u_ddpg")
                 for clip in _CLIPS
             ),
@@ -359,11 +340,7 @@ ENTRIES = (
         "refer.fig5", "refer", "RACER with C and N varied, beside PPO and ACER", GRID,
         _returns(
             groups={
-                f"C = {clip}": (
-                    *dict.fromkeys(label for base in _BASE.values() for label in
-                                   _labels(clip, base)),
-                    *_OTHERS,
-                )
+                f"C = {clip}": (*(f"C{clip}{name}" for name in _TIMES), *_OTHERS)
                 for clip in _CLIPS
             }
         ),
@@ -375,15 +352,16 @@ ENTRIES = (
                   "worse"),
             Claim("loose ones make gradients noisy: C = 8 is worse than C = 4", "C8", "C4",
                   "worse"),
-            Claim("a memory of half the size is worse, as too little in it differs", _HALF, "C4",
-                  "worse", across=True),
-            Claim("one of twice the size is worse, as much of it is from old policies", _TWICE,
-                  "C4", "worse", across=True),
+            Claim("a memory of half the size is worse, as too little in it differs",
+                  "C4_half", "C4", "worse", across=True),
+            Claim("one of twice the size is worse, as much of it is from old policies",
+                  "C4_twice", "C4", "worse", across=True),
         ),
         lost=_CURVES_LOST, comparable=False,
         note=(
             _scale("25 000"), _EPISODES, _UNANNEALED,
-            "A label without N stands for 8 192 steps, and for 2^19 at the paper's size.",
+            "C4_half and C4_twice have half and twice the memory of C4, of 8 192 steps (at the "
+            "paper's size: 2^19).",
             "The paper says of C that most tasks are so, those that want precise control above "
             "all, and of N that it may be so.",
             "PPO makes 12 updates in 25 000 steps; it took us about 400 000 to solve Pendulum.",
@@ -396,9 +374,9 @@ ENTRIES = (
             Claim("ACER's policy moves farther from its behaviours than RACER's", "acer", "C4",
                   primary=_KL, across=True),
             Claim("conservative constraints and a large memory keep RACER nearer",
-                  _CONSERVATIVE["small"], "C4", "worse", primary=_KL, across=True),
+                  _CONSERVATIVE, "C4", "worse", primary=_KL, across=True),
             Claim("relaxed constraints and a small memory let RACER move farther",
-                  _RELAXED["small"], "C4", primary=_KL, across=True),
+                  _RELAXED, "C4", primary=_KL, across=True),
         ),
         lost="the curves; the second and third claim are ours, from what its caption calls these "
         "settings. N of 10^18 to 10^20, as printed there, must be 2^18 to 2^20.",
@@ -446,10 +424,10 @@ ENTRIES = (
     ),
     *(
         Entry(
-            f"refer.{name}", "refer", shows, None if _MISSING else source, _PERCENTILES,
-            lost="the curves, and which tasks they are of.", missing=_MISSING or "",
-            comparable=False,
-            note=("One task and 40 000 agent steps in place of the suite and 10 million.",
+            f"refer.{name}", "refer", shows, source, _PERCENTILES,
+            lost="the curves, and which tasks they are of.", comparable=False,
+            note=("It needs the extra playground, which make does not install.",
+                  "One task and 40 000 agent steps in place of the suite and 10 million.",
                   "Actions are clipped to [-1, 1], where the paper maps them there by a tanh.",
                   _PERCENTILES_NOTE),
         )

@@ -179,7 +179,7 @@ def _repeat(entry: Entry, size: SizeName, data: Data) -> str:
     source = entry.source
     assert source is not None
     took = rates.minutes(source, size, data)
-    took = f"{took:.0f} minutes" if took >= 2 else f"{60 * took:.0f} seconds"
+    took = rates.in_words(took)
     made = next(iter(_made(data)))["versions"]
     code = "+".join(data.codes())
     return (
@@ -193,14 +193,14 @@ def _made(data: Data) -> list[Mapping]:
 
 
 def shown_in_list(entry: Entry, size: SizeName, data: Data | None) -> tuple[str, ...]:
-    """Return an entry's cells in a list: id, claim, minutes, status, verdicts."""
+    """Return an entry's cells in a list: id, claim, cost, status, verdicts."""
     source = entry.source
     cost = rates.minutes(source, size, data or Data())
     claim = entry.claims[0].says if entry.claims else entry.shows
     findings = [each.verdict for each in found(entry, size, data)]
     shown = ", ".join(f"{findings.count(each)} {each}" for each in dict.fromkeys(findings))
-    minutes = "-" if source is None else f"{cost:,.0f}" if cost >= 1 else "<1"
+    shown_cost = "-" if source is None else rates.in_words(cost)
     state = status(entry, size, data)
     if data is not None and source is not None and data.codes() != (version_of(source),):
         state += ", by older code"
-    return entry.id, claim, minutes, state, shown or "-"
+    return entry.id, claim, shown_cost, state, shown or "-"

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from experiments.analysis.atari_scores import SCORES
 from experiments.papers.experiment import Arm, Experiment, Options, Size
 from experiments.runs.arms import Question
 from jaxreplay.methods import lap, pal
@@ -63,6 +64,10 @@ _MINATAR: Options = {
 _MINATAR_SIZES: Options = {"batch_size": 32, "num_envs": 4, "capacity": 100_000}
 _MINATAR_AGENT: Options = {"learning_rate": 2.5e-4, "epsilon_updates": 10_000}
 GAMES = tuple(f"gymnax/{game}-MinAtar" for game in ("Breakout", "Asterix", "SpaceInvaders"))
+_TEN = (
+    "Asterix", "BeamRider", "Breakout", "DemonAttack", "Enduro", "MsPacman", "Pong", "Qbert",
+    "Seaquest", "SpaceInvaders",
+)  # fmt: skip
 MINATAR_SMOKE = Size(
     GAMES[:1], 2,
     {**_MINATAR, "steps": 1_000, "warmup": 400, "eval_every": 200, "eval_episodes": 1},
@@ -81,6 +86,33 @@ MINATAR = Experiment(
     sizes={"smoke": MINATAR_SMOKE, "small": MINATAR_SMALL},
     columns=("stored/abs_td",),
 )
+
+# As published, all on the same emulator: one experiment for the protocol of each paper.
+_DDQN = {"uniform": Arm("uniform"), "per": Arm("per"), "rank": Arm("rank")}
+ATARI_PER = Experiment(
+    "atari_dqn_per",
+    "dqn",
+    _DDQN,
+    sizes={
+        "paper": Size(
+            tuple(f"atari/{game}" for game in SCORES), 1, preset="per_proportional",
+            note="The 55 games with a human score, one seed each, as published.",
+        )
+    },
+    question=Question(control=False),
+)  # fmt: skip
+ATARI_LAP = Experiment(
+    "atari_dqn_lap",
+    "dqn",
+    {"uniform": Arm("uniform"), "per": Arm("per"), "lap": Arm("lap"), "pal": Arm("pal")},
+    sizes={
+        "paper": Size(
+            tuple(f"atari/{game}" for game in _TEN), 1, preset="lap_atari",
+            note="Ten games that papers often choose: our copy does not name them.",
+        )
+    },
+    question=Question(control=False),
+)  # fmt: skip
 
 
 def one_game(size: Size, arms: tuple[str, ...] = ()) -> Size:

@@ -77,6 +77,10 @@ class _Absent(ValueError):
 
 def _judged(claim: Claim, sides: Sequence[tuple[_Side, _Side]], pairs: Pairs) -> Finding:
     """Judge by the first task whose facts stop it, or else by the pairs of all."""
+    if claim.least and len(sides) > 1:
+        raise ValueError(
+            f"'{claim.says}': a least effect is in the unit of one task's metric: name it (where)"
+        )
     stopped = [each for each in sides if any(verdicts.untested(side.facts) for side in each)]
     arm, baseline = (side.facts for side in (stopped or sides)[0])
     found = verdicts.judge(

@@ -18,6 +18,7 @@ LISTED = {
     "refer": "fig2 fig3 fig4 fig5 fig6 fig7 fig8 fig9 fig10 fig11 tab1",
 }
 SOURCES = sources(ENTRIES.values())
+SOURCES |= {e.published.name: e.published for e in ENTRIES.values() if e.published is not None}
 EXPERIMENTS = [name for name, source in SOURCES.items() if isinstance(source, Experiment)]
 
 
@@ -43,7 +44,8 @@ def test_ids_name_their_paper_and_entries_say_enough():
 def test_runs_of_every_size_fit_their_tasks(name):
     """Every option is known to what it is for; nothing is trained."""
     experiment = SOURCES[name]
-    assert isinstance(experiment, Experiment) and "smoke" in experiment.sizes
+    assert isinstance(experiment, Experiment)
+    assert ("smoke" in experiment.sizes) == ("small" in experiment.sizes)
     for size in experiment.sizes:
         runs = experiment.runs(size)
         assert set(runs) == set(experiment.sizes[size].envs)
@@ -66,6 +68,18 @@ def test_claims_are_about_arms_that_are_run(name):
         known = {label for size in entry.source.sizes for label in entry.source.labels(size)}
         assert set(entry.arms) <= set(arms) | known
         assert not entry.arms or set(entry.arms) & set(arms)
+
+
+def test_published_sizes_have_the_arms_of_the_small_ones():
+    for entry in ENTRIES.values():
+        if entry.published is not None:
+            published = entry.at("paper")
+            arms = next(iter(published.source.runs("paper").values()))
+            assert set(entry.arms) <= set(arms), entry.id
+            for claim in entry.claims:
+                assert {claim.arm, claim.baseline} <= set(arms), f"{entry.id}: {claim.says}"
+    with pytest.raises(ValueError, match=r"all\.walk has no size paper"):
+        ENTRIES["all.walk"].at("paper")
 
 
 def test_sources_that_share_a_name_are_one():
