@@ -24,8 +24,10 @@ def test_every_figure_of_the_report_is_there():
     for entry in ENTRIES.values():
         if f"]({PAPERS.relative_to(ROOT)}/{entry.id}.png)" in text:
             assert (PAPERS / f"{entry.id}.png").exists()
-    done = [e for e in ENTRIES.values() if e.source is not None and e.source.name in COMMITTED]
-    assert all((PAPERS / f"{entry.id}.png").exists() for entry in done if entry.layout is not None)
+    for entry in ENTRIES.values():
+        data = tables.read(PAPERS, entry.source.name, "small") if entry.source else None
+        if report.status(entry, "small", data) == "done" and entry.layout is not None:
+            assert (PAPERS / f"{entry.id}.png").exists(), entry.id
 
 
 @pytest.mark.parametrize("name", COMMITTED)
@@ -35,7 +37,9 @@ def test_tables_hold_what_their_entries_are_made_of(name):
     assert data is not None
     if data.runs:
         wanted = {env: set(arms) for env, arms in source.runs("small").items()}
-        assert {env: set(runs) for env, runs in data.runs.items()} == wanted
+        assert all(set(runs) <= wanted[env] for env, runs in data.runs.items())
+        config = next(iter(data.runs.values()))
+        assert all("config" in made and "versions" in made for made in config.values())
 
 
 def test_files_are_small():

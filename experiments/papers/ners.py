@@ -286,7 +286,7 @@ ENTRIES = (
               "paper only.",),
     ),
     Entry(
-        "ners.fig4", "ners", "NERS without most features, and without global context (a)",
+        "ners.fig4", "ners", "Panel a: NERS without most features, and without global context",
         CONTINUOUS_SAC, _CURVES, ("uniform", "ners", *_ABLATED),
         (
             Claim("NERS learns better with all features than with reward, TD error and time alone",
@@ -296,7 +296,7 @@ ENTRIES = (
         lost="task and agent of this panel; here Pendulum* and SAC.", note=(_UNIFORM,),
     ),
     Entry(
-        "ners.fig4.bc", "ners", "NERS beside NERS*, which learns from training episodes (b, c)",
+        "ners.fig4.bc", "ners", "Panels b and c: NERS beside NERS*, which learns from training",
         CONTINUOUS_SAC, _CURVES, (*_COMPARED, "ners_star"),
         _same("NERS* does about as well as NERS", "ners_star", "ners"), lost=_SETTINGS,
         note=("Pendulum* in place of BipedalWalker and LunarLander, which size paper has.",
@@ -309,14 +309,14 @@ ENTRIES = (
         note=("Not in the paper, which has SAC.", _UNIFORM),
     ),
     Entry(
-        "ners.fig5", "ners", "TD errors of what is replayed, over training (d to f)",
+        "ners.fig5", "ners", "Panels d to f: TD errors of what is replayed, over training",
         CONTINUOUS_SAC, _over_time("abs_td", "mean |TD error| of what is replayed"), _COMPARED,
         tuple(_replayed("abs_td", "larger TD errors", "ners", "uniform", "ero")),
         note=("Pendulum* in place of BipedalWalker, Ant and Walker2d; claims are about means over "
               "training, where the paper tells early from late.", _UNIFORM),
     ),
     Entry(
-        "ners.fig5.q", "ners", "Q of what is replayed, over training (a to c)",
+        "ners.fig5.q", "ners", "Panels a to c: Q of what is replayed, over training",
         CONTINUOUS_SAC, _over_time("q_value", "mean Q of what is replayed"), _COMPARED,
         tuple(_replayed("q_value", "larger Q", "ners", "uniform", "per", "ero")),
         note=("Pendulum* in place of BipedalWalker, Ant and Walker2d; claims are about means over "

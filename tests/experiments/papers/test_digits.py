@@ -117,10 +117,15 @@ def test_priorities_are_the_losses_before_the_update(learner):
 
 
 def test_batches_are_drawn_in_proportion_to_the_loss(learner):
-    _, replay, learn, params, memory = learner
-    for turn in range(60):
-        params, memory, _ = learn(params, memory, jax.random.key(turn), 0.5, 1.0)
+    train, replay, learn, params, memory = learner
+    params = jax.tree.map(lambda x: 4 * x, params)  # losses that differ
+    for turn in range(12):
+        _, memory, _ = learn(params, memory, jax.random.key(turn), 0.0, 1.0)
+    loss = np.asarray(digits.losses(params, train))
     leaves = np.asarray(sum_tree.leaves(memory.sampler.tree))
+    drawn = leaves != 1
+    assert drawn.sum() > 60
+    np.testing.assert_allclose(leaves[drawn], loss[drawn] + 1e-6, rtol=1e-5)
     share = leaves / leaves.sum()
     assert 1 / (80 * (share**2).sum()) < 0.9
     draw = jax.jit(jax.vmap(lambda key: replay.sample(memory, key)[1].indices))
