@@ -131,6 +131,7 @@ class Entry:
       source: an experiment, a computation, or None: it can't be had, and `missing` says why.
       layout: of its figure; None: it is a table.
       arms: labels that it shows; (): all.
+      columns: metrics whose means over training stand beside the final scores.
       claims: what the paper says there.
       reported: the paper's own numbers, as a table's cells, the header first; (): none.
       lost: what of the paper our copy lost, or why there are no numbers.
@@ -147,6 +148,7 @@ class Entry:
     layout: Layout | None = None
     arms: tuple[str, ...] = ()
     claims: tuple[Claim | Exact, ...] = ()
+    columns: tuple[str, ...] = ()
     reported: tuple[tuple[str, ...], ...] = ()
     lost: str = ""
     comparable: bool = True

@@ -204,7 +204,7 @@ def _per_is_worse(agent: str) -> Claim:
     )
 
 
-def _same(says: str, one: str, other: str) -> tuple[Claim, Claim]:
+def _same(says: str, one: str, other: str) -> tuple[Claim, ...]:
     """Claim on Pendulum* that two arms are a tenth of the largest return, 180, apart at most."""
     where = {"env": _PENDULUM}
     names = {**_NAMES, "ners_star": "NERS*"}
@@ -357,7 +357,7 @@ ENTRIES = (
             *_replayed("td_std", "TD errors that spread more", "ners", "uniform", "ero"),
             *_replayed("q_std", "Q that spreads more", "ners", "uniform", "ero"),
         ),
-        lost=_TABLES,
+        columns=_REPLAYED, lost=_TABLES,
         note=("Spreads are within batches, and means over training.",
               "ERO learns at the ends of 45 episodes, as it must have in the paper: too seldom to "
               "count as tested.",

@@ -59,7 +59,10 @@ def one(entry: Entry, size: SizeName, results: Path, base: Path) -> str:
             lines += [_scores(entry, size, data), ""]
         elif entry.layout is None and not entry.claims:
             lines += _numbers(data)
-        lines += [*(f"- {sentence}" for sentence in entry.note), ""] if entry.note else []
+        notes = list(entry.note)
+        if isinstance(entry.source, Experiment) and entry.source.sizes[size].note:
+            notes.insert(0, entry.source.sizes[size].note)
+        lines += [*(f"- {sentence}" for sentence in notes), ""] if notes else []
         lines += [_repeat(entry, size, data), ""]
     elif entry.source is not None:
         lines += [f"Not run yet at this size ({state}).", ""]
@@ -139,8 +142,8 @@ def _scores(entry: Entry, size: SizeName, data: Data) -> str:
     """Return a table of our final scores: means of the last evaluations, and what was replayed."""
     source = entry.source
     assert isinstance(source, Experiment)
-    rows = [["task", "arm", f"return, last {_LAST}: IQM [95 %]", "effective buffer",
-             "sampler updates"]]  # fmt: skip
+    header = ["task", "arm", f"return, last {_LAST}: IQM [95 %]", "effective buffer"]
+    rows = [[*header, "sampler updates", *(f"mean {name}" for name in entry.columns)]]
     for env in source.runs(size):
         for label, frame in data.frames(env).items():
             if entry.arms and label not in entry.arms:
@@ -148,8 +151,10 @@ def _scores(entry: Entry, size: SizeName, data: Data) -> str:
             last = curves(frame).iloc[-_LAST:].mean().to_numpy()
             low, high = bootstrap_interval(last) if len(last) > 1 else (last[0], last[0])
             shown = f"{number(float(iqm(last)))} [{number(float(low))}, {number(float(high))}]"
-            rows.append([env, label, shown, _mean(frame, "replayed/effective_buffer"),
-                         _last(frame, "replay/sampler_updates")])  # fmt: skip
+            replayed = _mean(frame, "replayed/effective_buffer")
+            means = (_mean(frame, name) for name in entry.columns)
+            updates = _last(frame, "replay/sampler_updates")
+            rows.append([env, label, shown, replayed, updates, *means])
     return markdown(rows)
 
 
