@@ -9,6 +9,7 @@ What two entries share is run once; what is finished is kept, and what was stopp
 
 import argparse
 import dataclasses
+import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -172,20 +173,22 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _installed(entry: Entry, args: argparse.Namespace) -> bool:
-    """Return whether the tasks of an entry can be made here; say what is missing if not.
+    """Return whether what an entry needs is installed; say what is missing if not.
 
     Raises:
-      ValueError: they can't, and the entry was asked for by name.
+      ValueError: it is not, and the entry was asked for by name.
     """
     source = entry.source
-    if not isinstance(source, Experiment) or args.size not in source.sizes:
-        return True
-    for env in source.sizes[args.size].envs:
-        if why := environments.missing(env):
-            if entry.id in args.ids:
-                raise ValueError(f"{entry.id}: {why}")
-            say(f"{entry.id} is left out: {why}")
-            return False
+    reasons = []
+    if isinstance(source, Experiment):
+        reasons = [environments.missing(env) for env in source.sizes[args.size].envs]
+    elif source is not None and source.needs and importlib.util.find_spec(source.needs) is None:
+        reasons = [f"it needs {source.needs}: pip install 'jaxreplay[papers]'"]
+    for why in filter(None, reasons):
+        if entry.id in args.ids:
+            raise ValueError(f"{entry.id}: {why}")
+        say(f"{entry.id} is left out: {why}")
+        return False
     return True
 
 

@@ -86,6 +86,7 @@ class Computation:
       higher_is_better: its direction.
       minutes: that size small takes on two cores.
       ratios: compare logarithms to base 2.
+      needs: a module that the extra `papers` brings.
     """
 
     name: str
@@ -97,6 +98,7 @@ class Computation:
     higher_is_better: bool = True
     ratios: bool = False
     minutes: float = 1.0
+    needs: str = ""
 
     def options(self, size: SizeName) -> Options:
         """Return the options of a size; of one that is not there, those of the one before."""

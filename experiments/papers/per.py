@@ -134,7 +134,7 @@ ENTRIES = (
         )
         for name, shows in (
             ("fig3", "Atari: gain over uniform replay, game by game"),
-            ("fig9", "Atari: gain over uniform replay, game by game, early rank-based variant"),
+            ("fig9", "Atari: DQN with and without rank-based replay, game by game, human starts"),
             ("tab6", "Atari: scores of every game"),
         )
     ),
@@ -173,7 +173,7 @@ ENTRIES = (
         note=("The mean over the memory, not its sorted profile.", _SAME, _OTHER_SCALE),
     ),
     Entry(
-        "per.fig11", "per", "Effective size of the replay memory over training", MINATAR,
+        "per.fig11", "per", "How unevenly the memory is replayed", MINATAR,
         Layout(
             layouts.lines,
             {"y": "replayed/effective_buffer", "y_label": "share of the memory in use",
@@ -186,7 +186,11 @@ ENTRIES = (
             Claim("rank-based PER uses less of its memory than uniform replay", "rank", "uniform",
                   "worse", primary="mean:replayed/effective_buffer"),
         ),
-        **_ATARI, note=(_SAME, _OTHER_SCALE),
+        **_ATARI, note=(
+            "The paper plots the probability of replay against the size of the TD error at one "
+            "moment, here it is the share of the memory in effective use, over training.",
+            _SAME, _OTHER_SCALE,
+        ),
     ),
     Entry(
         "per.fig12", "per", "Importance weights in full (beta 1, the baseline's step size) or none "
@@ -208,7 +212,8 @@ ENTRIES = (
              "without results."),
             ("tab4", "Evaluation protocol with human starts", "the starts, recorded from a human "
              "expert, were not published."),
-            ("tab5", "Normalisation of scores with human starts", "it needs the human starts."),
+            ("tab5", "Epsilon of the policy in each way of evaluating", "a setting for evaluations "
+             "that are not made here; the presets hold the one that is."),
         )
     ),
 )  # fmt: skip
