@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.papers import report, tables
+from experiments.papers import report, running, tables
 from experiments.papers.registry import ENTRIES, sources
 
 ROOT = Path(__file__).parents[1]
@@ -22,19 +22,19 @@ def test_the_report_is_that_of_the_tables():
 def test_every_figure_of_the_report_is_there():
     text = (ROOT / "RESULTS.md").read_text()
     for entry in ENTRIES.values():
-        if f"]({PAPERS.relative_to(ROOT)}/{entry.id}.png)" in text:
-            assert (PAPERS / f"{entry.id}.png").exists()
+        if f"/{entry.id}.small.png)" in text:
+            assert (PAPERS / f"{entry.id}.small.png").exists()
     for entry in ENTRIES.values():
         data = tables.read(PAPERS, entry.source.name, "small") if entry.source else None
         if report.status(entry, "small", data) == "done" and entry.layout is not None:
-            assert (PAPERS / f"{entry.id}.png").exists(), entry.id
+            assert (PAPERS / f"{entry.id}.small.png").exists(), entry.id
 
 
 @pytest.mark.parametrize("name", COMMITTED)
 def test_tables_hold_what_their_entries_are_made_of(name):
     source = sources(ENTRIES.values())[name]
     data = tables.read(PAPERS, name, "small")
-    assert data is not None
+    assert data is not None and running.stale(source, "small", data, other_code=True) == {}
     if data.runs:
         wanted = {env: set(arms) for env, arms in source.runs("small").items()}
         assert all(set(runs) <= wanted[env] for env, runs in data.runs.items())

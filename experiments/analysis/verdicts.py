@@ -109,7 +109,6 @@ def judge(
     quantity: Quantity = "iqm",
     margin: float = 0.0,
     ungated: str | None = None,
-    least: float = 0.0,
 ) -> Judgement:
     """Return what a comparison says about a claim.
 
@@ -128,26 +127,21 @@ def judge(
       margin: for "at least as good": how much worse still counts, in the unit of the quantity; left
         out where there are no differences.
       ungated: the reason to judge although the gate stops an arm, which is then kept.
-      least: for "better" and "worse": the least effect that is claimed, in the unit of the
-        quantity; left out where there are no differences.
 
     Raises:
-      ValueError: the gate is off without a reason, or a margin or least effect is negative or does
-        not belong.
+      ValueError: the gate is off without a reason, or a margin is negative or does not belong.
     """
     if ungated is not None and not ungated.strip():
         raise ValueError("the gate is off without a reason: say why in words")
     _check_margin(margin, claim)
-    _check_least(least, claim)
     numbers: dict[str, Any] = dict.fromkeys(("quantity", "interval", "boundary", "p_value"))
     verdict, reason = _without_numbers(arm, baseline, pairs.seeds, ungated)
     if verdict is None:
         if quantity != "improvement" and pairs.differences is None:
-            quantity, margin, least = "improvement", 0.0, 0.0
-        effect = -margin + (-least if claim == "worse" else least)
-        numbers = _numbers(pairs, quantity, effect)
+            quantity, margin = "improvement", 0.0
+        numbers = _numbers(pairs, quantity, margin)
         verdict, reason = decide(
-            claim, numbers["interval"], numbers["boundary"], None if effect else numbers["p_value"]
+            claim, numbers["interval"], numbers["boundary"], None if margin else numbers["p_value"]
         )
         reason = f"{_NAMES[numbers['quantity']]} {reason}"
     return Judgement(
@@ -180,10 +174,9 @@ def decide(
     Args:
       claim: what is claimed.
       interval: lower and upper end; higher is better for the arm.
-      boundary: 0 for differences, 0.5 for a probability of improvement, less the margin or plus the
-        least effect.
+      boundary: 0 for differences, 0.5 for a probability of improvement, less the margin.
       p_value: of no mean difference, corrected over arms; None to go by the interval alone, as with
-        a margin or a least effect, of which a test of no difference says nothing.
+        a margin, of which a test of no difference says nothing.
     """
     low, high = interval
     shown = f"[{low:.4g}, {high:.4g}]"
@@ -238,11 +231,11 @@ def _without_numbers(
     return None, ""
 
 
-def _numbers(pairs: Pairs, quantity: Quantity, effect: float) -> dict[str, Any]:
+def _numbers(pairs: Pairs, quantity: Quantity, margin: float) -> dict[str, Any]:
     return {
         "quantity": quantity,
         "interval": getattr(pairs, f"{quantity}_interval"),
-        "boundary": (0.5 if quantity == "improvement" else 0.0) + effect,
+        "boundary": (0.5 if quantity == "improvement" else 0.0) - margin,
         "p_value": pairs.p_value if pairs.p_holm is None else pairs.p_holm,
     }
 
@@ -250,13 +243,6 @@ def _numbers(pairs: Pairs, quantity: Quantity, effect: float) -> dict[str, Any]:
 def _check_margin(margin: float, claim: Claim) -> None:
     if not margin >= 0 or (margin and claim != "at least as good"):
         raise ValueError(f"a margin of {margin:g} for '{claim}': only 'at least as good' has one")
-
-
-def _check_least(least: float, claim: Claim) -> None:
-    if not least >= 0 or (least and claim == "at least as good"):
-        raise ValueError(
-            f"a least effect of {least:g} for '{claim}': 'at least as good' has a margin instead"
-        )
 
 
 def _known(value: float | None) -> float | None:

@@ -15,9 +15,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from experiments import environments
+from experiments.analysis.files import write_bytes
 from experiments.cli.options import Parser, one_of
 from experiments.cli.shared import ended
-from experiments.papers import figures, rates, report, running, tables
+from experiments.papers import figures, rates, report, running
 from experiments.papers.entry import PAPERS, Computation, Entry
 from experiments.papers.experiment import SIZES, Experiment
 from experiments.papers.registry import ENTRIES, of_papers
@@ -91,7 +92,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         help="folder of the runs, whose checkpoints go when a run has ended [default OUT/runs]",
     )  # fmt: skip
     parser.add_argument(
-        "--overwrite", action="store_true", help="make everything anew, also what is there"
+        "--overwrite",
+        action="store_true",
+        help="make anew what another version of the code or other settings made",
     )
     parser.add_argument(
         "--other-code", action="store_true",
@@ -122,9 +125,7 @@ def _list(args: argparse.Namespace) -> None:
     entries = _chosen(args)
     rows = [("id", "claim", "cost", "status", "verdicts")]
     for entry in entries:
-        data = None
-        if entry.source is not None:
-            data = tables.read(args.results, entry.source.name, args.size)
+        data = report.read(entry, args.size, args.results)
         rows.append(report.shown_in_list(entry, args.size, data))
     widths = [max(len(row[place]) for row in rows) for place in (0, 2, 3, 4)]
     for name, claim, cost, status, verdicts in rows:
@@ -165,7 +166,7 @@ def _run(args: argparse.Namespace) -> None:
         if source.name not in done:
             done[source.name] = running.make(source, args.size, places)
         if entry.layout is not None:
-            path = args.out / f"{entry.id}.png"
+            path = figures.path_of(entry, args.size, args.out)
             shown = dataclasses.replace(entry, source=source)
             figures.draw(shown, args.size, done[source.name], path)
             print(f"{entry.id}: {path}")
@@ -203,7 +204,9 @@ def _with_seeds(
     if isinstance(source, Computation):
         options = source.options(args.size)
         if "seeds" not in options:
-            return source
+            raise ValueError(
+                f"{source.name} has no seeds: leave out --seeds, or name other entries"
+            )
         sizes = {**source.sizes, args.size: {**options, "seeds": args.seeds}}
         return dataclasses.replace(source, sizes=sizes)
     size = dataclasses.replace(source.sizes[args.size], seeds=args.seeds)
@@ -214,15 +217,23 @@ def _report(args: argparse.Namespace) -> None:
     entries = _chosen(args)
     if not entries:
         raise ValueError("nothing to report: name entries (list shows them), --paper or --all")
+    if args.all and (args.ids or args.paper):
+        raise ValueError("--all is every entry: leave out ids and --paper, or --all")
     base = args.write.parent if args.write else Path.cwd()
     if args.all:
         text = report.everything(entries, args.size, args.results, base)
     else:
-        text = "\n".join(report.one(entry, args.size, args.results, base) for entry in entries)
+        text = report.TITLE + "\n".join(
+            report.one(entry, args.size, args.results, base) for entry in entries
+        )
     if args.write is None:
-        print(text)
-    else:
-        args.write.write_text(text)
+        print(text.removeprefix(report.TITLE))
+        return
+    if args.write.exists() and not args.write.read_bytes().startswith(report.TITLE.encode()):
+        raise ValueError(f"{args.write} is no report of ours: choose another --write")
+    if not args.write.parent.is_dir():
+        raise ValueError(f"{args.write.parent} is no folder: make it, or choose another --write")
+    write_bytes(args.write, text.encode())
 
 
 _Command = tuple[

@@ -112,6 +112,7 @@ def _against_theory(frame: pd.DataFrame) -> pd.DataFrame:
         ("simulated: per-post", "PER (Eq. 15)"),
         ("simulated: pser-idealised", "PSER (Eq. 16)"),
         ("simulated: pser-post", "PSER (Eq. 16)"),
+        ("simulated: pser-pre", "PSER (Eq. 16)"),
     ):
         for (rho, n), group in frame.groupby(["rho", "n"]):
             own = group.loc[group["arm"] == arm, "value"]

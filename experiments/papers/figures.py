@@ -16,6 +16,11 @@ from jaxreplay.methods import METHODS
 _ENDINGS = ("_every", ",")  # of labels, before what is not the method
 
 
+def path_of(entry: Entry, size: SizeName, folder: Path) -> Path:
+    """Return where an entry's figure lies."""
+    return folder / f"{entry.id}.{size}.png"
+
+
 def draw(entry: Entry, size: SizeName, data: Data, path: Path) -> None:
     """Draw an entry's figure.
 

@@ -133,7 +133,7 @@ def lines(
     kinds = list(dict.fromkeys([aggregate, _OURS]))
     height = 1.1 + 2.7 * per_row * len(kinds)
     figure = make_figure(max(6.0, 3.3 * columns + 0.6), height)
-    head(figure, plotted.title, int(frame["seed"].nunique()))
+    head(figure, plotted.title, seeds_of(frame))
     grid = figure.subplots(per_row * len(kinds), columns, squeeze=False)
     styles = _styles(plotted, groups)
     for axes in grid.ravel():
@@ -144,10 +144,13 @@ def lines(
             axes.set_axis_on()
             own = frame[_of(frame, panel, place)]
             members = [arm for arm in groups[title] if arm in set(own["arm"])]
-            seeds = own["seed"].nunique()
+            seeds = seeds_of(own)
             for arm in members:
                 values = own[own["arm"] == arm].pivot_table(index=x, columns="seed", values=y)
-                values = values.dropna()
+                # A seed that never got there has no place on the axis, and nor has its median.
+                values = values[~np.isinf(values).any(axis=1)]
+                whole = values.dropna(axis=1)  # a seed that diverged ends
+                values = whole if whole.shape[1] else values.dropna()
                 window = round(smooth * len(values)) if kind == aggregate else 1
                 if window > 1:
                     values = values.rolling(window, min_periods=1).mean()
@@ -188,12 +191,12 @@ def bars(
         frame = frame.sort_values(y, ascending=False, kind="stable")
     arms = list(dict.fromkeys(frame["arm"]))
     places = list(dict.fromkeys(frame[panel])) if panel in frame else [""]
-    kinds = list(dict.fromkeys([aggregate, _OURS])) if frame["seed"].nunique() > 1 else [aggregate]
+    kinds = list(dict.fromkeys([aggregate, _OURS])) if seeds_of(frame) > 1 else [aggregate]
     length = 0.22 * len(arms) + 1.2 if horizontal else 3.0
     columns = min(len(places), _MOST_COLUMNS)
     per_row = -(-len(places) // columns)
     figure = make_figure(max(6.0, 3.4 * columns), 0.8 + length * per_row * len(kinds))
-    head(figure, plotted.title, int(frame["seed"].nunique()))
+    head(figure, plotted.title, seeds_of(frame))
     grid = figure.subplots(per_row * len(kinds), columns, squeeze=False)
     styles = styles_of({arm: plotted.methods.get(arm, arm) for arm in arms})
     for axes in grid.ravel():
@@ -218,7 +221,7 @@ def bars(
                 else:
                     axes.bar(at, middle, **colour)
                     axes.errorbar(at, middle, yerr=ends, color=INK, linewidth=1)
-            seeds = own["seed"].nunique()
+            seeds = seeds_of(own)
             about = f"{kind}, {seeds} seeds" if seeds > 1 else ""
             axes.set_title(f"{plain(str(place))}\n{about}", loc="left", fontsize=9, color=INK)
             tidy(axes)
@@ -349,6 +352,11 @@ def _axes(
         axes.set_yscale("log")
     if limits:
         axes.set_ylim(*limits)
+
+
+def seeds_of(frame: pd.DataFrame) -> int:
+    """Return how many seeds an arm has; the control's are others, and don't add to them."""
+    return int(frame.groupby("arm")["seed"].nunique().max())
 
 
 def head(figure: Figure, title: str, seeds: int) -> None:

@@ -191,8 +191,8 @@ def _outperforms(agent: str, *baselines: str, primary: str | None = None) -> tup
     """Claim what Sec. 3.2 finds on all tasks."""
     return tuple(
         Claim(
-            f"{agent} with NERS learns at least as well as with {_NAMES[baseline]}", "ners",
-            baseline, "at least as good", primary=primary,
+            f"{agent} with NERS learns better than with {_NAMES[baseline]}", "ners", baseline,
+            primary=primary,
         )
         for baseline in baselines
     )  # fmt: skip

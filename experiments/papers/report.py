@@ -12,19 +12,34 @@ from experiments.analysis.tables import markdown, number
 from experiments.papers import rates, tables, verdict
 from experiments.papers.entry import PAPERS, Entry
 from experiments.papers.experiment import Experiment, SizeName
-from experiments.papers.running import missing, version_of
+from experiments.papers.figures import path_of
+from experiments.papers.running import missing, stale, version_of
 from experiments.papers.tables import Data
 from experiments.papers.verdict import Finding
+from experiments.runs.log import say
 
-_LAST = 10  # evaluations of which our numbers are means, where a paper has tables of final scores
+_LAST = 5  # evaluations of which our numbers are means, where a paper has tables of final scores
+
+
+def read(entry: Entry, size: SizeName, results: Path) -> Data | None:
+    """Return the table of an entry; None: there is none, or it is damaged, which is said."""
+    if entry.source is None:
+        return None
+    try:
+        return tables.read(results, entry.source.name, size)
+    except tables.Damaged as error:
+        say(f"{error}: it counts as not there; run makes it anew")
+        return None
 
 
 def status(entry: Entry, size: SizeName, data: Data | None) -> str:
-    """Return how far an entry has come: not to be had, to do, begun, done."""
+    """Return how far an entry has come: not to be had, to do, other settings, begun, done."""
     if entry.source is None:
         return "not to be had"
     if data is None:
         return "to do"
+    if stale(entry.source, size, data, other_code=True):
+        return "other settings"
     if isinstance(entry.source, Experiment) and missing(entry.source, size, data):
         return "begun"
     return "done"
@@ -44,15 +59,26 @@ def one(entry: Entry, size: SizeName, results: Path, base: Path) -> str:
       results: the folder of its table and figure.
       base: the folder that links start from.
     """
-    data = tables.read(results, entry.source.name, size) if entry.source is not None else None
+    data = read(entry, size, results)
+    return _one(entry, size, results, base, data, found(entry, size, data))
+
+
+def _one(
+    entry: Entry,
+    size: SizeName,
+    results: Path,
+    base: Path,
+    data: Data | None,
+    findings: list[Finding],
+) -> str:
     lines = [f"### {entry.id}: {entry.shows}", ""]
     if entry.missing:
         lines += [f"Not to be had: {entry.missing}", ""]
     state = status(entry, size, data)
     if state == "done":
         assert data is not None and entry.source is not None
-        lines += _claims(found(entry, size, data))
-        figure = results / f"{entry.id}.png"
+        lines += _claims(findings)
+        figure = path_of(entry, size, results)
         if entry.layout is not None and figure.exists():
             lines += [f"![{entry.id}]({os.path.relpath(figure, base)})", ""]
         if isinstance(entry.source, Experiment):
@@ -80,32 +106,28 @@ def one(entry: Entry, size: SizeName, results: Path, base: Path) -> str:
 def everything(entries: Iterable[Entry], size: SizeName, results: Path, base: Path) -> str:
     """Return the report of all entries: first the table of claims, then each paper's."""
     entries = list(entries)
+    loaded = {entry.source.name: read(entry, size, results) for entry in entries if entry.source}
     rows, parts = [["claim", "entry", "verdict", "why"]], []
     for paper, title in PAPERS.items():
         own = [entry for entry in entries if entry.paper == paper]
-        if not own:
-            continue
-        parts += [f"## {title}", "", *(one(entry, size, results, base) for entry in own)]
+        parts += [f"## {title}", ""] if own else []
         for entry in own:
-            source = entry.source
-            data = tables.read(results, source.name, size) if source is not None else None
+            data = loaded[entry.source.name] if entry.source else None
             findings = found(entry, size, data)
+            parts.append(_one(entry, size, results, base, data, findings))
             rows += [[each.says, entry.id, each.verdict, each.reason] for each in findings]
             if not findings:
                 state = status(entry, size, data)
                 rows += [[claim.says, entry.id, state, "-"] for claim in entry.claims]
-    waiting = ("begun", "to do", "not to be had")
+    waiting = ("begun", "to do", "other settings", "not to be had")
     rows[1:] = sorted(rows[1:], key=lambda row: row[2] in waiting)  # what has come out comes first
     counts = pd.Series([row[2] for row in rows[1:]]).value_counts()
     summary = ", ".join(f"{count} {name}" for name, count in counts.items())
-    return (
-        "\n".join(
-            ["# Results", "", _HEAD, "", f"**Claims: {summary}.**", "", _plain_table(rows), *parts]
-        ).rstrip()
-        + "\n"
-    )
+    top = [TITLE.rstrip(), "", _HEAD, "", f"**Claims: {summary}.**", "", _plain_table(rows)]
+    return "\n".join([*top, *parts]).rstrip() + "\n"
 
 
+TITLE = "# Results\n\n"  # of every report that is written
 _HEAD = """\
 Written by `python -m experiments.papers report --all --write RESULTS.md` from the tables in \
 `experiments/results/papers`, and checked against them by the tests. Claims were written down \

@@ -12,7 +12,7 @@ from experiments.papers import tables
 from experiments.papers.entry import Computation, Request
 from experiments.papers.experiment import Experiment, SizeName
 from experiments.papers.tables import Data
-from experiments.runs import code, folder, manifest
+from experiments.runs import code, folder, lock, manifest, run_config
 from experiments.runs.log import say
 from experiments.runs.outputs import OutputConfig
 from experiments.runs.results import versions
@@ -29,7 +29,7 @@ class Places(NamedTuple):
     out: Path  # tables and figures
     runs: Path  # folders of runs, with checkpoints until they have ended
     other_code: bool = False  # keep what another version of the code made
-    overwrite: bool = False  # make all anew
+    overwrite: bool = False  # make anew what other code or settings made
 
 
 class Stale(ValueError):
@@ -39,13 +39,12 @@ class Stale(ValueError):
 def kept(source: Experiment | Computation, size: SizeName, places: Places) -> Data:
     """Return what is there already of a table, and may be kept.
 
-    What is damaged is named and made anew.
+    What is damaged is named and made anew; so is, with `overwrite`, what other code or settings
+    made.
 
     Raises:
       Stale: another version of the code, or other settings, made it.
     """
-    if places.overwrite:
-        return Data()
     try:
         data = tables.read(places.out, source.name, size)
     except tables.Damaged as error:
@@ -53,53 +52,89 @@ def kept(source: Experiment | Computation, size: SizeName, places: Places) -> Da
         return Data()
     if data is None:
         return Data()
-    where = tables.paths(places.out, source.name, size)[0]
-    wanted = version_of(source)
-    others = sorted(set(data.codes()) - {wanted})
-    if others and not places.other_code:
-        raise Stale(
-            f"{where} was made by another version of the code ({', '.join(others)}): choose "
-            "another --out, add --overwrite to make it anew, or --other-code to keep it"
-        )
+    reasons = stale(source, size, data, places.other_code)
+    if reasons and not places.overwrite:
+        where = tables.paths(places.out, source.name, size)[0]
+        (env, label), why = next(iter(reasons.items()))
+        about = f"{label} on {env} " if label else ""
+        raise Stale(f"{where}: {about}{why}: {_WAYS_OUT}")
+    return data.without(reasons)
+
+
+_WAYS_OUT = (
+    "choose another --out, add --overwrite to make it anew, or --other-code if only the code is "
+    "another"
+)
+
+
+def stale(
+    source: Experiment | Computation, size: SizeName, data: Data, other_code: bool = False
+) -> dict[tuple[str, str], str]:
+    """Return why parts of a table are not what is asked for: (task, label) -> reason.
+
+    Args:
+      source: what is asked for.
+      size: at which size.
+      data: what is there.
+      other_code: other versions of the code are welcome.
+    """
     if isinstance(source, Computation):
-        if data.made.get("options") != plain(source.options(size)):
-            raise Stale(f"{where} was made with other options: {_WAYS_OUT}")
-        return data
-    asked = {
-        (env, label): arm.config.to_json()
-        for env, arms in source.runs(size).items()
-        for label, arm in arms.items()
-    }
-    for env, runs in data.runs.items():
-        for label, made in runs.items():
-            config = asked.get((env, label))
-            if config is not None and made["config"] != plain(config):
-                differs = ", ".join(sorted(_differing(made["config"], plain(config))))
-                raise Stale(f"{where}: {label} on {env} ran with another {differs}: {_WAYS_OUT}")
-    return data
+        if data.made["options"] != plain(source.options(size)):
+            return {("", ""): "was made with other options"}
+        return _of_other_code(source, data.made, ("", "")) if not other_code else {}
+    found = {}
+    for env, arms in source.runs(size).items():
+        for label, arm in arms.items():
+            made = data.runs.get(env, {}).get(label)
+            if made is None:
+                continue
+            differs = _differing(made["config"], plain(arm.config.to_json()))
+            lacking = set(source.columns) - set(data.frame)
+            if differs:
+                found[env, label] = f"ran with another {', '.join(sorted(differs))}"
+            elif lacking:
+                found[env, label] = f"has no column {', '.join(sorted(lacking))}"
+            elif not other_code:
+                found |= _of_other_code(source, made, (env, label))
+    return found
 
 
-_WAYS_OUT = "choose another --out, or add --overwrite to make it anew"
+def _of_other_code(
+    source: Experiment | Computation, made: Mapping[str, Any], key: tuple[str, str]
+) -> dict[tuple[str, str], str]:
+    version = made["versions"]["code"]
+    if version == version_of(source):
+        return {}
+    return {key: f"was made by another version of the code ({version})"}
 
 
 def make(source: Experiment | Computation, size: SizeName, places: Places) -> Data:
     """Return a whole table; what is missing of it is run first, and kept as it ends.
 
     Raises:
-      Stale: as `kept`.
-      ValueError: an experiment can't run, or its folder is taken.
+      Stale: as `kept`, or of a run's folder.
+      ValueError: an experiment can't run, its folder is taken, or another process makes the table.
       Stopped: the user pressed Ctrl-C, or an environment failed; what is finished is kept.
     """
-    data = kept(source, size, places)
+    below = places.runs / f"{source.name}.{size}"
     folder.make(places.out)
-    if isinstance(source, Computation):
-        return data if data.made else _compute(source, size, places)
-    for env, label, config in missing(source, size, data):
-        below = places.runs / f"{source.name}.{size}" / env.replace("/", "_") / label
-        frame, facts = _run(config, below, f"{source.name}, {env}, {label}", places)
-        data = data.with_run(env, label, tables.thinned(frame, source.columns), facts)
-        tables.write(places.out, source.name, size, data)
-    return data
+    with lock.held(below):
+        data = kept(source, size, places)
+        if isinstance(source, Computation):
+            return data if data.made else _compute(source, size, places)
+        left = missing(source, size, data)
+        for env, label, config in left:  # all are looked at before the first one runs
+            _check_folder(config, _folder(below, env, label), places)
+        for env, label, config in left:
+            title = f"{source.name}, {env}, {label}"
+            frame, facts = _run(config, _folder(below, env, label), title, places)
+            data = data.with_run(env, label, tables.thinned(frame, source.columns), facts)
+            tables.write(places.out, source.name, size, data)
+        return data
+
+
+def _folder(below: Path, env: str, label: str) -> Path:
+    return below / env.replace("/", "_") / label
 
 
 def missing(experiment: Experiment, size: SizeName, data: Data) -> list[tuple[str, str, RunConfig]]:
@@ -128,18 +163,16 @@ def _run(
     config: RunConfig, below: Path, label: str, places: Places
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Run, or go on with what is in the folder; return metrics, and what made them."""
-    begun, overwrite = manifest.is_run(below), places.overwrite
-    if begun and not overwrite and manifest.has_ended(below):
-        found = _finished(config, below, places.other_code)
+    resume = manifest.is_run(below) and _misfit(config, below, places.other_code) is None
+    if resume and manifest.has_ended(below):
+        found = _finished(config, below)
         if found is not None:
             return found
-        overwrite = True
+        resume = False
     output = OutputConfig(tensorboard=False, figures=False, other_code=places.other_code)
-    overwrite = overwrite and begun
+    overwrite = manifest.is_run(below) and not resume
     try:
-        summary = execute(
-            config, below, output, resume=begun and not overwrite, overwrite=overwrite, label=label
-        )
+        summary = execute(config, below, output, resume=resume, overwrite=overwrite, label=label)
     except Stopped as error:
         what = str(error).partition(": --resume")[0]
         again = f"{what} ({label}): the same command goes on from there"
@@ -150,21 +183,34 @@ def _run(
     return pd.read_csv(below / "metrics.csv"), _facts(config, summary)
 
 
-def _finished(
-    config: RunConfig, below: Path, other_code: bool
-) -> tuple[pd.DataFrame, dict[str, Any]] | None:
-    """Return what a run that has ended left; None: it is damaged, which is said.
+def _check_folder(config: RunConfig, below: Path, places: Places) -> None:
+    """Refuse a run's folder that other code or settings filled, unless it may be emptied.
 
     Raises:
-      Stale: another version of the code or other settings made it.
+      Stale: one line.
+      ValueError: the folder can't be used.
     """
-    folder.check_claim(below, config, resume=True, overwrite=False)
-    made_by = set(manifest.made_by(below)) - {code.version()}
-    if made_by and not other_code:
-        raise Stale(
-            f"{below} was made by another version of the code ({', '.join(sorted(made_by))}): "
-            "choose another --runs, add --overwrite to run it anew, or --other-code to keep it"
-        )
+    if not manifest.is_run(below):
+        folder.check_claim(below, config, resume=False, overwrite=places.overwrite)
+        return
+    why = _misfit(config, below, places.other_code)
+    if why is not None and not places.overwrite:
+        raise Stale(f"{below} {why}: {_WAYS_OUT}")
+
+
+def _misfit(config: RunConfig, below: Path, other_code: bool) -> str | None:
+    """Return why what is in a run's folder is not this run; None: it is."""
+    differs = _differing(plain(run_config.read(below).to_json()), plain(config.to_json()))
+    if differs:
+        return f"ran with another {', '.join(sorted(differs))}"
+    others = set(manifest.made_by(below)) - {code.version()}
+    if others and not other_code:
+        return f"was made by another version of the code ({', '.join(sorted(others))})"
+    return None
+
+
+def _finished(config: RunConfig, below: Path) -> tuple[pd.DataFrame, dict[str, Any]] | None:
+    """Return what a run that has ended left; None: it is damaged, which is said."""
     try:
         summary = json.loads((below / "summary.json").read_text())
         frame = pd.read_csv(below / "metrics.csv")

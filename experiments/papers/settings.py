@@ -34,5 +34,5 @@ def table(name: str, *presets: str) -> Computation:
     """Return the table of some presets' settings."""
     return Computation(
         f"settings_{name}", options_of_presets, {"smoke": {"presets": presets}},
-        sources=("experiments/runs/presets/*.py",), minutes=0.01,
+        sources=("experiments/papers/settings.py", "experiments/runs/presets/*.py"), minutes=0.01,
     )  # fmt: skip

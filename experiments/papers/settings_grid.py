@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments.analysis.style import COLOURS, FAINT, INK, make_figure, save, tidy
-from experiments.papers.layouts import Plotted, head
+from experiments.papers.layouts import Plotted, head, seeds_of
 
 
 def draw(plotted: Plotted, path: Path) -> None:
@@ -19,7 +19,7 @@ def draw(plotted: Plotted, path: Path) -> None:
     names = ["alpha", "rho", "window", "eta"]
     settings = frame[names].drop_duplicates().sort_values(names)
     figure = make_figure(4.2 * len(sizes) * len(starts), 1.4 + 0.24 * len(settings))
-    head(figure, plotted.title, int(frame["seed"].nunique()))
+    head(figure, plotted.title, seeds_of(frame))
     panels = figure.subplots(1, len(sizes) * len(starts), sharey=True, squeeze=False)[0]
     for axes, (n, start) in zip(panels, itertools.product(sizes, starts), strict=True):
         for place, setting in enumerate(settings.itertuples(index=False)):

@@ -5,7 +5,7 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,19 @@ class Data:
         facts = [self.made] if self.made else []
         facts += [each for runs in self.runs.values() for each in runs.values()]
         return tuple(sorted({each["versions"]["code"] for each in facts}))
+
+    def without(self, parts: Collection[tuple[str, str]]) -> "Data":
+        """Return this less some runs: (task, label); of a computation, ("", "") is all of it."""
+        if self.made:
+            return Data() if parts else self
+        runs = {
+            env: {label: made for label, made in each.items() if (env, label) not in parts}
+            for env, each in self.runs.items()
+        }
+        frame = self.frame
+        for env, label in parts:
+            frame = frame[(frame["env"] != env) | (frame["arm"] != label)]
+        return Data(frame, {env: each for env, each in runs.items() if each})
 
     def with_run(self, env: str, label: str, frame: pd.DataFrame, facts: dict[str, Any]) -> "Data":
         """Return this and one more run, in place of an older one."""
@@ -100,6 +113,7 @@ def read(folder: Path, name: str, size: str) -> Data | None:
 
     Raises:
       Damaged: one line that names the file.
+      ValueError: a later version made it.
     """
     numbers, facts = paths(folder, name, size)
     if not numbers.exists() and not facts.exists():
@@ -109,11 +123,19 @@ def read(folder: Path, name: str, size: str) -> Data | None:
             raise Damaged(f"{path} is missing")
     try:
         saved = json.loads(facts.read_text())
+        if saved["format"] > FORMAT:
+            raise ValueError(
+                f"{facts} was made by a later version (format {saved['format']}): use that"
+            )
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise Damaged(f"{facts} is damaged ({error!r})") from None
+    try:
         crc, runs, made = saved["crc32"], saved.get("runs", {}), saved.get("made", {})
-        if saved["format"] != FORMAT:
-            raise ValueError(f"it is of format {saved['format']}, not {FORMAT}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Damaged(f"{facts} is damaged ({error})") from None
+        every = [made] if made else [each for env in runs.values() for each in env.values()]
+        for each in every:
+            _ = each["versions"]["code"], each["options" if made else "config"]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise Damaged(f"{facts} is damaged ({error!r})") from None
     try:
         text = gzip.decompress(numbers.read_bytes())
     except (OSError, EOFError, zlib.error) as error:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.analysis import paired, primary, statistics, verdicts
+from experiments.analysis.bootstrap import stratified_interval
 from experiments.analysis.paired import Pairs
 from experiments.analysis.tables import number
 from experiments.analysis.verdicts import Facts, Verdict
@@ -19,6 +20,7 @@ from experiments.runs.arms import CONTROL
 from experiments.runs.judging import facts_of
 from experiments.runs.outputs import OutputConfig
 from experiments.runs.results import threshold_of
+from experiments.runs.run_config import RunConfig
 
 
 class Finding(NamedTuple):
@@ -34,7 +36,25 @@ class _Side(NamedTuple):
     """One side of a claim on one task."""
 
     facts: Facts
-    values: pd.Series  # [seeds]
+    values: pd.Series  # [seeds], higher is better
+
+
+class _Asked(NamedTuple):
+    """A claim with its numbers."""
+
+    sides: list[tuple[_Side, _Side]]  # arm and baseline on every task
+    pairs: Pairs  # as they are
+    beyond: Pairs  # less the least effect, or plus the margin
+
+
+class _NotAsked(ValueError):
+    """A claim can't be judged, and this is why."""
+
+    verdict: Verdict = "not tested"
+
+
+class _TooFew(_NotAsked):
+    verdict: Verdict = "pilot"
 
 
 def findings(entry: Entry, size: SizeName, data: Data) -> list[Finding]:
@@ -42,77 +62,114 @@ def findings(entry: Entry, size: SizeName, data: Data) -> list[Finding]:
 
     A claim about what a size does not have is not tested.
     """
-    compared: dict[int, list[tuple[_Side, _Side]]] = {}
-    absent: dict[int, str] = {}
+    asked: dict[int, _Asked] = {}
+    refused: dict[int, _NotAsked] = {}
     for place, claim in enumerate(entry.claims):
         try:
             if isinstance(claim, Claim):
-                compared[place] = _sides(entry, claim, size, data)
+                asked[place] = _ask(entry, claim, size, data)
             elif not (data.frame["claim"] == claim.claim).any():
-                raise _Absent(f"no row is about {claim.claim}")
-        except _Absent as error:
-            absent[place] = str(error)
-    pairs = {place: _pairs(entry, entry.claims[place], both) for place, both in compared.items()}
+                raise _NotAsked(f"no row is about {claim.claim}")
+        except _NotAsked as error:
+            refused[place] = error
     tested = {
-        str(place): pairs[place].p_value
-        for place, both in compared.items()
-        if all(verdicts.untested(side.facts) is None for each in both for side in each)
+        str(place): each.beyond.p_value
+        for place, each in asked.items()
+        if all(_stopped(*both) is None for both in each.sides)
     }
-    for place, p_value in paired.holm(tested).items():
-        pairs[int(place)] = dataclasses.replace(pairs[int(place)], p_holm=p_value)
+    corrected = paired.holm(tested)
     found = []
     for place, claim in enumerate(entry.claims):
-        if place in absent:
-            found.append(Finding(claim.says, "not tested", absent[place]))
+        if place in refused:
+            found.append(Finding(claim.says, refused[place].verdict, str(refused[place])))
         elif isinstance(claim, Claim):
-            found.append(_judged(claim, compared[place], pairs[place]))
+            found.append(_judged(entry, claim, asked[place], corrected.get(str(place))))
         else:
             found.append(_exact(claim, data.frame))
     return found
 
 
-class _Absent(ValueError):
-    """A table of this size does not have what a claim is about."""
-
-
-def _judged(claim: Claim, sides: Sequence[tuple[_Side, _Side]], pairs: Pairs) -> Finding:
-    """Judge by the first task whose facts stop it, or else by the pairs of all."""
+def _ask(entry: Entry, claim: Claim, size: SizeName, data: Data) -> _Asked:
+    """Collect a claim's numbers."""
+    source = entry.source
+    if isinstance(source, Experiment):
+        sides = _sides_of_runs(source, claim, size, data)
+    else:
+        assert isinstance(source, Computation)
+        sides = [_sides_of_table(entry.id, source, claim, size, data)]
     if claim.least and len(sides) > 1:
         raise ValueError(
             f"'{claim.says}': a least effect is in the unit of one task's metric: name it (where)"
         )
-    stopped = [each for each in sides if any(verdicts.untested(side.facts) for side in each)]
-    arm, baseline = (side.facts for side in (stopped or sides)[0])
+    # "Better by at least so much" and "worse by so much at most" are both a shifted "better".
+    shift = claim.least if claim.direction == "better" else -claim.least
+    return _Asked(sides, _pairs(sides, 0.0), _pairs(sides, shift))
+
+
+def _stopped(arm: _Side, baseline: _Side) -> str | None:
+    """Return why a task's pair says nothing about a claim, if it does not."""
+    return (
+        verdicts.incomparable(arm.facts, baseline.facts)
+        or verdicts.untested(arm.facts)
+        or verdicts.untested(baseline.facts)
+    )
+
+
+def _judged(entry: Entry, claim: Claim, asked: _Asked, p_holm: float | None) -> Finding:
+    """Judge by the first task whose pair says nothing, or else by the pairs of all."""
+    stopped = [both for both in asked.sides if _stopped(*both) is not None]
+    arm, baseline = (side.facts for side in (stopped or asked.sides)[0])
+    direction = claim.direction
+    if claim.least and direction == "at least as good":
+        direction = "better"  # than the baseline less the margin
     found = verdicts.judge(
-        arm, baseline, pairs, claim.direction,
-        quantity="iqm" if len(sides) == 1 else "improvement",
-        **({"margin": claim.least} if claim.direction == "at least as good" else
-           {"least": claim.least}),
-    )  # fmt: skip
-    return Finding(claim.says, found.verdict, found.reason, pairs)
+        arm,
+        baseline,
+        dataclasses.replace(asked.beyond, p_holm=p_holm),
+        direction,
+        quantity="iqm" if len(asked.sides) == 1 else "improvement",
+    )
+    reason = found.reason
+    if found.interval is not None:
+        reason += _in_unit(entry, claim)
+    pairs = dataclasses.replace(asked.pairs, p_holm=p_holm)
+    return Finding(claim.says, found.verdict, reason, pairs)
 
 
-def _sides(entry: Entry, claim: Claim, size: SizeName, data: Data) -> list[tuple[_Side, _Side]]:
-    """Return arm and baseline on every task that a claim is about."""
-    source = entry.source
-    if isinstance(source, Experiment):
-        return _sides_of_runs(source, claim, size, data)
-    assert isinstance(source, Computation)
+def _in_unit(entry: Entry, claim: Claim) -> str:
+    """Return what an interval's numbers are: their unit, and what was taken off them."""
+    source, words = entry.source, []
+    if isinstance(source, Computation) and source.ratios:
+        words.append(f"in doublings of {source.unit}")
+    elif isinstance(source, Computation) and source.unit:
+        words.append(f"in {source.unit}")
+    if claim.least and claim.direction == "at least as good":
+        words.append(f"with a margin of {claim.least:g}")
+    elif claim.least:
+        words.append(f"less the {claim.least:g} that is claimed")
+    return f", {', '.join(words)}" if words else ""
+
+
+def _sides_of_table(
+    name: str, source: Computation, claim: Claim, size: SizeName, data: Data
+) -> tuple[_Side, _Side]:
+    """Return arm and baseline of a computed table."""
     if missing := set(claim.where) - set(data.frame):
-        raise ValueError(f"the table of {entry.id} has no column {', '.join(sorted(missing))}")
+        raise ValueError(f"the table of {name} has no column {', '.join(sorted(missing))}")
     frame = chosen(data.frame, claim.where)
     both = []
     for label in (claim.arm, claim.baseline):
         own = frame[frame["arm"] == label]
         if own.empty:
-            raise _Absent(f"size {size} has no {label} where {dict(claim.where)}")
+            raise _NotAsked(f"size {size} has no {label} where {dict(claim.where)}")
         values = own.set_index("seed")[source.metric].astype(float)
-        if source.ratios:
-            values = np.log2(values)
+        if values.index.has_duplicates:
+            raise ValueError(f"'{claim.says}': {name} has several numbers of a seed: name more")
+        values = np.log2(values) if source.ratios else values
         code = "+".join(data.codes())
         facts = Facts(label, str(dict(claim.where)), code, {}, tuple(sorted(values.index)))
-        both.append(_Side(facts, values))
-    return [(both[0], both[1])]
+        both.append(_Side(facts, values if source.higher_is_better else -values))
+    return both[0], both[1]
 
 
 def _sides_of_runs(
@@ -126,46 +183,67 @@ def _sides_of_runs(
         sides = []
         for label in (claim.arm, claim.baseline):
             if label not in frames:
-                raise _Absent(f"size {size} has no arm {label} on {env}")
-            threshold = threshold_of(arms[label].config, OutputConfig())
+                raise _NotAsked(f"size {size} has no arm {label} on {env}")
+            frame, config = frames[label], arms[label].config
             name = claim.primary or source.question.primary
-            values = _values(frames[label], name, threshold)
-            facts = facts_of(label, arms[label], frames[label], made[label], other_code=False)
+            facts = facts_of(label, arms[label], frame, made[label], other_code=False)
             if claim.across:
                 facts = dataclasses.replace(facts, settings={})
-            sides.append(_Side(facts, values))
+            if name.startswith("mean:replayed/"):  # it is the gate's own subject
+                facts = dataclasses.replace(facts, prioritises=False, learned=False)
+            sides.append(_Side(facts, _values(frame, name, config)))
         found.append((sides[0], sides[1]))
     if not found:
-        raise _Absent(f"size {size} has no task where {dict(claim.where)}")
+        raise _NotAsked(f"size {size} has no task where {dict(claim.where)}")
     return found
 
 
-def _values(frame: pd.DataFrame, name: str, threshold: float | None) -> pd.Series:
-    """Return [seeds] of a metric, higher is better; of a column, `mean:COLUMN`, its mean."""
-    if name.startswith("mean:"):
-        column = name.removeprefix("mean:")
-        if column not in frame:
-            raise ValueError(f"no run recorded {column}")
-        return frame.groupby("seed")[column].mean()
-    metric = primary.parse(name, threshold)
-    values = metric(frame) * (1 if metric.higher_is_better else -1)
-    values[statistics.diverged(frame)] = math.nan
-    return values
+def _values(frame: pd.DataFrame, name: str, config: RunConfig) -> pd.Series:
+    """Return [seeds] of a metric, higher is better; of a column, `mean:COLUMN`, its mean.
+
+    A mean is over the log points after the warm-up; of seeds that diverged it says nothing.
+    """
+    if not name.startswith("mean:"):
+        metric = primary.parse(name, threshold_of(config, OutputConfig()))
+        values = metric(frame) * (1 if metric.higher_is_better else -1)
+        values[statistics.diverged(frame)] = math.nan
+        return values
+    column = name.removeprefix("mean:")
+    if column not in frame:
+        raise _NotAsked(f"no run recorded {column}")
+    late = frame[frame["step"] > config.loop.warmup]
+    lost = set(statistics.diverged(frame)) | set(late.loc[late[column].isna(), "seed"])
+    if lost:
+        raise _NotAsked(f"{column} is not a number in {len(lost)} seeds that diverged")
+    return late.groupby("seed")[column].mean()
 
 
-def _pairs(entry: Entry, claim: Claim | Exact, sides: Sequence[tuple[_Side, _Side]]) -> Pairs:
-    """Compare seed by seed; of several tasks, all seeds of all together."""
-    assert isinstance(claim, Claim)
-    higher = not isinstance(entry.source, Computation) or entry.source.higher_is_better
+def _pairs(sides: Sequence[tuple[_Side, _Side]], shift: float) -> Pairs:
+    """Compare seed by seed, the arm less a shift; several tasks by which side is better alone.
+
+    Tasks have units of their own: across them only signs are compared, and resampled within each.
+    """
     arms, bases = [], []
     for arm, base in sides:
         own, other = arm.values.sort_index(), base.values.sort_index()
-        if CONTROL not in (claim.arm, claim.baseline) and list(own.index) != list(other.index):
-            raise ValueError(f"{entry.id}: {claim.arm} and {claim.baseline} have other seeds")
-        arms.append(own.to_numpy(float))
+        labels = (arm.facts.label, base.facts.label)
+        apart = any(label.partition("_every")[0] == CONTROL for label in labels)
+        if len(own) != len(other) or (not apart and list(own.index) != list(other.index)):
+            raise ValueError(f"{' and '.join(labels)} have other seeds")
+        if len(own) < 2:
+            raise _TooFew(f"pilot: {len(own)} seed carries no verdict")
+        arms.append(own.to_numpy(float) - shift)
         bases.append(other.to_numpy(float))
-    pairs = paired.compare_pairs(np.concatenate(arms), np.concatenate(bases), higher)
-    return dataclasses.replace(pairs, seeds=min(map(len, arms)))
+    if len(sides) == 1:
+        return paired.compare_pairs(arms[0], bases[0])
+    ordered = [np.where(np.isnan(values), -math.inf, values) for values in (*arms, *bases)]
+    arms, bases = ordered[: len(sides)], ordered[len(sides) :]
+    signs = np.stack([(x > y).astype(float) - (x < y) for x, y in zip(arms, bases, strict=True)], 1)
+    pairs = paired.compare_pairs(signs.ravel(), np.zeros(signs.size))
+    low, high = stratified_interval([(signs + 1) / 2], lambda drawn: drawn.mean(axis=(-2, -1)))
+    return dataclasses.replace(
+        pairs, seeds=len(signs), improvement_interval=(float(low), float(high))
+    )
 
 
 def _exact(claim: Exact, frame: pd.DataFrame) -> Finding:

@@ -1,6 +1,7 @@
 """The command: what it runs, what it keeps, what it refuses."""
 
 import json
+import shutil
 
 import pytest
 
@@ -34,7 +35,7 @@ def test_a_table_a_figure_and_a_report(walked, capsys):
     assert data is not None and list(data.runs["walk/10"]) == ["uniform_every16", "per_every16"]
     made = data.runs["walk/10"]["per_every16"]
     assert made["config"]["replay"] == "per" and made["versions"]["code"] == code.version()
-    assert (walked / "all.walk.png").read_bytes().startswith(b"\x89PNG")
+    assert (walked / "all.walk.smoke.png").read_bytes().startswith(b"\x89PNG")
     assert not list(walked.glob("runs/**/step_*.safetensors"))  # it has ended
     assert papers.main(["report", "all.walk", "--size", "smoke", "--results", str(walked)]) == 0
     said = capsys.readouterr().out
@@ -80,6 +81,27 @@ def test_results_of_other_code_or_settings_are_not_mixed(walked, monkeypatch, ca
         assert papers.main([*WALK, "--out", str(walked), "--other-code"]) == 0
     said = refused([*WALK, "--seeds", "3", "--out", str(walked)], capsys)
     assert "ran with another seeds" in said and "--overwrite" in said
+    report = ["report", "all.walk", "--size", "smoke", "--results", str(walked)]
+    assert papers.main(report) == 0 and "effective buffer" in capsys.readouterr().out
+
+
+def test_overwriting_makes_anew_only_what_other_code_or_settings_made(
+    walked, tmp_path, monkeypatch
+):
+    shutil.copytree(walked, tmp_path / "copy")
+    out = ["--out", str(tmp_path / "copy")]
+    facts = tmp_path / "copy" / "walk_dqn.smoke.json"
+    saved = json.loads(facts.read_text())
+    saved["runs"]["walk/10"]["per_every16"]["versions"]["code"] = "0123456789ab"
+    facts.write_text(json.dumps(saved))
+    manifest = tmp_path / "copy/runs/walk_dqn.smoke/walk_10/per_every16/manifest.json"
+    text = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(text | {"code": ["0123456789ab"]}))
+    chunks = trained(monkeypatch)
+    assert papers.main([*WALK, *out, "--overwrite"]) == 0
+    assert len(chunks) == 2  # of PER alone
+    assert papers.main([*WALK, *out, "--overwrite"]) == 0  # as it would after Ctrl-C
+    assert len(chunks) == 2
 
 
 def test_runs_of_other_code_are_not_mixed_either(walked, tmp_path, monkeypatch, capsys):
@@ -119,6 +141,8 @@ def test_what_was_stopped_goes_on(tmp_path, monkeypatch, capsys):
         (["run"], "name entries (list shows them)"),
         (["run", "per.fig1", "--paper", "lap"], "name entries or papers, not both"),
         (["run", "all.walk", "--seeds", "1"], "seeds is 1: an interval needs 2"),
+        (["run", "pser.tab1", "--seeds", "5"], "pser_atari_table has no seeds"),
+        (["report", "per.tab3", "--all"], "--all is every entry"),
         (["run", "lap.fig1", "--size", "paper"], "add --yes to start it, or choose --size small"),
         (["run", "all.walk", "--size", "tiny"], "invalid choice: 'tiny'"),
         (["draw"], "draw"),
@@ -145,7 +169,11 @@ def test_a_report_is_written_where_it_is_wanted(walked, tmp_path, capsys):
     text = path.read_text()
     assert text.startswith("# Results\n") and "| claim | entry | verdict | why |" in text
     assert "](../" in text  # figures, seen from where it lies
-    assert json.dumps(text)  # and nothing that no reader could read
+    foreign = tmp_path / "NOTES.md"
+    foreign.write_text("mine")
+    assert "is no report of ours" in refused([*command[:-1], str(foreign)], capsys)
+    assert foreign.read_text() == "mine"
+    assert papers.main(command) == 0  # one of ours may be written again
 
 
 def test_what_two_entries_share_is_run_once(tmp_path, monkeypatch):

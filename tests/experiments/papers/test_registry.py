@@ -1,10 +1,14 @@
 """The registry as data: every figure and table is there, can be configured, and claims what is."""
 
+import fnmatch
+import inspect
+from pathlib import Path
+
 import pytest
 
 from experiments.papers import report
 from experiments.papers.entry import PAPERS, Claim, Computation
-from experiments.papers.experiment import SIZES, Experiment
+from experiments.papers.experiment import Experiment
 from experiments.papers.registry import ENTRIES, of_papers, sources
 
 # Every figure and table of the five papers that shows a result, or settings.
@@ -17,6 +21,7 @@ LISTED = {
     "ners": "fig1 fig3 fig4 fig5 figC1 figC2 tab1 tab2 tab3",
     "refer": "fig2 fig3 fig4 fig5 fig6 fig7 fig8 fig9 fig10 fig11 tab1",
 }
+ROOT = Path(__file__).parents[3]
 SOURCES = sources(ENTRIES.values())
 SOURCES |= {e.published.name: e.published for e in ENTRIES.values() if e.published is not None}
 EXPERIMENTS = [name for name, source in SOURCES.items() if isinstance(source, Experiment)]
@@ -88,7 +93,27 @@ def test_sources_that_share_a_name_are_one():
             assert SOURCES[entry.source.name] == entry.source
         elif isinstance(entry.source, Computation) and entry.source.function.__name__ != "table":
             known = SOURCES[entry.source.name]
-            assert known.function == entry.source.function
+            assert (known.function, known.sizes) == (entry.source.function, entry.source.sizes)
+
+
+def test_what_decides_a_computation_is_part_of_its_version():
+    for source in SOURCES.values():
+        if isinstance(source, Computation):
+            own = Path(inspect.getfile(source.function)).relative_to(ROOT).as_posix()
+            assert any(fnmatch.fnmatch(own, pattern) for pattern in source.sources), source.name
+
+
+def test_options_of_a_size_are_known_to_one_of_its_arms():
+    for source in SOURCES.values():
+        if not isinstance(source, Experiment):
+            continue
+        for size, chosen in source.sizes.items():
+            arms = [arm for runs in source.runs(size).values() for arm in runs.values()]
+            for section, values in (("agent", chosen.agent), ("replay", chosen.replay)):
+                known = set().union(
+                    *(getattr(a.config, f"{section}_options").__dict__ for a in arms)
+                )
+                assert set(values) <= known, f"{source.name}, {size}"
 
 
 def test_directions_are_words_of_verdicts():
@@ -103,4 +128,3 @@ def test_what_has_not_been_run_is_said_to_be_so():
     entry = ENTRIES["all.walk"]
     assert report.status(entry, "small", None) == "to do"
     assert report.status(ENTRIES["per.tab4"], "small", None) == "not to be had"
-    assert SIZES == ("smoke", "small", "paper")

@@ -1,5 +1,7 @@
 """Verdicts on claims, from tables made by hand."""
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,6 +10,7 @@ from experiments.papers import tasks, verdict
 from experiments.papers.entry import Claim, Computation, Entry, Exact
 from experiments.papers.experiment import Experiment
 from experiments.papers.tables import Data
+from experiments.runs.arms import Question
 
 SEEDS = 12
 LABELS = ("uniform_every16", "per_every16")
@@ -158,3 +161,79 @@ def test_several_tasks_are_judged_together_and_seeds_counted_in_each():
     (found,) = verdict.findings(entry, "small", data)
     assert found.verdict == "agrees" and found.pairs.seeds == 20 and found.pairs.wins == 40
     assert found.reason.startswith("probability of improvement")
+
+
+def two_tasks(scale: float = 1.0, code: str = "abc") -> tuple[Experiment, Data]:
+    """Return two tasks; on the second, returns are larger and another version may have run."""
+    size = dataclasses.replace(tasks.WALK.sizes["small"], envs=("walk/10", "walk/12"), every=(16,))
+    two = dataclasses.replace(
+        tasks.WALK, name="two", sizes={"small": size}, question=Question(primary="final")
+    )
+    data, rng = Data(), np.random.default_rng(1)
+    for env, unit in (("walk/10", 1.0), ("walk/12", scale)):
+        gain = {LABELS[0]: 0.0, LABELS[1]: 1.0 if env == "walk/10" else -0.1}
+        for label in LABELS:
+            rows = [
+                {"seed": seed, "step": 40_008, "eval_return": unit * (gain[label] + noise),
+                 "replayed/effective_buffer": 0.3, "diverged": 0}
+                for seed, noise in enumerate(rng.normal(0, 0.3, 20))
+            ]  # fmt: skip
+            version = code if env == "walk/12" else "abc"
+            made = {"versions": {"code": version if label == LABELS[0] else "abc"},
+                    "train_seconds": 1.0}  # fmt: skip
+            data = data.with_run(env, label, pd.DataFrame(rows), made)
+    return two, data
+
+
+def test_units_of_tasks_do_not_matter_where_they_are_pooled():
+    claim = Claim("higher", *reversed(LABELS))
+    found = []
+    for scale in (1.0, 1_000.0):
+        two, data = two_tasks(scale)
+        entry = Entry("x.fig3", "all", "two tasks", two, claims=(claim,))
+        found += verdict.findings(entry, "small", data)
+    assert found[0].pairs.p_value == found[1].pairs.p_value
+    assert found[0].reason == found[1].reason
+
+
+def test_what_stops_the_second_task_stops_a_claim():
+    two, data = two_tasks(code="def")
+    entry = Entry("x.fig3", "all", "two", two, claims=(Claim("higher", *reversed(LABELS)),))
+    (found,) = verdict.findings(entry, "small", data)
+    assert found.verdict == "not comparable" and "versions of the code" in found.reason
+
+
+def test_one_seed_that_never_got_there_does_not_drop_the_least_effect():
+    claim = Claim("twice as fast", "per", "uniform", least=1.0)
+    entry = computed((claim,), higher_is_better=False, ratios=True)
+    data = table(per=100.0, uniform=110.0)
+    assert verdict.findings(entry, "small", data)[0].verdict == "disagrees"
+    last = (data.frame["arm"] == "uniform") & (data.frame["seed"] == 3)
+    data.frame.loc[last, "value"] = np.inf
+    (found,) = verdict.findings(entry, "small", data)
+    assert found.verdict == "disagrees" and "less the 1 that is claimed" in found.reason
+
+
+def test_a_margin_is_what_may_be_lost():
+    for margin, expected in ((0.0, "disagrees"), (0.5, "agrees")):
+        claim = Claim("about as good", "per", "uniform", "at least as good", least=margin)
+        (found,) = verdict.findings(computed((claim,)), "small", table(per=1.0, uniform=1.2))
+        assert found.verdict == expected, margin
+
+
+def test_means_of_seeds_that_diverged_say_nothing():
+    data = runs(0.3)
+    data.frame.loc[data.frame["seed"] == 4, "diverged"] = 1
+    claim = Claim("uses less", *reversed(LABELS), "worse", primary="mean:replayed/effective_buffer")
+    (found,) = verdict.findings(walk(claim), "small", data)
+    assert found.verdict == "not tested" and "1 seeds that diverged" in found.reason
+
+
+def test_one_seed_is_a_pilot_and_several_numbers_of_a_seed_are_refused():
+    claim = Claim("higher", "per", "uniform")
+    data = table(per=2.0, uniform=1.0)
+    one = Data(data.frame[data.frame["seed"] == 0], made=data.made)
+    assert verdict.findings(computed((claim,)), "small", one)[0].verdict == "pilot"
+    twice = Data(pd.concat([data.frame, data.frame.assign(n=5)]), made=data.made)
+    with pytest.raises(ValueError, match="several numbers of a seed"):
+        verdict.findings(computed((claim,)), "small", twice)
