@@ -104,19 +104,19 @@ def test_resuming_something_else_is_refused(compared, option, message, capsys):
 
 def test_several_cadences_are_an_axis(tmp_path, capsys):
     out = tmp_path / "axis"
-    names = ["--replays", "uniform", "huber=uniform", "--huber.loss", "huber", "--control", "false"]
-    options = [*TINY, *names, "--learn-every", "8", "16", "--inspect", "1", "--out", str(out)]
+    options = [*TINY, "--replays", "uniform", "--learn-every", "8", "16", "--out", str(out)]
     assert compare.main(options) == 0
     saved = {path.parent.name: json.loads(path.read_text()) for path in out.glob("*/config.json")}
-    assert set(saved) == {"uniform_every8", "uniform_every16", "huber_every8", "huber_every16"}
-    assert saved["huber_every16"]["loop"]["learn_every"] == 16
-    assert saved["huber_every16"]["replay_options"]["loss"] == "huber"
+    labels = {f"{label}_every{every}" for label in ("uniform", "control") for every in (8, 16)}
+    assert set(saved) == labels
+    assert saved["control_every16"]["loop"]["learn_every"] == 16
+    assert saved["control_every16"]["seed"] == 2
     assert (out / "learning_curves_every8.png").exists()
     judged = json.loads((out / "verdicts.json").read_text())["arms"]
-    assert judged["huber_every8"]["baseline"] == "uniform_every8"
-    before = (out / "huber_every8" / "metrics.csv").read_bytes()
+    assert judged["control_every8"]["baseline"] == "uniform_every8"
+    before = (out / "control_every8" / "metrics.csv").read_bytes()
     assert compare.main(["--resume", str(out)]) == 0
-    assert (out / "huber_every8" / "metrics.csv").read_bytes() == before
+    assert (out / "control_every8" / "metrics.csv").read_bytes() == before
     assert "4 replays per transition" in capsys.readouterr().out
 
 
