@@ -1,0 +1,60 @@
+"""How the pages in this folder become a site: `make docs`."""
+
+import sys
+from importlib import metadata
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+sys.path[:0] = [str(DOCS.parent), str(DOCS / "extensions")]
+
+project = "jaxreplay"
+author = "the authors of jaxreplay"
+release = metadata.version("jaxreplay")
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "commented_fields",
+    "docstring_markup",
+    "mathml",
+    "option_tables",
+]
+source_suffix = {".md": "markdown"}
+exclude_patterns = ["extensions"]
+
+myst_enable_extensions = ["deflist", "dollarmath"]
+myst_heading_anchors = 4
+math_number_all = False
+html_math_renderer = "mathml"
+
+default_role = "literal"  # docstrings quote code by single backticks
+autodoc_default_options = {"members": True, "undoc-members": True, "member-order": "bysource"}
+autodoc_class_signature = "mixed"
+autodoc_preserve_defaults = True
+add_module_names = False
+maximum_signature_line_length = 72
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+napoleon_use_rtype = False
+toc_object_entries_show_parents = "hide"
+
+html_theme = "furo"
+html_title = f"jaxreplay {release}"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sourcelink = False
+html_theme_options = {"footer_icons": []}
+pygments_style = "default"
+pygments_dark_style = "github-dark"
+
+
+def setup(app) -> None:
+    """Point links between files that are included here at the pages that include them."""
+    app.connect("include-read", _link_pages)
+
+
+def _link_pages(app, path, docname: str, content: list[str]) -> None:
+    content[0] = content[0].replace("(../../RESULTS.md)", "(claims.md)")

@@ -1,0 +1,83 @@
+"""What a field holds, from the comment beside it, in the pages of the API.
+
+The library documents the fields of its tuples and states by comments (`updates: Array  # [] int32,
+a clock`), and hyperparameters by `option`. Both become the section "Attributes" of the class.
+"""
+
+import ast
+import inspect
+import io
+import textwrap
+import tokenize
+from collections.abc import Iterator
+from typing import Any
+
+from sphinx.application import Sphinx
+
+from jaxreplay.option import options_of
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Listen to autodoc, before all other listeners."""
+    app.connect("autodoc-process-docstring", _add_attributes, priority=200)
+    app.connect("autodoc-skip-member", _skip_field)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def _add_attributes(
+    app: Sphinx, what: str, name: str, subject: Any, options: Any, lines: list[str]
+) -> None:
+    if what != "class" or not inspect.isclass(subject):
+        return
+    described = list(_options(subject)) or list(_commented(subject))
+    if described:
+        lines += ["", "Attributes:"]
+        lines += [f"  {field}: {text}" for field, text in described]
+        lines.append("")
+
+
+def _skip_field(
+    app: Sphinx, what: str, name: str, member: Any, skip: bool, options: Any
+) -> bool | None:
+    """Leave out fields, which stand among the attributes of their class."""
+    is_field = type(member).__name__ in ("_tuplegetter", "member_descriptor")
+    return True if is_field or name in ("replace", "check", "__post_init__") else None
+
+
+def _options(subject: type) -> Iterator[tuple[str, str]]:
+    if "__dataclass_fields__" not in vars(subject):
+        return
+    for entry in options_of(subject):
+        source = f" ({entry.source})" if entry.source else ""
+        yield entry.name, f"{entry.help}{source}"
+
+
+def _commented(subject: type) -> Iterator[tuple[str, str]]:
+    """Yield each annotated field of a class with the comment beside and below it."""
+    try:
+        source = textwrap.dedent(inspect.getsource(subject))
+    except (OSError, TypeError):
+        return
+    (definition,) = ast.parse(source).body
+    if not isinstance(definition, ast.ClassDef):
+        return
+    fields = [node for node in definition.body if isinstance(node, ast.AnnAssign)]
+    comments = _comments(source)
+    for number, field in enumerate(fields):
+        below = [node.lineno for node in fields[number + 1 :]]
+        last = min([field.end_lineno + 4, *below])
+        texts = []
+        for line in range(field.lineno, last):
+            if line > field.end_lineno and line not in comments:
+                break
+            texts += [comments[line]] if line in comments else []
+        yield ast.unparse(field.target), " ".join(texts) or ast.unparse(field.annotation)
+
+
+def _comments(source: str) -> dict[int, str]:
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return {
+        token.start[0]: token.string.lstrip("#: ")
+        for token in tokens
+        if token.type == tokenize.COMMENT and "fmt:" not in token.string
+    }

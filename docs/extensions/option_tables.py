@@ -1,0 +1,96 @@
+"""The directive `options`: a table of a config's options, read from their declarations.
+
+    ```{options} jaxreplay.methods.per:PERConfig
+    :prefix: --replay.
+    ```
+"""
+
+import importlib
+from typing import Any
+
+from docutils import nodes
+from docutils.parsers.rst import directives
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from jaxreplay.option import Option, options_of
+
+_HEAD = ("option", "default", "what it is", "allowed")
+
+
+class OptionTable(SphinxDirective):
+    """A table of all options of a config, or of those that another config does not have."""
+
+    required_arguments = 1
+    option_spec = {"prefix": directives.unchanged, "beyond": directives.unchanged}
+
+    def run(self) -> list[nodes.Node]:
+        """Return the table, or a sentence where there are no options."""
+        prefix = self.options.get("prefix", "--")
+        known = options_of(_load(self.options["beyond"])) if "beyond" in self.options else ()
+        entries = [entry for entry in options_of(_load(self.arguments[0])) if entry not in known]
+        if not entries:
+            return [nodes.paragraph("", "It has no options.")]
+        return [_table([_row(entry, prefix) for entry in entries])]
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register the directive."""
+    app.add_directive("options", OptionTable)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def shown(value: Any) -> str:
+    """Return a value as it is written on the command line."""
+    if isinstance(value, tuple):
+        return " ".join(shown(single) for single in value)
+    return {True: "true", False: "false", None: "none"}.get(value, str(value)) if (
+        value is None or isinstance(value, bool)
+    ) else str(value)
+
+
+def allowed(entry: Option) -> str:
+    """Return what an option may be: names, or bounds of numbers, and whether `none` is one."""
+    if entry.choices:
+        text = ", ".join(entry.choices)
+    elif entry.kind is bool:
+        text = "true, false"
+    else:
+        text = entry.bounds.inequality({int: "whole", float: "number"}.get(entry.kind, "text"))
+    if entry.many:
+        text = f"one or more of: {text}" if entry.choices else f"one or more: {text}"
+    return f"{text}; none" if entry.optional else text
+
+
+def _load(name: str) -> type:
+    module, _, member = name.partition(":")
+    return getattr(importlib.import_module(module), member)
+
+
+def _row(entry: Option, prefix: str) -> tuple[nodes.Node, ...]:
+    about = f"{entry.help} ({entry.source})" if entry.source else entry.help
+    return (
+        nodes.literal("", f"{prefix}{entry.name.replace('_', '-')}"),
+        nodes.literal("", shown(entry.default)),
+        nodes.Text(about),
+        nodes.Text(allowed(entry).replace("<=", " ≤ ").replace(">=", " ≥ ")),
+    )
+
+
+def _table(rows: list[tuple[nodes.Node, ...]]) -> nodes.table:
+    group = nodes.tgroup(cols=len(_HEAD))
+    group += [nodes.colspec(colwidth=1) for _ in _HEAD]
+    head, body = nodes.thead(), nodes.tbody()
+    head += _line([nodes.Text(text) for text in _HEAD])
+    body += [_line(row) for row in rows]
+    group += [head, body]
+    table = nodes.table(classes=["options"])
+    table += group
+    return table
+
+
+def _line(cells: Any) -> nodes.row:
+    line = nodes.row()
+    for cell in cells:
+        line += nodes.entry("", nodes.paragraph("", "", cell))
+    return line
