@@ -1,6 +1,7 @@
 """Learning curves of several runs in one figure."""
 
 import os
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -128,8 +129,12 @@ def _seeds(frames: Mapping[str, pd.DataFrame]) -> list[int]:
     return sorted({int(frame["seed"].nunique()) for frame in frames.values()})
 
 
+_TITLE_WIDTH = 72  # characters that fit on a line
+
+
 def _style(axes: Axes, title: str, subtitle: str, lines: list[Line2D]) -> None:
-    axes.set_title(title, loc="left", fontsize=13, color=INK, pad=22)
+    shown = textwrap.fill(title, _TITLE_WIDTH)
+    axes.set_title(shown, loc="left", fontsize=13, color=INK, pad=22)
     axes.text(0, 1.02, subtitle, transform=axes.transAxes, fontsize=9.5, color=FAINT)
     axes.set_xlabel(_STEPS, color=INK, fontsize=11)
     axes.set_ylabel(_RETURN, color=INK, fontsize=11)

@@ -85,6 +85,7 @@ AGGREGATES: Mapping[str, Callable[[np.ndarray], Band]] = MappingProxyType(
 )  # fmt: skip
 _OURS = "IQM, 95 % bootstrap interval"
 _MOST_COLUMNS = 5
+_HEAD = 1.0  # inches for the title
 
 
 def lines(
@@ -128,40 +129,23 @@ def lines(
         for title, members in groups.items()
         if frame.loc[_of(frame, panel, place), "arm"].isin(members).any()
     ]
-    columns = min(len(shown), _MOST_COLUMNS)
-    per_row = -(-len(shown) // columns)
     kinds = list(dict.fromkeys([aggregate, _OURS]))
-    height = 1.1 + 2.7 * per_row * len(kinds)
-    figure = make_figure(max(6.0, 3.3 * columns + 0.6), height)
-    head(figure, plotted.title, seeds_of(frame))
-    grid = figure.subplots(per_row * len(kinds), columns, squeeze=False)
+    figure, grid = _panels(plotted, frame, kinds, len(shown), width=3.3, margin=0.6, height=2.7)
     styles = _styles(plotted, groups)
-    for axes in grid.ravel():
-        axes.set_axis_off()
-    for block, kind in enumerate(kinds):
-        for number, (place, title) in enumerate(shown):
-            axes = grid[block * per_row + number // columns, number % columns]
-            axes.set_axis_on()
-            own = frame[_of(frame, panel, place)]
-            members = [arm for arm in groups[title] if arm in set(own["arm"])]
-            seeds = seeds_of(own)
-            for arm in members:
-                values = own[own["arm"] == arm].pivot_table(index=x, columns="seed", values=y)
-                # A seed that never got there has no place on the axis, and nor has its median.
-                values = values[~np.isinf(values).any(axis=1)]
-                whole = values.dropna(axis=1)  # a seed that diverged ends
-                values = whole if whole.shape[1] else values.dropna()
-                window = round(smooth * len(values)) if kind == aggregate else 1
-                if window > 1:
-                    values = values.rolling(window, min_periods=1).mean()
-                _line(axes, arm, values, AGGREGATES[kind], styles[arm])
-            about = place if isinstance(place, str) else f"{panel} {place:g}"
-            heading = ", ".join(plain(each) for each in (about, title) if each)
-            about = f"{kind}, {seeds} seed{'s' * (seeds != 1)}"
-            axes.set_title(f"{heading}\n{about}", loc="left", fontsize=9, color=INK)
-            _axes(axes, x_label, y_label, log, limits)
-            if number == 0 or len(groups) > 1:
-                axes.legend(frameon=False, fontsize=7.5)
+    for (kind, number), axes in grid.items():
+        place, title = shown[number]
+        own = frame[_of(frame, panel, place)]
+        for arm in groups[title]:
+            if arm in set(own["arm"]):
+                _line(axes, arm, _curves(own, arm, x, y, smooth, kind), kind, styles[arm])
+        about = place if isinstance(place, str) else f"{panel} {place:g}"
+        heading = ", ".join(plain(each) for each in (about, title) if each)
+        seeds = seeds_of(own)
+        about = f"{kind}, {seeds} seed{'s' * (seeds != 1)}"
+        axes.set_title(f"{heading}\n{about}", loc="left", fontsize=9, color=INK)
+        _axes(axes, x_label, y_label, log, limits)
+        if number == 0 or len(groups) > 1:
+            axes.legend(frameon=False, fontsize=7.5)
     save(figure, path)
 
 
@@ -192,47 +176,30 @@ def bars(
     arms = list(dict.fromkeys(frame["arm"]))
     places = list(dict.fromkeys(frame[panel])) if panel in frame else [""]
     kinds = list(dict.fromkeys([aggregate, _OURS])) if seeds_of(frame) > 1 else [aggregate]
-    length = 0.22 * len(arms) + 1.2 if horizontal else 3.0
-    columns = min(len(places), _MOST_COLUMNS)
-    per_row = -(-len(places) // columns)
-    figure = make_figure(max(6.0, 3.4 * columns), 0.8 + length * per_row * len(kinds))
-    head(figure, plotted.title, seeds_of(frame))
-    grid = figure.subplots(per_row * len(kinds), columns, squeeze=False)
+    height = 0.22 * len(arms) + 1.2 if horizontal else 3.0
+    figure, grid = _panels(plotted, frame, kinds, len(places), width=3.4, margin=0.0, height=height)
     styles = styles_of({arm: plotted.methods.get(arm, arm) for arm in arms})
-    for axes in grid.ravel():
-        axes.set_axis_off()
-    for block, kind in enumerate(kinds):
-        for number, place in enumerate(places):
-            axes = grid[block * per_row + number // columns, number % columns]
-            axes.set_axis_on()
-            own = frame[_of(frame, panel, place)]
-            for at, arm in enumerate(arms):
-                values = own.loc[own["arm"] == arm, y].to_numpy(float)[:, None]
-                if not len(values):
-                    continue
-                middle, low, high = (float(each[0]) for each in AGGREGATES[kind](values))
-                ends = [[middle - low], [high - middle]]
-                # Along a list, arms are no methods: one colour for all.
-                colour = INK if horizontal else styles[arm]["color"]
-                colour = {"color": colour, "alpha": 0.75}
-                if horizontal:
-                    axes.barh(at, middle, **colour)
-                    axes.errorbar(middle, at, xerr=ends, color=INK, linewidth=1)
-                else:
-                    axes.bar(at, middle, **colour)
-                    axes.errorbar(at, middle, yerr=ends, color=INK, linewidth=1)
-            seeds = seeds_of(own)
-            about = f"{kind}, {seeds} seeds" if seeds > 1 else ""
-            axes.set_title(f"{plain(str(place))}\n{about}", loc="left", fontsize=9, color=INK)
-            tidy(axes)
-            if horizontal:
-                axes.set_yticks(range(len(arms)), [plain(arm) for arm in arms], fontsize=7)
-                axes.set_ylim(len(arms) - 0.4, -0.6)
-                axes.set_xlabel(y_label, fontsize=9, color=INK)
-            else:
-                axes.set_xticks(range(len(arms)), [plain(arm) for arm in arms], rotation=40,
-                                ha="right", fontsize=8)  # fmt: skip
-                axes.set_ylabel(y_label, fontsize=9, color=INK)
+    for (kind, number), axes in grid.items():
+        place = places[number]
+        own = frame[_of(frame, panel, place)]
+        for at, arm in enumerate(arms):
+            values = own.loc[own["arm"] == arm, y].to_numpy(float)[:, None]
+            # Along a list, arms are no methods: one colour for all.
+            colour = INK if horizontal else styles[arm]["color"]
+            if len(values):
+                _bar(axes, at, AGGREGATES[kind](values), colour, horizontal)
+        seeds = seeds_of(own)
+        about = f"{kind}, {seeds} seeds" if seeds > 1 else ""
+        axes.set_title(f"{plain(str(place))}\n{about}", loc="left", fontsize=9, color=INK)
+        tidy(axes)
+        names = [plain(arm) for arm in arms]
+        if horizontal:
+            axes.set_yticks(range(len(arms)), names, fontsize=7)
+            axes.set_ylim(len(arms) - 0.4, -0.6)
+            axes.set_xlabel(y_label, fontsize=9, color=INK)
+        else:
+            axes.set_xticks(range(len(arms)), names, rotation=40, ha="right", fontsize=8)
+            axes.set_ylabel(y_label, fontsize=9, color=INK)
     save(figure, path)
 
 
@@ -251,7 +218,7 @@ def forest(plotted: Plotted, path: Path) -> None:
 
 
 def scores(
-    plotted: Plotted, path: Path, *, baseline: str, last: int = 10, y_label: str = ""
+    plotted: Plotted, path: Path, *, baseline: str, last: int = 5, y_label: str = ""
 ) -> None:
     """Plot by how much each arm's final score exceeds the baseline's, in percent, per task.
 
@@ -325,17 +292,78 @@ def _of(frame: pd.DataFrame, panel: str, place: Any) -> np.ndarray:
     return (frame[panel] == place).to_numpy() if panel in frame else np.ones(len(frame), bool)
 
 
-def _line(
-    axes: Axes, arm: str, values: pd.DataFrame, of: Callable[[np.ndarray], Band], style: Any
-) -> None:
+def _panels(
+    plotted: Plotted,
+    frame: pd.DataFrame,
+    kinds: Sequence[str],
+    count: int,
+    *,
+    width: float,
+    margin: float,
+    height: float,
+) -> tuple[Figure, dict[tuple[str, int], Axes]]:
+    """Make a figure with a block of panels for each aggregate, one below the other.
+
+    Args:
+      plotted: tells the title.
+      frame: what is shown; tells the number of seeds.
+      kinds: the aggregates.
+      count: panels in each block.
+      width: of a panel, inches.
+      margin: to the left of all, inches.
+      height: of a panel, inches.
+
+    Returns:
+      The figure, and its panels by aggregate and number.
+    """
+    columns = min(count, _MOST_COLUMNS)
+    per_row = -(-count // columns)
+    figure = make_figure(max(6.0, width * columns + margin), _HEAD + height * per_row * len(kinds))
+    head(figure, plotted.title, seeds_of(frame))
+    grid = figure.subplots(per_row * len(kinds), columns, squeeze=False)
+    for axes in grid.ravel():
+        axes.set_axis_off()
+    shown = {
+        (kind, number): grid[block * per_row + number // columns, number % columns]
+        for block, kind in enumerate(kinds)
+        for number in range(count)
+    }
+    for axes in shown.values():
+        axes.set_axis_on()
+    return figure, shown
+
+
+def _curves(own: pd.DataFrame, arm: str, x: str, y: str, smooth: float, kind: str) -> pd.DataFrame:
+    """Return an arm's curves, a column for each seed, smoothed where it is the paper's figure."""
+    values = own[own["arm"] == arm].pivot_table(index=x, columns="seed", values=y)
+    # A seed that never got there has no place on the axis, and nor has its median.
+    values = values[~np.isinf(values).any(axis=1)]
+    whole = values.dropna(axis=1)  # a seed that diverged ends
+    values = whole if whole.shape[1] else values.dropna()
+    window = 1 if kind == _OURS else round(smooth * len(values))
+    return values.rolling(window, min_periods=1).mean() if window > 1 else values
+
+
+def _line(axes: Axes, arm: str, values: pd.DataFrame, kind: str, style: Any) -> None:
     if values.empty:
         return
     at = values.index.to_numpy(float)
-    middle, low, high = of(values.to_numpy(float).T)
+    middle, low, high = AGGREGATES[kind](values.to_numpy(float).T)
     marker = {"marker": "o", "markersize": 3} if len(at) < 8 else {}
     axes.plot(at, middle, label=plain(arm), **style, **marker)
     if values.shape[1] > 1:
         axes.fill_between(at, low, high, color=style["color"], alpha=0.15, linewidth=0)
+
+
+def _bar(axes: Axes, at: int, band: Band, colour: str, horizontal: bool) -> None:
+    middle, low, high = (float(each[0]) for each in band)
+    ends, look = [[middle - low], [high - middle]], {"color": colour, "alpha": 0.75}
+    if horizontal:
+        axes.barh(at, middle, **look)
+        axes.errorbar(middle, at, xerr=ends, color=INK, linewidth=1)
+    else:
+        axes.bar(at, middle, **look)
+        axes.errorbar(at, middle, yerr=ends, color=INK, linewidth=1)
 
 
 def _axes(

@@ -1,14 +1,14 @@
 """Figures and tables of prioritized sequence experience replay (Brittain et al. 2019)."""
 
-import math
-
-import numpy as np
-import pandas as pd
-
-from experiments.analysis import aggregates
-from experiments.analysis.atari_scores import SCORES
-from experiments.papers import cliffwalk_tables, layouts, settings, settings_grid, tasks
-from experiments.papers.entry import Claim, Computation, Entry, Exact, Layout, Request
+from experiments.papers import (
+    cliffwalk_tables,
+    layouts,
+    pser_scores,
+    settings,
+    settings_grid,
+    tasks,
+)
+from experiments.papers.entry import Claim, Computation, Entry, Exact, Layout
 from experiments.papers.experiment import Arm, Experiment, Size
 
 _STARTS = (
@@ -55,49 +55,6 @@ SWEEP = Computation(
     },
     cliffwalk_tables.SOURCES, unit="updates", higher_is_better=False, ratios=True, minutes=60,
 )  # fmt: skip
-
-
-_SOURCES = ("experiments/papers/pser.py", "experiments/analysis/a*.py")
-
-
-def atari_table(request: Request) -> pd.DataFrame:
-    """Return Tab. 1 recomputed from Tab. 5, beside what the paper prints."""
-    random, human, per, pser = (
-        np.array([getattr(row, name) for row in SCORES.values()])
-        for name in ("random", "human", "per", "pser")
-    )
-    rows = []
-    for name, scores, printed in (("PER", per, (88, 607)), ("PSER", pser, (109, 832))):
-        share = 100 * aggregates.normalised(scores, random, human)
-        for what, value, expected in zip(
-            ("median", "mean"), (np.median(share), share.mean()), printed, strict=True
-        ):
-            rows.append(
-                {"claim": "tab1", "arm": name, "what": what, "found": value,
-                 "expected": float(expected), "tolerance": 0.5 + 1e-9}
-            )  # fmt: skip
-    return pd.DataFrame(rows)
-
-
-def atari_changes(request: Request) -> pd.DataFrame:
-    """Return the percent change of PSER over PER in every game of Tab. 5 (Eq. 38)."""
-    rows = [
-        {"arm": game, "env": "PSER over PER", "seed": 0, "value": 100 * (row.pser - row.per)
-         / abs(row.per) if row.per else math.nan}
-        for game, row in sorted(SCORES.items())
-    ]  # fmt: skip
-    return pd.DataFrame(rows)
-
-
-def atari_scores(request: Request) -> pd.DataFrame:
-    """Return Tab. 5 as it is printed."""
-    rows = [{"game": game, **row._asdict()} for game, row in sorted(SCORES.items())]
-    return pd.DataFrame(rows)
-
-
-TABLE = Computation("pser_atari_table", atari_table, {"smoke": {}}, _SOURCES, minutes=0.01)
-CHANGES = Computation("pser_atari_changes", atari_changes, {"smoke": {}}, _SOURCES, minutes=0.01)
-SCORED = Computation("pser_atari_scores", atari_scores, {"smoke": {}}, _SOURCES, minutes=0.01)
 
 # Fig. 6: initial priorities, and how a decayed priority meets one that is there.
 _SIX = ("BeamRider", "Breakout", "Pong", "Qbert", "Seaquest", "SpaceInvaders")
@@ -212,13 +169,14 @@ ENTRIES = (
     ),
     Entry(
         "pser.tab1", "pser", "Atari: normalised scores over 55 games, from the paper's own Tab. 5",
-        TABLE, claims=(Exact("the printed medians and means follow from the scores", "tab1"),),
+        pser_scores.TABLE,
+        claims=(Exact("the printed medians and means follow from the scores", "tab1"),),
         reported=(("", "PER", "PSER"), ("median", "88 %", "109 %"), ("mean", "607 %", "832 %")),
         note=("Data of the paper: nothing is trained.",),
     ),
     *(
         Entry(
-            f"pser.{name}", "pser", shows, CHANGES,
+            f"pser.{name}", "pser", shows, pser_scores.CHANGES,
             Layout(layouts.bars, {"horizontal": True, "y_label": "percent change"}),
             note=("Data of the paper: nothing is trained.",), lost=lost,
         )
@@ -229,7 +187,7 @@ ENTRIES = (
         )
     ),
     Entry(
-        "pser.tab5", "pser", "Atari: best scores of every game", SCORED,
+        "pser.tab5", "pser", "Atari: best scores of every game", pser_scores.SCORED,
         note=("Data of the paper: nothing is trained.",),
     ),
     Entry(

@@ -50,6 +50,16 @@ def found(entry: Entry, size: SizeName, data: Data | None) -> list[Finding]:
     return verdict.findings(entry, size, data) if status(entry, size, data) == "done" else []
 
 
+def claims(
+    entry: Entry, size: SizeName, data: Data | None, findings: list[Finding]
+) -> list[list[str]]:
+    """Return a row for each claim of an entry: what it says, the entry, verdict, why."""
+    if findings:
+        return [[each.says, entry.id, each.verdict, each.reason] for each in findings]
+    state = status(entry, size, data)
+    return [[claim.says, entry.id, state, "-"] for claim in entry.claims]
+
+
 def one(entry: Entry, size: SizeName, results: Path, base: Path) -> str:
     """Return the report of one entry.
 
@@ -107,7 +117,7 @@ def everything(entries: Iterable[Entry], size: SizeName, results: Path, base: Pa
     """Return the report of all entries: first the table of claims, then each paper's."""
     entries = list(entries)
     loaded = {entry.source.name: read(entry, size, results) for entry in entries if entry.source}
-    rows, parts = [["claim", "entry", "verdict", "why"]], []
+    rows, parts = [[*CLAIM_COLUMNS]], []
     for paper, title in PAPERS.items():
         own = [entry for entry in entries if entry.paper == paper]
         parts += [f"## {title}", ""] if own else []
@@ -115,10 +125,7 @@ def everything(entries: Iterable[Entry], size: SizeName, results: Path, base: Pa
             data = loaded[entry.source.name] if entry.source else None
             findings = found(entry, size, data)
             parts.append(_one(entry, size, results, base, data, findings))
-            rows += [[each.says, entry.id, each.verdict, each.reason] for each in findings]
-            if not findings:
-                state = status(entry, size, data)
-                rows += [[claim.says, entry.id, state, "-"] for claim in entry.claims]
+            rows += claims(entry, size, data, findings)
     waiting = ("begun", "to do", "other settings", "not to be had")
     rows[1:] = sorted(rows[1:], key=lambda row: row[2] in waiting)  # what has come out comes first
     counts = pd.Series([row[2] for row in rows[1:]]).value_counts()
@@ -127,6 +134,7 @@ def everything(entries: Iterable[Entry], size: SizeName, results: Path, base: Pa
     return "\n".join([*top, *parts]).rstrip() + "\n"
 
 
+CLAIM_COLUMNS = ("claim", "entry", "verdict", "why")
 TITLE = "# Results\n\n"  # of every report that is written
 _HEAD = """\
 Written by `python -m experiments.papers report --all --write RESULTS.md` from the tables in \

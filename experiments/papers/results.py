@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
-from experiments.papers import tables
+import pandas as pd
+
+from experiments.papers import report, tables
 from experiments.papers.experiment import SizeName
-from experiments.papers.registry import ENTRIES
+from experiments.papers.registry import ENTRIES, of_papers
 from experiments.papers.tables import Data
 
 COMMITTED = Path(__file__).parents[1] / "results" / "papers"
@@ -33,3 +35,18 @@ def load(name: str, size: SizeName = "small", folder: Path = COMMITTED) -> Data:
             f"{name} --size {size} --out {folder}"
         )
     return data
+
+
+def claims(paper: str, size: SizeName = "small", folder: Path = COMMITTED) -> pd.DataFrame:
+    """Return what a paper's claims come to: columns claim, entry, verdict and why, a row for each.
+
+    Args:
+      paper: per, lap, pser, ners, refer, or all for what is no paper's.
+      size: of the tables.
+      folder: of the tables.
+    """
+    rows = []
+    for entry in of_papers([paper]):
+        data = report.read(entry, size, folder)
+        rows += report.claims(entry, size, data, report.found(entry, size, data))
+    return pd.DataFrame(rows, columns=list(report.CLAIM_COLUMNS))

@@ -12,7 +12,7 @@ from experiments.papers import tables
 from experiments.papers.entry import Computation, Request
 from experiments.papers.experiment import Experiment, SizeName
 from experiments.papers.tables import Data
-from experiments.runs import code, folder, lock, manifest, run_config
+from experiments.runs import checkpoint, code, folder, lock, manifest, run_config
 from experiments.runs.log import say
 from experiments.runs.outputs import OutputConfig
 from experiments.runs.results import versions
@@ -88,10 +88,10 @@ def stale(
             made = data.runs.get(env, {}).get(label)
             if made is None:
                 continue
-            differs = _differing(made["config"], plain(arm.config.to_json()))
+            differs = checkpoint.differing_options(made["config"], arm.config.to_json())
             lacking = set(source.columns) - set(data.frame)
             if differs:
-                found[env, label] = f"ran with another {', '.join(sorted(differs))}"
+                found[env, label] = f"ran with another {', '.join(differs)}"
             elif lacking:
                 found[env, label] = f"has no column {', '.join(sorted(lacking))}"
             elif not other_code:
@@ -200,9 +200,9 @@ def _check_folder(config: RunConfig, below: Path, places: Places) -> None:
 
 def _misfit(config: RunConfig, below: Path, other_code: bool) -> str | None:
     """Return why what is in a run's folder is not this run; None: it is."""
-    differs = _differing(plain(run_config.read(below).to_json()), plain(config.to_json()))
+    differs = checkpoint.differing_options(run_config.read(below).to_json(), config.to_json())
     if differs:
-        return f"ran with another {', '.join(sorted(differs))}"
+        return f"ran with another {', '.join(differs)}"
     others = set(manifest.made_by(below)) - {code.version()}
     if others and not other_code:
         return f"was made by another version of the code ({', '.join(sorted(others))})"
@@ -239,15 +239,3 @@ def _compute(source: Computation, size: SizeName, places: Places) -> Data:
     data = Data(frame, made=made)
     tables.write(places.out, source.name, size, data)
     return data
-
-
-def _differing(one: dict, other: dict, prefix: str = "") -> set[str]:
-    """Return the names of what two configurations differ in."""
-    found = set()
-    for name in {*one, *other}:
-        own, its = one.get(name), other.get(name)
-        if isinstance(own, dict) and isinstance(its, dict):
-            found |= _differing(own, its, f"{prefix}{name}.")
-        elif own != its:
-            found.add(prefix + name)
-    return found

@@ -24,8 +24,8 @@ class Data:
     """Numbers, and what made them.
 
     Attributes:
-      frame: of an experiment: columns env, arm, seed, step, eval_return, diverged (whether the seed
-        had by then) and others, a row per log point; of a computation: its own.
+      frame: of an experiment: columns env, arm, seed, step, eval_return, diverged (1 if the
+        seed ever did) and others, a row per log point; of a computation: its own.
       runs: of an experiment: task -> label -> its configuration, versions and seconds.
       made: of a computation: its options, versions and seconds.
     """

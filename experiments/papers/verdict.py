@@ -22,6 +22,8 @@ from experiments.runs.outputs import OutputConfig
 from experiments.runs.results import threshold_of
 from experiments.runs.run_config import RunConfig
 
+_MEAN = "mean:"  # before a column of the metrics, in the name of a claim's primary metric
+
 
 class Finding(NamedTuple):
     """What a claim comes to."""
@@ -131,15 +133,19 @@ def _judged(entry: Entry, claim: Claim, asked: _Asked, p_holm: float | None) -> 
     )
     reason = found.reason
     if found.interval is not None:
-        reason += _in_unit(entry, claim)
+        reason += _in_unit(entry, claim, found.quantity)
     pairs = dataclasses.replace(asked.pairs, p_holm=p_holm)
     return Finding(claim.says, found.verdict, reason, pairs)
 
 
-def _in_unit(entry: Entry, claim: Claim) -> str:
+def _in_unit(entry: Entry, claim: Claim, quantity: verdicts.Quantity | None) -> str:
     """Return what an interval's numbers are: their unit, and what was taken off them."""
     source, words = entry.source, []
-    if isinstance(source, Computation) and source.ratios:
+    if isinstance(source, Experiment):
+        name = claim.primary or source.question.primary
+        if quantity == "iqm" and not name.startswith(_MEAN):
+            words.append(f"in {primary.parse(name, threshold=0.0).unit}")
+    elif isinstance(source, Computation) and source.ratios:
         words.append(f"in doublings of {source.unit}")
     elif isinstance(source, Computation) and source.unit:
         words.append(f"in {source.unit}")
@@ -203,12 +209,12 @@ def _values(frame: pd.DataFrame, name: str, config: RunConfig) -> pd.Series:
 
     A mean is over the log points after the warm-up; of seeds that diverged it says nothing.
     """
-    if not name.startswith("mean:"):
+    if not name.startswith(_MEAN):
         metric = primary.parse(name, threshold_of(config, OutputConfig()))
         values = metric(frame) * (1 if metric.higher_is_better else -1)
         values[statistics.diverged(frame)] = math.nan
         return values
-    column = name.removeprefix("mean:")
+    column = name.removeprefix(_MEAN)
     if column not in frame:
         raise _NotAsked(f"no run recorded {column}")
     late = frame[frame["step"] > config.loop.warmup]

@@ -150,15 +150,21 @@ def check_same_config(saved: dict, now: dict, folder: str | os.PathLike) -> None
       ValueError: the two differ; names the first such field, by its dotted path, and both values.
     """
     before, after = _dotted(_as_json(saved)), _dotted(_as_json(now))
-    for name in [*before, *(name for name in after if name not in before)]:
-        if name in before and name in after and before[name] == after[name]:
-            continue
+    for name in differing_options(saved, now):
         made = f"with {name}={before[name]}" if name in before else f"without {name}"
         has = f"has {after[name]}" if name in after else "has no such option"
         raise ValueError(
             f"checkpoint in {folder} was made {made}, this run {has}: "
             "use the same options, or another --out"
         )
+
+
+def differing_options(saved: dict, now: dict) -> list[str]:
+    """Return the dotted paths of what two nested, JSON-able configurations differ in."""
+    before, after = _dotted(_as_json(saved)), _dotted(_as_json(now))
+    names = [*before, *(name for name in after if name not in before)]
+    both = before.keys() & after.keys()
+    return [name for name in names if name not in both or before[name] != after[name]]
 
 
 def _header(file: Any, folder: Any) -> dict[str, Any]:

@@ -120,6 +120,13 @@ def test_figure_is_a_function_of_its_data(tmp_path):
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
 
 
+def test_a_long_title_is_not_cut_off(tmp_path):
+    title = "sac on gymnax/MountainCarContinuous-v0, 16 agent steps per update, 8 replays per step"
+    learning_curves({"a": metrics(2, 5.0)}, tmp_path / "figure.png", title)
+    pixels = imread(tmp_path / "figure.png")[..., :3]
+    assert (pixels[: len(pixels) // 8, -3:] == 1).all()
+
+
 def test_report_leaves_pyplot_alone():
     code = "import sys, experiments.analysis.joint; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from experiments.papers import digits, figures, verdict
-from experiments.papers.digits import DIGITS, ENTRIES, Examples
+from experiments.papers.digits import DIGITS, Examples
 from experiments.papers.entry import Request
+from experiments.papers.registry import ENTRIES
 from experiments.papers.tables import Data
 from jaxreplay import sum_tree
 from jaxreplay.replay import make_replay
@@ -173,7 +174,7 @@ def test_table_claims_and_figure(tmp_path, monkeypatch):
     tried = frame[frame["kind"] == "search"]
     assert len(tried) == 3 * 2 * 2 and set(tried["step_size"]) == {0.1}
 
-    fig5, fig6 = ENTRIES
+    fig5, fig6 = ENTRIES["per.fig5"], ENTRIES["per.fig6"]
     assert fig6.source is None and fig6.missing
     data = Data(frame, made={"versions": {"code": "0123456789ab"}})
     found = verdict.findings(fig5, "smoke", data)
