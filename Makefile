@@ -1,7 +1,7 @@
 # make run: see what replay does on the Blind Cliffwalk, then compare methods on CartPole.
 # make test: run the tests.
 # make lint: style and types.  make check: lint and the quickest tests of everything.
-# make bench: time the replay beside peers.
+# make bench: time the replay beside peers.  make docs: build the site.
 # All set up .venv first; they need Python 3.11 or newer and nothing else.
 
 VENV := .venv
@@ -11,11 +11,12 @@ PYTHON ?= $(shell for p in $(CANDIDATES); do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 OUT ?= runs/quickstart
 BENCH_OUT ?= runs/benchmark
+DOCS_OUT ?= build/docs
 
 PYTEST := JAX_PLATFORMS=cpu $(BIN)/python -m pytest
 PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 
-.PHONY: run test test-slow lint check bench notebooks clean
+.PHONY: run test test-slow lint check bench docs notebooks clean
 
 # Random behaviour and few replays of each transition: what is learned depends on what is replayed.
 WALK := --agent dqn --env walk/10 --seeds 16 --steps 40_000 --learn-every 16 --n-step 1 \
@@ -58,6 +59,10 @@ bench: $(VENV)/bench
 	$(BIN)/python -m experiments.benchmarks.replay --capacities 10_000 1_048_576 --batch-sizes 256 \
 		--out $(BENCH_OUT)/replay.json --figure $(BENCH_OUT)/replay.png
 
+docs: $(VENV)/ready
+	JAX_PLATFORMS=cpu $(BIN)/python -m sphinx -q -W --keep-going docs $(DOCS_OUT)
+	@echo "pages: $(DOCS_OUT)/index.html"
+
 # Execute the notebooks and keep their outputs.
 notebooks: $(VENV)/ready
 	JAX_PLATFORMS=cpu $(BIN)/jupyter execute --inplace notebooks/*.ipynb
@@ -66,7 +71,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found: install one, or say make PYTHON=/path/to/python" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint,gymnasium,mujoco,box2d,atari,papers]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint,docs,gymnasium,mujoco,box2d,atari,papers]'
 	@touch $@
 
 $(VENV)/bench: $(VENV)/ready

@@ -47,6 +47,7 @@ html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {"footer_icons": []}
+highlight_language = "none"  # of blocks that name none: commands
 pygments_style = "default"
 pygments_dark_style = "github-dark"
 

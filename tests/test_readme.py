@@ -1,13 +1,18 @@
-"""The README's Python examples run as they stand (with fewer steps)."""
-
-import re
-from pathlib import Path
+"""The README is short, and its Python examples run as they stand (with fewer steps)."""
 
 import jax
 import jax.numpy as jnp
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+from tests import documents
+from tests.documents import README
+
+BLOCKS = [block.text for block in documents.python(README)]
+
+
+def test_it_is_short_and_shows_python_early():
+    lines = README.read_text().splitlines()
+    assert len(lines) <= 250
+    assert lines.index("```python") < 60
 
 
 def test_training_example_is_short_and_runs(capsys):
@@ -15,7 +20,7 @@ def test_training_example_is_short_and_runs(capsys):
     assert len(block.strip().splitlines()) < 20
     assert "50_000" in block
     names = {}
-    exec(block.replace("50_000", "2_000"), names)
+    documents.run(block, names)
     assert names["metrics"]["eval_return"].shape == (5, 1)
     assert "2000" in capsys.readouterr().out
 
@@ -23,7 +28,7 @@ def test_training_example_is_short_and_runs(capsys):
 def test_replay_example_runs_in_a_loop_of_ones_own():
     block = next(block for block in BLOCKS if "replay.init" in block)
     names = {}
-    exec(block.replace("2**20", "2**10"), names)
+    documents.run(block, names)
     replay, state, example = names["replay"], names["state"], names["example"]
     rows = jax.tree.map(lambda x: jnp.broadcast_to(x, (8, *x.shape)), example)
 
@@ -36,8 +41,3 @@ def test_replay_example_runs_in_a_loop_of_ones_own():
     state, batch = step(state, jax.random.key(0))
     assert batch.transition.obs.shape == (256, 17)
     assert int(state.dropped) == 0
-
-    exec(next(block for block in BLOCKS if "def turn" in block), names)
-    state, following = names["turn"](state, batch, jnp.zeros(256), rows, jax.random.key(1))
-    assert int(state.ring.rows_added) == 2
-    assert following.transition.obs.shape == (256, 17)

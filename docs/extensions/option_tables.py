@@ -1,12 +1,13 @@
 """The directive `options`: a table of a config's options, read from their declarations.
 
-    ```{options} jaxreplay.methods.per:PERConfig
-    :prefix: --replay.
-    ```
+```{options} jaxreplay.methods.per:PERConfig
+:prefix: --replay.
+```
 """
 
 import importlib
-from typing import Any
+import re
+from typing import Any, ClassVar
 
 from docutils import nodes
 from docutils.parsers.rst import directives
@@ -15,6 +16,8 @@ from sphinx.util.docutils import SphinxDirective
 
 from jaxreplay.option import Option, options_of
 
+_SIGNS = {"<=": "≤", ">=": "≥", "<": "<", ">": ">"}
+_INEQUALITY = re.compile("[<>]=?")
 _HEAD = ("option", "default", "what it is", "allowed")
 
 
@@ -22,7 +25,7 @@ class OptionTable(SphinxDirective):
     """A table of all options of a config, or of those that another config does not have."""
 
     required_arguments = 1
-    option_spec = {"prefix": directives.unchanged, "beyond": directives.unchanged}
+    option_spec: ClassVar = {"prefix": directives.unchanged, "beyond": directives.unchanged}
 
     def run(self) -> list[nodes.Node]:
         """Return the table, or a sentence where there are no options."""
@@ -44,9 +47,9 @@ def shown(value: Any) -> str:
     """Return a value as it is written on the command line."""
     if isinstance(value, tuple):
         return " ".join(shown(single) for single in value)
-    return {True: "true", False: "false", None: "none"}.get(value, str(value)) if (
-        value is None or isinstance(value, bool)
-    ) else str(value)
+    if value is None or isinstance(value, bool):
+        return {True: "true", False: "false", None: "none"}[value]
+    return str(value)
 
 
 def allowed(entry: Option) -> str:
@@ -56,7 +59,9 @@ def allowed(entry: Option) -> str:
     elif entry.kind is bool:
         text = "true, false"
     else:
-        text = entry.bounds.inequality({int: "whole", float: "number"}.get(entry.kind, "text"))
+        text = entry.bounds.inequality(
+            {int: "whole number", float: "number"}.get(entry.kind, "text")
+        )
     if entry.many:
         text = f"one or more of: {text}" if entry.choices else f"one or more: {text}"
     return f"{text}; none" if entry.optional else text
@@ -73,7 +78,7 @@ def _row(entry: Option, prefix: str) -> tuple[nodes.Node, ...]:
         nodes.literal("", f"{prefix}{entry.name.replace('_', '-')}"),
         nodes.literal("", shown(entry.default)),
         nodes.Text(about),
-        nodes.Text(allowed(entry).replace("<=", " ≤ ").replace(">=", " ≥ ")),
+        nodes.Text(_INEQUALITY.sub(lambda sign: f" {_SIGNS[sign[0]]} ", allowed(entry))),
     )
 
 

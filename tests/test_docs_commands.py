@@ -1,0 +1,173 @@
+"""Commands that README and pages show are read by their own parsers; options and extras exist."""
+
+import importlib
+import json
+import re
+import shutil
+import sys
+import tomllib
+
+import pytest
+
+from experiments import compare, train
+from experiments.cli.options import Parser
+from experiments.environments.registry import FAMILIES
+from experiments.runs import registry, run_config
+from experiments.runs.arms import Question
+from experiments.runs.outputs import OutputConfig
+from experiments.runs.registry import AGENTS
+from experiments.training.config import LoopConfig, ReplaySizes
+from jaxreplay import methods
+from jaxreplay.methods import METHODS
+from jaxreplay.option import options_of
+from tests import documents
+from tests.documents import CONTRIBUTING, PAGES, README, ROOT
+
+WRITTEN = {"README.md": README, "CONTRIBUTING.md": CONTRIBUTING, **PAGES}
+RUNS = ("runs/x", "runs/cheetah/seeds_0")  # that pages resume
+BENCHMARKS = ("replay", "training", "methods", "refer", "host", "frames", "commits")
+LABELS = ("ners_star", "without", "refer", "per", "rank")  # of arms, in place of "replay"
+
+
+class Parsed(BaseException):
+    """A command line was read to its end."""
+
+
+def ends(*args, **kwargs):
+    raise Parsed
+
+
+@pytest.fixture
+def only_parse(monkeypatch):
+    """Let every command read its line, and end where it would begin to work."""
+    read = Parser.parse_args
+    configuring = ("experiments.train", "experiments.compare")  # check the values first
+
+    def parse_args(self, *args, **kwargs):
+        parsed = read(self, *args, **kwargs)
+        return parsed if self.prog.split()[-1] in configuring else ends()
+
+    monkeypatch.setattr(Parser, "parse_args", parse_args)
+    monkeypatch.setattr(train, "execute", ends)
+    monkeypatch.setattr(compare, "_run_all", ends)
+
+
+@pytest.fixture
+def examples(tmp_path, monkeypatch):
+    """Modules and folders that pages name as examples: a method, an agent, runs."""
+    package = tmp_path / "mypackage"
+    package.mkdir()
+    shutil.copy(ROOT / "tests/contract/outside/recent_errors.py", package / "mymethod.py")
+    agent, *_ = documents.python(PAGES["how_to/write_an_agent.md"])
+    (package / "myagent.py").write_text(agent.text)
+    config = run_config.defaults("gymnax/CartPole-v1", "dqn", "per").to_json()
+    for run in RUNS:
+        (tmp_path / run).mkdir(parents=True)
+        (tmp_path / run / "config.json").write_text(json.dumps(config))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    known, agents = dict(methods._METHODS), dict(registry._AGENTS)
+    yield
+    for held, before in ((methods._METHODS, known), (registry._AGENTS, agents)):
+        held.clear()
+        held.update(before)
+    for name in [name for name in sys.modules if name.startswith("mypackage")]:
+        del sys.modules[name]
+
+
+def lines_of(program: str) -> list[tuple[str, list[str]]]:
+    """Return where a program is called, and with what words."""
+    return [
+        (name, words)
+        for name, path in WRITTEN.items()
+        for words in documents.commands(path)
+        if words[0] == program
+    ]
+
+
+def main_of(module: str):
+    command = importlib.import_module(module)
+    package = not hasattr(command, "main")
+    return importlib.import_module(f"{module}.__main__").main if package else command.main
+
+
+def test_every_line_is_one_that_its_command_reads(examples, only_parse, capsys):
+    lines = [(name, words[2:]) for name, words in lines_of("python") if words[1] == "-m"]
+    assert len(lines) > 30
+    for name, (module, *options) in lines:
+        assert module.startswith("experiments."), f"{name}: {module}"
+        try:
+            code = main_of(module)(options)
+            assert code == 0 and "--list" in options, f"{name}: {module} {options}"
+        except Parsed:
+            continue
+        except SystemExit:
+            pytest.fail(f"{name}: {module} {options}: {capsys.readouterr().err}")
+
+
+@pytest.mark.parametrize("wrong", [["--replay.alfa", "0.4"], ["--replay.alpha", "-1"]])
+def test_a_wrong_line_would_be_seen(wrong, only_parse, capsys):
+    with pytest.raises(SystemExit):
+        train.main(["--agent", "dqn", "--replay", "per", *wrong])
+    assert "alpha" in capsys.readouterr().err
+
+
+def test_make_knows_its_targets():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    spans = [span for path in WRITTEN.values() for span in documents.code_spans(path)]
+    named = {words[1] for _, words in lines_of("make")}
+    named |= {span.split()[1] for span in spans if re.fullmatch(r"make [a-z-]+", span)}
+    assert {"run", "test", "docs"} <= named <= targets
+
+
+def test_extras_exist():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = set(project["optional-dependencies"])
+    for name, path in WRITTEN.items():
+        for found in re.findall(r"(?:jaxreplay|'\.)\[([a-z0-9_,]+)\]", path.read_text()):
+            assert set(found.split(",")) <= extras, f"{name}: {found}"
+    start = PAGES["start.md"].read_text()
+    rows = start.partition("| extra | what for |\n| --- | --- |\n")[2].partition("\n\n")[0]
+    first_cells = "".join(row.split("|")[1] for row in rows.splitlines())
+    listed = set(re.findall(r"`([a-z0-9]+)`", first_cells))
+    assert listed and listed <= extras
+
+
+def options_of_configs() -> set[str]:
+    """Return the options that configs declare."""
+    configs = {"": [LoopConfig, ReplaySizes, OutputConfig, Question]}
+    configs["replay."] = [method.config for method in METHODS.values()]
+    configs["agent."] = [agent.config for agent in AGENTS.values()]
+    configs["env."] = [family.config for family in FAMILIES.values()]
+    return {
+        f"--{prefix}{entry.name}".replace("_", "-")
+        for prefix, several in configs.items()
+        for config in several
+        for entry in options_of(config)
+    }
+
+
+def options_of_commands(capsys) -> set[str]:
+    """Return the options that commands explain."""
+    names = ("train", "compare", "plot", "watch", *(f"benchmarks.{name}" for name in BENCHMARKS))
+    lines = [[name] for name in names]
+    lines += [["papers", each] for each in ("list", "run", "report")]
+    lines += [["soak", each] for each in ("kills", "tree", "inputs", "long")]
+    for name, *words in lines:
+        with pytest.raises(SystemExit):
+            main_of(f"experiments.{name}")([*words, "--help"])
+    return set(re.findall(r"^ +(?:-h, )?(--[a-z][a-z.-]+)", capsys.readouterr().out, re.MULTILINE))
+
+
+def test_options_that_sentences_name_exist(capsys):
+    known = options_of_configs() | options_of_commands(capsys) | {"--signal"}  # Slurm's
+    known |= {"--replay.half-life"}  # of the example of a method
+    arms = re.compile(f"--({'|'.join(LABELS)})\\.")
+    checked = 0
+    for name, path in WRITTEN.items():
+        for span in documents.code_spans(path):
+            for option in re.findall(r"(?<![\w-])--[a-z][a-z_.-]*[a-z]", span):
+                plain = arms.sub("--replay.", option).replace("_", "-")
+                assert plain in known, f"{name}: {option} in `{span}`"
+                checked += 1
+    assert checked > 100
