@@ -19,6 +19,7 @@ extensions = [
     "docstring_markup",
     "mathml",
     "option_tables",
+    "protocols",
 ]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["extensions"]
@@ -29,13 +30,20 @@ math_number_all = False
 html_math_renderer = "mathml"
 
 default_role = "literal"  # docstrings quote code by single backticks
-autodoc_default_options = {"members": True, "undoc-members": True, "member-order": "bysource"}
+autodoc_default_options = {
+    "members": True,
+    "undoc-members": True,
+    "member-order": "bysource",
+    "special-members": "__call__",
+}
 autodoc_class_signature = "mixed"
 autodoc_preserve_defaults = True
 add_module_names = False
 maximum_signature_line_length = 72
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
+napoleon_custom_sections = [("Fields", "params_style")]
+napoleon_attr_annotations = False
 napoleon_use_ivar = True
 napoleon_use_rtype = False
 toc_object_entries_show_parents = "hide"
@@ -44,6 +52,7 @@ html_theme = "furo"
 html_title = f"jaxreplay {release}"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_show_copyright = False
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {"footer_icons": []}

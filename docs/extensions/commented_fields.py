@@ -1,7 +1,7 @@
 """What a field holds, from the comment beside it, in the pages of the API.
 
 The library documents the fields of its tuples and states by comments (`updates: Array  # [] int32,
-a clock`), and hyperparameters by `option`. Both become the section "Attributes" of the class.
+a clock`), and hyperparameters by `option`. Both become the section "Fields" of the class.
 """
 
 import ast
@@ -19,19 +19,19 @@ from jaxreplay.option import options_of
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Listen to autodoc, before all other listeners."""
-    app.connect("autodoc-process-docstring", _add_attributes, priority=200)
+    app.connect("autodoc-process-docstring", _add_fields, priority=200)
     app.connect("autodoc-skip-member", _skip_field)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
-def _add_attributes(
+def _add_fields(
     app: Sphinx, what: str, name: str, subject: Any, options: Any, lines: list[str]
 ) -> None:
     if what != "class" or not inspect.isclass(subject):
         return
     described = list(_options(subject)) or list(_commented(subject))
     if described:
-        lines += ["", "Attributes:"]
+        lines += ["", "Fields:"]
         lines += [f"  {field}: {text}" for field, text in described]
         lines.append("")
 
@@ -39,7 +39,7 @@ def _add_attributes(
 def _skip_field(
     app: Sphinx, what: str, name: str, member: Any, skip: bool, options: Any
 ) -> bool | None:
-    """Leave out fields, which stand among the attributes of their class."""
+    """Leave out fields, which stand in the section of their class."""
     is_field = type(member).__name__ in ("_tuplegetter", "member_descriptor")
     return True if is_field or name in ("replace", "check", "__post_init__") else None
 

@@ -1,0 +1,27 @@
+"""Protocols of one call are shown as what they are: how to call, without a constructor."""
+
+import inspect
+from typing import Any
+
+from sphinx.application import Sphinx
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Listen to autodoc."""
+    app.connect("autodoc-process-signature", _drop_constructor)
+    app.connect("autodoc-skip-member", _skip_other_calls)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def _drop_constructor(
+    app: Sphinx, what: str, name: str, subject: Any, options: Any, *signature: Any
+) -> tuple[str, None] | None:
+    is_protocol = inspect.isclass(subject) and getattr(subject, "_is_protocol", False)
+    return ("", None) if is_protocol else None
+
+
+def _skip_other_calls(
+    app: Sphinx, what: str, name: str, member: Any, skip: bool, options: Any
+) -> bool | None:
+    """Leave out `__call__` where it says nothing, as of networks."""
+    return True if name == "__call__" and not inspect.getdoc(member) else None
