@@ -1,5 +1,7 @@
 """The README is short, and its Python examples run as they stand (with fewer steps)."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 
@@ -13,6 +15,13 @@ def test_it_is_short_and_shows_python_early():
     lines = README.read_text().splitlines()
     assert len(lines) <= 250
     assert lines.index("```python") < 60
+
+
+def test_its_links_lead_somewhere():
+    targets = re.findall(r"\]\(([^)#]+)", README.read_text())
+    assert len(targets) > 50
+    missing = [target for target in targets if not (README.parent / target).exists()]
+    assert not missing
 
 
 def test_training_example_is_short_and_runs(capsys):
