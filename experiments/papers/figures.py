@@ -16,6 +16,10 @@ from jaxreplay.methods import METHODS
 _ENDINGS = ("_every", ",")  # of labels, before what is not the method
 
 
+class NothingToShow(ValueError):
+    """A table has no row of what a layout shows, as smaller sizes may."""
+
+
 def path_of(entry: Entry, size: SizeName, folder: Path) -> Path:
     """Return where an entry's figure lies."""
     return folder / f"{entry.id}.{size}.png"
@@ -25,7 +29,7 @@ def draw(entry: Entry, size: SizeName, data: Data, path: Path) -> None:
     """Draw an entry's figure.
 
     Raises:
-      ValueError: the table lacks what the layout shows.
+      NothingToShow: the table lacks what the layout shows.
     """
     assert entry.layout is not None
     frame = verdict.chosen(data.frame, entry.layout.where)
@@ -38,7 +42,7 @@ def draw(entry: Entry, size: SizeName, data: Data, path: Path) -> None:
     order = list(entry.arms or methods or dict.fromkeys(frame["arm"]))
     frame = frame[frame["arm"].isin(order)]
     if frame.empty:
-        raise ValueError(f"the table of {entry.id} has none of its arms: {', '.join(order)}")
+        raise NothingToShow(f"the table at size {size} has no row of what it shows")
     frame = frame.sort_values("arm", key=lambda arms: arms.map(order.index), kind="stable")
     for arm in order:
         methods.setdefault(arm, _method(arm))
