@@ -1,10 +1,12 @@
 """RESULTS.md says what the committed tables say, and what is committed stays small."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
-from experiments.papers import report, running, tables
+from experiments.papers import figures, report, results, running, tables, verdict
+from experiments.papers.entry import Layout
 from experiments.papers.registry import ENTRIES, sources
 
 ROOT = Path(__file__).parents[1]
@@ -47,3 +49,19 @@ def test_files_are_small():
     assert sizes and max(sizes.values()) < 300_000
     assert sum(sizes.values()) < 15_000_000
     assert {path for path in sizes if path.suffix not in (".png", ".json", ".gz", ".csv")} == set()
+
+
+def test_a_figure_says_of_an_arm_what_the_report_says_of_its_claim():
+    entry, data = ENTRIES["all.walk"], results.load("all.walk")
+    (env,) = data.runs
+    shown = {}
+
+    def layout(plotted, path):
+        shown.update({row.label: row.judgement.verdict for row in plotted.judged(env).rows})
+
+    figures.draw(dataclasses.replace(entry, layout=Layout(layout)), "small", data, Path("unused"))
+    findings = verdict.findings(entry, "small", data)
+    for claim, finding in zip(entry.claims, findings, strict=True):
+        if claim.baseline.startswith("uniform"):
+            assert shown[claim.arm] == finding.verdict
+    assert shown["pal_every1"] == "no claim" and shown["ners_every1"] == "not tested"

@@ -1,6 +1,7 @@
 """Judged arms: a table of them, and a figure of their differences from the baseline."""
 
 import os
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -88,8 +89,10 @@ def forest(
     """
     groups = list(dict.fromkeys(row.group for row in rows))
     longest = max(sum(row.group == group for row in rows) for group in groups)
-    figure = make_figure(max(7.0, 4.0 * len(groups)), 2.1 + 0.38 * longest, dpi=120)
-    figure.suptitle(f"{title}, by {metric.name}", x=0.01, ha="left", fontsize=13, color=INK)
+    width = max(7.0, 4.0 * len(groups))
+    figure = make_figure(width, 2.1 + 0.38 * longest, dpi=120)
+    shown = textwrap.fill(f"{title}, by {metric.name}", int(8 * width))
+    figure.suptitle(shown, x=0.01, ha="left", fontsize=13, color=INK)
     panels = figure.subplots(1, len(groups), squeeze=False)[0]
     for axes, group in zip(panels, groups, strict=True):
         own = [row for row in rows if row.group == group]

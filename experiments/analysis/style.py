@@ -51,12 +51,18 @@ def styles_of(methods: Mapping[str, str]) -> dict[str, dict[str, Any]]:
       methods: the replay method behind each label; of several labels with the same method, all but
         the first are dashed.
     """
-    known = list(METHODS)
+    known = list(METHODS)[: len(_OF_METHODS)]
+    taken = {known.index(method) for method in methods.values() if method in known}
+    # A name of no method's own gets a colour that nobody in the figure has; grey stays uniform's.
+    free = [number for number in range(1, len(_OF_METHODS)) if number not in taken]
+    free = free or list(range(1, len(_OF_METHODS)))
+    others: dict[str, int] = {}
     styles, seen = {}, Counter()
     for label, method in methods.items():
-        number = known.index(method) if method in known else len(known) + len(seen)
-        if number >= len(_OF_METHODS):  # a method of one's own: grey stays uniform's
-            number = 1 + (number - len(_OF_METHODS)) % (len(_OF_METHODS) - 1)
+        if method in known:
+            number = known.index(method)
+        else:
+            number = free[others.setdefault(method, len(others)) % len(free)]
         colour = _OF_METHODS[number]
         width = 3.2 if number == 0 else 1.7  # uniform stays visible under what draws like it
         dashes = DASHES[seen[method] % len(DASHES)]

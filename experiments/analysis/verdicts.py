@@ -23,7 +23,9 @@ FEWEST_SEEDS = 10
 # Chance of any false claim among the arms of a comparison, for p-values after Holm.
 ALPHA = 0.05
 
-Verdict = Literal["agrees", "disagrees", "undecided", "not tested", "not comparable", "pilot"]
+Verdict = Literal[
+    "agrees", "disagrees", "undecided", "not tested", "not comparable", "pilot", "no claim"
+]
 Claim = Literal["better", "at least as good", "worse"]
 Quantity = Literal["mean", "iqm", "improvement"]
 

@@ -168,8 +168,11 @@ def _run(args: argparse.Namespace) -> None:
         if entry.layout is not None:
             path = figures.path_of(entry, args.size, args.out)
             shown = dataclasses.replace(entry, source=source)
-            figures.draw(shown, args.size, done[source.name], path)
-            print(f"{entry.id}: {path}")
+            try:
+                figures.draw(shown, args.size, done[source.name], path)
+                print(f"{entry.id}: {path}")
+            except figures.NothingToShow as error:
+                say(f"{entry.id} has no figure: {error}")
         print(report.one(dataclasses.replace(entry, source=source), args.size, args.out, args.out))
 
 

@@ -1,9 +1,11 @@
 """The figure of an entry: its layout over its table."""
 
+import dataclasses
 from pathlib import Path
 
+from experiments.analysis.judged import Judged
 from experiments.papers import verdict
-from experiments.papers.entry import Entry
+from experiments.papers.entry import Claim, Entry
 from experiments.papers.experiment import Experiment, SizeName
 from experiments.papers.layouts import Plotted
 from experiments.papers.tables import Data
@@ -16,6 +18,10 @@ from jaxreplay.methods import METHODS
 _ENDINGS = ("_every", ",")  # of labels, before what is not the method
 
 
+class NothingToShow(ValueError):
+    """A table has no row of what a layout shows, as smaller sizes may."""
+
+
 def path_of(entry: Entry, size: SizeName, folder: Path) -> Path:
     """Return where an entry's figure lies."""
     return folder / f"{entry.id}.{size}.png"
@@ -25,7 +31,7 @@ def draw(entry: Entry, size: SizeName, data: Data, path: Path) -> None:
     """Draw an entry's figure.
 
     Raises:
-      ValueError: the table lacks what the layout shows.
+      NothingToShow: the table lacks what the layout shows.
     """
     assert entry.layout is not None
     frame = verdict.chosen(data.frame, entry.layout.where)
@@ -38,7 +44,7 @@ def draw(entry: Entry, size: SizeName, data: Data, path: Path) -> None:
     order = list(entry.arms or methods or dict.fromkeys(frame["arm"]))
     frame = frame[frame["arm"].isin(order)]
     if frame.empty:
-        raise ValueError(f"the table of {entry.id} has none of its arms: {', '.join(order)}")
+        raise NothingToShow(f"the table at size {size} has no row of what it shows")
     frame = frame.sort_values("arm", key=lambda arms: arms.map(order.index), kind="stable")
     for arm in order:
         methods.setdefault(arm, _method(arm))
@@ -48,9 +54,31 @@ def draw(entry: Entry, size: SizeName, data: Data, path: Path) -> None:
 
     def judged(env: str) -> Findings:
         assert isinstance(source, Experiment)
-        return comparison(source, size, data, env)
+        found = comparison(source, size, data, env)
+        return found._replace(rows=_as_claimed(entry, size, data, found.rows))
 
     entry.layout.draw(Plotted(frame, methods, about, judged), path, **entry.layout.options)
+
+
+def _as_claimed(entry: Entry, size: SizeName, data: Data, rows: list[Judged]) -> list[Judged]:
+    """Return arms with the verdicts of the entry's claims, so that figure and report agree.
+
+    An arm that no claim is about, and that was tested, has none.
+    """
+    claimed = {
+        (claim.arm, claim.baseline): finding
+        for claim, finding in zip(entry.claims, verdict.findings(entry, size, data), strict=True)
+        if isinstance(claim, Claim)
+    }
+    shown = []
+    for row in rows:
+        own = row.judgement
+        if (finding := claimed.get((row.label, own.baseline))) is not None:
+            own = dataclasses.replace(own, verdict=finding.verdict, reason=finding.reason)
+        elif own.verdict != "not tested":
+            own = dataclasses.replace(own, verdict="no claim", reason="no claim is about it")
+        shown.append(row._replace(judgement=own))
+    return shown
 
 
 def comparison(source: Experiment, size: SizeName, data: Data, env: str) -> Findings:

@@ -211,6 +211,10 @@ def _values(frame: pd.DataFrame, name: str, config: RunConfig) -> pd.Series:
     """
     if not name.startswith(_MEAN):
         metric = primary.parse(name, threshold_of(config, OutputConfig()))
+        if (points := frame["step"].nunique()) < metric.evaluations:
+            raise _NotAsked(
+                f"{name} needs {metric.evaluations} evaluations, and there are {points}"
+            )
         values = metric(frame) * (1 if metric.higher_is_better else -1)
         values[statistics.diverged(frame)] = math.nan
         return values

@@ -65,6 +65,8 @@ def test_a_method_has_one_colour_whatever_it_is_called_and_beside_whom():
     assert other["mine"]["linestyle"] != other["flat"]["linestyle"]
     assert len({style["color"] for style in styles_of({m: m for m in METHODS}).values()}) == 12
     assert styles_of({"mine": "mine"})["mine"]["color"] != one["uniform"]["color"]
+    names = ("per", "oracle", "rank", "greedy", "pser", "uniform")  # two are no methods
+    assert len({style["color"] for style in styles_of({m: m for m in names}).values()}) == 6
     assert one["uniform"]["linewidth"] > one["per"]["linewidth"]  # still seen beneath its equals
 
 
