@@ -33,10 +33,11 @@ from experiments.cli.shared import (
     print_list,
     replay_name,
 )
+from experiments.pages import page
 from experiments.runs import arms, folder, judging, lock, log, manifest, presets, run_config
 from experiments.runs.arms import Arm, Question
 from experiments.runs.folder import check_claim_comparison, claim_comparison
-from experiments.runs.manifest import is_run, saved_output
+from experiments.runs.manifest import is_run
 from experiments.runs.outputs import OutputConfig
 from experiments.runs.results import threshold_of
 from experiments.runs.run import execute, prepare
@@ -99,6 +100,8 @@ def conclude(
         threshold,
     )  # fmt: skip
     print(shown)
+    if output.report:
+        print(page.write_comparison(out))
 
 
 def _labelled(text: str) -> tuple[str, str]:
@@ -130,9 +133,14 @@ def _cadences(resume: Path | None) -> list[int]:
     return list(dict.fromkeys(config["loop"]["learn_every"] for config in saved))
 
 
+def _saved_output(resume: Path | None) -> OutputConfig:
+    """Return what the comparison to resume writes, or the defaults: a page, unlike a run."""
+    return OutputConfig(report=True) if resume is None else manifest.saved_output(resume)
+
+
 def _output(args: argparse.Namespace, resume: Path | None) -> OutputConfig:
     """Return what is written; what counts as solved stays what it was, for it may decide."""
-    saved = saved_output(resume)
+    saved = _saved_output(resume)
     output = read_options(args, saved)
     if resume is not None and output.threshold != saved.threshold:
         raise ValueError(
@@ -210,7 +218,7 @@ def _parse(
         add_options(parser, options, PREFIXES[section], several=("learn_every",))
     for label, base in bases.items():
         add_options(parser, base.replay_options, f"{label}.")
-    add_options(parser, saved_output(known.resume))
+    add_options(parser, _saved_output(known.resume))
     return parser.parse_args(argv)
 
 

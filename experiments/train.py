@@ -19,6 +19,7 @@ from experiments.cli.shared import (
     print_list,
     replay_name,
 )
+from experiments.pages import page
 from experiments.runs import presets, run_config
 from experiments.runs.manifest import saved_output
 from experiments.runs.run import execute
@@ -47,6 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(tables.table([summary]))
         figure = f"  (figure: {out / 'learning_curve.png'})" if output.figures else ""
         print(f"results: {out}/{figure}")
+        if output.report:
+            print(page.write_run(out))
 
     return ended(parser, command)
 

@@ -34,11 +34,21 @@ class Judged(NamedTuple):
 
 def table(rows: Sequence[Judged], metric: PrimaryMetric) -> str:
     """Return a Markdown table: what each arm replayed, its paired numbers, and the verdict."""
+    return markdown(cells(rows, metric.unit))
+
+
+def cells(rows: Sequence[Judged], unit: str) -> list[list[str]]:
+    """Return the cells of that table, the header first.
+
+    Args:
+      rows: the arms.
+      unit: of the primary metric.
+    """
     header = [
         "arm", "effective buffer", "sampler updates", "wins/losses/ties",
-        "P(improvement) [95 %]", f"better by ({metric.unit}): IQM [95 %]", "p (Holm)", "verdict",
+        "P(improvement) [95 %]", f"better by ({unit}): IQM [95 %]", "p (Holm)", "verdict",
     ]  # fmt: skip
-    return markdown([header, *map(_cells, rows)])
+    return [header, *map(_cells, rows)]
 
 
 def _cells(row: Judged) -> list[str]:

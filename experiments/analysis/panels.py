@@ -23,7 +23,7 @@ from experiments.analysis.style import (
 from experiments.training.inspection import ODDS_EDGES
 
 _DIVERGED = 1e5  # beyond this, a logarithmic scale keeps the other lines visible
-_PANELS = {  # column of the inspection -> title of its panel
+PANELS = {  # column of the inspection -> title of its panel
     "abs_td": "mean |TD error|",
     "td_std": "std of TD error in a batch",
     "q_value": "mean Q",
@@ -34,7 +34,7 @@ _PANELS = {  # column of the inspection -> title of its panel
 }
 
 
-_SHARES = ("distinct", "effective_buffer", "entropy")  # their axes show [0, 1]
+SHARES = ("distinct", "effective_buffer", "entropy")  # their axes show [0, 1]
 
 
 def replayed(
@@ -64,7 +64,7 @@ def replayed(
     figure = make_figure(12, 6)
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, color=INK)
     grid = figure.subplots(2, 4).ravel()
-    for axes, (name, label) in zip(grid, _PANELS.items(), strict=False):
+    for axes, (name, label) in zip(grid, PANELS.items(), strict=False):
         _plot_panel(axes, frames, styles, name, label)
     _plot_odds(grid[-1], frames, styles)
     handles = list(grid[0].get_legend_handles_labels())
@@ -149,7 +149,7 @@ def _plot_panel(
             axes.plot(means.index, means[f"stored/{name}"], **faint)
     axes.plot([], [], color=FAINT, linestyle=":", linewidth=1.0, label="stored (uniformly)")
     tidy(axes)
-    if name in _SHARES:
+    if name in SHARES:
         axes.set_ylim(-0.02, 1.02)
     axes.set_title(label, loc="left", fontsize=10, color=INK)
     axes.set_xlabel("agent steps", fontsize=8.5, color=INK)

@@ -8,6 +8,16 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return a Markdown table that also reads well in a terminal.
 
     Args:
+      rows: as `cells` has them.
+    """
+    header, *rest = cells(rows)
+    return markdown([header, *([row[0].replace("|", "\\|"), *row[1:]] for row in rest)])
+
+
+def cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Return the cells of a table of runs, the header first.
+
+    Args:
       rows: one per run, with the keys of `statistics.summarise`, `replay` (its label) and
         `steps_per_second` (agent steps per second over all seeds, or None).
     """
@@ -17,15 +27,15 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         header += [f"seeds at {threshold:g}", f"steps to {threshold:g} (median)"]
     broken = any(row.get("diverged") for row in rows)
     header += ["steps/s", *["seeds that diverged"] * broken]
-    return markdown([header, *(_cells(row, threshold is not None, broken) for row in rows)])
+    return [header, *(_cells(row, threshold is not None, broken) for row in rows)]
 
 
-def markdown(cells: Sequence[Sequence[str]]) -> str:
+def markdown(rows: Sequence[Sequence[str]]) -> str:
     """Return a table of these cells, the header first; all columns but the first are numbers."""
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    lines = [_line(cells[0], widths), _line(rule, widths)]
-    return "\n".join(lines + [_line(row, widths) for row in cells[1:]]) + "\n"
+    lines = [_line(rows[0], widths), _line(rule, widths)]
+    return "\n".join(lines + [_line(row, widths) for row in rows[1:]]) + "\n"
 
 
 def number(value: float | None) -> str:
@@ -35,7 +45,7 @@ def number(value: float | None) -> str:
 
 def _cells(row: Mapping[str, Any], with_threshold: bool, with_diverged: bool) -> list[str]:
     low, high = row["final_interval"]
-    label = row["replay"].replace("|", "\\|").replace("\n", " ")
+    label = row["replay"].replace("\n", " ")
     cells = [label, f"{number(row['final_iqm'])} [{number(low)}, {number(high)}]"]
     if with_threshold:
         steps = row["median_steps_to_threshold"]

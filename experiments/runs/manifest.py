@@ -30,14 +30,15 @@ _JOINT = (
     "verdicts.json", ".verdicts.json.*.tmp", "verdicts.png", "learning_curves*.png",
     "replayed*.png", "own_metrics*.png",
 )  # fmt: skip
+_PAGE = ("report.html", ".report.html.*.tmp")
 FILES: Mapping[Kind, tuple[str, ...]] = {
     "run": (
         *_WRITTEN, *(f".{name}.*.tmp" for name in _WRITTEN), "learning_curve.png", "replayed.png",
         "own_metrics.png", "episode.gif", "episode.mp4", f"checkpoints/step_{_DIGITS}.safetensors",
         f"checkpoints/step_{_DIGITS}.damaged", f"checkpoints/unfinished/step_{_DIGITS}.safetensors",
-        "checkpoints/unfinished/.tmp*", "tensorboard/events.out.tfevents.*",
+        "checkpoints/unfinished/.tmp*", "tensorboard/events.out.tfevents.*", *_PAGE,
     ),
-    "comparison": _JOINT,
+    "comparison": (*_JOINT, *_PAGE),
     "plot": _JOINT,
 }  # fmt: skip
 

@@ -15,6 +15,9 @@ class OutputConfig(Config):
     figures: bool = option(
         True, "draw a run's figures at its end; a comparison's own are always drawn"
     )
+    report: bool = option(
+        False, "write report.html at the end, a page of 5 MB that shows it all and needs no network"
+    )
     wandb: bool = option(False, "log to Weights & Biases (WANDB_MODE=offline works)")
     threshold: float | None = option(
         None,

@@ -1,0 +1,22 @@
+"""Folders of runs on a command line, each with a label."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def labelled(text: str) -> tuple[str, Path]:
+    """Read `FOLDER` or `LABEL=FOLDER`; the label is the folder's name unless it is given."""
+    label, _, folder = text.rpartition("=")
+    return label or Path(folder).name, Path(folder)
+
+
+def distinct(runs: Sequence[tuple[str, Path]]) -> dict[str, Path]:
+    """Return the folders by label.
+
+    Raises:
+      ValueError: two have the same label.
+    """
+    for number, (label, _) in enumerate(runs):
+        if label in dict(runs[:number]):
+            raise ValueError(f"two runs are called '{label}': use LABEL=FOLDER")
+    return dict(runs)

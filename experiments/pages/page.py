@@ -1,0 +1,144 @@
+"""A page from its source: sections in their order, rendered into one file that needs no network."""
+
+import re
+from pathlib import Path
+
+import jinja2
+import markupsafe
+
+from experiments.analysis.files import write_bytes
+from experiments.pages import (
+    costs,
+    films,
+    groups,
+    head,
+    plots,
+    returns,
+    settings,
+    source,
+    training,
+    verdicts,
+)
+from experiments.pages.blocks import Plot, Section
+from experiments.pages.source import Source
+
+NAME = "report.html"
+MARK = '<meta name="generator" content="jaxreplay experiments.report">'  # such files are ours
+_BEGINNING = 1000  # bytes in which the mark stands
+_TEMPLATES = Path(__file__).with_name("templates")
+
+
+def write_comparison(folder: Path) -> str:
+    """Write the page of a comparison into its folder.
+
+    Returns:
+      One line to print: where the page is, or why there is none. What was trained is not lost for
+      a page that could not be made.
+    """
+    path = folder / NAME
+    try:
+        return write(source.comparison(folder), path)
+    except ValueError as error:
+        return f"report:  none: {error}"
+
+
+def write_run(folder: Path) -> str:
+    """Write the page of a run into its folder; return one line as `write_comparison` does."""
+    path = folder / NAME
+    try:
+        return write(source.runs({folder.name: folder}, other_code=True), path)
+    except ValueError as error:
+        return f"report:  none: {error}"
+
+
+def write(shown: Source, path: Path, title: str | None = None) -> str:
+    """Write a page whole or not at all; return one line that says where it is.
+
+    Raises:
+      ValueError: a file that is not ours is in the way.
+      OSError: the disk is full, or the folder is gone.
+    """
+    check_path(path)
+    content = render(shown, title).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, content)
+    return f"report:  {path} ({len(content) / 1e6:.1f} MB)"
+
+
+def check_path(path: Path) -> None:
+    """Refuse a path that a page can't be written to; change nothing.
+
+    Raises:
+      ValueError: one line: it has another ending, is a folder, or a file that is not ours.
+    """
+    if path.suffix != ".html":
+        raise ValueError(f"{path} is no .html file: use this ending")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: give the name of a file")
+    above = next(each for each in path.parents if each.exists())
+    if not above.is_dir():
+        raise ValueError(f"{above} is not a folder: choose another --out")
+    if path.is_symlink() or path.exists():
+        if not path.is_file():
+            raise ValueError(f"{path} is no file: choose another --out")
+        with path.open("rb") as file:
+            if MARK.encode() not in file.read(_BEGINNING):
+                raise ValueError(f"{path} was not written by this command: choose another --out")
+
+
+def sections(shown: Source) -> list[Section]:
+    """Return the sections that there is something for."""
+    own = groups.groups(shown)
+    found = [
+        verdicts.section(shown, own),
+        returns.curves(shown, own),
+        returns.scores(shown, own),
+        films.section(shown),
+        training.replayed(own),
+        training.priorities(own),
+        training.of_method(own),
+        training.of_agent(own),
+        costs.section(shown, own),
+        settings.section(shown),
+    ]
+    return [section for section in found if section is not None]
+
+
+def render(shown: Source, title: str | None = None) -> str:
+    """Return the page; it depends on nothing but its source.
+
+    Everything that comes from files is escaped: by the template where it is text, and as JSON where
+    plots have it.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["plot"] = _plot
+    return environment.get_template("page.html").render(
+        mark=markupsafe.Markup(MARK),
+        head=head.head(shown, title),
+        sections=sections(shown),
+        style=_asset("page.css"),
+        script=_asset("page.js"),
+        plotly=_library(),
+    )
+
+
+def _plot(plot: Plot) -> markupsafe.Markup:
+    return markupsafe.Markup(plots.to_script({"data": plot.data, "layout": plot.layout}))
+
+
+def _library() -> markupsafe.Markup:
+    """Return plotly's JavaScript, whole: its package holds no smaller part of it."""
+    import plotly.offline  # slow to import
+
+    return markupsafe.Markup(plotly.offline.get_plotlyjs())
+
+
+def _asset(name: str) -> markupsafe.Markup:
+    text = (_TEMPLATES / name).read_text()
+    return markupsafe.Markup(re.sub(r"\n\s*", "\n", text))

@@ -1,0 +1,81 @@
+"""The section of settings: what the arms share, where they differ, and what made them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from experiments.cli.shared import PREFIXES
+from experiments.pages import commands
+from experiments.pages.blocks import Code, Section, Table
+from experiments.pages.source import Arm, Source
+
+_NONE = "-"
+
+
+def section(source: Source) -> Section:
+    """Return configurations, versions, and the command that repeats it all."""
+    blocks: list[Any] = []
+    configs = {label: flat(arm.config) for label, arm in source.arms.items() if arm.config}
+    if configs:
+        shared, apart = split(configs)
+        if len(configs) > 1:
+            if apart:
+                blocks.append(Table(_apart(apart, list(configs)), "Where the arms differ"))
+            caption = "What all arms share"
+        else:
+            caption = "Configuration"
+        blocks.append(Table([["option", "value"], *shared.items()], caption, folded=True))
+        blocks.append(Code(commands.repeat(source)))
+        intro = "The last lines repeat it, with the version of the code that is named here."
+    else:
+        intro = "Configurations were not kept with this comparison."
+    blocks.insert(0, Table(_made(source.arms.values()), "Device and versions"))
+    return Section("settings", "Configuration", intro, blocks)
+
+
+def flat(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return a configuration by the names that options have on the command line."""
+    found = {}
+    for name, value in config.items():
+        if name in PREFIXES and isinstance(value, dict):
+            for key, each in value.items():
+                found[commands.option(name, key)] = commands.shown(each)
+        else:
+            found[f"--{name}"] = commands.shown(value)
+    return found
+
+
+def split(
+    configs: Mapping[str, Mapping[str, str]],
+) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+    """Return the options that all arms share, and those that differ, by option and arm."""
+    names = dict.fromkeys(name for config in configs.values() for name in config)
+    shared, apart = {}, {}
+    for name in names:
+        values = {label: config.get(name, _NONE) for label, config in configs.items()}
+        if len(set(values.values())) == 1:
+            shared[name] = next(iter(values.values()))
+        else:
+            apart[name] = values
+    return shared, apart
+
+
+def _apart(apart: Mapping[str, Mapping[str, str]], labels: Sequence[str]) -> list[list[str]]:
+    rows = [[name, *(values[label] for label in labels)] for name, values in apart.items()]
+    return [["option", *labels], *rows]
+
+
+def _made(arms: Any) -> list[list[str]]:
+    """Return device and versions, a row for arms that share them."""
+    header = ["arms", "device", "Python", "jax", "code"]
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for arm in arms:
+        rows.setdefault(_versions(arm), []).append(arm.label)
+    if len(rows) == 1:
+        return [header, ["all", *next(iter(rows))]]
+    return [header, *([", ".join(labels), *versions] for versions, labels in rows.items())]
+
+
+def _versions(arm: Arm) -> tuple[str, ...]:
+    saved = (arm.summary or {}).get("versions", {})
+    known = [str(saved.get(key, _NONE)) for key in ("device", "python", "jax")]
+    return (*known, arm.code or _NONE)

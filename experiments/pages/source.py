@@ -1,0 +1,223 @@
+"""What a page is made from: the arms of a comparison or several runs, as their folders hold them.
+
+Nothing is computed here, and nothing needs the environments or methods of the runs to be installed.
+A run that has not ended is taken as far as it has come.
+"""
+
+import io
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from experiments.pages import judgements
+from experiments.pages.judgements import Judgements
+from experiments.runs import finished, manifest
+
+
+class Arm(NamedTuple):
+    """One run, as far as it has come; what its folder lacks is None."""
+
+    label: str
+    folder: Path
+    config: dict[str, Any]  # sections of options as in `config.json`; {}: not kept
+    replay: str
+    code: str  # version that trained it; "": unknown
+    frame: pd.DataFrame | None  # metrics, whole log points
+    timing: pd.DataFrame | None
+    summary: dict[str, Any] | None  # None: has not ended
+
+    @property
+    def film(self) -> Path | None:
+        """Where the film of an episode is, if there is one."""
+        path = self.folder / "episode.gif"
+        return path if path.is_file() else None
+
+    @property
+    def progress(self) -> tuple[int, int | None]:
+        """Agent steps so far, and of the whole run (None: unknown)."""
+        so_far = 0 if self.frame is None else int(self.frame["step"].max())
+        return so_far, self.config.get("loop", {}).get("steps")
+
+
+class Source(NamedTuple):
+    """What a page shows."""
+
+    arms: dict[str, Arm]
+    judgements: Judgements | None  # of a comparison whose arms have all ended
+    comparison: bool
+    agent: str
+    env: str
+    question: dict[str, Any] | None  # of a comparison, where it is known
+
+
+def comparison(folder: Path) -> Source:
+    """Read the folder of a comparison, finished or not.
+
+    Raises:
+      ValueError: one line: a file is damaged, or nothing has been logged yet.
+    """
+    joint = _json(folder / "summary.json") or {}
+    configs = manifest.runs_of(folder)
+    labels = list(joint) or list(configs)
+    for label in labels:  # else a stranger's could lead elsewhere
+        if not re.fullmatch(manifest.LABEL, label):
+            raise ValueError(f"{folder / 'summary.json'} is damaged (label {label!r}): restore it")
+    arms = {
+        label: _arm(label, folder / label, configs.get(label), joint.get(label)) for label in labels
+    }
+    if not any(arm.summary or arm.frame is not None for arm in arms.values()):
+        raise ValueError(f"{folder} holds no log point yet: wait for the first")
+    found = judgements.read(folder / "verdicts.json", arms)
+    if any(arm.summary is None for arm in arms.values()):
+        found = None  # an earlier end's
+    question = found.question if found else None
+    if question is None and (folder / manifest.MANIFEST).is_file():
+        question = manifest.read(folder).question.__dict__
+    return _source(arms, found, comparison=True, question=question)
+
+
+def runs(folders: Mapping[str, Path], other_code: bool) -> Source:
+    """Read folders of runs, finished or not, by label.
+
+    Raises:
+      ValueError: one line: there is no run, a file is damaged, nothing has been logged yet, or the
+        runs don't belong into one figure.
+    """
+    arms = {}
+    for label, folder in folders.items():
+        if not (folder / "config.json").is_file():
+            raise ValueError(
+                f"{folder} holds no run and no comparison: give folders that train or compare wrote"
+            )
+        arms[label] = _arm(label, folder, None, None)
+        if arms[label].frame is None:
+            raise ValueError(f"{folder} holds no log point yet: wait for the first")
+    made = {
+        label: finished.Made(arm.config["env"], arm.code or "none") for label, arm in arms.items()
+    }
+    finished.check_alike(made, other_code, mend="make a page for each")
+    return _source(arms, None, comparison=False, question=None)
+
+
+def is_comparison(folder: Path) -> bool:
+    """Tell whether a folder is a comparison's, its runs kept or not.
+
+    Raises:
+      ValueError: its manifest is damaged.
+    """
+    if (folder / manifest.MANIFEST).is_file():
+        return manifest.kind_of(folder) == "comparison"
+    return all((folder / name).is_file() for name in ("comparison.md", "summary.json"))
+
+
+def _source(arms: dict[str, Arm], found: Judgements | None, **more: Any) -> Source:
+    def distinct(key: str) -> str:
+        values = [(arm.summary or arm.config).get(key, "?") for arm in arms.values()]
+        return ", ".join(dict.fromkeys(map(str, values)))
+
+    return Source(arms, found, agent=distinct("agent"), env=distinct("env"), **more)
+
+
+def _arm(
+    label: str, folder: Path, config: dict[str, Any] | None, summary: dict[str, Any] | None
+) -> Arm:
+    """Read a run's folder; what the comparison that it belongs to says of it stands in for files.
+
+    Raises:
+      ValueError: one line: a file is damaged.
+    """
+    config = _config(folder / "config.json") or config or {}
+    summary = _summary(folder / "summary.json", summary)
+    metrics = folder / "metrics.csv"
+    if summary is not None and metrics.is_file():
+        frame = finished.read_metrics(folder, summary)
+    else:
+        frame = _so_far(metrics)
+    if frame is not None and not all(pd.api.types.is_numeric_dtype(kind) for kind in frame.dtypes):
+        raise ValueError(f"{metrics} is damaged (not all are numbers): restore it")
+    replay = (summary or config).get("replay", label)
+    code = (summary or {}).get("versions", {}).get("code") or "+".join(manifest.made_by(folder))
+    timing = _table(folder / "timing.csv", ("step", "seconds", "steps_per_second"))
+    return Arm(label, folder, config, str(replay), code, frame, timing, summary)
+
+
+def _config(path: Path) -> dict[str, Any] | None:
+    saved = _json(path)
+    if saved is None:
+        return None
+    if lacking := sorted({"env", "agent", "replay", "seeds", "seed"} - set(saved)):
+        raise ValueError(f"{path} lacks {lacking[0]}: restore it")
+    for name in ("loop", "sizes", "env_options", "agent_options", "replay_options"):
+        if not isinstance(saved.get(name, {}), dict):
+            raise ValueError(f"{path} is damaged ({name} holds no options): restore it")
+    return saved
+
+
+_LISTS = ("seeds", "final_return", "final_interval", "mean_return")
+
+
+def _summary(path: Path, joint: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Read a run's summary, or take what its comparison has of it."""
+    summary = _json(path) or joint
+    if summary is None:
+        return None
+    needed = {*_LISTS, "env", "agent", "replay", "final_step", "final_iqm", "threshold"}
+    needed |= {"steps_per_second", "train_seconds"}
+    if summary.get("threshold") is not None:
+        needed |= {"reached", "median_steps_to_threshold"}
+    if lacking := sorted(needed - set(summary)):
+        raise ValueError(f"{path} lacks {lacking[0]}: restore it")
+    if not all(isinstance(summary[name], list) for name in _LISTS):
+        raise ValueError(f"{path} is damaged (no lists of numbers): restore it")
+    return summary
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    """Read a JSON object; None: there is no such file."""
+    if not path.is_file():
+        return None
+    try:
+        saved = json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is damaged ({error}): restore it") from error
+    if not isinstance(saved, dict):
+        raise ValueError(f"{path} is damaged (no JSON object): restore it")
+    return saved
+
+
+def _so_far(path: Path) -> pd.DataFrame | None:
+    """Read the metrics of a run that has not ended: log points that every seed has.
+
+    Another process may be writing the last one.
+    """
+    frame = _table(path, ("seed", "step", "eval_return"))
+    if frame is None:
+        return None
+    rows = frame.groupby("step")["seed"].transform("size")
+    frame = frame[rows == frame["seed"].nunique()]
+    return None if frame.empty else frame
+
+
+def _table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | None:
+    """Read the whole lines of a CSV file; None: there are none.
+
+    Raises:
+      ValueError: one line: it is damaged, or a column is missing.
+    """
+    if not path.is_file():
+        return None
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if whole.count(b"\n") < 2:
+        return None
+    try:
+        frame = pd.read_csv(io.BytesIO(whole))
+    except ValueError as error:  # pandas' errors are ValueErrors
+        raise ValueError(f"{path} is damaged ({error}): restore it") from error
+    if lacking := sorted(set(columns) - set(frame)):
+        raise ValueError(f"{path} lacks column {lacking[0]}: restore it")
+    return frame
