@@ -20,8 +20,12 @@ def repeat(source: Source) -> list[str]:
     if source.comparison and (line := _compare(source)) is not None:
         return [line]
     configs = {label: arm.config for label, arm in source.arms.items() if arm.config}
-    lines = {_wrapped(_train(config)): None for config in configs.values()}
-    return list(lines)
+    return list(dict.fromkeys(map(of_run, configs.values())))
+
+
+def of_run(config: Config) -> str:
+    """Return the command line that repeats a run, options at their defaults left out."""
+    return _wrapped(_train(config))
 
 
 def option(section: str, name: str) -> str:

@@ -34,7 +34,9 @@ def warnings(source: Source) -> list[str]:
     """Return what a reader must know before believing the numbers, a line each."""
     lines = []
     for label, arm in source.arms.items():
-        if arm.summary is None:
+        if arm.summary is None and arm.frame is None:
+            lines.append(f"{label} has not come to its first log point.")
+        elif arm.summary is None:
             so_far, whole = arm.progress
             of = "" if whole is None else f" of {whole:,}"
             lines.append(f"{label} has not ended: {so_far:,}{of} agent steps so far.")

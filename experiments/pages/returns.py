@@ -86,7 +86,7 @@ def _middle(seeds: Sequence[int]) -> str:
     if seeds == [1]:
         return "One seed"
     count = " to ".join(map(str, dict.fromkeys([seeds[0], seeds[-1]])))
-    return f"{'IQM' if seeds[-1] >= 4 else 'mean'} of {count} seeds with 95 % bootstrap interval"
+    return f"{'IQM' if seeds[-1] >= 4 else 'Mean'} of {count} seeds with 95 % bootstrap interval"
 
 
 def _curve(group: Group, label: str) -> list[plots.Trace]:

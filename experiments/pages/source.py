@@ -137,6 +137,8 @@ def _arm(
         frame = finished.read_metrics(folder, summary)
     else:
         frame = _so_far(metrics)
+    if frame is not None and "eval_return" not in frame:
+        raise ValueError(f"{metrics} lacks column eval_return: restore it")
     if frame is not None and not all(pd.api.types.is_numeric_dtype(kind) for kind in frame.dtypes):
         raise ValueError(f"{metrics} is damaged (not all are numbers): restore it")
     replay = (summary or config).get("replay", label)
@@ -162,7 +164,8 @@ _LISTS = ("seeds", "final_return", "final_interval", "mean_return")
 
 def _summary(path: Path, joint: dict[str, Any] | None) -> dict[str, Any] | None:
     """Read a run's summary, or take what its comparison has of it."""
-    summary = _json(path) or joint
+    saved = _json(path)
+    summary = joint if saved is None else saved
     if summary is None:
         return None
     needed = {*_LISTS, "env", "agent", "replay", "final_step", "final_iqm", "threshold"}

@@ -154,6 +154,18 @@ experiments.plot --out OUT
 experiments.plot OUT OUT --out OUT
 experiments.plot a=OUT --out ''
 experiments.plot OUT --out /dev/full
+experiments.report
+experiments.report no/such/run
+experiments.report ''
+experiments.report OUT
+experiments.report OUT OUT
+experiments.report a=OUT b=OUT
+experiments.report a=OUT b=OUT --out pages.html
+experiments.report OUT --out page.txt
+experiments.report OUT --out ''
+experiments.report OUT --out /dev/full
+experiments.report OUT --out /dev/null/x.html
+experiments.report OUT --titel x
 experiments.papers.__main__ run nothing
 experiments.papers.__main__ run per.fig1 --states 1
 experiments.papers.__main__ run per.fig1 --seeds 1
@@ -290,6 +302,14 @@ def of_folders() -> Iterator[CommandLine]:
     yield _resume(edited(lambda c: None), "--replay", "per")
     yield _resume(edited(lambda c: None), "--gamma", "0.5")
     yield _resume(edited(lambda c: None), "--out", "elsewhere")
+    for name in ("metrics_DOT_csv", "timing_DOT_csv", "summary_DOT_json", "manifest_DOT_json"):
+        for text in ("mine", "{", "[]", "seed,step\n0,x\n", "step,seconds\na,b\n"):
+            both = {"config_DOT_json": json.dumps(config), name: text}
+            yield CommandLine(("experiments.report", "OUT"), holding(**both))
+    for text in ("{", "[]", "null", '{"../x": {}}', '{"uniform": {}}', '{"uniform": 3}'):
+        both = {"comparison_DOT_md": "", "summary_DOT_json": text}
+        yield CommandLine(("experiments.report", "OUT"), holding(**both))
+    yield CommandLine(("experiments.report", "OUT"), holding(report_DOT_html="<p>mine"))
     ended = holding(config_DOT_json=json.dumps(config), summary_DOT_json="{}")
     yield _resume(ended)
     for out in ("/dev/full", "/proc/x", "/dev/null/x", "x" * 300):

@@ -18,7 +18,17 @@ _SMALL = shlex.split(
 )
 COMMANDS = {
     "train": ["experiments.train", *_SMALL, "--replay", "per"],
-    "compare": ["experiments.compare", *_SMALL, "--replays", "uniform", "lap", "--steps", "500"],
+    "compare": [
+        "experiments.compare",
+        *_SMALL,
+        "--replays",
+        "uniform",
+        "lap",
+        "--steps",
+        "500",
+        "--report",
+        "false",
+    ],
 }
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)  # mostly the worst
 # Beside them, tables and figures have to be there, which hold times.

@@ -104,7 +104,7 @@ def test_help_lists_and_comparisons_know_it(tmp_path, capsys):
     out = tmp_path / "both"
     options = [
         "--replays", "uniform", f"mine={NAME}", "--mine.alpha", "0.5", *TINY, "--seeds", "2",
-        "--control", "false",
+        "--control", "false", "--report", "false",
     ]  # fmt: skip
     assert compare.main([*options, "--out", str(out)]) == 0
     assert set(json.loads((out / "summary.json").read_text())) == {"uniform", "mine"}

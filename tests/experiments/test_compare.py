@@ -11,6 +11,7 @@ TINY = [
     "--agent", "dqn", "--env", "gymnax/CartPole-v1", "--seeds", "2", "--steps", "300",
     "--warmup", "100", "--eval-every", "100", "--eval-episodes", "2", "--env.max-steps", "30",
     "--agent.hidden", "16", "--tensorboard", "false", "--figures", "false", "--inspect", "0",
+    "--report", "false",
 ]  # fmt: skip
 
 
@@ -46,6 +47,24 @@ def test_arms_are_judged_beside_the_one_that_draws_evenly(compared):
     assert "Primary metric: auc" in table and "fewer than 10" in table
     control = json.loads((compared / "control" / "config.json").read_text())
     assert (control["replay"], control["seed"]) == ("uniform", 2)
+
+
+def test_a_page_is_written_at_the_end_unless_it_is_not_wanted(compared, capsys):
+    page = compared / "report.html"
+    assert not page.exists()
+    assert compare.main(["--resume", str(compared), "--report", "true"]) == 0
+    assert f"report:  {page}" in capsys.readouterr().out
+    assert "<h1>dqn on gymnax/CartPole-v1</h1>" in page.read_text()
+    page.write_text("mine")
+    assert compare.main(["--resume", str(compared)]) == 0  # it goes on as it was
+    assert "was not written by this command" in capsys.readouterr().out
+    assert page.read_text() == "mine"
+    page.unlink()
+    with pytest.raises(SystemExit):
+        compare.main(["--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "write report.html at the end" in shown
+    assert "[default true]" in shown.partition("write report.html")[2][:120]
 
 
 def test_labels_name_one_method_each(capsys):

@@ -1,0 +1,210 @@
+"""What a page shows is what the folders hold: checked on committed results, nothing is trained."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects
+import pytest
+
+from experiments.analysis import statistics
+from experiments.analysis.bootstrap import bootstrap_interval, iqm
+from experiments.analysis.tables import number
+from experiments.pages import page, source
+
+RESULTS = Path(__file__).parents[3] / "experiments" / "results"
+FOLDERS = ("sparse_pendulum_td3", "breakout_dqn", "walk_dqn", "refer/naf_pendulum")
+
+
+class Page(HTMLParser):
+    """What a page holds, as a browser would read it."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.tables, self.plots, self.code, self.warnings, self.text = [], [], [], [], ""
+        self.tags, self.references, self.arms, self.titles = [], [], [], []
+        self._inside = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        self.tags.append(tag)
+        self.references += [attrs[name] for name in ("src", "href") if attrs.get(name)]
+        if "data-arm" in attrs:
+            self.arms.append(attrs["data-arm"])
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+        elif tag == "pre":
+            self.code.append("")
+        elif tag == "figcaption":
+            self.titles.append("")
+        if tag not in ("meta", "img", "line"):
+            self._inside.append((tag, attrs))
+
+    def handle_endtag(self, tag):
+        if self._inside and self._inside[-1][0] == tag:
+            self._inside.pop()
+
+    def handle_data(self, data):
+        tag, attrs = self._inside[-1] if self._inside else ("", {})
+        if tag == "script":
+            if attrs.get("type") == "application/json":
+                self.plots.append(json.loads(data))
+        elif tag in ("td", "th"):
+            self.tables[-1][-1][-1] += data
+        elif tag == "pre":
+            self.code[-1] += data
+        elif tag == "figcaption":
+            self.titles[-1] += data
+        elif tag == "li" and ("ul", {"class": "warnings"}) in self._inside:
+            self.warnings.append(data)
+        if tag not in ("script", "style"):
+            self.text += data
+
+    def table(self, *beginning):
+        """Return the rows of the table whose header begins so, as dictionaries by column."""
+        (found,) = [t for t in self.tables if tuple(t[0][: len(beginning)]) == beginning]
+        return [dict(zip(found[0], row, strict=True)) for row in found[1:]]
+
+    def plot(self, title):
+        """Return the plot of this title."""
+        (found,) = [plot for plot, own in zip(self.plots, self.titles, strict=True) if own == title]
+        return found
+
+
+@pytest.fixture(scope="module")
+def pages():
+    """Pages by folder, rendered when asked for, once."""
+    rendered = {}
+
+    def read(name):
+        if name not in rendered:
+            rendered[name] = page.render(source.comparison(RESULTS / name))
+        return rendered[name]
+
+    return read
+
+
+@pytest.mark.parametrize("name", FOLDERS[:3])
+def test_verdicts_are_those_of_the_judge(pages, name):
+    saved = json.loads((RESULTS / name / "verdicts.json").read_text())
+    rows = {row["arm"]: row for row in Page(pages(name)).table("arm", "effective buffer")}
+    assert list(rows) == list(saved["arms"])
+    for label, arm in saved["arms"].items():
+        row, pairs = rows[label], arm["pairs"]
+        assert row["verdict"] == arm["verdict"]
+        assert row["wins/losses/ties"] == f"{pairs['wins']}/{pairs['losses']}/{pairs['ties']}"
+        assert row["effective buffer"] == number(arm["effective_buffer"])
+        assert row["sampler updates"] == number(arm["sampler_updates"])
+        low, high = pairs["improvement_interval"]
+        shown = f"{number(pairs['improvement'])} [{number(low)}, {number(high)}]"
+        assert row["P(improvement) [95 %]"] == shown
+
+
+def test_the_table_is_that_of_the_comparison(pages):
+    """Cell by cell what `comparison.md` has."""
+    text = (RESULTS / "breakout_dqn" / "comparison.md").read_text()
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    start = next(k for k, line in enumerate(lines) if line.startswith("| arm"))
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[start:]]
+    (found,) = [t for t in Page(pages("breakout_dqn")).tables if t[0] == cells[0]]
+    assert found[1:] == cells[2:]
+
+
+def test_curves_are_interquartile_means_with_bootstrap_intervals(pages):
+    name = "sparse_pendulum_td3"
+    traces = Page(pages(name)).plot("All arms")["data"]
+    frame = pd.read_csv(RESULTS / name / "per" / "metrics.csv")
+    table = statistics.curves(frame)
+    band, line = [trace for trace in traces if trace["meta"] == "per"]
+    np.testing.assert_allclose(line["x"], table.index)
+    np.testing.assert_allclose(line["y"], iqm(table.to_numpy().T), rtol=1e-6)
+    low, high = bootstrap_interval(table.to_numpy().T)
+    np.testing.assert_allclose(band["y"], [*high, *low[::-1]], rtol=1e-6, atol=1e-6)
+
+
+def test_differences_are_shown_for_every_seed(pages):
+    saved = json.loads((RESULTS / "breakout_dqn" / "verdicts.json").read_text())
+    traces = Page(pages("breakout_dqn")).plot("Differences, seed by seed")["data"]
+    for label, arm in saved["arms"].items():
+        points, interval = [trace for trace in traces if trace["meta"] == label]
+        np.testing.assert_allclose(points["x"], arm["pairs"]["differences"], rtol=1e-6)
+        np.testing.assert_allclose(interval["x"], [arm["pairs"]["iqm"]], rtol=1e-6)
+        ends = interval["customdata"][0]
+        np.testing.assert_allclose(ends, arm["pairs"]["iqm_interval"], rtol=1e-6)
+
+
+def test_untested_arms_are_hollow_and_named(pages):
+    shown = Page(pages("sparse_pendulum_td3"))
+    assert "Not tested: lap, ners, ners_star, ero (reasons below)." in shown.warnings
+    traces = shown.plot("Probability of improvement")["data"]
+    hollow = {t["meta"] for t in traces if t["marker"]["color"] == "#ffffff"}
+    assert hollow == {"lap", "ners", "ners_star", "ero"}
+
+
+def test_groups_that_learn_equally_often_are_shown_together(pages):
+    shown = Page(pages("walk_dqn"))
+    assert shown.titles.count("Probability of improvement") == 3
+    assert "learn_every 16, 2 replays per transition" in shown.text
+    assert "per" in shown.arms and "per_every16" not in shown.arms  # one switch for all groups
+
+
+def test_what_is_not_there_is_left_out(pages):
+    bare, full = (Page(pages(name)).text for name in ("breakout_dqn", "sparse_pendulum_td3"))
+    for title in ("Learning curves", "What was replayed", "Priorities", "Time"):
+        assert title in full
+    assert "Learning curves" not in bare and "What was replayed" not in bare
+    assert "Configurations were not kept" in bare
+    assert "made before comparisons had verdicts" in Page(pages("refer/naf_pendulum")).text
+
+
+def test_refer_and_per_share_a_column_but_no_plot(pages):
+    shown = Page(pages("refer/naf_pendulum"))
+    beta = shown.plot("ReF-ER's beta: weight of the gradient beside the penalty")
+    assert {trace["meta"] for trace in beta["data"]} == {"refer", "without"}
+    assert {"Share of far-policy steps", "KL divergence of the policy from behaviour"} <= set(
+        shown.titles
+    )
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_every_plot_is_one_that_plotly_draws_with_labelled_axes(pages, name):
+    shown = Page(pages(name))
+    assert shown.plots and len(shown.plots) == len(shown.titles)
+    for plot in shown.plots:
+        plotly.graph_objects.Figure(plot["data"], plot["layout"])  # refuses unknown properties
+        assert plot["layout"]["xaxis"]["title"]["text"]
+        named = plot["layout"]["yaxis"].get("ticktext") or plot["layout"]["yaxis"]["title"]["text"]
+        assert named
+        for trace in plot["data"]:
+            assert trace["meta"] in shown.arms or not shown.arms
+
+
+def test_shares_are_shown_on_the_whole_of_their_axis(pages):
+    shown = Page(pages("sparse_pendulum_td3"))
+    for title in ("distinct share of a batch", "Importance exponent beta"):
+        assert shown.plot(title)["layout"]["yaxis"]["range"] == [-0.02, 1.02]
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_pages_need_no_network(pages, name):
+    text = pages(name)
+    shown = Page(text)
+    assert all(each.startswith(("#", "data:")) for each in shown.references)
+    assert not {"link", "iframe", "object", "embed", "base"} & set(shown.tags)
+    style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)[1]
+    assert "url(" not in style and "@import" not in style
+    assert text.count("* plotly.js v") == 1
+    assert len(text) < 6_000_000
+
+
+def test_a_page_depends_on_nothing_but_its_source(pages):
+    name = "breakout_dqn"
+    assert page.render(source.comparison(RESULTS / name)) == pages(name)

@@ -1,0 +1,84 @@
+"""Parts of a page, with numbers worked by hand."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.pages import costs, plots, scales, settings
+
+
+def test_compilation_is_what_the_first_log_point_takes_beyond_its_steps():
+    """100 steps take 12 s at first and 2 s later, so that 10 of 20 s are compilation."""
+    timing = pd.DataFrame(
+        {"step": [100, 200, 300, 400, 500], "seconds": [12.0, 2.0, 2.0, 2.0, 2.0]}
+    )
+    assert costs.compilation(timing) == 0.5
+    uneven = pd.DataFrame({"step": [50, 100, 300], "seconds": [11.0, 1.0, 4.0]})
+    assert costs.compilation(uneven) == 10.0 / 16.0
+    assert costs.compilation(timing.iloc[:1]) is None
+    faster = timing.assign(seconds=[1.0, 2.0, 2.0, 2.0, 2.0])
+    assert costs.compilation(faster) == 0.0
+
+
+def test_options_that_differ_stand_apart_from_those_that_are_shared():
+    arms = {
+        "per": {"--steps": "100", "--replay": "per", "--replay.alpha": "0.6"},
+        "pal": {"--steps": "100", "--replay": "pal"},
+    }
+    shared, apart = settings.split(arms)
+    assert shared == {"--steps": "100"}
+    assert apart == {
+        "--replay": {"per": "per", "pal": "pal"},
+        "--replay.alpha": {"per": "0.6", "pal": "-"},
+    }
+
+
+def test_options_are_named_and_written_as_on_the_command_line():
+    config = {
+        "env": "walk/10", "loop": {"learn_every": 4, "offline": False},
+        "agent_options": {"hidden": [64, 32], "clip": None}, "replay_options": {"beta_end": 1.0},
+    }  # fmt: skip
+    assert settings.flat(config) == {
+        "--env": "walk/10", "--learn-every": "4", "--offline": "false",
+        "--agent.hidden": "64 32", "--agent.clip": "none", "--replay.beta-end": "1.0",
+    }  # fmt: skip
+
+
+def test_metrics_that_run_away_keep_their_sign_and_their_order():
+    values = [-1e21, -5.0, 0.0, 9.0, 99.0, 1e21]
+    found = scales.symlog(values)
+    np.testing.assert_allclose(found[2:5], [0.0, 1.0, 2.0])
+    assert (np.diff(found) > 0).all()
+    axis = scales.ticks(-1e6, 1e6)
+    assert axis["ticktext"] == [
+        "-10<sup>6</sup>", "-10<sup>4</sup>", "-10<sup>2</sup>", "0", "10<sup>2</sup>",
+        "10<sup>4</sup>", "10<sup>6</sup>",
+    ]  # fmt: skip
+    np.testing.assert_allclose(
+        axis["tickvals"], scales.symlog([-1e6, -1e4, -100, 0, 100, 1e4, 1e6])
+    )
+
+
+def test_what_is_no_number_is_left_out_of_a_line():
+    assert plots.numbers([1.0, np.nan, np.inf, 0.1234567891]) == [1.0, None, None, 0.1234568]
+
+
+def test_scripts_cannot_be_left_by_texts():
+    text = plots.to_script({"name": "</script><script>alert(1)</script>&"})
+    assert "<" not in text and ">" not in text and "&" not in text
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        plots.to_script([float("nan")])
+
+
+def test_labels_are_shown_by_plotly_as_they_are():
+    assert plots.shown("<b>a</b>\n&") == "&lt;b&gt;a&lt;/b&gt; &amp;"
+
+
+def test_a_method_looks_the_same_whatever_stands_beside_it():
+    few = plots.styles({"pal": "pal", "per": "per"})
+    many = plots.styles({"uniform": "uniform", "per": "per", "pal": "pal", "control": "uniform"})
+    assert few["per"] == many["per"] and few["pal"] == many["pal"]
+    assert many["uniform"]["color"] == many["control"]["color"]
+    assert many["uniform"]["linestyle"] != many["control"]["linestyle"]
+    assert plots.in_order(many)[0] == "uniform"  # the widest line, below the others
+    assert many["uniform"]["linewidth"] > many["pal"]["linewidth"]

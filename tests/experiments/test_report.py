@@ -1,0 +1,222 @@
+"""The command that makes a page: what it reads and refuses, on committed results."""
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from PIL import Image
+
+from experiments import compare, report, train
+from experiments.pages import commands, films, page, source
+from experiments.runs.run_config import RunConfig, defaults
+
+RESULTS = Path(__file__).parents[2] / "experiments" / "results"
+RACER = RESULTS / "refer" / "racer_pendulum"
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A copy of a finished run."""
+    return Path(shutil.copytree(RACER / "refer", tmp_path / "run"))
+
+
+def refusal(capsys, *arguments):
+    """Return the one line that refuses a command."""
+    with pytest.raises(SystemExit) as exit_:
+        report.main([str(argument) for argument in arguments])
+    error = capsys.readouterr().err
+    assert exit_.value.code == 2 and error.count("\n") == 1
+    return error
+
+
+def test_the_page_of_a_run_stands_beside_it_and_is_made_anew(run, capsys):
+    assert report.main([str(run)]) == 0
+    assert f"report:  {run / 'report.html'} (" in capsys.readouterr().out
+    first = (run / "report.html").read_bytes()
+    assert b"racer with refer replay on gymnax/Pendulum-v1" in first
+    assert report.main([str(run)]) == 0
+    assert (run / "report.html").read_bytes() == first
+    assert not [path for path in run.iterdir() if path.suffix == ".tmp"]
+
+
+def test_a_file_of_the_users_is_not_overwritten(run, capsys):
+    (run / "report.html").write_text("<p>mine")
+    assert "was not written by this command" in refusal(capsys, run)
+    assert (run / "report.html").read_text() == "<p>mine"
+
+
+def test_several_runs_become_arms(tmp_path, capsys):
+    out = tmp_path / "new" / "both.html"
+    runs = [f"with={RACER / 'refer'}", f"without={RACER / 'without'}"]
+    assert "say where with --out" in refusal(capsys, *runs)
+    assert report.main([*runs, "--out", str(out), "--title", "<b>Two & more"]) == 0
+    text = out.read_text()
+    assert "<h1>&lt;b&gt;Two &amp; more</h1>" in text
+    assert 'data-arm="with"' in text and 'data-arm="without"' in text
+    assert "compared by a metric named beforehand" in text  # so that there is no verdict
+
+
+def test_what_does_not_belong_together_is_refused(tmp_path, run, capsys):
+    out = ["--out", tmp_path / "x.html"]
+    other = RESULTS / "cartpole_dqn" / "per"
+    assert "different environments" in refusal(capsys, run, other, *out)
+    assert "two runs are called 'run'" in refusal(capsys, run, f"run={other}", *out)
+    assert "a page of its own" in refusal(capsys, RESULTS / "cartpole_dqn", run, *out)
+    saved = json.loads((run / "summary.json").read_text())
+    saved["versions"]["code"] = "0123456789ab"
+    (run / "summary.json").write_text(json.dumps(saved))
+    both = (run, RACER / "without", *out)
+    assert "different versions of the code" in refusal(capsys, *both)
+    assert not (tmp_path / "x.html").exists()
+    assert report.main([*map(str, both), "--other-code"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("metrics.csv", "mine", "is damaged"),
+        ("metrics.csv", None, "missing or doubled"),
+        ("summary.json", "{", "is damaged"),
+        ("summary.json", "[]", "is damaged"),
+        ("summary.json", "{}", "lacks agent"),
+        ("config.json", "[]", "is damaged"),
+        ("config.json", "{}", "lacks agent"),
+        ("timing.csv", "step,seconds\n1,2\n", "lacks column steps_per_second"),
+    ],
+)
+def test_damaged_files_are_named(run, capsys, name, text, message):
+    if text is None:
+        text = "".join((run / name).read_text().splitlines(keepends=True)[:-1])
+    (run / name).write_text(text)
+    error = refusal(capsys, run)
+    assert message in error and name in error
+    assert not (run / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda saved: saved.pop("question"), "is damaged"),
+        (lambda saved: saved["arms"]["per"].pop("verdict"), "is damaged"),
+        (lambda saved: saved["arms"].update(x=saved["arms"]["per"]), "judges x"),
+    ],
+)
+def test_damaged_verdicts_are_named(tmp_path, capsys, change, message):
+    folder = Path(shutil.copytree(RESULTS / "breakout_dqn", tmp_path / "c"))
+    saved = json.loads((folder / "verdicts.json").read_text())
+    change(saved)
+    (folder / "verdicts.json").write_text(json.dumps(saved))
+    assert message in refusal(capsys, folder)
+
+
+def test_a_run_that_is_still_going_on_is_shown_as_far_as_it_has_come(run):
+    """Its last log point is only half written: it is left out."""
+    frame = pd.read_csv(run / "metrics.csv")
+    third = sorted(frame["step"].unique())[2]
+    lines = (run / "metrics.csv").read_text().splitlines(keepends=True)
+    kept = [lines[0], *(line for line in lines[1:] if int(line.split(",")[1]) <= third)]
+    (run / "metrics.csv").write_text("".join([*kept[:-1], kept[-1][:20]]))
+    (run / "summary.json").unlink()
+    read = source.runs({"mine": run}, other_code=False)
+    second = sorted(frame["step"].unique())[1]
+    assert read.arms["mine"].frame["step"].max() == second
+    text = page.render(read)
+    assert f"mine has not ended: {second:,} of 40,000 agent steps so far." in text
+
+
+def test_a_run_without_a_log_point_has_no_page_yet(run, capsys):
+    (run / "summary.json").unlink()
+    (run / "metrics.csv").write_text("seed,step,eval_return\n0,2500")
+    assert "holds no log point yet" in refusal(capsys, run)
+
+
+def test_what_files_say_is_shown_as_text(tmp_path):
+    """Whoever opens a stranger's page runs nothing of the stranger's."""
+    folder = Path(shutil.copytree(RESULTS / "breakout_dqn", tmp_path / "c"))
+    evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+    saved = json.loads((folder / "verdicts.json").read_text())
+    saved["primary"]["help"] = saved["primary"]["unit"] = evil
+    saved["arms"]["per"]["reason"] = saved["arms"]["per"]["verdict"] = evil
+    (folder / "verdicts.json").write_text(json.dumps(saved))
+    summary = json.loads((folder / "summary.json").read_text())
+    for own in summary.values():
+        own["env"] = own["versions"]["device"] = evil
+    (folder / "summary.json").write_text(json.dumps(summary))
+    text = page.render(source.comparison(folder))
+    assert "alert(1)" in text and "alert(2)" in text
+    assert "<script>alert" not in text and "<img" not in text
+
+
+def test_labels_cannot_lead_out_of_the_folder(tmp_path, capsys):
+    (tmp_path / "comparison.md").write_text("")
+    (tmp_path / "summary.json").write_text('{"../secret": {}}')
+    assert "label '../secret'" in refusal(capsys, tmp_path)
+
+
+def test_films_are_embedded_up_to_a_limit(run, monkeypatch):
+    Image.new("RGB", (4, 4)).save(run / "episode.gif")
+    text = page.render(source.runs({"run": run}, other_code=False))
+    assert '<img src="data:image/gif;base64,R0lG' in text
+    monkeypatch.setattr(films, "MOST_BYTES", 10)
+    text = page.render(source.runs({"run": run}, other_code=False))
+    assert "<img" not in text and "run: episode.gif has 0.0 MB" in text
+    (run / "episode.gif").write_text("<script>")
+    text = page.render(source.runs({"run": run}, other_code=False))
+    assert "<img" not in text and "episode.gif is no GIF" in text
+
+
+def test_the_command_of_a_run_makes_the_same_run(monkeypatch):
+    """What the page says is parsed by the command itself, which then doesn't train."""
+    base = defaults("gymnax/Pendulum-v1", "td3", "per").to_json()
+    base["loop"] |= {"steps": 12_345, "observe_every": 50}
+    base["agent_options"]["hidden"] = (32, 16)
+    base["replay_options"] |= {"alpha": 0.75, "clip": 3.0}
+    base |= {"seeds": 3, "seed": 7}
+    config = RunConfig.from_json(json.loads(json.dumps(base)))
+    found = parsed(monkeypatch, train, commands.of_run(config.to_json()))
+    assert found == [config]
+
+
+def test_the_command_of_a_comparison_makes_the_same_arms(monkeypatch, tmp_path):
+    folder = RESULTS / "sparse_pendulum_td3"
+    shown = source.comparison(folder)
+    (line,) = commands.repeat(shown)
+    found = parsed(monkeypatch, compare, line, tmp_path)
+    kept = [arm.config for arm in shown.arms.values()]
+    assert len(found) == len(kept)
+    for own, arm in zip(found, kept, strict=True):
+        again = json.loads(json.dumps(own.to_json()))
+        for section, options in arm.items():  # of then: there may be more by now
+            if isinstance(options, dict):
+                assert {k: again[section][k] for k in options if k in again[section]} == {
+                    k: v for k, v in options.items() if k in again[section]
+                }
+            else:
+                assert again[section] == options
+
+
+def parsed(monkeypatch, module, line, folder=None):
+    """Return the configurations that a command line would run."""
+    found = []
+    if module is train:
+
+        def execute(config, *_, **__):
+            found.append(config)
+            raise ValueError("enough")
+
+        monkeypatch.setattr(train, "execute", execute)
+    else:
+
+        def run_all(question, runs, *_):
+            found.extend(arm.config for arm in runs.values())
+            raise ValueError("enough")
+
+        monkeypatch.setattr(compare, "_run_all", run_all)
+    words = shlex.split(line.replace("\\\n", " "))
+    assert words[:3] == ["python", "-m", module.__name__]
+    with pytest.raises(SystemExit):
+        module.main(words[3:])
+    return found
