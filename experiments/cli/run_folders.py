@@ -1,5 +1,6 @@
 """Folders of runs on a command line, each with a label."""
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,6 +8,8 @@ from pathlib import Path
 def labelled(text: str) -> tuple[str, Path]:
     """Read `FOLDER` or `LABEL=FOLDER`; the label is the folder's name unless it is given."""
     label, _, folder = text.rpartition("=")
+    if not folder.strip():
+        raise argparse.ArgumentTypeError("the folder's name is empty: give one, such as runs/x")
     return label or Path(folder).name, Path(folder)
 
 

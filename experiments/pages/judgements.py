@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from experiments.analysis.judged import Judged
 from experiments.analysis.paired import Pairs
 from experiments.analysis.verdicts import Judgement
+from experiments.pages import kinds
 
 
 class Judgements(NamedTuple):
@@ -34,18 +35,52 @@ def read(path: Path, labels: Container[str]) -> Judgements | None:
         return None
     try:
         saved = json.loads(path.read_text())
+        _check(path, saved)
         rows = [_row(label, arm) for label, arm in saved["arms"].items()]
         found = Judgements(dict(saved["question"]), dict(saved["primary"]), saved["baseline"], rows)
-        for key in ("name", "help", "unit"):
-            found.primary[key] + ""
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        shown = " ".join(str(error).split())
-        raise ValueError(f"{path} is damaged ({shown}): restore it") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is damaged ({error}): restore it") from error
     for row in found.rows:
         for label in (row.label, row.judgement.baseline):
             if label not in labels:
                 raise ValueError(f"{path} judges {label}, which is no run of this comparison")
     return found
+
+
+_MAYBE, _INTERVAL = kinds.optional(kinds.number), kinds.many(kinds.number, 2)
+_TOP = {
+    "question": kinds.named(kinds.anything), "primary": kinds.named(kinds.anything),
+    "baseline": kinds.text, "arms": kinds.named(kinds.named(kinds.anything)),
+}  # fmt: skip
+_PRIMARY = {"name": kinds.text, "help": kinds.text, "unit": kinds.text}
+_QUESTION = {"primary": kinds.text, "ungated?": kinds.optional(kinds.text)}
+_ARM = {
+    "learn_every": kinds.whole, "replays_per_transition": kinds.number, "arm": kinds.text,
+    "baseline": kinds.text, "claim": kinds.text, "verdict": kinds.text, "reason": kinds.text,
+    "seeds": kinds.whole, "quantity": kinds.optional(kinds.text),
+    "interval": kinds.optional(_INTERVAL), "boundary": _MAYBE, "p_value": _MAYBE,
+    "effective_buffer": _MAYBE, "sampler_updates": _MAYBE, "train_seconds": _MAYBE,
+    "ungated": kinds.optional(kinds.text), "pairs": kinds.named(kinds.anything),
+}  # fmt: skip
+_PAIRS = {
+    "seeds": kinds.whole, "differences": kinds.optional(kinds.many(kinds.number)), "mean": _MAYBE,
+    "mean_interval": kinds.optional(_INTERVAL), "iqm": _MAYBE,
+    "iqm_interval": kinds.optional(_INTERVAL), "wins": kinds.whole, "losses": kinds.whole,
+    "ties": kinds.whole, "improvement": kinds.number, "improvement_interval": _INTERVAL,
+    "unpaired_improvement": kinds.number, "unpaired_improvement_interval": _INTERVAL,
+    "p_value": kinds.number, "p_holm": _MAYBE,
+}  # fmt: skip
+
+
+def _check(path: Path, saved: Any) -> None:
+    if not isinstance(saved, dict):
+        raise ValueError(f"{path} is damaged (no JSON object): restore it")
+    kinds.check(str(path), saved, _TOP)
+    kinds.check(f"{path}, primary,", saved["primary"], _PRIMARY)
+    kinds.check(f"{path}, question,", saved["question"], _QUESTION)
+    for label, arm in saved["arms"].items():
+        kinds.check(f"{path}, {label},", arm, _ARM)
+        kinds.check(f"{path}, {label}, pairs,", arm["pairs"], _PAIRS)
 
 
 def _row(label: str, saved: dict[str, Any]) -> Judged:
@@ -55,8 +90,7 @@ def _row(label: str, saved: dict[str, Any]) -> Judged:
     shared = f"learn_every {every}, {ratio:g} replays per transition"
     suffix = f"_every{every}"
     pairs = _filled(Pairs, saved["pairs"])
-    row = Judged(label, label.removesuffix(suffix), shared, pairs, judgement)
-    return row
+    return Judged(label, label.removesuffix(suffix), shared, pairs, judgement)
 
 
 def _filled(kind: type, saved: dict[str, Any]) -> Any:

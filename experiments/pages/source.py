@@ -13,9 +13,27 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from experiments.pages import judgements
+from experiments.pages import judgements, kinds
 from experiments.pages.judgements import Judgements
-from experiments.runs import finished, manifest
+from experiments.runs import finished, manifest, run_config
+
+_CONFIG = {
+    "env": kinds.text, "agent": kinds.text, "replay": kinds.text, "seeds": kinds.whole,
+    "seed": kinds.whole,
+    **{name: kinds.named(kinds.anything) for name in run_config.SECTIONS},
+}  # fmt: skip
+_LOOP = {"steps": kinds.whole, "learn_every": kinds.whole}
+_MAYBE = kinds.optional(kinds.number)
+_SUMMARY = {
+    "env": kinds.text, "agent": kinds.text, "replay": kinds.text,
+    "seeds": kinds.many(kinds.whole), "final_step": kinds.whole,
+    "final_return": kinds.many(_MAYBE), "final_iqm": _MAYBE,
+    "final_interval": kinds.many(_MAYBE, 2), "threshold": _MAYBE,
+    "steps_per_second": _MAYBE, "train_seconds": kinds.number,
+    "diverged?": lambda seeds: seeds == [] or kinds.many(kinds.whole)(seeds),
+    "versions?": kinds.named(kinds.text),
+}  # fmt: skip
+_SOLVED = {"reached": kinds.whole, "median_steps_to_threshold": _MAYBE}
 
 
 class Arm(NamedTuple):
@@ -130,36 +148,30 @@ def _arm(
     Raises:
       ValueError: one line: a file is damaged.
     """
-    config = _config(folder / "config.json") or config or {}
+    config = _config(folder / "config.json", config) or {}
     summary = _summary(folder / "summary.json", summary)
     metrics = folder / "metrics.csv"
     if summary is not None and metrics.is_file():
         frame = finished.read_metrics(folder, summary)
     else:
         frame = _so_far(metrics)
-    if frame is not None and "eval_return" not in frame:
-        raise ValueError(f"{metrics} lacks column eval_return: restore it")
-    if frame is not None and not all(pd.api.types.is_numeric_dtype(kind) for kind in frame.dtypes):
-        raise ValueError(f"{metrics} is damaged (not all are numbers): restore it")
+    if frame is not None:
+        _check_columns(metrics, frame, ("eval_return",))
     replay = (summary or config).get("replay", label)
     code = (summary or {}).get("versions", {}).get("code") or "+".join(manifest.made_by(folder))
     timing = _table(folder / "timing.csv", ("step", "seconds", "steps_per_second"))
     return Arm(label, folder, config, str(replay), code, frame, timing, summary)
 
 
-def _config(path: Path) -> dict[str, Any] | None:
-    saved = _json(path)
+def _config(path: Path, joint: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Read a run's configuration, or take what its comparison's manifest has of it."""
+    found = _json(path)
+    saved = joint if found is None else found
     if saved is None:
         return None
-    if lacking := sorted({"env", "agent", "replay", "seeds", "seed"} - set(saved)):
-        raise ValueError(f"{path} lacks {lacking[0]}: restore it")
-    for name in ("loop", "sizes", "env_options", "agent_options", "replay_options"):
-        if not isinstance(saved.get(name, {}), dict):
-            raise ValueError(f"{path} is damaged ({name} holds no options): restore it")
+    kinds.check(str(path), saved, _CONFIG)
+    kinds.check(f"{path}, loop,", saved["loop"], _LOOP)
     return saved
-
-
-_LISTS = ("seeds", "final_return", "final_interval", "mean_return")
 
 
 def _summary(path: Path, joint: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -168,14 +180,13 @@ def _summary(path: Path, joint: dict[str, Any] | None) -> dict[str, Any] | None:
     summary = joint if saved is None else saved
     if summary is None:
         return None
-    needed = {*_LISTS, "env", "agent", "replay", "final_step", "final_iqm", "threshold"}
-    needed |= {"steps_per_second", "train_seconds"}
-    if summary.get("threshold") is not None:
-        needed |= {"reached", "median_steps_to_threshold"}
-    if lacking := sorted(needed - set(summary)):
-        raise ValueError(f"{path} lacks {lacking[0]}: restore it")
-    if not all(isinstance(summary[name], list) for name in _LISTS):
-        raise ValueError(f"{path} is damaged (no lists of numbers): restore it")
+    if not isinstance(summary, dict):
+        raise ValueError(f"{path} is damaged (no JSON object): restore it")
+    kinds.check(str(path), summary, _SUMMARY)
+    if summary["threshold"] is not None:
+        kinds.check(str(path), summary, _SOLVED)
+    if len(summary["final_return"]) != len(summary["seeds"]):
+        raise ValueError(f"{path} is damaged (seeds and returns differ in number): restore it")
     return summary
 
 
@@ -221,6 +232,12 @@ def _table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | None:
         frame = pd.read_csv(io.BytesIO(whole))
     except ValueError as error:  # pandas' errors are ValueErrors
         raise ValueError(f"{path} is damaged ({error}): restore it") from error
+    _check_columns(path, frame, columns)
+    return frame
+
+
+def _check_columns(path: Path, frame: pd.DataFrame, columns: tuple[str, ...]) -> None:
     if lacking := sorted(set(columns) - set(frame)):
         raise ValueError(f"{path} lacks column {lacking[0]}: restore it")
-    return frame
+    if not all(pd.api.types.is_numeric_dtype(kind) for kind in frame.dtypes):
+        raise ValueError(f"{path} is damaged (not all are numbers): restore it")

@@ -81,9 +81,9 @@ def test_what_does_not_belong_together_is_refused(tmp_path, run, capsys):
         ("metrics.csv", None, "missing or doubled"),
         ("summary.json", "{", "is damaged"),
         ("summary.json", "[]", "is damaged"),
-        ("summary.json", "{}", "lacks agent"),
+        ("summary.json", "{}", "lacks env"),
         ("config.json", "[]", "is damaged"),
-        ("config.json", "{}", "lacks agent"),
+        ("config.json", "{}", "lacks env"),
         ("timing.csv", "step,seconds\n1,2\n", "lacks column steps_per_second"),
     ],
 )
@@ -99,8 +99,8 @@ def test_damaged_files_are_named(run, capsys, name, text, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda saved: saved.pop("question"), "is damaged"),
-        (lambda saved: saved["arms"]["per"].pop("verdict"), "is damaged"),
+        (lambda saved: saved.pop("question"), "lacks question"),
+        (lambda saved: saved["arms"]["per"].pop("verdict"), "per, lacks verdict"),
         (lambda saved: saved["arms"].update(x=saved["arms"]["per"]), "judges x"),
     ],
 )

@@ -1,0 +1,77 @@
+"""Checks that what was read from a file is of the right kind, before a page is made of it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Check = Callable[[Any], bool]
+
+
+def number(value: Any) -> bool:
+    """Tell whether a value is a number, NaN and infinity among them."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def whole(value: Any) -> bool:
+    """Tell whether a value is a whole number."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def text(value: Any) -> bool:
+    """Tell whether a value is a text."""
+    return isinstance(value, str)
+
+
+def truth(value: Any) -> bool:
+    """Tell whether a value is true or false."""
+    return isinstance(value, bool)
+
+
+def optional(check: Check) -> Check:
+    """Return a check that None passes, too."""
+    return lambda value: value is None or check(value)
+
+
+def many(check: Check, count: int | None = None) -> Check:
+    """Return a check of a list of so many values; None: any number but none."""
+
+    def passes(value: Any) -> bool:
+        right = isinstance(value, list) and (len(value) == count if count else len(value) > 0)
+        return right and all(map(check, value))
+
+    return passes
+
+
+def named(check: Check) -> Check:
+    """Return a check of an object whose values all pass another."""
+    return lambda value: isinstance(value, dict) and all(map(check, value.values()))
+
+
+def anything(value: Any) -> bool:
+    """Let any value pass."""
+    del value
+    return True
+
+
+def check(what: str, saved: Mapping[str, Any], kinds: Mapping[str, Check]) -> None:
+    """Refuse an object that lacks a field, or has one of the wrong kind.
+
+    Args:
+      what: the name of the file, or of a part of it.
+      saved: the object.
+      kinds: checks by field; those with a question mark at the end may be missing.
+
+    Raises:
+      ValueError: one line that names the field.
+    """
+    for field, passes in kinds.items():
+        name = field.removesuffix("?")
+        if name not in saved:
+            if field == name:
+                raise ValueError(f"{what} lacks {name}: restore it")
+        elif not passes(saved[name]):
+            raise ValueError(f"{what} is damaged ({name} is {_short(saved[name])}): restore it")
+
+
+def _short(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 40 else f"{shown[:37]}..."
