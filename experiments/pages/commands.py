@@ -11,7 +11,7 @@ from experiments.runs.arms import CONTROL, Question
 from experiments.runs.registry import THRESHOLDS
 
 _SHARED = ("loop", "sizes", "env_options", "agent_options")
-_WIDTH = 90  # characters of a line
+_WIDTH = 80  # characters of a line
 Config = Mapping[str, Any]
 
 

@@ -20,7 +20,10 @@ def head(source: Source, title: str | None) -> Head:
     """Return the head of a page; without a title it is named after agent and environment."""
     arms = source.arms
     facts = [("agent", source.agent), ("environment", source.env)]
-    facts.append(("arms" if len(arms) > 1 else "replay", ", ".join(arms)))
+    if len(arms) > 1:
+        facts.append(("arms", ", ".join(arms)))
+    else:
+        facts.append(("replay", ", ".join(arm.replay for arm in arms.values())))
     facts.append(("seeds", _span([_seeds(arm) for arm in arms.values()])))
     facts.append(("agent steps", _steps(list(arms.values()))))
     if source.judgements:

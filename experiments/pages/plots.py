@@ -37,7 +37,9 @@ def styles(arms: Mapping[str, str]) -> dict[str, Style]:
 
 
 def legend(own: Mapping[str, Style]) -> list[Key]:
-    """Return the lines of a legend."""
+    """Return the lines of a legend; one arm alone needs none."""
+    if len(own) < 2:
+        return []
     return [
         Key(label, style["color"], _SVG_DASHES[style["linestyle"]], style["linewidth"])
         for label, style in own.items()
@@ -135,8 +137,9 @@ def layout(x: str, y: str, *, share: bool = False, **more: Any) -> dict[str, Any
         "yaxis": y_axis | more.pop("yaxis", {}),
         "margin": {"l": 8, "r": 14, "t": 32, "b": 8},
         "font": {"family": "system-ui, sans-serif", "size": 12, "color": INK},
-        "paper_bgcolor": "rgba(0,0,0,0)",  # the title stands behind
-        "plot_bgcolor": "rgba(0,0,0,0)",
+        "paper_bgcolor": "rgba(255,255,255,0)",  # the title stands behind
+        "plot_bgcolor": "rgba(255,255,255,0)",
+        "modebar": {"bgcolor": "rgba(255,255,255,0)", "color": FAINT, "activecolor": INK},
         "showlegend": False,
         "hovermode": "closest",
         "hoverlabel": {"namelength": -1},

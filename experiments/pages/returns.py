@@ -151,7 +151,7 @@ def _strip(group: Group, rows: dict[str, dict[str, Any]]) -> Plot:
         "range": [-0.6, len(names) - 0.4],
     }  # fmt: skip
     layout = plots.layout("arm", _RETURN, xaxis=axis)
-    return plots.plot("Last evaluation of every seed", traces, layout, 340, wide=True)
+    return plots.plot("Last evaluation of every seed", traces, layout, 340, wide=len(rows) > 2)
 
 
 def _of_every_seed(rows: dict[str, dict[str, Any]]) -> Table:

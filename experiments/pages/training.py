@@ -72,10 +72,11 @@ def priorities(groups: Sequence[Group]) -> Section | None:
 def of_method(groups: Sequence[Group]) -> Section | None:
     """Return what the replay methods say of themselves, but for priorities."""
     own = {f"replay/{name}" for name in _PRIORITIES}
-    return _own(
-        groups, "replay/", own, "method", "What the replay methods say of themselves",
-        "Means over seeds. The dashed line is the gate of learned samplers.",
-    )  # fmt: skip
+    intro = "Means over seeds."
+    if any(group.having("replay/sampler_updates") for group in groups):
+        intro += " The dashed line is the gate of learned samplers."
+    title = "What the replay methods say of themselves"
+    return _own(groups, "replay/", own, "method", title, intro)
 
 
 def of_agent(groups: Sequence[Group]) -> Section | None:

@@ -11,9 +11,11 @@ from experiments.pages.judgements import Judgements
 from experiments.pages.source import Source
 
 
-def section(source: Source, groups: Sequence[Group]) -> Section:
+def section(source: Source, groups: Sequence[Group]) -> Section | None:
     """Return the verdicts with the numbers that they rest on, as `verdicts.json` has them."""
     found = source.judgements
+    if len(source.arms) < 2:
+        return None
     if found is None:
         return Section("verdicts", "Verdicts", _none(source), [])
     name, unit = found.primary["name"], found.primary["unit"]
