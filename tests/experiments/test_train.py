@@ -59,6 +59,15 @@ def test_run_leaves_config_metrics_summary_figure_and_checkpoints(finished):
     assert list((finished / "tensorboard").iterdir())
 
 
+def test_a_page_is_written_where_it_is_wanted(finished, capsys):
+    page = finished / "report.html"
+    assert not page.exists()
+    assert train.main(["--resume", str(finished), "--report", "true"]) == 0
+    assert f"report:  {page}" in capsys.readouterr().out
+    assert "<h1>dqn with per replay on gymnax/CartPole-v1</h1>" in page.read_text()
+    page.unlink()
+
+
 def test_killed_run_resumes_to_the_same_bits(finished, tmp_path):
     out = tmp_path / "killed"
     process = subprocess.Popen(command(*TINY, "--out", str(out)), stderr=subprocess.DEVNULL)
