@@ -125,7 +125,8 @@ def test_a_run_that_is_still_going_on_is_shown_as_far_as_it_has_come(run):
     second = sorted(frame["step"].unique())[1]
     assert read.arms["mine"].frame["step"].max() == second
     text = page.render(read)
-    assert f"mine has not ended: {second:,} of 40,000 agent steps so far." in text
+    steps = json.loads((run / "config.json").read_text())["loop"]["steps"]
+    assert f"mine has not ended: {second:,} of {steps:,} agent steps so far." in text
 
 
 def test_a_run_without_a_log_point_has_no_page_yet(run, capsys):
