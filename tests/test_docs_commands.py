@@ -149,7 +149,8 @@ def options_of_configs() -> set[str]:
 
 def options_of_commands(capsys) -> set[str]:
     """Return the options that commands explain."""
-    names = ("train", "compare", "plot", "watch", *(f"benchmarks.{name}" for name in BENCHMARKS))
+    names = ("train", "compare", "plot", "report", "watch")
+    names += tuple(f"benchmarks.{name}" for name in BENCHMARKS)
     lines = [[name] for name in names]
     lines += [["papers", each] for each in ("list", "run", "report")]
     lines += [["soak", each] for each in ("kills", "tree", "inputs", "long")]
