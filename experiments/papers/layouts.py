@@ -18,8 +18,9 @@ from matplotlib.figure import Figure
 from experiments.analysis import judged
 from experiments.analysis.bootstrap import bootstrap_interval, iqm
 from experiments.analysis.style import (
+    COLOURS,
+    DASHES,
     INK,
-    colour_and_dashes,
     count_steps,
     make_figure,
     plain,
@@ -282,9 +283,15 @@ def _styles(plotted: Plotted, groups: Mapping[str, Sequence[str]]) -> dict[str, 
     }
     styles = styles_of(named)
     alike = [arm for arm, method in named.items() if method in crowded]
-    return styles | {
-        arm: {**colour_and_dashes(number), "linewidth": 1.7} for number, arm in enumerate(alike)
-    }
+    taken = {styles[arm]["color"] for arm in named if arm not in alike}
+    free = [colour for colour in COLOURS if colour not in taken]
+    for number, arm in enumerate(alike):
+        look = {
+            "color": free[number % len(free)],
+            "linestyle": DASHES[number // len(free) % len(DASHES)],
+        }
+        styles[arm] = {**look, "linewidth": 1.7}
+    return styles
 
 
 def _of(frame: pd.DataFrame, panel: str, place: Any) -> np.ndarray:

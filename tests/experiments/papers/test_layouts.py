@@ -113,3 +113,12 @@ def test_a_grid_of_settings(tmp_path):
 )
 def test_lengths_of_time_in_words(minutes, words):
     assert rates.in_words(minutes) == words
+
+
+def test_arms_of_one_method_share_no_look_with_another():
+    arms = [f"C{number}" for number in range(9)]
+    methods = dict.fromkeys(arms, "refer") | {"ppo": "latest", "acer": "windows"}
+    styles = layouts._styles(Plotted(frame(), methods, "title"), {"": [*arms, "ppo", "acer"]})
+    assert len({(style["color"], style["linestyle"]) for style in styles.values()}) == 11
+    own = {styles[arm]["color"] for arm in arms}
+    assert not own & {styles["ppo"]["color"], styles["acer"]["color"]}
