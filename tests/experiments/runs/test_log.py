@@ -230,11 +230,18 @@ def test_wandb_missing_is_refused_in_one_line():
 
 
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is not installed")
-def test_wandb_works_offline(tmp_path, monkeypatch):
+def test_wandb_gets_means_and_every_return_offline(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     sink = WandbSink(tmp_path, {"alpha": 0.6})
     sink.log(100, rows(100), 1.0)
+    logged = {name: sink._run.summary[name] for name in dict(sink._run.summary) if name[0] != "_"}
     sink.close()
+    assert logged == {
+        "eval_return": pytest.approx((100 / 7 - 100) / 2),
+        "loss": pytest.approx(0.05),
+        "eval_return/seed_0": pytest.approx(100 / 7),
+        "eval_return/seed_1": -100,
+    }
     assert len(list(tmp_path.glob("wandb/offline-run-*/*.wandb"))) == 1
 
 
