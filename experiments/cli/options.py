@@ -92,7 +92,7 @@ class Parser(argparse.ArgumentParser):
         """Print one line to stderr and exit with code 2."""
         line = " ".join(message.split()).removeprefix("argument ")
         for missing in ("expected one argument", "expected at least one argument"):
-            line = line.replace(missing, "needs a value after it (--help shows which)")
+            line = line.replace(missing, "needs a value after it (--help all shows which)")
         self.exit(2, f"error: {line}\n")
 
     def show_help(self, what: str | None) -> None:
@@ -116,11 +116,14 @@ class Parser(argparse.ArgumentParser):
 
     def _about_unknown(self, name: str) -> str:
         if not name.startswith("-"):
-            return f"unexpected argument '{name}': every value follows an option (--help lists all)"
+            return (
+                f"unexpected argument '{name}': every value follows an option (--help all lists "
+                "them)"
+            )
         if name in self.reasons:
             return self.reasons[name]
         names = [text for text in self._option_string_actions if text.startswith("--")]
-        return f"unknown option '{name}'{_near(name, names)} (--help lists all)"
+        return f"unknown option '{name}'{_near(name, names)} (--help all lists them)"
 
 
 class _Help(argparse.Action):

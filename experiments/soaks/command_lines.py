@@ -135,7 +135,7 @@ _COMPARE = """
 --learn-every 0
 --learn-every 1 x
 --learn-every
---compilation-cache /dev/null/x
+--seeds 2 --compilation-cache /dev/null/x
 --help replays
 --seeds 1
 --replays control=per
