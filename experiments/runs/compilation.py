@@ -96,8 +96,8 @@ def _made(asked: Path | None) -> Path | None:
         )
     if why:
         log.say(
-            f"compiled programs can't be kept in {root} ({why}): --compilation-cache DIR keeps "
-            "them elsewhere"
+            f"compiled programs can't be kept in {root} ({why}): name another folder by "
+            "--compilation-cache, or say off"
         )
     return None if why else folder
 

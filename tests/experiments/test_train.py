@@ -67,7 +67,8 @@ def test_kept_programs_change_no_byte(tmp_path):
         if event == "/jax/compilation_cache/cache_hits":
             hits.append(event)
 
-    found, options = [], ["--steps", "300", "--compilation-cache", str(tmp_path / "kept")]
+    small = ["--replay", "uniform", "--seeds", "1", "--steps", "300", "--inspect", "0"]
+    found, options = [], [*small, "--compilation-cache", str(tmp_path / "kept")]
     monitoring.register_event_listener(told)
     try:
         for name in ("compiled", "kept before"):
