@@ -26,8 +26,8 @@ def unknown(kind: str, name: str, names: Iterable[str]) -> str:
     return f"unknown {kind} '{name}'{_near(name, names)} (choices: {', '.join(names)})"
 
 
-def _near(name: str, names: list[str]) -> str:
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+def _near(name: str, names: list[str], cutoff: float = 0.5) -> str:
+    near = difflib.get_close_matches(name, names, n=1, cutoff=cutoff)
     return f": did you mean '{near[0]}'?" if near else ""
 
 
@@ -122,8 +122,17 @@ class Parser(argparse.ArgumentParser):
             )
         if name in self.reasons:
             return self.reasons[name]
-        names = [text for text in self._option_string_actions if text.startswith("--")]
-        return f"unknown option '{name}'{_near(name, names)} (--help all lists them)"
+        known = self._option_string_actions
+        names = [text for text in known if text.startswith("--") and text != "--help"]
+        own = {_own(text) for text in names}
+        if alike := difflib.get_close_matches(_own(name), own, n=1, cutoff=0.75):
+            names = [text for text in names if _own(text) == alike[0]]  # whatever its group
+        return f"unknown option '{name}'{_near(name, names, 0.6)} (--help all lists them)"
+
+
+def _own(option: str) -> str:
+    """Return an option's name without dashes and the group that it is of."""
+    return option.lstrip("-").rpartition(".")[2]
 
 
 class _Help(argparse.Action):

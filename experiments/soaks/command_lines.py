@@ -47,7 +47,7 @@ _TRAIN = """
 --env brax/antt
 --env nothing/x
 --preset canonicall
---preset canonical
+--preset canonical --env gymnax/CartPole-v1
 --preset lap_mujoco --env gymnax/CartPole-v1
 --preset lap_atari --env gymnax/Pendulum-v1
 --preset lap_mujoco --agent naf
