@@ -20,8 +20,10 @@ import pandas as pd
 
 from experiments.analysis import joint
 from experiments.analysis.files import write_json
+from experiments.cli.help import Guide
 from experiments.cli.options import Parser, add_options, read_options
 from experiments.cli.shared import (
+    GROUPS,
     PREFIXES,
     add_common,
     check_resume,
@@ -34,7 +36,17 @@ from experiments.cli.shared import (
     replay_name,
 )
 from experiments.pages import page
-from experiments.runs import arms, folder, judging, lock, log, manifest, presets, run_config
+from experiments.runs import (
+    arms,
+    compilation,
+    folder,
+    judging,
+    lock,
+    log,
+    manifest,
+    presets,
+    run_config,
+)
 from experiments.runs.arms import Arm, Question
 from experiments.runs.folder import check_claim_comparison, claim_comparison
 from experiments.runs.manifest import is_run
@@ -42,7 +54,22 @@ from experiments.runs.outputs import OutputConfig
 from experiments.runs.results import threshold_of
 from experiments.runs.run import execute, prepare
 from experiments.runs.run_config import RunConfig, defaults
+from experiments.runs.waiting import waiting
 from jaxreplay.methods import METHODS
+
+HEADINGS = {
+    "what runs": ("--agent", "--replays", "--env", "--preset", "--seeds"),
+    "what is asked": ("--primary", "--control"),
+    "how long, and how often it learns and is evaluated": (
+        "--steps", "--warmup", "--learn-every", "--batch-size", "--eval-every",
+    ),
+    "results": ("--out", "--resume", "--overwrite", "--compilation-cache"),
+}  # fmt: skip
+EXAMPLES = (
+    "python -m experiments.compare --agent dqn --env gymnax/CartPole-v1 --seeds 10 "
+    "--replays uniform per lap --out runs/y",
+    "python -m experiments.compare --replays per soft=per --soft.alpha 0.3 --learn-every 1 4",
+)
 
 _SHARED = ("loop", "sizes", "env_options", "agent_options")
 
@@ -55,7 +82,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if known.list:
         print_list(known.json)
         return 0
-    parser = Parser(prog="python -m experiments.compare", description=__doc__)
+    parser = Parser(
+        prog="python -m experiments.compare", usage="%(prog)s [OPTION VALUE ...]",
+        description=__doc__.replace(": `python -m experiments.compare --help`", ""),
+    )  # fmt: skip
 
     def command() -> None:
         bases = _bases(known)
@@ -74,7 +104,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for remark in arms.check_expanded(question, runs, threshold):
             log.say(remark)
         out = known.resume or args.out or Path("runs") / f"compare-{_first(bases).agent}"
-        summaries = _run_all(question, runs, out, output, known.resume is not None, args.overwrite)
+        resume = known.resume is not None
+        with compilation.kept(args.compilation_cache):
+            summaries = _run_all(question, runs, out, output, resume, args.overwrite)
         conclude(question, runs, summaries, out, output)
 
     return ended(parser, command)
@@ -95,10 +127,11 @@ def conclude(
     found = judging.judge(question, runs, frames, summaries, threshold, allowed)
     write_json(out / "verdicts.json", found.to_json(question, runs))
     title = f"{config.agent} on {config.env}"
-    shown = joint.comparison(
-        found.rows, found.metric, found.baseline, found.groups, frames, summaries, out, title,
-        threshold,
-    )  # fmt: skip
+    with waiting("drawing the comparison"):
+        shown = joint.comparison(
+            found.rows, found.metric, found.baseline, found.groups, frames, summaries, out, title,
+            threshold,
+        )  # fmt: skip
     print(shown)
     if output.report:
         print(page.write_comparison(out))
@@ -207,19 +240,31 @@ def _parse(
 ) -> argparse.Namespace:
     add_common(parser, _first(bases).env, known.preset)
     brought = " ".join(presets.names(known.preset).replays)
-    parser.add_argument(
+    parser.group("run").add_argument(
         "--replays", nargs="+", type=_labelled, metavar="NAME",
-        help=f"replay methods, or LABEL=METHOD, of {', '.join(METHODS)}, "
+        help=f"or LABEL=METHOD, of {', '.join(METHODS)}, "
         f"{own_module('mypackage.mymethod')} [default {brought}]",
     )  # fmt: skip
-    add_options(parser, asked)
+    add_options(parser, asked, group="question", about="what is asked, before anything runs")
     for section in _SHARED:
-        options = getattr(_first(bases), section)
-        add_options(parser, options, PREFIXES[section], several=("learn_every",))
+        options, prefix = getattr(_first(bases), section), PREFIXES[section]
+        group, about = GROUPS[section]
+        add_options(parser, options, prefix, several=("learn_every",), group=group, about=about)
     for label, base in bases.items():
-        add_options(parser, base.replay_options, f"{label}.")
-    add_options(parser, _saved_output(known.resume))
+        add_options(parser, base.replay_options, f"{label}.", about=f"replay method {base.replay}")
+    group, about = GROUPS["output"]
+    add_options(parser, _saved_output(known.resume), group=group, about=about)
+    parser.guide = Guide(HEADINGS, _named(bases), EXAMPLES)
     return parser.parse_args(argv)
+
+
+def _named(bases: Mapping[str, RunConfig]) -> dict[str, str]:
+    """Return what help says of the options of the agent and of each arm."""
+    named = {"agent": f"options of {_first(bases).agent}, and their defaults"}
+    for label, base in bases.items():
+        called = "" if label == base.replay else f", called {label} here"
+        named[label] = f"options of {base.replay}{called}"
+    return named
 
 
 def _configured(label: str, base: RunConfig, args: argparse.Namespace) -> RunConfig:

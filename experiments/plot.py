@@ -12,19 +12,7 @@ from experiments.runs import finished, folder
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    parser = Parser(prog="python -m experiments.plot", description=__doc__)
-    parser.add_argument(
-        "runs", nargs="+", type=run_folders.labelled, metavar="LABEL=FOLDER",
-        help="folders of finished runs, and their labels in the figures [default: the folder]",
-    )  # fmt: skip
-    parser.add_argument(
-        "--out", type=shared.folder, required=True, help="folder for figures and table"
-    )
-    parser.add_argument("--title", help="title of the figures [default: agents and environments]")
-    parser.add_argument(
-        "--other-code", action="store_true",
-        help="join results that different versions of the code made",
-    )  # fmt: skip
+    parser = _parser()
     args = parser.parse_args(argv)
 
     def command() -> None:
@@ -42,6 +30,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(joint.joint(frames, summaries, args.out, title, threshold))
 
     return shared.ended(parser, command)
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="python -m experiments.plot", description=__doc__,
+        epilog="Example: python -m experiments.plot racer=runs/a ppo=runs/b --out runs/c",
+    )  # fmt: skip
+    parser.add_argument(
+        "runs", nargs="+", type=run_folders.labelled, metavar="LABEL=FOLDER",
+        help="folders of finished runs, and their labels in the figures [default: the folder]",
+    )  # fmt: skip
+    parser.add_argument(
+        "--out", type=shared.folder, required=True, help="folder for figures and table"
+    )
+    parser.add_argument("--title", help="title of the figures [default: agents and environments]")
+    parser.add_argument(
+        "--other-code", action="store_true",
+        help="join results that different versions of the code made",
+    )  # fmt: skip
+    return parser
 
 
 def _common(summaries: Sequence[dict[str, Any]]) -> str:

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.analysis import tables
+from experiments.cli.help import Guide
 from experiments.cli.options import Parser, add_options, read_options
 from experiments.cli.shared import (
+    GROUPS,
     PREFIXES,
     add_common,
     check_resume,
@@ -20,11 +22,25 @@ from experiments.cli.shared import (
     replay_name,
 )
 from experiments.pages import page
-from experiments.runs import presets, run_config
+from experiments.runs import compilation, presets, run_config
 from experiments.runs.manifest import saved_output
 from experiments.runs.run import execute
 from experiments.runs.run_config import SECTIONS, RunConfig, defaults
 from jaxreplay.methods import METHODS
+
+HEADINGS = {
+    "what runs": ("--agent", "--replay", "--env", "--preset", "--seeds", "--seed"),
+    "how long, and how often it learns and is evaluated": (
+        "--steps", "--warmup", "--learn-every", "--n-step", "--batch-size", "--capacity",
+        "--eval-every", "--eval-episodes",
+    ),
+    "results": ("--out", "--resume", "--overwrite", "--wandb", "--compilation-cache"),
+}  # fmt: skip
+EXAMPLES = (
+    "python -m experiments.train --agent dqn --replay per --env gymnax/CartPole-v1 --out runs/x",
+    "python -m experiments.train --agent td3 --replay lap --replay.kappa 0.5 --env brax/ant",
+    "python -m experiments.train --agent td3 --env brax/ant --help agent",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,7 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if known.list:
         print_list(known.json)
         return 0
-    parser = Parser(prog="python -m experiments.train", description=__doc__)
+    parser = Parser(
+        prog="python -m experiments.train", usage="%(prog)s [OPTION VALUE ...]",
+        description="Train one agent with one replay method.",
+    )  # fmt: skip
 
     def command() -> None:
         base = _base(known)
@@ -44,7 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         resume = args.resume is not None
         check_resume(args)
         out = args.resume or args.out or Path("runs") / f"{config.agent}-{config.replay}"
-        summary = execute(config, out, output, resume=resume, overwrite=args.overwrite)
+        with compilation.kept(args.compilation_cache):
+            summary = execute(config, out, output, resume=resume, overwrite=args.overwrite)
         print(tables.table([summary]))
         figure = f"  (figure: {out / 'learning_curve.png'})" if output.figures else ""
         print(f"results: {out}/{figure}")
@@ -80,14 +100,24 @@ def _parse(
     parser: Parser, base: RunConfig, known: argparse.Namespace, argv: Sequence[str] | None
 ) -> argparse.Namespace:
     add_common(parser, base.env, known.preset)
-    parser.add_argument(
+    parser.group("run").add_argument(
         "--replay", type=replay_name, metavar="NAME",
-        help=f"replay method: {', '.join(METHODS)}, {own_module('mypackage.mymethod')} "
+        help=f"{', '.join(METHODS)}, {own_module('mypackage.mymethod')} "
         f"[default {presets.names(known.preset).replay}]",
     )  # fmt: skip
     for section in SECTIONS:
-        add_options(parser, getattr(base, section), PREFIXES[section])
-    add_options(parser, saved_output(known.resume))
+        group, about = GROUPS[section]
+        add_options(parser, getattr(base, section), PREFIXES[section], group=group, about=about)
+    group, about = GROUPS["output"]
+    add_options(parser, saved_output(known.resume), group=group, about=about)
+    parser.guide = Guide(
+        HEADINGS,
+        {
+            "agent": f"options of {base.agent}, and their defaults",
+            "replay": f"options of {base.replay}, and theirs",
+        },
+        EXAMPLES,
+    )
     return parser.parse_args(argv)
 
 

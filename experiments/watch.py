@@ -20,12 +20,13 @@ from experiments import environments
 from experiments.analysis import film
 from experiments.analysis.film import Film
 from experiments.cli.options import Parser
-from experiments.cli.shared import agent_name, environment, replay_name
+from experiments.cli.shared import add_compilation_cache, agent_name, environment, replay_name
 from experiments.environments.host import EnvironmentFailed
 from experiments.environments.mujoco_pictures import without_screen
-from experiments.runs import interrupt, policy
+from experiments.runs import compilation, interrupt, policy
 from experiments.runs.policy import Policy
 from experiments.runs.run_config import RunConfig
+from experiments.runs.waiting import waiting
 
 
 class Episode(Protocol):
@@ -115,14 +116,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         for kind in ("env", "agent", "replay"):
             _check_named(kind, getattr(args, kind), getattr(config, kind))
         seed = policy.check_seed(config, args.seed)
-        trained = policy.load(args.run, config, seed)
-        host = environments.is_host(config.env)
-        episode = (HostEpisode if host else CompiledEpisode)(config, trained, args.episode_seed)
-        try:
-            limit = min(trained.spec.max_steps, args.max_steps or sys.maxsize)
-            pictures, total, length, over = play(episode, limit)
-        finally:
-            episode.close()
+        with compilation.kept(args.compilation_cache):
+            with waiting(f"loading the policy of seed {seed}"):
+                trained = policy.load(args.run, config, seed)
+                episode = _episode(config, trained, args.episode_seed)
+            try:
+                limit = min(trained.spec.max_steps, args.max_steps or sys.maxsize)
+                pictures, total, length, over = play(episode, limit)
+            finally:
+                episode.close()
         count = pictures.write(out, args.fps)
     except (ValueError, OSError) as error:
         parser.error(str(error))
@@ -141,6 +143,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     size = out.stat().st_size / 1000
     print(f"picture: {out} ({shown}, {count} pictures at {args.fps} a second, {size:,.0f} kB)")
     return 0
+
+
+def _episode(config: RunConfig, trained: Policy, seed: int) -> Episode:
+    make = HostEpisode if environments.is_host(config.env) else CompiledEpisode
+    return make(config, trained, seed)
 
 
 def _check_named(kind: str, named: str | None, own: str) -> None:
@@ -217,7 +224,10 @@ class _Progress:
 
 
 def _parser() -> Parser:
-    parser = Parser(prog="python -m experiments.watch", description=__doc__)
+    parser = Parser(
+        prog="python -m experiments.watch", description=__doc__,
+        epilog="Example: python -m experiments.watch runs/x --seed 1 --out episode.gif",
+    )  # fmt: skip
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run")
     parser.add_argument("--seed", type=int, help="whose policy [default the run's first seed]")
     for name, kind in (("env", environment), ("agent", agent_name), ("replay", replay_name)):
@@ -243,6 +253,7 @@ def _parser() -> Parser:
         "--fps", type=_positive, default=25, metavar="INT",
         help="pictures a second, at most 50 [default 25]",
     )  # fmt: skip
+    add_compilation_cache(parser)
     return parser
 
 

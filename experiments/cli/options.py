@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NoReturn, TypeVar
 
+from experiments.cli import help as helps
+from experiments.cli.help import Group, Guide
 from jaxreplay.option import Option, options_of
 
 Instance = TypeVar("Instance")
@@ -24,8 +26,8 @@ def unknown(kind: str, name: str, names: Iterable[str]) -> str:
     return f"unknown {kind} '{name}'{_near(name, names)} (choices: {', '.join(names)})"
 
 
-def _near(name: str, names: list[str]) -> str:
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+def _near(name: str, names: list[str], cutoff: float = 0.5) -> str:
+    near = difflib.get_close_matches(name, names, n=1, cutoff=cutoff)
     return f": did you mean '{near[0]}'?" if near else ""
 
 
@@ -45,14 +47,34 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that reports errors in one line, with the nearest match and exit code 2.
 
     Options are declared with dashes; underscores are accepted too, abbreviations are not.
+
+    Attributes:
+      reasons: options that do not exist here, and why.
+      groups: options by the names that `--help` takes.
+      guide: what `--help` alone shows; None: everything, as argparse does.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault("formatter_class", _wide_help)
-        self.reasons: dict[str, str] = {}  # option that does not exist here -> why
-        super().__init__(*args, allow_abbrev=False, **kwargs)
+    def __init__(self, *args: Any, add_help: bool = True, **kwargs: Any) -> None:
+        kwargs.setdefault("formatter_class", helps.formatter)
+        self.reasons: dict[str, str] = {}
+        self.groups: dict[str, Group] = {}
+        self.guide: Guide | None = None
+        self._by_name: dict[str, argparse._ArgumentGroup] = {}
+        super().__init__(*args, add_help=False, allow_abbrev=False, **kwargs)
         # argparse before Python 3.14 takes -1e-3 for an option.
         self._negative_number_matcher = re.compile(r"-\.?\d[\d_]*(\.\d*)?([eE][+-]?\d+)?$")
+        if add_help:
+            self.add_argument(
+                "-h", "--help", action=_Help, nargs="?", metavar="GROUP", help="show this help"
+            )
+
+    def group(self, name: str, about: str = "") -> argparse._ArgumentGroup:
+        """Return a group of options, made if it is new."""
+        if name not in self.groups:
+            made = self.add_argument_group(f"{name}: {about}" if about else name)
+            self.groups[name] = Group(about, made._group_actions, [])
+            self._by_name[name] = made
+        return self._by_name[name]
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
         """Parse the known options, after spelling their names with dashes."""
@@ -70,23 +92,64 @@ class Parser(argparse.ArgumentParser):
         """Print one line to stderr and exit with code 2."""
         line = " ".join(message.split()).removeprefix("argument ")
         for missing in ("expected one argument", "expected at least one argument"):
-            line = line.replace(missing, "needs a value after it (--help shows which)")
+            line = line.replace(missing, "needs a value after it (--help all shows which)")
         self.exit(2, f"error: {line}\n")
+
+    def show_help(self, what: str | None) -> None:
+        """Print what most people need, one group of options, or all of them."""
+        choices = [*self.groups, "all"] if self.guide is not None else ["all"]
+        if what is not None and what not in choices:
+            self.error(f"--help shows one group, or all: {unknown('group', what, choices)}")
+        if self.guide is None:
+            self.print_help()
+            return
+        usage, about = self.format_usage(), self.description or ""
+        if what is None:
+            head = f"{usage}\n{about.splitlines()[0]}"
+            text = helps.short(head, self.groups, self.guide, self.prog, choices)
+        elif what == "all":
+            head = f"{usage}\n{about}"
+            text = helps.full(head, self.groups, [*self.groups], self.prog, self.guide.examples)
+        else:
+            text = helps.full("", self.groups, [what], self.prog, ())
+        self._print_message(text, sys.stdout)
 
     def _about_unknown(self, name: str) -> str:
         if not name.startswith("-"):
-            return f"unexpected argument '{name}': every value follows an option (--help lists all)"
+            return (
+                f"unexpected argument '{name}': every value follows an option (--help all lists "
+                "them)"
+            )
         if name in self.reasons:
             return self.reasons[name]
-        names = [text for text in self._option_string_actions if text.startswith("--")]
-        return f"unknown option '{name}'{_near(name, names)} (--help lists all)"
+        known = self._option_string_actions
+        names = [text for text in known if text.startswith("--") and text != "--help"]
+        own = {_own(text) for text in names}
+        if alike := difflib.get_close_matches(_own(name), own, n=1, cutoff=0.75):
+            names = [text for text in names if _own(text) == alike[0]]  # whatever its group
+        return f"unknown option '{name}'{_near(name, names, 0.6)} (--help all lists them)"
+
+
+def _own(option: str) -> str:
+    """Return an option's name without dashes and the group that it is of."""
+    return option.lstrip("-").rpartition(".")[2]
+
+
+class _Help(argparse.Action):
+    """Show help, and end."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
+        parser.show_help(values)
+        parser.exit()
 
 
 def add_options(
-    parser: argparse.ArgumentParser,
+    parser: Parser,
     config: Any,
     prefix: str = "",
     several: Collection[str] = (),
+    group: str = "",
+    about: str = "",
 ) -> None:
     """Add one option per field of `config` that is declared with `jaxreplay.option.option`.
 
@@ -95,26 +158,32 @@ def add_options(
     shows the names to choose from, and bounds as in `0<=FLOAT<=1`; they are for `config` to check.
 
     Args:
-      parser: gets a group of options.
+      parser: gets the options.
       config: dataclass, or an instance whose values are then the defaults shown.
       prefix: put before every option, as in `--replay.alpha`; empty for top-level options.
       several: fields of single values that may be given more than one, and are read as lists.
+      group: what `--help` calls them; empty: the prefix, or "run".
+      about: what it says of the group.
 
     Raises:
       TypeError: if a field has a type that no option can be written for.
     """
-    group = parser.add_argument_group(f"{prefix.rstrip('.') or 'run'} options")
+    name = group or prefix.rstrip(".") or "run"
+    options = parser.group(name, about)
     for entry in options_of(config if isinstance(config, type) else type(config)):
         parse, metavar = _reader(entry)
-        group.add_argument(
-            f"--{prefix}{entry.name}".replace("_", "-"),
+        option = f"--{prefix}{entry.name}".replace("_", "-")
+        default = getattr(config, entry.name, entry.default)
+        parser.groups[name].defaults.append(f"{option} {_show(default)}")
+        options.add_argument(
+            option,
             dest=prefix + entry.name,
             type=str if entry.many else parse,
             action=_join(parse) if entry.many else "store",
             nargs="+" if entry.many or entry.name in several else None,
             default=argparse.SUPPRESS,
             metavar=metavar,
-            help=_help(entry, getattr(config, entry.name, entry.default)),
+            help=_help(entry, default),
         )
 
 
@@ -132,7 +201,14 @@ def read_options(namespace: argparse.Namespace, instance: Instance, prefix: str 
 def _help(entry: Option, default: Any) -> str:
     # The source is that of the field's own default, not of a preset's or a resumed run's value.
     source = f"; {entry.source}" if entry.source and default == entry.default else ""
-    return f"{entry.help} [default {_show(default)}{source}]".replace("%", "%%")
+    names = f"; of {', '.join(entry.choices)}" if entry.choices and not _names(entry) else ""
+    return f"{entry.help}{names} [default {_show(default)}{source}]".replace("%", "%%")
+
+
+def _names(entry: Option) -> str:
+    """Return the names that a value is chosen from, as a metavar; "": they take too much room."""
+    names = "{" + ",".join(entry.choices) + "}"
+    return names if len(names) < 50 else ""
 
 
 def _show(value: Any) -> str:
@@ -148,7 +224,7 @@ def _is_word(value: Any) -> bool:
 def _reader(entry: Option) -> tuple[Callable[[str], Any], str]:
     """Return a function of an option's text, and its metavar."""
     if entry.choices:
-        parse, metavar = one_of(entry.name, entry.choices), "{" + ",".join(entry.choices) + "}"
+        parse, metavar = one_of(entry.name, entry.choices), _names(entry) or "NAME"
     elif entry.kind in _READERS:
         parse, metavar = _READERS[entry.kind], entry.bounds.inequality(entry.kind.__name__.upper())
     else:
@@ -209,10 +285,6 @@ def _bool(text: str) -> bool:
 
 
 _READERS: dict[Any, Callable[[str], Any]] = {int: _int, float: _float, bool: _bool, str: str}
-
-
-def _wide_help(prog: str) -> argparse.HelpFormatter:
-    return argparse.HelpFormatter(prog, max_help_position=36)
 
 
 def _dashes(text: str) -> str:

@@ -6,10 +6,12 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Literal
 
 from experiments import environments
+from experiments.cli.listing import listed
 from experiments.cli.options import Parser, one_of, read_options, unknown
-from experiments.runs import interrupt, outside, presets, registry
+from experiments.runs import compilation, interrupt, outside, presets, registry
 from experiments.runs.presets import PRESETS
 from experiments.runs.run import Stopped
 from experiments.runs.run_config import SECTIONS, RunConfig
@@ -20,6 +22,16 @@ PREFIXES = {
     "loop": "", "sizes": "", "env_options": "env.", "agent_options": "agent.",
     "replay_options": "replay.",
 }  # fmt: skip
+
+# The groups that `--help` calls them: name, and what it says of them.
+GROUPS = {
+    "loop": ("training", "how long and how often it learns and is evaluated"),
+    "sizes": ("sizes", "of batches and of what is remembered"),
+    "env_options": ("env", "the environment"),
+    "agent_options": ("agent", "the agent"),
+    "replay_options": ("replay", "the replay method"),
+    "output": ("output", "what is written besides metrics; no number depends on it"),
+}
 
 
 def environment(text: str) -> str:
@@ -93,36 +105,45 @@ def add_common(parser: Parser, env: str, preset: str | None = None) -> None:
         f"{whose}: leave it out"
         for option, whose in environments.foreign_options(env).items()
     }
-    parser.add_argument(
+    names = parser.group("run", "what runs, and where its results go")
+    names.add_argument(
         "--agent", type=agent_name, metavar="NAME",
-        help=f"agent: {', '.join(registry.AGENTS)}, {own_module('mypackage.myagent')} "
+        help=f"{', '.join(registry.AGENTS)}, {own_module('mypackage.myagent')} "
         f"[default {brought.agent}]",
     )  # fmt: skip
-    parser.add_argument(
+    names.add_argument(
         "--env", type=environment, metavar="NAME",
-        help="environment, such as gymnax/CartPole-v1, brax/ant or atari/Pong; --list names all "
+        help="such as gymnax/CartPole-v1, brax/ant or atari/Pong; --list names all "
         f"[default {brought.env}]",
     )  # fmt: skip
-    parser.add_argument(
+    names.add_argument(
         "--preset", type=one_of("preset", PRESETS), metavar="NAME",
-        help="published settings as defaults, of names too, which this help then shows; explicit "
-        f"names and options win: {_presets()}; --list says where they differ from the paper "
-        "[default none]",
+        help="a paper's settings as defaults, of names too; what you give beside it wins; --list "
+        "describes them [default none]",
     )  # fmt: skip
-    parser.add_argument("--seeds", type=int, metavar="INT", help="seeds, vmapped [default 5]")
-    parser.add_argument("--seed", type=int, metavar="INT", help="the first seed [default 0]")
-    parser.add_argument("--out", type=folder, metavar="DIR", help="folder for the results")
-    parser.add_argument(
+    names.add_argument("--seeds", type=int, metavar="INT", help="seeds, vmapped [default 5]")
+    names.add_argument("--seed", type=int, metavar="INT", help="the first seed [default 0]")
+    names.add_argument("--out", type=folder, metavar="DIR", help="folder for the results")
+    names.add_argument(
         "--resume", type=folder, metavar="DIR",
         help="continue the run in DIR from its last checkpoint; other options must match it",
     )  # fmt: skip
-    parser.add_argument("--overwrite", action="store_true", help="discard a run that --out holds")
-    parser.add_argument("--list", action="store_true", help="list names, and what fits together")
-    parser.add_argument("--json", action="store_true", help="with --list: as JSON")
+    names.add_argument("--overwrite", action="store_true", help="discard a run that --out holds")
+    names.add_argument("--list", action="store_true", help="list names, and what fits together")
+    names.add_argument("--json", action="store_true", help="with --list: as JSON")
+    add_compilation_cache(names)
 
 
-def _presets() -> str:
-    return "; ".join(f"{name}: {preset.about}" for name, preset in PRESETS.items())
+def add_compilation_cache(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add the option that says where compiled programs are kept."""
+    parser.add_argument(
+        "--compilation-cache", type=_cache, metavar="DIR|off",
+        help="where compiled programs are kept for the next start [default your cache folder]",
+    )  # fmt: skip
+
+
+def _cache(text: str) -> Path | Literal["off"]:
+    return compilation.OFF if text == compilation.OFF else folder(text)
 
 
 def check_resumed(known: argparse.Namespace) -> None:
@@ -190,17 +211,4 @@ def given(
 def print_list(as_json: bool) -> None:
     """Print agents, replays, environments and presets, and what fits together."""
     catalogue = registry.catalogue()
-    if as_json:
-        print(json.dumps(catalogue, indent=2))
-        return
-    for kind, entries in catalogue.items():
-        print(f"{kind}:")
-        for name, entry in entries.items():
-            facts = ", ".join(
-                f"{key}: {' '.join(value) if isinstance(value, list) else value}"
-                for key, value in entry.items()
-                if key not in ("environments", "differs") and value
-            )
-            print(f"  {name:<32} {facts}")
-            for sentence in entry.get("differs", ()):
-                print(f"    - {sentence}")
+    print(json.dumps(catalogue, indent=2) if as_json else listed(catalogue))

@@ -1,10 +1,11 @@
-"""The papers by name: list their figures and tables, run them, and lay our numbers beside theirs.
+"""The papers' figures and tables: list, run, and lay our numbers beside theirs.
 
   python -m experiments.papers list --paper per
   python -m experiments.papers run per.fig1 lap.fig2 --size small
   python -m experiments.papers report per.fig1
 
-What two entries share is run once; what is finished is kept, and what was stopped goes on.
+What two entries share is run once; what is finished is kept, and what was
+stopped goes on.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from pathlib import Path
 from experiments import environments
 from experiments.analysis.files import write_bytes
 from experiments.cli.options import Parser, one_of
-from experiments.cli.shared import ended
+from experiments.cli.shared import add_compilation_cache, ended
 from experiments.papers import figures, rates, report, running
 from experiments.papers.entry import PAPERS, Computation, Entry
 from experiments.papers.experiment import SIZES, Experiment
@@ -25,6 +26,7 @@ from experiments.papers.registry import ENTRIES, of_papers
 from experiments.papers.results import COMMITTED
 from experiments.papers.running import Places
 from experiments.papers.tables import Data
+from experiments.runs import compilation
 from experiments.runs.log import say
 
 
@@ -103,6 +105,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--yes", action="store_true", help="also what takes more than a day on this machine"
     )
+    add_compilation_cache(parser)
 
 
 def _chosen(args: argparse.Namespace) -> list[Entry]:
@@ -164,7 +167,8 @@ def _run(args: argparse.Namespace) -> None:
             continue
         source = made_of[entry.id]
         if source.name not in done:
-            done[source.name] = running.make(source, args.size, places)
+            with compilation.kept(args.compilation_cache):
+                done[source.name] = running.make(source, args.size, places)
         if entry.layout is not None:
             path = figures.path_of(entry, args.size, args.out)
             shown = dataclasses.replace(entry, source=source)

@@ -180,7 +180,7 @@ class TensorBoardSink:
 
 
 class WandbSink:
-    """Weights & Biases: the mean over seeds of every metric.
+    """Weights & Biases: the mean over seeds of every metric, and every seed's return.
 
     A resumed run continues as another run of the same group, which is named after the folder.
     """
@@ -193,7 +193,9 @@ class WandbSink:
 
     def log(self, step: int, rows: Sequence[Row], seconds: float) -> None:
         del seconds
-        self._run.log(mean_over_seeds(rows), step=step)
+        # W&B puts what shares a prefix into one section: the curves of all seeds.
+        returns = {f"eval_return/seed_{row['seed']}": float(row["eval_return"]) for row in rows}
+        self._run.log(mean_over_seeds(rows) | returns, step=step)
 
     def close(self) -> None:
         self._run.finish()
@@ -209,7 +211,7 @@ class TerminalSink:
         self._label, self._total, self._done = label, total, done
         self._bar: Progress | None = None
         self._last_line = -math.inf
-        if console.is_terminal:
+        if console.is_terminal:  # where `waiting` is seen until the first log point
             self._bar = Progress(
                 TextColumn("{task.description:<10}"),
                 BarColumn(bar_width=None),
@@ -219,10 +221,7 @@ class TerminalSink:
                 TimeRemainingColumn(compact=True),
                 console=console,
             )
-            self._task = self._bar.add_task(
-                label, total=total, completed=done, speed="", result="compiling"
-            )
-            self._bar.start()
+            self._task = self._bar.add_task(label, total=total, completed=done, speed="", result="")
         else:
             print(f"{label}: compiling", file=sys.stderr, flush=True)
 
@@ -234,6 +233,7 @@ class TerminalSink:
             self._bar.update(
                 self._task, completed=step, speed=f"{speed:,.0f} steps/s", result=result
             )
+            self._bar.start()  # if it has not yet
             return
         now = time.monotonic()
         if step == self._total or now - self._last_line > self._PAUSE:

@@ -13,6 +13,7 @@ from experiments.analysis.style import plain
 from experiments.runs import manifest, registry
 from experiments.runs.outputs import OutputConfig
 from experiments.runs.run_config import RunConfig
+from experiments.runs.waiting import waiting
 
 
 def conclude(config: RunConfig, out: Path, output: OutputConfig) -> dict[str, Any]:
@@ -31,7 +32,8 @@ def conclude(config: RunConfig, out: Path, output: OutputConfig) -> dict[str, An
     }
     write_json(out / "summary.json", summary)
     if output.figures:
-        _draw(config, frame, out, threshold)
+        with waiting(f"{config.replay}: drawing the figures"):
+            _draw(config, frame, out, threshold)
     return summary
 
 

@@ -17,6 +17,7 @@ from experiments.runs.folder import check_claim, claim
 from experiments.runs.outputs import OutputConfig
 from experiments.runs.resumption import Progress, Resumed
 from experiments.runs.run_config import RunConfig
+from experiments.runs.waiting import waiting
 from experiments.training.seeds import CutShort, Run
 
 
@@ -92,12 +93,13 @@ def prepare(config: RunConfig, out: Path, *, resume: bool, overwrite: bool) -> R
       ValueError: the configuration cannot run, or the folder is taken.
     """
     check_claim(out, config, resume=resume, overwrite=overwrite)
-    run = build(config)
-    if resume:
-        with contextlib.suppress(checkpoint.Damaged):  # then the one before may serve
-            resumption.check_books(run, config, out)
-    if not (resume and (out / "summary.json").is_file()):
-        run.like()  # traces what has yet to run
+    with waiting(f"{config.replay}: tracing the programs"):
+        run = build(config)
+        if resume:
+            with contextlib.suppress(checkpoint.Damaged):  # then the one before may serve
+                resumption.check_books(run, config, out)
+        if not (resume and (out / "summary.json").is_file()):
+            run.like()  # traces what has yet to run
     return run
 
 
@@ -160,7 +162,7 @@ def _train(
         run.stop = interrupted
         if done < len(plan.steps):
             try:
-                state = run.init() if state is None else run.resume(state)
+                state = _begin(run, state, label)
             except CutShort as cut:
                 raise _Interrupted(
                     cut.state, Progress(0), table.metrics, interrupted.exit_code
@@ -170,7 +172,8 @@ def _train(
         for index in range(done, len(plan.steps)):
             start = time.perf_counter()
             try:
-                state, metrics = run.chunk(state, plan.log_points[index] - blocks)
+                first = label if index == done else ""
+                state, metrics = _chunk(run, state, plan.log_points[index] - blocks, first)
             except CutShort as cut:
                 progress = Progress(index, blocks + cut.blocks)
                 raise _Interrupted(
@@ -192,6 +195,21 @@ def _train(
                 checkpoint.save(saves, plan.steps[index], state, about)
             if interrupted() and not finished:
                 raise _Interrupted(state, Progress(index + 1), table.metrics, interrupted.exit_code)
+
+
+def _begin(run: Run, state: Any, label: str) -> Any:
+    """Return the state after the warm-up, or the one to go on from; say what is waited for."""
+    with waiting(f"{label}: compiling the warm-up", f"{label}: warming up"):
+        return run.init() if state is None else run.resume(state)
+
+
+def _chunk(run: Run, state: Any, blocks: int, first: str) -> tuple[Any, Any]:
+    """Run blocks and an evaluation; `first` is the run's label where this compiles, else empty."""
+    if not first:
+        return run.chunk(state, blocks)
+    now, then = "compiling the training loop", "training to the first log point"
+    with waiting(f"{first}: {now}", f"{first}: {then}"):
+        return run.chunk(state, blocks)
 
 
 def _about(config: RunConfig, progress: Progress, metrics: log.Written) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Command lines that must be refused: every option with every kind of bad value, and worse."""
 
+import importlib.util
 import json
 import math
 import shlex
@@ -46,7 +47,7 @@ _TRAIN = """
 --env brax/antt
 --env nothing/x
 --preset canonicall
---preset canonical
+--preset canonical --env gymnax/CartPole-v1
 --preset lap_mujoco --env gymnax/CartPole-v1
 --preset lap_atari --env gymnax/Pendulum-v1
 --preset lap_mujoco --agent naf
@@ -84,7 +85,10 @@ _TRAIN = """
 --agent.network nature
 --env gymnax/Breakout-MinAtar --agent.network nature
 --scale-observations true --env atari/Pong
---wandb true
+--compilation-cache ''
+--compilation-cache /dev/null/x
+--compilation-cache
+--help nothing
 --replay per --replay.alpha
 --replay per --replay.alpha 1 2
 --alpha 1
@@ -131,6 +135,8 @@ _COMPARE = """
 --learn-every 0
 --learn-every 1 x
 --learn-every
+--seeds 2 --compilation-cache /dev/null/x
+--help replays
 --seeds 1
 --replays control=per
 --preset lap_mujoco
@@ -148,6 +154,8 @@ experiments.watch OUT --out film.txt
 experiments.watch OUT --out ''
 experiments.watch
 experiments.watch OUT --replay os
+experiments.watch OUT --compilation-cache ''
+experiments.watch OUT --help fps
 experiments.plot no/such/run --out OUT
 experiments.plot OUT
 experiments.plot --out OUT
@@ -169,6 +177,7 @@ experiments.report OUT --titel x
 experiments.papers.__main__ run nothing
 experiments.papers.__main__ run per.fig1 --states 1
 experiments.papers.__main__ run per.fig1 --seeds 1
+experiments.papers.__main__ run per.fig1 --compilation-cache ''
 """
 
 
@@ -244,6 +253,8 @@ def by_hand() -> Iterator[CommandLine]:
     """Yield what no option alone gets wrong: names, combinations, sizes beyond the machine."""
     for text in _TRAIN.strip().splitlines():
         yield _train(*shlex.split(text))
+    if importlib.util.find_spec("wandb") is None:
+        yield _train("--wandb", "true")
     for text in _COMPARE.strip().splitlines():
         yield CommandLine(("experiments.compare", *TINY, "--out", "OUT", *shlex.split(text)))
     for text in _OTHERS.strip().splitlines():

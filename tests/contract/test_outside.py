@@ -94,7 +94,7 @@ def test_no_folder_imports_a_module(tmp_path, capsys):
 
 def test_help_lists_and_comparisons_know_it(tmp_path, capsys):
     with pytest.raises(SystemExit):
-        train.main(["--replay", NAME, "--help"])
+        train.main(["--replay", NAME, "--help", "all"])
     shown = capsys.readouterr().out
     assert "--replay.half-life" in shown and "mypackage.mymethod" in shown
     assert train.main(["--replay", NAME, "--list", "--json"]) == 0

@@ -61,7 +61,7 @@ def test_a_page_is_written_at_the_end_unless_it_is_not_wanted(compared, capsys):
     assert page.read_text() == "mine"
     page.unlink()
     with pytest.raises(SystemExit):
-        compare.main(["--help"])
+        compare.main(["--help", "all"])
     shown = " ".join(capsys.readouterr().out.split())
     assert "write report.html at the end" in shown
     assert "[default true]" in shown.partition("write report.html")[2][:120]

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from jax import monitoring
 
 from experiments import environments, train
 from experiments.runs import run as run_module
@@ -66,6 +67,28 @@ def test_a_page_is_written_where_it_is_wanted(finished, capsys):
     assert f"report:  {page}" in capsys.readouterr().out
     assert "<h1>dqn with per replay on gymnax/CartPole-v1</h1>" in page.read_text()
     page.unlink()
+
+
+def test_kept_programs_change_no_byte(tmp_path):
+    hits = []
+
+    def told(event, **about):
+        if event == "/jax/compilation_cache/cache_hits":
+            hits.append(event)
+
+    small = ["--replay", "uniform", "--seeds", "1", "--steps", "300", "--inspect", "0"]
+    found, options = [], [*small, "--compilation-cache", str(tmp_path / "kept")]
+    monitoring.register_event_listener(told)
+    try:
+        for name in ("compiled", "kept before"):
+            out = tmp_path / name
+            assert train.main([*TINY, *options, "--out", str(out)]) == 0
+            state = next(out.glob("checkpoints/*300*"))
+            found.append(((out / "metrics.csv").read_bytes(), state.read_bytes(), bool(hits)))
+    finally:
+        monitoring.unregister_event_listener(told)
+    (metrics, state, _), _ = found
+    assert found == [(metrics, state, False), (metrics, state, True)]
 
 
 def test_killed_run_resumes_to_the_same_bits(finished, tmp_path):
@@ -340,7 +363,9 @@ def test_list_says_what_fits_what(capsys):
 
 def test_help_shows_every_option_with_default_and_source(capsys):
     with pytest.raises(SystemExit) as exit_:
-        train.main(["--replay", "per", "--agent", "td3", "--env", "gymnax/Pendulum-v1", "--help"])
+        train.main(
+            ["--replay", "per", "--agent", "td3", "--env", "gymnax/Pendulum-v1", "--help", "all"]
+        )
     assert exit_.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "--replay.alpha" in text and "[default 0.6; Schaul et al. 2016, Tab. 3]" in text

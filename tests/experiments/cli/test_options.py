@@ -212,3 +212,9 @@ _floats = st.floats(allow_nan=False)
 )
 def test_a_config_written_as_options_is_read_back(config):
     assert parse(*_words(config)) == config
+
+
+def test_an_option_without_its_group_is_recognised(capsys):
+    assert "did you mean '--replay.alpha'?" in refusal(capsys, "--alpa", "1")
+    assert "did you mean '--replay.beta-steps'?" in refusal(capsys, "--agent.beta-step", "1")
+    assert "did you mean" not in refusal(capsys, "--zzz", "1")

@@ -1,7 +1,9 @@
 import importlib.util
+import json
 import os
 import subprocess
 import sys
+import time
 import zlib
 
 import numpy as np
@@ -229,13 +231,48 @@ def test_wandb_missing_is_refused_in_one_line():
         OutputConfig(wandb=True)
 
 
+def history(path) -> list[dict[str, float]]:
+    """Read what an offline run of Weights & Biases logged.
+
+    Its file is a header of 7 bytes and a log in blocks of 32 kB: checksum, length, and whether a
+    record is whole (1) or its first, middle or last part; a record is a protocol buffer.
+    """
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, at, record, found = path.read_bytes(), 7, b"", []
+    while at + 7 <= len(data):
+        if 32768 - at % 32768 < 7:  # no room for another part
+            at += 32768 - at % 32768
+            continue
+        length, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        record += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):
+            items = Record.FromString(record).history.item
+            found.append({item.key or item.nested_key[0]: json.loads(item.value_json)
+                          for item in items})  # fmt: skip
+            record = b""
+    return [row for row in found if row]
+
+
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is not installed")
-def test_wandb_works_offline(tmp_path, monkeypatch):
+def test_wandb_gets_means_and_every_return_offline(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     sink = WandbSink(tmp_path, {"alpha": 0.6})
-    sink.log(100, rows(100), 1.0)
+    for step in STEPS:
+        sink.log(step, rows(step), 1.0)
     sink.close()
-    assert len(list(tmp_path.glob("wandb/offline-run-*/*.wandb"))) == 1
+    (path,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    deadline = time.monotonic() + 60  # another process writes, a little later
+    while len(logged := history(path)) < len(STEPS) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert [row["_step"] for row in logged] == list(STEPS)
+    assert {name: value for name, value in logged[0].items() if name[0] != "_"} == {
+        "eval_return": pytest.approx((STEPS[0] / 7 - STEPS[0]) / 2),
+        "loss": pytest.approx(0.05),
+        "eval_return/seed_0": pytest.approx(STEPS[0] / 7),
+        "eval_return/seed_1": -STEPS[0],
+    }
 
 
 def test_without_a_terminal_progress_is_few_plain_lines(capsys):

@@ -59,7 +59,7 @@ def test_defaults_follow_the_kind_of_actions(replay, capsys):
     assert METHODS[replay].config() == METHODS[replay].defaults("continuous")
     for names, kappa in (((), "0.01"), (("--agent", "td3", "--env", "gymnax/Pendulum-v1"), "1.0")):
         with pytest.raises(SystemExit):
-            train.main([*names, "--replay", replay, "--help"])
+            train.main([*names, "--replay", replay, "--help", "replay"])
         text = " ".join(capsys.readouterr().out.split())
         explained = text.rpartition("--replay.kappa ")[2]
         assert explained.partition("[default ")[2].startswith(kappa)

@@ -1,0 +1,48 @@
+"""What there is, in columns."""
+
+from experiments import environments
+from experiments.cli.listing import WIDTH, listed
+from experiments.runs import registry
+from experiments.runs.presets import PRESETS
+from jaxreplay.methods import METHODS
+
+TEXT = listed(registry.catalogue())
+LINES = TEXT.splitlines()
+
+
+def test_it_fits_and_names_everything():
+    assert max(map(len, LINES)) <= WIDTH
+    words = set(TEXT.replace(":", " ").split())
+    assert {*registry.AGENTS, *METHODS, *environments.names(), *PRESETS} <= words
+
+
+def test_agents_and_methods_that_fit_are_marked():
+    head = next(line.split() for line in LINES if line.split()[:2] == ["agent", "actions"])
+    rows = [
+        line.split() for line in LINES if line.split()[:1] and line.split()[0] in registry.AGENTS
+    ]
+    assert [row[0] for row in rows] == list(registry.AGENTS)
+    for agent, actions, *marks in rows:
+        assert actions == registry.AGENTS[agent].actions
+        fits = {name for name, mark in zip(head[2:], marks, strict=True) if mark == "x"}
+        assert fits == {name for name in METHODS if registry.feeds(agent, name)}
+
+
+def test_environments_stand_below_their_kind():
+    for name, kind in (
+        ("gymnax/Pendulum-v1", "of gymnax, compiled, with continuous actions"),
+        ("gymnax/CartPole-v1", "of gymnax, compiled, with discrete actions"),
+        ("atari/Pong", "of atari, on the host, with discrete actions"),
+    ):
+        (block,) = [part for part in TEXT.split("\n\n") if name in part.split() and "--env" in
+                    part.splitlines()[0]]  # fmt: skip
+        assert kind in " ".join(block.split())
+
+
+def test_what_is_missing_is_said_once_for_a_family():
+    catalogue = registry.catalogue()
+    for entry in catalogue["environments"].values():
+        entry["missing"] = None
+    for name in ("gymnax/CartPole-v1", "gymnax/Acrobot-v1"):
+        catalogue["environments"][name]["missing"] = f"{name} needs x: pip install x"
+    assert listed(catalogue).count("gymnax needs x: pip install x") == 1
