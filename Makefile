@@ -79,7 +79,7 @@ CHECKED := tests/test_rooms.py tests/jaxreplay/internal tests/jaxreplay/methods/
 	tests/experiments/runs/test_registry.py tests/experiments/environments \
 	tests/experiments/training/test_evaluation.py tests/experiments/papers/test_cliffwalk_theory.py \
 	tests/experiments/benchmarks/test_commits.py tests/experiments/installation \
-	tests/test_distributions.py
+	tests/test_distributions.py tests/test_makefile.py tests/test_release_notes.py
 
 check: lint
 	@echo "running the quickest tests of everything: a minute or two"
