@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import jax
 
-from experiments.installation.commands import install
+from experiments.installation.commands import install_accelerator
 
 _CUDA13_DRIVER = 580  # the first major version of NVIDIA's driver that runs CUDA 13
 _PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
@@ -80,4 +80,4 @@ def unused(gpu: NvidiaGPU | None, platform: str, asked: str) -> str | None:
     if any(importlib.util.find_spec(plugin) for plugin in _PLUGINS):
         return f"{what}, with its CUDA plugin installed: nvidia-smi shows whether the driver works"
     newer = gpu.driver is not None and gpu.driver >= _CUDA13_DRIVER
-    return f"{what}: {install('cuda13' if newer else 'cuda12')}"
+    return f"{what}: {install_accelerator('cuda13' if newer else 'cuda12')}"

@@ -27,6 +27,21 @@ def install_package(requirement: str) -> str:
     return f"{_pip()} {shlex.quote(requirement)}"
 
 
+def install_accelerator(name: str, prefix: str = sys.prefix) -> str:
+    """Return the command that installs jax for an accelerator.
+
+    In the environment that make has set up, make has to know, or it would go back to the CPU when
+    it next installs.
+
+    Args:
+      name: cuda12, cuda13 or tpu.
+      prefix: the folder of this Python's environment.
+    """
+    if Path(prefix).resolve() == (ROOT / ".venv").resolve():
+        return f"make -C {shlex.quote(str(ROOT))} setup ACCELERATOR={name}"
+    return install(name)
+
+
 def set_up() -> str:
     """Return what to do where this Python is of no use: make an environment and use its Python."""
     python = shlex.quote(str(ROOT / ".venv" / "bin" / "python"))

@@ -1,7 +1,5 @@
 """What JAX runs on is said, and a GPU that it leaves unused is found by the driver's files."""
 
-import shlex
-
 import jax
 import pytest
 
@@ -12,6 +10,7 @@ from experiments.installation.accelerator import (
     remarks,
     unused,
 )
+from experiments.installation.commands import install_accelerator
 
 DRIVERS = {  # first lines of /proc/driver/nvidia/version, as drivers of three kinds write them
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023": 535,
@@ -58,7 +57,7 @@ def test_a_container_that_was_not_given_the_gpu_cannot_reach_it(tmp_path):
 def test_an_unused_gpu_is_named_with_the_command_that_its_driver_can_run(driver, extra):
     said = unused(NvidiaGPU(driver, reachable=True), "cpu", "")
     assert said.startswith("warning: this machine has an NVIDIA GPU, but jax runs on the CPU: ")
-    assert "\n" not in said and shlex.split(said)[-1].endswith(f"[{extra}]")
+    assert "\n" not in said and said.endswith(f": {install_accelerator(extra)}")
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,13 @@ def test_a_folder_with_spaces_stays_one_word(monkeypatch, tmp_path):
     assert shlex.split(commands.set_up().replace(",", ""))[2] == f"{tmp_path}/my clone"
 
 
+def test_make_is_told_of_an_accelerator_in_the_environment_that_it_has_set_up(tmp_path):
+    elsewhere = commands.install_accelerator("cuda12", prefix=str(tmp_path))
+    assert elsewhere == commands.install("cuda12")
+    inside = commands.install_accelerator("cuda12", prefix=str(ROOT / ".venv"))
+    assert shlex.split(inside) == ["make", "-C", str(ROOT), "setup", "ACCELERATOR=cuda12"]
+
+
 def test_another_package_is_one_word_too():
     assert shlex.split(commands.install_package("imageio[ffmpeg]"))[-1] == "imageio[ffmpeg]"
 
