@@ -110,18 +110,36 @@ seen = [name for name in {ABSENT!r} if importlib.util.find_spec(name)]
 {readme_example()}
 state = replay.add(state, jax.tree.map(lambda x: jnp.broadcast_to(x, (8, *x.shape)), example))
 state, batch = replay.sample(state, jax.random.key(0))
-rows = int(state.ring.rows_added)
-print(json.dumps([jaxreplay.__file__, seen, batch.transition.obs.shape, rows]))
+rows, shape = int(state.ring.rows_added), batch.transition.obs.shape
+print(json.dumps([jaxreplay.__file__, jaxreplay.__version__, seen, shape, rows]))
 """
-    command = [python, "-I", "-c", code]
+    place, version, *found = json.loads(run(python, code, tmp_path))
+    assert Path(place).is_relative_to(tmp_path) and version == PROJECT["version"]
+    assert found == [[], [256, 17], 1]
+
+
+@pytest.mark.slow
+def test_a_clone_that_is_not_installed_tells_its_own_version(tmp_path):
+    python = environment(tmp_path / "environment")
+    copy = tmp_path / "clone"
+    copytree(ROOT / "jaxreplay", copy / "jaxreplay")
+    start = f"import sys; sys.path.insert(0, {str(copy)!r})"
+    code = f"{start}; import jaxreplay; print(jaxreplay.__version__)"
+    assert run(python, code, tmp_path) == "0+unknown\n"  # a copy of the folder alone
+    (copy / "pyproject.toml").write_text('[project]\nname = "another"\nversion = "3"\n')
+    assert run(python, code, tmp_path) == "0+unknown\n"
+    (copy / "pyproject.toml").write_text('[project]\nname = "jaxreplay"\nversion = "9.8.7"\n')
+    assert run(python, code, tmp_path) == "9.8.7\n"
+
+
+def run(python: Path, code: str, folder: Path) -> str:
+    """Run code in a folder, with nothing of the caller's environment; return what it prints."""
     ended = subprocess.run(
-        command, capture_output=True, text=True, cwd=tmp_path, timeout=300,
+        [python, "-I", "-c", code], capture_output=True, text=True, cwd=folder, timeout=300,
         env={"JAX_PLATFORMS": "cpu"},
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
-    place, seen, shape, rows = json.loads(ended.stdout)
-    assert Path(place).is_relative_to(tmp_path) and seen == []
-    assert shape == [256, 17] and rows == 1
+    return ended.stdout
 
 
 def readme_example() -> str:

@@ -6,6 +6,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 
 from experiments.installation import commands
@@ -43,13 +44,19 @@ def test_another_package_is_one_word_too():
     assert shlex.split(commands.install_package("imageio[ffmpeg]"))[-1] == "imageio[ffmpeg]"
 
 
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_message_writes_its_own_command(path):
+    if path.name != "commands.py":
+        assert "pip install" not in path.read_text()
+
+
 def test_extras_that_messages_name_exist():
     named = {
         extra
         for path in SOURCES
         for extra in re.findall(r"""\binstall\(["'](\w+)["']\)""", path.read_text())
     }
-    assert named >= {"bench", "wandb"} and named <= set(EXTRAS)
+    assert named >= {"bench", "wandb", "papers", "atari"} and named <= set(EXTRAS)
 
 
 def test_accelerators_take_jax_in_the_range_of_the_library():
