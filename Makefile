@@ -2,7 +2,12 @@
 # make test: run the tests.
 # make lint: style and types.  make check: lint and the quickest tests of everything.
 # make bench: time the replay beside peers.  make docs: build the site.
-# All set up .venv first; they need Python 3.11 or newer and nothing else.
+# make dist: build the library's wheel and source distribution.
+# make setup: .venv alone, which every other target sets up first. That needs Python 3.11 or newer
+# and nothing else.
+#
+# ACCELERATOR=cuda12, cuda13 or tpu, with any target, installs jax for it and is remembered;
+# ACCELERATOR=cpu goes back. Tests run on the CPU in any case.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -13,10 +18,29 @@ OUT ?= runs/quickstart
 BENCH_OUT ?= runs/benchmark
 DOCS_OUT ?= build/docs
 
+COMMA := ,
+ACCELERATORS := cpu cuda12 cuda13 tpu
+INSTALLED := $(shell cat $(VENV)/accelerator 2>/dev/null)
+ACCELERATOR ?= $(or $(INSTALLED),cpu)
+ifneq ($(words $(filter $(ACCELERATORS),$(ACCELERATOR))),1)
+$(error ACCELERATOR is '$(ACCELERATOR)': use one of $(ACCELERATORS))
+endif
+
+EXTRAS := codebase,test,lint,docs,gymnasium,mujoco,box2d,atari,papers
+PLUGINS_cuda12 := jax-cuda12-plugin jax-cuda12-pjrt
+PLUGINS_cuda13 := jax-cuda13-plugin jax-cuda13-pjrt
+PLUGINS_tpu := libtpu
+# jax takes any plugin that it finds: those of other accelerators have to go.
+OTHERS := $(foreach other,$(filter-out $(ACCELERATOR),$(ACCELERATORS)),$(PLUGINS_$(other)))
+
+PIP := $(BIN)/python -m pip -qq --disable-pip-version-check  # says errors only
 PYTEST := JAX_PLATFORMS=cpu $(BIN)/python -m pytest
 PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 
-.PHONY: run test test-slow lint check bench docs notebooks clean
+.PHONY: setup run test test-slow lint check bench dist docs notebooks clean changed
+
+setup: $(VENV)/ready
+	@echo "$(VENV) is ready, with jax for $(ACCELERATOR)"
 
 # Random behaviour and few replays of each transition: what is learned depends on what is replayed.
 WALK := --agent dqn --env walk/10 --seeds 16 --steps 40_000 --learn-every 16 --n-step 1 \
@@ -24,21 +48,25 @@ WALK := --agent dqn --env walk/10 --seeds 16 --steps 40_000 --learn-every 16 --n
 	--eval-every 1_000 --eval-episodes 1 --primary steps_to_threshold
 
 run: $(VENV)/ready
-	$(BIN)/python -m experiments.compare $(WALK) --replays uniform per rank lap pser \
+	@echo "comparing five methods on the Blind Cliffwalk, then three on CartPole: minutes"
+	@$(BIN)/python -m experiments.compare $(WALK) --replays uniform per rank lap pser \
 		--out $(OUT)/walk --overwrite
-	$(BIN)/python -m experiments.compare --agent dqn --replays uniform per lap \
+	@$(BIN)/python -m experiments.compare --agent dqn --replays uniform per lap \
 		--env gymnax/CartPole-v1 --seeds 5 --control false --out $(OUT)/cartpole --overwrite
 
 test: $(VENV)/ready
-	$(PYTEST) $(PARALLEL)
+	@echo "running the tests: about ten minutes, less the second time"
+	@$(PYTEST) $(PARALLEL)
 
 test-slow: $(VENV)/ready
-	$(PYTEST) -m slow
+	@echo "running the slow tests, one after the other"
+	@$(PYTEST) -m slow
 
 lint: $(VENV)/ready
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/basedpyright
+	@echo "checking style and types"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/basedpyright
 
 # Of everything, what is quick: rooms, core, one law suite of an outside method, agents, commands.
 CHECKED := tests/test_rooms.py tests/jaxreplay/internal tests/jaxreplay/methods/parts \
@@ -50,33 +78,52 @@ CHECKED := tests/test_rooms.py tests/jaxreplay/internal tests/jaxreplay/methods/
 	tests/experiments/cli tests/experiments/analysis tests/experiments/runs/test_checkpoint.py \
 	tests/experiments/runs/test_registry.py tests/experiments/environments \
 	tests/experiments/training/test_evaluation.py tests/experiments/papers/test_cliffwalk_theory.py \
-	tests/experiments/benchmarks/test_commits.py
+	tests/experiments/benchmarks/test_commits.py tests/experiments/installation \
+	tests/test_distributions.py tests/test_makefile.py tests/test_release_notes.py
 
 check: lint
-	$(PYTEST) $(PARALLEL) $(CHECKED)
+	@echo "running the quickest tests of everything: a minute or two"
+	@$(PYTEST) $(PARALLEL) $(CHECKED)
 
 bench: $(VENV)/bench
-	$(BIN)/python -m experiments.benchmarks.replay --capacities 10_000 1_048_576 --batch-sizes 256 \
-		--out $(BENCH_OUT)/replay.json --figure $(BENCH_OUT)/replay.png
+	@echo "timing the replay beside peers, into $(BENCH_OUT)"
+	@$(BIN)/python -m experiments.benchmarks.replay --capacities 10_000 1_048_576 \
+		--batch-sizes 256 --out $(BENCH_OUT)/replay.json --figure $(BENCH_OUT)/replay.png
+
+# The wheel is built from the source distribution, so that both are complete.
+dist: $(VENV)/ready
+	@echo "building wheel and source distribution, into dist"
+	@$(BIN)/python -m build --no-isolation --outdir dist . >$(VENV)/build.log 2>&1 \
+		|| { cat $(VENV)/build.log >&2; exit 1; }
+	@ls dist
 
 docs: $(VENV)/ready
-	JAX_PLATFORMS=cpu $(BIN)/python -m sphinx -q -W --keep-going docs $(DOCS_OUT)
+	@echo "building the pages"
+	@JAX_PLATFORMS=cpu $(BIN)/python -m sphinx -q -W --keep-going docs $(DOCS_OUT)
 	@echo "pages: $(DOCS_OUT)/index.html"
 
 # Execute the notebooks and keep their outputs.
 notebooks: $(VENV)/ready
-	JAX_PLATFORMS=cpu $(BIN)/jupyter execute --inplace notebooks/*.ipynb
+	@echo "executing the notebooks"
+	@JAX_PLATFORMS=cpu $(BIN)/jupyter execute --inplace notebooks/*.ipynb
 
-$(VENV)/ready: pyproject.toml constraints.txt
+# Made anew where another accelerator is asked for than the one that is installed.
+$(VENV)/ready: pyproject.toml constraints.txt $(if $(filter $(INSTALLED),$(ACCELERATOR)),,changed)
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found: install one, or say make PYTHON=/path/to/python" >&2; exit 2; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint,docs,gymnasium,mujoco,box2d,atari,papers]'
+	@echo "setting up $(VENV), with jax for $(ACCELERATOR): two minutes the first time$(if $(filter cuda%,$(ACCELERATOR)),$(COMMA) more for gigabytes of CUDA)"
+	@rm -f $@
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install --upgrade pip
+	@$(PIP) uninstall --yes $(OTHERS)
+	@$(PIP) install -c constraints.txt -e '.[$(EXTRAS)$(if $(PLUGINS_$(ACCELERATOR)),$(COMMA)$(ACCELERATOR))]'
+	@echo $(ACCELERATOR) >$(VENV)/accelerator
 	@touch $@
 
 $(VENV)/bench: $(VENV)/ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@echo "adding the peers to $(VENV)"
+	@$(PIP) install -c constraints.txt -e '.[bench]'
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .hypothesis .jax_cache .ruff_cache
+	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .jax_cache .ruff_cache
+	@echo "removed $(VENV), builds and caches; runs/ stays"

@@ -1,5 +1,8 @@
 """Experience replay as pure functions: rings, sum trees, samplers and objectives for JAX."""
 
+from importlib import metadata
+from pathlib import Path
+
 from jaxreplay import frames, methods, n_step, objectives, ring, sum_tree
 from jaxreplay.donation import donatable
 from jaxreplay.replay import ReplayState, make_replay
@@ -15,6 +18,21 @@ from jaxreplay.types import (
     Trust,
 )
 
+
+def _version() -> str:
+    """Return the version that is installed, or else that of the clone which this file lies in."""
+    try:
+        return metadata.version("jaxreplay")
+    except metadata.PackageNotFoundError:
+        import tomllib
+
+        file = Path(__file__).parents[1] / "pyproject.toml"
+        project = tomllib.loads(file.read_text()).get("project", {}) if file.is_file() else {}
+        return project["version"] if project.get("name") == "jaxreplay" else "0+unknown"
+
+
+__version__ = _version()
+
 __all__ = [
     "Draw",
     "Method",
@@ -26,6 +44,7 @@ __all__ = [
     "Sampler",
     "Transition",
     "Trust",
+    "__version__",
     "donatable",
     "frames",
     "make_replay",

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[1]
 FLOORS = (
     {"jaxreplay"},
     {"agents"},
+    {"experiments.installation"},
     {"experiments.environments"},
     {"experiments.training"},
     {"experiments.analysis"},

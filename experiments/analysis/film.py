@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from experiments.installation.commands import install_package
+
 Array = np.ndarray
 
 _MOST = 300  # pictures
@@ -31,7 +33,8 @@ def check_path(path: Path) -> None:
         importlib.util.find_spec(module) for module in ("imageio", "imageio_ffmpeg")
     ):
         raise ValueError(
-            f"{path} needs imageio with ffmpeg: pip install 'imageio[ffmpeg]', or give a .gif"
+            f"{path} needs imageio with ffmpeg: {install_package('imageio[ffmpeg]')}, "
+            "or give a .gif"
         )
 
 

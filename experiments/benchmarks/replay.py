@@ -9,7 +9,7 @@ process; times are medians over the turns, and ratios are taken turn by turn. Mo
   vmapped     in a compiled loop for several seeds at once (time of all of them)
   train       a train step with a small critic, in a compiled loop
 
-Peers are optional (pip install 'jaxreplay[bench]'); missing ones are named.
+Peers are optional (make bench installs them); missing ones are named.
 """
 
 import argparse
@@ -61,7 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             write_json(args.out, content)
         return 0
     found = peers.find(settings.peers)
-    content |= {"versions_of_peers": found.versions, "missing": found.missing, "results": []}
+    missing = sorted(found.missing)  # the reasons name folders of this machine
+    content |= {"versions_of_peers": found.versions, "missing": missing, "results": []}
     results: list[Result] = []
     for new in _compare(found, settings):  # this takes long, so results are written as they come
         results += new

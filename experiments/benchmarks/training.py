@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         content = {
             "machine": timing.machine(),
             "settings": dataclasses.asdict(settings),
-            "missing": missing,
+            "missing": sorted(missing),  # the reasons name folders of this machine
             "matrix_products": [dataclasses.asdict(product) for product in products],
             "results": [dataclasses.asdict(result) for result in results],
         }

@@ -11,6 +11,7 @@ import jax
 
 from experiments.benchmarks import gemm, peers
 from experiments.benchmarks.timing import Run
+from experiments.installation.commands import install_package
 from experiments.runs.assembly import assemble, build
 from experiments.runs.run_config import RunConfig, defaults
 from experiments.training.config import LoopConfig, ReplaySizes
@@ -86,7 +87,7 @@ def around_peers(
 
 def sbx(case: Case, capacity: int) -> tuple[dict[str, Run], dict[str, str]]:
     """Return sbx's training loop (uniform replay, one seed), and the packages missing for it."""
-    hint = "pip install sbx-rl (brings PyTorch, by default with gigabytes of CUDA)"
+    hint = f"{install_package('sbx-rl')} (brings PyTorch, by default with gigabytes of CUDA)"
     if importlib.util.find_spec("sbx") is None:
         return {}, {"sbx": f"not installed: {hint}"}
     try:

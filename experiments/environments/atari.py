@@ -29,6 +29,7 @@ from agents.types import Discrete
 from experiments.environments.config import EnvironmentConfig
 from experiments.environments.host import Array, HostEnvironment, HostStep
 from experiments.environments.resize import Bilinear
+from experiments.installation.commands import install
 from jaxreplay.option import option
 
 NAMES = (
@@ -217,7 +218,7 @@ def missing(name: str) -> str | None:
     # The vectorised emulator needs gymnasium's spaces.
     for module, package in (("ale_py", "ale-py"), ("gymnasium", "gymnasium")):
         if importlib.util.find_spec(module) is None:
-            return f"atari/{name} needs {package}: pip install 'jaxreplay[atari]'"
+            return f"atari/{name} needs {package}: {install('atari')}"
     return None
 
 

@@ -20,6 +20,7 @@ from typing import Literal
 
 from experiments.environments.config import EnvironmentConfig
 from experiments.environments.host import HostEnvironment, raised
+from experiments.installation.commands import install
 from jaxreplay.option import option
 
 _MUJOCO = (
@@ -92,7 +93,7 @@ def missing(name: str) -> str | None:
         needs.append(("Box2D", "box2d"))
     for module, extra in needs:
         if importlib.util.find_spec(module) is None:
-            return f"gymnasium/{name} needs {module}: pip install 'jaxreplay[{extra}]'"
+            return f"gymnasium/{name} needs {module}: {install(extra)}"
     return None
 
 

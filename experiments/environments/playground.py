@@ -21,6 +21,7 @@ from experiments.environments.brax import clipped_step
 from experiments.environments.config import EnvironmentConfig
 from experiments.environments.episodes import make_episodic
 from experiments.environments.types import Array, Environment
+from experiments.installation.commands import install
 
 NAMES = (
     "AcrobotSwingup", "AcrobotSwingupSparse", "BallInCup", "CartpoleBalance",
@@ -86,7 +87,7 @@ def renderer(
 def missing(name: str) -> str | None:
     """Say what to install before `name` can run; None if nothing is missing."""
     if importlib.util.find_spec("mujoco_playground") is None:
-        return f"playground/{name} needs mujoco_playground: pip install 'jaxreplay[playground]'"
+        return f"playground/{name} needs mujoco_playground: {install('playground')}"
     return None
 
 

@@ -19,6 +19,7 @@ from experiments import environments
 from experiments.analysis.files import write_bytes
 from experiments.cli.options import Parser, one_of
 from experiments.cli.shared import add_compilation_cache, ended
+from experiments.installation.commands import install
 from experiments.papers import figures, rates, report, running
 from experiments.papers.entry import PAPERS, Computation, Entry
 from experiments.papers.experiment import SIZES, Experiment
@@ -191,7 +192,7 @@ def _installed(entry: Entry, args: argparse.Namespace) -> bool:
     if isinstance(source, Experiment):
         reasons = [environments.missing(env) for env in source.sizes[args.size].envs]
     elif source is not None and source.needs and importlib.util.find_spec(source.needs) is None:
-        reasons = [f"it needs {source.needs}: pip install 'jaxreplay[papers]'"]
+        reasons = [f"it needs {source.needs}: {install('papers')}"]
     for why in filter(None, reasons):
         if entry.id in args.ids:
             raise ValueError(f"{entry.id}: {why}")

@@ -24,6 +24,7 @@ import pandas as pd
 from flax import linen as nn
 
 from agents.networks import Params, dense
+from experiments.installation.commands import install
 from experiments.papers.entry import Computation, Request
 from jaxreplay.methods import per, uniform
 from jaxreplay.replay import make_replay
@@ -99,7 +100,7 @@ def load() -> tuple[np.ndarray, np.ndarray]:
       ValueError: scikit-learn is not installed.
     """
     if importlib.util.find_spec("sklearn") is None:
-        raise ValueError("the digits come with scikit-learn: pip install 'jaxreplay[papers]'")
+        raise ValueError(f"the digits come with scikit-learn: {install('papers')}")
     from sklearn.datasets import load_digits  # pyright: ignore[reportMissingImports]
 
     held: Any = load_digits()

@@ -6,6 +6,7 @@ identical to an uninterrupted one's; times go to `timing.csv`.
 
 import contextlib
 import csv
+import functools
 import io
 import math
 import os
@@ -27,6 +28,12 @@ Row = Mapping[str, Any]  # seed, step, and metrics by name
 def say(line: str) -> None:
     """Print a line of progress to standard error, flushed at once."""
     print(line, file=sys.stderr, flush=True)
+
+
+@functools.cache
+def say_once(line: str) -> None:
+    """Print a line of progress, unless this process has printed the same before."""
+    say(line)
 
 
 class Sink(Protocol):

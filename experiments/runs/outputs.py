@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 
+from experiments.installation.commands import install
 from jaxreplay.option import Config, option
 
 
@@ -36,5 +37,5 @@ class OutputConfig(Config):
         """Refuse a log that needs a package that is missing."""
         if self.wandb and importlib.util.find_spec("wandb") is None:
             raise ValueError(
-                "Weights & Biases is not installed: pip install wandb, or leave out --wandb"
+                f"Weights & Biases is not installed: {install('wandb')}, or leave out --wandb"
             )

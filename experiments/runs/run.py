@@ -11,6 +11,7 @@ import pandas as pd
 
 from experiments.analysis import statistics
 from experiments.environments.host import EnvironmentFailed
+from experiments.installation import accelerator
 from experiments.runs import checkpoint, folder, interrupt, lock, log, results, resumption
 from experiments.runs.assembly import build
 from experiments.runs.folder import check_claim, claim
@@ -65,6 +66,8 @@ def execute(
             stack.enter_context(lock.held(out))
         before = resumption.read(run, config, out) if resume else None
         claim(out, config, output, resume=resume, overwrite=overwrite)
+        for remark in accelerator.remarks():
+            log.say_once(remark)
         for remark in run.remarks:
             log.say(remark)
         saves, resume_folder = out / "checkpoints", resume_folder or out

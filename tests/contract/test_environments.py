@@ -317,7 +317,7 @@ def test_what_does_not_exist_is_refused_in_one_line(name, options, message):
 def test_a_missing_package_is_named_with_its_extra(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     name = "playground/CheetahRun"
-    with pytest.raises(ValueError, match=r"pip install 'jaxreplay\[playground\]'") as error:
+    with pytest.raises(ValueError, match=r"pip install .*\[playground\]") as error:
         environments.make(name)
     assert environments.missing(name) == str(error.value)
     assert environments.action_kind(name) == "continuous"

@@ -12,6 +12,7 @@ from agents.types import Discrete
 from experiments import environments
 from experiments.environments import EnvironmentFailed
 from experiments.environments.host import lane_seeds
+from experiments.installation.commands import install
 
 LIMIT = 12  # agent steps: some episodes end before it, some at it
 NAMES = {  # name -> options
@@ -373,7 +374,7 @@ def test_a_missing_package_is_named_and_the_environment_still_listed(
         importlib.util, "find_spec", lambda wanted: None if wanted == module else find(wanted)
     )
     assert name in environments.names()
-    assert f"pip install 'jaxreplay[{extra}]'" in environments.missing(name)
+    assert environments.missing(name).endswith(f": {install(extra)}")
     with pytest.raises(ValueError, match=extra) as error:
         environments.make_host(name, 1)
     assert "\n" not in str(error.value)

@@ -15,6 +15,7 @@ from agents.types import Discrete
 from experiments import environments, train, watch
 from experiments.analysis import film
 from experiments.analysis.film import Film
+from experiments.installation.commands import install_package
 from experiments.runs import checkpoint, policy
 from experiments.runs.assembly import assemble, build
 from experiments.training.phases import make_phases
@@ -174,7 +175,7 @@ def test_what_can_not_be_watched_is_refused_in_one_line(trained, tmp_path, capsy
         ([broken], "is damaged"),
         ([run, "--seed", "5"], "the run has seeds 3 to 4, and no seed 5"),
         ([run, "--out", tmp_path / "x.png"], "neither a .gif nor an .mp4"),
-        ([run, "--out", tmp_path / "x.mp4"], "pip install 'imageio[ffmpeg]'"),
+        ([run, "--out", tmp_path / "x.mp4"], install_package("imageio[ffmpeg]")),
         ([run, "--max-steps", "0"], "whole number of at least 1"),
         ([run, "--fps", "60"], "at most 50"),
     ):

@@ -10,8 +10,9 @@ from importlib import metadata
 from typing import NamedTuple
 
 from experiments.benchmarks.peers.types import Peer
+from experiments.installation.commands import install, install_package
 
-_EXTRA = "pip install 'jaxreplay[bench]'"
+_EXTRA = install("bench")
 _TORCH = "brings PyTorch, by default with gigabytes of CUDA"
 
 
@@ -29,8 +30,8 @@ SOURCES = (
     Source("cumsum", None),
     Source("compiled_loop", "numba", _EXTRA),
     Source("cpprb", "cpprb", f"{_EXTRA}, Python 3.12 at most"),
-    Source("tianshou", "tianshou", f"pip install tianshou ({_TORCH})"),
-    Source("torchrl", "torchrl", f"pip install torchrl ({_TORCH})"),
+    Source("tianshou", "tianshou", f"{install_package('tianshou')} ({_TORCH})"),
+    Source("torchrl", "torchrl", f"{install_package('torchrl')} ({_TORCH})"),
 )
 
 

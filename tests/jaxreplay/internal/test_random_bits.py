@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxreplay._internal import random_bits
@@ -44,6 +44,7 @@ def test_many_keys_are_refused_as_by_jax():
         random_bits.bits(jax.random.split(jax.random.key(5)), (2,))
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(words, words), min_size=8, max_size=8))
 def test_scaled_is_the_quotient_of_whole_numbers(pairs):
     x, y = (np.array(column, np.uint32) for column in zip(*pairs))

@@ -1,0 +1,81 @@
+"""What JAX runs on is said, and a GPU that it leaves unused is found by the driver's files."""
+
+import jax
+import pytest
+
+from experiments.installation.accelerator import (
+    NvidiaGPU,
+    describe,
+    find_nvidia,
+    remarks,
+    unused,
+)
+from experiments.installation.commands import install_accelerator
+
+DRIVERS = {  # first lines of /proc/driver/nvidia/version, as drivers of three kinds write them
+    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023": 535,
+    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build": 580,
+    "NVRM version: of another kind": None,
+}
+
+
+def files(root, *names):
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return root
+
+
+def test_a_machine_without_a_driver_has_no_gpu(tmp_path):
+    assert find_nvidia(files(tmp_path, "dev/null", "dev/nvidiactl", "dev/dxg")) is None
+
+
+@pytest.mark.parametrize("text", DRIVERS)
+def test_a_driver_tells_its_version(tmp_path, text):
+    files(tmp_path, "dev/nvidia0", "dev/nvidia1", "proc/driver/nvidia/version")
+    (tmp_path / "proc/driver/nvidia/version").write_text(f"{text}\nGCC version:  gcc 11.4.0\n")
+    assert find_nvidia(tmp_path) == NvidiaGPU(DRIVERS[text], reachable=True)
+
+
+def test_a_device_is_enough(tmp_path):
+    assert find_nvidia(files(tmp_path, "dev/nvidia0")) == NvidiaGPU(None, reachable=True)
+
+
+def test_windows_lends_its_gpu(tmp_path):
+    files(tmp_path, "dev/dxg", "usr/lib/wsl/lib/libcuda.so.1")
+    assert find_nvidia(tmp_path) == NvidiaGPU(None, reachable=True)
+
+
+def test_a_container_that_was_not_given_the_gpu_cannot_reach_it(tmp_path):
+    found = find_nvidia(files(tmp_path, "proc/driver/nvidia/version", "dev/null"))
+    assert found == NvidiaGPU(None, reachable=False)
+    assert unused(found, "cpu", "").endswith("start the container with --gpus all")
+
+
+@pytest.mark.parametrize(("driver", "extra"), [(None, "cuda12"), (535, "cuda12"), (580, "cuda13")])
+def test_an_unused_gpu_is_named_with_the_command_that_its_driver_can_run(driver, extra):
+    said = unused(NvidiaGPU(driver, reachable=True), "cpu", "")
+    assert said.startswith("warning: this machine has an NVIDIA GPU, but jax runs on the CPU: ")
+    assert "\n" not in said and said.endswith(f": {install_accelerator(extra)}")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "platform", "asked"),
+    [
+        (None, "cpu", ""),
+        (NvidiaGPU(580, reachable=True), "gpu", ""),
+        (NvidiaGPU(580, reachable=True), "cpu", "cpu"),
+        (NvidiaGPU(580, reachable=True), "cpu", "tpu,CPU"),
+    ],
+)
+def test_nothing_is_said_without_a_reason(gpu, platform, asked):
+    assert unused(gpu, platform, asked) is None
+
+
+def test_the_device_is_said_in_one_line():
+    first, *more = remarks()
+    assert first == describe(jax.local_devices()) and first.startswith("device: ")
+    assert all(line.startswith("warning: ") for line in more)
+    if jax.default_backend() == "cpu":
+        assert first.startswith("device: CPU (")

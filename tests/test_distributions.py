@@ -1,0 +1,176 @@
+"""Wheel and source distribution hold the library alone, and it runs where nothing else is."""
+
+import ast
+import email
+import json
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import venv
+import zipfile
+from importlib import metadata
+from pathlib import Path
+from shutil import copytree, ignore_patterns
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+LIBRARY = {"jax", "flax", "optax", "chex", "numpy"}
+ABSENT = ("agents", "experiments", "pandas", "gymnax", "brax", "gymnasium", "safetensors", "pytest")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> tuple[Path, Path]:
+    """Build the source distribution, and from that the wheel; return both, wheel first."""
+    if int(metadata.version("setuptools").partition(".")[0]) < 77:
+        pytest.skip("needs setuptools 77, which make setup installs")
+    pytest.importorskip("build", reason="needs build, which make setup installs")
+    tree = tmp_path_factory.mktemp("tree") / "clone"  # building writes into the tree
+    left_out = ignore_patterns(
+        ".*", "results", "runs", "build", "dist", "*.egg-info", "__pycache__"
+    )
+    copytree(ROOT, tree, ignore=left_out)
+    out = tree.with_name("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", out, tree]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    (wheel,), (source,) = out.glob("*.whl"), out.glob("*.tar.gz")
+    return wheel, source
+
+
+def own_files() -> set[str]:
+    files = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("jaxreplay/**/*.py")}
+    return files | {"jaxreplay/py.typed"}
+
+
+def test_the_wheel_holds_the_library_alone(built):
+    names = zipfile.ZipFile(built[0]).namelist()
+    assert {name for name in names if ".dist-info/" not in name} == own_files()
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+
+
+def test_the_source_distribution_holds_the_library_and_what_tells_of_it(built):
+    with tarfile.open(built[1]) as archive:
+        files = [member.name.partition("/")[2] for member in archive if member.isfile()]
+    told = {name for name in files if "egg-info" not in name} - own_files()
+    assert own_files() <= set(files)
+    assert told == {
+        "CHANGELOG.md", "CITATION.cff", "LICENSE", "MANIFEST.in", "PKG-INFO", "README.md",
+        "pyproject.toml", "setup.cfg",
+    }  # fmt: skip
+
+
+def test_the_wheel_depends_on_five_packages(built):
+    with zipfile.ZipFile(built[0]) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        said = email.message_from_bytes(archive.read(name))
+    assert said["Name"] == "jaxreplay" and said["Version"] == PROJECT["version"]
+    assert said["License-Expression"] == "Apache-2.0"
+    wanted = map(Requirement, said.get_all("Requires-Dist"))
+    assert {each.name for each in wanted if each.marker is None} == LIBRARY
+    assert set(said.get_all("Provides-Extra")) == set(PROJECT["optional-dependencies"])
+
+
+def test_the_library_imports_what_it_depends_on_and_nothing_more():
+    found = set()
+    for path in ROOT.glob("jaxreplay/**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0 and node.module, path
+                found.add(node.module.partition(".")[0])
+    assert found - set(sys.stdlib_module_names) - {"jaxreplay"} == LIBRARY
+    assert {Requirement(line).name for line in PROJECT["dependencies"]} == LIBRARY
+
+
+def test_the_citation_is_of_this_version():
+    said = dict(re.findall(r"(?m)^([a-z-]+): (.+)$", (ROOT / "CITATION.cff").read_text()))
+    assert said["version"] == PROJECT["version"] and said["license"] == PROJECT["license"]
+    assert said["cff-version"] == "1.2.0"
+
+
+@pytest.mark.slow
+def test_the_wheel_runs_where_only_its_dependencies_are(built, tmp_path):
+    """In an environment of its own that sees the installed dependencies, and theirs, alone."""
+    python = environment(tmp_path)
+    pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
+    install = [*pip, "install", "--quiet", "--no-deps", "--no-index", built[0]]
+    subprocess.run(install, check=True, timeout=120)
+    checked = subprocess.run([*pip, "check"], capture_output=True, text=True, timeout=120)
+    assert checked.returncode == 0, checked.stdout + checked.stderr  # nothing declared is missing
+    code = f"""
+import importlib.util, json, jaxreplay
+seen = [name for name in {ABSENT!r} if importlib.util.find_spec(name)]
+{readme_example()}
+state = replay.add(state, jax.tree.map(lambda x: jnp.broadcast_to(x, (8, *x.shape)), example))
+state, batch = replay.sample(state, jax.random.key(0))
+rows, shape = int(state.ring.rows_added), batch.transition.obs.shape
+print(json.dumps([jaxreplay.__file__, jaxreplay.__version__, seen, shape, rows]))
+"""
+    place, version, *found = json.loads(run(python, code, tmp_path))
+    assert Path(place).is_relative_to(tmp_path) and version == PROJECT["version"]
+    assert found == [[], [256, 17], 1]
+
+
+@pytest.mark.slow
+def test_a_clone_that_is_not_installed_tells_its_own_version(tmp_path):
+    python = environment(tmp_path / "environment")
+    copy = tmp_path / "clone"
+    copytree(ROOT / "jaxreplay", copy / "jaxreplay")
+    start = f"import sys; sys.path.insert(0, {str(copy)!r})"
+    code = f"{start}; import jaxreplay; print(jaxreplay.__version__)"
+    assert run(python, code, tmp_path) == "0+unknown\n"  # a copy of the folder alone
+    (copy / "pyproject.toml").write_text('[project]\nname = "another"\nversion = "3"\n')
+    assert run(python, code, tmp_path) == "0+unknown\n"
+    (copy / "pyproject.toml").write_text('[project]\nname = "jaxreplay"\nversion = "9.8.7"\n')
+    assert run(python, code, tmp_path) == "9.8.7\n"
+
+
+def run(python: Path, code: str, folder: Path) -> str:
+    """Run code in a folder, with nothing of the caller's environment; return what it prints."""
+    ended = subprocess.run(
+        [python, "-I", "-c", code], capture_output=True, text=True, cwd=folder, timeout=300,
+        env={"JAX_PLATFORMS": "cpu"},
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def readme_example() -> str:
+    """Return README's example of a loop of one's own, with a small ring."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    return next(block for block in blocks if "replay.init" in block).replace("2**20", "2**10")
+
+
+def environment(folder: Path) -> Path:
+    """Make an environment that sees links to the library's dependencies; return its Python."""
+    links = folder / "links"
+    for name in closure(PROJECT["dependencies"]):
+        for file in metadata.distribution(name).files or ():
+            if ".." not in file.parts and file.locate().is_file():
+                link = links / file
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to(file.locate())
+    venv.create(folder / "venv", with_pip=False, symlinks=True)
+    (packages,) = (folder / "venv").glob("lib/python*/site-packages")
+    (packages / "links.pth").write_text(f"{links}\n")
+    return folder / "venv" / "bin" / "python"
+
+
+def closure(lines: list[str]) -> set[str]:
+    """Return the names of distributions that requirements stand for, with all they require."""
+    seen: set[tuple[str, str]] = set()  # names and extras
+    left = [Requirement(line) for line in lines]
+    while left:
+        wanted = left.pop()
+        for extra in {"", *wanted.extras} - {e for name, e in seen if name == wanted.name}:
+            seen.add((wanted.name, extra))
+            needed = map(Requirement, metadata.requires(wanted.name) or ())
+            left += [n for n in needed if n.marker is None or n.marker.evaluate({"extra": extra})]
+    return {canonicalize_name(name) for name, _ in seen}

@@ -1,0 +1,72 @@
+"""The Makefile sets .venv up when, and only when, it has to: `make -n` tells what it would do."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+
+
+def make(folder, *words, code=0):
+    """Return what make prints; it runs nothing."""
+    of_the_caller = ("ACCELERATOR", "MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "PYTHON")
+    env = {key: value for key, value in os.environ.items() if key not in of_the_caller}
+    command = ["make", "-n", *words]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env, timeout=60)
+    assert ended.returncode == code, ended.stderr
+    return ended.stdout + ended.stderr
+
+
+@pytest.fixture
+def ready(tmp_path):
+    """Return a folder whose .venv says that it was set up with jax for CUDA 12."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / "accelerator").write_text("cuda12\n")
+    (tmp_path / ".venv" / "ready").touch()
+    return tmp_path
+
+
+def test_an_accelerator_is_remembered(ready):
+    assert "pip" not in make(ready, "setup")
+    assert "pip" not in make(ready, "lint", "ACCELERATOR=cuda12")
+
+
+def test_another_accelerator_replaces_the_one_before(ready):
+    said = make(ready, "run", "ACCELERATOR=cuda13")
+    (removed,) = re.findall("uninstall --yes (.*)", said)
+    assert {"jax-cuda12-plugin", "jax-cuda12-pjrt", "libtpu"} == set(removed.split())
+    assert ",cuda13]'" in said and "echo cuda13 >.venv/accelerator" in said
+    assert said.index("uninstall") < said.index(",cuda13]'") < said.index("experiments.compare")
+
+
+def test_the_cpu_is_an_accelerator_that_needs_no_extra(ready):
+    said = make(ready, "setup", "ACCELERATOR=cpu")
+    assert "jax-cuda12-plugin" in said and ",papers]'" in said
+    (ready / ".venv" / "accelerator").unlink()
+    assert "echo cpu >.venv/accelerator" in make(ready, "setup")
+
+
+def test_changed_requirements_set_up_again(ready):
+    newer = (ready / ".venv" / "ready").stat().st_mtime + 10
+    os.utime(ready / "constraints.txt", (newer, newer))
+    said = make(ready, "setup")
+    assert ",cuda12]'" in said and "jax-cuda12-plugin" not in said
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda12 tpu", ""])
+def test_unknown_accelerators_are_refused(ready, name):
+    said = make(ready, "setup", f"ACCELERATOR={name}", code=2)
+    assert f"ACCELERATOR is '{name}': use one of cpu cuda12 cuda13 tpu" in said
+
+
+def test_no_python_is_said_in_one_line(ready):
+    assert "error: no Python 3.11 or newer found" in make(
+        ready, "setup", "ACCELERATOR=cpu", "PYTHON="
+    )

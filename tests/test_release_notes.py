@@ -1,0 +1,56 @@
+"""A release takes its notes from the changelog, and is refused where tag and files differ."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / ".github" / "release_notes.py"
+CHANGELOG = """# Changelog
+
+## 0.2.0 (2031-05-17)
+
+### Added
+
+- New.
+
+## 0.1.0 (2030-01-02)
+
+- Old.
+"""
+
+
+@pytest.fixture
+def project(tmp_path):
+    """Return a function that writes a project's files and prints the notes of a tag."""
+    script = tmp_path / ".github" / SCRIPT.name
+    script.parent.mkdir()
+    script.write_text(SCRIPT.read_text())
+
+    def run(version, tag, changelog=CHANGELOG):
+        (tmp_path / "pyproject.toml").write_text(f'[project]\nversion = "{version}"\n')
+        (tmp_path / "CHANGELOG.md").write_text(changelog)
+        return subprocess.run([sys.executable, script, tag], capture_output=True, text=True)
+
+    return run
+
+
+def test_notes_are_the_section_of_the_version(project):
+    assert project("0.2.0", "v0.2.0").stdout == "### Added\n\n- New.\n"
+    assert project("0.1.0", "v0.1.0").stdout == "- Old.\n"
+
+
+@pytest.mark.parametrize(
+    ("version", "tag", "changelog", "said"),
+    [
+        ("0.2.0", "v0.1.0", CHANGELOG, "the tag is v0.1.0, but pyproject.toml has version 0.2.0"),
+        ("0.3.0", "v0.3.0", CHANGELOG, "CHANGELOG.md has no section '## 0.3.0 (date)'"),
+        ("0.2", "v0.2", CHANGELOG, "CHANGELOG.md has no section '## 0.2 (date)'"),
+        ("1.0", "v1.0", "## 1.0 (unreleased)\n- x\n", "calls 1.0 unreleased: give it a date"),
+    ],
+)
+def test_what_does_not_agree_is_refused_in_one_line(project, version, tag, changelog, said):
+    ended = project(version, tag, changelog)
+    assert ended.returncode == 1 and ended.stdout == ""
+    assert said in ended.stderr and ended.stderr.count("\n") == 1
