@@ -1,6 +1,6 @@
 """Experience replay as pure functions: rings, sum trees, samplers and objectives for JAX."""
 
-from jaxreplay import frames, methods, n_step, objectives, ring, sum_tree
+from jaxreplay import fields, frames, methods, n_step, objectives, ring, sum_tree
 from jaxreplay.donation import donatable
 from jaxreplay.replay import ReplayState, make_replay
 from jaxreplay.requirements import Requirements
@@ -27,6 +27,7 @@ __all__ = [
     "Transition",
     "Trust",
     "donatable",
+    "fields",
     "frames",
     "make_replay",
     "methods",

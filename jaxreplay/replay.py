@@ -1,12 +1,13 @@
 """A ring and a sampler behind five verbs."""
 
 from collections.abc import Mapping
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from jaxreplay import fields as fields_
 from jaxreplay import frames as frames_
 from jaxreplay import requirements
 from jaxreplay import ring as ring_
@@ -14,7 +15,8 @@ from jaxreplay._internal import buffer
 from jaxreplay._internal.checks import check_kind
 from jaxreplay._internal.rarely import rarely
 from jaxreplay.donation import donatable
-from jaxreplay.frames import Frames, Spot
+from jaxreplay.fields import Row
+from jaxreplay.frames import Frames
 from jaxreplay.ring import Ring
 from jaxreplay.types import (
     Array,
@@ -23,7 +25,6 @@ from jaxreplay.types import (
     Sample,
     Sampler,
     State,
-    Transition,
     ignore_episode_return,
 )
 
@@ -87,7 +88,7 @@ def make_replay(
     requirements.check_frames(requires, frames_on_host)
     requirements.check_observer(requires, sampler.observe is not ignore_episode_return)
 
-    def init(key: Array, example: Transition) -> ReplayState:
+    def init(key: Array, example: Row) -> ReplayState:
         requirements.check_transition(requires, example)
         ring = ring_.init(
             example, capacity * sampler.capacity_factor, num_envs,
@@ -97,7 +98,7 @@ def make_replay(
         state = ReplayState(ring, sampler.init(key, ring), dropped=zero, fence=zero)
         return donatable(state)
 
-    def add(state: ReplayState, transition: Transition, **feedback: Array) -> ReplayState:
+    def add(state: ReplayState, transition: Row, **feedback: Array) -> ReplayState:
         return _add(sampler, state, transition, feedback)
 
     def sample(state: ReplayState, key: Array) -> tuple[ReplayState, Sample]:
@@ -159,7 +160,7 @@ def _check_sizes(capacity: int, batch_size: int, num_envs: int, frame_stack: int
 
 
 def _add(
-    sampler: Sampler, state: ReplayState, transition: Transition, feedback: Mapping[str, Array]
+    sampler: Sampler, state: ReplayState, transition: Row, feedback: Mapping[str, Array]
 ) -> ReplayState:
     wanted = sampler.requires.feedback_of_new
     requirements.check_feedback(wanted, feedback, "add", "new transition", state.ring.num_envs)
@@ -231,7 +232,7 @@ def _observe(
 
 def _frame_metrics(ring: Ring, frames: Frames, ahead: int) -> dict[str, Array]:
     live = jnp.arange(ring.capacity) < ring_.size(ring)
-    spots = cast(Spot, ring_.contents(ring).obs)
+    spots = fields_.get(ring_.contents(ring), "obs")
     lost = frames_.lost(frames, spots, live, ahead)
     return {
         "frames_lost": lost.astype(jnp.float32),
@@ -239,7 +240,7 @@ def _frame_metrics(ring: Ring, frames: Frames, ahead: int) -> dict[str, Array]:
     }
 
 
-def _finite(transition: Transition, num_envs: int) -> tuple[Transition, Array]:
+def _finite(transition: Row, num_envs: int) -> tuple[Row, Array]:
     """Return transitions `[E, ...]` with 0 for what is not finite, and how many had such, `[]`."""
     broken = jnp.zeros(num_envs, bool)
     for leaf in jax.tree.leaves(transition):

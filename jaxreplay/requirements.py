@@ -7,12 +7,11 @@ it gives as `Offers`. Every check of one against the other is here, and so is ev
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import jax
-
+from jaxreplay import fields
 from jaxreplay._internal.arguments import check_feedback_arrays, check_known
 
 if TYPE_CHECKING:
-    from jaxreplay.types import Objective, Replay, Transition
+    from jaxreplay.types import Objective, Replay
 
 EpisodeReturns = Literal["evaluation", "training"]
 Provision = Literal["returns", "trajectories"]
@@ -25,6 +24,15 @@ FEEDBACK = frozenset(
     }
 )  # fmt: skip
 _PIXELS = frozenset({"obs", "next_obs"})
+_TELLS = {  # what a field is looked at for
+    "obs": "what the agent saw",
+    "action": "what it did",
+    "reward": "what the step gave",
+    "discount": "whether it terminated",
+    "next_obs": "what the agent saw next",
+    "first": "where episodes begin",
+    "last": "where episodes end",
+}
 _NAMES: frozenset[str] = frozenset()
 _DENSITY = "a policy with a density (log_ratio)"
 
@@ -46,7 +54,7 @@ class Requirements(NamedTuple):
     single_steps: bool = False  # transitions are of one step, not of n
     whole_episodes: bool = False  # episodes are remembered whole or not at all
     episode_returns: EpisodeReturns | None = None  # whose returns `observe` is told; None: nobody's
-    transition_fields: frozenset[str] = _NAMES  # fields of a Transition that the sampler looks at
+    transition_fields: frozenset[str] = _NAMES  # fields of a row that the sampler looks at
 
 
 class Offers(NamedTuple):
@@ -171,23 +179,19 @@ def known_feedback(requires: Requirements, feedback: Mapping[str, Any]) -> dict[
     return {name: values for name, values in feedback.items() if name in known}
 
 
-def check_transition(requires: Requirements, example: "Transition") -> None:
-    """Refuse transitions without a field that the sampler looks at.
+def check_transition(requires: Requirements, example: fields.Row) -> None:
+    """Refuse rows without a field that the sampler looks at.
 
     Raises:
-      ValueError: one line that names the fields.
+      ValueError: one line that names the fields, and says what they tell.
     """
-    unknown = requires.transition_fields - set(example._fields)
-    if unknown:
+    missing = sorted(name for name in requires.transition_fields if not fields.has(example, name))
+    if missing:
+        tells = ", ".join(_TELLS[name] for name in missing if name in _TELLS)
         raise ValueError(
-            f"this sampler looks at {', '.join(sorted(unknown))} of transitions, which have "
-            f"{', '.join(example._fields)}"
-        )
-    empty = [n for n in requires.transition_fields if not jax.tree.leaves(getattr(example, n))]
-    if empty:
-        raise ValueError(
-            f"this sampler looks at {', '.join(sorted(empty))} of transitions, which the example "
-            "leaves empty: store it, or choose a sampler that does without"
+            f"this sampler looks at {', '.join(missing)} of transitions{tells and f' ({tells})'}, "
+            f"which the example, a {type(example).__name__}, lacks: store it, or choose a sampler "
+            "that does without"
         )
 
 

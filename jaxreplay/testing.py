@@ -14,7 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxreplay import fields
 from jaxreplay import ring as ring_
+from jaxreplay.fields import Row
 from jaxreplay.methods import MakeMethod
 from jaxreplay.option import Config
 from jaxreplay.replay import check_valid, make_replay
@@ -37,7 +39,7 @@ E, CAPACITY, BATCH = 2, 24, 8
 class Case:
     """A method in a small replay of two environments, and its compiled verbs."""
 
-    def __init__(self, method: Method, example: Transition = EXAMPLE) -> None:
+    def __init__(self, method: Method, example: Row = EXAMPLE) -> None:
         """Put a method to the test; feedback of its own names gets numbers like any other."""
         self.method, self.example = method, example
         self.feedback = FEEDBACK | method.requires.feedback
@@ -52,9 +54,9 @@ class Case:
         self.update = jax.jit(lambda state, batch, told: self.replay.update(state, batch, **told))
         self.init = jax.jit(lambda key: self.replay.init(key, self.example))
 
-    def _add(self, state: Any, row: Transition) -> Any:
-        feedback = dict.fromkeys(self.method.requires.feedback_of_new, row.reward)
-        return self.replay.add(state, row, **feedback)
+    def _add(self, state: Any, row: Row) -> Any:
+        wanted = self.method.requires.feedback_of_new
+        return self.replay.add(state, row, **{name: fields.get(row, "reward") for name in wanted})
 
     def cycle(self, state: Any, time: Any) -> tuple[Any, Sample]:
         """One add, sample, update and observe, all decided by `time`."""
@@ -80,7 +82,7 @@ class Case:
             state = self.add(state, self.rows(time))
         return state
 
-    def rows(self, time: Any) -> Transition:
+    def rows(self, time: Any) -> Row:
         """Return a row of E transitions that carry their number, in episodes of four steps."""
         return rows(time, self.example)
 
@@ -90,15 +92,20 @@ class Case:
         return self.filled(self.slots // E)
 
 
-def rows(time: Any, example: Transition = EXAMPLE) -> Transition:
+def rows(time: Any, example: Row = EXAMPLE) -> Row:
     """Return a row of E transitions that carry their number, in episodes of four steps.
 
     Reward and observation are the number; other fields are the example's.
     """
     number = time * E + jnp.arange(E, dtype=jnp.float32)
     row = jax.tree.map(lambda x: jnp.broadcast_to(x, (E, *x.shape)), example)
-    edges = {"first": jnp.full(E, time % 4 == 0), "last": jnp.full(E, time % 4 == 3)}
-    return row._replace(reward=number, obs=_numbered(number, example.obs), **edges)
+    told = {
+        "first": jnp.full(E, time % 4 == 0),
+        "last": jnp.full(E, time % 4 == 3),
+        "reward": number,
+        "obs": _numbered(number, fields.get(example, "obs")),
+    }
+    return fields.replace(row, **{name: x for name, x in told.items() if fields.has(row, name)})
 
 
 def _numbered(number: Array, example: Any) -> Any:
@@ -114,7 +121,7 @@ def check_method(
     config: Any,
     method: MakeMethod,
     updates: int | None = 100,
-    example: Transition = EXAMPLE,
+    example: Row = EXAMPLE,
 ) -> None:
     """Check a replay method against every law of this module.
 
@@ -122,8 +129,8 @@ def check_method(
       config: options to make it with; their dataclass is checked too.
       method: `method(config, updates) -> Method`.
       updates: gradient steps of a run, for schedules.
-      example: one transition, unbatched, with the fields that the method looks at; its reward is
-        one number.
+      example: one transition, unbatched, of any type, with the fields that the method looks at;
+        its reward is one number.
 
     Raises:
       AssertionError: it breaks a law, which the message names.
@@ -189,7 +196,10 @@ def batches_have_the_promised_shapes(case: Case) -> None:
     row = batch.transition
     stored = [(x.dtype, (BATCH, *x.shape)) for x in jax.tree.leaves(case.example)]
     _ensure([(x.dtype, x.shape) for x in jax.tree.leaves(row)] == stored, "fields have changed")
-    same(row.obs, _numbered(row.reward, case.example.obs))
+    kinds = [jax.tree.structure(x) for x in (row, case.example)]
+    _ensure(kinds[0] == kinds[1], f"a row comes back as {type(row).__name__}")
+    obs = fields.get(case.example, "obs")
+    same(fields.get(row, "obs"), _numbered(fields.get(row, "reward"), obs))
 
 
 def states_keep_their_types(case: Case) -> None:
@@ -211,7 +221,10 @@ def only_written_slots_are_drawn(case: Case) -> None:
             _, batch = case.sample(state, jax.random.key(seed))
             least, most = int(batch.indices.min()), int(batch.indices.max())
             _ensure(least >= 0 and most < count * E, f"slots {least} to {most} are drawn")
-            _ensure(float(batch.transition.reward.max()) < count * E, "a row holds another's step")
+            _ensure(
+                float(fields.get(batch.transition, "reward").max()) < count * E,
+                "a row holds another's step",
+            )
 
 
 def draws_follow_the_probabilities(case: Case) -> None:
@@ -319,8 +332,8 @@ def batches_may_be_as_large_as_the_capacity(case: Case) -> None:
     slots = size * case.method.sampler.capacity_factor
     for time in range(slots // E + 1):
         row = case.rows(time)
-        feedback = dict.fromkeys(case.method.requires.feedback_of_new, row.reward)
-        state = add(state, row, **feedback)
+        wanted = case.method.requires.feedback_of_new
+        state = add(state, row, **{name: fields.get(row, "reward") for name in wanted})
     _, batch = jax.jit(replay.sample)(state, jax.random.key(0))
     _ensure(set(np.asarray(batch.indices).tolist()) <= set(range(slots)), "a slot is out of range")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 
 from jaxreplay import verbs
+from jaxreplay.fields import Row
 from jaxreplay.requirements import Provision, Requirements, union
 from jaxreplay.verbs import State
 
@@ -19,20 +20,25 @@ Tree = Any  # a pytree of arrays
 Aux = Any  # a pytree that a sampler hands to its own objective and to agents that read it
 
 
+_LEFT_OUT: Any = ()  # a field that holds no array, and takes no memory
+
+
 class Transition(NamedTuple):
     """One (possibly n-step) transition; fields are `[E, ...]` when added, `[B, ...]` when sampled.
 
     Agents never see gamma: it is folded into `discount`, which is gamma^n, or 0 if the
-    environment terminated within the n steps (truncation keeps bootstrapping).
+    environment terminated within the n steps (truncation keeps bootstrapping). A loop that has no
+    use for a field leaves it out; samplers say which ones they look at
+    (`Requirements.transition_fields`).
     """
 
-    obs: Tree  # [E, ...]
-    action: Array  # [E] int32 or [E, A] float32
-    reward: Array  # [E] float32, the discounted sum of the n rewards
-    discount: Array  # [E] float32
-    next_obs: Tree  # [E, ...] the true last observation, never one after a reset
-    first: Array  # [E] bool, the step from `obs` was its episode's first
-    last: Array  # [E] bool, the step from `obs` was its episode's last (terminated or truncated)
+    obs: Tree = _LEFT_OUT  # [E, ...]
+    action: Array = _LEFT_OUT  # [E] int32 or [E, A] float32
+    reward: Array = _LEFT_OUT  # [E] float32, the discounted sum of the n rewards
+    discount: Array = _LEFT_OUT  # [E] float32
+    next_obs: Tree = _LEFT_OUT  # [E, ...] the true last observation, never one after a reset
+    first: Array = _LEFT_OUT  # [E] bool, the step from `obs` was its episode's first
+    last: Array = _LEFT_OUT  # [E] bool, ... its last (terminated or truncated)
     extras: Tree = ()  # [E, ...] what act() said besides the action: mean, std, value
     n_steps: Array | tuple[()] = ()  # [E] int32, agent steps covered, up to n; () stands for 1. Not
     # stored: only frame stacks need it, to know how far apart both observations are
@@ -58,7 +64,7 @@ class Sample(NamedTuple):
     indices: (
         Array  # [B] int32; the capacity stands for "ignore this row" (see `verbs.UpdateSampler`)
     )
-    transition: Transition  # [B, ...]
+    transition: Row  # [B, ...], of the type that was stored
     weights: Array  # [B] float32
     version: Array  # [B] int32, the ring's row count when the slot was written
     aux: Aux = ()

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 
+from jaxreplay.fields import Row
+
 if TYPE_CHECKING:
     from jaxreplay.ring import Ring
-    from jaxreplay.types import Draw, Sample, Transition, Trust
+    from jaxreplay.types import Draw, Sample, Trust
 
 Array = jax.Array
 State = Any  # a sampler's or a replay's own state, any pytree
@@ -40,7 +42,7 @@ class AddSampler(Protocol):
         state: State,
         ring: "Ring",
         slots: Array,
-        transition: "Transition",
+        transition: Row,
         /,
         *_: Any,
         **feedback: Any,
@@ -51,7 +53,7 @@ class AddSampler(Protocol):
           state: the sampler's.
           ring: already holds the new rows.
           slots: `[E]` int32, where they are.
-          transition: `[E, ...]`.
+          transition: `[E, ...]`, of any type: `fields.get` finds what is in it by name.
           **feedback: `[E]` float32 each, about them: what `Requirements.feedback_of_new` names.
             Name those that you read, and take the others as `**_`.
         """
@@ -152,15 +154,16 @@ class ReduceLoss(Protocol):
 class InitReplay(Protocol):
     """Make an empty replay."""
 
-    def __call__(self, key: Array, example: "Transition", /) -> State:
+    def __call__(self, key: Array, example: Row, /) -> State:
         """Return the state.
 
         Args:
           key: PRNG key, for samplers that have parameters.
-          example: one unbatched transition (shapes and dtypes; the values do not matter).
+          example: one unbatched transition (shapes and dtypes; the values do not matter): a
+            `Transition`, or any other pytree of arrays.
 
         Raises:
-          ValueError: the sampler looks at a field that the example leaves empty.
+          ValueError: the sampler looks at a field that the example lacks.
         """
         ...
 
@@ -168,12 +171,12 @@ class InitReplay(Protocol):
 class AddReplay(Protocol):
     """Store one row of transitions."""
 
-    def __call__(self, state: State, transition: "Transition", /, **feedback: Array) -> State:
+    def __call__(self, state: State, transition: Row, /, **feedback: Array) -> State:
         """Return the state with the transitions; 0 stands in for what is not finite.
 
         Args:
           state: the replay's.
-          transition: `[E, ...]`.
+          transition: `[E, ...]`, of the same type as the example.
           **feedback: `[E]` each, about them, with what `Requirements.feedback_of_new` names.
 
         Raises:
