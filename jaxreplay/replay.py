@@ -62,7 +62,7 @@ def make_replay(
       sampler: how to choose slots.
       capacity: transitions to remember, a multiple of `num_envs`; the ring has so many slots, or
         the sampler's `capacity_factor` times as many.
-      batch_size: rows of one sample.
+      batch_size: rows of one sample; `sample` takes another one on demand.
       num_envs: rows of one add.
       frame_stack: observations are stacks `[..., K]` of so many frames, newest last and zero before
         their episode: each frame is stored once. 0: they are stored as they are.
@@ -101,8 +101,15 @@ def make_replay(
     def add(state: ReplayState, transition: Row, **feedback: Array) -> ReplayState:
         return _add(sampler, state, transition, feedback)
 
-    def sample(state: ReplayState, key: Array) -> tuple[ReplayState, Sample]:
-        return _sample(sampler, state, key, batch_size)
+    def rows_of(asked: int | None) -> int:
+        if asked is not None:
+            requirements.check_batch_size(requires, asked, batch_size, capacity)
+        return batch_size if asked is None else asked
+
+    def sample(
+        state: ReplayState, key: Array, batch_size: int | None = None
+    ) -> tuple[ReplayState, Sample]:
+        return _sample(sampler, state, key, rows_of(batch_size))
 
     def update(state: ReplayState, sample: Sample, **feedback: Array) -> ReplayState:
         return _update(sampler, state, sample, feedback)
@@ -110,11 +117,13 @@ def make_replay(
     def observe(state: ReplayState, episode_return: Array, key: Array) -> ReplayState:
         return _observe(sampler, state, episode_return, key)
 
-    def can_sample(state: ReplayState) -> Array:
-        return ring_.size(state.ring) >= batch_size
+    def can_sample(state: ReplayState, batch_size: int | None = None) -> Array:
+        if sampler.ready is not None:
+            return sampler.ready(state.sampler, state.ring)
+        return ring_.size(state.ring) >= rows_of(batch_size)
 
-    def probability(state: ReplayState, slots: Array) -> Array:
-        return sampler.probability(state.sampler, state.ring, slots, batch_size)
+    def probability(state: ReplayState, slots: Array, batch_size: int | None = None) -> Array:
+        return sampler.probability(state.sampler, state.ring, slots, rows_of(batch_size))
 
     def metrics(state: ReplayState) -> dict[str, Array]:
         own = sampler.metrics(state.sampler, state.ring)
@@ -145,13 +154,7 @@ def _check_sizes(capacity: int, batch_size: int, num_envs: int, frame_stack: int
         check_kind(name, size, int)
     if frame_stack < 0:
         raise ValueError(f"frame_stack is {frame_stack}: it must not be negative")
-    if batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size}: it must be at least 1")
-    if batch_size > capacity:
-        raise ValueError(
-            f"batch_size {batch_size} is larger than the capacity {capacity}: "
-            "use a larger capacity or a smaller batch"
-        )
+    requirements.check_batch_size(requirements.Requirements(), batch_size, batch_size, capacity)
     if num_envs < 1 or capacity % num_envs:
         raise ValueError(
             f"capacity {capacity} is not a multiple of the {num_envs} environments: "
@@ -163,7 +166,7 @@ def _add(
     sampler: Sampler, state: ReplayState, transition: Row, feedback: Mapping[str, Array]
 ) -> ReplayState:
     wanted = sampler.requires.feedback_of_new
-    requirements.check_feedback(wanted, feedback, "add", "new transition", state.ring.num_envs)
+    requirements.check_feedback(wanted, feedback, "add", "new transition", (state.ring.num_envs,))
     ring_.check_fits(state.ring, transition)
     transition = jax.tree.map(jnp.asarray, transition)
     transition, broken = _finite(buffer.after(state.fence, transition), state.ring.num_envs)
@@ -178,7 +181,7 @@ def _add(
 def _sample(
     sampler: Sampler, state: ReplayState, key: Array, batch_size: int
 ) -> tuple[ReplayState, Sample]:
-    _refuse_empty(state.ring)
+    _refuse_empty(sampler, state)
     draw = sampler.sample(state.sampler, state.ring, key, batch_size)
     indices = buffer.once(draw.indices)  # else for every number of the rows that are read
     batch = Sample(
@@ -202,8 +205,8 @@ def _update(
     sampler: Sampler, state: ReplayState, sample: Sample, feedback: Mapping[str, Array]
 ) -> ReplayState:
     wanted = sampler.requires.feedback
-    rows = sample.indices.shape[0]
-    requirements.check_feedback(wanted, feedback, "update", "sampled transition", rows)
+    shape = sample.indices.shape
+    requirements.check_feedback(wanted, feedback, "update", "sampled transition", shape)
     valid = ring_.version(state.ring, sample.indices) == sample.version
     for values in feedback.values():
         valid &= jnp.isfinite(values)
@@ -260,7 +263,15 @@ def _single(values: Array, valid: Array) -> Array:
     return jnp.where(valid, values, 0.0).astype(jnp.float32)
 
 
-def _refuse_empty(ring: Ring) -> None:
+def _refuse_empty(sampler: Sampler, state: ReplayState) -> None:
     # Under jit the size is not known; the loop asks `can_sample` instead.
-    if not isinstance(ring.rows_added, Tracer) and int(ring.rows_added) == 0:
+    rows_added = state.ring.rows_added
+    if not isinstance(rows_added, Tracer) and int(rows_added) == 0:
         raise ValueError("the replay is empty: add transitions before sampling")
+    if sampler.ready is None or any(isinstance(x, Tracer) for x in jax.tree.leaves(state)):
+        return
+    if not sampler.ready(state.sampler, state.ring):
+        raise ValueError(
+            "the replay holds nothing yet that this sampler draws: add more before sampling "
+            "(can_sample tells)"
+        )

@@ -9,6 +9,7 @@ as the type that it was.
 
 from typing import cast
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 
@@ -125,7 +126,13 @@ def end_episodes(ring: Ring) -> Ring:
 
 
 def gather(ring: Ring, slots: Array) -> Row:
-    """Read the transitions of `slots` (`[B]` int32, in range): fields are `[B, ...]`."""
+    """Read the transitions of `slots` (`[B]` int32, in range): fields are `[B, ...]`.
+
+    Of slots `[B, T]`, fields are `[B, T, ...]`.
+    """
+    if slots.ndim > 1:
+        flat = gather(ring, slots.ravel())
+        return jax.tree.map(lambda x: x.reshape(*slots.shape, *x.shape[1:]), flat)
     read = packing.unpack(ring.layout, buffer.read(ring.words, slots))
     frames, pixels = ring.frames, ring.pixels
     if isinstance(frames, tuple):

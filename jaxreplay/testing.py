@@ -47,6 +47,8 @@ class Case:
             method.sampler, capacity=CAPACITY, batch_size=BATCH, num_envs=E
         )
         self.slots = CAPACITY * method.sampler.capacity_factor
+        length = method.sampler.length
+        self.shape = (BATCH,) if length is None else (BATCH, length)  # of a batch's indices
         self.add = jax.jit(self._add)
         self.step = jax.jit(self._traced)
         self.traces = 0  # of `step`
@@ -63,7 +65,7 @@ class Case:
         keys = jax.random.split(jax.random.fold_in(jax.random.key(9), time), 3)
         state = self._add(state, self.rows(time))
         state, batch = self.replay.sample(state, keys[0])
-        values = 3 * jax.random.normal(keys[1], (BATCH,))
+        values = 3 * jax.random.normal(keys[1], self.shape)
         state = self.replay.update(state, batch, **self.feedback_of(values))
         return self.replay.observe(state, values.mean(), keys[2]), batch
 
@@ -72,7 +74,7 @@ class Case:
         return self.cycle(state, time)
 
     def feedback_of(self, values: Array) -> dict[str, Array]:
-        """Return feedback that says `values` `[B]` whatever it is about."""
+        """Return feedback that says `values` `[B]` or `[B, T]` whatever it is about."""
         return dict.fromkeys(self.feedback, values)
 
     def filled(self, count: int = BATCH) -> Any:
@@ -188,18 +190,19 @@ def batches_have_the_promised_shapes(case: Case) -> None:
     """Indices, weights and transitions have their shapes and dtypes; weights are positive."""
     _, batch = case.sample(case.filled(), jax.random.key(0))
     found = [(x.dtype.name, x.shape) for x in (batch.indices, batch.weights, batch.version)]
-    _ensure(found[0] == ("int32", (BATCH,)), f"indices are {found[0]}")
+    _ensure(found[0] == ("int32", case.shape), f"indices are {found[0]}")
     _ensure(found[1] == ("float32", (BATCH,)), f"weights are {found[1]}")
-    _ensure(found[2][1] == (BATCH,), f"versions are {found[2]}")
+    _ensure(found[2][1] == case.shape, f"versions are {found[2]}")
     weights = np.asarray(batch.weights)
     _ensure(np.isfinite(weights).all() and (weights > 0).all(), f"weights are {weights}")
     row = batch.transition
-    stored = [(x.dtype, (BATCH, *x.shape)) for x in jax.tree.leaves(case.example)]
+    stored = [(x.dtype, (*case.shape, *x.shape)) for x in jax.tree.leaves(case.example)]
     _ensure([(x.dtype, x.shape) for x in jax.tree.leaves(row)] == stored, "fields have changed")
     kinds = [jax.tree.structure(x) for x in (row, case.example)]
     _ensure(kinds[0] == kinds[1], f"a row comes back as {type(row).__name__}")
     obs = fields.get(case.example, "obs")
-    same(fields.get(row, "obs"), _numbered(fields.get(row, "reward"), obs))
+    told = jax.tree.map(lambda x: x.reshape(-1, *x.shape[len(case.shape) :]), row)  # [B T, ...]
+    same(fields.get(told, "obs"), _numbered(fields.get(told, "reward"), obs))
 
 
 def states_keep_their_types(case: Case) -> None:
@@ -239,7 +242,7 @@ def draws_follow_the_probabilities(case: Case) -> None:
     draw = jax.jit(jax.vmap(lambda key: case.replay.sample(state, key)[1]))
     batches = draw(jax.random.split(jax.random.key(1), draws))
     drawn = np.asarray(batches.indices).ravel()
-    counts, expected = np.bincount(drawn, minlength=case.slots), draws * BATCH * chance
+    counts, expected = np.bincount(drawn, minlength=case.slots), drawn.size * chance
     off = np.abs(counts - expected) > 5 * np.sqrt(expected)
     _ensure(not off.any(), f"slots {np.flatnonzero(off)} are drawn more or less often than told")
     if isinstance(batches.probability, jax.Array):
@@ -280,7 +283,7 @@ def feedback_for_overwritten_slots_is_dropped(case: Case) -> None:
     for time in range(5):
         state = case.add(state, case.rows(100 + time))
     stale = np.asarray(batch.indices) < 5 * E
-    after = case.update(state, batch, case.feedback_of(jnp.full(BATCH, 0.5)))
+    after = case.update(state, batch, case.feedback_of(jnp.full(case.shape, 0.5)))
     dropped = int(after.dropped)
     _ensure(dropped == stale.sum(), f"{dropped} rows are dropped, {stale.sum()} are stale")
     check_valid(after)
@@ -290,9 +293,12 @@ def feedback_that_is_no_number_is_dropped(case: Case) -> None:
     """NaN and infinity never enter the state, and are counted."""
     state, batch = case.sample(case.full, jax.random.key(0))
     slots = jnp.arange(BATCH)
+    if len(case.shape) == 2:
+        slots = slots[:, None] + jnp.arange(case.shape[1]) * E
     batch = batch._replace(indices=slots, version=ring_.version(state.ring, slots))
+    one = (2, 0)[: len(case.shape)]
     for bad in (np.nan, np.inf, -np.inf):
-        after = case.update(state, batch, case.feedback_of(jnp.ones(BATCH).at[2].set(bad)))
+        after = case.update(state, batch, case.feedback_of(jnp.ones(case.shape).at[one].set(bad)))
         _ensure(int(after.dropped) == 1, f"{int(after.dropped)} rows are dropped for one {bad}")
         for new, old in zip(*map(jax.tree.leaves, (after.sampler, state.sampler)), strict=True):
             entered = _is_nan(new) & ~_is_nan(old)
@@ -338,6 +344,29 @@ def batches_may_be_as_large_as_the_capacity(case: Case) -> None:
     _ensure(set(np.asarray(batch.indices).tolist()) <= set(range(slots)), "a slot is out of range")
 
 
+def other_batch_sizes_are_drawn_on_demand(case: Case) -> None:
+    """Another size gives what a replay of that batch size gives; on-policy methods refuse it."""
+    size, key = BATCH * 2, jax.random.key(0)
+    state = jax.eval_shape(case.replay.init, key, case.example)
+    if case.method.requires.all_new:
+        try:
+            jax.eval_shape(lambda s, k: case.replay.sample(s, k, size), state, key)
+        except ValueError as error:
+            _ensure("leave it out" in str(error), str(error))
+        else:
+            raise AssertionError("a batch of another size is drawn")
+        return
+    other = make_replay(case.method.sampler, capacity=CAPACITY, batch_size=size, num_envs=E)
+    asked = jax.make_jaxpr(lambda s, k: case.replay.sample(s, k, batch_size=size))(state, key)
+    _ensure(str(asked) == str(jax.make_jaxpr(other.sample)(state, key)), "batches differ")
+    _, batch = jax.eval_shape(lambda s, k: case.replay.sample(s, k, batch_size=size), state, key)
+    _ensure(batch.weights.shape == (size,), f"weights are {batch.weights.shape}")
+    told = case.feedback_of(jnp.zeros(batch.indices.shape))
+    after = jax.eval_shape(lambda s, b: case.replay.update(s, b, **told), state, batch)
+    types = lambda tree: [(x.shape, x.dtype) for x in jax.tree.leaves(tree)]  # noqa: E731
+    _ensure(types(after) == types(state), "an update of another size changes the state's shapes")
+
+
 LAWS: tuple[Callable[[Case], None], ...] = (
     states_share_no_buffers,
     eager_jit_vmap_and_scan_agree,
@@ -353,6 +382,7 @@ LAWS: tuple[Callable[[Case], None], ...] = (
     empty_replays_refuse_to_sample,
     missing_feedback_is_named,
     batches_may_be_as_large_as_the_capacity,
+    other_batch_sizes_are_drawn_on_demand,
 )
 
 

@@ -47,7 +47,7 @@ class Transition(NamedTuple):
 class Draw(NamedTuple):
     """What a sampler returns: which slots, and with what importance-sampling weights."""
 
-    indices: Array  # [B] int32
+    indices: Array  # [B] int32, or [B, T] of stretches: see `Sampler.length`
     weights: Array  # [B] float32
     aux: Aux = ()
     probability: Array | tuple[()] = ()  # [B] float32, each slot's chance of being drawn, as
@@ -58,7 +58,8 @@ class Sample(NamedTuple):
     """What the replay returns: the drawn slots with their contents.
 
     `version` identifies what was in each slot when it was drawn, so that feedback for a slot that
-    has been overwritten since is dropped instead of landing on a stranger.
+    has been overwritten since is dropped instead of landing on a stranger. Of a sampler of
+    stretches, indices, versions and transitions are `[B, T, ...]`.
     """
 
     indices: (
@@ -105,6 +106,9 @@ class Sampler(NamedTuple):
     provides: frozenset[Provision] = frozenset()  # what agents find in `Sample.aux`
     even: bool = False  # draws are meant to be uniform over what is remembered: such a method is
     # not judged by how far it departs from uniform
+    length: int | None = None  # T: it draws stretches of so many successive steps of one
+    # environment, and batches are [B, T, ...]; None: single transitions
+    ready: verbs.ReadySampler | None = None  # None: as soon as the replay holds a batch
     capacity_factor: int = 1  # slots of the ring per transition of the replay's capacity
 
 

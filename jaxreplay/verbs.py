@@ -64,7 +64,18 @@ class SampleSampler(Protocol):
     """Choose slots; nothing is written."""
 
     def __call__(self, state: State, ring: "Ring", key: Array, batch_size: int, /) -> "Draw":
-        """Return `batch_size` slots that hold a transition, and their weights."""
+        """Return `batch_size` slots that hold a transition, and their weights.
+
+        Or as many stretches of T of them, `[B, T]` (`Sampler.length`).
+        """
+        ...
+
+
+class ReadySampler(Protocol):
+    """Tell whether there is anything to draw."""
+
+    def __call__(self, state: State, ring: "Ring", /) -> Array:
+        """Return `[]` bool."""
         ...
 
 
@@ -79,10 +90,10 @@ class UpdateSampler(Protocol):
         Args:
           state: the sampler's.
           ring: the transitions.
-          sample: what the agent learned from. Rows to be ignored (overwritten since, or with
-            feedback that is not finite) carry the out-of-range index `capacity`: scatters with
-            `mode="drop"`, `ring.write` and `sum_tree.set` skip them.
-          **feedback: `[B]` float32 each, by name (`td_error`, `q_value` ...), among them what
+          sample: what the agent learned from, `[B]` or `[B, T]`. Rows to be ignored (overwritten
+            since, or with feedback that is not finite) carry the out-of-range index `capacity`:
+            scatters with `mode="drop"`, `ring.write` and `sum_tree.set` skip them.
+          **feedback: as many float32 each, by name (`td_error`, `q_value` ...), among them what
             `Requirements.feedback` names. Name those that you read, and take the others as `**_`.
         """
         ...
@@ -188,11 +199,19 @@ class AddReplay(Protocol):
 class SampleReplay(Protocol):
     """Draw a batch."""
 
-    def __call__(self, state: State, key: Array, /) -> "tuple[State, Sample]":
+    def __call__(
+        self, state: State, key: Array, /, batch_size: int | None = None
+    ) -> "tuple[State, Sample]":
         """Return the state, by which later writes wait for this read, and a batch `[B, ...]`.
 
+        Args:
+          state: the replay's.
+          key: PRNG key.
+          batch_size: B, known when compiled (`static_argnames="batch_size"`); None: the replay's.
+
         Raises:
-          ValueError: the replay is empty; under jit ask `can_sample`.
+          ValueError: the replay is empty (under jit ask `can_sample`), or such a batch can't be
+            drawn of it.
         """
         ...
 
@@ -206,7 +225,8 @@ class UpdateReplay(Protocol):
         Args:
           state: the replay's.
           sample: the batch.
-          **feedback: `[B]` each, by name, with what `Requirements.feedback` names.
+          **feedback: `[B]` each, of stretches `[B, T]`, by name, with what
+            `Requirements.feedback` names.
 
         Raises:
           ValueError: feedback is missing.
@@ -225,16 +245,19 @@ class ObserveReplay(Protocol):
 class CanSample(Protocol):
     """Tell whether a batch can be drawn."""
 
-    def __call__(self, state: State, /) -> Array:
-        """Return `[]` bool: the replay holds at least a batch."""
+    def __call__(self, state: State, /, batch_size: int | None = None) -> Array:
+        """Return `[]` bool: the replay holds at least a batch (None: of its own size)."""
         ...
 
 
 class ReplayProbability(Protocol):
     """Tell how likely slots are."""
 
-    def __call__(self, state: State, slots: Array, /) -> Array:
-        """Return `[n]` float32, the chance of `slots` `[n]` of being drawn next."""
+    def __call__(self, state: State, slots: Array, /, batch_size: int | None = None) -> Array:
+        """Return `[n]` float32, the chance of `slots` `[n]` of being drawn next.
+
+        It is that of the rows of a batch of this size (None: the replay's) on average.
+        """
         ...
 
 
