@@ -268,9 +268,8 @@ def _refuse_empty(sampler: Sampler, state: ReplayState) -> None:
     rows_added = state.ring.rows_added
     if not isinstance(rows_added, Tracer) and int(rows_added) == 0:
         raise ValueError("the replay is empty: add transitions before sampling")
-    if sampler.ready is None or any(isinstance(x, Tracer) for x in jax.tree.leaves(state)):
-        return
-    if not sampler.ready(state.sampler, state.ring):
+    ready = True if sampler.ready is None else sampler.ready(state.sampler, state.ring)
+    if not isinstance(ready, Tracer) and not ready:
         raise ValueError(
             "the replay holds nothing yet that this sampler draws: add more before sampling "
             "(can_sample tells)"
