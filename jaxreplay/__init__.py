@@ -4,6 +4,7 @@ from jaxreplay import fields, frames, methods, n_step, objectives, ring, sum_tre
 from jaxreplay.donation import donatable
 from jaxreplay.replay import ReplayState, make_replay
 from jaxreplay.requirements import Requirements
+from jaxreplay.saving import load, save
 from jaxreplay.types import (
     Draw,
     Method,
@@ -29,10 +30,12 @@ __all__ = [
     "donatable",
     "fields",
     "frames",
+    "load",
     "make_replay",
     "methods",
     "n_step",
     "objectives",
     "ring",
+    "save",
     "sum_tree",
 ]
