@@ -66,7 +66,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found: install one, or say make PYTHON=/path/to/python" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint,gymnasium,mujoco,box2d,atari,papers]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint,gymnasium,mujoco,box2d,atari,papers,minari]'
 	@touch $@
 
 $(VENV)/bench: $(VENV)/ready
