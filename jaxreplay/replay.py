@@ -50,6 +50,7 @@ def make_replay(
     frame_stack: int = 0,
     frame_spare: float = 0.04,
     frames_on_host: bool = False,
+    store_next_obs: bool = True,
 ) -> Replay:
     """Join a ring and a sampler into a Replay.
 
@@ -71,6 +72,10 @@ def make_replay(
         (and `frames_odd`, of episodes that begin with more than one frame).
       frames_on_host: the caller keeps the frames (`frames.empty_pixels`, `frames.write_on_host`);
         in sampled transitions, rows `[B, K]` of them stand for observations.
+      store_next_obs: False stores observations of any kind once, about half the memory: the next
+        one is that of the step after, and the last one of an episode takes one of the places of
+        `frame_spare`. Rows have `obs`, `next_obs` and `first`; of n-step transitions of one's own
+        type also `n_steps`.
 
     Raises:
       ValueError: the sizes do not fit together.
@@ -79,6 +84,10 @@ def make_replay(
         hint = ": give its .sampler" if isinstance(sampler, Method) else ""
         raise ValueError(f"make_replay takes a Sampler, not a {type(sampler).__name__}{hint}")
     _check_sizes(capacity, batch_size, num_envs, frame_stack)
+    if not store_next_obs and (frame_stack or frames_on_host):
+        raise ValueError(
+            "stacks of frames are stored once as they are: leave store_next_obs out, or frame_stack"
+        )
     if capacity * sampler.capacity_factor > _MOST:
         raise ValueError(
             f"capacity is {capacity}: slots are numbered in 32 bits, so that it may be "
@@ -93,6 +102,7 @@ def make_replay(
         ring = ring_.init(
             example, capacity * sampler.capacity_factor, num_envs,
             frame_stack=frame_stack, frame_spare=frame_spare, frames_on_host=frames_on_host,
+            store_next_obs=store_next_obs,
         )  # fmt: skip
         zero = jnp.zeros((), jnp.int32)
         state = ReplayState(ring, sampler.init(key, ring), dropped=zero, fence=zero)

@@ -28,11 +28,13 @@ class Ring(struct.PyTreeNode):
 
     words: Buffer  # [C, W] uint32, the bits of all fields of a slot
     rows_added: Array  # [] int32, a clock: rows ever added, the write cursor is this modulo rows
-    frames: Frames | tuple[()]  # where the frames of stacked observations are; (): none are
+    frames: Frames | tuple[()]  # where observations are that are stored once; (): none are
     pixels: Buffer | tuple[()]  # [.., D] these frames; (): none, or kept on the host
     layout: Layout = struct.field(pytree_node=False)
     capacity: int = struct.field(pytree_node=False)  # C slots
     num_envs: int = struct.field(pytree_node=False)  # E lanes
+    packed_obs: Layout | None = struct.field(pytree_node=False, default=None)  # how an observation
+    # of any kind lies in the single frame that it is; None: observations are stacks of frames
 
 
 def init(
@@ -43,6 +45,7 @@ def init(
     frame_stack: int = 0,
     frame_spare: float = 0.04,
     frames_on_host: bool = False,
+    store_next_obs: bool = True,
 ) -> Ring:
     """Make an empty ring.
 
@@ -55,6 +58,8 @@ def init(
       frame_spare: see `frames.init`.
       frames_on_host: the ring keeps no pixels; instead of observations it gives the rows `[B, K]`
         of the caller's that they are made of (`frames.Located`).
+      store_next_obs: False: observations of any kind are stored once, as stacks of one frame are:
+        that of the step after is the next one.
 
     Raises:
       ValueError: the capacity is not a positive multiple of the number of environments, or
@@ -71,9 +76,13 @@ def init(
             f"use {less} or {less + num_envs}"
         )
     frames = pixels = ()
-    if frame_stack:
-        _check_stacked(example)
+    packed_obs = None
+    if frame_stack or not store_next_obs:
+        _check_stored_once(example)
         obs = fields_.get(example, "obs")
+        if not store_next_obs:
+            packed_obs, frame_stack = packing.plan(obs), 1
+            obs = jnp.zeros((packed_obs.words, 1), jnp.uint32)
         frames = frames_.init(obs, capacity, num_envs, frame_stack, frame_spare)
         pixels = () if frames_on_host else cast(Buffer, frames_.empty_pixels(frames))
         spot = Spot(*[jnp.zeros((), jnp.int32)] * 3)
@@ -81,7 +90,7 @@ def init(
     layout = packing.plan(_stored(example))
     words = jnp.zeros((capacity, layout.words), jnp.uint32)
     clock = jnp.zeros((), jnp.int32)
-    return Ring(words, clock, frames, pixels, layout, capacity, num_envs)
+    return Ring(words, clock, frames, pixels, layout, capacity, num_envs, packed_obs)
 
 
 def add(ring: Ring, transition: Row) -> tuple[Ring, Array]:
@@ -108,6 +117,10 @@ def check_fits(ring: Ring, transition: Row) -> None:
     """
     apart = ("obs", "next_obs") if isinstance(ring.frames, Frames) else ()
     packing.check_fits(ring.layout, _stored(transition), ring.num_envs, apart)
+    if ring.packed_obs is not None:
+        for name in apart:
+            obs = fields_.get(transition, name)
+            packing.check_fits(ring.packed_obs, obs, ring.num_envs, of=name)
 
 
 def end_episodes(ring: Ring) -> Ring:
@@ -142,6 +155,8 @@ def gather(ring: Ring, slots: Array) -> Row:
         return fields_.replace(read, obs=located.obs, next_obs=located.next_obs)
     # One stack after the other: in one go, XLA takes longer to put their frames side by side.
     obs, next_obs = (frames_.assemble(frames, frames_.read(pixels, x)) for x in located)
+    if ring.packed_obs is not None:
+        obs, next_obs = (packing.unpack(ring.packed_obs, x[..., 0]) for x in (obs, next_obs))
     return fields_.replace(read, obs=obs, next_obs=next_obs)
 
 
@@ -227,7 +242,8 @@ def check_valid(ring: Ring) -> None:
         raise ValueError("a slot beyond the size holds something")
 
 
-def _check_stacked(example: Row) -> None:
+def _check_stored_once(example: Row) -> None:
+    """Refuse rows whose next observation can't be found in those that follow."""
     missing = [x for x in ("obs", "next_obs", "first") if not fields_.has(example, x)]
     if missing:
         raise ValueError(
@@ -235,12 +251,22 @@ def _check_stacked(example: Row) -> None:
             f"the example ({type(example).__name__}) lacks {', '.join(missing)}: store it, or "
             "store observations as they are"
         )
+    both = [fields_.get(example, name) for name in ("obs", "next_obs")]
+    kinds = [[(jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(obs)] for obs in both]
+    if kinds[0] != kinds[1] or jax.tree.structure(both[0]) != jax.tree.structure(both[1]):
+        raise ValueError(
+            "observations are stored once where obs and next_obs are of one kind, and those of the "
+            "example differ in structure, shape or dtype: store them as they are"
+        )
 
 
 def _add_frames(ring: Ring, frames: Frames, transition: Row) -> tuple[Ring, Row]:
     """Store a row's frames; return the transitions with where they are instead."""
     names = ("obs", "next_obs", "first", "n_steps")
     obs, next_obs, first, n_steps = (fields_.get(transition, name) for name in names)
+    if ring.packed_obs is not None:
+        layout, lanes = ring.packed_obs, ring.num_envs
+        obs, next_obs = (packing.pack(layout, x, lanes)[..., None] for x in (obs, next_obs))
     frames, spot = frames_.add(frames, obs, first, n_steps)
     if not isinstance(ring.pixels, tuple):
         pixels = frames_.write(ring.pixels, frames, obs, next_obs, n_steps)

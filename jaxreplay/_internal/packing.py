@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxreplay._internal.arguments import check_leaf
 from jaxreplay.types import Array, Tree
 
+_WHOLE = "the row"  # the name of a leaf that is the whole pytree
 _ITEM_SIZES = (8, 4, 2, 1)  # bytes, in the order of a row
 
 
@@ -62,7 +63,9 @@ def plan(example: Tree) -> Layout:
     return Layout(treedef, tuple(fields), end // 4)
 
 
-def check_fits(layout: Layout, tree: Tree, rows: int, without: Collection[str] = ()) -> None:
+def check_fits(
+    layout: Layout, tree: Tree, rows: int, without: Collection[str] = (), of: str = ""
+) -> None:
     """Refuse a pytree of `rows` rows that the layout can't hold as it is.
 
     Args:
@@ -70,30 +73,33 @@ def check_fits(layout: Layout, tree: Tree, rows: int, without: Collection[str] =
       tree: leaves are `[rows, ...]`.
       rows: how many there are to be.
       without: first parts of names that are not looked at, on either side.
+      of: what of the transition the pytree is; "": all of it.
 
     Raises:
       ValueError: one line that names the field: it is missing or unknown, or has another number of
         rows, another shape, or a dtype that the layout's would not hold (1.7 as an integer).
     """
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    given = {names: leaf for path, leaf in leaves if (names := _names(path))[1] not in without}
-    found = {names[0]: leaf for names, leaf in given.items()}
+    named = [(*_names(path), leaf) for path, leaf in leaves]
+    found = {name: leaf for name, top, leaf in named if top not in without}
+    whole = f"the transition's {of}" if of else "the transition"
     places = [field for field in layout.fields if field.top not in without]
     names = [field.name for field in places]
     for name in (*names, *found):
         if name not in found or name not in names:
             what = "lacks" if name in names else "has"
             raise ValueError(
-                f"the transition {what} {name}, unlike the example that the ring was made for: "
+                f"{whole} {what} {name}, unlike the example that the ring was made for: "
                 "give both the same fields"
             )
     if list(found) != names:  # same names, other types: a dict's are sorted, others' are not
         raise ValueError(
-            f"the transition ({type(tree).__name__}) has its fields in another order than the "
+            f"{whole} ({type(tree).__name__}) has its fields in another order than the "
             "example that the ring was made for: give both the same type"
         )
     for field in places:
-        check_leaf(field.name, found[field.name], field.shape, jnp.dtype(field.dtype), rows)
+        name = field.name if not of else of if field.name == _WHOLE else f"{of}, {field.name}"
+        check_leaf(name, found[field.name], field.shape, jnp.dtype(field.dtype), rows)
 
 
 def unpack(layout: Layout, rows: Array) -> Tree:
@@ -135,7 +141,7 @@ def _can_be_stored(field: Field) -> bool:
 def _names(path: Any) -> tuple[str, str]:
     """Return where a leaf is, as a user would say it, and the first part of that."""
     if not path:
-        return "the row", ""
+        return _WHOLE, ""
     top = jax.tree_util.keystr(path[:1], simple=True)
     return top + jax.tree_util.keystr(path[1:]), top
 

@@ -198,6 +198,24 @@ def test_frames_that_are_stored_once_are_not_copied(order, vmapped):
     assert large_copies(text, CAPACITY, CHILDREN) == []
 
 
+@pytest.mark.parametrize("order", ["add last", pytest.param("add first", marks=pytest.mark.slow)])
+def test_observations_that_are_stored_once_are_not_copied(order):
+    replay = make_replay(
+        per.sampler(), capacity=CAPACITY, batch_size=BATCH, store_next_obs=False, frame_spare=0.1
+    )
+    step = train_step(replay, order)
+    params = {"w": jnp.ones((5, 4)), "v": jnp.ones(4)}
+
+    def whole(key):
+        start = params, replay.init(key, EXAMPLE)
+        return jax.lax.scan(step, start, jax.random.split(key, 10))[0]
+
+    text = compiled(jax.jit(whole).lower(jax.random.key(0)))
+    places = CAPACITY + -(-CAPACITY // 10)  # and a few more
+    assert re.search(rf"u32\[{str(places)[:2]}\d\d\d\d,5\]", text)
+    assert large_copies(text, CAPACITY, CHILDREN) == []
+
+
 # A sampler that learns after every episode reads, now and then, what every update writes.
 @pytest.mark.parametrize(
     "method",
