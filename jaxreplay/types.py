@@ -51,7 +51,8 @@ class Draw(NamedTuple):
     weights: Array  # [B] float32
     aux: Aux = ()
     probability: Array | tuple[()] = ()  # [B] float32, each slot's chance of being drawn, as
-    # `SamplerProbability` tells it, where the sampler knows it without looking; else ()
+    # `SamplerProbability` tells it, where the sampler knows it without looking; else (). Of
+    # stretches, each stretch's
 
 
 class Sample(NamedTuple):

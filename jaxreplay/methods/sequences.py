@@ -209,7 +209,7 @@ def _sample(
         weigh = proportional.importance(config.beta, config.beta, None, "batch")
         # A leaf that is read comes before the next write.
         weights = buffer.after(buffer.fence(odds.probability), weigh(odds))
-    return Draw(slots, jnp.where(some, weights, 0.0), Aux(mask, learn))
+    return Draw(slots, jnp.where(some, weights, 0.0), Aux(mask, learn), odds.probability)
 
 
 def _update(

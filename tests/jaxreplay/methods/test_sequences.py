@@ -205,6 +205,7 @@ def test_draws_follow_the_priorities():
     assert freedom > 3 and chi_square < freedom + 5 * np.sqrt(2 * freedom)
     _, batch = sample(state, jax.random.key(7))
     odds = np.array([leaves[int(slot)] / total for slot in batch.indices[:, 0]])
+    np.testing.assert_allclose(batch.probability, odds, rtol=1e-5)
     np.testing.assert_allclose(batch.weights, (odds / odds.min()) ** -0.6, rtol=1e-4)
 
 
