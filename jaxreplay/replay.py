@@ -80,27 +80,25 @@ def make_replay(
     Raises:
       ValueError: the sizes do not fit together.
     """
-    if not isinstance(sampler, Sampler):
-        hint = ": give its .sampler" if isinstance(sampler, Method) else ""
-        raise ValueError(f"make_replay takes a Sampler, not a {type(sampler).__name__}{hint}")
+    _check_sampler(sampler, frames_on_host)
     _check_sizes(capacity, batch_size, num_envs, frame_stack)
     if not store_next_obs and (frame_stack or frames_on_host):
         raise ValueError(
             "stacks of frames are stored once as they are: leave store_next_obs out, or frame_stack"
         )
-    if capacity * sampler.capacity_factor > _MOST:
+    slots, requires = capacity * sampler.capacity_factor, sampler.requires
+    if slots > _MOST:
         raise ValueError(
             f"capacity is {capacity}: slots are numbered in 32 bits, so that it may be "
             f"{_MOST // sampler.capacity_factor:,} at most"
         )
-    requires = sampler.requires
-    requirements.check_frames(requires, frames_on_host)
-    requirements.check_observer(requires, sampler.observe is not ignore_episode_return)
+    # Pixels on the host are written when steps are taken, before the n-step window.
+    ahead = frames_.AHEAD if frames_on_host else 0
 
     def init(key: Array, example: Row) -> ReplayState:
         requirements.check_transition(requires, example)
         ring = ring_.init(
-            example, capacity * sampler.capacity_factor, num_envs,
+            example, slots, num_envs,
             frame_stack=frame_stack, frame_spare=frame_spare, frames_on_host=frames_on_host,
             store_next_obs=store_next_obs,
         )  # fmt: skip
@@ -128,20 +126,16 @@ def make_replay(
         return _observe(sampler, state, episode_return, key)
 
     def can_sample(state: ReplayState, batch_size: int | None = None) -> Array:
+        rows = rows_of(batch_size)
         if sampler.ready is not None:
             return sampler.ready(state.sampler, state.ring)
-        return ring_.size(state.ring) >= rows_of(batch_size)
+        return ring_.size(state.ring) >= rows
 
     def probability(state: ReplayState, slots: Array, batch_size: int | None = None) -> Array:
         return sampler.probability(state.sampler, state.ring, slots, rows_of(batch_size))
 
     def metrics(state: ReplayState) -> dict[str, Array]:
-        own = sampler.metrics(state.sampler, state.ring)
-        if isinstance(state.ring.frames, Frames):
-            # Pixels on the host are written when steps are taken, before the n-step window.
-            ahead = frames_.AHEAD if frames_on_host else 0
-            own = {**own, **_frame_metrics(state.ring, state.ring.frames, ahead)}
-        return {"dropped": state.dropped.astype(jnp.float32), **own}
+        return _metrics(sampler, state, ahead)
 
     return Replay(
         init, add, sample, update, observe, can_sample, probability, metrics,
@@ -156,6 +150,15 @@ def check_valid(state: ReplayState) -> None:
       ValueError: an invariant does not hold.
     """
     ring_.check_valid(state.ring)
+
+
+def _check_sampler(sampler: Sampler, frames_on_host: bool) -> None:
+    if not isinstance(sampler, Sampler):
+        hint = ": give its .sampler" if isinstance(sampler, Method) else ""
+        raise ValueError(f"make_replay takes a Sampler, not a {type(sampler).__name__}{hint}")
+    requirements.check_frames(sampler.requires, frames_on_host)
+    observes = sampler.observe is not ignore_episode_return
+    requirements.check_observer(sampler.requires, observes)
 
 
 def _check_sizes(capacity: int, batch_size: int, num_envs: int, frame_stack: int) -> None:
@@ -241,6 +244,13 @@ def _observe(
     # Any of them is known only once all that was read is.
     fence = state.fence + buffer.fence(sorted(changed, key=jnp.size)[:1])
     return buffer.settled(state._replace(sampler=inner, fence=fence))
+
+
+def _metrics(sampler: Sampler, state: ReplayState, ahead: int) -> dict[str, Array]:
+    own = sampler.metrics(state.sampler, state.ring)
+    if isinstance(state.ring.frames, Frames):
+        own = {**own, **_frame_metrics(state.ring, state.ring.frames, ahead)}
+    return {"dropped": state.dropped.astype(jnp.float32), **own}
 
 
 def _frame_metrics(ring: Ring, frames: Frames, ahead: int) -> dict[str, Array]:

@@ -107,10 +107,10 @@ class Sampler(NamedTuple):
     provides: frozenset[Provision] = frozenset()  # what agents find in `Sample.aux`
     even: bool = False  # draws are meant to be uniform over what is remembered: such a method is
     # not judged by how far it departs from uniform
+    capacity_factor: int = 1  # slots of the ring per transition of the replay's capacity
     length: int | None = None  # T: it draws stretches of so many successive steps of one
     # environment, and batches are [B, T, ...]; None: single transitions
     ready: verbs.ReadySampler | None = None  # None: as soon as the replay holds a batch
-    capacity_factor: int = 1  # slots of the ring per transition of the replay's capacity
 
 
 # --- An objective: how a method shapes an agent's losses --------------------------------------

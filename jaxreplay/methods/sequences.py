@@ -35,7 +35,10 @@ class SequencesConfig(SamplingOptions):
     """
 
     length: int = option(
-        80, "T: steps of a stretch, those of the burn-in included", f"{_PAPER}, Tab. 2", at_least=1
+        80,
+        "T: steps of a stretch, those of the burn-in included",
+        f"{_PAPER}, hyperparameters",
+        at_least=1,
     )
     period: int = option(
         40, "steps of an episode from one stretch's start to the next's", _PAPER, at_least=1
@@ -52,12 +55,12 @@ class SequencesConfig(SamplingOptions):
         at_most=1,
     )
     alpha: float = option(
-        0.9, "prioritisation exponent, 0 is uniform", f"{_PAPER}, Tab. 2", at_least=0
+        0.9, "prioritisation exponent, 0 is uniform", f"{_PAPER}, hyperparameters", at_least=0
     )
     beta: float = option(
         0.6,
         "importance-sampling exponent, constant; weights are divided by the batch's largest",
-        f"{_PAPER}, Tab. 2",
+        f"{_PAPER}, hyperparameters",
         at_least=0,
         at_most=1,
     )

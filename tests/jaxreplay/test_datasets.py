@@ -103,11 +103,12 @@ def test_lanes_hold_whole_episodes_and_end_together():
         np.testing.assert_allclose(as_rows(found, number), expected(lane, 2), rtol=1e-6)
 
 
-def test_a_small_ring_keeps_the_newest():
-    replay = make_replay(uniform.sampler(), capacity=7, batch_size=4)
-    done = datasets.fill(replay, EPISODES, key=KEY, gamma=GAMMA, chunk=4)
+def test_a_small_ring_keeps_the_newest_with_observations_stored_once():
+    once = {"store_next_obs": False, "frame_spare": 1.0}
+    replay = make_replay(uniform.sampler(), capacity=7, batch_size=4, **once)
+    done = datasets.fill(replay, EPISODES, key=KEY, gamma=GAMMA, n_step=2, chunk=4)
     assert done.stored == 18
-    np.testing.assert_allclose(as_rows(stored(done), 0), expected(EPISODES, 1)[-7:], rtol=1e-6)
+    np.testing.assert_allclose(as_rows(stored(done), 0), expected(EPISODES, 2)[-7:], rtol=1e-6)
 
 
 def test_what_is_stored_may_be_chosen():
