@@ -3,10 +3,11 @@
 from importlib import metadata
 from pathlib import Path
 
-from jaxreplay import frames, methods, n_step, objectives, ring, sum_tree
+from jaxreplay import fields, frames, methods, n_step, objectives, ring, sum_tree
 from jaxreplay.donation import donatable
 from jaxreplay.replay import ReplayState, make_replay
 from jaxreplay.requirements import Requirements
+from jaxreplay.saving import load, save
 from jaxreplay.types import (
     Draw,
     Method,
@@ -46,11 +47,14 @@ __all__ = [
     "Trust",
     "__version__",
     "donatable",
+    "fields",
     "frames",
+    "load",
     "make_replay",
     "methods",
     "n_step",
     "objectives",
     "ring",
+    "save",
     "sum_tree",
 ]

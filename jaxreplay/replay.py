@@ -1,12 +1,13 @@
 """A ring and a sampler behind five verbs."""
 
 from collections.abc import Mapping
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from jaxreplay import fields as fields_
 from jaxreplay import frames as frames_
 from jaxreplay import requirements
 from jaxreplay import ring as ring_
@@ -14,7 +15,8 @@ from jaxreplay._internal import buffer
 from jaxreplay._internal.checks import check_kind
 from jaxreplay._internal.rarely import rarely
 from jaxreplay.donation import donatable
-from jaxreplay.frames import Frames, Spot
+from jaxreplay.fields import Row
+from jaxreplay.frames import Frames
 from jaxreplay.ring import Ring
 from jaxreplay.types import (
     Array,
@@ -23,7 +25,6 @@ from jaxreplay.types import (
     Sample,
     Sampler,
     State,
-    Transition,
     ignore_episode_return,
 )
 
@@ -49,6 +50,7 @@ def make_replay(
     frame_stack: int = 0,
     frame_spare: float = 0.04,
     frames_on_host: bool = False,
+    store_next_obs: bool = True,
 ) -> Replay:
     """Join a ring and a sampler into a Replay.
 
@@ -61,7 +63,7 @@ def make_replay(
       sampler: how to choose slots.
       capacity: transitions to remember, a multiple of `num_envs`; the ring has so many slots, or
         the sampler's `capacity_factor` times as many.
-      batch_size: rows of one sample.
+      batch_size: rows of one sample; `sample` takes another one on demand.
       num_envs: rows of one add.
       frame_stack: observations are stacks `[..., K]` of so many frames, newest last and zero before
         their episode: each frame is stored once. 0: they are stored as they are.
@@ -70,38 +72,52 @@ def make_replay(
         (and `frames_odd`, of episodes that begin with more than one frame).
       frames_on_host: the caller keeps the frames (`frames.empty_pixels`, `frames.write_on_host`);
         in sampled transitions, rows `[B, K]` of them stand for observations.
+      store_next_obs: False stores observations of any kind once, about half the memory: the next
+        one is that of the step after, and the last one of an episode takes one of the places of
+        `frame_spare`. Rows have `obs`, `next_obs` and `first`; of n-step transitions of one's own
+        type also `n_steps`.
 
     Raises:
       ValueError: the sizes do not fit together.
     """
-    if not isinstance(sampler, Sampler):
-        hint = ": give its .sampler" if isinstance(sampler, Method) else ""
-        raise ValueError(f"make_replay takes a Sampler, not a {type(sampler).__name__}{hint}")
+    _check_sampler(sampler, frames_on_host)
     _check_sizes(capacity, batch_size, num_envs, frame_stack)
-    if capacity * sampler.capacity_factor > _MOST:
+    if not store_next_obs and (frame_stack or frames_on_host):
+        raise ValueError(
+            "stacks of frames are stored once as they are: leave store_next_obs out, or frame_stack"
+        )
+    slots, requires = capacity * sampler.capacity_factor, sampler.requires
+    if slots > _MOST:
         raise ValueError(
             f"capacity is {capacity}: slots are numbered in 32 bits, so that it may be "
             f"{_MOST // sampler.capacity_factor:,} at most"
         )
-    requires = sampler.requires
-    requirements.check_frames(requires, frames_on_host)
-    requirements.check_observer(requires, sampler.observe is not ignore_episode_return)
+    # Pixels on the host are written when steps are taken, before the n-step window.
+    ahead = frames_.AHEAD if frames_on_host else 0
 
-    def init(key: Array, example: Transition) -> ReplayState:
+    def init(key: Array, example: Row) -> ReplayState:
         requirements.check_transition(requires, example)
         ring = ring_.init(
-            example, capacity * sampler.capacity_factor, num_envs,
+            example, slots, num_envs,
             frame_stack=frame_stack, frame_spare=frame_spare, frames_on_host=frames_on_host,
+            store_next_obs=store_next_obs,
         )  # fmt: skip
         zero = jnp.zeros((), jnp.int32)
         state = ReplayState(ring, sampler.init(key, ring), dropped=zero, fence=zero)
         return donatable(state)
 
-    def add(state: ReplayState, transition: Transition, **feedback: Array) -> ReplayState:
+    def add(state: ReplayState, transition: Row, **feedback: Array) -> ReplayState:
         return _add(sampler, state, transition, feedback)
 
-    def sample(state: ReplayState, key: Array) -> tuple[ReplayState, Sample]:
-        return _sample(sampler, state, key, batch_size)
+    def rows_of(asked: int | None) -> int:
+        if asked is not None:
+            requirements.check_batch_size(requires, asked, batch_size, capacity)
+        return batch_size if asked is None else asked
+
+    def sample(
+        state: ReplayState, key: Array, batch_size: int | None = None
+    ) -> tuple[ReplayState, Sample]:
+        return _sample(sampler, state, key, rows_of(batch_size))
 
     def update(state: ReplayState, sample: Sample, **feedback: Array) -> ReplayState:
         return _update(sampler, state, sample, feedback)
@@ -109,19 +125,17 @@ def make_replay(
     def observe(state: ReplayState, episode_return: Array, key: Array) -> ReplayState:
         return _observe(sampler, state, episode_return, key)
 
-    def can_sample(state: ReplayState) -> Array:
-        return ring_.size(state.ring) >= batch_size
+    def can_sample(state: ReplayState, batch_size: int | None = None) -> Array:
+        rows = rows_of(batch_size)
+        if sampler.ready is not None:
+            return sampler.ready(state.sampler, state.ring)
+        return ring_.size(state.ring) >= rows
 
-    def probability(state: ReplayState, slots: Array) -> Array:
-        return sampler.probability(state.sampler, state.ring, slots, batch_size)
+    def probability(state: ReplayState, slots: Array, batch_size: int | None = None) -> Array:
+        return sampler.probability(state.sampler, state.ring, slots, rows_of(batch_size))
 
     def metrics(state: ReplayState) -> dict[str, Array]:
-        own = sampler.metrics(state.sampler, state.ring)
-        if isinstance(state.ring.frames, Frames):
-            # Pixels on the host are written when steps are taken, before the n-step window.
-            ahead = frames_.AHEAD if frames_on_host else 0
-            own = {**own, **_frame_metrics(state.ring, state.ring.frames, ahead)}
-        return {"dropped": state.dropped.astype(jnp.float32), **own}
+        return _metrics(sampler, state, ahead)
 
     return Replay(
         init, add, sample, update, observe, can_sample, probability, metrics,
@@ -138,19 +152,22 @@ def check_valid(state: ReplayState) -> None:
     ring_.check_valid(state.ring)
 
 
+def _check_sampler(sampler: Sampler, frames_on_host: bool) -> None:
+    if not isinstance(sampler, Sampler):
+        hint = ": give its .sampler" if isinstance(sampler, Method) else ""
+        raise ValueError(f"make_replay takes a Sampler, not a {type(sampler).__name__}{hint}")
+    requirements.check_frames(sampler.requires, frames_on_host)
+    observes = sampler.observe is not ignore_episode_return
+    requirements.check_observer(sampler.requires, observes)
+
+
 def _check_sizes(capacity: int, batch_size: int, num_envs: int, frame_stack: int) -> None:
     sizes = {"capacity": capacity, "batch_size": batch_size, "num_envs": num_envs}
     for name, size in (sizes | {"frame_stack": frame_stack}).items():
         check_kind(name, size, int)
     if frame_stack < 0:
         raise ValueError(f"frame_stack is {frame_stack}: it must not be negative")
-    if batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size}: it must be at least 1")
-    if batch_size > capacity:
-        raise ValueError(
-            f"batch_size {batch_size} is larger than the capacity {capacity}: "
-            "use a larger capacity or a smaller batch"
-        )
+    requirements.check_batch_size(requirements.Requirements(), batch_size, batch_size, capacity)
     if num_envs < 1 or capacity % num_envs:
         raise ValueError(
             f"capacity {capacity} is not a multiple of the {num_envs} environments: "
@@ -159,10 +176,10 @@ def _check_sizes(capacity: int, batch_size: int, num_envs: int, frame_stack: int
 
 
 def _add(
-    sampler: Sampler, state: ReplayState, transition: Transition, feedback: Mapping[str, Array]
+    sampler: Sampler, state: ReplayState, transition: Row, feedback: Mapping[str, Array]
 ) -> ReplayState:
     wanted = sampler.requires.feedback_of_new
-    requirements.check_feedback(wanted, feedback, "add", "new transition", state.ring.num_envs)
+    requirements.check_feedback(wanted, feedback, "add", "new transition", (state.ring.num_envs,))
     ring_.check_fits(state.ring, transition)
     transition = jax.tree.map(jnp.asarray, transition)
     transition, broken = _finite(buffer.after(state.fence, transition), state.ring.num_envs)
@@ -177,7 +194,7 @@ def _add(
 def _sample(
     sampler: Sampler, state: ReplayState, key: Array, batch_size: int
 ) -> tuple[ReplayState, Sample]:
-    _refuse_empty(state.ring)
+    _refuse_empty(sampler, state)
     draw = sampler.sample(state.sampler, state.ring, key, batch_size)
     indices = buffer.once(draw.indices)  # else for every number of the rows that are read
     batch = Sample(
@@ -201,8 +218,8 @@ def _update(
     sampler: Sampler, state: ReplayState, sample: Sample, feedback: Mapping[str, Array]
 ) -> ReplayState:
     wanted = sampler.requires.feedback
-    rows = sample.indices.shape[0]
-    requirements.check_feedback(wanted, feedback, "update", "sampled transition", rows)
+    shape = sample.indices.shape
+    requirements.check_feedback(wanted, feedback, "update", "sampled transition", shape)
     valid = ring_.version(state.ring, sample.indices) == sample.version
     for values in feedback.values():
         valid &= jnp.isfinite(values)
@@ -229,9 +246,16 @@ def _observe(
     return buffer.settled(state._replace(sampler=inner, fence=fence))
 
 
+def _metrics(sampler: Sampler, state: ReplayState, ahead: int) -> dict[str, Array]:
+    own = sampler.metrics(state.sampler, state.ring)
+    if isinstance(state.ring.frames, Frames):
+        own = {**own, **_frame_metrics(state.ring, state.ring.frames, ahead)}
+    return {"dropped": state.dropped.astype(jnp.float32), **own}
+
+
 def _frame_metrics(ring: Ring, frames: Frames, ahead: int) -> dict[str, Array]:
     live = jnp.arange(ring.capacity) < ring_.size(ring)
-    spots = cast(Spot, ring_.contents(ring).obs)
+    spots = fields_.get(ring_.contents(ring), "obs")
     lost = frames_.lost(frames, spots, live, ahead)
     return {
         "frames_lost": lost.astype(jnp.float32),
@@ -239,7 +263,7 @@ def _frame_metrics(ring: Ring, frames: Frames, ahead: int) -> dict[str, Array]:
     }
 
 
-def _finite(transition: Transition, num_envs: int) -> tuple[Transition, Array]:
+def _finite(transition: Row, num_envs: int) -> tuple[Row, Array]:
     """Return transitions `[E, ...]` with 0 for what is not finite, and how many had such, `[]`."""
     broken = jnp.zeros(num_envs, bool)
     for leaf in jax.tree.leaves(transition):
@@ -259,7 +283,14 @@ def _single(values: Array, valid: Array) -> Array:
     return jnp.where(valid, values, 0.0).astype(jnp.float32)
 
 
-def _refuse_empty(ring: Ring) -> None:
+def _refuse_empty(sampler: Sampler, state: ReplayState) -> None:
     # Under jit the size is not known; the loop asks `can_sample` instead.
-    if not isinstance(ring.rows_added, Tracer) and int(ring.rows_added) == 0:
+    rows_added = state.ring.rows_added
+    if not isinstance(rows_added, Tracer) and int(rows_added) == 0:
         raise ValueError("the replay is empty: add transitions before sampling")
+    ready = True if sampler.ready is None else sampler.ready(state.sampler, state.ring)
+    if not isinstance(ready, Tracer) and not ready:
+        raise ValueError(
+            "the replay holds nothing yet that this sampler draws: add more before sampling "
+            "(can_sample tells)"
+        )

@@ -7,12 +7,14 @@ it gives as `Offers`. Every check of one against the other is here, and so is ev
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import jax
+from jax.core import Tracer
 
+from jaxreplay import fields
 from jaxreplay._internal.arguments import check_feedback_arrays, check_known
+from jaxreplay._internal.checks import check_kind
 
 if TYPE_CHECKING:
-    from jaxreplay.types import Objective, Replay, Transition
+    from jaxreplay.types import Objective, Replay
 
 EpisodeReturns = Literal["evaluation", "training"]
 Provision = Literal["returns", "trajectories"]
@@ -25,6 +27,15 @@ FEEDBACK = frozenset(
     }
 )  # fmt: skip
 _PIXELS = frozenset({"obs", "next_obs"})
+_TELLS = {  # what a field is looked at for
+    "obs": "what the agent saw",
+    "action": "what it did",
+    "reward": "what the step gave",
+    "discount": "whether it terminated",
+    "next_obs": "what the agent saw next",
+    "first": "where episodes begin",
+    "last": "where episodes end",
+}
 _NAMES: frozenset[str] = frozenset()
 _DENSITY = "a policy with a density (log_ratio)"
 
@@ -46,7 +57,7 @@ class Requirements(NamedTuple):
     single_steps: bool = False  # transitions are of one step, not of n
     whole_episodes: bool = False  # episodes are remembered whole or not at all
     episode_returns: EpisodeReturns | None = None  # whose returns `observe` is told; None: nobody's
-    transition_fields: frozenset[str] = _NAMES  # fields of a Transition that the sampler looks at
+    transition_fields: frozenset[str] = _NAMES  # fields of a row that the sampler looks at
 
 
 class Offers(NamedTuple):
@@ -142,7 +153,7 @@ def check_observer(requires: Requirements, observes: bool) -> None:
 
 
 def check_feedback(
-    wanted: frozenset[str], given: Mapping[str, Any], verb: str, what: str, rows: int
+    wanted: frozenset[str], given: Mapping[str, Any], verb: str, what: str, shape: tuple[int, ...]
 ) -> None:
     """Refuse a call of the replay without the feedback that its sampler reads, or with odd one.
 
@@ -151,7 +162,7 @@ def check_feedback(
       given: feedback by name; names of `FEEDBACK` that the sampler does not read are ignored.
       verb: that was called.
       what: the transitions that it is about, in the singular.
-      rows: how many there are.
+      shape: theirs, `[B]` or `[B, T]`.
 
     Raises:
       ValueError: one line that names what is missing or unknown, or what is not one real number
@@ -162,7 +173,7 @@ def check_feedback(
     if missing:
         was = f"and was given {', '.join(sorted(given))}" if given else "and was given nothing"
         raise ValueError(f"{verb} needs {', '.join(sorted(missing))} of every {what}, {was}")
-    check_feedback_arrays(given, rows, verb, what)
+    check_feedback_arrays(given, shape, verb, what)
 
 
 def known_feedback(requires: Requirements, feedback: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,23 +182,51 @@ def known_feedback(requires: Requirements, feedback: Mapping[str, Any]) -> dict[
     return {name: values for name, values in feedback.items() if name in known}
 
 
-def check_transition(requires: Requirements, example: "Transition") -> None:
-    """Refuse transitions without a field that the sampler looks at.
+def check_transition(requires: Requirements, example: fields.Row) -> None:
+    """Refuse rows without a field that the sampler looks at.
 
     Raises:
-      ValueError: one line that names the fields.
+      ValueError: one line that names the fields, and says what they tell.
     """
-    unknown = requires.transition_fields - set(example._fields)
-    if unknown:
+    missing = sorted(name for name in requires.transition_fields if not fields.has(example, name))
+    if missing:
+        tells = ", ".join(_TELLS[name] for name in missing if name in _TELLS)
         raise ValueError(
-            f"this sampler looks at {', '.join(sorted(unknown))} of transitions, which have "
-            f"{', '.join(example._fields)}"
+            f"this sampler looks at {', '.join(missing)} of transitions{tells and f' ({tells})'}, "
+            f"which the example, a {type(example).__name__}, lacks: store it, or choose a sampler "
+            "that does without"
         )
-    empty = [n for n in requires.transition_fields if not jax.tree.leaves(getattr(example, n))]
-    if empty:
+
+
+def check_batch_size(requires: Requirements, asked: Any, own: int, capacity: int) -> None:
+    """Refuse a batch of another size that can't be drawn.
+
+    Args:
+      requires: of the sampler.
+      asked: rows of one sample.
+      own: the replay's batch size.
+      capacity: transitions that it remembers.
+
+    Raises:
+      ValueError: one line that says what to do.
+    """
+    if isinstance(asked, Tracer):
         raise ValueError(
-            f"this sampler looks at {', '.join(sorted(empty))} of transitions, which the example "
-            "leaves empty: store it, or choose a sampler that does without"
+            "batch_size must be known when sample is compiled: give a plain number, or "
+            "jax.jit(replay.sample, static_argnames='batch_size')"
+        )
+    check_kind("batch_size", asked, int)
+    if asked < 1:
+        raise ValueError(f"batch_size is {asked}: it must be at least 1")
+    if asked > capacity:
+        raise ValueError(
+            f"batch_size {asked} is larger than the capacity {capacity}: "
+            "use a larger capacity or a smaller batch"
+        )
+    if requires.all_new and asked != own:
+        raise ValueError(
+            f"batch_size is {asked}: this replay method gives every new step once, in batches of "
+            f"{own}: leave it out"
         )
 
 

@@ -3,44 +3,24 @@
 With E environments, row r of the ring is the slots `r * E .. r * E + E - 1`, one per lane, so the
 step before slot s in the same environment is slot `s - E` (modulo the capacity): walking an episode
 is arithmetic. All fields of a row, whatever their dtypes, share one row of 32-bit words, so that
-reading a batch is one gather.
+reading a batch is one gather. A row is a `Transition` or any other pytree of arrays, and comes back
+as the type that it was.
 """
 
-import math
-from typing import Any, NamedTuple, cast
+from typing import cast
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxreplay import fields as fields_
 from jaxreplay import frames as frames_
-from jaxreplay._internal import buffer
-from jaxreplay._internal.arguments import check_leaf
+from jaxreplay._internal import buffer, packing
 from jaxreplay._internal.buffer import Buffer
+from jaxreplay._internal.packing import Layout
+from jaxreplay.fields import Row
 from jaxreplay.frames import Frames, Spot
 from jaxreplay.types import Array, Transition
-
-_ITEM_SIZES = (8, 4, 2, 1)  # bytes, in the order of a row
-
-
-class _Field(NamedTuple):
-    """Where one leaf of a Transition lies in a packed row."""
-
-    name: str  # path in the Transition, such as "extras.noise"
-    start: int  # bytes from the beginning of the row
-    shape: tuple[int, ...]  # of one row, unpacked
-    dtype: str
-
-    @property
-    def stored(self) -> jnp.dtype:
-        """What its bytes stand for; booleans are stored as one byte each."""
-        return jnp.dtype("uint8" if self.dtype == "bool" else self.dtype)
-
-
-class _Layout(NamedTuple):
-    treedef: Any  # jax.tree_util.PyTreeDef
-    fields: tuple[_Field, ...]
-    words: int  # of 32 bits in a row
 
 
 class Ring(struct.PyTreeNode):
@@ -48,26 +28,29 @@ class Ring(struct.PyTreeNode):
 
     words: Buffer  # [C, W] uint32, the bits of all fields of a slot
     rows_added: Array  # [] int32, a clock: rows ever added, the write cursor is this modulo rows
-    frames: Frames | tuple[()]  # where the frames of stacked observations are; (): none are
+    frames: Frames | tuple[()]  # where observations are that are stored once; (): none are
     pixels: Buffer | tuple[()]  # [.., D] these frames; (): none, or kept on the host
-    layout: _Layout = struct.field(pytree_node=False)
+    layout: Layout = struct.field(pytree_node=False)
     capacity: int = struct.field(pytree_node=False)  # C slots
     num_envs: int = struct.field(pytree_node=False)  # E lanes
+    packed_obs: Layout | None = struct.field(pytree_node=False, default=None)  # how an observation
+    # of any kind lies in the single frame that it is; None: observations are stacks of frames
 
 
 def init(
-    example: Transition,
+    example: Row,
     capacity: int,
     num_envs: int = 1,
     *,
     frame_stack: int = 0,
     frame_spare: float = 0.04,
     frames_on_host: bool = False,
+    store_next_obs: bool = True,
 ) -> Ring:
     """Make an empty ring.
 
     Args:
-      example: one unbatched transition (shapes and dtypes; the values do not matter).
+      example: one unbatched transition (shapes and dtypes; the values do not matter), of any type.
       capacity: number of slots C, a multiple of `num_envs`.
       num_envs: number of lanes E.
       frame_stack: observations are stacks `[..., K]` of so many frames, each of which is stored
@@ -75,6 +58,8 @@ def init(
       frame_spare: see `frames.init`.
       frames_on_host: the ring keeps no pixels; instead of observations it gives the rows `[B, K]`
         of the caller's that they are made of (`frames.Located`).
+      store_next_obs: False: observations of any kind are stored once, as stacks of one frame are:
+        that of the step after is the next one.
 
     Raises:
       ValueError: the capacity is not a positive multiple of the number of environments, or
@@ -91,17 +76,24 @@ def init(
             f"use {less} or {less + num_envs}"
         )
     frames = pixels = ()
-    if frame_stack:
-        frames = frames_.init(example.obs, capacity, num_envs, frame_stack, frame_spare)
+    packed_obs = None
+    if frame_stack or not store_next_obs:
+        _check_stored_once(example)
+        obs = fields_.get(example, "obs")
+        if not store_next_obs:
+            packed_obs, frame_stack = packing.plan(obs), 1
+            obs = jnp.zeros((packed_obs.words, 1), jnp.uint32)
+        frames = frames_.init(obs, capacity, num_envs, frame_stack, frame_spare)
         pixels = () if frames_on_host else cast(Buffer, frames_.empty_pixels(frames))
-        example = example._replace(obs=Spot(*[jnp.zeros((), jnp.int32)] * 3), next_obs=())
-    layout = _plan(example._replace(n_steps=()))
+        spot = Spot(*[jnp.zeros((), jnp.int32)] * 3)
+        example = fields_.replace(example, obs=spot, next_obs=())
+    layout = packing.plan(_stored(example))
     words = jnp.zeros((capacity, layout.words), jnp.uint32)
     clock = jnp.zeros((), jnp.int32)
-    return Ring(words, clock, frames, pixels, layout, capacity, num_envs)
+    return Ring(words, clock, frames, pixels, layout, capacity, num_envs, packed_obs)
 
 
-def add(ring: Ring, transition: Transition) -> tuple[Ring, Array]:
+def add(ring: Ring, transition: Row) -> tuple[Ring, Array]:
     """Write one row of transitions `[E, ...]`; return ring and slots written, `[E]` int32.
 
     Raises:
@@ -111,67 +103,70 @@ def add(ring: Ring, transition: Transition) -> tuple[Ring, Array]:
     slots = _cursor(ring) * ring.num_envs + jnp.arange(ring.num_envs, dtype=jnp.int32)
     if isinstance(ring.frames, Frames):
         ring, transition = _add_frames(ring, ring.frames, transition)
-    words = buffer.write(ring.words, slots, _pack(ring, transition._replace(n_steps=())))
+    packed = packing.pack(ring.layout, _stored(transition), ring.num_envs)
+    words = buffer.write(ring.words, slots, packed)
     return ring.replace(words=words, rows_added=ring.rows_added + 1), slots
 
 
-def check_fits(ring: Ring, transition: Transition) -> None:
+def check_fits(ring: Ring, transition: Row) -> None:
     """Refuse a row of transitions that the ring can't hold as it is; of stacks, frames check.
 
     Raises:
       ValueError: one line that names the field: it is missing or unknown, or has another number of
         rows, another shape, or a dtype that the ring's would not hold (1.7 as an integer).
     """
-    if isinstance(ring.frames, Frames):
-        places = [field for field in ring.layout.fields if not field.name.startswith("obs.")]
-        transition = transition._replace(obs=(), next_obs=())
-    else:
-        places = ring.layout.fields
-    leaves = jax.tree_util.tree_flatten_with_path(transition._replace(n_steps=()))[0]
-    given = {_name(path): leaf for path, leaf in leaves}
-    names = [field.name for field in places]
-    for name in (*names, *given):
-        if name not in given or name not in names:
-            what = "lacks" if name in names else "has"
-            raise ValueError(
-                f"the transition {what} {name}, unlike the example that the ring was made for: "
-                "give both the same fields"
-            )
-    for field in places:
-        check_leaf(
-            field.name, given[field.name], field.shape, jnp.dtype(field.dtype), ring.num_envs
-        )
+    apart = ("obs", "next_obs") if isinstance(ring.frames, Frames) else ()
+    packing.check_fits(ring.layout, _stored(transition), ring.num_envs, apart)
+    if ring.packed_obs is not None:
+        for name in apart:
+            obs = fields_.get(transition, name)
+            packing.check_fits(ring.packed_obs, obs, ring.num_envs, of=name)
 
 
 def end_episodes(ring: Ring) -> Ring:
-    """Mark the newest row as the last of its episodes, for a loop that leaves them there."""
+    """Mark the newest row as the last of its episodes, for a loop that leaves them there.
+
+    Raises:
+      ValueError: rows have no field `last`.
+    """
     slots = (_cursor(ring) - 1) % rows(ring) * ring.num_envs + jnp.arange(ring.num_envs)
-    row = _unpack(ring, buffer.read(ring.words, slots))
-    packed = _pack(ring, row._replace(last=jnp.broadcast_to(ring.rows_added > 0, slots.shape)))
+    row = packing.unpack(ring.layout, buffer.read(ring.words, slots))
+    if not fields_.has(row, "last"):
+        raise ValueError("rows without a field `last` tell no episodes apart: store it")
+    last = jnp.broadcast_to(ring.rows_added > 0, slots.shape)
+    packed = packing.pack(ring.layout, fields_.replace(row, last=last), ring.num_envs)
     return ring.replace(words=buffer.write(ring.words, slots, packed))
 
 
-def gather(ring: Ring, slots: Array) -> Transition:
-    """Read the transitions of `slots` (`[B]` int32, in range): fields are `[B, ...]`."""
-    read = _unpack(ring, buffer.read(ring.words, slots))
+def gather(ring: Ring, slots: Array) -> Row:
+    """Read the transitions of `slots` (`[B]` int32, in range): fields are `[B, ...]`.
+
+    Of slots `[B, T]`, fields are `[B, T, ...]`.
+    """
+    if slots.ndim > 1:
+        flat = gather(ring, slots.ravel())
+        return jax.tree.map(lambda x: x.reshape(*slots.shape, *x.shape[1:]), flat)
+    read = packing.unpack(ring.layout, buffer.read(ring.words, slots))
     frames, pixels = ring.frames, ring.pixels
     if isinstance(frames, tuple):
         return read
-    located = frames_.locate(frames, slots, cast(Spot, read.obs))
+    located = frames_.locate(frames, slots, fields_.get(read, "obs"))
     if isinstance(pixels, tuple):
-        return read._replace(obs=located.obs, next_obs=located.next_obs)
+        return fields_.replace(read, obs=located.obs, next_obs=located.next_obs)
     # One stack after the other: in one go, XLA takes longer to put their frames side by side.
     obs, next_obs = (frames_.assemble(frames, frames_.read(pixels, x)) for x in located)
-    return read._replace(obs=obs, next_obs=next_obs)
+    if ring.packed_obs is not None:
+        obs, next_obs = (packing.unpack(ring.packed_obs, x[..., 0]) for x in (obs, next_obs))
+    return fields_.replace(read, obs=obs, next_obs=next_obs)
 
 
-def contents(ring: Ring) -> Transition:
+def contents(ring: Ring) -> Row:
     """Return all slots' transitions, `[C, ...]`, zero where never written.
 
     Under jit only the fields that are used are read. Of frames stored once there are no stacks:
     observations are then a `frames.Spot`.
     """
-    return _unpack(ring, ring.words)
+    return packing.unpack(ring.layout, ring.words)
 
 
 def rows(ring: Ring) -> int:
@@ -247,81 +242,42 @@ def check_valid(ring: Ring) -> None:
         raise ValueError("a slot beyond the size holds something")
 
 
-def _add_frames(ring: Ring, frames: Frames, transition: Transition) -> tuple[Ring, Transition]:
+def _check_stored_once(example: Row) -> None:
+    """Refuse rows whose next observation can't be found in those that follow."""
+    missing = [x for x in ("obs", "next_obs", "first") if not fields_.has(example, x)]
+    if missing:
+        raise ValueError(
+            "observations are stored once by obs, next_obs and first (where episodes begin), and "
+            f"the example ({type(example).__name__}) lacks {', '.join(missing)}: store it, or "
+            "store observations as they are"
+        )
+    both = [fields_.get(example, name) for name in ("obs", "next_obs")]
+    kinds = [[(jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(obs)] for obs in both]
+    if kinds[0] != kinds[1] or jax.tree.structure(both[0]) != jax.tree.structure(both[1]):
+        raise ValueError(
+            "observations are stored once where obs and next_obs are of one kind, and those of the "
+            "example differ in structure, shape or dtype: store them as they are"
+        )
+
+
+def _add_frames(ring: Ring, frames: Frames, transition: Row) -> tuple[Ring, Row]:
     """Store a row's frames; return the transitions with where they are instead."""
-    t = transition
-    obs, next_obs = cast(tuple[Array, Array], (t.obs, t.next_obs))
-    frames, spot = frames_.add(frames, obs, t.first, t.n_steps)
+    names = ("obs", "next_obs", "first", "n_steps")
+    obs, next_obs, first, n_steps = (fields_.get(transition, name) for name in names)
+    if ring.packed_obs is not None:
+        layout, lanes = ring.packed_obs, ring.num_envs
+        obs, next_obs = (packing.pack(layout, x, lanes)[..., None] for x in (obs, next_obs))
+    frames, spot = frames_.add(frames, obs, first, n_steps)
     if not isinstance(ring.pixels, tuple):
-        pixels = frames_.write(ring.pixels, frames, obs, next_obs, t.n_steps)
+        pixels = frames_.write(ring.pixels, frames, obs, next_obs, n_steps)
         ring = ring.replace(pixels=pixels)
-    return ring.replace(frames=frames), t._replace(obs=spot, next_obs=())
+    return ring.replace(frames=frames), fields_.replace(transition, obs=spot, next_obs=())
+
+
+def _stored(transition: Row) -> Row:
+    """Return what is stored of a row: all but a Transition's `n_steps`, which frames take in."""
+    return transition._replace(n_steps=()) if isinstance(transition, Transition) else transition
 
 
 def _cursor(ring: Ring) -> Array:
     return ring.rows_added % rows(ring)
-
-
-def _plan(example: Transition) -> _Layout:
-    """Give every leaf its place in a row: the widest dtypes first, each in whole words."""
-    leaves, treedef = jax.tree_util.tree_flatten_with_path(example)
-    fields = [
-        _Field(_name(path), 0, jnp.shape(leaf), jnp.result_type(leaf).name) for path, leaf in leaves
-    ]
-    for field in fields:
-        if not any(jnp.issubdtype(field.stored, kind) for kind in (jnp.floating, jnp.integer)):
-            raise ValueError(
-                f"{field.name} of dtype {field.dtype} can't be stored: convert it first"
-            )
-    end = 0
-    for size in _ITEM_SIZES:
-        for number, field in enumerate(fields):
-            if field.stored.itemsize == size:
-                fields[number] = field._replace(start=end)
-                end += size * math.prod(field.shape)
-        end = -(-end // 4) * 4
-    return _Layout(treedef, tuple(fields), end // 4)
-
-
-def _name(path: Any) -> str:
-    """Return where a leaf is, as a user would say it."""
-    return jax.tree_util.keystr(path).lstrip(".")
-
-
-def _unpack(ring: Ring, rows: Array) -> Transition:
-    """Turn words `[B, W]` into transitions `[B, ...]`."""
-    leaves = []
-    for field in ring.layout.fields:
-        item, count = field.stored.itemsize, math.prod(field.shape)
-        words = rows[:, field.start // 4 : -(-(field.start + item * count) // 4)]
-        if item == 8:
-            words = words.reshape(-1, count, 2)
-        items = jax.lax.bitcast_convert_type(words, field.stored).reshape(rows.shape[0], -1)
-        first = field.start % 4 // item
-        values = items[:, first : first + count].astype(field.dtype)
-        leaves.append(values.reshape(-1, *field.shape))
-    return jax.tree.unflatten(ring.layout.treedef, leaves)
-
-
-def _pack(ring: Ring, transition: Transition) -> Array:
-    """Turn transitions `[E, ...]` into words `[E, W]`."""
-    leaves = jax.tree.leaves(transition)
-    parts: dict[int, list[Array]] = {size: [] for size in _ITEM_SIZES}
-    for leaf, field in zip(leaves, ring.layout.fields, strict=True):
-        unsigned = f"uint{8 * field.stored.itemsize}"
-        items = jnp.asarray(leaf).reshape(ring.num_envs, -1).astype(field.stored)
-        bits = jax.lax.bitcast_convert_type(items, unsigned)
-        parts[field.stored.itemsize].append(bits)
-    columns = [_words(jnp.concatenate(part, axis=1)) for part in parts.values() if part]
-    return jnp.concatenate(columns, axis=1)
-
-
-def _words(items: Array) -> Array:
-    """Put unsigned integers `[E, n]` of any width side by side in words, the rest being zero."""
-    rows, count = items.shape
-    size = items.dtype.itemsize
-    if size < 4:
-        per_word = 4 // size
-        items = jnp.pad(items, ((0, 0), (0, -count % per_word)))
-        items = items.reshape(rows, -1, per_word)
-    return jax.lax.bitcast_convert_type(items, jnp.uint32).reshape(rows, -1)

@@ -14,7 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxreplay import fields
 from jaxreplay import ring as ring_
+from jaxreplay.fields import Row
 from jaxreplay.methods import MakeMethod
 from jaxreplay.option import Config
 from jaxreplay.replay import check_valid, make_replay
@@ -37,7 +39,7 @@ E, CAPACITY, BATCH = 2, 24, 8
 class Case:
     """A method in a small replay of two environments, and its compiled verbs."""
 
-    def __init__(self, method: Method, example: Transition = EXAMPLE) -> None:
+    def __init__(self, method: Method, example: Row = EXAMPLE) -> None:
         """Put a method to the test; feedback of its own names gets numbers like any other."""
         self.method, self.example = method, example
         self.feedback = FEEDBACK | method.requires.feedback
@@ -45,6 +47,8 @@ class Case:
             method.sampler, capacity=CAPACITY, batch_size=BATCH, num_envs=E
         )
         self.slots = CAPACITY * method.sampler.capacity_factor
+        length = method.sampler.length
+        self.shape = (BATCH,) if length is None else (BATCH, length)  # of a batch's indices
         self.add = jax.jit(self._add)
         self.step = jax.jit(self._traced)
         self.traces = 0  # of `step`
@@ -52,16 +56,16 @@ class Case:
         self.update = jax.jit(lambda state, batch, told: self.replay.update(state, batch, **told))
         self.init = jax.jit(lambda key: self.replay.init(key, self.example))
 
-    def _add(self, state: Any, row: Transition) -> Any:
-        feedback = dict.fromkeys(self.method.requires.feedback_of_new, row.reward)
-        return self.replay.add(state, row, **feedback)
+    def _add(self, state: Any, row: Row) -> Any:
+        wanted = self.method.requires.feedback_of_new
+        return self.replay.add(state, row, **{name: fields.get(row, "reward") for name in wanted})
 
     def cycle(self, state: Any, time: Any) -> tuple[Any, Sample]:
         """One add, sample, update and observe, all decided by `time`."""
         keys = jax.random.split(jax.random.fold_in(jax.random.key(9), time), 3)
         state = self._add(state, self.rows(time))
         state, batch = self.replay.sample(state, keys[0])
-        values = 3 * jax.random.normal(keys[1], (BATCH,))
+        values = 3 * jax.random.normal(keys[1], self.shape)
         state = self.replay.update(state, batch, **self.feedback_of(values))
         return self.replay.observe(state, values.mean(), keys[2]), batch
 
@@ -70,7 +74,7 @@ class Case:
         return self.cycle(state, time)
 
     def feedback_of(self, values: Array) -> dict[str, Array]:
-        """Return feedback that says `values` `[B]` whatever it is about."""
+        """Return feedback that says `values` `[B]` or `[B, T]` whatever it is about."""
         return dict.fromkeys(self.feedback, values)
 
     def filled(self, count: int = BATCH) -> Any:
@@ -80,7 +84,7 @@ class Case:
             state = self.add(state, self.rows(time))
         return state
 
-    def rows(self, time: Any) -> Transition:
+    def rows(self, time: Any) -> Row:
         """Return a row of E transitions that carry their number, in episodes of four steps."""
         return rows(time, self.example)
 
@@ -90,15 +94,20 @@ class Case:
         return self.filled(self.slots // E)
 
 
-def rows(time: Any, example: Transition = EXAMPLE) -> Transition:
+def rows(time: Any, example: Row = EXAMPLE) -> Row:
     """Return a row of E transitions that carry their number, in episodes of four steps.
 
     Reward and observation are the number; other fields are the example's.
     """
     number = time * E + jnp.arange(E, dtype=jnp.float32)
     row = jax.tree.map(lambda x: jnp.broadcast_to(x, (E, *x.shape)), example)
-    edges = {"first": jnp.full(E, time % 4 == 0), "last": jnp.full(E, time % 4 == 3)}
-    return row._replace(reward=number, obs=_numbered(number, example.obs), **edges)
+    told = {
+        "first": jnp.full(E, time % 4 == 0),
+        "last": jnp.full(E, time % 4 == 3),
+        "reward": number,
+        "obs": _numbered(number, fields.get(example, "obs")),
+    }
+    return fields.replace(row, **{name: x for name, x in told.items() if fields.has(row, name)})
 
 
 def _numbered(number: Array, example: Any) -> Any:
@@ -114,7 +123,7 @@ def check_method(
     config: Any,
     method: MakeMethod,
     updates: int | None = 100,
-    example: Transition = EXAMPLE,
+    example: Row = EXAMPLE,
 ) -> None:
     """Check a replay method against every law of this module.
 
@@ -122,8 +131,8 @@ def check_method(
       config: options to make it with; their dataclass is checked too.
       method: `method(config, updates) -> Method`.
       updates: gradient steps of a run, for schedules.
-      example: one transition, unbatched, with the fields that the method looks at; its reward is
-        one number.
+      example: one transition, unbatched, of any type, with the fields that the method looks at;
+        its reward is one number.
 
     Raises:
       AssertionError: it breaks a law, which the message names.
@@ -181,15 +190,19 @@ def batches_have_the_promised_shapes(case: Case) -> None:
     """Indices, weights and transitions have their shapes and dtypes; weights are positive."""
     _, batch = case.sample(case.filled(), jax.random.key(0))
     found = [(x.dtype.name, x.shape) for x in (batch.indices, batch.weights, batch.version)]
-    _ensure(found[0] == ("int32", (BATCH,)), f"indices are {found[0]}")
+    _ensure(found[0] == ("int32", case.shape), f"indices are {found[0]}")
     _ensure(found[1] == ("float32", (BATCH,)), f"weights are {found[1]}")
-    _ensure(found[2][1] == (BATCH,), f"versions are {found[2]}")
+    _ensure(found[2][1] == case.shape, f"versions are {found[2]}")
     weights = np.asarray(batch.weights)
     _ensure(np.isfinite(weights).all() and (weights > 0).all(), f"weights are {weights}")
     row = batch.transition
-    stored = [(x.dtype, (BATCH, *x.shape)) for x in jax.tree.leaves(case.example)]
+    stored = [(x.dtype, (*case.shape, *x.shape)) for x in jax.tree.leaves(case.example)]
     _ensure([(x.dtype, x.shape) for x in jax.tree.leaves(row)] == stored, "fields have changed")
-    same(row.obs, _numbered(row.reward, case.example.obs))
+    kinds = [jax.tree.structure(x) for x in (row, case.example)]
+    _ensure(kinds[0] == kinds[1], f"a row comes back as {type(row).__name__}")
+    obs = fields.get(case.example, "obs")
+    told = jax.tree.map(lambda x: x.reshape(-1, *x.shape[len(case.shape) :]), row)  # [B T, ...]
+    same(fields.get(told, "obs"), _numbered(fields.get(told, "reward"), obs))
 
 
 def states_keep_their_types(case: Case) -> None:
@@ -211,7 +224,10 @@ def only_written_slots_are_drawn(case: Case) -> None:
             _, batch = case.sample(state, jax.random.key(seed))
             least, most = int(batch.indices.min()), int(batch.indices.max())
             _ensure(least >= 0 and most < count * E, f"slots {least} to {most} are drawn")
-            _ensure(float(batch.transition.reward.max()) < count * E, "a row holds another's step")
+            _ensure(
+                float(fields.get(batch.transition, "reward").max()) < count * E,
+                "a row holds another's step",
+            )
 
 
 def draws_follow_the_probabilities(case: Case) -> None:
@@ -226,10 +242,10 @@ def draws_follow_the_probabilities(case: Case) -> None:
     draw = jax.jit(jax.vmap(lambda key: case.replay.sample(state, key)[1]))
     batches = draw(jax.random.split(jax.random.key(1), draws))
     drawn = np.asarray(batches.indices).ravel()
-    counts, expected = np.bincount(drawn, minlength=case.slots), draws * BATCH * chance
+    counts, expected = np.bincount(drawn, minlength=case.slots), drawn.size * chance
     off = np.abs(counts - expected) > 5 * np.sqrt(expected)
     _ensure(not off.any(), f"slots {np.flatnonzero(off)} are drawn more or less often than told")
-    if isinstance(batches.probability, jax.Array):
+    if isinstance(batches.probability, jax.Array) and case.method.sampler.length is None:
         told = np.asarray(batches.probability).ravel()
         _ensure(np.allclose(told, chance[drawn], rtol=1e-4), "rows' probabilities are others")
 
@@ -267,7 +283,7 @@ def feedback_for_overwritten_slots_is_dropped(case: Case) -> None:
     for time in range(5):
         state = case.add(state, case.rows(100 + time))
     stale = np.asarray(batch.indices) < 5 * E
-    after = case.update(state, batch, case.feedback_of(jnp.full(BATCH, 0.5)))
+    after = case.update(state, batch, case.feedback_of(jnp.full(case.shape, 0.5)))
     dropped = int(after.dropped)
     _ensure(dropped == stale.sum(), f"{dropped} rows are dropped, {stale.sum()} are stale")
     check_valid(after)
@@ -277,9 +293,12 @@ def feedback_that_is_no_number_is_dropped(case: Case) -> None:
     """NaN and infinity never enter the state, and are counted."""
     state, batch = case.sample(case.full, jax.random.key(0))
     slots = jnp.arange(BATCH)
+    if len(case.shape) == 2:
+        slots = slots[:, None] + jnp.arange(case.shape[1]) * E
     batch = batch._replace(indices=slots, version=ring_.version(state.ring, slots))
+    one = (2, 0)[: len(case.shape)]
     for bad in (np.nan, np.inf, -np.inf):
-        after = case.update(state, batch, case.feedback_of(jnp.ones(BATCH).at[2].set(bad)))
+        after = case.update(state, batch, case.feedback_of(jnp.ones(case.shape).at[one].set(bad)))
         _ensure(int(after.dropped) == 1, f"{int(after.dropped)} rows are dropped for one {bad}")
         for new, old in zip(*map(jax.tree.leaves, (after.sampler, state.sampler)), strict=True):
             entered = _is_nan(new) & ~_is_nan(old)
@@ -319,10 +338,34 @@ def batches_may_be_as_large_as_the_capacity(case: Case) -> None:
     slots = size * case.method.sampler.capacity_factor
     for time in range(slots // E + 1):
         row = case.rows(time)
-        feedback = dict.fromkeys(case.method.requires.feedback_of_new, row.reward)
-        state = add(state, row, **feedback)
+        wanted = case.method.requires.feedback_of_new
+        state = add(state, row, **{name: fields.get(row, "reward") for name in wanted})
     _, batch = jax.jit(replay.sample)(state, jax.random.key(0))
-    _ensure(set(np.asarray(batch.indices).tolist()) <= set(range(slots)), "a slot is out of range")
+    drawn = set(np.asarray(batch.indices).ravel().tolist())
+    _ensure(drawn <= set(range(slots)), "a slot is out of range")
+
+
+def other_batch_sizes_are_drawn_on_demand(case: Case) -> None:
+    """Another size gives what a replay of that batch size gives; on-policy methods refuse it."""
+    size, key = BATCH * 2, jax.random.key(0)
+    state = jax.eval_shape(case.replay.init, key, case.example)
+    if case.method.requires.all_new:
+        try:
+            jax.eval_shape(lambda s, k: case.replay.sample(s, k, size), state, key)
+        except ValueError as error:
+            _ensure("leave it out" in str(error), str(error))
+        else:
+            raise AssertionError("a batch of another size is drawn")
+        return
+    other = make_replay(case.method.sampler, capacity=CAPACITY, batch_size=size, num_envs=E)
+    asked = jax.make_jaxpr(lambda s, k: case.replay.sample(s, k, batch_size=size))(state, key)
+    _ensure(str(asked) == str(jax.make_jaxpr(other.sample)(state, key)), "batches differ")
+    _, batch = jax.eval_shape(lambda s, k: case.replay.sample(s, k, batch_size=size), state, key)
+    _ensure(batch.weights.shape == (size,), f"weights are {batch.weights.shape}")
+    told = case.feedback_of(jnp.zeros(batch.indices.shape))
+    after = jax.eval_shape(lambda s, b: case.replay.update(s, b, **told), state, batch)
+    types = lambda tree: [(x.shape, x.dtype) for x in jax.tree.leaves(tree)]  # noqa: E731
+    _ensure(types(after) == types(state), "an update of another size changes the state's shapes")
 
 
 LAWS: tuple[Callable[[Case], None], ...] = (
@@ -340,6 +383,7 @@ LAWS: tuple[Callable[[Case], None], ...] = (
     empty_replays_refuse_to_sample,
     missing_feedback_is_named,
     batches_may_be_as_large_as_the_capacity,
+    other_batch_sizes_are_drawn_on_demand,
 )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 
 from jaxreplay import verbs
+from jaxreplay.fields import Row
 from jaxreplay.requirements import Provision, Requirements, union
 from jaxreplay.verbs import State
 
@@ -19,20 +20,25 @@ Tree = Any  # a pytree of arrays
 Aux = Any  # a pytree that a sampler hands to its own objective and to agents that read it
 
 
+_LEFT_OUT: Any = ()  # a field that holds no array, and takes no memory
+
+
 class Transition(NamedTuple):
     """One (possibly n-step) transition; fields are `[E, ...]` when added, `[B, ...]` when sampled.
 
     Agents never see gamma: it is folded into `discount`, which is gamma^n, or 0 if the
-    environment terminated within the n steps (truncation keeps bootstrapping).
+    environment terminated within the n steps (truncation keeps bootstrapping). A loop that has no
+    use for a field leaves it out; samplers say which ones they look at
+    (`Requirements.transition_fields`).
     """
 
-    obs: Tree  # [E, ...]
-    action: Array  # [E] int32 or [E, A] float32
-    reward: Array  # [E] float32, the discounted sum of the n rewards
-    discount: Array  # [E] float32
-    next_obs: Tree  # [E, ...] the true last observation, never one after a reset
-    first: Array  # [E] bool, the step from `obs` was its episode's first
-    last: Array  # [E] bool, the step from `obs` was its episode's last (terminated or truncated)
+    obs: Tree = _LEFT_OUT  # [E, ...]
+    action: Array = _LEFT_OUT  # [E] int32 or [E, A] float32
+    reward: Array = _LEFT_OUT  # [E] float32, the discounted sum of the n rewards
+    discount: Array = _LEFT_OUT  # [E] float32
+    next_obs: Tree = _LEFT_OUT  # [E, ...] the true last observation, never one after a reset
+    first: Array = _LEFT_OUT  # [E] bool, the step from `obs` was its episode's first
+    last: Array = _LEFT_OUT  # [E] bool, ... its last (terminated or truncated)
     extras: Tree = ()  # [E, ...] what act() said besides the action: mean, std, value
     n_steps: Array | tuple[()] = ()  # [E] int32, agent steps covered, up to n; () stands for 1. Not
     # stored: only frame stacks need it, to know how far apart both observations are
@@ -41,24 +47,26 @@ class Transition(NamedTuple):
 class Draw(NamedTuple):
     """What a sampler returns: which slots, and with what importance-sampling weights."""
 
-    indices: Array  # [B] int32
+    indices: Array  # [B] int32, or [B, T] of stretches: see `Sampler.length`
     weights: Array  # [B] float32
     aux: Aux = ()
     probability: Array | tuple[()] = ()  # [B] float32, each slot's chance of being drawn, as
-    # `SamplerProbability` tells it, where the sampler knows it without looking; else ()
+    # `SamplerProbability` tells it, where the sampler knows it without looking; else (). Of
+    # stretches, each stretch's
 
 
 class Sample(NamedTuple):
     """What the replay returns: the drawn slots with their contents.
 
     `version` identifies what was in each slot when it was drawn, so that feedback for a slot that
-    has been overwritten since is dropped instead of landing on a stranger.
+    has been overwritten since is dropped instead of landing on a stranger. Of a sampler of
+    stretches, indices, versions and transitions are `[B, T, ...]`.
     """
 
     indices: (
         Array  # [B] int32; the capacity stands for "ignore this row" (see `verbs.UpdateSampler`)
     )
-    transition: Transition  # [B, ...]
+    transition: Row  # [B, ...], of the type that was stored
     weights: Array  # [B] float32
     version: Array  # [B] int32, the ring's row count when the slot was written
     aux: Aux = ()
@@ -100,6 +108,9 @@ class Sampler(NamedTuple):
     even: bool = False  # draws are meant to be uniform over what is remembered: such a method is
     # not judged by how far it departs from uniform
     capacity_factor: int = 1  # slots of the ring per transition of the replay's capacity
+    length: int | None = None  # T: it draws stretches of so many successive steps of one
+    # environment, and batches are [B, T, ...]; None: single transitions
+    ready: verbs.ReadySampler | None = None  # None: as soon as the replay holds a batch
 
 
 # --- An objective: how a method shapes an agent's losses --------------------------------------

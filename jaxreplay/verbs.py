@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 
+from jaxreplay.fields import Row
+
 if TYPE_CHECKING:
     from jaxreplay.ring import Ring
-    from jaxreplay.types import Draw, Sample, Transition, Trust
+    from jaxreplay.types import Draw, Sample, Trust
 
 Array = jax.Array
 State = Any  # a sampler's or a replay's own state, any pytree
@@ -40,7 +42,7 @@ class AddSampler(Protocol):
         state: State,
         ring: "Ring",
         slots: Array,
-        transition: "Transition",
+        transition: Row,
         /,
         *_: Any,
         **feedback: Any,
@@ -51,7 +53,7 @@ class AddSampler(Protocol):
           state: the sampler's.
           ring: already holds the new rows.
           slots: `[E]` int32, where they are.
-          transition: `[E, ...]`.
+          transition: `[E, ...]`, of any type: `fields.get` finds what is in it by name.
           **feedback: `[E]` float32 each, about them: what `Requirements.feedback_of_new` names.
             Name those that you read, and take the others as `**_`.
         """
@@ -62,7 +64,18 @@ class SampleSampler(Protocol):
     """Choose slots; nothing is written."""
 
     def __call__(self, state: State, ring: "Ring", key: Array, batch_size: int, /) -> "Draw":
-        """Return `batch_size` slots that hold a transition, and their weights."""
+        """Return `batch_size` slots that hold a transition, and their weights.
+
+        Or as many stretches of T of them, `[B, T]` (`Sampler.length`).
+        """
+        ...
+
+
+class ReadySampler(Protocol):
+    """Tell whether there is anything to draw."""
+
+    def __call__(self, state: State, ring: "Ring", /) -> Array:
+        """Return `[]` bool."""
         ...
 
 
@@ -77,10 +90,10 @@ class UpdateSampler(Protocol):
         Args:
           state: the sampler's.
           ring: the transitions.
-          sample: what the agent learned from. Rows to be ignored (overwritten since, or with
-            feedback that is not finite) carry the out-of-range index `capacity`: scatters with
-            `mode="drop"`, `ring.write` and `sum_tree.set` skip them.
-          **feedback: `[B]` float32 each, by name (`td_error`, `q_value` ...), among them what
+          sample: what the agent learned from, `[B]` or `[B, T]`. Rows to be ignored (overwritten
+            since, or with feedback that is not finite) carry the out-of-range index `capacity`:
+            scatters with `mode="drop"`, `ring.write` and `sum_tree.set` skip them.
+          **feedback: as many float32 each, by name (`td_error`, `q_value` ...), among them what
             `Requirements.feedback` names. Name those that you read, and take the others as `**_`.
         """
         ...
@@ -152,15 +165,16 @@ class ReduceLoss(Protocol):
 class InitReplay(Protocol):
     """Make an empty replay."""
 
-    def __call__(self, key: Array, example: "Transition", /) -> State:
+    def __call__(self, key: Array, example: Row, /) -> State:
         """Return the state.
 
         Args:
           key: PRNG key, for samplers that have parameters.
-          example: one unbatched transition (shapes and dtypes; the values do not matter).
+          example: one unbatched transition (shapes and dtypes; the values do not matter): a
+            `Transition`, or any other pytree of arrays.
 
         Raises:
-          ValueError: the sampler looks at a field that the example leaves empty.
+          ValueError: the sampler looks at a field that the example lacks.
         """
         ...
 
@@ -168,12 +182,12 @@ class InitReplay(Protocol):
 class AddReplay(Protocol):
     """Store one row of transitions."""
 
-    def __call__(self, state: State, transition: "Transition", /, **feedback: Array) -> State:
+    def __call__(self, state: State, transition: Row, /, **feedback: Array) -> State:
         """Return the state with the transitions; 0 stands in for what is not finite.
 
         Args:
           state: the replay's.
-          transition: `[E, ...]`.
+          transition: `[E, ...]`, of the same type as the example.
           **feedback: `[E]` each, about them, with what `Requirements.feedback_of_new` names.
 
         Raises:
@@ -185,11 +199,19 @@ class AddReplay(Protocol):
 class SampleReplay(Protocol):
     """Draw a batch."""
 
-    def __call__(self, state: State, key: Array, /) -> "tuple[State, Sample]":
+    def __call__(
+        self, state: State, key: Array, /, batch_size: int | None = None
+    ) -> "tuple[State, Sample]":
         """Return the state, by which later writes wait for this read, and a batch `[B, ...]`.
 
+        Args:
+          state: the replay's.
+          key: PRNG key.
+          batch_size: B, known when compiled (`static_argnames="batch_size"`); None: the replay's.
+
         Raises:
-          ValueError: the replay is empty; under jit ask `can_sample`.
+          ValueError: the replay is empty (under jit ask `can_sample`), or such a batch can't be
+            drawn of it.
         """
         ...
 
@@ -203,7 +225,8 @@ class UpdateReplay(Protocol):
         Args:
           state: the replay's.
           sample: the batch.
-          **feedback: `[B]` each, by name, with what `Requirements.feedback` names.
+          **feedback: `[B]` each, of stretches `[B, T]`, by name, with what
+            `Requirements.feedback` names.
 
         Raises:
           ValueError: feedback is missing.
@@ -222,16 +245,19 @@ class ObserveReplay(Protocol):
 class CanSample(Protocol):
     """Tell whether a batch can be drawn."""
 
-    def __call__(self, state: State, /) -> Array:
-        """Return `[]` bool: the replay holds at least a batch."""
+    def __call__(self, state: State, /, batch_size: int | None = None) -> Array:
+        """Return `[]` bool: the replay holds at least a batch (None: of its own size)."""
         ...
 
 
 class ReplayProbability(Protocol):
     """Tell how likely slots are."""
 
-    def __call__(self, state: State, slots: Array, /) -> Array:
-        """Return `[n]` float32, the chance of `slots` `[n]` of being drawn next."""
+    def __call__(self, state: State, slots: Array, /, batch_size: int | None = None) -> Array:
+        """Return `[n]` float32, the chance of `slots` `[n]` of being drawn next.
+
+        It is that of the rows of a batch of this size (None: the replay's) on average.
+        """
         ...
 
 

@@ -1,15 +1,19 @@
 """The Python that pages show runs, each page in one namespace, with fewer steps and slots."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 from tests import documents
 from tests.documents import PAGES, README, ROOT
 
+ROWS = "how_to/rows_and_files.md"  # has a test of its own
 BEGINNINGS = ("index.md", "start.md")  # they show what the README does
 WITH_PYTHON = sorted(
     name
     for name, path in PAGES.items()
-    if name not in BEGINNINGS and any(not block.slow for block in documents.python(path))
+    if name not in (*BEGINNINGS, ROWS) and any(not block.slow for block in documents.python(path))
 )
 SLOW = sorted(
     name for name, path in PAGES.items() if any(block.slow for block in documents.python(path))
@@ -30,6 +34,18 @@ def test_it_runs(name, elsewhere):
     for block in documents.python(PAGES[name]):
         if not block.slow:
             documents.run(block.text, names)
+
+
+def test_rows_and_files_are_what_the_page_says(elsewhere, capsys):
+    names: dict = {"__name__": "page"}
+    for block in documents.python(PAGES[ROWS]):
+        documents.run(block.text, names)
+    assert names["losses"].shape == (100,) and np.isfinite(names["losses"]).all()
+    assert names["large"].transition["obs"].shape == (256, 3)
+    assert names["batch"].transition["obs"].shape == (16, 12, 3)
+    assert not names["counts"][:, :4].any() and names["counts"][:, 4:].any(axis=1).all()
+    assert Path("replay.safetensors").exists()
+    assert capsys.readouterr().out == "15 0\n"
 
 
 @pytest.mark.slow

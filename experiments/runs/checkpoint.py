@@ -10,23 +10,18 @@ import contextlib
 import json
 import os
 import re
-import zlib
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+
+from jaxreplay import array_file
+from jaxreplay.array_file import Damaged as Damaged  # what reading one may raise
 
 Tree = Any  # any pytree of arrays, typed PRNG keys and Python scalars
 _NAME = re.compile(r"step_(\d+)\.safetensors")
+_TAG = "jaxreplay"
 FORMAT = 2  # 1 had no checksums, and did not say what it was
-
-
-class Damaged(ValueError):
-    """A checkpoint's bytes are not those that were written."""
 
 
 def save(folder: str | os.PathLike, step: int, state: Tree, meta: dict, keep: int = 2) -> Path:
@@ -47,17 +42,6 @@ def save(folder: str | os.PathLike, step: int, state: Tree, meta: dict, keep: in
     """
     if keep < 1:
         raise ValueError(f"keep={keep} would delete the checkpoint just written: use 1 or more")
-    leaves = {jax.tree_util.keystr(path): leaf for path, leaf in _flatten(state)}
-    arrays = {name: _to_numpy(leaf) for name, leaf in leaves.items()}
-    header = {
-        "format": FORMAT,
-        "meta": meta,
-        "leaves": {name: _describe(leaf) for name, leaf in leaves.items()},
-        "crc32": {name: _checksum(array) for name, array in arrays.items()},
-    }
-    text = json.dumps(header)
-    # One entry: safetensors writes several in an order that changes from process to process.
-    metadata = {"jaxreplay": f"{zlib.crc32(text.encode()):08x} {text}"}
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     newest = latest(folder)
@@ -69,18 +53,11 @@ def save(folder: str | os.PathLike, step: int, state: Tree, meta: dict, keep: in
     for left in (*unfinished.glob("step_*.safetensors"), *unfinished.glob(".tmp*")):
         left.unlink()
     path = _path(folder, step)
-    temporary = unfinished / path.name
-    try:
-        save_file(arrays, temporary, metadata=metadata)
-    except SafetensorError as error:
-        raise OSError(f"{path} can't be written: {error}") from None
-    # safetensors lets nobody else read it: whoever may look into the folder may do so here.
-    temporary.chmod(folder.stat().st_mode & 0o666)
-    _fsync(temporary)
-    os.replace(temporary, path)
+    about = {"format": FORMAT, "meta": meta}
+    array_file.write(state, path, unfinished / path.name, _TAG, about)
     with contextlib.suppress(OSError):  # holds what is not ours
         unfinished.rmdir()
-    _fsync(folder)
+    array_file.publish(folder)
     for old in _steps(folder)[:-keep]:
         _path(folder, old).unlink()
     return path
@@ -129,12 +106,12 @@ def load(
     with _open(folder, step) as file:
         header = _header(file, folder)
         saved = {name: leaf for name, leaf in header["leaves"].items() if _is_in(part, name)}
-        likes = {part + jax.tree_util.keystr(path): leaf for path, leaf in _flatten(like_state)}
-        _check_same_leaves(saved, {name: _describe(leaf) for name, leaf in likes.items()}, folder)
-        leaves = [
-            _restore(_read(file, name, header["crc32"][name], folder), like)
-            for name, like in likes.items()
-        ]
+        places = array_file.flatten(like_state)
+        likes = {part + jax.tree_util.keystr(path): leaf for path, leaf in places}
+        wanted = {name: array_file.describe(leaf) for name, leaf in likes.items()}
+        _check_same_leaves(saved, wanted, folder)
+        what = f"the checkpoint in {folder}"
+        leaves = [array_file.read(file, header, name, like, what) for name, like in likes.items()]
     return jax.tree.unflatten(jax.tree.structure(like_state), leaves)
 
 
@@ -169,18 +146,15 @@ def differing_options(saved: dict, now: dict) -> list[str]:
 
 def _header(file: Any, folder: Any) -> dict[str, Any]:
     """Return what was written beside the arrays."""
-    written = (file.metadata() or {}).get("jaxreplay")
+    written = array_file.tagged(file, _TAG)
     if written is None:
         raise ValueError(f"{folder} holds a safetensors file that is no checkpoint of ours")
-    checksum, _, text = written.partition(" ")
     if written.startswith('{"meta"'):
         raise ValueError(
             f"the checkpoint in {folder} is of format 1 (jaxreplay 0.1): resume it with that "
             "version, or start a new run"
         )
-    if checksum != f"{zlib.crc32(text.encode()):08x}":
-        raise Damaged(f"the checkpoint in {folder} is damaged (its header)")
-    header = json.loads(text)
+    header = array_file.parse(written, f"the checkpoint in {folder}")
     if header["format"] != FORMAT:
         raise ValueError(
             f"the checkpoint in {folder} is of format {header['format']}, this version reads "
@@ -189,63 +163,8 @@ def _header(file: Any, folder: Any) -> dict[str, Any]:
     return header
 
 
-def _read(file: Any, name: str, checksum: int, folder: Any) -> np.ndarray:
-    """Read an array, and see that it is what was written."""
-    try:
-        array = file.get_tensor(name)
-    except (SafetensorError, ValueError, TypeError) as error:
-        raise Damaged(f"the checkpoint in {folder} is damaged ({name}: {error})") from None
-    if _checksum(array) != checksum:
-        raise Damaged(f"the checkpoint in {folder} is damaged ({name or 'its one array'})")
-    return array
-
-
-def _checksum(array: np.ndarray) -> int:
-    """Return a checksum of an array's bytes, dtype and shape."""
-    about = zlib.crc32(f"{array.dtype.str}{array.shape}".encode())
-    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8), about)
-
-
-def _flatten(tree: Tree) -> list[tuple[Any, Any]]:
-    return jax.tree_util.tree_flatten_with_path(tree)[0]
-
-
-def _is_key(leaf: Any) -> bool:
-    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _describe(leaf: Any) -> str:
-    if not hasattr(leaf, "dtype"):
-        return type(leaf).__name__
-    return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
-
-
 def _is_in(part: str, name: str) -> bool:
     return name.startswith(part) and (not part or name[len(part) :][:1] in ("", ".", "["))
-
-
-def _to_numpy(leaf: Any) -> np.ndarray:
-    array = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf, order="C")
-    # Extension dtypes (bfloat16, float8) are stored as unsigned integers of the same width.
-    return array.view(f"u{array.itemsize}") if array.dtype.kind == "V" else array
-
-
-def _restore(array: np.ndarray, like: Any) -> Any:
-    if _is_key(like):
-        return jax.random.wrap_key_data(jnp.asarray(array), impl=_key_impl(like))
-    if not hasattr(like, "dtype"):
-        return array.item()
-    array = array.view(like.dtype)
-    if isinstance(like, np.generic):
-        return array[()]
-    return array if isinstance(like, np.ndarray) else jnp.asarray(array)
-
-
-def _key_impl(like: Any) -> Any:
-    if isinstance(like, jax.Array):
-        return jax.random.key_impl(like)
-    # The only public way from a ShapeDtypeStruct to its implementation is a key of its dtype.
-    return jax.random.key_impl(jnp.empty((), like.dtype))
 
 
 def _check_same_leaves(saved: dict[str, str], now: dict[str, str], folder: Any) -> None:
@@ -289,16 +208,4 @@ def _open(folder: str | os.PathLike, step: int | None) -> Any:
     step = latest(folder) if step is None else step
     if step is None or not _path(Path(folder), step).exists():
         raise ValueError(f"{which} in {folder}: nothing to resume, start the run without --resume")
-    path = _path(Path(folder), step)
-    try:
-        return safe_open(path, framework="numpy")
-    except (SafetensorError, UnicodeDecodeError, ValueError) as error:
-        raise Damaged(f"{path} is damaged ({error})") from None
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    return array_file.open_file(_path(Path(folder), step))

@@ -105,11 +105,35 @@ def of_transitions() -> Iterator[Call]:
             f"ring.add: {what}",
             lambda t=changed: jax.eval_shape(lambda s: ring.add(s.ring, t), state),
         )
+    yield from _of_rows(case, state)
     yield Call(
         "init: complex", lambda: ring.init(EXAMPLE._replace(reward=np.zeros((), complex)), 8)
     )
     yield Call("sample: empty", lambda: case.replay.sample(
         case.replay.init(jax.random.key(0), EXAMPLE), jax.random.key(0)))  # fmt: skip
+
+
+def _of_rows(case: Case, state: Any) -> Iterator[Call]:
+    """Yield rows that are no transitions, and sizes of batches on demand."""
+    changed = {"a dict": rows(1)._asdict(), "an array": np.zeros((E, 3)), "nothing": ()}
+    for what, row in changed.items():
+        yield Call(
+            f"add: {what}", lambda t=row: jax.eval_shape(lambda s: case.replay.add(s, t), state)
+        )
+    lean = make_replay(per.sampler(), capacity=8, batch_size=2, store_next_obs=False)
+    for what, example in {
+        "no first": {"obs": np.zeros(2), "next_obs": np.zeros(2)},
+        "observations of two kinds": EXAMPLE._replace(obs=np.zeros(2)),
+        "an array": np.zeros(3),
+    }.items():
+        yield Call(f"observations once: {what}", lambda e=example: lean.init(jax.random.key(0), e))
+    for size in (0, -1, 2.5, 10**6, "8", True):
+        yield Call(f"sample: a batch of {size!r}", lambda n=size: jax.eval_shape(
+            lambda s: case.replay.sample(s, jax.random.key(0), n), state))  # fmt: skip
+    for name in ("pser", "ere", "ero", "ners", "refer"):
+        blind = make_replay(_made(name).sampler, capacity=8, batch_size=2)
+        yield Call(f"{name}: init with a row without its fields", lambda r=blind: r.init(
+            jax.random.key(0), {"mood": np.zeros(2)}))  # fmt: skip
 
 
 def of_sizes() -> Iterator[Call]:

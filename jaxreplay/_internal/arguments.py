@@ -11,12 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 
-def check_feedback_arrays(feedback: Mapping[str, Any], rows: int, verb: str, what: str) -> None:
-    """Refuse feedback that is not one real number for each of `rows` transitions.
+def check_feedback_arrays(
+    feedback: Mapping[str, Any], wanted: tuple[int, ...], verb: str, what: str
+) -> None:
+    """Refuse feedback that is not one real number for each transition.
 
     Args:
       feedback: by name.
-      rows: how many transitions there are.
+      wanted: the shape of the transitions: `[B]`, or `[B, T]` of stretches of T.
       verb: that was called, such as "update".
       what: these transitions, such as "sampled transition".
     """
@@ -24,10 +26,11 @@ def check_feedback_arrays(feedback: Mapping[str, Any], rows: int, verb: str, wha
         if not hasattr(values, "dtype") and not isinstance(values, int | float | complex):
             raise ValueError(f"{verb} was given {name} as {type(values).__name__}: give an array")
         shape, dtype = jnp.shape(values), jnp.result_type(values)
-        if shape != (rows,):
+        if shape != wanted:
+            mend = _mend(name, shape, wanted[0]) if len(wanted) == 1 else _SAME_BATCH
             raise ValueError(
-                f"{verb} was given {name} of shape {_show(shape)}, and wants [{rows}], one number "
-                f"for each {what}: {_mend(name, shape, rows)}"
+                f"{verb} was given {name} of shape {_show(shape)}, and wants {_show(wanted)}, one "
+                f"number for each {what}: {mend}"
             )
         if not (jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)):
             raise ValueError(f"{verb} was given {name} of dtype {dtype}: give real numbers")
@@ -77,6 +80,9 @@ def check_leaf(
                 raise ValueError(f"{name} holds {value}, and the ring {dtype}, which ends before")
 
 
+_SAME_BATCH = "give that of the same batch"
+
+
 def _mend(name: str, shape: tuple[int, ...], rows: int) -> str:
     """Return what would make of feedback of this shape one number per row."""
     if shape == (rows, 1):
@@ -89,7 +95,7 @@ def _mend(name: str, shape: tuple[int, ...], rows: int) -> str:
         return f"choose or reduce, such as {name}.mean(axis=1)"
     if not shape:
         return f"before it is averaged, or jnp.full({rows}, {name})"
-    return "give that of the same batch"
+    return _SAME_BATCH
 
 
 def _show(shape: tuple[int, ...]) -> str:

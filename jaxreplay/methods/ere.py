@@ -6,14 +6,15 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import optax
 
-from jaxreplay import objectives
+from jaxreplay import fields, objectives
 from jaxreplay import ring as ring_
 from jaxreplay._internal import random_bits
+from jaxreplay.fields import Row
 from jaxreplay.methods.parts.options import LossOptions
 from jaxreplay.option import option
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
-from jaxreplay.types import Array, Draw, Method, Sample, Sampler, Transition
+from jaxreplay.types import Array, Draw, Method, Sample, Sampler
 
 _PAPER = "Wang & Ross 2019"
 
@@ -83,11 +84,10 @@ def sampler(config: EREConfig = EREConfig(), updates: int | None = None) -> Samp
         zero, none = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32)
         return EREState(zero, zero, zero, none, none)
 
-    def add(
-        state: EREState, ring: Ring, slots: Array, transition: Transition, **_: Array
-    ) -> EREState:
+    def add(state: EREState, ring: Ring, slots: Array, transition: Row, **_: Array) -> EREState:
         del ring, slots
-        over = transition.last[0] & (state.done > 0)  # an episode without updates says nothing
+        # An episode without updates says nothing.
+        over = fields.get(transition, "last")[0] & (state.done > 0)
         mean = state.widths / jnp.maximum(state.done, 1)
         return state._replace(
             done=jnp.where(over, 0, state.done),

@@ -8,16 +8,17 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
-from jaxreplay import objectives, sum_tree
+from jaxreplay import fields, objectives, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer, random_bits
 from jaxreplay._internal.buffer import Buffer
+from jaxreplay.fields import Row
 from jaxreplay.methods.parts.options import LossOptions
 from jaxreplay.option import option
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.sum_tree import SumTree
-from jaxreplay.types import Array, Draw, Method, Sample, Sampler, Transition
+from jaxreplay.types import Array, Draw, Method, Sample, Sampler
 
 _PAPER = "Zha et al. 2019"
 # Items scored at a time: bounds the memory of the hidden layers, and the work while few are stored.
@@ -98,14 +99,12 @@ def sampler(config: EROConfig = EROConfig()) -> Sampler:
             learned=jnp.zeros((), jnp.int32),
         )
 
-    def add(
-        state: EROState, ring: Ring, slots: Array, transition: Transition, **_: Array
-    ) -> EROState:
+    def add(state: EROState, ring: Ring, slots: Array, transition: Row, **_: Array) -> EROState:
         del ring
         ones = jnp.ones(slots.shape, jnp.float32)
         return state._replace(
             chosen=sum_tree.set(state.chosen, slots, ones),
-            reward=buffer.write(state.reward, slots, transition.reward),
+            reward=buffer.write(state.reward, slots, fields.get(transition, "reward")),
             td_error=buffer.write(state.td_error, slots, 0.0 * ones),
         )
 

@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxreplay import fields, sum_tree
 from jaxreplay import ring as ring_
-from jaxreplay import sum_tree
 from jaxreplay._internal import buffer
 from jaxreplay._internal.buffer import Buffer
+from jaxreplay.fields import Row
 from jaxreplay.methods import proportional
 from jaxreplay.methods.parts import positions as positions_
 from jaxreplay.methods.parts.options import (
@@ -25,7 +26,7 @@ from jaxreplay.methods.proportional import ProportionalState
 from jaxreplay.option import option
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
-from jaxreplay.types import Array, Draw, Method, Sample, Sampler, Transition
+from jaxreplay.types import Array, Draw, Method, Sample, Sampler
 
 Feature = Literal["obs", "action", "reward", "next_obs", "time", "td_error", "q_value"]
 _PAPER = "Oh et al. 2021"
@@ -126,14 +127,12 @@ def sampler(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Sa
     """
     weigh = config.importance(updates)
 
-    def add(
-        state: NERSState, ring: Ring, slots: Array, transition: Transition, **_: Array
-    ) -> NERSState:
+    def add(state: NERSState, ring: Ring, slots: Array, transition: Row, **_: Array) -> NERSState:
         del ring
         ones = jnp.ones(slots.shape, jnp.float32)
         positions = state.positions
         if positions is not None:
-            positions = positions_.enter(positions, slots, transition.first)
+            positions = positions_.enter(positions, slots, fields.get(transition, "first"))
         return state._replace(
             priorities=proportional.enter(state.priorities, slots),
             td_error=buffer.write(state.td_error, slots, ones),
@@ -168,7 +167,7 @@ def sampler(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Sa
 
 
 def _requirements(config: NERSConfig) -> Requirements:
-    seen = set(config.features) & set(Transition._fields)
+    seen = set(config.features) - {"time", "td_error", "q_value"}
     return Requirements(
         feedback=frozenset({"td_error", "target"}),
         episode_returns="training" if config.reward == "training" else "evaluation",
@@ -298,21 +297,26 @@ def _time(state: NERSState, ring: Ring, slots: Array) -> Array:
 
 
 def _features(
-    config: NERSConfig, transition: Transition, time: Array, td_error: Array, q_value: Array
+    config: NERSConfig, transition: Row, time: Array, td_error: Array, q_value: Array
 ) -> Features:
     """Choose what the network sees; TD error and Q `[m]` are squashed already."""
     rows = len(time)
-    columns = {
-        "action": transition.action.astype(jnp.float32).reshape(rows, -1),
-        "reward": transition.reward[:, None],
-        "time": time[:, None],
-        "td_error": td_error[:, None],
-        "q_value": q_value[:, None],
-    }
-    chosen = [column for name, column in columns.items() if name in config.features]
+    told = {"time": time, "td_error": td_error, "q_value": q_value}
+
+    def column(name: str) -> Array:
+        values = told[name] if name in told else fields.get(transition, name)
+        return values.astype(jnp.float32).reshape(rows, -1)
+
+    for name in sorted({"obs", "next_obs"} & set(config.features)):
+        if not hasattr(fields.get(transition, name), "shape"):
+            raise ValueError(
+                f"ners scores {name} that are single arrays, not trees of them: leave it out of "
+                "its features"
+            )
+    chosen = [column(name) for name in ("action", "reward", *told) if name in config.features]
     return Features(
-        obs=cast(Array, transition.obs) if "obs" in config.features else None,
-        next_obs=cast(Array, transition.next_obs) if "next_obs" in config.features else None,
+        obs=fields.get(transition, "obs") if "obs" in config.features else None,
+        next_obs=fields.get(transition, "next_obs") if "next_obs" in config.features else None,
         scalars=jnp.concatenate(chosen, axis=1) if chosen else jnp.zeros((rows, 0)),
     )
 

@@ -13,10 +13,11 @@ import optax
 from jaxreplay import ring as ring_
 from jaxreplay import sum_tree
 from jaxreplay._internal import buffer
+from jaxreplay.fields import Row
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.sum_tree import Sampling, SumTree
-from jaxreplay.types import Array, Draw, Sample, Sampler, Transition
+from jaxreplay.types import Array, Draw, Sample, Sampler
 
 Initial = Literal["max", "td"]
 Normalisation = Literal["batch", "buffer", "none"]
@@ -231,7 +232,7 @@ def sampler(
         state: ProportionalState,
         ring: Ring,
         slots: Array,
-        transition: Transition,
+        transition: Row,
         **feedback: Array,
     ) -> ProportionalState:
         del transition

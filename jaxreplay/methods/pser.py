@@ -10,9 +10,10 @@ from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 
-from jaxreplay import objectives, sum_tree
+from jaxreplay import fields, objectives, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay._internal.checks import Bounds
+from jaxreplay.fields import Row
 from jaxreplay.methods import proportional
 from jaxreplay.methods.parts import positions as positions_
 from jaxreplay.methods.parts.options import LossOptions, PriorityOptions
@@ -21,7 +22,7 @@ from jaxreplay.methods.proportional import ProportionalState
 from jaxreplay.option import option, override
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
-from jaxreplay.types import Array, Draw, Method, Sample, Sampler, Transition
+from jaxreplay.types import Array, Draw, Method, Sample, Sampler
 
 _PAPER = "Brittain et al. 2019"
 
@@ -122,11 +123,11 @@ def sampler(config: PSERConfig = PSERConfig()) -> Sampler:
         return PSERState(proportional.init(ring.capacity), positions_.init(ring))
 
     def add(
-        state: PSERState, ring: Ring, slots: Array, transition: Transition, **fresh: Array
+        state: PSERState, ring: Ring, slots: Array, transition: Row, **fresh: Array
     ) -> PSERState:
         values = _leaf(config, fresh["td_error"]) if initial_td else None
         priorities = proportional.enter(state.priorities, slots, values)
-        positions = positions_.enter(state.positions, slots, transition.first)
+        positions = positions_.enter(state.positions, slots, fields.get(transition, "first"))
         state = PSERState(priorities, positions)
         if not config.decay_on_add:
             return state

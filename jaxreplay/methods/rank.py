@@ -13,13 +13,14 @@ from jaxreplay import bucket_order
 from jaxreplay import ring as ring_
 from jaxreplay._internal import random_bits
 from jaxreplay.bucket_order import BucketOrder, Ties
+from jaxreplay.fields import Row
 from jaxreplay.methods.parts import rank_mass
 from jaxreplay.methods.parts.options import ImportanceOptions, WeightedLossOptions
 from jaxreplay.methods.proportional import Odds
 from jaxreplay.option import option, override
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
-from jaxreplay.types import Array, Draw, Method, Sample, Sampler, Transition
+from jaxreplay.types import Array, Draw, Method, Sample, Sampler
 
 _PAPER = "Schaul et al. 2016"
 _QUANTILES = (0.1, 0.5, 0.9)
@@ -165,9 +166,7 @@ def _init(key: Array, ring: Ring) -> RankState:
     )
 
 
-def _add(
-    state: RankState, ring: Ring, slots: Array, transition: Transition, **_: Array
-) -> RankState:
+def _add(state: RankState, ring: Ring, slots: Array, transition: Row, **_: Array) -> RankState:
     del ring, transition
     values = jnp.broadcast_to(state.largest, slots.shape)
     return state._replace(order=bucket_order.set(state.order, slots, values))

@@ -14,9 +14,11 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxreplay import fields
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer, random_bits
 from jaxreplay._internal.buffer import Buffer
+from jaxreplay.fields import Row
 from jaxreplay.methods.parts import estimates
 from jaxreplay.methods.parts.estimates import Estimates
 from jaxreplay.methods.parts.forgetting import to_forget
@@ -31,7 +33,6 @@ from jaxreplay.types import (
     Objective,
     Sample,
     Sampler,
-    Transition,
     Trust,
 )
 
@@ -242,12 +243,12 @@ def _add(
     state: ReFERState,
     ring: Ring,
     slots: Array,
-    transition: Transition,
+    transition: Row,
     **fresh: Array,
 ) -> ReFERState:
     """Enter new steps into their episodes, and now and then go through the whole memory."""
     # An episode may have been left, for instance where a loop was stopped and went on.
-    left = transition.first & (state.current >= 0)
+    left = fields.get(transition, "first") & (state.current >= 0)
     state = _enter(_leave(state, ring, left), ring, slots, transition)
     if isinstance(state.estimates, Estimates):
         ended = jnp.where(left, (slots - ring.num_envs) % ring.capacity, ring.capacity)
@@ -265,12 +266,12 @@ def _leave(state: ReFERState, ring: Ring, left: Array) -> ReFERState:
     return state._replace(status=buffer.write(state.status, running, finished))
 
 
-def _enter(state: ReFERState, ring: Ring, slots: Array, transition: Transition) -> ReFERState:
-    begins = transition.first | (state.current < 0)
+def _enter(state: ReFERState, ring: Ring, slots: Array, transition: Row) -> ReFERState:
+    begins = fields.get(transition, "first") | (state.current < 0)
     current = state.current + begins
     episode = _episode_of(current, ring)
     begun = jnp.where(begins, episode, ring.capacity)
-    status = jnp.where(transition.last, _FINISHED, _RUNNING).astype(jnp.int8)
+    status = jnp.where(fields.get(transition, "last"), _FINISHED, _RUNNING).astype(jnp.int8)
     now = jnp.broadcast_to(ring.rows_added, slots.shape)
     return state._replace(
         log_ratio=buffer.write(state.log_ratio, slots, jnp.zeros(slots.shape)),

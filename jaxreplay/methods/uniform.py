@@ -7,9 +7,10 @@ import jax.numpy as jnp
 from jaxreplay import objectives
 from jaxreplay import ring as ring_
 from jaxreplay._internal import random_bits
+from jaxreplay.fields import Row
 from jaxreplay.methods.parts.options import LossOptions
 from jaxreplay.ring import Ring
-from jaxreplay.types import Array, Draw, Method, Sample, Sampler, Transition
+from jaxreplay.types import Array, Draw, Method, Sample, Sampler
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +26,7 @@ def sampler() -> Sampler:
         return ()
 
     def add(
-        state: tuple[()], ring: Ring, slots: Array, transition: Transition, **feedback: Array
+        state: tuple[()], ring: Ring, slots: Array, transition: Row, **feedback: Array
     ) -> tuple[()]:
         del ring, slots, transition, feedback
         return state

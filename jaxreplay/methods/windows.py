@@ -1,4 +1,8 @@
-"""Stretches of successive steps, drawn uniformly: for agents that learn from trajectories."""
+"""Stretches of successive steps, drawn uniformly: for agents that learn from trajectories.
+
+Batches are flat, as every agent of this repository takes them, and any step may begin a window;
+`sequences` has stretches `[B, T]` that keep to the episodes, for recurrent agents.
+"""
 
 import dataclasses
 from typing import NamedTuple

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxreplay import make_replay, ring, sum_tree, testing
-from jaxreplay.methods import METHODS, per, proportional, pser, rank, refer, windows
+from jaxreplay.methods import METHODS, per, proportional, pser, rank, refer, sequences, windows
 from jaxreplay.replay import check_valid
 from jaxreplay.testing import BATCH, CAPACITY, EXAMPLE, E, rows
 
@@ -23,6 +23,7 @@ VARIANTS = {name: entry.method(entry.config(), 100) for name, entry in METHODS.i
         refer.ReFERConfig(returns=True, refresh_every=2, capacity_factor=1)
     ),
     "windows": windows.method(windows.WindowsConfig(length=4)),
+    "sequences": sequences.method(sequences.SequencesConfig(length=4, period=2, burn_in=1)),
     "rank-sorted": rank.method(rank.RankConfig(order="sorted", alpha_end=0.0), 100),
 }
 
@@ -164,7 +165,7 @@ SINGLE = ("rank", "rank-sorted", "refer", "refer-tight", "refer-returns", "ners"
 
 @pytest.mark.parametrize("name", sorted(VARIANTS.keys() - set(SINGLE)))
 def test_state_keeps_its_dtypes_where_doubles_are_enabled(name):
-    replay = case_of(name).replay
+    replay, shape = case_of(name).replay, case_of(name).shape
 
     def steps(key):
         row = jax.tree.map(lambda x: jnp.broadcast_to(x, (E, *x.shape)), EXAMPLE)
@@ -174,7 +175,8 @@ def test_state_keeps_its_dtypes_where_doubles_are_enabled(name):
             before, row, **dict.fromkeys(replay.requires.feedback_of_new, double[:E])
         )
         state, batch = replay.sample(state, key)
-        after = replay.update(state, batch, **dict.fromkeys(testing.FEEDBACK, double))
+        td = jnp.broadcast_to(double.reshape(-1, *(1,) * (len(shape) - 1)), shape)
+        after = replay.update(state, batch, **dict.fromkeys(testing.FEEDBACK, td))
         return before, after, double
 
     with jax.enable_x64(True):

@@ -5,12 +5,13 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from jaxreplay import returns
+from jaxreplay import fields, returns
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer
 from jaxreplay._internal.buffer import Buffer
+from jaxreplay.fields import Row
 from jaxreplay.ring import Ring
-from jaxreplay.types import Array, Transition
+from jaxreplay.types import Array
 
 FEEDBACK = frozenset({"value", "advantage", "next_value"})  # what an agent has to tell of a step
 
@@ -47,17 +48,16 @@ def init(ring: Ring) -> Estimates:
     )
 
 
-def enter(
-    state: Estimates, slots: Array, transition: Transition, fresh: Mapping[str, Array]
-) -> Estimates:
+def enter(state: Estimates, slots: Array, transition: Row, fresh: Mapping[str, Array]) -> Estimates:
     """Take in new steps at `slots` `[E]`, estimated by one step until the next refresh."""
-    state, t = see(state, slots, fresh), transition
-    q_ret = t.reward + t.discount * fresh["next_value"] * state.reward_scale
+    state = see(state, slots, fresh)
+    reward, discount, last = (fields.get(transition, x) for x in ("reward", "discount", "last"))
+    q_ret = reward + discount * fresh["next_value"] * state.reward_scale
     return state._replace(
         q_ret=buffer.write(state.q_ret, slots, q_ret),
-        reward=buffer.write(state.reward, slots, t.reward),
-        discount=buffer.write(state.discount, slots, t.discount),
-        last=buffer.write(state.last, slots, t.last),
+        reward=buffer.write(state.reward, slots, reward),
+        discount=buffer.write(state.discount, slots, discount),
+        last=buffer.write(state.last, slots, last),
     )
 
 

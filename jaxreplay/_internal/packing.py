@@ -1,0 +1,157 @@
+"""Any pytree of arrays as one row of 32-bit words, and back."""
+
+import math
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxreplay._internal.arguments import check_leaf
+from jaxreplay.types import Array, Tree
+
+_WHOLE = "the row"  # the name of a leaf that is the whole pytree
+_ITEM_SIZES = (8, 4, 2, 1)  # bytes, in the order of a row
+
+
+class Field(NamedTuple):
+    """Where one leaf of a pytree lies in a packed row."""
+
+    name: str  # path in the pytree, such as "extras.noise"
+    top: str  # its first part, such as "extras"
+    start: int  # bytes from the beginning of the row
+    shape: tuple[int, ...]  # of one row, unpacked
+    dtype: str
+
+    @property
+    def stored(self) -> jnp.dtype:
+        """What its bytes stand for; booleans are stored as one byte each."""
+        return jnp.dtype("uint8" if self.dtype == "bool" else self.dtype)
+
+
+class Layout(NamedTuple):
+    """Where all leaves of a pytree lie in a packed row, and what puts them together again."""
+
+    treedef: Any  # jax.tree_util.PyTreeDef
+    fields: tuple[Field, ...]  # in the order of the leaves
+    words: int  # of 32 bits in a row
+
+
+def plan(example: Tree) -> Layout:
+    """Give every leaf of one row its place: the widest dtypes first, each in whole words.
+
+    Raises:
+      ValueError: a leaf is of a dtype that can't be stored.
+    """
+    leaves, treedef = jax.tree_util.tree_flatten_with_path(example)
+    fields = [
+        Field(*_names(path), 0, jnp.shape(leaf), jnp.result_type(leaf).name)
+        for path, leaf in leaves
+    ]
+    for field in fields:
+        if not _can_be_stored(field):
+            raise ValueError(
+                f"{field.name} of dtype {field.dtype} can't be stored: convert it first"
+            )
+    end = 0
+    for size in _ITEM_SIZES:
+        for number, field in enumerate(fields):
+            if field.stored.itemsize == size:
+                fields[number] = field._replace(start=end)
+                end += size * math.prod(field.shape)
+        end = -(-end // 4) * 4
+    return Layout(treedef, tuple(fields), end // 4)
+
+
+def check_fits(
+    layout: Layout, tree: Tree, rows: int, without: Collection[str] = (), of: str = ""
+) -> None:
+    """Refuse a pytree of `rows` rows that the layout can't hold as it is.
+
+    Args:
+      layout: of one row.
+      tree: leaves are `[rows, ...]`.
+      rows: how many there are to be.
+      without: first parts of names that are not looked at, on either side.
+      of: what of the transition the pytree is; "": all of it.
+
+    Raises:
+      ValueError: one line that names the field: it is missing or unknown, or has another number of
+        rows, another shape, or a dtype that the layout's would not hold (1.7 as an integer).
+    """
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    named = [(*_names(path), leaf) for path, leaf in leaves]
+    found = {name: leaf for name, top, leaf in named if top not in without}
+    whole = f"the transition's {of}" if of else "the transition"
+    places = [field for field in layout.fields if field.top not in without]
+    names = [field.name for field in places]
+    for name in (*names, *found):
+        if name not in found or name not in names:
+            what = "lacks" if name in names else "has"
+            raise ValueError(
+                f"{whole} {what} {name}, unlike the example that the ring was made for: "
+                "give both the same fields"
+            )
+    if list(found) != names:  # same names, other types: a dict's are sorted, others' are not
+        raise ValueError(
+            f"{whole} ({type(tree).__name__}) has its fields in another order than the "
+            "example that the ring was made for: give both the same type"
+        )
+    for field in places:
+        name = field.name if not of else of if field.name == _WHOLE else f"{of}, {field.name}"
+        check_leaf(name, found[field.name], field.shape, jnp.dtype(field.dtype), rows)
+
+
+def unpack(layout: Layout, rows: Array) -> Tree:
+    """Turn words `[B, W]` into a pytree `[B, ...]`."""
+    leaves = []
+    for field in layout.fields:
+        item, count = field.stored.itemsize, math.prod(field.shape)
+        words = rows[:, field.start // 4 : -(-(field.start + item * count) // 4)]
+        if item == 8:
+            words = words.reshape(-1, count, 2)
+        items = jax.lax.bitcast_convert_type(words, field.stored).reshape(rows.shape[0], -1)
+        first = field.start % 4 // item
+        values = items[:, first : first + count].astype(field.dtype)
+        leaves.append(values.reshape(-1, *field.shape))
+    return jax.tree.unflatten(layout.treedef, leaves)
+
+
+def pack(layout: Layout, tree: Tree, rows: int) -> Array:
+    """Turn a pytree `[rows, ...]` into words `[rows, W]`."""
+    leaves = jax.tree.leaves(tree)
+    parts: dict[int, list[Array]] = {size: [] for size in _ITEM_SIZES}
+    for leaf, field in zip(leaves, layout.fields, strict=True):
+        unsigned = f"uint{8 * field.stored.itemsize}"
+        items = jnp.asarray(leaf).reshape(rows, -1).astype(field.stored)
+        bits = jax.lax.bitcast_convert_type(items, unsigned)
+        parts[field.stored.itemsize].append(bits)
+    columns = [_words(jnp.concatenate(part, axis=1)) for part in parts.values() if part]
+    return jnp.concatenate(columns, axis=1)
+
+
+def _can_be_stored(field: Field) -> bool:
+    try:
+        kinds = (jnp.floating, jnp.integer)
+        return any(jnp.issubdtype(field.stored, kind) for kind in kinds)
+    except TypeError:  # no dtype of NumPy's: PRNG keys
+        return False
+
+
+def _names(path: Any) -> tuple[str, str]:
+    """Return where a leaf is, as a user would say it, and the first part of that."""
+    if not path:
+        return _WHOLE, ""
+    top = jax.tree_util.keystr(path[:1], simple=True)
+    return top + jax.tree_util.keystr(path[1:]), top
+
+
+def _words(items: Array) -> Array:
+    """Put unsigned integers `[E, n]` of any width side by side in words, the rest being zero."""
+    rows, count = items.shape
+    size = items.dtype.itemsize
+    if size < 4:
+        per_word = 4 // size
+        items = jnp.pad(items, ((0, 0), (0, -count % per_word)))
+        items = items.reshape(rows, -1, per_word)
+    return jax.lax.bitcast_convert_type(items, jnp.uint32).reshape(rows, -1)

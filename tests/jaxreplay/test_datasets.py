@@ -1,0 +1,186 @@
+"""Replays filled with recorded episodes, against the definition of a transition."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxreplay import datasets, make_replay, ring
+from jaxreplay.methods import latest, per, refer, uniform
+
+GAMMA, KEY = 0.5, jax.random.key(0)
+
+
+class Recorded(NamedTuple):
+    """An episode as Minari has it."""
+
+    observations: Any
+    actions: Any
+    rewards: Any
+    terminations: Any
+    truncations: Any
+
+
+def episode(number, length, end="terminated"):
+    """Step t of episode k has observation 100 k + t, and so has the action."""
+    times = np.arange(length + 1)
+    flags = {name: np.zeros(length, bool) for name in ("terminated", "truncated")}
+    if end:
+        flags[end][-1] = True
+    obs = {"speed": (100.0 * number + times)[:, None], "tag": (times % 7).astype(np.int64)}
+    action = 100 * number + times[:-1]
+    return Recorded(obs, action, 1.0 * times[:-1], flags["terminated"], flags["truncated"])
+
+
+def stored(result):
+    """Return what is in each lane, oldest first, as `[rows, E, ...]` of NumPy."""
+    held = result.state.ring
+    count = int(ring.size(held))
+    order = ring.recent(held, jnp.arange(count)[::-1].reshape(-1, held.num_envs)[:, ::-1])
+    t = jax.jit(ring.gather)(held, order)
+    return jax.tree.map(np.asarray, t)
+
+
+def expected(episodes, n):
+    """Transitions of one lane by the definition: obs, action, reward, discount, next, first, last.
+
+    Of an episode that is cut short, give the steps that are left of it.
+    """
+    rows = []
+    for item in episodes:
+        obs, length = item.observations["speed"][:, 0], len(item.rewards)
+        for start in range(length):
+            end = min(start + n, length)
+            reward = sum(GAMMA ** (t - start) * item.rewards[t] for t in range(start, end))
+            over = end == length and item.terminations[-1]
+            rows.append((
+                obs[start], item.actions[start], reward, 0.0 if over else GAMMA ** (end - start),
+                obs[end], start == 0, start == length - 1,
+            ))  # fmt: skip
+    return rows
+
+
+def cut(item, count):
+    return Recorded(
+        {name: x[: count + 1] for name, x in item.observations.items()},
+        *(x[:count] for x in item[1:]),
+    )
+
+
+def as_rows(t, lane):
+    columns = (t.obs["speed"][..., 0], t.action, t.reward, t.discount, t.next_obs["speed"][..., 0],
+               t.first, t.last)  # fmt: skip
+    return list(zip(*(column[:, lane] for column in columns), strict=True))
+
+
+EPISODES = [episode(1, 5), episode(2, 3, "truncated"), episode(3, 4, None), episode(4, 6)]
+
+
+@pytest.mark.parametrize(("n", "chunk"), [(1, 4), (3, 5), (3, 100)])
+def test_one_lane_holds_all_episodes_in_order(n, chunk):
+    replay = make_replay(per.sampler(), capacity=32, batch_size=4)
+    episodes = iter(EPISODES)
+    done = datasets.fill(replay, episodes, key=KEY, gamma=GAMMA, n_step=n, chunk=chunk)
+    assert (done.stored, done.left_out) == (18, 0)
+    found = stored(done)
+    np.testing.assert_allclose(as_rows(found, 0), expected(EPISODES, n), rtol=1e-6)
+    assert found.obs["tag"].dtype == np.int32 and found.obs["speed"].dtype == np.float32
+    assert found.next_obs["tag"][-1, 0] == 6  # of the observation after the very last step
+
+
+def test_lanes_hold_whole_episodes_and_end_together():
+    replay = make_replay(uniform.sampler(), capacity=32, batch_size=4, num_envs=2)
+    done = datasets.fill(replay, EPISODES, key=KEY, gamma=GAMMA, n_step=2, chunk=3)
+    # Lane 0: episodes of 5 and 4; lane 1: of 3, then of 6 as it has fewer steps: 9 rows each?
+    lanes = [[EPISODES[0], EPISODES[3]], [EPISODES[1], EPISODES[2]]]
+    rows = min(sum(len(item.rewards) for item in lane) for lane in lanes)
+    assert (done.stored, done.left_out) == (2 * rows, 18 - 2 * rows)
+    lanes[0][1] = cut(EPISODES[3], rows - 5)  # the newest step of a cut episode counts as its last
+    found = stored(done)
+    for number, lane in enumerate(lanes):
+        np.testing.assert_allclose(as_rows(found, number), expected(lane, 2), rtol=1e-6)
+
+
+def test_a_small_ring_keeps_the_newest_with_observations_stored_once():
+    once = {"store_next_obs": False, "frame_spare": 1.0}
+    replay = make_replay(uniform.sampler(), capacity=7, batch_size=4, **once)
+    done = datasets.fill(replay, EPISODES, key=KEY, gamma=GAMMA, n_step=2, chunk=4)
+    assert done.stored == 18
+    np.testing.assert_allclose(as_rows(stored(done), 0), expected(EPISODES, 2)[-7:], rtol=1e-6)
+
+
+def test_what_is_stored_may_be_chosen():
+    replay = make_replay(uniform.sampler(), capacity=20, batch_size=4)
+    done = datasets.fill(
+        replay, EPISODES, key=KEY, gamma=GAMMA, prepare=lambda obs: obs["speed"][:, 0] / 100
+    )
+    np.testing.assert_allclose(stored(done).obs[:6, 0], [1, 1.01, 1.02, 1.03, 1.04, 2], rtol=1e-6)
+
+
+def bad(**changes):
+    return [EPISODES[0]._replace(**changes)]
+
+
+TEXT = {"mission": np.array(["go"] * 6)}
+REFUSED = [
+    (per.sampler(), [], {}, "there is no episode with a step"),
+    (per.sampler(), bad(observations=TEXT), {}, r"observations\['mission'\] .* can't be stored"),
+    (per.sampler(), bad(actions=np.zeros(6)), {}, "actions of an episode are 6, and should be 5"),
+    (per.sampler(), bad(actions=np.full(5, 2**40)), {}, "hold 1099511627776, beyond what int32"),
+    (per.sampler(per.PERConfig(initial="td")), EPISODES, {}, "wants td_error of every new"),
+    (refer.sampler(), EPISODES, {"n_step": 3}, "n_step is 3: this replay method follows single"),
+    (per.sampler(), EPISODES, {"n_step": 0}, "n_step is 0"),
+    (per.sampler(), EPISODES, {"chunk": 0}, "chunk is 0"),
+]
+
+
+@pytest.mark.parametrize(("sampler", "episodes", "options", "message"), REFUSED)
+def test_what_can_not_be_stored_is_refused(sampler, episodes, options, message):
+    replay = make_replay(sampler, capacity=32, batch_size=4)
+    with pytest.raises(ValueError, match=message) as refused:
+        datasets.fill(replay, episodes, key=KEY, gamma=GAMMA, **options)
+    assert "\n" not in str(refused.value)
+
+
+def test_lanes_without_an_episode_are_refused():
+    replay = make_replay(latest.sampler(), capacity=32, batch_size=8, num_envs=8)
+    with pytest.raises(ValueError, match="fewer episodes than the 8 environments"):
+        datasets.fill(replay, EPISODES, key=KEY, gamma=GAMMA)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:minari")  # of who made the dataset, and how
+def test_a_minari_dataset_is_stored_as_it_was_recorded(tmp_path, monkeypatch):
+    minari = pytest.importorskip("minari")
+    from gymnasium import spaces
+    from minari.data_collector import EpisodeBuffer
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    buffers = [
+        EpisodeBuffer(
+            id=number, observations=item.observations, actions=item.actions,
+            rewards=item.rewards.tolist(), terminations=item.terminations.tolist(),
+            truncations=item.truncations.tolist(), infos={},
+        )
+        for number, item in enumerate([*EPISODES[:2], EPISODES[3]])
+    ]  # fmt: skip
+    space = {"speed": spaces.Box(-np.inf, np.inf, (1,), np.float64), "tag": spaces.Discrete(7)}
+    recorded = minari.create_dataset_from_buffers(
+        "own/test-v0", buffers, observation_space=spaces.Dict(space),
+        action_space=spaces.Discrete(1000),
+    )  # fmt: skip
+    replay = make_replay(per.sampler(), capacity=32, batch_size=4)
+    wanted = expected([*EPISODES[:2], EPISODES[3]], 1)
+    for dataset in ("own/test-v0", recorded):
+        done = datasets.from_minari(replay, dataset, key=KEY, gamma=GAMMA, chunk=16)
+        np.testing.assert_allclose(as_rows(stored(done), 0), wanted, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"no Minari dataset own/none-v0 .*`minari download"):
+        datasets.from_minari(replay, "own/none-v0", key=KEY, gamma=GAMMA)
+
+
+def test_a_missing_minari_is_named(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "minari", None)
+    replay = make_replay(per.sampler(), capacity=32, batch_size=4)
+    with pytest.raises(ImportError, match=r"pip install 'minari\[hdf5\]'"):
+        datasets.from_minari(replay, "own/test-v0", key=KEY, gamma=GAMMA)

@@ -1,0 +1,215 @@
+"""Rows of any type: what is stored comes back as it was, and methods find their fields in it."""
+
+import collections
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import struct
+
+from jaxreplay import Requirements, Transition, fields, make_replay, ring, testing
+from jaxreplay.methods import METHODS, ners, pser, uniform
+
+FIELDS = {k: v for k, v in testing.EXAMPLE._asdict().items() if k not in ("extras", "n_steps")}
+
+
+class Pair(NamedTuple):
+    """A row without episodes."""
+
+    obs: Any
+    action: Any
+
+
+@struct.dataclass
+class Step:
+    """A row that is a dataclass, with a field of its own."""
+
+    obs: Any
+    reward: Any
+    mood: Any
+
+
+NUMBERS = np.arange(6, dtype=np.float32).reshape(2, 3)
+ROWS = {
+    "dict": {"obs": NUMBERS, "reward": np.float32([1, 2]), "done": np.array([True, False])},
+    "nested": {"obs": {"image": NUMBERS.astype(np.uint8), "speed": NUMBERS}, "tag": (NUMBERS,)},
+    "NamedTuple": Pair(NUMBERS, np.int32([3, 4])),
+    "dataclass": Step(NUMBERS, np.float32([1, 2]), np.int8([5, 6])),
+    "array": NUMBERS,
+    "tuple": (NUMBERS, np.int32([3, 4])),
+    "Transition": Transition(obs=NUMBERS, action=np.int32([3, 4]), reward=np.float32([1, 2])),
+}
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_a_row_of_any_type_comes_back_as_it_was(row):
+    held = ring.init(jax.tree.map(lambda x: x[0], row), 4, 2)
+    held, slots = ring.add(held, row)
+    back = ring.gather(held, slots)
+    assert jax.tree.structure(back) == jax.tree.structure(row)
+    for stored, found in zip(jax.tree.leaves(row), jax.tree.leaves(back), strict=True):
+        assert stored.dtype == found.dtype
+        np.testing.assert_array_equal(stored, found)
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_a_replay_takes_a_row_of_any_type(row):
+    replay = make_replay(uniform.sampler(), capacity=4, batch_size=3, num_envs=2)
+    example = jax.tree.map(lambda x: x[0], row)
+
+    def cycle(key):
+        state = replay.add(replay.init(key, example), row)
+        return replay.sample(state, key)[1].transition
+
+    batch = jax.eval_shape(cycle, jax.random.key(0))
+    assert jax.tree.structure(batch) == jax.tree.structure(row)
+    assert {leaf.shape[0] for leaf in jax.tree.leaves(batch)} == {3}
+
+
+def in_order(example):
+    """A mapping whose leaves come in the order of a Transition's (a dict's are sorted)."""
+    return collections.OrderedDict(example)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_run_the_same_program_on_a_mapping_as_on_a_transition(name):
+    method = METHODS[name].method(
+        METHODS[name].config(**({"length": 4} if name == "windows" else {})), 100
+    )
+
+    def program(example):
+        case = testing.Case(method, example)
+        state = jax.eval_shape(case.replay.init, jax.random.key(0), example)
+        traced = jax.make_jaxpr(case.cycle)(state, 5)
+        return str(traced.jaxpr.pretty_print(source_info=False))
+
+    named = program(Transition(**FIELDS))
+    mapped = program(in_order(FIELDS))
+    assert "scatter" in mapped
+    assert mapped == named
+
+
+def test_laws_hold_for_rows_that_are_dicts():
+    case = testing.Case(pser.method(), dict(FIELDS))
+    testing.batches_have_the_promised_shapes(case)
+    testing.states_keep_their_types(case)
+
+
+READS = [
+    pytest.param(name, option, field, id=f"{name}-{field}")
+    for name, option, read in [
+        ("pser", {}, ["first"]),
+        ("ere", {}, ["last"]),
+        ("ero", {}, ["reward"]),
+        ("ners", {}, ["obs", "action", "reward", "next_obs"]),
+        ("ners", {"features": ("td_error",), "clock": "episode"}, ["first"]),
+        ("refer", {}, ["first", "last"]),
+        ("refer", {"returns": True}, ["first", "last", "reward", "discount"]),
+    ]
+    for field in read
+]
+
+
+def start(name, options, example):
+    """Everything that looks at rows: init, add, sample, update, of shapes alone."""
+    method = METHODS[name].method(METHODS[name].config(**options), 100)
+    case = testing.Case(method, example)
+
+    def cycle(key):
+        state = case.replay.init(key, example)
+        row = jax.tree.map(lambda x: jnp.broadcast_to(x, (testing.E, *x.shape)), example)
+        wanted = method.requires.feedback_of_new
+        state = case.replay.add(state, row, **dict.fromkeys(wanted, jnp.zeros(testing.E)))
+        state, batch = case.replay.sample(state, key)
+        state = case.replay.update(state, batch, **case.feedback_of(jnp.zeros(testing.BATCH)))
+        return case.replay.observe(state, jnp.zeros(()), key)
+
+    return jax.eval_shape(cycle, jax.random.key(0))
+
+
+@pytest.mark.parametrize(("name", "options", "field"), READS)
+@pytest.mark.parametrize("as_dict", [False, True], ids=["Transition", "dict"])
+def test_a_field_that_a_method_reads_is_missed_when_it_starts(name, options, field, as_dict):
+    example = {k: v for k, v in FIELDS.items() if k != field}
+    example = example if as_dict else Transition(**example)
+    with pytest.raises(ValueError, match=rf"looks at {field} of transitions \(\w+.*\), which"):
+        start(name, options, example)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("clock", ["run", "episode"])
+def test_methods_read_no_field_that_they_do_not_declare(name, clock):
+    options = {"windows": {"length": 4}, "refer": {"returns": True}}.get(name, {})
+    if name == "ners":
+        options = {"clock": clock, "features": ("reward", "time")}
+    elif clock == "episode":
+        return
+    method = METHODS[name].method(METHODS[name].config(**options), 100)
+    read = method.requires.transition_fields
+    least = {k: v for k, v in FIELDS.items() if k in read} | {"mine": np.zeros(2, np.float32)}
+    start(name, options, least)
+
+
+def test_a_row_of_another_type_than_the_example_is_refused():
+    held = ring.init({"b": np.float32(0), "a": np.int32(0)}, 4)
+    one = np.ones(1, np.float32)
+    with pytest.raises(ValueError, match="the transition lacks b, unlike the example"):
+        ring.add(held, {"a": one.astype(np.int32)})
+    swapped = collections.OrderedDict(b=one, a=one.astype(np.int32))
+    with pytest.raises(ValueError, match=r"\(OrderedDict\) has its fields in another order"):
+        ring.add(held, swapped)
+    with pytest.raises(ValueError, match="the transition lacks a"):
+        ring.add(held, one)
+
+
+def test_fields_are_found_and_replaced_by_name():
+    row = Step(1, 2, 3)
+    assert fields.get(row, "mood") == 3 and fields.get(row, "first") == ()
+    assert fields.replace(row, mood=4) == Step(1, 2, 4)
+    assert fields.replace({"a": 1, "b": 2}, b=3) == {"a": 1, "b": 3}
+    assert fields.replace(Pair(1, 2), obs=3) == Pair(3, 2)
+    assert dataclasses.is_dataclass(row)
+    assert not fields.has(np.zeros(3), "last") and not fields.has(Transition(), "obs")
+    with pytest.raises(ValueError, match="ndarray has no fields to replace"):
+        fields.replace(np.zeros(3), last=1)
+
+
+def test_a_field_of_ones_own_is_missed_by_its_name():
+    sampler = uniform.sampler()._replace(
+        requires=Requirements(transition_fields=frozenset({"mood"}))
+    )
+    replay = make_replay(sampler, capacity=4, batch_size=2)
+    jax.eval_shape(replay.init, jax.random.key(0), Step(NUMBERS, NUMBERS, NUMBERS))
+    with pytest.raises(ValueError, match="looks at mood of transitions, which the example, a Pair"):
+        replay.init(jax.random.key(0), Pair(NUMBERS, NUMBERS))
+
+
+def test_scores_are_of_single_arrays():
+    replay = make_replay(ners.sampler(), capacity=4, batch_size=2)
+    example = FIELDS | {"obs": {"image": NUMBERS, "speed": NUMBERS}}
+    with pytest.raises(ValueError, match="ners scores obs that are single arrays"):
+        replay.init(jax.random.key(0), example)
+
+
+def test_frames_need_to_know_where_episodes_begin():
+    stack = np.zeros((2, 2, 4), np.uint8)
+    replay = make_replay(uniform.sampler(), capacity=8, batch_size=2, frame_stack=4)
+    with pytest.raises(ValueError, match=r"lacks first: store it"):
+        replay.init(jax.random.key(0), {"obs": stack, "next_obs": stack})
+
+
+def test_episodes_end_in_rows_that_tell_them_apart():
+    held = ring.init({"a": np.float32(0)}, 4)
+    with pytest.raises(ValueError, match="without a field `last`"):
+        ring.end_episodes(held)
+    held = ring.init({"a": np.float32(0), "last": np.bool_(False)}, 4)
+    held, _ = ring.add(held, {"a": np.ones(1, np.float32), "last": np.zeros(1, bool)})
+    assert ring.gather(ring.end_episodes(held), jnp.zeros(1, jnp.int32))["last"][0]
+
+
+def test_what_is_no_number_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"key of dtype key<fry> can't be stored"):
+        ring.init({"key": jax.random.key(0)}, 4)

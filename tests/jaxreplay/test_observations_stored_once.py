@@ -1,0 +1,158 @@
+"""Observations of any kind stored once, against a replay that stores both of every transition."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxreplay import Transition, make_replay, n_step, ring
+from jaxreplay.methods import ners, uniform
+from jaxreplay.n_step import Step
+
+OBS = {"speed": np.zeros(3, np.float32), "image": np.zeros((2, 3), np.uint8), "on": np.bool_(0)}
+FLAG, NUMBER = np.bool_(0), np.float32(0)
+EXAMPLE = Transition(OBS, np.int32(0), NUMBER, NUMBER, OBS, FLAG, FLAG)
+SIZES = [(12, 1, 1), (12, 1, 3), (24, 2, 2)]  # capacity, environments, n
+
+
+@functools.cache
+def made(capacity, num_envs, n):
+    make = functools.partial(
+        make_replay, uniform.sampler(), capacity=capacity, batch_size=4, num_envs=num_envs
+    )
+    replays = make(), make(store_next_obs=False, frame_spare=1.0)
+    step = Step(OBS, np.int32(0), NUMBER, FLAG, FLAG, OBS, FLAG)
+
+    @jax.jit
+    def play(steps):
+        states = [replay.init(jax.random.key(0), EXAMPLE) for replay in replays]
+        window = n_step.init(step, n, num_envs)
+
+        def one(carry, step):
+            window, states = carry
+            window, t = n_step.push(window, step, 0.9)
+            return (window, [r.add(s, t) for r, s in zip(replays, states, strict=True)]), None
+
+        warm = jax.tree.map(lambda x: x[: n - 1], steps)
+        for number in range(n - 1):
+            window, _ = n_step.push(window, jax.tree.map(lambda x: x[number], warm), 0.9)
+        (_, states), _ = jax.lax.scan(
+            one, (window, states), jax.tree.map(lambda x: x[n - 1 :], steps)
+        )
+        slots = jnp.arange(capacity) % ring.size(states[0].ring)
+        return states, [ring.gather(state.ring, slots) for state in states]
+
+    return replays, play
+
+
+def episodes(seed, length, rows, num_envs):
+    """Return steps `[rows, E, ...]` of random episodes, whose observations follow one another."""
+    rng = np.random.default_rng(seed)
+
+    def observed(*shape):
+        return {
+            "speed": rng.normal(size=(*shape, 3)).astype(np.float32),
+            "image": rng.integers(0, 256, (*shape, 2, 3), np.uint8),
+            "on": rng.random(shape) < 0.5,
+        }
+
+    obs, beyond = observed(rows + 1, num_envs), observed(rows, num_envs)
+    over = rng.random((rows, num_envs)) < 1 / length
+    terminated = over & (rng.random((rows, num_envs)) < 0.5)
+
+    def following(new, last):
+        shape = over.shape + (1,) * (last.ndim - 2)
+        return np.where(over.reshape(shape), last, new[1:])
+
+    return Step(
+        obs=jax.tree.map(lambda x: x[:-1], obs),
+        action=rng.integers(0, 5, (rows, num_envs)).astype(np.int32),
+        reward=rng.normal(size=(rows, num_envs)).astype(np.float32),
+        terminated=terminated,
+        truncated=over & ~terminated,
+        next_obs=jax.tree.map(following, obs, beyond),
+        first=np.concatenate([np.ones((1, num_envs), bool), over[:-1]]),
+    )
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(st.sampled_from(SIZES), st.integers(0, 2**31), st.sampled_from([2, 5, 30]))
+def test_transitions_are_those_of_a_replay_that_stores_both(sizes, seed, length):
+    (_, replay), play = made(*sizes)
+    states, (both, once) = play(episodes(seed, length, 40, sizes[1]))
+    jax.tree.map(np.testing.assert_array_equal, both, once)
+    assert [x.dtype for x in jax.tree.leaves(both)] == [x.dtype for x in jax.tree.leaves(once)]
+    assert float(replay.metrics(states[1])["frames_lost"]) == 0
+
+
+def test_it_takes_about_half_the_memory():
+    example = {
+        "obs": np.zeros(100, np.float32),
+        "next_obs": np.zeros(100, np.float32),
+        "first": FLAG,
+    }
+
+    def size(**options):
+        replay = make_replay(uniform.sampler(), capacity=10_000, batch_size=4, **options)
+        shapes = jax.eval_shape(replay.init, jax.random.key(0), example)
+        return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes))
+
+    assert size(store_next_obs=False) < 0.57 * size()
+
+
+def test_rows_of_ones_own_type_will_do():
+    replay = make_replay(uniform.sampler(), capacity=4, batch_size=2, store_next_obs=False)
+    row = {"obs": np.float32([[1, 2]]), "next_obs": np.float32([[3, 4]]), "first": np.array([True])}
+    example = jax.tree.map(lambda x: x[0], row)
+    state = jax.jit(replay.add)(replay.init(jax.random.key(0), example), row)
+    back = ring.gather(state.ring, jnp.zeros(1, jnp.int32))
+    jax.tree.map(np.testing.assert_array_equal, back, row)
+
+
+def test_a_sampler_may_look_at_them():
+    config = ners.NERSConfig(features=("obs", "next_obs"), hidden=(4,), score_hidden=(4,))
+    replay = make_replay(ners.sampler(config), capacity=8, batch_size=2, store_next_obs=False)
+    example = EXAMPLE._replace(obs=OBS["speed"], next_obs=OBS["speed"])
+    row = jax.tree.map(lambda x: np.stack([x]), example)
+
+    def cycle(key):
+        state = replay.add(replay.init(key, example), row)
+        state, batch = replay.sample(state, key)
+        return replay.update(state, batch, td_error=jnp.ones(2), target=jnp.ones(2))
+
+    jax.eval_shape(cycle, jax.random.key(0))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"obs": OBS["speed"]}, "differ in structure, shape or dtype: store them as they are"),
+        ({"next_obs": OBS | {"on": NUMBER}}, "differ in structure, shape or dtype"),
+        ({"first": ()}, r"the example \(Transition\) lacks first: store it"),
+    ],
+)
+def test_observations_that_can_not_be_shared_are_refused(change, message):
+    replay = make_replay(uniform.sampler(), capacity=4, batch_size=2, store_next_obs=False)
+    with pytest.raises(ValueError, match=message):
+        replay.init(jax.random.key(0), EXAMPLE._replace(**change))
+
+
+def test_what_is_added_has_to_fit():
+    replay = make_replay(uniform.sampler(), capacity=4, batch_size=2, store_next_obs=False)
+    state = jax.eval_shape(replay.init, jax.random.key(0), EXAMPLE)
+    row = jax.tree.map(lambda x: np.stack([x]), EXAMPLE)
+    for change, message in (
+        ({"next_obs": ()}, "the transition's next_obs lacks "),
+        ({"obs": row.obs | {"on": np.zeros(2, bool)}}, r"obs, on was added with shape \[2\]"),
+        ({"obs": row.obs | {"on": np.ones(1)}}, "obs, on was added as float64, and the ring"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            jax.eval_shape(lambda s, c=change: replay.add(s, row._replace(**c)), state)
+    with pytest.raises(ValueError, match="leave store_next_obs out, or frame_stack"):
+        make_replay(
+            uniform.sampler(), capacity=4, batch_size=2, frame_stack=4, store_next_obs=False
+        )

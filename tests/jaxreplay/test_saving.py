@@ -1,0 +1,213 @@
+"""A replay in a file: bit for bit, and only where it fits."""
+
+import functools
+import json
+import os
+import zlib
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import jaxreplay
+from jaxreplay import Sampler, make_replay, testing
+from jaxreplay.array_file import Damaged
+from jaxreplay.methods import METHODS, per, rank, sequences, uniform
+
+EXAMPLE = {
+    "half": np.zeros(3, jnp.bfloat16),
+    "flag": np.bool_(0),
+    "image": np.zeros((2, 2), np.uint8),
+    "reward": np.float32(0),
+}
+SIZES = {"capacity": 8, "batch_size": 4, "num_envs": 2}
+
+
+@functools.cache
+def filled(sampler=None, rows=5, **sizes):
+    replay = make_replay(sampler or per.sampler(), **SIZES | sizes)
+    state, add = replay.init(jax.random.key(0), EXAMPLE), jax.jit(replay.add)
+    rng = np.random.default_rng(0)
+    for number in range(rows):
+        row = {
+            "half": rng.normal(size=(2, 3)).astype(jnp.bfloat16),
+            "flag": np.array([number % 2 == 0, True]),
+            "image": rng.integers(0, 256, (2, 2, 2), np.uint8),
+            "reward": np.float32([number, -0.0]),
+        }
+        state = add(state, row)
+    state, batch = jax.jit(replay.sample)(state, jax.random.key(1))
+    told = {name: rng.normal(size=4).astype(np.float32) for name in replay.requires.feedback}
+    return replay, jax.jit(replay.update)(state, batch, **told)
+
+
+def bits(tree):
+    data = lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+    return [(x.dtype, x.shape, np.asarray(data(x)).tobytes()) for x in jax.tree.leaves(tree)]
+
+
+@pytest.mark.parametrize("sampler", [per.sampler(), rank.sampler()], ids=["per", "rank"])
+def test_what_is_loaded_is_what_was_saved(sampler, tmp_path):
+    replay, state = filled(sampler)
+    path = jaxreplay.save(replay, state, tmp_path / "replay.safetensors")
+    assert os.listdir(tmp_path) == ["replay.safetensors"]
+    back = jaxreplay.load(make_replay(sampler, **SIZES), path, EXAMPLE)
+    assert jax.tree.structure(back) == jax.tree.structure(state)
+    assert bits(back) == bits(state)
+    sample = jax.jit(replay.sample)
+    draws = [sample(x, jax.random.key(7))[1] for x in (state, back)]
+    assert bits(draws[0]) == bits(draws[1])
+    buffers = [x.unsafe_buffer_pointer() for x in jax.tree.leaves(back) if x.size]
+    assert len(set(buffers)) == len(buffers)  # it may be donated
+
+
+class Keyed(NamedTuple):
+    """What a sampler of one's own may keep."""
+
+    key: jax.Array
+    half: jax.Array
+    flags: jax.Array
+    nothing: jax.Array
+
+
+def test_keys_and_odd_types_of_a_sampler_s_own_are_kept(tmp_path):
+    def init(key, ring):
+        odd = jnp.array([np.nan, -0.0, np.inf], jnp.bfloat16)
+        return Keyed(jax.random.split(key, 2), odd, jnp.array([True, False]), jnp.zeros((0, 3)))
+
+    plain = uniform.sampler()
+    sampler = Sampler(init, plain.add, plain.sample, plain.update)
+    replay = make_replay(sampler, **SIZES)
+    state = replay.init(jax.random.key(5), EXAMPLE)
+    back = jaxreplay.load(replay, jaxreplay.save(replay, state, tmp_path / "r"), EXAMPLE)
+    assert bits(back) == bits(state)
+    same = jax.random.key_impl(back.sampler.key) == jax.random.key_impl(state.sampler.key)
+    assert same
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_s_state_can_be_saved(name, tmp_path):
+    case = testing.Case(METHODS[name].method(METHODS[name].config(), 100))
+    shapes = jax.eval_shape(case.replay.init, jax.random.key(0), case.example)
+    number = iter(range(10**6))
+    state = jax.tree.map(lambda x: np.full(x.shape, next(number) % 2, x.dtype), shapes)
+    path = jaxreplay.save(case.replay, state, tmp_path / "r")
+    assert bits(jaxreplay.load(case.replay, path, case.example)) == bits(state)
+
+
+OTHERS = [
+    ({"capacity": 16}, {}, "with capacity 8, not 16: make the replay with capacity=8"),
+    ({"num_envs": 4}, {}, "with num_envs 2, not 4: make the replay with num_envs=2"),
+    ({}, {"reward": np.float16(0)}, r"float32\[\] for field reward, and this example has float16"),
+    ({}, {"half": np.zeros(4, jnp.bfloat16)}, r"bfloat16\[3\] for field half, and this example"),
+    ({}, {"more": np.float32(0)}, "nothing for field more, and this example has float32"),
+]
+
+
+@pytest.mark.parametrize(("sizes", "fields", "message"), OTHERS)
+def test_another_layout_is_refused_by_name(sizes, fields, message, tmp_path):
+    replay, state = filled(rows=2)
+    path = jaxreplay.save(replay, state, tmp_path / "r")
+    other = make_replay(per.sampler(), **SIZES | sizes)
+    with pytest.raises(ValueError, match=message) as refused:
+        jaxreplay.load(other, path, EXAMPLE | fields)
+    assert "\n" not in str(refused.value)
+
+
+def test_another_sampler_is_refused_by_name(tmp_path):
+    replay, state = filled(rows=2)
+    path = jaxreplay.save(replay, state, tmp_path / "r")
+    example = {name: EXAMPLE[name] for name in EXAMPLE}
+    for sampler, message in (
+        (uniform.sampler(), r"for array \.sampler\.tree\.nodes, and this replay has nothing"),
+        (rank.sampler(), r"nothing for array \.sampler\.order\.values, and this replay has float"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            jaxreplay.load(make_replay(sampler, **SIZES), path, example)
+
+
+def rewritten(path, **changes):
+    """Write a file of ours with other words in its header."""
+    header = {"format": 1, "version": "0.1", "capacity": 8, "num_envs": 2, "row": [], "leaves": {}}
+    text = json.dumps(header | {"crc32": {}} | changes)
+    written = {"jaxreplay.replay": f"{zlib.crc32(text.encode()):08x} {text}"}
+    save_file({"x": np.ones(3, np.float32)}, path, metadata=written)
+
+
+def test_what_is_no_saved_replay_is_refused(tmp_path):
+    replay = make_replay(per.sampler(), **SIZES)
+    with pytest.raises(ValueError, match="there is no file"):
+        jaxreplay.load(replay, tmp_path / "none", EXAMPLE)
+    rewritten(tmp_path / "later", format=9, version="3.0")
+    with pytest.raises(ValueError, match=r"is of format 9 \(jaxreplay 3\.0\).* reads 1: load it"):
+        jaxreplay.load(replay, tmp_path / "later", EXAMPLE)
+    save_file({"x": np.ones(3, np.float32)}, tmp_path / "other")
+    with pytest.raises(ValueError, match="other is no saved replay"):
+        jaxreplay.load(replay, tmp_path / "other", EXAMPLE)
+    (tmp_path / "text").write_text("not arrays")
+    with pytest.raises(Damaged, match="text is damaged"):
+        jaxreplay.load(replay, tmp_path / "text", EXAMPLE)
+
+
+def test_a_damaged_file_is_not_believed(tmp_path):
+    replay, state = filled(rows=2)
+    path = jaxreplay.save(replay, state, tmp_path / "r")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(Damaged, match="is damaged"):
+        jaxreplay.load(replay, path, EXAMPLE)
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(Damaged, match="is damaged"):
+        jaxreplay.load(replay, path, EXAMPLE)
+
+
+def test_only_replays_are_replaced_unless_it_is_said(tmp_path):
+    replay, state = filled(rows=2)
+    path = tmp_path / "notes.txt"
+    path.write_text("mine")
+    with pytest.raises(ValueError, match="exists and is no saved replay: give another name"):
+        jaxreplay.save(replay, state, path)
+    assert path.read_text() == "mine" and os.listdir(tmp_path) == ["notes.txt"]
+    jaxreplay.save(replay, state, path, overwrite=True)
+    jaxreplay.save(replay, state, path)  # a replay is there now
+    with pytest.raises(ValueError, match="is a folder"):
+        jaxreplay.save(replay, state, tmp_path, overwrite=True)
+    with pytest.raises(ValueError, match="there is no folder"):
+        jaxreplay.save(replay, state, tmp_path / "none" / "r")
+
+
+def test_a_write_that_fails_leaves_the_file_before(tmp_path, monkeypatch):
+    replay, state = filled(rows=2)
+    path = jaxreplay.save(replay, state, tmp_path / "r")
+    before = path.read_bytes()
+
+    def full(*_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="no space"):
+        jaxreplay.save(replay, state, path)
+    assert path.read_bytes() == before and os.listdir(tmp_path) == ["r"]
+
+
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
+    replay, state = filled(rows=1)
+    monkeypatch.setitem(__import__("sys").modules, "safetensors", None)
+    with pytest.raises(ImportError, match="pip install safetensors"):
+        jaxreplay.save(replay, state, tmp_path / "r")
+    assert os.listdir(tmp_path) == []
+
+
+def test_stretches_keep_their_length(tmp_path):
+    def made(length):
+        config = sequences.SequencesConfig(length=length, period=1)
+        return make_replay(sequences.sampler(config), capacity=24, batch_size=2, num_envs=2)
+
+    example = {"last": np.bool_(0)}
+    state = made(4).init(jax.random.key(0), example)
+    path = jaxreplay.save(made(4), state, tmp_path / "r")
+    with pytest.raises(ValueError, match=r"int32\[4,2\] for array \.sampler\.recent, and this"):
+        jaxreplay.load(made(5), path, example)

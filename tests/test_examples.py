@@ -1,0 +1,89 @@
+"""The examples run, and do what they say."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
+
+
+def loaded(name):
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_example_is_tested_and_short():
+    tested = {"dqn_in_one_file": 125, "flashbax_api": 100}
+    for path in EXAMPLES.glob("*.py"):
+        assert len(path.read_text().splitlines()) <= tested[path.stem]
+
+
+def test_dqn_in_one_file_trains_many_seeds():
+    example = loaded("dqn_in_one_file")
+    config = example.CONFIG | {"steps": 4_000, "capacity": 2_048}
+    train = jax.jit(jax.vmap(example.make_train(config)))
+    returns = np.asarray(train(jax.random.split(jax.random.key(0), 2)))
+    assert returns.shape == (2, 500)
+    assert (returns[:, -1] >= 8).all()  # episodes have ended; none is shorter than eight steps
+    assert (returns[0] != returns[1]).any()
+
+
+@pytest.mark.slow
+def test_dqn_in_one_file_learns():
+    example = loaded("dqn_in_one_file")
+    train = jax.jit(jax.vmap(example.make_train(example.CONFIG)))
+    returns = train(jax.random.split(jax.random.key(0), example.CONFIG["seeds"]))
+    assert float(jnp.median(returns[:, -2_000:].mean(axis=1))) > 100  # at random: 22
+
+
+def filled(add_batch_size, steps=30):
+    example = loaded("flashbax_api")
+    buffer = example.make_prioritised_flat_buffer(16, 4, 8, add_batch_size)
+    state = buffer.init({"obs": jnp.zeros(2), "reward": jnp.float32(0)})
+    ready = [bool(buffer.can_sample(state))]
+    add = jax.jit(buffer.add)
+    for number in range(steps):
+        step = {"obs": np.full(2, number, np.float32), "reward": np.float32(number)}
+        if add_batch_size:
+            lanes = 1000.0 * np.arange(add_batch_size, dtype=np.float32)
+            step = jax.tree.map(lambda x: x + lanes.reshape(-1, *(1,) * np.ndim(x)), step)
+        state = add(state, step)
+        ready.append(bool(buffer.can_sample(state)))
+    return buffer, state, ready
+
+
+@pytest.mark.parametrize("add_batch_size", [None, 2])
+def test_flashbax_s_pairs_follow_one_another(add_batch_size):
+    buffer, state, ready = filled(add_batch_size)
+    assert ready.index(True) == 4 // (add_batch_size or 1)
+    _, drawn = jax.jit(buffer.sample)(state, jax.random.key(1))
+    first, second = drawn.experience
+    assert first["obs"].shape == (8, 2) and drawn.probabilities.shape == (8,)
+    np.testing.assert_array_equal(second["reward"], first["reward"] + 1)
+    np.testing.assert_array_equal(first["obs"][:, 0], first["reward"])
+
+
+def test_flashbax_s_priorities_decide_what_is_drawn():
+    buffer, state, _ = filled(None)
+    verbs = (buffer.add, buffer.sample, buffer.set_priorities)
+    add, sample, set_priorities = map(jax.jit, verbs)
+    state, drawn = sample(state, jax.random.key(0))
+    high = float(drawn.experience.first["reward"][3])
+    priorities = jnp.where(drawn.experience.first["reward"] == high, 1e6, 1e-3)
+    state = set_priorities(state, drawn.indices, priorities)
+    _, drawn = sample(state, jax.random.key(1))
+    assert (np.asarray(drawn.experience.first["reward"]) == high).mean() > 0.9
+    for number in range(16):  # everything is overwritten: the old indices say nothing any more
+        step = {"obs": jnp.full(2, 100.0 + number), "reward": jnp.float32(100 + number)}
+        state = add(state, step)
+    after = set_priorities(state, drawn.indices, jnp.full(8, 1e9))
+    np.testing.assert_array_equal(
+        after.sampler.priorities.tree.nodes, state.sampler.priorities.tree.nodes
+    )
