@@ -64,7 +64,8 @@ def from_minari(
     """Make a replay's state and fill it with a Minari dataset.
 
     Args:
-      replay: its rows are of type `Transition`, without extras; any method that needs no feedback about them.
+      replay: of rows of type `Transition` without extras; any method that needs no feedback
+        about them.
       dataset: a `MinariDataset`, or the name of one that is on this machine.
       key: as for `replay.init`.
       gamma: discount per step.
