@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter
 
 from experiments.analysis.primary import PrimaryMetric
 from experiments.analysis.style import (
@@ -103,7 +104,7 @@ def sensitivity(
     if not names:
         return False
     envs = list(dict.fromkeys(table["env"]))
-    figure = make_figure(1.2 + 4.6 * len(envs), 0.6 + 3.4 * len(names))
+    figure = make_figure(0.6 + 6.0 * len(envs), 0.6 + 3.2 * len(names))
     panels = figure.subplots(len(names), len(envs), squeeze=False)
     for row, name in zip(panels, names, strict=True):
         others = [other for other in names if other != name]
@@ -119,7 +120,8 @@ def sensitivity(
                 axes.set_title(env, fontsize=10, color=INK)
             else:
                 axes.set_visible(False)
-    figure.suptitle(plain(title), fontsize=11, color=INK)
+    title = f"{plain(title)}: each setting, IQM over seeds with 95 % intervals"
+    figure.suptitle(title, fontsize=11, color=INK)
     warn_of_few(figure, int(table.groupby("point")["seed"].nunique().min()))
     save(figure, path)
     return True
@@ -152,7 +154,8 @@ def _panel(axes: Axes, drawn: Sequence[Line]) -> None:
     axes.set_xticks(list(place.values()), [_value(value) for value in every])
     axes.minorticks_off()
     tidy(axes)
-    axes.legend(fontsize=8, frameon=False)
+    axes.yaxis.set_major_formatter(FuncFormatter(_counted))
+    axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def _styles(drawn: Sequence[Line]) -> dict[str, dict[str, Any]]:
@@ -208,6 +211,7 @@ def best(
         axes.set_title(env, fontsize=10, color=INK)
         tidy(axes)
         axes.grid(axis="x", color="#e6e6e6", linewidth=0.8)
+        axes.xaxis.set_major_formatter(FuncFormatter(_counted))
     figure.suptitle(f"{plain(title)}: at their best, and by default (hollow)", fontsize=11)
     warn_of_few(figure, min(row.shown.seeds + row.chosen.seeds for row in rows))
     save(figure, path)
@@ -225,6 +229,12 @@ def _short(name: str) -> str:
 
 def _value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, (int, float)) else str(value)
+
+
+def _counted(value: float, place: Any) -> str:
+    """Return a tick's label."""
+    del place
+    return f"{value:,g}"
 
 
 def _order(value: Any) -> tuple[bool, Any]:

@@ -22,6 +22,13 @@ class Encoded(NamedTuple):
     crc32: int  # of the text in it
 
 
+class Decoded(NamedTuple):
+    """A table that was read."""
+
+    frame: pd.DataFrame
+    crc32: int  # of its text
+
+
 def encode(frame: pd.DataFrame, digits: int) -> Encoded:
     """Return a table as the bytes of a file: nothing but the numbers decides them.
 
@@ -33,7 +40,7 @@ def encode(frame: pd.DataFrame, digits: int) -> Encoded:
     return Encoded(gzip.compress(text, mtime=0), zlib.crc32(text))
 
 
-def decode(path: Path, expected: Collection[int], facts: Path) -> pd.DataFrame:
+def decode(path: Path, expected: Collection[int], facts: Path) -> Decoded:
     """Read a table.
 
     Args:
@@ -48,9 +55,10 @@ def decode(path: Path, expected: Collection[int], facts: Path) -> pd.DataFrame:
         text = gzip.decompress(path.read_bytes())
     except (OSError, EOFError, zlib.error) as error:
         raise Damaged(f"{path} is damaged ({error})") from None
-    if zlib.crc32(text) not in expected:
+    crc32 = zlib.crc32(text)
+    if crc32 not in expected:
         raise Damaged(f"{path} is damaged, or is not what {facts.name} speaks of")
-    return pd.read_csv(io.BytesIO(text))
+    return Decoded(pd.read_csv(io.BytesIO(text)), crc32)
 
 
 def read_facts(path: Path, latest: int) -> dict[str, Any]:

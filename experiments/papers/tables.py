@@ -121,4 +121,4 @@ def read(folder: Path, name: str, size: str) -> Data | None:
             _ = each["versions"]["code"], each["options" if made else "config"]
     except (AttributeError, KeyError, TypeError) as error:
         raise Damaged(f"{facts} is damaged ({error!r})") from None
-    return Data(stored.decode(numbers, {crc}, facts), runs, made)
+    return Data(stored.decode(numbers, {crc}, facts).frame, runs, made)

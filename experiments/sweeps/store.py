@@ -5,6 +5,7 @@ it has ended; nothing else says so.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,7 @@ class Store:
 
 
 def settings_of(point: Point, names: Sequence[str]) -> dict[str, Any]:
-    """Return the values of a table's columns of settings; None where a run has no such setting."""
+    """Return the values of a table's columns of settings; NaN where a run has no such setting."""
     own = {}
     for name in names:
         scope, _, field = name.rpartition(".")
@@ -135,7 +136,7 @@ def settings_of(point: Point, names: Sequence[str]) -> dict[str, Any]:
         value = next((getattr(each, field) for each in sections if hasattr(each, field)), None)
         plain = isinstance(value, (int, float)) and not isinstance(value, bool)
         has = any(hasattr(each, field) for each in sections)
-        own[name] = value if plain else (shown_value(value) if has else None)
+        own[name] = value if plain else (shown_value(value) if has else math.nan)
     return own
 
 
@@ -227,8 +228,8 @@ def read(folder: Path) -> Store:
     except (AttributeError, KeyError, TypeError) as error:
         raise Damaged(f"{path} is damaged ({error!r})") from None
     if expected:
-        store.frame = _typed(stored.decode(folder / TABLE, expected, path), store.settings)
-        store.crc32 = stored.encode(store.frame, _DIGITS).crc32
+        found = stored.decode(folder / TABLE, expected, path)
+        store.frame, store.crc32 = _typed(found.frame, store.settings), found.crc32
     return store
 
 
