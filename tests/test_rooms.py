@@ -16,7 +16,7 @@ FLOORS = (
     {"experiments.analysis"},
     {"experiments.runs"},
     {"experiments.cli"},
-    {"experiments.benchmarks", "experiments.soaks"},
+    {"experiments.benchmarks", "experiments.soaks", "experiments.sweeps"},
     {"experiments.papers"},
     {"experiments"},  # the commands at the top
 )

@@ -113,10 +113,7 @@ def sensitivity(
             if any(line.values for line in drawn):
                 _panel(axes, drawn)
                 axes.set_xlabel(name, color=INK)
-                better = "higher" if metric(env).higher_is_better else "lower"
-                axes.set_ylabel(
-                    f"{metric(env).name} ({metric(env).unit}, {better} is better)", color=INK
-                )
+                axes.set_ylabel(_scored(metric(env), "\n"), color=INK)
                 axes.set_title(env, fontsize=10, color=INK)
             else:
                 axes.set_visible(False)
@@ -206,8 +203,7 @@ def best(
                 _bar(axes, at + 0.12, row.default, colour, filled=False)
         axes.set_yticks(range(len(own)), [plain(row.label) for row in own])
         axes.set_ylim(len(own) - 0.5, -0.5)
-        better = "higher" if metric(env).higher_is_better else "lower"
-        axes.set_xlabel(f"{metric(env).name} ({metric(env).unit}, {better} is better)", color=INK)
+        axes.set_xlabel(_scored(metric(env)), color=INK)
         axes.set_title(env, fontsize=10, color=INK)
         tidy(axes)
         axes.grid(axis="x", color="#e6e6e6", linewidth=0.8)
@@ -221,6 +217,12 @@ def _bar(axes: Axes, at: float, found: Any, colour: str, filled: bool) -> None:
     axes.plot([found.low, found.high], [at, at], color=colour, linewidth=1.6)
     face = colour if filled else "white"
     axes.plot([found.value], [at], marker="o", color=colour, markerfacecolor=face, linestyle="")
+
+
+def _scored(metric: PrimaryMetric, between: str = " ") -> str:
+    """Return the label of an axis of scores."""
+    better = "higher" if metric.higher_is_better else "lower"
+    return f"{metric.name}{between}({metric.unit}, {better} is better)"
 
 
 def _short(name: str) -> str:
