@@ -2,11 +2,12 @@
 
 import argparse
 import dataclasses
+import difflib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from experiments.cli.options import read_value, unknown
+from experiments.cli.options import read_value
 from experiments.cli.shared import PREFIXES
 from experiments.runs.run_config import SECTIONS, RunConfig
 from jaxreplay.option import Option, options_of
@@ -92,7 +93,7 @@ def expand(
         if [other.name for other in axes].count(axis.name) > 1:
             raise ValueError(f"grid {axis.name} stands twice: give all its values at once")
         if not any(_find(axis.name, label, config) for (_, label), config in bases.items()):
-            raise ValueError(unknown("setting", axis.name, _names(bases)))
+            raise ValueError(_unknown(axis.name, _names(bases)))
     points: list[Point] = []
     for (env, label), base in bases.items():
         points += _points(axes, env, label, base, defaults)
@@ -190,6 +191,13 @@ def _find(name: str, label: str, config: RunConfig) -> tuple[Place, Option] | No
         if field in options:
             return Place(section, field), options[field]
     return None
+
+
+def _unknown(name: str, names: Sequence[str]) -> str:
+    """Return a line about a name that none of the runs has."""
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f": did you mean '{near[0]}'?" if near else ""
+    return f"unknown setting '{name}' of the grid{hint} (--help lists all)"
 
 
 def _names(bases: Mapping[tuple[str, str], RunConfig]) -> list[str]:

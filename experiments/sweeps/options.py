@@ -6,6 +6,8 @@ from experiments.analysis.primary import PrimaryMetric, parse
 from experiments.runs.registry import THRESHOLDS
 from jaxreplay.option import Config, option
 
+_MOST_DEVICES = 256
+
 
 @dataclasses.dataclass(frozen=True)
 class SweepOptions(Config):
@@ -51,9 +53,12 @@ class SweepOptions(Config):
 
     def check(self) -> None:
         """Refuse a number of devices that is none."""
-        if self.devices != "auto" and not (self.devices.isdecimal() and int(self.devices) > 0):
+        if self.devices == "auto":
+            return
+        if not self.devices.isdecimal() or not 1 <= int(self.devices) <= _MOST_DEVICES:
             raise ValueError(
-                f"devices is '{self.devices}': give how many to use, such as 2, or auto"
+                f"devices is '{self.devices}': give how many to use, from 1 to {_MOST_DEVICES}, "
+                "or auto"
             )
 
     def metric(self, env: str) -> PrimaryMetric:

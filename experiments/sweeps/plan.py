@@ -84,7 +84,7 @@ class Plan(NamedTuple):
         lines = [
             f"{_count(self.runs, 'run')} in {_count(len(self.jobs), 'program')}, "
             f"{_count(self.waves, 'wave')} on {_count(len(self.devices), 'device')}, "
-            f"{self.steps:,} agent steps; arrays of up to {self.bytes / 1e9:,.2f} GB at once; "
+            f"{self.steps:,} agent steps; arrays of up to {self.bytes / 1e9:.2g} GB at once; "
             f"about {rates.in_words(self.minutes)} by past rates"
         ]
         for job in self.jobs:
@@ -147,9 +147,9 @@ def _job(
     fit = limit // len(devices) // size  # on each
     if fit < 1:
         raise ValueError(
-            f"{group.points[0].id}: the arrays of {_count(len(devices), 'run')}, one for each "
-            f"device, take {len(devices) * size / 1e9:,.2f} GB, and there are {limit / 1e9:,.2f}: "
-            "use a smaller capacity, smaller networks or fewer --devices"
+            f"{group.points[0].id}: one run for each of {_count(len(devices), 'device')} takes "
+            f"{len(devices) * size / 1e9:.3g} GB of arrays, and there are {limit / 1e9:.3g}: use a "
+            "smaller capacity, smaller networks or fewer --devices"
         )
     if width is None and devices_.is_cpu(devices):
         width = group.points[0].config.seeds

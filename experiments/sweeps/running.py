@@ -72,6 +72,7 @@ def carry_out(plan: Plan, store: Store) -> None:
     finally:
         board.stop.set()
         bar.close()
+        store.write()
     if store.facts["failed"]:
         runs, why = len(store.facts["failed"]), next(iter(store.facts["failed"].items()))
         message = f"{runs} runs failed, such as {why[0]}: {why[1]}"

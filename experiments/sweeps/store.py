@@ -1,11 +1,12 @@
 """The results of a sweep: one table of all runs, and a file that says what made it.
 
-The table is written anew, whole, whenever lanes have ended, and can be read meanwhile. What is in
-it has ended; nothing else says so.
+The table is written anew, whole, as runs end, and can be read meanwhile. What is in it has ended;
+nothing else says so.
 """
 
 import dataclasses
 import math
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ FORMAT = 1
 TABLE, FACTS = "sweep.csv.gz", "sweep.json"
 KEYS = ("env", "replay", "agent", "method")  # columns before the settings
 _DIGITS = 9  # tell all of float32 apart
+_PATIENCE = 20  # times as long as writing a table takes, another is not written
 _SOURCES = ("experiments/sweeps/programs.py",)  # decide numbers, beside those of any run
 Lane = tuple[Point, int]  # and its seed
 
@@ -44,6 +46,8 @@ class Store:
       columns: metrics that are kept; (): all.
       frame: a row per run and log point.
       crc32: of the table as it lies there; None: there is none yet.
+      waiting: rows that have yet to be put into the table.
+      written: when the table was written last, and how many seconds that took.
     """
 
     folder: Path
@@ -53,9 +57,12 @@ class Store:
     columns: tuple[str, ...] = ()
     frame: pd.DataFrame = dataclasses.field(default_factory=pd.DataFrame)
     crc32: int | None = None
+    waiting: list[pd.DataFrame] = dataclasses.field(default_factory=list)
+    written: tuple[float, float] = (-math.inf, 0.0)
 
     def ended(self) -> set[tuple[str, int]]:
         """Return the ids of points, and seeds, that are in the table."""
+        self._gather()
         if self.frame.empty:
             return set()
         pairs = self.frame[["point", "seed"]].drop_duplicates()
@@ -72,17 +79,17 @@ class Store:
         ]
 
     def add(self, lanes: Sequence[tuple[Lane, pd.DataFrame]], cost: dict[str, Any]) -> None:
-        """Add runs that have ended, and write it all.
+        """Add runs that have ended; write it all, unless that would take more time than they do.
 
         Args:
           lanes: metrics of each, with a column step.
           cost: what is said of them in `sweep.json`.
         """
-        new = [self._rows(lane, metrics) for lane, metrics in lanes]
-        old = [self.frame] if len(self.frame) else []
-        self.frame = self._sorted(pd.concat([*old, *new], ignore_index=True))
+        self.waiting += [self._rows(lane, metrics) for lane, metrics in lanes]
         self.facts["costs"].append(cost)
-        self.write()
+        when, took = self.written
+        if time.monotonic() - when > _PATIENCE * took:
+            self.write()
 
     def fail(self, failures: Sequence[tuple[Lane, str]]) -> None:
         """Note which runs ended without a result."""
@@ -91,6 +98,8 @@ class Store:
 
     def write(self) -> None:
         """Write both files; a process that is killed between them leaves what can be read."""
+        start = time.monotonic()
+        self._gather()
         encoded = stored.encode(self.frame, _DIGITS)
         # The table may be the one from before, or the one that comes: which, its checksum says.
         known = [self.crc32, encoded.crc32]
@@ -98,6 +107,14 @@ class Store:
         write_json(self.folder / FACTS, content | self.facts)
         write_bytes(self.folder / TABLE, encoded.content)
         self.crc32 = encoded.crc32
+        self.written = (time.monotonic(), time.monotonic() - start)
+
+    def _gather(self) -> None:
+        """Put the rows that wait into the table."""
+        if self.waiting:
+            old = [self.frame] if len(self.frame) else []
+            self.frame = self._sorted(pd.concat([*old, *self.waiting], ignore_index=True))
+            self.waiting = []
 
     def _rows(self, lane: Lane, metrics: pd.DataFrame) -> pd.DataFrame:
         point, seed = lane

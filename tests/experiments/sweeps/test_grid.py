@@ -69,7 +69,7 @@ def test_defaults_are_added_where_the_grid_leaves_them_out():
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (["replay.alpah=1"], "unknown setting 'replay.alpah': did you mean 'replay.alpha'?"),
+        (["replay.alpah=1"], "'replay.alpah' of the grid: did you mean 'replay.alpha'?"),
         (["uniform.alpha=1"], "unknown setting 'uniform.alpha'"),
         (["replay.alpha=0.2,-1"], "grid replay.alpha, value 2 of 2 ('-1'), per: alpha is -1.0: "
          "it must not be negative"),

@@ -73,8 +73,11 @@ def test_a_setting_as_an_input_gives_the_numbers_of_a_run_alone(grouped):
     (single,) = programs.grouped([second])
     alone = over_seeds(single.program)
     own_state = alone.init(single.lanes([(second, 1)]))
+    many = both.chunk.lower(state, jnp.asarray(1, jnp.int32)).compile()
+    text = many.as_text()
+    assert not [word for word in ("all-reduce", "all-gather", "collective") if word in text]
     for blocks in (1, 4):
-        state, metrics = both.chunk(state, jnp.asarray(blocks, jnp.int32))
+        state, metrics = many(state, jnp.asarray(blocks, jnp.int32))
         own_state, own = alone.chunk(own_state, jnp.asarray(blocks, jnp.int32))
         for name, value in own.items():
             ours = metrics[name][1:]
