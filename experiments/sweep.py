@@ -23,6 +23,7 @@ from experiments.runs.log import say
 from experiments.runs.run_config import RunConfig, defaults
 from experiments.sweeps import devices, grid, plan, programs, report, running, store
 from experiments.sweeps.options import SweepOptions
+from experiments.training.schedule import schedule
 from jaxreplay.methods import METHODS
 
 _SECTIONS = ("loop", "sizes", "env_options", "agent_options")
@@ -65,6 +66,9 @@ def _sweep(
         say(remark)
     devices.prepare(options.device_count)
     parts = plan.check(points)
+    for point in points:
+        log_points = schedule(point.config.loop, point.config.sizes.num_envs).log_points
+        options.metric(point.env).check(len(log_points))
     keep, base_points = options.keep or (), grid.base_points(points, bases)
     with contextlib.ExitStack() as stack:
         if not args.dry_run:
