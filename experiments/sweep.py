@@ -10,13 +10,12 @@ import argparse
 import contextlib
 import dataclasses
 import sys
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments import environments
-from experiments.cli import shared
+from experiments.cli import shared, toml
 from experiments.cli.options import Parser, add_options, one_of, read_options
 from experiments.runs import folder, lock, presets, registry
 from experiments.runs.log import say
@@ -79,7 +78,7 @@ def _sweep(
             results = store.begin(out, points, _kept(words), keep, base_points)
         lanes = results.missing(points)
         used = devices.chosen(options.device_count)
-        groups = programs.grouped([p for p in points if p.id in {q.id for q, _ in lanes}])
+        groups = programs.grouped(points, {point.id for point, _ in lanes})
         todo = plan.make(groups, parts, lanes, used, options)
         for line in todo.describe():
             say(line)
@@ -108,7 +107,7 @@ def _told(words: Sequence[str]) -> list[str]:
         saved = store.read(known.resume).facts["command"]
         _check_imports(saved, words, known.resume)
         return [*saved, *words]
-    return [*(_from_file(known.file) if known.file else ()), *words]
+    return [*(toml.words_of(known.file) if known.file else ()), *words]
 
 
 def _check_imports(saved: Sequence[str], words: Sequence[str], out: Path) -> None:
@@ -127,51 +126,6 @@ def _check_imports(saved: Sequence[str], words: Sequence[str], out: Path) -> Non
                 f"the sweep in {out} names the module of {name}, which is imported only where you "
                 "name it: if you trust it, give --agent, --replays and --envs again"
             )
-
-
-def _from_file(path: Path) -> list[str]:
-    """Return a file of options as words of a command line.
-
-    Raises:
-      ValueError: one line: it can't be read, or a value is none.
-    """
-    try:
-        content = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise ValueError(f"{path} can't be read ({error.strerror}): name another --file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is no TOML ({error}): mend it") from None
-    axes = _flat(content.pop("grid", {}), path)
-    words = []
-    for name, value in _flat(content, path).items():
-        values = value if isinstance(value, list) else [value]
-        flag = name in ("overwrite", "dry_run", "dry-run") and value is True
-        words += [f"--{name}", *(() if flag else map(_text, values))]
-    if axes:
-        words += ["--grid", *(f"{name}={_joined(values)}" for name, values in axes.items())]
-    return words
-
-
-def _flat(table: Any, path: Path, above: str = "") -> dict[str, Any]:
-    """Return nested tables as one, with dotted names."""
-    if not isinstance(table, dict):
-        raise ValueError(f"{path}: [grid] is no table: write NAME = [VALUE, VALUE] below it")
-    found = {}
-    for name, value in table.items():
-        if isinstance(value, dict):
-            found |= _flat(value, path, f"{above}{name}.")
-        else:
-            found[above + name] = value
-    return found
-
-
-def _joined(values: Any) -> str:
-    each = values if isinstance(values, list) else [values]
-    return ",".join(" ".join(map(_text, v)) if isinstance(v, list) else _text(v) for v in each)
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _kept(words: Sequence[str]) -> list[str]:

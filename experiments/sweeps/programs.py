@@ -84,11 +84,19 @@ def check(point: Point) -> Parts:
     return parts
 
 
-def grouped(points: Sequence[Point]) -> list[Group]:
-    """Put points that can share a program together, tracing what has to be traced."""
+def grouped(points: Sequence[Point], missing: Collection[str] | None = None) -> list[Group]:
+    """Put points that can share a program together, tracing what has to be traced.
+
+    Args:
+      points: of the whole sweep. What shares a program hangs on all of them, so that a sweep which
+        was cut short goes on with the programs that it began with.
+      missing: ids of the points that have yet to run: programs that none of them could share are
+        left out; None: all of them.
+    """
     groups = []
     for members in _partitioned(points, _must_differ):
-        groups += _split(members, _candidates(members))
+        if missing is None or any(point.id in missing for point in members):
+            groups += _split(members, _candidates(members))
     return groups
 
 

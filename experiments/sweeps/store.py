@@ -100,13 +100,14 @@ class Store:
         """Write both files; a process that is killed between them leaves what can be read."""
         start = time.monotonic()
         self._gather()
-        encoded = stored.encode(self.frame, _DIGITS)
+        encoded = stored.encode(self.frame, _DIGITS) if len(self.frame) else None
         # The table may be the one from before, or the one that comes: which, its checksum says.
-        known = [self.crc32, encoded.crc32]
+        known = [self.crc32, encoded.crc32 if encoded else None]
         content = {"format": FORMAT, "crc32": [each for each in known if each is not None]}
         write_json(self.folder / FACTS, content | self.facts)
-        write_bytes(self.folder / TABLE, encoded.content)
-        self.crc32 = encoded.crc32
+        if encoded:
+            write_bytes(self.folder / TABLE, encoded.content)
+            self.crc32 = encoded.crc32
         self.written = (time.monotonic(), time.monotonic() - start)
 
     def _gather(self) -> None:
@@ -244,7 +245,8 @@ def read(folder: Path) -> Store:
         _ = facts["code"], facts["costs"], facts["failed"], facts["command"], facts["versions"]
     except (AttributeError, KeyError, TypeError) as error:
         raise Damaged(f"{path} is damaged ({error!r})") from None
-    if expected:
+    # The first table may not have come to be written.
+    if len(expected) > 1 or (folder / TABLE).exists():
         found = stored.decode(folder / TABLE, expected, path)
         store.frame, store.crc32 = _typed(found.frame, store.settings), found.crc32
     return store

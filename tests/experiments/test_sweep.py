@@ -93,13 +93,14 @@ def test_a_sweep_that_lacks_runs_ends_with_the_same_bytes(swept, tmp_path, capsy
     out = tmp_path / "cut"
     shutil.copytree(swept, out)
     cut = store.read(out)
-    lost = (cut.frame["replay"] == "uniform") & (cut.frame["seed"] == 1)
+    one = "walk/4 per replay.alpha=0.6 replay.beta=1.0"
+    lost = (cut.frame["point"] == one) & (cut.frame["seed"] == 1)
     cut.frame = cut.frame[~lost].reset_index(drop=True)
     cut.write()
     assert (out / "sweep.csv.gz").read_bytes() != whole
     assert sweep.main(["--resume", str(out)]) == 0
     assert "1 run in 1 program" in capsys.readouterr().err  # and nothing else
-    # A seed alone fills up its wave, so that its program is that of all seeds.
+    # It is the same program, of settings and of as many seeds, though one is all that is missing.
     assert (out / "sweep.csv.gz").read_bytes() == whole
     assert sweep.main(["--resume", str(out)]) == 0
     assert "nothing is missing" in capsys.readouterr().err
@@ -123,6 +124,20 @@ def test_a_kill_between_the_two_files_loses_nothing(swept, tmp_path):
     cut.write()
     (out / "sweep.csv.gz").write_bytes(table)  # what was there when the process was killed
     assert len(store.read(out).ended()) == 10
+
+
+def test_nothing_has_ended_of_a_sweep_that_was_killed_at_once(swept, tmp_path):
+    out = tmp_path / "early"
+    shutil.copytree(swept, out)
+    one = store.read(out)
+    one.crc32 = None
+    one.write()  # what is first said of a table
+    (out / "sweep.csv.gz").unlink()
+    assert store.read(out).ended() == set()
+    none = store.read(out)
+    none.write()
+    assert not (out / "sweep.csv.gz").exists()
+    assert store.read(out).ended() == set()
 
 
 def test_damage_is_named(swept, tmp_path):
