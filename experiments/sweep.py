@@ -80,7 +80,8 @@ def _sweep(
         used = devices.chosen(options.device_count)
         groups = programs.grouped(points, {point.id for point, _ in lanes})
         todo = plan.make(groups, parts, lanes, used, options)
-        for line in todo.describe():
+        remarks = dict.fromkeys(each for group in groups for each in group.program.remarks)
+        for line in (*remarks, *todo.describe()):
             say(line)
         if args.dry_run:
             return

@@ -117,7 +117,7 @@ def lacking(axes: Sequence[Axis], bases: Mapping[tuple[str, str], RunConfig]) ->
         ]
         if without:
             who = ", ".join(dict.fromkeys(without))
-            remarks.append(f"{axis.name}: not a setting of {who}, which run once without it")
+            remarks.append(f"{axis.name} is no setting of {who}: run once without it")
     return remarks
 
 

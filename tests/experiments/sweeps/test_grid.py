@@ -41,7 +41,7 @@ def test_a_label_has_settings_of_its_own_which_win():
 def test_it_is_said_who_runs_without_a_setting():
     axes = [grid.read_axis("replay.alpha=0.2,0.6"), grid.read_axis("mine.beta=0,1")]
     (remark,) = grid.lacking(axes, BASES)
-    assert remark == "replay.alpha: not a setting of uniform, which run once without it"
+    assert remark == "replay.alpha is no setting of uniform: run once without it"
 
 
 def test_values_are_read_as_on_the_command_line():
