@@ -10,7 +10,6 @@ on an axis.
 import argparse
 import contextlib
 import dataclasses
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,10 +29,10 @@ from experiments.cli.shared import (
     check_resumed,
     ended,
     given,
+    labelled,
     names_parser,
     own_module,
     print_list,
-    replay_name,
 )
 from experiments.pages import page
 from experiments.runs import (
@@ -77,7 +76,7 @@ _SHARED = ("loop", "sizes", "env_options", "agent_options")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     first = names_parser()
-    first.add_argument("--replays", nargs="+", type=_labelled, default=None)
+    first.add_argument("--replays", nargs="+", type=labelled, default=None)
     known, _ = first.parse_known_args(argv)
     if known.list:
         print_list(known.json)
@@ -137,23 +136,6 @@ def conclude(
         print(page.write_comparison(out))
 
 
-def _labelled(text: str) -> tuple[str, str]:
-    """Read `METHOD` or `LABEL=METHOD`; return label and method.
-
-    A method's label is its name, or the last part of its module's.
-    """
-    label, _, name = text.rpartition("=")
-    name = replay_name(name)
-    label = label or name.rpartition(".")[2]  # of a module, its own name
-    if label in ("agent", "env", "replay"):
-        raise argparse.ArgumentTypeError(f"'{label}' is taken by other options: use another label")
-    if not re.fullmatch(manifest.LABEL, label):
-        raise argparse.ArgumentTypeError(
-            f"'{label}' is no label: use letters, digits and underscores, a letter first"
-        )
-    return label, name
-
-
 def _first(configs: Mapping[str, RunConfig]) -> RunConfig:
     return next(iter(configs.values()))
 
@@ -200,7 +182,7 @@ def _bases(known: argparse.Namespace) -> dict[str, RunConfig]:
     check_resumed(known)
     if known.resume is None:
         brought = presets.names(known.preset)
-        replays = known.replays or [_labelled(name) for name in brought.replays]
+        replays = known.replays or [labelled(name) for name in brought.replays]
         env, agent = known.env or brought.env, known.agent or brought.agent
         for label, replay in replays:
             if dict(replays)[label] != replay:
@@ -241,7 +223,7 @@ def _parse(
     add_common(parser, _first(bases).env, known.preset)
     brought = " ".join(presets.names(known.preset).replays)
     parser.group("run").add_argument(
-        "--replays", nargs="+", type=_labelled, metavar="NAME",
+        "--replays", nargs="+", type=labelled, metavar="NAME",
         help=f"or LABEL=METHOD, of {', '.join(METHODS)}, "
         f"{own_module('mypackage.mymethod')} [default {brought}]",
     )  # fmt: skip

@@ -149,14 +149,14 @@ def options_of_configs() -> set[str]:
 
 def options_of_commands(capsys) -> set[str]:
     """Return the options that commands explain."""
-    names = ("train", "compare", "plot", "report", "watch")
+    names = ("train", "compare", "sweep", "plot", "report", "watch")
     names += tuple(f"benchmarks.{name}" for name in BENCHMARKS)
     lines = [[name] for name in names]
     lines += [["papers", each] for each in ("list", "run", "report")]
     lines += [["soak", each] for each in ("kills", "tree", "inputs", "long")]
     for name, *words in lines:
         with pytest.raises(SystemExit):
-            shown = ["all"] if name in ("train", "compare") else []
+            shown = ["all"] if name in ("train", "compare", "sweep") else []
             main_of(f"experiments.{name}")([*words, "--help", *shown])
     return {"--help"} | set(
         re.findall(r"^ +(?:-h, )?(--[a-z][a-z.-]+)", capsys.readouterr().out, re.MULTILINE)

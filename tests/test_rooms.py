@@ -17,7 +17,7 @@ FLOORS = (
     {"experiments.analysis"},
     {"experiments.runs"},
     {"experiments.cli"},
-    {"experiments.benchmarks", "experiments.soaks", "experiments.pages"},
+    {"experiments.benchmarks", "experiments.soaks", "experiments.pages", "experiments.sweeps"},
     {"experiments.papers"},
     {"experiments"},  # the commands at the top
 )

@@ -36,6 +36,14 @@ def save(figure: Figure, path: str | os.PathLike) -> None:
     canvas.print_png(path, metadata={"Software": None}, pil_kwargs={"optimize": True})
 
 
+def colour_and_dashes(number: int) -> dict[str, str]:
+    """Return the style of the `number`-th line of a figure."""
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "linestyle": DASHES[number // len(COLOURS) % len(DASHES)],
+    }
+
+
 def styles_of(methods: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Return a style for each label, the same in every figure for the same method.
 

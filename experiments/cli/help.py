@@ -102,7 +102,7 @@ def _brief(option: argparse.Action) -> argparse.Action:
     Its values' kind is the word in "0<=FLOAT<=1|none".
     """
     brief = copy.copy(option)
-    if isinstance(option.metavar, str) and "=" in option.metavar:
+    if isinstance(option.metavar, str) and re.search("[<>]", option.metavar):
         brief.metavar = re.sub(r"[^A-Z]|none", "", option.metavar)
     brief.help = (option.help or "").replace(" [default none]", "")
     return brief

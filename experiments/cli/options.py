@@ -198,6 +198,15 @@ def read_options(namespace: argparse.Namespace, instance: Instance, prefix: str 
     return dataclasses.replace(instance, **{name: given[prefix + name] for name in names})
 
 
+def read_value(entry: Option, text: str) -> Any:
+    """Read one value of an option, as it is written on the command line; bounds aside.
+
+    Raises:
+      ArgumentTypeError: it is none.
+    """
+    return _reader(entry)[0](text)
+
+
 def _help(entry: Option, default: Any) -> str:
     # The source is that of the field's own default, not of a preset's or a resumed run's value.
     source = f"; {entry.source}" if entry.source and default == entry.default else ""

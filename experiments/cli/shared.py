@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Literal
 from experiments import environments
 from experiments.cli.listing import listed
 from experiments.cli.options import Parser, one_of, read_options, unknown
-from experiments.runs import compilation, interrupt, outside, presets, registry
+from experiments.runs import compilation, interrupt, manifest, outside, presets, registry
 from experiments.runs.presets import PRESETS
 from experiments.runs.run import Stopped
 from experiments.runs.run_config import SECTIONS, RunConfig
@@ -51,6 +52,23 @@ def agent_name(text: str) -> str:
 def replay_name(text: str) -> str:
     """Read the name of a replay method, or of a module that holds one: an argparse `type`."""
     return _named("replay", text, outside.load_method, METHODS)
+
+
+def labelled(text: str) -> tuple[str, str]:
+    """Read `METHOD` or `LABEL=METHOD`, an argparse `type`; return label and method.
+
+    A method's label is its name, or the last part of its module's.
+    """
+    label, _, name = text.rpartition("=")
+    name = replay_name(name)
+    label = label or name.rpartition(".")[2]  # of a module, its own name
+    if label in ("agent", "env", "replay"):
+        raise argparse.ArgumentTypeError(f"'{label}' is taken by other options: use another label")
+    if not re.fullmatch(manifest.LABEL, label):
+        raise argparse.ArgumentTypeError(
+            f"'{label}' is no label: use letters, digits and underscores, a letter first"
+        )
+    return label, name
 
 
 def _named(kind: str, text: str, load: Callable[[str], bool], known: Iterable[str]) -> str:

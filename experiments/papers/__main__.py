@@ -29,6 +29,7 @@ from experiments.papers.running import Places
 from experiments.papers.tables import Data
 from experiments.runs import compilation
 from experiments.runs.log import say
+from experiments.runs.rates import DAY, in_words
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -155,13 +156,13 @@ def _run(args: argparse.Namespace) -> None:
     known = {name: running.kept(source, args.size, places) for name, source in sources.items()}
     left = {name: rates.left(source, args.size, known[name]) for name, source in sources.items()}
     total = sum(left.values())
-    if total > rates.DAY and not args.yes:
+    if total > DAY and not args.yes:
         longest = max(left, key=left.__getitem__)
         raise ValueError(
-            f"that would take about {rates.in_words(total)} on this machine, {longest} alone "
-            f"{rates.in_words(left[longest])}: add --yes to start it, or choose --size small"
+            f"that would take about {in_words(total)} on this machine, {longest} alone "
+            f"{in_words(left[longest])}: add --yes to start it, or choose --size small"
         )
-    say(f"about {rates.in_words(total)} for {', '.join(sources) or 'nothing'}")
+    say(f"about {in_words(total)} for {', '.join(sources) or 'nothing'}")
     done: dict[str, Data] = {}
     for entry in entries:
         if entry.id not in made_of:

@@ -17,6 +17,7 @@ from experiments.papers.running import missing, stale, version_of
 from experiments.papers.tables import Data
 from experiments.papers.verdict import Finding
 from experiments.runs.log import say
+from experiments.runs.rates import in_words
 
 _LAST = 5  # evaluations of which our numbers are means, where a paper has tables of final scores
 
@@ -214,7 +215,7 @@ def _repeat(entry: Entry, size: SizeName, data: Data) -> str:
     source = entry.source
     assert source is not None
     took = rates.minutes(source, size, data)
-    took = rates.in_words(took)
+    took = in_words(took)
     made = next(iter(_made(data)))["versions"]
     code = "+".join(data.codes())
     return (
@@ -234,7 +235,7 @@ def shown_in_list(entry: Entry, size: SizeName, data: Data | None) -> tuple[str,
     claim = entry.claims[0].says if entry.claims else entry.shows
     findings = [each.verdict for each in found(entry, size, data)]
     shown = ", ".join(f"{findings.count(each)} {each}" for each in dict.fromkeys(findings))
-    shown_cost = "-" if source is None else rates.in_words(cost)
+    shown_cost = "-" if source is None else in_words(cost)
     state = status(entry, size, data)
     if data is not None and source is not None and data.codes() != (version_of(source),):
         state += ", by older code"

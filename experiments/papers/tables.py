@@ -1,18 +1,15 @@
 """Tables of experiments and computations: one file of numbers, and one that says what made them."""
 
 import dataclasses
-import gzip
-import io
-import json
-import zlib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from experiments.analysis import statistics
+from experiments.analysis import statistics, stored
 from experiments.analysis.files import write_bytes, write_json
+from experiments.analysis.stored import Damaged
 
 FORMAT = 1
 _KEYS = ["env", "arm", "seed", "step"]
@@ -96,16 +93,11 @@ def write(folder: Path, name: str, size: str, data: Data) -> None:
     order = [name for name in _KEYS if name in data.frame]
     rest = sorted(column for column in data.frame if column not in order)
     frame = data.frame[order + rest] if data.runs else data.frame
-    text = frame.to_csv(index=False, float_format="%.6g").encode()
-    # Nothing but the numbers decides the bytes: no time, no name.
-    write_bytes(numbers, gzip.compress(text, mtime=0))
-    content = {"format": FORMAT, "crc32": zlib.crc32(text)}
+    encoded = stored.encode(frame, digits=6)
+    write_bytes(numbers, encoded.content)
+    content = {"format": FORMAT, "crc32": encoded.crc32}
     content |= {"made": data.made} if data.made else {"runs": data.runs}
     write_json(facts, content)
-
-
-class Damaged(ValueError):
-    """A table can't be read, or is not what was written."""
 
 
 def read(folder: Path, name: str, size: str) -> Data | None:
@@ -121,14 +113,7 @@ def read(folder: Path, name: str, size: str) -> Data | None:
     for path in (numbers, facts):
         if not path.exists():
             raise Damaged(f"{path} is missing")
-    try:
-        saved = json.loads(facts.read_text())
-        if saved["format"] > FORMAT:
-            raise ValueError(
-                f"{facts} was made by a later version (format {saved['format']}): use that"
-            )
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise Damaged(f"{facts} is damaged ({error!r})") from None
+    saved = stored.read_facts(facts, FORMAT)
     try:
         crc, runs, made = saved["crc32"], saved.get("runs", {}), saved.get("made", {})
         every = [made] if made else [each for env in runs.values() for each in env.values()]
@@ -136,10 +121,4 @@ def read(folder: Path, name: str, size: str) -> Data | None:
             _ = each["versions"]["code"], each["options" if made else "config"]
     except (AttributeError, KeyError, TypeError) as error:
         raise Damaged(f"{facts} is damaged ({error!r})") from None
-    try:
-        text = gzip.decompress(numbers.read_bytes())
-    except (OSError, EOFError, zlib.error) as error:
-        raise Damaged(f"{numbers} is damaged ({error})") from None
-    if zlib.crc32(text) != crc:
-        raise Damaged(f"{numbers} is damaged, or is not what {facts.name} speaks of")
-    return Data(pd.read_csv(io.BytesIO(text)), runs, made)
+    return Data(stored.decode(numbers, {crc}, facts).frame, runs, made)

@@ -143,18 +143,26 @@ def _check_memory(parts: Parts, config: RunConfig) -> None:
     Raises:
       ValueError: the states of all seeds take more than its memory.
     """
+    needed, limit = config.seeds * state_bytes(parts, config), device_bytes()
+    if needed > limit:
+        raise ValueError(
+            f"the run's arrays take {needed / 1e9:,.0f} GB, and the device has "
+            f"{limit / 1e9:,.0f}: use a smaller capacity, smaller networks, or fewer seeds"
+        )
+
+
+def state_bytes(parts: Parts, config: RunConfig) -> int:
+    """Return what the state of one seed takes, but for the environments' own; nothing is traced."""
     phases = make_phases(parts.spec.action_space, parts.agent, parts.replay, config.loop)
     obs = with_axis(parts.spec.obs, parts.replay.num_envs)
     state = jax.eval_shape(phases.start, jax.random.key(0), (), obs)
-    one = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+
+
+def device_bytes() -> int:
+    """Return the memory of the first device; on CPU, that of the machine."""
     limit = (jax.devices()[0].memory_stats() or {}).get("bytes_limit")
-    if limit is None:  # on CPU
-        limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if one * config.seeds > limit:
-        raise ValueError(
-            f"the run's arrays take {one * config.seeds / 1e9:,.0f} GB, and the device has "
-            f"{limit / 1e9:,.0f}: use a smaller capacity, smaller networks, or fewer seeds"
-        )
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if limit is None else limit
 
 
 def _check_network(environment: EnvironmentSpec, agent: Agent) -> None:

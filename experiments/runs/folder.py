@@ -1,4 +1,4 @@
-"""Who may use a folder: claiming one for a run, a comparison or a plot, and emptying it.
+"""Who may use a folder: claiming one for a run, a comparison, a plot or a sweep; emptying it.
 
 Only files that a manifest (of format 1: a run's configuration) says are ours are ever removed. A
 folder that holds files by such names and neither of them is left alone.
@@ -143,6 +143,31 @@ def claim_plot(out: Path) -> None:
     _check_usable(out, "plot", resume=True, overwrite=False)
     make(out)
     manifest.write(out, Manifest("plot", OutputConfig(), {}))
+
+
+def check_claim_sweep(out: Path, *, resume: bool, overwrite: bool) -> None:
+    """Refuse a folder that a sweep may not use; change nothing.
+
+    Raises:
+      ValueError: the folder can't be used, is another's, holds a sweep and neither `resume` nor
+        `overwrite` is given, or none that could be resumed.
+    """
+    if _check_usable(out, "sweep", resume, overwrite) != "sweep" and resume:
+        raise ValueError(f"{out} holds no sweep to resume: give the folder of a sweep")
+
+
+def claim_sweep(out: Path, *, resume: bool, overwrite: bool) -> None:
+    """Make `out` a sweep's folder, never destroying another unasked, nor what is not ours.
+
+    Raises:
+      ValueError: as `check_claim_sweep`.
+    """
+    check_claim_sweep(out, resume=resume, overwrite=overwrite)
+    if resume:
+        return
+    _remove(out, "sweep")
+    make(out)
+    manifest.write(out, Manifest("sweep", OutputConfig(), {}))
 
 
 def check_code(runs: Iterable[Path], allowed: bool) -> None:

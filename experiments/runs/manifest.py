@@ -2,7 +2,7 @@
 
 A run's folder holds `config.json`, `metrics.csv` (one row per log point and seed, deterministic),
 `timing.csv`, `checkpoints/`, `tensorboard/`, and at the end `summary.json` and figures. A
-comparison's holds a table, figures and a folder for each run.
+comparison's holds a table, figures and a folder for each run; a sweep's, one table of all runs.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ FORMAT = 2  # of folders; 1 had no manifest
 MANIFEST = "manifest.json"
 _DIGITS = "[0-9]" * 12
 LABEL = r"[A-Za-z]\w*"  # of a run in a comparison
-Kind = Literal["run", "comparison", "plot"]
+Kind = Literal["run", "comparison", "plot", "sweep"]
 
 _WRITTEN = ("config.json", "summary.json", MANIFEST, "metrics.csv", "timing.csv")
 _JOINT = (
@@ -40,6 +40,10 @@ FILES: Mapping[Kind, tuple[str, ...]] = {
     ),
     "comparison": (*_JOINT, *_PAGE),
     "plot": _JOINT,
+    "sweep": (
+        MANIFEST, f".{MANIFEST}.*.tmp", "sweep.csv.gz", ".sweep.csv.gz.*.tmp", "sweep.json",
+        ".sweep.json.*.tmp", "sweep.md", "sensitivity*.png", "best.png",
+    ),
 }  # fmt: skip
 
 
@@ -56,7 +60,7 @@ class Manifest(NamedTuple):
 
 
 def kind_of(folder: Path) -> Kind | None:
-    """Tell whether a folder is a run's, a comparison's or a plot's; None: none of ours.
+    """Tell whether a folder is a run's, a comparison's, a plot's or a sweep's; None: none's.
 
     Raises:
       ValueError: its manifest is damaged.

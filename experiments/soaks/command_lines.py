@@ -142,6 +142,32 @@ _COMPARE = """
 --preset lap_mujoco
 """
 _OTHERS = """
+experiments.sweep --out OUT --grid replay.alpah=1
+experiments.sweep --out OUT --grid replay.alpha
+experiments.sweep --out OUT --grid =1
+experiments.sweep --out OUT --grid replay.alpha=0.2,,0.4
+experiments.sweep --out OUT --grid replay.alpha=0.2,0.2
+experiments.sweep --out OUT --replays per --grid replay.alpha=0.2,-1
+experiments.sweep --out OUT --replays per --grid replay.alpha=nan
+experiments.sweep --out OUT --replays per --grid replay.alpha=0.2 replay.alpha=0.4
+experiments.sweep --out OUT --replays per per=lap
+experiments.sweep --out OUT --replays uniform --grid batch_size=64,1_000_000
+experiments.sweep --out OUT --replays uniform --grid steps=10
+experiments.sweep --out OUT --envs gymnasium/CartPole-v1
+experiments.sweep --out OUT --envs gymnax/CartPol-v1
+experiments.sweep --out OUT --envs walk/4 gymnax/Pendulum-v1
+experiments.sweep --out OUT --seeds 0
+experiments.sweep --out OUT --seed -1
+experiments.sweep --out OUT --devices 0
+experiments.sweep --out OUT --devices 1000
+experiments.sweep --out OUT --width 0
+experiments.sweep --out OUT --memory 1e-9
+experiments.sweep --out OUT --primary steps_to_threshold --envs gymnax/Acrobot-v1
+experiments.sweep --out OUT --primary last_999
+experiments.sweep --out OUT --file no/such.toml
+experiments.sweep --resume OUT
+experiments.sweep --resume no/such
+experiments.sweep --out ''
 experiments.watch no/such/run
 experiments.watch ''
 experiments.watch OUT

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from experiments.environments.types import Array
 from experiments.training.loop import Program
 from experiments.training.schedule import Schedule
 from experiments.training.state import LoopState, Metrics
@@ -21,7 +20,7 @@ class Seeds(NamedTuple):
     axis: conditions on them remain branches, and writes at the ring's cursor stay in place.
     """
 
-    init: Callable[[Array], LoopState]  # keys [S]
+    init: Callable[[Any], LoopState]  # keys [S], or what else the program's `init` takes
     chunk: Any  # jitted: (LoopState, blocks[]) -> (LoopState, Metrics); donates the state
     axes: Any  # a LoopState of 0 (the leaf has a seed axis) and None (all seeds share it)
 
@@ -122,12 +121,16 @@ class CompiledRun:
         """There is nothing beside the state."""
 
 
-def over_seeds(program: Program) -> Seeds:
+def over_seeds(program: Program, example: Any = None) -> Seeds:
     """Vmap and jit a Program; a single seed is an axis of length 1.
 
     Its functions are traced once, to learn the axes; what is compiled is what was traced.
+
+    Args:
+      program: of one seed.
+      example: what its `init` takes, or shapes and dtypes of it; None: a key.
     """
-    init = Traced(program.init, jax.random.key(0))
+    init = Traced(program.init, jax.random.key(0) if example is None else example)
     chunk = Traced(program.chunk, init.outputs, jnp.ones((), jnp.int32))
     axes = _axes(init, chunk, from_outside=False)
     return Seeds(

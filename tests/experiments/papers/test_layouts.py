@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from experiments.papers import layouts, rates, settings_grid
+from experiments.papers import layouts, settings_grid
 from experiments.papers.layouts import AGGREGATES, Plotted
+from experiments.runs.rates import DAY, in_words
 
 VALUES = np.array([[1.0, 10.0], [2.0, 20.0], [3.0, 60.0], [6.0, 90.0]])  # [seeds, points]
 
@@ -109,10 +110,10 @@ def test_a_grid_of_settings(tmp_path):
 
 @pytest.mark.parametrize(
     ("minutes", "words"),
-    [(0.5, "30 s"), (2, "2 min"), (179, "179 min"), (240, "4 h"), (3 * rates.DAY, "3 days")],
+    [(0.5, "30 s"), (2, "2 min"), (179, "179 min"), (240, "4 h"), (3 * DAY, "3 days")],
 )
 def test_lengths_of_time_in_words(minutes, words):
-    assert rates.in_words(minutes) == words
+    assert in_words(minutes) == words
 
 
 def test_arms_of_one_method_share_no_look_with_another():

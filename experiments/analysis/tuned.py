@@ -1,0 +1,106 @@
+"""What a sweep's table says: a score for each run, and each method at its best and by default."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from experiments.analysis.bootstrap import bootstrap_interval, iqm
+from experiments.analysis.primary import PrimaryMetric
+
+
+class Estimate(NamedTuple):
+    """An interquartile mean over seeds, with the ends of its 95 % bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+    seeds: int
+
+
+class Tuned(NamedTuple):
+    """A method on a task: its best point, and its default."""
+
+    env: str
+    label: str
+    points: int  # that it was chosen from
+    best: str  # the point's id
+    chosen: Estimate  # on the seeds that it was chosen on: it flatters
+    shown: Estimate  # on the other seeds
+    default: Estimate | None  # on these, too; None: the sweep lacks that point
+
+
+def scores(
+    frame: pd.DataFrame, settings: Sequence[str], metric: Callable[[str], PrimaryMetric]
+) -> pd.DataFrame:
+    """Return one row for each run: point, env, replay, method, settings, seed, score, diverged.
+
+    A run that never reached a threshold has the steps of its last evaluation for a score, the
+    least that it can have needed.
+
+    Args:
+      frame: columns point, env, replay, method, the settings, seed, step, eval_return, diverged.
+      settings: columns.
+      metric: of a task.
+    """
+    rows = []
+    for point, own in frame.groupby("point", sort=False):
+        first = own.iloc[0]
+        values = metric(str(first["env"]))(own[["seed", "step", "eval_return"]])
+        values = values.replace(np.inf, float(own["step"].max()))
+        lost = own.groupby("seed")["diverged"].max()
+        facts = {name: first[name] for name in ("env", "replay", "method", *settings)}
+        for seed, value in values.items():
+            rows.append(
+                {"point": point, **facts, "seed": seed, "score": value, "diverged": lost[seed]}
+            )
+    return pd.DataFrame(rows)
+
+
+def estimate(values: Sequence[float] | np.ndarray) -> Estimate:
+    """Return the interquartile mean of scores `[seeds]`, with its interval."""
+    low, high = bootstrap_interval(values)
+    return Estimate(float(iqm(values)), float(low), float(high), len(values))
+
+
+def tuned(
+    table: pd.DataFrame,
+    higher_is_better: Callable[[str], bool],
+    base_points: Mapping[str, Mapping[str, str]],
+) -> list[Tuned]:
+    """Choose every method's best point on half of the seeds, and show it on the others.
+
+    The best of many points on the seeds it was chosen on is partly luck; on seeds that had no say
+    it is not. With one seed, there is nothing to choose with: that seed is used for both.
+
+    Args:
+      table: of `scores`.
+      higher_is_better: of a task.
+      base_points: task -> label -> the id of its point without the sweep's settings.
+    """
+    found = []
+    for (env, label), own in table.groupby(["env", "replay"], sort=False):
+        env, label = str(env), str(label)
+        seeds = sorted(own["seed"].unique())
+        on, shown = seeds[::2], seeds[1::2] or seeds
+        by_point = {
+            str(point): rows.set_index("seed")["score"]
+            for point, rows in own.groupby("point", sort=False)
+            if set(rows["seed"]) == set(seeds)  # half of a sweep may be there
+        }
+        if not by_point:
+            continue
+        means = {point: float(iqm(values[on])) for point, values in by_point.items()}
+        pick = max if higher_is_better(env) else min
+        best = pick(means, key=means.__getitem__)
+        default = base_points.get(env, {}).get(label)
+        found.append(
+            Tuned(
+                env, label, len(by_point), best,
+                estimate(by_point[best][on].to_numpy()),
+                estimate(by_point[best][shown].to_numpy()),
+                estimate(by_point[default][shown].to_numpy()) if default in by_point else None,
+            )
+        )  # fmt: skip
+    return found

@@ -1,0 +1,50 @@
+"""Options from a TOML file, named as on the command line."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+
+def words_of(path: Path) -> list[str]:
+    """Return a file of options as words of a command line.
+
+    Raises:
+      ValueError: one line: it can't be read, or a value is none.
+    """
+    try:
+        content = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ValueError(f"{path} can't be read ({error.strerror}): name another --file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is no TOML ({error}): mend it") from None
+    axes = _flat(content.pop("grid", {}), path)
+    words = []
+    for name, value in _flat(content, path).items():
+        values = value if isinstance(value, list) else [value]
+        flag = name in ("overwrite", "dry_run", "dry-run") and value is True
+        words += [f"--{name}", *(() if flag else map(_text, values))]
+    if axes:
+        words += ["--grid", *(f"{name}={_joined(values)}" for name, values in axes.items())]
+    return words
+
+
+def _flat(table: Any, path: Path, above: str = "") -> dict[str, Any]:
+    """Return nested tables as one, with dotted names."""
+    if not isinstance(table, dict):
+        raise ValueError(f"{path}: [grid] is no table: write NAME = [VALUE, VALUE] below it")
+    found = {}
+    for name, value in table.items():
+        if isinstance(value, dict):
+            found |= _flat(value, path, f"{above}{name}.")
+        else:
+            found[above + name] = value
+    return found
+
+
+def _joined(values: Any) -> str:
+    each = values if isinstance(values, list) else [values]
+    return ",".join(" ".join(map(_text, v)) if isinstance(v, list) else _text(v) for v in each)
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

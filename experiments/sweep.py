@@ -1,0 +1,263 @@
+"""Sweep methods, settings, tasks and seeds: `python -m experiments.sweep --help`.
+
+`--grid replay.alpha=0.2,0.4 agent.learning_rate=1e-4,3e-4` runs every combination: settings are
+named as on the command line, `replay.NAME` for every method that has it, `LABEL.NAME` for one
+method alone. Seeds and all settings that allow it share one compiled program. `--file sweep.toml`
+reads the same names from a file, its grid from a table [grid].
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments import environments
+from experiments.cli import shared, toml
+from experiments.cli.help import Guide
+from experiments.cli.options import Parser, add_options, one_of, read_options
+from experiments.runs import compilation, folder, lock, presets, registry
+from experiments.runs.log import say
+from experiments.runs.run_config import RunConfig, defaults
+from experiments.sweeps import devices, grid, plan, programs, report, running, store
+from experiments.sweeps.options import SweepOptions
+from experiments.training.schedule import schedule
+from jaxreplay.methods import METHODS
+
+HEADINGS = {
+    "what runs": ("--agent", "--replays", "--envs", "--grid", "--file", "--seeds"),
+    "how it is carried out": ("--dry-run", "--devices", "--width", "--primary", "--keep"),
+    "how long, and how often it learns and is evaluated": (
+        "--steps", "--warmup", "--learn-every", "--batch-size", "--eval-every",
+    ),
+    "results": ("--out", "--resume", "--overwrite", "--compilation-cache"),
+}  # fmt: skip
+EXAMPLES = (
+    "python -m experiments.sweep --agent dqn --replays uniform per --envs gymnax/CartPole-v1 "
+    "--grid replay.alpha=0.2,0.4,0.6 --seeds 10 --out runs/s",
+    "python -m experiments.sweep --file sweep.toml --dry-run",
+)
+
+_SECTIONS = ("loop", "sizes", "env_options", "agent_options")
+_NOT_KEPT = ("--file", "--out", "--resume", "--overwrite", "--dry-run", "--devices", "--other-code",
+             "--compilation-cache")  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    parser = Parser(
+        prog="python -m experiments.sweep", usage="%(prog)s [OPTION VALUE ...]",
+        description=__doc__.replace(": `python -m experiments.sweep --help`", ""),
+    )  # fmt: skip
+
+    def command() -> None:
+        told = _told(words)
+        names = _names_parser().parse_known_args(told)[0]
+        if names.list:
+            shared.print_list(names.json)
+            return
+        bases = _bases(names)
+        args = _parse(parser, bases, told)
+        options = read_options(args, SweepOptions())
+        _sweep(args, bases, options, told)
+
+    return shared.ended(parser, command)
+
+
+def _sweep(
+    args: argparse.Namespace,
+    bases: Mapping[tuple[str, str], RunConfig],
+    options: SweepOptions,
+    words: Sequence[str],
+) -> None:
+    """Check everything, say what there is to do, and do it."""
+    bases = _configured(bases, args)
+    for env in dict.fromkeys(env for env, _ in bases):
+        options.metric(env)
+    points = grid.expand(args.grid, bases, options.defaults)
+    out, resume = args.resume or args.out or Path("runs/sweep"), args.resume is not None
+    folder.check_claim_sweep(out, resume=resume, overwrite=args.overwrite or args.dry_run)
+    for remark in grid.lacking(args.grid, bases):
+        say(remark)
+    devices.prepare(options.device_count)
+    parts = plan.check(points)
+    for point in points:
+        log_points = schedule(point.config.loop, point.config.sizes.num_envs).log_points
+        options.metric(point.env).check(len(log_points))
+    keep, base_points = options.keep or (), grid.base_points(points, bases)
+    with contextlib.ExitStack() as stack:
+        if not args.dry_run:
+            stack.enter_context(lock.held(out))
+        if resume:
+            results = store.resumed(out, points, keep, options.other_code)
+        else:
+            results = store.begin(out, points, _kept(words), keep, base_points)
+        lanes = results.missing(points)
+        used = devices.chosen(options.device_count)
+        groups = programs.grouped(points, {point.id for point, _ in lanes})
+        todo = plan.make(groups, parts, lanes, used, options)
+        remarks = dict.fromkeys(each for group in groups for each in group.program.remarks)
+        for line in (*remarks, *todo.describe()):
+            say(line)
+        if args.dry_run:
+            return
+        folder.claim_sweep(out, resume=resume, overwrite=args.overwrite)
+        if lanes:
+            results.write()
+            with compilation.kept(args.compilation_cache):
+                running.carry_out(todo, results)
+        print(report.conclude(results, options))
+
+
+def _told(words: Sequence[str]) -> list[str]:
+    """Return the words of the command, after those of its file or of the sweep to resume.
+
+    Raises:
+      ValueError: the file can't be read, or a sweep can't be resumed so.
+    """
+    first = Parser(add_help=False)
+    first.add_argument("--file", type=Path, default=None)
+    first.add_argument("--resume", type=shared.folder, default=None)
+    known, _ = first.parse_known_args(words)
+    if known.resume is not None and known.file is not None:
+        raise ValueError(f"--resume {known.resume} goes on with its own options: leave out --file")
+    if known.resume is not None:
+        saved = store.read(known.resume).facts["command"]
+        _check_imports(saved, words, known.resume)
+        return [*saved, *words]
+    return [*(toml.words_of(known.file) if known.file else ()), *words]
+
+
+def _check_imports(saved: Sequence[str], words: Sequence[str], out: Path) -> None:
+    """Refuse to import modules that only a sweep's folder names."""
+    names = _names_parser().parse_known_args(words)[0]
+    own = {names.agent, *(name for _, name in names.replays or ()), *(names.envs or ())}
+    raw = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for option in ("--agent", "--replays", "--envs"):
+        raw.add_argument(option, nargs="+", default=[])
+    found = raw.parse_known_args(list(saved))[0]
+    modules = [name.rpartition("=")[2] for name in (*found.agent, *found.replays) if "." in name]
+    modules += [env for env in found.envs if environments.module_of(env) is not None]
+    for name in modules:
+        if name not in own:
+            raise ValueError(
+                f"the sweep in {out} names the module of {name}, which is imported only where you "
+                "name it: if you trust it, give --agent, --replays and --envs again"
+            )
+
+
+def _kept(words: Sequence[str]) -> list[str]:
+    """Return the words of a command that say what is swept, not where and on what."""
+    kept, skip = [], False
+    for word in words:
+        if word.startswith("--"):
+            skip = word.partition("=")[0].replace("_", "-") in _NOT_KEPT
+        if not skip:
+            kept.append(word)
+    return kept
+
+
+def _names_parser() -> Parser:
+    parser = Parser(add_help=False)
+    _add_names(parser, presets.names(None))
+    return parser
+
+
+def _add_names(parser: Parser, brought: Any) -> None:
+    """Add the options that decide which other options exist."""
+    add = parser.group("run", "what runs, and where its results go").add_argument
+    add(
+        "--agent", type=shared.agent_name, metavar="NAME", default=None,
+        help=f"agent: {', '.join(registry.AGENTS)}, {shared.own_module('mypackage.myagent')} "
+        f"[default {brought.agent}]",
+    )  # fmt: skip
+    add(
+        "--replays", nargs="+", type=shared.labelled, metavar="NAME", default=None,
+        help=f"replay methods, or LABEL=METHOD, of {', '.join(METHODS)}, "
+        f"{shared.own_module('mypackage.mymethod')} [default {' '.join(brought.replays)}]",
+    )  # fmt: skip
+    add(
+        "--envs",
+        nargs="+",
+        type=shared.environment,
+        metavar="NAME",
+        default=None,
+        help=f"environments that compile; --list names all [default {brought.env}]",
+    )
+    add(
+        "--preset",
+        type=one_of("preset", presets.PRESETS),
+        metavar="NAME",
+        default=None,
+        help="published settings as defaults; explicit names and options win [default none]",
+    )
+    add("--list", action="store_true", help="list names, and what fits together")
+    add("--json", action="store_true", help="with --list: as JSON")
+
+
+def _bases(names: argparse.Namespace) -> dict[tuple[str, str], RunConfig]:
+    """Return the runs by task and label, before options."""
+    brought = presets.names(names.preset)
+    replays = names.replays or [shared.labelled(name) for name in brought.replays]
+    envs = names.envs or [brought.env]
+    for label, replay in replays:
+        if dict(replays)[label] != replay:
+            raise ValueError(f"label '{label}' stands for two methods: use LABEL=METHOD")
+    agent = names.agent or brought.agent
+    return {
+        (env, label): defaults(env, agent, replay, names.preset)
+        for env in dict.fromkeys(envs)
+        for label, replay in replays
+    }
+
+
+def _parse(
+    parser: Parser, bases: Mapping[tuple[str, str], RunConfig], words: Sequence[str]
+) -> argparse.Namespace:
+    _add_names(parser, presets.names(_names_parser().parse_known_args(words)[0].preset))
+    add = parser.group("run").add_argument
+    add(
+        "--grid", nargs="+", type=grid.read_axis, metavar="NAME=VALUE,VALUE", default=[],
+        help="settings to sweep, such as replay.alpha=0.4,0.6 agent.hidden='64 64,256 256'",
+    )  # fmt: skip
+    add("--file", type=Path, metavar="FILE", help="read options from a TOML file; these win")
+    add("--seeds", type=int, metavar="INT", help="seeds of every point [default 5]")
+    add("--seed", type=int, metavar="INT", help="the first seed [default 0]")
+    add("--out", type=shared.folder, metavar="DIR", help="folder for results [default runs/sweep]")
+    add("--resume", type=shared.folder, metavar="DIR", help="run what the sweep in DIR lacks")
+    add("--overwrite", action="store_true", help="discard a sweep that --out holds")
+    add("--dry-run", action="store_true", help="say what there is to do, and do nothing")
+    shared.add_compilation_cache(parser.group("run"))
+    add_options(parser, SweepOptions, group="sweep", about="how it is carried out and looked at")
+    first = next(iter(bases.values()))
+    for section in _SECTIONS:
+        options, prefix = getattr(first, section), shared.PREFIXES[section]
+        group, about = shared.GROUPS[section]
+        add_options(parser, options, prefix, group=group, about=about)
+    named = {"agent": f"options of {first.agent}, and their defaults"}
+    for label, base in {label: base for (_, label), base in bases.items()}.items():
+        add_options(parser, base.replay_options, f"{label}.", about=f"replay method {base.replay}")
+        named[label] = f"options of {base.replay}, which --grid may name as replay.NAME"
+    parser.guide = Guide(HEADINGS, named, EXAMPLES)
+    args = parser.parse_args(words)
+    shared.check_resume(args)
+    return args
+
+
+def _configured(
+    bases: Mapping[tuple[str, str], RunConfig], args: argparse.Namespace
+) -> dict[tuple[str, str], RunConfig]:
+    """Return the runs with the options that were given, each for those tasks that have it."""
+    found = {}
+    for (env, label), base in bases.items():
+        config = shared.given(args, base, _SECTIONS)
+        own = read_options(args, base.replay_options, f"{label}.")
+        found[env, label] = dataclasses.replace(config, replay_options=own)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""The devices that a sweep's runs are laid over, and their memory."""
+
+import os
+from collections.abc import Sequence
+
+import jax
+
+from experiments.runs.assembly import device_bytes
+
+_SHARE = 0.8  # of what is free: programs need room for what they compute with
+
+
+def prepare(count: int | None) -> None:
+    """Let the CPU count as several devices; to be called before anything is computed.
+
+    Args:
+      count: how many; None: one for each core that this process may use.
+
+    Raises:
+      ValueError: one line: something has been computed already.
+    """
+    wanted = count or len(os.sched_getaffinity(0))
+    if jax.config.jax_num_cpu_devices == wanted:
+        return
+    try:
+        jax.config.update("jax_num_cpu_devices", wanted)
+    except RuntimeError:  # as in a notebook: what is there has to do
+        if count is not None and count > jax.local_device_count():
+            raise ValueError(
+                f"devices is {count}, and JAX has begun with {jax.local_device_count()}: say it "
+                "before anything is computed"
+            ) from None
+
+
+def chosen(count: int | None) -> tuple[jax.Device, ...]:
+    """Return the devices to use.
+
+    Args:
+      count: how many; None: all of this machine.
+
+    Raises:
+      ValueError: one line: there are fewer.
+    """
+    there = jax.local_devices()
+    if count is not None and count > len(there):
+        raise ValueError(f"devices is {count}, and there are {len(there)}: use as many or fewer")
+    return tuple(there[:count])
+
+
+def free_bytes(devices: Sequence[jax.Device]) -> int:
+    """Return the bytes that runs may take, over all these devices."""
+    if devices[0].platform != "cpu":
+        return int(_SHARE * device_bytes() * len(devices))
+    return int(_SHARE * _free_memory())
+
+
+def is_cpu(devices: Sequence[jax.Device]) -> bool:
+    """Tell whether these are cores of the host."""
+    return devices[0].platform == "cpu"
+
+
+def _free_memory() -> int:
+    """Return the memory of the machine that is free, or if it does not say, all of it."""
+    try:
+        with open("/proc/meminfo") as file:
+            sizes = dict(line.split(":") for line in file)
+        return int(sizes["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return device_bytes()

@@ -1,0 +1,216 @@
+"""What a sweep runs: every method on every task with every combination of the grid's settings."""
+
+import argparse
+import dataclasses
+import difflib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from experiments.cli.options import read_value
+from experiments.cli.shared import PREFIXES
+from experiments.runs.run_config import SECTIONS, RunConfig
+from jaxreplay.option import Option, options_of
+
+_MOST_POINTS = 100_000
+
+
+class Axis(NamedTuple):
+    """One setting of the grid and its values, as they were written."""
+
+    name: str  # "replay.alpha", "per.alpha" for one label alone, "agent.tau", "n_step"
+    texts: tuple[str, ...]
+
+
+class Place(NamedTuple):
+    """Where a setting stands in a run's configuration."""
+
+    section: str
+    field: str
+
+    @property
+    def name(self) -> str:
+        """Its name, whichever label it was given for: "replay.alpha", "n_step"."""
+        return PREFIXES[self.section] + self.field
+
+
+class Point(NamedTuple):
+    """One method on one task with one choice of settings, for all seeds."""
+
+    env: str
+    label: str  # of the method
+    settings: Mapping[Place, Any]  # those of the grid that the run has
+    config: RunConfig
+
+    @property
+    def id(self) -> str:
+        """What tells it from the others of its sweep."""
+        shown = (f"{place.name}={shown_value(value)}" for place, value in self.settings.items())
+        return " ".join((self.env, self.label, *shown))
+
+
+def shown_value(value: Any) -> str:
+    """Return a setting's value as it is written on the command line."""
+    if isinstance(value, tuple):
+        return " ".join(map(shown_value, value))
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value).lower()
+
+
+def read_axis(text: str) -> Axis:
+    """Read `NAME=VALUE,VALUE`: an argparse `type`. The parts of one value are set apart by spaces.
+
+    Raises:
+      ArgumentTypeError: one line: there is no name or no value, or one value stands twice.
+    """
+    name, equals, values = text.partition("=")
+    texts = tuple(value.strip() for value in values.split(","))
+    if not name or not equals or not all(texts):
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is no setting with values: write NAME=VALUE,VALUE, as in "
+            "replay.alpha=0.4,0.6"
+        )
+    for value in texts:
+        if texts.count(value) > 1:
+            raise argparse.ArgumentTypeError(f"'{text}' names {value} twice: leave one out")
+    return Axis(name.replace("-", "_"), texts)
+
+
+def expand(
+    axes: Sequence[Axis], bases: Mapping[tuple[str, str], RunConfig], defaults: bool = False
+) -> list[Point]:
+    """Return every point of a grid: task by task, method by method.
+
+    Args:
+      axes: of the grid.
+      bases: (task, label) -> the configuration that settings are put into.
+      defaults: add that configuration itself where the grid leaves it out.
+
+    Raises:
+      ValueError: one line: a setting is unknown or stands twice, or a value is refused; it names
+        the place in the grid.
+    """
+    for axis in axes:
+        if [other.name for other in axes].count(axis.name) > 1:
+            raise ValueError(f"grid {axis.name} stands twice: give all its values at once")
+        if not any(_find(axis.name, label, config) for (_, label), config in bases.items()):
+            raise ValueError(_unknown(axis.name, _names(bases)))
+    points: list[Point] = []
+    for (env, label), base in bases.items():
+        points += _points(axes, env, label, base, defaults)
+    if len(points) > _MOST_POINTS:
+        raise ValueError(
+            f"the grid has {len(points):,} points: {_MOST_POINTS:,} are the most: thin it out"
+        )
+    return points
+
+
+def lacking(axes: Sequence[Axis], bases: Mapping[tuple[str, str], RunConfig]) -> list[str]:
+    """Say which settings some of the methods or tasks do not have: those run without them."""
+    remarks = []
+    for axis in axes:
+        scope = axis.name.rpartition(".")[0]
+        one = scope and scope not in ("agent", "env", "replay")  # for one label alone
+        without = [
+            label if scope == "replay" else env
+            for (env, label), config in bases.items()
+            if _find(axis.name, label, config) is None and not one
+        ]
+        if without:
+            who = ", ".join(dict.fromkeys(without))
+            remarks.append(f"{axis.name} is no setting of {who}: run once without it")
+    return remarks
+
+
+def base_points(
+    points: Sequence[Point], bases: Mapping[tuple[str, str], RunConfig]
+) -> dict[str, dict[str, str]]:
+    """Return which points are their methods without the grid: task -> label -> the point's id."""
+    found: dict[str, dict[str, str]] = {}
+    for point in points:
+        if point.config == bases[point.env, point.label]:
+            found.setdefault(point.env, {})[point.label] = point.id
+    return found
+
+
+def _points(
+    axes: Sequence[Axis], env: str, label: str, base: RunConfig, defaults: bool
+) -> Iterator[Point]:
+    """Yield the points of one method on one task."""
+    places: dict[Place, Axis] = {}
+    for axis in sorted(axes, key=lambda axis: axis.name.startswith(f"{label}.")):
+        found = _find(axis.name, label, base)  # what is for one label alone comes last, and wins
+        if found is not None:
+            places[found[0]] = axis
+    values = [_values(axis, place, base, label) for place, axis in places.items()]
+    own = {place: getattr(getattr(base, place.section), place.field) for place in places}
+    chosen = [dict(zip(places, each, strict=True)) for each in itertools.product(*values)]
+    if defaults and own not in chosen:
+        chosen.append(own)
+    for settings in chosen:
+        yield Point(env, label, settings, _with(base, settings, env, label))
+
+
+def _values(axis: Axis, place: Place, base: RunConfig, label: str) -> list[Any]:
+    """Read and check an axis's values by themselves."""
+    entry = _options(getattr(base, place.section))[place.field]
+    values = []
+    for number, text in enumerate(axis.texts, 1):
+        try:
+            value = read_value(entry, text)
+            entry.check(value)
+        except (ValueError, argparse.ArgumentTypeError) as error:
+            where = f"grid {axis.name}, value {number} of {len(axis.texts)} ('{text}'), {label}"
+            raise ValueError(f"{where}: {error}") from None
+        if value in values:
+            raise ValueError(f"grid {axis.name} names {text} twice: leave one out")
+        values.append(value)
+    return values
+
+
+def _with(base: RunConfig, settings: Mapping[Place, Any], env: str, label: str) -> RunConfig:
+    """Put settings into a configuration, which checks what goes together."""
+    parts = {}
+    for section in dict.fromkeys(place.section for place in settings):
+        own = {place.field: v for place, v in settings.items() if place.section == section}
+        try:
+            parts[section] = dataclasses.replace(getattr(base, section), **own)
+        except ValueError as error:
+            at = Point(env, label, settings, base).id
+            raise ValueError(f"grid at {at}: {error}") from None
+    return dataclasses.replace(base, **parts)
+
+
+def _find(name: str, label: str, config: RunConfig) -> tuple[Place, Option] | None:
+    """Return the place that a name of the grid stands for in a configuration; None: in none."""
+    scope, _, field = name.rpartition(".")
+    sections = [section for section in SECTIONS if PREFIXES[section].rstrip(".") == scope]
+    if scope == label:
+        sections = ["replay_options"]
+    for section in sections:
+        options = _options(getattr(config, section))
+        if field in options:
+            return Place(section, field), options[field]
+    return None
+
+
+def _unknown(name: str, names: Sequence[str]) -> str:
+    """Return a line about a name that none of the runs has."""
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f": did you mean '{near[0]}'?" if near else ""
+    return f"unknown setting '{name}' of the grid{hint} (--help lists all)"
+
+
+def _names(bases: Mapping[tuple[str, str], RunConfig]) -> list[str]:
+    """Return every name that a grid over these may have."""
+    names: dict[str, None] = {}
+    for (_, label), config in bases.items():
+        for section in SECTIONS:
+            for field in _options(getattr(config, section)):
+                names[PREFIXES[section] + field] = None
+                if section == "replay_options":
+                    names[f"{label}.{field}"] = None
+    return sorted(names)
+
+
+def _options(config: Any) -> dict[str, Option]:
+    return {entry.name: entry for entry in options_of(type(config))}

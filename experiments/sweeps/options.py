@@ -1,0 +1,75 @@
+"""How a sweep is carried out and looked at; none of it decides a number."""
+
+import dataclasses
+
+from experiments.analysis.primary import PrimaryMetric, parse
+from experiments.runs.registry import THRESHOLDS
+from jaxreplay.option import Config, option
+
+_MOST_DEVICES = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepOptions(Config):
+    """How a sweep is carried out, and how its results are looked at."""
+
+    primary: str = option(
+        "auc",
+        "metric that figures and tables show: auc, final, last_K of K evaluations, best, "
+        "steps_to_threshold",
+    )
+    threshold: float | None = option(
+        None,
+        "return that counts as solved; none: the environment's own, if it has one",
+        at_most=1e12,
+    )
+    devices: str = option(
+        "auto", "over which runs are laid; auto: all there are, on CPU one for each core"
+    )
+    width: int | None = option(
+        None,
+        "runs that a device does at once; none: on CPU the seeds of one point, which makes them "
+        "what experiments.train makes of them; elsewhere what the device holds",
+        at_least=1,
+    )
+    memory: float | None = option(
+        None, "GB that runs may take, over all devices; none: four fifths of what is free", above=0
+    )
+    keep: tuple[str, ...] | None = option(
+        None, "metrics that the table keeps beside eval_return; none: all"
+    )
+    defaults: bool = option(
+        False, "run every method without the grid's settings, too, where that is no point of it"
+    )
+    figures: bool = option(True, "draw the figures at the end")
+    other_code: bool = option(
+        False, "go on with results that another version of the code made; they then name both"
+    )
+
+    @property
+    def device_count(self) -> int | None:
+        """How many devices are asked for; None: all."""
+        return None if self.devices == "auto" else int(self.devices)
+
+    def check(self) -> None:
+        """Refuse a number of devices that is none."""
+        if self.devices == "auto":
+            return
+        if not self.devices.isdecimal() or not 1 <= int(self.devices) <= _MOST_DEVICES:
+            raise ValueError(
+                f"devices is '{self.devices}': give how many to use, from 1 to {_MOST_DEVICES}, "
+                "or auto"
+            )
+
+    def metric(self, env: str) -> PrimaryMetric:
+        """Return the metric that is shown of a task.
+
+        Raises:
+          ValueError: one line: there is none of this name, or the threshold is missing.
+        """
+        return parse(self.primary, threshold_of(env, self.threshold))
+
+
+def threshold_of(env: str, asked: float | None) -> float | None:
+    """Return the return that counts as solved: the one asked for, or the environment's own."""
+    return THRESHOLDS.get(env) if asked is None else asked

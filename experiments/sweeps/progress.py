@@ -1,0 +1,76 @@
+"""How far a sweep has come: one bar for the whole, or plain lines without a terminal."""
+
+import sys
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from experiments.runs import rates
+
+_PAUSE = 10.0  # seconds between two plain lines
+
+
+class Bar:
+    """Agent steps done of all runs together, what is at work, and how long it will take."""
+
+    def __init__(self, steps: int, runs: int) -> None:
+        """Show nothing done of so many agent steps and runs."""
+        self._total, self._runs = steps, runs
+        self._done, self._ended, self._failed = 0, 0, 0
+        self._at_work: dict[int, str] = {}  # by device
+        self._since: float | None = None  # the first steps that were timed
+        self._before = 0  # steps done then
+        self._last_line = time.monotonic()
+        console = Console(stderr=True)
+        self._bar: Progress | None = None
+        if console.is_terminal:
+            columns = ("{task.completed:,.0f}/{task.total:,.0f} steps", "{task.fields[said]}")
+            texts = [TextColumn(text) for text in columns]
+            self._bar = Progress(BarColumn(bar_width=24), *texts, console=console)
+            self._task = self._bar.add_task("", total=steps, said="compiling")
+            self._bar.start()
+
+    def works_on(self, device: int, what: str | None) -> None:
+        """Note what a device is at; None: nothing."""
+        self._at_work.pop(device, None)
+        if what is not None:
+            self._at_work[device] = what
+        self._show()
+
+    def advance(self, steps: int) -> None:
+        """Note agent steps, of all runs of a wave together."""
+        self._done += steps
+        if self._since is None:  # the first ones were compiled for
+            self._since, self._before = time.monotonic(), self._done
+        self._show()
+
+    def ended(self, runs: int, failed: int) -> None:
+        """Note runs that have ended, and how many of them without a result."""
+        self._ended += runs
+        self._failed += failed
+        self._show()
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _show(self) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self._done, said=self._said())
+            return
+        if time.monotonic() - self._last_line > _PAUSE or self._ended == self._runs:
+            self._last_line = time.monotonic()
+            line = f"{self._done:,}/{self._total:,} steps, {self._said()}"
+            print(line, file=sys.stderr, flush=True)
+
+    def _said(self) -> str:
+        parts = [f"{self._ended}/{self._runs} runs"]
+        if self._failed:
+            parts.append(f"{self._failed} failed")
+        if self._since is not None and self._done > self._before:
+            rate = (self._done - self._before) / (time.monotonic() - self._since)
+            left = rates.in_words((self._total - self._done) / rate / 60)
+            parts.append(f"{rate:,.0f} steps/s, {left} left")
+        return ", ".join([*parts, *dict.fromkeys(self._at_work.values())])

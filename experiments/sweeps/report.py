@@ -1,0 +1,93 @@
+"""What a sweep shows: figures, and tables of methods at their best and of what they cost."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import pandas as pd
+
+from experiments.analysis import sensitivity, tuned
+from experiments.analysis.files import write_bytes
+from experiments.analysis.tables import markdown, number
+from experiments.analysis.tuned import Estimate, Tuned
+from experiments.runs.run_config import RunConfig
+from experiments.sweeps.options import SweepOptions
+from experiments.sweeps.store import TABLE, Store
+from experiments.training.schedule import schedule
+
+
+def conclude(store: Store, options: SweepOptions) -> str:
+    """Write figures and tables of what a sweep has; return the text to print."""
+    table = tuned.scores(store.frame, store.settings, options.metric)
+    rows = tuned.tuned(
+        table, lambda env: options.metric(env).higher_is_better, store.facts["base_points"]
+    )
+    metric = options.metric(str(table["env"].iloc[0]))
+    text = (
+        f"{_best(rows)}\n"
+        f"Scores: {metric.name} ({metric.help}), IQM over seeds [95 % interval]. The best point "
+        f"was chosen on every other seed, and is shown on the rest, as are the defaults.\n"
+        f"{_diverged(table)}\n{_costs(store)}"
+    )
+    write_bytes(store.folder / "sweep.md", text.encode())
+    written = [store.folder / TABLE, store.folder / "sweep.md"]
+    if options.figures:
+        agents = ", ".join(sorted(set(store.frame["agent"])))
+        path = store.folder / "sensitivity.png"
+        if sensitivity.sensitivity(table, store.settings, options.metric, path, agents):
+            written.append(path)
+        methods = dict(zip(table["replay"], table["method"], strict=True))
+        path = store.folder / "best.png"
+        sensitivity.best(rows, methods, options.metric, path, agents)
+        written.append(path)
+    return f"\n{text}\nresults: {' '.join(map(str, written))}"
+
+
+def _best(rows: Sequence[Tuned]) -> str:
+    header = ["best point", "of", "on the seeds that chose it", "on the others", "by default"]
+    cells = [
+        [row.best, str(row.points), _shown(row.chosen), _shown(row.shown), _shown(row.default)]
+        for row in rows
+    ]
+    return markdown([header, *cells])
+
+
+def _shown(found: Estimate | None) -> str:
+    if found is None:
+        return "-"
+    return f"{number(found.value)} [{number(found.low)}, {number(found.high)}]"
+
+
+def _diverged(table: pd.DataFrame) -> str:
+    lost = int((table["diverged"] > 0).sum())
+    return f"{lost} of {len(table)} runs diverged.\n" if lost else ""
+
+
+def _costs(store: Store) -> str:
+    """Return what each method on each task took: runs, agent steps, gradient updates, time."""
+    seconds: dict[tuple[str, str], float] = defaultdict(float)
+    compiling: dict[tuple[str, str], float] = defaultdict(float)
+    runs: dict[tuple[str, str], int] = defaultdict(int)
+    steps: dict[tuple[str, str], int] = defaultdict(int)
+    updates: dict[tuple[str, str], int] = defaultdict(int)
+    for cost in store.facts["costs"]:
+        lanes = sum(map(len, cost["runs"].values()))
+        for point, seeds in cost["runs"].items():
+            facts = store.facts["points"][point]
+            key, share = (facts["env"], facts["replay"]), len(seeds) / lanes
+            config = RunConfig.from_json(facts["config"])
+            plan = schedule(config.loop, config.sizes.num_envs)
+            seconds[key] += share * cost["seconds"]
+            compiling[key] += share * cost["compiling"]
+            runs[key] += len(seeds)
+            steps[key] += len(seeds) * plan.steps[-1]
+            updates[key] += len(seeds) * plan.updates
+    header = ["compute", "runs", "agent steps", "updates", "device seconds", "of these compiling"]
+    cells = [
+        [
+            f"{env} {label}", f"{runs[env, label]:,}", f"{steps[env, label]:,}",
+            f"{updates[env, label]:,}", f"{seconds[env, label]:,.0f}",
+            f"{compiling[env, label]:,.0f}",
+        ]
+        for env, label in runs
+    ]  # fmt: skip
+    return markdown([header, *cells])

@@ -1,0 +1,108 @@
+"""What a sweep's table says, on tables made by hand."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.analysis import primary, sensitivity, tuned
+from experiments.analysis.bootstrap import iqm
+
+SETTINGS = ("replay.alpha", "replay.beta")
+
+
+def table(scores):
+    """Return a sweep's table: (label, alpha, beta) -> returns [seeds] of one evaluation."""
+    rows = [
+        {
+            "point": f"walk/4 {label} {alpha} {beta}", "env": "walk/4", "replay": label,
+            "method": label, "replay.alpha": alpha, "replay.beta": beta, "seed": seed,
+            "step": 100, "eval_return": value, "diverged": 0,
+        }
+        for (label, alpha, beta), values in scores.items()
+        for seed, value in enumerate(values)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def metric(name="final", threshold=None):
+    return lambda env: primary.parse(name, threshold)
+
+
+GRID = table(
+    {
+        ("per", 0.2, 0.4): [1, 9, 1, 9],
+        ("per", 0.6, 0.4): [3, 2, 5, 4],
+        ("per", 0.2, 1.0): [0, 0, 0, 0],
+        ("per", 0.6, 1.0): [2, 2, 2, 2],
+        ("uniform", None, None): [1, 1, 2, 2],
+    }
+)
+
+
+def test_the_best_is_chosen_on_every_other_seed_and_shown_on_the_rest():
+    scores = tuned.scores(GRID, SETTINGS, metric())
+    base = {"walk/4": {"per": "walk/4 per 0.2 0.4"}}
+    per, uniform = tuned.tuned(scores, lambda env: True, base)
+    # On seeds 0 and 2: means of 1, 4, 0 and 2; the highest mean of all seeds is another's.
+    assert (per.best, per.points, per.chosen.value) == ("walk/4 per 0.6 0.4", 4, 4.0)
+    assert (per.shown.value, per.shown.low, per.shown.high) == (3.0, 2.0, 4.0)
+    assert per.default is not None and per.default.value == 9.0
+    assert uniform.default is None and uniform.shown.value == 1.5
+
+
+def test_lower_may_be_better_and_unsolved_runs_count_to_their_end():
+    frame = table({("per", 0.2, 0.4): [1, 1], ("per", 0.6, 0.4): [0, 0]})
+    later = frame.assign(step=200, eval_return=0)
+    scores = tuned.scores(
+        pd.concat([frame, later]), SETTINGS, metric("steps_to_threshold", 1.0)
+    ).set_index("point")
+    assert (scores.loc["walk/4 per 0.2 0.4", "score"] == 100).all()
+    assert (scores.loc["walk/4 per 0.6 0.4", "score"] == 200).all()
+    (row,) = tuned.tuned(scores.reset_index(), lambda env: False, {})
+    assert row.best == "walk/4 per 0.2 0.4"
+
+
+def test_points_that_lack_seeds_are_not_chosen():
+    half = GRID[(GRID["point"] != "walk/4 per 0.6 0.4") | (GRID["seed"] < 2)]
+    per, _ = tuned.tuned(tuned.scores(half, SETTINGS, metric()), lambda env: True, {})
+    assert (per.best, per.points) == ("walk/4 per 0.6 1.0", 3)
+
+
+def test_lines_are_told_apart_by_other_settings_while_they_are_few():
+    scores = tuned.scores(GRID, SETTINGS, metric())
+    lines = sensitivity.lines(scores, "replay.alpha", ["replay.beta"])
+    assert [line.label for line in lines] == ["per, beta 0.4", "per, beta 1", "uniform"]
+    assert lines[0].values == (0.2, 0.6) and lines[2].values == ()
+    np.testing.assert_array_equal(lines[0].scores[1], [3, 2, 5, 4])
+
+    many = {("per", a, b): [a + b, a - b] for a in (0.1, 0.2) for b in range(7)}
+    scores = tuned.scores(table(many), SETTINGS, metric())
+    (line,) = sensitivity.lines(scores, "replay.alpha", ["replay.beta"])
+    assert line.label == "per"
+    np.testing.assert_allclose(line.scores[0], [0.1 + 3, 0.1 - 3])  # means over beta, seed by seed
+
+
+def test_the_estimate_is_the_interquartile_mean():
+    found = tuned.estimate([1.0, 2.0, 3.0, 100.0])
+    assert found.value == iqm([1.0, 2.0, 3.0, 100.0]) == 2.5
+    assert found.low <= found.value <= found.high and found.seeds == 4
+
+
+@pytest.mark.parametrize("alphas", [(0.2, 0.6), (1e-4, 1e-1), ("stratified", "iid")])
+def test_figures_are_drawn(tmp_path, alphas):
+    frame = GRID.assign(**{"replay.alpha": GRID["replay.alpha"].map(dict(zip((0.2, 0.6), alphas)))})
+    scores = tuned.scores(frame, SETTINGS, metric())
+    path = tmp_path / "sensitivity.png"
+    assert sensitivity.sensitivity(scores, SETTINGS, metric(), path, "dqn")
+    assert path.read_bytes().startswith(b"\x89PNG")
+    rows = tuned.tuned(
+        scores, lambda env: True, {"walk/4": {"uniform": "walk/4 uniform None None"}}
+    )
+    path = tmp_path / "best.png"
+    sensitivity.best(rows, {"per": "per", "uniform": "uniform"}, metric(), path, "dqn")
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_nothing_is_drawn_of_a_sweep_without_settings(tmp_path):
+    scores = tuned.scores(GRID[GRID["replay"] == "uniform"], SETTINGS, metric())
+    assert not sensitivity.sensitivity(scores, SETTINGS, metric(), tmp_path / "x.png", "dqn")

@@ -1,0 +1,110 @@
+"""Which settings share a program, and that the numbers are those of runs alone."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.runs.assembly import assemble
+from experiments.runs.run_config import defaults
+from experiments.sweeps import grid, programs
+from experiments.training.seeds import over_seeds
+
+
+def tiny(replay="per", **sizes):
+    config = defaults("walk/4", "dqn", replay)
+    return dataclasses.replace(
+        config,
+        seeds=2,
+        loop=dataclasses.replace(
+            config.loop, steps=200, warmup=100, eval_every=50, eval_episodes=1, n_step=1, inspect=0
+        ),
+        sizes=dataclasses.replace(config.sizes, batch_size=8, **sizes),
+        agent_options=dataclasses.replace(config.agent_options, hidden=(8,)),
+    )
+
+
+def points(*texts, replays=("per",)):
+    bases = {("walk/4", replay): tiny(replay) for replay in replays}
+    return grid.expand([grid.read_axis(text) for text in texts], bases)
+
+
+def named(groups):
+    return [([place.name for place in group.traced], len(group.points)) for group in groups]
+
+
+@pytest.fixture(scope="module")
+def grouped():
+    """PER over a setting that can be traced, one that can't, and one that is no number."""
+    axes = ("replay.alpha=0.2,0.6", "agent.max_grad_norm=1,10", "replay.sampling=stratified,iid")
+    return programs.grouped(points(*axes))
+
+
+def test_what_can_be_traced_is_an_input_and_all_else_is_compiled_apart(grouped):
+    assert named(grouped) == [(["replay.alpha"], 2)] * 4
+    apart = {
+        (g.points[0].config.agent_options.max_grad_norm, g.points[0].config.replay_options.sampling)
+        for g in grouped
+    }
+    assert apart == {(1.0, "stratified"), (10.0, "stratified"), (1.0, "iid"), (10.0, "iid")}
+    names = {group.name for group in grouped}
+    assert "walk/4 per agent.max_grad_norm=1.0 replay.sampling=iid" in names
+
+
+def test_lengths_sizes_and_nothing_are_apart_from_numbers():
+    # Nothing of this can be composed without its value: no program is traced.
+    assert named(programs.grouped(points("n_step=1,2", "batch_size=8,16"))) == [([], 1)] * 4
+    assert named(programs.grouped(points("replay.beta_updates=none,50"))) == [([], 1)] * 2
+    assert named(programs.grouped(points("replay.alpha=0.3"))) == [([], 1)]
+
+
+def test_methods_without_a_setting_have_a_program_of_their_own():
+    groups = programs.grouped(points("replay.beta_end=1", replays=("uniform", "per")))
+    assert [group.points[0].label for group in groups] == ["uniform", "per"]
+
+
+def test_a_setting_as_an_input_gives_the_numbers_of_a_run_alone(grouped):
+    group = grouped[0]
+    first, second = group.points
+    both = over_seeds(group.program, group.example)
+    state = both.init(group.lanes([(first, 1), (second, 1)]))
+    (single,) = programs.grouped([second])
+    alone = over_seeds(single.program)
+    own_state = alone.init(single.lanes([(second, 1)]))
+    many = both.chunk.lower(state, jnp.asarray(1, jnp.int32)).compile()
+    text = many.as_text()
+    assert not [word for word in ("all-reduce", "all-gather", "collective") if word in text]
+    for blocks in (1, 4):
+        state, metrics = many(state, jnp.asarray(blocks, jnp.int32))
+        own_state, own = alone.chunk(own_state, jnp.asarray(blocks, jnp.int32))
+        for name, value in own.items():
+            ours = metrics[name][1:]
+            np.testing.assert_allclose(ours, value, rtol=2e-6, atol=1e-7, err_msg=name)
+    replay, key = assemble(second.config).replay, jax.random.key(7)
+    drawn = [
+        jax.jit(jax.vmap(lambda own: replay.sample(own, key)[1].indices, (axes,)))(each)
+        for each, axes in (
+            (state[1].replay, both.axes[1].replay),
+            (own_state.replay, alone.axes.replay),
+        )
+    ]
+    np.testing.assert_array_equal(drawn[0][1:], drawn[1])
+    # The other setting is another run.
+    assert not np.allclose(*metrics["replay/mean_priority"], rtol=1e-3)
+    # Clocks stay single, whatever the settings: conditions on them remain branches.
+    assert both.axes[1].rows is None and both.axes[1].updates is None
+
+
+def test_values_that_can_not_run_are_refused_as_if_alone():
+    (point,) = points("batch_size=400")
+    with pytest.raises(ValueError, match=r"walk/4 per batch_size=400: warmup 100 leaves 100"):
+        programs.check(point)
+
+
+def test_environments_on_the_host_are_refused():
+    base = defaults("gymnasium/CartPole-v1", "dqn", "per")
+    (point,) = grid.expand([], {("gymnasium/CartPole-v1", "per"): base})
+    with pytest.raises(ValueError, match="lives on the host"):
+        programs.check(point)

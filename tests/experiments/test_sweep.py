@@ -1,0 +1,260 @@
+"""The sweep command: one table, whatever stops it, and nothing that is refused leaves a trace."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments import sweep
+from experiments.runs.outputs import OutputConfig
+from experiments.runs.run import execute
+from experiments.runs.run_config import RunConfig
+from experiments.sweeps import store
+
+TINY = [
+    "--agent", "dqn", "--envs", "walk/4", "--seeds", "2", "--steps", "200", "--warmup", "100",
+    "--eval-every", "50", "--eval-episodes", "1", "--n-step", "1", "--inspect", "0",
+    "--batch-size", "8", "--agent.hidden", "8",
+]  # fmt: skip
+GRID = ["--replays", "uniform", "per", "--grid", "replay.alpha=0.2,0.6", "per.beta=0.4,1"]
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    out = tmp_path_factory.mktemp("sweep") / "two"
+    assert sweep.main([*TINY, *GRID, "--out", str(out)]) == 0
+    return out
+
+
+def refused(capsys, *words):
+    with pytest.raises(SystemExit) as exit_:
+        sweep.main(list(words))
+    assert exit_.value.code == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: ")
+    return error
+
+
+def test_one_table_holds_every_run_and_log_point(swept):
+    table = pd.read_csv(swept / "sweep.csv.gz")
+    assert len(table) == (1 + 4) * 2 * 2  # points, seeds, log points
+    per = table[table["replay"] == "per"]
+    assert set(zip(per["replay.alpha"], per["replay.beta"])) == {
+        (0.2, 0.4), (0.2, 1.0), (0.6, 0.4), (0.6, 1.0)
+    }  # fmt: skip
+    assert table[table["replay"] == "uniform"]["replay.alpha"].isna().all()
+    assert set(table["step"]) == {150, 200} and table["eval_return"].notna().all()
+    # Settings decide numbers: no two points of PER have the same.
+    sums = per[per["step"] == 200].groupby("point")["replay/mean_priority"].sum()
+    assert sums.nunique() >= 2
+    assert np.allclose(per[per["replay.beta"] == 1.0]["replay/beta"], 1.0)
+
+
+def test_what_made_it_is_beside_it(swept):
+    facts = json.loads((swept / "sweep.json").read_text())
+    assert len(facts["points"]) == 5 and facts["failed"] == {}
+    one = facts["points"]["walk/4 per replay.alpha=0.2 replay.beta=1.0"]
+    assert RunConfig.from_json(one["config"]).replay_options.beta == 1.0
+    assert facts["code"] == store.code_version() and facts["versions"]["jax"]
+    inputs = {tuple(cost["inputs"]) for cost in facts["costs"]}
+    assert inputs == {(), ("replay.alpha", "replay.beta")}  # two programs
+    assert sum(len(seeds) for c in facts["costs"] for seeds in c["runs"].values()) == 10
+
+
+def test_figures_and_tables_show_it(swept):
+    assert (swept / "sensitivity.png").read_bytes().startswith(b"\x89PNG")
+    assert (swept / "best.png").read_bytes().startswith(b"\x89PNG")
+    text = (swept / "sweep.md").read_text()
+    assert "| walk/4 uniform" in text and "agent steps" in text
+
+
+def test_seeds_alone_are_bit_for_bit_those_of_a_run(swept, tmp_path):
+    facts = json.loads((swept / "sweep.json").read_text())
+    config = RunConfig.from_json(facts["points"]["walk/4 uniform"]["config"])
+    output = OutputConfig(tensorboard=False, figures=False)
+    execute(config, tmp_path / "run", output)
+    run = pd.read_csv(tmp_path / "run" / "metrics.csv").sort_values(["seed", "step"])
+    table = pd.read_csv(swept / "sweep.csv.gz")
+    own = table[table["replay"] == "uniform"]
+    for name in run:
+        ours, theirs = (np.asarray(x[name], np.float32) for x in (own, run))
+        np.testing.assert_array_equal(ours, theirs, err_msg=name)
+
+
+def test_a_sweep_that_lacks_runs_ends_with_the_same_bytes(swept, tmp_path, capsys):
+    whole = (swept / "sweep.csv.gz").read_bytes()
+    out = tmp_path / "cut"
+    shutil.copytree(swept, out)
+    cut = store.read(out)
+    one = "walk/4 per replay.alpha=0.6 replay.beta=1.0"
+    lost = (cut.frame["point"] == one) & (cut.frame["seed"] == 1)
+    cut.frame = cut.frame[~lost].reset_index(drop=True)
+    cut.write()
+    assert (out / "sweep.csv.gz").read_bytes() != whole
+    assert sweep.main(["--resume", str(out)]) == 0
+    assert "1 run in 1 program" in capsys.readouterr().err  # and nothing else
+    # It is the same program, of settings and of as many seeds, though one is all that is missing.
+    assert (out / "sweep.csv.gz").read_bytes() == whole
+    assert sweep.main(["--resume", str(out)]) == 0
+    assert "nothing is missing" in capsys.readouterr().err
+    assert (out / "sweep.csv.gz").read_bytes() == whole
+
+
+def test_reading_and_writing_changes_no_byte(swept, tmp_path):
+    shutil.copytree(swept, tmp_path / "copy")
+    store.read(tmp_path / "copy").write()
+    assert (tmp_path / "copy" / "sweep.csv.gz").read_bytes() == (
+        swept / "sweep.csv.gz"
+    ).read_bytes()
+
+
+def test_a_kill_between_the_two_files_loses_nothing(swept, tmp_path):
+    out = tmp_path / "killed"
+    shutil.copytree(swept, out)
+    table = (out / "sweep.csv.gz").read_bytes()
+    cut = store.read(out)
+    cut.frame = cut.frame.iloc[:2]
+    cut.write()
+    (out / "sweep.csv.gz").write_bytes(table)  # what was there when the process was killed
+    assert len(store.read(out).ended()) == 10
+
+
+def test_nothing_has_ended_of_a_sweep_that_was_killed_at_once(swept, tmp_path):
+    out = tmp_path / "early"
+    shutil.copytree(swept, out)
+    one = store.read(out)
+    one.crc32 = None
+    one.write()  # what is first said of a table
+    (out / "sweep.csv.gz").unlink()
+    assert store.read(out).ended() == set()
+    none = store.read(out)
+    none.write()
+    assert not (out / "sweep.csv.gz").exists()
+    assert store.read(out).ended() == set()
+
+
+def test_damage_is_named(swept, tmp_path):
+    out = tmp_path / "damaged"
+    shutil.copytree(swept, out)
+    content = bytearray((out / "sweep.csv.gz").read_bytes())
+    content[len(content) // 2] ^= 1
+    (out / "sweep.csv.gz").write_bytes(content)
+    with pytest.raises(store.Damaged, match=r"sweep\.csv\.gz is damaged"):
+        store.read(out)
+    (out / "sweep.json").write_text("{")
+    with pytest.raises(store.Damaged, match=r"sweep\.json is damaged"):
+        store.read(out)
+
+
+def test_a_file_says_the_same_as_the_command_line(tmp_path, capsys):
+    path = tmp_path / "sweep.toml"
+    path.write_text(
+        'agent = "dqn"\nreplays = ["uniform", "mine=per"]\nenvs = ["walk/4"]\nseeds = 2\n'
+        "steps = 300\nwarmup = 100\nmine.clip = 1.0\n"
+        "[grid]\nn_step = 1\nagent.hidden = [[8, 8], [16]]\n"
+        'mine.sampling = ["iid", "stratified"]\n'
+    )
+    words = ["--file", str(path), "--out", str(tmp_path / "x"), "--dry-run"]
+    assert sweep.main([*words, "--seeds", "3"]) == 0  # what is given beside a file wins
+    said = capsys.readouterr().err
+    assert "18 runs in 6 programs" in said  # 2 and 4 points, 3 seeds
+    assert "walk/4 mine n_step=1 agent.hidden=8 8 mine.sampling" not in said
+    assert "walk/4 mine n_step=1 agent.hidden=8 8 replay.sampling=iid: 3 runs" in said
+    assert not (tmp_path / "x").exists()
+    path.write_text("[grid\n")
+    assert "is no TOML" in refused(capsys, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--grid", "replay.alpah=1"], "did you mean 'replay.alpha'?"),
+        (["--grid", "replay.alpha=0.2,-1"], "value 2 of 2 ('-1')"),
+        (["--grid", "replay.alpha"], "is no setting with values"),
+        (["--grid", "batch_size=8,400"], "walk/4 uniform batch_size=400: warmup 100 leaves 100"),
+        (["--memory", "1e-6"], "use a smaller capacity"),
+        (["--devices", "two"], "give how many to use"),
+        (["--primary", "mean"], "'mean' is no primary metric"),
+        (["--primary", "last_3"], "'last_3' needs 3 evaluations, and there are 2"),
+        (["--file", "/nowhere.toml"], "can't be read"),
+        (["--envs", "walk/4", "gymnax/Pendulum-v1"], "agent 'dqn' needs discrete actions"),
+        (["--envs", "gymnasium/CartPole-v1"], "lives on the host"),
+        (["--widht", "3"], "unknown option '--widht': did you mean '--width'?"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line_before_anything_is_written(
+    tmp_path, capsys, words, message
+):
+    out = tmp_path / "x"
+    error = refused(capsys, *TINY, "--replays", "uniform", "per", "--out", str(out), *words)
+    assert message in error
+    assert not out.exists()
+
+
+def test_results_of_something_else_are_refused(swept, capsys, tmp_path):
+    assert "already holds a sweep" in refused(capsys, *TINY, *GRID, "--out", str(swept))
+    other = refused(capsys, "--resume", str(swept), "--grid", "replay.alpha=0.2,0.9")
+    assert "has no 'walk/4 per replay.alpha=0.2'" in other
+    other = refused(capsys, "--resume", str(swept), "--batch-size", "16")
+    assert "with another sizes.batch_size" in other
+    assert "holds no results" in refused(capsys, "--resume", str(tmp_path))
+    older = tmp_path / "older"
+    shutil.copytree(swept, older)
+    text = (older / "sweep.json").read_text()
+    (older / "sweep.json").write_text(text.replace(store.code_version(), "0123456789ab"))
+    assert "another version of the code" in refused(capsys, "--resume", str(older))
+
+
+def test_modules_that_only_a_folder_names_are_not_imported(swept, tmp_path, capsys):
+    out = tmp_path / "strange"
+    shutil.copytree(swept, out)
+    text = (out / "sweep.json").read_text()
+    (out / "sweep.json").write_text(text.replace('"uniform",\n  "per"', '"a.module",\n  "per"'))
+    assert "names the module of a.module" in refused(capsys, "--resume", str(out))
+
+
+def command(*words):
+    return [sys.executable, "-m", "experiments.sweep", *TINY, *words]
+
+
+@pytest.mark.slow
+def test_numbers_do_not_hang_on_the_number_of_devices(tmp_path):
+    tables = {}
+    for devices in ("1", "2", "8"):
+        out = tmp_path / devices
+        words = ["--replays", "per", "--grid", "replay.alpha=0.2,0.6", "--seeds", "9"]
+        subprocess.run(
+            command(*words, "--width", "2", "--devices", devices, "--out", str(out)), check=True
+        )
+        tables[devices] = (out / "sweep.csv.gz").read_bytes()
+    assert tables["1"] == tables["2"] == tables["8"]
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_what_has_ended_and_resuming_ends_with_the_same_bytes(swept, tmp_path):
+    out = tmp_path / "stopped"
+    process = subprocess.Popen(
+        command(*GRID, "--devices", "1", "--steps", "20_000", "--out", str(out)),
+        stderr=subprocess.PIPE,
+    )
+    deadline = time.monotonic() + 300
+    while not (out / "sweep.csv.gz").exists() or not len(store.read(out).frame):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 130 and b"--resume" in said
+    ended = len(store.read(out).ended())
+    assert 0 < ended < 10
+    whole = tmp_path / "whole"
+    words = command(*GRID, "--devices", "1", "--steps", "20_000", "--out", str(whole))
+    for each in (words, [sys.executable, "-m", "experiments.sweep", "--resume", str(out)]):
+        subprocess.run(each, check=True, env=os.environ)
+    assert (out / "sweep.csv.gz").read_bytes() == (whole / "sweep.csv.gz").read_bytes()
