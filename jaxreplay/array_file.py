@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxreplay._internal import optional
 from jaxreplay.types import Tree
 
 
@@ -121,14 +122,8 @@ def describe(leaf: Any) -> str:
 
 
 def _safetensors() -> Any:
-    try:
-        import safetensors
-        import safetensors.numpy
-    except ImportError:
-        raise ImportError(
-            "files of arrays need safetensors, which is not installed: pip install safetensors"
-        ) from None
-    return safetensors
+    optional.imported("safetensors.numpy", "files of arrays")
+    return optional.imported("safetensors", "files of arrays")
 
 
 def _checksum(array: np.ndarray) -> int:

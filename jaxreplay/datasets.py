@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxreplay import n_step as n_step_
+from jaxreplay._internal import optional
 from jaxreplay.n_step import Step
 from jaxreplay.replay import ReplayState
 from jaxreplay.types import Array, Replay, Transition, Tree
@@ -281,12 +282,7 @@ def _check(replay: Replay, n_step: int, chunk: int) -> None:
 
 
 def _load(name: str) -> Any:
-    try:
-        import minari
-    except ImportError:
-        raise ImportError(
-            "Minari datasets need minari, which is not installed: pip install 'minari[hdf5]'"
-        ) from None
+    minari = optional.imported("minari", "Minari datasets", "minari[hdf5]")
     try:
         return minari.load_dataset(name)
     except (FileNotFoundError, ValueError) as error:

@@ -182,5 +182,5 @@ def test_a_minari_dataset_is_stored_as_it_was_recorded(tmp_path, monkeypatch):
 def test_a_missing_minari_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "minari", None)
     replay = make_replay(per.sampler(), capacity=32, batch_size=4)
-    with pytest.raises(ImportError, match=r"pip install 'minari\[hdf5\]'"):
+    with pytest.raises(ImportError, match=r"-m pip install 'minari\[hdf5\]'"):
         datasets.from_minari(replay, "own/test-v0", key=KEY, gamma=GAMMA)

@@ -145,7 +145,7 @@ def test_replay_command_measures_every_mode(tmp_path, capsys):
     assert replay.main([*argv, *FAST]) == 0
     content = json.loads(out.read_text())
     assert {"processor", "cores", "device", "jax", "python"} <= content["machine"].keys()
-    assert content["missing"] == {}
+    assert content["missing"] == []
     results = content["results"]
     assert list(dict.fromkeys(r["mode"] for r in results)) == list(measure.MODES)
     assert all(len(r["us"]) == 2 and min(r["us"]) > 0 and r["median_us"] > 0 for r in results)
