@@ -142,9 +142,9 @@ Written by `python -m experiments.papers report --all --write RESULTS.md` from t
 `experiments/results/papers`, and checked against them by the tests. Claims were written down \
 before they were run. A verdict is computed: *agrees* and *disagrees* if the 95 % interval lies \
 on one side (corrected over an entry's claims), *undecided* if it holds both, *not tested* if a \
-method behaved like uniform replay, *pilot* with fewer than ten seeds. Sizes are small, at most an \
-hour or so an experiment on two CPU cores, so that a claim can hold at the paper's size and fail \
-here; what was changed stands with each entry."""
+method behaved like uniform replay, *pilot* with fewer than ten seeds. Sizes are small, \
+minutes to a few hours an experiment on one CPU core, so that a claim can hold at the paper's size \
+and fail here; what was changed stands with each entry."""
 
 
 def _plain_table(rows: list[list[str]]) -> str:
