@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax.core import Tracer
 
 from jaxreplay import array_file
 from jaxreplay.array_file import Damaged
@@ -47,6 +49,7 @@ def save(
       OSError: the file can't be written.
     """
     path = Path(path)
+    _check_state(replay, state)
     _check_place(path, overwrite)
     about = {"format": FORMAT, "version": _version(), **_layout(replay, state)}
     temporary = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=path.parent))
@@ -61,7 +64,8 @@ def save(
 def load(replay: Replay, path: str | os.PathLike, example: Row) -> ReplayState:
     """Return the state of a replay that was saved.
 
-    Options of the sampler (alpha, beta) are not in the file: make the replay as it was made.
+    Options of the sampler (alpha, beta) are not in the file, and nor is its name: make the replay
+    as it was made. Methods that keep the same arrays, as PER and LAP do, are not told apart.
 
     Args:
       replay: made with the same sizes, and a sampler that keeps the same state.
@@ -89,6 +93,35 @@ def load(replay: Replay, path: str | os.PathLike, example: Row) -> ReplayState:
             for place, leaf in array_file.flatten(like)
         ]
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def _check_state(replay: Replay, state: ReplayState) -> None:
+    """Refuse a state that `load` could not give back to this replay."""
+    ring = state.ring
+    if isinstance(ring.rows_added, Tracer):
+        raise ValueError("save is called inside of jit, where there are no numbers yet")
+    if ring.rows_added.ndim:
+        raise ValueError(
+            "the state is vmapped: save one at a time, jax.tree.map(lambda x: x[seed], state)"
+        )
+    fits = ring.num_envs == replay.num_envs and ring.capacity % replay.capacity == 0
+    if fits and isinstance(ring.frames, tuple):  # else the layout does not say what a row was
+        rows = [jnp.zeros(field.shape, field.dtype) for field in ring.layout.fields]
+        like = jax.eval_shape(
+            replay.init, jax.random.key(0), jax.tree.unflatten(ring.layout.treedef, rows)
+        )
+        fits = _described(like) == _described(state)
+    if not fits:
+        raise ValueError(
+            f"the state is not of this replay, which has capacity {replay.capacity} and "
+            f"{replay.num_envs} environments: give the replay that made it"
+        )
+
+
+def _described(state: ReplayState) -> dict[str, str]:
+    """Return dtype and shape of every array, by place."""
+    places = array_file.flatten(state)
+    return {jax.tree_util.keystr(place): array_file.describe(leaf) for place, leaf in places}
 
 
 def _check_place(path: Path, overwrite: bool) -> None:
@@ -139,10 +172,8 @@ def _check_same(
     _check_equal(path, dict(header["row"]), dict(layout["row"]), "field", "this example", advice)
     if header["row"] != layout["row"]:
         raise ValueError(f"{path} holds its fields in another order than this example: {advice}")
-    places = array_file.flatten(like)
-    leaves = {jax.tree_util.keystr(place): array_file.describe(leaf) for place, leaf in places}
     advice = "make the replay with the sampler and the options that it was saved with"
-    _check_equal(path, header["leaves"], leaves, "array", "this replay", advice)
+    _check_equal(path, header["leaves"], _described(like), "array", "this replay", advice)
 
 
 def _check_equal(

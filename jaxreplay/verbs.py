@@ -246,7 +246,11 @@ class CanSample(Protocol):
     """Tell whether a batch can be drawn."""
 
     def __call__(self, state: State, /, batch_size: int | None = None) -> Array:
-        """Return `[]` bool: the replay holds at least a batch (None: of its own size)."""
+        """Return `[]` bool: the replay holds at least a batch (None: of its own size).
+
+        Of samplers that draw with replacement what is not a single row (`Sampler.ready`): there is
+        anything to draw.
+        """
         ...
 
 

@@ -22,6 +22,8 @@ SHORTER = {
         "steps=16_000": "steps=3_000",
         "batch_size=256": "batch_size=32",
         "length=2000": "length=200",
+        # one program in place of two
+        "without = run(": "without = with_refer or run(",
     },
 }
 

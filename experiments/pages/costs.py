@@ -39,7 +39,9 @@ def section(source: Source, groups: Sequence[Group]) -> Section | None:
 
 
 def compilation(timing: pd.DataFrame) -> float | None:
-    """Return the share of the time that compilation took, by estimate; None: one log point only.
+    """Return the share of the time that compilation took, by estimate.
+
+    None: there is one log point only, or a warm-up so quick that it hides compilation.
 
     Args:
       timing: the rows of `timing.csv`.
@@ -48,7 +50,8 @@ def compilation(timing: pd.DataFrame) -> float | None:
         return None
     seconds, steps = timing["seconds"].to_numpy(), timing["step"].diff().to_numpy()
     usual = pd.Series(seconds[1:] / steps[1:]).median() * timing["step"].iloc[0]
-    return float(max(0.0, seconds[0] - usual) / seconds.sum())
+    share = float((seconds[0] - usual) / seconds.sum())
+    return share if share > 0 else None  # the warm-up hid it
 
 
 def _row(label: str, arm: Arm) -> list[str] | None:

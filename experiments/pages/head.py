@@ -45,7 +45,7 @@ def warnings(source: Source) -> list[str]:
             lines.append(f"{label} has not ended: {so_far:,}{of} agent steps so far.")
     fewest = min(map(_seeds, source.arms.values()))
     if len(source.arms) > 1 and fewest < FEWEST_SEEDS:
-        lines.append(f"Pilot: {fewest} seeds carry no verdict; that takes {FEWEST_SEEDS}.")
+        lines.append(f"Pilot: a verdict takes {FEWEST_SEEDS} seeds, and these are {fewest}.")
     rows = source.judgements.rows if source.judgements else []
     for verdict in ("not tested", "not comparable"):
         if labels := [row.label for row in rows if row.judgement.verdict == verdict]:

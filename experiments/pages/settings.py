@@ -26,6 +26,8 @@ def section(source: Source) -> Section:
         blocks.append(Table([["option", "value"], *shared.items()], caption, folded=True))
         blocks.append(Code(commands.repeat(source)))
         intro = "The last lines repeat it, with the version of the code that is named here."
+        if not all(arm.code for arm in source.arms.values()):
+            intro = "The last lines repeat it, if options and defaults are still what they were."
     else:
         intro = "Configurations were not kept with this comparison."
     blocks.insert(0, Table(_made(source.arms.values()), "Device and versions"))

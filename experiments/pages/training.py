@@ -75,15 +75,13 @@ def of_method(groups: Sequence[Group]) -> Section | None:
     intro = "Means over seeds."
     if any(group.having("replay/sampler_updates") for group in groups):
         intro += " The dashed line is the gate of learned samplers."
-    title = "What the replay methods say of themselves"
+    title = "Metrics of the replay methods"
     return _own(groups, "replay/", own, "method", title, intro)
 
 
 def of_agent(groups: Sequence[Group]) -> Section | None:
     """Return what the agent says of itself."""
-    return _own(
-        groups, "agent/", set(), "agent", "What the agent says of itself", "Means over seeds."
-    )
+    return _own(groups, "agent/", set(), "agent", "Metrics of the agent", "Means over seeds.")
 
 
 def _own(

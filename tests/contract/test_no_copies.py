@@ -220,10 +220,11 @@ def test_observations_that_are_stored_once_are_not_copied(order):
 @pytest.mark.parametrize(
     "method",
     [
-        pytest.param(per.method(), id="per", marks=pytest.mark.slow),
+        pytest.param(per.method(), id="per"),
         pytest.param(
             ners.method(ners.NERSConfig(reward="training", hidden=(8, 4), score_hidden=(4,))),
             id="ners_star",
+            marks=pytest.mark.slow,
         ),
     ],
 )

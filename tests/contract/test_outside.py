@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from experiments import compare, train, watch
+from experiments.cli.shared import labelled
 from experiments.runs import outside, registry
 from jaxreplay import make_replay, methods, testing
 from jaxreplay.methods import METHODS
@@ -116,7 +117,7 @@ def test_a_comparison_calls_a_module_by_its_last_name(tmp_path, monkeypatch):
     (package / "__init__.py").touch()
     (package / "mine.py").write_text((FOLDER / f"{NAME}.py").read_text())
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert compare._labelled("mypackage.mine") == ("mine", "mypackage.mine")
+    assert labelled("mypackage.mine") == ("mine", "mypackage.mine")
     assert "mypackage.mine" in METHODS
 
 

@@ -26,6 +26,7 @@ TINY = [
     "--env.max-steps", "50", "--agent.hidden", "16", "--checkpoint-every", "2",
     "--figures", "false",
 ]  # fmt: skip
+QUICK = [*TINY, "--inspect", "0"]  # a smaller program
 
 
 def command(*options: str) -> list[str]:
@@ -113,7 +114,7 @@ def test_killed_run_resumes_to_the_same_bits(finished, tmp_path):
 def test_schedulers_signals_leave_a_checkpoint_and_their_exit_code(tmp_path):
     out = tmp_path / "stopped"
     process = subprocess.Popen(
-        command(*TINY, "--steps", "90000", "--out", str(out)), stderr=subprocess.PIPE, text=True
+        command(*QUICK, "--steps", "90000", "--out", str(out)), stderr=subprocess.PIPE, text=True
     )
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not list(out.glob("checkpoints/*.safetensors")):
@@ -274,7 +275,7 @@ def test_an_environment_that_breaks_ends_the_run_and_spares_the_checkpoint(
 
     monkeypatch.setattr(environments, "make", make)
     out = tmp_path / "broken"
-    options = [*TINY, "--env", "gymnax/Pendulum-v1", "--agent", "td3", "--seed", "4"]
+    options = [*QUICK, "--env", "gymnax/Pendulum-v1", "--agent", "td3", "--seed", "4"]
     options += ["--batch-size", "16"]
     assert train.main([*options, "--checkpoint-every", "1", "--out", str(out)]) == 1
     said = capsys.readouterr().err.splitlines()[-1]
@@ -332,7 +333,7 @@ def test_overwrite_replaces_a_run(finished, tmp_path):
     out = tmp_path / "twice"
     shutil.copytree(finished, out)
     other = ["--steps", "300", "--seed", "5", "--overwrite"]
-    assert train.main([*TINY, *other, "--out", str(out)]) == 0
+    assert train.main([*QUICK, *other, "--out", str(out)]) == 0
     assert set(pd.read_csv(out / "metrics.csv")["seed"]) == {5, 6}
     assert len(list((out / "checkpoints").iterdir())) == 1  # the old ones are gone
 

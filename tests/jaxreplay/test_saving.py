@@ -211,3 +211,20 @@ def test_stretches_keep_their_length(tmp_path):
     path = jaxreplay.save(made(4), state, tmp_path / "r")
     with pytest.raises(ValueError, match=r"int32\[4,2\] for array \.sampler\.recent, and this"):
         jaxreplay.load(made(5), path, example)
+
+
+def test_a_state_of_another_replay_is_not_saved_over_a_good_one(tmp_path):
+    replay, state = filled()
+    path = jaxreplay.save(replay, state, tmp_path / "replay.safetensors")
+    good = path.read_bytes()
+    two = jax.tree.map(lambda x: jnp.stack([x, x]), state)
+    for other, kept, message in (
+        (make_replay(per.sampler(), **SIZES | {"capacity": 16}), state, "capacity 16"),
+        (make_replay(uniform.sampler(), **SIZES), state, "not of this replay"),
+        (replay, two, "vmapped: save one at a time"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            jaxreplay.save(other, kept, path)
+    with pytest.raises(ValueError, match="inside of jit"):
+        jax.jit(lambda state: jaxreplay.save(replay, state, path))(state)
+    assert path.read_bytes() == good

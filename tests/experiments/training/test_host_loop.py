@@ -187,7 +187,7 @@ def test_a_resumed_run_cuts_the_running_episode_off(n):
 
 
 SMALL = [
-    "--agent", "dqn", "--replay", "per", "--seeds", "2", "--steps", "200", "--warmup", "40",
+    "--agent", "dqn", "--replay", "uniform", "--seeds", "2", "--steps", "200", "--warmup", "40",
     "--eval-every", "40", "--eval-episodes", "2", "--batch-size", "16", "--agent.hidden", "8",
     "--inspect", "0", "--checkpoint-every", "1", "--tensorboard", "false", "--figures", "false",
 ]  # fmt: skip
@@ -269,7 +269,8 @@ def test_a_run_stops_between_log_points_and_goes_on_from_there(
     monkeypatch.setattr(environments, "make_host", lambda *a, **k: Counting(*a[1:]))
     monkeypatch.setattr(interrupt, "deferred", soon)
     out = str(tmp_path / "run")
-    options = [*SMALL, "--seeds", "1", "--env", "gymnasium/CartPole-v1", "--out", out]
+    options = [*SMALL, "--replay", "per", "--seeds", "1"]
+    options += ["--env", "gymnasium/CartPole-v1", "--out", out]
     assert train.main(options) == 130
     said = capsys.readouterr().err.splitlines()[-1]
     assert ("in the warm-up" if at is None else f"stopped at {at} of 200") in said
