@@ -213,6 +213,11 @@ def _steps(episode: Episode, prepare: Prepare | None) -> Any:
     action = jax.tree_util.tree_map_with_path(
         lambda path, x: _array("actions", path, x, length), episode.actions
     )
+    for name in ("terminations", "truncations"):
+        if (count := len(getattr(episode, name))) != length:
+            raise ValueError(
+                f"{name} of an episode are {count}, and by its rewards should be {length}"
+            )
     terminated: Any = np.array(episode.terminations, bool)
     truncated: Any = np.array(episode.truncations, bool)
     truncated[-1:] |= ~terminated[-1:]
@@ -239,7 +244,9 @@ def _array(what: str, path: Any, values: Any, length: int) -> np.ndarray:
             "stored, or turn it into numbers, with prepare=..."
         )
     if len(array) != length:
-        raise ValueError(f"{name} of an episode are {len(array)}, and should be {length}")
+        raise ValueError(
+            f"{name} of an episode are {len(array)}, and by its rewards should be {length}"
+        )
     dtype = jax.dtypes.canonicalize_dtype(array.dtype)
     if dtype.kind in "iu" and array.size:
         bounds = jnp.iinfo(dtype)

@@ -41,13 +41,22 @@ def plan(example: Tree) -> Layout:
     """Give every leaf of one row its place: the widest dtypes first, each in whole words.
 
     Raises:
-      ValueError: a leaf is of a dtype that can't be stored.
+      ValueError: a leaf is no array, or of a dtype that can't be stored, or there is none.
     """
     leaves, treedef = jax.tree_util.tree_flatten_with_path(example)
-    fields = [
-        Field(*_names(path), 0, jnp.shape(leaf), jnp.result_type(leaf).name)
-        for path, leaf in leaves
-    ]
+    if not leaves:
+        raise ValueError(f"{_WHOLE} holds no array: give an example of what is to be stored")
+    fields = []
+    for path, leaf in leaves:
+        names = _names(path)
+        try:
+            dtype = jnp.result_type(leaf)
+        except TypeError as error:  # a string, or an object that is no pytree
+            raise ValueError(
+                f"{names[0]} is of type {type(leaf).__name__}, and rows hold arrays: leave it out, "
+                "or register its class by jax.tree_util.register_dataclass"
+            ) from error
+        fields.append(Field(*names, 0, jnp.shape(leaf), dtype.name))
     for field in fields:
         if not _can_be_stored(field):
             raise ValueError(

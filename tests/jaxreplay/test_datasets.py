@@ -127,7 +127,8 @@ TEXT = {"mission": np.array(["go"] * 6)}
 REFUSED = [
     (per.sampler(), [], {}, "there is no episode with a step"),
     (per.sampler(), bad(observations=TEXT), {}, r"observations\['mission'\] .* can't be stored"),
-    (per.sampler(), bad(actions=np.zeros(6)), {}, "actions of an episode are 6, and should be 5"),
+    (per.sampler(), bad(actions=np.zeros(6)), {}, "actions of an episode are 6, and by its"),
+    (per.sampler(), bad(terminations=np.zeros(4, bool)), {}, "terminations of an episode are 4"),
     (per.sampler(), bad(actions=np.full(5, 2**40)), {}, "hold 1099511627776, beyond what int32"),
     (per.sampler(per.PERConfig(initial="td")), EPISODES, {}, "wants td_error of every new"),
     (refer.sampler(), EPISODES, {"n_step": 3}, "n_step is 3: this replay method follows single"),

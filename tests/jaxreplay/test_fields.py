@@ -213,3 +213,22 @@ def test_episodes_end_in_rows_that_tell_them_apart():
 def test_what_is_no_number_is_refused_by_name():
     with pytest.raises(ValueError, match=r"key of dtype key<fry> can't be stored"):
         ring.init({"key": jax.random.key(0)}, 4)
+
+
+class Unregistered:
+    """A class that JAX knows nothing of."""
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"obs": np.zeros(2), "who": Unregistered()}, "who is of type Unregistered, and rows hold"),
+        ({"obs": "up"}, "obs is of type str, and rows hold arrays"),
+        (Unregistered(), "the row is of type Unregistered"),
+        ({}, "the row holds no array"),
+        (Transition(), "the row holds no array"),
+    ],
+)
+def test_what_is_no_row_of_arrays_is_refused(row, message):
+    with pytest.raises(ValueError, match=message):
+        ring.init(row, 4)
