@@ -197,7 +197,7 @@ def _unknown(name: str, names: Sequence[str]) -> str:
     """Return a line about a name that none of the runs has."""
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f": did you mean '{near[0]}'?" if near else ""
-    return f"unknown setting '{name}' of the grid{hint} (--help lists all)"
+    return f"unknown setting '{name}' of the grid{hint} (--help all lists them)"
 
 
 def _names(bases: Mapping[tuple[str, str], RunConfig]) -> list[str]:
