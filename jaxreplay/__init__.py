@@ -1,9 +1,7 @@
 """Experience replay as pure functions: rings, sum trees, samplers and objectives for JAX."""
 
-from importlib import metadata
-from pathlib import Path
-
 from jaxreplay import fields, frames, methods, n_step, objectives, ring, sum_tree
+from jaxreplay._internal.version import VERSION
 from jaxreplay.donation import donatable
 from jaxreplay.replay import ReplayState, make_replay
 from jaxreplay.requirements import Requirements
@@ -19,20 +17,7 @@ from jaxreplay.types import (
     Trust,
 )
 
-
-def _version() -> str:
-    """Return the version that is installed, or else that of the clone which this file lies in."""
-    try:
-        return metadata.version("jaxreplay")
-    except metadata.PackageNotFoundError:
-        import tomllib
-
-        file = Path(__file__).parents[1] / "pyproject.toml"
-        project = tomllib.loads(file.read_text()).get("project", {}) if file.is_file() else {}
-        return project["version"] if project.get("name") == "jaxreplay" else "0+unknown"
-
-
-__version__ = _version()
+__version__ = VERSION
 
 __all__ = [
     "Draw",

@@ -4,7 +4,6 @@ What is loaded draws what the saved one would have drawn. The file says what it 
 loaded into a replay of the same sizes, rows and sampler's state.
 """
 
-import importlib.metadata
 import os
 import shutil
 import tempfile
@@ -16,6 +15,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from jaxreplay import array_file
+from jaxreplay._internal.version import VERSION
 from jaxreplay.array_file import Damaged
 from jaxreplay.fields import Row
 from jaxreplay.replay import ReplayState
@@ -51,7 +51,7 @@ def save(
     path = Path(path)
     _check_state(replay, state)
     _check_place(path, overwrite)
-    about = {"format": FORMAT, "version": _version(), **_layout(replay, state)}
+    about = {"format": FORMAT, "version": VERSION, **_layout(replay, state)}
     temporary = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=path.parent))
     try:
         array_file.write(state, path, temporary / path.name, _TAG, about)
@@ -160,7 +160,7 @@ def _check_same(
     if header["format"] != FORMAT:
         raise ValueError(
             f"{path} is of format {header['format']} (jaxreplay {header['version']}), and this "
-            f"version, {_version()}, reads {FORMAT}: load it with the version that wrote it"
+            f"version, {VERSION}, reads {FORMAT}: load it with the version that wrote it"
         )
     for name in ("capacity", "num_envs"):
         if header[name] != layout[name]:
@@ -185,10 +185,3 @@ def _check_equal(
                 f"{path} holds {saved.get(name, 'nothing')} for {what} {name}, and {who} has "
                 f"{own.get(name, 'nothing')}: {advice}"
             )
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("jaxreplay")
-    except importlib.metadata.PackageNotFoundError:  # used from a folder that is not installed
-        return "unknown"

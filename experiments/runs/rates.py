@@ -10,6 +10,7 @@ _STEPS = {
     "dqn": 14_000.0, "td3": 2_000.0, "sac": 1_600.0, "ddpg": 1_500.0, "naf": 1_500.0,
     "racer": 3_000.0, "ppo": 8_000.0, "acer": 600.0, "rainbow": 1_500.0,
 }  # fmt: skip
+_UNKNOWN = 1_500.0  # of an agent from elsewhere
 _PIXELS = {"atari": 0.04, "gymnax": 1.0}  # of that, where observations are stacks of frames
 _SLOW = {"ners": 0.35, "ero": 0.6}  # of that, for samplers with networks of their own
 _UNITS = 64 * 64  # of the networks that the rates are for
@@ -31,7 +32,11 @@ def seconds(config: RunConfig) -> float:
     hidden = getattr(config.agent_options, "hidden", None) or (64, 64)
     units = hidden[0] * (hidden[1] if len(hidden) > 1 else hidden[0])
     batch = config.sizes.batch_size / 64
-    rate = _STEPS[config.agent] / max(1.0, units / _UNITS) ** 0.5 / max(1.0, batch) ** 0.5
+    rate = (
+        _STEPS.get(config.agent, _UNKNOWN)
+        / max(1.0, units / _UNITS) ** 0.5
+        / max(1.0, batch) ** 0.5
+    )
     if "MinAtar" in config.env:
         rate *= 0.12
     if config.sizes.frame_stack or family == "atari":
