@@ -20,6 +20,7 @@ from experiments.runs import interrupt
 from experiments.runs.log import say
 from experiments.runs.run import Stopped
 from experiments.sweeps.plan import Job, Plan
+from experiments.sweeps.programs import Group
 from experiments.sweeps.progress import Bar
 from experiments.sweeps.store import Lane, Store
 from experiments.training.seeds import Seeds, over_seeds
@@ -43,13 +44,27 @@ class _News(NamedTuple):
     error: BaseException | None = None  # it can't go on
 
 
-def carry_out(plan: Plan, store: Store) -> None:
+class Whole(NamedTuple):
+    """What several plans of one sweep have in common: its bar, and programs that are compiled."""
+
+    bar: Bar
+    programs: "Programs"
+
+
+def carry_out(plan: Plan, store: Store, whole: Whole | None = None) -> None:
     """Run what is missing of a sweep, and keep every wave as it ends.
+
+    Args:
+      plan: what is to run.
+      store: where results go.
+      whole: of which this is a part; failed runs are then its own affair, and its bar stays. None:
+        the plan is all there is.
 
     Raises:
       Stopped: the user pressed Ctrl-C, or runs failed; what has ended is kept.
     """
-    board, bar = _Board(plan), Bar(plan.steps, plan.runs)
+    programs, bar = whole.programs if whole else Programs(), whole.bar if whole else _bar(plan)
+    board = _Board(plan, programs)
     threads = [
         threading.Thread(target=_work, args=(board, number, device), daemon=True)
         for number, device in enumerate(plan.devices[: plan.waves])
@@ -71,22 +86,53 @@ def carry_out(plan: Plan, store: Store) -> None:
         raise Stopped(_unfinished("stopped", plan, store), interrupt.exit_code(error)) from None
     finally:
         board.stop.set()
-        bar.close()
+        if whole is None:
+            bar.close()
         store.write()
-    if store.facts["failed"]:
+    if store.facts["failed"] and whole is None:
         runs, why = len(store.facts["failed"]), next(iter(store.facts["failed"].items()))
         message = f"{runs} runs failed, such as {why[0]}: {why[1]}"
         raise Stopped(_unfinished(message, plan, store), 1)
 
 
+def _bar(plan: Plan) -> Bar:
+    return Bar(plan.steps, plan.runs)
+
+
+class Programs:
+    """Programs that were traced, and compiled for devices; more than one plan may use them."""
+
+    def __init__(self, most: int = 1) -> None:
+        """Keep so many for each device."""
+        self._most, self._lock = most, threading.Lock()
+        self._traced: dict[int, _Traced] = {}
+        self._compiled: dict[int, dict[Any, Any]] = {}
+
+    def traced(self, group: Group) -> "_Traced":
+        """Return a group's program, traced or to be traced."""
+        with self._lock:
+            return self._traced.setdefault(id(group.program), _Traced(group))
+
+    def of(self, device: int) -> dict[Any, Any]:
+        """Return what is compiled for a device."""
+        with self._lock:
+            return self._compiled.setdefault(device, {})
+
+    def make_room(self, compiled: dict[Any, Any]) -> None:
+        """Forget the oldest of a device's programs, so that another one may be kept."""
+        while len(compiled) >= self._most:
+            del compiled[next(iter(compiled))]
+
+
 class _Board:
     """The waves that nobody has taken yet; devices take from it."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, programs: Programs | None = None) -> None:
         self._lock = threading.Lock()
         self._waiting = {number: list(job.waves) for number, job in enumerate(plan.jobs)}
         self._begun: set[int] = set()
-        self._programs = [_Program(job) for job in plan.jobs]
+        self.programs = programs or Programs()
+        self._programs = [_Program(job, self.programs.traced(job.group)) for job in plan.jobs]
         self.news: queue.Queue[_News] = queue.Queue()
         self.stop = threading.Event()
 
@@ -113,11 +159,18 @@ class _Board:
             return waves
 
 
-class _Program:
-    """The program of a job: traced once, compiled for each device that asks for it."""
+class _Program(NamedTuple):
+    """The program of a job."""
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
+    job: Job
+    traced: "_Traced"
+
+
+class _Traced:
+    """A program that is traced once, and compiled for each device that asks for it."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
         self._lock = threading.Lock()
         self._seeds: Seeds | None = None
 
@@ -126,13 +179,13 @@ class _Program:
         """Its functions, over lanes."""
         with self._lock:
             if self._seeds is None:
-                self._seeds = over_seeds(self.job.group.program, self.job.group.example)
+                self._seeds = over_seeds(self.group.program, self.group.example)
             return self._seeds
 
 
 def _work(board: _Board, number: int, device: jax.Device) -> None:
     """Do waves on a device until none is left."""
-    last, compiled = None, {}
+    last, compiled = None, board.programs.of(number)
     try:
         while (taken := board.take(last)) is not None:
             last, program, lanes = taken
@@ -163,18 +216,19 @@ def _train(
     start = time.perf_counter()
     # The last lane fills up a wave that is too short, and is then left out.
     full = [*lanes, *[lanes[-1]] * (job.width - len(lanes))]
-    state = program.seeds.init(jax.device_put(job.group.lanes(full), device))
+    seeds, key = program.traced.seeds, (id(program.traced), job.width)
+    state = seeds.init(jax.device_put(job.group.lanes(full), device))
     points, done, compiling = [], 0, 0.0
     for blocks, step in zip(plan.log_points, plan.steps, strict=True):
         if board.stop.is_set():
             return _Wave([], [], {})
         count = jax.device_put(jnp.asarray(blocks, jnp.int32), device)
-        if id(job) not in compiled:
-            compiled.clear()  # a device keeps one program
+        if key not in compiled:
+            board.programs.make_room(compiled)
             before = time.perf_counter()
-            compiled[id(job)] = program.seeds.chunk.lower(state, count).compile()
+            compiled[key] = seeds.chunk.lower(state, count).compile()
             compiling = time.perf_counter() - before
-        state, metrics = compiled[id(job)](state, count)
+        state, metrics = compiled[key](state, count)
         points.append(jax.device_get(metrics))
         board.news.put(_News(number, job.group.name, (step - done) * len(lanes)))
         done = step
