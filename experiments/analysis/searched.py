@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 from experiments.analysis.primary import PrimaryMetric
 from experiments.analysis.style import INK, make_figure, plain, save, styles_of, tidy
@@ -80,8 +80,11 @@ def settings(
                 at = [place(value) for value in part[name]]
                 dots = _dots(styles[str(label)], 0.6)
                 axes.plot(at, part["score"], label=plain(str(label)), **dots)
-                best = (part["score"] if metric(env).higher_is_better else -part["score"]).max()
-                found = part[part["score"].abs() == abs(best)].head(1)
+                scores = part["score"].dropna()
+                if scores.empty:
+                    continue
+                best = scores.idxmax() if metric(env).higher_is_better else scores.idxmin()
+                found = part.loc[[best]]
                 ring = {"markerfacecolor": "none", "markersize": 11, "alpha": 1.0, "label": None}
                 axes.plot([place(v) for v in found[name]], found["score"], **dots | ring)
             axes.set_xlabel(name, color=INK)
@@ -105,6 +108,9 @@ def _places(axes: Axes, values: Sequence[Any]) -> Callable[[Any], float]:
     if all(isinstance(value, (int, float, np.number)) for value in values):
         if min(values) > 0 and max(values) / min(values) >= _WIDE:
             axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axes.minorticks_off()
         return float
     every = sorted(set(map(str, values)))
     axes.set_xticks(range(len(every)), [plain(value) for value in every])
