@@ -116,8 +116,9 @@ class Shelf:
         """Put points that share a program together."""
         groups = []
         for members in _partitioned(points, _must_differ):
-            fixed = tuple(_must_differ(members[0]))
-            groups += self._split(members, _candidates(members), fixed)
+            candidates = _candidates(members)
+            fixed = (*_must_differ(members[0]), *candidates)
+            groups += self._split(members, candidates, fixed)
         return groups
 
     def _split(self, points: Sequence[Point], candidates: Sequence[Place], fixed: Any) -> Any:
