@@ -49,6 +49,7 @@ class Plan(NamedTuple):
 
     jobs: tuple[Job, ...]
     devices: tuple[jax.Device, ...]  # each does one wave at a time
+    limit: int  # bytes that they may take, all together
 
     @property
     def runs(self) -> int:
@@ -131,7 +132,7 @@ def make(
             first = group.points[0]
             size = state_bytes(parts[first.id], first.config)
             jobs.append(_job(group, lanes, size, limit, devices, options.width))
-    return Plan(tuple(jobs), tuple(devices))
+    return Plan(tuple(jobs), tuple(devices), limit)
 
 
 def _job(

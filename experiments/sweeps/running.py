@@ -15,10 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
+from jax.sharding import SingleDeviceSharding
 
 from experiments.runs import interrupt
 from experiments.runs.log import say
 from experiments.runs.run import Stopped
+from experiments.sweeps import devices, memory
 from experiments.sweeps.plan import Job, Plan
 from experiments.sweeps.programs import Group
 from experiments.sweeps.progress import Bar
@@ -133,6 +135,11 @@ class _Board:
         self._begun: set[int] = set()
         self.programs = programs or Programs()
         self._programs = [_Program(job, self.programs.traced(job.group)) for job in plan.jobs]
+        if devices.is_cpu(plan.devices):  # they share the host's memory
+            self._memory = dict.fromkeys(plan.devices, memory.Budget(plan.limit))
+        else:
+            share = plan.limit // len(plan.devices)
+            self._memory = {device: memory.Budget(share) for device in plan.devices}
         self.news: queue.Queue[_News] = queue.Queue()
         self.stop = threading.Event()
 
@@ -151,6 +158,10 @@ class _Board:
             number = last if last in left else (fresh[0] if fresh else longest)
             self._begun.add(number)
             return number, self._programs[number], left[number].pop(0)
+
+    def budget(self, device: jax.Device) -> memory.Budget:
+        """Return what waves on a device share."""
+        return self._memory[device]
 
     def drop(self, number: int) -> list[tuple[Lane, ...]]:
         """Take all waves of a job from the board: its program can't run."""
@@ -216,22 +227,26 @@ def _train(
     start = time.perf_counter()
     # The last lane fills up a wave that is too short, and is then left out.
     full = [*lanes, *[lanes[-1]] * (job.width - len(lanes))]
-    seeds, key = program.traced.seeds, (id(program.traced), job.width)
-    state = seeds.init(jax.device_put(job.group.lanes(full), device))
-    points, done, compiling = [], 0, 0.0
-    for blocks, step in zip(plan.log_points, plan.steps, strict=True):
-        if board.stop.is_set():
-            return _Wave([], [], {})
-        count = jax.device_put(jnp.asarray(blocks, jnp.int32), device)
-        if key not in compiled:
-            board.programs.make_room(compiled)
-            before = time.perf_counter()
-            compiled[key] = seeds.chunk.lower(state, count).compile()
-            compiling = time.perf_counter() - before
-        state, metrics = compiled[key](state, count)
-        points.append(jax.device_get(metrics))
-        board.news.put(_News(number, job.group.name, (step - done) * len(lanes)))
-        done = step
+    inputs = jax.device_put(job.group.lanes(full), device)
+    seeds, key, compiling = program.traced.seeds, (id(program.traced), job.width), 0.0
+    if key not in compiled:
+        board.programs.make_room(compiled)
+        before = time.perf_counter()
+        compiled[key] = _compile(seeds, inputs, device)
+        compiling = time.perf_counter() - before
+    size = memory.bytes_of(compiled[key])
+    points, done = [], 0
+    with board.budget(device).taken(size):
+        state = seeds.init(inputs)
+        for blocks, step in zip(plan.log_points, plan.steps, strict=True):
+            if board.stop.is_set():
+                return _Wave([], [], {})
+            count = jax.device_put(jnp.asarray(blocks, jnp.int32), device)
+            state, metrics = compiled[key](state, count)
+            points.append(jax.device_get(metrics))
+            board.news.put(_News(number, job.group.name, (step - done) * len(lanes)))
+            done = step
+        del state
     seconds = time.perf_counter() - start
     results, failures = _split(lanes, plan.steps, points)
     cost = {
@@ -239,11 +254,22 @@ def _train(
         "seconds": round(seconds, 2),
         "compiling": round(compiling, 2),
         "width": job.width,
+        "bytes": size,
         "inputs": [place.name for place in job.group.traced],
     }
     for point, seed in lanes:
         cost["runs"].setdefault(point.id, []).append(seed)
     return _Wave(results, failures, cost)
+
+
+def _compile(seeds: Seeds, inputs: Any, device: jax.Device) -> Any:
+    """Compile a program for a device, before its state is there."""
+    at = SingleDeviceSharding(device)
+    state, count = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at),
+        (jax.eval_shape(seeds.init, inputs), jnp.zeros((), jnp.int32)),
+    )
+    return seeds.chunk.lower(state, count).compile()
 
 
 def _split(
