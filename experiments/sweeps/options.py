@@ -16,8 +16,8 @@ class SweepOptions(Config):
 
     primary: str = option(
         "auc",
-        "metric that figures and tables show: auc, final, last_K of K evaluations, best, "
-        "steps_to_threshold",
+        "metric that figures and tables show, and that a search goes by: auc, final, last_K of K "
+        "evaluations, best, steps_to_threshold",
     )
     threshold: float | None = option(
         None,
