@@ -1,7 +1,7 @@
 """Figures of a search: scores as they were tried, and against every setting."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,7 @@ def trials(
 def settings(
     table: pd.DataFrame,
     names: Sequence[str],
+    linear: Collection[str],
     metric: Callable[[str], PrimaryMetric],
     path: str | os.PathLike,
     title: str,
@@ -61,6 +62,7 @@ def settings(
     Args:
       table: as of `trials`, and a column for every setting, empty where a method has none.
       names: of the settings.
+      linear: those that are shown on a linear scale, however wide they are.
       metric: of a task.
       path: of the PNG.
       title: of the figure.
@@ -75,7 +77,7 @@ def settings(
             if own.empty:
                 axes.set_visible(False)
                 continue
-            place = _places(axes, list(own[name]))
+            place = _places(axes, list(own[name]), name in linear)
             for label, part in own.groupby("replay", sort=False):
                 at = [place(value) for value in part[name]]
                 dots = _dots(styles[str(label)], 0.6)
@@ -103,10 +105,10 @@ def _dots(style: Mapping[str, Any], alpha: float = 0.45) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _places(axes: Axes, values: Sequence[Any]) -> Callable[[Any], float]:
+def _places(axes: Axes, values: Sequence[Any], linear: bool) -> Callable[[Any], float]:
     """Label the horizontal axis for a setting's values; return where one stands."""
     if all(isinstance(value, (int, float, np.number)) for value in values):
-        if min(values) > 0 and max(values) / min(values) >= _WIDE:
+        if not linear and min(values) > 0 and max(values) / min(values) >= _WIDE:
             axes.set_xscale("log")
             axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
             axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

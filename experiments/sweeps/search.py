@@ -199,7 +199,7 @@ def prepare(
         sampler = samplers.make(str(how.search), env, label, space, base.seed, higher)
         studies.append(Study(env, label, base, space, sampler, higher))
         defaults.append(default)
-        shown.setdefault(env, {})[label] = {place.name: str(own) for place, own in space.items()}
+        shown.setdefault(env, {})[label] = {place.name: own.text for place, own in space.items()}
     first = studies[0].base
     asked = {
         "search": samplers.described(str(how.search)),

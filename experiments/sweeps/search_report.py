@@ -102,7 +102,7 @@ def _figures(
         searched.trials(tried, options.metric, path, agents)
         written.append(path)
         path = store.folder / "settings.png"
-        searched.settings(tried, store.settings, options.metric, path, agents)
+        searched.settings(tried, store.settings, _linear(store), options.metric, path, agents)
         written.append(path)
     methods = dict(zip(store.table["replay"], store.table["method"], strict=True))
     path = store.folder / "best.png"
@@ -116,6 +116,13 @@ def _figures(
     seeds = len(store.facts["search"]["asked"]["fresh_seeds"])
     sensitivity.best(estimates, methods, options.metric, path, agents, seeds)
     return [*written, path]
+
+
+def _linear(store: Store) -> set[str]:
+    """Return the settings that are chosen from a range with a linear scale."""
+    spaces = store.facts["search"]["asked"]["space"]
+    texts = [item for labels in spaces.values() for own in labels.values() for item in own.items()]
+    return {name for name, text in texts if ":" in text and not text.endswith(":log")}
 
 
 def _studies(store: Store) -> list[tuple[str, str, Any]]:

@@ -48,6 +48,11 @@ class Range(NamedTuple):
         """Tell whether a value is one of them."""
         return value is not None and self.low <= value <= self.high
 
+    @property
+    def text(self) -> str:
+        """How it is written on the command line."""
+        return f"{self.low}:{self.high}{':log' * self.log}"
+
     def __str__(self) -> str:
         return f"{self.low:g} to {self.high:g}{', evenly in the logarithm' * self.log}"
 
@@ -74,6 +79,11 @@ class Choices(NamedTuple):
     def holds(self, value: Any) -> bool:
         """Tell whether a value is one of them."""
         return value in self.values
+
+    @property
+    def text(self) -> str:
+        """How they are written on the command line."""
+        return ",".join(map(grid.shown_value, self.values))
 
     def __str__(self) -> str:
         return f"of {', '.join(map(grid.shown_value, self.values))}"

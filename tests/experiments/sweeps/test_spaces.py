@@ -31,6 +31,8 @@ def test_ranges_and_choices_are_read_for_those_who_have_the_setting():
     assert found["walk/4", "lap"][ALPHA] == Choices((0.2, 0.4))
     assert SPACE[HIDDEN] == Choices(((64, 64), (256,)))
     assert SPACE[N_STEP] == Range(1, 5, False, True)
+    texts = [own.text for own in SPACE.values()]
+    assert texts == ["0.0:1.0", "1e-05:0.01:log", "64 64,256", "1:5"]
 
 
 @pytest.mark.parametrize(
