@@ -158,6 +158,8 @@ def _search(
         programs.check_kept(keep, found.shelf.grouped(found.defaults))
         for line in lines:
             say(line)
+        if resume:
+            say(f"{plan.count(len(results.ended()), 'run')} of these have ended")
         if args.dry_run:
             return
         folder.claim_sweep(out, resume=resume, overwrite=args.overwrite)

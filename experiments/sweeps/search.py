@@ -234,10 +234,9 @@ def carry_out(search: Search, store: Store) -> None:
             at_work.try_settings(min(search.how.at_once, search.how.trials - start))
         at_work.test()
     except Stopped as error:
-        done = max(len(study.trials) for study in search.studies)
         raise Stopped(
-            f"stopped after {done} of {search.how.trials} trials of each method; what has ended "
-            f"is kept: --resume {store.folder} goes on",
+            f"stopped: {len(store.ended())} of at most {count(runs, 'run')} have ended and are "
+            f"kept: --resume {store.folder} runs the others",
             error.exit_code,
         ) from None
     finally:
