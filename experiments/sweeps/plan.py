@@ -153,13 +153,15 @@ def _job(
 
 def check_fits(
     point: Point, parts: Parts, devices: Sequence[jax.Device], options: SweepOptions
-) -> None:
-    """Refuse a point of which not one run fits on each device.
+) -> int:
+    """Refuse a point of which not one run fits on each device; return the bytes of a run's arrays.
 
     Raises:
       ValueError: one line that names the point.
     """
-    _fit(point, state_bytes(parts, point.config), _limit(devices, options), devices)
+    size = state_bytes(parts, point.config)
+    _fit(point, size, _limit(devices, options), devices)
+    return size
 
 
 def _limit(devices: Sequence[jax.Device], options: SweepOptions) -> int:

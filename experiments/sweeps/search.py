@@ -87,6 +87,8 @@ class Search:
       studies: of every method on every task.
       asked: what decides its trials, as `sweep.json` has it.
       defaults: every method as it is without a search, with fresh seeds, in the studies' order.
+      lane_bytes: the most that the arrays of one run take, at the ends of all ranges.
+      shelf: programs, made when they are first needed.
     """
 
     studies: tuple[Study, ...]
@@ -95,6 +97,7 @@ class Search:
     devices: tuple[jax.Device, ...]
     asked: Mapping[str, Any]
     defaults: tuple[Point, ...]
+    lane_bytes: int
     shelf: programs.Shelf
 
     @property
@@ -120,16 +123,20 @@ class Search:
             lines += self._about(study, apart)
         at_once = max(1, self.how.at_once * len(searched))
         minutes = (seconds + made * rates.COMPILING) / 60 / min(len(self.devices), at_once)
+        waves = math.ceil(at_once * self.studies[0].base.seeds / _width(self))
+        at_most = _width(self) * self.lane_bytes * min(len(self.devices), waves)
+        tasks = len({study.env for study in searched})
         head = (
             f"search by {self.how.search}: {count(self.how.trials, 'trial')} for each of "
-            f"{count(len(searched), 'method')}, {self.how.at_once} at once, with "
+            f"{count(len({study.label for study in searched}), 'method')}"
+            f"{f' on each of {tasks} tasks' * (tasks > 1)}, {self.how.at_once} at once, with "
             f"{count(self.studies[0].base.seeds, 'seed')} each; then the best and the defaults "
             f"with {count(self.how.fresh_seeds, 'fresh seed')}"
         )
         total = (
             f"{count(runs, 'run')} at most, in at most {count(made, 'program')} on "
-            f"{count(len(self.devices), 'device')}, {steps:,} agent steps; about "
-            f"{rates.in_words(minutes)} by past rates"
+            f"{count(len(self.devices), 'device')}, {steps:,} agent steps; arrays of up to "
+            f"{at_most / 1e9:.2g} GB at once; about {rates.in_words(minutes)} by past rates"
         )
         return [head, total, *lines]
 
@@ -188,13 +195,13 @@ def prepare(
     """
     samplers.check(str(how.search))
     found = spaces.read(axes, bases)
-    studies, defaults, shown = [], [], {}
+    studies, defaults, shown, sizes = [], [], {}, []
     for (env, label), base in bases.items():
         space = found[env, label]
         fresh = dataclasses.replace(base, seed=base.seed + base.seeds, seeds=how.fresh_seeds)
         default = spaces.default(env, label, fresh, space)
         for point in (default, *spaces.corners(env, label, base, space)):
-            plan.check_fits(point, programs.check(point), devices, options)
+            sizes.append(plan.check_fits(point, programs.check(point), devices, options))
         higher = options.metric(env).higher_is_better
         sampler = samplers.make(str(how.search), env, label, space, base.seed, higher)
         studies.append(Study(env, label, base, space, sampler, higher))
@@ -211,8 +218,10 @@ def prepare(
         "primary": options.primary,
         "threshold": options.threshold,
     }
-    shelf = programs.Shelf()
-    return Search(tuple(studies), how, options, tuple(devices), asked, tuple(defaults), shelf)
+    return Search(
+        tuple(studies), how, options, tuple(devices), asked, tuple(defaults), max(sizes),
+        programs.Shelf(),
+    )  # fmt: skip
 
 
 def carry_out(search: Search, store: Store) -> None:
