@@ -9,7 +9,7 @@ from agents.types import Discrete
 from experiments import train
 from experiments.environments.host import HostEnvironment, HostStep
 from experiments.runs import checkpoint
-from experiments.training import host_frames
+from experiments.training import host_store
 from experiments.training.config import LoopConfig
 from experiments.training.host_loop import HostRun
 from jaxreplay import make_replay, ring
@@ -72,7 +72,7 @@ def make_run(on_host, num_envs=2, n_step=3, capacity=40):
         frame_spare=0.5, frames_on_host=on_host,
     )  # fmt: skip
     spec = Painting(1, True).spec
-    return HostRun(Painting, spec, agent, replay, config, (0, 1), on_host)
+    return HostRun(Painting, spec, agent, replay, config, (0, 1))
 
 
 def stored(run, state):
@@ -82,11 +82,11 @@ def stored(run, state):
         alone = jax.tree.map(lambda x: x[seed] if x.ndim and len(x) == 2 else x, state.replay.ring)
         held.append(ring.gather(alone, np.arange(int(ring.size(alone)))))
     both = jax.tree.map(lambda *x: np.stack(x), *held)
-    if not state.env_state:
+    if not state.host:
         return both
-    frames = run.device.like.replay.ring.frames
-    batch = Sample(None, both, None, None)
-    return host_frames.read(state.env_state, frames, batch).transition
+    store = host_store.HostFrames(run.device.like.replay.ring.frames, state.host)
+    obs, next_obs = store.read(Sample(None, both, None, None))
+    return both._replace(obs=obs, next_obs=next_obs)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_stacks_are_those_of_the_device_and_a_resumed_run_has_them_still(
 ):
     runs = [make_run(on_host, num_envs, n_step) for on_host in (False, True)]
     states = [run.chunk(run.init(), 30)[0] for run in runs]  # past the ring's end
-    assert not states[0].env_state and states[1].env_state.pixels.any()
+    assert not states[0].host and states[1].host.pixels.any()
     theirs, ours = (stored(run, state) for run, state in zip(runs, states))
     jax.tree.map(np.testing.assert_array_equal, theirs, ours)
     assert len(np.unique(ours.obs)) > 200 and (ours.obs[..., 0] == 0).any()
@@ -112,7 +112,7 @@ def test_stacks_are_those_of_the_device_and_a_resumed_run_has_them_still(
     states = [
         run.resume(checkpoint.load(tmp_path / str(i), run.like())) for i, run in enumerate(runs)
     ]
-    assert isinstance(states[1].env_state.pixels, np.ndarray)
+    assert isinstance(states[1].host.pixels, np.ndarray)
     states = [run.chunk(state, 9)[0] for run, state in zip(runs, states)]
     theirs, ours = (stored(run, state) for run, state in zip(runs, states))
     jax.tree.map(np.testing.assert_array_equal, theirs, ours)
@@ -126,7 +126,7 @@ def test_a_run_from_the_command_line(tmp_path):
         "60", "--warmup", "30", "--eval-every", "60", "--eval-episodes", "1", "--env.max-steps",
         "25", "--batch-size", "4", "--agent.network", "data_efficient", "--tensorboard", "false",
         "--figures", "false",
-        "--frames-on-host", "true", "--inspect", "0",
+        "--replay-on", "host",
     ]  # fmt: skip
     assert train.main([*command, "--out", str(out)]) == 0
     assert train.main(["--resume", str(out)]) == 0
