@@ -5,7 +5,7 @@ import importlib.util
 import time
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 
@@ -53,9 +53,17 @@ def run_config(case: Case, replay: str, seeds: int, capacity: int) -> RunConfig:
     return dataclasses.replace(config, seeds=seeds, agent_options=options, sizes=sizes, loop=loop)
 
 
-def ours(case: Case, replay: str, seeds: int, capacity: int) -> Run:
+def ours(
+    case: Case,
+    replay: str,
+    seeds: int,
+    capacity: int,
+    replay_on: Literal["device", "host"] = "device",
+) -> Run:
     """Return our training loop with one of our replay methods."""
-    return _steps(build(run_config(case, replay, seeds, capacity)))
+    config = run_config(case, replay, seeds, capacity)
+    sizes = dataclasses.replace(config.sizes, replay_on=replay_on)
+    return _steps(build(dataclasses.replace(config, sizes=sizes)))
 
 
 def around_peers(
