@@ -132,7 +132,7 @@ def _check_frames(config: RunConfig, sizes: ReplaySizes) -> None:
     if config.loop.scale_observations:
         raise ValueError(
             "scale_observations looks at whole observations, which are not on the device with "
-            "--replay-on host: leave one of them out"
+            "--replay-on host: use --scale-observations false, or leave --replay-on out"
         )
     if sizes.frame_stack and not environments.is_host(config.env):
         raise ValueError(

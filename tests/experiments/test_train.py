@@ -211,9 +211,12 @@ REFUSALS = [
     (["--env", "gymnasium/CartPole-v2"], "did you mean gymnasium/CartPole-v1"),
     (["--env", "atari/Pong", "--scale-observations", "true"], "or give --frame-stack 0"),
     (["--frames-on-host", "true"], "is now --replay-on host"),
-    (["--replay-on", "gpu"], "replay_on is 'gpu': use device or host"),
+    (["--replay-on", "gpu"], "unknown replay_on 'gpu' (choices: device, host)"),
     (["--replay-on", "host", "--frame-stack", "4"], "gymnax/CartPole-v1 compiles: give"),
-    (["--replay-on", "host", "--scale-observations", "true"], "leave one of them out"),
+    (
+        ["--replay-on", "host", "--scale-observations", "true"],
+        "leave --replay-on out",
+    ),
     (["--replay", "ners", "--replay-on", "host"], "this sampler looks at observations"),
     (["--env", "atari/Pong", "--env.vectorisation", "async"], "it is for gymnasium/"),
 ]
