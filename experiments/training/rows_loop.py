@@ -19,7 +19,7 @@ from experiments.training.config import LoopConfig
 from experiments.training.host_store import HostRows
 from experiments.training.loop import make_loop
 from experiments.training.schedule import schedule
-from experiments.training.seeds import CutShort, axes_of
+from experiments.training.seeds import axes_of
 from experiments.training.state import LoopState, Metrics, Sums, evaluation_keys
 from jaxreplay import host_rows
 from jaxreplay.requirements import remarks
@@ -61,7 +61,7 @@ class RowsRun:
         self._config, self._seeds = config, list(seeds)
         self.schedule = schedule(config, replay.num_envs)
         self.remarks = remarks(replay, environment.name, environment.max_steps)
-        self.stops_anywhere = True
+        self.stops_anywhere = False  # the sums since a log point are in no checkpoint
         self.stop: Callable[[], bool] = lambda: False
         self._one = jax.eval_shape(self._loop.before_storing, jax.random.key(0))
         self._trace()
@@ -72,8 +72,6 @@ class RowsRun:
         state, self._store = self._begin(self._keys()), self._empty_store()
         left = self.schedule.warmup_rows - (self._config.n_step - 1)
         while left > 0:
-            if self.stop():
-                raise CutShort(None, 0)
             rows = min(left, _AT_ONCE)
             state, leaving = self._warm(state, jnp.asarray(rows, jnp.int32))
             self._keep(leaving, rows)
@@ -93,9 +91,7 @@ class RowsRun:
         """Run `blocks` blocks and an evaluation; the state is donated. Metrics are `[S]`."""
         state = state._replace(host=())
         played, learned = self._nothing
-        for block in range(int(blocks)):
-            if self.stop():
-                raise CutShort(self._whole(state), block)
+        for _ in range(int(blocks)):
             state, played, leaving, batch = self._collect(state, played)
             self._keep(leaving, self._config.learn_every)
             for _ in range(self._config.updates - 1):

@@ -12,7 +12,7 @@ from experiments.runs import checkpoint
 from experiments.training.config import LoopConfig
 from experiments.training.loop import make_program
 from experiments.training.rows_loop import RowsRun
-from experiments.training.seeds import CompiledRun, CutShort
+from experiments.training.seeds import CompiledRun
 from jaxreplay import host_rows, make_replay, ring
 from jaxreplay.methods import per
 from jaxreplay.types import Sample
@@ -83,23 +83,19 @@ def test_the_numbers_are_those_of_the_loop_on_the_device(on_host, on_device):
     assert on_host.schedule == on_device.schedule
 
 
-def test_a_run_goes_on_from_where_it_stopped_bit_for_bit(on_host, tmp_path):
-    straight, _ = on_host.chunk(on_host.init(), 8)
-    expected = jax.tree.map(np.array, (straight.host, jax.tree.leaves(straight.agent)))
-
-    asked = iter([False] * 6 + [True])
-    on_host.stop = lambda: next(asked)
-    warm = on_host.init()  # asks twice: 300 / 2 rows, 128 at once
-    with pytest.raises(CutShort) as cut:
-        on_host.chunk(warm, 8)
-    on_host.stop = lambda: False
-    assert cut.value.blocks == 4
-    checkpoint.save(tmp_path, 1, cut.value.state, {})
-    state = on_host.resume(checkpoint.load(tmp_path, on_host.like()))
-    state, _ = on_host.chunk(state, 4)
-    assert straight.host.any() and straight.host is not state.host
-    same = np.testing.assert_array_equal
-    jax.tree.map(same, expected, (state.host, jax.tree.leaves(state.agent)))
+def test_a_run_goes_on_from_a_checkpoint_bit_for_bit(on_host, tmp_path):
+    state, _ = on_host.chunk(on_host.init(), 4)
+    checkpoint.save(tmp_path, 1, state, {})
+    straight, expected = on_host.chunk(state, 4)
+    again = on_host.resume(checkpoint.load(tmp_path, on_host.like()))
+    assert isinstance(again.host, np.ndarray) and again.host is not straight.host
+    state, metrics = on_host.chunk(again, 4)
+    assert straight.host.any()
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        (straight.host, jax.tree.leaves(straight.agent), expected),
+        (state.host, jax.tree.leaves(state.agent), metrics),
+    )
 
 
 def test_a_replay_of_whole_rows_is_refused():
