@@ -28,6 +28,18 @@ def of_run(config: Config) -> str:
     return _wrapped(_train(config))
 
 
+def gone(config: Config) -> dict[str, str]:
+    """Return the options of a run, and what they were, that the command no longer has."""
+    usual = _defaults(config)
+    return {
+        option(section, name): shown(value)
+        for section in PREFIXES
+        if section in usual
+        for name, value in config.get(section, {}).items()
+        if name not in usual[section]
+    }
+
+
 def option(section: str, name: str) -> str:
     """Return what an option is called on the command line.
 
@@ -155,12 +167,14 @@ def _defaults(config: Config) -> Config:
 
 
 def _unusual(config: Config, usual: Config, section: str) -> dict[str, Any]:
-    """Return the options of a section that differ from the defaults."""
-    known = usual.get(section, {})
-    missing = object()
+    """Return the options of a section that differ from the defaults, as far as they still exist.
+
+    Where the defaults are not known, these are all that have a value.
+    """
+    known = usual.get(section)
     return {
         name: value
         for name, value in config.get(section, {}).items()
-        if _words(value) != _words(known.get(name, missing))
-        and not (name not in known and value is None)
+        if (value is not None if known is None else name in known)
+        and (known is None or _words(value) != _words(known[name]))
     }
