@@ -58,7 +58,7 @@ def compilation(timing: pd.DataFrame) -> Compilation | None:
       timing: the rows of `timing.csv`.
     """
     seconds, total = timing["seconds"].to_numpy(), float(timing["seconds"].sum())
-    if _RECORDED <= set(timing):
+    if set(timing) >= _RECORDED:
         own = float(timing["compiling"].sum())
         return Compilation(own, total + float(timing["start_up"].sum()), recorded=True)
     if len(timing) < 2:
@@ -70,7 +70,7 @@ def compilation(timing: pd.DataFrame) -> Compilation | None:
 
 def _kinds(source: Source) -> str:
     """Say how it is known what compilation took, of the arms whose times are there."""
-    known = {_RECORDED <= set(arm.timing) for arm in source.arms.values() if arm.timing is not None}
+    known = {set(arm.timing) >= _RECORDED for arm in source.arms.values() if arm.timing is not None}
     lines = []
     if True in known:
         lines.append(

@@ -196,7 +196,8 @@ def test_times_go_on_with_the_columns_that_they_began_with(tmp_path):
     (tmp_path / "timing.csv").write_text("step,seconds,steps_per_second\n100,4.0,50.0\n")
     kept = written_timing(tmp_path / "timing.csv", [100])
     CSVSink(tmp_path, timing=kept, step=100).log(200, rows(200), Elapsed(4.0, 2.0, 5.0))
-    assert (tmp_path / "timing.csv").read_text().splitlines()[1:] == ["100,4.0,50.0", "200,4.0,50.0"]
+    lines = (tmp_path / "timing.csv").read_text().splitlines()
+    assert lines == ["step,seconds,steps_per_second", "100,4.0,50.0", "200,4.0,50.0"]
     (tmp_path / "new").mkdir()
     CSVSink(tmp_path / "new").log(100, rows(100), Elapsed(4.0, 2.0, 5.0))
     (row,) = pd.read_csv(tmp_path / "new" / "timing.csv").to_dict("records")
@@ -309,7 +310,8 @@ def test_in_a_terminal_progress_is_a_bar():
         "import numpy as np; from experiments.runs.log import Elapsed, TerminalSink\n"
         "sink = TerminalSink('per', total=400)\n"
         "for step in (100, 400):\n"
-        "    sink.log(step, [{'seed': 0, 'step': step, 'eval_return': np.float32(7)}], Elapsed(2.0))\n"
+        "    row = {'seed': 0, 'step': step, 'eval_return': np.float32(7)}\n"
+        "    sink.log(step, [row], Elapsed(2.0))\n"
         "sink.close()"
     )
     env = os.environ | {

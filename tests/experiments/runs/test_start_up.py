@@ -42,7 +42,7 @@ def test_loading_a_kept_program_counts(tmp_path, monkeypatch):
     for _ in range(2):
         with compilation.kept(tmp_path), measured() as spent:
             compiles(11)
-            assert 0 < spent().compiling
+            assert spent().compiling > 0
 
 
 def test_compiling_side_by_side_counts_once():
