@@ -25,7 +25,7 @@ def repeat(source: Source) -> list[str]:
 
 def of_run(config: Config) -> str:
     """Return the command line that repeats a run, options at their defaults left out."""
-    return _wrapped(_train(config))
+    return wrapped(_train(config))
 
 
 def gone(config: Config) -> dict[str, str]:
@@ -111,7 +111,7 @@ def _compare(source: Source) -> str | None:
     for label, config in methods.items():
         for name, value in _unusual(config, _defaults(config), "replay_options").items():
             words += [f"--{label}.{name}".replace("_", "-"), *_words(value)]
-    return _wrapped([*words, *_asked(source)])
+    return wrapped([*words, *_asked(source)])
 
 
 def _asked(source: Source) -> list[str]:
@@ -134,7 +134,7 @@ def _methods(source: Source) -> set[str]:
     return {label.partition("_every")[0] for label in source.arms}
 
 
-def _wrapped(words: list[str]) -> str:
+def wrapped(words: list[str]) -> str:
     """Return a command over several lines, broken before options."""
     lines = [""]
     quoted = [shlex.quote(word) for word in words]

@@ -1,6 +1,6 @@
 """The section of settings: what the arms share, where they differ, and what made them."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from experiments.cli.shared import PREFIXES
@@ -48,10 +48,15 @@ def _gone(arms: Collection[Arm]) -> list[str]:
         each if len(labels) == len(arms) else f"{each} ({', '.join(labels)})"
         for each, labels in found.items()
     ]
-    return [
+    return [said_gone(told)]
+
+
+def said_gone(options: Iterable[str]) -> str:
+    """Return a line about options that the command no longer has."""
+    return (
         "These recorded options are gone, so that the last lines leave them out: "
-        f"{'; '.join(told)}."
-    ]
+        f"{'; '.join(options)}."
+    )
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, str]:

@@ -42,7 +42,7 @@ FILES: Mapping[Kind, tuple[str, ...]] = {
     "plot": _JOINT,
     "sweep": (
         MANIFEST, f".{MANIFEST}.*.tmp", "sweep.csv.gz", ".sweep.csv.gz.*.tmp", "sweep.json",
-        ".sweep.json.*.tmp", "sweep.md", "sensitivity*.png", "best.png",
+        ".sweep.json.*.tmp", "sweep.md", "sensitivity*.png", "best.png", *_PAGE,
     ),
 }  # fmt: skip
 
