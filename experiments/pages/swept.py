@@ -72,8 +72,13 @@ def of(found: Store, options: SweepOptions) -> Swept:
     """Return the scores of a sweep.
 
     Raises:
-      ValueError: one line: no run has ended yet, or the runs lack the metric.
+      ValueError: one line: no run has ended yet, the runs lack the metric, or settings were
+        searched for: few points then have all seeds.
     """
+    if "search" in found.facts:
+        raise ValueError(
+            f"{found.folder} holds a search, which has no page: its sweep.md and figures show it"
+        )
     if found.frame.empty:
         raise ValueError(f"{found.folder} holds no run that has ended: wait for the first")
     table = tuned.scores(found.frame, found.settings, options.metric)
