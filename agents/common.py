@@ -69,9 +69,15 @@ def adam_of_fields(anneal: float, **rates: float) -> optax.GradientTransformatio
     return optax.multi_transform(optimisers, lambda params: type(params)(*params._fields))
 
 
-def clipped(inner: optax.GradientTransformation, max_norm: float) -> optax.GradientTransformation:
+def clipped(
+    inner: optax.GradientTransformation, max_norm: ArrayLike
+) -> optax.GradientTransformation:
     """Limit the global norm of the gradients that an optimiser gets; 0 is no limit."""
-    return optax.chain(optax.clip_by_global_norm(max_norm), inner) if max_norm > 0 else inner
+    if isinstance(max_norm, jax.Array):  # an input of the program, which may be 0
+        max_norm = jnp.where(max_norm > 0, max_norm, jnp.inf)
+    elif max_norm == 0:
+        return inner
+    return optax.chain(optax.clip_by_global_norm(max_norm), inner)
 
 
 def centred_rmsprop(

@@ -4,13 +4,16 @@ An agent with another default says so with `override`.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Literal
 
 import optax
 
 from agents import common
 from agents.networks import Activation, Network
+from jaxreplay import schedules
 from jaxreplay.option import Config, option, override
+from jaxreplay.types import Array
 
 _REFER = "Novati & Koumoutsakos 2019, App. D"
 _TWINS = "Fujimoto et al. 2020, Tab. 6; Haarnoja et al. 2018, Tab. 1"
@@ -65,9 +68,9 @@ class QNetworkOptions(Config):
             )
         return common.clipped(inner, self.max_grad_norm)
 
-    def epsilon(self) -> optax.Schedule:
+    def epsilon(self) -> Callable[[Array], Array]:
         """Make the probability of a random action, by the number of updates."""
-        return optax.linear_schedule(self.epsilon_start, self.epsilon_end, self.epsilon_updates)
+        return schedules.linear(self.epsilon_start, self.epsilon_end, self.epsilon_updates)
 
 
 @dataclasses.dataclass(frozen=True)

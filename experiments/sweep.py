@@ -2,8 +2,9 @@
 
 `--grid replay.alpha=0.2,0.4 agent.learning_rate=1e-4,3e-4` runs every combination: settings are
 named as on the command line, `replay.NAME` for every method that has it, `LABEL.NAME` for one
-method alone. Seeds and all settings that allow it share one compiled program. `--file sweep.toml`
-reads the same names from a file, its grid from a table [grid].
+method alone. Seeds and all settings that allow it share one compiled program. `--search random` or
+`optuna` chooses settings from `--space replay.alpha=0:1 agent.learning_rate=1e-5:1e-2:log` instead.
+`--file sweep.toml` reads the same names from a file, grid and space from tables [grid] and [space].
 """
 
 import argparse
@@ -22,13 +23,24 @@ from experiments.pages import page, swept
 from experiments.runs import compilation, folder, lock, presets, registry
 from experiments.runs.log import say
 from experiments.runs.run_config import RunConfig, defaults
-from experiments.sweeps import devices, grid, plan, programs, report, running, store
-from experiments.sweeps.options import SweepOptions
+from experiments.sweeps import (
+    devices,
+    grid,
+    plan,
+    programs,
+    report,
+    running,
+    search,
+    search_report,
+    store,
+)
+from experiments.sweeps.options import SearchOptions, SweepOptions
 from experiments.training.schedule import schedule
 from jaxreplay.methods import METHODS
 
 HEADINGS = {
     "what runs": ("--agent", "--replays", "--envs", "--grid", "--file", "--seeds"),
+    "a search instead of a grid": ("--search", "--space", "--trials", "--fresh-seeds"),
     "how it is carried out": ("--dry-run", "--devices", "--width", "--primary", "--keep"),
     "how long, and how often it learns and is evaluated": (
         "--steps", "--warmup", "--learn-every", "--batch-size", "--eval-every",
@@ -38,6 +50,9 @@ HEADINGS = {
 EXAMPLES = (
     "python -m experiments.sweep --agent dqn --replays uniform per --envs gymnax/CartPole-v1 "
     "--grid replay.alpha=0.2,0.4,0.6 --seeds 10 --out runs/s",
+    "python -m experiments.sweep --agent dqn --replays uniform per --envs gymnax/CartPole-v1 "
+    "--search random --trials 32 --space replay.alpha=0:1 agent.learning_rate=1e-5:1e-2:log "
+    "--out runs/t",
     "python -m experiments.sweep --file sweep.toml --dry-run",
 )
 
@@ -63,7 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         bases = _bases(names)
         args = _parse(parser, bases, told)
         options = read_options(args, SweepOptions())
-        _sweep(args, bases, options, told)
+        how = read_options(args, SearchOptions())
+        _check_kind(args, how)
+        (_sweep if how.search is None else _search)(args, _configured(bases, args), options, told)
 
     return shared.ended(parser, command)
 
@@ -74,13 +91,11 @@ def _sweep(
     options: SweepOptions,
     words: Sequence[str],
 ) -> None:
-    """Check everything, say what there is to do, and do it."""
-    bases = _configured(bases, args)
+    """Check every point of a grid, say what there is to do, and do it."""
     for env in dict.fromkeys(env for env, _ in bases):
         options.metric(env)
     points = grid.expand(args.grid, bases, options.defaults)
-    out, resume = args.resume or args.out or Path("runs/sweep"), args.resume is not None
-    folder.check_claim_sweep(out, resume=resume, overwrite=args.overwrite or args.dry_run)
+    out, resume = _claimed(args)
     for remark in grid.lacking(args.grid, bases):
         say(remark)
     devices.prepare(options.device_count)
@@ -99,6 +114,7 @@ def _sweep(
         lanes = results.missing(points)
         used = devices.chosen(options.device_count)
         groups = programs.grouped(points, {point.id for point, _ in lanes})
+        programs.check_kept(keep, groups)
         todo = plan.make(groups, parts, lanes, used, options)
         remarks = dict.fromkeys(each for group in groups for each in group.program.remarks)
         for line in (*remarks, *todo.describe()):
@@ -113,6 +129,72 @@ def _sweep(
         print(report.conclude(results, options))
         if options.report:
             print(page.write_sweep(swept.of(results, options)))
+
+
+def _search(
+    args: argparse.Namespace,
+    bases: Mapping[tuple[str, str], RunConfig],
+    options: SweepOptions,
+    words: Sequence[str],
+) -> None:
+    """Check a search, say what there is to do, and do it."""
+    how = read_options(args, SearchOptions())
+    for (env, _), base in bases.items():
+        log_points = schedule(base.loop, base.sizes.num_envs).log_points
+        options.metric(env).check(len(log_points))
+    out, resume = _claimed(args)
+    for remark in grid.lacking(args.space, bases, "searched without it"):
+        say(remark)
+    devices.prepare(options.device_count)
+    found = search.prepare(args.space, bases, how, options, devices.chosen(options.device_count))
+    keep = options.keep or ()
+    with contextlib.ExitStack() as stack:
+        if not args.dry_run:
+            stack.enter_context(lock.held(out))
+        if resume:
+            results = store.resumed(out, found.defaults, keep, options.other_code, found.asked)
+        else:
+            results = store.begin(
+                out, found.defaults, _kept(words), keep, found.base_points, found.asked
+            )
+        lines = found.describe()
+        programs.check_kept(keep, found.shelf.grouped(found.defaults))
+        for line in lines:
+            say(line)
+        if resume:
+            say(f"{plan.count(len(results.ended()), 'run')} of these have ended")
+        if args.dry_run:
+            return
+        folder.claim_sweep(out, resume=resume, overwrite=args.overwrite)
+        results.write()
+        with compilation.kept(args.compilation_cache):
+            search.carry_out(found, results)
+        print(search_report.conclude(results, options))
+
+
+def _claimed(args: argparse.Namespace) -> tuple[Path, bool]:
+    """Return the folder of the results, which may be used, and whether to resume what it holds."""
+    out, resume = args.resume or args.out or Path("runs/sweep"), args.resume is not None
+    folder.check_claim_sweep(out, resume=resume, overwrite=args.overwrite or args.dry_run)
+    return out, resume
+
+
+def _check_kind(args: argparse.Namespace, how: SearchOptions) -> None:
+    """Refuse what is for a grid in a search, and the other way round.
+
+    Raises:
+      ValueError: one line: it says which to leave out, or what is missing.
+    """
+    if how.search is None and args.space:
+        raise ValueError("--space is what a search chooses from: add --search random or optuna")
+    if how.search is not None and args.grid:
+        raise ValueError(
+            "--search chooses settings from --space, and --grid lists all of them: leave one out"
+        )
+    if how.search is not None and not args.space:
+        raise ValueError(
+            "--search needs settings to choose from: add --space, as in --space replay.alpha=0:1"
+        )
 
 
 def _told(words: Sequence[str]) -> list[str]:
@@ -226,6 +308,11 @@ def _parse(
         "--grid", nargs="+", type=grid.read_axis, metavar="NAME=VALUE,VALUE", default=[],
         help="settings to sweep, such as replay.alpha=0.4,0.6 agent.hidden='64 64,256 256'",
     )  # fmt: skip
+    add(
+        "--space", nargs="+", type=grid.read_axis, metavar="NAME=LOW:HIGH", default=[],
+        help="what --search chooses settings from: LOW:HIGH, LOW:HIGH:log or VALUE,VALUE, such as "
+        "replay.alpha=0:1 agent.learning_rate=1e-5:1e-2:log agent.hidden='64 64,256 256'",
+    )  # fmt: skip
     add("--file", type=Path, metavar="FILE", help="read options from a TOML file; these win")
     add("--seeds", type=int, metavar="INT", help="seeds of every point [default 5]")
     add("--seed", type=int, metavar="INT", help="the first seed [default 0]")
@@ -235,6 +322,11 @@ def _parse(
     add("--dry-run", action="store_true", help="say what there is to do, and do nothing")
     shared.add_compilation_cache(parser.group("run"))
     add_options(parser, SweepOptions, group="sweep", about="how it is carried out and looked at")
+    add_options(parser, SearchOptions, group="search", about="settings chosen, instead of a grid")
+    parser.reasons["--metric"] = (
+        "--metric is called --primary here, as everywhere: --primary final; over seeds a sweep "
+        "takes its interquartile mean"
+    )
     first = next(iter(bases.values()))
     for section in _SECTIONS:
         options, prefix = getattr(first, section), shared.PREFIXES[section]

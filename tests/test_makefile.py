@@ -48,7 +48,7 @@ def test_another_accelerator_replaces_the_one_before(ready):
 
 def test_the_cpu_is_an_accelerator_that_needs_no_extra(ready):
     said = make(ready, "setup", "ACCELERATOR=cpu")
-    assert "jax-cuda12-plugin" in said and ",minari]'" in said
+    assert "jax-cuda12-plugin" in said and ",search]'" in said
     (ready / ".venv" / "accelerator").unlink()
     assert "echo cpu >.venv/accelerator" in make(ready, "setup")
 

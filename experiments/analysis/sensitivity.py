@@ -184,6 +184,7 @@ def best(
     metric: Callable[[str], PrimaryMetric],
     path: str | os.PathLike,
     title: str,
+    seeds: int,
 ) -> None:
     """Draw every method at its best, on seeds that had no say in that, and by default (hollow).
 
@@ -193,6 +194,7 @@ def best(
       metric: of a task.
       path: of the PNG.
       title: of the figure.
+      seeds: that there are, to warn of few.
     """
     envs = list(dict.fromkeys(row.env for row in rows))
     most = max(sum(row.env == env for row in rows) for env in envs)
@@ -214,7 +216,7 @@ def best(
         axes.grid(axis="x", color="#e6e6e6", linewidth=0.8)
         axes.xaxis.set_major_formatter(FuncFormatter(_counted))
     figure.suptitle(f"{plain(title)}: at their best, and by default (hollow)", fontsize=11)
-    warn_of_few(figure, min(row.shown.seeds + row.chosen.seeds for row in rows))
+    warn_of_few(figure, seeds)
     save(figure, path)
 
 

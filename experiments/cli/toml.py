@@ -17,23 +17,24 @@ def words_of(path: Path) -> list[str]:
         raise ValueError(f"{path} can't be read ({error.strerror}): name another --file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is no TOML ({error}): mend it") from None
-    axes = _flat(content.pop("grid", {}), path)
+    axes = {name: _flat(content.pop(name, {}), path, table=name) for name in ("grid", "space")}
     words = []
     for name, value in _flat(content, path).items():
         values = value if isinstance(value, list) else [value]
         flag = name in ("overwrite", "dry_run", "dry-run") and value is True
         words += [f"--{name}", *(() if flag else map(_text, values))]
-    if axes:
-        words += ["--grid", *(f"{name}={_joined(values)}" for name, values in axes.items())]
+    for table, own in axes.items():
+        if own:
+            words += [f"--{table}", *(f"{name}={_joined(values)}" for name, values in own.items())]
     return words
 
 
-def _flat(table: Any, path: Path, above: str = "") -> dict[str, Any]:
+def _flat(content: Any, path: Path, above: str = "", table: str = "grid") -> dict[str, Any]:
     """Return nested tables as one, with dotted names."""
-    if not isinstance(table, dict):
-        raise ValueError(f"{path}: [grid] is no table: write NAME = [VALUE, VALUE] below it")
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: [{table}] is no table: write NAME = [VALUE, VALUE] below it")
     found = {}
-    for name, value in table.items():
+    for name, value in content.items():
         if isinstance(value, dict):
             found |= _flat(value, path, f"{above}{name}.")
         else:

@@ -42,7 +42,8 @@ FILES: Mapping[Kind, tuple[str, ...]] = {
     "plot": _JOINT,
     "sweep": (
         MANIFEST, f".{MANIFEST}.*.tmp", "sweep.csv.gz", ".sweep.csv.gz.*.tmp", "sweep.json",
-        ".sweep.json.*.tmp", "sweep.md", "sensitivity*.png", "best.png", *_PAGE,
+        ".sweep.json.*.tmp", "sweep.md", "sensitivity*.png", "best.png", "trials.png",
+        "settings.png", *_PAGE,
     ),
 }  # fmt: skip
 

@@ -89,11 +89,7 @@ def expand(
       ValueError: one line: a setting is unknown or stands twice, or a value is refused; it names
         the place in the grid.
     """
-    for axis in axes:
-        if [other.name for other in axes].count(axis.name) > 1:
-            raise ValueError(f"grid {axis.name} stands twice: give all its values at once")
-        if not any(_find(axis.name, label, config) for (_, label), config in bases.items()):
-            raise ValueError(_unknown(axis.name, _names(bases)))
+    check_names(axes, bases)
     points: list[Point] = []
     for (env, label), base in bases.items():
         points += _points(axes, env, label, base, defaults)
@@ -104,8 +100,27 @@ def expand(
     return points
 
 
-def lacking(axes: Sequence[Axis], bases: Mapping[tuple[str, str], RunConfig]) -> list[str]:
-    """Say which settings some of the methods or tasks do not have: those run without them."""
+def check_names(
+    axes: Sequence[Axis], bases: Mapping[tuple[str, str], RunConfig], where: str = "grid"
+) -> None:
+    """Refuse settings that stand twice, or that none of the runs has.
+
+    Raises:
+      ValueError: one line that names the setting.
+    """
+    for axis in axes:
+        if [other.name for other in axes].count(axis.name) > 1:
+            raise ValueError(f"{where} {axis.name} stands twice: give all its values at once")
+        if not any(find(axis.name, label, config) for (_, label), config in bases.items()):
+            raise ValueError(_unknown(axis.name, _names(bases), where))
+
+
+def lacking(
+    axes: Sequence[Axis],
+    bases: Mapping[tuple[str, str], RunConfig],
+    instead: str = "run once without it",
+) -> list[str]:
+    """Say which settings some of the methods or tasks do not have, and what these do instead."""
     remarks = []
     for axis in axes:
         scope = axis.name.rpartition(".")[0]
@@ -113,11 +128,11 @@ def lacking(axes: Sequence[Axis], bases: Mapping[tuple[str, str], RunConfig]) ->
         without = [
             label if scope == "replay" else env
             for (env, label), config in bases.items()
-            if _find(axis.name, label, config) is None and not one
+            if find(axis.name, label, config) is None and not one
         ]
         if without:
             who = ", ".join(dict.fromkeys(without))
-            remarks.append(f"{axis.name} is no setting of {who}: run once without it")
+            remarks.append(f"{axis.name} is no setting of {who}: {instead}")
     return remarks
 
 
@@ -136,39 +151,69 @@ def _points(
     axes: Sequence[Axis], env: str, label: str, base: RunConfig, defaults: bool
 ) -> Iterator[Point]:
     """Yield the points of one method on one task."""
-    places: dict[Place, Axis] = {}
-    for axis in sorted(axes, key=lambda axis: axis.name.startswith(f"{label}.")):
-        found = _find(axis.name, label, base)  # what is for one label alone comes last, and wins
-        if found is not None:
-            places[found[0]] = axis
+    places = placed(axes, label, base)
     values = [_values(axis, place, base, label) for place, axis in places.items()]
     own = {place: getattr(getattr(base, place.section), place.field) for place in places}
     chosen = [dict(zip(places, each, strict=True)) for each in itertools.product(*values)]
     if defaults and own not in chosen:
         chosen.append(own)
     for settings in chosen:
-        yield Point(env, label, settings, _with(base, settings, env, label))
+        yield Point(env, label, settings, with_settings(base, settings, env, label))
+
+
+def placed(axes: Sequence[Axis], label: str, base: RunConfig) -> dict[Place, Axis]:
+    """Return where the axes stand that a method has."""
+    places: dict[Place, Axis] = {}
+    for axis in sorted(axes, key=lambda axis: axis.name.startswith(f"{label}.")):
+        found = find(axis.name, label, base)  # what is for one label alone comes last, and wins
+        if found is not None:
+            places[found[0]] = axis
+    return places
 
 
 def _values(axis: Axis, place: Place, base: RunConfig, label: str) -> list[Any]:
     """Read and check an axis's values by themselves."""
-    entry = _options(getattr(base, place.section))[place.field]
+    return read_values(option_at(place, base), axis, "grid", label)
+
+
+def read_values(entry: Option, axis: Axis, where: str, label: str) -> list[Any]:
+    """Read and check values of an option.
+
+    Raises:
+      ValueError: one line that names the first which is refused, with its place.
+    """
     values = []
     for number, text in enumerate(axis.texts, 1):
-        try:
-            value = read_value(entry, text)
-            entry.check(value)
-        except (ValueError, argparse.ArgumentTypeError) as error:
-            where = f"grid {axis.name}, value {number} of {len(axis.texts)} ('{text}'), {label}"
-            raise ValueError(f"{where}: {error}") from None
+        at = f"{where} {axis.name}, value {number} of {len(axis.texts)} ('{text}'), {label}"
+        value = read_checked(entry, text, at)
         if value in values:
-            raise ValueError(f"grid {axis.name} names {text} twice: leave one out")
+            raise ValueError(f"{where} {axis.name} names {text} twice: leave one out")
         values.append(value)
     return values
 
 
-def _with(base: RunConfig, settings: Mapping[Place, Any], env: str, label: str) -> RunConfig:
-    """Put settings into a configuration, which checks what goes together."""
+def read_checked(entry: Option, text: str, at: str) -> Any:
+    """Read and check one value of an option.
+
+    Raises:
+      ValueError: one line that begins with where it stands.
+    """
+    try:
+        value = read_value(entry, text)
+        entry.check(value)
+    except (ValueError, argparse.ArgumentTypeError) as error:
+        raise ValueError(f"{at}: {error}") from None
+    return value
+
+
+def with_settings(
+    base: RunConfig, settings: Mapping[Place, Any], env: str, label: str, where: str = "grid"
+) -> RunConfig:
+    """Put settings into a configuration, which checks what goes together.
+
+    Raises:
+      ValueError: one line: they do not.
+    """
     parts = {}
     for section in dict.fromkeys(place.section for place in settings):
         own = {place.field: v for place, v in settings.items() if place.section == section}
@@ -176,11 +221,11 @@ def _with(base: RunConfig, settings: Mapping[Place, Any], env: str, label: str) 
             parts[section] = dataclasses.replace(getattr(base, section), **own)
         except ValueError as error:
             at = Point(env, label, settings, base).id
-            raise ValueError(f"grid at {at}: {error}") from None
+            raise ValueError(f"{where} at {at}: {error}") from None
     return dataclasses.replace(base, **parts)
 
 
-def _find(name: str, label: str, config: RunConfig) -> tuple[Place, Option] | None:
+def find(name: str, label: str, config: RunConfig) -> tuple[Place, Option] | None:
     """Return the place that a name of the grid stands for in a configuration; None: in none."""
     scope, _, field = name.rpartition(".")
     sections = [section for section in SECTIONS if PREFIXES[section].rstrip(".") == scope]
@@ -193,11 +238,16 @@ def _find(name: str, label: str, config: RunConfig) -> tuple[Place, Option] | No
     return None
 
 
-def _unknown(name: str, names: Sequence[str]) -> str:
+def option_at(place: Place, config: RunConfig) -> Option:
+    """Return what is declared of a setting."""
+    return _options(getattr(config, place.section))[place.field]
+
+
+def _unknown(name: str, names: Sequence[str], where: str) -> str:
     """Return a line about a name that none of the runs has."""
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f": did you mean '{near[0]}'?" if near else ""
-    return f"unknown setting '{name}' of the grid{hint} (--help all lists them)"
+    return f"unknown setting '{name}' of the {where}{hint} (--help all lists them)"
 
 
 def _names(bases: Mapping[tuple[str, str], RunConfig]) -> list[str]:

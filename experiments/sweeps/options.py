@@ -1,6 +1,7 @@
-"""How a sweep is carried out and looked at; none of it decides a number."""
+"""How a sweep is carried out and looked at, which decides no number, and how a search is made."""
 
 import dataclasses
+from typing import Literal
 
 from experiments.analysis.primary import PrimaryMetric, parse
 from experiments.runs.registry import THRESHOLDS
@@ -15,8 +16,8 @@ class SweepOptions(Config):
 
     primary: str = option(
         "auc",
-        "metric that figures and tables show: auc, final, last_K of K evaluations, best, "
-        "steps_to_threshold",
+        "metric that figures and tables show, and that a search goes by: auc, final, last_K of K "
+        "evaluations, best, steps_to_threshold",
     )
     threshold: float | None = option(
         None,
@@ -71,6 +72,32 @@ class SweepOptions(Config):
           ValueError: one line: there is none of this name, or the threshold is missing.
         """
         return parse(self.primary, threshold_of(env, self.threshold))
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchOptions(Config):
+    """How settings are searched for, instead of running every combination of a grid."""
+
+    search: Literal["random", "optuna"] | None = option(
+        None,
+        "choose settings from --space: at random, or by Optuna's TPE from what has been tried; "
+        "none: run the grid",
+    )
+    trials: int = option(
+        64, "settings that are tried of every method on every task", at_least=1, at_most=100_000
+    )
+    at_once: int = option(
+        8,
+        "settings that are asked for at once, and run together: more of them keep more devices "
+        "busy, fewer let each choice know more",
+        at_least=1,
+    )
+    fresh_seeds: int = option(
+        10,
+        "seeds after those of --seeds, which choose, for the best settings and the defaults: "
+        "these scores are the result",
+        at_least=1,
+    )
 
 
 def threshold_of(env: str, asked: float | None) -> float | None:

@@ -49,6 +49,7 @@ class Plan(NamedTuple):
 
     jobs: tuple[Job, ...]
     devices: tuple[jax.Device, ...]  # each does one wave at a time
+    limit: int  # bytes that they may take, all together
 
     @property
     def runs(self) -> int:
@@ -82,8 +83,8 @@ class Plan(NamedTuple):
         if not self.jobs:
             return ["nothing is missing"]
         lines = [
-            f"{_count(self.runs, 'run')} in {_count(len(self.jobs), 'program')}, "
-            f"{_count(self.waves, 'wave')} on {_count(len(self.devices), 'device')}, "
+            f"{count(self.runs, 'run')} in {count(len(self.jobs), 'program')}, "
+            f"{count(self.waves, 'wave')} on {count(len(self.devices), 'device')}, "
             f"{self.steps:,} agent steps; arrays of up to {self.bytes / 1e9:.2g} GB at once; "
             f"about {rates.in_words(self.minutes)} by past rates"
         ]
@@ -91,11 +92,11 @@ class Plan(NamedTuple):
             inputs = ", ".join(place.name for place in job.group.traced)
             over = f"over {inputs}, " if inputs else ""
             lines.append(
-                f"  {job.group.name}: {over}{_count(len(job.lanes), 'run')}, {job.width} at once"
+                f"  {job.group.name}: {over}{count(len(job.lanes), 'run')}, {job.width} at once"
             )
         if self.waves < len(self.devices):
             lines.append(
-                f"{_count(len(self.devices) - self.waves, 'device')} will be idle: a smaller "
+                f"{count(len(self.devices) - self.waves, 'device')} will be idle: a smaller "
                 "--width makes more waves"
             )
         return lines
@@ -120,9 +121,7 @@ def make(
     Raises:
       ValueError: one line: a single run takes more memory than there is.
     """
-    limit = devices_.free_bytes(devices)
-    if options.memory is not None:
-        limit = min(limit, int(options.memory * 1e9))
+    limit = _limit(devices, options)
     wanted: dict[str, list[Lane]] = {}
     for point, seed in missing:
         wanted.setdefault(point.id, []).append((point, seed))
@@ -133,7 +132,7 @@ def make(
             first = group.points[0]
             size = state_bytes(parts[first.id], first.config)
             jobs.append(_job(group, lanes, size, limit, devices, options.width))
-    return Plan(tuple(jobs), tuple(devices))
+    return Plan(tuple(jobs), tuple(devices), limit)
 
 
 def _job(
@@ -144,18 +143,43 @@ def _job(
     devices: Sequence[jax.Device],
     width: int | None,
 ) -> Job:
-    fit = limit // len(devices) // size  # on each
-    if fit < 1:
-        raise ValueError(
-            f"{group.points[0].id}: one run for each of {_count(len(devices), 'device')} takes "
-            f"{len(devices) * size / 1e9:.3g} GB of arrays, and there are {limit / 1e9:.3g}: use a "
-            "smaller capacity, smaller networks or fewer --devices"
-        )
+    fit = _fit(group.points[0], size, limit, devices)
     if width is None and devices_.is_cpu(devices):
         width = group.points[0].config.seeds
     elif width is None:
         width = min(len(lanes), math.ceil(len(lanes) / len(devices)))
     return Job(group, tuple(lanes), min(width, fit), size)
+
+
+def check_fits(
+    point: Point, parts: Parts, devices: Sequence[jax.Device], options: SweepOptions
+) -> int:
+    """Refuse a point of which not one run fits on each device; return the bytes of a run's arrays.
+
+    Raises:
+      ValueError: one line that names the point.
+    """
+    size = state_bytes(parts, point.config)
+    _fit(point, size, _limit(devices, options), devices)
+    return size
+
+
+def _limit(devices: Sequence[jax.Device], options: SweepOptions) -> int:
+    """Return the bytes that runs may take on all devices."""
+    limit = devices_.free_bytes(devices)
+    return limit if options.memory is None else min(limit, int(options.memory * 1e9))
+
+
+def _fit(point: Point, size: int, limit: int, devices: Sequence[jax.Device]) -> int:
+    """Return how many runs of so many bytes fit on each device."""
+    fit = limit // len(devices) // size
+    if fit < 1:
+        raise ValueError(
+            f"{point.id}: one run for each of {count(len(devices), 'device')} takes "
+            f"{len(devices) * size / 1e9:.3g} GB of arrays, and there are {limit / 1e9:.3g}: use a "
+            "smaller capacity, smaller networks or fewer --devices"
+        )
+    return fit
 
 
 def check(points: Sequence[Point]) -> dict[str, Parts]:
@@ -167,5 +191,6 @@ def check(points: Sequence[Point]) -> dict[str, Parts]:
     return {point.id: programs.check(point) for point in points}
 
 
-def _count(number: int, what: str) -> str:
+def count(number: int, what: str) -> str:
+    """Say how many there are of something."""
     return f"{number:,} {what}{'s' * (number != 1)}"

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import environments
+from experiments.cli.options import unknown
 from experiments.environments.types import Array
 from experiments.runs.assembly import Parts, assemble
 from experiments.runs.run_config import RunConfig
@@ -100,6 +101,67 @@ def grouped(points: Sequence[Point], missing: Collection[str] | None = None) -> 
     return groups
 
 
+class Shelf:
+    """Programs of points that come bit by bit, as in a search: each is made once.
+
+    Other than in `grouped`, every number among the settings of a point is tried as an input, as if
+    it varied: which points share a program does not hang on which of them come together.
+    """
+
+    def __init__(self) -> None:
+        self._traced: dict[Any, list[Place]] = {}
+        self._programs: dict[Any, Program] = {}
+
+    def grouped(self, points: Sequence[Point]) -> list[Group]:
+        """Put points that share a program together."""
+        groups = []
+        for members in _partitioned(points, _must_differ):
+            candidates = _candidates(members)
+            fixed = (*_must_differ(members[0]), *candidates)
+            groups += self._split(members, candidates, fixed)
+        return groups
+
+    def _split(self, points: Sequence[Point], candidates: Sequence[Place], fixed: Any) -> Any:
+        config = points[0].config
+        if fixed not in self._traced:
+            self._traced[fixed] = _traceable(config, candidates)
+        traced = self._traced[fixed]
+        apart = [place for place in candidates if place not in traced]
+        if apart:
+            groups = []
+            for members in _partitioned(points, lambda point: [point.settings[p] for p in apart]):
+                values = tuple(members[0].settings[place] for place in apart)
+                groups += self._split(members, traced, (*fixed, *zip(apart, values, strict=True)))
+            return groups
+        if fixed not in self._programs:
+            self._programs[fixed] = _made(config, traced)
+        return [Group(tuple(points), tuple(traced), self._programs[fixed])]
+
+
+def check_kept(names: Sequence[str], groups: Sequence[Group]) -> None:
+    """Refuse to keep a metric that none of these programs has.
+
+    Raises:
+      ValueError: one line that names the nearest.
+    """
+    missing, known = list(names), {"diverged": None}
+    for group in {(g.points[0].env, g.points[0].label): g for g in groups}.values():
+        if missing:
+            known |= dict.fromkeys(_metrics(group))
+            missing = [name for name in missing if name not in known]
+    if missing and groups:
+        raise ValueError(unknown("metric of --keep", missing[0], known))
+
+
+def _metrics(group: Group) -> list[str]:
+    """Return the names of a program's metrics; it is traced, and not compiled."""
+
+    def run(lane: Any) -> Metrics:
+        return group.program.chunk(group.program.init(lane), jnp.ones((), jnp.int32))[1]
+
+    return [name for name in jax.eval_shape(run, group.example) if name != "fault"]
+
+
 def unchecked(config: RunConfig, values: Mapping[Place, Any]) -> RunConfig:
     """Return a configuration with values that are not looked at, as tracers can't be."""
     for place, value in values.items():
@@ -166,13 +228,16 @@ def _split(points: Sequence[Point], candidates: Sequence[Place]) -> list[Group]:
     traced = _traceable(config, varying)
     apart = [place for place in varying if place not in traced]
     if not apart:
-        program = with_inputs(config, traced) if traced else _program(assemble(config), config)
-        return [Group(tuple(points), tuple(traced), program)]
+        return [Group(tuple(points), tuple(traced), _made(config, traced))]
     groups = []
     for members in _partitioned(points, lambda point: [point.settings[p] for p in apart]):
         # What one value allows, another may not: each is found out for itself.
         groups += _split(members, traced)
     return groups
+
+
+def _made(config: RunConfig, traced: Sequence[Place]) -> Program:
+    return with_inputs(config, traced) if traced else _program(assemble(config), config)
 
 
 def _traceable(config: RunConfig, places: Sequence[Place]) -> list[Place]:

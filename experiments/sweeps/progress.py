@@ -45,6 +45,12 @@ class Bar:
             self._since, self._before = time.monotonic(), self._done
         self._show()
 
+    def spare(self, steps: int, runs: int) -> None:
+        """Note agent steps and runs that are not needed: the whole is less by these."""
+        self._total, self._runs = self._total - steps, self._runs - runs
+        if self._bar is not None:
+            self._bar.update(self._task, total=self._total)
+
     def ended(self, runs: int, failed: int) -> None:
         """Note runs that have ended, and how many of them without a result."""
         self._ended += runs

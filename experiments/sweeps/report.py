@@ -24,7 +24,7 @@ def conclude(store: Store, options: SweepOptions) -> str:
         f"{_best(rows)}\n"
         f"Scores: {metric.name} ({metric.help}), IQM over seeds [95 % interval]. The best point "
         f"was chosen on every other seed, and is shown on the rest, as are the defaults.\n"
-        f"{_diverged(table)}\n{_costs(store)}"
+        f"{_diverged(table)}\n{costs(store)}"
     )
     write_bytes(store.folder / "sweep.md", text.encode())
     written = [store.folder / TABLE, store.folder / "sweep.md"]
@@ -35,7 +35,8 @@ def conclude(store: Store, options: SweepOptions) -> str:
             written.append(path)
         methods = dict(zip(table["replay"], table["method"], strict=True))
         path = store.folder / "best.png"
-        sensitivity.best(rows, methods, options.metric, path, agents)
+        seeds = min(row.shown.seeds + row.chosen.seeds for row in rows)
+        sensitivity.best(rows, methods, options.metric, path, agents, seeds)
         written.append(path)
     return f"\n{text}\nresults: {' '.join(map(str, written))}"
 
@@ -43,13 +44,14 @@ def conclude(store: Store, options: SweepOptions) -> str:
 def _best(rows: Sequence[Tuned]) -> str:
     header = ["best point", "of", "on the seeds that chose it", "on the others", "by default"]
     cells = [
-        [row.best, str(row.points), _shown(row.chosen), _shown(row.shown), _shown(row.default)]
+        [row.best, str(row.points), shown(row.chosen), shown(row.shown), shown(row.default)]
         for row in rows
     ]
     return markdown([header, *cells])
 
 
-def _shown(found: Estimate | None) -> str:
+def shown(found: Estimate | None) -> str:
+    """Return an estimate as tables show it."""
     if found is None:
         return "-"
     return f"{number(found.value)} [{number(found.low)}, {number(found.high)}]"
@@ -60,7 +62,7 @@ def _diverged(table: pd.DataFrame) -> str:
     return f"{lost} of {len(table)} runs diverged.\n" if lost else ""
 
 
-def _costs(store: Store) -> str:
+def costs(store: Store) -> str:
     """Return what each method on each task took: runs, agent steps, gradient updates, time."""
     header = ["compute", "runs", "agent steps", "updates", "device seconds", "of these compiling"]
     cells = [

@@ -15,11 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
+from jax.sharding import SingleDeviceSharding
 
 from experiments.runs import interrupt
 from experiments.runs.log import say
 from experiments.runs.run import Stopped
+from experiments.sweeps import devices, memory
 from experiments.sweeps.plan import Job, Plan
+from experiments.sweeps.programs import Group
 from experiments.sweeps.progress import Bar
 from experiments.sweeps.store import Lane, Store
 from experiments.training.seeds import Seeds, over_seeds
@@ -43,13 +46,27 @@ class _News(NamedTuple):
     error: BaseException | None = None  # it can't go on
 
 
-def carry_out(plan: Plan, store: Store) -> None:
+class Whole(NamedTuple):
+    """What several plans of one sweep have in common: its bar, and programs that are compiled."""
+
+    bar: Bar
+    programs: "Programs"
+
+
+def carry_out(plan: Plan, store: Store, whole: Whole | None = None) -> None:
     """Run what is missing of a sweep, and keep every wave as it ends.
+
+    Args:
+      plan: what is to run.
+      store: where results go.
+      whole: of which this is a part; failed runs are then its own affair, and its bar stays. None:
+        the plan is all there is.
 
     Raises:
       Stopped: the user pressed Ctrl-C, or runs failed; what has ended is kept.
     """
-    board, bar = _Board(plan), Bar(plan.steps, plan.runs)
+    programs, bar = whole.programs if whole else Programs(), whole.bar if whole else _bar(plan)
+    board = _Board(plan, programs)
     threads = [
         threading.Thread(target=_work, args=(board, number, device), daemon=True)
         for number, device in enumerate(plan.devices[: plan.waves])
@@ -71,22 +88,58 @@ def carry_out(plan: Plan, store: Store) -> None:
         raise Stopped(_unfinished("stopped", plan, store), interrupt.exit_code(error)) from None
     finally:
         board.stop.set()
-        bar.close()
+        if whole is None:
+            bar.close()
         store.write()
-    if store.facts["failed"]:
+    if store.facts["failed"] and whole is None:
         runs, why = len(store.facts["failed"]), next(iter(store.facts["failed"].items()))
         message = f"{runs} runs failed, such as {why[0]}: {why[1]}"
         raise Stopped(_unfinished(message, plan, store), 1)
 
 
+def _bar(plan: Plan) -> Bar:
+    return Bar(plan.steps, plan.runs)
+
+
+class Programs:
+    """Programs that were traced, and compiled for devices; more than one plan may use them."""
+
+    def __init__(self, most: int = 1) -> None:
+        """Keep so many for each device."""
+        self._most, self._lock = most, threading.Lock()
+        self._traced: dict[int, _Traced] = {}
+        self._compiled: dict[int, dict[Any, Any]] = {}
+
+    def traced(self, group: Group) -> "_Traced":
+        """Return a group's program, traced or to be traced."""
+        with self._lock:
+            return self._traced.setdefault(id(group.program), _Traced(group))
+
+    def of(self, device: int) -> dict[Any, Any]:
+        """Return what is compiled for a device."""
+        with self._lock:
+            return self._compiled.setdefault(device, {})
+
+    def make_room(self, compiled: dict[Any, Any]) -> None:
+        """Forget the oldest of a device's programs, so that another one may be kept."""
+        while len(compiled) >= self._most:
+            del compiled[next(iter(compiled))]
+
+
 class _Board:
     """The waves that nobody has taken yet; devices take from it."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, programs: Programs | None = None) -> None:
         self._lock = threading.Lock()
         self._waiting = {number: list(job.waves) for number, job in enumerate(plan.jobs)}
         self._begun: set[int] = set()
-        self._programs = [_Program(job) for job in plan.jobs]
+        self.programs = programs or Programs()
+        self._programs = [_Program(job, self.programs.traced(job.group)) for job in plan.jobs]
+        if devices.is_cpu(plan.devices):  # they share the host's memory
+            self._memory = dict.fromkeys(plan.devices, memory.Budget(plan.limit))
+        else:
+            share = plan.limit // len(plan.devices)
+            self._memory = {device: memory.Budget(share) for device in plan.devices}
         self.news: queue.Queue[_News] = queue.Queue()
         self.stop = threading.Event()
 
@@ -106,6 +159,10 @@ class _Board:
             self._begun.add(number)
             return number, self._programs[number], left[number].pop(0)
 
+    def budget(self, device: jax.Device) -> memory.Budget:
+        """Return what waves on a device share."""
+        return self._memory[device]
+
     def drop(self, number: int) -> list[tuple[Lane, ...]]:
         """Take all waves of a job from the board: its program can't run."""
         with self._lock:
@@ -113,11 +170,18 @@ class _Board:
             return waves
 
 
-class _Program:
-    """The program of a job: traced once, compiled for each device that asks for it."""
+class _Program(NamedTuple):
+    """The program of a job."""
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
+    job: Job
+    traced: "_Traced"
+
+
+class _Traced:
+    """A program that is traced once, and compiled for each device that asks for it."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
         self._lock = threading.Lock()
         self._seeds: Seeds | None = None
 
@@ -126,13 +190,13 @@ class _Program:
         """Its functions, over lanes."""
         with self._lock:
             if self._seeds is None:
-                self._seeds = over_seeds(self.job.group.program, self.job.group.example)
+                self._seeds = over_seeds(self.group.program, self.group.example)
             return self._seeds
 
 
 def _work(board: _Board, number: int, device: jax.Device) -> None:
     """Do waves on a device until none is left."""
-    last, compiled = None, {}
+    last, compiled = None, board.programs.of(number)
     try:
         while (taken := board.take(last)) is not None:
             last, program, lanes = taken
@@ -163,21 +227,26 @@ def _train(
     start = time.perf_counter()
     # The last lane fills up a wave that is too short, and is then left out.
     full = [*lanes, *[lanes[-1]] * (job.width - len(lanes))]
-    state = program.seeds.init(jax.device_put(job.group.lanes(full), device))
-    points, done, compiling = [], 0, 0.0
-    for blocks, step in zip(plan.log_points, plan.steps, strict=True):
-        if board.stop.is_set():
-            return _Wave([], [], {})
-        count = jax.device_put(jnp.asarray(blocks, jnp.int32), device)
-        if id(job) not in compiled:
-            compiled.clear()  # a device keeps one program
-            before = time.perf_counter()
-            compiled[id(job)] = program.seeds.chunk.lower(state, count).compile()
-            compiling = time.perf_counter() - before
-        state, metrics = compiled[id(job)](state, count)
-        points.append(jax.device_get(metrics))
-        board.news.put(_News(number, job.group.name, (step - done) * len(lanes)))
-        done = step
+    inputs = jax.device_put(job.group.lanes(full), device)
+    seeds, key, compiling = program.traced.seeds, (id(program.traced), job.width), 0.0
+    if key not in compiled:
+        board.programs.make_room(compiled)
+        before = time.perf_counter()
+        compiled[key] = _compile(seeds, inputs, device)
+        compiling = time.perf_counter() - before
+    size = memory.bytes_of(compiled[key])
+    points, done = [], 0
+    with board.budget(device).taken(size):
+        state = seeds.init(inputs)
+        for blocks, step in zip(plan.log_points, plan.steps, strict=True):
+            if board.stop.is_set():
+                return _Wave([], [], {})
+            count = jax.device_put(jnp.asarray(blocks, jnp.int32), device)
+            state, metrics = compiled[key](state, count)
+            points.append(jax.device_get(metrics))
+            board.news.put(_News(number, job.group.name, (step - done) * len(lanes)))
+            done = step
+        del state
     seconds = time.perf_counter() - start
     results, failures = _split(lanes, plan.steps, points)
     cost = {
@@ -185,11 +254,22 @@ def _train(
         "seconds": round(seconds, 2),
         "compiling": round(compiling, 2),
         "width": job.width,
+        "bytes": size,
         "inputs": [place.name for place in job.group.traced],
     }
     for point, seed in lanes:
         cost["runs"].setdefault(point.id, []).append(seed)
     return _Wave(results, failures, cost)
+
+
+def _compile(seeds: Seeds, inputs: Any, device: jax.Device) -> Any:
+    """Compile a program for a device, before its state is there."""
+    at = SingleDeviceSharding(device)
+    state, count = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at),
+        (jax.eval_shape(seeds.init, inputs), jnp.zeros((), jnp.int32)),
+    )
+    return seeds.chunk.lower(state, count).compile()
 
 
 def _split(

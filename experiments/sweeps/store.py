@@ -60,13 +60,24 @@ class Store:
     waiting: list[pd.DataFrame] = dataclasses.field(default_factory=list)
     written: tuple[float, float] = (-math.inf, 0.0)
 
+    @property
+    def table(self) -> pd.DataFrame:
+        """All rows, those that wait to be written among them."""
+        self._gather()
+        return self.frame
+
     def ended(self) -> set[tuple[str, int]]:
         """Return the ids of points, and seeds, that are in the table."""
-        self._gather()
-        if self.frame.empty:
+        if self.table.empty:
             return set()
         pairs = self.frame[["point", "seed"]].drop_duplicates()
         return {(str(point), int(seed)) for point, seed in pairs.itertuples(index=False)}
+
+    def extend(self, points: Sequence[Point]) -> None:
+        """Add points that were not known when the sweep began, unless they are there."""
+        for point in points:
+            self.facts["points"].setdefault(point.id, _plain(point))
+        self.order = _order(self.facts)
 
     def missing(self, points: Sequence[Point]) -> list[Lane]:
         """Return the points and seeds that have yet to run, in order."""
@@ -93,7 +104,7 @@ class Store:
 
     def fail(self, failures: Sequence[tuple[Lane, str]]) -> None:
         """Note which runs ended without a result."""
-        self.facts["failed"] |= {f"{point.id} seed {seed}": why for (point, seed), why in failures}
+        self.facts["failed"] |= {lane_name(lane): why for lane, why in failures}
         self.write()
 
     def write(self) -> None:
@@ -141,6 +152,12 @@ class Store:
         return frame[head + rest].reset_index(drop=True)
 
 
+def lane_name(lane: Lane) -> str:
+    """Return what a run is called where failures are listed."""
+    point, seed = lane
+    return f"{point.id} seed {seed}"
+
+
 def settings_of(point: Point, names: Sequence[str]) -> dict[str, Any]:
     """Return the values of a table's columns of settings; NaN where a run has no such setting."""
     own = {}
@@ -164,15 +181,17 @@ def begin(
     command: Sequence[str],
     columns: Sequence[str],
     base_points: Mapping[str, Mapping[str, str]],
+    search: Mapping[str, Any] | None = None,
 ) -> Store:
     """Return the store of a sweep of which nothing has run; nothing is written.
 
     Args:
       folder: the sweep's.
-      points: all of it.
+      points: all of it, as far as they are known.
       command: that asks for it again.
       columns: metrics to keep; (): all.
       base_points: task -> label -> the point that is its method without the grid.
+      search: what it looks for, and how; None: it is no search.
     """
     facts = {
         "command": list(command),
@@ -185,13 +204,19 @@ def begin(
         "costs": [],
         "failed": {},
     }
+    if search is not None:
+        facts["search"] = {"asked": search}
     return _store(folder, facts)
 
 
 def resumed(
-    folder: Path, points: Sequence[Point], columns: Sequence[str], other_code: bool = False
+    folder: Path,
+    points: Sequence[Point],
+    columns: Sequence[str],
+    other_code: bool = False,
+    search: Mapping[str, Any] | None = None,
 ) -> Store:
-    """Read the store of a sweep that has begun, which must be this one.
+    """Read the store of a sweep that has begun, which must be this one; `search` as in `begin`.
 
     Raises:
       Damaged: a file can't be read, or is not what was written.
@@ -200,7 +225,15 @@ def resumed(
     store = read(folder)
     known, asked = store.facts["points"], {point.id: _plain(point) for point in points}
     choose = "choose another --out"
-    if set(known) != set(asked):
+    before = store.facts.get("search", {}).get("asked", {})
+    now = search or {}
+    differs = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    if differs:
+        raise ValueError(
+            f"the sweep in {folder} began with another {', '.join(differs)}: give its own options, "
+            f"or {choose}"
+        )
+    if not set(asked) <= set(known) or (search is None and set(known) != set(asked)):
         other = next(iter(sorted(set(known) ^ set(asked))))
         has = "has no" if other in asked else "also has"
         raise ValueError(
@@ -222,7 +255,8 @@ def resumed(
         )
     if store.facts["code"] != code_version():
         store.facts["code"] = f"{store.facts['code']}+{code_version()}"
-    store.facts["failed"] = {}  # they are tried again
+    if search is None:
+        store.facts["failed"] = {}  # they are tried again
     return store
 
 
@@ -253,8 +287,11 @@ def read(folder: Path) -> Store:
 
 
 def _store(folder: Path, facts: dict[str, Any]) -> Store:
-    order = {name: place for place, name in enumerate(facts["points"])}
-    return Store(folder, facts, order, tuple(facts["settings"]), tuple(facts["columns"]))
+    return Store(folder, facts, _order(facts), tuple(facts["settings"]), tuple(facts["columns"]))
+
+
+def _order(facts: Mapping[str, Any]) -> dict[str, int]:
+    return {name: place for place, name in enumerate(facts["points"])}
 
 
 def _typed(frame: pd.DataFrame, settings: Sequence[str]) -> pd.DataFrame:

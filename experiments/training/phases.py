@@ -172,10 +172,13 @@ class Phases:
     def greedy(self, agent_state: Any, obs: chex.ArrayTree, key: Array) -> Array:
         """Return actions `[N, ...]` on observations `[N, ...]`, as evaluations take them."""
         action = self.agent.greedy(agent_state, obs)
-        if not self.config.eval_epsilon or isinstance(self.action_space, Continuous):
+        share = self.config.eval_epsilon
+        # As an input of the program it may be 0, too: then no coin shows a random action.
+        never = not isinstance(share, jax.Array) and share == 0
+        if never or isinstance(self.action_space, Continuous):
             return action
         key_coin, key_action = jax.random.split(key)
-        coin = jax.random.bernoulli(key_coin, self.config.eval_epsilon, action.shape)
+        coin = jax.random.bernoulli(key_coin, share, action.shape)
         other = _random_actions(self.action_space, key_action, len(action))
         return jnp.where(coin, other, action)
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+from jax.core import Tracer
 
 
 class Bounds(NamedTuple):
@@ -21,7 +22,13 @@ class Bounds(NamedTuple):
     finite: bool = True  # refuse infinity, too
 
     def check(self, name: str, value: float, alternative: str = "") -> None:
-        """Refuse a `value` outside; `alternative` ends the message with what else would do."""
+        """Refuse a `value` outside; `alternative` ends the message with what else would do.
+
+        A value that a program has as an input is not known while it is traced: who calls the
+        program has to check it.
+        """
+        if isinstance(value, Tracer):
+            return
         if self.finite and math.isinf(value):
             raise ValueError(f"{name} is {value}: it must be finite{alternative}")
         if not self._hold(value):

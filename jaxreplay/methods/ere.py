@@ -4,9 +4,8 @@ import dataclasses
 from typing import NamedTuple
 
 import jax.numpy as jnp
-import optax
 
-from jaxreplay import fields, objectives
+from jaxreplay import fields, objectives, schedules
 from jaxreplay import ring as ring_
 from jaxreplay._internal import random_bits
 from jaxreplay.fields import Row
@@ -77,7 +76,7 @@ def sampler(config: EREConfig = EREConfig(), updates: int | None = None) -> Samp
         None with an open config keeps eta where it is.
     """
     horizon = config.eta_updates if config.eta_updates is not None else updates
-    eta = optax.linear_schedule(config.eta, 1.0 if horizon else config.eta, horizon or 1)
+    eta = schedules.linear(config.eta, 1.0, horizon)
 
     def init(key: Array, ring: Ring) -> EREState:
         del key, ring

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, NamedTuple, Protocol
 
 import jax.numpy as jnp
-import optax
 
 from jaxreplay import ring as ring_
-from jaxreplay import sum_tree
+from jaxreplay import schedules, sum_tree
 from jaxreplay._internal import buffer
 from jaxreplay.fields import Row
 from jaxreplay.requirements import Requirements
@@ -115,7 +114,7 @@ def exponent(beta: float, beta_end: float, horizon: int | None) -> Callable[[Arr
       beta_end: the exponent from update `horizon` on; linear in between.
       horizon: updates; None keeps `beta`.
     """
-    schedule = optax.linear_schedule(beta, beta_end if horizon else beta, horizon or 1)
+    schedule = schedules.linear(beta, beta_end, horizon)
     return lambda updates: jnp.asarray(schedule(updates), jnp.float32)
 
 

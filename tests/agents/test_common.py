@@ -162,3 +162,14 @@ def test_the_norm_of_gradients_is_limited_before_the_optimiser():
     step = steps_of(common.clipped(sgd, 1.0), jnp.float32([[3, 4]]))
     np.testing.assert_allclose(step, [[-0.6, -0.8]], rtol=1e-6)
     assert common.clipped(sgd, 0.0) is sgd
+
+
+@pytest.mark.parametrize("limit", [0.0, 1.0])
+def test_the_limit_of_the_norm_may_be_an_input_of_the_program(limit):
+    gradient = jnp.float32([3, 4])
+
+    def step(limit):
+        optimiser = common.clipped(optax.sgd(1.0), limit)
+        return optimiser.update(gradient, optimiser.init(gradient))[0]
+
+    np.testing.assert_allclose(jax.jit(step)(jnp.float32(limit)), step(limit), rtol=1e-6)

@@ -99,7 +99,7 @@ def test_figures_are_drawn(tmp_path, alphas):
         scores, lambda env: True, {"walk/4": {"uniform": "walk/4 uniform None None"}}
     )
     path = tmp_path / "best.png"
-    sensitivity.best(rows, {"per": "per", "uniform": "uniform"}, metric(), path, "dqn")
+    sensitivity.best(rows, {"per": "per", "uniform": "uniform"}, metric(), path, "dqn", 10)
     assert path.read_bytes().startswith(b"\x89PNG")
 
 

@@ -2,6 +2,8 @@
 
 import math
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from jaxreplay._internal.checks import Bounds, check_choice
@@ -41,3 +43,13 @@ def test_choices():
     check_choice("twin", "own", ("own", "max"))
     with pytest.raises(ValueError, match=r"^twin is 'min': use one of own, max$"):
         check_choice("twin", "min", ("own", "max"))
+
+
+def test_what_is_not_known_yet_is_left_to_who_calls_the_program():
+    def halved(value):
+        Bounds(above=0).check("value", value)
+        return value / 2
+
+    assert jax.jit(halved)(-1.0) == -0.5
+    with pytest.raises(ValueError, match="value is -1"):
+        halved(jnp.float32(-1.0))

@@ -1,0 +1,189 @@
+"""What a search shows: the best settings of each method with fresh seeds, and what was tried."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from experiments.analysis import searched, sensitivity, tuned
+from experiments.analysis.files import write_bytes
+from experiments.analysis.tables import markdown, number
+from experiments.analysis.tuned import Estimate, Tuned
+from experiments.sweeps.options import SweepOptions
+from experiments.sweeps.report import costs, shown
+from experiments.sweeps.store import TABLE, Store
+
+_MOST_NAMED = 20  # trials that failed
+_QUANTILES = {"lowest": 0.0, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "highest": 1.0}
+
+
+class Result(NamedTuple):
+    """What a search found for one method on one task; scores `[seeds]` are those of fresh seeds."""
+
+    env: str
+    label: str
+    best: str | None  # a point's id; None: every trial failed, or there was none
+    chosen: float | None  # its score on the seeds that chose it
+    scores: np.ndarray  # of the best
+    defaults: np.ndarray  # of the method by default
+
+
+def trials(store: Store) -> pd.DataFrame:
+    """Return a row for each trial of a search.
+
+    Columns: env, replay, method, trial (its number), point, score (NaN where it failed), failed
+    (why, or empty), and the settings.
+    """
+    rows = []
+    for env, label, study in _studies(store):
+        method = store.facts["points"][study["default"]]["method"]
+        for at, trial in enumerate(study["trials"]):
+            point = store.facts["points"].get(trial["point"], {"settings": {}})
+            rows.append({
+                "env": env, "replay": label, "method": method, "trial": at, "point": trial["point"],
+                "score": math.nan if trial["score"] is None else trial["score"],
+                "failed": trial["failed"] or "",
+                **{name: _plain(value) for name, value in point["settings"].items()},
+            })  # fmt: skip
+    head = ["env", "replay", "method", "trial", "point", "score", "failed"]
+    return pd.DataFrame(rows, columns=[*head, *store.settings])
+
+
+def results(store: Store, options: SweepOptions) -> list[Result]:
+    """Return what was found for every method on every task, by the scores of fresh seeds."""
+    fresh = store.facts["search"]["asked"]["fresh_seeds"]
+    table = store.table
+    scores = tuned.scores(table[table["seed"].isin(fresh)], store.settings, options.metric)
+
+    def of(point: str) -> np.ndarray:
+        own = scores[scores["point"] == point].set_index("seed")["score"]
+        return own.reindex(fresh).to_numpy(np.float64)
+
+    found = []
+    for env, label, study in _studies(store):
+        default, best = study["default"], study["best"]
+        chosen = next((t["score"] for t in study["trials"] if t["point"] == best), None)
+        found.append(Result(env, label, best, chosen, of(best or default), of(default)))
+    return found
+
+
+def conclude(store: Store, options: SweepOptions) -> str:
+    """Write figures and tables of what a search found; return the text to print."""
+    rows, tried = results(store, options), trials(store)
+    asked = store.facts["search"]["asked"]
+    metric = options.metric(rows[0].env)
+    text = (
+        f"{_best(rows, options)}\n"
+        f"Scores: {metric.name} ({metric.help}), IQM over {len(asked['fresh_seeds'])} fresh seeds "
+        f"[95 % interval]: none of them was used to choose. Better on: of these seeds, those on "
+        f"which the best settings beat the defaults, lost, tied.\n\n"
+        f"{_tried(tried, asked)}\n{_failed(tried)}{costs(store)}"
+    )
+    write_bytes(store.folder / "sweep.md", text.encode())
+    written = [store.folder / TABLE, store.folder / "sweep.md"]
+    if options.figures:
+        agents = ", ".join(sorted(set(store.table["agent"])))
+        written += _figures(store, rows, tried, options, agents)
+    return f"\n{text}\nresults: {' '.join(map(str, written))}"
+
+
+def _figures(
+    store: Store,
+    rows: Sequence[Result],
+    tried: pd.DataFrame,
+    options: SweepOptions,
+    agents: str,
+) -> list[Any]:
+    written = []
+    if tried["score"].notna().any():
+        path = store.folder / "trials.png"
+        searched.trials(tried, options.metric, path, agents)
+        written.append(path)
+        path = store.folder / "settings.png"
+        searched.settings(tried, store.settings, _linear(store), options.metric, path, agents)
+        written.append(path)
+    methods = dict(zip(store.table["replay"], store.table["method"], strict=True))
+    path = store.folder / "best.png"
+    estimates = [
+        Tuned(
+            row.env, row.label, 0, row.best or "",
+            tuned.estimate(row.scores), tuned.estimate(row.scores), tuned.estimate(row.defaults),
+        )
+        for row in rows
+    ]  # fmt: skip
+    seeds = len(store.facts["search"]["asked"]["fresh_seeds"])
+    sensitivity.best(estimates, methods, options.metric, path, agents, seeds)
+    return [*written, path]
+
+
+def _linear(store: Store) -> set[str]:
+    """Return the settings that are chosen from a range with a linear scale."""
+    spaces = store.facts["search"]["asked"]["space"]
+    texts = [item for labels in spaces.values() for own in labels.values() for item in own.items()]
+    return {name for name, text in texts if ":" in text and not text.endswith(":log")}
+
+
+def _studies(store: Store) -> list[tuple[str, str, Any]]:
+    studies = store.facts["search"]["studies"]
+    return [(env, label, own) for env, labels in studies.items() for label, own in labels.items()]
+
+
+def _best(rows: Sequence[Result], options: SweepOptions) -> str:
+    header = ["best settings", "with fresh seeds", "by default", "better on"]
+    cells = []
+    for row in rows:
+        name = row.best or f"{row.env} {row.label}"
+        higher = options.metric(row.env).higher_is_better
+        better = (row.scores - row.defaults) * (1 if higher else -1)
+        counts = [int((better > 0).sum()), int((better < 0).sum()), int((better == 0).sum())]
+        cells.append([
+            name,
+            _shown(row.scores) if row.best else "-",
+            _shown(row.defaults),
+            "/".join(map(str, counts)) if row.best else "-",
+        ])  # fmt: skip
+    return markdown([header, *cells])
+
+
+def _shown(scores: np.ndarray) -> str:
+    lost = int(np.isnan(scores).sum())
+    if lost:
+        return f"{lost} of {len(scores)} seeds have no score"
+    found: Estimate = tuned.estimate(scores)
+    return shown(found)
+
+
+def _tried(tried: pd.DataFrame, asked: Any) -> str:
+    """Return the budget of every method, and how the scores of what was tried are spread."""
+    header = ["tried, on the seeds that choose", "trials", "different", "failed", *_QUANTILES]
+    cells = []
+    for (env, label), own in tried.groupby(["env", "replay"], sort=False):
+        scores = own["score"].dropna()
+        spread = [
+            number(float(scores.quantile(q))) if len(scores) else "-" for q in _QUANTILES.values()
+        ]
+        counts = [len(own), own["point"].nunique(), int(own["score"].isna().sum())]
+        cells.append([f"{env} {label}", *map(str, counts), *spread])
+    about = f"Budget: {asked['trials']} trials of each method by {asked['search']}, with seeds "
+    seeds = asked["seeds"]
+    about += f"{seeds[0]} to {seeds[-1]}." if len(seeds) > 1 else f"{seeds[0]}."
+    return f"{markdown([header, *cells])}\n{about}\n" if cells else ""
+
+
+def _failed(tried: pd.DataFrame) -> str:
+    lost = tried[tried["failed"] != ""].drop_duplicates("point")
+    lines = [f"- {row.point}: {row.failed}" for row in lost.head(_MOST_NAMED).itertuples()]
+    more = len(lost) - _MOST_NAMED
+    rest = [f"- and {more} more, in sweep.json"] if more > 0 else []
+    return "\n".join(["Failed:", "", *lines, *rest, "", ""]) if lines else ""
+
+
+def _plain(value: Any) -> Any:
+    """Return a setting as a table of settings has it."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return str(value).lower()

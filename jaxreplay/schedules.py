@@ -1,0 +1,28 @@
+"""Schedules of hyperparameters over gradient steps."""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+
+from jaxreplay.types import Array
+
+
+def linear(start: float, end: float, steps: int | None) -> Callable[[Array], Array]:
+    """Make a value that goes from `start` to `end` in so many steps, linearly, and stays there.
+
+    It is `optax.linear_schedule`, bit for bit, except that a program may have the number of steps
+    as an input, too.
+
+    Args:
+      start: value at step 0.
+      end: value from step `steps` on.
+      steps: None, or 0: it stays at `start`.
+    """
+    if steps is None or (isinstance(steps, int) and steps == 0):
+        end, steps = start, 1
+
+    def value(step: Array) -> Array:
+        rest = 1 - jnp.clip(step, 0, steps) / steps
+        return (start - end) * rest + end
+
+    return value

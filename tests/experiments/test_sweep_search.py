@@ -1,0 +1,204 @@
+"""A search: settings are chosen on some seeds, the best shown on others, and resuming is exact."""
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments import sweep
+from experiments.analysis import primary
+from experiments.runs.run_config import RunConfig
+from experiments.sweeps import search, search_report, store
+
+TINY = [
+    "--agent", "dqn", "--envs", "walk/4", "--seeds", "2", "--steps", "200", "--warmup", "100",
+    "--eval-every", "50", "--eval-episodes", "1", "--n-step", "1", "--inspect", "0",
+    "--batch-size", "8", "--agent.hidden", "8", "--devices", "1", "--figures", "false",
+]  # fmt: skip
+SEARCH = [
+    "--replays", "per", "--search", "optuna", "--trials", "14", "--at-once", "6",
+    "--fresh-seeds", "3", "--space", "replay.alpha=0:1", "replay.beta=0,0.4,1",
+    "--primary", "final",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory):
+    out = tmp_path_factory.mktemp("search") / "one"
+    words = [*TINY, *SEARCH, "--figures", "true", "--out", str(out)]
+    assert sweep.main(words) == 0
+    return out
+
+
+def study(folder):
+    return json.loads((folder / "sweep.json").read_text())["search"]["studies"]["walk/4"]["per"]
+
+
+def test_every_trial_has_the_same_seeds_and_the_result_has_others(searched):
+    table = pd.read_csv(searched / "sweep.csv.gz")
+    found = study(searched)
+    tried = {trial["point"] for trial in found["trials"]}
+    assert len(found["trials"]) == 14
+    seeds = table.groupby("point")["seed"].agg(set)
+    assert seeds[found["best"]] == {0, 1, 2, 3, 4}
+    assert seeds[found["default"]] - {0, 1} == {2, 3, 4}
+    assert all(seeds[point] == {0, 1} for point in tried - {found["best"], found["default"]})
+    assert found["default"] == "walk/4 per replay.alpha=0.6 replay.beta=0.4"
+    best = max(trial["score"] for trial in found["trials"])
+    first = next(trial["point"] for trial in found["trials"] if trial["score"] == best)
+    assert found["best"] == first
+
+
+def test_settings_share_one_program(searched):
+    facts = json.loads((searched / "sweep.json").read_text())
+    assert {tuple(cost["inputs"]) for cost in facts["costs"]} == {("replay.alpha", "replay.beta")}
+    assert sum(cost["compiling"] > 0 for cost in facts["costs"]) == 1
+    point = facts["points"][facts["search"]["studies"]["walk/4"]["per"]["best"]]
+    assert RunConfig.from_json(point["config"]).replay_options.alpha == point["settings"][
+        "replay.alpha"
+    ]  # fmt: skip
+
+
+def test_a_score_is_the_interquartile_mean_over_the_seeds_that_choose(searched):
+    table = pd.read_csv(searched / "sweep.csv.gz")
+    for trial in study(searched)["trials"]:
+        own = table[(table["point"] == trial["point"]) & (table["seed"] < 2)]
+        last = own[own["step"] == 200]["eval_return"]
+        assert trial["score"] == pytest.approx(last.mean())  # of two, it is the mean
+
+
+def test_tables_and_figures_show_the_budget_the_spread_and_fresh_seeds_alone(searched):
+    text = (searched / "sweep.md").read_text()
+    found = study(searched)
+    assert f"| {found['best']} |" in text and "IQM over 3 fresh seeds" in text
+    assert "Budget: 14 trials of each method by optuna" in text and "seeds 0 to 1" in text
+    results = store.read(searched)
+    scores = np.array([trial["score"] for trial in found["trials"]])
+    line = next(
+        line for line in text.splitlines() if line.startswith("| walk/4 per") and "14" in line
+    )
+    spread = [float(cell) for cell in line.strip("| ").split("|")[-5:]]
+    assert spread == pytest.approx(np.quantile(scores, [0, 0.25, 0.5, 0.75, 1]), rel=1e-3)
+    tried = search_report.trials(results)
+    assert list(tried["trial"]) == list(range(14)) and tried["replay.alpha"].between(0, 1).all()
+    for name in ("trials.png", "settings.png", "best.png"):
+        assert (searched / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_resuming_runs_what_is_missing_and_ends_with_the_same_bytes(searched, tmp_path, capsys):
+    out = tmp_path / "cut"
+    shutil.copytree(searched, out)
+    cut = store.read(out)
+    seventh = study(searched)["trials"][7]["point"]
+    lost = (cut.frame["point"] == seventh) & (cut.frame["seed"] == 1) | (cut.frame["seed"] == 4)
+    cut.frame = cut.frame[~lost].reset_index(drop=True)
+    costs = len(cut.facts["costs"])
+    cut.write()
+    assert sweep.main(["--resume", str(out)]) == 0
+    assert (out / "sweep.csv.gz").read_bytes() == (searched / "sweep.csv.gz").read_bytes()
+    assert study(out) == study(searched)
+    new = json.loads((out / "sweep.json").read_text())["costs"][costs:]
+    runs = [(point, seed) for c in new for point, seeds in c["runs"].items() for seed in seeds]
+    assert sorted(runs) == sorted(
+        [(seventh, 1), (study(searched)["best"], 4), (study(searched)["default"], 4)]
+    )
+
+
+def test_a_failed_trial_is_named_and_stays_failed(searched, tmp_path):
+    out = tmp_path / "failed"
+    shutil.copytree(searched, out)
+    cut = store.read(out)
+    last = study(searched)["trials"][-1]["point"]
+    cut.frame = cut.frame[cut.frame["point"] != last].reset_index(drop=True)
+    cut.facts["failed"] = {f"{last} seed 1": "agent step 7: walk/4 returned a number"}
+    cut.write()
+    assert sweep.main(["--resume", str(out)]) == 0
+    found = study(out)["trials"]
+    assert found[:-1] == study(searched)["trials"][:-1]
+    assert found[-1] == {
+        "point": last, "score": None, "failed": "seed 1: agent step 7: walk/4 returned a number"
+    }  # fmt: skip
+    text = (out / "sweep.md").read_text()
+    assert f"- {last}: seed 1: agent step 7: walk/4 returned a number" in text
+
+
+def test_a_point_that_diverged_has_no_score():
+    rows = pd.DataFrame({
+        "seed": [0, 0, 1, 1], "step": [1, 2, 1, 2], "eval_return": [0.0, 1.0, 0.0, 1.0],
+        "diverged": [0, 0, 1, 1],
+    })  # fmt: skip
+    metric = primary.parse("final")
+    assert search.scored(rows, metric) == (None, "seed 1: diverged")
+    assert search.scored(rows.assign(diverged=0), metric) == (1.0, None)
+    never = primary.parse("steps_to_threshold", 5.0)
+    assert search.scored(rows.assign(diverged=0), never) == (2.0, None)  # the least it can be
+
+
+def test_methods_have_equal_budgets_and_one_without_the_settings_runs_once(capsys, tmp_path):
+    words = ["--replays", "uniform", "per", "lap", "--search", "random", "--trials", "20"]
+    more = ["--space", "replay.alpha=0:1", "per.beta=0,1", "lap.sampling=iid,stratified"]
+    out = tmp_path / "x"
+    assert sweep.main([*TINY, *words, *more, "--dry-run", "--out", str(out)]) == 0
+    said = capsys.readouterr().err
+    assert "20 trials for each of 2 methods" in said and "10 fresh seeds" in said
+    assert "walk/4 uniform: has none of the settings" in said
+    assert "walk/4 per: replay.alpha 0 to 1; replay.beta of 0.0, 1.0\n" in said
+    assert "compiled apart: replay.sampling" in said
+    # 20 trials of 2 methods with 2 seeds; 10 fresh seeds for 2 bests and 3 defaults.
+    assert "130 runs at most, in at most 4 programs" in said
+    assert not out.exists()
+
+
+def test_a_file_has_a_table_of_the_space(tmp_path, capsys):
+    path = tmp_path / "search.toml"
+    path.write_text(
+        'search = "random"\ntrials = 3\n[space]\nreplay.alpha = "0:1"\n'
+        "agent.hidden = [[8, 8], [16]]\n"
+    )
+    words = [*TINY, "--replays", "per", "--file", str(path), "--dry-run"]
+    assert sweep.main([*words, "--out", str(tmp_path / "x")]) == 0
+    said = capsys.readouterr().err
+    assert "replay.alpha 0 to 1; agent.hidden of 8 8, 16; compiled apart: agent.hidden" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--space", "replay.alpha=0:1"], "add --search random or optuna"),
+        (["--search", "random"], "--search needs settings to choose from"),
+        (["--search", "random", "--grid", "n_step=1"], "leave one out"),
+        (["--search", "random", "--space", "replay.alpah=0:1"], "did you mean 'replay.alpha'?"),
+        (["--search", "random", "--space", "replay.beta=0:2"], "beta is 2.0: it must lie in"),
+        (["--search", "random", "--space", "batch_size=8:400"], "walk/4 per batch_size=400: warm"),
+        (["--search", "random", "--space", "n_step=1,2", "--memory", "1e-6"], "smaller capacity"),
+        (["--search", "random", "--space", "n_step=1,2", "--primary", "last_9"], "needs 9 eval"),
+        (["--search", "random", "--space", "replay.alpha=0:1", "--keep", "replay/betta"],
+         "unknown metric of --keep 'replay/betta': did you mean 'replay/beta'?"),
+        (["--grid", "n_step=1", "--keep", "replay/betta"], "did you mean 'replay/beta'?"),
+        (["--search", "tpe", "--space", "n_step=1,2"], "unknown search 'tpe'"),
+        (["--search", "random", "--metric", "final_iqm"], "is called --primary here"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused_in_one_line_before_anything_is_written(
+    tmp_path, capsys, words, message
+):
+    out = tmp_path / "x"
+    with pytest.raises(SystemExit) as exit_:
+        sweep.main([*TINY, "--replays", "per", "--out", str(out), *words])
+    assert exit_.value.code == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: ") and message in error
+    assert not out.exists()
+
+
+def test_another_search_is_not_resumed(searched, capsys):
+    for words, message in (
+        (["--trials", "20"], "with another trials"),
+        (["--primary", "auc"], "with another primary"),
+        (["--space", "replay.alpha=0:0.9"], "with another space"),
+    ):
+        with pytest.raises(SystemExit):
+            sweep.main(["--resume", str(searched), *words])
+        assert message in capsys.readouterr().err
