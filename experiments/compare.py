@@ -287,7 +287,7 @@ def _run_all(
         return {
             label: execute(
                 config, out / label, output, resume=True, label=label, resume_folder=out,
-                run=prepared.pop(label),  # and forget its compiled program when it has ended
+                prepared=prepared.pop(label),  # and forget its compiled program when it has ended
             )
             for label, config in configs.items()
         }  # fmt: skip

@@ -19,6 +19,7 @@ from experiments import environments
 from experiments.cli import shared, toml
 from experiments.cli.help import Guide
 from experiments.cli.options import Parser, add_options, one_of, read_options
+from experiments.pages import page, swept
 from experiments.runs import compilation, folder, lock, presets, registry
 from experiments.runs.log import say
 from experiments.runs.run_config import RunConfig, defaults
@@ -126,6 +127,8 @@ def _sweep(
             with compilation.kept(args.compilation_cache):
                 running.carry_out(todo, results)
         print(report.conclude(results, options))
+        if options.report:
+            print(page.write_sweep(swept.of(results, options)))
 
 
 def _search(

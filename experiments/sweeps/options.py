@@ -43,6 +43,9 @@ class SweepOptions(Config):
         False, "run every method without the grid's settings, too, where that is no point of it"
     )
     figures: bool = option(True, "draw the figures at the end")
+    report: bool = option(
+        True, "write report.html at the end, a page of 5 MB that shows it all and needs no network"
+    )
     other_code: bool = option(
         False, "go on with results that another version of the code made; they then name both"
     )
