@@ -13,7 +13,7 @@ from jaxreplay import requirements
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer
 from jaxreplay._internal.checks import check_kind
-from jaxreplay._internal.rarely import rarely
+from jaxreplay.branches import rarely
 from jaxreplay.donation import donatable
 from jaxreplay.fields import Row
 from jaxreplay.frames import Frames
