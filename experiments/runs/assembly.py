@@ -80,7 +80,7 @@ def build(config: RunConfig, devices: int | None = None) -> Run:
       ValueError: one line that says which option does not fit.
     """
     parts = assemble(config)
-    _check_memory(parts, config)
+    _check_memory(parts, config, devices)
     return joined(parts, config, devices)
 
 
@@ -147,13 +147,13 @@ def _check_frames(config: RunConfig, sizes: ReplaySizes) -> None:
         )
 
 
-def _check_memory(parts: Parts, config: RunConfig) -> None:
+def _check_memory(parts: Parts, config: RunConfig, devices: int | None) -> None:
     """Refuse a state that the device can't hold, before anything is traced at length.
 
     Raises:
       ValueError: the states of all seeds take more than its memory.
     """
-    where = layout(config.seeds)
+    where = layout(config.seeds, devices)
     lanes = where.programs * where.width if isinstance(parts.environment, Environment) else 0
     needed = max(lanes, config.seeds) * state_bytes(parts, config)
     limit = device_bytes() * len(set(where.devices))
