@@ -15,6 +15,7 @@ from experiments.sweeps.grid import Point
 from experiments.sweeps.options import SweepOptions
 from experiments.sweeps.programs import Group
 from experiments.sweeps.store import Lane
+from experiments.training.spread import width_of
 
 
 class Job(NamedTuple):
@@ -145,7 +146,7 @@ def _job(
 ) -> Job:
     fit = _fit(group.points[0], size, limit, devices)
     if width is None and devices_.is_cpu(devices):
-        width = group.points[0].config.seeds
+        width = width_of(group.points[0].config.seeds)
     elif width is None:
         width = min(len(lanes), math.ceil(len(lanes) / len(devices)))
     return Job(group, tuple(lanes), min(width, fit), size)

@@ -38,7 +38,7 @@ def test_waves_hold_every_lane_once(three):
         (job,) = laid_out(points("batch_size=8"), width=width).jobs
         assert [len(wave) for wave in job.waves] == lengths
         assert [seed for wave in job.waves for _, seed in wave] == [0, 1, 2]
-    (job,) = laid_out(points("batch_size=8")).jobs  # on CPU, the seeds of a point
+    (job,) = laid_out(points("batch_size=8")).jobs  # on CPU, a program of a run alone
     assert job.width == 3
 
 
@@ -46,9 +46,9 @@ def test_memory_makes_waves_smaller_and_then_refuses():
     own = points("batch_size=8", seeds=10)
     size = laid_out(own).jobs[0].lane_bytes
     plenty = laid_out(own, memory=20.5 * size / 1e9)
-    assert plenty.jobs[0].width == 10 and plenty.bytes == 10 * size  # one wave, for one device
-    tight = laid_out(own, memory=8.5 * size / 1e9)
-    assert tight.jobs[0].width == 4 and tight.bytes <= 8.5 * size
+    assert plenty.jobs[0].width == 3 and plenty.bytes == 6 * size  # as a run alone, on two devices
+    tight = laid_out(own, memory=4.5 * size / 1e9)
+    assert tight.jobs[0].width == 2 and tight.bytes <= 4.5 * size
     with pytest.raises(ValueError, match=r"batch_size=8: one run for each of 2 devices takes"):
         laid_out(own, memory=1.5 * size / 1e9)
 
