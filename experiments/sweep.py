@@ -18,17 +18,17 @@ from experiments import environments
 from experiments.cli import shared, toml
 from experiments.cli.help import Guide
 from experiments.cli.options import Parser, add_options, one_of, read_options
-from experiments.runs import compilation, folder, lock, presets, registry
+from experiments.runs import folder, lock, presets, registry
 from experiments.runs.log import say
 from experiments.runs.run_config import RunConfig, defaults
-from experiments.sweeps import devices, grid, plan, programs, report, running, store
-from experiments.sweeps.options import SweepOptions
+from experiments.sweeps import devices, engines, grid, plan, programs, report, store
+from experiments.sweeps.options import HERE, SweepOptions
 from experiments.training.schedule import schedule
 from jaxreplay.methods import METHODS
 
 HEADINGS = {
     "what runs": ("--agent", "--replays", "--envs", "--grid", "--file", "--seeds"),
-    "how it is carried out": ("--dry-run", "--devices", "--width", "--primary", "--keep"),
+    "how it is carried out": ("--dry-run", "--on", "--devices", "--width", "--primary", "--keep"),
     "how long, and how often it learns and is evaluated": (
         "--steps", "--warmup", "--learn-every", "--batch-size", "--eval-every",
     ),
@@ -41,8 +41,8 @@ EXAMPLES = (
 )
 
 _SECTIONS = ("loop", "sizes", "env_options", "agent_options")
-_NOT_KEPT = ("--file", "--out", "--resume", "--overwrite", "--dry-run", "--devices", "--other-code",
-             "--compilation-cache")  # fmt: skip
+_NOT_KEPT = ("--file", "--out", "--resume", "--overwrite", "--dry-run", "--on", "--devices",
+             "--leave-state", "--other-code", "--compilation-cache")  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,7 +82,8 @@ def _sweep(
     folder.check_claim_sweep(out, resume=resume, overwrite=args.overwrite or args.dry_run)
     for remark in grid.lacking(args.grid, bases):
         say(remark)
-    devices.prepare(options.device_count)
+    if options.on == HERE:
+        devices.prepare(options.device_count)
     parts = plan.check(points)
     for point in points:
         log_points = schedule(point.config.loop, point.config.sizes.num_envs).log_points
@@ -96,9 +97,9 @@ def _sweep(
         else:
             results = store.begin(out, points, _kept(words), keep, base_points)
         lanes = results.missing(points)
-        used = devices.chosen(options.device_count)
+        engine = stack.enter_context(engines.opened(options, args.compilation_cache))
         groups = programs.grouped(points, {point.id for point, _ in lanes})
-        todo = plan.make(groups, parts, lanes, used, options)
+        todo = plan.make(groups, parts, lanes, engine.devices, options)
         remarks = dict.fromkeys(each for group in groups for each in group.program.remarks)
         for line in (*remarks, *todo.describe()):
             say(line)
@@ -107,8 +108,7 @@ def _sweep(
         folder.claim_sweep(out, resume=resume, overwrite=args.overwrite)
         if lanes:
             results.write()
-            with compilation.kept(args.compilation_cache):
-                running.carry_out(todo, results)
+            engine.carry_out(todo, results)
         print(report.conclude(results, options))
 
 

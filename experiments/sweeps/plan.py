@@ -5,12 +5,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import jax
-
 from experiments.runs import rates
 from experiments.runs.assembly import Parts, state_bytes
 from experiments.sweeps import devices as devices_
 from experiments.sweeps import programs
+from experiments.sweeps.devices import Device
 from experiments.sweeps.grid import Point
 from experiments.sweeps.options import SweepOptions
 from experiments.sweeps.programs import Group
@@ -48,7 +47,7 @@ class Plan(NamedTuple):
     """All that is missing of a sweep."""
 
     jobs: tuple[Job, ...]
-    devices: tuple[jax.Device, ...]  # each does one wave at a time
+    devices: tuple[Device, ...]  # each does one wave at a time
 
     @property
     def runs(self) -> int:
@@ -105,7 +104,7 @@ def make(
     groups: Sequence[Group],
     parts: Mapping[str, Parts],
     missing: Sequence[Lane],
-    devices: Sequence[jax.Device],
+    devices: Sequence[Device],
     options: SweepOptions,
 ) -> Plan:
     """Lay out what is missing of a sweep.
@@ -141,7 +140,7 @@ def _job(
     lanes: Sequence[Lane],
     size: int,
     limit: int,
-    devices: Sequence[jax.Device],
+    devices: Sequence[Device],
     width: int | None,
 ) -> Job:
     fit = limit // len(devices) // size  # on each

@@ -100,6 +100,13 @@ def grouped(points: Sequence[Point], missing: Collection[str] | None = None) -> 
     return groups
 
 
+def group_of(points: Sequence[Point], traced: Sequence[Place]) -> Group:
+    """Return the group of points that differ in settings alone that can be traced."""
+    config = points[0].config
+    program = with_inputs(config, traced) if traced else _program(assemble(config), config)
+    return Group(tuple(points), tuple(traced), program)
+
+
 def unchecked(config: RunConfig, values: Mapping[Place, Any]) -> RunConfig:
     """Return a configuration with values that are not looked at, as tracers can't be."""
     for place, value in values.items():
@@ -166,8 +173,7 @@ def _split(points: Sequence[Point], candidates: Sequence[Place]) -> list[Group]:
     traced = _traceable(config, varying)
     apart = [place for place in varying if place not in traced]
     if not apart:
-        program = with_inputs(config, traced) if traced else _program(assemble(config), config)
-        return [Group(tuple(points), tuple(traced), program)]
+        return [group_of(points, traced)]
     groups = []
     for members in _partitioned(points, lambda point: [point.settings[p] for p in apart]):
         # What one value allows, another may not: each is found out for itself.

@@ -1,4 +1,4 @@
-"""Carrying out a sweep: every device takes waves of runs until none is left.
+"""Carrying out a sweep here: every device takes waves of runs until none is left.
 
 A device compiles a program for itself. One program laid over all devices would be compiled once,
 but as a partitioned one, which XLA simplifies differently: its numbers would hang on how many
@@ -7,30 +7,17 @@ devices there are, in the last digit. So each wave is the very program of `exper
 
 import queue
 import threading
-import time
-from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-import pandas as pd
 
-from experiments.runs import interrupt
 from experiments.runs.log import say
-from experiments.runs.run import Stopped
+from experiments.sweeps import waves
+from experiments.sweeps.keeping import Keeper
 from experiments.sweeps.plan import Job, Plan
 from experiments.sweeps.progress import Bar
 from experiments.sweeps.store import Lane, Store
-from experiments.training.seeds import Seeds, over_seeds
-
-
-class _Wave(NamedTuple):
-    """Runs that have ended together."""
-
-    results: list[tuple[Lane, pd.DataFrame]]
-    failures: list[tuple[Lane, str]]
-    cost: dict[str, Any]
+from experiments.sweeps.waves import Program, Reached, Stand, Wave
 
 
 class _News(NamedTuple):
@@ -39,7 +26,7 @@ class _News(NamedTuple):
     device: int
     what: str | None = None  # it is at this now; None: at nothing
     steps: int = 0  # agent steps it has done, of all runs of the wave
-    wave: _Wave | None = None  # it has ended one
+    wave: Wave | None = None  # it has ended one
     error: BaseException | None = None  # it can't go on
 
 
@@ -49,34 +36,29 @@ def carry_out(plan: Plan, store: Store) -> None:
     Raises:
       Stopped: the user pressed Ctrl-C, or runs failed; what has ended is kept.
     """
-    board, bar = _Board(plan), Bar(plan.steps, plan.runs)
+    board = _Board(plan)
     threads = [
         threading.Thread(target=_work, args=(board, number, device), daemon=True)
         for number, device in enumerate(plan.devices[: plan.waves])
     ]
-    try:
-        for thread in threads:
-            thread.start()
-        _listen(board, store, bar, len(threads))
-    except KeyboardInterrupt as error:
-        board.stop.set()
-        bar.close()
-        say("stopping at the next log point; Ctrl-C again stops at once")
-        for thread in threads:
-            thread.join()
-        while not board.news.empty():  # what ended meanwhile counts
-            wave = board.news.get().wave
-            if wave is not None:
-                _keep(wave, store)
-        raise Stopped(_unfinished("stopped", plan, store), interrupt.exit_code(error)) from None
-    finally:
-        board.stop.set()
-        bar.close()
-        store.write()
-    if store.facts["failed"]:
-        runs, why = len(store.facts["failed"]), next(iter(store.facts["failed"].items()))
-        message = f"{runs} runs failed, such as {why[0]}: {why[1]}"
-        raise Stopped(_unfinished(message, plan, store), 1)
+    with Keeper(plan, store) as keeper:
+        try:
+            for thread in threads:
+                thread.start()
+            _listen(board, keeper, keeper.bar, len(threads))
+        except KeyboardInterrupt:
+            board.stop.set()
+            keeper.bar.close()
+            say("stopping at the next log point; Ctrl-C again stops at once")
+            for thread in threads:
+                thread.join()
+            while not board.news.empty():  # what ended meanwhile counts
+                wave = board.news.get().wave
+                if wave is not None:
+                    keeper.keep(wave)
+            raise
+        finally:
+            board.stop.set()
 
 
 class _Board:
@@ -86,11 +68,11 @@ class _Board:
         self._lock = threading.Lock()
         self._waiting = {number: list(job.waves) for number, job in enumerate(plan.jobs)}
         self._begun: set[int] = set()
-        self._programs = [_Program(job) for job in plan.jobs]
+        self._programs = [Program(job) for job in plan.jobs]
         self.news: queue.Queue[_News] = queue.Queue()
         self.stop = threading.Event()
 
-    def take(self, last: int | None) -> tuple[int, "_Program", tuple[Lane, ...]] | None:
+    def take(self, last: int | None) -> tuple[int, Program, tuple[Lane, ...]] | None:
         """Return a wave to do next, with the number of its job; None: none is left.
 
         Args:
@@ -113,36 +95,20 @@ class _Board:
             return waves
 
 
-class _Program:
-    """The program of a job: traced once, compiled for each device that asks for it."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self._lock = threading.Lock()
-        self._seeds: Seeds | None = None
-
-    @property
-    def seeds(self) -> Seeds:
-        """Its functions, over lanes."""
-        with self._lock:
-            if self._seeds is None:
-                self._seeds = over_seeds(self.job.group.program, self.job.group.example)
-            return self._seeds
-
-
 def _work(board: _Board, number: int, device: jax.Device) -> None:
     """Do waves on a device until none is left."""
-    last, compiled = None, {}
+    last, worker = None, waves.Worker(device)
     try:
         while (taken := board.take(last)) is not None:
             last, program, lanes = taken
-            board.news.put(_News(number, program.job.group.name))
+            job = program.job
+            board.news.put(_News(number, job.group.name))
             try:
-                wave = _train(board, number, device, program, compiled, lanes)
+                stand = worker.train(program, lanes, _reporter(board, number, job, len(lanes)))
+                wave = waves.ended(job, lanes, stand) if stand else Wave([], [], {})
             except (RuntimeError, ValueError) as error:  # such as memory that runs out
                 lost = [lane for each in (lanes, *board.drop(last)) for lane in each]
-                why = " ".join(str(error).split())[:300]
-                wave = _Wave([], [(lane, why) for lane in lost], {})
+                wave = waves.failed(lost, str(error))
             board.news.put(_News(number, wave=wave))
     except BaseException as error:
         board.news.put(_News(number, error=error))
@@ -150,70 +116,21 @@ def _work(board: _Board, number: int, device: jax.Device) -> None:
         board.news.put(_News(number))
 
 
-def _train(
-    board: _Board,
-    number: int,
-    device: jax.Device,
-    program: _Program,
-    compiled: dict[int, Any],
-    lanes: Sequence[Lane],
-) -> _Wave:
-    """Train the runs of a wave to their end."""
-    job, plan = program.job, program.job.group.program.schedule
-    start = time.perf_counter()
-    # The last lane fills up a wave that is too short, and is then left out.
-    full = [*lanes, *[lanes[-1]] * (job.width - len(lanes))]
-    state = program.seeds.init(jax.device_put(job.group.lanes(full), device))
-    points, done, compiling = [], 0, 0.0
-    for blocks, step in zip(plan.log_points, plan.steps, strict=True):
-        if board.stop.is_set():
-            return _Wave([], [], {})
-        count = jax.device_put(jnp.asarray(blocks, jnp.int32), device)
-        if id(job) not in compiled:
-            compiled.clear()  # a device keeps one program
-            before = time.perf_counter()
-            compiled[id(job)] = program.seeds.chunk.lower(state, count).compile()
-            compiling = time.perf_counter() - before
-        state, metrics = compiled[id(job)](state, count)
-        points.append(jax.device_get(metrics))
-        board.news.put(_News(number, job.group.name, (step - done) * len(lanes)))
-        done = step
-    seconds = time.perf_counter() - start
-    results, failures = _split(lanes, plan.steps, points)
-    cost = {
-        "runs": {},
-        "seconds": round(seconds, 2),
-        "compiling": round(compiling, 2),
-        "width": job.width,
-        "inputs": [place.name for place in job.group.traced],
-    }
-    for point, seed in lanes:
-        cost["runs"].setdefault(point.id, []).append(seed)
-    return _Wave(results, failures, cost)
+def _reporter(board: _Board, number: int, job: Job, runs: int) -> Reached:
+    """Return what tells the board of a wave's log points, and asks it whether to go on."""
+    steps = job.group.program.schedule.steps
+
+    def reached(stand: Stand, state: Any) -> bool:
+        del state
+        done = len(stand.points)
+        new = steps[done - 1] - (steps[done - 2] if done > 1 else 0)
+        board.news.put(_News(number, job.group.name, new * runs))
+        return not board.stop.is_set() or done == len(steps)
+
+    return reached
 
 
-def _split(
-    lanes: Sequence[Lane],
-    steps: Sequence[int],
-    points: Sequence[Mapping[str, np.ndarray]],
-) -> tuple[list[tuple[Lane, pd.DataFrame]], list[tuple[Lane, str]]]:
-    """Return the metrics of every run of a wave, and why those failed that did."""
-    results, failures = [], []
-    for place, (point, seed) in enumerate(lanes):
-        own = {name: [at[name][place] for at in points] for name in points[0]}
-        faults = [int(rows) for rows in own.pop("fault") if rows]
-        broken = f"{point.env} returned or received a number that is not finite"
-        if faults:
-            at = faults[0] * point.config.sizes.num_envs
-            failures.append(((point, seed), f"agent step {at:,}: {broken}"))
-        elif not np.isfinite(own["eval_return"]).all():
-            failures.append(((point, seed), f"evaluation: {broken}"))
-        else:
-            results.append(((point, seed), pd.DataFrame({"step": list(steps), **own})))
-    return results, failures
-
-
-def _listen(board: _Board, store: Store, bar: Bar, at_work: int) -> None:
+def _listen(board: _Board, keeper: Keeper, bar: Bar, at_work: int) -> None:
     """Keep what devices report until all have ended.
 
     Raises:
@@ -227,22 +144,6 @@ def _listen(board: _Board, store: Store, bar: Bar, at_work: int) -> None:
         if news.steps:
             bar.advance(news.steps)
         if news.wave is not None:
-            _keep(news.wave, store)
-            bar.ended(len(news.wave.results) + len(news.wave.failures), len(news.wave.failures))
+            keeper.keep(news.wave)
         elif news.what is None:
             at_work -= 1
-
-
-def _keep(wave: _Wave, store: Store) -> None:
-    if wave.failures:
-        store.fail(wave.failures)
-    if wave.results:
-        store.add(wave.results, wave.cost)
-
-
-def _unfinished(what: str, plan: Plan, store: Store) -> str:
-    left = {(point.id, seed) for job in plan.jobs for point, seed in job.lanes} - store.ended()
-    return (
-        f"{what}: {plan.runs - len(left)} of {plan.runs} runs have ended and are kept: "
-        f"--resume {store.folder} runs the others"
-    )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.runs.run_config import defaults
-from experiments.sweeps import grid, plan, programs, running, store
+from experiments.sweeps import grid, plan, programs, running, store, waves
 from experiments.sweeps.options import SweepOptions
 
 
@@ -74,7 +74,7 @@ def test_a_broken_run_fails_alone():
     lanes = [(point, 0), (point, 1), (point, 2)]
     at = {"eval_return": [1.0, 1.0, np.nan], "fault": [0.0, 7.0, 0.0], "agent/loss": [0.1] * 3}
     metrics = [{name: np.array(values, np.float32) for name, values in at.items()}] * 2
-    results, failures = running._split(lanes, [100, 200], metrics)
+    results, failures = waves.split(lanes, [100, 200], metrics)
     assert [seed for (_, seed), _ in results] == [0]
     assert list(results[0][1]["step"]) == [100, 200] and "fault" not in results[0][1]
     whys = {seed: why for (_, seed), why in failures}
