@@ -25,13 +25,19 @@ _CLIENT_PORT = 10001  # Ray's own choice
 # Nodes whose versions of these differ may compute other numbers.
 _DECIDING = ("jax", "jaxlib", "flax", "optax", "chex", "numpy", "gymnax", "brax")
 _ACCELERATORS = ("GPU", "TPU")  # as Ray calls them
-# Ray reads these when it is imported: what does not let us in is given up soon, without a word.
-_QUICK = {
+
+# Ray reads these when it is imported: what does not let us in is given up soon, and what it says
+# of nodes and tasks, which is said here in a sweep's terms, is not shown.
+_SETTINGS = {
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",
     "RAY_NUM_REDIS_GET_RETRIES": "4",
     "RAY_CLIENT_INITIAL_CONNECTION_TIMEOUT_S": "2",
     "RAY_CLIENT_MAX_CONNECTION_TIMEOUT_S": "4",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
+for _name_of, _value in _SETTINGS.items():
+    os.environ.setdefault(_name_of, _value)
 
 
 class Cluster(NamedTuple):
@@ -68,8 +74,6 @@ def joined(on: str) -> Iterator[Cluster]:
     Raises:
       ValueError: one line: Ray is missing, there is no cluster, or a node of it can't take part.
     """
-    for name, value in _QUICK.items():
-        os.environ.setdefault(name, value)
     try:
         import ray
     except ImportError:
@@ -180,26 +184,27 @@ def _looked_at(on: str, address: str) -> Cluster:
     alive = [node for node in ray.nodes() if node["Alive"]]
     accelerator = None
     if os.environ.get("JAX_PLATFORMS") != "cpu":
-        there = [name for name in _ACCELERATORS if any(name in n["Resources"] for n in alive)]
-        accelerator = there[0] if there else None
+        offered = [name for name in _ACCELERATORS if any(name in n["Resources"] for n in alive)]
+        accelerator = offered[0] if offered else None
     unit = accelerator or "CPU"
     used = [node for node in alive if node["Resources"].get(unit, 0) >= 1]
-    if not used:
+    asked = zip(used, _asked(used, accelerator), strict=True)
+    there = [(node, about) for node, about in asked if about is not None]
+    if not there:
         raise ValueError(f"--on {on}: no node of the cluster at {address} has a {unit} to offer")
-    found = _asked(used, accelerator)
     slots = []
-    for node, about in zip(used, found, strict=True):
+    for node, about in there:
         _check(_name(node), about, accelerator)
         number = int(node["Resources"][unit])
         own = about["bytes"] // (1 if accelerator else number)
         slots += [Slot(about["platform"], about["kind"], _name(node), own)] * number
-    if accelerator is None and len({about["processor"] for about in found}) > 1:
+    if accelerator is None and len({about["processor"] for _, about in there}) > 1:
         say("nodes have different processors: numbers may differ in last digits between them")
     return Cluster(address, tuple(slots), accelerator)
 
 
-def _asked(nodes: Sequence[dict[str, Any]], accelerator: str | None) -> list[dict[str, Any]]:
-    """Return what nodes say of themselves.
+def _asked(nodes: Sequence[dict[str, Any]], accelerator: str | None) -> list[dict[str, Any] | None]:
+    """Return what nodes say of themselves; None of one that has died, which Ray is slow to notice.
 
     Raises:
       ValueError: one line: one does not answer.
@@ -225,7 +230,8 @@ def _asked(nodes: Sequence[dict[str, Any]], accelerator: str | None) -> list[dic
         ).remote(_DECIDING)
         for node in nodes
     ]
-    found = []
+    gone = (ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError)
+    found: list[dict[str, Any] | None] = []
     for node, reference in zip(nodes, asked, strict=True):
         try:
             found.append(ray.get(reference, timeout=_PATIENCE_WITH_NODES))
@@ -234,6 +240,9 @@ def _asked(nodes: Sequence[dict[str, Any]], accelerator: str | None) -> list[dic
                 f"node {_name(node)} has not said within {_PATIENCE_WITH_NODES} s what it computes "
                 "with: is it busy with something else?"
             ) from None
+        except gone as error:
+            found.append(None)
+            say(f"node {_name(node)} is gone, and left out ({first_line(error)[:80]})")
         except ray.exceptions.RayError as error:
             raise ValueError(f"node {_name(node)} can't run a task: {first_line(error)}") from None
     return found
