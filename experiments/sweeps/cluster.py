@@ -24,6 +24,10 @@ _PATIENCE_WITH_NODES = 180  # seconds for nodes to import everything, be it over
 _CLIENT_PORT = 10001  # Ray's own choice
 # Nodes whose versions of these differ may compute other numbers.
 _DECIDING = ("jax", "jaxlib", "flax", "optax", "chex", "numpy", "gymnax", "brax")
+# What begins a connection of gRPC, which Ray speaks, and the kind of frame that it answers with:
+# Ray itself would try for minutes to reach what is no Ray.
+_HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
+_SETTINGS_FRAME = b"\x04"
 _ACCELERATORS = ("GPU", "TPU")  # as Ray calls them
 
 # Ray reads these when it is imported: what does not let us in is given up soon, and what it says
@@ -110,11 +114,17 @@ def _address(on: str) -> str | None:
 
 
 def _answers(address: str) -> str | None:
-    """Say why nothing answers at an address; None: something does."""
+    """Say why no cluster answers at an address; None: something like one does."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), _PATIENCE):
-            return None
+        with socket.create_connection((host.strip("[]"), int(port)), _PATIENCE) as own:
+            if os.environ.get("RAY_USE_TLS", "0") != "0":
+                return None
+            own.settimeout(_PATIENCE)
+            own.sendall(_HTTP2)
+            return None if own.recv(4)[3:] == _SETTINGS_FRAME else "it is something else"
+    except TimeoutError:
+        return f"not within {_PATIENCE} s"
     except OSError as error:
         return error.strerror or str(error)
 
@@ -127,7 +137,7 @@ def _check_answers(on: str, address: str) -> None:
     why = _answers(address)
     if why is not None:
         raise ValueError(
-            f"--on {on}: nothing answers at {address} ({why}): start a cluster there with "
+            f"--on {on}: no cluster answers at {address} ({why}): start a cluster there with "
             "`ray start --head`, or give another address"
         )
 

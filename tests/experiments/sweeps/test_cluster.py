@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from importlib import metadata
@@ -47,6 +48,12 @@ def free_port():
         return own.getsockname()[1]
 
 
+def hang_up(server):
+    with server.accept()[0] as other:
+        other.recv(100)
+        other.sendall(b"HTTP/1.0 400 Bad Request\r\n\r\n")
+
+
 @pytest.mark.parametrize("on", ["slurm", "ray://", "ray://host:port", "host", "here:80:1"])
 def test_what_is_no_place_to_run_is_refused(on):
     with pytest.raises(ValueError, match=f"on is '{on}': use here, ray, ray://HOST"):
@@ -58,9 +65,16 @@ def test_addresses_without_a_cluster_are_refused(tmp_path, capsys, monkeypatch):
     out, port = tmp_path / "x", free_port()
     for on in (f"ray://127.0.0.1:{port}", f"127.0.0.1:{port}"):
         said = refused(capsys, "--steps", "200", "--out", str(out), "--on", on)
-        assert f"nothing answers at {on} (Connection refused): start a cluster there" in said
+        assert f"no cluster answers at {on} (Connection refused): start a cluster there" in said
+    with socket.create_server(("127.0.0.1", 0)) as other:  # something else, as on a wrong port
+        threading.Thread(target=hang_up, args=(other,), daemon=True).start()
+        on = f"127.0.0.1:{other.getsockname()[1]}"
+        said = refused(capsys, "--steps", "200", "--out", str(out), "--on", on)
+        assert f"no cluster answers at {on} (it is something else)" in said
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
-    assert "nothing answers" in refused(capsys, "--steps", "200", "--out", str(out), "--on", "ray")
+    assert "no cluster answers" in refused(
+        capsys, "--steps", "200", "--out", str(out), "--on", "ray"
+    )
     monkeypatch.setenv("RAY_ADDRESS", "somewhere")
     assert "RAY_ADDRESS is 'somewhere'" in refused(
         capsys, "--steps", "200", "--out", str(out), "--on", "ray"
