@@ -157,7 +157,8 @@ def _init(on: str, address: str | None) -> None:
         options |= {"include_dashboard": False}
     try:
         with _silence():
-            ray.init(address=address or "local", **options)
+            # Of a cluster that it finds by itself, Ray takes the token, too.
+            ray.init(address="auto" if on == "ray" and address else address or "local", **options)
     except (ImportError, OSError, RuntimeError, ValueError, AssertionError) as error:
         ray.shutdown()
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
