@@ -5,6 +5,7 @@ same flags and threads. Ray places it, and starts it anew elsewhere if its worke
 then goes on from the latest state that it left with `Notes`, which gives the same numbers.
 """
 
+import contextlib
 import socket
 import time
 import uuid
@@ -91,7 +92,7 @@ def carry_out(plan: Plan, results: Store, joined: Cluster, cache: Cache, every: 
             for wave in engine.ended(keeper.bar, wait=0):
                 keeper.keep(wave)
             raise
-        except ConnectionError as error:
+        except (ConnectionError, ray.exceptions.RayError) as error:
             line = f"the cluster at {joined.address} is gone ({cluster.first_line(error)})"
             raise Stopped(keeper.unfinished(line), 1) from error
         finally:
@@ -175,11 +176,12 @@ class _Engine:
 
     def cancel(self) -> None:
         """End what runs."""
-        for reference in self.running:
-            ray.cancel(reference, force=True)
+        with contextlib.suppress(ConnectionError, ray.exceptions.RayError):  # it may be gone
+            for reference in self.running:
+                ray.cancel(reference, force=True)
+            ray.kill(self._notes)
         self.waiting.clear()
         self.running.clear()
-        ray.kill(self._notes)
 
     def _wave(self, reference: Any, task: _Task) -> waves.Wave:
         """Return what has come of a task that has ended."""
