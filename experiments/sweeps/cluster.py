@@ -35,6 +35,7 @@ _ACCELERATORS = ("GPU", "TPU")  # as Ray calls them
 _SETTINGS = {
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # or it would start a cluster where one has gone
     "RAY_NUM_REDIS_GET_RETRIES": "4",
     "RAY_CLIENT_INITIAL_CONNECTION_TIMEOUT_S": "2",
     "RAY_CLIENT_MAX_CONNECTION_TIMEOUT_S": "4",
