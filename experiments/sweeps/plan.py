@@ -5,12 +5,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import jax
-
 from experiments.runs import rates
 from experiments.runs.assembly import Parts, state_bytes
 from experiments.sweeps import devices as devices_
 from experiments.sweeps import programs
+from experiments.sweeps.devices import Device
 from experiments.sweeps.grid import Point
 from experiments.sweeps.options import SweepOptions
 from experiments.sweeps.programs import Group
@@ -49,7 +48,7 @@ class Plan(NamedTuple):
     """All that is missing of a sweep."""
 
     jobs: tuple[Job, ...]
-    devices: tuple[jax.Device, ...]  # each does one wave at a time
+    devices: tuple[Device, ...]  # each does one wave at a time
     limit: int  # bytes that they may take, all together
 
     @property
@@ -107,7 +106,7 @@ def make(
     groups: Sequence[Group],
     parts: Mapping[str, Parts],
     missing: Sequence[Lane],
-    devices: Sequence[jax.Device],
+    devices: Sequence[Device],
     options: SweepOptions,
 ) -> Plan:
     """Lay out what is missing of a sweep.
@@ -141,7 +140,7 @@ def _job(
     lanes: Sequence[Lane],
     size: int,
     limit: int,
-    devices: Sequence[jax.Device],
+    devices: Sequence[Device],
     width: int | None,
 ) -> Job:
     fit = _fit(group.points[0], size, limit, devices)
@@ -152,9 +151,7 @@ def _job(
     return Job(group, tuple(lanes), min(width, fit), size)
 
 
-def check_fits(
-    point: Point, parts: Parts, devices: Sequence[jax.Device], options: SweepOptions
-) -> int:
+def check_fits(point: Point, parts: Parts, devices: Sequence[Device], options: SweepOptions) -> int:
     """Refuse a point of which not one run fits on each device; return the bytes of a run's arrays.
 
     Raises:
@@ -165,13 +162,13 @@ def check_fits(
     return size
 
 
-def _limit(devices: Sequence[jax.Device], options: SweepOptions) -> int:
+def _limit(devices: Sequence[Device], options: SweepOptions) -> int:
     """Return the bytes that runs may take on all devices."""
     limit = devices_.free_bytes(devices)
     return limit if options.memory is None else min(limit, int(options.memory * 1e9))
 
 
-def _fit(point: Point, size: int, limit: int, devices: Sequence[jax.Device]) -> int:
+def _fit(point: Point, size: int, limit: int, devices: Sequence[Device]) -> int:
     """Return how many runs of so many bytes fit on each device."""
     fit = limit // len(devices) // size
     if fit < 1:

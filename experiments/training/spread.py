@@ -80,13 +80,27 @@ def layout(seeds: int, count: int | None = None) -> Layout:
     Raises:
       ValueError: one line: there are fewer accelerators.
     """
+    devices = chosen(count)
+    on_cpu = devices[0].platform == "cpu"
+    width = width_of(seeds) if on_cpu else math.ceil(seeds / len(devices))
+    return Layout(seeds, width, devices)
+
+
+def chosen(count: int | None = None) -> tuple[jax.Device, ...]:
+    """Return a device for each program that runs at a time; on CPU the same one for each core.
+
+    Args:
+      count: of cores or accelerators to use; None: all of this machine.
+
+    Raises:
+      ValueError: one line: there are fewer accelerators.
+    """
     there = jax.local_devices()
     if there[0].platform == "cpu":
-        return Layout(seeds, width_of(seeds), tuple(there[:1] * (count or _cores())))
+        return tuple(there[:1] * (count or _cores()))
     if count is not None and count > len(there):
         raise ValueError(f"devices is {count}, and there are {len(there)}: use as many or fewer")
-    devices = tuple(there[:count])
-    return Layout(seeds, math.ceil(seeds / len(devices)), devices)
+    return tuple(there[:count])
 
 
 def _cores() -> int:
