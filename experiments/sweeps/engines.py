@@ -58,7 +58,7 @@ def opened(options: SweepOptions, cache: Cache) -> Iterator[Engine]:
       ValueError: one line: there is none, or there are fewer devices.
     """
     if options.on == HERE:
-        yield _Here(options, cache)
+        yield Here(spread.chosen(options.device_count), cache)
         return
     from experiments.sweeps import cluster  # of an optional extra
 
@@ -67,13 +67,15 @@ def opened(options: SweepOptions, cache: Cache) -> Iterator[Engine]:
         yield _Ray(joined, options, cache)
 
 
-class _Here:
-    def __init__(self, options: SweepOptions, cache: Cache) -> None:
-        self.devices: Sequence[Device] = spread.chosen(options.device_count)
-        self._programs = Programs(max(_PROGRAMS, len(self.devices)))
-        self._cache = cache
+class Here:
+    """The cores or accelerators of this machine."""
+
+    def __init__(self, devices: Sequence[Device], cache: Cache) -> None:
+        self.devices, self._cache = devices, cache
+        self._programs = Programs(max(_PROGRAMS, len(devices)))
 
     def carry_out(self, plan: Plan, results: Store, bar: Bar | None = None) -> None:
+        """See `Engine`."""
         with compilation.kept(self._cache):
             running.carry_out(plan, results, self._programs, bar)
 

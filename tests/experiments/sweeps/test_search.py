@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from experiments.runs.run_config import defaults
-from experiments.sweeps import grid, running, search, store
+from experiments.sweeps import engines, grid, search, store
 from experiments.sweeps.grid import Place
 from experiments.sweeps.options import SearchOptions, SweepOptions
 from experiments.sweeps.progress import Bar
@@ -35,8 +35,8 @@ def test_fresh_seeds_come_after_those_that_choose(prepared):
 
 def test_settings_that_do_not_go_together_are_told_so(prepared):
     results = store.begin("nowhere", prepared.defaults, [], (), {}, prepared.asked)
-    whole = running.Whole(Bar(1, 1), running.Programs())
-    works, (study,) = search._Works(prepared, results, whole), prepared.studies
+    engine = engines.Here(spread.chosen(1), "off")
+    works, (study,) = search._Works(prepared, results, engine, Bar(1, 1)), prepared.studies
     assert works._checked(study, {BATCH: 98, N_STEP: 2}).config.loop.n_step == 2
     why = works._checked(study, {BATCH: 98, N_STEP: 5})  # each alone is fine, as prepare found
     assert why.startswith("walk/4 per batch_size=98 n_step=5: warmup 100 leaves 96")
