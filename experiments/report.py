@@ -1,7 +1,8 @@
-"""Make one page of runs or of a comparison: `python -m experiments.report --help`.
+"""Make one page of runs, a comparison or a sweep: `python -m experiments.report --help`.
 
 The page holds everything that the folders do: verdicts, curves, what was replayed, times,
-configurations. It is one file that needs no network, and may be made while runs are still going on.
+configurations; of a sweep, best settings and what scores depend on. It is one file that needs no
+network, and may be made while runs are still going on.
 """
 
 import argparse
@@ -11,8 +12,9 @@ from pathlib import Path
 
 from experiments.cli import run_folders, shared
 from experiments.cli.options import Parser
-from experiments.pages import page, source
+from experiments.pages import page, source, swept
 from experiments.pages.source import Source
+from experiments.pages.swept import Swept
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m experiments.report", description=__doc__)
     parser.add_argument(
         "runs", nargs="+", type=run_folders.labelled, metavar="RUN",
-        help="folder of a comparison, or folders of runs, FOLDER or LABEL=FOLDER",
+        help="folder of a comparison or a sweep, or folders of runs, FOLDER or LABEL=FOLDER",
     )  # fmt: skip
     parser.add_argument(
         "--out", type=_file, metavar="FILE", help="page, an .html file [default RUN/report.html]"
@@ -52,15 +54,19 @@ def _default(runs: Sequence[tuple[str, Path]]) -> Path:
     return runs[0][1] / page.NAME
 
 
-def _read(runs: Sequence[tuple[str, Path]], other_code: bool) -> Source:
-    comparisons = [folder for _, folder in runs if source.is_comparison(folder)]
-    if not comparisons:
-        return source.runs(run_folders.distinct(runs), other_code)
-    if len(runs) > 1:
-        raise ValueError(
-            f"{comparisons[0]} is a comparison, which has a page of its own: leave out the others"
-        )
-    return source.comparison(comparisons[0])
+def _read(runs: Sequence[tuple[str, Path]], other_code: bool) -> Source | Swept:
+    for _, folder in runs:
+        for kind, known in (("comparison", source.is_comparison), ("sweep", swept.is_sweep)):
+            if known(folder) and len(runs) > 1:
+                raise ValueError(
+                    f"{folder} is a {kind}, which has a page of its own: leave out the others"
+                )
+    first = runs[0][1]
+    if swept.is_sweep(first):
+        return swept.read(first)
+    if source.is_comparison(first):
+        return source.comparison(first)
+    return source.runs(run_folders.distinct(runs), other_code)
 
 
 if __name__ == "__main__":

@@ -19,16 +19,16 @@ from experiments import environments
 from experiments.cli import shared, toml
 from experiments.cli.help import Guide
 from experiments.cli.options import Parser, add_options, one_of, read_options
-from experiments.runs import compilation, folder, lock, presets, registry
+from experiments.pages import page, swept
+from experiments.runs import folder, lock, presets, registry
 from experiments.runs.log import say
 from experiments.runs.run_config import RunConfig, defaults
 from experiments.sweeps import (
-    devices,
+    engines,
     grid,
     plan,
     programs,
     report,
-    running,
     search,
     search_report,
     store,
@@ -40,7 +40,7 @@ from jaxreplay.methods import METHODS
 HEADINGS = {
     "what runs": ("--agent", "--replays", "--envs", "--grid", "--file", "--seeds"),
     "a search instead of a grid": ("--search", "--space", "--trials", "--fresh-seeds"),
-    "how it is carried out": ("--dry-run", "--devices", "--width", "--primary", "--keep"),
+    "how it is carried out": ("--dry-run", "--on", "--devices", "--width", "--primary", "--keep"),
     "how long, and how often it learns and is evaluated": (
         "--steps", "--warmup", "--learn-every", "--batch-size", "--eval-every",
     ),
@@ -56,8 +56,8 @@ EXAMPLES = (
 )
 
 _SECTIONS = ("loop", "sizes", "env_options", "agent_options")
-_NOT_KEPT = ("--file", "--out", "--resume", "--overwrite", "--dry-run", "--devices", "--other-code",
-             "--compilation-cache")  # fmt: skip
+_NOT_KEPT = ("--file", "--out", "--resume", "--overwrite", "--dry-run", "--on", "--devices",
+             "--leave-state", "--other-code", "--compilation-cache")  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -97,7 +97,6 @@ def _sweep(
     out, resume = _claimed(args)
     for remark in grid.lacking(args.grid, bases):
         say(remark)
-    devices.prepare(options.device_count)
     parts = plan.check(points)
     for point in points:
         log_points = schedule(point.config.loop, point.config.sizes.num_envs).log_points
@@ -111,10 +110,10 @@ def _sweep(
         else:
             results = store.begin(out, points, _kept(words), keep, base_points)
         lanes = results.missing(points)
-        used = devices.chosen(options.device_count)
+        engine = stack.enter_context(engines.opened(options, args.compilation_cache))
         groups = programs.grouped(points, {point.id for point, _ in lanes})
         programs.check_kept(keep, groups)
-        todo = plan.make(groups, parts, lanes, used, options)
+        todo = plan.make(groups, parts, lanes, engine.devices, options)
         remarks = dict.fromkeys(each for group in groups for each in group.program.remarks)
         for line in (*remarks, *todo.describe()):
             say(line)
@@ -123,9 +122,10 @@ def _sweep(
         folder.claim_sweep(out, resume=resume, overwrite=args.overwrite)
         if lanes:
             results.write()
-            with compilation.kept(args.compilation_cache):
-                running.carry_out(todo, results)
+            engine.carry_out(todo, results)
         print(report.conclude(results, options))
+        if options.report:
+            print(page.write_sweep(swept.of(results, options)))
 
 
 def _search(
@@ -142,10 +142,10 @@ def _search(
     out, resume = _claimed(args)
     for remark in grid.lacking(args.space, bases, "searched without it"):
         say(remark)
-    devices.prepare(options.device_count)
-    found = search.prepare(args.space, bases, how, options, devices.chosen(options.device_count))
     keep = options.keep or ()
     with contextlib.ExitStack() as stack:
+        engine = stack.enter_context(engines.opened(options, args.compilation_cache))
+        found = search.prepare(args.space, bases, how, options, engine.devices)
         if not args.dry_run:
             stack.enter_context(lock.held(out))
         if resume:
@@ -164,8 +164,7 @@ def _search(
             return
         folder.claim_sweep(out, resume=resume, overwrite=args.overwrite)
         results.write()
-        with compilation.kept(args.compilation_cache):
-            search.carry_out(found, results)
+        search.carry_out(found, results, engine)
         print(search_report.conclude(results, options))
 
 

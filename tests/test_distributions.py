@@ -18,6 +18,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests import documents
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LIBRARY = {"jax", "flax", "optax", "chex", "numpy"}
@@ -95,6 +97,17 @@ def test_the_citation_is_of_this_version():
     assert said["cff-version"] == "1.2.0"
 
 
+def test_the_workflow_runs_the_readme_s_example_where_nothing_else_is():
+    """What it hands to the empty environment's Python is the example, whole."""
+    text = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    (code,) = re.findall(r'bin/python -c "(from tests .*?)" >', text)
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert told.stdout.strip() == documents.python(documents.README)[0].text.strip()
+    assert "empty/bin/python -I example.py" in text
+
+
 @pytest.mark.slow
 def test_the_wheel_runs_where_only_its_dependencies_are(built, tmp_path):
     """In an environment of its own that sees the installed dependencies, and theirs, alone."""
@@ -108,9 +121,7 @@ def test_the_wheel_runs_where_only_its_dependencies_are(built, tmp_path):
 import importlib.util, json, jaxreplay
 seen = [name for name in {ABSENT!r} if importlib.util.find_spec(name)]
 {readme_example()}
-state = replay.add(state, jax.tree.map(lambda x: jnp.broadcast_to(x, (8, *x.shape)), example))
-state, batch = replay.sample(state, jax.random.key(0))
-rows, shape = int(state.ring.rows_added), batch.transition.obs.shape
+rows, shape = int(state.ring.rows_added), batch.transition["obs"].shape
 print(json.dumps([jaxreplay.__file__, jaxreplay.__version__, seen, shape, rows]))
 """
     place, version, *found = json.loads(run(python, code, tmp_path))
@@ -144,8 +155,8 @@ def run(python: Path, code: str, folder: Path) -> str:
 
 def readme_example() -> str:
     """Return README's example of a loop of one's own, with a small ring."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    return next(block for block in blocks if "replay.init" in block).replace("2**20", "2**10")
+    (block,) = documents.python(documents.README)
+    return documents.shrunk(block.text)
 
 
 def environment(folder: Path) -> Path:

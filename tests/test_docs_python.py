@@ -9,11 +9,13 @@ from tests import documents
 from tests.documents import PAGES, README, ROOT
 
 ROWS = "how_to/rows_and_files.md"  # has a test of its own
-BEGINNINGS = ("index.md", "start.md")  # they show what the README does
+START = "start.md"  # has a test of its own, too
+BEGINNING = "index.md"  # shows what the README does
 WITH_PYTHON = sorted(
     name
     for name, path in PAGES.items()
-    if name not in (*BEGINNINGS, ROWS) and any(not block.slow for block in documents.python(path))
+    if name not in (BEGINNING, START, ROWS)
+    and any(not block.slow for block in documents.python(path))
 )
 SLOW = sorted(
     name for name, path in PAGES.items() if any(block.slow for block in documents.python(path))
@@ -34,6 +36,15 @@ def test_it_runs(name, elsewhere):
     for block in documents.python(PAGES[name]):
         if not block.slow:
             documents.run(block.text, names)
+
+
+def test_an_agent_takes_fourteen_lines(elsewhere, capsys):
+    (block,) = documents.python(PAGES[START])
+    assert len([line for line in block.text.splitlines() if line]) == 14 and "50_000" in block.text
+    names: dict = {"__name__": "page"}
+    documents.run(block.text, names)
+    assert names["metrics"]["eval_return"].shape == (5, 1)
+    assert "2000" in capsys.readouterr().out
 
 
 def test_rows_and_files_are_what_the_page_says(elsewhere, capsys):
@@ -57,7 +68,6 @@ def test_all_of_it_runs(name, elsewhere):
         documents.run(block.text, names)
 
 
-def test_pages_that_begin_begin_as_the_readme():
-    shown = {block.text for block in documents.python(README)}  # `test_readme` runs these
-    for name in BEGINNINGS:
-        assert {block.text for block in documents.python(PAGES[name])} <= shown
+def test_the_first_page_begins_as_the_readme():
+    shown = [block.text for block in documents.python(README)]  # `test_readme` runs these
+    assert [block.text for block in documents.python(PAGES[BEGINNING])] == shown

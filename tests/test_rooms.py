@@ -17,8 +17,8 @@ FLOORS = (
     {"experiments.analysis"},
     {"experiments.runs"},
     {"experiments.cli"},
-    {"experiments.benchmarks", "experiments.soaks", "experiments.pages", "experiments.sweeps"},
-    {"experiments.papers"},
+    {"experiments.benchmarks", "experiments.soaks", "experiments.sweeps"},
+    {"experiments.papers", "experiments.pages"},
     {"experiments"},  # the commands at the top
 )
 FILES = [

@@ -23,7 +23,7 @@ from experiments.analysis.style import (
 from experiments.analysis.tuned import Tuned, estimate
 
 _MOST_LINES = 6  # in a panel, for each choice of the other settings
-_WIDE = 10  # largest over smallest value from which an axis is logarithmic
+WIDE = 10  # largest over smallest value from which an axis is logarithmic
 
 
 class Line(NamedTuple):
@@ -62,7 +62,7 @@ def _lines(table: pd.DataFrame, setting: str, others: Sequence[str]) -> list[Lin
         has = [name for name in others if own[name].nunique() > 1]
         parts = own.groupby(has, sort=False) if has else [((), own)]
         for chosen, rows in parts:
-            told = [f"{_short(n)} {_value(v)}" for n, v in zip(has, chosen, strict=True)]
+            told = [f"{_short(n)} {value_text(v)}" for n, v in zip(has, chosen, strict=True)]
             name = ", ".join([str(label), *told])
             known = rows[rows[setting].notna()]
             at = {v: _of_seeds(part) for v, part in known.groupby(setting, sort=True)}
@@ -124,15 +124,20 @@ def sensitivity(
     return True
 
 
+def values(drawn: Sequence[Line]) -> list[Any]:
+    """Return all values of a setting that lines have, in order: numbers, then words."""
+    return sorted({value for line in drawn for value in line.values}, key=_order)
+
+
 def _panel(axes: Axes, drawn: Sequence[Line]) -> None:
-    every = sorted({value for line in drawn for value in line.values}, key=_order)
+    every = values(drawn)
     numeric = all(isinstance(value, (int, float)) for value in every)
     place = {value: float(value) if numeric else at for at, value in enumerate(every)}
-    styles = _styles(drawn)
+    own = styles(drawn)
     spread = _spread(list(place.values()), len(drawn))
-    log = numeric and min(place.values()) > 0 and max(every) / min(every) >= _WIDE
+    log = numeric and min(place.values()) > 0 and max(every) / min(every) >= WIDE
     for number, line in enumerate(drawn):
-        style = styles[line.label]
+        style = own[line.label]
         points = [estimate(scores) for scores in line.scores]
         if not line.values:
             axes.axhspan(points[0].low, points[0].high, color=style["color"], alpha=0.15, lw=0)
@@ -148,14 +153,14 @@ def _panel(axes: Axes, drawn: Sequence[Line]) -> None:
         )  # fmt: skip
     if log:
         axes.set_xscale("log")
-    axes.set_xticks(list(place.values()), [_value(value) for value in every])
+    axes.set_xticks(list(place.values()), [value_text(value) for value in every])
     axes.minorticks_off()
     tidy(axes)
     axes.yaxis.set_major_formatter(FuncFormatter(_counted))
     axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
-def _styles(drawn: Sequence[Line]) -> dict[str, dict[str, Any]]:
+def styles(drawn: Sequence[Line]) -> dict[str, dict[str, Any]]:
     """Return a style for each line: its method's colour, if every method is one line."""
     methods = [line.method for line in drawn if line.values]
     if len(set(methods)) == len(methods):
@@ -231,7 +236,8 @@ def _short(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def _value(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """Return a setting's value as figures show it."""
     return f"{value:g}" if isinstance(value, (int, float)) else str(value)
 
 

@@ -20,7 +20,7 @@ from experiments.analysis.files import write_json
 from experiments.benchmarks.sizes import read_sizes
 from experiments.benchmarks.tables import table
 from experiments.benchmarks.timing import Run, machine, ratio, take_turns
-from experiments.benchmarks.training_loops import CASES, ours
+from experiments.benchmarks.training_loops import CASES, as_run
 from experiments.runs.log import say
 from jaxreplay import Transition, host_rows, make_replay
 from jaxreplay.methods import METHODS
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for agent in _LOOPS:
         say(f"{agent}: compiling")
         name = f"{agent} on {CASES[agent].env}, per"
-        groups[name] = {where: ours(CASES[agent], "per", 1, capacity, where) for where in _WHERE}
+        groups[name] = {where: as_run(CASES[agent], "per", 1, capacity, where) for where in _WHERE}
     lines, numbers = [], {}
     for name, runs in groups.items():
         say(f"{name}: timing")

@@ -53,14 +53,22 @@ def run_config(case: Case, replay: str, seeds: int, capacity: int) -> RunConfig:
     return dataclasses.replace(config, seeds=seeds, agent_options=options, sizes=sizes, loop=loop)
 
 
-def ours(
+def ours(case: Case, replay: str, seeds: int, capacity: int) -> Run:
+    """Return our training loop with one of our replay methods, all seeds in one program."""
+    config = run_config(case, replay, seeds, capacity)
+    _, environment, agent, made = assemble(config)
+    program = make_program(environment, agent, made, config.loop)
+    return _steps(CompiledRun(program, range(seeds)))
+
+
+def as_run(
     case: Case,
     replay: str,
     seeds: int,
     capacity: int,
     replay_on: Literal["device", "host"] = "device",
 ) -> Run:
-    """Return our training loop with one of our replay methods."""
+    """Return the same as a run lays it out: several programs, over all cores."""
     config = run_config(case, replay, seeds, capacity)
     sizes = dataclasses.replace(config.sizes, replay_on=replay_on)
     return _steps(build(dataclasses.replace(config, sizes=sizes)))

@@ -44,9 +44,16 @@ def _environments(environments: Mapping[str, Any]) -> Iterator[list[str]]:
         alike.setdefault(kind, []).append(name)
     for (family, loop, actions, missing), names in alike.items():
         where = "on the host" if loop == "host" else "compiled"
-        lack = f"; {missing}" if missing else ""
-        head = f"environments (--env) of {family}, {where}, with {actions} actions{lack}:"
-        yield [*textwrap.wrap(head, WIDTH), *_columns(names)]
+        head = f"environments (--env) of {family}, {where}, with {actions} actions:"
+        yield [*textwrap.wrap(head, WIDTH), *_lack(missing), *_columns(names)]
+
+
+def _lack(missing: str) -> list[str]:
+    """Return what is missing, and the command that installs it unbroken, to be copied."""
+    if not missing:
+        return []
+    what, _, command = missing.partition(": ")
+    return [*textwrap.wrap(f"{what}; this installs it:", WIDTH), command]
 
 
 def _presets(presets: Mapping[str, Any]) -> Iterator[list[str]]:

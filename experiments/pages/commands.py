@@ -25,7 +25,19 @@ def repeat(source: Source) -> list[str]:
 
 def of_run(config: Config) -> str:
     """Return the command line that repeats a run, options at their defaults left out."""
-    return _wrapped(_train(config))
+    return wrapped(_train(config))
+
+
+def gone(config: Config) -> dict[str, str]:
+    """Return the options of a run, and what they were, that the command no longer has."""
+    usual = _defaults(config)
+    return {
+        option(section, name): shown(value)
+        for section in PREFIXES
+        if section in usual
+        for name, value in config.get(section, {}).items()
+        if name not in usual[section]
+    }
 
 
 def option(section: str, name: str) -> str:
@@ -99,7 +111,7 @@ def _compare(source: Source) -> str | None:
     for label, config in methods.items():
         for name, value in _unusual(config, _defaults(config), "replay_options").items():
             words += [f"--{label}.{name}".replace("_", "-"), *_words(value)]
-    return _wrapped([*words, *_asked(source)])
+    return wrapped([*words, *_asked(source)])
 
 
 def _asked(source: Source) -> list[str]:
@@ -122,7 +134,7 @@ def _methods(source: Source) -> set[str]:
     return {label.partition("_every")[0] for label in source.arms}
 
 
-def _wrapped(words: list[str]) -> str:
+def wrapped(words: list[str]) -> str:
     """Return a command over several lines, broken before options."""
     lines = [""]
     quoted = [shlex.quote(word) for word in words]
@@ -155,12 +167,14 @@ def _defaults(config: Config) -> Config:
 
 
 def _unusual(config: Config, usual: Config, section: str) -> dict[str, Any]:
-    """Return the options of a section that differ from the defaults."""
-    known = usual.get(section, {})
-    missing = object()
+    """Return the options of a section that differ from the defaults, as far as they still exist.
+
+    Where the defaults are not known, these are all that have a value.
+    """
+    known = usual.get(section)
     return {
         name: value
         for name, value in config.get(section, {}).items()
-        if _words(value) != _words(known.get(name, missing))
-        and not (name not in known and value is None)
+        if (value is not None if known is None else name in known)
+        and (known is None or _words(value) != _words(known[name]))
     }

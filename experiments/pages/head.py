@@ -24,7 +24,7 @@ def head(source: Source, title: str | None) -> Head:
         facts.append(("arms", ", ".join(arms)))
     else:
         facts.append(("replay", ", ".join(arm.replay for arm in arms.values())))
-    facts.append(("seeds", _span([_seeds(arm) for arm in arms.values()])))
+    facts.append(("seeds", span([_seeds(arm) for arm in arms.values()])))
     facts.append(("agent steps", _steps(list(arms.values()))))
     if source.judgements:
         facts.append(("primary metric", source.judgements.primary["name"]))
@@ -76,10 +76,11 @@ def _seeds(arm: Arm) -> int:
 
 def _steps(arms: Sequence[Arm]) -> str:
     ends = [arm.summary["final_step"] if arm.summary else arm.progress[0] for arm in arms]
-    return _span(ends)
+    return span(ends)
 
 
-def _span(numbers: Sequence[int]) -> str:
+def span(numbers: Sequence[int]) -> str:
+    """Return the smallest and largest of some numbers in words."""
     low, high = min(numbers), max(numbers)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 

@@ -16,11 +16,17 @@ from experiments.pages import (
     returns,
     settings,
     source,
+    sweep_costs,
+    sweep_head,
+    sweep_scores,
+    sweep_settings,
     training,
     verdicts,
 )
 from experiments.pages.blocks import Plot, Section
+from experiments.pages.head import Head
 from experiments.pages.source import Source
+from experiments.pages.swept import Swept
 
 NAME = "report.html"
 MARK = '<meta name="generator" content="jaxreplay experiments.report">'  # such files are ours
@@ -51,7 +57,15 @@ def write_run(folder: Path) -> str:
         return f"report:  none: {error}"
 
 
-def write(shown: Source, path: Path, title: str | None = None) -> str:
+def write_sweep(swept: Swept) -> str:
+    """Write the page of a sweep into its folder; return one line as `write_comparison` does."""
+    try:
+        return write(swept, swept.store.folder / NAME)
+    except ValueError as error:
+        return f"report:  none: {error}"
+
+
+def write(shown: Source | Swept, path: Path, title: str | None = None) -> str:
     """Write a page whole or not at all; return one line that says where it is.
 
     Raises:
@@ -86,10 +100,26 @@ def check_path(path: Path) -> None:
                 raise ValueError(f"{path} was not written by this command: choose another --out")
 
 
-def sections(shown: Source) -> list[Section]:
+def sections(shown: Source | Swept) -> list[Section]:
     """Return the sections that there is something for."""
+    found = _of_sweep(shown) if isinstance(shown, Swept) else _of_runs(shown)
+    return [section for section in found if section is not None]
+
+
+def _of_sweep(swept: Swept) -> list[Section | None]:
+    return [
+        sweep_scores.best(swept),
+        sweep_scores.tasks(swept),
+        sweep_settings.section(swept),
+        sweep_costs.compute(swept),
+        sweep_costs.failures(swept),
+        sweep_costs.repeat(swept),
+    ]
+
+
+def _of_runs(shown: Source) -> list[Section | None]:
     own = groups.groups(shown)
-    found = [
+    return [
         verdicts.section(shown, own),
         returns.curves(shown, own),
         returns.scores(shown, own),
@@ -101,10 +131,9 @@ def sections(shown: Source) -> list[Section]:
         costs.section(shown, own),
         settings.section(shown),
     ]
-    return [section for section in found if section is not None]
 
 
-def render(shown: Source, title: str | None = None) -> str:
+def render(shown: Source | Swept, title: str | None = None) -> str:
     """Return the page; it depends on nothing but its source.
 
     Everything that comes from files is escaped: by the template where it is text, and as JSON where
@@ -120,12 +149,18 @@ def render(shown: Source, title: str | None = None) -> str:
     environment.filters["plot"] = _plot
     return environment.get_template("page.html").render(
         mark=markupsafe.Markup(MARK),
-        head=head.head(shown, title),
+        head=_head(shown, title),
         sections=sections(shown),
         style=_asset("page.css"),
         script=_asset("page.js"),
         plotly=_library(),
     )
+
+
+def _head(shown: Source | Swept, title: str | None) -> Head:
+    if isinstance(shown, Swept):
+        return sweep_head.head(shown, title)
+    return head.head(shown, title)
 
 
 def _plot(plot: Plot) -> markupsafe.Markup:

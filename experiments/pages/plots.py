@@ -157,9 +157,14 @@ def plot(
 ) -> Plot:
     """Return a plot, its vertical axis in thousands and millions where numbers are large."""
     values = [abs(y) for trace in traces for y in trace["y"] if y is not None]
-    usual = {"tickformat": "~s" if max(values, default=0) >= _LARGE else "~g"}
+    usual = {"tickformat": ticks(values)}
     layout = layout | {"yaxis": usual | layout["yaxis"]}
     return Plot(title, traces, layout, height, wide)
+
+
+def ticks(values: Sequence[float]) -> str:
+    """Return how ticks of these magnitudes are written: in thousands and millions if large."""
+    return "~s" if max(values, default=0) >= _LARGE else "~g"
 
 
 def threshold(value: float, text: str = "", *, upright: bool = False) -> dict[str, Any]:

@@ -1,11 +1,11 @@
 """The section of settings: what the arms share, where they differ, and what made them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from experiments.cli.shared import PREFIXES
 from experiments.pages import commands
-from experiments.pages.blocks import Code, Section, Table
+from experiments.pages.blocks import Code, Lines, Section, Table
 from experiments.pages.source import Arm, Source
 
 _NONE = "-"
@@ -24,6 +24,8 @@ def section(source: Source) -> Section:
         else:
             caption = "Configuration"
         blocks.append(Table([["option", "value"], *shared.items()], caption, folded=True))
+        if lines := _gone(source.arms.values()):
+            blocks.append(Lines(lines))
         blocks.append(Code(commands.repeat(source)))
         intro = "The last lines repeat it, with the version of the code that is named here."
         if not all(arm.code for arm in source.arms.values()):
@@ -32,6 +34,29 @@ def section(source: Source) -> Section:
         intro = "Configurations were not kept with this comparison."
     blocks.insert(0, Table(_made(source.arms.values()), "Device and versions"))
     return Section("settings", "Configuration", intro, blocks)
+
+
+def _gone(arms: Collection[Arm]) -> list[str]:
+    """Return a line for what the commands no longer have of the options that were recorded."""
+    found: dict[str, list[str]] = {}
+    for arm in arms:
+        for name, value in (commands.gone(arm.config) if arm.config else {}).items():
+            found.setdefault(f"{name} {value}", []).append(arm.label)
+    if not found:
+        return []
+    told = [
+        each if len(labels) == len(arms) else f"{each} ({', '.join(labels)})"
+        for each, labels in found.items()
+    ]
+    return [said_gone(told)]
+
+
+def said_gone(options: Iterable[str]) -> str:
+    """Return a line about options that the command no longer has."""
+    return (
+        "These recorded options are gone, so that the last lines leave them out: "
+        f"{'; '.join(options)}."
+    )
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, str]:

@@ -24,6 +24,7 @@ from experiments.training.phases import make_phases
 from experiments.training.rows_loop import RowsRun
 from experiments.training.schedule import schedule
 from experiments.training.seeds import CompiledRun, Run, with_axis
+from experiments.training.spread import SpreadRun, layout
 from experiments.training.state import example_action
 from jaxreplay.frames import AHEAD
 from jaxreplay.methods import METHODS
@@ -69,19 +70,24 @@ def assemble(config: RunConfig) -> Parts:
     return Parts(spec, environment, agent, replay)
 
 
-def build(config: RunConfig) -> Run:
-    """Make what a run runs: one program, or a loop on the host where its environments live there.
+def build(config: RunConfig, devices: int | None = None) -> Run:
+    """Make what a run runs: programs, or a loop on the host where its environments live there.
+
+    Args:
+      config: what to run.
+      devices: over how many cores or accelerators its seeds go; None: all of this machine. A loop
+        on the host has one.
 
     Raises:
       ValueError: one line that says which option does not fit.
     """
     parts = assemble(config)
-    _check_memory(parts, config)
-    return joined(parts, config)
+    _check_memory(parts, config, devices)
+    return joined(parts, config, devices)
 
 
-def joined(parts: Parts, config: RunConfig) -> Run:
-    """Put the parts of a run together.
+def joined(parts: Parts, config: RunConfig, devices: int | None = None) -> Run:
+    """Put the parts of a run together, as `build`.
 
     Raises:
       ValueError: one line that says which option does not fit.
@@ -91,7 +97,11 @@ def joined(parts: Parts, config: RunConfig) -> Run:
     if isinstance(environment, Environment) and config.sizes.replay_on == "host":
         return RowsRun(environment, agent, replay, config.loop, seeds)
     if isinstance(environment, Environment):
-        return CompiledRun(make_program(environment, agent, replay, config.loop), seeds)
+        program = make_program(environment, agent, replay, config.loop)
+        where = layout(config.seeds, devices)
+        return (
+            SpreadRun(program, seeds, where) if where.programs > 1 else CompiledRun(program, seeds)
+        )
     return HostRun(environment, spec, agent, replay, config.loop, seeds)
 
 
@@ -141,15 +151,18 @@ def _check_frames(config: RunConfig, sizes: ReplaySizes) -> None:
         )
 
 
-def _check_memory(parts: Parts, config: RunConfig) -> None:
+def _check_memory(parts: Parts, config: RunConfig, devices: int | None) -> None:
     """Refuse what the memory can't hold, before anything is traced at length.
 
     Raises:
       ValueError: the states of all seeds take more than its memory, or what they keep on the host
         takes more than the machine's.
     """
-    on_device, on_host = (config.seeds * size for size in _sizes(parts, config))
-    machine, device = machine_bytes(), device_bytes()
+    where, compiled = layout(config.seeds, devices), isinstance(parts.environment, Environment)
+    spread = compiled and config.sizes.replay_on == "device"
+    lanes = max(where.programs * where.width, config.seeds) if spread else config.seeds
+    on_device, on_host = (lanes * size for size in _sizes(parts, config))
+    machine, device = machine_bytes(), device_bytes() * (len(set(where.devices)) if spread else 1)
     if jax.default_backend() == "cpu":  # one memory for both
         on_device, on_host = on_device + on_host, 0
     if on_device > device:

@@ -36,11 +36,19 @@ def say_once(line: str) -> None:
     say(line)
 
 
+class Elapsed(NamedTuple):
+    """What a log point took."""
+
+    seconds: float  # of training since the last one
+    start_up: float = 0.0  # seconds before that, in which the process got ready to train
+    compiling: float = 0.0  # of both: JAX was tracing, compiling or loading programs
+
+
 class Sink(Protocol):
     """One place that metrics go to."""
 
-    def log(self, step: int, rows: Sequence[Row], seconds: float) -> None:
-        """Write one log point: a row per seed, and the seconds of training since the last one."""
+    def log(self, step: int, rows: Sequence[Row], elapsed: Elapsed) -> None:
+        """Write one log point: a row per seed, and the time since the last one."""
 
     def close(self) -> None:
         """Finish writing."""
@@ -73,6 +81,11 @@ class CSVTable:
                 os.fsync(file.fileno())
         else:
             self._path.unlink(missing_ok=True)
+
+    @property
+    def columns(self) -> list[str] | None:
+        """The names of its columns; None: it has no row yet."""
+        return self._columns
 
     def append(self, rows: Sequence[Row]) -> None:
         """Write rows and force them to disk.
@@ -122,10 +135,12 @@ class CSVSink:
         """What is written of `metrics.csv`."""
         return self._metrics.written
 
-    def log(self, step: int, rows: Sequence[Row], seconds: float) -> None:
+    def log(self, step: int, rows: Sequence[Row], elapsed: Elapsed) -> None:
         self._metrics.append(rows)
-        speed = (step - self._last) * len(rows) / seconds
-        self._timing.append([{"step": step, "seconds": seconds, "steps_per_second": speed}])
+        speed = (step - self._last) * len(rows) / elapsed.seconds
+        times = {"step": step, **elapsed._asdict(), "steps_per_second": speed}
+        known = self._timing.columns or times  # a run that older code began goes on with its own
+        self._timing.append([{name: value for name, value in times.items() if name in known}])
         self._last = step
 
     def close(self) -> None:
@@ -174,8 +189,8 @@ class TensorBoardSink:
         purge = None if resume_step is None else resume_step + 1
         self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
 
-    def log(self, step: int, rows: Sequence[Row], seconds: float) -> None:
-        del seconds
+    def log(self, step: int, rows: Sequence[Row], elapsed: Elapsed) -> None:
+        del elapsed
         for name, value in mean_over_seeds(rows).items():
             self._writer.add_scalar(name, value, step)
         for row in rows:
@@ -198,8 +213,8 @@ class WandbSink:
         group = folder.resolve().name
         self._run = wandb.init(project="jaxreplay", group=group, dir=str(folder), config=config)
 
-    def log(self, step: int, rows: Sequence[Row], seconds: float) -> None:
-        del seconds
+    def log(self, step: int, rows: Sequence[Row], elapsed: Elapsed) -> None:
+        del elapsed
         # W&B puts what shares a prefix into one section: the curves of all seeds.
         returns = {f"eval_return/seed_{row['seed']}": float(row["eval_return"]) for row in rows}
         self._run.log(mean_over_seeds(rows) | returns, step=step)
@@ -232,8 +247,8 @@ class TerminalSink:
         else:
             print(f"{label}: compiling", file=sys.stderr, flush=True)
 
-    def log(self, step: int, rows: Sequence[Row], seconds: float) -> None:
-        speed = (step - self._done) * len(rows) / seconds
+    def log(self, step: int, rows: Sequence[Row], elapsed: Elapsed) -> None:
+        speed = (step - self._done) * len(rows) / elapsed.seconds
         self._done = step
         result = f"return {mean_over_seeds(rows).get('eval_return', math.nan):.1f}"
         if self._bar is not None:
@@ -277,10 +292,10 @@ class Sinks:
             for sink in self._sinks:
                 stack.callback(sink.close)
 
-    def log(self, step: int, rows: Sequence[Row], seconds: float) -> None:
+    def log(self, step: int, rows: Sequence[Row], elapsed: Elapsed) -> None:
         """Hand one log point to every sink."""
         for sink in self._sinks:
-            sink.log(step, rows, seconds)
+            sink.log(step, rows, elapsed)
 
 
 def mean_over_seeds(rows: Sequence[Row]) -> dict[str, float]:

@@ -43,7 +43,7 @@ FILES: Mapping[Kind, tuple[str, ...]] = {
     "sweep": (
         MANIFEST, f".{MANIFEST}.*.tmp", "sweep.csv.gz", ".sweep.csv.gz.*.tmp", "sweep.json",
         ".sweep.json.*.tmp", "sweep.md", "sensitivity*.png", "best.png", "trials.png",
-        "settings.png",
+        "settings.png", *_PAGE,
     ),
 }  # fmt: skip
 

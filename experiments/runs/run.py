@@ -2,8 +2,9 @@
 
 import contextlib
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -12,14 +13,22 @@ import pandas as pd
 from experiments.analysis import statistics
 from experiments.environments.host import EnvironmentFailed
 from experiments.installation import accelerator
-from experiments.runs import checkpoint, folder, interrupt, lock, log, results, resumption
+from experiments.runs import checkpoint, folder, interrupt, lock, log, results, resumption, start_up
 from experiments.runs.assembly import build
 from experiments.runs.folder import check_claim, claim
 from experiments.runs.outputs import OutputConfig
 from experiments.runs.resumption import Progress, Resumed
 from experiments.runs.run_config import RunConfig
+from experiments.runs.start_up import Spent
 from experiments.runs.waiting import waiting
 from experiments.training.seeds import CutShort, Run
+
+
+class Prepared(NamedTuple):
+    """What a run runs, and what making it took."""
+
+    run: Run
+    spent: Spent
 
 
 def execute(
@@ -31,7 +40,8 @@ def execute(
     overwrite: bool = False,
     label: str | None = None,
     resume_folder: Path | None = None,
-    run: Run | None = None,
+    prepared: Prepared | None = None,
+    devices: int | None = None,
 ) -> dict[str, Any]:
     """Train all seeds of a run, log, checkpoint, and write its results.
 
@@ -46,7 +56,8 @@ def execute(
       overwrite: discard a run that `out` holds.
       label: what the terminal calls the run; None: its replay method.
       resume_folder: what --resume takes, where the run is part of a comparison; None: `out`.
-      run: `prepare(config, ...)`, where the caller has it; None: it is made here.
+      prepared: `prepare(config, ...)`, where the caller has it; None: it is made here.
+      devices: over how many cores or accelerators the seeds go; None: all of this machine.
 
     Returns:
       The content of `summary.json`.
@@ -61,19 +72,22 @@ def execute(
     with contextlib.ExitStack() as stack:
         if was_there := out.is_dir():  # else it is made only for what can run
             stack.enter_context(lock.held(out))
-        run = run or prepare(config, out, resume=resume, overwrite=overwrite)
+        run, spent = prepared or prepare(
+            config, out, resume=resume, overwrite=overwrite, devices=devices
+        )
+        clock = stack.enter_context(start_up.measured(before=spent))
         if not was_there:
             stack.enter_context(lock.held(out))
         before = resumption.read(run, config, out) if resume else None
         claim(out, config, output, resume=resume, overwrite=overwrite)
-        for remark in accelerator.remarks():
+        for remark in (*accelerator.remarks(), *filter(None, [run.layout])):
             log.say_once(remark)
         for remark in run.remarks:
             log.say(remark)
         saves, resume_folder = out / "checkpoints", resume_folder or out
         try:
             try:
-                _train(run, config, out, output, before, label or config.replay)
+                _train(run, config, out, output, before, label or config.replay, clock)
             except _Interrupted as cut:
                 message = _keep(run, config, saves, cut, resume_folder)
                 raise Stopped(message, cut.exit_code) from None
@@ -89,21 +103,23 @@ def execute(
         return results.conclude(config, out, output)
 
 
-def prepare(config: RunConfig, out: Path, *, resume: bool, overwrite: bool) -> Run:
+def prepare(
+    config: RunConfig, out: Path, *, resume: bool, overwrite: bool, devices: int | None = None
+) -> Prepared:
     """Make what a run runs, and change nothing: what can't run, or not in `out`, is refused here.
 
     Raises:
       ValueError: the configuration cannot run, or the folder is taken.
     """
     check_claim(out, config, resume=resume, overwrite=overwrite)
-    with waiting(f"{config.replay}: tracing the programs"):
-        run = build(config)
+    with waiting(f"{config.replay}: tracing the programs"), start_up.measured() as clock:
+        run = build(config, devices)
         if resume:
             with contextlib.suppress(checkpoint.Damaged):  # then the one before may serve
                 resumption.check_books(run, config, out)
         if not (resume and (out / "summary.json").is_file()):
             run.like()  # traces what has yet to run
-    return run
+        return Prepared(run, clock())
 
 
 class _Interrupted(Exception):
@@ -143,8 +159,11 @@ def _train(
     output: OutputConfig,
     before: Resumed | None,
     label: str,
+    clock: Callable[[], Spent],
 ) -> None:
     """Train to the end from the start, or from where the run is resumed; log and save on the way.
+
+    What the clock says before the first log point is the time that starting up took.
 
     Raises:
       EnvironmentFailed: an environment raised, or returned a number that is not finite.
@@ -171,6 +190,7 @@ def _train(
                     cut.state, Progress(0), table.metrics, interrupted.exit_code
                 ) from None
             _warn_of_size(state)
+        before_it = clock()
         diverged: set[int] = set()
         for index in range(done, len(plan.steps)):
             start = time.perf_counter()
@@ -183,19 +203,21 @@ def _train(
                     cut.state, progress, table.metrics, interrupted.exit_code
                 ) from None
             metrics, blocks = jax.device_get(metrics), 0
-            seconds = time.perf_counter() - start
+            seconds, passed = time.perf_counter() - start, clock()
+            compiling = before_it.compiling + passed.compiling
+            elapsed, before_it = log.Elapsed(seconds, before_it.seconds, compiling), Spent()
             _check_finite(config, plan.steps[index], metrics)
             _check_frames(metrics)
             rows = _rows(config, plan.steps[index], metrics)
             broken = set(statistics.diverged(pd.DataFrame(rows))) - diverged
-            sinks.log(plan.steps[index], rows, seconds)
+            sinks.log(plan.steps[index], rows, elapsed)
             finished = index + 1 == len(plan.steps)
             diverged |= broken
             if broken:
                 _say_diverged(config, plan.steps[index], broken, output.stop_on_divergence)
             if finished or (index + 1) % output.checkpoint_every == 0:
                 about = _about(config, Progress(index + 1), table.metrics)
-                checkpoint.save(saves, plan.steps[index], state, about)
+                checkpoint.save(saves, plan.steps[index], run.to_save(state), about)
             if interrupted() and not finished:
                 raise _Interrupted(state, Progress(index + 1), table.metrics, interrupted.exit_code)
 
@@ -229,7 +251,9 @@ def _keep(run: Run, config: RunConfig, saves: Path, cut: _Interrupted, resume_fo
     at = plan.steps[log_points - 1] if log_points else plan.warmup_steps
     at += blocks * plan.block_steps
     if checkpoint.latest(saves) != at:
-        checkpoint.save(saves, at, cut.state, _about(config, cut.progress, cut.metrics))
+        checkpoint.save(
+            saves, at, run.to_save(cut.state), _about(config, cut.progress, cut.metrics)
+        )
     return (
         f"stopped at {at:,} of {plan.steps[-1]:,} agent steps, with a checkpoint there: "
         f"--resume {resume_folder} continues"

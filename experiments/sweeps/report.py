@@ -1,6 +1,5 @@
 """What a sweep shows: figures, and tables of methods at their best and of what they cost."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 
 import pandas as pd
@@ -9,10 +8,9 @@ from experiments.analysis import sensitivity, tuned
 from experiments.analysis.files import write_bytes
 from experiments.analysis.tables import markdown, number
 from experiments.analysis.tuned import Estimate, Tuned
-from experiments.runs.run_config import RunConfig
+from experiments.sweeps.costs import by_method
 from experiments.sweeps.options import SweepOptions
 from experiments.sweeps.store import TABLE, Store
-from experiments.training.schedule import schedule
 
 
 def conclude(store: Store, options: SweepOptions) -> str:
@@ -66,30 +64,12 @@ def _diverged(table: pd.DataFrame) -> str:
 
 def costs(store: Store) -> str:
     """Return what each method on each task took: runs, agent steps, gradient updates, time."""
-    seconds: dict[tuple[str, str], float] = defaultdict(float)
-    compiling: dict[tuple[str, str], float] = defaultdict(float)
-    runs: dict[tuple[str, str], int] = defaultdict(int)
-    steps: dict[tuple[str, str], int] = defaultdict(int)
-    updates: dict[tuple[str, str], int] = defaultdict(int)
-    for cost in store.facts["costs"]:
-        lanes = sum(map(len, cost["runs"].values()))
-        for point, seeds in cost["runs"].items():
-            facts = store.facts["points"][point]
-            key, share = (facts["env"], facts["replay"]), len(seeds) / lanes
-            config = RunConfig.from_json(facts["config"])
-            plan = schedule(config.loop, config.sizes.num_envs)
-            seconds[key] += share * cost["seconds"]
-            compiling[key] += share * cost["compiling"]
-            runs[key] += len(seeds)
-            steps[key] += len(seeds) * plan.steps[-1]
-            updates[key] += len(seeds) * plan.updates
     header = ["compute", "runs", "agent steps", "updates", "device seconds", "of these compiling"]
     cells = [
         [
-            f"{env} {label}", f"{runs[env, label]:,}", f"{steps[env, label]:,}",
-            f"{updates[env, label]:,}", f"{seconds[env, label]:,.0f}",
-            f"{compiling[env, label]:,.0f}",
+            f"{env} {label}", f"{cost.runs:,}", f"{cost.steps:,}", f"{cost.updates:,}",
+            f"{cost.seconds:,.0f}", f"{cost.compiling:,.0f}",
         ]
-        for env, label in runs
+        for (env, label), cost in by_method(store).items()
     ]  # fmt: skip
     return markdown([header, *cells])

@@ -33,6 +33,7 @@ class HostRun:
     Attributes:
       schedule: log points and counts.
       remarks: what the user should know before it runs.
+      layout: empty: one device.
       axes: a LoopState of 0 where a leaf has a seed axis, and None where all seeds share it.
       device: what is jitted.
       playing: the environments; None before the run begins.
@@ -64,10 +65,8 @@ class HostRun:
         phases = make_phases(environment.action_space, agent, replay, config)
         self.schedule = schedule(config, replay.num_envs)
         self.device = HostPhases(phases, environment, len(self._seeds))
-        self.axes, self.remarks = (
-            self.device.axes,
-            remarks(replay, environment.name, environment.max_steps),
-        )
+        self.axes, self.layout = self.device.axes, ""
+        self.remarks = remarks(replay, environment.name, environment.max_steps)
         self._store = self._empty_store()
         self._at_once = replay.requires.all_new  # batches of just what the block collected
         self._evaluates = phases.evaluates_for_replay
@@ -105,6 +104,10 @@ class HostRun:
         if self._store is not None:
             self._store.kept, state = state.host, state._replace(host=())
         return self._whole(self.device.cut_off(state, self._reset(int(state.rows))))
+
+    def to_save(self, state: LoopState) -> LoopState:
+        """Return the state as it is."""
+        return state
 
     def chunk(self, state: LoopState, blocks: int) -> tuple[LoopState, Metrics]:
         """Run `blocks` blocks and an evaluation; the state is donated. Metrics are `[S]`."""

@@ -34,6 +34,7 @@ class RowsRun:
     Attributes:
       schedule: log points and counts.
       remarks: what the user should know before it runs.
+      layout: empty: it runs on one device.
       axes: a LoopState of 0 where a leaf has a seed axis, and None where all seeds share it.
     """
 
@@ -61,6 +62,7 @@ class RowsRun:
         self._config, self._seeds = config, list(seeds)
         self.schedule = schedule(config, replay.num_envs)
         self.remarks = remarks(replay, environment.name, environment.max_steps)
+        self.layout = ""
         self.stops_anywhere = False  # the sums since a log point are in no checkpoint
         self.stop: Callable[[], bool] = lambda: False
         self._one = jax.eval_shape(self._loop.before_storing, jax.random.key(0))
@@ -85,6 +87,10 @@ class RowsRun:
     def resume(self, state: LoopState) -> LoopState:
         """Go on from a saved state."""
         self._store = HostRows(state.host)
+        return state
+
+    def to_save(self, state: LoopState) -> LoopState:
+        """Return the state as it is."""
         return state
 
     def chunk(self, state: LoopState, blocks: int) -> tuple[LoopState, Metrics]:

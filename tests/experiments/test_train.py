@@ -52,6 +52,10 @@ def test_run_leaves_config_metrics_summary_figure_and_checkpoints(finished):
     assert all(sorted(group["seed"]) == [0, 1] for _, group in metrics.groupby("step"))
     assert metrics["eval_return"].between(1, 50).all()
     assert metrics["agent/loss"].notna().all()
+    timing = pd.read_csv(finished / "timing.csv")
+    first, *others = timing.to_dict("records")
+    assert 0 < first["compiling"] < first["start_up"] + first["seconds"]
+    assert all(row["start_up"] == 0 for row in others)  # it was not resumed
     summary = json.loads((finished / "summary.json").read_text())
     last = metrics[metrics["step"] == 900]["eval_return"].to_numpy()
     np.testing.assert_allclose(summary["final_return"], last)
@@ -130,6 +134,8 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(finished, tmp_path, ca
     out = tmp_path / "damaged"
     shutil.copytree(finished, out)
     (out / "summary.json").unlink()
+    older_columns = ["step", "seconds", "steps_per_second"]  # of runs that older code began
+    pd.read_csv(out / "timing.csv")[older_columns].to_csv(out / "timing.csv", index=False)
     older, newest = sorted((out / "checkpoints").glob("*.safetensors"))
     newest.unlink()  # of a finished run, no array would be read
     damaged = newest.with_name("step_000000000850.safetensors")
@@ -139,6 +145,8 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(finished, tmp_path, ca
     assert train.main(["--resume", str(out)]) == 0
     assert "is damaged" in capsys.readouterr().err
     assert (out / "metrics.csv").read_bytes() == (finished / "metrics.csv").read_bytes()
+    timing = pd.read_csv(out / "timing.csv")
+    assert list(timing) == older_columns and timing["step"].tolist() == list(range(200, 1000, 100))
     assert list(out.glob("checkpoints/*.damaged"))
 
 

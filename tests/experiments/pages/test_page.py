@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -15,69 +14,10 @@ from experiments.analysis import statistics
 from experiments.analysis.bootstrap import bootstrap_interval, iqm
 from experiments.analysis.tables import number
 from experiments.pages import page, source
+from tests.experiments.pages.reader import Page
 
 RESULTS = Path(__file__).parents[3] / "experiments" / "results"
 FOLDERS = ("sparse_pendulum_td3", "breakout_dqn", "walk_dqn", "refer/naf_pendulum")
-
-
-class Page(HTMLParser):
-    """What a page holds, as a browser would read it."""
-
-    def __init__(self, text):
-        super().__init__(convert_charrefs=True)
-        self.tables, self.plots, self.code, self.warnings, self.text = [], [], [], [], ""
-        self.tags, self.references, self.arms, self.titles = [], [], [], []
-        self._inside = []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        attrs = dict(attrs)
-        self.tags.append(tag)
-        self.references += [attrs[name] for name in ("src", "href") if attrs.get(name)]
-        if "data-arm" in attrs:
-            self.arms.append(attrs["data-arm"])
-        if tag == "table":
-            self.tables.append([])
-        elif tag == "tr":
-            self.tables[-1].append([])
-        elif tag in ("td", "th"):
-            self.tables[-1][-1].append("")
-        elif tag == "pre":
-            self.code.append("")
-        elif tag == "figcaption":
-            self.titles.append("")
-        if tag not in ("meta", "img", "line"):
-            self._inside.append((tag, attrs))
-
-    def handle_endtag(self, tag):
-        if self._inside and self._inside[-1][0] == tag:
-            self._inside.pop()
-
-    def handle_data(self, data):
-        tag, attrs = self._inside[-1] if self._inside else ("", {})
-        if tag == "script":
-            if attrs.get("type") == "application/json":
-                self.plots.append(json.loads(data))
-        elif tag in ("td", "th"):
-            self.tables[-1][-1][-1] += data
-        elif tag == "pre":
-            self.code[-1] += data
-        elif tag == "figcaption":
-            self.titles[-1] += data
-        elif tag == "li" and ("ul", {"class": "warnings"}) in self._inside:
-            self.warnings.append(data)
-        if tag not in ("script", "style"):
-            self.text += data
-
-    def table(self, *beginning):
-        """Return the rows of the table whose header begins so, as dictionaries by column."""
-        (found,) = [t for t in self.tables if tuple(t[0][: len(beginning)]) == beginning]
-        return [dict(zip(found[0], row, strict=True)) for row in found[1:]]
-
-    def plot(self, title):
-        """Return the plot of this title."""
-        (found,) = [plot for plot, own in zip(self.plots, self.titles, strict=True) if own == title]
-        return found
 
 
 @pytest.fixture(scope="module")

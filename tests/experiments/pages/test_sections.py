@@ -7,14 +7,26 @@ import pytest
 from experiments.pages import costs, plots, scales, settings
 
 
-def test_compilation_is_what_the_first_log_point_takes_beyond_its_steps():
+def test_compilation_is_what_was_recorded():
+    """It may have been before the first log point, or after a run was resumed."""
+    timing = pd.DataFrame(
+        {
+            "step": [100, 200, 300], "seconds": [6.0, 2.0, 4.0], "start_up": [5.0, 0.0, 3.0],
+            "compiling": [7.0, 0.0, 3.0],
+        }
+    )  # fmt: skip
+    assert costs.compilation(timing) == (10.0, 20.0, True)
+    assert costs.compilation(timing.iloc[:1]) == (7.0, 11.0, True)
+
+
+def test_unrecorded_compilation_is_what_the_first_log_point_takes_beyond_its_steps():
     """100 steps take 12 s at first and 2 s later, so that 10 of 20 s are compilation."""
     timing = pd.DataFrame(
         {"step": [100, 200, 300, 400, 500], "seconds": [12.0, 2.0, 2.0, 2.0, 2.0]}
     )
-    assert costs.compilation(timing) == 0.5
+    assert costs.compilation(timing) == (10.0, 20.0, False)
     uneven = pd.DataFrame({"step": [50, 100, 300], "seconds": [11.0, 1.0, 4.0]})
-    assert costs.compilation(uneven) == 10.0 / 16.0
+    assert costs.compilation(uneven) == (10.0, 16.0, False)
     assert costs.compilation(timing.iloc[:1]) is None
     faster = timing.assign(seconds=[1.0, 2.0, 2.0, 2.0, 2.0])
     assert costs.compilation(faster) is None  # the warm-up hides it

@@ -17,6 +17,7 @@ from tensorboardX.record_writer import masked_crc32c
 from experiments.runs.log import (
     CSVSink,
     CSVTable,
+    Elapsed,
     Sinks,
     TensorBoardSink,
     TerminalSink,
@@ -105,7 +106,7 @@ def test_files_that_are_not_what_was_written_are_refused(tmp_path, damage):
     metrics, timing = tmp_path / "metrics.csv", tmp_path / "timing.csv"
     sink = CSVSink(tmp_path)
     for step in STEPS:
-        sink.log(step, rows(step), 1.0)
+        sink.log(step, rows(step), Elapsed(1.0))
     check_written(metrics, sink.metrics)
     assert written_timing(timing, STEPS).size == timing.stat().st_size
     for path in (metrics, timing):
@@ -175,19 +176,34 @@ def test_numbers_are_read_back_bit_for_bit(tmp_path_factory, values, dtype):
 
 def test_times_are_kept_apart_from_metrics(tmp_path):
     sink = CSVSink(tmp_path)
-    sink.log(100, rows(100), 4.0)
+    sink.log(100, rows(100), Elapsed(4.0))
     kept = sink.metrics
-    sink.log(300, rows(300), 4.0)
+    sink.log(300, rows(300), Elapsed(4.0))
     sink.close()
     sink = CSVSink(tmp_path, kept, written_timing(tmp_path / "timing.csv", [100]), 100)
     for step in (300, 400):
-        sink.log(step, rows(step), 4.0)
+        sink.log(step, rows(step), Elapsed(4.0))
     sink.close()
     assert list(pd.read_csv(tmp_path / "metrics.csv")) == ["seed", "step", "eval_return", "loss"]
     timing = pd.read_csv(tmp_path / "timing.csv")
     assert timing["step"].tolist() == [100, 300, 400]
     assert timing["seconds"].tolist() == [4.0] * 3
     assert timing["steps_per_second"].tolist() == [50.0, 100.0, 50.0]  # of both seeds
+
+
+def test_times_go_on_with_the_columns_that_they_began_with(tmp_path):
+    """Older code kept no time of compilation: such a file grows as it is."""
+    (tmp_path / "timing.csv").write_text("step,seconds,steps_per_second\n100,4.0,50.0\n")
+    kept = written_timing(tmp_path / "timing.csv", [100])
+    CSVSink(tmp_path, timing=kept, step=100).log(200, rows(200), Elapsed(4.0, 2.0, 5.0))
+    lines = (tmp_path / "timing.csv").read_text().splitlines()
+    assert lines == ["step,seconds,steps_per_second", "100,4.0,50.0", "200,4.0,50.0"]
+    (tmp_path / "new").mkdir()
+    CSVSink(tmp_path / "new").log(100, rows(100), Elapsed(4.0, 2.0, 5.0))
+    (row,) = pd.read_csv(tmp_path / "new" / "timing.csv").to_dict("records")
+    assert row == {
+        "step": 100, "compiling": 5.0, "seconds": 4.0, "start_up": 2.0, "steps_per_second": 50.0,
+    }  # fmt: skip
 
 
 def test_mean_is_over_the_seeds_that_have_a_number():
@@ -215,7 +231,7 @@ def scalars(folder) -> list[tuple[str, int, float]]:
 
 def test_tensorboard_gets_means_and_every_return(tmp_path):
     sink = TensorBoardSink(tmp_path, None)
-    sink.log(100, rows(100), 1.0)
+    sink.log(100, rows(100), Elapsed(1.0))
     sink.close()
     assert sorted(scalars(tmp_path / "tensorboard")) == [
         ("eval_return", 100, pytest.approx((100 / 7 - 100) / 2)),
@@ -262,7 +278,7 @@ def test_wandb_gets_means_and_every_return_offline(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     sink = WandbSink(tmp_path, {"alpha": 0.6})
     for step in STEPS:
-        sink.log(step, rows(step), 1.0)
+        sink.log(step, rows(step), Elapsed(1.0))
     sink.close()
     (path,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     deadline = time.monotonic() + 60  # another process writes, a little later
@@ -280,7 +296,7 @@ def test_wandb_gets_means_and_every_return_offline(tmp_path, monkeypatch):
 def test_without_a_terminal_progress_is_few_plain_lines(capsys):
     sink = TerminalSink("per", total=400)
     for step in STEPS:
-        sink.log(step, rows(step), 2.0)
+        sink.log(step, rows(step), Elapsed(2.0))
     sink.close()
     assert capsys.readouterr().err.splitlines() == [
         "per: compiling",
@@ -291,10 +307,11 @@ def test_without_a_terminal_progress_is_few_plain_lines(capsys):
 
 def test_in_a_terminal_progress_is_a_bar():
     code = (
-        "import numpy as np; from experiments.runs.log import TerminalSink\n"
+        "import numpy as np; from experiments.runs.log import Elapsed, TerminalSink\n"
         "sink = TerminalSink('per', total=400)\n"
         "for step in (100, 400):\n"
-        "    sink.log(step, [{'seed': 0, 'step': step, 'eval_return': np.float32(7)}], 2.0)\n"
+        "    row = {'seed': 0, 'step': step, 'eval_return': np.float32(7)}\n"
+        "    sink.log(step, [row], Elapsed(2.0))\n"
         "sink.close()"
     )
     env = os.environ | {
@@ -325,7 +342,7 @@ class Recorder:
 def test_sinks_log_to_all_and_close_all_whatever_happens():
     sinks = [Recorder(), Recorder(fails=True), Recorder()]
     with pytest.raises(OSError, match="disk full"), Sinks(sinks) as together:
-        together.log(100, rows(100), 1.5)
+        together.log(100, rows(100), Elapsed(1.5))
         raise KeyboardInterrupt
-    assert [sink.seen for sink in sinks] == [[(100, 1.5)]] * 3
+    assert [sink.seen for sink in sinks] == [[(100, Elapsed(1.5))]] * 3
     assert all(sink.closed for sink in sinks)

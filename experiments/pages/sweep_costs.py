@@ -1,0 +1,88 @@
+"""Sections of a sweep's page: what it took, what failed, and what repeats it."""
+
+from collections.abc import Mapping
+
+from experiments.pages import commands, settings
+from experiments.pages.blocks import Code, Lines, Section, Table
+from experiments.pages.swept import Swept
+from experiments.sweeps import costs
+from experiments.sweeps.costs import Cost
+
+_MOST_NAMED = 20  # runs
+
+
+def compute(swept: Swept) -> Section:
+    """Return runs, steps, seconds and compilation of every method on every task."""
+    found = costs.by_method(swept.store)
+    header = [
+        "", "runs", "agent steps", "updates", "device seconds", "seconds per run",
+        "compilation (s)", "of all time",
+    ]  # fmt: skip
+    several = len(swept.envs) > 1
+    rows = [
+        _row(f"{env} {label}" if several else label, cost) for (env, label), cost in found.items()
+    ]
+    total = Cost(*(sum(each) for each in zip(*found.values(), strict=True)))
+    intro = (
+        "Seconds are those of one device, shared out between the runs that went together; "
+        "compilation is what they waited for their training loop to be compiled, or loaded where "
+        "it was kept."
+    )
+    return Section("time", "Compute", intro, [Table([header, *rows, _row("all", total)])])
+
+
+def failures(swept: Swept) -> Section | None:
+    """Return runs that failed, diverged, or have yet to run; None: all is well."""
+    lines = [f"Failed: {name}: {why}" for name, why in swept.store.facts["failed"].items()]
+    lost = swept.table[swept.table["diverged"] > 0]
+    lines += [f"Diverged: {row.point}, seed {row.seed}" for row in lost.itertuples()]
+    if len(lines) > _MOST_NAMED:
+        lines = [*lines[:_MOST_NAMED], f"and {len(lines) - _MOST_NAMED} more"]
+    if not lines:
+        return None
+    intro = "Runs that diverged are among the scores; those that failed are not."
+    return Section("failures", "What went wrong", intro, [Lines(lines)])
+
+
+def repeat(swept: Swept) -> Section:
+    """Return what all runs share, what made them, and the command of the sweep."""
+    facts = swept.store.facts
+    versions = [facts["versions"].get(key, "-") for key in ("device", "python", "jax")]
+    header = ["device", "Python", "jax", "code"]
+    configs = {name: settings.flat(point["config"]) for name, point in facts["points"].items()}
+    shared, _ = settings.split(configs)
+    gone = {
+        name: value
+        for point in facts["points"].values()
+        for name, value in commands.gone(point["config"]).items()
+    }
+    blocks: list[Table | Lines | Code] = [
+        Table([header, [*map(str, versions), facts["code"]]], "Device and versions"),
+        Table([["option", "value"], *shared.items()], "What all runs share", folded=True),
+    ]
+    if gone:
+        blocks.append(
+            Lines([settings.said_gone(f"{name} {value}" for name, value in gone.items())])
+        )
+    blocks.append(Code([_command(facts["command"], gone)]))
+    intro = "The last lines repeat it, with the version of the code that is named here."
+    return Section("settings", "Configuration", intro, blocks)
+
+
+def _row(name: str, cost: Cost) -> list[str]:
+    share = f"{100 * cost.compiling / cost.seconds:.0f} %" if cost.seconds else "-"
+    return [
+        name, f"{cost.runs:,}", f"{cost.steps:,}", f"{cost.updates:,}", f"{cost.seconds:,.0f}",
+        f"{cost.seconds / max(cost.runs, 1):,.2f}", f"{cost.compiling:,.0f}", share,
+    ]  # fmt: skip
+
+
+def _command(words: list[str], gone: Mapping[str, str]) -> str:
+    """Return the command of a sweep without options that are gone, over several lines."""
+    kept, skip = ["python", "-m", "experiments.sweep"], False
+    for word in map(str, words):
+        if word.startswith("--"):
+            skip = word.partition("=")[0].replace("_", "-") in gone
+        if not skip:
+            kept.append(word)
+    return commands.wrapped(kept)

@@ -1,0 +1,46 @@
+"""The head of a sweep's page: what was swept, how far that has come, what to be careful about."""
+
+from experiments.analysis.verdicts import FEWEST_SEEDS
+from experiments.pages.head import Head, span
+from experiments.pages.swept import Swept
+
+
+def head(swept: Swept, title: str | None) -> Head:
+    """Return the head of a page; without a title it is named after agents and tasks."""
+    frame = swept.store.frame
+    agents = ", ".join(dict.fromkeys(map(str, frame["agent"])))
+    points = swept.store.facts["points"].values()
+    facts = [
+        ("agent", agents),
+        ("environments" if len(swept.envs) > 1 else "environment", ", ".join(swept.envs)),
+        ("replay", ", ".join(swept.methods)),
+        ("settings", ", ".join(swept.settings) or "none"),
+        ("runs", f"{len(swept.table):,} ({len(points):,} points)"),
+        ("seeds", span([point["config"]["seeds"] for point in points])),
+        ("agent steps", span(frame.groupby("point")["step"].max().tolist())),
+        ("scores", swept.metric.name),
+    ]
+    return Head(title or f"{agents} swept on {', '.join(swept.envs)}", facts, warnings(swept))
+
+
+def warnings(swept: Swept) -> list[str]:
+    """Return what a reader must know before believing the numbers, a line each."""
+    lines = []
+    failed, ended = len(swept.store.facts["failed"]), len(swept.table)
+    if ended < swept.asked:
+        lines.append(f"{ended:,} of {swept.asked:,} runs have ended.")
+    if failed:
+        lines.append(f"{failed} run{'s' * (failed > 1)} failed.")
+    if lost := int((swept.table["diverged"] > 0).sum()):
+        lines.append(f"{lost} run{'s' * (lost > 1)} diverged.")
+    fewest = min((row.shown.seeds for row in swept.rows), default=0)
+    if fewest < FEWEST_SEEDS:
+        lines.append(
+            f"Best settings are shown on {fewest} seeds: differences between methods want a "
+            f"comparison of at least {FEWEST_SEEDS}, with the settings named before it runs."
+        )
+    if "+" in swept.store.facts["code"]:
+        lines.append(
+            f"Several versions of the code made these results: {swept.store.facts['code']}."
+        )
+    return lines

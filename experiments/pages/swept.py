@@ -1,0 +1,101 @@
+"""What the page of a sweep is made from: its table, its facts, and scores computed from these."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from experiments.analysis import sensitivity, tuned
+from experiments.analysis.primary import PrimaryMetric
+from experiments.analysis.tuned import Tuned
+from experiments.cli.options import Parser, add_options, read_options
+from experiments.pages import plots
+from experiments.sweeps import store
+from experiments.sweeps.options import SweepOptions
+from experiments.sweeps.store import Store
+
+
+class Swept(NamedTuple):
+    """A sweep, as far as it has come."""
+
+    store: Store
+    options: SweepOptions
+    table: pd.DataFrame  # of `tuned.scores`
+    rows: list[Tuned]
+
+    @property
+    def envs(self) -> list[str]:
+        """Its tasks."""
+        return list(dict.fromkeys(self.table["env"]))
+
+    @property
+    def methods(self) -> dict[str, str]:
+        """The replay method behind each label, in the order of the sweep."""
+        return dict(zip(self.table["replay"], self.table["method"], strict=True))
+
+    @property
+    def styles(self) -> dict[str, plots.Style]:
+        """The style of each label."""
+        return plots.styles(self.methods)
+
+    @property
+    def metric(self) -> PrimaryMetric:
+        """What scores are; of several tasks, thresholds may differ."""
+        return self.options.metric(self.envs[0])
+
+    @property
+    def settings(self) -> list[str]:
+        """The settings that have more than one value."""
+        return sensitivity.swept(self.table, self.store.settings)
+
+    @property
+    def asked(self) -> int:
+        """How many runs the whole sweep has."""
+        return sum(point["config"]["seeds"] for point in self.store.facts["points"].values())
+
+    def row(self, env: str, label: str) -> Tuned | None:
+        """Return what was found of a method on a task; None: no point has all seeds yet."""
+        return next((row for row in self.rows if (row.env, row.label) == (env, label)), None)
+
+
+def read(folder: Path) -> Swept:
+    """Read a sweep's folder.
+
+    Raises:
+      ValueError: one line: a file is damaged, or no run has ended yet.
+    """
+    found = store.read(folder)
+    return of(found, _options(found.facts["command"]))
+
+
+def of(found: Store, options: SweepOptions) -> Swept:
+    """Return the scores of a sweep.
+
+    Raises:
+      ValueError: one line: no run has ended yet, the runs lack the metric, or settings were
+        searched for: few points then have all seeds.
+    """
+    if "search" in found.facts:
+        raise ValueError(
+            f"{found.folder} holds a search, which has no page: its sweep.md and figures show it"
+        )
+    if found.frame.empty:
+        raise ValueError(f"{found.folder} holds no run that has ended: wait for the first")
+    table = tuned.scores(found.frame, found.settings, options.metric)
+    rows = tuned.tuned(
+        table, lambda env: options.metric(env).higher_is_better, found.facts["base_points"]
+    )
+    return Swept(found, options, table, rows)
+
+
+def is_sweep(folder: Path) -> bool:
+    """Tell whether a folder is a sweep's."""
+    return (folder / store.FACTS).is_file()
+
+
+def _options(words: list[Any]) -> SweepOptions:
+    """Return how a sweep was to be looked at: what its command said."""
+    parser = Parser(add_help=False)
+    add_options(parser, SweepOptions(), group="sweep", about="")
+    known, _ = parser.parse_known_args([str(word) for word in words])
+    return read_options(known, SweepOptions())

@@ -1,0 +1,199 @@
+"""The page of a sweep: its numbers are those of the table, checked on the committed sweep."""
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects
+import pytest
+
+from experiments import report, sweep
+from experiments.analysis import aggregates, tuned
+from experiments.analysis.bootstrap import bootstrap_interval, iqm, stratified_interval
+from experiments.analysis.paired import probability_of_improvement
+from experiments.analysis.tables import number
+from experiments.pages import page, sweep_costs, sweep_scores, swept
+from experiments.sweeps import store
+from experiments.sweeps.options import SweepOptions
+from tests.experiments.pages.reader import Page
+
+WALK = Path(__file__).parents[3] / "experiments" / "results" / "sweeps" / "walk_per"
+
+
+@pytest.fixture(scope="module")
+def walk():
+    return swept.read(WALK)
+
+
+@pytest.fixture(scope="module")
+def shown(walk):
+    return Page(page.render(walk))
+
+
+def two_tasks():
+    """Return a sweep of two tasks and two methods, of which the second is better everywhere."""
+    read = store.read(WALK)
+    per = [name for name, point in read.facts["points"].items() if point["replay"] == "per"][:2]
+    uniform = "walk/10 uniform"
+    points, frames = {}, []
+    for env, gap in (("a", 1.0), ("b", 100.0)):
+        for place, name in enumerate([uniform, *per]):
+            own = f"{env} {name}"
+            points[own] = read.facts["points"][name] | {"env": env}
+            for seed in range(4):
+                frames.append({
+                    "point": own, "env": env, "replay": points[own]["replay"], "agent": "dqn",
+                    "method": points[own]["method"], "replay.alpha": [np.nan, 0.2, 0.4][place],
+                    "replay.beta": np.nan, "seed": seed, "step": 10, "diverged": 0,
+                    "eval_return": gap * (place + seed / 10),
+                })  # fmt: skip
+    base = {e: {"uniform": f"{e} {uniform}", "per": f"{e} {per[0]}"} for e in "ab"}
+    read.facts |= {"points": points, "costs": [], "base_points": base}
+    read.frame = pd.DataFrame(frames)
+    return swept.of(read, SweepOptions(primary="final"))
+
+
+def test_best_points_are_shown_on_seeds_that_did_not_choose_them(walk, shown):
+    rows = {row["method"]: row for row in shown.table("method", "best settings")}
+    per = walk.table[walk.table["replay"] == "per"]
+    means = {point: iqm(own[own["seed"] % 2 == 0]["score"]) for point, own in per.groupby("point")}
+    best = per[(per["point"] == min(means, key=means.get)) & (per["seed"] % 2 == 1)]
+    low, high = bootstrap_interval(best["score"])
+    value = f"{number(iqm(best['score']))} [{number(low)}, {number(high)}]"
+    assert rows["per"]["on the others"] == value
+    alpha, beta = best["replay.alpha"].iloc[0], best["replay.beta"].iloc[0]
+    assert rows["per"]["best settings"] == f"replay.alpha {alpha}, replay.beta {beta}"
+    assert rows["per"]["of points"] == "15" and rows["uniform"]["of points"] == "1"
+
+
+def test_probability_of_improvement_is_that_of_unseen_seeds(walk, shown):
+    rows = {(row["method"], row[""]): row for row in shown.table("method", "")}
+    default = walk.store.facts["base_points"]["walk/10"]
+    own, other = (
+        -walk.table[(walk.table["point"] == default[label]) & (walk.table["seed"] % 2 == 1)][
+            "score"
+        ].to_numpy()[:, None]
+        for label in ("per", "uniform")
+    )
+    low, high = stratified_interval([own, other], probability_of_improvement)
+    middle = probability_of_improvement(own, other)
+    assert rows["per", "by default"]["P(better than uniform)"] == (
+        f"{number(float(middle))} [{number(float(low))}, {number(float(high))}]"
+    )
+
+
+def test_sensitivity_is_drawn_at_every_value_with_intervals(walk, shown):
+    plots = [plot for plot in shown.plots if "replay.alpha" in str(plot["layout"]["xaxis"])]
+    (plot,) = plots
+    lines = {t["meta"]: t for t in plot["data"] if "error_y" in t}
+    assert set(lines) == {"per, beta 0", "per, beta 0.4", "per, beta 1"}
+    own = walk.table[(walk.table["replay.beta"] == 0.4) & (walk.table["replay.alpha"] == 0.6)]
+    at = lines["per, beta 0.4"]["x"].index(0.6)
+    low, high = bootstrap_interval(own["score"])
+    np.testing.assert_allclose(lines["per, beta 0.4"]["y"][at], iqm(own["score"]), rtol=1e-6)
+    np.testing.assert_allclose(lines["per, beta 0.4"]["customdata"][at], [low, high])
+    assert "uniform" in {t["meta"] for t in plot["data"]}  # a band
+
+
+def test_compute_adds_up(walk, shown):
+    rows = {row[""]: row for row in shown.table("", "runs")}
+    assert int(rows["all"]["runs"]) == 160 == len(walk.table)
+    costs = walk.store.facts["costs"]
+    assert rows["all"]["device seconds"] == f"{sum(cost['seconds'] for cost in costs):,.0f}"
+    assert rows["all"]["compilation (s)"] == f"{sum(cost['compiling'] for cost in costs):,.0f}"
+
+
+def test_every_plot_is_drawn_with_labelled_axes_and_no_network(shown):
+    assert len(shown.plots) == 4 == len(shown.titles)
+    for plot in shown.plots:
+        plotly.graph_objects.Figure(plot["data"], plot["layout"])
+        assert plot["layout"]["xaxis"]["title"]["text"]
+        assert all(trace["meta"] in shown.arms for trace in plot["data"])
+    assert all(each.startswith(("#", "data:")) for each in shown.references)
+    assert any("want a comparison of at least 10" in line for line in shown.warnings)
+
+
+def test_the_command_is_the_sweep_s_own(walk, shown, monkeypatch, capsys):
+    (line,) = shown.code
+    words = shlex.split(line.replace("\\\n", " "))
+    assert words == ["python", "-m", "experiments.sweep", *walk.store.facts["command"]]
+    assert sweep.main([*words[3:], "--dry-run"]) == 0
+    assert "160 runs in 2 programs" in capsys.readouterr().err
+
+
+def test_options_that_are_gone_are_left_out_of_the_command():
+    read = store.read(WALK)
+    for point in read.facts["points"].values():
+        point["config"]["loop"]["older"] = 3
+    read.facts["command"] += ["--older", "3"]
+    text = page.render(swept.of(read, SweepOptions(primary="final")))
+    assert "leave them out: --older 3." in text
+    assert not any("--older" in line for line in Page(text).code)
+
+
+def test_tasks_count_alike_whatever_their_scores_are():
+    both = two_tasks()
+    (table,) = [b for b in sweep_scores.tasks(both).blocks if b.kind == "table"]
+    rows = {(row[0], row[1]): row for row in table.cells[1:]}
+    assert rows["per", "at its best"][2] == "1 [1, 1]"
+    assert rows["per", "by default"][2] == "1 [1, 1]"
+    scaled = aggregates.min_max({"u": np.array([[0.1], [0.3]]), "d": np.array([[1.1], [1.3]]),
+                                 "b": np.array([[2.1], [2.3]])})  # fmt: skip
+    for key, label in ((("uniform", "by default"), "u"), (("per", "by default"), "d"),
+                       (("per", "at its best"), "b")):  # fmt: skip
+        assert rows[key][3].startswith(number(float(scaled[label].mean()))), key
+    assert Page(page.render(both)).titles.count("Scaled scores over all tasks") == 1
+
+
+def test_runs_that_failed_diverged_or_are_missing_are_named(walk):
+    assert sweep_costs.failures(walk) is None
+    read = store.read(WALK)
+    first = read.frame["point"].iloc[0]
+    read.frame.loc[(read.frame["point"] == first) & (read.frame["seed"] == 3), "diverged"] = 1
+    read.frame = read.frame[(read.frame["seed"] != 9) | (read.frame["replay"] != "per")]
+    read.facts["failed"] = {"walk/10 per seed 9": "<b>agent step 7: broken"}
+    text = page.render(swept.of(read, SweepOptions(primary="final")))
+    shown = Page(text)
+    assert f"Diverged: {first}, seed 3" in shown.text
+    assert "Failed: walk/10 per seed 9: <b>agent step 7: broken" in shown.text
+    assert "<b>agent" not in text
+    assert {"145 of 160 runs have ended.", "1 run failed.", "1 run diverged."} <= set(
+        shown.warnings
+    )
+
+
+def refused(capsys, *words):
+    with pytest.raises(SystemExit) as exit_:
+        report.main([str(word) for word in words])
+    error = capsys.readouterr().err
+    assert exit_.value.code == 2 and error.count("\n") == 1
+    return error
+
+
+def test_the_command_writes_it_into_the_folder(tmp_path, capsys):
+    folder = Path(shutil.copytree(WALK, tmp_path / "s"))
+    assert report.main([str(folder)]) == 0
+    assert f"report:  {folder / 'report.html'}" in capsys.readouterr().out
+    assert "a page of its own" in refused(capsys, folder, WALK, "--out", tmp_path / "x.html")
+    facts = json.loads((folder / "sweep.json").read_text())
+    (folder / "sweep.json").write_text(json.dumps(facts | {"search": {}}))
+    assert "holds a search, which has no page" in refused(capsys, folder)
+    (folder / "sweep.json").write_text(json.dumps(facts))
+    (folder / "sweep.csv.gz").write_bytes(b"mine")
+    assert "sweep.csv.gz is damaged" in refused(capsys, folder)
+    (folder / "sweep.csv.gz").unlink()
+    (folder / "sweep.json").write_text(json.dumps(facts | {"crc32": []}))
+    assert "holds no run that has ended" in refused(capsys, folder)
+
+
+def test_half_a_sweep_has_a_page(walk):
+    """A method of which no point has all seeds is not there yet; nothing breaks."""
+    read = store.read(WALK)
+    read.frame = read.frame[read.frame["replay"] == "uniform"]
+    half = swept.of(read, SweepOptions(primary="final"))
+    assert sweep_scores.tasks(half) is None and [row.label for row in half.rows] == ["uniform"]
+    assert "10 of 160 runs have ended." in Page(page.render(half)).warnings
+    assert isinstance(half.rows[0], tuned.Tuned)
