@@ -332,7 +332,7 @@ def test_rows_command(tmp_path, capsys, monkeypatch):
     assert f"| {name} " in capsys.readouterr().out
     assert len(found[name]["us"]["host"]) == 2 and found[name]["ratio"] > 0
     whole, part, host = found[name]["bytes"].values()
-    assert host == 40 * 4 * (2 * 376 + 17) and whole - part == host - 4 * (2 * 376 + 17)
+    assert host == 40 * 4 * (2 * 376 + 17) and whole - part == host - 4 * (2 * 376 + 18)
 
 
 def test_products_of_a_program_are_counted():
