@@ -170,6 +170,8 @@ def _search(
         with compilation.kept(args.compilation_cache):
             search.carry_out(found, results)
         print(search_report.conclude(results, options))
+        if options.report:
+            print(page.write_sweep(swept.of(results, options)))
 
 
 def _claimed(args: argparse.Namespace) -> tuple[Path, bool]:
