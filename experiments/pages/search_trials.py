@@ -128,7 +128,8 @@ def _places(values: Sequence[Any], linear: bool) -> tuple[dict[str, Any], Callab
     """Return the horizontal axis for a setting's values, and where one stands."""
     if all(isinstance(value, (int, float, np.number)) for value in values):
         wide = min(values) > 0 and max(values) / min(values) >= searched.WIDE
-        return ({"type": "log"} if wide and not linear else {}), float
+        log = {"type": "log", "dtick": 1, "tickformat": "~g"}
+        return (log if wide and not linear else {}), float
     every = sorted(set(map(str, values)))
     ticks = {
         "tickvals": list(range(len(every))), "ticktext": [plots.shown(each) for each in every],

@@ -94,8 +94,7 @@ class SearchOptions(Config):
     )
     fresh_seeds: int = option(
         10,
-        "seeds after those of --seeds, which choose, for the best settings and the defaults: "
-        "these scores are the result",
+        "seeds after those that choose, for the best settings and the defaults: the result",
         at_least=1,
     )
 

@@ -199,7 +199,8 @@ def spread(tried: pd.DataFrame) -> list[list[str]]:
 
 def budget(asked: Mapping[str, Any]) -> str:
     """Return in a sentence how much was to be tried."""
-    about = f"{asked['trials']} trials of each method by {asked['search']}, with seeds "
+    how = "at random" if asked["search"] == "random" else f"by {asked['search']}"
+    about = f"{asked['trials']} trials of each method {how}, with seeds "
     seeds = asked["seeds"]
     return about + (f"{seeds[0]} to {seeds[-1]}." if len(seeds) > 1 else f"{seeds[0]}.")
 
