@@ -26,7 +26,7 @@ ifneq ($(words $(filter $(ACCELERATORS),$(ACCELERATOR))),1)
 $(error ACCELERATOR is '$(ACCELERATOR)': use one of $(ACCELERATORS))
 endif
 
-EXTRAS := codebase,test,lint,docs,gymnasium,mujoco,box2d,atari,papers,minari,search
+EXTRAS := codebase,test,lint,docs,gymnasium,mujoco,box2d,atari,papers,cluster,minari,search
 PLUGINS_cuda12 := jax-cuda12-plugin jax-cuda12-pjrt
 PLUGINS_cuda13 := jax-cuda13-plugin jax-cuda13-pjrt
 PLUGINS_tpu := libtpu

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple, TypeVar, cast
 import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax.typing import ArrayLike
 
@@ -60,7 +59,37 @@ def adam(
     inner = optax.adam(annealed(rate, anneal))
     if weight_decay:
         inner = optax.chain(optax.add_decayed_weights(weight_decay), inner)
-    return optax.apply_if_finite(inner, max_consecutive_errors=np.iinfo(np.int32).max)
+    return if_finite(inner)
+
+
+class IfFiniteState(NamedTuple):
+    """State of an optimiser that passes over gradients which are not finite."""
+
+    finite: Array  # [] bool, whether the latest gradient was
+    inner: optax.OptState
+
+
+def if_finite(inner: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Leave parameters and state as they are where a gradient is not finite, however often.
+
+    `optax.apply_if_finite` without its limit, and with a choice for each number, which XLA fuses
+    with the step, instead of a branch, for which it keeps gradients and moments ready.
+    """
+
+    def init(params: optax.Params) -> IfFiniteState:
+        return IfFiniteState(jnp.ones((), bool), inner.init(params))
+
+    def update(
+        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, optax.OptState]:
+        before = cast(IfFiniteState, state).inner
+        finite = jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(updates)]).all()
+        steps, after = inner.update(updates, before, params)
+        steps = jax.tree.map(lambda x: jnp.where(finite, x, jnp.zeros_like(x)), steps)
+        kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, before)
+        return steps, IfFiniteState(finite, kept)
+
+    return optax.GradientTransformation(init, update)
 
 
 def adam_of_fields(anneal: float, **rates: float) -> optax.GradientTransformation:

@@ -164,7 +164,7 @@ class _RACER:
             "grad_norm": optax.tree.norm(grads),
             "variance": out.variance.mean(),
             # The share of updates that were not finite.
-            "skipped": 1.0 - cast(optax.ApplyIfFiniteState, opt_state).last_finite,
+            "skipped": 1.0 - cast(common.IfFiniteState, opt_state).finite,
         }
         return RACERState(params, opt_state), common.add_trust(Info(feedback, metrics), trust)
 

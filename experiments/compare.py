@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         out = known.resume or args.out or Path("runs") / f"compare-{_first(bases).agent}"
         resume = known.resume is not None
         with compilation.kept(args.compilation_cache):
-            summaries = _run_all(question, runs, out, output, resume, args.overwrite)
+            summaries = _run_all(question, runs, out, output, resume, args.overwrite, args.devices)
         conclude(question, runs, summaries, out, output)
 
     return ended(parser, command)
@@ -262,6 +262,7 @@ def _run_all(
     output: OutputConfig,
     resume: bool,
     overwrite: bool,
+    devices: int | None,
 ) -> dict[str, dict[str, Any]]:
     configs = {label: arm.config for label, arm in runs.items()}
     check_claim_comparison(out, configs, resume=resume, overwrite=overwrite)
@@ -273,7 +274,11 @@ def _run_all(
         # Everything is checked, and every folder claimed, before the first run trains.
         prepared = {
             label: prepare(
-                config, out / label, resume=resume and is_run(out / label), overwrite=overwrite
+                config,
+                out / label,
+                resume=resume and is_run(out / label),
+                overwrite=overwrite,
+                devices=devices,
             )
             for label, config in configs.items()
         }

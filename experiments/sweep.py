@@ -20,16 +20,15 @@ from experiments.cli import shared, toml
 from experiments.cli.help import Guide
 from experiments.cli.options import Parser, add_options, one_of, read_options
 from experiments.pages import page, swept
-from experiments.runs import compilation, folder, lock, presets, registry
+from experiments.runs import folder, lock, presets, registry
 from experiments.runs.log import say
 from experiments.runs.run_config import RunConfig, defaults
 from experiments.sweeps import (
-    devices,
+    engines,
     grid,
     plan,
     programs,
     report,
-    running,
     search,
     search_report,
     store,
@@ -38,10 +37,11 @@ from experiments.sweeps.options import SearchOptions, SweepOptions
 from experiments.training.schedule import schedule
 
 HEADINGS = {
-    "what runs": ("--agent", "--replays", "--envs", "--grid", "--file", "--seeds"),
+    "what runs": (
+        "--agent", "--replays", "--envs", "--grid", "--seeds", "--steps", "--eval-every",
+    ),
     "a search instead of a grid": ("--search", "--space", "--trials", "--fresh-seeds"),
-    "how it is carried out, and looked at": ("--dry-run", "--devices", "--primary"),
-    "how long, and how often it is evaluated": ("--steps", "--eval-every"),
+    "how it is carried out, and looked at": ("--dry-run", "--on", "--devices", "--primary"),
     "results": ("--out", "--resume", "--overwrite"),
 }  # fmt: skip
 EXAMPLES = (
@@ -53,8 +53,8 @@ EXAMPLES = (
 )
 
 _SECTIONS = ("loop", "sizes", "env_options", "agent_options")
-_NOT_KEPT = ("--file", "--out", "--resume", "--overwrite", "--dry-run", "--devices", "--other-code",
-             "--compilation-cache")  # fmt: skip
+_NOT_KEPT = ("--file", "--out", "--resume", "--overwrite", "--dry-run", "--on", "--devices",
+             "--leave-state", "--other-code", "--compilation-cache")  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -94,7 +94,6 @@ def _sweep(
     out, resume = _claimed(args)
     for remark in grid.lacking(args.grid, bases):
         say(remark)
-    devices.prepare(options.device_count)
     parts = plan.check(points)
     for point in points:
         log_points = schedule(point.config.loop, point.config.sizes.num_envs).log_points
@@ -108,10 +107,10 @@ def _sweep(
         else:
             results = store.begin(out, points, _kept(words), keep, base_points)
         lanes = results.missing(points)
-        used = devices.chosen(options.device_count)
+        engine = stack.enter_context(engines.opened(options, args.compilation_cache))
         groups = programs.grouped(points, {point.id for point, _ in lanes})
         programs.check_kept(keep, groups)
-        todo = plan.make(groups, parts, lanes, used, options)
+        todo = plan.make(groups, parts, lanes, engine.devices, options)
         remarks = dict.fromkeys(each for group in groups for each in group.program.remarks)
         for line in (*remarks, *todo.describe()):
             say(line)
@@ -120,8 +119,7 @@ def _sweep(
         folder.claim_sweep(out, resume=resume, overwrite=args.overwrite)
         if lanes:
             results.write()
-            with compilation.kept(args.compilation_cache):
-                running.carry_out(todo, results)
+            engine.carry_out(todo, results)
         print(report.conclude(results, options))
         if options.report:
             print(page.write_sweep(swept.of(results, options)))
@@ -141,10 +139,10 @@ def _search(
     out, resume = _claimed(args)
     for remark in grid.lacking(args.space, bases, "searched without it"):
         say(remark)
-    devices.prepare(options.device_count)
-    found = search.prepare(args.space, bases, how, options, devices.chosen(options.device_count))
     keep = options.keep or ()
     with contextlib.ExitStack() as stack:
+        engine = stack.enter_context(engines.opened(options, args.compilation_cache))
+        found = search.prepare(args.space, bases, how, options, engine.devices)
         if not args.dry_run:
             stack.enter_context(lock.held(out))
         if resume:
@@ -163,8 +161,7 @@ def _search(
             return
         folder.claim_sweep(out, resume=resume, overwrite=args.overwrite)
         results.write()
-        with compilation.kept(args.compilation_cache):
-            search.carry_out(found, results)
+        search.carry_out(found, results, engine)
         print(search_report.conclude(results, options))
         if options.report:
             print(page.write_sweep(swept.of(results, options)))

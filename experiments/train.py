@@ -64,7 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_resume(args)
         out = args.resume or args.out or Path("runs") / f"{config.agent}-{config.replay}"
         with compilation.kept(args.compilation_cache):
-            summary = execute(config, out, output, resume=resume, overwrite=args.overwrite)
+            summary = execute(
+                config, out, output, resume=resume, overwrite=args.overwrite, devices=args.devices
+            )
         print(tables.table([summary]))
         figure = f"  (figure: {out / 'learning_curve.png'})" if output.figures else ""
         print(f"results: {out}/{figure}")

@@ -13,10 +13,11 @@ from jaxreplay import requirements
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer
 from jaxreplay._internal.checks import check_kind
-from jaxreplay._internal.rarely import rarely
+from jaxreplay.branches import rarely
 from jaxreplay.donation import donatable
 from jaxreplay.fields import Row
 from jaxreplay.frames import Frames
+from jaxreplay.keys import unrolled
 from jaxreplay.ring import Ring
 from jaxreplay.types import (
     Array,
@@ -103,7 +104,7 @@ def make_replay(
             store_next_obs=store_next_obs,
         )  # fmt: skip
         zero = jnp.zeros((), jnp.int32)
-        state = ReplayState(ring, sampler.init(key, ring), dropped=zero, fence=zero)
+        state = ReplayState(ring, sampler.init(unrolled(key), ring), dropped=zero, fence=zero)
         return donatable(state)
 
     def add(state: ReplayState, transition: Row, **feedback: Array) -> ReplayState:
@@ -117,13 +118,13 @@ def make_replay(
     def sample(
         state: ReplayState, key: Array, batch_size: int | None = None
     ) -> tuple[ReplayState, Sample]:
-        return _sample(sampler, state, key, rows_of(batch_size))
+        return _sample(sampler, state, unrolled(key), rows_of(batch_size))
 
     def update(state: ReplayState, sample: Sample, **feedback: Array) -> ReplayState:
         return _update(sampler, state, sample, feedback)
 
     def observe(state: ReplayState, episode_return: Array, key: Array) -> ReplayState:
-        return _observe(sampler, state, episode_return, key)
+        return _observe(sampler, state, episode_return, unrolled(key))
 
     def can_sample(state: ReplayState, batch_size: int | None = None) -> Array:
         rows = rows_of(batch_size)

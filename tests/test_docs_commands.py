@@ -166,6 +166,7 @@ def options_of_commands(capsys) -> set[str]:
 def test_options_that_sentences_name_exist(capsys):
     known = options_of_configs() | options_of_commands(capsys) | {"--signal"}  # Slurm's
     known |= {"--replay.half-life"}  # of the example of a method
+    known |= {"--head"}  # Ray's
     arms = re.compile(f"--({'|'.join(LABELS)})\\.")
     checked = 0
     for name, path in WRITTEN.items():

@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import scipy.stats
 from numpy.typing import ArrayLike
 
 # Distinct resamples up to which all are enumerated: eight seeds, or two groups of five.
@@ -19,6 +18,8 @@ def iqm(x: ArrayLike, axis: int = 0) -> np.ndarray:
     of that paper: five seeds give the mean of the middle three, fewer than four the plain mean.
     NaN anywhere gives NaN.
     """
+    import scipy.stats  # slow, and not needed before there are results
+
     x = np.asarray(x, dtype=np.float64)
     # Sorting puts NaN last, so trimming would drop a diverged seed as if it were a very good one.
     return np.where(np.isnan(x).any(axis), np.nan, scipy.stats.trim_mean(x, 0.25, axis=axis))

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
-import scipy.stats
 from numpy.typing import ArrayLike
 
 from experiments.analysis.bootstrap import bootstrap_interval, iqm, stratified_interval
@@ -162,6 +161,8 @@ def sign_flip_test(differences: ArrayLike) -> float:
     unit, and stays exact with ties and zeros; of signs alone (-1, 0, 1) it is the sign test.
     """
     values = np.asarray(differences, dtype=np.float64)
+    import scipy.stats  # slow, and not needed before there are results
+
     test = scipy.stats.permutation_test(
         (values,),
         np.mean,

@@ -1,8 +1,9 @@
-"""Copies of whole arrays in compiled loops, found in the optimised HLO."""
+"""What optimised HLO tells: copies of whole arrays in loops, and how much there is of a program."""
 
 import math
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 
 def large_copies(text: str, size: int, children: int | None = None) -> list[str]:
@@ -54,3 +55,22 @@ def _called(text: str) -> dict[str, list[str]]:
         for several in re.findall(r"branch_computations=\{([^}]*)\}", line):
             called.setdefault(name, []).extend(re.findall(r"%([\w.-]+)", several))
     return called
+
+
+class Counts(NamedTuple):
+    """What a compiled program consists of."""
+
+    instructions: int  # those within fusions, too
+    fusions: int
+    loops: int
+    products: int  # of matrices, as instructions or calls of a library
+
+
+def counts(text: str) -> Counts:
+    """Count the instructions of a program, from its optimised HLO."""
+    return Counts(
+        instructions=len(re.findall(r"^\s+(?:ROOT )?%[\w.-]+ = ", text, re.MULTILINE)),
+        fusions=len(re.findall(r" fusion\(", text)),
+        loops=len(re.findall(r" while\(", text)),
+        products=len(re.findall(r" (?:dot|convolution)\(|onednn\$matmul", text)),
+    )

@@ -2,6 +2,7 @@
 
 DQN on CartPole, TD3 and SAC on Pendulum, one update per step, with several replay methods and for
 one and several seeds at once; beside them the same loop around flashbax, and sbx, where installed.
+Every loop is one program, but with `--spread true`, where ours run over all cores as well.
 Loops take turns within one process; times are medians over the turns, and the cost of
 prioritisation is taken turn by turn. Matrix products bound a step in the end: the machine's rate at
 a large one, and at those of the step itself, is measured in the same turns.
@@ -37,6 +38,9 @@ class Settings(Config):
         _PEERS, "peers to compare with, or none", choices=(*_PEERS, "none")
     )
     seeds: tuple[int, ...] = option((1, 8), "numbers of seeds, each in one program", at_least=1)
+    spread: bool = option(
+        False, "also our loops as runs lay them out: programs of a few seeds, over all cores"
+    )
     capacity: int = option(100_000, "slots per seed", at_least=1)
     matrix: int = option(2048, "rows and columns of the large matrix product", at_least=1)
     turns: int = option(5, "turns of each loop; times are medians over them", at_least=1)
@@ -123,6 +127,9 @@ def measure(
     for replay in settings.replays:
         say(f"  warming up {replay}")
         runs[replay] = training_loops.ours(case, replay, seeds, settings.capacity)
+        if settings.spread:
+            name = f"{replay}, over all cores"
+            runs[name] = training_loops.as_run(case, replay, seeds, settings.capacity)
     missing: dict[str, str] = {}
     if "flashbax" in settings.peers:
         say("  warming up flashbax")

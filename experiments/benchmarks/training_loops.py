@@ -54,7 +54,15 @@ def run_config(case: Case, replay: str, seeds: int, capacity: int) -> RunConfig:
 
 
 def ours(case: Case, replay: str, seeds: int, capacity: int) -> Run:
-    """Return our training loop with one of our replay methods."""
+    """Return our training loop with one of our replay methods, all seeds in one program."""
+    config = run_config(case, replay, seeds, capacity)
+    _, environment, agent, made = assemble(config)
+    program = make_program(environment, agent, made, config.loop)
+    return _steps(CompiledRun(program, range(seeds)))
+
+
+def as_run(case: Case, replay: str, seeds: int, capacity: int) -> Run:
+    """Return the same as a run lays it out: several programs, over all cores."""
     return _steps(build(run_config(case, replay, seeds, capacity)))
 
 

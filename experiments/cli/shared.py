@@ -18,6 +18,8 @@ from experiments.runs.run import Stopped
 from experiments.runs.run_config import SECTIONS, RunConfig
 from jaxreplay.methods import METHODS
 
+_MOST_DEVICES = 256
+
 # How the options of each section of a RunConfig begin on the command line.
 PREFIXES = {
     "loop": "", "sizes": "", "env_options": "env.", "agent_options": "agent.",
@@ -149,7 +151,27 @@ def add_common(parser: Parser, env: str, preset: str | None = None) -> None:
     names.add_argument("--overwrite", action="store_true", help="discard a run that --out holds")
     names.add_argument("--list", action="store_true", help="list names, and what fits together")
     names.add_argument("--json", action="store_true", help="with --list: as JSON")
+    add_devices(names)
     add_compilation_cache(names)
+
+
+def add_devices(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add the option that says over how many cores or accelerators seeds go; auto is None."""
+    parser.add_argument(
+        "--devices", type=_devices, metavar="N|auto", default=None,
+        help="cores or accelerators that seeds go over; on CPU numbers are the same with any "
+        "[default auto: all]",
+    )  # fmt: skip
+
+
+def _devices(text: str) -> int | None:
+    if text == "auto":
+        return None
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_DEVICES:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is no number of devices: give 1 to {_MOST_DEVICES}, or auto"
+        )
+    return int(text)
 
 
 def add_compilation_cache(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:

@@ -53,7 +53,9 @@ def make(name: str, config: BraxConfig = BraxConfig()) -> Environment:
 
     # If the actuators' range is not [-1, 1], brax's own environments scale to it.
     step, space = clipped_step(env), Continuous(env.action_size)
-    return make_episodic(f"brax/{name}", reset, step, space, config.max_steps or 1000)
+    return make_episodic(
+        f"brax/{name}", reset, step, space, config.max_steps or 1000, costly_reset=True
+    )
 
 
 def clipped_step(env: Any) -> Step:

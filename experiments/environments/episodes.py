@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from agents.types import Continuous, Discrete
 from experiments.environments.types import Array, Environment, TimeStep
+from jaxreplay.branches import rarely
 
 
 class EpisodeState(NamedTuple):
@@ -29,9 +30,17 @@ Step = Callable[[Array, Any, Array], tuple[Any, chex.ArrayTree, Array, Array]]
 
 
 def make_episodic(
-    name: str, reset: Reset, step: Step, action_space: Discrete | Continuous, max_steps: int
+    name: str,
+    reset: Reset,
+    step: Step,
+    action_space: Discrete | Continuous,
+    max_steps: int,
+    costly_reset: bool = False,
 ) -> Environment:
     """Add a time limit (agent steps, 1 or more) and automatic, fresh resets to bare dynamics.
+
+    A reset that costs about as much as a step is computed where an episode has ended; others in
+    every step, as a branch would cost more.
 
     Every leaf of state and observation is cast to the strong dtype that it has after a reset, so
     that a jitted step compiles once.
@@ -57,9 +66,14 @@ def make_episodic(
         terminated = jnp.asarray(terminated, bool)
         truncated = (going_on.steps >= max_steps) & ~terminated
         over = terminated | truncated
-        next_state, next_obs = jax.tree.map(
-            lambda fresh, old: jnp.where(over, fresh, old), start(key_reset), (going_on, obs)
-        )
+        if costly_reset:
+            next_state, next_obs = rarely(
+                over, lambda _, key: start(key), (going_on, obs), key_reset
+            )
+        else:
+            next_state, next_obs = jax.tree.map(
+                lambda fresh, old: jnp.where(over, fresh, old), start(key_reset), (going_on, obs)
+            )
         reward = jnp.asarray(reward, jnp.float32)
         return next_state, next_obs, TimeStep(reward, terminated, truncated, obs)
 

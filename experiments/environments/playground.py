@@ -59,7 +59,7 @@ def make(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Environm
 
     limit = config.max_steps or 1000
     step, space = clipped_step(env), Continuous(env.action_size)  # its interface is that of brax
-    return make_episodic(f"playground/{name}", reset, step, space, limit)
+    return make_episodic(f"playground/{name}", reset, step, space, limit, costly_reset=True)
 
 
 def renderer(

@@ -18,7 +18,7 @@ from pathlib import Path
 from experiments import environments
 from experiments.analysis.files import write_bytes
 from experiments.cli.options import Parser, one_of
-from experiments.cli.shared import add_compilation_cache, ended
+from experiments.cli.shared import add_compilation_cache, add_devices, ended
 from experiments.installation.commands import install
 from experiments.papers import figures, rates, report, running
 from experiments.papers.entry import PAPERS, Computation, Entry
@@ -107,6 +107,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--yes", action="store_true", help="also what takes more than a day on this machine"
     )
+    add_devices(parser)
     add_compilation_cache(parser)
 
 
@@ -152,7 +153,8 @@ def _run(args: argparse.Namespace) -> None:
         if entry.source is not None and _installed(entry, args)
     }
     sources = {source.name: source for source in made_of.values()}
-    places = Places(args.out, args.runs or args.out / "runs", args.other_code, args.overwrite)
+    runs = args.runs or args.out / "runs"
+    places = Places(args.out, runs, args.other_code, args.overwrite, args.devices)
     known = {name: running.kept(source, args.size, places) for name, source in sources.items()}
     left = {name: rates.left(source, args.size, known[name]) for name, source in sources.items()}
     total = sum(left.values())

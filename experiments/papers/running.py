@@ -24,12 +24,13 @@ _TIMES = ("train_seconds", "steps_per_second")
 
 
 class Places(NamedTuple):
-    """Where tables and runs lie, and which of those that are there count."""
+    """Where tables and runs lie, which of those that are there count, and what runs go over."""
 
     out: Path  # tables and figures
     runs: Path  # folders of runs, with checkpoints until they have ended
     other_code: bool = False  # keep what another version of the code made
     overwrite: bool = False  # make anew what other code or settings made
+    devices: int | None = None  # over how many cores or accelerators seeds go; None: all
 
 
 class Stale(ValueError):
@@ -172,7 +173,10 @@ def _run(
     output = OutputConfig(tensorboard=False, figures=False, other_code=places.other_code)
     overwrite = manifest.is_run(below) and not resume
     try:
-        summary = execute(config, below, output, resume=resume, overwrite=overwrite, label=label)
+        summary = execute(
+            config, below, output, resume=resume, overwrite=overwrite, label=label,
+            devices=places.devices,
+        )  # fmt: skip
     except Stopped as error:
         what = str(error).partition(": --resume")[0]
         again = f"{what} ({label}): the same command goes on from there"

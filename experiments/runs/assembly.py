@@ -22,6 +22,7 @@ from experiments.training.loop import make_program
 from experiments.training.phases import make_phases
 from experiments.training.schedule import schedule
 from experiments.training.seeds import CompiledRun, Run, with_axis
+from experiments.training.spread import SpreadRun, layout
 from experiments.training.state import example_action
 from jaxreplay.frames import AHEAD
 from jaxreplay.methods import METHODS
@@ -67,19 +68,24 @@ def assemble(config: RunConfig) -> Parts:
     return Parts(spec, environment, agent, replay)
 
 
-def build(config: RunConfig) -> Run:
-    """Make what a run runs: one program, or a loop on the host where its environments live there.
+def build(config: RunConfig, devices: int | None = None) -> Run:
+    """Make what a run runs: programs, or a loop on the host where its environments live there.
+
+    Args:
+      config: what to run.
+      devices: over how many cores or accelerators its seeds go; None: all of this machine. A loop
+        on the host has one.
 
     Raises:
       ValueError: one line that says which option does not fit.
     """
     parts = assemble(config)
-    _check_memory(parts, config)
-    return joined(parts, config)
+    _check_memory(parts, config, devices)
+    return joined(parts, config, devices)
 
 
-def joined(parts: Parts, config: RunConfig) -> Run:
-    """Put the parts of a run together.
+def joined(parts: Parts, config: RunConfig, devices: int | None = None) -> Run:
+    """Put the parts of a run together, as `build`.
 
     Raises:
       ValueError: one line that says which option does not fit.
@@ -87,7 +93,11 @@ def joined(parts: Parts, config: RunConfig) -> Run:
     spec, environment, agent, replay = parts
     seeds = range(config.seed, config.seed + config.seeds)
     if isinstance(environment, Environment):
-        return CompiledRun(make_program(environment, agent, replay, config.loop), seeds)
+        program = make_program(environment, agent, replay, config.loop)
+        where = layout(config.seeds, devices)
+        return (
+            SpreadRun(program, seeds, where) if where.programs > 1 else CompiledRun(program, seeds)
+        )
     on_host = config.sizes.frames_on_host
     return HostRun(environment, spec, agent, replay, config.loop, seeds, on_host)
 
@@ -137,13 +147,16 @@ def _check_frames(config: RunConfig, sizes: ReplaySizes) -> None:
         )
 
 
-def _check_memory(parts: Parts, config: RunConfig) -> None:
+def _check_memory(parts: Parts, config: RunConfig, devices: int | None) -> None:
     """Refuse a state that the device can't hold, before anything is traced at length.
 
     Raises:
       ValueError: the states of all seeds take more than its memory.
     """
-    needed, limit = config.seeds * state_bytes(parts, config), device_bytes()
+    where = layout(config.seeds, devices)
+    lanes = where.programs * where.width if isinstance(parts.environment, Environment) else 0
+    needed = max(lanes, config.seeds) * state_bytes(parts, config)
+    limit = device_bytes() * len(set(where.devices))
     if needed > limit:
         raise ValueError(
             f"the run's arrays take {needed / 1e9:,.0f} GB, and the device has "

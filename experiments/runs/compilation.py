@@ -83,7 +83,7 @@ def _made(asked: Path | None) -> Path | None:
     root = asked or platformdirs.user_cache_path("jaxreplay", appauthor=False) / "compilation"
     # JAX's key of a program does not surely tell machines apart that share a home, and a program
     # for another's instructions could end the process.
-    folder = root.absolute() / _cpu()
+    folder = root.absolute() / processor()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         why = "" if os.access(folder, os.R_OK | os.W_OK | os.X_OK) else "no permission"
@@ -102,8 +102,8 @@ def _made(asked: Path | None) -> Path | None:
     return None if why else folder
 
 
-def _cpu() -> str:
-    """Return a digest of what programs are compiled for."""
+def processor() -> str:
+    """Return a digest of the processor that programs are compiled for."""
     facts = {platform.machine(), platform.processor()}
     told = ("model name", "flags", "CPU part", "Features")  # x86 and ARM
     with contextlib.suppress(OSError):  # Linux alone has it

@@ -41,6 +41,7 @@ def execute(
     label: str | None = None,
     resume_folder: Path | None = None,
     prepared: Prepared | None = None,
+    devices: int | None = None,
 ) -> dict[str, Any]:
     """Train all seeds of a run, log, checkpoint, and write its results.
 
@@ -56,6 +57,7 @@ def execute(
       label: what the terminal calls the run; None: its replay method.
       resume_folder: what --resume takes, where the run is part of a comparison; None: `out`.
       prepared: `prepare(config, ...)`, where the caller has it; None: it is made here.
+      devices: over how many cores or accelerators the seeds go; None: all of this machine.
 
     Returns:
       The content of `summary.json`.
@@ -70,13 +72,15 @@ def execute(
     with contextlib.ExitStack() as stack:
         if was_there := out.is_dir():  # else it is made only for what can run
             stack.enter_context(lock.held(out))
-        run, spent = prepared or prepare(config, out, resume=resume, overwrite=overwrite)
+        run, spent = prepared or prepare(
+            config, out, resume=resume, overwrite=overwrite, devices=devices
+        )
         clock = stack.enter_context(start_up.measured(before=spent))
         if not was_there:
             stack.enter_context(lock.held(out))
         before = resumption.read(run, config, out) if resume else None
         claim(out, config, output, resume=resume, overwrite=overwrite)
-        for remark in accelerator.remarks():
+        for remark in (*accelerator.remarks(), *filter(None, [run.layout])):
             log.say_once(remark)
         for remark in run.remarks:
             log.say(remark)
@@ -99,7 +103,9 @@ def execute(
         return results.conclude(config, out, output)
 
 
-def prepare(config: RunConfig, out: Path, *, resume: bool, overwrite: bool) -> Prepared:
+def prepare(
+    config: RunConfig, out: Path, *, resume: bool, overwrite: bool, devices: int | None = None
+) -> Prepared:
     """Make what a run runs, and change nothing: what can't run, or not in `out`, is refused here.
 
     Raises:
@@ -107,7 +113,7 @@ def prepare(config: RunConfig, out: Path, *, resume: bool, overwrite: bool) -> P
     """
     check_claim(out, config, resume=resume, overwrite=overwrite)
     with waiting(f"{config.replay}: tracing the programs"), start_up.measured() as clock:
-        run = build(config)
+        run = build(config, devices)
         if resume:
             with contextlib.suppress(checkpoint.Damaged):  # then the one before may serve
                 resumption.check_books(run, config, out)
@@ -211,7 +217,7 @@ def _train(
                 _say_diverged(config, plan.steps[index], broken, output.stop_on_divergence)
             if finished or (index + 1) % output.checkpoint_every == 0:
                 about = _about(config, Progress(index + 1), table.metrics)
-                checkpoint.save(saves, plan.steps[index], state, about)
+                checkpoint.save(saves, plan.steps[index], run.to_save(state), about)
             if interrupted() and not finished:
                 raise _Interrupted(state, Progress(index + 1), table.metrics, interrupted.exit_code)
 
@@ -245,7 +251,9 @@ def _keep(run: Run, config: RunConfig, saves: Path, cut: _Interrupted, resume_fo
     at = plan.steps[log_points - 1] if log_points else plan.warmup_steps
     at += blocks * plan.block_steps
     if checkpoint.latest(saves) != at:
-        checkpoint.save(saves, at, cut.state, _about(config, cut.progress, cut.metrics))
+        checkpoint.save(
+            saves, at, run.to_save(cut.state), _about(config, cut.progress, cut.metrics)
+        )
     return (
         f"stopped at {at:,} of {plan.steps[-1]:,} agent steps, with a checkpoint there: "
         f"--resume {resume_folder} continues"

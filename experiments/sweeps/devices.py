@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 
@@ -10,52 +11,39 @@ from experiments.runs.assembly import device_bytes
 _SHARE = 0.8  # of what is free: programs need room for what they compute with
 
 
-def prepare(count: int | None) -> None:
-    """Let the CPU count as several devices; to be called before anything is computed.
+class Slot(NamedTuple):
+    """A core or an accelerator of a cluster's node."""
 
-    Args:
-      count: how many; None: one for each core that this process may use.
+    platform: str
+    kind: str  # of device, as JAX has it
+    node: str  # its name
+    bytes: int  # that runs may take on it
 
-    Raises:
-      ValueError: one line: something has been computed already.
+
+Device = jax.Device | Slot
+
+
+def cores() -> int:
+    """Return how many threads XLA has on this machine's CPU, if it has no more devices.
+
+    How it cuts large matrix products between them decides last digits.
     """
-    wanted = count or len(os.sched_getaffinity(0))
-    if jax.config.jax_num_cpu_devices == wanted:
-        return
-    try:
-        jax.config.update("jax_num_cpu_devices", wanted)
-    except RuntimeError:  # as in a notebook: what is there has to do
-        if count is not None and count > jax.local_device_count():
-            raise ValueError(
-                f"devices is {count}, and JAX has begun with {jax.local_device_count()}: say it "
-                "before anything is computed"
-            ) from None
+    told = os.environ.get("NPROC", "")  # which XLA reads
+    return int(told) if told.isdecimal() else len(os.sched_getaffinity(0))
 
 
-def chosen(count: int | None) -> tuple[jax.Device, ...]:
-    """Return the devices to use.
-
-    Args:
-      count: how many; None: all of this machine.
-
-    Raises:
-      ValueError: one line: there are fewer.
-    """
-    there = jax.local_devices()
-    if count is not None and count > len(there):
-        raise ValueError(f"devices is {count}, and there are {len(there)}: use as many or fewer")
-    return tuple(there[:count])
-
-
-def free_bytes(devices: Sequence[jax.Device]) -> int:
+def free_bytes(devices: Sequence[Device]) -> int:
     """Return the bytes that runs may take, over all these devices."""
+    slots = [device for device in devices if isinstance(device, Slot)]
+    if slots:
+        return min(slot.bytes for slot in slots) * len(slots)
     if devices[0].platform != "cpu":
         return int(_SHARE * device_bytes() * len(devices))
     return int(_SHARE * _free_memory())
 
 
-def is_cpu(devices: Sequence[jax.Device]) -> bool:
-    """Tell whether these are cores of the host."""
+def is_cpu(devices: Sequence[Device]) -> bool:
+    """Tell whether these are cores."""
     return devices[0].platform == "cpu"
 
 

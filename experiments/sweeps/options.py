@@ -1,13 +1,16 @@
 """How a sweep is carried out and looked at, which decides no number, and how a search is made."""
 
 import dataclasses
+import re
 from typing import Literal
 
 from experiments.analysis.primary import PrimaryMetric, parse
 from experiments.runs.registry import THRESHOLDS
 from jaxreplay.option import Config, option
 
-_MOST_DEVICES = 256
+_MOST_DEVICES, _MOST_OF_A_CLUSTER = 256, 100_000
+HERE = "here"
+_ADDRESS = r"ray://[^\s:/]+(:\d{1,5})?|[^\s:/]+:\d{1,5}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,13 +27,18 @@ class SweepOptions(Config):
         "return that counts as solved; none: the environment's own, if it has one",
         at_most=1e12,
     )
+    on: str = option(
+        HERE,
+        "here: this machine; ray: the Ray cluster of RAY_ADDRESS or `ray start`, else one that is "
+        "started here for the sweep; ray://HOST[:PORT] or HOST:PORT: that cluster",
+    )
     devices: str = option(
         "auto", "over which runs are laid; auto: all there are, on CPU one for each core"
     )
     width: int | None = option(
         None,
-        "runs that a device does at once; none: on CPU the seeds of one point, which makes them "
-        "what experiments.train makes of them; elsewhere what the device holds",
+        "runs that a device does at once; none: on CPU as many as experiments.train puts into a "
+        "program, so that they are what it makes of them; elsewhere what the device holds",
         at_least=1,
     )
     memory: float | None = option(
@@ -38,6 +46,12 @@ class SweepOptions(Config):
     )
     keep: tuple[str, ...] | None = option(
         None, "metrics that the table keeps beside eval_return; none: all"
+    )
+    leave_state: float = option(
+        300.0,
+        "on a cluster, seconds after which a wave leaves its state at the next log point, to go on "
+        "from where its node dies",
+        at_least=0,
     )
     defaults: bool = option(
         False, "run every method without the grid's settings, too, where that is no point of it"
@@ -56,13 +70,15 @@ class SweepOptions(Config):
         return None if self.devices == "auto" else int(self.devices)
 
     def check(self) -> None:
-        """Refuse a number of devices that is none."""
+        """Refuse a number of devices that is none, and where no sweep can run."""
+        if self.on not in (HERE, "ray") and not re.fullmatch(_ADDRESS, self.on):
+            raise ValueError(f"on is '{self.on}': use here, ray, ray://HOST[:PORT] or HOST:PORT")
         if self.devices == "auto":
             return
-        if not self.devices.isdecimal() or not 1 <= int(self.devices) <= _MOST_DEVICES:
+        most = _MOST_DEVICES if self.on == HERE else _MOST_OF_A_CLUSTER
+        if not self.devices.isdecimal() or not 1 <= int(self.devices) <= most:
             raise ValueError(
-                f"devices is '{self.devices}': give how many to use, from 1 to {_MOST_DEVICES}, "
-                "or auto"
+                f"devices is '{self.devices}': give how many to use, from 1 to {most:,}, or auto"
             )
 
     def metric(self, env: str) -> PrimaryMetric:
@@ -84,7 +100,7 @@ class SearchOptions(Config):
         "none: run the grid",
     )
     trials: int = option(
-        64, "settings that are tried of every method on every task", at_least=1, at_most=100_000
+        64, "settings to try, of every method and task", at_least=1, at_most=100_000
     )
     at_once: int = option(
         8,

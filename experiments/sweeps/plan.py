@@ -5,16 +5,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import jax
-
 from experiments.runs import rates
 from experiments.runs.assembly import Parts, state_bytes
 from experiments.sweeps import devices as devices_
 from experiments.sweeps import programs
+from experiments.sweeps.devices import Device
 from experiments.sweeps.grid import Point
 from experiments.sweeps.options import SweepOptions
 from experiments.sweeps.programs import Group
 from experiments.sweeps.store import Lane
+from experiments.training.spread import width_of
 
 
 class Job(NamedTuple):
@@ -48,7 +48,7 @@ class Plan(NamedTuple):
     """All that is missing of a sweep."""
 
     jobs: tuple[Job, ...]
-    devices: tuple[jax.Device, ...]  # each does one wave at a time
+    devices: tuple[Device, ...]  # each does one wave at a time
     limit: int  # bytes that they may take, all together
 
     @property
@@ -106,7 +106,7 @@ def make(
     groups: Sequence[Group],
     parts: Mapping[str, Parts],
     missing: Sequence[Lane],
-    devices: Sequence[jax.Device],
+    devices: Sequence[Device],
     options: SweepOptions,
 ) -> Plan:
     """Lay out what is missing of a sweep.
@@ -140,20 +140,18 @@ def _job(
     lanes: Sequence[Lane],
     size: int,
     limit: int,
-    devices: Sequence[jax.Device],
+    devices: Sequence[Device],
     width: int | None,
 ) -> Job:
     fit = _fit(group.points[0], size, limit, devices)
     if width is None and devices_.is_cpu(devices):
-        width = group.points[0].config.seeds
+        width = width_of(group.points[0].config.seeds)
     elif width is None:
         width = min(len(lanes), math.ceil(len(lanes) / len(devices)))
     return Job(group, tuple(lanes), min(width, fit), size)
 
 
-def check_fits(
-    point: Point, parts: Parts, devices: Sequence[jax.Device], options: SweepOptions
-) -> int:
+def check_fits(point: Point, parts: Parts, devices: Sequence[Device], options: SweepOptions) -> int:
     """Refuse a point of which not one run fits on each device; return the bytes of a run's arrays.
 
     Raises:
@@ -164,13 +162,13 @@ def check_fits(
     return size
 
 
-def _limit(devices: Sequence[jax.Device], options: SweepOptions) -> int:
+def _limit(devices: Sequence[Device], options: SweepOptions) -> int:
     """Return the bytes that runs may take on all devices."""
     limit = devices_.free_bytes(devices)
     return limit if options.memory is None else min(limit, int(options.memory * 1e9))
 
 
-def _fit(point: Point, size: int, limit: int, devices: Sequence[jax.Device]) -> int:
+def _fit(point: Point, size: int, limit: int, devices: Sequence[Device]) -> int:
     """Return how many runs of so many bytes fit on each device."""
     fit = limit // len(devices) // size
     if fit < 1:

@@ -162,6 +162,12 @@ def _metrics(group: Group) -> list[str]:
     return [name for name in jax.eval_shape(run, group.example) if name != "fault"]
 
 
+def group_of(points: Sequence[Point], traced: Sequence[Place]) -> Group:
+    """Return the group of points that differ in settings alone that can be traced."""
+    config = points[0].config
+    return Group(tuple(points), tuple(traced), _made(config, traced))
+
+
 def unchecked(config: RunConfig, values: Mapping[Place, Any]) -> RunConfig:
     """Return a configuration with values that are not looked at, as tracers can't be."""
     for place, value in values.items():
@@ -228,7 +234,7 @@ def _split(points: Sequence[Point], candidates: Sequence[Place]) -> list[Group]:
     traced = _traceable(config, varying)
     apart = [place for place in varying if place not in traced]
     if not apart:
-        return [Group(tuple(points), tuple(traced), _made(config, traced))]
+        return [group_of(points, traced)]
     groups = []
     for members in _partitioned(points, lambda point: [point.settings[p] for p in apart]):
         # What one value allows, another may not: each is found out for itself.

@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from experiments.analysis.bootstrap import iqm
@@ -20,7 +19,9 @@ from experiments.runs.assembly import Parts
 from experiments.runs.run import Stopped
 from experiments.runs.run_config import RunConfig
 from experiments.sweeps import devices as devices_
-from experiments.sweeps import plan, programs, running, samplers, spaces
+from experiments.sweeps import plan, programs, samplers, spaces
+from experiments.sweeps.devices import Device
+from experiments.sweeps.engines import Engine
 from experiments.sweeps.grid import Axis, Place, Point
 from experiments.sweeps.options import SearchOptions, SweepOptions
 from experiments.sweeps.plan import count
@@ -29,8 +30,7 @@ from experiments.sweeps.samplers import Sampler
 from experiments.sweeps.spaces import Space
 from experiments.sweeps.store import Store, lane_name
 from experiments.training.schedule import schedule
-
-_MOST_PROGRAMS = 16  # that a device keeps
+from experiments.training.spread import width_of
 
 
 class Trial(NamedTuple):
@@ -94,7 +94,7 @@ class Search:
     studies: tuple[Study, ...]
     how: SearchOptions
     options: SweepOptions
-    devices: tuple[jax.Device, ...]
+    devices: tuple[Device, ...]
     asked: Mapping[str, Any]
     defaults: tuple[Point, ...]
     lane_bytes: int
@@ -179,7 +179,7 @@ def prepare(
     bases: Mapping[tuple[str, str], RunConfig],
     how: SearchOptions,
     options: SweepOptions,
-    devices: Sequence[jax.Device],
+    devices: Sequence[Device],
 ) -> Search:
     """Check a search, and make its studies.
 
@@ -224,7 +224,7 @@ def prepare(
     )  # fmt: skip
 
 
-def carry_out(search: Search, store: Store) -> None:
+def carry_out(search: Search, store: Store, engine: Engine) -> None:
     """Try settings, and put the best to the test; what has ended before does not run again.
 
     Raises:
@@ -236,8 +236,8 @@ def carry_out(search: Search, store: Store) -> None:
     }
     budgets = [(sum(search.budget(study)), _steps(study.base)) for study in search.studies]
     runs, steps = sum(own for own, _ in budgets), sum(own * each for own, each in budgets)
-    whole = running.Whole(Bar(steps, runs), running.Programs(_MOST_PROGRAMS))
-    at_work = _Works(search, store, whole)
+    bar = Bar(steps, runs)
+    at_work = _Works(search, store, engine, bar)
     try:
         for start in range(0, search.how.trials, search.how.at_once):
             at_work.try_settings(min(search.how.at_once, search.how.trials - start))
@@ -249,7 +249,7 @@ def carry_out(search: Search, store: Store) -> None:
             error.exit_code,
         ) from None
     finally:
-        whole.bar.close()
+        bar.close()
         store.write()
     lost = [name for name in store.facts["failed"] if _is_fresh(name, search)]
     if lost:
@@ -263,8 +263,8 @@ def carry_out(search: Search, store: Store) -> None:
 class _Works:
     """What a search does, step by step."""
 
-    def __init__(self, search: Search, store: Store, whole: running.Whole) -> None:
-        self._search, self._store, self._whole = search, store, whole
+    def __init__(self, search: Search, store: Store, engine: Engine, bar: Bar) -> None:
+        self._search, self._store, self._engine, self._bar = search, store, engine, bar
         self._parts: dict[str, Parts] = {}
 
     def try_settings(self, number: int) -> None:
@@ -319,12 +319,12 @@ class _Works:
         lanes = [lane for lane in store.missing(unique) if not self._has_failed(lane[0])]
         steps = sum(runs * _steps(config) for config, runs in expected)
         steps -= sum(_steps(point.config) for point, _ in lanes)
-        self._whole.bar.spare(steps, sum(runs for _, runs in expected) - len(lanes))
+        self._bar.spare(steps, sum(runs for _, runs in expected) - len(lanes))
         if lanes:
             groups = search.shelf.grouped(list({lane[0].id: lane[0] for lane in lanes}.values()))
             options = dataclasses.replace(search.options, width=_width(search))
             todo = plan.make(groups, self._parts, lanes, search.devices, options)
-            running.carry_out(todo, store, self._whole)
+            self._engine.carry_out(todo, store, self._bar)
 
     def _has_failed(self, point: Point) -> bool:
         seeds = range(point.config.seed, _end(point.config))
@@ -372,7 +372,7 @@ def _width(search: Search) -> int:
     if search.options.width is not None:
         return search.options.width
     if devices_.is_cpu(search.devices):
-        return seeds
+        return width_of(seeds)
     return math.ceil(search.how.at_once * seeds / len(search.devices))
 
 

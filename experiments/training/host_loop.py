@@ -34,6 +34,7 @@ class HostRun:
     Attributes:
       schedule: log points and counts.
       remarks: what the user should know before it runs.
+      layout: empty: one device.
       axes: a LoopState of 0 where a leaf has a seed axis, and None where all seeds share it.
       device: what is jitted.
       playing: the environments; None before the run begins.
@@ -67,10 +68,8 @@ class HostRun:
         phases = make_phases(environment.action_space, agent, replay, config)
         self.schedule = schedule(config, replay.num_envs)
         self.device = HostPhases(phases, environment, len(self._seeds), frames_on_host)
-        self.axes, self.remarks = (
-            self.device.axes,
-            remarks(replay, environment.name, environment.max_steps),
-        )
+        self.axes, self.layout = self.device.axes, ""
+        self.remarks = remarks(replay, environment.name, environment.max_steps)
         # Of frames on the host: the sizes of the books, and the frames themselves.
         self._frames = self.device.like.replay.ring.frames if frames_on_host else None
         self._store: HostFrames | tuple[()] = ()
@@ -110,6 +109,10 @@ class HostRun:
         """Go on from a saved state; the episodes that ran then are cut off, as by a time limit."""
         self._store, state = state.env_state, state._replace(env_state=())
         return self._whole(self.device.cut_off(state, self._reset(int(state.rows))))
+
+    def to_save(self, state: LoopState) -> LoopState:
+        """Return the state as it is."""
+        return state
 
     def chunk(self, state: LoopState, blocks: int) -> tuple[LoopState, Metrics]:
         """Run `blocks` blocks and an evaluation; the state is donated. Metrics are `[S]`."""

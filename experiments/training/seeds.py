@@ -45,6 +45,7 @@ class Run(Protocol):
       schedule: log points and counts.
       axes: a LoopState of 0 where a leaf has a seed axis, and None where all seeds share it.
       remarks: what the user should know before it runs.
+      layout: what it runs on, in a line; empty: one device.
       stops_anywhere: whether it raises CutShort soon after `stop()` turns true, and does not have
         to be waited for until the next log point.
       stop: set by who runs it.
@@ -53,6 +54,7 @@ class Run(Protocol):
     schedule: Schedule
     axes: Any
     remarks: tuple[str, ...]
+    layout: str
     stops_anywhere: bool
     stop: Callable[[], bool]
 
@@ -66,6 +68,10 @@ class Run(Protocol):
 
     def resume(self, state: LoopState) -> LoopState:
         """Go on from a saved state."""
+        ...
+
+    def to_save(self, state: LoopState) -> LoopState:
+        """Return a state as it is saved."""
         ...
 
     def chunk(self, state: LoopState, blocks: int) -> tuple[LoopState, Metrics]:
@@ -86,7 +92,7 @@ class CompiledRun:
         self._chunk: Any = None  # compiled at the first call
         self.stops_anywhere = False
         self.stop: Callable[[], bool] = lambda: False
-        self.schedule, self.remarks = program.schedule, program.remarks
+        self.schedule, self.remarks, self.layout = program.schedule, program.remarks, ""
 
     @functools.cached_property
     def _seeds(self) -> Seeds:
@@ -108,6 +114,10 @@ class CompiledRun:
 
     def resume(self, state: LoopState) -> LoopState:
         """Return the state as it is: the environments are in it."""
+        return state
+
+    def to_save(self, state: LoopState) -> LoopState:
+        """Return the state as it is."""
         return state
 
     def chunk(self, state: LoopState, blocks: int) -> tuple[LoopState, Metrics]:

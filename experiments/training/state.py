@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from agents.types import Agent, Continuous, Discrete
 from experiments.environments.types import Array
 from jaxreplay import n_step
+from jaxreplay.keys import unrolled
 from jaxreplay.n_step import Step, Window
 from jaxreplay.types import Replay, Transition
 
@@ -143,7 +144,7 @@ def inspection_key(state: LoopState) -> Array:
 
 
 def _split(key: Array) -> Array:
-    return jax.random.split(key, 3 + len(Keys._fields))
+    return jax.random.split(unrolled(key), 3 + len(Keys._fields))
 
 
 def _collect_keys(state: LoopState) -> Array:

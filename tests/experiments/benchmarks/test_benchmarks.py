@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from experiments.benchmarks import (
+    compiling,
     figure,
     frames,
     gemm,
@@ -26,7 +27,7 @@ from experiments.benchmarks import (
 )
 from experiments.benchmarks.dispatched import Dispatched
 from experiments.benchmarks.growth import memory
-from experiments.benchmarks.hlo import large_copies
+from experiments.benchmarks.hlo import counts, large_copies
 from experiments.benchmarks.peers.types import ALPHA, BETA, endless_episode, row
 from experiments.benchmarks.tables import table
 from experiments.installation.commands import install, install_package
@@ -413,3 +414,22 @@ def test_tables_are_markdown():
         "| theirs |      - |",
         "| slow   | 12,346 |",
     ]
+
+
+def test_what_programs_consist_of_is_counted():
+    def program(x):
+        return jax.lax.fori_loop(0, 3, lambda i, x: jnp.tanh(x @ x) + i, x)
+
+    found = counts(jax.jit(program).lower(jnp.ones((32, 32))).compile().as_text())
+    assert found.loops == 1 and found.products >= 1
+    assert found.instructions > found.fusions + found.loops + found.products
+
+
+@pytest.mark.slow
+def test_compiling_is_timed(tmp_path):
+    out = tmp_path / "numbers.json"
+    argv = ["--cases", "dqn", "--replays", "uniform", "--seeds", "1", "--out", str(out)]
+    assert compiling.main(argv) == 0
+    results = json.loads(out.read_text())["results"]
+    assert [one["program"] for one in results] == ["warm-up", "training"]
+    assert all(one["compiling"] > 0 and one["instructions"] > 100 for one in results)

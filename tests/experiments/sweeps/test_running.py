@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from experiments.runs.run_config import defaults
-from experiments.sweeps import grid, plan, programs, running, store
+from experiments.sweeps import grid, plan, programs, running, store, waves
 from experiments.sweeps.options import SweepOptions
+from experiments.training import spread
 
 
 def points(*texts, seeds=3, replays=("per",)):
@@ -22,7 +23,7 @@ def laid_out(own, devices=2, **options):
     """Return the plan of points that are each a program of their own (of sizes, not traced)."""
     results = store.begin("nowhere", own, [], (), {})
     groups = [group for point in own for group in programs.grouped([point])]
-    here = plan.devices_.chosen(1) * devices
+    here = spread.chosen(1) * devices
     parts = plan.check(own)
     return plan.make(groups, parts, results.missing(own), here, SweepOptions(**options))
 
@@ -38,7 +39,7 @@ def test_waves_hold_every_lane_once(three):
         (job,) = laid_out(points("batch_size=8"), width=width).jobs
         assert [len(wave) for wave in job.waves] == lengths
         assert [seed for wave in job.waves for _, seed in wave] == [0, 1, 2]
-    (job,) = laid_out(points("batch_size=8")).jobs  # on CPU, the seeds of a point
+    (job,) = laid_out(points("batch_size=8")).jobs  # on CPU, a program of a run alone
     assert job.width == 3
 
 
@@ -46,15 +47,15 @@ def test_memory_makes_waves_smaller_and_then_refuses():
     own = points("batch_size=8", seeds=10)
     size = laid_out(own).jobs[0].lane_bytes
     plenty = laid_out(own, memory=20.5 * size / 1e9)
-    assert plenty.jobs[0].width == 10 and plenty.bytes == 10 * size  # one wave, for one device
-    tight = laid_out(own, memory=8.5 * size / 1e9)
-    assert tight.jobs[0].width == 4 and tight.bytes <= 8.5 * size
+    assert plenty.jobs[0].width == 3 and plenty.bytes == 6 * size  # as a run alone, on two devices
+    tight = laid_out(own, memory=4.5 * size / 1e9)
+    assert tight.jobs[0].width == 2 and tight.bytes <= 4.5 * size
     with pytest.raises(ValueError, match=r"batch_size=8: one run for each of 2 devices takes"):
         laid_out(own, memory=1.5 * size / 1e9)
 
 
 def test_devices_keep_their_program_begin_others_first_and_help_where_most_is_left(three):
-    board = running._Board(three)
+    board = running._Board(three, waves.Programs(1))
     assert [board.take(None)[0], board.take(None)[0]] == [0, 1]  # each begins one
     assert board.take(0)[0] == 0  # and keeps to it
     assert board.take(0)[0] == 0
@@ -64,7 +65,7 @@ def test_devices_keep_their_program_begin_others_first_and_help_where_most_is_le
     assert board.take(2)[0] == 1  # then it helps
     assert board.take(1)[0] == 1
     assert board.take(1) is None
-    stopped = running._Board(three)
+    stopped = running._Board(three, waves.Programs(1))
     stopped.stop.set()
     assert stopped.take(None) is None
 
@@ -74,7 +75,7 @@ def test_a_broken_run_fails_alone():
     lanes = [(point, 0), (point, 1), (point, 2)]
     at = {"eval_return": [1.0, 1.0, np.nan], "fault": [0.0, 7.0, 0.0], "agent/loss": [0.1] * 3}
     metrics = [{name: np.array(values, np.float32) for name, values in at.items()}] * 2
-    results, failures = running._split(lanes, [100, 200], metrics)
+    results, failures = waves.split(lanes, [100, 200], metrics)
     assert [seed for (_, seed), _ in results] == [0]
     assert list(results[0][1]["step"]) == [100, 200] and "fault" not in results[0][1]
     whys = {seed: why for (_, seed), why in failures}

@@ -5,10 +5,11 @@ import dataclasses
 import pytest
 
 from experiments.runs.run_config import defaults
-from experiments.sweeps import grid, plan, running, search, store
+from experiments.sweeps import engines, grid, search, store
 from experiments.sweeps.grid import Place
 from experiments.sweeps.options import SearchOptions, SweepOptions
 from experiments.sweeps.progress import Bar
+from experiments.training import spread
 
 BATCH, N_STEP = Place("sizes", "batch_size"), Place("loop", "n_step")
 
@@ -21,7 +22,7 @@ def prepared():
     axes = [grid.read_axis("batch_size=8,98"), grid.read_axis("n_step=1:5")]
     how = SearchOptions(search="random", trials=20, fresh_seeds=4)
     bases = {("walk/4", "per"): base}
-    return search.prepare(axes, bases, how, SweepOptions(), plan.devices_.chosen(1))
+    return search.prepare(axes, bases, how, SweepOptions(), spread.chosen(1))
 
 
 def test_fresh_seeds_come_after_those_that_choose(prepared):
@@ -34,8 +35,8 @@ def test_fresh_seeds_come_after_those_that_choose(prepared):
 
 def test_settings_that_do_not_go_together_are_told_so(prepared):
     results = store.begin("nowhere", prepared.defaults, [], (), {}, prepared.asked)
-    whole = running.Whole(Bar(1, 1), running.Programs())
-    works, (study,) = search._Works(prepared, results, whole), prepared.studies
+    engine = engines.Here(spread.chosen(1), "off")
+    works, (study,) = search._Works(prepared, results, engine, Bar(1, 1)), prepared.studies
     assert works._checked(study, {BATCH: 98, N_STEP: 2}).config.loop.n_step == 2
     why = works._checked(study, {BATCH: 98, N_STEP: 5})  # each alone is fine, as prepare found
     assert why.startswith("walk/4 per batch_size=98 n_step=5: warmup 100 leaves 96")

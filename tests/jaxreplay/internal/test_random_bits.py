@@ -1,4 +1,4 @@
-"""The bits of jax.random; integers below a bound: exact products, and frequencies."""
+"""Integers below a bound: exact products, and frequencies."""
 
 import jax
 import jax.numpy as jnp
@@ -11,37 +11,6 @@ from hypothesis import strategies as st
 from jaxreplay._internal import random_bits
 
 words = st.integers(0, 2**32 - 1)
-
-
-@pytest.mark.parametrize("shape", [(), (1,), (7,), (2, 5), (0,)])
-@pytest.mark.parametrize("key", [jax.random.key(5), jax.random.PRNGKey(5)])
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="elsewhere they are drawn by jax")
-def test_bits_are_those_of_jax(key, shape, monkeypatch):
-    expected = jax.random.bits(key, shape, jnp.uint32)
-    monkeypatch.delattr(jax.random, "bits")  # they are not drawn by jax
-    mine = jax.jit(random_bits.bits, static_argnums=1)(key, shape)
-    np.testing.assert_array_equal(mine, expected)
-    assert mine.dtype == jnp.uint32
-
-
-def test_bits_are_those_of_jax_under_vmap():
-    keys = jax.random.split(jax.random.key(2), 6).reshape(2, 3)
-    mine = jax.vmap(jax.vmap(lambda key: random_bits.bits(key, (4,))))(keys)
-    for at in np.ndindex(2, 3):
-        np.testing.assert_array_equal(mine[at], jax.random.bits(keys[at], (4,)))
-
-
-def test_bits_are_those_of_jax_with_another_generator():
-    key = jax.random.key(5, impl="rbg")
-    np.testing.assert_array_equal(random_bits.bits(key, (9,)), jax.random.bits(key, (9,)))
-    with jax.threefry_partitionable(False):
-        key = jax.random.key(5)
-        np.testing.assert_array_equal(random_bits.bits(key, (9,)), jax.random.bits(key, (9,)))
-
-
-def test_many_keys_are_refused_as_by_jax():
-    with pytest.raises((TypeError, ValueError), match="single key"):
-        random_bits.bits(jax.random.split(jax.random.key(5)), (2,))
 
 
 @settings(deadline=None)

@@ -22,9 +22,9 @@ Tree = TypeVar("Tree")
 def rarely(due: Array, change: Callable[..., Tree], tree: Tree, *others: Any) -> Tree:
     """Return `change(tree, *others)` where due, else `tree`.
 
-    Under one vmap, the programs that are due go through `change` one after the other; if none is,
-    nothing is computed. (Of vmaps within vmaps, only the innermost is spared.) Leaves that `change`
-    returns as they were given are not touched.
+    Under vmap, or several of them, the programs that are due go through `change` one after the
+    other; if none is, nothing is computed. Leaves that `change` returns as they were given are not
+    touched.
 
     Args:
       due: `[]` bool.
@@ -84,8 +84,37 @@ def _call(branch: Callable[..., list[Array]], changed: Sequence[int]) -> Callabl
             own = [x[0] if each else x for x, each in zip(inputs, batched, strict=True)]
             out = [x[None] for x in call(due[0], *own)]
         else:
-            out = _one_by_one(branch, changed, size, batched, due, inputs)
+            out = _programs(branch, changed, size, batched)(due, *inputs)
         return out, [True] * len(changed)
+
+    return call
+
+
+def _programs(
+    branch: Callable[..., list[Array]], changed: Sequence[int], size: int, batched: Sequence[bool]
+) -> Callable[..., list[Array]]:
+    """Make `call(due[size], *inputs)` for many programs; vmapped again, they are so many more."""
+
+    @custom_vmap
+    def call(due: Array, *inputs: Array) -> list[Array]:
+        return _one_by_one(branch, changed, size, batched, due, inputs)
+
+    @call.def_vmap
+    def _(outer: int, outer_batched: list[bool], due: Array, *inputs: Array) -> Any:
+        total, (differs, *outer_batched) = outer * size, outer_batched
+
+        def merged(x: Array, by_outer: bool, by_inner: bool) -> Array:
+            if not (by_outer or by_inner):
+                return x
+            x = x if by_outer else x[None]
+            x = x if by_inner else x[:, None]
+            inner = x.shape[2:]
+            return jnp.broadcast_to(x, (outer, size, *inner)).reshape(total, *inner)
+
+        own = [either or other for either, other in zip(outer_batched, batched, strict=True)]
+        flat = [merged(*each) for each in zip(inputs, outer_batched, batched, strict=True)]
+        out = _programs(branch, changed, total, own)(merged(due, differs, True), *flat)
+        return [x.reshape(outer, size, *x.shape[1:]) for x in out], [True] * len(changed)
 
     return call
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay._internal.rarely import rarely
+from jaxreplay.branches import rarely
 
 
 def change(tree, extra):
@@ -71,3 +71,29 @@ def test_within_a_loop_and_over_two_axes():
     dues = jax.random.bernoulli(jax.random.key(0), 0.4, (2, 3, 9))
     found = jax.jit(jax.vmap(jax.vmap(program)))(dues)
     np.testing.assert_array_equal(found, dues.sum(-1))
+
+
+@pytest.mark.parametrize("shared", ["outer", "inner", "neither"])
+def test_programs_over_two_axes_are_so_many_more(shared):
+    """None that is not due is computed, whichever axes the inputs have."""
+    axes = {"outer": (None, 0), "inner": (0, None), "neither": (0, 0)}[shared]
+    shape = tuple(size for size, axis in zip((2, 3), axes, strict=True) if axis == 0)
+    extra = jnp.arange(6.0)[: int(np.prod(shape))].reshape(shape)
+
+    def many(function):
+        inner = jax.vmap(function, (0, 0, axes[1]))
+        return jax.vmap(inner, (0, 0, axes[0]))
+
+    def own(due, x, extra):
+        return rarely(due, lambda x, extra: jnp.sort(x) + extra, x, extra)
+
+    def plain(due, x, extra):
+        return jnp.where(due, jnp.sort(x) + extra, x)
+
+    due = jnp.array([[True, False, True], [False, False, True]])
+    x = jax.random.normal(jax.random.key(0), (2, 3, 4))
+    found = jax.jit(many(own))(due, x, extra)
+    np.testing.assert_array_equal(found, many(plain)(due, x, extra))
+    jaxpr = str(jax.make_jaxpr(many(own))(due, x, extra))
+    assert "f32[4] = sort" in jaxpr  # one by one
+    assert "f32[6,4] = sort" not in jaxpr and "f32[2,3,4] = sort" not in jaxpr

@@ -1,0 +1,132 @@
+"""What compiling takes: `python -m experiments.benchmarks.compiling`.
+
+Of the two programs of a run, the warm-up and the training loop with its evaluation, for agents,
+replay methods and numbers of seeds: processor seconds to trace and to compile them, and how many
+instructions, fusions and loops they have. Nothing compiled earlier is used. On another machine
+seconds differ; the counts hang on the versions of the code and of jax alone.
+"""
+
+import argparse
+import dataclasses
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from experiments.analysis.files import write_json
+from experiments.benchmarks import hlo, timing
+from experiments.benchmarks.tables import table
+from experiments.benchmarks.training_loops import CASES, run_config
+from experiments.cli.options import Parser, add_options, read_options
+from experiments.runs.assembly import assemble
+from experiments.runs.log import say
+from experiments.training.loop import make_program
+from experiments.training.seeds import over_seeds
+from jaxreplay.option import Config, option
+
+_REPLAYS = ("uniform", "per", "rank", "lap", "pal", "pser", "ere", "ero", "ners")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Config):
+    """What to compile."""
+
+    cases: tuple[str, ...] = option(tuple(CASES), "agents, each on its task", choices=tuple(CASES))
+    replays: tuple[str, ...] = option(("uniform", "per"), "replay methods", choices=_REPLAYS)
+    seeds: tuple[int, ...] = option((1, 8), "numbers of seeds, each in one program", at_least=1)
+    capacity: int = option(100_000, "slots per seed", at_least=256)
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What one program took."""
+
+    case: str
+    replay: str
+    seeds: int
+    program: str  # "warm-up" or "training"
+    tracing: float  # processor seconds, lowering included
+    compiling: float  # processor seconds
+    instructions: int
+    fusions: int
+    loops: int
+
+
+def measure(case: str, replay: str, seeds: int, capacity: int) -> list[Result]:
+    """Trace and compile the programs of a run, and count what they consist of."""
+    config = run_config(CASES[case], replay, seeds, capacity)
+    parts = assemble(config)
+    program = make_program(parts.environment, parts.agent, parts.replay, config.loop)
+    keys = jax.vmap(jax.random.key)(jnp.arange(seeds))
+    start = time.process_time()
+    made = over_seeds(program)  # traces both
+    shared = (time.process_time() - start) / 2
+    state = jax.eval_shape(made.init, keys)
+    blocks = jax.ShapeDtypeStruct((), jnp.int32)
+    return [
+        Result(case, replay, seeds, name, shared + traced, compiled, *found[:3])
+        for name, (traced, compiled, found) in {
+            "warm-up": _compile(made.init, keys),
+            "training": _compile(made.chunk, state, blocks),
+        }.items()
+    ]
+
+
+def _compile(function: Callable[..., Any], *inputs: Any) -> tuple[float, float, hlo.Counts]:
+    """Return processor seconds to trace and to compile a jitted function, and what came of it."""
+    start = time.process_time()
+    lowered = jax.jit(function).lower(*inputs)
+    traced = time.process_time()
+    text = lowered.compile().as_text() or ""
+    return traced - start, time.process_time() - traced, hlo.counts(text)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    parser = Parser(
+        prog="python -m experiments.benchmarks.compiling",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_options(parser, Settings)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the numbers as JSON")
+    args = parser.parse_args(argv)
+    try:
+        settings = read_options(args, Settings())
+    except ValueError as error:
+        parser.error(str(error))
+    if args.out:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+    jax.config.update("jax_enable_compilation_cache", False)
+    results = []
+    for case in settings.cases:
+        for replay in settings.replays:
+            for seeds in settings.seeds:
+                say(f"{case}, {replay}, {seeds} seed{'s' if seeds > 1 else ''}")
+                results += measure(case, replay, seeds, settings.capacity)
+    head = ["program", "tracing, s", "compiling, s", "instructions", "fusions", "loops"]
+    rows = [
+        [
+            f"{one.case}, {one.replay}, {one.seeds} seed{'s' if one.seeds > 1 else ''}: "
+            f"{one.program}",
+            one.tracing, one.compiling, one.instructions, one.fusions, one.loops,
+        ]
+        for one in results
+    ]  # fmt: skip
+    print(table(head, rows), flush=True)
+    if args.out:
+        content = {
+            "machine": timing.machine(),
+            "settings": dataclasses.asdict(settings),
+            "results": [dataclasses.asdict(result) for result in results],
+        }
+        write_json(args.out, content)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

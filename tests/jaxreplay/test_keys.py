@@ -1,0 +1,112 @@
+"""Keys that are hashed without a loop give the very numbers of jax's own."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxreplay._internal import random_bits
+from jaxreplay.keys import unrolled
+
+on_cpu = pytest.mark.skipif(jax.default_backend() != "cpu", reason="elsewhere jax writes it out")
+USES = {
+    "split": lambda key: jax.random.key_data(jax.random.split(key, 5)),
+    "split to a grid": lambda key: jax.random.key_data(jax.random.split(key, (2, 3))),
+    "fold_in": lambda key: jax.random.key_data(jax.random.fold_in(key, 2**31 + 5)),
+    "fold_in of a negative number": lambda key: jax.random.key_data(
+        jax.random.fold_in(key, jnp.int32(-3))
+    ),
+    "bits": lambda key: jax.random.bits(key, (3, 4)),
+    "one word": lambda key: jax.random.bits(key),
+    "no bits": lambda key: jax.random.bits(key, (0,)),
+    "bytes": lambda key: jax.random.bits(key, (7,), jnp.uint8),
+    "short words": lambda key: jax.random.bits(key, (7,), jnp.uint16),
+    "normal": lambda key: jax.random.normal(key, (6,)),
+    "randint": lambda key: jax.random.randint(key, (6,), 0, 10),
+    "permutation": lambda key: jax.random.permutation(key, 9),
+    "bernoulli": lambda key: jax.random.bernoulli(key, 0.3, (6,)),
+    "the library's bits": lambda key: random_bits.bits(key, (2, 5)),
+}
+
+
+def _own(use):
+    """Return what jax's key gives, without ours inside."""
+    key = jax.random.key(5)
+    if use == "the library's bits":
+        return jax.random.bits(key, (2, 5))
+    return USES[use](key)
+
+
+@pytest.mark.parametrize("use", USES)
+def test_numbers_are_those_of_jax(use):
+    expected = _own(use)
+    for key in (jax.random.key(5), jax.random.PRNGKey(5)):
+        mine = jax.jit(USES[use])(unrolled(key))
+        np.testing.assert_array_equal(mine, expected)
+        assert mine.dtype == expected.dtype
+    np.testing.assert_array_equal(USES[use](unrolled(jax.random.key(5))), expected)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(-(2**31), 2**32 - 1), st.integers(0, 2**32 - 1))
+def test_any_key_and_number(seed, number):
+    key = jax.random.key(seed)
+    for use in (jax.random.fold_in, lambda key, number: jax.random.split(key, 2)[1]):
+        mine = use(unrolled(key), np.uint32(number))
+        np.testing.assert_array_equal(
+            jax.random.key_data(mine), jax.random.key_data(use(key, np.uint32(number)))
+        )
+
+
+def test_words_of_64_bits():
+    with jax.enable_x64(True):
+        key = jax.random.key(5)
+        expected = jax.random.bits(key, (3,), jnp.uint64)
+        np.testing.assert_array_equal(jax.random.bits(unrolled(key), (3,), jnp.uint64), expected)
+
+
+def test_under_vmap():
+    keys = jax.random.split(jax.random.key(2), 6).reshape(2, 3)
+    mine = jax.vmap(jax.vmap(lambda key: random_bits.bits(key, (4,))))(keys)
+    split = jax.random.key_data(jax.vmap(jax.vmap(jax.random.split))(unrolled(keys)))
+    for at in np.ndindex(2, 3):
+        np.testing.assert_array_equal(mine[at], jax.random.bits(keys[at], (4,)))
+        expected = jax.random.key_data(jax.random.split(keys[at]))
+        np.testing.assert_array_equal(split[at], expected)
+
+
+@on_cpu
+def test_nothing_loops_in_the_compiled_program():
+    def use(key):
+        first, second = jax.random.split(jax.random.fold_in(key, 3))
+        return jax.random.normal(first, (4,)) + jax.random.uniform(second, (4,))
+
+    def loops(key):
+        return "while(" in jax.jit(use).lower(key).compile().as_text()
+
+    assert loops(jax.random.key(1))
+    assert not loops(unrolled(jax.random.key(1)))
+
+
+@on_cpu
+def test_keys_of_ours_stay_what_they_are():
+    key = unrolled(jax.random.key(4))
+    assert unrolled(key) is key
+    assert jax.random.split(key).dtype == key.dtype
+
+
+def test_other_generators_are_left_alone():
+    key = jax.random.key(5, impl="rbg")
+    assert unrolled(key) is key
+    np.testing.assert_array_equal(random_bits.bits(key, (9,)), jax.random.bits(key, (9,)))
+    with jax.threefry_partitionable(False):
+        key = jax.random.key(5)
+        assert unrolled(key) is key
+        np.testing.assert_array_equal(random_bits.bits(key, (9,)), jax.random.bits(key, (9,)))
+
+
+def test_many_keys_are_refused_as_by_jax():
+    with pytest.raises((TypeError, ValueError), match="single key"):
+        random_bits.bits(jax.random.split(jax.random.key(5)), (2,))
