@@ -69,7 +69,8 @@ def details(results: Sequence[Result], products: Products) -> str:
 
 def summary(results: Sequence[Result]) -> str:
     """Return steps/s and seconds of compiling of all loops, a row per case: a Markdown table."""
-    loops = list(dict.fromkeys(result.loop for result in results))
+    longest = sorted(results, key=lambda result: -result.seeds)  # some are for several seeds alone
+    loops = list(dict.fromkeys(result.loop for result in longest))
     several = len({result.cores for result in results}) > 1
     places = list(dict.fromkeys((r.case, r.seeds, r.cores) for r in results))
 
