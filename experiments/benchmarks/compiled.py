@@ -27,7 +27,12 @@ class Compiled(NamedTuple):
 
 
 def compile_for(function: Any, *inputs: Any) -> Compiled:
-    """Compile a jitted function for inputs, or their shapes and dtypes."""
+    """Compile a jitted function for inputs, or their shapes and dtypes.
+
+    What was traced and compiled before is forgotten first: nothing of another loop may be taken for
+    a part of this one, nor save it time.
+    """
+    jax.clear_caches()
     start = time.process_time()
     lowered = function.lower(*inputs)
     traced = time.process_time()

@@ -172,6 +172,9 @@ def of_other_projects(
             if seeds > 1 or not variant.several:
                 say(f"  compiling {label}")
                 whole = peer_loops.whole(variant, seeds, steps, setting)
+                same = [other for other, one in loops.items() if one.text == whole.text]
+                if same:  # then one of them was not made as it says
+                    raise RuntimeError(f"{label} compiled to the very program of {same[0]}")
                 loops[label] = Loop(whole.run, whole.seconds, whole.text, steps)
     return loops, missing, versions
 

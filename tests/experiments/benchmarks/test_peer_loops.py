@@ -1,7 +1,7 @@
 """Training loops of other projects: what stands in for parts of them, and how they are timed.
 
-The loops themselves run where the projects are: rejax if it is installed, purejaxrl if the variable
-PUREJAXRL names a checkout. No time is asserted but that it is positive.
+The loops themselves run where the projects are: rejax if it is installed, and either where a
+variable, REJAX or PUREJAXRL, names a checkout. No time is asserted but that it is positive.
 """
 
 import importlib.util
