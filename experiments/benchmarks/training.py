@@ -2,11 +2,11 @@
 
 DQN on CartPole, TD3 and SAC on Pendulum, one update per step, with several replay methods and for
 one and several seeds at once; beside them the same loop around flashbax, sbx, and the loops of
-purejaxrl and rejax, where they are there. Every loop is one program, but with `--spread true`, where
-ours run over all cores as well. Loops take turns within one process; times are medians over the
-turns, and ratios are taken turn by turn. Compiling is timed in processor seconds. Matrix products
-bound a step in the end: the machine's rate at a large one, and at those of the step itself, is
-measured in the same turns.
+purejaxrl and rejax, where they are there. Every loop is one program, but with `--spread true`,
+where ours run over all cores as well. Loops take turns within one process; times are medians over
+the turns, and ratios are taken turn by turn. Compiling is timed in processor seconds. Matrix
+products bound a step in the end: the machine's rate at a large one, and at those of the step
+itself, is measured in the same turns.
 
 The checkouts of purejaxrl (github's luchris429/purejaxrl) and rejax (keraJLi/rejax) may lie
 anywhere; rejax may be installed instead. The table of the documentation is that of
