@@ -109,7 +109,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.out.parent.mkdir(parents=True, exist_ok=True)
     content = _here(settings) if settings.cores is None else _kept_to_cores(settings, argv)
     results = [Result(**result) for result in content["results"]]
-    print(training_tables.summary(results), flush=True)
+    if settings.cores is None or len(settings.cores) > 1:  # else its process has printed it
+        print(training_tables.summary(results), flush=True)
     if args.out:
         write_json(args.out, content)
     return 0
