@@ -1,4 +1,4 @@
-# The codebase with everything that `make setup` installs but the tests, for the CPU.
+# The codebase with all that commands need of what `make setup` installs, for the CPU.
 #   docker build -t jaxreplay .
 #   docker run --rm --user "$(id -u):$(id -g)" -v "$PWD/runs:/jaxreplay/runs" jaxreplay \
 #       experiments.train --agent dqn --replay per --env gymnax/CartPole-v1 --out runs/x
@@ -18,7 +18,7 @@ WORKDIR /jaxreplay
 # to this folder.
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 RUN python -m pip install -c constraints.txt \
-    -e '.[codebase,gymnasium,mujoco,box2d,atari,papers]'
+    -e '.[codebase,gymnasium,mujoco,box2d,atari,papers,minari,search]'
 
 COPY . .
 RUN useradd --uid 1000 user && mkdir -p runs && chown user runs

@@ -110,6 +110,7 @@ notebooks: $(VENV)/ready
 # Made anew where another accelerator is asked for than the one that is installed.
 $(VENV)/ready: pyproject.toml constraints.txt $(if $(filter $(INSTALLED),$(ACCELERATOR)),,changed)
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found: install one, or say make PYTHON=/path/to/python" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $(PYTHON) is no Python 3.11 or newer: say make PYTHON=/path/to/python" >&2; exit 2; }
 	@echo "setting up $(VENV), with jax for $(ACCELERATOR): two minutes the first time$(if $(filter cuda%,$(ACCELERATOR)),$(COMMA) more for gigabytes of CUDA)"
 	@rm -f $@
 	@$(PYTHON) -m venv $(VENV)

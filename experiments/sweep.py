@@ -35,23 +35,20 @@ from experiments.sweeps import (
 )
 from experiments.sweeps.options import SearchOptions, SweepOptions
 from experiments.training.schedule import schedule
-from jaxreplay.methods import METHODS
 
 HEADINGS = {
-    "what runs": ("--agent", "--replays", "--envs", "--grid", "--file", "--seeds"),
-    "a search instead of a grid": ("--search", "--space", "--trials", "--fresh-seeds"),
-    "how it is carried out": ("--dry-run", "--on", "--devices", "--width", "--primary", "--keep"),
-    "how long, and how often it learns and is evaluated": (
-        "--steps", "--warmup", "--learn-every", "--batch-size", "--eval-every",
+    "what runs": (
+        "--agent", "--replays", "--envs", "--grid", "--seeds", "--steps", "--eval-every",
     ),
-    "results": ("--out", "--resume", "--overwrite", "--compilation-cache"),
+    "a search instead of a grid": ("--search", "--space", "--trials", "--fresh-seeds"),
+    "how it is carried out, and looked at": ("--dry-run", "--on", "--devices", "--primary"),
+    "results": ("--out", "--resume", "--overwrite"),
 }  # fmt: skip
 EXAMPLES = (
-    "python -m experiments.sweep --agent dqn --replays uniform per --envs gymnax/CartPole-v1 "
-    "--grid replay.alpha=0.2,0.4,0.6 --seeds 10 --out runs/s",
-    "python -m experiments.sweep --agent dqn --replays uniform per --envs gymnax/CartPole-v1 "
-    "--search random --trials 32 --space replay.alpha=0:1 agent.learning_rate=1e-5:1e-2:log "
-    "--out runs/t",
+    "python -m experiments.sweep --agent dqn --replays uniform per --seeds 10 "
+    "--grid replay.alpha=0.2,0.4,0.6 --out runs/s",
+    "python -m experiments.sweep --agent dqn --replays per lap --search random "
+    "--space replay.alpha=0:1 agent.learning_rate=1e-5:1e-2:log --out runs/t",
     "python -m experiments.sweep --file sweep.toml --dry-run",
 )
 
@@ -166,6 +163,8 @@ def _search(
         results.write()
         search.carry_out(found, results, engine)
         print(search_report.conclude(results, options))
+        if options.report:
+            print(page.write_sweep(swept.of(results, options)))
 
 
 def _claimed(args: argparse.Namespace) -> tuple[Path, bool]:
@@ -252,12 +251,12 @@ def _add_names(parser: Parser, brought: Any) -> None:
     add = parser.group("run", "what runs, and where its results go").add_argument
     add(
         "--agent", type=shared.agent_name, metavar="NAME", default=None,
-        help=f"agent: {', '.join(registry.AGENTS)}, {shared.own_module('mypackage.myagent')} "
+        help=f"{', '.join(registry.AGENTS)}, {shared.own_module('mypackage.myagent')} "
         f"[default {brought.agent}]",
     )  # fmt: skip
     add(
         "--replays", nargs="+", type=shared.labelled, metavar="NAME", default=None,
-        help=f"replay methods, or LABEL=METHOD, of {', '.join(METHODS)}, "
+        help="replay methods, or LABEL=METHOD; --list names all; "
         f"{shared.own_module('mypackage.mymethod')} [default {' '.join(brought.replays)}]",
     )  # fmt: skip
     add(
@@ -302,12 +301,12 @@ def _parse(
     add = parser.group("run").add_argument
     add(
         "--grid", nargs="+", type=grid.read_axis, metavar="NAME=VALUE,VALUE", default=[],
-        help="settings to sweep, such as replay.alpha=0.4,0.6 agent.hidden='64 64,256 256'",
+        help="settings to sweep, such as replay.alpha=0.4,0.6",
     )  # fmt: skip
     add(
         "--space", nargs="+", type=grid.read_axis, metavar="NAME=LOW:HIGH", default=[],
-        help="what --search chooses settings from: LOW:HIGH, LOW:HIGH:log or VALUE,VALUE, such as "
-        "replay.alpha=0:1 agent.learning_rate=1e-5:1e-2:log agent.hidden='64 64,256 256'",
+        help="what --search chooses settings from: LOW:HIGH, LOW:HIGH:log, or as in --grid, such "
+        "as replay.alpha=0:1 agent.learning_rate=1e-5:1e-2:log",
     )  # fmt: skip
     add("--file", type=Path, metavar="FILE", help="read options from a TOML file; these win")
     add("--seeds", type=int, metavar="INT", help="seeds of every point [default 5]")

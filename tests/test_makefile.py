@@ -12,11 +12,11 @@ ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 
 
-def make(folder, *words, code=0):
-    """Return what make prints; it runs nothing."""
+def make(folder, *words, code=0, dry=True):
+    """Return what make prints; it runs nothing if dry."""
     of_the_caller = ("ACCELERATOR", "MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "PYTHON")
     env = {key: value for key, value in os.environ.items() if key not in of_the_caller}
-    command = ["make", "-n", *words]
+    command = ["make", *["-n"] * dry, *words]
     ended = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env, timeout=60)
     assert ended.returncode == code, ended.stderr
     return ended.stdout + ended.stderr
@@ -70,3 +70,16 @@ def test_no_python_is_said_in_one_line(ready):
     assert "error: no Python 3.11 or newer found" in make(
         ready, "setup", "ACCELERATOR=cpu", "PYTHON="
     )
+
+
+def test_a_python_that_is_too_old_is_refused_before_anything_is_made(tmp_path):
+    """`make` runs here: it ends before it makes a folder."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for name in ("pyproject.toml", "constraints.txt"):
+        (tmp_path / name).touch()
+    old = tmp_path / "old"
+    old.write_text("#!/bin/sh\nexit 1\n")  # what its `sys.version_info < (3, 11)` comes to
+    old.chmod(0o755)
+    said = make(tmp_path, "setup", f"PYTHON={old}", code=2, dry=False)
+    assert f"error: {old} is no Python 3.11 or newer" in said
+    assert not (tmp_path / ".venv").exists()

@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator
 from experiments.analysis.primary import PrimaryMetric
 from experiments.analysis.style import INK, make_figure, plain, save, styles_of, tidy
 
-_WIDE = 30  # largest over smallest value from which an axis is logarithmic
+WIDE = 30  # largest over smallest value from which an axis is logarithmic
 
 
 def trials(
@@ -108,7 +108,7 @@ def _dots(style: Mapping[str, Any], alpha: float = 0.45) -> dict[str, Any]:
 def _places(axes: Axes, values: Sequence[Any], linear: bool) -> Callable[[Any], float]:
     """Label the horizontal axis for a setting's values; return where one stands."""
     if all(isinstance(value, (int, float, np.number)) for value in values):
-        if not linear and min(values) > 0 and max(values) / min(values) >= _WIDE:
+        if not linear and min(values) > 0 and max(values) / min(values) >= WIDE:
             axes.set_xscale("log")
             axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
             axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

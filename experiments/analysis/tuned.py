@@ -26,7 +26,7 @@ class Tuned(NamedTuple):
     label: str
     points: int  # that it was chosen from
     best: str  # the point's id
-    chosen: Estimate  # on the seeds that it was chosen on: it flatters
+    chosen: Estimate | None  # on the seeds that chose it: it flatters; None: nothing to choose
     shown: Estimate  # on the other seeds
     default: Estimate | None  # on these, too; None: the sweep lacks that point
 

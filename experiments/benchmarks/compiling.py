@@ -9,30 +9,27 @@ seconds differ; the counts hang on the versions of the code and of jax alone.
 import argparse
 import dataclasses
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from experiments.analysis.files import write_json
-from experiments.benchmarks import hlo, timing
+from experiments.benchmarks import devices, timing
+from experiments.benchmarks.compiled import compile_run
 from experiments.benchmarks.tables import table
 from experiments.benchmarks.training_loops import CASES, run_config
 from experiments.cli.options import Parser, add_options, read_options
 from experiments.runs.assembly import assemble
 from experiments.runs.log import say
 from experiments.training.loop import make_program
-from experiments.training.seeds import over_seeds
-from jaxreplay.option import Config, option
+from jaxreplay.option import option
 
 _REPLAYS = ("uniform", "per", "rank", "lap", "pal", "pser", "ere", "ero", "ners")
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(Config):
+class Settings(devices.OnDevice):
     """What to compile."""
 
     cases: tuple[str, ...] = option(tuple(CASES), "agents, each on its task", choices=tuple(CASES))
@@ -61,28 +58,10 @@ def measure(case: str, replay: str, seeds: int, capacity: int) -> list[Result]:
     config = run_config(CASES[case], replay, seeds, capacity)
     parts = assemble(config)
     program = make_program(parts.environment, parts.agent, parts.replay, config.loop)
-    keys = jax.vmap(jax.random.key)(jnp.arange(seeds))
-    start = time.process_time()
-    made = over_seeds(program)  # traces both
-    shared = (time.process_time() - start) / 2
-    state = jax.eval_shape(made.init, keys)
-    blocks = jax.ShapeDtypeStruct((), jnp.int32)
     return [
-        Result(case, replay, seeds, name, shared + traced, compiled, *found[:3])
-        for name, (traced, compiled, found) in {
-            "warm-up": _compile(made.init, keys),
-            "training": _compile(made.chunk, state, blocks),
-        }.items()
+        Result(case, replay, seeds, name, one.tracing, one.compiling, *one.counts[:3])
+        for name, one in compile_run(program, seeds).items()
     ]
-
-
-def _compile(function: Callable[..., Any], *inputs: Any) -> tuple[float, float, hlo.Counts]:
-    """Return processor seconds to trace and to compile a jitted function, and what came of it."""
-    start = time.process_time()
-    lowered = jax.jit(function).lower(*inputs)
-    traced = time.process_time()
-    text = lowered.compile().as_text() or ""
-    return traced - start, time.process_time() - traced, hlo.counts(text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -97,6 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         settings = read_options(args, Settings())
+        devices.use(settings.device)
     except ValueError as error:
         parser.error(str(error))
     if args.out:

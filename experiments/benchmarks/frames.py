@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.analysis.files import write_json
+from experiments.benchmarks import timing
 from experiments.benchmarks.sizes import read_sizes
 from experiments.runs.log import say
-from experiments.runs.results import versions
 from experiments.training import host_store
 from jaxreplay import Transition, make_replay
 from jaxreplay.methods import METHODS
@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"| {name} | {entry['median_us']:.0f} | {min(entry['us']):.0f} | {per_step:.0f} |")
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_json(out, {**sizes, "replays": numbers, "versions": versions()})
+        write_json(out, {**sizes, "replays": numbers, "machine": timing.machine()})
     return 0
 
 

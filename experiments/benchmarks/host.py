@@ -18,11 +18,12 @@ import jax
 import numpy as np
 
 from experiments.analysis.files import write_json
+from experiments.benchmarks import timing
+from experiments.benchmarks.sizes import add_device, use_device
 from experiments.cli.options import Parser
 from experiments.runs import presets
 from experiments.runs.assembly import build
 from experiments.runs.log import say
-from experiments.runs.results import versions
 from experiments.runs.run_config import RunConfig, defaults
 from experiments.training.host_loop import HostRun
 
@@ -96,7 +97,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"--{name}", type=_count, default=default, metavar="INT", help=f"[default {default}]"
         )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the numbers as JSON")
+    add_device(parser)
     args = parser.parse_args(argv)
+    use_device(parser, args.device)
     numbers: dict[str, Any] = {}
     for name in args.cases:
         say(name)
@@ -120,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     if args.out is not None:
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        write_json(args.out, {"steps": args.steps, "cases": numbers, "versions": versions()})
+        write_json(args.out, {"steps": args.steps, "cases": numbers, "machine": timing.machine()})
     return 0
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.benchmarks import loops, timing
+from experiments.benchmarks import devices, loops, timing
 from experiments.benchmarks.dispatched import Dispatched
 from experiments.benchmarks.peers import SOURCES, ours
 from experiments.benchmarks.peers.types import (
@@ -23,7 +23,7 @@ from experiments.benchmarks.peers.types import (
 )
 from experiments.benchmarks.timing import Run
 from experiments.runs.log import say
-from jaxreplay.option import Config, option
+from jaxreplay.option import option
 from jaxreplay.types import Replay
 
 MODES = {
@@ -40,7 +40,7 @@ _POOL = 64  # rows and TD errors that a loop in Python cycles through
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(Config):
+class Settings(devices.OnDevice):
     """What to measure, and how long."""
 
     capacities: tuple[int, ...] = option((10_000, 100_000, 2**20), "slots", at_least=1)

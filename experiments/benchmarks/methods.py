@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 
 from experiments.analysis.files import write_json
+from experiments.benchmarks import timing
 from experiments.benchmarks.peers.types import ACTION, OBS
 from experiments.benchmarks.sizes import read_sizes
 from experiments.runs.log import say
-from experiments.runs.results import versions
 from jaxreplay import Transition, make_replay
 from jaxreplay.methods import METHODS, pser
 from jaxreplay.types import Array, Sampler
@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         numbers = {name: {"median_us": medians[name], "us": times[name]} for name in times}
-        write_json(out, {**sizes, "methods": numbers, "versions": versions()})
+        write_json(out, {**sizes, "methods": numbers, "machine": timing.machine()})
     return 0
 
 

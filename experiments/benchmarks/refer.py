@@ -17,10 +17,10 @@ import jax.numpy as jnp
 from agents.racer import RACERConfig, racer
 from agents.types import Continuous
 from experiments.analysis.files import write_json
+from experiments.benchmarks import timing
 from experiments.benchmarks.peers.types import ACTION, OBS
 from experiments.benchmarks.sizes import read_sizes
 from experiments.runs.log import say
-from experiments.runs.results import versions
 from jaxreplay import Transition, make_replay, ring
 from jaxreplay.methods import refer, uniform
 from jaxreplay.methods.parts import estimates
@@ -153,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"Retrace, {capacity:,} remembered {medians['refresh'] / 1e3:10.1f} ms")
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        content = {**sizes, "median_us": medians, "us": times, "versions": versions()}
+        content = {**sizes, "median_us": medians, "us": times, "machine": timing.machine()}
         write_json(out, content)
     return 0
 

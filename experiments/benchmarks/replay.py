@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.analysis.files import write_json
-from experiments.benchmarks import figure, peers, timing
+from experiments.benchmarks import devices, figure, peers, timing
 from experiments.benchmarks.growth import CAPACITIES, Growth, grow, memories
 from experiments.benchmarks.measure import CYCLE, MODES, Result, Settings, measure
 from experiments.benchmarks.peers import Found
@@ -48,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     wide = Settings(capacities=CAPACITIES, batch_sizes=(256,)) if args.growth else Settings()
     try:
         settings = read_options(args, wide)
+        devices.use(settings.device)
     except ValueError as error:
         parser.error(str(error))
     if args.figure and (args.growth or CYCLE not in settings.verbs):

@@ -94,7 +94,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for agent in _LOOPS:
         say(f"{agent}: compiling")
         name = f"{agent} on {CASES[agent].env}, per"
-        groups[name] = {where: as_run(CASES[agent], "per", 1, capacity, where) for where in _WHERE}
+        groups[name] = {
+            where: as_run(CASES[agent], "per", 1, capacity, where).run for where in _WHERE
+        }
     lines, numbers = [], {}
     for name, runs in groups.items():
         say(f"{name}: timing")

@@ -1,9 +1,10 @@
-"""The command line of benchmarks that take nothing but sizes and a file to write to."""
+"""The command line of benchmarks that take sizes, a device, and a file to write to."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from experiments.cli.options import Parser
+from experiments.benchmarks import devices
+from experiments.cli.options import Parser, one_of
 
 
 def read_sizes(
@@ -12,7 +13,9 @@ def read_sizes(
     wanted: Mapping[str, tuple[int, str]],
     argv: Sequence[str] | None,
 ) -> tuple[dict[str, int], Path | None]:
-    """Read a benchmark's sizes, and where to write its numbers; exit with one line on an error.
+    """Read a benchmark's sizes and where to write its numbers, and choose its device.
+
+    On an error it exits with one line.
 
     Args:
       name: of the benchmark's module.
@@ -27,6 +30,7 @@ def read_sizes(
             help=f"{meaning} [default {default}]",
         )  # fmt: skip
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the numbers as JSON")
+    add_device(parser)
     args = parser.parse_args(argv)
     sizes = {size: getattr(args, size) for size in wanted}
     for size, value in sizes.items():
@@ -36,4 +40,23 @@ def read_sizes(
         parser.error(
             f"batch_size {sizes['batch_size']} is larger than the capacity {sizes['capacity']}"
         )
+    use_device(parser, args.device)
     return sizes, args.out
+
+
+def add_device(parser: Parser) -> None:
+    """Add the option `--device`."""
+    parser.add_argument(
+        "--device",
+        type=one_of("device", devices.DEVICES),
+        metavar="{" + ",".join(devices.DEVICES) + "}",
+        help=f"{devices.HELP} [default none]",
+    )
+
+
+def use_device(parser: Parser, name: str | None) -> None:
+    """Let JAX run on it, or exit with one line."""
+    try:
+        devices.use(name)
+    except ValueError as error:
+        parser.error(str(error))

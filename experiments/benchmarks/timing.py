@@ -8,6 +8,9 @@ import platform
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+
+import jax
 
 from experiments.runs.results import versions
 
@@ -30,7 +33,12 @@ def cycles_for(run: Run, seconds: float) -> int:
         count = min(_MOST, count * max(2, min(10, int(seconds / 2 / max(spent, 1e-9)))))
 
 
-def take_turns(runs: Mapping[str, Run], turns: int, seconds: float) -> dict[str, list[float]]:
+def take_turns(
+    runs: Mapping[str, Run],
+    turns: int,
+    seconds: float,
+    fixed: Mapping[str, int] = MappingProxyType({}),
+) -> dict[str, list[float]]:
     """Return microseconds per cycle of every contender, `turns` numbers each.
 
     Every other turn goes backwards, so that no contender always follows the same one.
@@ -39,8 +47,12 @@ def take_turns(runs: Mapping[str, Run], turns: int, seconds: float) -> dict[str,
       runs: contenders by name.
       turns: number of turns of each contender.
       seconds: approximate length of each turn.
+      fixed: cycles in a turn of contenders that take no other number.
     """
-    counts = {name: cycles_for(run, seconds) for name, run in runs.items()}
+    counts = {
+        name: fixed[name] if name in fixed else cycles_for(run, seconds)
+        for name, run in runs.items()
+    }
     times: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(turns):
         for name in list(runs)[:: -1 if turn % 2 else 1]:
@@ -55,11 +67,18 @@ def ratio(times: Sequence[float], reference: Sequence[float]) -> float:
 
 def machine() -> dict[str, str | int]:
     """Return what the numbers depend on: processor, device and versions."""
-    return {**versions(), "processor": _processor(), "cores": _cores()}
+    return {
+        **versions(),
+        "platform": jax.default_backend(),
+        "devices": jax.device_count(),
+        "processor": _processor(),
+        "cores": cores(),
+    }
 
 
-def _cores() -> int:
-    allowed = getattr(os, "sched_getaffinity", None)  # Linux: what this process may use
+def cores() -> int:
+    """Return how many cores this process may use."""
+    allowed = getattr(os, "sched_getaffinity", None)  # Linux
     return len(allowed(0)) if allowed else os.cpu_count() or 1
 
 

@@ -1,35 +1,56 @@
 """Time whole training loops: `python -m experiments.benchmarks.training`.
 
 DQN on CartPole, TD3 and SAC on Pendulum, one update per step, with several replay methods and for
-one and several seeds at once; beside them the same loop around flashbax, and sbx, where installed.
-Every loop is one program, but with `--spread true`, where ours run over all cores as well.
-Loops take turns within one process; times are medians over the turns, and the cost of
-prioritisation is taken turn by turn. Matrix products bound a step in the end: the machine's rate at
-a large one, and at those of the step itself, is measured in the same turns.
+one and several seeds at once; beside them the same loop around flashbax, sbx, and the loops of
+purejaxrl and rejax, where they are there. Every loop is one program, but with `--spread true`,
+where ours run over all cores as well. Loops take turns within one process; times are medians over
+the turns, and ratios are taken turn by turn. Compiling is timed in processor seconds. Matrix
+products bound a step in the end: the machine's rate at a large one, and at those of the step
+itself, is measured in the same turns.
+
+The checkouts of purejaxrl (github's luchris429/purejaxrl) and rejax (keraJLi/rejax) may lie
+anywhere; rejax may be installed instead. The table of the documentation is that of
+
+  --replays uniform per --seeds 1 8 64 --capacity 10_000 --cores 2 1 --purejaxrl DIR --rejax DIR
 """
 
 import argparse
 import dataclasses
+import json
+import os
 import statistics
+import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import jax
 
 from experiments.analysis.files import write_json
-from experiments.benchmarks import gemm, timing, training_loops
-from experiments.benchmarks.tables import table
-from experiments.benchmarks.training_loops import CASES
+from experiments.benchmarks import (
+    devices,
+    gemm,
+    hlo,
+    peer_loops,
+    timing,
+    training_loops,
+    training_tables,
+)
+from experiments.benchmarks.training_loops import CASES, Loop
+from experiments.benchmarks.training_tables import Products, Result
 from experiments.cli.options import Parser, add_options, read_options
 from experiments.runs.log import say
-from jaxreplay.option import Config, option
+from jaxreplay.option import option
 
 _REPLAYS = ("uniform", "per", "lap", "pal")
-_PEERS = ("flashbax", "sbx")
+_PEERS = ("flashbax", "sbx", *peer_loops.NAMES)
 _LARGE, _OWN = "matrix product, large", "matrix products of the step"
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(Config):
+class Settings(devices.OnDevice):
     """What to measure, and how long."""
 
     cases: tuple[str, ...] = option(tuple(CASES), "agents, each on its task", choices=tuple(CASES))
@@ -37,6 +58,8 @@ class Settings(Config):
     peers: tuple[str, ...] = option(
         _PEERS, "peers to compare with, or none", choices=(*_PEERS, "none")
     )
+    purejaxrl: str | None = option(None, "folder of a checkout of purejaxrl")
+    rejax: str | None = option(None, "folder of a checkout of rejax; none: as installed")
     seeds: tuple[int, ...] = option((1, 8), "numbers of seeds, each in one program", at_least=1)
     spread: bool = option(
         False, "also our loops as runs lay them out: programs of a few seeds, over all cores"
@@ -45,38 +68,24 @@ class Settings(Config):
     matrix: int = option(2048, "rows and columns of the large matrix product", at_least=1)
     turns: int = option(5, "turns of each loop; times are medians over them", at_least=1)
     seconds: float = option(1.0, "approximate length of a turn", above=0)
+    cores: tuple[int, ...] | None = option(
+        None,
+        "numbers of processor cores, each measured in a process of its own that is kept to as "
+        "many (Linux); none: this process, on those that it has",
+        at_least=1,
+    )
 
     def check(self) -> None:
-        """Refuse a capacity that holds no batch."""
+        """Refuse a capacity that holds no batch, and cores that are not there."""
         largest = max(CASES[name].batch_size for name in self.cases)
         if self.capacity < largest:
             raise ValueError(f"capacity is {self.capacity}: it must hold a batch of {largest}")
-
-
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """How fast one training loop is."""
-
-    case: str
-    seeds: int
-    loop: str
-    us: tuple[float, ...]  # microseconds per step of all seeds, one number per turn
-    median_us: float
-    steps_per_second: float  # agent steps of all seeds
-    over_uniform: float | None  # time added to uniform replay's, as a share of it; turn by turn
-    of_large: float  # share of the machine's rate at a large matrix product that a step reaches
-    of_own: float  # share of its rate at the step's own products
-
-
-@dataclasses.dataclass(frozen=True)
-class Products:
-    """The matrix products of a case, and how fast the machine computes them."""
-
-    case: str
-    seeds: int
-    operations: float  # floating-point operations per step of all seeds
-    large_gflops: float  # 10^9 operations per second
-    own_gflops: float
+        if self.cores is None:
+            return
+        if not hasattr(os, "sched_setaffinity"):
+            raise ValueError("cores: this system keeps no process to some of them; leave it out")
+        if max(self.cores) > timing.cores():
+            raise ValueError(f"cores is {max(self.cores)}: this process has {timing.cores()}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -88,64 +97,119 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add_options(parser, Settings)
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the numbers as JSON")
+    argv = sys.argv[1:] if argv is None else argv
     args = parser.parse_args(argv)
     try:
         settings = read_options(args, Settings())
+        if settings.cores is None:
+            devices.use(settings.device)
     except ValueError as error:
         parser.error(str(error))
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
-    results: list[Result] = []
-    products: list[Products] = []
-    missing: dict[str, str] = {}
-    for case in settings.cases:
-        for seeds in settings.seeds:
-            say(f"{case}, {seeds} seed{'s' if seeds > 1 else ''}")
-            new, product, absent = measure(case, seeds, settings)
-            _print(new, product)
-            results, products, missing = [*results, *new], [*products, product], missing | absent
-    for package, why in missing.items():
-        print(f"missing: {package} ({why})")
+    content = _here(settings) if settings.cores is None else _kept_to_cores(settings, argv)
+    results = [Result(**result) for result in content["results"]]
+    if settings.cores is None or len(settings.cores) > 1:  # else its process has printed it
+        print(training_tables.summary(results), flush=True)
     if args.out:
-        content = {
-            "machine": timing.machine(),
-            "settings": dataclasses.asdict(settings),
-            "missing": sorted(missing),  # the reasons name folders of this machine
-            "matrix_products": [dataclasses.asdict(product) for product in products],
-            "results": [dataclasses.asdict(result) for result in results],
-        }
         write_json(args.out, content)
     return 0
 
 
-def measure(
+def _here(settings: Settings) -> dict[str, Any]:
+    """Measure in this process; return what is to be written."""
+    jax.config.update("jax_enable_compilation_cache", False)
+    results: list[Result] = []
+    products: list[Products] = []
+    missing: dict[str, str] = {}
+    versions: dict[str, str] = {}
+    for case in settings.cases:
+        for seeds in settings.seeds:
+            say(f"{case}, {seeds} seed{'s' if seeds > 1 else ''}")
+            loops, absent, found = _loops(case, seeds, settings)
+            new, product = measure(case, seeds, loops, settings)
+            print(training_tables.details(new, product), flush=True)
+            results, products = [*results, *new], [*products, product]
+            missing, versions = missing | absent, versions | found
+    for package, why in missing.items():
+        print(f"missing: {package} ({why})")
+    # What is written names no folders of this machine, as reasons do.
+    settings = dataclasses.replace(settings, purejaxrl=None, rejax=None)
+    return {
+        "machine": timing.machine(),
+        "settings": dataclasses.asdict(settings),
+        "versions_of_peers": versions,
+        "missing": sorted(missing),
+        "matrix_products": [dataclasses.asdict(product) for product in products],
+        "results": [dataclasses.asdict(result) for result in results],
+    }
+
+
+def _kept_to_cores(settings: Settings, argv: Sequence[str]) -> dict[str, Any]:
+    """Measure in a process per number of cores; return what is to be written."""
+    cores = sorted(os.sched_getaffinity(0))
+    merged: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "numbers.json"
+        for number in settings.cores or ():
+            say(f"kept to {number} core{'s' if number > 1 else ''}")
+            module = "experiments.benchmarks.training"
+            command = [sys.executable, "-m", module, *argv, "--cores", "none", "--out", str(path)]
+            os.sched_setaffinity(0, cores[:number])  # processes inherit it
+            try:
+                subprocess.run(command, check=True)
+            finally:
+                os.sched_setaffinity(0, cores)
+            found = json.loads(path.read_text())
+            for name in ("matrix_products", "results"):
+                found[name] = [*merged.get(name, []), *found[name]]
+            merged = found
+    settings = dataclasses.replace(settings, purejaxrl=None, rejax=None)
+    return merged | {"settings": dataclasses.asdict(settings)}
+
+
+def _loops(
     name: str, seeds: int, settings: Settings
-) -> tuple[list[Result], Products, dict[str, str]]:
-    """Time the loops of one case; also return what is missing."""
+) -> tuple[dict[str, Loop], dict[str, str], dict[str, str]]:
+    """Return the loops of one case, what is missing, and versions of peers' loops."""
     case = CASES[name]
-    runs = {}
+    loops: dict[str, Loop] = {}
     for replay in settings.replays:
-        say(f"  warming up {replay}")
-        runs[replay] = training_loops.ours(case, replay, seeds, settings.capacity)
+        say(f"  compiling {replay}")
+        loops[replay] = training_loops.ours(case, replay, seeds, settings.capacity)
         if settings.spread:
-            name = f"{replay}, over all cores"
-            runs[name] = training_loops.as_run(case, replay, seeds, settings.capacity)
+            laid_out = training_loops.as_run(case, replay, seeds, settings.capacity)
+            loops[f"{replay}, over all cores"] = laid_out
     missing: dict[str, str] = {}
     if "flashbax" in settings.peers:
-        say("  warming up flashbax")
+        say("  compiling flashbax in our loop")
         more, absent = training_loops.around_peers(case, seeds, settings.capacity)
-        runs, missing = runs | more, missing | absent
+        loops, missing = loops | more, missing | absent
     if "sbx" in settings.peers and seeds == 1:  # it has no way to train several at once
         say("  warming up sbx")
         more, absent = training_loops.sbx(case, settings.capacity)
-        runs, missing = runs | more, missing | absent
-    own = [product.over(seeds) for product in training_loops.step_products(case)]
+        loops, missing = loops | more, missing | absent
+    folders = {peer: getattr(settings, peer) for peer in peer_loops.NAMES if peer in settings.peers}
+    steps = timing.cycles_for(next(iter(loops.values())).run, settings.seconds)
+    more, absent, versions = training_loops.of_other_projects(
+        case, seeds, settings.capacity, steps, folders
+    )
+    return loops | more, missing | absent, versions
+
+
+def measure(
+    name: str, seeds: int, loops: dict[str, Loop], settings: Settings
+) -> tuple[list[Result], Products]:
+    """Time the loops of one case."""
+    own = [product.over(seeds) for product in training_loops.step_products(CASES[name])]
     work = {_LARGE: [gemm.large(settings.matrix)], _OWN: own}
     say("  taking turns")
     times = timing.take_turns(
-        runs | {key: gemm.run_of(products) for key, products in work.items()},
+        {loop: one.run for loop, one in loops.items()}
+        | {key: gemm.run_of(products) for key, products in work.items()},
         settings.turns,
         settings.seconds,
+        {loop: one.steps for loop, one in loops.items() if one.steps is not None},
     )
     # A run computes every product once per cycle, however often a step does.
     rates = {
@@ -154,61 +218,46 @@ def measure(
     }
     operations = gemm.operations(own)
     results = [
-        _result(name, seeds, loop, times, operations, rates[_LARGE], rates[_OWN]) for loop in runs
+        _result(name, seeds, loop, one, times, operations, rates, settings.capacity)
+        for loop, one in loops.items()
     ]
     large_rate, own_rate = (statistics.median(rates[key]) for key in (_LARGE, _OWN))
-    return results, Products(name, seeds, operations, large_rate, own_rate), missing
+    return results, Products(name, seeds, timing.cores(), operations, large_rate, own_rate)
 
 
 def _result(
     case: str,
     seeds: int,
-    loop: str,
+    name: str,
+    loop: Loop,
     times: dict[str, list[float]],
     operations: float,
-    large: Sequence[float],
-    own: Sequence[float],
+    rates: dict[str, list[float]],
+    capacity: int,
 ) -> Result:
-    us = times[loop]
+    us = times[name]
     median = statistics.median(us)
-    plain = "flashbax uniform" if loop.startswith("flashbax") else "uniform"
+    plain = "flashbax uniform" if name.startswith("flashbax") else "uniform"
     over = None
-    if loop not in (plain, "sbx") and plain in times:
+    if name != plain and plain in times and (name in _REPLAYS or name.startswith("flashbax")):
         over = timing.ratio(us, times[plain]) - 1
     reached = [operations / each * 1e-3 for each in us]
     return Result(
         case,
         seeds,
-        loop,
+        timing.cores(),
+        name,
         tuple(us),
         median,
         seeds * 1e6 / median,
         over,
-        of_large=timing.ratio(reached, large),
-        of_own=timing.ratio(reached, own),
+        timing.ratio(us, times["uniform"]) if "uniform" in times else None,
+        of_large=timing.ratio(reached, rates[_LARGE]),
+        of_own=timing.ratio(reached, rates[_OWN]),
+        compile_seconds=loop.compiling,
+        program=hlo.counts(loop.text)._asdict() if loop.text else None,
+        large_copies=len(hlo.large_copies(loop.text, capacity)) if loop.text else None,
     )
-
-
-def _print(results: Sequence[Result], products: Products) -> None:
-    print(
-        f"\n**{products.case}, {products.seeds} at once: {products.operations / 1e6:,.2f} million "
-        f"operations in matrix products per step; the machine does {products.large_gflops:,.1f} "
-        f"billion a second in a large one, {products.own_gflops:,.1f} in the step's own**"
-        "\n"
-    )
-    head = ["loop", "steps/s", "us per step", "over uniform, %", "of large, %", "of own, %"]
-    rows = [
-        [
-            result.loop,
-            result.steps_per_second,
-            result.median_us,
-            None if result.over_uniform is None else 100 * result.over_uniform,
-            100 * result.of_large,
-            100 * result.of_own,
-        ]
-        for result in results
-    ]
-    print(table(head, rows), flush=True)
 
 
 if __name__ == "__main__":

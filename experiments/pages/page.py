@@ -14,6 +14,8 @@ from experiments.pages import (
     head,
     plots,
     returns,
+    search_results,
+    search_trials,
     settings,
     source,
     sweep_costs,
@@ -107,10 +109,15 @@ def sections(shown: Source | Swept) -> list[Section]:
 
 
 def _of_sweep(swept: Swept) -> list[Section | None]:
+    if swept.tried is None:
+        best, settings_of = sweep_scores.best(swept), [sweep_settings.section(swept)]
+    else:
+        best = search_results.best(swept)
+        settings_of = [search_trials.tried(swept), search_trials.against_settings(swept)]
     return [
-        sweep_scores.best(swept),
+        best,
         sweep_scores.tasks(swept),
-        sweep_settings.section(swept),
+        *settings_of,
         sweep_costs.compute(swept),
         sweep_costs.failures(swept),
         sweep_costs.repeat(swept),

@@ -109,7 +109,8 @@ def runs(folders: Mapping[str, Path], other_code: bool) -> Source:
     for label, folder in folders.items():
         if not (folder / "config.json").is_file():
             raise ValueError(
-                f"{folder} holds no run and no comparison: give folders that train or compare wrote"
+                f"{folder} holds no run, comparison or sweep: give folders that train, compare or "
+                "sweep wrote"
             )
         arms[label] = _arm(label, folder, None, None)
         if arms[label].frame is None:

@@ -41,6 +41,8 @@ def failures(swept: Swept) -> Section | None:
     if not lines:
         return None
     intro = "Runs that diverged are among the scores; those that failed are not."
+    if swept.tried is not None:
+        intro = "A trial with a run that failed or diverged has no score."
     return Section("failures", "What went wrong", intro, [Lines(lines)])
 
 

@@ -1,18 +1,17 @@
 """Sections of a sweep's page: methods at their best and by default, on each task and over tasks."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
 from experiments.analysis import aggregates
 from experiments.analysis.bootstrap import stratified_interval
 from experiments.analysis.paired import probability_of_improvement
-from experiments.analysis.tables import number
 from experiments.analysis.tuned import Estimate
 from experiments.pages import plots
 from experiments.pages.blocks import Plot, Plots, Section, Table
 from experiments.pages.swept import Swept
+from experiments.sweeps.report import shown
 
 _BEST, _DEFAULT = "at its best", "by default"
 _WHITE = {"color": "#ffffff"}
@@ -31,11 +30,10 @@ def best(swept: Swept) -> Section | None:
     cells = []
     for row in swept.rows:
         name = f"{row.env} {row.label}" if several else row.label
-        chosen = _chosen(swept, row.best)
-        shown = [_shown(each) for each in (row.chosen, row.shown, row.default)]
-        cells.append([name, chosen, str(row.points), *shown])
-    drawn = [_of_task(swept, env) for env in swept.envs]
-    blocks = [Table([header, *cells]), Plots(drawn, plots.legend(swept.styles))]
+        chosen = swept.point_settings(row.best)
+        scores = [shown(each) for each in (row.chosen, row.shown, row.default)]
+        cells.append([name, chosen, str(row.points), *scores])
+    blocks = [Table([header, *cells]), drawn(swept)]
     metric = swept.metric
     better = "higher" if metric.higher_is_better else "lower"
     seeds = sorted({row.shown.seeds for row in swept.rows})
@@ -51,6 +49,11 @@ def best(swept: Swept) -> Section | None:
     return Section("best", "At their best, and by default", intro, blocks)
 
 
+def drawn(swept: Swept) -> Plots:
+    """Return a plot for each task: a row for each method, filled at its best, hollow by default."""
+    return Plots([_of_task(swept, env) for env in swept.envs], plots.legend(swept.styles))
+
+
 def tasks(swept: Swept) -> Section | None:
     """Return the probability that methods improve on the first, and of several tasks the mean."""
     if len(swept.methods) < 2:
@@ -62,16 +65,16 @@ def tasks(swept: Swept) -> Section | None:
         return None
     header, cells = ["method", "", f"P(better than {first})"], []
     several = len(swept.envs) > 1
-    drawn = [_improvement(swept, scores, first)]
+    figures = [_improvement(swept, scores, first)]
     if several:
         header.append("scaled score")
-        drawn.append(_aggregated(swept, scores))
+        figures.append(_aggregated(swept, scores))
     for kind, own in scores.items():
         scaled = _scaled(swept, scores)[kind] if several else {}
         for label, values in own.items():
-            odds = "-" if label == first else _shown(_odds(values, own[first], swept))
+            odds = "-" if label == first else shown(_odds(values, own[first], swept))
             row = [label, kind, odds]
-            cells.append([*row, _shown(_iqm(scaled[label]))] if several else row)
+            cells.append([*row, shown(_iqm(scaled[label]))] if several else row)
     intro = (
         f"How probable it is that a seed of a method has a better score than one of {first}, ties "
         "half, methods at their best beside its best and by default (hollow) beside its default, "
@@ -87,35 +90,19 @@ def tasks(swept: Swept) -> Section | None:
         intro += "."
     title = "Over all tasks" if several else "Probability of improvement"
     legend = plots.legend(swept.styles)
-    blocks = [Table([header, *cells]), Plots(drawn, legend)]
+    blocks = [Table([header, *cells]), Plots(figures, legend)]
     return Section("tasks", title, intro, blocks)
 
 
-def _chosen(swept: Swept, point: str) -> str:
-    settings = swept.store.facts["points"][point]["settings"]
-    own = {name: value for name, value in settings.items() if name in swept.settings}
-    return ", ".join(f"{name} {_value(value)}" for name, value in own.items()) or "-"
-
-
-def _value(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else f"{value}"
-
-
-def _shown(found: Estimate | None) -> str:
-    if found is None:
-        return "-"
-    return f"{number(found.value)} [{number(found.low)}, {number(found.high)}]"
-
-
 def _of_task(swept: Swept, env: str) -> Plot:
-    """Return a row for each method: filled at its best, hollow by default."""
     labels = [label for label in swept.methods if swept.row(env, label) is not None]
     rows = []
     for place, label in enumerate(labels):
         row = swept.row(env, label)
         if row is None:
             continue
-        rows.append(_interval(swept, label, place - 0.13, row.shown, _chosen(swept, row.best)))
+        chosen = swept.point_settings(row.best)
+        rows.append(_interval(swept, label, place - 0.13, row.shown, chosen))
         if row.default is not None:
             rows.append(_interval(swept, label, place + 0.13, row.default, _DEFAULT, hollow=True))
     metric = swept.options.metric(env)
@@ -213,8 +200,7 @@ def _scores(swept: Swept, point_of: Callable[[Swept, str, str], str | None]) -> 
         for env in swept.envs:
             row, point = swept.row(env, label), point_of(swept, env, label)
             own = swept.table[swept.table["point"] == point].sort_values("seed")
-            seeds = sorted(swept.table.loc[swept.table["env"] == env, "seed"].unique())
-            values = own[own["seed"].isin(seeds[1::2] or seeds)]["score"].to_numpy(np.float64)
+            values = own[own["seed"].isin(swept.unseen(env))]["score"].to_numpy(np.float64)
             columns.append(values if row is not None and len(values) == row.shown.seeds else [])
         if all(len(column) for column in columns) and len({len(each) for each in columns}) == 1:
             found[label] = np.stack(columns, axis=-1)

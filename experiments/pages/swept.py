@@ -10,7 +10,7 @@ from experiments.analysis.primary import PrimaryMetric
 from experiments.analysis.tuned import Tuned
 from experiments.cli.options import Parser, add_options, read_options
 from experiments.pages import plots
-from experiments.sweeps import store
+from experiments.sweeps import search_report, store
 from experiments.sweeps.options import SweepOptions
 from experiments.sweeps.store import Store
 
@@ -22,6 +22,7 @@ class Swept(NamedTuple):
     options: SweepOptions
     table: pd.DataFrame  # of `tuned.scores`
     rows: list[Tuned]
+    tried: pd.DataFrame | None = None  # of `search_report.trials`; None: a grid
 
     @property
     def envs(self) -> list[str]:
@@ -53,6 +54,19 @@ class Swept(NamedTuple):
         """How many runs the whole sweep has."""
         return sum(point["config"]["seeds"] for point in self.store.facts["points"].values())
 
+    def unseen(self, env: str) -> list[int]:
+        """Return the seeds of a task on which best points are shown: they chose nothing."""
+        if self.tried is not None:
+            return self.store.facts["search"]["asked"]["fresh_seeds"]
+        seeds = sorted(self.table.loc[self.table["env"] == env, "seed"].unique())
+        return seeds[1::2] or seeds
+
+    def point_settings(self, point: str) -> str:
+        """Return in words the settings of a point that vary."""
+        settings = self.store.facts["points"][point]["settings"]
+        own = {name: value for name, value in settings.items() if name in self.settings}
+        return ", ".join(f"{name} {_value(value)}" for name, value in own.items()) or "-"
+
     def row(self, env: str, label: str) -> Tuned | None:
         """Return what was found of a method on a task; None: no point has all seeds yet."""
         return next((row for row in self.rows if (row.env, row.label) == (env, label)), None)
@@ -72,16 +86,14 @@ def of(found: Store, options: SweepOptions) -> Swept:
     """Return the scores of a sweep.
 
     Raises:
-      ValueError: one line: no run has ended yet, the runs lack the metric, or settings were
-        searched for: few points then have all seeds.
+      ValueError: one line: no run has ended yet, or the runs lack the metric.
     """
-    if "search" in found.facts:
-        raise ValueError(
-            f"{found.folder} holds a search, which has no page: its sweep.md and figures show it"
-        )
     if found.frame.empty:
         raise ValueError(f"{found.folder} holds no run that has ended: wait for the first")
     table = tuned.scores(found.frame, found.settings, options.metric)
+    if "search" in found.facts:
+        rows, tried = search_report.tuned_rows(found, options), search_report.trials(found)
+        return Swept(found, options, table, rows, tried)
     rows = tuned.tuned(
         table, lambda env: options.metric(env).higher_is_better, found.facts["base_points"]
     )
@@ -99,3 +111,7 @@ def _options(words: list[Any]) -> SweepOptions:
     add_options(parser, SweepOptions(), group="sweep", about="")
     known, _ = parser.parse_known_args([str(word) for word in words])
     return read_options(known, SweepOptions())
+
+
+def _value(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else f"{value}"

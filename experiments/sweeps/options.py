@@ -100,7 +100,7 @@ class SearchOptions(Config):
         "none: run the grid",
     )
     trials: int = option(
-        64, "settings that are tried of every method on every task", at_least=1, at_most=100_000
+        64, "settings to try, of every method and task", at_least=1, at_most=100_000
     )
     at_once: int = option(
         8,
@@ -110,8 +110,7 @@ class SearchOptions(Config):
     )
     fresh_seeds: int = option(
         10,
-        "seeds after those of --seeds, which choose, for the best settings and the defaults: "
-        "these scores are the result",
+        "seeds after those that choose, for the best settings and the defaults: the result",
         at_least=1,
     )
 

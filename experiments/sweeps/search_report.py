@@ -1,7 +1,7 @@
 """What a search shows: the best settings of each method with fresh seeds, and what was tried."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,12 +52,18 @@ def trials(store: Store) -> pd.DataFrame:
 
 
 def results(store: Store, options: SweepOptions) -> list[Result]:
-    """Return what was found for every method on every task, by the scores of fresh seeds."""
+    """Return what was found for every method on every task, by the scores of fresh seeds.
+
+    Scores are NaN for seeds that have not ended.
+    """
     fresh = store.facts["search"]["asked"]["fresh_seeds"]
     table = store.table
-    scores = tuned.scores(table[table["seed"].isin(fresh)], store.settings, options.metric)
+    ended = table[table["seed"].isin(fresh)]
+    scores = tuned.scores(ended, store.settings, options.metric)
 
     def of(point: str) -> np.ndarray:
+        if ended.empty:
+            return np.full(len(fresh), math.nan)
         own = scores[scores["point"] == point].set_index("seed")["score"]
         return own.reindex(fresh).to_numpy(np.float64)
 
@@ -69,13 +75,51 @@ def results(store: Store, options: SweepOptions) -> list[Result]:
     return found
 
 
+def tuned_rows(store: Store, options: SweepOptions) -> list[Tuned]:
+    """Return methods at their best and by default, as far as all fresh seeds have ended."""
+    points = trials(store).groupby(["env", "replay"])["point"].nunique().to_dict()
+    seeds = store.facts["search"]["asked"]["seeds"]
+    found = []
+    for row in results(store, options):
+        if np.isnan(row.scores).any():
+            continue
+        lost = np.isnan(row.defaults).any()
+        found.append(
+            Tuned(
+                row.env,
+                row.label,
+                points.get((row.env, row.label), 0),
+                row.best or store.facts["base_points"][row.env][row.label],
+                _chosen(store, options, row.best, seeds) if row.best else None,
+                tuned.estimate(row.scores),
+                None if lost else tuned.estimate(row.defaults),
+            )
+        )
+    return found
+
+
+def _chosen(store: Store, options: SweepOptions, point: str, seeds: Sequence[int]) -> Estimate:
+    """Return the score of a point on the seeds that chose it."""
+    table = store.table
+    own = table[(table["point"] == point) & table["seed"].isin(seeds)]
+    return tuned.estimate(tuned.scores(own, store.settings, options.metric)["score"].to_numpy())
+
+
+def compared(row: Result, options: SweepOptions) -> str:
+    """Return on how many fresh seeds the best settings beat the defaults, lost and tied."""
+    higher = options.metric(row.env).higher_is_better
+    better = (row.scores - row.defaults) * (1 if higher else -1)
+    counts = [int((better > 0).sum()), int((better < 0).sum()), int((better == 0).sum())]
+    return "/".join(map(str, counts))
+
+
 def conclude(store: Store, options: SweepOptions) -> str:
     """Write figures and tables of what a search found; return the text to print."""
-    rows, tried = results(store, options), trials(store)
+    found, tried = results(store, options), trials(store)
     asked = store.facts["search"]["asked"]
-    metric = options.metric(rows[0].env)
+    metric = options.metric(found[0].env)
     text = (
-        f"{_best(rows, options)}\n"
+        f"{_best(found, options)}\n"
         f"Scores: {metric.name} ({metric.help}), IQM over {len(asked['fresh_seeds'])} fresh seeds "
         f"[95 % interval]: none of them was used to choose. Better on: of these seeds, those on "
         f"which the best settings beat the defaults, lost, tied.\n\n"
@@ -85,40 +129,27 @@ def conclude(store: Store, options: SweepOptions) -> str:
     written = [store.folder / TABLE, store.folder / "sweep.md"]
     if options.figures:
         agents = ", ".join(sorted(set(store.table["agent"])))
-        written += _figures(store, rows, tried, options, agents)
+        written += _figures(store, tried, options, agents)
     return f"\n{text}\nresults: {' '.join(map(str, written))}"
 
 
-def _figures(
-    store: Store,
-    rows: Sequence[Result],
-    tried: pd.DataFrame,
-    options: SweepOptions,
-    agents: str,
-) -> list[Any]:
+def _figures(store: Store, tried: pd.DataFrame, options: SweepOptions, agents: str) -> list[Any]:
     written = []
     if tried["score"].notna().any():
         path = store.folder / "trials.png"
         searched.trials(tried, options.metric, path, agents)
         written.append(path)
         path = store.folder / "settings.png"
-        searched.settings(tried, store.settings, _linear(store), options.metric, path, agents)
+        searched.settings(tried, store.settings, linear(store), options.metric, path, agents)
         written.append(path)
     methods = dict(zip(store.table["replay"], store.table["method"], strict=True))
     path = store.folder / "best.png"
-    estimates = [
-        Tuned(
-            row.env, row.label, 0, row.best or "",
-            tuned.estimate(row.scores), tuned.estimate(row.scores), tuned.estimate(row.defaults),
-        )
-        for row in rows
-    ]  # fmt: skip
     seeds = len(store.facts["search"]["asked"]["fresh_seeds"])
-    sensitivity.best(estimates, methods, options.metric, path, agents, seeds)
+    sensitivity.best(tuned_rows(store, options), methods, options.metric, path, agents, seeds)
     return [*written, path]
 
 
-def _linear(store: Store) -> set[str]:
+def linear(store: Store) -> set[str]:
     """Return the settings that are chosen from a range with a linear scale."""
     spaces = store.facts["search"]["asked"]["space"]
     texts = [item for labels in spaces.values() for own in labels.values() for item in own.items()]
@@ -126,7 +157,7 @@ def _linear(store: Store) -> set[str]:
 
 
 def _studies(store: Store) -> list[tuple[str, str, Any]]:
-    studies = store.facts["search"]["studies"]
+    studies = store.facts["search"].get("studies", {})  # none before the first trials have ended
     return [(env, label, own) for env, labels in studies.items() for label, own in labels.items()]
 
 
@@ -135,14 +166,11 @@ def _best(rows: Sequence[Result], options: SweepOptions) -> str:
     cells = []
     for row in rows:
         name = row.best or f"{row.env} {row.label}"
-        higher = options.metric(row.env).higher_is_better
-        better = (row.scores - row.defaults) * (1 if higher else -1)
-        counts = [int((better > 0).sum()), int((better < 0).sum()), int((better == 0).sum())]
         cells.append([
             name,
             _shown(row.scores) if row.best else "-",
             _shown(row.defaults),
-            "/".join(map(str, counts)) if row.best else "-",
+            compared(row, options) if row.best else "-",
         ])  # fmt: skip
     return markdown([header, *cells])
 
@@ -155,21 +183,32 @@ def _shown(scores: np.ndarray) -> str:
     return shown(found)
 
 
-def _tried(tried: pd.DataFrame, asked: Any) -> str:
-    """Return the budget of every method, and how the scores of what was tried are spread."""
-    header = ["tried, on the seeds that choose", "trials", "different", "failed", *_QUANTILES]
+def spread(tried: pd.DataFrame) -> list[list[str]]:
+    """Return a header, and for every method its trials and how their scores are spread."""
+    header = ["", "trials", "different", "failed", *_QUANTILES]
     cells = []
     for (env, label), own in tried.groupby(["env", "replay"], sort=False):
         scores = own["score"].dropna()
-        spread = [
+        places = [
             number(float(scores.quantile(q))) if len(scores) else "-" for q in _QUANTILES.values()
         ]
         counts = [len(own), own["point"].nunique(), int(own["score"].isna().sum())]
-        cells.append([f"{env} {label}", *map(str, counts), *spread])
-    about = f"Budget: {asked['trials']} trials of each method by {asked['search']}, with seeds "
+        cells.append([f"{env} {label}", *map(str, counts), *places])
+    return [header, *cells]
+
+
+def budget(asked: Mapping[str, Any]) -> str:
+    """Return in a sentence how much was to be tried."""
+    how = "at random" if asked["search"] == "random" else f"by {asked['search']}"
+    about = f"{asked['trials']} trials of each method {how}, with seeds "
     seeds = asked["seeds"]
-    about += f"{seeds[0]} to {seeds[-1]}." if len(seeds) > 1 else f"{seeds[0]}."
-    return f"{markdown([header, *cells])}\n{about}\n" if cells else ""
+    return about + (f"{seeds[0]} to {seeds[-1]}." if len(seeds) > 1 else f"{seeds[0]}.")
+
+
+def _tried(tried: pd.DataFrame, asked: Any) -> str:
+    (_, *header), *cells = spread(tried)
+    table = markdown([["tried, on the seeds that choose", *header], *cells])
+    return f"{table}\nBudget: {budget(asked)}\n" if cells else ""
 
 
 def _failed(tried: pd.DataFrame) -> str:

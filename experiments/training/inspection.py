@@ -25,16 +25,17 @@ _CONCENTRATION = "replayed/concentration"  # N times the mean chance of what was
 ODDS_EDGES = (-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0)
 
 
-def measure_share(batch: Sample, ring: Ring) -> Metrics:
+def measure_share(batch: Sample, replay: Any) -> Metrics:
     """Measure how much of the buffer draws use, by a batch; `conclude` makes metrics of the means.
 
     Args:
       batch: `[B]`, as the replay drew it.
-      ring: the one that it was drawn from, before anything was added.
+      replay: the state that it was drawn from, before anything was added; it need not have a ring
+        where the batch has no probabilities.
     """
     if not isinstance(batch.probability, jax.Array):
         return {}
-    return {_CONCENTRATION: ring_.size(ring) * batch.probability.mean()}
+    return {_CONCENTRATION: ring_.size(replay.ring) * batch.probability.mean()}
 
 
 def measure(batch: Sample, feedback: Mapping[str, Array], ring: Ring) -> Metrics:

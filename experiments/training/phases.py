@@ -157,7 +157,7 @@ class Phases:
         feedback = known_feedback(self.replay.requires, info.feedback)
         replay_state = self.replay.update(state.replay, batch, **feedback)
         metrics = {f"agent/{name}": value for name, value in info.metrics.items()}
-        metrics |= measure_share(batch, state.replay.ring)
+        metrics |= measure_share(batch, state.replay)
         if self.config.inspect:
             metrics |= measure(batch, info.feedback, state.replay.ring)
         state = state._replace(agent=agent_state, replay=replay_state, updates=state.updates + 1)

@@ -5,6 +5,7 @@ No time is asserted but that it is positive.
 
 import importlib.util
 import json
+import os
 
 import jax
 import jax.numpy as jnp
@@ -253,7 +254,7 @@ def test_training_command(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(
         importlib.util,
         "find_spec",
-        lambda name, *rest: None if name in ("flashbax", "sbx") else real(name, *rest),
+        lambda name, *rest: None if name in ("flashbax", "sbx", "rejax") else real(name, *rest),
     )
     out = tmp_path / "training.json"
     argv = ["--cases", "dqn", "--replays", "uniform", "per", "--seeds", "1"]
@@ -268,14 +269,19 @@ def test_training_command(tmp_path, capsys, monkeypatch):
         assert min(*result["us"], result["steps_per_second"], result["of_large"]) > 0
     (products,) = content["matrix_products"]
     assert products["large_gflops"] > 0 and products["own_gflops"] > 0
-    # 3 forward passes of 128 rows (2 of them for double learning's target), one for acting, and
-    # the gradient of one, which needs no derivative of the observations.
+    # 2 forward passes of 128 rows (one of them for the target), one of a row for acting, and the
+    # gradient of one, which needs no derivative of the observations.
     layers = 4 * 64 + 64 * 64 + 64 * 2
-    passes = 2 * layers * (3 * 128 + 1) + 2 * 128 * (2 * layers - 4 * 64)
+    passes = 2 * layers * (2 * 128 + 1) + 2 * 128 * (2 * layers - 4 * 64)
     assert products["operations"] == passes
-    assert set(content["missing"]) == {"flashbax", "sbx"}
+    assert content["missing"] == ["flashbax", "purejaxrl", "rejax", "sbx"]
+    assert per["to_ours"] > 0 and uniform["to_ours"] == 1
+    assert min(uniform["compile_seconds"], uniform["program"]["instructions"]) > 0
+    assert uniform["large_copies"] == per["large_copies"] == 0
     printed = capsys.readouterr().out
     assert "missing: sbx (not installed" in printed and "| uniform " in printed
+    assert "missing: rejax (not installed: give a checkout" in printed
+    assert "steps/s of all seeds" in printed and "| dqn, 1 seed |" in printed
 
 
 @pytest.mark.skipif(not installed("flashbax"), reason="flashbax is not installed")
@@ -285,13 +291,34 @@ def test_our_loop_runs_around_flashbax():
     tiny = training_loops.CASES["dqn"]._replace(batch_size=8, hidden=(4,))
     runs, missing = training_loops.around_peers(tiny, seeds=2, capacity=64, only="uniform")
     assert list(runs) == ["flashbax uniform"] and missing == {}
-    assert runs["flashbax uniform"](3) > 0
+    assert runs["flashbax uniform"].run(3) > 0
 
 
-def test_training_command_refuses_in_one_line(capsys):
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--capacity", "100"], "capacity is 100: it must hold a batch of 256"),
+        (["--cores", "1", "9999"], "cores is 9999: this process has"),
+    ],
+)
+def test_training_command_refuses_in_one_line(argv, message, capsys):
     with pytest.raises(SystemExit):
-        training.main(["--capacity", "100"])
-    assert capsys.readouterr().err == "error: capacity is 100: it must hold a batch of 256\n"
+        training.main(argv)
+    printed = capsys.readouterr().err
+    assert message in printed and printed.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_training_is_timed_on_a_number_of_cores(tmp_path, capsys):
+    before = os.sched_getaffinity(0)
+    out = tmp_path / "training.json"
+    argv = ["--cases", "dqn", "--replays", "uniform", "--seeds", "1", "--peers", "none"]
+    argv += ["--capacity", "300", "--matrix", "32", "--out", str(out), "--cores", "1"]
+    assert training.main([*argv, *FAST]) == 0
+    content = json.loads(out.read_text())
+    assert [result["cores"] for result in content["results"]] == [1]
+    assert content["machine"]["cores"] == 1 and content["settings"]["cores"] == [1]
+    assert os.sched_getaffinity(0) == before
 
 
 def test_methods_command(tmp_path, capsys):

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from experiments import compare, plot, soak, train, watch
+from experiments import compare, plot, soak, sweep, train, watch
 from experiments.cli.help import LINES, WIDTH, Guide
 from experiments.cli.options import Parser
 from experiments.papers import __main__ as papers
@@ -47,6 +47,13 @@ def test_help_is_short_for_every_agent_and_method(agent, capsys):
 def test_help_is_short_for_many_arms(capsys):
     lines = shown(capsys, compare.main, *names_of("td3"), "--replays", *MANY, "--help")
     assert len(lines) <= LINES and max(map(len, lines)) <= WIDTH
+
+
+def test_help_of_a_sweep_is_short(capsys):
+    for words in ([], ["--agent", "td3", "--envs", ENVS["continuous"], "--replays", *MANY]):
+        lines = shown(capsys, sweep.main, *words, "--help")
+        assert len(lines) <= LINES and max(map(len, lines)) <= WIDTH
+        assert "--space" in "\n".join(lines) and "examples:" in lines
 
 
 @pytest.mark.parametrize(("main", "words"), OTHERS)

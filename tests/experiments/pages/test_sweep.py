@@ -179,9 +179,6 @@ def test_the_command_writes_it_into_the_folder(tmp_path, capsys):
     assert f"report:  {folder / 'report.html'}" in capsys.readouterr().out
     assert "a page of its own" in refused(capsys, folder, WALK, "--out", tmp_path / "x.html")
     facts = json.loads((folder / "sweep.json").read_text())
-    (folder / "sweep.json").write_text(json.dumps(facts | {"search": {}}))
-    assert "holds a search, which has no page" in refused(capsys, folder)
-    (folder / "sweep.json").write_text(json.dumps(facts))
     (folder / "sweep.csv.gz").write_bytes(b"mine")
     assert "sweep.csv.gz is damaged" in refused(capsys, folder)
     (folder / "sweep.csv.gz").unlink()

@@ -34,7 +34,7 @@ def inspected(sampler, leaves=None, batches=200):
     def learn(key):  # nothing: the agent only says what it sees
         batch = replay.sample(held, key)[1]
         seen = agent.feedback(state, batch.transition, key)
-        return measure(batch, seen, held.ring) | measure_share(batch, held.ring)
+        return measure(batch, seen, held.ring) | measure_share(batch, held)
 
     def look(key):
         means = jax.tree.map(jnp.mean, jax.lax.map(learn, jax.random.split(key, batches)))
