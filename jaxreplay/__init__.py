@@ -1,6 +1,6 @@
 """Experience replay as pure functions: rings, sum trees, samplers and objectives for JAX."""
 
-from jaxreplay import fields, frames, keys, methods, n_step, objectives, ring, sum_tree
+from jaxreplay import fields, frames, host_rows, keys, methods, n_step, objectives, ring, sum_tree
 from jaxreplay._internal.version import VERSION
 from jaxreplay.donation import donatable
 from jaxreplay.replay import ReplayState, make_replay
@@ -34,6 +34,7 @@ __all__ = [
     "donatable",
     "fields",
     "frames",
+    "host_rows",
     "keys",
     "load",
     "make_replay",

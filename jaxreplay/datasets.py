@@ -116,6 +116,11 @@ def fill(
     example = jax.tree.map(lambda x: x[0], feed.example)
     window = n_step_.init(example, n_step, replay.num_envs)
     state = replay.init(key, _transition(example))
+    if state.ring.parting is not None:
+        raise ValueError(
+            "rows_on_host: the caller keeps the rows, and would miss those that are filled in at "
+            "once: leave it out"
+        )
 
     def put(carry: tuple[Any, ReplayState], steps: Step) -> tuple[Any, ReplayState]:
         def one(carry: Any, step: Step) -> tuple[Any, None]:

@@ -52,6 +52,7 @@ def make_replay(
     frame_spare: float = 0.04,
     frames_on_host: bool = False,
     store_next_obs: bool = True,
+    rows_on_host: bool = False,
 ) -> Replay:
     """Join a ring and a sampler into a Replay.
 
@@ -77,15 +78,22 @@ def make_replay(
         one is that of the step after, and the last one of an episode takes one of the places of
         `frame_spare`. Rows have `obs`, `next_obs` and `first`; of n-step transitions of one's own
         type also `n_steps`.
+      rows_on_host: the caller keeps all of a row that is larger than a number (`host_rows`), but
+        for fields that the sampler looks at; sampled transitions lack it until `host_rows.join`.
 
     Raises:
       ValueError: the sizes do not fit together.
     """
-    _check_sampler(sampler, frames_on_host)
+    _check_sampler(sampler, frames_on_host, rows_on_host)
     _check_sizes(capacity, batch_size, num_envs, frame_stack)
     if not store_next_obs and (frame_stack or frames_on_host):
         raise ValueError(
             "stacks of frames are stored once as they are: leave store_next_obs out, or frame_stack"
+        )
+    if rows_on_host and (frame_stack or frames_on_host or not store_next_obs):
+        raise ValueError(
+            "rows_on_host keeps whole rows on the host: for stacks of frames that are stored once, "
+            "use frames_on_host; leave store_next_obs out"
         )
     slots, requires = capacity * sampler.capacity_factor, sampler.requires
     if slots > _MOST:
@@ -101,7 +109,8 @@ def make_replay(
         ring = ring_.init(
             example, slots, num_envs,
             frame_stack=frame_stack, frame_spare=frame_spare, frames_on_host=frames_on_host,
-            store_next_obs=store_next_obs,
+            store_next_obs=store_next_obs, rows_on_host=rows_on_host,
+            kept=requires.transition_fields,
         )  # fmt: skip
         zero = jnp.zeros((), jnp.int32)
         state = ReplayState(ring, sampler.init(unrolled(key), ring), dropped=zero, fence=zero)
@@ -153,11 +162,13 @@ def check_valid(state: ReplayState) -> None:
     ring_.check_valid(state.ring)
 
 
-def _check_sampler(sampler: Sampler, frames_on_host: bool) -> None:
+def _check_sampler(sampler: Sampler, frames_on_host: bool, rows_on_host: bool) -> None:
     if not isinstance(sampler, Sampler):
         hint = ": give its .sampler" if isinstance(sampler, Method) else ""
         raise ValueError(f"make_replay takes a Sampler, not a {type(sampler).__name__}{hint}")
-    requirements.check_frames(sampler.requires, frames_on_host)
+    if frames_on_host or rows_on_host:
+        what = "frames_on_host" if frames_on_host else "rows_on_host"
+        requirements.check_on_host(sampler.requires, what)
     observes = sampler.observe is not ignore_episode_return
     requirements.check_observer(sampler.requires, observes)
 

@@ -26,7 +26,7 @@ FEEDBACK = frozenset(
         "reward_scale",
     }
 )  # fmt: skip
-_PIXELS = frozenset({"obs", "next_obs"})
+_OBSERVATIONS = frozenset({"obs", "next_obs"})
 _TELLS = {  # what a field is looked at for
     "obs": "what the agent saw",
     "action": "what it did",
@@ -230,15 +230,19 @@ def check_batch_size(requires: Requirements, asked: Any, own: int, capacity: int
         )
 
 
-def check_frames(requires: Requirements, frames_on_host: bool) -> None:
-    """Refuse frames on the host for a sampler that looks at observations.
+def check_on_host(requires: Requirements, option: str) -> None:
+    """Refuse observations on the host for a sampler that looks at them.
+
+    Args:
+      requires: of the sampler.
+      option: by which they would be there.
 
     Raises:
       ValueError: one line that says what to do.
     """
-    if frames_on_host and requires.transition_fields & _PIXELS:
+    if requires.transition_fields & _OBSERVATIONS:
         raise ValueError(
-            "frames_on_host: this sampler looks at observations, which must be on the device: "
+            f"{option}: this sampler looks at observations, which must be on the device: "
             "leave it out, or choose features without obs and next_obs"
         )
 

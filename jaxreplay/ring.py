@@ -7,6 +7,7 @@ reading a batch is one gather. A row is a `Transition` or any other pytree of ar
 as the type that it was.
 """
 
+from collections.abc import Collection
 from typing import cast
 
 import jax
@@ -16,8 +17,10 @@ from flax import struct
 from jaxreplay import fields as fields_
 from jaxreplay import frames as frames_
 from jaxreplay._internal import buffer, packing
+from jaxreplay._internal import parting as parting_
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.packing import Layout
+from jaxreplay._internal.parting import Leaving, Parting
 from jaxreplay.fields import Row
 from jaxreplay.frames import Frames, Spot
 from jaxreplay.types import Array, Transition
@@ -35,6 +38,10 @@ class Ring(struct.PyTreeNode):
     num_envs: int = struct.field(pytree_node=False)  # E lanes
     packed_obs: Layout | None = struct.field(pytree_node=False, default=None)  # how an observation
     # of any kind lies in the single frame that it is; None: observations are stacks of frames
+    leaving: Leaving | tuple[()] = ()  # of the newest row, what the caller keeps on the host; ():
+    # all of it is here
+    parting: Parting | None = struct.field(pytree_node=False, default=None)  # of rows into these
+    # two; `words` and `layout` are of what stays here
 
 
 def init(
@@ -46,6 +53,8 @@ def init(
     frame_spare: float = 0.04,
     frames_on_host: bool = False,
     store_next_obs: bool = True,
+    rows_on_host: bool = False,
+    kept: Collection[str] = (),
 ) -> Ring:
     """Make an empty ring.
 
@@ -60,10 +69,13 @@ def init(
         of the caller's that they are made of (`frames.Located`).
       store_next_obs: False: observations of any kind are stored once, as stacks of one frame are:
         that of the step after is the next one.
+      rows_on_host: the ring keeps single numbers (rewards, flags, discrete actions) only, and the
+        caller the rest: see `host_rows`.
+      kept: fields that the ring keeps even so.
 
     Raises:
       ValueError: the capacity is not a positive multiple of the number of environments, or
-        observations are not such stacks.
+        observations are not such stacks, or rows have nothing to be kept on the host.
     """
     if num_envs < 1 or capacity < num_envs:
         raise ValueError(
@@ -87,10 +99,16 @@ def init(
         pixels = () if frames_on_host else cast(Buffer, frames_.empty_pixels(frames))
         spot = Spot(*[jnp.zeros((), jnp.int32)] * 3)
         example = fields_.replace(example, obs=spot, next_obs=())
-    layout = packing.plan(_stored(example))
+    parting, leaving = None, ()
+    if rows_on_host:
+        parting = parting_.plan(_stored(example), kept)
+        leaving = parting_.nothing_left(parting, num_envs)
+    layout = packing.plan(_stored(example)) if parting is None else parting.here
     words = jnp.zeros((capacity, layout.words), jnp.uint32)
     clock = jnp.zeros((), jnp.int32)
-    return Ring(words, clock, frames, pixels, layout, capacity, num_envs, packed_obs)
+    return Ring(
+        words, clock, frames, pixels, layout, capacity, num_envs, packed_obs, leaving, parting
+    )
 
 
 def add(ring: Ring, transition: Row) -> tuple[Ring, Array]:
@@ -103,7 +121,12 @@ def add(ring: Ring, transition: Row) -> tuple[Ring, Array]:
     slots = _cursor(ring) * ring.num_envs + jnp.arange(ring.num_envs, dtype=jnp.int32)
     if isinstance(ring.frames, Frames):
         ring, transition = _add_frames(ring, ring.frames, transition)
-    packed = packing.pack(ring.layout, _stored(transition), ring.num_envs)
+    stays = _stored(transition)
+    if ring.parting is not None:
+        stays, goes = parting_.parts(ring.parting, stays)
+        words = packing.pack(ring.parting.there, goes, ring.num_envs)
+        ring = ring.replace(leaving=Leaving(words, slots))
+    packed = packing.pack(ring.layout, stays, ring.num_envs)
     words = buffer.write(ring.words, slots, packed)
     return ring.replace(words=words, rows_added=ring.rows_added + 1), slots
 
@@ -116,7 +139,7 @@ def check_fits(ring: Ring, transition: Row) -> None:
         rows, another shape, or a dtype that the ring's would not hold (1.7 as an integer).
     """
     apart = ("obs", "next_obs") if isinstance(ring.frames, Frames) else ()
-    packing.check_fits(ring.layout, _stored(transition), ring.num_envs, apart)
+    packing.check_fits(row_layout(ring), _stored(transition), ring.num_envs, apart)
     if ring.packed_obs is not None:
         for name in apart:
             obs = fields_.get(transition, name)
@@ -141,7 +164,8 @@ def end_episodes(ring: Ring) -> Ring:
 def gather(ring: Ring, slots: Array) -> Row:
     """Read the transitions of `slots` (`[B]` int32, in range): fields are `[B, ...]`.
 
-    Of slots `[B, T]`, fields are `[B, T, ...]`.
+    Of slots `[B, T]`, fields are `[B, T, ...]`. Fields that are kept on the host are left out:
+    `host_rows.join` puts them in.
     """
     if slots.ndim > 1:
         flat = gather(ring, slots.ravel())
@@ -164,9 +188,14 @@ def contents(ring: Ring) -> Row:
     """Return all slots' transitions, `[C, ...]`, zero where never written.
 
     Under jit only the fields that are used are read. Of frames stored once there are no stacks:
-    observations are then a `frames.Spot`.
+    observations are then a `frames.Spot`. Fields that are kept on the host are left out.
     """
     return packing.unpack(ring.layout, ring.words)
+
+
+def row_layout(ring: Ring) -> Layout:
+    """Return how a whole row lies in words, wherever its fields are kept."""
+    return ring.layout if ring.parting is None else ring.parting.whole
 
 
 def rows(ring: Ring) -> int:

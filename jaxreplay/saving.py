@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from jaxreplay import array_file
+from jaxreplay import ring as ring_
 from jaxreplay._internal.version import VERSION
 from jaxreplay.array_file import Damaged
 from jaxreplay.fields import Row
@@ -30,8 +31,8 @@ def save(
 ) -> Path:
     """Write a replay's state to a file, which appears under its name when it is complete.
 
-    Frames that are kept on the host are the caller's to save. Of vmapped states, save one at a
-    time: `jax.tree.map(lambda x: x[seed], state)`.
+    Frames or rows that are kept on the host are the caller's to save. Of vmapped states, save one
+    at a time: `jax.tree.map(lambda x: x[seed], state)`.
 
     Args:
       replay: what the state is of.
@@ -106,9 +107,10 @@ def _check_state(replay: Replay, state: ReplayState) -> None:
         )
     fits = ring.num_envs == replay.num_envs and ring.capacity % replay.capacity == 0
     if fits and isinstance(ring.frames, tuple):  # else the layout does not say what a row was
-        rows = [jnp.zeros(field.shape, field.dtype) for field in ring.layout.fields]
+        layout = ring_.row_layout(ring)
+        rows = [jnp.zeros(field.shape, field.dtype) for field in layout.fields]
         like = jax.eval_shape(
-            replay.init, jax.random.key(0), jax.tree.unflatten(ring.layout.treedef, rows)
+            replay.init, jax.random.key(0), jax.tree.unflatten(layout.treedef, rows)
         )
         fits = _described(like) == _described(state)
     if not fits:
@@ -149,7 +151,7 @@ def _layout(replay: Replay, state: ReplayState) -> dict[str, Any]:
     ring = state.ring
     fields = [
         [field.name, f"{field.dtype}[{','.join(map(str, field.shape))}]"]
-        for field in ring.layout.fields
+        for field in ring_.row_layout(ring).fields
     ]
     return {"capacity": replay.capacity, "num_envs": replay.num_envs, "row": fields}
 

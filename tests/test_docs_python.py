@@ -53,6 +53,7 @@ def test_rows_and_files_are_what_the_page_says(elsewhere, capsys):
         documents.run(block.text, names)
     assert names["losses"].shape == (100,) and np.isfinite(names["losses"]).all()
     assert names["large"].transition["obs"].shape == (256, 3)
+    assert names["rows"].shape == (4096, 3) and names["words"].any()
     assert names["batch"].transition["obs"].shape == (16, 12, 3)
     assert not names["counts"][:, :4].any() and names["counts"][:, 4:].any(axis=1).all()
     assert Path("replay.safetensors").exists()

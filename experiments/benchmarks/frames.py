@@ -20,7 +20,7 @@ from experiments.analysis.files import write_json
 from experiments.benchmarks import timing
 from experiments.benchmarks.sizes import read_sizes
 from experiments.runs.log import say
-from experiments.training import host_frames
+from experiments.training import host_store
 from jaxreplay import Transition, make_replay
 from jaxreplay.methods import METHODS
 
@@ -70,11 +70,10 @@ def sampler(
     fill = jax.jit(lambda key: jax.lax.fori_loop(0, capacity, add, replay.init(key, example)))
     state = jax.block_until_ready(fill(jax.random.key(0)))
     sample = jax.jit(replay.sample, donate_argnums=0)
-    frames, host_store, size = state.ring.frames, None, _bytes(state)
-    if on_host:
-        host_store = host_frames.empty(frames, 1)
-        host_store.pixels[:] = 1  # pages that were never written would be read too fast
-        size += host_store.pixels.nbytes
+    store, size = host_store.store_of(state.ring, 1), _bytes(state)
+    if store is not None:
+        store.kept.pixels[:] = 1  # pages that were never written would be read too fast
+        size += store.kept.pixels.nbytes
     keys = list(jax.random.split(jax.random.key(1), 1_000))  # indexing an array takes longer
 
     def timed(count: int) -> float:
@@ -82,10 +81,9 @@ def sampler(
         start = time.perf_counter()
         for number in range(count):
             state, batch = sample(state, keys[number % len(keys)])
-            if on_host:
+            if store is not None:
                 one = jax.tree.map(lambda x: np.asarray(x)[None], batch)
-                seen = host_frames.read(host_store, frames, one).transition
-                batch = jax.device_put((seen.obs, seen.next_obs))
+                batch = jax.device_put(store.read(one))
             jax.block_until_ready(batch)
         return time.perf_counter() - start
 

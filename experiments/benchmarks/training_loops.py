@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -74,9 +74,17 @@ def ours(case: Case, replay: str, seeds: int, capacity: int) -> Loop:
     return _steps(make_program(environment, agent, made, config.loop), seeds)
 
 
-def as_run(case: Case, replay: str, seeds: int, capacity: int) -> Loop:
+def as_run(
+    case: Case,
+    replay: str,
+    seeds: int,
+    capacity: int,
+    replay_on: Literal["device", "host"] = "device",
+) -> Loop:
     """Return the same as a run lays it out: several programs, over all cores."""
-    training = build(run_config(case, replay, seeds, capacity))
+    config = run_config(case, replay, seeds, capacity)
+    sizes = dataclasses.replace(config.sizes, replay_on=replay_on)
+    training = build(dataclasses.replace(config, sizes=sizes))
     return Loop(_run_of(training.init(), training.chunk))
 
 

@@ -125,6 +125,9 @@ def add_common(parser: Parser, env: str, preset: str | None = None) -> None:
         f"{whose}: leave it out"
         for option, whose in environments.foreign_options(env).items()
     }
+    parser.reasons["--frames-on-host"] = (
+        "--frames-on-host is now --replay-on host, for any environment: use that"
+    )
     names = parser.group("run", "what runs, and where its results go")
     names.add_argument(
         "--agent", type=agent_name, metavar="NAME",

@@ -18,8 +18,10 @@ from experiments.runs.run_config import RunConfig
 from experiments.training.batches import MakeHost
 from experiments.training.config import ReplaySizes
 from experiments.training.host_loop import HostRun
+from experiments.training.host_store import host_bytes
 from experiments.training.loop import make_program
 from experiments.training.phases import make_phases
+from experiments.training.rows_loop import RowsRun
 from experiments.training.schedule import schedule
 from experiments.training.seeds import CompiledRun, Run, with_axis
 from experiments.training.spread import SpreadRun, layout
@@ -92,14 +94,15 @@ def joined(parts: Parts, config: RunConfig, devices: int | None = None) -> Run:
     """
     spec, environment, agent, replay = parts
     seeds = range(config.seed, config.seed + config.seeds)
+    if isinstance(environment, Environment) and config.sizes.replay_on == "host":
+        return RowsRun(environment, agent, replay, config.loop, seeds)
     if isinstance(environment, Environment):
         program = make_program(environment, agent, replay, config.loop)
         where = layout(config.seeds, devices)
         return (
             SpreadRun(program, seeds, where) if where.programs > 1 else CompiledRun(program, seeds)
         )
-    on_host = config.sizes.frames_on_host
-    return HostRun(environment, spec, agent, replay, config.loop, seeds, on_host)
+    return HostRun(environment, spec, agent, replay, config.loop, seeds)
 
 
 def _environment(config: RunConfig) -> tuple[Environment | MakeHost, EnvironmentSpec]:
@@ -134,48 +137,69 @@ def _check_frames(config: RunConfig, sizes: ReplaySizes) -> None:
         raise ValueError(
             f"n_step is {config.loop.n_step}: with frames stored once it may be {AHEAD} at most"
         )
-    if not sizes.frames_on_host:
+    if sizes.replay_on == "device":
         return
-    if not environments.is_host(config.env) or not sizes.frame_stack:
+    if config.loop.scale_observations:
         raise ValueError(
-            f"frames_on_host is for environments on the host with stacks of frames, such as "
-            f"atari/Pong, not for {config.env}: leave it out"
+            "scale_observations looks at whole observations, which are not on the device with "
+            "--replay-on host: use --scale-observations false, or leave --replay-on out"
         )
-    if config.loop.inspect:
+    if sizes.frame_stack and not environments.is_host(config.env):
         raise ValueError(
-            "what is replayed can't be looked at where frames are on the host: use --inspect 0"
+            f"frames stored once are kept on the host only where environments live there, and "
+            f"{config.env} compiles: give --frame-stack 0, or leave --replay-on out"
         )
 
 
 def _check_memory(parts: Parts, config: RunConfig, devices: int | None) -> None:
-    """Refuse a state that the device can't hold, before anything is traced at length.
+    """Refuse what the memory can't hold, before anything is traced at length.
 
     Raises:
-      ValueError: the states of all seeds take more than its memory.
+      ValueError: the states of all seeds take more than its memory, or what they keep on the host
+        takes more than the machine's.
     """
-    where = layout(config.seeds, devices)
-    lanes = where.programs * where.width if isinstance(parts.environment, Environment) else 0
-    needed = max(lanes, config.seeds) * state_bytes(parts, config)
-    limit = device_bytes() * len(set(where.devices))
-    if needed > limit:
+    where, compiled = layout(config.seeds, devices), isinstance(parts.environment, Environment)
+    spread = compiled and config.sizes.replay_on == "device"
+    lanes = max(where.programs * where.width, config.seeds) if spread else config.seeds
+    on_device, on_host = (lanes * size for size in _sizes(parts, config))
+    machine, device = machine_bytes(), device_bytes() * (len(set(where.devices)) if spread else 1)
+    if jax.default_backend() == "cpu":  # one memory for both
+        on_device, on_host = on_device + on_host, 0
+    if on_device > device:
         raise ValueError(
-            f"the run's arrays take {needed / 1e9:,.0f} GB, and the device has "
-            f"{limit / 1e9:,.0f}: use a smaller capacity, smaller networks, or fewer seeds"
+            f"the run's arrays take {on_device / 1e9:,.0f} GB, and the device has "
+            f"{device / 1e9:,.0f}: use a smaller capacity, smaller networks, or fewer seeds"
+        )
+    if on_host > machine:
+        raise ValueError(
+            f"what is stored on the host takes {on_host / 1e9:,.0f} GB, and the machine has "
+            f"{machine / 1e9:,.0f}: use a smaller capacity or fewer seeds"
         )
 
 
 def state_bytes(parts: Parts, config: RunConfig) -> int:
     """Return what the state of one seed takes, but for the environments' own; nothing is traced."""
+    return _sizes(parts, config)[0]
+
+
+def _sizes(parts: Parts, config: RunConfig) -> tuple[int, int]:
+    """Return the bytes of one seed's state, but for the environments' own, and on the host."""
     phases = make_phases(parts.spec.action_space, parts.agent, parts.replay, config.loop)
     obs = with_axis(parts.spec.obs, parts.replay.num_envs)
     state = jax.eval_shape(phases.start, jax.random.key(0), (), obs)
-    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    return size, host_bytes(state.replay.ring)
+
+
+def machine_bytes() -> int:
+    """Return the memory of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def device_bytes() -> int:
     """Return the memory of the first device; on CPU, that of the machine."""
     limit = (jax.devices()[0].memory_stats() or {}).get("bytes_limit")
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if limit is None else limit
+    return machine_bytes() if limit is None else limit
 
 
 def _check_network(environment: EnvironmentSpec, agent: Agent) -> None:

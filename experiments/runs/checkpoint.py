@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 
+from experiments.runs.renamed import up_to_date
 from jaxreplay import array_file
 from jaxreplay.array_file import Damaged as Damaged  # what reading one may raise
 
@@ -126,7 +127,7 @@ def check_same_config(saved: dict, now: dict, folder: str | os.PathLike) -> None
     Raises:
       ValueError: the two differ; names the first such field, by its dotted path, and both values.
     """
-    before, after = _dotted(_as_json(saved)), _dotted(_as_json(now))
+    before, after = (_dotted(up_to_date(_as_json(config))) for config in (saved, now))
     for name in differing_options(saved, now):
         made = f"with {name}={before[name]}" if name in before else f"without {name}"
         has = f"has {after[name]}" if name in after else "has no such option"
@@ -138,7 +139,7 @@ def check_same_config(saved: dict, now: dict, folder: str | os.PathLike) -> None
 
 def differing_options(saved: dict, now: dict) -> list[str]:
     """Return the dotted paths of what two nested, JSON-able configurations differ in."""
-    before, after = _dotted(_as_json(saved)), _dotted(_as_json(now))
+    before, after = (_dotted(up_to_date(_as_json(config))) for config in (saved, now))
     names = [*before, *(name for name in after if name not in before)]
     both = before.keys() & after.keys()
     return [name for name in names if name not in both or before[name] != after[name]]

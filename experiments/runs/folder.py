@@ -5,6 +5,7 @@ folder that holds files by such names and neither of them is left alone.
 """
 
 import contextlib
+import json
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -44,7 +45,8 @@ def check_claim(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) 
         before = run_config.read(out).to_json()
         known = manifest.read(out).config_crc32 if (out / MANIFEST).is_file() else None
         # A checkpoint has the whole configuration, and then the field is named.
-        edited = known is not None and known != manifest.checksum(before)
+        written = json.loads((out / "config.json").read_text())  # perhaps with older names
+        edited = known is not None and known != manifest.checksum(written)
         if edited and checkpoint.latest(out / "checkpoints") is None:
             raise ValueError(
                 f"{out / 'config.json'} was edited since the run began: restore it, or start anew"

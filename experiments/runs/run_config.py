@@ -9,6 +9,7 @@ from typing import Any
 from experiments import environments
 from experiments.environments.config import EnvironmentConfig
 from experiments.runs import presets, registry
+from experiments.runs.renamed import up_to_date
 from experiments.training.config import LoopConfig, ReplaySizes
 
 
@@ -50,6 +51,7 @@ class RunConfig:
         """
         if not isinstance(saved, dict):
             raise ValueError("config.json holds no configuration: restore it, or start a new run")
+        saved = up_to_date(saved)
         names = {name: _field(saved, name, str) for name in ("env", "agent", "replay")}
         module = environments.module_of(names["env"])
         if module is not None and module not in sys.modules:

@@ -82,6 +82,7 @@ _TRAIN = """
 --env.backend mjx
 --frame-stack 4
 --frames-on-host true
+--replay-on host --replay ners
 --agent.network nature
 --env gymnax/Breakout-MinAtar --agent.network nature
 --scale-observations true --env atari/Pong

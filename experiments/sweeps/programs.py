@@ -77,6 +77,11 @@ def check(point: Point) -> Parts:
             f"{point.env} lives on the host, and a sweep's environments have to compile: leave it "
             "out, or use experiments.compare"
         )
+    if point.config.sizes.replay_on == "host":
+        raise ValueError(
+            f"{point.id}: a sweep's programs keep their replays on the device: leave --replay-on "
+            "out, or use experiments.compare"
+        )
     try:
         parts = assemble(point.config)
         _program(parts, point.config)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Literal
 
 from jaxreplay.option import Config, option
 from jaxreplay.replay import make_replay
@@ -75,8 +76,10 @@ class ReplaySizes(Config):
     frame_spare: float = option(
         0.04, "places for the last frames of episodes, as a share of the capacity", at_least=0
     )
-    frames_on_host: bool = option(
-        False, "keep frames in the host's memory, everything else on the device"
+    replay_on: Literal["device", "host"] = option(
+        "device",
+        "whose memory holds what is stored; host: observations and all else that is larger than a "
+        "number, or, of frames stored once, the frames; priorities are on the device either way",
     )
 
     def resolve(self, steps: int) -> "ReplaySizes":
@@ -101,7 +104,8 @@ class ReplaySizes(Config):
             num_envs=self.num_envs,
             frame_stack=self.frame_stack or 0,
             frame_spare=self.frame_spare,
-            frames_on_host=self.frames_on_host,
+            frames_on_host=self.replay_on == "host" and bool(self.frame_stack),
+            rows_on_host=self.replay_on == "host" and not self.frame_stack,
         )
 
 

@@ -14,11 +14,10 @@ import numpy as np
 
 from agents.types import Agent
 from experiments.environments.types import Array, EnvironmentSpec, TimeStep
-from experiments.training import host_frames
+from experiments.training import host_store
 from experiments.training.batches import Batches, MakeHost
 from experiments.training.config import LoopConfig
 from experiments.training.evaluation import play_out, python_while
-from experiments.training.host_frames import HostFrames
 from experiments.training.host_phases import HostPhases
 from experiments.training.phases import Mode, make_phases
 from experiments.training.schedule import schedule
@@ -48,7 +47,6 @@ class HostRun:
         replay: Replay,
         config: LoopConfig,
         seeds: Sequence[int],
-        frames_on_host: bool = False,
     ) -> None:
         """Make the run; environments are made when it begins.
 
@@ -59,7 +57,6 @@ class HostRun:
           replay: made with the sampler of the same method.
           config: lengths and cadences.
           seeds: one per run.
-          frames_on_host: the replay was made so, and the run keeps its frames.
 
         Raises:
           ValueError: the config cannot run.
@@ -67,12 +64,10 @@ class HostRun:
         self._make, self._replay, self._config, self._seeds = make, replay, config, list(seeds)
         phases = make_phases(environment.action_space, agent, replay, config)
         self.schedule = schedule(config, replay.num_envs)
-        self.device = HostPhases(phases, environment, len(self._seeds), frames_on_host)
+        self.device = HostPhases(phases, environment, len(self._seeds))
         self.axes, self.layout = self.device.axes, ""
         self.remarks = remarks(replay, environment.name, environment.max_steps)
-        # Of frames on the host: the sizes of the books, and the frames themselves.
-        self._frames = self.device.like.replay.ring.frames if frames_on_host else None
-        self._store: HostFrames | tuple[()] = ()
+        self._store = self._empty_store()
         self._at_once = replay.requires.all_new  # batches of just what the block collected
         self._evaluates = phases.evaluates_for_replay
         self.playing: Batches | None = None
@@ -84,8 +79,7 @@ class HostRun:
     def init(self) -> LoopState:
         """Reset the environments and run the warm-up."""
         state = self.device.start(self._keys(), self._reset(0))
-        if self._frames:
-            self._store = host_frames.empty(self._frames, len(self._seeds))
+        self._store = self._empty_store()
         played = self.device.nothing_played
         for row in range(self.schedule.warmup_rows):
             if self.stop():
@@ -95,19 +89,20 @@ class HostRun:
             self.playing.send(action)
             obs, out = self._receive()
             state, played = self.device.take_in(state, mode, played, action, extras, obs, out)
+            self._keep(state)
         return self._whole(self.device.after_warmup(state))
 
     def like(self) -> LoopState:
         """Return shapes and dtypes of a state, to load a saved one."""
         obs = with_axis(self.device.like.obs, len(self._seeds))
         state = jax.eval_shape(self.device.start, self._keys(), obs)
-        if self._frames:
-            state = state._replace(env_state=host_frames.empty(self._frames, len(self._seeds)))
-        return state
+        store = self._empty_store()
+        return state if store is None else state._replace(host=store.kept)
 
     def resume(self, state: LoopState) -> LoopState:
         """Go on from a saved state; the episodes that ran then are cut off, as by a time limit."""
-        self._store, state = state.env_state, state._replace(env_state=())
+        if self._store is not None:
+            self._store.kept, state = state.host, state._replace(host=())
         return self._whole(self.device.cut_off(state, self._reset(int(state.rows))))
 
     def to_save(self, state: LoopState) -> LoopState:
@@ -117,15 +112,16 @@ class HostRun:
     def chunk(self, state: LoopState, blocks: int) -> tuple[LoopState, Metrics]:
         """Run `blocks` blocks and an evaluation; the state is donated. Metrics are `[S]`."""
         state, played, learned = self.blocks(state, blocks)
-        state = state._replace(env_state=())
+        state = state._replace(host=())
         returns, lengths = self._evaluate(state, int(blocks), for_replay=False)
-        state, metrics = self.device.log_point(state, played, learned, returns, lengths)
+        given = () if self._store is None else self._store.read(self.device.looked_at(state))
+        state, metrics = self.device.log_point(state, played, learned, returns, lengths, given)
         return self._whole(state), metrics
 
     def blocks(self, state: LoopState, blocks: int) -> tuple[LoopState, Metrics, Sums]:
         """Run `blocks` blocks; return the state, which is donated, and sums over them."""
         device, config = self.device, self._config
-        state = state._replace(env_state=())
+        state = state._replace(host=())
         played, learned = device.nothing_played, device.nothing_learned
         action, extras = device.decide(state, "act")
         for block in range(int(blocks)):
@@ -139,6 +135,7 @@ class HostRun:
                 state, played, action, extras = device.advance(
                     state, played, action, extras, obs, out
                 )
+                self._keep(state)
             for _ in range(config.updates if self._at_once else 0):
                 state, learned = self._learn(state, learned)
             if config.scale_rewards:
@@ -174,11 +171,10 @@ class HostRun:
         return play_out(step, start, shape, python_while)
 
     def _learn(self, state: LoopState, learned: Sums) -> tuple[LoopState, Sums]:
-        if not self._frames:
+        if self._store is None:
             return self.device.learn(state, learned)
         state, batch = self.device.sample(state)
-        batch = host_frames.read(self._store, self._frames, batch)
-        return self.device.learn_from(state, learned, batch)
+        return self.device.learn_from(state, learned, batch, self._store.read(batch))
 
     def _updates_beside(self, row: int) -> int:
         """Return how many of a block's gradient updates go with its `row`-th step."""
@@ -188,20 +184,26 @@ class HostRun:
         return (row + 1) * updates // rows - row * updates // rows
 
     def _receive(self) -> tuple[np.ndarray, TimeStep]:
-        """Receive a step of the environments; keep its frames if that is the host's task."""
+        """Receive a step of the environments; show it to what the host keeps."""
         self._rows += 1
         self.playing.when = f"agent step {self._rows * self._replay.num_envs:,}"
         obs, out = self.playing.receive()
-        if self._frames:
-            self._store = host_frames.write(
-                self._store, self._frames, self._obs, out.final_obs, self._first
-            )
+        if self._store is not None:
+            self._store.step(self._obs, out.final_obs, self._first)
             self._obs, self._first = obs, out.terminated | out.truncated
         return obs, out
 
     def _whole(self, state: LoopState) -> LoopState:
         """Return the state with what the host keeps of it."""
-        return state._replace(env_state=self._store)
+        return state if self._store is None else state._replace(host=self._store.kept)
+
+    def _keep(self, state: LoopState) -> None:
+        """Keep on the host what left the device with the latest row."""
+        if self._store is not None:
+            self._store.add(state.replay.ring)
+
+    def _empty_store(self) -> host_store.Store | None:
+        return host_store.store_of(self.device.like.replay.ring, len(self._seeds))
 
     def _reset(self, rows: int) -> np.ndarray:
         if self.playing is None:

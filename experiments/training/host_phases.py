@@ -7,13 +7,12 @@ import jax
 import jax.numpy as jnp
 
 from experiments.environments.types import Array, EnvironmentSpec, TimeStep
+from experiments.training import host_store
 from experiments.training.evaluation import step_keys
-from experiments.training.host_frames import with_observations
 from experiments.training.phases import Mode, Phases
 from experiments.training.seeds import axes_of, with_axis
 from experiments.training.state import LoopState, Metrics, Sums, evaluation_keys, observing_keys
 from jaxreplay import ring as ring_
-from jaxreplay.frames import Frames
 from jaxreplay.n_step import Window
 from jaxreplay.types import Sample
 
@@ -23,7 +22,8 @@ class FromHost(NamedTuple):
 
     obs: Any  # [E, ...]
     out: TimeStep  # [E]
-    stacks: tuple[Any, ...]  # [B, ..., K] twice, of a batch whose frames the host keeps; else ()
+    batch: Any  # what `host_store` gives of a batch [B]; () if all is on the device
+    looked_at: Any  # ... of what log points look at, [n, B]
     returns: jax.ShapeDtypeStruct  # [N] float32, of an evaluation
     lengths: jax.ShapeDtypeStruct  # [N] int32
 
@@ -41,22 +41,18 @@ class HostPhases:
       nothing_learned: sums over no gradient updates.
     """
 
-    def __init__(
-        self, phases: Phases, environment: EnvironmentSpec, seeds: int, frames_on_host: bool
-    ) -> None:
+    def __init__(self, phases: Phases, environment: EnvironmentSpec, seeds: int) -> None:
         """Learn the shapes; nothing is compiled or run.
 
         Args:
           phases: of the loop.
           environment: the one that the loop steps.
           seeds: S.
-          frames_on_host: the replay was made so.
         """
         self._phases = phases
         obs = with_axis(environment.obs, phases.replay.num_envs)
         self.like = jax.eval_shape(phases.start, jax.random.key(0), (), obs)
-        frames = self.like.replay.ring.frames if frames_on_host else None
-        given = _from_host(phases, obs, frames)
+        given = _from_host(phases, obs, self.like)
         self.axes = axes_of(
             lambda key, given: phases.after_warmup(phases.start(key, (), given.obs)),
             lambda state, key, given: _once(phases, state, given)[0],
@@ -77,11 +73,12 @@ class HostPhases:
         self.advance = over(self._advance, 5, (axes, 0, 0, 0))
         self.learn = over(self._learn, 1, (axes, 0))
         self.sample = over(phases.sample, 0, (axes, 0))
-        self.learn_from = over(self._learn_from, 2, (axes, 0))
+        self.learn_from = over(self._learn_from, 3, (axes, 0))
+        self.looked_at = jax.jit(jax.vmap(phases.looked_at, (axes,)))
         self.after_warmup = over(phases.after_warmup, 0, axes)
         self.after_block = over(phases.after_block, 0, axes)
         self.observe = over(phases.observe, 1, axes)
-        self.log_point = over(phases.log_point, 4, (axes, 0))
+        self.log_point = over(phases.log_point, 5, (axes, 0))
         self.cut_off = over(_cut_off, 1, axes)
 
     def _over_seeds(self, function: Callable[..., Any], others: int, out_axes: Any) -> Any:
@@ -115,7 +112,10 @@ class HostPhases:
         state, more = self._phases.learn(state)
         return state, jax.tree.map(jnp.add, learned, more)
 
-    def _learn_from(self, state: LoopState, learned: Sums, batch: Sample) -> tuple[LoopState, Sums]:
+    def _learn_from(
+        self, state: LoopState, learned: Sums, batch: Sample, given: Any
+    ) -> tuple[LoopState, Sums]:
+        batch = host_store.filled(state.replay.ring, batch, given)
         state, more = self._phases.learn_from(state, batch)
         return state, jax.tree.map(jnp.add, learned, more)
 
@@ -133,20 +133,20 @@ class HostPhases:
         return every is not None and bool(self._phases.is_due(rows, every))
 
 
-def _from_host(phases: Phases, obs: Any, frames: Frames | None) -> FromHost:
-    """Return what the host hands over; `frames` are the books of frames that it keeps."""
+def _from_host(phases: Phases, obs: Any, like: LoopState) -> FromHost:
+    """Return what the host hands over to a loop with states of such shapes and dtypes."""
 
     def shaped(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
 
     lanes, episodes = phases.replay.num_envs, phases.config.eval_episodes
     flag = shaped(bool, lanes)
-    stacks: tuple[Any, ...] = ()
-    if frames is not None:
-        shape = (phases.replay.batch_size, *frames.shape, frames.stack)
-        stacks = (shaped(frames.dtype, *shape),) * 2
+    ring, draws = like.replay.ring, (phases.sample, phases.looked_at)
+    drawn, looked_at = (jax.eval_shape(draw, like) for draw in draws)
+    batches = (host_store.given_like(ring, batch) for batch in (drawn[1], looked_at))
     out = TimeStep(shaped(jnp.float32, lanes), flag, flag, obs)
-    return FromHost(obs, out, stacks, shaped(jnp.float32, episodes), shaped(jnp.int32, episodes))
+    returns, lengths = shaped(jnp.float32, episodes), shaped(jnp.int32, episodes)
+    return FromHost(obs, out, *batches, returns, lengths)
 
 
 def _once(phases: Phases, state: LoopState, given: FromHost) -> tuple[LoopState, Sums]:
@@ -154,13 +154,13 @@ def _once(phases: Phases, state: LoopState, given: FromHost) -> tuple[LoopState,
     action, extras = phases.decide(state, "act")
     state, played = phases.take_in(state, "act", action, extras, (), given.obs, given.out)
     state, batch = phases.sample(state)
-    if given.stacks:
-        batch = with_observations(batch, *given.stacks)
+    batch = host_store.filled(state.replay.ring, batch, given.batch)
     state, learned = phases.learn_from(state, batch)
     state = phases.after_block(state)
     if phases.evaluates_for_replay:
         state = phases.observe(state, given.returns)
-    return phases.log_point(state, played, learned, given.returns, given.lengths)[0], learned
+    evaluated = (given.returns, given.lengths, given.looked_at)
+    return phases.log_point(state, played, learned, *evaluated)[0], learned
 
 
 def _cut_off(state: LoopState, obs: Array) -> LoopState:

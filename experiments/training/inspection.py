@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from agents.types import Agent
+from experiments.training import host_store
 from jaxreplay import ring as ring_
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Replay, Sample
@@ -69,8 +70,20 @@ def conclude(means: Metrics) -> Metrics:
     return rest | {"replayed/effective_buffer": 1.0 / means[_CONCENTRATION]}
 
 
+def stored_sample(key: Array, ring: Ring, shape: tuple[int, int]) -> Sample:
+    """Return stored transitions `[n, B]`, drawn uniformly: those that `inspect` looks at."""
+    slots = _stored_slots(jax.random.split(key)[0], ring, shape)
+    return Sample(slots, ring_.gather(ring, slots), jnp.ones(shape), ring_.version(ring, slots))
+
+
 def inspect(
-    agent: Agent, agent_state: Any, replay: Replay, state: Any, key: Array, batches: int
+    agent: Agent,
+    agent_state: Any,
+    replay: Replay,
+    state: Any,
+    key: Array,
+    batches: int,
+    given: Any = (),
 ) -> Metrics:
     """Look at what is stored, and at how likely it is to be drawn, with the current networks.
 
@@ -83,6 +96,8 @@ def inspect(
       state: its state.
       key: PRNG key.
       batches: how many batches' worth of stored transitions are looked at.
+      given: what the host keeps of these, of `stored_sample` with the same key; () if it keeps
+        nothing.
 
     Returns:
       Under `stored/`, of transitions drawn uniformly: `abs_td`, `q_value`, `td_std`, `q_std` and
@@ -95,14 +110,16 @@ def inspect(
     ring = state.ring
     size = ring_.size(ring)
     shape = (batches, replay.batch_size)
-    slots = jax.random.randint(key_stored, shape, 0, jnp.maximum(size, 1), jnp.int32)
+    slots = _stored_slots(key_stored, ring, shape)
 
-    def look(part: tuple[Array, Array]) -> Metrics:
+    def look(part: tuple[Array, Array, Any]) -> Metrics:
         """One batch at a time, to stay within a batch's memory."""
-        slots, key = part
-        return _summary(agent.feedback(agent_state, ring_.gather(ring, slots), key))
+        slots, key, given = part
+        read = Sample(slots, ring_.gather(ring, slots), slots, slots)
+        whole = host_store.filled(ring, read, given)
+        return _summary(agent.feedback(agent_state, whole.transition, key))
 
-    seen = jax.lax.map(look, (slots, jax.random.split(key_feedback, batches)))
+    seen = jax.lax.map(look, (slots, jax.random.split(key_feedback, batches), given))
     metrics = {f"stored/{name}": value.mean() for name, value in seen.items()}
     metrics["stored/age"] = (ring_.age(ring, slots) * ring.num_envs).astype(jnp.float32).mean()
     probability = replay.probability(state, jnp.arange(ring.capacity))
@@ -112,6 +129,10 @@ def inspect(
         "replayed/entropy": _entropy(probability, size),
         **_odds(probability, size),
     }
+
+
+def _stored_slots(key: Array, ring: Ring, shape: tuple[int, int]) -> Array:
+    return jax.random.randint(key, shape, 0, jnp.maximum(ring_.size(ring), 1), jnp.int32)
 
 
 def _summary(seen: Mapping[str, Array]) -> Metrics:

@@ -62,15 +62,23 @@ def make_program(
     Raises:
       ValueError: the config cannot run.
     """
-    phases = make_phases(environment.action_space, agent, replay, config)
-    plan = schedule(config, replay.num_envs)
-    loop = _Loop(environment, phases, config, plan.warmup_rows)
+    loop = make_loop(environment, agent, replay, config)
     notes = remarks(replay, environment.name, environment.max_steps)
-    return Program(loop.init, loop.chunk, plan, notes)
+    return Program(loop.init, loop.chunk, schedule(config, replay.num_envs), notes)
+
+
+def make_loop(environment: Environment, agent: Agent, replay: Replay, config: LoopConfig) -> "Loop":
+    """Compose environment, agent and replay into the parts of a loop.
+
+    Raises:
+      ValueError: the config cannot run.
+    """
+    phases = make_phases(environment.action_space, agent, replay, config)
+    return Loop(environment, phases, config, schedule(config, replay.num_envs).warmup_rows)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Loop:
+class Loop:
     """The phases around an environment that compiles."""
 
     environment: Environment
@@ -80,15 +88,19 @@ class _Loop:
 
     def init(self, key: Array) -> LoopState:
         """Return the state after the warm-up."""
+        rows = self.warmup_rows - (self.config.n_step - 1)
+        state = self.before_storing(key)
+        state, _ = jax.lax.scan(lambda s, _: self.collect(s, "random"), state, length=rows)
+        return self.phases.after_warmup(state)
+
+    def before_storing(self, key: Array) -> LoopState:
+        """Return the state with a window that gives a transition to store at the next step."""
         keys = jax.random.split(reset_key(key), self.phases.replay.num_envs)
         env_state, obs = jax.vmap(self.environment.reset)(keys)
         state = self.phases.start(key, env_state, obs)
         # The window emits its first transition at its n-th push.
         fill = self.config.n_step - 1
-        state, _ = jax.lax.scan(lambda s, _: self.collect(s, "fill"), state, length=fill)
-        rows = self.warmup_rows - fill
-        state, _ = jax.lax.scan(lambda s, _: self.collect(s, "random"), state, length=rows)
-        return self.phases.after_warmup(state)
+        return jax.lax.scan(lambda s, _: self.collect(s, "fill"), state, length=fill)[0]
 
     def collect(self, state: LoopState, mode: Mode) -> tuple[LoopState, Metrics]:
         """Take one step in every environment."""

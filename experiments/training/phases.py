@@ -18,7 +18,13 @@ from agents.types import Agent, Continuous, Discrete
 from experiments.environments.types import Array, TimeStep
 from experiments.training import state as state_
 from experiments.training.config import LoopConfig, check
-from experiments.training.inspection import conclude, inspect, measure, measure_share
+from experiments.training.inspection import (
+    conclude,
+    inspect,
+    measure,
+    measure_share,
+    stored_sample,
+)
 from experiments.training.state import Episodes, LoopState, Metrics, Sums
 from jaxreplay import n_step
 from jaxreplay.n_step import Step
@@ -202,8 +208,21 @@ class Phases:
         """
         return rows % max(1, every // self.replay.num_envs) < self.config.learn_every
 
+    def looked_at(self, state: LoopState) -> Sample | tuple[()]:
+        """Return the stored transitions `[n, B]` that a log point looks at; () if at none."""
+        if self.config.inspect == 0:
+            return ()
+        key, ring = state_.inspection_key(state), state.replay.ring
+        return stored_sample(key, ring, (self.config.inspect, self.replay.batch_size))
+
     def log_point(
-        self, state: LoopState, played: Metrics, learned: Sums, returns: Array, lengths: Array
+        self,
+        state: LoopState,
+        played: Metrics,
+        learned: Sums,
+        returns: Array,
+        lengths: Array,
+        given: Any = (),
     ) -> tuple[LoopState, Metrics]:
         """Conclude an evaluation: tell the replay of it, and gather the metrics.
 
@@ -213,6 +232,7 @@ class Phases:
           learned: `learn`'s sums since then.
           returns: `[N]` float32, undiscounted, of the evaluation's episodes.
           lengths: `[N]` int32, their agent steps.
+          given: what the host keeps of `looked_at`, if it keeps anything.
         """
         if self.replay.requires.episode_returns == "evaluation" and not self.evaluates_for_replay:
             state = self.observe(state, returns)
@@ -224,7 +244,7 @@ class Phases:
             "episodes": played["episodes"],
             "fault": state.fault.astype(jnp.float32),
             **{f"replay/{name}": value for name, value in replay_metrics.items()},
-            **self._inspected(state),
+            **self._inspected(state, given),
             **conclude({name: total / n for name, (total, n) in learned.items()}),
         }
 
@@ -251,11 +271,11 @@ class Phases:
 
         return jax.lax.fori_loop(0, self.replay.num_envs, tell, replay_state)
 
-    def _inspected(self, state: LoopState) -> Metrics:
+    def _inspected(self, state: LoopState, given: Any) -> Metrics:
         if self.config.inspect == 0:
             return {}
         key, batches = state_.inspection_key(state), self.config.inspect
-        return inspect(self.agent, state.agent, self.replay, state.replay, key, batches)
+        return inspect(self.agent, state.agent, self.replay, state.replay, key, batches, given)
 
 
 def _count(running: Episodes, reward: Array, done: Array) -> tuple[Episodes, Metrics]:

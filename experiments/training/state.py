@@ -40,7 +40,7 @@ class LoopState(NamedTuple):
     keys: Keys
     rows: Array  # [] int32, a clock: agent steps in each environment so far
     updates: Array  # [] int32, a clock: gradient updates so far
-    env_state: Any  # [E, ...]; of environments on the host, frames that are kept there or ()
+    env_state: Any  # [E, ...]; () if the environments live on the host
     obs: chex.ArrayTree  # [E, ...]
     episodes: Episodes
     extras: chex.ArrayTree  # [E, ...] of the step before, zeros where an episode begins
@@ -48,6 +48,7 @@ class LoopState(NamedTuple):
     fault: Array  # [] int32, `rows` after the first step that was not finite; 0: all were
     agent: Any
     replay: Any
+    host: Any = ()  # what of the replay is kept on the host, in NumPy arrays: see `host_store`
 
 
 def initial_state(

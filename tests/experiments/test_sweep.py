@@ -186,6 +186,7 @@ def test_a_file_says_the_same_as_the_command_line(tmp_path, capsys):
         (["--file", "/nowhere.toml"], "can't be read"),
         (["--envs", "walk/4", "gymnax/Pendulum-v1"], "agent 'dqn' needs discrete actions"),
         (["--envs", "gymnasium/CartPole-v1"], "lives on the host"),
+        (["--replay-on", "host"], "keep their replays on the device: leave --replay-on out"),
         (["--widht", "3"], "unknown option '--widht': did you mean '--width'?"),
     ],
 )

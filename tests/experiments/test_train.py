@@ -218,8 +218,14 @@ REFUSALS = [
     (["--env", "atari/Pongg"], "did you mean 'atari/Pong'"),
     (["--env", "gymnasium/CartPole-v2"], "did you mean gymnasium/CartPole-v1"),
     (["--env", "atari/Pong", "--scale-observations", "true"], "or give --frame-stack 0"),
-    (["--frames-on-host", "true"], "such as atari/Pong, not for gymnax/CartPole-v1"),
-    (["--env", "atari/Pong", "--frames-on-host", "true"], "use --inspect 0"),
+    (["--frames-on-host", "true"], "is now --replay-on host"),
+    (["--replay-on", "gpu"], "unknown replay_on 'gpu' (choices: device, host)"),
+    (["--replay-on", "host", "--frame-stack", "4"], "gymnax/CartPole-v1 compiles: give"),
+    (
+        ["--replay-on", "host", "--scale-observations", "true"],
+        "leave --replay-on out",
+    ),
+    (["--replay", "ners", "--replay-on", "host"], "this sampler looks at observations"),
     (["--env", "atari/Pong", "--env.vectorisation", "async"], "it is for gymnasium/"),
 ]
 

@@ -145,6 +145,13 @@ def test_what_can_not_be_stored_is_refused(sampler, episodes, options, message):
     assert "\n" not in str(refused.value)
 
 
+def test_rows_on_the_host_are_refused():
+    replay = make_replay(per.sampler(), capacity=32, batch_size=4, rows_on_host=True)
+    episodes = [item._replace(actions=np.zeros((len(item.rewards), 2))) for item in EPISODES]
+    with pytest.raises(ValueError, match="rows_on_host: the caller keeps the rows"):
+        datasets.fill(replay, episodes, key=KEY, gamma=GAMMA)
+
+
 def test_lanes_without_an_episode_are_refused():
     replay = make_replay(latest.sampler(), capacity=32, batch_size=8, num_envs=8)
     with pytest.raises(ValueError, match="fewer episodes than the 8 environments"):

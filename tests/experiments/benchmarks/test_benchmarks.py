@@ -23,6 +23,7 @@ from experiments.benchmarks import (
     methods,
     peers,
     replay,
+    rows,
     timing,
     training,
 )
@@ -347,6 +348,18 @@ def test_frames_command(tmp_path, capsys):
     with pytest.raises(SystemExit):
         frames.main(["--turns", "0"])
     assert capsys.readouterr().err == "error: turns is 0: it must be at least 1\n"
+
+
+def test_rows_command(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(rows, "_METHODS", ("per",))
+    monkeypatch.setattr(rows, "_LOOPS", ())  # other tests train on the host
+    sizes = ["--capacity", "40", "--batch-size", "4", "--turns", "2", "--milliseconds", "5"]
+    assert rows.main([*sizes, "--out", str(tmp_path / "rows.json")]) == 0
+    (name,) = found = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert f"| {name} " in capsys.readouterr().out
+    assert len(found[name]["us"]["host"]) == 2 and found[name]["ratio"] > 0
+    whole, part, host = found[name]["bytes"].values()
+    assert host == 40 * 4 * (2 * 376 + 17) and whole - part == host - 4 * (2 * 376 + 18)
 
 
 def test_products_of_a_program_are_counted():

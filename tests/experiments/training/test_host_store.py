@@ -1,4 +1,6 @@
-"""Frames in the host's memory: the same stacks as on the device, also on going on."""
+"""Frames or rows in the host's memory: the same as on the device, also on going on."""
+
+import functools
 
 import jax
 import numpy as np
@@ -9,7 +11,7 @@ from agents.types import Discrete
 from experiments import train
 from experiments.environments.host import HostEnvironment, HostStep
 from experiments.runs import checkpoint
-from experiments.training import host_frames
+from experiments.training import host_store
 from experiments.training.config import LoopConfig
 from experiments.training.host_loop import HostRun
 from jaxreplay import make_replay, ring
@@ -60,62 +62,77 @@ class Painting(HostEnvironment):
         pass
 
 
-def make_run(on_host, num_envs=2, n_step=3, capacity=40):
+SIZES = [(3, 2), pytest.param(1, 1, marks=pytest.mark.slow)]  # n-step, environments
+
+
+def make_run(on, num_envs, n_step):
+    """Make a run with what is stored on the device, or as frames or rows on the host."""
     config = LoopConfig(
-        steps=400, warmup=30, eval_every=20, eval_episodes=1, n_step=n_step, inspect=0
+        steps=400, warmup=30, eval_every=20, eval_episodes=1, n_step=n_step, inspect=1
     )
     method = per.method()
     agent = dqn(DQNConfig(network="mlp", hidden=(8,)), Discrete(2), method.objective)
-
+    once = {"frame_stack": STACK, "frame_spare": 0.5, "frames_on_host": on == "frames"}
     replay = make_replay(
-        method.sampler, capacity=capacity, batch_size=8, num_envs=num_envs, frame_stack=STACK,
-        frame_spare=0.5, frames_on_host=on_host,
+        method.sampler, capacity=40, batch_size=8, num_envs=num_envs,
+        **({"rows_on_host": True} if on == "rows" else once),
     )  # fmt: skip
-    spec = Painting(1, True).spec
-    return HostRun(Painting, spec, agent, replay, config, (0, 1), on_host)
+    return HostRun(Painting, Painting(1, True).spec, agent, replay, config, (0, 1))
 
 
 def stored(run, state):
     """Return all transitions of the two seeds, with their observations."""
-    held = []
-    for seed in range(2):
-        alone = jax.tree.map(lambda x: x[seed] if x.ndim and len(x) == 2 else x, state.replay.ring)
-        held.append(ring.gather(alone, np.arange(int(ring.size(alone)))))
-    both = jax.tree.map(lambda *x: np.stack(x), *held)
-    if not state.env_state:
+    alone = [
+        jax.tree.map(
+            lambda x, axis, at=seed: x if axis is None else x[at],
+            state.replay.ring, run.axes.replay.ring, is_leaf=lambda x: x is None,
+        )
+        for seed in range(2)
+    ]  # fmt: skip
+    slots = np.arange(int(ring.size(alone[0])))
+    both = jax.tree.map(lambda *x: np.stack(x), *(ring.gather(held, slots) for held in alone))
+    batch = Sample(np.stack([slots, slots]), both, None, None)
+    store = host_store.store_of(alone[0], 2)
+    if store is None:
         return both
-    frames = run.device.like.replay.ring.frames
-    batch = Sample(None, both, None, None)
-    return host_frames.read(state.env_state, frames, batch).transition
+    store.kept = state.host
+    fill = jax.vmap(lambda batch, given: host_store.filled(alone[0], batch, given))
+    return fill(batch, store.read(batch)).transition
 
 
-@pytest.mark.parametrize(
-    ("n_step", "num_envs"), [(3, 2), pytest.param(1, 1, marks=pytest.mark.slow)]
-)
-def test_stacks_are_those_of_the_device_and_a_resumed_run_has_them_still(
-    n_step, num_envs, tmp_path
+@functools.cache
+def played(on, n_step, num_envs, folder):
+    """Play past the ring's end, save, go on from there, and return what there was."""
+    run = make_run(on, num_envs, n_step)
+    state, metrics = run.chunk(run.init(), 30)
+    before = stored(run, state), [x for x in jax.tree.leaves(state.agent) if x.dtype == np.float32]
+    before = jax.tree.map(np.array, (*before, metrics))
+    assert bool(jax.tree.leaves(state.host)) == (on != "device")
+    checkpoint.save(folder / on, 1, state, {})
+    run.close()
+    again = make_run(on, num_envs, n_step)
+    state = again.resume(checkpoint.load(folder / on, again.like()))
+    assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(state.host))
+    state, _ = again.chunk(state, 9)
+    after = jax.tree.map(np.array, stored(again, state))
+    again.close()
+    return *before, after
+
+
+@pytest.mark.parametrize("on", ["frames", "rows"])
+@pytest.mark.parametrize(("n_step", "num_envs"), SIZES)
+def test_what_is_stored_is_what_a_device_holds_and_a_resumed_run_has_it_still(
+    on, n_step, num_envs, tmp_path_factory
 ):
-    runs = [make_run(on_host, num_envs, n_step) for on_host in (False, True)]
-    states = [run.chunk(run.init(), 30)[0] for run in runs]  # past the ring's end
-    assert not states[0].env_state and states[1].env_state.pixels.any()
-    theirs, ours = (stored(run, state) for run, state in zip(runs, states))
-    jax.tree.map(np.testing.assert_array_equal, theirs, ours)
-    assert len(np.unique(ours.obs)) > 200 and (ours.obs[..., 0] == 0).any()
-    for left, right in zip(*(jax.tree.leaves(state.agent) for state in states), strict=True):
-        left, right = (x if x.dtype != states[0].keys.learn.dtype else 0 for x in (left, right))
+    folder = tmp_path_factory.getbasetemp() / f"host_store_{n_step}"
+    theirs, ours = (played(where, n_step, num_envs, folder) for where in ("device", on))
+    jax.tree.map(np.testing.assert_array_equal, (theirs[0], theirs[3]), (ours[0], ours[3]))
+    assert len(np.unique(ours[0].obs)) > 200 and (ours[0].obs[..., 0] == 0).any()
+    for left, right in zip(theirs[1], ours[1], strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-3, atol=1e-5)
-
-    saved = [checkpoint.save(tmp_path / str(i), 1, state, {}) for i, state in enumerate(states)]
-    assert all(path.exists() for path in saved)
-    for run in runs:
-        run.close()
-    states = [
-        run.resume(checkpoint.load(tmp_path / str(i), run.like())) for i, run in enumerate(runs)
-    ]
-    assert isinstance(states[1].env_state.pixels, np.ndarray)
-    states = [run.chunk(state, 9)[0] for run, state in zip(runs, states)]
-    theirs, ours = (stored(run, state) for run, state in zip(runs, states))
-    jax.tree.map(np.testing.assert_array_equal, theirs, ours)
+    names = ("eval_return", "stored/abs_td", "stored/age", "replayed/abs_td", "replayed/age")
+    for name in names:  # log points look at the same transitions, too
+        np.testing.assert_allclose(theirs[2][name], ours[2][name], rtol=1e-3)
 
 
 def test_a_run_from_the_command_line(tmp_path):
@@ -126,7 +143,7 @@ def test_a_run_from_the_command_line(tmp_path):
         "60", "--warmup", "30", "--eval-every", "60", "--eval-episodes", "1", "--env.max-steps",
         "25", "--batch-size", "4", "--agent.network", "data_efficient", "--tensorboard", "false",
         "--figures", "false",
-        "--frames-on-host", "true", "--inspect", "0",
+        "--replay-on", "host",
     ]  # fmt: skip
     assert train.main([*command, "--out", str(out)]) == 0
     assert train.main(["--resume", str(out)]) == 0

@@ -1,0 +1,80 @@
+"""Rows in the host's memory, for replays that are too large for the device's.
+
+A ring that was made so (`make_replay(rows_on_host=True)`) keeps on the device the single numbers
+of a row (rewards, discounts, flags, discrete actions) and the fields that the sampler looks at.
+All else (observations, continuous actions) lies in an array of the caller's, slot by slot, as the
+very bits that the ring would hold. Priorities, trees and draws are on the device either way, so
+that the same key draws the same rows:
+
+    rows = host_rows.empty(state.ring)
+    state = add(state, transition)
+    host_rows.write(rows, state.ring.leaving)  # after every add
+    state, batch = sample(state, key)
+    words = host_rows.read(rows, batch.indices)
+    ...                                        # and in the jitted gradient step:
+    batch = host_rows.join(state.ring, batch, words)
+
+Of vmapped states, all arrays have one more axis in front, `[S]`, but for the slots that are
+written, which are the same for all.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxreplay._internal import packing, parting
+from jaxreplay._internal.parting import Leaving
+from jaxreplay.ring import Ring
+from jaxreplay.types import Array, Sample
+
+
+def empty(ring: Ring, *axes: int) -> np.ndarray:
+    """Make the rows of an empty ring, `[*axes, C, V]` uint32; memory is taken as they fill.
+
+    Args:
+      ring: made for rows on the host; only its sizes are read, so `jax.eval_shape` will do.
+      *axes: more axes in front, such as the number of seeds.
+
+    Raises:
+      ValueError: the ring keeps whole rows itself.
+    """
+    return np.zeros((*axes, ring.capacity, _parting(ring).there.words), np.uint32)
+
+
+def write(rows: np.ndarray, leaving: Leaving) -> None:
+    """Write the newest row, in place: `ring.leaving` after an add, `[E, V]`."""
+    rows[..., np.asarray(leaving.slots), :] = np.asarray(leaving.words)
+
+
+def read(rows: np.ndarray, slots: Any) -> np.ndarray:
+    """Return what the host keeps of `slots` `[B]` or `[B, T]`: `[B, V]` or `[B, T, V]` uint32."""
+    slots = np.asarray(slots)
+    if rows.ndim == 2:
+        return rows.take(slots, axis=0)
+    return np.stack([own.take(at, axis=0) for own, at in zip(rows, slots, strict=True)])
+
+
+def join(ring: Ring, batch: Sample, words: Array) -> Sample:
+    """Return a batch with whole rows.
+
+    Args:
+      ring: made for rows on the host; only its sizes are read.
+      batch: as it was sampled, `[B]` or `[B, T]`.
+      words: what `read` gave for `batch.indices`, `[B, V]` or `[B, T, V]`.
+
+    Raises:
+      ValueError: the ring keeps whole rows itself.
+    """
+    own, lead = _parting(ring), words.shape[:-1]
+    flat = packing.unpack(own.there, words.reshape(-1, own.there.words))
+    away = jax.tree.map(lambda x: x.reshape(*lead, *x.shape[1:]), flat)
+    return batch._replace(transition=parting.joined(own, batch.transition, away))
+
+
+def _parting(ring: Ring) -> parting.Parting:
+    if ring.parting is None:
+        raise ValueError(
+            "this ring keeps whole rows on the device: make the replay with rows_on_host=True"
+        )
+    return ring.parting

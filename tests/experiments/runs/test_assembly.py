@@ -1,0 +1,43 @@
+"""What is refused before a run is traced: more bytes than there are, on either side."""
+
+import dataclasses
+
+import jax
+import pytest
+
+from experiments.runs import assembly
+from experiments.runs.run_config import defaults
+
+
+def config(replay_on, seeds=2):
+    run = defaults("gymnax/Pendulum-v1", "td3", "per")
+    sizes = dataclasses.replace(run.sizes, capacity=100_000, replay_on=replay_on)
+    return dataclasses.replace(run, seeds=seeds, sizes=sizes)
+
+
+def sizes(replay_on):
+    run = config(replay_on)
+    return assembly._sizes(assembly.assemble(run), run)
+
+
+def test_what_is_on_the_host_is_counted_there():
+    (whole, nothing), (part, host) = sizes("device"), sizes("host")
+    assert nothing == 0
+    assert host == 100_000 * 4 * 6  # two observations of 3 numbers
+    assert whole - part == host - 4 * 7  # the newest row, on its way, with its slot
+
+
+@pytest.mark.parametrize(
+    ("backend", "device", "machine", "message"),
+    [
+        ("gpu", 3e6, 1e12, "the run's arrays take"),
+        ("gpu", 1e12, 3e6, "what is stored on the host takes"),
+        ("cpu", 9e6, 9e6, "the run's arrays take"),  # of both, with one memory
+    ],
+)
+def test_more_than_the_memory_is_refused(backend, device, machine, message, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    monkeypatch.setattr(assembly, "device_bytes", lambda: device)
+    monkeypatch.setattr(assembly, "machine_bytes", lambda: machine)
+    with pytest.raises(ValueError, match=message):
+        assembly.build(config("host"))

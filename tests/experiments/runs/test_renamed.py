@@ -1,0 +1,20 @@
+"""Configurations of older runs, read under the names of this version."""
+
+import pytest
+
+from experiments.runs import checkpoint
+from experiments.runs.renamed import up_to_date
+from experiments.runs.run_config import RunConfig, defaults
+
+
+@pytest.mark.parametrize(("before", "now"), [(True, "host"), (False, "device")])
+def test_frames_on_host_is_replay_on(before, now):
+    config = defaults("gymnax/CartPole-v1", "dqn", "per").to_json()
+    old = {**config, "sizes": {**config["sizes"], "frames_on_host": before}}
+    del old["sizes"]["replay_on"]
+    read = RunConfig.from_json(old)
+    assert read.sizes.replay_on == now
+    assert checkpoint.differing_options(old, read.to_json()) == []
+    differs = checkpoint.differing_options(old, config)
+    assert differs == (["sizes.replay_on"] if before else [])
+    assert up_to_date(config) is config

@@ -1,0 +1,204 @@
+"""Rows in the host's memory: the same draws and the same batches as with rows on the device."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxreplay import host_rows, make_replay, ring, saving, testing
+from jaxreplay.methods import (
+    ere,
+    ero,
+    lap,
+    ners,
+    per,
+    pser,
+    rank,
+    refer,
+    sequences,
+    uniform,
+    windows,
+)
+from jaxreplay.testing import BATCH, CAPACITY, E
+from jaxreplay.types import Transition
+
+METHODS = {
+    "uniform": uniform.method(),
+    "per": per.method(),
+    "rank": rank.method(),
+    "lap": lap.method(),
+    "pser": pser.method(),
+    "ere": ere.method(),
+    "ero": ero.method(),
+    "ners": ners.method(ners.NERSConfig(features=("action", "reward", "td_error"))),
+    "refer": refer.method(refer.ReFERConfig(returns=True, refresh_every=2, capacity_factor=1)),
+    "windows": windows.method(windows.WindowsConfig(length=4)),
+    "sequences": sequences.method(sequences.SequencesConfig(length=4, period=2, burn_in=1)),
+}
+SLOW = ("rank", "lap", "ere", "windows")  # others keep the same arrays, or read the same fields
+EXAMPLE = Transition(
+    obs={"image": np.zeros((3, 2, 1), np.uint8), "speed": np.zeros(3, np.float32)},
+    action=np.zeros(2, np.float32),
+    reward=np.zeros((), np.float32),
+    discount=np.zeros((), np.float32),
+    next_obs={"image": np.zeros((3, 2, 1), np.uint8), "speed": np.zeros(3, np.float32)},
+    first=np.zeros((), bool),
+    last=np.zeros((), bool),
+    extras=np.zeros(2, np.float16),
+)
+
+
+def row_of(rng, time):
+    """Return a row of noise, in episodes of four steps; now and then a number is not finite."""
+    noise = jax.tree.map(lambda x: rng.integers(0, 200, (E, *np.shape(x))).astype(x.dtype), EXAMPLE)
+    speed = noise.obs["speed"]
+    if time % 7 == 3:
+        speed[0, 1] = np.nan
+    first, last = (np.full(E, time % 4 == at) for at in (0, 3))
+    return noise._replace(first=first, last=last, obs={**noise.obs, "speed": speed})
+
+
+def verbs(method, on_host):
+    """Return a replay and its verbs, compiled."""
+    replay = make_replay(
+        method.sampler, capacity=CAPACITY, batch_size=BATCH, num_envs=E, rows_on_host=on_host
+    )
+    wanted = method.requires.feedback_of_new
+    names = testing.FEEDBACK | method.requires.feedback
+
+    def add(state, row):
+        return replay.add(state, row, **dict.fromkeys(wanted, row.reward))
+
+    def update(state, batch, words, key):
+        if on_host:
+            batch = host_rows.join(state.ring, batch, words)
+        told = jax.random.normal(key, batch.indices.shape)
+        state = replay.update(state, batch, **dict.fromkeys(names, told))
+        return replay.observe(state, told.mean(), key), batch
+
+    return replay, jax.jit(add), jax.jit(replay.sample), jax.jit(update)
+
+
+def play(method, on_host, steps=40):
+    """Add, sample and update; return the batches, and the sampler's state at the end."""
+    replay, add, sample, update = verbs(method, on_host)
+    rng, state = np.random.default_rng(0), replay.init(jax.random.key(0), EXAMPLE)
+    rows = host_rows.empty(state.ring) if on_host else None
+    batches, words = [], None
+    for time in range(steps):
+        state = add(state, row_of(rng, time))
+        if on_host:
+            host_rows.write(rows, state.ring.leaving)
+        if not replay.can_sample(state):
+            continue
+        state, batch = sample(state, jax.random.key(time))
+        if on_host:
+            assert batch.transition.obs == {"image": (), "speed": ()}
+            words = host_rows.read(rows, batch.indices)
+        state, batch = update(state, batch, words, jax.random.key(100 + time))
+        batches.append(jax.tree.map(np.asarray, batch))
+    return batches, jax.tree.map(np.asarray, (state.sampler, state.dropped))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in METHODS],
+)
+def test_batches_are_bit_for_bit_those_of_a_replay_on_the_device(name):
+    theirs, ours = (play(METHODS[name], on_host) for on_host in (False, True))
+    assert len(ours[0]) > 20
+    jax.tree.map(np.testing.assert_array_equal, theirs, ours)
+    assert jax.tree.structure(theirs) == jax.tree.structure(ours)
+    images = np.concatenate([batch.transition.obs["image"].ravel() for batch in ours[0]])
+    assert len(np.unique(images)) > 100 and ours[1][1] > 0
+
+
+def test_seeds_share_an_array():
+    replay, _, _, _ = verbs(METHODS["per"], True)
+    states = jax.vmap(lambda key: replay.init(key, EXAMPLE))(jax.random.split(jax.random.key(0), 2))
+    one = jax.tree.map(lambda x: x[0], states)
+    rows = host_rows.empty(one.ring, 2)
+    alone = [host_rows.empty(one.ring) for _ in range(2)]
+    rngs = [np.random.default_rng(seed) for seed in range(2)]
+    add = jax.jit(jax.vmap(lambda state, row: replay.add(state, row).ring.leaving))
+    row = jax.tree.map(lambda *x: np.stack(x), *(row_of(rng, 0) for rng in rngs))
+    leaving = jax.tree.map(np.asarray, add(states, row))
+    host_rows.write(rows, leaving._replace(slots=leaving.slots[0]))
+    for seed, own in enumerate(alone):
+        host_rows.write(own, jax.tree.map(lambda x, at=seed: x[at], leaving))
+    np.testing.assert_array_equal(rows, np.stack(alone))
+    slots = np.array([[1, 0, 1], [0, 0, 1]])
+    for seed, read in enumerate(host_rows.read(rows, slots)):
+        np.testing.assert_array_equal(read, host_rows.read(alone[seed], slots[seed]))
+    assert rows[0, 0].any() and not rows[:, E:].any()
+
+
+def test_the_device_keeps_single_numbers_and_what_the_sampler_looks_at():
+    def kept(method):
+        replay = verbs(method, True)[0]
+        held = jax.eval_shape(replay.init, jax.random.key(0), EXAMPLE).ring
+        return {field.name for field in held.layout.fields}, held
+
+    numbers = {"reward", "discount", "first", "last"}
+    names, held = kept(METHODS["per"])
+    assert names == numbers and held.words.shape == (CAPACITY, 3)
+    assert host_rows.empty(held).shape == (CAPACITY, 12)
+    assert kept(METHODS["ners"])[0] == numbers | {"action"}
+
+
+class Word(NamedTuple):
+    letters: np.ndarray
+    first: np.ndarray
+
+
+def test_rows_may_be_of_any_type_and_a_replay_saved_beside_its_rows(tmp_path):
+    letters, first = np.zeros(5, np.int8), np.zeros((), bool)
+    for example in (Word(letters, first), {"letters": letters, "first": first}):
+        replay = make_replay(uniform.sampler(), capacity=4, batch_size=2, rows_on_host=True)
+        state = replay.init(jax.random.key(0), example)
+        rows = host_rows.empty(state.ring)
+        row = jax.tree.map(lambda x: jnp.ones((1, *x.shape), x.dtype), example)
+        for _ in range(3):
+            state = replay.add(state, row)
+            host_rows.write(rows, state.ring.leaving)
+        replay_file = saving.save(replay, state, tmp_path / "replay")
+        state = saving.load(replay, replay_file, example)
+        state, batch = replay.sample(state, jax.random.key(1))
+        batch = host_rows.join(state.ring, batch, host_rows.read(rows, batch.indices))
+        assert type(batch.transition) is type(example)
+        assert all(leaf.all() for leaf in jax.tree.leaves(batch.transition))
+
+
+@pytest.mark.parametrize(
+    ("sampler", "example", "more", "message"),
+    [
+        (ners.sampler(), EXAMPLE, {}, "rows_on_host: this sampler looks at observations"),
+        (uniform.sampler(), EXAMPLE, {"store_next_obs": False}, "leave store_next_obs out"),
+        (uniform.sampler(), EXAMPLE, {"frame_stack": 1}, "use frames_on_host"),
+        (uniform.sampler(), np.zeros(3), {}, "no single number to keep on the device"),
+        (uniform.sampler(), {"first": np.zeros(())}, {}, "nothing but single numbers"),
+    ],
+)
+def test_what_can_not_be_on_the_host_is_refused(sampler, example, more, message):
+    with pytest.raises(ValueError, match=message):
+        make_replay(sampler, capacity=8, batch_size=4, rows_on_host=True, **more).init(
+            jax.random.key(0), example
+        )
+
+
+def test_a_row_that_does_not_fit_is_named():
+    replay, add, _, _ = verbs(METHODS["uniform"], True)
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    row = row_of(np.random.default_rng(0), 0)
+    with pytest.raises(ValueError, match="lacks action"):
+        add(state, row._replace(action=()))
+    with pytest.raises(ValueError, match="action"):
+        add(state, row._replace(action=np.zeros((E, 3), np.float32)))
+
+
+def test_a_ring_of_whole_rows_has_none_on_the_host():
+    held = ring.init(EXAMPLE, CAPACITY, E)
+    with pytest.raises(ValueError, match="make the replay with rows_on_host=True"):
+        host_rows.empty(held)
