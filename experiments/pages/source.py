@@ -16,6 +16,7 @@ import pandas as pd
 from experiments.pages import judgements, kinds
 from experiments.pages.judgements import Judgements
 from experiments.runs import finished, manifest, run_config
+from experiments.runs.renamed import up_to_date
 
 _CONFIG = {
     "env": kinds.text, "agent": kinds.text, "replay": kinds.text, "seeds": kinds.whole,
@@ -172,7 +173,7 @@ def _config(path: Path, joint: dict[str, Any] | None) -> dict[str, Any] | None:
         return None
     kinds.check(str(path), saved, _CONFIG)
     kinds.check(f"{path}, loop,", saved["loop"], _LOOP)
-    return saved
+    return up_to_date(saved)
 
 
 def _summary(path: Path, joint: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from experiments.pages import commands, settings
 from experiments.pages.blocks import Code, Lines, Section, Table
 from experiments.pages.swept import Swept
+from experiments.runs.renamed import up_to_date
 from experiments.sweeps import costs
 from experiments.sweeps.costs import Cost
 
@@ -51,13 +52,9 @@ def repeat(swept: Swept) -> Section:
     facts = swept.store.facts
     versions = [facts["versions"].get(key, "-") for key in ("device", "python", "jax")]
     header = ["device", "Python", "jax", "code"]
-    configs = {name: settings.flat(point["config"]) for name, point in facts["points"].items()}
-    shared, _ = settings.split(configs)
-    gone = {
-        name: value
-        for point in facts["points"].values()
-        for name, value in commands.gone(point["config"]).items()
-    }
+    configs = {name: up_to_date(point["config"]) for name, point in facts["points"].items()}
+    shared, _ = settings.split({name: settings.flat(own) for name, own in configs.items()})
+    gone = {name: value for own in configs.values() for name, value in commands.gone(own).items()}
     blocks: list[Table | Lines | Code] = [
         Table([header, [*map(str, versions), facts["code"]]], "Device and versions"),
         Table([["option", "value"], *shared.items()], "What all runs share", folded=True),
