@@ -64,6 +64,16 @@ def estimate(values: Sequence[float] | np.ndarray) -> Estimate:
     return Estimate(float(iqm(values)), float(low), float(high), len(values))
 
 
+def has_choice(table: pd.DataFrame) -> bool:
+    """Tell whether a method has more than one point on a task; `table` is of `scores`."""
+    return bool((table.groupby(["env", "replay"])["point"].nunique() > 1).any())
+
+
+def unseen(seeds: Sequence[int], choice: bool) -> list[int]:
+    """Return the seeds that best points are shown on, of sorted ones: they chose nothing."""
+    return list(seeds[1::2] or seeds) if choice else list(seeds)
+
+
 def tuned(
     table: pd.DataFrame,
     higher_is_better: Callable[[str], bool],
@@ -72,18 +82,19 @@ def tuned(
     """Choose every method's best point on half of the seeds, and show it on the others.
 
     The best of many points on the seeds it was chosen on is partly luck; on seeds that had no say
-    it is not. With one seed, there is nothing to choose with: that seed is used for both.
+    it is not. With one seed, there is nothing to choose with: that seed is used for both. Where no
+    method has more than one point there is nothing to choose, and all seeds are shown.
 
     Args:
       table: of `scores`.
       higher_is_better: of a task.
       base_points: task -> label -> the id of its point without the sweep's settings.
     """
-    found = []
+    found, choice = [], has_choice(table)
     for (env, label), own in table.groupby(["env", "replay"], sort=False):
         env, label = str(env), str(label)
         seeds = sorted(own["seed"].unique())
-        on, shown = seeds[::2], seeds[1::2] or seeds
+        on, shown = seeds[::2], unseen(seeds, choice)
         by_point = {
             str(point): rows.set_index("seed")["score"]
             for point, rows in own.groupby("point", sort=False)
@@ -98,7 +109,7 @@ def tuned(
         found.append(
             Tuned(
                 env, label, len(by_point), best,
-                estimate(by_point[best][on].to_numpy()),
+                estimate(by_point[best][on].to_numpy()) if choice else None,
                 estimate(by_point[best][shown].to_numpy()),
                 estimate(by_point[default][shown].to_numpy()) if default in by_point else None,
             )

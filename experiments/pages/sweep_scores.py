@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from experiments.analysis import aggregates
+from experiments.analysis import aggregates, tuned
 from experiments.analysis.bootstrap import stratified_interval
 from experiments.analysis.paired import probability_of_improvement
 from experiments.analysis.tuned import Estimate
@@ -16,6 +16,12 @@ from experiments.sweeps.report import shown
 _BEST, _DEFAULT = "at its best", "by default"
 _WHITE = {"color": "#ffffff"}
 Scores = Mapping[str, np.ndarray]  # [seeds, tasks] by label
+
+_CHOSEN = (
+    "The best of many points on the seeds that it was chosen on is partly luck: it is chosen on "
+    "every other seed and shown on the rest"
+)
+_NO_CHOICE = "Every method has one point: there is nothing to choose, and it is shown on all seeds"
 
 
 def best(swept: Swept) -> Section | None:
@@ -39,8 +45,7 @@ def best(swept: Swept) -> Section | None:
     seeds = sorted({row.shown.seeds for row in swept.rows})
     intro = (
         f"Scores: {metric.name} ({metric.help}; {better} is better), IQM over seeds [95 % "
-        "bootstrap interval]. The best of many points on the seeds that it was chosen on is partly "
-        "luck: it is chosen on every other seed and shown on the rest "
+        f"bootstrap interval]. {_CHOSEN if tuned.has_choice(swept.table) else _NO_CHOICE} "
         f"({' to '.join(map(str, dict.fromkeys([seeds[0], seeds[-1]])))} of them), where the "
         "defaults (hollow) are shown, too."
     )

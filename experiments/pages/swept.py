@@ -59,7 +59,7 @@ class Swept(NamedTuple):
         if self.tried is not None:
             return self.store.facts["search"]["asked"]["fresh_seeds"]
         seeds = sorted(self.table.loc[self.table["env"] == env, "seed"].unique())
-        return seeds[1::2] or seeds
+        return tuned.unseen(seeds, tuned.has_choice(self.table))
 
     def point_settings(self, point: str) -> str:
         """Return in words the settings of a point that vary."""

@@ -20,10 +20,15 @@ def conclude(store: Store, options: SweepOptions) -> str:
         table, lambda env: options.metric(env).higher_is_better, store.facts["base_points"]
     )
     metric = options.metric(str(table["env"].iloc[0]))
+    how = (
+        "The best point was chosen on every other seed, and is shown on the rest, as are the "
+        "defaults."
+        if tuned.has_choice(table)
+        else "Every method has one point: there is nothing to choose, and all seeds are shown."
+    )
     text = (
         f"{_best(rows)}\n"
-        f"Scores: {metric.name} ({metric.help}), IQM over seeds [95 % interval]. The best point "
-        f"was chosen on every other seed, and is shown on the rest, as are the defaults.\n"
+        f"Scores: {metric.name} ({metric.help}), IQM over seeds [95 % interval]. {how}\n"
         f"{_diverged(table)}\n{costs(store)}"
     )
     write_bytes(store.folder / "sweep.md", text.encode())
@@ -35,7 +40,7 @@ def conclude(store: Store, options: SweepOptions) -> str:
             written.append(path)
         methods = dict(zip(table["replay"], table["method"], strict=True))
         path = store.folder / "best.png"
-        seeds = min(row.shown.seeds + row.chosen.seeds for row in rows)
+        seeds = min(row.shown.seeds + (row.chosen.seeds if row.chosen else 0) for row in rows)
         sensitivity.best(rows, methods, options.metric, path, agents, seeds)
         written.append(path)
     return f"\n{text}\nresults: {' '.join(map(str, written))}"

@@ -50,6 +50,15 @@ def test_the_best_is_chosen_on_every_other_seed_and_shown_on_the_rest():
     assert uniform.default is None and uniform.shown.value == 1.5
 
 
+def test_all_seeds_are_shown_where_there_is_nothing_to_choose():
+    frame = table({("per", None, None): [1, 2, 4, 9], ("uniform", None, None): [1, 1, 2, 2]})
+    base = {"walk/4": {"per": "walk/4 per None None"}}
+    scores = tuned.scores(frame, SETTINGS, metric())
+    per, uniform = tuned.tuned(scores, lambda env: True, base)
+    assert per.chosen is None and (per.shown.value, per.shown.seeds) == (3.0, 4)
+    assert per.default == per.shown and uniform.shown.value == 1.5
+
+
 def test_lower_may_be_better_and_unsolved_runs_count_to_their_end():
     frame = table({("per", 0.2, 0.4): [1, 1], ("per", 0.6, 0.4): [0, 0]})
     later = frame.assign(step=200, eval_return=0)
