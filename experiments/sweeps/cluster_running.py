@@ -171,9 +171,14 @@ class _Engine:
             bar.works_on(task.number, name)
             self._advance(bar, task, now)
             times = began[task.number]
-            if times > self._began.get(task.number, 1):
-                say(f"{name}: a worker died, and another goes on from step {now:,}")
-            self._began[task.number] = times
+            self._note_deaths(task, times, now)
+
+    def _note_deaths(self, task: _Task, times: int, now: int) -> None:
+        """Say so if a wave has begun more often than was known, last from step `now`."""
+        if times > self._began.get(task.number, 1):
+            name = self._plan.jobs[task.job].group.name
+            say(f"{name}: a worker died, and another goes on from step {now:,}")
+        self._began[task.number] = times
 
     def _advance(self, bar: Bar, task: _Task, now: int) -> None:
         """Note how many agent steps each of a task's runs has done."""
@@ -206,7 +211,9 @@ class _Engine:
         about = {"node": came.node}
         if came.began > 1:
             steps = job.group.program.schedule.steps
-            about |= {"began": came.began, "from": steps[came.first - 1] if came.first else 0}
+            first = steps[came.first - 1] if came.first else 0
+            self._note_deaths(task, came.began, first)
+            about |= {"began": came.began, "from": first}
         return waves.ended(job, task.lanes, came.stand, **about)
 
     def _failed(self, task: _Task, why: str) -> waves.Wave:

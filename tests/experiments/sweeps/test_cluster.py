@@ -266,7 +266,7 @@ class Nothing:
             raise ImportError("no experiments here")
 sys.meta_path.insert(0, Nothing())
 """
-LONG = [*TINY, *GRID, "--steps", "40_000", "--eval-every", "500"]
+LONG = [*TINY, *GRID, "--steps", "120_000", "--eval-every", "1_000"]
 
 
 @pytest.fixture(scope="module")
@@ -287,7 +287,7 @@ def test_a_node_is_killed_and_the_table_is_that_of_one_machine(
     class Watched(keeping.Bar):
         def advance(self, steps):
             super().advance(steps)
-            if not done and self._done > 0.6 * self._total and not self._ended:
+            if not done and self._done > 0.3 * self._total and not self._ended:
                 done.append(self._done)  # so both waves are on their way
                 kill(second)
 
