@@ -129,15 +129,24 @@ def _chosen(args: argparse.Namespace) -> list[Entry]:
 
 def _list(args: argparse.Namespace) -> None:
     entries = _chosen(args)
-    rows = [("id", "claim", "cost", "status", "verdicts")]
+    rows = [("id", "claim", "size", "cost", "status", "verdicts")]
+    read: dict[str, Data | None] = {}
+    older = 0
     for entry in entries:
-        data = report.read(entry, args.size, args.results)
-        rows.append(report.shown_in_list(entry, args.size, data))
-    widths = [max(len(row[place]) for row in rows) for place in (0, 2, 3, 4)]
-    for name, claim, cost, status, verdicts in rows:
+        name = entry.source.name if entry.source else ""
+        if name not in read:
+            read[name] = report.read(entry, args.size, args.results)
+        rows.append(report.shown_in_list(entry, args.size, read[name]))
+        older += report.made_by_older_code(entry, read[name])
+    widths = [max(len(row[place]) for row in rows) for place in (0, 2, 3, 4, 5)]
+    for name, claim, size, cost, status, verdicts in rows:
         print(
-            f"{name:<{widths[0]}}  {cost:>{widths[1]}}  {status:<{widths[2]}}  "
-            f"{verdicts:<{widths[3]}}  {claim}".rstrip()
+            f"{name:<{widths[0]}}  {size:<{widths[1]}}  {cost:>{widths[2]}}  "
+            f"{status:<{widths[3]}}  {verdicts:<{widths[4]}}  {claim}".rstrip()
+        )
+    if older:
+        say(
+            f"{older} of these have numbers of other code than today's: run --overwrite renews them"
         )
 
 

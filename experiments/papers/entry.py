@@ -8,6 +8,7 @@ import pandas as pd
 
 from experiments.analysis.verdicts import Claim as Direction
 from experiments.papers.experiment import SIZES, Experiment, Options, SizeName
+from experiments.papers.tables import Data
 
 Paper = Literal["per", "lap", "pser", "ners", "refer", "all"]
 PAPERS: Mapping[Paper, str] = {
@@ -136,6 +137,8 @@ class Entry:
       columns: metrics whose means over training stand beside the final scores.
       claims: what the paper says there.
       reported: the paper's own numbers, as a table's cells, the header first; (): none.
+      ours: makes the same statistic of our runs, in the same form, where the paper's is one over
+        many games.
       lost: what of the paper our copy lost, or why there are no numbers.
       comparable: False if its numbers depend on another simulator: only orders can be compared.
       published: the experiment of size paper, where the small one is of other tasks.
@@ -152,6 +155,7 @@ class Entry:
     claims: tuple[Claim | Exact, ...] = ()
     columns: tuple[str, ...] = ()
     reported: tuple[tuple[str, ...], ...] = ()
+    ours: Callable[[Data], list[list[str]]] | None = None
     lost: str = ""
     comparable: bool = True
     published: Experiment | None = None

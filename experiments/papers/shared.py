@@ -4,7 +4,7 @@ from experiments.papers import layouts, tasks
 from experiments.papers.entry import Claim, Entry, Layout
 
 _EVERY = (16, 4, 1)  # agent steps per update: 2, 8 and 32 replays per transition
-_COMPARED = ("per", "rank", "lap", "pser")
+_COMPARED = ("per", "rank", "lap", "pal", "pser")
 _NAMES = {"per": "PER", "rank": "rank-based PER", "lap": "LAP", "pser": "PSER", "pal": "PAL"}
 
 
