@@ -87,6 +87,20 @@ GRID = Experiment(
     columns=_COLUMNS,
 )  # fmt: skip
 
+# What its text says first: without the method, RACER diverges.
+PLAIN = Experiment(
+    "racer_plain",
+    "racer",
+    {"refer": Arm("refer"), "plain": Arm("refer", _OFF)},
+    sizes={
+        "smoke": _smoke("refer", "plain"),
+        "small": GRID.sizes["small"],
+        "paper": Size(_TASKS, 5, preset="refer_racer"),
+    },
+    question=Question(primary="auc", baseline="plain"),
+    columns=_COLUMNS,
+)  # fmt: skip
+
 # One setting is changed at a time; F is learn_every / updates.
 _FORMS = {
     f"A_{form}": Arm("refer", agent_options={"advantage": form})
@@ -374,6 +388,18 @@ ENTRIES = (
             "The paper says of C that most tasks are so, those that want precise control above "
             "all, and of N that it may be so.",
         ),
+    ),
+    Entry(
+        "refer.plain", "refer", "RACER with ReF-ER and with plain replay", PLAIN, _returns(),
+        claims=(
+            Claim("RACER learns better with ReF-ER than with plain replay", "refer", "plain"),
+            Claim("with plain replay RACER's policy moves farther from its behaviours", "plain",
+                  "refer", primary=_KL),
+        ),
+        comparable=False,
+        note=("Not a figure of the paper: what its text says of RACER.", _scale("25 000"),
+              _EPISODES, _UNANNEALED,
+              "Plain replay is uniform over finished episodes, and measures the KL divergence."),
     ),
     Entry(
         "refer.fig7", "refer", "ACER and RACER: how far the policy is from its behaviours", GRID,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from experiments.analysis import verdicts
 from experiments.analysis.tables import markdown, number
 from experiments.papers import rates, score_tables, tables, verdict
 from experiments.papers.entry import PAPERS, Claim, Entry
@@ -17,6 +18,7 @@ from experiments.papers.verdict import Finding
 from experiments.runs.log import say
 from experiments.runs.rates import in_words
 
+_FEW = 3  # claims about what a size lacks; more are counted
 _LONG = 12  # rows; longer tables are folded
 
 
@@ -28,7 +30,9 @@ def read(entry: Entry, size: SizeName, results: Path) -> Data | None:
         return tables.read(results, entry.source.name, size)
     except tables.Damaged as error:
         say(f"{error}: it counts as not there; run makes it anew")
-        return None
+    except ValueError as error:  # a later version made it
+        say(f"{error}: it counts as not there")
+    return None
 
 
 def status(entry: Entry, size: SizeName, data: Data | None) -> str:
@@ -64,7 +68,8 @@ def claims(
 
 def _without(verdict_: str, reason: str) -> str:
     """Return a reason without the verdict that it begins with."""
-    return reason.removeprefix(verdict_).removeprefix(":").strip()
+    own = reason.removeprefix(verdict_)
+    return reason if own == reason else own.replace("(", "", 1).replace(")", "", 1).lstrip(": ")
 
 
 def one(entry: Entry, size: SizeName, results: Path, base: Path) -> str:
@@ -152,7 +157,7 @@ def _short(title: str) -> str:
 
 def _counted(counts: list[Any]) -> str:
     """Return how many claims came to what, a row for each paper."""
-    every = [verdict for _, verdicts in counts for verdict in verdicts]
+    every = [each for _, own in counts for each in own]
     order = [name for name in (*_ORDER, *_WAITING) if name in every]
     rows = [["claims", *order]]
     rows += [[title, *(str(own.count(name)) for name in order)] for title, own in counts]
@@ -186,18 +191,27 @@ def _plain_table(rows: list[list[str]]) -> str:
 
 def _claims(findings: list[Finding]) -> list[str]:
     lines = []
+    absent = [each for each in findings if each.absent]
     for each in findings:
-        pairs = each.pairs
-        numbers = ""
-        if pairs is not None:
-            low, high = pairs.improvement_interval
-            numbers = (
-                f" {pairs.wins} wins, {pairs.losses} losses, {pairs.ties} ties; P(better) "
-                f"{number(pairs.improvement)} [{number(low)}, {number(high)}]."
-            )
+        if each.absent and len(absent) > _FEW:
+            continue
         why = _without(each.verdict, each.reason)
-        lines.append(f"- **{each.verdict}**: {each.says} ({why}.{numbers})")
+        lines.append(f"- **{each.verdict}**: {each.says} ({why}.{_in_pairs(each)})")
+    if len(absent) > _FEW:
+        lines.append(f"- **not tested**: {len(absent)} claims about what this size does not have")
     return [*lines, ""] if lines else []
+
+
+def _in_pairs(finding: Finding) -> str:
+    """Return how many seeds an arm won, and how probably it improves, unless that is said."""
+    pairs = finding.pairs
+    if pairs is None:
+        return ""
+    counts = f" {pairs.wins} wins, {pairs.losses} losses, {pairs.ties} ties"
+    if verdicts.NAMES["improvement"] in finding.reason:
+        return f"{counts}."
+    low, high = pairs.improvement_interval
+    return f"{counts}; P(better) {number(pairs.improvement)} [{number(low)}, {number(high)}]."
 
 
 def _numbers(entry: Entry, size: SizeName, data: Data, above: dict[Any, str]) -> list[str]:
@@ -209,6 +223,8 @@ def _numbers(entry: Entry, size: SizeName, data: Data, above: dict[Any, str]) ->
         cells = score_tables.of_claims(entry, size, data)
     elif entry.claims:
         cells = score_tables.exact(entry, data)
+        if len(cells) > _LONG:
+            return []  # the verdicts name the farthest
     elif entry.layout is None:
         cells = score_tables.whole(data.frame)
     else:

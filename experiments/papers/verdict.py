@@ -32,6 +32,7 @@ class Finding(NamedTuple):
     verdict: Verdict
     reason: str  # with the numbers
     pairs: Pairs | None = None
+    absent: bool = False  # it is about what the size does not have
 
 
 class _Side(NamedTuple):
@@ -55,6 +56,10 @@ class NotAsked(ValueError):
     """A claim can't be judged, or a number can't be had, and this is why."""
 
     verdict: Verdict = "not tested"
+
+
+class _Absent(NotAsked):
+    """A size does not have what the claim is about."""
 
 
 class _TooFew(NotAsked):
@@ -85,7 +90,9 @@ def findings(entry: Entry, size: SizeName, data: Data) -> list[Finding]:
     found = []
     for place, claim in enumerate(entry.claims):
         if place in refused:
-            found.append(Finding(claim.says, refused[place].verdict, str(refused[place])))
+            why = refused[place]
+            absent = isinstance(why, _Absent)
+            found.append(Finding(claim.says, why.verdict, str(why), absent=absent))
         elif isinstance(claim, Claim):
             found.append(_judged(entry, claim, asked[place], corrected.get(str(place))))
         else:
@@ -179,7 +186,7 @@ def _sides_of_table(
     for label in (claim.arm, claim.baseline):
         own = frame[frame["arm"] == label]
         if own.empty:
-            raise NotAsked(f"size {size} has no {label} where {dict(claim.where)}")
+            raise _Absent(f"size {size} has no {label} where {dict(claim.where)}")
         values = own.set_index("seed")[source.metric].astype(float)
         if values.index.has_duplicates:
             raise ValueError(f"'{claim.says}': {name} has several numbers of a seed: name more")
@@ -201,7 +208,7 @@ def _sides_of_runs(
         sides = []
         for label in (claim.arm, claim.baseline):
             if label not in frames:
-                raise NotAsked(f"size {size} has no arm {label} on {env}")
+                raise _Absent(f"size {size} has no arm {label} on {env}")
             frame, config = frames[label], arms[label].config
             name = claim.primary or source.question.primary
             facts = facts_of(label, arms[label], frame, made[label], other_code=False)
@@ -213,7 +220,7 @@ def _sides_of_runs(
             sides.append(_Side(facts, values_of(frame, name, config), untested))
         found.append((sides[0], sides[1]))
     if not found:
-        raise NotAsked(f"size {size} has no task where {dict(claim.where)}")
+        raise _Absent(f"size {size} has no task where {dict(claim.where)}")
     return found
 
 

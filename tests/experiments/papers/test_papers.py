@@ -140,6 +140,9 @@ def test_what_was_stopped_goes_on(tmp_path, monkeypatch, capsys):
         (["run", "per.fig99"], "unknown entry 'per.fig99': did you mean"),
         (["run"], "name entries (list shows them)"),
         (["run", "per.fig1", "--paper", "lap"], "name entries or papers, not both"),
+        (["report", "--paper", "lap", "per.fig1"], "name entries or papers, not both"),
+        (["list", "--paper", "pre"], "unknown paper 'pre': did you mean 'per'?"),
+        (["list", "--results", "/no/such"], "/no/such is no folder"),
         (["run", "all.walk", "--seeds", "1"], "seeds is 1: an interval needs 2"),
         (["run", "pser.tab1", "--seeds", "5"], "pser_atari_table has no seeds"),
         (["report", "per.tab3", "--all"], "--all is every entry"),
@@ -169,6 +172,7 @@ def test_a_report_is_written_where_it_is_wanted(walked, tmp_path, capsys):
     text = path.read_text()
     assert text.startswith("# Results\n") and "| claim | entry | verdict | why |" in text
     assert "](../" in text  # figures, seen from where it lies
+    assert "claims about what this size does not have" in text
     foreign = tmp_path / "NOTES.md"
     foreign.write_text("mine")
     assert "is no report of ours" in refused([*command[:-1], str(foreign)], capsys)
