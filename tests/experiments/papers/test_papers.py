@@ -1,12 +1,14 @@
 """The command: what it runs, what it keeps, what it refuses."""
 
+import dataclasses
 import json
 import shutil
 
+import pandas as pd
 import pytest
 
 from experiments.papers import __main__ as papers
-from experiments.papers import running, tables
+from experiments.papers import running, tables, tasks
 from experiments.runs import code
 from experiments.training import seeds as seeds_
 
@@ -49,6 +51,22 @@ def test_what_is_finished_is_kept(walked, monkeypatch):
     chunks = trained(monkeypatch)
     assert papers.main([*WALK, "--out", str(walked)]) == 0
     assert chunks == []
+
+
+def test_a_run_that_another_experiment_has_is_taken_from_there(walked, tmp_path, monkeypatch):
+    shutil.copytree(walked, tmp_path, dirs_exist_ok=True)
+    chunks = trained(monkeypatch)
+    again = dataclasses.replace(tasks.WALK, name="walk_again", columns=())
+    places = running.Places(tmp_path, tmp_path / "runs")
+    made = running.make(again, "smoke", places).frame
+    pd.testing.assert_frame_equal(
+        made, running.make(tasks.WALK, "smoke", places).frame, check_like=True
+    )
+    assert chunks == []
+    lacking = dataclasses.replace(again, name="another", columns=("replayed/abs_td",))
+    monkeypatch.setattr(running, "_run", lambda *args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        running.make(lacking, "smoke", places)
 
 
 def test_only_what_is_damaged_is_run_again(walked, tmp_path, monkeypatch, capsys):
