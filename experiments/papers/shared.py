@@ -4,8 +4,8 @@ from experiments.papers import layouts, tasks
 from experiments.papers.entry import Claim, Entry, Layout
 
 _EVERY = (16, 4, 1)  # agent steps per update: 2, 8 and 32 replays per transition
-_COMPARED = ("per", "rank", "lap", "pal", "pser")
-_NAMES = {"per": "PER", "rank": "rank-based PER", "lap": "LAP", "pser": "PSER", "pal": "PAL"}
+_COMPARED = ("per", "rank", "lap", "pser")
+_NAMES = {"per": "PER", "rank": "rank-based PER", "lap": "LAP", "pser": "PSER"}
 
 
 def _claims(what: str) -> tuple[Claim, ...]:
