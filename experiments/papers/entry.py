@@ -132,7 +132,7 @@ class Entry:
       paper: one of PAPERS.
       shows: what it shows, in one line.
       source: an experiment, a computation, or None: it can't be had, and `missing` says why.
-      layout: of its figure; None: it is a table.
+      layout: of its figure; None: it is a table, or `figure_of` names another's.
       arms: labels that it shows; (): all.
       columns: metrics whose means over training stand beside the final scores.
       claims: what the paper says there.
@@ -144,6 +144,7 @@ class Entry:
       published: the experiment of size paper, where the small one is of other tasks.
       missing: why it can't be had.
       note: how the version here differs, one sentence each.
+      figure_of: the entry whose figure is this one's, too, here if not in the paper; "": none.
     """
 
     id: str
@@ -161,6 +162,7 @@ class Entry:
     published: Experiment | None = None
     missing: str = ""
     note: tuple[str, ...] = ()
+    figure_of: str = ""
 
     def at(self, size: SizeName) -> "Entry":
         """Return the entry with the experiment of a size.

@@ -224,7 +224,8 @@ ENTRIES = (
     ),
     Entry(
         "lap.fig3", "lap", "Extra run time of PER", RUN_TIME,
-        Layout(layouts.bars, {"y_label": "run time over uniform replay's", "panel": "task"}),
+        Layout(layouts.bars, {"y_label": "run time over uniform replay's", "panel": "task",
+                              "repeats": "turns"}),
         claims=(
             Claim("proportional PER makes TD3 slower", "per", "uniform", "worse",
                   where={"task": "td3"}),

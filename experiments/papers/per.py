@@ -2,7 +2,15 @@
 
 from typing import Any
 
-from experiments.papers import cliffwalk_tables, digits, gains, layouts, settings, tasks
+from experiments.papers import (
+    cliffwalk,
+    cliffwalk_tables,
+    digits,
+    gains,
+    layouts,
+    settings,
+    tasks,
+)
 from experiments.papers.entry import Claim, Computation, Entry, Layout
 from experiments.papers.experiment import Arm, Experiment, Size
 from experiments.papers.tasks import MINATAR
@@ -123,7 +131,9 @@ ENTRIES = (
         Layout(
             layouts.lines,
             {"x": "updates", "y": "value", "panel": "values", "aggregate": "median, range",
-             "x_label": "updates", "y_label": "mean squared error", "log": "xy"},
+             "x_label": "updates (dots: converged)", "y_label": "mean squared error", "log": "xy",
+             "nested": _TABULAR[2:], "converged": {"kind": "updates", "n": 16},
+             "level": cliffwalk.CONVERGED},
             {"kind": "error"},
         ),
         claims=(
@@ -147,7 +157,8 @@ ENTRIES = (
     *(
         Entry(
             f"per.{name}", "per", shows, MINATAR, arms=_ARMS, reported=_GAMES,
-            layout=Layout(layouts.scores, {"baseline": "uniform"}) if name != "tab6" else None,
+            layout=Layout(layouts.scores, {"baseline": "uniform"}) if name == "fig3" else None,
+            figure_of="per.fig3" if name == "fig9" else "",
             lost=_ATARI_LOST, **_ATARI, note=(_SAME, _OTHER_SCALE),
         )
         for name, shows in (
@@ -177,7 +188,9 @@ ENTRIES = (
         Layout(
             layouts.lines,
             {"x": "updates", "y": "value", "panel": "measure", "aggregate": "median, range",
-             "x_label": "updates", "y_label": "share or nats"},
+             "x_label": "updates",
+             "y_label": {"test error": "share of images", "test loss": "nats",
+                         "train loss": "nats"}},
             {"kind": "curve"},
         ),
         ("uniform", "informed", "per"),
@@ -218,7 +231,7 @@ ENTRIES = (
     ),
     Entry(
         "per.fig8", "per", "Atari: learning curves of selected games, 8 seeds", MINATAR,
-        _curves("median, quartiles"), _ARMS, **_ATARI, note=(_SAME, _OTHER_SCALE),
+        arms=_ARMS, figure_of="per.fig7", **_ATARI, note=(_SAME, _OTHER_SCALE),
     ),
     Entry(
         "per.fig10", "per", "Last-seen TD errors of the memory over training", MINATAR,

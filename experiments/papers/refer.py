@@ -276,7 +276,7 @@ def _returns(aggregate: str = "mean, 20 to 80 %", **options: object) -> Layout:
 _DISTANCES = Layout(
     layouts.lines,
     {"y": "agent/kl", "aggregate": "mean, 20 to 80 %", "log": "y",
-     "y_label": "KL(behaviour || policy)"},
+     "y_label": "KL(behaviour || policy), nats"},
 )  # fmt: skip
 _PERCENTILES = _returns("median, 20 to 80 %")
 

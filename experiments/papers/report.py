@@ -105,6 +105,8 @@ def _one(
         figure = path_of(entry, size, results)
         if entry.layout is not None and figure.exists():
             lines += [f"![{entry.id}]({os.path.relpath(figure, base)})", ""]
+        if entry.figure_of:
+            lines += [f"Its figure is that of {entry.figure_of} here.", ""]
         lines += _numbers(entry, size, data, above)
         if entry.ours is not None:
             lines += [markdown(entry.ours(data))]
@@ -225,7 +227,7 @@ def _numbers(entry: Entry, size: SizeName, data: Data, above: dict[Any, str]) ->
         cells = score_tables.exact(entry, data)
         if len(cells) > _LONG:
             return []  # the verdicts name the farthest
-    elif entry.layout is None:
+    elif entry.layout is None and not entry.figure_of:
         cells = score_tables.whole(data.frame)
     else:
         return []
