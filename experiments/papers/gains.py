@@ -13,6 +13,7 @@ from experiments.analysis.tables import number
 from experiments.papers.tables import Data
 
 _LAST = 5  # evaluations
+_KEYS = ["arm", "env", "seed"]
 
 Pair = tuple[str, str]  # an arm, and what it is compared with
 
@@ -21,7 +22,7 @@ def mean_and_median(data: Data, pairs: Mapping[str, Pair]) -> list[list[str]]:
     """Return mean and median gain over the games, a row for each pair (LAP, Tab. 2)."""
     rows = [["ours", "mean gain", "median gain", "games in which it is higher"]]
     for name, (arm, baseline) in pairs.items():
-        gains = _gains(data.frame, arm, baseline)
+        gains = _of_games(data.frame, arm, baseline)
         won = f"{int((gains > 0).sum())} of {len(gains)}"
         rows.append([name, f"{gains.mean():.2f} %", f"{np.median(gains):.2f} %", won])
     return rows
@@ -41,18 +42,39 @@ def until_baseline(data: Data, arms: Sequence[str], baseline: str) -> list[list[
     return [*rows, ["of the mean score", *cells]]
 
 
-def _gains(frame: pd.DataFrame, arm: str, baseline: str) -> np.ndarray:
-    """Return [games] gains in percent."""
-    final = final_scores(frame).groupby(["arm", "env"])["final"].mean()
-    own, base = final[arm], final[baseline]
+def of_seeds(frame: pd.DataFrame, baseline: str) -> pd.DataFrame:
+    """Return each seed's gain over the same seed of the baseline, in percent.
+
+    Over the baseline's mean over seeds, |y|: a seed's own can be next to nothing.
+
+    Args:
+      frame: columns env, arm, seed, step, eval_return.
+      baseline: an arm.
+
+    Returns:
+      Columns arm, env, seed, value, in the frame's order, without the baseline.
+    """
+    final = _final(frame)
+    base = final.loc[baseline]
+    own = frame[_KEYS].drop_duplicates()
+    own = own[own["arm"] != baseline]
+    beside = base.reindex(own.set_index(["env", "seed"]).index).to_numpy()
+    scale = base.groupby(level="env").mean().abs().reindex(own["env"]).to_numpy()
+    gain = final.reindex(own.set_index(_KEYS).index).to_numpy() - beside
+    return own.assign(value=100 * gain / scale)
+
+
+def _of_games(frame: pd.DataFrame, arm: str, baseline: str) -> np.ndarray:
+    """Return [games] gains of means over seeds, in percent."""
+    means = _final(frame).groupby(level=["arm", "env"]).mean()
+    own, base = means.loc[arm], means.loc[baseline]
     return (100 * (own - base) / base.abs()).to_numpy(float)
 
 
-def final_scores(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return each seed's mean over the last evaluations: columns arm, env, seed, final."""
-    keys = ["arm", "env", "seed"]
-    returns = frame.sort_values("step", kind="stable").groupby(keys, sort=False)["eval_return"]
-    return returns.apply(lambda own: own.tail(_LAST).mean()).rename("final").reset_index()
+def _final(frame: pd.DataFrame) -> pd.Series:
+    """Return the mean over the last evaluations by arm, env and seed."""
+    returns = frame.sort_values("step", kind="stable").set_index(_KEYS)["eval_return"]
+    return returns.groupby(level=_KEYS, sort=False).apply(lambda own: own.tail(_LAST).mean())
 
 
 def shares_until(frame: pd.DataFrame, baseline: str) -> pd.DataFrame:

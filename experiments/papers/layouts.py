@@ -25,12 +25,11 @@ from experiments.analysis.style import (
     styles_of,
     tidy,
 )
-from experiments.papers import blocks
+from experiments.papers import blocks, gains
 from experiments.papers.bands import AGGREGATES, OURS, Band
 from experiments.papers.blocks import Panel, Plotted
 from experiments.papers.verdict import chosen
 
-_LAST = 5  # evaluations whose mean is a final score
 _MARKERS = ("o", "s", "^", "D")  # of closed forms
 _STEPS = "agent steps"
 
@@ -186,18 +185,8 @@ def scores(plotted: Plotted, path: Path, *, baseline: str) -> None:
       path: the PNG.
       baseline: an arm.
     """
-    keys = ["arm", "env", "seed"]  # in the frame's order, which is that of the panels
-    returns = plotted.frame.sort_values("step", kind="stable").set_index(keys)["eval_return"]
-    final = returns.groupby(level=keys, sort=False).apply(lambda own: own.tail(_LAST).mean())
-    own = plotted.frame[keys].drop_duplicates()
-    own = own[own["arm"] != baseline]
-    base = final.loc[baseline]
-    beside = own.set_index(["env", "seed"]).index
-    # Over the baseline's mean over seeds: a seed's own can be next to nothing.
-    scale = base.groupby(level="env").mean().abs().reindex(own["env"]).to_numpy()
-    gain = final.reindex(own.set_index(keys).index).to_numpy() - base.reindex(beside).to_numpy()
-    shown = plotted._replace(frame=own.assign(value=100 * gain / scale))
-    bars(shown, path, y_label=f"gain over {baseline} (%)")
+    own = gains.of_seeds(plotted.frame, baseline)
+    bars(plotted._replace(frame=own), path, y_label=f"gain over {baseline} (%)")
 
 
 def sooner(plotted: Plotted, path: Path, *, baseline: str) -> None:
@@ -211,16 +200,7 @@ def sooner(plotted: Plotted, path: Path, *, baseline: str) -> None:
       path: the PNG.
       baseline: an arm.
     """
-    rows = []
-    for env, frame in plotted.frame.groupby("env", sort=False):
-        last = frame["step"].max()
-        final = frame[(frame["arm"] == baseline) & (frame["step"] == last)]
-        level = final["eval_return"].mean()
-        for (arm, seed), own in frame.groupby(["arm", "seed"], sort=False):
-            hits = own.loc[own["eval_return"] >= level, "step"]
-            share = 100 * (hits.min() if len(hits) else last) / last
-            rows.append({"env": env, "arm": arm, "seed": seed, "value": share})
-    shown = plotted._replace(frame=pd.DataFrame(rows))
+    shown = plotted._replace(frame=gains.shares_until(plotted.frame, baseline))
     label = f"training until {baseline}'s final score (%)"
     bars(shown, path, y_label=label, aggregate="median, range")
 
