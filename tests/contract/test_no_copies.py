@@ -8,6 +8,7 @@ import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from agents.dqn import DQNConfig, dqn
@@ -16,7 +17,7 @@ from experiments.benchmarks.hlo import large_copies
 from experiments.training.config import LoopConfig
 from experiments.training.loop import make_program
 from experiments.training.seeds import over_seeds
-from jaxreplay import Transition, make_replay, sum_tree
+from jaxreplay import Transition, make_replay, packed, sum_tree
 from jaxreplay.methods import METHODS, ners, per, pser, refer, sequences
 
 # A prime: no other array has a dimension of this size. Ring and tree are large enough to be read as
@@ -126,6 +127,27 @@ def test_scanned_step_copies_nothing_large(name, order, vmapped):
     if name.startswith("refer"):  # now and then goes through the whole memory
         copies = [copy for copy in copies if "/cond/branch_1_fun/" not in copy]
     assert copies == []
+
+
+def test_a_call_with_few_arrays_copies_nothing_large():
+    replay = make_replay(VARIANTS["per"].sampler, capacity=CAPACITY, batch_size=BATCH)
+
+    def turn(state, batch, td, row, key):
+        state, batch, row = (packed.unpack(x) for x in (state, batch, row))
+        state = replay.add(replay.update(state, batch, td_error=td), row)
+        state, batch = replay.sample(state, key)
+        return packed.pack(state), packed.pack(batch)
+
+    state, key = replay.init(jax.random.key(0), EXAMPLE), jax.random.key(1)
+    batch = jax.eval_shape(lambda state: packed.pack(replay.sample(state, key)[1]), state)
+    row = packed.pack(jax.tree.map(lambda x: np.asarray(x)[None], EXAMPLE))
+    state = jax.jit(packed.pack)(state)
+    assert len(state.arrays) == 3 and len(batch.arrays) == len(row.arrays) == 1
+    lowered = jax.jit(turn, donate_argnums=0).lower(state, batch, jnp.ones(BATCH), row, key)
+    text = compiled(lowered)
+    assert f"[{CAPACITY}," in text
+    shapes = re.findall(r"= \w+\[([\d,]+)\][^=]*? copy(?:-start)?\(", text)
+    assert shapes and max(int(size) for shape in shapes for size in shape.split(",")) < CAPACITY
 
 
 # Sizes at which no level needs padding compile to other operations than those that need it.
