@@ -27,6 +27,16 @@ _LARGE = 2**15  # bytes of an array from which on handing it over takes less tha
 _SHAPE_AND_DTYPE = operator.attrgetter("shape", "dtype")
 
 
+class _Piece(NamedTuple):
+    """Where a leaf is among the bytes of the words."""
+
+    leaf: int  # its number
+    start: int
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    rest: bytes  # what fills up its last word, if the next leaf begins with a new one
+
+
 class _Plan(NamedTuple):
     """Where the leaves of a pytree are."""
 
@@ -34,8 +44,7 @@ class _Plan(NamedTuple):
     apart: tuple[bool, ...]  # of each leaf: it is not among the words
     kinds: tuple[Any, ...]  # of each leaf: that of the PRNG keys that it holds; None: it holds none
     layout: Layout | None  # of the leaves that are not apart, as one row; None: all are
-    pieces: tuple[tuple[int, np.dtype, bytes], ...]  # of this row: a leaf's number, its dtype, and
-    # what fills up the last word before leaves of fewer bytes
+    pieces: tuple[_Piece, ...]  # of this row, in the order of its bytes
 
 
 class Packed:
@@ -79,7 +88,7 @@ def pack(tree: Tree) -> Packed:
     plan = _plan(treedef, tuple(map(_SHAPE_AND_DTYPE, leaves)), _wide())
     if plan.layout is None:
         return Packed(tuple(leaves), plan)
-    row = [leaves[n].astype(dtype, copy=False).tobytes() + rest for n, dtype, rest in plan.pieces]
+    row = [leaves[x.leaf].astype(x.dtype, copy=False).tobytes() + x.rest for x in plan.pieces]
     return _packed(plan, leaves, np.frombuffer(b"".join(row), np.uint32))
 
 
@@ -89,6 +98,22 @@ def unpack(packed: Packed) -> Tree:
     What was packed on the host is on the device then, in the dtypes that JAX has for it.
     """
     return _unpack(packed)
+
+
+def as_numpy(packed: Packed) -> Tree:
+    """Return what was packed as NumPy arrays, for learners that are no compiled functions.
+
+    Where JAX computes on the CPU they are views of its memory, read-only and without a copy. Of
+    PRNG keys they are the words.
+    """
+    plan, leaves = packed.plan, list(map(np.asarray, packed.arrays))
+    if plan.layout is not None:
+        words, *apart = leaves
+        others = iter(apart)
+        leaves = [next(others) if alone else words for alone in plan.apart]
+        for x in plan.pieces:
+            leaves[x.leaf] = np.ndarray(x.shape, x.dtype, words, x.start)
+    return jax.tree.unflatten(plan.treedef, leaves)
 
 
 @functools.partial(jax.jit, inline=True)
@@ -163,14 +188,15 @@ def _words_of(shape: tuple[int, ...], dtype: Any) -> tuple[jax.ShapeDtypeStruct 
     return leaf, kind[0]
 
 
-def _pieces(layout: Layout, numbers: list[int]) -> tuple[tuple[int, np.dtype, bytes], ...]:
-    """Return what the bytes of a row are joined from, for leaves of these numbers."""
+def _pieces(layout: Layout, numbers: list[int]) -> tuple[_Piece, ...]:
+    """Return where leaves of these numbers are, in the order of a row."""
     fields = sorted(zip(layout.fields, numbers, strict=True), key=lambda pair: pair[0].start)
     nexts = [*(field.start for field, _ in fields[1:]), 4 * layout.words]
     pieces = []
     for (field, number), following in zip(fields, nexts, strict=True):
         end = field.start + field.stored.itemsize * math.prod(field.shape)
-        pieces.append((number, np.dtype(field.dtype), bytes(following - end)))
+        dtype, rest = np.dtype(field.dtype), bytes(following - end)
+        pieces.append(_Piece(number, field.start, field.shape, dtype, rest))
     return tuple(pieces)
 
 

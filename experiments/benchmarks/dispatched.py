@@ -104,7 +104,6 @@ class DispatchedPacked:
         pack = jax.jit(lambda *trees: [packed.pack(tree) for tree in trees])
         self._state, self._batch = pack(plain.state, batch)
         self._one_call = jax.jit(self._packed_turn, donate_argnums=0)
-        self.errors = plain.errors
 
     @property
     def state(self) -> Any:
@@ -118,15 +117,29 @@ class DispatchedPacked:
         state, batch = self._turn(state, batch, errors, row, key)
         return packed.pack(state), packed.pack(batch)
 
-    def turn(self, row: Rows, errors: Array) -> Packed:
+    def turn(self, row: Rows, errors: Any) -> Any:
         """Do what `Dispatched.turn` does; return the next batch packed."""
         self._state, self._batch = self._one_call(
             self._state, self._batch, errors, packed.pack(_transition(row)), next(self._keys)
         )
         return self._batch
 
+    def errors(self, td_error: np.ndarray) -> Any:
+        return jnp.asarray(td_error)
+
     def wait(self) -> None:
         jax.block_until_ready((self._state, self._batch))
+
+
+class DispatchedNumpy(DispatchedPacked):
+    """The same for a learner without JAX: NumPy arrays go in and come out."""
+
+    def turn(self, row: Rows, errors: Any) -> Sample:
+        """Do what `Dispatched.turn` does; return the next batch as views of its memory."""
+        return packed.as_numpy(super().turn(row, errors))
+
+    def errors(self, td_error: np.ndarray) -> Any:
+        return td_error
 
 
 _NO = np.zeros(1, bool)

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from experiments.benchmarks import devices, loops, timing
-from experiments.benchmarks.dispatched import Dispatched, DispatchedPacked
+from experiments.benchmarks.dispatched import Dispatched, DispatchedNumpy, DispatchedPacked
 from experiments.benchmarks.peers import SOURCES, ours
 from experiments.benchmarks.peers.types import (
     Buffer,
@@ -32,13 +32,18 @@ MODES = {
     "dispatched": "driven from Python, state donated, one call per verb",
     "one-call": "driven from Python, state donated, one call between two learning steps",
     "packed-call": "the same, with state, row and batch as few arrays",
+    "numpy-call": "the same, with batches and TD errors as NumPy arrays",
     "vmapped": "in a compiled loop, vmapped over seeds (time of all of them)",
     "train": "train step with a small critic (2 x 64) in a compiled loop",
 }
 CYCLE = "cycle"
 ONE_CALL_ORDER = "update-add-sample"  # between two learning steps, in either order of a loop
 NAMES = [source.module for source in SOURCES]
-_CALLS = {"one-call": Dispatched, "packed-call": DispatchedPacked}
+_CALLS = {
+    "one-call": Dispatched,
+    "packed-call": DispatchedPacked,
+    "numpy-call": DispatchedNumpy,
+}
 _POOL = 64  # rows and TD errors that a loop in Python cycles through
 
 

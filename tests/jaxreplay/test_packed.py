@@ -80,6 +80,20 @@ def test_the_host_packs_what_a_compiled_function_would():
     assert_same(jnp.ones(2**14), unpack(large))
 
 
+def test_numpy_arrays_are_views_of_the_same_bits():
+    tree = LEAVES | {"large": jnp.ones(2**13), "key": jax.random.key(5)}
+    few = pack(tree)
+    views = packed.as_numpy(few)
+    words = views.pop("key")
+    np.testing.assert_array_equal(words, jax.random.key_data(tree.pop("key")))
+    assert_same(tree, views)
+    if jax.default_backend() == "cpu":
+        assert np.shares_memory(views["odd"], np.asarray(few.arrays[0]))
+    assert not views["odd"].flags.writeable
+    alone = packed.as_numpy(pack({"large": jnp.ones(2**13)}))
+    np.testing.assert_array_equal(alone["large"], np.ones(2**13))
+
+
 def test_outside_of_compiled_functions_it_is_the_same():
     assert_same(LEAVES, packed.unpack(packed.pack(LEAVES)))
 

@@ -27,7 +27,7 @@ from experiments.benchmarks import (
     timing,
     training,
 )
-from experiments.benchmarks.dispatched import Dispatched, DispatchedPacked
+from experiments.benchmarks.dispatched import Dispatched, DispatchedNumpy, DispatchedPacked
 from experiments.benchmarks.growth import memory
 from experiments.benchmarks.hlo import counts, large_copies
 from experiments.benchmarks.peers.types import ALPHA, BETA, endless_episode, row
@@ -113,13 +113,19 @@ def test_one_call_does_what_the_verbs_do():
     rows = endless_episode(rng, CAPACITY + 5)
     for buffer in (together, apart):
         buffer.fill(jax.tree.map(lambda x: x[:CAPACITY], rows))
-    few = DispatchedPacked(peer.replay(CAPACITY, BATCH), jax.tree.map(jnp.copy, together.state))
+    few, views = (
+        kind(peer.replay(CAPACITY, BATCH), jax.tree.map(jnp.copy, together.state))
+        for kind in (DispatchedPacked, DispatchedNumpy)
+    )
     batch = apart.sample()
     for number in range(CAPACITY, CAPACITY + 5):
         errors = together.errors(rng.standard_normal(BATCH, np.float32))
         drawn = together.turn(row(rows, number), errors)
         one = few.turn(row(rows, number), errors)
         jax.tree.map(np.testing.assert_array_equal, packed.unpack(one), drawn)
+        seen = views.turn(row(rows, number), np.asarray(errors))
+        assert isinstance(seen.weights, np.ndarray)
+        jax.tree.map(np.testing.assert_array_equal, seen, drawn)
         apart.update(batch, errors)
         apart.add(row(rows, number))
         batch = apart.sample()
