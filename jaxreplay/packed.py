@@ -27,16 +27,6 @@ _LARGE = 2**15  # bytes of an array from which on handing it over takes less tha
 _SHAPE_AND_DTYPE = operator.attrgetter("shape", "dtype")
 
 
-class _Piece(NamedTuple):
-    """Where a leaf is among the bytes of the words."""
-
-    leaf: int  # its number
-    start: int
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    rest: bytes  # what fills up its last word, if the next leaf begins with a new one
-
-
 class _Plan(NamedTuple):
     """Where the leaves of a pytree are."""
 
@@ -44,7 +34,8 @@ class _Plan(NamedTuple):
     apart: tuple[bool, ...]  # of each leaf: it is not among the words
     kinds: tuple[Any, ...]  # of each leaf: that of the PRNG keys that it holds; None: it holds none
     layout: Layout | None  # of the leaves that are not apart, as one row; None: all are
-    pieces: tuple[_Piece, ...]  # of this row, in the order of its bytes
+    record: np.dtype | None  # the same row for NumPy
+    names: tuple[str, ...]  # of each leaf: that of its field in the record; "": it is apart
 
 
 class Packed:
@@ -86,10 +77,14 @@ def pack(tree: Tree) -> Packed:
             return _pack(tree)
         leaves = [np.asarray(leaf) for leaf in leaves]
     plan = _plan(treedef, tuple(map(_SHAPE_AND_DTYPE, leaves)), _wide())
-    if plan.layout is None:
+    if plan.record is None:
         return Packed(tuple(leaves), plan)
-    row = [leaves[x.leaf].astype(x.dtype, copy=False).tobytes() + x.rest for x in plan.pieces]
-    return _packed(plan, leaves, np.frombuffer(b"".join(row), np.uint32))
+    words = np.zeros(plan.record.itemsize // 4, np.uint32)
+    record = np.ndarray((), plan.record, words)
+    for name, leaf in zip(plan.names, leaves, strict=True):
+        if name:
+            record[name] = leaf
+    return _packed(plan, leaves, words)
 
 
 def unpack(packed: Packed) -> Tree:
@@ -107,12 +102,9 @@ def as_numpy(packed: Packed) -> Tree:
     PRNG keys they are the words.
     """
     plan, leaves = packed.plan, list(map(np.asarray, packed.arrays))
-    if plan.layout is not None:
-        words, *apart = leaves
-        others = iter(apart)
-        leaves = [next(others) if alone else words for alone in plan.apart]
-        for x in plan.pieces:
-            leaves[x.leaf] = np.ndarray(x.shape, x.dtype, words, x.start)
+    if plan.record is not None:
+        record, others = np.ndarray((), plan.record, leaves[0]), iter(leaves[1:])
+        leaves = [record[name] if name else next(others) for name in plan.names]
     return jax.tree.unflatten(plan.treedef, leaves)
 
 
@@ -156,16 +148,26 @@ def _plan(treedef: Any, leaves: tuple[tuple[tuple[int, ...], Any], ...], wide: b
     One plan for all that are equal, as JAX compares them at every call.
     """
     del wide  # JAX knows, and other plans are made if it changes
-    kinds, apart, small = [], [], {}
-    for number, (shape, dtype) in enumerate(leaves):
+    kinds, apart, small = [], [], []
+    for shape, dtype in leaves:
         words, kind = _words_of(shape, dtype)
         kinds.append(kind)
         apart.append(words is None)
         if words is not None:
-            small[number] = words
-    layout = packing.plan(list(small.values())) if small else None
-    pieces = () if layout is None else _pieces(layout, list(small))
-    return _Plan(treedef, tuple(apart), tuple(kinds), layout, pieces)
+            small.append(words)
+    names = tuple("" if alone else f"leaf {number}" for number, alone in enumerate(apart))
+    if not small:
+        return _Plan(treedef, tuple(apart), tuple(kinds), None, None, names)
+    layout = packing.plan(small)
+    record = np.dtype(
+        {
+            "names": list(filter(None, names)),
+            "formats": [(np.dtype(field.dtype), field.shape) for field in layout.fields],
+            "offsets": [field.start for field in layout.fields],
+            "itemsize": 4 * layout.words,
+        }
+    )
+    return _Plan(treedef, tuple(apart), tuple(kinds), layout, record, names)
 
 
 def _words_of(shape: tuple[int, ...], dtype: Any) -> tuple[jax.ShapeDtypeStruct | None, Any]:
@@ -186,18 +188,6 @@ def _words_of(shape: tuple[int, ...], dtype: Any) -> tuple[jax.ShapeDtypeStruct 
     if not (storable and 0 < size < _LARGE):
         return None, None
     return leaf, kind[0]
-
-
-def _pieces(layout: Layout, numbers: list[int]) -> tuple[_Piece, ...]:
-    """Return where leaves of these numbers are, in the order of a row."""
-    fields = sorted(zip(layout.fields, numbers, strict=True), key=lambda pair: pair[0].start)
-    nexts = [*(field.start for field, _ in fields[1:]), 4 * layout.words]
-    pieces = []
-    for (field, number), following in zip(fields, nexts, strict=True):
-        end = field.start + field.stored.itemsize * math.prod(field.shape)
-        dtype, rest = np.dtype(field.dtype), bytes(following - end)
-        pieces.append(_Piece(number, field.start, field.shape, dtype, rest))
-    return tuple(pieces)
 
 
 def _wide() -> bool:
