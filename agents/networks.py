@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from agents.linear import Dense
+
 Array = jax.Array
 Params: TypeAlias = Mapping[str, Any]  # a module's variables: {"params": {layer: {"kernel": ...}}}
 Obs: TypeAlias = Any  # observations [B, ...]; one array, though a replay stores any pytree
@@ -45,7 +47,7 @@ def uniform_bias(fan_in: int) -> Callable[..., Array]:
 def dense(x: Array, features: int) -> Array:
     """Apply a linear layer to `[B, D]`, inside a module: `-> [B, features]`."""
     bias = uniform_bias(x.shape[-1])
-    return nn.Dense(features, kernel_init=uniform_kernel, bias_init=bias)(x)
+    return Dense(features, kernel_init=uniform_kernel, bias_init=bias)(x)
 
 
 def _patch_convolution(x: Array, features: int, size: int, stride: int) -> Array:
@@ -98,8 +100,8 @@ class MLP(nn.Module):
         if self.activation != "relu":
             squash = nn.soft_sign if self.activation == "softsign" else jnp.tanh
             for size in self.features[:-1]:
-                x = squash(nn.Dense(size, kernel_init=nn.initializers.glorot_uniform())(x))
-            return nn.Dense(self.features[-1], kernel_init=_small_kernel)(x)
+                x = squash(Dense(size, kernel_init=nn.initializers.glorot_uniform())(x))
+            return Dense(self.features[-1], kernel_init=_small_kernel)(x)
         for size in self.features[:-1]:
             x = nn.relu(self.layer(x, size))
         return self.layer(x, self.features[-1])

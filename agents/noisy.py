@@ -9,6 +9,7 @@ import numpy as np
 from flax import linen as nn
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from agents.linear import product
 from agents.networks import Array, Layer, Params, uniform_bias, uniform_kernel
 
 _COLLECTION, _FACTORS = "noise", "factors"  # flax's collection of noise, the variable in it
@@ -44,13 +45,13 @@ class NoisyDense(nn.Module):
         bias = self.param("bias", uniform_bias(fan_in), shape[1:])
         kernel_sigma = self.param("kernel_sigma", constant, shape)
         bias_sigma = self.param("bias_sigma", constant, shape[1:])
-        mean = x @ kernel + bias
+        mean = product(x, kernel) + bias
         if not self.has_variable(_COLLECTION, _FACTORS):
             return mean
         factors = self.get_variable(_COLLECTION, _FACTORS)
         inputs, outputs = factors[:fan_in], factors[fan_in:]
         # The matrix of noise is an outer product, never built: it scales inputs and outputs.
-        return mean + outputs * ((x * inputs) @ kernel_sigma + bias_sigma)
+        return mean + outputs * (product(x * inputs, kernel_sigma) + bias_sigma)
 
 
 def noisy(sigma: float) -> Layer:

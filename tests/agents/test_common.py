@@ -92,7 +92,7 @@ def test_an_objective_s_own_error_is_kept():
     assert common.complete(objectives.plain(), objectives.mse).error is objectives.mse
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e30])
 def test_adam_is_not_moved_by_what_is_not_finite(bad):
     optimiser = common.adam(0.1, anneal=0.0, weight_decay=0.5)
     params = {"a": jnp.ones(3), "b": jnp.ones(())}

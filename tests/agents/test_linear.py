@@ -1,0 +1,57 @@
+"""Linear layers: the gradients of a plain product, without products that nobody asked for."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.linear import Dense, product
+
+
+def arrays(rows, inputs, outputs):
+    rng = np.random.default_rng(0)
+    shapes = (*rows, inputs), (inputs, outputs), (*rows, outputs)
+    return [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes]
+
+
+# Few inputs, few outputs, many of both; no leading axis, one, two.
+@pytest.mark.parametrize("rows", [(), (6,), (2, 3)])
+@pytest.mark.parametrize("inputs, outputs", [(3, 40), (40, 2), (40, 36)])
+def test_values_and_gradients_are_those_of_a_product(rows, inputs, outputs):
+    x, kernel, weight = arrays(rows, inputs, outputs)
+    np.testing.assert_array_equal(product(x, kernel), x @ kernel)
+    ours, plain = (
+        jax.jit(jax.grad(lambda x, k, f=f: (weight * f(x, k) ** 2).sum(), argnums=(0, 1)))
+        for f in (product, jnp.matmul)
+    )
+    for got, expected in zip(ours(x, kernel), plain(x, kernel), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_seeds_and_second_derivatives():
+    x, kernel, weight = arrays((3, 6), 4, 5)  # three seeds
+
+    def slopes(f):
+        slope = jax.grad(lambda x, k, w: (w * f(x, k) ** 2).sum(), argnums=1)
+        twice = jax.grad(lambda k: jnp.square(slope(x[0], k, weight[0])).sum())
+        return jax.vmap(slope, (0, None, 0))(x, kernel, weight), twice(kernel)
+
+    for got, expected in zip(slopes(product), slopes(jnp.matmul), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("by, products", [((0,), 2), ((1,), 2), ((0, 1), 3)])
+def test_only_gradients_that_are_asked_for_are_computed(by, products):
+    x, kernel, _ = arrays((6,), 4, 5)
+    text = str(jax.make_jaxpr(jax.grad(lambda *args: product(*args).sum(), by))(x, kernel))
+    assert text.count("dot_general[") == products  # forward, and one for each gradient
+
+
+def test_the_layer_is_flaxs():
+    x, _, _ = arrays((6,), 4, 5)
+    layer = Dense(5, bias_init=jax.nn.initializers.ones)
+    params = layer.init(jax.random.key(0), x)
+    assert jax.tree.map(jnp.shape, params) == {"params": {"kernel": (4, 5), "bias": (5,)}}
+    np.testing.assert_allclose(
+        layer.apply(params, x), x @ params["params"]["kernel"] + 1, rtol=1e-5
+    )
