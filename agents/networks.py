@@ -237,8 +237,8 @@ def apply(network: nn.Module, params: Params, *inputs: Any) -> Any:
 def init_twin(critic: nn.Module, key: Array, obs: Obs, action: Array) -> tuple[Params, Params]:
     """Return parameters of two independent critics.
 
-    Two trees and two calls: measured on CPU, that is 2 % faster than one stacked tree under vmap
-    for one seed, and 9 % for five.
+    Two trees and two calls: measured on one core, an update of SAC is 1 % faster so than with one
+    stacked tree under vmap for one seed, and 12 % for eight.
     """
     first, second = jax.random.split(key)
     return critic.init(first, obs, action), critic.init(second, obs, action)
