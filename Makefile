@@ -102,10 +102,10 @@ docs: $(VENV)/ready
 	@JAX_PLATFORMS=cpu $(BIN)/python -m sphinx -q -W --keep-going docs $(DOCS_OUT)
 	@echo "pages: $(DOCS_OUT)/index.html"
 
-# Execute the notebooks and keep their outputs.
+# Execute the notebooks and keep their outputs; ONLY="08 10": those whose names begin so.
 notebooks: $(VENV)/ready
-	@echo "executing the notebooks"
-	@JAX_PLATFORMS=cpu $(BIN)/jupyter execute --inplace notebooks/*.ipynb
+	@echo "executing $(if $(ONLY),notebooks $(ONLY),all notebooks: about five minutes)"
+	@JAX_PLATFORMS=cpu $(BIN)/python -m notebooks.execute $(ONLY)
 
 # Made anew where another accelerator is asked for than the one that is installed.
 $(VENV)/ready: pyproject.toml constraints.txt $(if $(filter $(INSTALLED),$(ACCELERATOR)),,changed)

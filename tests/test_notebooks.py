@@ -1,11 +1,23 @@
-"""Every notebook runs from top to bottom, here: what one compiles is kept for the next."""
+"""Every notebook runs from top to bottom, and its outputs are those of its code and of the results.
 
+All run in this process: what one compiles is kept for the next.
+"""
+
+import ast
+import contextlib
+import io
+import re
 from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 import nbformat
+import numpy as np
+import pandas as pd
 import pytest
+from IPython.lib.pretty import pretty
+
+from notebooks import execute
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 
@@ -27,25 +39,45 @@ SHORTER = {
     },
 }
 
+NUMBER = re.compile(r"-?(?:\d+(?:,\d{3})*(?:\.\d*)?(?:e[-+]?\d+)?|\b(?:nan|inf)\b)")
+AS_IN_A_KERNEL = (
+    "display.max_columns", 20, "display.width", 80, "display.max_colwidth", 50,
+    "display.max_rows", 60,
+)  # fmt: skip
+
 
 @pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_runs(path, monkeypatch):
+def test_notebook_runs_and_its_outputs_are_of_today(path, monkeypatch):
     notebook = nbformat.read(path, as_version=4)
-    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert any(cell.outputs for cell in cells), (
-        "commit notebooks with their outputs: make notebooks"
-    )
-    assert path.stat().st_size < 300_000, "keep outputs small"
+    cells = execute.code_cells(notebook)
+    committed = [text_of(cell.outputs) for cell in cells]
+    changed = execute.code_changed(notebook)
+    assert path.stat().st_size < 200_000, "keep outputs small"
     shorten(cells, SHORTER.get(path.stem, {}))
     monkeypatch.chdir(path.parent)
     plt.switch_backend("agg")
     names: dict[str, Any] = {"__name__": "__main__"}
     try:
-        for number, cell in enumerate(cells):
-            exec(compile(cell.source, f"{path.name}, cell {number}", "exec"), names)
+        with execute.reading() as read, pd.option_context(*AS_IN_A_KERNEL), plt.rc_context():
+            today = [
+                run(cell.source, f"{path.name}, cell {i}", names) for i, cell in enumerate(cells)
+            ]
     finally:
         plt.close("all")
+    changed += execute.results_changed(notebook, execute.digests(read))
+    # What is computed here is shorter, and in other bits on other machines: words alone.
+    compare = same if read else same_words
+    changed += [
+        f"what its code cell {number} says"
+        for number, (before, now) in enumerate(zip(committed, today, strict=True), start=1)
+        if not compare(before, now)
+    ]
+    rest = f" and {len(changed) - 6} more" if len(changed) > 6 else ""
+    assert not changed, (
+        f"{path.stem}: its outputs are older than {', '.join(changed[:6])}{rest}. "
+        f"Execute it again: make notebooks ONLY={path.stem[:2]} (without ONLY: all of them)"
+    )
 
 
 def shorten(cells: list[Any], changes: dict[str, str]) -> None:
@@ -53,3 +85,68 @@ def shorten(cells: list[Any], changes: dict[str, str]) -> None:
         assert any(long in cell.source for cell in cells), f"no cell says {long}"
         for cell in cells:
             cell.source = cell.source.replace(long, short)
+
+
+def run(source: str, name: str, names: dict[str, Any]) -> str:
+    """Execute a cell and return its text: what it prints, and its last value as Jupyter has it."""
+    body = ast.parse(source, name).body
+    shown = body and isinstance(body[-1], ast.Expr) and not source.rstrip().endswith(";")
+    last = body.pop() if shown else None
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(ast.Module(body, []), name, "exec"), names)
+        value = None
+        if isinstance(last, ast.Expr):
+            value = eval(compile(ast.Expression(last.value), name, "eval"), names)
+        return printed.getvalue() + ("" if value is None else pretty(value))
+
+
+def text_of(outputs: list[Any]) -> str:
+    """Return the text of a cell's outputs; figures have none."""
+    return "".join(
+        output.text if output.output_type == "stream" else output.data["text/plain"]
+        for output in outputs
+        if output.output_type == "execute_result" or output.get("name") == "stdout"
+    )
+
+
+def words(text: str) -> str:
+    """Return a text without its numbers and its spaces, which depend on them."""
+    return re.sub(r"[\s\\]", "", NUMBER.sub("", text))
+
+
+def same_words(before: str, now: str) -> bool:
+    return words(before) == words(now)
+
+
+def same(before: str, now: str) -> bool:
+    """Compare words and numbers: these as printed, but for last digits on other machines."""
+    a, b = (
+        [float(number.replace(",", "")) for number in NUMBER.findall(text)]
+        for text in (before, now)
+    )
+    return same_words(before, now) and len(a) == len(b) and np.allclose(a, b, 2e-3, equal_nan=True)
+
+
+def test_what_has_changed_is_named(tmp_path, monkeypatch):
+    notebook = nbformat.read(NOTEBOOKS[-1], as_version=4)
+    results = notebook.metadata[execute.RECORD]["results"]
+    assert execute.results_changed(notebook, results) == []
+    first, *others = results
+    assert execute.results_changed(notebook, {**results, first: "other"}) == [first]
+    assert execute.results_changed(notebook, {name: results[name] for name in others}) == [first]
+    assert execute.results_changed(notebook, {**results, "new": "table"}) == ["new"]
+    assert execute.code_changed(notebook) == []
+    execute.code_cells(notebook)[0].source += "\n"
+    assert execute.code_changed(notebook) == ["its code"]
+    assert same("15 of 17, 0.5", "15 of 17, 0.5000001") and not same("15 of 17", "17 of 17")
+    assert same_words("mean 4.07 of [1. nan]", "mean 3 of [2.]") and not same_words("a 1", "b 1")
+
+
+def test_names_of_notebooks_are_looked_up(capsys):
+    assert [path.stem[:2] for path in execute.chosen(["08", "10_", NOTEBOOKS[0].name])] == [
+        "08", "10", "01",
+    ]  # fmt: skip
+    assert execute.chosen([]) == NOTEBOOKS
+    with pytest.raises(SystemExit, match="2"):
+        execute.main(["99"])
+    assert "no notebook begins with '99': there are 01_quickstart, " in capsys.readouterr().err

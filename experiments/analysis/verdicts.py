@@ -28,6 +28,11 @@ Verdict = Literal[
 ]
 Claim = Literal["better", "at least as good", "worse"]
 Quantity = Literal["mean", "iqm", "improvement"]
+NAMES: Mapping[Quantity, str] = {
+    "mean": "mean difference",
+    "iqm": "IQM of the differences",
+    "improvement": "probability of improvement",
+}
 
 
 @dataclass(frozen=True)
@@ -145,7 +150,7 @@ def judge(
         verdict, reason = decide(
             claim, numbers["interval"], numbers["boundary"], None if margin else numbers["p_value"]
         )
-        reason = f"{_NAMES[numbers['quantity']]} {reason}"
+        reason = f"{NAMES[numbers['quantity']]} {reason}"
     return Judgement(
         arm=arm.label,
         baseline=baseline.label,
@@ -188,7 +193,7 @@ def decide(
         return "undecided", f"{shown} holds both sides of {boundary:.4g}"
     differs = below or claim != "at least as good"
     if differs and p_value is not None and p_value >= ALPHA:
-        return "undecided", f"{shown}, but p = {p_value:.2g} is not below {ALPHA:g}"
+        return "undecided", f"{shown}, but the corrected p = {p_value:.2g} is not below {ALPHA:g}"
     side = "below" if below else "at or above" if claim == "at least as good" else "above"
     agrees = below if claim == "worse" else above
     return "agrees" if agrees else "disagrees", f"{shown} lies {side} {boundary:.4g}"
@@ -211,12 +216,6 @@ def mean_after(frame: pd.DataFrame, column: str, warm_up: int) -> float | None:
 
 
 _LIKE_UNIFORM = "not tested (behaved like uniform)"
-
-_NAMES: dict[Quantity, str] = {
-    "mean": "mean difference",
-    "iqm": "IQM of the differences",
-    "improvement": "probability of improvement",
-}
 
 
 def _without_numbers(

@@ -51,7 +51,7 @@ def _entries(parser: argparse.ArgumentParser, nargs: str) -> None:
         help="entries, such as per.fig1 (list shows them)",
     )  # fmt: skip
     parser.add_argument(
-        "--paper", nargs="+", choices=tuple(PAPERS), default=[], metavar="PAPER",
+        "--paper", nargs="+", type=_paper, default=[], metavar="PAPER",
         help=f"all entries of {', '.join(PAPERS)}",
     )  # fmt: skip
     parser.add_argument(
@@ -59,6 +59,12 @@ def _entries(parser: argparse.ArgumentParser, nargs: str) -> None:
         help="smoke: seconds, to see that it runs; small: what is committed; paper: as published "
         "[default small]",
     )  # fmt: skip
+
+
+def _paper(text: str) -> str:
+    if text in ENTRIES:
+        raise argparse.ArgumentTypeError("name entries or papers, not both")
+    return one_of("paper", PAPERS)(text)
 
 
 def _add_list(parser: argparse.ArgumentParser) -> None:
@@ -129,15 +135,30 @@ def _chosen(args: argparse.Namespace) -> list[Entry]:
 
 def _list(args: argparse.Namespace) -> None:
     entries = _chosen(args)
-    rows = [("id", "claim", "cost", "status", "verdicts")]
+    _check_results(args)
+    rows = [("id", "claim", "size", "cost", "status", "verdicts")]
+    read: dict[str, Data | None] = {}
+    older = 0
     for entry in entries:
-        data = report.read(entry, args.size, args.results)
-        rows.append(report.shown_in_list(entry, args.size, data))
-    widths = [max(len(row[place]) for row in rows) for place in (0, 2, 3, 4)]
-    for name, claim, cost, status, verdicts in rows:
+        name = entry.source.name if entry.source else ""
+        if name not in read:
+            read[name] = report.read(entry, args.size, args.results)
+        rows.append(report.shown_in_list(entry, args.size, read[name]))
+        older += report.made_by_older_code(entry, read[name])
+    widths = [max(len(row[place]) for row in rows) for place in (0, 2, 3, 4, 5)]
+    for name, claim, size, cost, status, verdicts in rows:
         print(
-            f"{name:<{widths[0]}}  {cost:>{widths[1]}}  {status:<{widths[2]}}  "
-            f"{verdicts:<{widths[3]}}  {claim}".rstrip()
+            f"{name:<{widths[0]}}  {size:<{widths[1]}}  {cost:>{widths[2]}}  "
+            f"{status:<{widths[3]}}  {verdicts:<{widths[4]}}  {claim}".rstrip()
+        )
+    if older:
+        say(f"{older} of these are by older code: run --overwrite makes them anew")
+
+
+def _check_results(args: argparse.Namespace) -> None:
+    if not args.results.is_dir():
+        raise ValueError(
+            f"{args.results} is no folder: run --out makes one, or leave out --results"
         )
 
 
@@ -152,6 +173,8 @@ def _run(args: argparse.Namespace) -> None:
         for entry in entries
         if entry.source is not None and _installed(entry, args)
     }
+    if not made_of:
+        return
     sources = {source.name: source for source in made_of.values()}
     runs = args.runs or args.out / "runs"
     places = Places(args.out, runs, args.other_code, args.overwrite, args.devices)
@@ -164,7 +187,7 @@ def _run(args: argparse.Namespace) -> None:
             f"that would take about {in_words(total)} on this machine, {longest} alone "
             f"{in_words(left[longest])}: add --yes to start it, or choose --size small"
         )
-    say(f"about {in_words(total)} for {', '.join(sources) or 'nothing'}")
+    say(f"about {in_words(total)} for {', '.join(sources)}")
     done: dict[str, Data] = {}
     for entry in entries:
         if entry.id not in made_of:
@@ -182,6 +205,8 @@ def _run(args: argparse.Namespace) -> None:
             except figures.NothingToShow as error:
                 say(f"{entry.id} has no figure: {error}")
         print(report.one(dataclasses.replace(entry, source=source), args.size, args.out, args.out))
+    if args.out != COMMITTED:
+        say(f"list and report show these with --results {args.out}")
 
 
 def _installed(entry: Entry, args: argparse.Namespace) -> bool:
@@ -230,6 +255,7 @@ def _report(args: argparse.Namespace) -> None:
         raise ValueError("nothing to report: name entries (list shows them), --paper or --all")
     if args.all and (args.ids or args.paper):
         raise ValueError("--all is every entry: leave out ids and --paper, or --all")
+    _check_results(args)
     base = args.write.parent if args.write else Path.cwd()
     if args.all:
         text = report.everything(entries, args.size, args.results, base)

@@ -8,6 +8,7 @@ import pandas as pd
 
 from experiments.analysis.verdicts import Claim as Direction
 from experiments.papers.experiment import SIZES, Experiment, Options, SizeName
+from experiments.papers.tables import Data
 
 Paper = Literal["per", "lap", "pser", "ners", "refer", "all"]
 PAPERS: Mapping[Paper, str] = {
@@ -131,16 +132,19 @@ class Entry:
       paper: one of PAPERS.
       shows: what it shows, in one line.
       source: an experiment, a computation, or None: it can't be had, and `missing` says why.
-      layout: of its figure; None: it is a table.
+      layout: of its figure; None: it is a table, or `figure_of` names another's.
       arms: labels that it shows; (): all.
       columns: metrics whose means over training stand beside the final scores.
       claims: what the paper says there.
       reported: the paper's own numbers, as a table's cells, the header first; (): none.
+      ours: makes the same statistic of our runs, in the same form, where the paper's is one over
+        many games.
       lost: what of the paper our copy lost, or why there are no numbers.
       comparable: False if its numbers depend on another simulator: only orders can be compared.
       published: the experiment of size paper, where the small one is of other tasks.
       missing: why it can't be had.
       note: how the version here differs, one sentence each.
+      figure_of: the entry whose figure is this one's, too, here if not in the paper; "": none.
     """
 
     id: str
@@ -152,11 +156,13 @@ class Entry:
     claims: tuple[Claim | Exact, ...] = ()
     columns: tuple[str, ...] = ()
     reported: tuple[tuple[str, ...], ...] = ()
+    ours: Callable[[Data], list[list[str]]] | None = None
     lost: str = ""
     comparable: bool = True
     published: Experiment | None = None
     missing: str = ""
     note: tuple[str, ...] = ()
+    figure_of: str = ""
 
     def at(self, size: SizeName) -> "Entry":
         """Return the entry with the experiment of a size.

@@ -53,6 +53,7 @@ class Size:
       every: values of `learn_every` that are compared; (): that of the loop.
       note: why it is so, in one sentence.
       replay: options of the methods; those that an arm's method does not have are left out.
+      untested: label -> why an arm says nothing at this size, whatever comes out.
     """
 
     envs: tuple[str, ...]
@@ -66,6 +67,7 @@ class Size:
     every: tuple[int, ...] = ()
     note: str = ""
     replay: Options = dataclasses.field(default_factory=dict)
+    untested: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from experiments.analysis.judged import Judged
 from experiments.papers import verdict
+from experiments.papers.blocks import Plotted
 from experiments.papers.entry import Claim, Entry
 from experiments.papers.experiment import Experiment, SizeName
-from experiments.papers.layouts import Plotted
 from experiments.papers.tables import Data
 from experiments.runs import judging
 from experiments.runs.judging import Findings
@@ -45,9 +45,10 @@ def draw(entry: Entry, size: SizeName, data: Data, path: Path) -> None:
     frame = frame[frame["arm"].isin(order)]
     if frame.empty:
         raise NothingToShow(f"the table at size {size} has no row of what it shows")
-    frame = frame.sort_values("arm", key=lambda arms: arms.map(order.index), kind="stable")
-    for arm in order:
-        methods.setdefault(arm, _method(arm))
+    if isinstance(source, Experiment):  # the table has its tasks by name
+        envs = {env: number for number, env in enumerate(source.sizes[size].envs)}
+        frame = frame.sort_values("env", key=lambda own: own.map(envs), kind="stable")
+    methods = {arm: methods.get(arm) or _method(arm) for arm in order}
     about = f"{entry.id}: {entry.shows}"
     if isinstance(source, Experiment) and size != "paper":
         about += f" (size {size})"
@@ -57,7 +58,8 @@ def draw(entry: Entry, size: SizeName, data: Data, path: Path) -> None:
         found = comparison(source, size, data, env)
         return found._replace(rows=_as_claimed(entry, size, data, found.rows))
 
-    entry.layout.draw(Plotted(frame, methods, about, judged), path, **entry.layout.options)
+    plotted = Plotted(frame, methods, about, judged, data.frame)
+    entry.layout.draw(plotted, path, **entry.layout.options)
 
 
 def _as_claimed(entry: Entry, size: SizeName, data: Data, rows: list[Judged]) -> list[Judged]:

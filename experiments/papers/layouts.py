@@ -3,90 +3,35 @@
 A layout is a function of what is plotted and of a path; entries give its options as data.
 """
 
-import textwrap
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from experiments.analysis import judged
-from experiments.analysis.bootstrap import bootstrap_interval, iqm
 from experiments.analysis.style import (
     COLOURS,
     DASHES,
+    FAINT,
     INK,
     count_steps,
-    make_figure,
     plain,
-    save,
     styles_of,
     tidy,
 )
-from experiments.analysis.verdicts import FEWEST_SEEDS
-from experiments.runs.judging import Findings
+from experiments.papers import blocks, gains
+from experiments.papers.bands import AGGREGATES, OURS, Band
+from experiments.papers.blocks import Panel, Plotted
+from experiments.papers.verdict import chosen
 
-
-class Plotted(NamedTuple):
-    """What is plotted."""
-
-    frame: pd.DataFrame  # columns arm, seed and others
-    methods: Mapping[str, str]  # the replay method behind each arm, for its colour
-    title: str
-    judged: Callable[[str], Findings] | None = None  # task -> its arms beside the baseline
-
-
-Band = tuple[np.ndarray, np.ndarray, np.ndarray]  # line, and both ends of what is around it: [x]
-
-
-def _around(middle: np.ndarray, spread: np.ndarray) -> Band:
-    return middle, middle - spread, middle + spread
-
-
-def _spread(values: np.ndarray) -> np.ndarray:
-    return values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(values.shape[1])
-
-
-def _percentiles(low: float, high: float) -> Callable[[np.ndarray], Band]:
-    def band(values: np.ndarray) -> Band:
-        return (np.median(values, axis=0), *np.percentile(values, [low, high], axis=0))
-
-    return band
-
-
-def _interval(values: np.ndarray) -> Band:
-    """Return the mean and its 95 % interval, 1.96 standard errors."""
-    return _around(values.mean(axis=0), 1.96 * _spread(values) / np.sqrt(len(values)))
-
-
-def _ours(values: np.ndarray) -> Band:
-    middle = iqm(values)
-    return (middle, *bootstrap_interval(values)) if len(values) > 1 else (middle, middle, middle)
-
-
-# What a paper's line and band are, by name.
-AGGREGATES: Mapping[str, Callable[[np.ndarray], Band]] = MappingProxyType(
-    {
-        "mean, std": lambda values: _around(values.mean(axis=0), _spread(values)),
-        "mean, half a std": lambda values: _around(values.mean(axis=0), _spread(values) / 2),
-        "mean, 95 % interval": _interval,
-        "mean, 20 to 80 %": lambda values: (
-            values.mean(axis=0), *np.percentile(values, [20, 80], axis=0)
-        ),
-        "median, range": _percentiles(0, 100),
-        "median, quartiles": _percentiles(25, 75),
-        "median, 20 to 80 %": _percentiles(20, 80),
-        "IQM, 95 % bootstrap interval": _ours,
-    }
-)  # fmt: skip
-_OURS = "IQM, 95 % bootstrap interval"
-_MOST_COLUMNS = 5
-_HEAD = 1.0  # inches for the title
+_MARKERS = ("o", "s", "^", "D")  # of closed forms
+_STEPS = "agent steps"
 
 
 def lines(
@@ -99,12 +44,19 @@ def lines(
     groups: Mapping[str, Sequence[str]] = MappingProxyType({}),
     aggregate: str = "mean, std",
     smooth: float = 0.0,
-    x_label: str = "agent steps",
-    y_label: str = "return",
+    x_label: str = _STEPS,
+    y_label: str | Mapping[str, str] = "return",
     log: str = "",
     limits: tuple[float, float] | None = None,
+    nested: Sequence[str] = (),
+    theory: Sequence[str] = (),
+    converged: Mapping[str, Any] = MappingProxyType({}),
+    level: float = 0.0,
+    repeats: str = "seeds",
 ) -> None:
     """Plot lines with bands: a panel for each value of a column, or for each group of arms.
+
+    Where values are infinite, how many seeds did not converge stands at the upper edge.
 
     Args:
       plotted: what to plot.
@@ -116,92 +68,97 @@ def lines(
       aggregate: the paper's, one of AGGREGATES.
       smooth: length of the paper's moving average, backwards, as a share of the curve.
       x_label: what is on the horizontal axis, with its unit.
-      y_label: the same of the vertical one.
+      y_label: the same of the vertical one; by panel, where they differ.
       log: axes with logarithmic scales, such as "xy".
       limits: of the vertical axis, for shares.
+      nested: arms whose curves coincide: each is thinner than that below it, and all are seen.
+      theory: arms that are closed forms: markers on top of the other lines.
+      converged: which rows of the table tell in `y` at which `x` seeds reached a level, infinite
+        if never: a dot there ends the curve, and panels name the arms of which some did not.
+      level: that level of `y`.
+      repeats: what seeds stand for.
     """
     frame = plotted.frame[plotted.frame[y].notna()]
-    arms = list(dict.fromkeys(frame["arm"]))
+    arms = blocks.arms_of(plotted, frame)
+    grouped = bool(groups)
     groups = groups or {"": arms}
-    places = list(dict.fromkeys(frame[panel])) if panel in frame else [""]
     shown = [
         (place, title)
-        for place in places
+        for place in blocks.places_of(frame, panel)
         for title, members in groups.items()
-        if frame.loc[_of(frame, panel, place), "arm"].isin(members).any()
+        if frame.loc[blocks.rows_of(frame, panel, place), "arm"].isin(members).any()
     ]
-    kinds = list(dict.fromkeys([aggregate, _OURS]))
-    figure, grid = _panels(plotted, frame, kinds, len(shown), width=3.3, margin=0.6, height=2.7)
     styles = _styles(plotted, groups)
+    for above, arm in enumerate(reversed([arm for arm in nested if arm in styles])):
+        styles[arm] |= {"linewidth": 1.2 + 1.4 * above, "zorder": 3.0 - above / len(nested)}
+    for marker, arm in zip(_MARKERS, theory, strict=False):
+        styles[arm] = {
+            "color": INK, "linestyle": "none", "zorder": 4, "marker": marker, "markersize": 4.5,
+            "markerfacecolor": "white",
+        }  # fmt: skip
+    size = Panel(3.3, 2.7, 0.6, list(groups.values()))
+    figure, grid = blocks.make(plotted, frame, aggregate, len(shown), size)
     for (kind, number), axes in grid.items():
         place, title = shown[number]
-        own = frame[_of(frame, panel, place)]
-        for arm in groups[title]:
-            if arm in set(own["arm"]):
-                _line(axes, arm, _curves(own, arm, x, y, smooth, kind), kind, styles[arm])
-        about = place if isinstance(place, str) else f"{panel} {place:g}"
+        own = frame[blocks.rows_of(frame, panel, place)]
+        for arm in (arm for arm in groups[title] if arm in set(own["arm"])):
+            _line(axes, arm, _curves(own, arm, x, y, smooth, kind), kind, styles[arm])
+        about = place if isinstance(place, str) else f"{panel} = {place:g}"
         heading = ", ".join(plain(each) for each in (about, title) if each)
-        seeds = seeds_of(own)
-        about = f"{kind}, {seeds} seed{'s' * (seeds != 1)}"
-        axes.set_title(f"{heading}\n{about}", loc="left", fontsize=9, color=INK)
-        _axes(axes, x_label, y_label, log, limits)
-        if number == 0 or len(groups) > 1:
-            axes.legend(frameon=False, fontsize=7.5)
-    save(figure, path)
+        seen = [heading, blocks.about(kind, own, repeats), *_lost(axes, own, x, y, styles)]
+        if converged and plotted.table is not None:
+            rows = chosen(plotted.table, converged)
+            rows = rows[blocks.rows_of(rows, panel, place)]
+            seen += _ends(axes, {arm: rows.loc[rows["arm"] == arm, y].to_numpy(float)
+                                 for arm in groups[title]}, level, kind, styles)  # fmt: skip
+        axes.set_title("\n".join(seen), loc="left", fontsize=9, color=INK)
+        label = y_label if isinstance(y_label, str) else y_label[place]
+        _axes(axes, x_label, label, log, limits)
+        if grouped:
+            blocks.legend_below(axes, size)
+    if not grouped:
+        blocks.legend(figure, grid, size)
+    blocks.write(figure, path)
 
 
 def bars(
     plotted: Plotted,
     path: Path,
     *,
-    y: str = "value",
     panel: str = "env",
     aggregate: str = "mean, 95 % interval",
-    y_label: str = "return",
-    horizontal: bool = False,
+    y_label: str,
+    repeats: str = "seeds",
 ) -> None:
-    """Plot one bar per arm with its spread over seeds: a panel for each value of a column.
+    """Plot one bar of column `value` per arm with its spread: a panel for each value of a column.
 
     Args:
       plotted: what to plot.
       path: the PNG.
-      y: the column of the bars' lengths.
       panel: the column whose values get panels.
       aggregate: the paper's, one of AGGREGATES.
-      y_label: what the lengths are, with their unit.
-      horizontal: for many arms.
+      y_label: what the heights are, with their unit.
+      repeats: what seeds stand for.
     """
-    frame = plotted.frame[plotted.frame[y].notna()]
-    if horizontal:
-        frame = frame.sort_values(y, ascending=False, kind="stable")
-    arms = list(dict.fromkeys(frame["arm"]))
-    places = list(dict.fromkeys(frame[panel])) if panel in frame else [""]
-    kinds = list(dict.fromkeys([aggregate, _OURS])) if seeds_of(frame) > 1 else [aggregate]
-    height = 0.22 * len(arms) + 1.2 if horizontal else 3.0
-    figure, grid = _panels(plotted, frame, kinds, len(places), width=3.4, margin=0.0, height=height)
+    frame = plotted.frame[plotted.frame["value"].notna()]
+    arms, places = blocks.arms_of(plotted, frame), blocks.places_of(frame, panel)
+    figure, grid = blocks.make(plotted, frame, aggregate, len(places), Panel(3.4, 2.7))
     styles = styles_of({arm: plotted.methods.get(arm, arm) for arm in arms})
+    names = [plain(arm) for arm in arms]
+    crowded = {"rotation": 40, "ha": "right"} if sum(map(len, names)) > 30 else {}
     for (kind, number), axes in grid.items():
-        place = places[number]
-        own = frame[_of(frame, panel, place)]
+        own = frame[blocks.rows_of(frame, panel, places[number])]
         for at, arm in enumerate(arms):
-            values = own.loc[own["arm"] == arm, y].to_numpy(float)[:, None]
-            # Along a list, arms are no methods: one colour for all.
-            colour = INK if horizontal else styles[arm]["color"]
+            values = own.loc[own["arm"] == arm, "value"].to_numpy(float)[:, None]
             if len(values):
-                _bar(axes, at, AGGREGATES[kind](values), colour, horizontal)
-        seeds = seeds_of(own)
-        about = f"{kind}, {seeds} seeds" if seeds > 1 else ""
-        axes.set_title(f"{plain(str(place))}\n{about}", loc="left", fontsize=9, color=INK)
+                _bar(axes, at, AGGREGATES[kind](values), styles[arm]["color"])
+        heading = f"{plain(str(places[number]))}\n{blocks.about(kind, own, repeats)}"
+        axes.set_title(heading, loc="left", fontsize=9, color=INK)
         tidy(axes)
-        names = [plain(arm) for arm in arms]
-        if horizontal:
-            axes.set_yticks(range(len(arms)), names, fontsize=7)
-            axes.set_ylim(len(arms) - 0.4, -0.6)
-            axes.set_xlabel(y_label, fontsize=9, color=INK)
-        else:
-            axes.set_xticks(range(len(arms)), names, rotation=40, ha="right", fontsize=8)
-            axes.set_ylabel(y_label, fontsize=9, color=INK)
-    save(figure, path)
+        axes.axhline(0, color=FAINT, linewidth=0.8)
+        axes.set_xticks(range(len(arms)), names, fontsize=8, **crowded)
+        axes.set_ylabel(y_label, fontsize=9, color=INK)
+    blocks.write(figure, path)
 
 
 def forest(plotted: Plotted, path: Path) -> None:
@@ -218,9 +175,7 @@ def forest(plotted: Plotted, path: Path) -> None:
     judged.forest(rows, plotted.methods, found.metric, found.baseline, path, plotted.title)
 
 
-def scores(
-    plotted: Plotted, path: Path, *, baseline: str, last: int = 5, y_label: str = ""
-) -> None:
+def scores(plotted: Plotted, path: Path, *, baseline: str) -> None:
     """Plot by how much each arm's final score exceeds the baseline's, in percent, per task.
 
     The gain (x - y) / |y| of the mean over the last evaluations, seed by seed.
@@ -229,22 +184,9 @@ def scores(
       plotted: what to plot.
       path: the PNG.
       baseline: an arm.
-      last: evaluations.
-      y_label: of the bars; "": the gain in percent.
     """
-    final = (
-        plotted.frame.sort_values("step").groupby(["arm", "env", "seed"], sort=False)["eval_return"]
-        .apply(lambda returns: returns.tail(last).mean()).rename("final").reset_index()
-    )  # fmt: skip
-    base = final[final["arm"] == baseline].set_index(["env", "seed"])["final"]
-    own = final[final["arm"] != baseline].copy()
-    # Of the baseline's mean over seeds: a seed's own can be next to nothing.
-    scale = base.groupby("env").mean().abs()
-    known = own.set_index(["env", "seed"]).index
-    own["value"] = 100 * (own["final"].to_numpy() - base.reindex(known).to_numpy())
-    own["value"] /= scale.reindex(own["env"]).to_numpy()
-    label = y_label or f"gain over {baseline} (%)"
-    bars(plotted._replace(frame=own), path, y_label=label, aggregate="mean, 95 % interval")
+    own = gains.of_seeds(plotted.frame, baseline)
+    bars(plotted._replace(frame=own), path, y_label=f"gain over {baseline} (%)")
 
 
 def sooner(plotted: Plotted, path: Path, *, baseline: str) -> None:
@@ -258,16 +200,7 @@ def sooner(plotted: Plotted, path: Path, *, baseline: str) -> None:
       path: the PNG.
       baseline: an arm.
     """
-    rows = []
-    for env, frame in plotted.frame.groupby("env", sort=False):
-        last = frame["step"].max()
-        final = frame[(frame["arm"] == baseline) & (frame["step"] == last)]
-        level = final["eval_return"].mean()
-        for (arm, seed), own in frame.groupby(["arm", "seed"], sort=False):
-            hits = own.loc[own["eval_return"] >= level, "step"]
-            share = 100 * (hits.min() if len(hits) else last) / last
-            rows.append({"env": env, "arm": arm, "seed": seed, "value": share})
-    shown = plotted._replace(frame=pd.DataFrame(rows))
+    shown = plotted._replace(frame=gains.shares_until(plotted.frame, baseline))
     label = f"training until {baseline}'s final score (%)"
     bars(shown, path, y_label=label, aggregate="median, range")
 
@@ -294,52 +227,6 @@ def _styles(plotted: Plotted, groups: Mapping[str, Sequence[str]]) -> dict[str, 
     return styles
 
 
-def _of(frame: pd.DataFrame, panel: str, place: Any) -> np.ndarray:
-    """Return which rows belong to a panel, [rows]."""
-    return (frame[panel] == place).to_numpy() if panel in frame else np.ones(len(frame), bool)
-
-
-def _panels(
-    plotted: Plotted,
-    frame: pd.DataFrame,
-    kinds: Sequence[str],
-    count: int,
-    *,
-    width: float,
-    margin: float,
-    height: float,
-) -> tuple[Figure, dict[tuple[str, int], Axes]]:
-    """Make a figure with a block of panels for each aggregate, one below the other.
-
-    Args:
-      plotted: tells the title.
-      frame: what is shown; tells the number of seeds.
-      kinds: the aggregates.
-      count: panels in each block.
-      width: of a panel, inches.
-      margin: to the left of all, inches.
-      height: of a panel, inches.
-
-    Returns:
-      The figure, and its panels by aggregate and number.
-    """
-    columns = min(count, _MOST_COLUMNS)
-    per_row = -(-count // columns)
-    figure = make_figure(max(6.0, width * columns + margin), _HEAD + height * per_row * len(kinds))
-    head(figure, plotted.title, seeds_of(frame))
-    grid = figure.subplots(per_row * len(kinds), columns, squeeze=False)
-    for axes in grid.ravel():
-        axes.set_axis_off()
-    shown = {
-        (kind, number): grid[block * per_row + number // columns, number % columns]
-        for block, kind in enumerate(kinds)
-        for number in range(count)
-    }
-    for axes in shown.values():
-        axes.set_axis_on()
-    return figure, shown
-
-
 def _curves(own: pd.DataFrame, arm: str, x: str, y: str, smooth: float, kind: str) -> pd.DataFrame:
     """Return an arm's curves, a column for each seed, smoothed where it is the paper's figure."""
     values = own[own["arm"] == arm].pivot_table(index=x, columns="seed", values=y)
@@ -347,7 +234,7 @@ def _curves(own: pd.DataFrame, arm: str, x: str, y: str, smooth: float, kind: st
     values = values[~np.isinf(values).any(axis=1)]
     whole = values.dropna(axis=1)  # a seed that diverged ends
     values = whole if whole.shape[1] else values.dropna()
-    window = 1 if kind == _OURS else round(smooth * len(values))
+    window = 1 if kind == OURS else round(smooth * len(values))
     return values.rolling(window, min_periods=1).mean() if window > 1 else values
 
 
@@ -357,20 +244,53 @@ def _line(axes: Axes, arm: str, values: pd.DataFrame, kind: str, style: Any) -> 
     at = values.index.to_numpy(float)
     middle, low, high = AGGREGATES[kind](values.to_numpy(float).T)
     marker = {"marker": "o", "markersize": 3} if len(at) < 8 else {}
-    axes.plot(at, middle, label=plain(arm), **style, **marker)
+    axes.plot(at, middle, label=plain(arm), **{**marker, **style})
     if values.shape[1] > 1:
         axes.fill_between(at, low, high, color=style["color"], alpha=0.15, linewidth=0)
 
 
-def _bar(axes: Axes, at: int, band: Band, colour: str, horizontal: bool) -> None:
+def _lost(axes: Axes, own: pd.DataFrame, x: str, y: str, styles: Mapping[str, Any]) -> list[str]:
+    """Mark at the upper edge how many seeds did not converge; return what the marks mean."""
+    lost = own[np.isinf(own[y])]
+    for number, arm in enumerate(dict.fromkeys(lost["arm"])):
+        for at, count in lost[lost["arm"] == arm].groupby(x)["seed"].nunique().items():
+            axes.annotate(
+                f"x\n{count}", (at, 1), xycoords=axes.get_xaxis_transform(), ha="center", va="top",
+                xytext=(0, -18 * number), textcoords="offset points", fontsize=7,
+                linespacing=0.9, color=styles[arm]["color"],
+            )  # fmt: skip
+    if lost.empty:
+        return []
+    axes.margins(y=0.12)
+    return ["x: number of seeds that did not converge"]
+
+
+def _ends(
+    axes: Axes, ends: Mapping[str, np.ndarray], level: float, kind: str, styles: Mapping[str, Any]
+) -> list[str]:
+    """Put a dot where the seeds of each arm converged; return a line for each arm that did not."""
+    found = []
+    drawn = {line.get_label(): line for line in axes.lines}
+    for arm, own in ends.items():
+        if lost := int(np.isinf(own).sum()):
+            found.append(f"{plain(arm)}: {lost} of {len(own)} seeds did not converge")
+        elif len(own) and plain(arm) in drawn:
+            at, style = AGGREGATES[kind](own[:, None])[0][0], styles[arm]
+            last, value = np.asarray(drawn[plain(arm)].get_xydata())[-1]
+            if value > level:  # a curve is kept at some points alone, and may end before its dot
+                axes.plot([last, at], [value, level], **style)
+            axes.plot(
+                at, level, "o", color=style["color"], markersize=style["linewidth"] + 3,
+                markerfacecolor=style["color"] if style["linestyle"] == "-" else "none",
+                zorder=style["zorder"],
+            )  # fmt: skip
+    return found
+
+
+def _bar(axes: Axes, at: int, band: Band, colour: str) -> None:
     middle, low, high = (float(each[0]) for each in band)
-    ends, look = [[middle - low], [high - middle]], {"color": colour, "alpha": 0.75}
-    if horizontal:
-        axes.barh(at, middle, **look)
-        axes.errorbar(middle, at, xerr=ends, color=INK, linewidth=1)
-    else:
-        axes.bar(at, middle, **look)
-        axes.errorbar(at, middle, yerr=ends, color=INK, linewidth=1)
+    axes.bar(at, middle, color=colour, alpha=0.75)
+    axes.errorbar(at, middle, yerr=[[middle - low], [high - middle]], color=INK, linewidth=1)
 
 
 def _axes(
@@ -381,22 +301,12 @@ def _axes(
     axes.set_ylabel(y_label, fontsize=9, color=INK)
     if "x" in log:
         axes.set_xscale("log")
-    elif x_label == "agent steps":
+    elif x_label == _STEPS:
         count_steps(axes, 4)
+    else:  # numbers of states or updates
+        axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10], integer=True))
+        axes.xaxis.set_major_formatter("{x:,.0f}")
     if "y" in log:
         axes.set_yscale("log")
     if limits:
         axes.set_ylim(*limits)
-
-
-def seeds_of(frame: pd.DataFrame) -> int:
-    """Return how many seeds an arm has; the control's are others, and don't add to them."""
-    return int(frame.groupby("arm")["seed"].nunique().max())
-
-
-def head(figure: Figure, title: str, seeds: int) -> None:
-    """Write the title, broken to the figure's width, and a caveat for few seeds."""
-    if 1 < seeds < FEWEST_SEEDS:
-        title = f"{title} (pilot: {seeds} seeds carry no verdict)"
-    lines = textwrap.wrap(plain(title), int(11 * figure.get_figwidth()))
-    figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=11.5, color=INK)

@@ -326,7 +326,7 @@ ENTRIES = (
         "ners.figC1", "ners", "MuJoCo: learning curves of TD3", MUJOCO, _CURVES,
         claims=(*_outperforms("TD3", "uniform", "per"), _per_is_worse("TD3")),
         lost=_SETTINGS, comparable=False,
-        note=("Hopper alone and without ERO, but at size paper; under TD3 alone.",
+        note=("At this size Hopper alone, without ERO, under TD3; all tasks at size paper.",
               "Version 5 of the tasks, where the paper has version 3."),
     ),
     Entry(
@@ -338,7 +338,7 @@ ENTRIES = (
         "ners.tab2", "ners", "Atari: final scores of Rainbow after 100 000 steps", ATARI,
         claims=_outperforms("Rainbow", "uniform", "per", "ero", primary="last_5"),
         lost=_TABLES, comparable=False,
-        note=("Freeway alone, 12 000 steps and two seeds, but at size paper.", _ENDS,
+        note=("At this size Freeway alone, 12 000 steps and two seeds.", _ENDS,
               "As in the authors' code, NERS learns at evaluations, one per 1 000 steps: 98 times "
               "at size paper, which is too seldom to count as tested; ERO learns at the ends of "
               "episodes, on Freeway one per 2 048 steps."),

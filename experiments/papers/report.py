@@ -1,16 +1,15 @@
 """Our numbers beside the papers', as Markdown."""
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-import pandas as pd
-
-from experiments.analysis.bootstrap import bootstrap_interval, iqm
-from experiments.analysis.statistics import curves
+from experiments.analysis import verdicts
 from experiments.analysis.tables import markdown, number
-from experiments.papers import rates, tables, verdict
-from experiments.papers.entry import PAPERS, Entry
+from experiments.papers import rates, score_tables, tables, verdict
+from experiments.papers.entry import PAPERS, Claim, Entry
 from experiments.papers.experiment import Experiment, SizeName
 from experiments.papers.figures import path_of
 from experiments.papers.running import missing, stale, version_of
@@ -19,7 +18,8 @@ from experiments.papers.verdict import Finding
 from experiments.runs.log import say
 from experiments.runs.rates import in_words
 
-_LAST = 5  # evaluations of which our numbers are means, where a paper has tables of final scores
+_FEW = 3  # claims about what a size lacks; more are counted
+_LONG = 12  # rows; longer tables are folded
 
 
 def read(entry: Entry, size: SizeName, results: Path) -> Data | None:
@@ -30,7 +30,9 @@ def read(entry: Entry, size: SizeName, results: Path) -> Data | None:
         return tables.read(results, entry.source.name, size)
     except tables.Damaged as error:
         say(f"{error}: it counts as not there; run makes it anew")
-        return None
+    except ValueError as error:  # a later version made it
+        say(f"{error}: it counts as not there")
+    return None
 
 
 def status(entry: Entry, size: SizeName, data: Data | None) -> str:
@@ -56,9 +58,18 @@ def claims(
 ) -> list[list[str]]:
     """Return a row for each claim of an entry: what it says, the entry, verdict, why."""
     if findings:
-        return [[each.says, entry.id, each.verdict, each.reason] for each in findings]
+        return [
+            [each.says, entry.id, each.verdict, _without(each.verdict, each.reason)]
+            for each in findings
+        ]
     state = status(entry, size, data)
     return [[claim.says, entry.id, state, "-"] for claim in entry.claims]
+
+
+def _without(verdict_: str, reason: str) -> str:
+    """Return a reason without the verdict that it begins with."""
+    own = reason.removeprefix(verdict_)
+    return reason if own == reason else own.replace("(", "", 1).replace(")", "", 1).lstrip(": ")
 
 
 def one(entry: Entry, size: SizeName, results: Path, base: Path) -> str:
@@ -71,7 +82,7 @@ def one(entry: Entry, size: SizeName, results: Path, base: Path) -> str:
       base: the folder that links start from.
     """
     data = read(entry, size, results)
-    return _one(entry, size, results, base, data, found(entry, size, data))
+    return _one(entry, size, results, base, data, found(entry, size, data), {})
 
 
 def _one(
@@ -81,7 +92,9 @@ def _one(
     base: Path,
     data: Data | None,
     findings: list[Finding],
+    above: dict[Any, str],
 ) -> str:
+    """Return the report of one entry; `above` has the entries whose tables stand above it."""
     lines = [f"### {entry.id}: {entry.shows}", ""]
     if entry.missing:
         lines += [f"Not to be had: {entry.missing}", ""]
@@ -92,13 +105,16 @@ def _one(
         figure = path_of(entry, size, results)
         if entry.layout is not None and figure.exists():
             lines += [f"![{entry.id}]({os.path.relpath(figure, base)})", ""]
-        if isinstance(entry.source, Experiment):
-            lines += [_scores(entry, size, data), ""]
-        elif entry.layout is None and not entry.claims:
-            lines += _numbers(data)
+        if entry.figure_of:
+            lines += [f"Its figure is that of {entry.figure_of} here.", ""]
+        lines += _numbers(entry, size, data, above)
+        if entry.ours is not None:
+            lines += [markdown(entry.ours(data))]
         notes = list(entry.note)
-        if isinstance(entry.source, Experiment) and entry.source.sizes[size].note:
-            notes.insert(0, entry.source.sizes[size].note)
+        if isinstance(entry.source, Experiment):
+            notes.insert(0, score_tables.conditions(entry, size))
+            if entry.source.sizes[size].note:
+                notes.insert(1, entry.source.sizes[size].note)
         lines += [*(f"- {sentence}" for sentence in notes), ""] if notes else []
         lines += [_repeat(entry, size, data), ""]
     elif entry.source is not None:
@@ -107,7 +123,7 @@ def _one(
     if entry.reported:
         lines += ["What the paper reports:", "", markdown(entry.reported)]
     if entry.lost:
-        lines += [f"Of the paper: {entry.lost}", ""]
+        lines += [f"Not in our copy of the paper: {entry.lost}", ""]
     if not entry.comparable:
         lines += ["Numbers are not comparable with the paper's, whose tasks ran on another "
                   "simulator, emulator or scale; the order of methods is.", ""]  # fmt: skip
@@ -118,33 +134,54 @@ def everything(entries: Iterable[Entry], size: SizeName, results: Path, base: Pa
     """Return the report of all entries: first the table of claims, then each paper's."""
     entries = list(entries)
     loaded = {entry.source.name: read(entry, size, results) for entry in entries if entry.source}
-    rows, parts = [[*CLAIM_COLUMNS]], []
+    rows, parts, counts, above = [[*CLAIM_COLUMNS]], [], [], {}
     for paper, title in PAPERS.items():
         own = [entry for entry in entries if entry.paper == paper]
-        parts += [f"## {title}", ""] if own else []
+        if not own:
+            continue
+        parts += [f"## {title}", ""]
+        first = len(rows)
         for entry in own:
             data = loaded[entry.source.name] if entry.source else None
             findings = found(entry, size, data)
-            parts.append(_one(entry, size, results, base, data, findings))
+            parts.append(_one(entry, size, results, base, data, findings, above))
             rows += claims(entry, size, data, findings)
-    waiting = ("begun", "to do", "other settings", "not to be had")
-    rows[1:] = sorted(rows[1:], key=lambda row: row[2] in waiting)  # what has come out comes first
-    counts = pd.Series([row[2] for row in rows[1:]]).value_counts()
-    summary = ", ".join(f"{count} {name}" for name, count in counts.items())
-    top = [TITLE.rstrip(), "", _HEAD, "", f"**Claims: {summary}.**", "", _plain_table(rows)]
+        counts.append([_short(title), [row[2] for row in rows[first:]]])
+    rows[1:] = sorted(rows[1:], key=lambda row: row[2] in _WAITING)  # what has come out is first
+    top = [TITLE.rstrip(), "", _HEAD, "", _counted(counts), _plain_table(rows)]
     return "\n".join([*top, *parts]).rstrip() + "\n"
+
+
+def _short(title: str) -> str:
+    """Return authors and year."""
+    return title.partition(": ")[0] if ": " in title else re.split(r"(?<=\d{4}), ", title)[0]
+
+
+def _counted(counts: list[Any]) -> str:
+    """Return how many claims came to what, a row for each paper."""
+    every = [each for _, own in counts for each in own]
+    order = [name for name in (*_ORDER, *_WAITING) if name in every]
+    rows = [["claims", *order]]
+    rows += [[title, *(str(own.count(name)) for name in order)] for title, own in counts]
+    return markdown(rows)
 
 
 CLAIM_COLUMNS = ("claim", "entry", "verdict", "why")
 TITLE = "# Results\n\n"  # of every report that is written
+_ORDER = ("agrees", "disagrees", "undecided", "not tested", "not comparable", "pilot")
+_WAITING = ("begun", "to do", "other settings", "not to be had")
 _HEAD = """\
 Written by `python -m experiments.papers report --all --write RESULTS.md` from the tables in \
 `experiments/results/papers`, and checked against them by the tests. Claims were written down \
-before they were run. A verdict is computed: *agrees* and *disagrees* if the 95 % interval lies \
-on one side (corrected over an entry's claims), *undecided* if it holds both, *not tested* if a \
-method behaved like uniform replay, *pilot* with fewer than ten seeds. Sizes are small, \
-minutes to a few hours an experiment on one CPU core, so that a claim can hold at the paper's size \
-and fail here; what was changed stands with each entry."""
+before they were run; those of the last rows are of papers in general, on tasks of our own, and \
+those of `pser.sweep` ask one claim under many settings. A verdict is computed from paired seeds: \
+*agrees* and *disagrees* if the 95 % interval lies on one side and the p-value of no mean \
+difference, corrected over an entry's claims (Holm), is below .05; *undecided* if not; *not \
+tested* if a method behaved like uniform replay, or its agent hardly learned; *pilot* with fewer \
+than ten seeds; *not comparable* if arms differ in more than what is asked. What has not run is \
+*to do*, *begun*, or there with *other settings*. Sizes are small, minutes to a few hours an \
+experiment on one CPU core, so that a claim can hold at the paper's size and fail here; what was \
+changed stands with each entry."""
 
 
 def _plain_table(rows: list[list[str]]) -> str:
@@ -156,71 +193,64 @@ def _plain_table(rows: list[list[str]]) -> str:
 
 def _claims(findings: list[Finding]) -> list[str]:
     lines = []
+    absent = [each for each in findings if each.absent]
     for each in findings:
-        pairs = each.pairs
-        numbers = ""
-        if pairs is not None:
-            low, high = pairs.improvement_interval
-            numbers = (
-                f" {pairs.wins} wins, {pairs.losses} losses, {pairs.ties} ties; P(better) "
-                f"{number(pairs.improvement)} [{number(low)}, {number(high)}]."
-            )
-        lines.append(f"- **{each.verdict}**: {each.says} ({each.reason}.{numbers})")
+        if each.absent and len(absent) > _FEW:
+            continue
+        why = _without(each.verdict, each.reason)
+        lines.append(f"- **{each.verdict}**: {each.says} ({why}.{_in_pairs(each)})")
+    if len(absent) > _FEW:
+        lines.append(f"- **not tested**: {len(absent)} claims about what this size does not have")
     return [*lines, ""] if lines else []
 
 
-def _scores(entry: Entry, size: SizeName, data: Data) -> str:
-    """Return a table of our final scores: means of the last evaluations, and what was replayed."""
+def _in_pairs(finding: Finding) -> str:
+    """Return how many seeds an arm won, and how probably it improves, unless that is said."""
+    pairs = finding.pairs
+    if pairs is None:
+        return ""
+    counts = f" {pairs.wins} wins, {pairs.losses} losses, {pairs.ties} ties"
+    if verdicts.NAMES["improvement"] in finding.reason:
+        return f"{counts}."
+    low, high = pairs.improvement_interval
+    return f"{counts}; P(better) {number(pairs.improvement)} [{number(low)}, {number(high)}]."
+
+
+def _numbers(entry: Entry, size: SizeName, data: Data, above: dict[Any, str]) -> list[str]:
+    """Return the table of an entry's numbers, or where it stands already."""
     source = entry.source
-    assert isinstance(source, Experiment)
-    header = ["task", "arm", f"return, last {_LAST}: IQM [95 %]", "effective buffer"]
-    rows = [[*header, "sampler updates", *(f"mean {name}" for name in entry.columns)]]
-    for env in source.runs(size):
-        for label, frame in data.frames(env).items():
-            if entry.arms and label not in entry.arms:
-                continue
-            last = curves(frame).iloc[-_LAST:].mean().to_numpy()
-            low, high = bootstrap_interval(last) if len(last) > 1 else (last[0], last[0])
-            shown = f"{number(float(iqm(last)))} [{number(float(low))}, {number(float(high))}]"
-            replayed = _mean(frame, "replayed/effective_buffer")
-            means = (_mean(frame, name) for name in entry.columns)
-            updates = _last(frame, "replay/sampler_updates")
-            rows.append([env, label, shown, replayed, updates, *means])
-    return markdown(rows)
-
-
-def _numbers(data: Data) -> list[str]:
-    """Return a computed table, folded."""
-    rows = [[_cell(value) for value in row] for row in data.frame.itertuples(index=False)]
-    shown = markdown([list(data.frame.columns), *rows])
-    return ["<details><summary>The table</summary>", "", shown, "</details>", ""]
-
-
-def _cell(value: object) -> str:
-    return number(float(value)) if isinstance(value, (int, float)) else str(value)
-
-
-def _mean(frame: pd.DataFrame, column: str) -> str:
-    return number(float(frame[column].mean())) if column in frame else "-"
-
-
-def _last(frame: pd.DataFrame, column: str) -> str:
-    if column not in frame:
-        return "-"
-    return number(float(frame.groupby("seed")[column].max().mean()))
+    if isinstance(source, Experiment):
+        cells = score_tables.of_runs(entry, size, data)
+    elif any(isinstance(claim, Claim) for claim in entry.claims):
+        cells = score_tables.of_claims(entry, size, data)
+    elif entry.claims:
+        cells = score_tables.exact(entry, data)
+        if len(cells) > _LONG:
+            return []  # the verdicts name the farthest
+    elif entry.layout is None and not entry.figure_of:
+        cells = score_tables.whole(data.frame)
+    else:
+        return []
+    assert source is not None
+    place = above.setdefault((source.name, *map(tuple, cells)), entry.id)
+    if place != entry.id:
+        return [f"The numbers stand with {place}.", ""]
+    shown = markdown(cells)
+    if len(cells) <= _LONG:
+        return [shown]
+    return ["<details><summary>The numbers</summary>", "", shown, "</details>", ""]
 
 
 def _repeat(entry: Entry, size: SizeName, data: Data) -> str:
     """Return how to repeat an entry."""
     source = entry.source
     assert source is not None
-    took = rates.minutes(source, size, data)
-    took = in_words(took)
+    took = in_words(rates.minutes(source, size, data))
     made = next(iter(_made(data)))["versions"]
     code = "+".join(data.codes())
     return (
-        f"`python -m experiments.papers run {entry.id} --size {size}`: {took} of training on one "
-        f"core; code {code}; jax {made['jax']}, Python {made['python']}."
+        f"`python -m experiments.papers run {entry.id} --size {size}`: {took} on one core, for all "
+        f"entries of {source.name}; code {code}; jax {made['jax']}, Python {made['python']}."
     )
 
 
@@ -229,14 +259,17 @@ def _made(data: Data) -> list[Mapping]:
 
 
 def shown_in_list(entry: Entry, size: SizeName, data: Data | None) -> tuple[str, ...]:
-    """Return an entry's cells in a list: id, claim, cost, status, verdicts."""
+    """Return an entry's cells in a list: id, claim, size, cost, status, verdicts."""
     source = entry.source
     cost = rates.minutes(source, size, data or Data())
     claim = entry.claims[0].says if entry.claims else entry.shows
     findings = [each.verdict for each in found(entry, size, data)]
     shown = ", ".join(f"{findings.count(each)} {each}" for each in dict.fromkeys(findings))
     shown_cost = "-" if source is None else in_words(cost)
-    state = status(entry, size, data)
-    if data is not None and source is not None and data.codes() != (version_of(source),):
-        state += ", by older code"
-    return entry.id, claim, shown_cost, state, shown or "-"
+    return entry.id, claim, size, shown_cost, status(entry, size, data), shown or "-"
+
+
+def made_by_older_code(entry: Entry, data: Data | None) -> bool:
+    """Return whether a table is of another version of the code than this."""
+    source = entry.source
+    return data is not None and source is not None and data.codes() != (version_of(source),)

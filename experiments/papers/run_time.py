@@ -21,7 +21,7 @@ def run_times(request: Request) -> pd.DataFrame:
         for replay in options["replays"]:
             request.say(f"warming up {task} with {replay}")
             case = training_loops.CASES[task]
-            runs[replay] = training_loops.ours(case, replay, 1, options["capacity"])
+            runs[replay] = training_loops.ours(case, replay, 1, options["capacity"]).run
         request.say("taking turns")
         times = timing.take_turns(runs, options["turns"], options["seconds"])
         rows += [

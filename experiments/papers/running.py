@@ -123,6 +123,12 @@ def make(source: Experiment | Computation, size: SizeName, places: Places) -> Da
         data = kept(source, size, places)
         if isinstance(source, Computation):
             return data if data.made else _compute(source, size, places)
+        for env, label, config in missing(source, size, data):
+            if (found := _elsewhere(source, size, config, places)) is not None:
+                name, frame, facts = found
+                say(f"{source.name}, {env}, {label}: taken from {name}, which has the same run")
+                data = data.with_run(env, label, tables.thinned(frame, source.columns), facts)
+                tables.write(places.out, source.name, size, data)
         left = missing(source, size, data)
         for env, label, config in left:  # all are looked at before the first one runs
             _check_folder(config, _folder(below, env, label), places)
@@ -132,6 +138,30 @@ def make(source: Experiment | Computation, size: SizeName, places: Places) -> Da
             data = data.with_run(env, label, tables.thinned(frame, source.columns), facts)
             tables.write(places.out, source.name, size, data)
         return data
+
+
+def _elsewhere(
+    source: Experiment, size: SizeName, config: RunConfig, places: Places
+) -> tuple[str, pd.DataFrame, dict[str, Any]] | None:
+    """Return a run that another experiment's table has: its name, metrics, what made them."""
+    wanted = plain(config.to_json())
+    for name in tables.names(places.out, size):
+        if name == source.name:
+            continue
+        try:
+            others = tables.runs(places.out, name, size)
+            for env, label in ((env, label) for env, own in others.items() for label in own):
+                made = others[env][label]
+                if made["config"] != wanted or made["versions"]["code"] != version_of(source):
+                    continue
+                data = tables.read(places.out, name, size)
+                assert data is not None
+                frame = data.frames(env)[label]
+                if set(source.columns) <= set(frame):
+                    return name, frame.drop(columns=["env", "arm"]), dict(made)
+        except ValueError:  # damaged, or of a later version: whoever asks for it is told
+            continue
+    return None
 
 
 def _folder(below: Path, env: str, label: str) -> Path:

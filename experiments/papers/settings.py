@@ -25,14 +25,21 @@ def options_of_presets(request: Request) -> pd.DataFrame:
         rows += [
             {"preset": name, "section": section, "option": option, "value": str(value)}
             for section, values in sections.items()
+            if not request.options["parts"] or section.startswith(tuple(request.options["parts"]))
             for option, value in values.items()
         ]
     return pd.DataFrame(rows)
 
 
-def table(name: str, *presets: str) -> Computation:
-    """Return the table of some presets' settings."""
+def table(name: str, *presets: str, parts: tuple[str, ...] = ()) -> Computation:
+    """Return the table of some presets' settings.
+
+    Args:
+      name: of the table.
+      presets: whose settings.
+      parts: beginnings of the names of the sections that it shows; (): all.
+    """
     return Computation(
-        f"settings_{name}", options_of_presets, {"smoke": {"presets": presets}},
+        f"settings_{name}", options_of_presets, {"smoke": {"presets": presets, "parts": parts}},
         sources=("experiments/papers/settings.py", "experiments/runs/presets/*.py"), minutes=0.01,
     )  # fmt: skip

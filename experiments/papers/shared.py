@@ -5,7 +5,7 @@ from experiments.papers.entry import Claim, Entry, Layout
 
 _EVERY = (16, 4, 1)  # agent steps per update: 2, 8 and 32 replays per transition
 _COMPARED = ("per", "rank", "lap", "pser")
-_NAMES = {"per": "PER", "rank": "rank-based PER", "lap": "LAP", "pser": "PSER", "pal": "PAL"}
+_NAMES = {"per": "PER", "rank": "rank-based PER", "lap": "LAP", "pser": "PSER"}
 
 
 def _claims(what: str) -> tuple[Claim, ...]:

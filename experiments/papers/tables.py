@@ -87,6 +87,22 @@ def paths(folder: Path, name: str, size: str) -> tuple[Path, Path]:
     return folder / f"{name}.{size}.csv.gz", folder / f"{name}.{size}.json"
 
 
+def names(folder: Path, size: str) -> list[str]:
+    """Return the names of the tables of a size in a folder."""
+    ending = f".{size}.json"
+    return sorted(path.name.removesuffix(ending) for path in folder.glob(f"*{ending}"))
+
+
+def runs(folder: Path, name: str, size: str) -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+    """Return what made a table's runs, without their numbers.
+
+    Raises:
+      Damaged: one line that names the file.
+      ValueError: a later version made it.
+    """
+    return _facts(paths(folder, name, size)[1])[1]
+
+
 def write(folder: Path, name: str, size: str, data: Data) -> None:
     """Write a table; each of its two files is written whole or not at all."""
     numbers, facts = paths(folder, name, size)
@@ -113,12 +129,18 @@ def read(folder: Path, name: str, size: str) -> Data | None:
     for path in (numbers, facts):
         if not path.exists():
             raise Damaged(f"{path} is missing")
-    saved = stored.read_facts(facts, FORMAT)
+    crc, of_runs, made = _facts(facts)
+    return Data(stored.decode(numbers, {crc}, facts).frame, of_runs, made)
+
+
+def _facts(path: Path) -> tuple[int, dict[str, Any], dict[str, Any]]:
+    """Read the checksum of a table's numbers, what made its runs, and what made a computation."""
+    saved = stored.read_facts(path, FORMAT)
     try:
-        crc, runs, made = saved["crc32"], saved.get("runs", {}), saved.get("made", {})
-        every = [made] if made else [each for env in runs.values() for each in env.values()]
+        crc, of_runs, made = saved["crc32"], saved.get("runs", {}), saved.get("made", {})
+        every = [made] if made else [each for env in of_runs.values() for each in env.values()]
         for each in every:
             _ = each["versions"]["code"], each["options" if made else "config"]
     except (AttributeError, KeyError, TypeError) as error:
-        raise Damaged(f"{facts} is damaged ({error!r})") from None
-    return Data(stored.decode(numbers, {crc}, facts).frame, runs, made)
+        raise Damaged(f"{path} is damaged ({error!r})") from None
+    return crc, of_runs, made

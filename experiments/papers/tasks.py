@@ -47,7 +47,7 @@ def _walk(name: str, env: str, smallest: int | None = None) -> Experiment:
             "small": Size(
                 (env,), 20, {**_WALKS, "steps": 40_000, "observe_every": 50}, sizes,
                 {"hidden": (32,), **_RANDOM}, every=(1, 4, 16),
-                note="20 seeds, random behaviour, two layers less than usual: a table would do.",
+                note="20 seeds; behaviour is random, and the network has one layer of 32 units.",
             ),
         },
         question=Question(primary="steps_to_threshold"),

@@ -22,7 +22,7 @@ from experiments.runs.outputs import OutputConfig
 from experiments.runs.results import threshold_of
 from experiments.runs.run_config import RunConfig
 
-_MEAN = "mean:"  # before a column of the metrics, in the name of a claim's primary metric
+MEAN = "mean:"  # before a column of the metrics, in the name of a claim's primary metric
 
 
 class Finding(NamedTuple):
@@ -32,6 +32,7 @@ class Finding(NamedTuple):
     verdict: Verdict
     reason: str  # with the numbers
     pairs: Pairs | None = None
+    absent: bool = False  # it is about what the size does not have
 
 
 class _Side(NamedTuple):
@@ -39,6 +40,7 @@ class _Side(NamedTuple):
 
     facts: Facts
     values: pd.Series  # [seeds], higher is better
+    untested: str | None = None  # why it says nothing about its method, besides the gate
 
 
 class _Asked(NamedTuple):
@@ -47,15 +49,20 @@ class _Asked(NamedTuple):
     sides: list[tuple[_Side, _Side]]  # arm and baseline on every task
     pairs: Pairs  # as they are
     beyond: Pairs  # less the least effect, or plus the margin
+    shift: float  # the least effect, or less the margin
 
 
-class _NotAsked(ValueError):
-    """A claim can't be judged, and this is why."""
+class NotAsked(ValueError):
+    """A claim can't be judged, or a number can't be had, and this is why."""
 
     verdict: Verdict = "not tested"
 
 
-class _TooFew(_NotAsked):
+class _Absent(NotAsked):
+    """A size does not have what the claim is about."""
+
+
+class _TooFew(NotAsked):
     verdict: Verdict = "pilot"
 
 
@@ -65,14 +72,14 @@ def findings(entry: Entry, size: SizeName, data: Data) -> list[Finding]:
     A claim about what a size does not have is not tested.
     """
     asked: dict[int, _Asked] = {}
-    refused: dict[int, _NotAsked] = {}
+    refused: dict[int, NotAsked] = {}
     for place, claim in enumerate(entry.claims):
         try:
             if isinstance(claim, Claim):
                 asked[place] = _ask(entry, claim, size, data)
             elif not (data.frame["claim"] == claim.claim).any():
-                raise _NotAsked(f"no row is about {claim.claim}")
-        except _NotAsked as error:
+                raise NotAsked(f"no row is about {claim.claim}")
+        except NotAsked as error:
             refused[place] = error
     tested = {
         str(place): each.beyond.p_value
@@ -83,7 +90,9 @@ def findings(entry: Entry, size: SizeName, data: Data) -> list[Finding]:
     found = []
     for place, claim in enumerate(entry.claims):
         if place in refused:
-            found.append(Finding(claim.says, refused[place].verdict, str(refused[place])))
+            why = refused[place]
+            absent = isinstance(why, _Absent)
+            found.append(Finding(claim.says, why.verdict, str(why), absent=absent))
         elif isinstance(claim, Claim):
             found.append(_judged(entry, claim, asked[place], corrected.get(str(place))))
         else:
@@ -105,55 +114,65 @@ def _ask(entry: Entry, claim: Claim, size: SizeName, data: Data) -> _Asked:
         )
     # "Better by at least so much" and "worse by so much at most" are both a shifted "better".
     shift = claim.least if claim.direction == "better" else -claim.least
-    return _Asked(sides, _pairs(sides, 0.0), _pairs(sides, shift))
+    return _Asked(sides, _pairs(sides, 0.0), _pairs(sides, shift), shift)
 
 
 def _stopped(arm: _Side, baseline: _Side) -> str | None:
     """Return why a task's pair says nothing about a claim, if it does not."""
-    return (
-        verdicts.incomparable(arm.facts, baseline.facts)
-        or verdicts.untested(arm.facts)
-        or verdicts.untested(baseline.facts)
-    )
+    return verdicts.incomparable(arm.facts, baseline.facts) or _untested(arm) or _untested(baseline)
+
+
+def _untested(side: _Side) -> str | None:
+    return side.untested or verdicts.untested(side.facts)
 
 
 def _judged(entry: Entry, claim: Claim, asked: _Asked, p_holm: float | None) -> Finding:
     """Judge by the first task whose pair says nothing, or else by the pairs of all."""
     stopped = [both for both in asked.sides if _stopped(*both) is not None]
-    arm, baseline = (side.facts for side in (stopped or asked.sides)[0])
+    arm, baseline = (stopped or asked.sides)[0]
+    pairs = dataclasses.replace(asked.pairs, p_holm=p_holm)
+    if why := arm.untested or baseline.untested:
+        return Finding(claim.says, "not tested", why, pairs)
     direction = claim.direction
     if claim.least and direction == "at least as good":
         direction = "better"  # than the baseline less the margin
     found = verdicts.judge(
-        arm,
-        baseline,
+        arm.facts,
+        baseline.facts,
         dataclasses.replace(asked.beyond, p_holm=p_holm),
         direction,
         quantity="iqm" if len(asked.sides) == 1 else "improvement",
     )
     reason = found.reason
+    if found.quantity == "iqm" and asked.shift:  # shown as it is, beside the least or the margin
+        assert asked.pairs.iqm_interval is not None
+        _, shown = verdicts.decide(direction, asked.pairs.iqm_interval, asked.shift, p_holm)
+        reason = f"{verdicts.NAMES['iqm']} {shown}"
     if found.interval is not None:
-        reason += _in_unit(entry, claim, found.quantity)
-    pairs = dataclasses.replace(asked.pairs, p_holm=p_holm)
+        reason += _about(entry, claim, asked, found.quantity)
     return Finding(claim.says, found.verdict, reason, pairs)
 
 
-def _in_unit(entry: Entry, claim: Claim, quantity: verdicts.Quantity | None) -> str:
-    """Return what an interval's numbers are: their unit, and what was taken off them."""
+def _about(entry: Entry, claim: Claim, asked: _Asked, quantity: verdicts.Quantity | None) -> str:
+    """Return what an interval's numbers are: their unit, what was taken off, who has none."""
     source, words = entry.source, []
-    if isinstance(source, Experiment):
-        name = claim.primary or source.question.primary
-        if quantity == "iqm" and not name.startswith(_MEAN):
-            words.append(f"in {primary.parse(name, threshold=0.0).unit}")
-    elif isinstance(source, Computation) and source.ratios:
-        words.append(f"in doublings of {source.unit}")
-    elif isinstance(source, Computation) and source.unit:
-        words.append(f"in {source.unit}")
-    if claim.least and claim.direction == "at least as good":
+    if quantity == "iqm":
+        if isinstance(source, Experiment):
+            name = claim.primary or source.question.primary
+            if not name.startswith(MEAN):
+                words.append(f"in {primary.parse(name, threshold=0.0).unit}")
+        elif isinstance(source, Computation) and source.ratios:
+            words.append(f"in doublings of {source.unit}")
+        elif isinstance(source, Computation) and source.unit:
+            words.append(f"in {source.unit}")
+    elif claim.least and claim.direction == "at least as good":
         words.append(f"with a margin of {claim.least:g}")
     elif claim.least:
         words.append(f"less the {claim.least:g} that is claimed")
-    return f", {', '.join(words)}" if words else ""
+    for side in (side for both in asked.sides for side in both):
+        if lost := int((~np.isfinite(side.values)).sum()):
+            words.append(f"{lost} of {len(side.values)} seeds of {side.facts.label} have no number")
+    return f", {', '.join(dict.fromkeys(words))}" if words else ""
 
 
 def _sides_of_table(
@@ -167,7 +186,7 @@ def _sides_of_table(
     for label in (claim.arm, claim.baseline):
         own = frame[frame["arm"] == label]
         if own.empty:
-            raise _NotAsked(f"size {size} has no {label} where {dict(claim.where)}")
+            raise _Absent(f"size {size} has no {label} where {dict(claim.where)}")
         values = own.set_index("seed")[source.metric].astype(float)
         if values.index.has_duplicates:
             raise ValueError(f"'{claim.says}': {name} has several numbers of a seed: name more")
@@ -189,42 +208,44 @@ def _sides_of_runs(
         sides = []
         for label in (claim.arm, claim.baseline):
             if label not in frames:
-                raise _NotAsked(f"size {size} has no arm {label} on {env}")
+                raise _Absent(f"size {size} has no arm {label} on {env}")
             frame, config = frames[label], arms[label].config
             name = claim.primary or source.question.primary
             facts = facts_of(label, arms[label], frame, made[label], other_code=False)
             if claim.across:
                 facts = dataclasses.replace(facts, settings={})
-            if name.startswith("mean:replayed/"):  # it is the gate's own subject
+            if name == "mean:replayed/effective_buffer":  # it is the gate's own subject
                 facts = dataclasses.replace(facts, prioritises=False, learned=False)
-            sides.append(_Side(facts, _values(frame, name, config)))
+            untested = source.sizes[size].untested.get(label)
+            sides.append(_Side(facts, values_of(frame, name, config), untested))
         found.append((sides[0], sides[1]))
     if not found:
-        raise _NotAsked(f"size {size} has no task where {dict(claim.where)}")
+        raise _Absent(f"size {size} has no task where {dict(claim.where)}")
     return found
 
 
-def _values(frame: pd.DataFrame, name: str, config: RunConfig) -> pd.Series:
+def values_of(frame: pd.DataFrame, name: str, config: RunConfig) -> pd.Series:
     """Return [seeds] of a metric, higher is better; of a column, `mean:COLUMN`, its mean.
 
     A mean is over the log points after the warm-up; of seeds that diverged it says nothing.
+
+    Raises:
+      NotAsked: the runs do not have it.
     """
-    if not name.startswith(_MEAN):
+    if not name.startswith(MEAN):
         metric = primary.parse(name, threshold_of(config, OutputConfig()))
         if (points := frame["step"].nunique()) < metric.evaluations:
-            raise _NotAsked(
-                f"{name} needs {metric.evaluations} evaluations, and there are {points}"
-            )
+            raise NotAsked(f"{name} needs {metric.evaluations} evaluations, and there are {points}")
         values = metric(frame) * (1 if metric.higher_is_better else -1)
         values[statistics.diverged(frame)] = math.nan
         return values
-    column = name.removeprefix(_MEAN)
+    column = name.removeprefix(MEAN)
     if column not in frame:
-        raise _NotAsked(f"no run recorded {column}")
+        raise NotAsked(f"no run recorded {column}")
     late = frame[frame["step"] > config.loop.warmup]
     lost = set(statistics.diverged(frame)) | set(late.loc[late[column].isna(), "seed"])
     if lost:
-        raise _NotAsked(f"{column} is not a number in {len(lost)} seeds that diverged")
+        raise NotAsked(f"{column} is not a number in {len(lost)} seeds that diverged")
     return late.groupby("seed")[column].mean()
 
 
@@ -259,20 +280,17 @@ def _pairs(sides: Sequence[tuple[_Side, _Side]], shift: float) -> Pairs:
 def _exact(claim: Exact, frame: pd.DataFrame) -> Finding:
     rows = frame[frame["claim"] == claim.claim]
     excess = (rows["found"] - rows["expected"]).abs() / rows["tolerance"]
-    off = rows[~(excess <= 1)]
-    if off.empty:
-        worst = rows.loc[excess.idxmax()]
-        return Finding(
-            claim.says, "agrees",
-            f"{len(rows)} numbers, the farthest {number(worst['found'])} beside "
-            f"{number(worst['expected'])} (tolerance {worst['tolerance']:.2g})",
-        )  # fmt: skip
-    first = off.iloc[0]
-    return Finding(
-        claim.says, "disagrees",
-        f"{len(off)} of {len(rows)} numbers differ: {number(first['found'])} beside "
-        f"{number(first['expected'])} (tolerance {first['tolerance']:.2g})",
-    )  # fmt: skip
+    worst = rows.loc[excess.fillna(math.inf).idxmax()]
+    off = int((~(excess <= 1)).sum())
+    numbers = (
+        f"{number(worst['found'])} beside {number(worst['expected'])}, "
+        f"{abs(worst['found'] - worst['expected']):.2g} apart (tolerance {worst['tolerance']:.2g})"
+    )
+    if off:
+        reason = f"{off} of {len(rows)} numbers differ, most of all {numbers}"
+        return Finding(claim.says, "disagrees", reason)
+    many = f"{len(rows)} numbers, the farthest " if len(rows) > 1 else ""
+    return Finding(claim.says, "agrees", f"{many}{numbers}")
 
 
 def chosen(frame: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:

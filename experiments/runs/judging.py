@@ -90,7 +90,7 @@ def judge(
     cadences = list(dict.fromkeys(arm.every for arm in arms.values()))
     for every in cadences:
         group = {label: arm for label, arm in arms.items() if arm.every == every}
-        shared = _shared(next(iter(group.values())).config)
+        shared = replay_ratio(next(iter(group.values())).config)
         (base,) = (label for label, arm in group.items() if arm.method == baseline)
         suffix = f"_every{every}" if len(cadences) > 1 else ""
         groups[shared] = dict.fromkeys([base, *group], suffix)
@@ -106,8 +106,8 @@ def judge(
     return Findings(metric, baseline, rows, values, groups)
 
 
-def _shared(config: RunConfig) -> str:
-    """Return the replay ratio of a group of arms, in words."""
+def replay_ratio(config: RunConfig) -> str:
+    """Return how often a run learns, and how often it replays a transition, in words."""
     steps = config.loop.learn_every * config.sizes.num_envs / config.loop.updates
     ratio = arms_.replays_per_transition(config)
     return f"{steps:g} agent step{'s' * (steps != 1)} per update, {ratio:g} replays per transition"

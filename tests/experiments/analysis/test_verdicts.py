@@ -88,7 +88,10 @@ def test_the_interval_decides(interval, better, at_least, worse):
 @pytest.mark.parametrize("claim", ["better", "worse", "at least as good"])
 def test_a_difference_needs_a_small_p_value_too(claim):
     verdict, reason = decide(claim, (-2.0, -1.0), 0.0, p_value=0.05)
-    assert (verdict, reason) == ("undecided", "[-2, -1], but p = 0.05 is not below 0.05")
+    assert (verdict, reason) == (
+        "undecided",
+        "[-2, -1], but the corrected p = 0.05 is not below 0.05",
+    )
     assert decide(claim, (-2.0, -1.0), 0.0, p_value=0.049)[0] != "undecided"
     good = decide(claim, (1.0, 2.0), 0.0, p_value=0.9)[0]
     assert good == ("agrees" if claim == "at least as good" else "undecided")

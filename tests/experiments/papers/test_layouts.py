@@ -5,8 +5,10 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from experiments.papers import layouts, settings_grid
-from experiments.papers.layouts import AGGREGATES, Plotted
+from experiments.analysis.style import make_figure
+from experiments.papers import blocks, changes, layouts, settings_grid
+from experiments.papers.bands import AGGREGATES
+from experiments.papers.blocks import Plotted
 from experiments.runs.rates import DAY, in_words
 
 VALUES = np.array([[1.0, 10.0], [2.0, 20.0], [3.0, 60.0], [6.0, 90.0]])  # [seeds, points]
@@ -16,7 +18,6 @@ VALUES = np.array([[1.0, 10.0], [2.0, 20.0], [3.0, 60.0], [6.0, 90.0]])  # [seed
     ("name", "expected"),
     [
         ("mean, std", (3.0, 3.0 - 2.160247, 3.0 + 2.160247)),
-        ("mean, half a std", (3.0, 3.0 - 1.080123, 3.0 + 1.080123)),
         ("mean, 95 % interval", (3.0, 3.0 - 2.117042, 3.0 + 2.117042)),  # 1.96 std / sqrt(4)
         ("median, range", (2.5, 1.0, 6.0)),
         ("median, quartiles", (2.5, 1.75, 3.75)),
@@ -40,7 +41,7 @@ def frame(seeds: int = 10) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {"env": env, "arm": arm, "seed": seed, "step": step, "n": 4.0, "start": "max",
-             "eval_return": step * (1 + (arm == "per")) + rng.normal()}
+             "eval_return": step * (1 + (arm == "per")) + rng.normal(), "value": 1.0 + seed}
             for env in ("walk/10", "walk/12") for arm in ("uniform", "per") for seed in range(seeds)
             for step in (10, 20, 30)
         ]
@@ -59,7 +60,7 @@ def drawn(path):
         (layouts.lines, {}),
         (layouts.lines, {"aggregate": "median, range", "smooth": 0.7, "log": "y"}),
         (layouts.lines, {"groups": {"one": ("uniform", "per")}, "limits": (0, 100)}),
-        (layouts.bars, {"y": "eval_return"}),
+        (layouts.bars, {"y_label": "return"}),
         (layouts.scores, {"baseline": "uniform"}),
         (layouts.sooner, {"baseline": "uniform"}),
     ],
@@ -71,6 +72,100 @@ def test_layouts_draw_what_they_are_given(layout, options, tmp_path):
     Image.open(tmp_path / "a.png").verify()
 
 
+@pytest.fixture
+def figures(monkeypatch):
+    """Return a list that grows with every figure that would be written."""
+    shown = []
+    for module in (blocks, settings_grid, changes):
+        monkeypatch.setattr(module, "write", lambda figure, path: shown.append(figure))
+    return shown
+
+
+def headings(figure):
+    return [axes.get_title(loc="left").split("\n") for axes in figure.axes if axes.axison]
+
+
+def test_arms_and_panels_come_in_the_order_that_is_asked_for(figures, tmp_path):
+    methods = {arm: arm for arm in ("uniform", "rank", "per", "lap")}
+    made = pd.concat([frame().assign(arm=arm) for arm in sorted(methods)])
+    made = pd.concat([made[made["env"] == env] for env in ("walk/12", "walk/10")])
+    for layout in (layouts.scores, layouts.sooner):
+        layout(Plotted(made, methods, ""), tmp_path, baseline="uniform")
+        above = figures[-1].axes[:2]
+        assert [own[0] for own in headings(figures[-1])] == ["walk/12", "walk/10"] * 2
+        ticks = [[tick.get_text() for tick in axes.get_xticklabels()] for axes in above]
+        assert ticks == [list(methods)[layout is layouts.scores :]] * 2
+    layouts.lines(Plotted(made, methods, ""), tmp_path)
+    assert [text.get_text() for text in figures[-1].legends[0].get_texts()] == list(methods)
+    assert not any(axes.get_legend() for axes in figures[-1].axes)
+
+
+def test_many_panels_stand_in_three_columns(figures, tmp_path):
+    groups = {str(number): ("uniform", "per") for number in range(5)}
+    made = frame()[lambda rows: rows["env"] == "walk/10"]
+    layouts.lines(Plotted(made, {}, ""), tmp_path, groups=groups)
+    assert len(headings(figures[-1])) == 10 and figures[-1].get_figwidth() < 11
+    assert all(axes.get_legend() for axes in figures[-1].axes if axes.axison)
+
+
+def test_seeds_that_did_not_converge_are_counted(figures, tmp_path):
+    made = frame(seeds=4)[lambda rows: rows["env"] == "walk/10"].copy()
+    lost = (made["arm"] == "per") & (made["step"] == 30) & (made["seed"] < 3)
+    made.loc[lost, "eval_return"] = np.inf
+    layouts.lines(Plotted(made, {}, ""), tmp_path, log="xy")
+    (above, below) = headings(figures[-1])
+    assert above[-1] == below[-1] == "x: number of seeds that did not converge"
+    assert [text.get_text() for text in figures[-1].axes[0].texts] == ["x\n3"]
+    ends = made[made["step"] == 30].assign(kind="end", x=1.0)
+    layouts.lines(
+        Plotted(made[made["step"] < 30], {}, "", table=ends), tmp_path,
+        converged={"kind": "end"}, level=50.0,
+    )  # fmt: skip
+    assert headings(figures[-1])[0][-1] == "per: 3 of 4 seeds did not converge"
+    (dot,) = [line for line in figures[-1].axes[0].lines if line.get_marker() == "o"][2:]
+    own = ends.loc[ends["arm"] == "uniform", "eval_return"]
+    assert dot.get_xdata()[0] == pytest.approx(own.mean()) and dot.get_ydata()[0] == 50.0
+
+
+def test_curves_that_coincide_are_all_seen(figures, tmp_path):
+    layouts.lines(Plotted(frame(), {}, ""), tmp_path, nested=("uniform", "per"), repeats="batches")
+    wide, thin = figures[-1].axes[0].lines
+    assert wide.get_linewidth() > thin.get_linewidth() and wide.get_zorder() < thin.get_zorder()
+    assert headings(figures[-1])[0][1] == "mean, std, 10 batches"
+    layouts.lines(Plotted(frame(), {}, ""), tmp_path, theory=("uniform",), x_label="n")
+    closed, other = figures[-1].axes[0].lines
+    assert closed.get_linestyle() == "None" and closed.get_zorder() > other.get_zorder()
+    assert all(tick % 1 == 0 for tick in figures[-1].axes[0].get_xticks())
+
+
+def test_pale_colours_stay_apart_in_256(tmp_path):
+    figure = make_figure(4, 2)
+    axes = figure.subplots()
+    axes.imshow(np.random.default_rng(0).random((100, 200, 3)))  # many colours
+    for place, colour in enumerate(("#ebebeb", "#e6e1ee")):  # bands of two arms
+        axes.axhspan(20 * place, 20 * place + 20, color=colour)
+    blocks.write(figure, tmp_path / "a.png")
+    image = Image.open(tmp_path / "a.png")
+    assert image.mode == "P"
+    shown = dict(map(reversed, image.convert("RGB").getcolors(1 << 24)))
+    for colour in ((235, 235, 235), (230, 225, 238), (255, 255, 255)):
+        assert shown[colour] > 1_000
+
+
+def test_few_seeds_are_said_to_carry_no_verdict(figures, tmp_path):
+    layouts.lines(Plotted(frame(seeds=1), {}, "One"), tmp_path)
+    assert "pilot: 1 seed carries no verdict" in figures[-1].get_suptitle().replace("\n", " ")
+    assert [own[1] for own in headings(figures[-1])] == ["1 seed"] * 2  # one block
+
+
+def test_games_without_a_number_are_named(figures, tmp_path):
+    made = pd.DataFrame({"arm": ["Pong", "Alien", "Boxing"], "value": [1.0, np.nan, 5.0]})
+    changes.draw(Plotted(made, {}, "Games"), tmp_path, label="change (%)", lacking="as it is 0")
+    (axes,) = figures[-1].axes
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["Boxing", "Pong"]
+    assert axes.texts[0].get_text() == "Not shown, as it is 0:\nAlien"
+
+
 def test_gains_and_shares_of_training_by_hand(tmp_path, monkeypatch):
     shown = {}
 
@@ -79,7 +174,7 @@ def test_gains_and_shares_of_training_by_hand(tmp_path, monkeypatch):
 
     monkeypatch.setattr(layouts, "bars", keep)
     made = frame().assign(eval_return=lambda rows: rows["step"] * (1 + (rows["arm"] == "per")))
-    layouts.scores(Plotted(made, {}, ""), tmp_path, baseline="uniform", last=2)
+    layouts.scores(Plotted(made, {}, ""), tmp_path, baseline="uniform")
     assert set(shown["frame"]["arm"]) == {"per"}
     np.testing.assert_allclose(shown["frame"]["value"], 100.0)  # twice as much is 100 % more
     layouts.sooner(Plotted(made, {}, ""), tmp_path, baseline="uniform")
@@ -98,14 +193,22 @@ def test_many_arms_of_one_method_are_told_apart():
     assert styles["per_every1"]["color"] == styles["per_every4"]["color"]
 
 
-def test_a_grid_of_settings(tmp_path):
+def test_a_grid_of_settings(figures, tmp_path):
     rows = [
-        {"n": 3, "start": "max", "alpha": 0.5, "rho": 0.4, "window": 5, "eta": eta, "seed": seed,
-         "arm": arm, "value": 10.0 + seed + (arm == "per")}
-        for eta in (0.0, 0.7) for seed in range(3) for arm in ("per", "pser")
+        {"n": 3, "start": start, "alpha": 0.5, "rho": 0.4, "window": 5, "eta": eta, "seed": seed,
+         "arm": arm, "value": np.inf if arm == "pser" and eta and seed else 10.0 * (1 + seed)}
+        for start in ("max", "td") for eta in (0.0, 0.7) for seed in range(3)
+        for arm in ("per", "pser")
     ]  # fmt: skip
-    settings_grid.draw(Plotted(pd.DataFrame(rows), {}, "A grid"), tmp_path / "a.png")
-    assert drawn(tmp_path / "a.png") > 5
+    starts = {"max": "the maximum", "td": "epsilon"}
+    settings_grid.draw(Plotted(pd.DataFrame(rows), {}, "A grid"), tmp_path, starts=starts)
+    first, second = figures[-1].axes
+    assert first.get_title(loc="left").startswith("3 states, from the maximum\n")
+    assert second.get_title(loc="left").startswith("3 states, from epsilon\n")
+    assert first.get_xscale() == "log" and first.get_xlim()[0] > 0
+    assert [text.get_text() for text in first.texts] == ["2"]  # of eta 0.7, at the left edge
+    medians = [line for line in first.lines if line.get_marker() == "o"]
+    assert [line.get_xdata()[0] for line in medians] == [1.0]  # of eta 0 alone
 
 
 @pytest.mark.parametrize(

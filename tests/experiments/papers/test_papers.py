@@ -1,12 +1,14 @@
 """The command: what it runs, what it keeps, what it refuses."""
 
+import dataclasses
 import json
 import shutil
 
+import pandas as pd
 import pytest
 
 from experiments.papers import __main__ as papers
-from experiments.papers import running, tables
+from experiments.papers import running, tables, tasks
 from experiments.runs import code
 from experiments.training import seeds as seeds_
 
@@ -49,6 +51,22 @@ def test_what_is_finished_is_kept(walked, monkeypatch):
     chunks = trained(monkeypatch)
     assert papers.main([*WALK, "--out", str(walked)]) == 0
     assert chunks == []
+
+
+def test_a_run_that_another_experiment_has_is_taken_from_there(walked, tmp_path, monkeypatch):
+    shutil.copytree(walked, tmp_path, dirs_exist_ok=True)
+    chunks = trained(monkeypatch)
+    again = dataclasses.replace(tasks.WALK, name="walk_again", columns=())
+    places = running.Places(tmp_path, tmp_path / "runs")
+    made = running.make(again, "smoke", places).frame
+    pd.testing.assert_frame_equal(
+        made, running.make(tasks.WALK, "smoke", places).frame, check_like=True
+    )
+    assert chunks == []
+    lacking = dataclasses.replace(again, name="another", columns=("replayed/abs_td",))
+    monkeypatch.setattr(running, "_run", lambda *args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        running.make(lacking, "smoke", places)
 
 
 def test_only_what_is_damaged_is_run_again(walked, tmp_path, monkeypatch, capsys):
@@ -140,6 +158,9 @@ def test_what_was_stopped_goes_on(tmp_path, monkeypatch, capsys):
         (["run", "per.fig99"], "unknown entry 'per.fig99': did you mean"),
         (["run"], "name entries (list shows them)"),
         (["run", "per.fig1", "--paper", "lap"], "name entries or papers, not both"),
+        (["report", "--paper", "lap", "per.fig1"], "name entries or papers, not both"),
+        (["list", "--paper", "pre"], "unknown paper 'pre': did you mean 'per'?"),
+        (["list", "--results", "/no/such"], "/no/such is no folder"),
         (["run", "all.walk", "--seeds", "1"], "seeds is 1: an interval needs 2"),
         (["run", "pser.tab1", "--seeds", "5"], "pser_atari_table has no seeds"),
         (["report", "per.tab3", "--all"], "--all is every entry"),
@@ -169,6 +190,7 @@ def test_a_report_is_written_where_it_is_wanted(walked, tmp_path, capsys):
     text = path.read_text()
     assert text.startswith("# Results\n") and "| claim | entry | verdict | why |" in text
     assert "](../" in text  # figures, seen from where it lies
+    assert "claims about what this size does not have" in text
     foreign = tmp_path / "NOTES.md"
     foreign.write_text("mine")
     assert "is no report of ours" in refused([*command[:-1], str(foreign)], capsys)

@@ -124,6 +124,20 @@ def test_directions_are_words_of_verdicts():
                 assert claim.says.strip() and claim.arm != claim.baseline
 
 
+def test_no_picture_is_drawn_twice():
+    drawn = {}
+    for entry in ENTRIES.values():
+        if entry.figure_of:
+            other = ENTRIES[entry.figure_of]
+            assert other.layout is not None and entry.layout is None
+            assert other.source == entry.source and other.paper == entry.paper
+        if entry.layout is not None and entry.source is not None:
+            name = getattr(entry.source, "name", "")
+            key = (name, entry.layout.draw, repr(entry.layout), entry.arms)
+            assert key not in drawn, f"{entry.id} is {drawn[key]} again"
+            drawn[key] = entry.id
+
+
 def test_what_has_not_been_run_is_said_to_be_so():
     entry = ENTRIES["all.walk"]
     assert report.status(entry, "small", None) == "to do"

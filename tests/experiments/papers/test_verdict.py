@@ -66,6 +66,7 @@ def test_who_never_got_there_is_worst():
     claim = Claim("sooner", "per", "uniform")
     (found,) = verdict.findings(computed((claim,), higher_is_better=False), "small", data)
     assert found.verdict == "agrees" and found.pairs.differences is None
+    assert found.reason.endswith("12 of 12 seeds of uniform have no number")
 
 
 def test_what_a_size_does_not_have_is_not_tested():
@@ -118,6 +119,26 @@ SOONER = Claim("PER solves it sooner", LABELS[1], LABELS[0])
 def test_a_method_that_drew_uniformly_was_not_tested(buffer, expected):
     (found,) = verdict.findings(walk(SOONER), "small", runs(buffer))
     assert found.verdict == expected
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"), [("effective_buffer", "agrees"), ("abs_td", "not tested")]
+)
+def test_what_is_replayed_says_nothing_of_a_method_that_drew_uniformly(column, expected):
+    data = runs(0.99)
+    data.frame["replayed/abs_td"] = data.frame["replayed/effective_buffer"]
+    claim = Claim("less", LABELS[1], LABELS[0], "worse", primary=f"mean:replayed/{column}")
+    (found,) = verdict.findings(walk(claim), "small", data)
+    assert found.verdict == expected
+
+
+def test_a_size_may_be_too_small_for_an_arm():
+    why = "its agent learns twice"
+    small = dataclasses.replace(tasks.WALK.sizes["small"], untested={LABELS[1]: why})
+    source = dataclasses.replace(tasks.WALK, sizes={"small": small})
+    entry = dataclasses.replace(walk(SOONER), source=source)
+    (found,) = verdict.findings(entry, "small", runs(0.3))
+    assert (found.verdict, found.reason) == ("not tested", why)
 
 
 def test_arms_of_two_versions_of_the_code_are_not_compared():
@@ -219,6 +240,8 @@ def test_a_margin_is_what_may_be_lost():
         claim = Claim("about as good", "per", "uniform", "at least as good", least=margin)
         (found,) = verdict.findings(computed((claim,)), "small", table(per=1.0, uniform=1.2))
         assert found.verdict == expected, margin
+    assert " lies above -0.5, with" not in found.reason and "[-0.2" in found.reason
+    assert found.reason.endswith("lies above -0.5")
 
 
 def test_means_of_seeds_that_diverged_say_nothing():

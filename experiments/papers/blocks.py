@@ -1,0 +1,181 @@
+"""Blocks of panels: above with a paper's own aggregate, below with ours."""
+
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from PIL import Image
+from scipy.spatial import KDTree
+
+from experiments.analysis.style import INK, make_figure, plain
+from experiments.analysis.verdicts import FEWEST_SEEDS
+from experiments.papers.bands import OURS
+from experiments.runs.judging import Findings
+
+
+class Plotted(NamedTuple):
+    """What is plotted."""
+
+    frame: pd.DataFrame  # columns arm, seed and others; panels come as they do here
+    methods: Mapping[
+        str, str
+    ]  # arm -> its replay method, for its colour; arms come as they do here
+    title: str
+    judged: Callable[[str], Findings] | None = None  # task -> its arms beside the baseline
+    table: pd.DataFrame | None = None  # all of what `frame` was chosen from
+
+
+_MOST_COLUMNS = 3
+_HEAD = 1.0  # inches for the title
+_ENTRY = 0.19  # inches for a line of a legend
+_KEPT = 128  # colours of a figure that are kept as they are
+_EXACT = Image.Dither.NONE
+_LEGEND = MappingProxyType({"frameon": False, "fontsize": 8, "handlelength": 2.6})
+
+
+def arms_of(plotted: Plotted, frame: pd.DataFrame) -> list[str]:
+    """Return the arms that a frame has, in the order of the methods; others come last."""
+    there = dict.fromkeys(frame["arm"])
+    return [arm for arm in plotted.methods if arm in there] + [
+        arm for arm in there if arm not in plotted.methods
+    ]
+
+
+def places_of(frame: pd.DataFrame, panel: str) -> list[Any]:
+    """Return the values that get panels, in the frame's order."""
+    return list(dict.fromkeys(frame[panel])) if panel in frame else [""]
+
+
+def rows_of(frame: pd.DataFrame, panel: str, place: Any) -> np.ndarray:
+    """Return which rows belong to a panel, [rows]."""
+    return (frame[panel] == place).to_numpy() if panel in frame else np.ones(len(frame), bool)
+
+
+class Panel(NamedTuple):
+    """What a panel takes, in inches."""
+
+    width: float
+    height: float
+    margin: float = 0.0  # to the left of all
+    legends: Sequence[Sequence[str]] = ()  # what is named below: one for all, or one per panel
+
+    def columns(self, width: float) -> int:
+        """Return how many entries of its legends fit beside one another."""
+        longest = max((len(each) for legend in self.legends for each in legend), default=1)
+        return max(1, int(width / (0.6 + 0.07 * longest)))
+
+
+def make(
+    plotted: Plotted, frame: pd.DataFrame, aggregate: str, count: int, panel: Panel
+) -> tuple[Figure, dict[tuple[str, int], Axes]]:
+    """Make a figure with a block of panels for each aggregate, one below the other.
+
+    Args:
+      plotted: tells the title.
+      frame: what is shown; tells the number of seeds.
+      aggregate: the paper's; ours is the other, where there are seeds to aggregate.
+      count: panels in each block.
+      panel: the size of each.
+
+    Returns:
+      The figure, and its panels by aggregate and number.
+    """
+    kinds = list(dict.fromkeys([aggregate, OURS])) if seeds_of(frame) > 1 else [aggregate]
+    per_row = -(-count // _MOST_COLUMNS)
+    columns = -(-count // per_row)
+    rows = per_row * len(kinds)
+    width = max(6.0, panel.width * columns + panel.margin)
+    height = _HEAD + panel.height * rows
+    if len(panel.legends) > 1:
+        longest = max(map(len, panel.legends))
+        height += rows * (0.1 + _ENTRY * -(-longest // panel.columns(panel.width)))
+    elif panel.legends:
+        height += 0.1 + _ENTRY * -(-len(panel.legends[0]) // panel.columns(width))
+    figure = make_figure(width, height)
+    head(figure, plotted.title, seeds_of(frame))
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for axes in grid.ravel():
+        axes.set_axis_off()
+    shown = {
+        (kind, number): grid[block * per_row + number // columns, number % columns]
+        for block, kind in enumerate(kinds)
+        for number in range(count)
+    }
+    for axes in shown.values():
+        axes.set_axis_on()
+    return figure, shown
+
+
+def seeds_of(frame: pd.DataFrame) -> int:
+    """Return how many seeds an arm has; the control's are others, and don't add to them."""
+    return int(frame.groupby("arm")["seed"].nunique().max())
+
+
+def about(kind: str, own: pd.DataFrame, repeats: str) -> str:
+    """Return a line that says what a panel's lines are: the aggregate, and of how many seeds."""
+    count = seeds_of(own)
+    return f"{kind}, {count} {repeats}" if count > 1 else f"1 {repeats.removesuffix('s')}"
+
+
+def legend(figure: Figure, grid: Mapping[Any, Axes], panel: Panel) -> None:
+    """Name the lines of all panels once, below them."""
+    handles = {}
+    for axes in grid.values():
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    order = [plain(each) for each in panel.legends[0] if plain(each) in handles]
+    rows = -(-len(order) // panel.columns(figure.get_figwidth()))
+    columns = -(-len(order) // rows)
+    figure.legend(
+        [handles[each] for each in order], order, loc="outside lower left", ncols=columns, **_LEGEND
+    )
+
+
+def legend_below(axes: Axes, panel: Panel) -> None:
+    """Name the lines of one panel, below its horizontal axis."""
+    place = {"loc": "upper center", "bbox_to_anchor": (0, 0, 1, 0), "borderaxespad": 4.4}
+    axes.legend(**place, **_LEGEND, ncols=panel.columns(panel.width), columnspacing=1.2)
+
+
+def write(figure: Figure, path: Path) -> None:
+    """Write a PNG of 256 colours, a third as large: the papers' figures are kept with the code."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    _with_palette(np.asarray(canvas.buffer_rgba())[..., :3]).save(path, "PNG", optimize=True)
+
+
+def _with_palette(pixels: np.ndarray) -> Image.Image:
+    """Return an image of 256 colours: the most frequent as they are, others by the nearest.
+
+    Pillow's own palettes change them all, and make pale bands of two arms one.
+    """
+    packed = pixels.astype(np.int64) @ [1 << 16, 1 << 8, 1]
+    found, place, counts = np.unique(packed, return_inverse=True, return_counts=True)
+    colours = found[:, None] >> np.array([16, 8, 0]) & 255
+    kept = colours[np.argsort(-counts, kind="stable")[:_KEPT]]
+    others = Image.fromarray(pixels).quantize(
+        256 - _KEPT, Image.Quantize.MAXCOVERAGE, dither=_EXACT
+    )
+    palette = np.concatenate([kept, np.reshape(others.getpalette() or [], (-1, 3))]).astype(
+        np.uint8
+    )
+    nearest = KDTree(palette).query(colours)[1].astype(np.uint8)
+    image = Image.fromarray(nearest[place].reshape(pixels.shape[:2]), "P")
+    image.putpalette(palette.tobytes())
+    return image
+
+
+def head(figure: Figure, title: str, seeds: int | None = None) -> None:
+    """Write the title, broken to the figure's width, and a caveat for few seeds."""
+    if seeds is not None and seeds < FEWEST_SEEDS:
+        count = f"{seeds} seeds carry" if seeds > 1 else "1 seed carries"
+        title = f"{title} (pilot: {count} no verdict)"
+    lines = textwrap.wrap(plain(title), int(11 * figure.get_figwidth()))
+    figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=11.5, color=INK)

@@ -1,0 +1,102 @@
+"""What the papers' tables over many games hold: mean and median gains, and games won.
+
+A gain of an arm over a baseline in a game is (x - y) / |y| of their final scores, means over seeds
+and over the last five evaluations.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from experiments.analysis.tables import number
+from experiments.papers.tables import Data
+
+_LAST = 5  # evaluations
+_KEYS = ["arm", "env", "seed"]
+
+Pair = tuple[str, str]  # an arm, and what it is compared with
+
+
+def mean_and_median(data: Data, pairs: Mapping[str, Pair]) -> list[list[str]]:
+    """Return mean and median gain over the games, a row for each pair (LAP, Tab. 2)."""
+    rows = [["ours", "mean gain", "median gain", "games in which it is higher"]]
+    for name, (arm, baseline) in pairs.items():
+        gains = _of_games(data.frame, arm, baseline)
+        won = f"{int((gains > 0).sum())} of {len(gains)}"
+        rows.append([name, f"{gains.mean():.2f} %", f"{np.median(gains):.2f} %", won])
+    return rows
+
+
+def until_baseline(data: Data, arms: Sequence[str], baseline: str) -> list[list[str]]:
+    """Return how soon arms reach the baseline's final score (PER, Fig. 4).
+
+    The share of training, the median over games of the median over seeds.
+    """
+    shares = shares_until(data.frame, baseline)
+    rows = [["ours: training until the baseline's final score, median over games", *arms]]
+    cells = []
+    for arm in arms:
+        own = shares[shares["arm"] == arm].groupby("env")["value"].median()
+        cells.append(f"{number(float(own.median()))} %")
+    return [*rows, ["of the mean score", *cells]]
+
+
+def of_seeds(frame: pd.DataFrame, baseline: str) -> pd.DataFrame:
+    """Return each seed's gain over the same seed of the baseline, in percent.
+
+    Over the baseline's mean over seeds, |y|: a seed's own can be next to nothing.
+
+    Args:
+      frame: columns env, arm, seed, step, eval_return.
+      baseline: an arm.
+
+    Returns:
+      Columns arm, env, seed, value, in the frame's order, without the baseline.
+    """
+    final = _final(frame)
+    base = final.loc[baseline]
+    own = frame[_KEYS].drop_duplicates()
+    own = own[own["arm"] != baseline]
+    beside = base.reindex(own.set_index(["env", "seed"]).index).to_numpy()
+    scale = base.groupby(level="env").mean().abs().reindex(own["env"]).to_numpy()
+    gain = final.reindex(own.set_index(_KEYS).index).to_numpy() - beside
+    return own.assign(value=100 * gain / scale)
+
+
+def _of_games(frame: pd.DataFrame, arm: str, baseline: str) -> np.ndarray:
+    """Return [games] gains of means over seeds, in percent."""
+    means = _final(frame).groupby(level=["arm", "env"]).mean()
+    own, base = means.loc[arm], means.loc[baseline]
+    return (100 * (own - base) / base.abs()).to_numpy(float)
+
+
+def _final(frame: pd.DataFrame) -> pd.Series:
+    """Return the mean over the last evaluations by arm, env and seed."""
+    returns = frame.sort_values("step", kind="stable").set_index(_KEYS)["eval_return"]
+    return returns.groupby(level=_KEYS, sort=False).apply(lambda own: own.tail(_LAST).mean())
+
+
+def shares_until(frame: pd.DataFrame, baseline: str) -> pd.DataFrame:
+    """Return after which percentage of training each seed reaches the baseline's final score.
+
+    The level is the mean over the baseline's seeds of the last evaluation; a seed that does not
+    reach it within training counts as 100.
+
+    Args:
+      frame: columns env, arm, seed, step, eval_return.
+      baseline: an arm.
+
+    Returns:
+      Columns env, arm, seed, value.
+    """
+    rows = []
+    for env, own in frame.groupby("env", sort=False):
+        last = own["step"].max()
+        final = own[(own["arm"] == baseline) & (own["step"] == last)]
+        level = final["eval_return"].mean()
+        for (arm, seed), run in own.groupby(["arm", "seed"], sort=False):
+            hits = run.loc[run["eval_return"] >= level, "step"]
+            share = 100 * (hits.min() if len(hits) else last) / last
+            rows.append({"env": env, "arm": arm, "seed": seed, "value": share})
+    return pd.DataFrame(rows)

@@ -1,0 +1,155 @@
+"""Tables of our numbers: final scores of runs, what decides, and numbers that claims compare."""
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+
+from experiments.analysis import primary
+from experiments.analysis.bootstrap import bootstrap_interval, iqm
+from experiments.analysis.statistics import curves
+from experiments.analysis.tables import number
+from experiments.papers import verdict
+from experiments.papers.entry import Claim, Computation, Entry, Exact
+from experiments.papers.experiment import Experiment, SizeName
+from experiments.papers.tables import Data
+from experiments.runs.judging import replay_ratio
+
+Cells = list[list[str]]  # the header first
+
+_LAST = 5  # evaluations of which final scores are means, as in the papers' tables
+
+
+def conditions(entry: Entry, size: SizeName) -> str:
+    """Return what the runs of an entry share: seeds, agent steps, batch size, replay ratio."""
+    source = entry.source
+    assert isinstance(source, Experiment)
+    configs = [
+        arm.config
+        for arms in source.runs(size).values()
+        for label, arm in arms.items()
+        if not entry.arms or label in entry.arms
+    ]
+    steps = _each(f"{config.loop.steps:_}".replace("_", " ") for config in configs)
+    batches = _each(str(config.sizes.batch_size) for config in configs)
+    ratios = _each(replay_ratio(config) for config in configs)
+    return f"{source.sizes[size].seeds} seeds, {steps} agent steps, batches of {batches}; {ratios}."
+
+
+def _each(values: Iterable[str]) -> str:
+    return " / ".join(dict.fromkeys(values))
+
+
+def of_runs(entry: Entry, size: SizeName, data: Data) -> Cells:
+    """Return final scores, what decides the claims, and what was replayed; a row for each arm."""
+    source = entry.source
+    assert isinstance(source, Experiment)
+    asked = dict.fromkeys(
+        claim.primary or source.question.primary
+        for claim in entry.claims
+        if isinstance(claim, Claim)
+    )
+    deciding = [name for name in asked if name != f"last_{_LAST}"]
+    header = ["task", "arm", f"return, last {_LAST} evaluations: IQM [95 %]"]
+    header += [f"{_named(name)}: IQM [95 %]" for name in deciding]
+    header += ["effective buffer", "updates of its network", *(f"mean {n}" for n in entry.columns)]
+    rows = []
+    for env, arms in source.runs(size).items():
+        for label, frame in data.frames(env).items():
+            if entry.arms and label not in entry.arms:
+                continue
+            last = curves(frame).iloc[-_LAST:].mean().to_numpy()
+            cells = [estimate(last)]
+            for name in deciding:
+                try:
+                    values = verdict.values_of(frame, name, arms[label].config)
+                    cells.append(estimate(_as_it_is(values.to_numpy(float), name)))
+                except verdict.NotAsked:
+                    cells.append("-")
+            means = [_mean(frame, name) for name in entry.columns]
+            replayed = _mean(frame, "replayed/effective_buffer")
+            rows.append([env, label, *cells, replayed, _updates(frame), *means])
+    return _without_empty([header, *rows])
+
+
+def of_claims(entry: Entry, size: SizeName, data: Data) -> Cells:
+    """Return the numbers that a computation's claims compare; the header alone if none do."""
+    source = entry.source
+    assert isinstance(source, Computation)
+    sides = {
+        (tuple(claim.where.items()), label): None
+        for claim in entry.claims
+        if isinstance(claim, Claim)
+        for label in (claim.arm, claim.baseline)
+    }
+    rows = [["of", "arm", f"{source.unit or source.metric}: IQM [95 %]"]]
+    for where, label in sides:
+        chosen = verdict.chosen(data.frame, dict(where))
+        values = chosen.loc[chosen["arm"] == label, source.metric].to_numpy(float)
+        if len(values):
+            shown = ", ".join(f"{name} {value}" for name, value in where if name != "kind")
+            rows.append([shown, label, estimate(values)])
+    return rows
+
+
+def exact(entry: Entry, data: Data) -> Cells:
+    """Return the numbers that exact claims are about."""
+    names = [claim.claim for claim in entry.claims if isinstance(claim, Exact)]
+    return whole(data.frame[data.frame["claim"].isin(names)])
+
+
+def whole(frame: pd.DataFrame) -> Cells:
+    """Return a table as it is."""
+    frame = frame.dropna(axis=1, how="all")
+    rows = [[_cell(value) for value in row] for row in frame.itertuples(index=False)]
+    return [list(map(str, frame.columns)), *rows]
+
+
+def estimate(values: np.ndarray) -> str:
+    """Return the IQM of [seeds] with its interval; of seeds without a number, how many."""
+    finite = values[np.isfinite(values)]
+    if len(finite) < len(values):
+        shown = f"{len(values) - len(finite)} of {len(values)} seeds without a number"
+        return f"{shown}, median {number(_median(values))}"
+    low, high = bootstrap_interval(finite) if len(finite) > 1 else (finite[0], finite[0])
+    return f"{number(float(iqm(finite)))} [{number(float(low))}, {number(float(high))}]"
+
+
+def _median(values: np.ndarray) -> float | None:
+    """Return the median where seeds without a number are the largest; None: it is one of those."""
+    median = float(np.median(np.where(np.isfinite(values), values, math.inf)))
+    return median if math.isfinite(median) else None
+
+
+def _as_it_is(values: np.ndarray, name: str) -> np.ndarray:
+    """Return values in the metric's own direction, where verdicts have higher as better."""
+    if name.startswith(verdict.MEAN):
+        return values
+    return values if primary.parse(name, threshold=0.0).higher_is_better else -values
+
+
+def _named(name: str) -> str:
+    names = {"auc": "mean of all evaluations", "steps_to_threshold": "agent steps until solved"}
+    return names.get(name, name.replace(verdict.MEAN, "mean ").replace("_", " "))
+
+
+def _without_empty(rows: Cells) -> Cells:
+    """Leave out columns that no row has a number in."""
+    kept = [place for place in range(len(rows[0])) if any(row[place] != "-" for row in rows[1:])]
+    return [[row[place] for place in kept] for row in rows]
+
+
+def _cell(value: object) -> str:
+    return number(float(value)) if isinstance(value, (int, float)) else str(value)
+
+
+def _mean(frame: pd.DataFrame, column: str) -> str:
+    return number(float(frame[column].mean())) if column in frame else "-"
+
+
+def _updates(frame: pd.DataFrame) -> str:
+    column = "replay/sampler_updates"
+    if column not in frame:
+        return "-"
+    return number(float(frame.groupby("seed")[column].max().mean()))
