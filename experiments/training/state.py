@@ -104,6 +104,11 @@ def example_action(space: Discrete | Continuous) -> Array:
     return jnp.zeros(space.size, jnp.float32)
 
 
+def a_key() -> Any:
+    """Return the shape and dtype of a key, to trace with."""
+    return jax.eval_shape(jax.random.key, 0)
+
+
 def reset_key(key: Array) -> Array:
     """Return the key of the environments' reset in a run of `key`."""
     return _split(key)[0]
