@@ -23,6 +23,11 @@ class Compiled(NamedTuple):
     operations: int  # before XLA optimises it
 
     @property
+    def program(self) -> tuple[int, int, int, int]:
+        """Operations, and the instructions, fusions and loops that XLA makes of them."""
+        return self.operations, *self.counts[:3]
+
+    @property
     def counts(self) -> hlo.Counts:
         """What it consists of."""
         return hlo.counts(self.text)

@@ -61,9 +61,7 @@ def measure(case: str, replay: str, seeds: int, capacity: int) -> list[Result]:
     parts = assemble(config)
     program = make_program(parts.environment, parts.agent, parts.replay, config.loop)
     return [
-        Result(
-            case, replay, seeds, name, one.tracing, one.compiling, one.operations, *one.counts[:3]
-        )  # fmt: skip
+        Result(case, replay, seeds, name, one.tracing, one.compiling, *one.program)
         for name, one in compile_run(program, seeds).items()
     ]
 
