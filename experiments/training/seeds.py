@@ -153,26 +153,11 @@ def over_seeds(program: Program, example: Any = None) -> Seeds:
     chunk = Traced(program.chunk, init.outputs, jax.ShapeDtypeStruct((), jnp.int32))
     axes = _axes(init, chunk, from_outside=False)
     return Seeds(
-        jax.jit(jax.vmap(init, out_axes=axes), compiler_options=compiled_quickly()),
+        jax.jit(jax.vmap(init, out_axes=axes)),
         jax.jit(jax.vmap(chunk, in_axes=(axes, None), out_axes=(axes, 0)), donate_argnums=0),
         axes,
         init.outputs,
     )
-
-
-@functools.cache
-def compiled_quickly() -> dict[str, bool] | None:
-    """Return XLA's options for a program that runs once; None: those of any other program.
-
-    On CPU, XLA writes its loops by two ways: the one that it takes by default makes a training loop
-    up to a sixth faster, but takes twice as long to compile. Numbers are the same.
-    """
-    options = {"xla_cpu_use_fusion_emitters": False}
-    try:
-        jax.jit(lambda: 0, compiler_options=options).lower().compile()
-    except jax.errors.JaxRuntimeError:  # an XLA that does not know it
-        return None
-    return options if jax.default_backend() == "cpu" else None
 
 
 @jax.jit
