@@ -244,7 +244,7 @@ class Phases:
             "fault": state.fault.astype(jnp.float32),
             **{f"replay/{name}": value for name, value in replay_metrics.items()},
             **self._inspected(state, given),
-            **conclude({name: total / n for name, (total, n) in learned.items()}),
+            **conclude(learned.means()),
         }
 
     def _stored(self, state: LoopState, transition: Transition) -> Any:
@@ -331,8 +331,6 @@ def _random_actions(space: Discrete | Continuous, key: Array, count: int) -> Arr
 
 def _finite(metrics: Metrics) -> Sums:
     """Return every metric with its count, both 0 where an update of a diverging agent has none."""
-    ok = {name: jnp.isfinite(x) for name, x in metrics.items()}
-    return {
-        name: (jnp.where(ok[name], x, 0.0), ok[name].astype(jnp.float32))
-        for name, x in metrics.items()
-    }
+    values = jnp.stack(list(metrics.values()))
+    ok = jnp.isfinite(values)
+    return Sums(jnp.where(ok, values, 0.0), ok.astype(jnp.float32), tuple(metrics))
