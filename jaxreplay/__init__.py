@@ -1,6 +1,17 @@
 """Experience replay as pure functions: rings, sum trees, samplers and objectives for JAX."""
 
-from jaxreplay import fields, frames, host_rows, keys, methods, n_step, objectives, ring, sum_tree
+from jaxreplay import (
+    fields,
+    frames,
+    host_rows,
+    keys,
+    methods,
+    n_step,
+    objectives,
+    packed,
+    ring,
+    sum_tree,
+)
 from jaxreplay._internal.version import VERSION
 from jaxreplay.donation import donatable
 from jaxreplay.replay import ReplayState, make_replay
@@ -41,6 +52,7 @@ __all__ = [
     "methods",
     "n_step",
     "objectives",
+    "packed",
     "ring",
     "save",
     "sum_tree",

@@ -12,6 +12,7 @@ from jax.extend import random as jax_random
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
+from jaxreplay._internal.dependence import computed_once
 from jaxreplay.types import Array
 
 # By round of threefry2x32 (Salmon et al. 2011, table 2), and the constant of its key schedule.
@@ -94,13 +95,13 @@ def _hash_primitive() -> Primitive:
 
 @functools.partial(jax.jit, static_argnums=1, inline=True)
 def _split(key: Array, shape: tuple[int, ...]) -> Array:
-    return _once(_beside(*_threefry(key, shape)))
+    return computed_once(_beside(*_threefry(key, shape)))
 
 
 @functools.partial(jax.jit, inline=True)
 def _fold_in(key: Array, data: Any) -> Array:
     low = jnp.asarray(data).astype(jnp.uint32)
-    return _once(_beside(*_hash(key, low)))
+    return computed_once(_beside(*_hash(key, low)))
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2), inline=True)
@@ -108,25 +109,13 @@ def _random_bits(key: Array, width: int, shape: tuple[int, ...]) -> Array:
     if width == 64 or math.prod(shape) > 2**32:
         return _stock().random_bits(key, width, shape)
     high, low = _threefry(key, shape)
-    return _once(high ^ low).astype({8: jnp.uint8, 16: jnp.uint16, 32: jnp.uint32}[width])
+    return computed_once(high ^ low).astype({8: jnp.uint8, 16: jnp.uint16, 32: jnp.uint32}[width])
 
 
 def _beside(x: Array, y: Array) -> Array:
     """Return both words `[..., 2]`; `jnp.stack` would have the hash compiled twice."""
     which = jax.lax.broadcasted_iota(jnp.int32, (*x.shape, 2), x.ndim)
     return jnp.where(which == 0, x[..., None], y[..., None])
-
-
-def _once(words: Array) -> Array:
-    """Return words that XLA computes once.
-
-    It fuses what is cheap into every consumer, where the whole hash, and those of the keys that it
-    came from, would be computed anew. What comes of a reduction it does not: here of the words and
-    of zeros beside them, as it sees through a reduction of one.
-    """
-    which = jax.lax.broadcasted_iota(jnp.int32, (2, *words.shape), 0)
-    beside = jnp.where(which == 0, words, jnp.zeros_like(words))
-    return jax.lax.reduce(beside, jnp.uint32(0), jax.lax.bitwise_xor, (0,))
 
 
 def _stock() -> Any:

@@ -6,8 +6,8 @@ leaves. The same structure with `reduce="min"` keeps a minimum.
 
 Levels lie one after the other in one array, the leaves first, each padded to a multiple of the
 branching factor with the neutral element (0 for sums, infinity for minima): one array is cheap to
-dispatch, and lets the walk from root to leaf be a loop. The root is a scalar beside it, so that the
-total can be read at any time without a read of the array that the next write must wait for.
+dispatch. The root is a scalar beside it, so that the total can be read at any time without a read
+of the array that the next write must wait for.
 
 A batch of leaves is written by scattering into the large levels and computing the small ones whole;
 a single leaf, by reading all of its ancestors' children in one gather and writing them in one
@@ -238,12 +238,12 @@ def _descend(rows: Array, starts: Sequence[int], walk: _Walk) -> _Walk:
     the levels begin.
     """
     branching = rows.shape[1]
-    first_rows = jnp.asarray([start // branching for start in reversed(starts)])
 
-    def family(level: Array, walk: _Walk) -> Array:
-        return first_rows[level] + walk[0]
+    def family(turn: int, walk: _Walk) -> Array:
+        return starts[-1 - turn] // branching + walk[0]
 
-    def step(level: Array, walk: _Walk, children: Array) -> _Walk:  # children [B, b]
+    def step(turn: int, walk: _Walk, children: Array) -> _Walk:  # children [B, b]
+        del turn
         node, target, rest = walk
         start = jnp.zeros_like(target)
         chosen, chosen_start = jnp.zeros_like(node), jnp.zeros_like(target)

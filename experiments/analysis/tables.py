@@ -40,7 +40,9 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
 
 def number(value: float | None) -> str:
     """Return a number as tables show it; "-" for none."""
-    return "-" if value is None else f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if 1_000 <= abs(value) < 10_000_000 else f"{value:.4g}"
 
 
 def _cells(row: Mapping[str, Any], with_threshold: bool, with_diverged: bool) -> list[str]:

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ import jax
 import numpy as np
 
 from experiments.benchmarks import devices, loops, timing
-from experiments.benchmarks.dispatched import Dispatched
+from experiments.benchmarks.dispatched import Dispatched, DispatchedNumpy, DispatchedPacked
 from experiments.benchmarks.peers import SOURCES, ours
 from experiments.benchmarks.peers.types import (
     Buffer,
@@ -30,12 +31,19 @@ MODES = {
     "scan": "in a compiled loop",
     "dispatched": "driven from Python, state donated, one call per verb",
     "one-call": "driven from Python, state donated, one call between two learning steps",
+    "packed-call": "the same, with state, row and batch as few arrays",
+    "numpy-call": "the same, with batches and TD errors as NumPy arrays",
     "vmapped": "in a compiled loop, vmapped over seeds (time of all of them)",
     "train": "train step with a small critic (2 x 64) in a compiled loop",
 }
 CYCLE = "cycle"
 ONE_CALL_ORDER = "update-add-sample"  # between two learning steps, in either order of a loop
 NAMES = [source.module for source in SOURCES]
+_CALLS = {
+    "one-call": Dispatched,
+    "packed-call": DispatchedPacked,
+    "numpy-call": DispatchedNumpy,
+}
 _POOL = 64  # rows and TD errors that a loop in Python cycles through
 
 
@@ -120,10 +128,10 @@ def measure(
 def _tasks(mode: str, settings: Settings) -> list[tuple[str, str | None]]:
     """Return the verbs to time in a mode, and for cycles their order."""
     orders = settings.order if CYCLE in settings.verbs else ()
-    if mode == "one-call":
+    if mode in _CALLS:
         orders = orders and (ONE_CALL_ORDER,)
     cycles = [(CYCLE, order) for order in orders]
-    if mode in ("one-call", "train"):
+    if mode in (*_CALLS, "train"):
         return cycles
     return [(verb, None) for verb in settings.verbs if verb != CYCLE] + cycles
 
@@ -224,7 +232,11 @@ def _dispatched(
 
 
 def _one_call(
-    contender: Contender, verb: str, order: str | None, settings: Settings
+    kind: Callable[..., Dispatched | DispatchedPacked],
+    contender: Contender,
+    verb: str,
+    order: str | None,
+    settings: Settings,
 ) -> _Made | None:
     del verb, order, settings
     if contender.replay is None:  # there is no such call
@@ -233,7 +245,7 @@ def _one_call(
             None,
             _nothing,
         )
-    buffer = Dispatched(contender.replay, contender.state)
+    buffer = kind(contender.replay, contender.state)
     rows, errors = _pools(buffer, contender.batch_size)
 
     def run(count: int) -> float:
@@ -252,7 +264,7 @@ def _one_call(
 _MAKERS: Mapping[str, Callable[..., _Made | None]] = {
     "scan": _scan,
     "dispatched": _dispatched,
-    "one-call": _one_call,
+    **{name: functools.partial(_one_call, kind) for name, kind in _CALLS.items()},
     "vmapped": _vmapped,
     "train": _train,
 }
@@ -301,7 +313,7 @@ def _driven(buffer: Buffer, batch_size: int, verb: str, order: str | None) -> Ru
     return run
 
 
-def _pools(buffer: Buffer, batch_size: int) -> tuple[list[Rows], list[Any]]:
+def _pools(buffer: Buffer | DispatchedPacked, batch_size: int) -> tuple[list[Rows], list[Any]]:
     """Return rows and TD errors for a loop in Python to cycle through."""
     rng = np.random.default_rng(1)
     rows = endless_episode(rng, _POOL)

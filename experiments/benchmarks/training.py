@@ -45,6 +45,7 @@ from experiments.runs.log import say
 from jaxreplay.option import option
 
 _REPLAYS = ("uniform", "per", "lap", "pal")
+_ALL = (*_REPLAYS, "rank", "ners")  # by default only those above
 _PEERS = ("flashbax", "sbx", *peer_loops.NAMES)
 _LARGE, _OWN = "matrix product, large", "matrix products of the step"
 
@@ -54,7 +55,7 @@ class Settings(devices.OnDevice):
     """What to measure, and how long."""
 
     cases: tuple[str, ...] = option(tuple(CASES), "agents, each on its task", choices=tuple(CASES))
-    replays: tuple[str, ...] = option(_REPLAYS, "our replay methods", choices=_REPLAYS)
+    replays: tuple[str, ...] = option(_REPLAYS, "our replay methods", choices=_ALL)
     peers: tuple[str, ...] = option(
         _PEERS, "peers to compare with, or none", choices=(*_PEERS, "none")
     )
@@ -239,7 +240,7 @@ def _result(
     median = statistics.median(us)
     plain = "flashbax uniform" if name.startswith("flashbax") else "uniform"
     over = None
-    if name != plain and plain in times and (name in _REPLAYS or name.startswith("flashbax")):
+    if name != plain and plain in times and (name in _ALL or name.startswith("flashbax")):
         over = timing.ratio(us, times[plain]) - 1
     reached = [operations / each * 1e-3 for each in us]
     return Result(

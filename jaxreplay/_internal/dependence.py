@@ -17,15 +17,18 @@ def at_least_two(rows: Array) -> Array:
 
 
 def computed_once(values: Array) -> Array:
-    """Return an array, behind an operation that XLA does not fuse into its consumers.
+    """Return an array, behind an operation that XLA does not compute in several places.
 
     On CPU, XLA computes a chain of cheap operations anew in every consumer, even for every element
-    of one that a scalar is broadcast to.
+    of one that a scalar is broadcast to. A reduction is none of the cheap ones: here of the bits
+    and of zeros beside them, as it sees through a reduction of one.
     """
-    flat = at_least_two(jnp.ravel(values))
-    places = jnp.arange(flat.size)
-    written = jnp.zeros_like(flat).at[places].set(flat, mode="promise_in_bounds")
-    return written[: values.size].reshape(values.shape)
+    bits = _bits(values)
+    which = jax.lax.broadcasted_iota(jnp.int32, (2, *bits.shape), 0)
+    beside = jnp.where(which == 0, bits, jnp.zeros_like(bits))
+    zero = jnp.zeros((), bits.dtype)
+    once = jax.lax.reduce(beside, zero, jax.lax.bitwise_or, (0,))
+    return jax.lax.bitcast_convert_type(once, values.dtype)
 
 
 def opaque_zero(tree: ArrayTree) -> Array:
@@ -42,3 +45,11 @@ def opaque_zero(tree: ArrayTree) -> Array:
     firsts = [leaf.ravel()[0].astype(jnp.float32) for leaf in leaves]
     bits = jax.lax.bitcast_convert_type(sum(firsts), jnp.int32)
     return computed_once((bits == 0x7FABCDEF).astype(jnp.int32))  # a NaN that no arithmetic makes
+
+
+def _bits(values: Array) -> Array:
+    """Return the bits of floating-point numbers, and other arrays as they are."""
+    if not jnp.issubdtype(values.dtype, jnp.floating):
+        return values
+    unsigned = jnp.dtype(f"uint{8 * values.dtype.itemsize}")
+    return jax.lax.bitcast_convert_type(values, unsigned)

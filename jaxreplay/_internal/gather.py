@@ -16,7 +16,7 @@ from jaxreplay.types import Array
 # Measured on a CPU with 1 MB of second and 32 MB of third cache, jax 0.10, with batches of 32 and
 # 256 rows of 16 to 400 words.
 _CACHE = 2**23  # bytes of an array above which fetching its rows ahead pays
-_NEAR = 2**20  # bytes of rows that are still there when all have been fetched
+_NEAR = 2**18  # bytes of rows that are fetched at a time, and are still there when all are
 _LONG = 256  # bytes of a row from which on XLA copies it by vector instructions
 _LITTLE = 2**16  # bytes that are read before another thread has woken up
 # Of XLA's pass that assigns parallel tasks: 256 KB for each of two threads, at least.
@@ -32,17 +32,38 @@ def take_rows(array: Array, indices: Array) -> Array:
     twice as long. Accelerators keep the batched one, which can also be split over devices.
     """
     rows = indices.astype(jnp.uint32)  # unsigned, nothing has to be done about negative ones
-    if _on_cpu() and _far(array, rows.size):
-        rows = rows + _fetched(array, rows)
-    return array.at[rows].get(mode="promise_in_bounds")
+    if not (_on_cpu() and rows.size and _far(array)):
+        return array.at[rows].get(mode="promise_in_bounds")
+    part = max(1, _NEAR // _in_lines(array))
+    return _take_fetched(array, rows) if rows.size <= part else _take_parts(array, rows, part)
 
 
-def _far(array: Array, count: int) -> bool:
-    """Tell whether so many rows are in no cache, and worth bringing into one, which holds them."""
+def _far(array: Array) -> bool:
+    """Tell whether rows are in no cache, and worth bringing into one before they are copied."""
     if array.ndim != 2 or array.size * array.dtype.itemsize <= _CACHE:
         return False
-    row = array.shape[1] * array.dtype.itemsize
-    return row < _LONG and 0 < count * -(-row // _LINE) * _LINE <= _NEAR
+    return array.shape[1] * array.dtype.itemsize < _LONG
+
+
+def _in_lines(array: Array) -> int:
+    """Return the bytes of the lines of a row `[n, W]`."""
+    return -(-array.shape[1] * array.dtype.itemsize // _LINE) * _LINE
+
+
+def _take_parts(array: Array, rows: Array, part: int) -> Array:
+    """Return the rows, read so many at a time."""
+
+    def turn(number: Array, taken: Array) -> Array:
+        start = jnp.minimum(number * part, rows.size - part)  # the last two may overlap
+        some = jax.lax.dynamic_slice_in_dim(rows, start, part)
+        return jax.lax.dynamic_update_slice_in_dim(taken, _take_fetched(array, some), start, 0)
+
+    taken = jnp.zeros((rows.size, array.shape[1]), array.dtype)
+    return jax.lax.fori_loop(0, -(-rows.size // part), turn, taken)
+
+
+def _take_fetched(array: Array, rows: Array) -> Array:
+    return array.at[rows + _fetched(array, rows)].get(mode="promise_in_bounds")
 
 
 def _fetched(array: Array, rows: Array) -> Array:
@@ -77,7 +98,7 @@ def scratch_for(array: Array, count: int) -> Array:
 
 @jax.custom_batching.custom_vmap
 def take_few_rows(scratch: Array, array: Array, indices: Array) -> tuple[Array, Array]:
-    """Return `take_rows(array, indices)`, and the scratch: a loop carries it, others make it anew.
+    """Return `take_rows(array, indices)`, and the scratch: a walk hands it on, others make it anew.
 
     XLA on CPU cuts what reads an array of half a megabyte in parts for several threads (in the HLO,
     `outer_dimension_partitions`), however little it reads; waking them takes longer. It does not

@@ -58,7 +58,7 @@ def plan(example: Tree) -> Layout:
             ) from error
         fields.append(Field(*names, 0, jnp.shape(leaf), dtype.name))
     for field in fields:
-        if not _can_be_stored(field):
+        if not can_be_stored(field.stored):
             raise ValueError(
                 f"{field.name} of dtype {field.dtype} can't be stored: convert it first"
             )
@@ -139,10 +139,10 @@ def pack(layout: Layout, tree: Tree, rows: int) -> Array:
     return jnp.concatenate(columns, axis=1)
 
 
-def _can_be_stored(field: Field) -> bool:
+def can_be_stored(dtype: jnp.dtype) -> bool:
+    """Tell whether numbers of a dtype can be put in words."""
     try:
-        kinds = (jnp.floating, jnp.integer)
-        return any(jnp.issubdtype(field.stored, kind) for kind in kinds)
+        return any(jnp.issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer))
     except TypeError:  # no dtype of NumPy's: PRNG keys
         return False
 

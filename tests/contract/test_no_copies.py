@@ -8,6 +8,7 @@ import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from agents.dqn import DQNConfig, dqn
@@ -16,14 +17,15 @@ from experiments.benchmarks.hlo import large_copies
 from experiments.training.config import LoopConfig
 from experiments.training.loop import make_program
 from experiments.training.seeds import over_seeds
-from jaxreplay import Transition, make_replay, sum_tree
+from jaxreplay import Transition, make_replay, packed, sum_tree
+from jaxreplay._internal import gather
 from jaxreplay.methods import METHODS, ners, per, pser, refer, sequences
 
 # A prime: no other array has a dimension of this size. Ring and tree are large enough to be read as
 # arrays that no cache holds are.
 CAPACITY = 200_003
 CHILDREN = 8  # of a node in the tree, which is also read as rows of so many
-BATCH, SEEDS = 64, 3
+BATCH, SEEDS, MANY_SEEDS = 64, 3, 64
 EXAMPLE = Transition(
     obs=jnp.zeros(5),
     action=jnp.zeros(2),
@@ -103,6 +105,34 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "order", "vmapped"), CASES)
 def test_scanned_step_copies_nothing_large(name, order, vmapped):
+    text = scanned(name, order, SEEDS if vmapped else None)
+    assert str(CAPACITY) in text
+    least = CAPACITY // 4 if name == "rank" else CAPACITY  # its buckets, four slots a word
+    copies = large_copies(text, least, CHILDREN)
+    if name.startswith("refer"):  # now and then goes through the whole memory
+        copies = [copy for copy in copies if "/cond/branch_1_fun/" not in copy]
+    assert copies == []
+
+
+# So many rows are read in parts, by a loop of its own.
+@pytest.mark.parametrize(
+    ("name", "order"),
+    [
+        ("uniform", "add last"),
+        pytest.param("uniform", "add first", marks=pytest.mark.slow),
+        ("per", "add last"),
+        pytest.param("per", "add first", marks=pytest.mark.slow),
+    ],
+)
+def test_many_seeds_copy_nothing_large(name, order, monkeypatch):
+    monkeypatch.setattr(gather, "_NEAR", 2**16)  # these rows are short
+    text = scanned(name, order, MANY_SEEDS)
+    assert re.search(rf"u32\[{MANY_SEEDS * BATCH},15\].* while\(", text)
+    assert large_copies(text, CAPACITY, CHILDREN) == []
+
+
+def scanned(name, order, seeds):
+    """Compile a loop of train steps, for one seed (None) or for several; return its HLO."""
     replay = make_replay(VARIANTS[name].sampler, capacity=CAPACITY, batch_size=BATCH)
     step = train_step(replay, order)
     params = {"w": jnp.ones((5, 4)), "v": jnp.ones(4)}
@@ -113,19 +143,32 @@ def test_scanned_step_copies_nothing_large(name, order, vmapped):
     def whole(key):  # under vmap over keys, what does not depend on them (clocks) stays single
         return run((params, replay.init(key, EXAMPLE)), key)
 
-    if vmapped:
-        keys = jax.random.split(jax.random.key(0), SEEDS)
-        lowered = jax.jit(jax.vmap(whole)).lower(keys)
-    else:
-        carry = (params, replay.init(jax.random.key(0), EXAMPLE))
-        lowered = jax.jit(run, donate_argnums=0).lower(carry, jax.random.key(0))
+    if seeds is not None:
+        keys = jax.random.split(jax.random.key(0), seeds)
+        return compiled(jax.jit(jax.vmap(whole)).lower(keys))
+    carry = (params, replay.init(jax.random.key(0), EXAMPLE))
+    return compiled(jax.jit(run, donate_argnums=0).lower(carry, jax.random.key(0)))
+
+
+def test_a_call_with_few_arrays_copies_nothing_large():
+    replay = make_replay(VARIANTS["per"].sampler, capacity=CAPACITY, batch_size=BATCH)
+
+    def turn(state, batch, td, row, key):
+        state, batch, row = (packed.unpack(x) for x in (state, batch, row))
+        state = replay.add(replay.update(state, batch, td_error=td), row)
+        state, batch = replay.sample(state, key)
+        return packed.pack(state), packed.pack(batch)
+
+    state, key = replay.init(jax.random.key(0), EXAMPLE), jax.random.key(1)
+    batch = jax.eval_shape(lambda state: packed.pack(replay.sample(state, key)[1]), state)
+    row = packed.pack(jax.tree.map(lambda x: np.asarray(x)[None], EXAMPLE))
+    state = jax.jit(packed.pack)(state)
+    assert len(state.arrays) == 3 and len(batch.arrays) == len(row.arrays) == 1
+    lowered = jax.jit(turn, donate_argnums=0).lower(state, batch, jnp.ones(BATCH), row, key)
     text = compiled(lowered)
-    assert str(CAPACITY) in text
-    least = CAPACITY // 4 if name == "rank" else CAPACITY  # its buckets, four slots a word
-    copies = large_copies(text, least, CHILDREN)
-    if name.startswith("refer"):  # now and then goes through the whole memory
-        copies = [copy for copy in copies if "/cond/branch_1_fun/" not in copy]
-    assert copies == []
+    assert f"[{CAPACITY}," in text
+    shapes = re.findall(r"= \w+\[([\d,]+)\][^=]*? copy(?:-start)?\(", text)
+    assert shapes and max(int(size) for shape in shapes for size in shape.split(",")) < CAPACITY
 
 
 # Sizes at which no level needs padding compile to other operations than those that need it.

@@ -27,12 +27,13 @@ from experiments.benchmarks import (
     timing,
     training,
 )
-from experiments.benchmarks.dispatched import Dispatched
+from experiments.benchmarks.dispatched import Dispatched, DispatchedNumpy, DispatchedPacked
 from experiments.benchmarks.growth import memory
 from experiments.benchmarks.hlo import counts, large_copies
 from experiments.benchmarks.peers.types import ALPHA, BETA, endless_episode, row
 from experiments.benchmarks.tables import table
 from experiments.installation.commands import install, install_package
+from jaxreplay import packed
 
 FAST = ["--turns", "2", "--seconds", "0.002"]
 CAPACITY, BATCH = 64, 32
@@ -112,15 +113,25 @@ def test_one_call_does_what_the_verbs_do():
     rows = endless_episode(rng, CAPACITY + 5)
     for buffer in (together, apart):
         buffer.fill(jax.tree.map(lambda x: x[:CAPACITY], rows))
+    few, views = (
+        kind(peer.replay(CAPACITY, BATCH), jax.tree.map(jnp.copy, together.state))
+        for kind in (DispatchedPacked, DispatchedNumpy)
+    )
     batch = apart.sample()
     for number in range(CAPACITY, CAPACITY + 5):
         errors = together.errors(rng.standard_normal(BATCH, np.float32))
         drawn = together.turn(row(rows, number), errors)
+        one = few.turn(row(rows, number), errors)
+        jax.tree.map(np.testing.assert_array_equal, packed.unpack(one), drawn)
+        seen = views.turn(row(rows, number), np.asarray(errors))
+        assert isinstance(seen.weights, np.ndarray)
+        jax.tree.map(np.testing.assert_array_equal, seen, drawn)
         apart.update(batch, errors)
         apart.add(row(rows, number))
         batch = apart.sample()
         np.testing.assert_array_equal(drawn.indices, batch.indices)
         np.testing.assert_array_equal(drawn.weights, batch.weights)
+    jax.tree.map(np.testing.assert_array_equal, few.state, together.state)
     np.testing.assert_array_equal(together.state.ring.words, apart.state.ring.words)
     np.testing.assert_array_equal(together.state.sampler.tree.nodes, apart.state.sampler.tree.nodes)
 

@@ -11,11 +11,12 @@ from experiments.benchmarks import (
     methods,
     refer,
     replay,
+    rows,
     timing,
     training,
 )
 
-COMMANDS = [compiling, frames, host, methods, refer, replay, training]
+COMMANDS = [compiling, frames, host, methods, refer, replay, rows, training]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda module: module.__name__.split(".")[-1])

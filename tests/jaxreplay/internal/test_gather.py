@@ -26,7 +26,8 @@ def test_rows_under_any_vmap(take, row, large, monkeypatch):
     if large:  # these arrays are then treated like those that no cache holds
         monkeypatch.setattr(gather, "_CACHE", 0)
         monkeypatch.setattr(gather, "_CUT", 0)
-        assert gather._far(jnp.ones((9, 3)), 5)
+        monkeypatch.setattr(gather, "_NEAR", 2 * gather._LINE)  # and read two or one at a time
+        assert gather._far(jnp.ones((9, 3)))
     seeds, others, length, batch = 3, 2, 11, 5
     rng = np.random.default_rng(2)
     for axes in itertools.product((None, 0), repeat=4):
@@ -82,9 +83,7 @@ def test_few_rows_of_a_large_array_are_read_by_one_thread(monkeypatch):
 
 def test_rows_are_fetched_ahead_only_where_that_pays():
     words = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.uint32)
-    assert gather._far(words((2**20, 43)), 256)
-    assert not gather._far(words((2**14, 43)), 256)  # the array is in the cache anyway
-    assert not gather._far(words((2**20, 43)), 0)
-    assert not gather._far(words((2**20, 43)), 8 * 4096)  # the first are gone before they are used
-    assert not gather._far(words((2**20, 100)), 256)  # long rows
-    assert not gather._far(words((2**24,)), 256)
+    assert gather._far(words((2**20, 43)))
+    assert not gather._far(words((2**14, 43)))  # the array is in the cache anyway
+    assert not gather._far(words((2**20, 100)))  # long rows
+    assert not gather._far(words((2**24,)))

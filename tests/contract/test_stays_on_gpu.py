@@ -1,0 +1,81 @@
+"""What a replay does on a GPU, it does there: no program waits for the host.
+
+Programs are traced as on a machine with a GPU and lowered for CUDA, which takes no GPU.
+"""
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import io_callback
+
+from jaxreplay import keys, testing
+from tests.contract.test_samplers import SLOW, VARIANTS
+
+# Calls of what is no program of XLA's own, but runs on the device: jax's hash of PRNG keys.
+ON_DEVICE = {"cu_threefry2x32_ffi"}
+ALIKE = (*SLOW, "per-buffer-iid", "refer-returns")
+
+
+def leaves_device(function, *args):
+    """Return what a function does by way of the host, once it is compiled for CUDA."""
+    traced = jax.jit(function).trace(*args)
+    calls = set(re.findall(r"\b(\w*callback|debug_print|infeed|outfeed)\[", str(traced.jaxpr)))
+    if calls:  # which can't be lowered for a device that is not there
+        return calls
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    calls = set(re.findall(r"custom_call @(\w+)", text)) - ON_DEVICE
+    return calls | set(re.findall(r"stablehlo\.(infeed|outfeed|send|recv)", text))
+
+
+@pytest.fixture
+def on_gpu(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in ALIKE else ()) for n in VARIANTS]
+)
+def test_no_verb_of_a_replay_leaves_the_gpu(name, on_gpu):
+    case = testing.Case(VARIANTS[name])
+
+    def all_of_it(key, time):
+        state = case.replay.init(key, case.example)
+        state, batch = case.cycle(state, time)
+        replay, slots = case.replay, batch.indices.ravel()
+        return state, batch, replay.metrics(state), replay.probability(state, slots)
+
+    assert leaves_device(all_of_it, jax.random.key(0), jnp.zeros((), jnp.int32)) == set()
+
+
+def test_keys_stay_the_kind_that_a_gpu_hashes_itself(on_gpu):
+    key = jax.random.key(0)
+    assert keys.unrolled(key) is key
+
+
+def to_the_host(x):
+    return jax.device_put(x, jax.memory.Space.Host)
+
+
+def printed(x):
+    jax.debug.print("{}", x)
+    return x
+
+
+def asked(x):
+    return jax.pure_callback(lambda y: y, x, x)
+
+
+def told(x):
+    io_callback(lambda y: None, None, x)
+    return x
+
+
+@pytest.mark.parametrize("how", [to_the_host, printed, asked, told])
+def test_whatever_leaves_a_gpu_is_found(how, on_gpu):
+    assert leaves_device(how, jnp.ones(3))
+    within = functools.partial(jax.lax.fori_loop, 0, 3, lambda _, x: how(x))
+    if how is not to_the_host:  # a loop's carry stays where it is
+        assert leaves_device(within, jnp.ones(3))

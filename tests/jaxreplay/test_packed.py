@@ -1,0 +1,114 @@
+"""What is packed comes back bit for bit, in few arrays."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxreplay import packed
+from jaxreplay.keys import unrolled
+
+pack, unpack = jax.jit(packed.pack), jax.jit(packed.unpack)
+
+
+def bits(leaf):
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    return leaf.dtype, leaf.shape, np.asarray(leaf).tobytes()
+
+
+def assert_same(tree, other):
+    assert jax.tree.structure(tree) == jax.tree.structure(other)
+    for leaf, back in zip(jax.tree.leaves(tree), jax.tree.leaves(other), strict=True):
+        assert leaf.dtype == back.dtype
+        assert bits(leaf) == bits(back)
+
+
+LEAVES = {
+    "odd": jnp.array([jnp.nan, -0.0, jnp.inf, 1e-45]),
+    "flags": jnp.array([True, False, True]),
+    "halves": jnp.array([1.5, -2.0, 0.25], jnp.float16),
+    "brain": jnp.array([3.0], jnp.bfloat16),
+    "bytes": jnp.arange(5, dtype=jnp.uint8),
+    "negative": jnp.int32(-7),
+}
+
+
+def test_small_leaves_of_any_dtype_are_one_array():
+    few = pack(LEAVES)
+    (words,) = jax.tree.leaves(few)
+    assert words.dtype == jnp.uint32
+    assert words.shape == (4 + 1 + 2 + 2,)  # of 32, 16 and 8 bits; each in whole words
+    assert_same(LEAVES, unpack(few))
+
+
+def test_keys_are_packed_and_keep_their_kind():
+    keys = {
+        "plain": jax.random.key(1),
+        "many": jax.random.split(jax.random.key(2), 3),
+        "unrolled": unrolled(jax.random.key(3)),
+        "other": jax.random.key(4, impl="rbg"),
+    }
+    few = pack(keys)
+    assert len(jax.tree.leaves(few)) == 1
+    assert_same(keys, unpack(few))
+
+
+def test_what_is_large_or_has_no_place_in_words_stays_as_it_is():
+    tree = {
+        "large": jnp.ones(2**13),
+        "less": jnp.ones(2**13 - 1),
+        "complex": jnp.complex64(1j),
+        "none": jnp.zeros((0, 3)),
+    }
+    few = pack(tree)
+    assert [x.shape for x in few.arrays] == [(2**13 - 1,), (), (2**13,), (0, 3)]
+    assert_same(tree, unpack(few))
+    assert_same(tree["complex"], unpack(pack(tree["complex"])))
+
+
+def test_the_host_packs_what_a_compiled_function_would():
+    host = jax.tree.map(np.asarray, LEAVES) | {"wide": np.arange(3.0), "long": np.arange(2)}
+    host |= {"turned": np.arange(6, dtype=np.float32).reshape(2, 3).T, "number": 0.5, "yes": True}
+    few = packed.pack(host)
+    assert isinstance(few.arrays[0], np.ndarray)
+    there = pack(jax.tree.map(jnp.asarray, host))
+    assert few.plan.layout == there.plan.layout
+    np.testing.assert_array_equal(few.arrays[0], there.arrays[0])
+    assert_same(jax.tree.map(jnp.asarray, host), unpack(few))
+    large = packed.pack(np.ones(2**14, np.float32))
+    assert large.arrays[0].shape == (2**14,)
+    assert_same(jnp.ones(2**14), unpack(large))
+
+
+def test_numpy_arrays_are_views_of_the_same_bits():
+    tree = LEAVES | {"large": jnp.ones(2**13), "key": jax.random.key(5)}
+    few = pack(tree)
+    views = packed.as_numpy(few)
+    words = views.pop("key")
+    np.testing.assert_array_equal(words, jax.random.key_data(tree.pop("key")))
+    assert_same(tree, views)
+    if jax.default_backend() == "cpu":
+        assert np.shares_memory(views["odd"], np.asarray(few.arrays[0]))
+    assert not views["odd"].flags.writeable
+    alone = packed.as_numpy(pack({"large": jnp.ones(2**13)}))
+    np.testing.assert_array_equal(alone["large"], np.ones(2**13))
+
+
+def test_outside_of_compiled_functions_it_is_the_same():
+    assert_same(LEAVES, packed.unpack(packed.pack(LEAVES)))
+
+
+def test_a_program_is_compiled_once_for_rows_of_one_kind():
+    traces = []
+
+    @jax.jit
+    def step(row):
+        traces.append(row)
+        return packed.pack(packed.unpack(row))
+
+    rows = [packed.pack({"obs": np.full(3, n, np.float32), "last": n > 1}) for n in range(3)]
+    for row in rows:
+        again = step(step(row))
+        np.testing.assert_array_equal(again.arrays[0], row.arrays[0])
+    assert len(traces) <= 2  # the first time, words come from the host
+    assert rows[0].plan is rows[1].plan is again.plan or rows[0].plan == again.plan
