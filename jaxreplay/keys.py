@@ -2,11 +2,15 @@
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend import random as jax_random
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
 
 from jaxreplay._internal.dependence import computed_once
 from jaxreplay.types import Array
@@ -45,34 +49,59 @@ def _loops(key: Array) -> bool:
 
 def _threefry(key: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
     """Return threefry2x32 of the numbers up to the product of `shape`, under a key `[2]`."""
-    count = jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(shape)
-    return _hash(key, jnp.zeros_like(count), count)
+    return _hash(key, jax.lax.iota(jnp.uint32, math.prod(shape)).reshape(shape))
 
 
-def _hash(key: Array, x: Array, y: Array) -> tuple[Array, Array]:
-    first, second = key
-    schedule = (first, second, first ^ second ^ jnp.uint32(_PARITY))
-    x, y = x + first, y + second
+def _hash(key: Array, numbers: Array) -> tuple[Array, Array]:
+    """Return threefry2x32 of pairs (0, number), under a key `[2]`."""
+    first, second = (jnp.broadcast_to(key[i], numbers.shape) for i in range(2))
+    return tuple(_HASH.bind(first, second, numbers))
+
+
+def _rounds(first: Array, second: Array, y: Array) -> tuple[Array, Array]:
+    """Write the hash out, element by element."""
+    lax = jax.lax
+    schedule = (first, second, first ^ second ^ np.uint32(_PARITY))
+    x, y = first, y + second
     for turn in range(20):
-        x = x + y
-        rotation = _ROTATIONS[turn % 8]
-        y = (y << rotation | y >> 32 - rotation) ^ x
+        x = lax.add(x, y)
+        bits = np.uint32(_ROTATIONS[turn % 8])
+        high, low = lax.shift_left(y, bits), lax.shift_right_logical(y, np.uint32(32) - bits)
+        y = lax.bitwise_xor(lax.bitwise_or(high, low), x)
         if turn % 4 == 3:
             number = turn // 4 + 1
-            x = x + schedule[number % 3]
-            y = y + schedule[(number + 1) % 3] + jnp.uint32(number)
+            x = lax.add(x, schedule[number % 3])
+            y = lax.add(y, lax.add(schedule[(number + 1) % 3], np.uint32(number)))
     return x, y
+
+
+def _over_batch(words: Sequence[Array], axes: Sequence[int | None]) -> Any:
+    """Hash words some of which have one more axis."""
+    size = next(x.shape[i] for x, i in zip(words, axes, strict=True) if i is not None)
+    words = [batching.bdim_at_front(x, i, size) for x, i in zip(words, axes, strict=True)]
+    return _HASH.bind(*words), (0, 0)
+
+
+def _hash_primitive() -> Primitive:
+    """Make the hash one operation until it is lowered: its 160 are slow to trace and to batch."""
+    made = Primitive("threefry2x32_unrolled")
+    made.multiple_results = True
+    made.def_impl(jax.jit(_rounds))
+    made.def_abstract_eval(lambda first, second, y: (y, y))
+    batching.primitive_batchers[made] = _over_batch
+    mlir.register_lowering(made, mlir.lower_fun(_rounds, multiple_results=True))
+    return made
 
 
 @functools.partial(jax.jit, static_argnums=1, inline=True)
 def _split(key: Array, shape: tuple[int, ...]) -> Array:
-    return computed_once(jnp.stack(_threefry(key, shape), axis=-1))
+    return computed_once(_beside(*_threefry(key, shape)))
 
 
 @functools.partial(jax.jit, inline=True)
 def _fold_in(key: Array, data: Any) -> Array:
     low = jnp.asarray(data).astype(jnp.uint32)
-    return computed_once(jnp.stack(_hash(key, jnp.zeros_like(low), low)))
+    return computed_once(_beside(*_hash(key, low)))
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2), inline=True)
@@ -83,10 +112,17 @@ def _random_bits(key: Array, width: int, shape: tuple[int, ...]) -> Array:
     return computed_once(high ^ low).astype({8: jnp.uint8, 16: jnp.uint16, 32: jnp.uint32}[width])
 
 
+def _beside(x: Array, y: Array) -> Array:
+    """Return both words `[..., 2]`; `jnp.stack` would have the hash compiled twice."""
+    which = jax.lax.broadcasted_iota(jnp.int32, (*x.shape, 2), x.ndim)
+    return jnp.where(which == 0, x[..., None], y[..., None])
+
+
 def _stock() -> Any:
     return jax_random.threefry_prng_impl
 
 
+_HASH = _hash_primitive()
 _UNROLLED = jax_random.define_prng_impl(
     key_shape=(2,),
     seed=_stock().seed,

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from experiments.benchmarks import hlo
 from experiments.training.loop import Program
 from experiments.training.seeds import over_seeds
+from experiments.training.state import a_key
 
 
 class Compiled(NamedTuple):
@@ -19,6 +20,12 @@ class Compiled(NamedTuple):
     tracing: float  # processor seconds, lowering included
     compiling: float  # processor seconds
     text: str  # optimised HLO
+    operations: int  # before XLA optimises it
+
+    @property
+    def program(self) -> tuple[int, int, int, int]:
+        """Operations, and the instructions, fusions and loops that XLA makes of them."""
+        return self.operations, *self.counts[:3]
 
     @property
     def counts(self) -> hlo.Counts:
@@ -37,7 +44,9 @@ def compile_for(function: Any, *inputs: Any) -> Compiled:
     lowered = function.lower(*inputs)
     traced = time.process_time()
     made = lowered.compile()
-    return Compiled(made, traced - start, time.process_time() - traced, made.as_text() or "")
+    seconds = time.process_time() - traced
+    operations = hlo.operations(lowered.as_text())
+    return Compiled(made, traced - start, seconds, made.as_text() or "", operations)
 
 
 def compile_run(program: Program, seeds: int) -> dict[str, Compiled]:
@@ -45,14 +54,16 @@ def compile_run(program: Program, seeds: int) -> dict[str, Compiled]:
 
     The first takes keys `[S]`, the second the state, which is donated, and a number of blocks.
     """
-    keys = jax.vmap(jax.random.key)(jnp.arange(seeds))
     start = time.process_time()
-    made = over_seeds(program)  # traces both
+    functions = functions_of(program, seeds)
     shared = (time.process_time() - start) / 2
-    state = jax.eval_shape(made.init, keys)
-    blocks = jax.ShapeDtypeStruct((), jnp.int32)
-    both = {
-        "warm-up": compile_for(made.init, keys),
-        "training": compile_for(made.chunk, state, blocks),
-    }
+    both = {name: compile_for(one, *inputs) for name, (one, inputs) in functions.items()}
     return {name: one._replace(tracing=one.tracing + shared) for name, one in both.items()}
+
+
+def functions_of(program: Program, seeds: int) -> dict[str, tuple[Any, tuple[Any, ...]]]:
+    """Return the two jitted functions of a run, traced once, with the shapes of their inputs."""
+    made = over_seeds(program)
+    keys = jax.ShapeDtypeStruct((seeds,), a_key().dtype)
+    blocks = jax.ShapeDtypeStruct((), jnp.int32)
+    return {"warm-up": (made.init, (keys,)), "training": (made.chunk, (made.like(seeds), blocks))}

@@ -1,9 +1,10 @@
 """What compiling takes: `python -m experiments.benchmarks.compiling`.
 
 Of the two programs of a run, the warm-up and the training loop with its evaluation, for agents,
-replay methods and numbers of seeds: processor seconds to trace and to compile them, and how many
-instructions, fusions and loops they have. Nothing compiled earlier is used. On another machine
-seconds differ; the counts hang on the versions of the code and of jax alone.
+replay methods and numbers of seeds: processor seconds to trace and to compile them, how many
+operations JAX hands to XLA, and how many instructions, fusions and loops XLA makes of them. Nothing
+compiled earlier is used. On another machine seconds differ; operations hang on the versions of the
+code and of jax alone, and a test holds two programs to those of the committed table.
 """
 
 import argparse
@@ -48,7 +49,8 @@ class Result:
     program: str  # "warm-up" or "training"
     tracing: float  # processor seconds, lowering included
     compiling: float  # processor seconds
-    instructions: int
+    operations: int  # as JAX hands it to XLA
+    instructions: int  # as XLA makes it
     fusions: int
     loops: int
 
@@ -59,7 +61,7 @@ def measure(case: str, replay: str, seeds: int, capacity: int) -> list[Result]:
     parts = assemble(config)
     program = make_program(parts.environment, parts.agent, parts.replay, config.loop)
     return [
-        Result(case, replay, seeds, name, one.tracing, one.compiling, *one.counts[:3])
+        Result(case, replay, seeds, name, one.tracing, one.compiling, *one.program)
         for name, one in compile_run(program, seeds).items()
     ]
 
@@ -88,12 +90,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             for seeds in settings.seeds:
                 say(f"{case}, {replay}, {seeds} seed{'s' if seeds > 1 else ''}")
                 results += measure(case, replay, seeds, settings.capacity)
-    head = ["program", "tracing, s", "compiling, s", "instructions", "fusions", "loops"]
+    head = [
+        "program",
+        "tracing, s",
+        "compiling, s",
+        "operations",
+        "instructions",
+        "fusions",
+        "loops",
+    ]
     rows = [
         [
             f"{one.case}, {one.replay}, {one.seeds} seed{'s' if one.seeds > 1 else ''}: "
             f"{one.program}",
-            one.tracing, one.compiling, one.instructions, one.fusions, one.loops,
+            one.tracing, one.compiling, one.operations, one.instructions, one.fusions, one.loops,
         ]
         for one in results
     ]  # fmt: skip

@@ -57,6 +57,11 @@ def _called(text: str) -> dict[str, list[str]]:
     return called
 
 
+def operations(text: str) -> int:
+    """Count the operations of a program as JAX hands it to XLA; those of a function once."""
+    return len(re.findall(r" = \"?(?:stablehlo|chlo)\.", text))
+
+
 class Counts(NamedTuple):
     """What a compiled program consists of."""
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.types import Continuous, Discrete
-from experiments.environments import sized
+from experiments.environments import gymnax_package, sized
 from experiments.environments.config import EnvironmentConfig
 from experiments.environments.episodes import make_episodic
 from experiments.environments.gymnax_pictures import renderer
@@ -96,8 +96,7 @@ def find(name: str) -> int | None:
 
 def _dynamics(name: str):
     """Return gymnax's environment and its parameters."""
-    import gymnax  # slow, and not needed by runs of other families
-
+    gymnax = gymnax_package.load()  # slow, and not needed by runs of other families
     size = find(name)
     return gymnax.make(name) if size is None else gymnax.make(_DEEP_SEA, size=size)
 

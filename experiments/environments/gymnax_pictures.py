@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.environments import shapes
+from experiments.environments import gymnax_package, shapes
 from experiments.environments.config import EnvironmentConfig
 from experiments.environments.shapes import BLACK, BLUE, GREEN, GREY, RED, SAND, Canvas, beyond
 
@@ -28,8 +28,7 @@ def renderer(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Call
     del config
     if name.startswith("DeepSea"):
         return _deep_sea
-    import gymnax  # slow, and not needed by runs of other families
-
+    gymnax = gymnax_package.load()  # slow, and not needed by runs of other families
     env, params = gymnax.make(name)
     if name.endswith("MinAtar"):
         see = jax.jit(lambda state: env.get_obs(state, params))

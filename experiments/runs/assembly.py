@@ -25,7 +25,7 @@ from experiments.training.rows_loop import RowsRun
 from experiments.training.schedule import schedule
 from experiments.training.seeds import CompiledRun, Run, with_axis
 from experiments.training.spread import SpreadRun, layout
-from experiments.training.state import example_action
+from experiments.training.state import a_key, example_action
 from jaxreplay.frames import AHEAD
 from jaxreplay.methods import METHODS
 from jaxreplay.types import Replay
@@ -186,7 +186,7 @@ def _sizes(parts: Parts, config: RunConfig) -> tuple[int, int]:
     """Return the bytes of one seed's state, but for the environments' own, and on the host."""
     phases = make_phases(parts.spec.action_space, parts.agent, parts.replay, config.loop)
     obs = with_axis(parts.spec.obs, parts.replay.num_envs)
-    state = jax.eval_shape(phases.start, jax.random.key(0), (), obs)
+    state = jax.eval_shape(phases.start, a_key(), (), obs)
     size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
     return size, host_bytes(state.replay.ring)
 
@@ -205,4 +205,4 @@ def device_bytes() -> int:
 def _check_network(environment: EnvironmentSpec, agent: Agent) -> None:
     """Refuse a network that does not fit the observations, before a folder is claimed."""
     action = example_action(environment.action_space)
-    jax.eval_shape(agent.init, jax.random.key(0), environment.obs, action)
+    jax.eval_shape(agent.init, a_key(), environment.obs, action)

@@ -9,7 +9,6 @@ what was stored before the environments' latest step.
 from collections.abc import Callable, Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from agents.types import Agent
@@ -19,9 +18,9 @@ from experiments.training.batches import Batches, MakeHost
 from experiments.training.config import LoopConfig
 from experiments.training.evaluation import play_out, python_while
 from experiments.training.host_phases import HostPhases
-from experiments.training.phases import Mode, make_phases
+from experiments.training.phases import make_phases
 from experiments.training.schedule import schedule
-from experiments.training.seeds import CutShort, with_axis
+from experiments.training.seeds import CutShort, keys_of, with_axis
 from experiments.training.state import LoopState, Metrics, Sums
 from jaxreplay.requirements import remarks
 from jaxreplay.types import Replay
@@ -81,14 +80,13 @@ class HostRun:
         state = self.device.start(self._keys(), self._reset(0))
         self._store = self._empty_store()
         played = self.device.nothing_played
-        for row in range(self.schedule.warmup_rows):
+        for _ in range(self.schedule.warmup_rows):
             if self.stop():
                 raise CutShort(None, 0)
-            mode: Mode = "fill" if row < self._config.n_step - 1 else "random"
-            action, extras = self.device.decide(state, mode)
+            action, extras = self.device.decide(state, "warm-up")
             self.playing.send(action)
             obs, out = self._receive()
-            state, played = self.device.take_in(state, mode, played, action, extras, obs, out)
+            state, played = self.device.take_in(state, "warm-up", played, action, extras, obs, out)
             self._keep(state)
         return self._whole(self.device.after_warmup(state))
 
@@ -217,4 +215,4 @@ class HostRun:
         return self._obs
 
     def _keys(self) -> Array:
-        return jax.vmap(jax.random.key)(jnp.asarray(self._seeds))
+        return keys_of(self._seeds)

@@ -11,7 +11,14 @@ from experiments.training import host_store
 from experiments.training.evaluation import step_keys
 from experiments.training.phases import Mode, Phases
 from experiments.training.seeds import axes_of, with_axis
-from experiments.training.state import LoopState, Metrics, Sums, evaluation_keys, observing_keys
+from experiments.training.state import (
+    LoopState,
+    Metrics,
+    Sums,
+    a_key,
+    evaluation_keys,
+    observing_keys,
+)
 from jaxreplay import ring as ring_
 from jaxreplay.n_step import Window
 from jaxreplay.types import Sample
@@ -51,7 +58,7 @@ class HostPhases:
         """
         self._phases = phases
         obs = with_axis(environment.obs, phases.replay.num_envs)
-        self.like = jax.eval_shape(phases.start, jax.random.key(0), (), obs)
+        self.like = jax.eval_shape(phases.start, a_key(), (), obs)
         given = _from_host(phases, obs, self.like)
         self.axes = axes_of(
             lambda key, given: phases.after_warmup(phases.start(key, (), given.obs)),

@@ -4,7 +4,6 @@ The mean and spread of TD errors and Q among replayed transitions are Fig. 5 and
 Oh et al. 2021.
 """
 
-import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -165,6 +164,7 @@ def _odds(probability: Array, size: Array) -> Metrics:
     """Return the histogram of log10(N P) over the stored transitions, in shares."""
     live = jnp.arange(probability.size) < size
     odds = jnp.log10(jnp.maximum(probability * size, 1e-30))
-    above = [size, *((live & (odds >= edge)).sum() for edge in ODDS_EDGES), jnp.zeros_like(size)]
-    shares = [(low - high) / jnp.maximum(size, 1) for low, high in itertools.pairwise(above)]
+    above = (live & (odds >= jnp.asarray(ODDS_EDGES)[:, None])).sum(axis=1)
+    above = jnp.concatenate([size[None], above, jnp.zeros(1, above.dtype)])
+    shares = (above[:-1] - above[1:]) / jnp.maximum(size, 1)
     return {f"replayed/odds_{number}": share for number, share in enumerate(shares)}

@@ -31,6 +31,7 @@ from experiments.training.state import (
     reset_key,
     step_key,
 )
+from experiments.training.traced import Traced
 from jaxreplay.requirements import remarks
 from jaxreplay.types import Replay
 
@@ -88,19 +89,16 @@ class Loop:
 
     def init(self, key: Array) -> LoopState:
         """Return the state after the warm-up."""
-        rows = self.warmup_rows - (self.config.n_step - 1)
-        state = self.before_storing(key)
-        state, _ = jax.lax.scan(lambda s, _: self.collect(s, "random"), state, length=rows)
+        state, _ = jax.lax.scan(
+            lambda s, _: self.collect(s, "warm-up"), self.start(key), length=self.warmup_rows
+        )
         return self.phases.after_warmup(state)
 
-    def before_storing(self, key: Array) -> LoopState:
-        """Return the state with a window that gives a transition to store at the next step."""
+    def start(self, key: Array) -> LoopState:
+        """Return the state before the first step."""
         keys = jax.random.split(reset_key(key), self.phases.replay.num_envs)
         env_state, obs = jax.vmap(self.environment.reset)(keys)
-        state = self.phases.start(key, env_state, obs)
-        # The window emits its first transition at its n-th push.
-        fill = self.config.n_step - 1
-        return jax.lax.scan(lambda s, _: self.collect(s, "fill"), state, length=fill)[0]
+        return self.phases.start(key, env_state, obs)
 
     def collect(self, state: LoopState, mode: Mode) -> tuple[LoopState, Metrics]:
         """Take one step in every environment."""
@@ -141,12 +139,12 @@ class Loop:
 
     def chunk(self, state: LoopState, blocks: Array) -> tuple[LoopState, Metrics]:
         """Run `blocks` blocks and an evaluation."""
-        shapes = jax.eval_shape(self.block, state)[1:]
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        block = Traced(self.block, state)
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), block.outputs[1:])
 
         def body(_: Any, carry: Any) -> Any:
             state, played, learned = carry
-            state, *more = self.block(state)
+            state, *more = block(state)
             return state, *jax.tree.map(jnp.add, (played, learned), tuple(more))
 
         state, played, learned = jax.lax.fori_loop(0, blocks, body, (state, *zeros))

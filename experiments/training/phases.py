@@ -31,9 +31,8 @@ from jaxreplay.n_step import Step
 from jaxreplay.requirements import known_feedback
 from jaxreplay.types import Replay, Sample, Transition
 
-# When a step is taken: in the warm-up, before the n-step window emits anything to store ("fill") or
-# after that ("random"), or once learning has begun ("act").
-Mode = Literal["fill", "random", "act"]
+# When a step is taken: before learning has begun, or after.
+Mode = Literal["warm-up", "act"]
 
 
 def make_phases(
@@ -103,8 +102,7 @@ class Phases:
 
         Args:
           state: the one that was decided in.
-          mode: as given to `decide`; "fill" stores nothing, nor does "act" where the config is
-            offline.
+          mode: as given to `decide`; in "act" an offline config stores nothing.
           action: `[E, ...]`.
           extras: `[E, ...]`.
           env_state: `[E, ...]` after the step.
@@ -120,9 +118,10 @@ class Phases:
         )  # fmt: skip
         window, transition = n_step.push(state.window, step, self.config.gamma)
         replay_state = state.replay
-        if mode == "random" or (mode == "act" and not self.config.offline):
-            feedback = self._feedback(state, transition)
-            replay_state = self.replay.add(replay_state, transition, **feedback)
+        if mode == "warm-up":
+            replay_state = self._stored_if_emitted(state, transition)
+        elif not self.config.offline:
+            replay_state = self._stored(state, transition)
         done = out.terminated | out.truncated
         if mode == "act" and self.replay.requires.episode_returns == "training":
             returns = jnp.where(done, state.episodes.returns + out.reward, jnp.nan)
@@ -245,8 +244,22 @@ class Phases:
             "fault": state.fault.astype(jnp.float32),
             **{f"replay/{name}": value for name, value in replay_metrics.items()},
             **self._inspected(state, given),
-            **conclude({name: total / n for name, (total, n) in learned.items()}),
+            **conclude(learned.means()),
         }
+
+    def _stored(self, state: LoopState, transition: Transition) -> Any:
+        """Return the replay's state with what the n-step window has emitted."""
+        return self.replay.add(state.replay, transition, **self._feedback(state, transition))
+
+    def _stored_if_emitted(self, state: LoopState, transition: Transition) -> Any:
+        """Do so once the window emits anything, which it does first at its n-th step."""
+        if self.config.n_step == 1:
+            return self._stored(state, transition)
+        return jax.lax.cond(
+            state.rows >= self.config.n_step - 1,
+            lambda: self._stored(state, transition),
+            lambda: state.replay,
+        )
 
     def _feedback(self, state: LoopState, transition: Transition) -> dict[str, Array]:
         """Return feedback about new transitions, where the replay method reads any."""
@@ -318,8 +331,6 @@ def _random_actions(space: Discrete | Continuous, key: Array, count: int) -> Arr
 
 def _finite(metrics: Metrics) -> Sums:
     """Return every metric with its count, both 0 where an update of a diverging agent has none."""
-    ok = {name: jnp.isfinite(x) for name, x in metrics.items()}
-    return {
-        name: (jnp.where(ok[name], x, 0.0), ok[name].astype(jnp.float32))
-        for name, x in metrics.items()
-    }
+    values = jnp.stack(list(metrics.values()))
+    ok = jnp.isfinite(values)
+    return Sums(jnp.where(ok, values, 0.0), ok.astype(jnp.float32), tuple(metrics))

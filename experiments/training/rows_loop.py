@@ -19,8 +19,8 @@ from experiments.training.config import LoopConfig
 from experiments.training.host_store import HostRows
 from experiments.training.loop import make_loop
 from experiments.training.schedule import schedule
-from experiments.training.seeds import axes_of
-from experiments.training.state import LoopState, Metrics, Sums, evaluation_keys
+from experiments.training.seeds import axes_of, keys_of
+from experiments.training.state import LoopState, Metrics, Sums, a_key, evaluation_keys
 from jaxreplay import host_rows
 from jaxreplay.requirements import remarks
 from jaxreplay.types import Replay, Sample
@@ -65,14 +65,14 @@ class RowsRun:
         self.layout = ""
         self.stops_anywhere = False  # the sums since a log point are in no checkpoint
         self.stop: Callable[[], bool] = lambda: False
-        self._one = jax.eval_shape(self._loop.before_storing, jax.random.key(0))
+        self._one = jax.eval_shape(self._loop.start, a_key())
         self._trace()
         self._store = self._empty_store()
 
     def init(self) -> LoopState:
         """Return the state after the warm-up."""
         state, self._store = self._begin(self._keys()), self._empty_store()
-        left = self.schedule.warmup_rows - (self._config.n_step - 1)
+        left = self.schedule.warmup_rows
         while left > 0:
             rows = min(left, _AT_ONCE)
             state, leaving = self._warm(state, jnp.asarray(rows, jnp.int32))
@@ -128,7 +128,7 @@ class RowsRun:
         return store
 
     def _keys(self) -> Any:
-        return jax.vmap(jax.random.key)(jnp.asarray(self._seeds))
+        return keys_of(self._seeds)
 
     # --- What is compiled, of one seed ---------------------------------------------------------
 
@@ -140,7 +140,7 @@ class RowsRun:
 
         def step(row: Any, carry: Any) -> Any:
             state, left = carry
-            state, _ = self._loop.collect(state, "random")
+            state, _ = self._loop.collect(state, "warm-up")
             leaving = state.replay.ring.leaving
             return state, jax.tree.map(lambda all, one: all.at[row].set(one), left, leaving)
 
@@ -203,7 +203,7 @@ class RowsRun:
             return self._evaluation(state, ended, sums, given[1])[0]
 
         def start(key: Any, _: Any) -> LoopState:
-            return phases.after_warmup(self._loop.before_storing(key))
+            return phases.after_warmup(self._loop.start(key))
 
         self.axes = axes = axes_of(start, once, given)
         leaving = jax.tree.map(
@@ -217,7 +217,7 @@ class RowsRun:
             mapped = jax.vmap(function, (axes, *[0] * others), out_axes)
             return jax.jit(mapped, donate_argnums=0)
 
-        self._begin = jax.jit(jax.vmap(self._loop.before_storing, out_axes=axes))
+        self._begin = jax.jit(jax.vmap(self._loop.start, out_axes=axes))
         self._warm = jax.jit(
             jax.vmap(self._some_rows, (axes, None), (axes, leaving)), donate_argnums=0
         )

@@ -6,10 +6,11 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from experiments.training.loop import Program
 from experiments.training.schedule import Schedule
-from experiments.training.state import LoopState, Metrics
+from experiments.training.state import LoopState, Metrics, a_key
 from experiments.training.traced import Traced, until_stable
 
 
@@ -23,6 +24,15 @@ class Seeds(NamedTuple):
     init: Callable[[Any], LoopState]  # keys [S], or what else the program's `init` takes
     chunk: Any  # jitted: (LoopState, blocks[]) -> (LoopState, Metrics); donates the state
     axes: Any  # a LoopState of 0 (the leaf has a seed axis) and None (all seeds share it)
+    one: Any  # shapes and dtypes of the state of one seed
+
+    def like(self, count: int) -> LoopState:
+        """Return shapes and dtypes of the state of so many seeds."""
+        shaped = functools.partial(with_axis, size=count)
+        return jax.tree.map(
+            lambda axis, one: one if axis is None else shaped(one),
+            self.axes, self.one, is_leaf=lambda axis: axis is None,
+        )  # fmt: skip
 
 
 class CutShort(Exception):
@@ -87,8 +97,7 @@ class CompiledRun:
     """A Run in which everything is one program; resumed, it gives the same numbers bit for bit."""
 
     def __init__(self, program: Program, seeds: Sequence[int]) -> None:
-        self._program = program
-        self._keys = jax.vmap(jax.random.key)(jnp.asarray(list(seeds)))
+        self._program, self._numbers = program, list(seeds)
         self._chunk: Any = None  # compiled at the first call
         self.stops_anywhere = False
         self.stop: Callable[[], bool] = lambda: False
@@ -106,11 +115,11 @@ class CompiledRun:
 
     def init(self) -> LoopState:
         """Return the state after the warm-up."""
-        return self._seeds.init(self._keys)
+        return self._seeds.init(keys_of(self._numbers))
 
     def like(self) -> LoopState:
         """Return shapes and dtypes of a state, to load a saved one."""
-        return jax.eval_shape(self._seeds.init, self._keys)
+        return self._seeds.like(len(self._numbers))
 
     def resume(self, state: LoopState) -> LoopState:
         """Return the state as it is: the environments are in it."""
@@ -122,7 +131,7 @@ class CompiledRun:
 
     def chunk(self, state: LoopState, blocks: int) -> tuple[LoopState, Metrics]:
         """Run `blocks` blocks and an evaluation; the state is donated. Metrics are `[S]`."""
-        count = jnp.asarray(blocks, jnp.int32)
+        count = np.int32(blocks)
         if self._chunk is None:
             self._chunk = self._seeds.chunk.lower(state, count).compile()
         return self._chunk(state, count)
@@ -140,14 +149,25 @@ def over_seeds(program: Program, example: Any = None) -> Seeds:
       program: of one seed.
       example: what its `init` takes, or shapes and dtypes of it; None: a key.
     """
-    init = Traced(program.init, jax.random.key(0) if example is None else example)
-    chunk = Traced(program.chunk, init.outputs, jnp.ones((), jnp.int32))
+    init = Traced(program.init, a_key() if example is None else example)
+    chunk = Traced(program.chunk, init.outputs, jax.ShapeDtypeStruct((), jnp.int32))
     axes = _axes(init, chunk, from_outside=False)
     return Seeds(
         jax.jit(jax.vmap(init, out_axes=axes)),
         jax.jit(jax.vmap(chunk, in_axes=(axes, None), out_axes=(axes, 0)), donate_argnums=0),
         axes,
+        init.outputs,
     )
+
+
+@jax.jit
+def _keys(seeds: Any) -> Any:
+    return jax.vmap(jax.random.key)(seeds)
+
+
+def keys_of(seeds: Sequence[int]) -> Any:
+    """Return the key of each seed, `[S]`."""
+    return _keys(np.asarray(seeds, np.int32))
 
 
 def axes_of(init: Callable[..., Any], step: Callable[..., Any], *inputs: Any) -> Any:
@@ -160,9 +180,8 @@ def axes_of(init: Callable[..., Any], step: Callable[..., Any], *inputs: Any) ->
       step: `(state, key, *inputs)` -> the next state.
       *inputs: shapes and dtypes of what each seed is given from outside, such as observations.
     """
-    key = jax.random.key(0)
-    first = Traced(init, key, *inputs)
-    return _axes(first, Traced(step, first.outputs, key, *inputs), from_outside=True)
+    first = Traced(init, a_key(), *inputs)
+    return _axes(first, Traced(step, first.outputs, a_key(), *inputs), from_outside=True)
 
 
 def _axes(init: Traced, step: Traced, from_outside: bool) -> Any:

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.training.loop import Program
-from experiments.training.seeds import Seeds, over_seeds
+from experiments.training.seeds import Seeds, keys_of, over_seeds
 from experiments.training.state import LoopState, Metrics
 
 _MOST_PROGRAMS = 8
@@ -117,8 +117,7 @@ class SpreadRun:
 
     def __init__(self, program: Program, seeds: Sequence[int], where: Layout) -> None:
         """Make the run; nothing is traced before it is needed."""
-        self._program, self._where = program, where
-        self._keys = jax.vmap(jax.random.key)(jnp.asarray(list(seeds)))
+        self._program, self._where, self._numbers = program, where, np.asarray(seeds)
         self._compiled: dict[tuple[str, jax.Device], Any] = {}
         self._threads = ThreadPoolExecutor(min(len(where.devices), where.programs))
         self.stops_anywhere = False
@@ -138,12 +137,15 @@ class SpreadRun:
 
     def init(self) -> Any:
         """Return the states after the warm-up."""
-        keys = [self._placed(i, self._keys[self._members(i)]) for i in range(self._where.programs)]
+        keys = [
+            self._placed(i, keys_of(self._numbers[self._members(i)]))
+            for i in range(self._where.programs)
+        ]
         return tuple(self._each("init", self._seeds.init, [(each,) for each in keys]))
 
     def like(self) -> LoopState:
         """Return shapes and dtypes of the state of all seeds, to load a saved one."""
-        return jax.eval_shape(self._seeds.init, self._keys)
+        return self._seeds.like(self._where.seeds)
 
     def resume(self, state: LoopState) -> Any:
         """Cut a saved state into those of the programs."""
@@ -165,7 +167,7 @@ class SpreadRun:
 
     def chunk(self, state: Any, blocks: int) -> tuple[Any, Metrics]:
         """Run `blocks` blocks and an evaluation; the states are donated. Metrics are `[S]`."""
-        counts = [self._placed(i, jnp.asarray(blocks, jnp.int32)) for i in range(len(state))]
+        counts = [self._placed(i, np.int32(blocks)) for i in range(len(state))]
         done = self._each("chunk", self._seeds.chunk, list(zip(state, counts, strict=True)))
         metrics = [each for _, each in done]
         joined = {

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
+from flax import struct
 
 from agents.types import Agent, Continuous, Discrete
 from experiments.environments.types import Array
@@ -14,7 +15,18 @@ from jaxreplay.n_step import Step, Window
 from jaxreplay.types import Replay, Transition
 
 Metrics = dict[str, Array]  # each [] float32
-Sums = dict[str, tuple[Array, Array]]  # of metrics, and of how many
+
+
+class Sums(struct.PyTreeNode):
+    """Sums of metrics over gradient updates; in two arrays, as each array takes time to compile."""
+
+    totals: Array  # [M] float32
+    counts: Array  # [M] float32, of how many each is the sum
+    names: tuple[str, ...] = struct.field(pytree_node=False)
+
+    def means(self) -> Metrics:
+        """Return the mean of each metric; NaN where there was none."""
+        return dict(zip(self.names, self.totals / self.counts, strict=True))
 
 
 class Keys(NamedTuple):
@@ -102,6 +114,11 @@ def example_action(space: Discrete | Continuous) -> Array:
     if isinstance(space, Discrete):
         return jnp.zeros((), jnp.int32)
     return jnp.zeros(space.size, jnp.float32)
+
+
+def a_key() -> Any:
+    """Return the shape and dtype of a key, to trace with."""
+    return jax.eval_shape(jax.random.key, 0)
 
 
 def reset_key(key: Array) -> Array:
