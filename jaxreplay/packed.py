@@ -184,7 +184,7 @@ def _words_of(shape: tuple[int, ...], dtype: Any) -> tuple[jax.ShapeDtypeStruct 
     else:
         leaf, kind = jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(dtype)), [None]
     size = math.prod(leaf.shape) * leaf.dtype.itemsize
-    storable = leaf.dtype == bool or packing.can_be_stored(leaf.dtype)
+    storable = packing.can_be_stored(leaf.dtype)
     if not (storable and 0 < size < _LARGE):
         return None, None
     return leaf, kind[0]

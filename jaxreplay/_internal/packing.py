@@ -56,12 +56,9 @@ def plan(example: Tree) -> Layout:
                 f"{names[0]} is of type {type(leaf).__name__}, and rows hold arrays: leave it out, "
                 "or register its class by jax.tree_util.register_dataclass"
             ) from error
+        if not can_be_stored(dtype):
+            raise ValueError(f"{names[0]} of dtype {dtype} can't be stored: convert it first")
         fields.append(Field(*names, 0, jnp.shape(leaf), dtype.name))
-    for field in fields:
-        if not can_be_stored(field.stored):
-            raise ValueError(
-                f"{field.name} of dtype {field.dtype} can't be stored: convert it first"
-            )
     end = 0
     for size in _ITEM_SIZES:
         for number, field in enumerate(fields):
@@ -139,12 +136,9 @@ def pack(layout: Layout, tree: Tree, rows: int) -> Array:
     return jnp.concatenate(columns, axis=1)
 
 
-def can_be_stored(dtype: jnp.dtype) -> bool:
-    """Tell whether numbers of a dtype can be put in words."""
-    try:
-        return any(jnp.issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer))
-    except TypeError:  # no dtype of NumPy's: PRNG keys
-        return False
+def can_be_stored(dtype: Any) -> bool:
+    """Tell whether arrays of a dtype can be put in words; those of PRNG keys can't."""
+    return any(jnp.issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_))
 
 
 def _names(path: Any) -> tuple[str, str]:
