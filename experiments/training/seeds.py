@@ -152,12 +152,11 @@ def over_seeds(program: Program, example: Any = None) -> Seeds:
     init = Traced(program.init, a_key() if example is None else example)
     chunk = Traced(program.chunk, init.outputs, jax.ShapeDtypeStruct((), jnp.int32))
     axes = _axes(init, chunk, from_outside=False)
-    return Seeds(
-        jax.jit(jax.vmap(init, out_axes=axes)),
-        jax.jit(jax.vmap(chunk, in_axes=(axes, None), out_axes=(axes, 0)), donate_argnums=0),
-        axes,
-        init.outputs,
-    )
+    warm_up = jax.vmap(init, out_axes=axes)
+    training = jax.vmap(chunk, in_axes=(axes, None), out_axes=(axes, 0))
+    # As logs and kept programs name them.
+    warm_up.__name__, training.__name__ = "warm_up", "training"
+    return Seeds(jax.jit(warm_up), jax.jit(training, donate_argnums=0), axes, init.outputs)
 
 
 @jax.jit

@@ -271,16 +271,20 @@ def test_observations_that_are_stored_once_are_not_copied(order):
         ),
     ],
 )
-def test_whole_training_chunk_copies_nothing_large(method):
+def test_warm_up_and_training_copy_nothing_large(method):
     environment = environments.make("gymnax/CartPole-v1")
     agent = dqn(DQNConfig(hidden=(8,)), environment.action_space, method.objective)
     replay = make_replay(method.sampler, capacity=CAPACITY, batch_size=BATCH)
     config = LoopConfig(steps=400, warmup=100, eval_every=100, n_step=3)
     seeds = over_seeds(make_program(environment, agent, replay, config))
-    state = seeds.init(jax.random.split(jax.random.key(0), SEEDS))
-    text = compiled(seeds.chunk.lower(state, jnp.asarray(1, jnp.int32)))
-    assert str(CAPACITY) in text
-    assert large_copies(text, CAPACITY, CHILDREN) == []
+    keys = jax.random.split(jax.random.key(0), SEEDS)
+    for lowered in (
+        seeds.init.lower(keys),
+        seeds.chunk.lower(seeds.like(SEEDS), jnp.asarray(1, jnp.int32)),
+    ):
+        text = compiled(lowered)
+        assert str(CAPACITY) in text
+        assert large_copies(text, CAPACITY, CHILDREN) == []
 
 
 def test_a_read_that_outlives_the_write_would_be_seen():
