@@ -11,7 +11,6 @@ drifts: an order after any history equals one that is built afresh from its valu
 
 import functools
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from flax import struct
 
 from jaxreplay._internal import buffer, random_bits
 from jaxreplay._internal.buffer import Buffer
+from jaxreplay._internal.counting import count_up_to
 from jaxreplay.types import Array
 
 # Buckets by the bits of a float32, which are ordered as the numbers are: eight in each octave from
@@ -92,17 +92,19 @@ def set(order: BucketOrder, slots: Array, values: Array) -> BucketOrder:
       slots: `[B]` int32, at most 2^24 of them.
       values: `[B]` float32, not negative.
     """
-    valid = (slots >= 0) & (slots < order.capacity) & jnp.isfinite(values) & (values >= 0)
+    counts = (slots >= 0) & (slots < order.capacity) & jnp.isfinite(values) & (values >= 0)
     beyond = order.values.size
-    near = jnp.where(valid, slots, 0)
-    before = buffer.read_few(order.values, near)
-    # Of equal slots one row counts: the one whose number is then found there. (The choice, always
-    # the same, lets the write wait for the read: see `buffer`.)
-    number = jnp.where(jnp.isnan(before), before, jnp.arange(len(slots), dtype=jnp.float32))
-    held = buffer.write(order.values, jnp.where(valid, slots, beyond), number)
-    counts = valid & (buffer.read_few(held, near) == number)
+    near = jnp.where(counts, slots, 0)
+    before = buffer.once(buffer.read_few(order.values, near))
+    # A choice that is always the same lets the write wait for the read: see `buffer`.
+    held, new = order.values, jnp.where(jnp.isnan(before), before, values)
+    if len(slots) > 1:  # Of equal slots one row counts: the one whose number is then found there.
+        number = jnp.arange(len(slots), dtype=jnp.float32)
+        number = jnp.where(jnp.isnan(before), before, number)
+        held, new = buffer.write(held, jnp.where(counts, slots, beyond), number), values
+        counts &= buffer.once(buffer.read_few(held, near)) == number
     slots = buffer.briefly(jnp.where(counts, slots, beyond), near)
-    held = buffer.write(held, slots, values)
+    held = buffer.write(held, slots, new)
     gone = jnp.where(counts & (before >= 0), bucket_of(before), _NONE)
     come = jnp.where(counts, bucket_of(values), _NONE)
     return _move(order.replace(values=held), slots, gone, come)
@@ -159,7 +161,7 @@ def find(order: BucketOrder, ranks: Array, turn: Array) -> tuple[Array, Ties]:
     """
     ranks = ranks.astype(jnp.int32)
     ends = buffer.once(ties(order).last)
-    bucket = buffer.once(jnp.minimum(_after(ends, ranks), BUCKETS - 1))
+    bucket = buffer.once(jnp.minimum(count_up_to(ends, ranks), BUCKETS - 1))
     last, count = ends[bucket], order.totals[bucket]
     first = last - count
     number = ranks - first + random_bits.scaled(turn, count.astype(jnp.uint32)).astype(jnp.int32)
@@ -251,19 +253,6 @@ def _move(order: BucketOrder, slots: Array, gone: Array, come: Array) -> BucketO
         counts=buffer.add(order.counts, jnp.concatenate(places), changes),
         totals=buffer.add(order.totals, bucket, sign),
     )
-
-
-def _after(ends: Array, ranks: Array) -> Array:
-    """Return how many of the rising `ends` `[n]` are at most each rank `[B]`.
-
-    In two steps of about the root of n comparisons: XLA's binary search is a loop of small steps.
-    """
-    width = math.isqrt(len(ends))
-    rows = jnp.pad(ends, (0, -len(ends) % width), constant_values=np.iinfo(np.int32).max)
-    rows = rows.reshape(-1, width)
-    row = (rows[:, -1] <= ranks[:, None]).sum(axis=1, dtype=jnp.int32)
-    row = buffer.once(jnp.minimum(row, len(rows) - 1))
-    return row * width + (rows[row] <= ranks[:, None]).sum(axis=1, dtype=jnp.int32)
 
 
 def _member(order: BucketOrder, bucket: Array, number: Array) -> tuple[Array, Array]:

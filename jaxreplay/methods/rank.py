@@ -16,6 +16,7 @@ from jaxreplay.bucket_order import BucketOrder, Ties
 from jaxreplay.fields import Row
 from jaxreplay.methods.parts import rank_mass
 from jaxreplay.methods.parts.options import ImportanceOptions, WeightedLossOptions
+from jaxreplay.methods.parts.rank_mass import Segments
 from jaxreplay.methods.proportional import Odds
 from jaxreplay.option import option, override
 from jaxreplay.requirements import Requirements
@@ -105,8 +106,7 @@ def sampler(config: RankConfig = RankConfig(), updates: int | None = None) -> Sa
         if config.sampling == "greedy":
             ones = jnp.ones(batch_size, jnp.float32)
             return Draw(_largest(state, batch_size), ones, probability=ones / batch_size)
-        slots, ties, odds = _draw(rule, state, ring, key, batch_size)
-        chance = rule.chance(state, ring, ties, batch_size)
+        slots, odds, chance = _draw(rule, state, ring, key, batch_size)
         return Draw(slots, weigh(odds), probability=chance)
 
     def metrics(state: RankState, ring: Ring) -> dict[str, Array]:
@@ -199,7 +199,8 @@ def _probability(
         held = jnp.maximum(bucket_order.values(state.order)[slots], 0.0)
         bucket = bucket_order.bucket_of(held)
         ties = Ties(*(ranks[bucket] for ranks in bucket_order.ties(state.order)))
-    return jnp.where(live, rule.chance(state, ring, ties, batch_size), 0.0)
+    segments = rule.segments(state, ring, batch_size)
+    return jnp.where(live, rule.chance(state, ring, ties, segments), 0.0)
 
 
 def _metrics(state: RankState, ring: Ring) -> dict[str, Array]:
@@ -222,55 +223,59 @@ class _Rule(NamedTuple):
         count = jnp.maximum(ties.last - ties.first, 1)
         return rank_mass.mass(*ties, alpha) / (count * rank_mass.mass(0, size, alpha))
 
-    def chance(self, state: RankState, ring: Ring, ties: Ties, batch_size: int) -> Array:
+    def segments(self, state: RankState, ring: Ring, count: int) -> Segments:
+        """Return the ranks that each of `count` draws chooses from, if there are so many."""
+        size = jnp.maximum(ring_.size(ring), count)
+        return rank_mass.segments(size, count, self.exponent(state.updates))
+
+    def chance(self, state: RankState, ring: Ring, ties: Ties, segments: Segments) -> Array:
         """Return with which probability a draw really is each of ties."""
         if self.config.sampling == "iid":
             return self.by_eq_1(state, ring, ties)
-        size = ring_.size(ring)
-        ends = rank_mass.segments(
-            jnp.maximum(size, batch_size), batch_size, self.exponent(state.updates)
-        )
+        batch_size = len(segments.end)
         count = jnp.maximum(ties.last - ties.first, 1)
-        share = rank_mass.share_of_segments(*ends, *ties) / (batch_size * count)
-        return jnp.where(size >= batch_size, share, self.by_eq_1(state, ring, ties))
+        share = rank_mass.share_of_segments(segments, *ties) / (batch_size * count)
+        return jnp.where(ring_.size(ring) >= batch_size, share, self.by_eq_1(state, ring, ties))
 
 
 def _draw(
     rule: _Rule, state: RankState, ring: Ring, key: Array, count: int
-) -> tuple[Array, Ties, Odds]:
-    """Draw slots `[count]`, with whom they tie, and what weights are made of."""
+) -> tuple[Array, Odds, Array]:
+    """Draw slots `[count]`; return also what weights are made of, and each draw's probability."""
     config, size = rule.config, jnp.maximum(ring_.size(ring), 1)
     bits = random_bits.bits(key, (count + 1,))
-    rank = _draw_rank(rule, state, size, bits[:-1])
+    rank, segments = _draw_rank(rule, state, ring, bits[:-1])
     if config.order == "sorted":
         slots, ties = falling(bucket_order.values(state.order))[rank], Ties(rank, rank + 1)
     else:
         slots, ties = bucket_order.find(state.order, rank, bits[-1])
 
-    def chance(ties: Ties) -> Array:
+    def in_weights(ties: Ties) -> Array:
         if config.weights == "effective":
-            return rule.chance(state, ring, ties, count)
+            return rule.chance(state, ring, ties, segments)
         return rule.by_eq_1(state, ring, ties)
 
     smallest = jnp.asarray(jnp.nan)
     if config.normalise == "buffer":
         every = _all_ties(config, state, ring)
-        smallest = jnp.where(every.first < every.last, chance(every), jnp.inf).min()
-    return slots, ties, Odds(chance(ties), smallest, size, state.updates)
+        smallest = jnp.where(every.first < every.last, in_weights(every), jnp.inf).min()
+    odds = Odds(in_weights(ties), smallest, size, state.updates)
+    return slots, odds, rule.chance(state, ring, ties, segments)
 
 
-def _draw_rank(rule: _Rule, state: RankState, size: Array, bits: Array) -> Array:
-    """Turn random bits `[B]` uint32 into ranks `[B]` int32, counted from 0."""
-    count = len(bits)
+def _draw_rank(rule: _Rule, state: RankState, ring: Ring, bits: Array) -> tuple[Array, Segments]:
+    """Turn random bits `[B]` uint32 into ranks `[B]` int32, counted from 0, of segments."""
+    count, size = len(bits), jnp.maximum(ring_.size(ring), 1)
     share = (bits >> 8) * jnp.float32(2.0**-24)
     segmented = (rule.config.sampling == "segments") & (size >= count)  # a rank for every segment
     share = jnp.where(segmented, jnp.arange(1, count + 1) / count, share)
     end = rank_mass.reaches(share, size, rule.exponent(state.updates))
+    segments = rank_mass.spread(end, size)  # if segmented
     if rule.config.sampling == "iid":
-        return end - 1
-    start, stop = rank_mass.spread(end, size)
-    inside = random_bits.scaled(bits, (stop - start).astype(jnp.uint32)).astype(jnp.int32)
-    return jnp.where(segmented, start + inside, end - 1)
+        return end - 1, segments
+    wide = (segments.end - segments.start).astype(jnp.uint32)
+    inside = random_bits.scaled(bits, wide).astype(jnp.int32)
+    return jnp.where(segmented, segments.start + inside, end - 1), segments
 
 
 def _all_ties(config: RankConfig, state: RankState, ring: Ring) -> Ties:

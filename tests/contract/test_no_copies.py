@@ -131,9 +131,17 @@ def test_many_seeds_copy_nothing_large(name, order, monkeypatch):
     assert large_copies(text, CAPACITY, CHILDREN) == []
 
 
-def scanned(name, order, seeds):
+# What fits into a cache is read by other operations: XLA may compute these again in each consumer.
+def test_small_orders_are_not_copied():
+    capacity = 10_007
+    text = scanned("rank", "add first", None, capacity)
+    assert str(capacity) in text
+    assert large_copies(text, capacity // 4) == []
+
+
+def scanned(name, order, seeds, capacity=CAPACITY):
     """Compile a loop of train steps, for one seed (None) or for several; return its HLO."""
-    replay = make_replay(VARIANTS[name].sampler, capacity=CAPACITY, batch_size=BATCH)
+    replay = make_replay(VARIANTS[name].sampler, capacity=capacity, batch_size=BATCH)
     step = train_step(replay, order)
     params = {"w": jnp.ones((5, 4)), "v": jnp.ones(4)}
 

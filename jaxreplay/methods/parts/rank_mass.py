@@ -6,13 +6,23 @@ added up as they are; of those beyond, the sum is the integral over half a rank 
 (the midpoint rule), less the first term of its Euler-Maclaurin correction.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
 from jaxreplay._internal import buffer
+from jaxreplay._internal.counting import count_up_to
 from jaxreplay.types import Array
 
 _HEAD = 16  # terms that are added up one by one
+
+
+class Segments(NamedTuple):
+    """Ranks 1..N cut into B segments, none empty: segment j holds `start[j] + 1 .. end[j]`."""
+
+    start: Array  # [B] int32
+    end: Array  # [B] int32
 
 
 def mass(first: Array | int, last: Array, alpha: Array | float) -> Array:
@@ -68,48 +78,44 @@ def reaches(share: Array, size: Array, alpha: Array | float) -> Array:
     return buffer.once(jnp.minimum(jnp.where(found > _HEAD, beyond, found), size))
 
 
-def segments(size: Array, count: int, alpha: Array | float) -> tuple[Array, Array]:
+def segments(size: Array, count: int, alpha: Array | float) -> Segments:
     """Cut ranks 1..size into `count` segments of about equal probability.
 
-    Segment j holds the ranks `start[j] + 1 .. end[j]`; its end is the first rank at which the
-    running mass reaches (j+1)/count of the whole, moved where needed so that no segment is empty.
+    A segment's end is the first rank at which the running mass reaches (j+1)/count of the whole,
+    moved where needed so that no segment is empty.
 
     Args:
       size: `[]` int32, how many ranks there are, at least `count`.
       count: number of segments.
       alpha: the exponent, not negative.
-
-    Returns:
-      start, end: `[count]` int32.
     """
     number = jnp.arange(1, count + 1)
     return spread(reaches(number / count, size, alpha), size)
 
 
-def spread(end: Array, size: Array) -> tuple[Array, Array]:
-    """Move the ends `[B]` of segments of ranks 1..size where needed so that none is empty."""
+def spread(end: Array, size: Array) -> Segments:
+    """Make segments of ranks 1..size by their ends `[B]`, moved where one would be empty."""
     count = len(end)
     number = jnp.arange(1, count + 1)
     end = jax.lax.cummax(end.at[-1].set(size) - number) + number  # strictly rising
     end = jnp.minimum(end, size - (count - number))
-    return jnp.concatenate([jnp.zeros(1, jnp.int32), end[:-1]]), end
+    return Segments(jnp.concatenate([jnp.zeros(1, jnp.int32), end[:-1]]), end)
 
 
-def share_of_segments(start: Array, end: Array, first: Array, last: Array) -> Array:
+def share_of_segments(segments: Segments, first: Array, last: Array) -> Array:
     """Return how many of the segments' draws fall on the ranks `first` up to `last` - 1.
 
     One draw in each segment takes any of its ranks with equal chance.
 
     Args:
-      start: `[B]` int32, of `segments`.
-      end: `[B]` int32.
-      first: `[...]` int32, ranks counted from 0.
-      last: `[...]` int32.
+      segments: of all ranks.
+      first: `[n]` int32, ranks counted from 0.
+      last: `[n]` int32.
     """
+    start, end = segments
 
     def place(rank: Array) -> tuple[Array, Array]:
-        segment = jnp.searchsorted(end, rank, side="right")
-        segment = jnp.minimum(segment, len(end) - 1).astype(jnp.int32)
+        segment = jnp.minimum(count_up_to(end, rank), len(end) - 1)
         width = (end - start)[segment]
         return segment, (rank - start[segment]) / width
 

@@ -1,0 +1,16 @@
+"""Counting agrees with NumPy's search."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxreplay._internal.counting import count_up_to
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8, 127, 128, 239])
+def test_counts_what_numpy_counts(size):
+    rng = np.random.default_rng(size)
+    ends = np.sort(rng.integers(0, 2 * size, size)).astype(np.int32)
+    values = np.arange(-1, 2 * size + 1, dtype=np.int32)
+    found = count_up_to(jnp.asarray(ends), jnp.asarray(values))
+    np.testing.assert_array_equal(found, np.searchsorted(ends, values, side="right"))
