@@ -33,13 +33,14 @@ class Compiled(NamedTuple):
         return hlo.counts(self.text)
 
 
-def compile_for(function: Any, *inputs: Any) -> Compiled:
+def compile_for(function: Any, *inputs: Any, forget: bool = True) -> Compiled:
     """Compile a jitted function for inputs, or their shapes and dtypes.
 
-    What was traced and compiled before is forgotten first: nothing of another loop may be taken for
-    a part of this one, nor save it time.
+    Unless told not to, forget first what was traced and compiled before: nothing of another loop
+    may be taken for a part of this one, nor save it time.
     """
-    jax.clear_caches()
+    if forget:
+        jax.clear_caches()
     start = time.process_time()
     lowered = function.lower(*inputs)
     traced = time.process_time()
@@ -54,10 +55,13 @@ def compile_run(program: Program, seeds: int) -> dict[str, Compiled]:
 
     The first takes keys `[S]`, the second the state, which is donated, and a number of blocks.
     """
+    jax.clear_caches()  # but not between the two, as in a run
     start = time.process_time()
     functions = functions_of(program, seeds)
     shared = (time.process_time() - start) / 2
-    both = {name: compile_for(one, *inputs) for name, (one, inputs) in functions.items()}
+    both = {
+        name: compile_for(one, *inputs, forget=False) for name, (one, inputs) in functions.items()
+    }
     return {name: one._replace(tracing=one.tracing + shared) for name, one in both.items()}
 
 
