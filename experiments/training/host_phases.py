@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from experiments.environments.types import Array, EnvironmentSpec, TimeStep
 from experiments.training import host_store
 from experiments.training.evaluation import step_keys
+from experiments.training.once import jit_once
 from experiments.training.phases import Mode, Phases
 from experiments.training.seeds import axes_of, with_axis
 from experiments.training.state import (
@@ -73,7 +74,7 @@ class HostPhases:
     def _jit(self) -> None:
         phases, axes, over = self._phases, self.axes, self._over_seeds
         start = jax.vmap(lambda key, obs: phases.start(key, (), obs), out_axes=axes)
-        self.start = jax.jit(start)
+        self.start = jit_once(start)
         self.decide = jax.jit(self._decide, static_argnums=1)
         self.greedy = jax.jit(self._greedy_all, static_argnums=3)
         self.take_in = jax.jit(self._take_in_all, static_argnums=1, donate_argnums=0)

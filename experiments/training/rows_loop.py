@@ -18,6 +18,7 @@ from experiments.training import host_store
 from experiments.training.config import LoopConfig
 from experiments.training.host_store import HostRows
 from experiments.training.loop import make_loop
+from experiments.training.once import jit_once
 from experiments.training.schedule import schedule
 from experiments.training.seeds import axes_of, keys_of
 from experiments.training.state import LoopState, Metrics, Sums, a_key, evaluation_keys
@@ -217,8 +218,8 @@ class RowsRun:
             mapped = jax.vmap(function, (axes, *[0] * others), out_axes)
             return jax.jit(mapped, donate_argnums=0)
 
-        self._begin = jax.jit(jax.vmap(self._loop.start, out_axes=axes))
-        self._warm = jax.jit(
+        self._begin = jit_once(jax.vmap(self._loop.start, out_axes=axes))
+        self._warm = jit_once(
             jax.vmap(self._some_rows, (axes, None), (axes, leaving)), donate_argnums=0
         )
         self._after_warmup = over(phases.after_warmup, 0, axes)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.training.loop import Program
+from experiments.training.once import jit_once
 from experiments.training.schedule import Schedule
 from experiments.training.state import LoopState, Metrics, a_key
 from experiments.training.traced import Traced, until_stable
@@ -156,7 +157,7 @@ def over_seeds(program: Program, example: Any = None) -> Seeds:
     training = jax.vmap(chunk, in_axes=(axes, None), out_axes=(axes, 0))
     # As logs and kept programs name them.
     warm_up.__name__, training.__name__ = "warm_up", "training"
-    return Seeds(jax.jit(warm_up), jax.jit(training, donate_argnums=0), axes, init.outputs)
+    return Seeds(jit_once(warm_up), jax.jit(training, donate_argnums=0), axes, init.outputs)
 
 
 @jax.jit
