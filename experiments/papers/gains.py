@@ -19,9 +19,12 @@ Pair = tuple[str, str]  # an arm, and what it is compared with
 
 
 def mean_and_median(data: Data, pairs: Mapping[str, Pair]) -> list[list[str]]:
-    """Return mean and median gain over the games, a row for each pair (LAP, Tab. 2)."""
+    """Return mean and median gain over the games, a row for each pair that ran (LAP, Tab. 2)."""
     rows = [["ours", "mean gain", "median gain", "games in which it is higher"]]
+    ran = set(data.frame["arm"])
     for name, (arm, baseline) in pairs.items():
+        if not {arm, baseline} <= ran:
+            continue
         gains = _of_games(data.frame, arm, baseline)
         won = f"{int((gains > 0).sum())} of {len(gains)}"
         rows.append([name, f"{gains.mean():.2f} %", f"{np.median(gains):.2f} %", won])
@@ -34,6 +37,7 @@ def until_baseline(data: Data, arms: Sequence[str], baseline: str) -> list[list[
     The share of training, the median over games of the median over seeds.
     """
     shares = shares_until(data.frame, baseline)
+    arms = [arm for arm in arms if arm in set(shares["arm"])]
     rows = [["ours: training until the baseline's final score, median over games", *arms]]
     cells = []
     for arm in arms:
