@@ -14,6 +14,7 @@ from experiments.papers import (
 from experiments.papers.entry import Claim, Computation, Entry, Layout
 from experiments.papers.experiment import Arm, Experiment, Size
 from experiments.papers.tasks import MINATAR
+from experiments.runs.arms import Question
 
 _TABULAR = ("uniform", "oracle", "greedy", "proportional", "rank", "pser")
 _OTHER_SCALE = (
@@ -55,6 +56,24 @@ BETAS = Experiment(
         "small": tasks.one_game(tasks.MINATAR_SMALL),
         "paper": Size(("atari/Breakout",), 1, preset="per_proportional"),
     },
+)
+
+_QUARTER = {"learning_rate": 2.5e-4 / 4}
+BETAS_AT_EQUAL_STEPS = Experiment(
+    "minatar_dqn_beta_steps",
+    "dqn",
+    {
+        "uniform_quarter": Arm("uniform", agent_options=_QUARTER),
+        "beta_0_quarter": Arm("per", {"beta": 0.0, "beta_end": 0.0}, agent_options=_QUARTER),
+        "beta_0_full": Arm("per", {"beta": 0.0, "beta_end": 0.0}),
+        "beta_1_full": Arm("per", {"beta": 1.0, "beta_end": 1.0}),
+    },
+    sizes={
+        "smoke": tasks.one_game(tasks.MINATAR_SMOKE, ("uniform_quarter", "beta_0_quarter")),
+        "small": tasks.one_game(tasks.MINATAR_SMALL),
+        "paper": Size(("atari/Breakout",), 1, preset="per_proportional"),
+    },
+    question=Question(baseline="uniform_quarter"),
 )
 
 _ATARI_LOST = (
@@ -270,8 +289,24 @@ ENTRIES = (
         note=(
             _OTHER_SCALE,
             "As in the paper, beta 0 has a quarter of the step size; with 24 000 updates of Adam, "
-            "the step size by itself may be what makes it slower, and uniform replay was not run "
-            "with a quarter of it.",
+            "the step size by itself may be what makes it slower: per.fig12.steps compares at "
+            "equal ones.",
+        ),
+    ),
+    Entry(
+        "per.fig12.steps", "per", "Importance weights in full (beta 1) or none (beta 0), at equal "
+        "step sizes", BETAS_AT_EQUAL_STEPS, _curves("median, quartiles"),
+        claims=(
+            Claim("at the baseline's step size, beta 1 learns more slowly than beta 0",
+                  "beta_1_full", "beta_0_full", "worse"),
+            Claim("at a quarter of the step size, beta 0 learns faster than uniform replay",
+                  "beta_0_quarter", "uniform_quarter"),
+        ),
+        comparable=False,
+        note=(
+            "Not a figure of the paper: per.fig12 without its difference in step size, added after "
+            "per.fig12 had been run and before this one was.",
+            _OTHER_SCALE,
         ),
     ),
     Entry(
