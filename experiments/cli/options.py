@@ -18,12 +18,18 @@ from experiments.cli.help import Group, Guide
 from jaxreplay.option import Option, options_of
 
 Instance = TypeVar("Instance")
+_MANY = 40  # names, more than a reader looks through in a message
 
 
 def unknown(kind: str, name: str, names: Iterable[str]) -> str:
-    """Return a one-line message for a name that is none of `names`, with the nearest match."""
+    """Return a one-line message for a name that is none of `names`, with the nearest match.
+
+    All of them are listed unless they are many and one is near.
+    """
     names = list(names)
-    return f"unknown {kind} '{name}'{_near(name, names)} (choices: {', '.join(names)})"
+    near = _near(name, names)
+    choices = "" if near and len(names) > _MANY else f" (choices: {', '.join(names)})"
+    return f"unknown {kind} '{name}'{near}{choices}"
 
 
 def _near(name: str, names: list[str], cutoff: float = 0.5) -> str:

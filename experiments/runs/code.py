@@ -38,6 +38,7 @@ def _sources(more: Sequence[str]) -> Iterator[Path]:
         yield from sorted(_ROOT.glob(pattern))
 
 
+@functools.cache  # versions with and without `more` share most files
 def _meaning(path: Path) -> bytes:
     """Return what a source says to Python: its syntax tree without docstrings."""
     tree = ast.parse(path.read_bytes())

@@ -131,6 +131,14 @@ def test_bad_input_is_refused_in_one_line_with_code_2(capsys, words, says):
     assert says in refusal(capsys, *words.split(" "))
 
 
+def test_unknown_leaves_out_many_choices_where_one_is_near():
+    names = [f"per.fig{number}" for number in range(50)]
+    assert unknown("entry", "per.figg7", names) == (
+        "unknown entry 'per.figg7': did you mean 'per.fig7'?"
+    )
+    assert unknown("entry", "xyz", names).endswith(f"(choices: {', '.join(names)})")
+
+
 def test_unknown_names_the_nearest_and_all_choices():
     assert unknown("replay", "perr", ["uniform", "per", "lap"]) == (
         "unknown replay 'perr': did you mean 'per'? (choices: uniform, per, lap)"
