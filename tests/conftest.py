@@ -6,13 +6,10 @@ from pathlib import Path
 
 import pytest
 
-# Most of the suite's time is compilation of programs that run for milliseconds: compile fast
-# rather than well. Has to be said before JAX starts; a caller's own flags win.
-os.environ.setdefault(
-    "XLA_FLAGS",
-    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "
-    "--xla_cpu_parallel_codegen_split_count=1",
-)
+from tests import xla
+
+# Has to be said before JAX starts; a caller's own flags win.
+os.environ.setdefault("XLA_FLAGS", xla.FLAGS)
 
 # Where in the source each operation comes from is written into programs that nobody reads.
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")

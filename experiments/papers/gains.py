@@ -1,7 +1,7 @@
 """What the papers' tables over many games hold: mean and median gains, and games won.
 
 A gain of an arm over a baseline in a game is (x - y) / |y| of their final scores, means over seeds
-and over the last five evaluations.
+and over the last five evaluations. How soon a baseline is reached is asked of its last evaluation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,10 @@ Pair = tuple[str, str]  # an arm, and what it is compared with
 
 
 def mean_and_median(data: Data, pairs: Mapping[str, Pair]) -> list[list[str]]:
-    """Return mean and median gain over the games, a row for each pair that ran (LAP, Tab. 2)."""
+    """Return mean and median gain, a row for each pair that ran (LAP, Tab. 2).
+
+    Over the games that both of a pair have.
+    """
     rows = [["ours", "mean gain", "median gain", "games in which it is higher"]]
     ran = set(data.frame["arm"])
     for name, (arm, baseline) in pairs.items():
@@ -32,9 +35,10 @@ def mean_and_median(data: Data, pairs: Mapping[str, Pair]) -> list[list[str]]:
 
 
 def until_baseline(data: Data, arms: Sequence[str], baseline: str) -> list[list[str]]:
-    """Return how soon arms reach the baseline's final score (PER, Fig. 4).
+    """Return how soon arms reach the score of the baseline's last evaluation (PER, Fig. 4).
 
-    The share of training, the median over games of the median over seeds.
+    The share of training, the median over games of the median over seeds. Arms that have not run
+    are left out, and so are games without the baseline.
     """
     shares = shares_until(data.frame, baseline)
     arms = [arm for arm in arms if arm in set(shares["arm"])]
@@ -71,8 +75,8 @@ def of_seeds(frame: pd.DataFrame, baseline: str) -> pd.DataFrame:
 def _of_games(frame: pd.DataFrame, arm: str, baseline: str) -> np.ndarray:
     """Return [games] gains of means over seeds, in percent."""
     means = _final(frame).groupby(level=["arm", "env"]).mean()
-    own, base = means.loc[arm], means.loc[baseline]
-    return (100 * (own - base) / base.abs()).to_numpy(float)
+    both = pd.concat({"own": means.loc[arm], "base": means.loc[baseline]}, axis=1, join="inner")
+    return (100 * (both["own"] - both["base"]) / both["base"].abs()).to_numpy(float)
 
 
 def _final(frame: pd.DataFrame) -> pd.Series:
@@ -82,10 +86,10 @@ def _final(frame: pd.DataFrame) -> pd.Series:
 
 
 def shares_until(frame: pd.DataFrame, baseline: str) -> pd.DataFrame:
-    """Return after which percentage of training each seed reaches the baseline's final score.
+    """Return after which percentage of training each seed reaches the baseline's last score.
 
     The level is the mean over the baseline's seeds of the last evaluation; a seed that does not
-    reach it within training counts as 100.
+    reach it within training counts as 100. Games without the baseline are left out.
 
     Args:
       frame: columns env, arm, seed, step, eval_return.
@@ -98,9 +102,11 @@ def shares_until(frame: pd.DataFrame, baseline: str) -> pd.DataFrame:
     for env, own in frame.groupby("env", sort=False):
         last = own["step"].max()
         final = own[(own["arm"] == baseline) & (own["step"] == last)]
+        if final.empty:
+            continue
         level = final["eval_return"].mean()
         for (arm, seed), run in own.groupby(["arm", "seed"], sort=False):
             hits = run.loc[run["eval_return"] >= level, "step"]
             share = 100 * (hits.min() if len(hits) else last) / last
-            rows.append({"env": env, "arm": arm, "seed": seed, "value": share})
-    return pd.DataFrame(rows)
+            rows.append((env, arm, seed, share))
+    return pd.DataFrame(rows, columns=["env", "arm", "seed", "value"])

@@ -12,8 +12,9 @@ from jaxreplay.types import Array
 def count_up_to(ends: Array, values: Array) -> Array:
     """Return how many of the rising `ends` `[n]` int32 are at most each value `[B]`: `[B]` int32.
 
-    In two steps of about the root of n comparisons: XLA's binary search, which `jnp.searchsorted`
-    is by default, is a loop of small steps.
+    In two steps of about the root of n comparisons: the binary search of `jnp.searchsorted` is a
+    loop of small steps or, unrolled, a chain of gathers. There is at least one end, and all values
+    are below 2^31 - 1.
     """
     width = math.isqrt(len(ends))
     rows = jnp.pad(ends, (0, -len(ends) % width), constant_values=np.iinfo(np.int32).max)

@@ -264,13 +264,16 @@ def _draw(
 
 
 def _draw_rank(rule: _Rule, state: RankState, ring: Ring, bits: Array) -> tuple[Array, Segments]:
-    """Turn random bits `[B]` uint32 into ranks `[B]` int32, counted from 0, of segments."""
+    """Turn random bits `[B]` uint32 into ranks `[B]` int32, counted from 0.
+
+    The segments that they are of come along; they are meaningless where draws are independent.
+    """
     count, size = len(bits), jnp.maximum(ring_.size(ring), 1)
     share = (bits >> 8) * jnp.float32(2.0**-24)
     segmented = (rule.config.sampling == "segments") & (size >= count)  # a rank for every segment
     share = jnp.where(segmented, jnp.arange(1, count + 1) / count, share)
     end = rank_mass.reaches(share, size, rule.exponent(state.updates))
-    segments = rank_mass.spread(end, size)  # if segmented
+    segments = rank_mass.spread(end, size)
     if rule.config.sampling == "iid":
         return end - 1, segments
     wide = (segments.end - segments.start).astype(jnp.uint32)

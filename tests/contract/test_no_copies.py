@@ -20,6 +20,7 @@ from experiments.training.seeds import over_seeds
 from jaxreplay import Transition, make_replay, packed, sum_tree
 from jaxreplay._internal import gather
 from jaxreplay.methods import METHODS, ners, per, pser, refer, sequences
+from tests.xla import AS_USERS
 
 # A prime: no other array has a dimension of this size. Ring and tree are large enough to be read as
 # arrays that no cache holds are.
@@ -43,13 +44,8 @@ VARIANTS = {name: entry.method(entry.config(), 100) for name, entry in METHODS.i
 }
 
 
-# As users compile, not as the other tests do (see conftest.py). The optimisation level comes after
-# copies are decided: at 0 and at 3 the text is the same.
-OPTIONS = {"xla_cpu_use_fusion_emitters": True}
-
-
-def compiled(lowered) -> str:
-    return lowered.compile(OPTIONS).as_text()
+def compiled(lowered, options=AS_USERS) -> str:
+    return lowered.compile(options).as_text()
 
 
 def critic(params, batch):
@@ -286,11 +282,11 @@ def test_warm_up_and_training_copy_nothing_large(method):
     config = LoopConfig(steps=400, warmup=100, eval_every=100, n_step=3)
     seeds = over_seeds(make_program(environment, agent, replay, config))
     keys = jax.random.split(jax.random.key(0), SEEDS)
-    for lowered in (
-        seeds.init.lower(keys),
-        seeds.chunk.lower(seeds.like(SEEDS), jnp.asarray(1, jnp.int32)),
+    for lowered, options in (
+        (seeds.init.lower(keys), None),  # it names its options itself
+        (seeds.chunk.lower(seeds.like(SEEDS), jnp.asarray(1, jnp.int32)), AS_USERS),
     ):
-        text = compiled(lowered)
+        text = compiled(lowered, options)
         assert str(CAPACITY) in text
         assert large_copies(text, CAPACITY, CHILDREN) == []
 

@@ -1,50 +1,68 @@
 """Gains over many games, by hand."""
 
-import itertools
-
 import pandas as pd
 import pytest
 
 from experiments.papers import gains
 from experiments.papers.tables import Data
 
-# Final scores are means over the last five of six evaluations; two seeds each.
+# Six evaluations of three seeds; the final score of a game is the mean over the last five.
 RETURNS = {
-    ("uniform", "a"): ([9, 1, 1, 1, 1, 1], [9, 3, 3, 3, 3, 3]),  # 2 in the mean
-    ("uniform", "b"): ([0, -4, -4, -4, -4, -4], [0, -4, -4, -4, -4, -4]),
-    ("per", "a"): ([0, 1, 2, 3, 4, 5], [0, 5, 5, 5, 5, 5]),  # 4: 100 % more
-    ("per", "b"): ([0, -5, -5, -5, -5, -5], [0, -5, -5, -5, -5, -5]),  # 25 % less
+    ("uniform", "a"): ([9, 1, 1, 1, 1, 1], [9, 1, 1, 1, 1, 1], [9, 2, 3, 4, 5, 6]),  # 2
+    ("uniform", "b"): ([0, -4, -4, -4, -4, -4],) * 3,
+    ("uniform", "c"): ([0, 1, 1, 1, 1, 1],) * 3,
+    ("per", "a"): ([0, 1, 2, 3, 4, 5], [0, 5, 5, 5, 5, 5], [0, 4, 4, 4, 4, 4]),  # 4: 100 % more
+    ("per", "b"): ([0, -5, -5, -5, -5, -5],) * 3,  # 25 % less
+    ("per", "c"): ([0, 0, 0, 0, 0, 9], [0, 0, 0, 0, 0, 6], [0, 0, 0, 0, 0, 0]),  # 1: as much
 }
 
 
-def data(*arms):
-    runs = ((key, seeds) for key, seeds in RETURNS.items() if key[0] in arms)
+def data(*runs):
     rows = [
         {"arm": arm, "env": env, "seed": seed, "step": 10 * (i + 1), "eval_return": value}
-        for (arm, env), seeds in runs
-        for (seed, values), i in itertools.product(enumerate(seeds), range(6))
-        for value in values[i : i + 1]
+        for (arm, env), seeds in RETURNS.items()
+        if arm in runs or (arm, env) in runs
+        for seed, values in enumerate(seeds)
+        for i, value in enumerate(values)
     ]
     return Data(pd.DataFrame(rows), {})
 
 
+PAIRS = {"PER over uniform": ("per", "uniform"), "rank over uniform": ("rank", "uniform")}
+
+
 def test_mean_and_median_by_hand():
-    pairs = {"PER over uniform": ("per", "uniform"), "rank over uniform": ("rank", "uniform")}
-    header, *rows = gains.mean_and_median(data("uniform", "per"), pairs)
+    header, *rows = gains.mean_and_median(data("uniform", "per"), PAIRS)
     assert header[1:] == ["mean gain", "median gain", "games in which it is higher"]
-    assert rows == [["PER over uniform", "37.50 %", "37.50 %", "1 of 2"]]  # rank has not run
+    assert rows == [["PER over uniform", "25.00 %", "0.00 %", "1 of 3"]]  # rank has not run
 
 
 def test_gains_of_seeds_by_hand():
     found = gains.of_seeds(data("uniform", "per").frame, "uniform")
     assert set(found["arm"]) == {"per"}
-    # Seed by seed 3 - 1 and 5 - 3 of 2; twice -5 - (-4) of 4.
-    assert found["value"].tolist() == pytest.approx([100, 100, -25, -25])
+    # Seed by seed 3 - 1, 5 - 1 and 4 - 4 of 2; -5 - (-4) of 4; 1.8 - 1, 1.2 - 1 and 0 - 1 of 1.
+    by_hand = [100, 200, 0, -25, -25, -25, 80, 20, -100]
+    assert found["value"].tolist() == pytest.approx(by_hand)
 
 
 def test_until_the_baseline_by_hand():
-    # In game a uniform ends at 2, which per's seeds reach at the third and the second of six
-    # evaluations; in game b at -4, where per's first evaluation is.
+    # In game a uniform's last evaluation is 8 / 3: per's seeds are there at the fourth, the second
+    # and the second of six; in b -4, where its first one is; in c 1, at the sixth, or never.
     header, (_, *cells) = gains.until_baseline(data("uniform", "per"), ["per", "rank"], "uniform")
     assert header[1:] == ["per"]
-    assert cells == ["29.17 %"]  # median of (50 + 33.3) / 2 and 16.7
+    assert cells == ["33.33 %"]  # the median of 33.3, 16.7 and 100
+
+
+def test_games_that_only_one_of_them_has_are_left_out():
+    some = data("per", ("uniform", "a"), ("uniform", "c"))
+    assert gains.mean_and_median(some, PAIRS)[1:] == [
+        ["PER over uniform", "50.00 %", "50.00 %", "1 of 2"]
+    ]
+    _, (_, *cells) = gains.until_baseline(some, ["per"], "uniform")
+    assert cells == ["66.67 %"]  # of 33.3 and 100
+
+
+def test_nothing_is_said_without_the_baseline():
+    assert len(gains.mean_and_median(data("per"), PAIRS)) == 1
+    header, (_, *cells) = gains.until_baseline(data("per"), ["per"], "uniform")
+    assert len(header) == 1 and cells == []

@@ -116,6 +116,16 @@ def test_options_of_a_size_are_known_to_one_of_its_arms():
                 assert set(values) <= known, f"{source.name}, {size}"
 
 
+@pytest.mark.parametrize("size", ["small", "paper"])
+def test_betas_are_compared_at_equal_step_sizes(size):
+    entry = ENTRIES["per.fig12.steps"]
+    for arms in entry.source.runs(size).values():
+        for claim in entry.claims:
+            options = arms[claim.arm].config.agent_options
+            assert options == arms[claim.baseline].config.agent_options
+            assert options.learning_rate == 2.5e-4 / (4 if "quarter" in claim.says else 1)
+
+
 def test_directions_are_words_of_verdicts():
     for entry in ENTRIES.values():
         for claim in entry.claims:

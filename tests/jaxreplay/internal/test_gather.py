@@ -13,6 +13,7 @@ from experiments.benchmarks.hlo import large_copies
 from jaxreplay import sum_tree
 from jaxreplay._internal import buffer, gather
 from jaxreplay._internal.gather import take_rows
+from tests.xla import AS_USERS
 
 
 def rows_of(shape):
@@ -69,8 +70,7 @@ def test_rows_of_vmapped_arrays_are_read_by_one_plain_gather_on_cpu():
 
 def test_few_rows_of_a_large_array_are_read_by_one_thread(monkeypatch):
     def text():
-        # As users compile, not as the other tests do (see conftest.py).
-        options = {"xla_backend_optimization_level": 3, "xla_cpu_use_fusion_emitters": True}
+        options = {"xla_backend_optimization_level": 3, **AS_USERS}
         tree, target = sum_tree.init(2**18, 8), jnp.zeros(5)
         find = jax.jit(lambda tree, target: sum_tree.find(tree, target))
         return find.lower(tree, target).compile(options).as_text()
