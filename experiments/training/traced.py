@@ -88,11 +88,20 @@ def _call(equation: JaxprEqn, given: Flags) -> Flags:
 
 
 def _scan(equation: JaxprEqn, given: Flags) -> Flags:
-    consts, carried = equation.params["num_consts"], equation.params["num_carry"]
-    fixed, carry, rows = given[:consts], given[consts : consts + carried], given[consts + carried :]
+    fixed, carry, rows = _parts_of_scan(equation, given)
+    carried = len(carry)
     body = _open(equation.params["jaxpr"])
     carry = until_stable(lambda carry: depends(body, fixed + carry + rows)[:carried], carry)
     return carry + depends(body, fixed + carry + rows)[carried:]
+
+
+def _parts_of_scan(equation: JaxprEqn, given: Flags) -> tuple[Flags, Flags, Flags]:
+    """Cut the inputs of a scan into those of all turns, its carry, and what has a row a turn."""
+    if "ft_in" in equation.params:  # jax 0.11
+        fixed, carry, rows = map(list, equation.params["ft_in"].update(given).unpack())
+        return fixed, carry, rows
+    consts, carried = equation.params["num_consts"], equation.params["num_carry"]
+    return given[:consts], given[consts : consts + carried], given[consts + carried :]
 
 
 def _while(equation: JaxprEqn, given: Flags) -> Flags:
