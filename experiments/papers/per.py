@@ -290,8 +290,8 @@ ENTRIES = (
         note=(
             _ONE_GAME,
             "As in the paper, beta 0 has a quarter of the step size; with 24 000 updates of Adam, "
-            "the step size by itself may be what makes it slower: per.fig12.steps compares at "
-            "equal ones.",
+            "the step size by itself may be what makes it slower. At equal ones, in "
+            "per.fig12.steps, nothing is told apart.",
         ),
     ),
     Entry(

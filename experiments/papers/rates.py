@@ -9,9 +9,10 @@ from experiments.runs.run_config import RunConfig
 
 
 def minutes(source: Experiment | Computation | None, size: SizeName, data: Data) -> float:
-    """Return about how many minutes a table takes from nothing, on one core of this project's two.
+    """Return about how many minutes a table takes from nothing.
 
-    Runs that are in `data` took what they took; the others are estimated.
+    Runs that are in `data` took what they took, most of them on one core; the others are estimated
+    for one.
     """
     if source is None:
         return 0.0

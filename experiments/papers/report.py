@@ -249,8 +249,9 @@ def _repeat(entry: Entry, size: SizeName, data: Data) -> str:
     made = next(iter(_made(data)))["versions"]
     code = "+".join(data.codes())
     return (
-        f"`python -m experiments.papers run {entry.id} --size {size}`: {took} on one core, for all "
-        f"entries of {source.name}; code {code}; jax {made['jax']}, Python {made['python']}."
+        f"`python -m experiments.papers run {entry.id} --size {size}`: {took} when it was run, "
+        f"mostly on one core, for all entries of {source.name}; code {code}; jax {made['jax']}, "
+        f"Python {made['python']}."
     )
 
 
