@@ -415,6 +415,11 @@ def test_cycles_are_chosen_so_that_a_turn_takes_its_time():
     assert timing.cycles_for(lambda count: 0.0, 0.1) == 1_000_000
 
 
+def test_what_compiles_at_its_second_call_too_gets_as_many_cycles():
+    compiling = iter([5.0, 0.5])
+    assert timing.cycles_for(lambda count: next(compiling, count * 1e-4), 0.1) == 1000
+
+
 def test_large_copies_are_found():
     def careless(array, key):
         old = array
