@@ -47,6 +47,9 @@ from jaxreplay.option import option
 _REPLAYS = ("uniform", "per", "lap", "pal")
 _ALL = (*_REPLAYS, "rank", "ners")  # by default only those above
 _PEERS = ("flashbax", "sbx", *peer_loops.NAMES)
+# In a turn, however long: TD3's actor learns in every other one, and what is taken off a turn, its
+# evaluation or warm-up, should be little beside it.
+_FEWEST_STEPS = 20
 _LARGE, _OWN = "matrix product, large", "matrix products of the step"
 
 
@@ -68,7 +71,9 @@ class Settings(devices.OnDevice):
     capacity: int = option(100_000, "slots per seed", at_least=1)
     matrix: int = option(2048, "rows and columns of the large matrix product", at_least=1)
     turns: int = option(5, "turns of each loop; times are medians over them", at_least=1)
-    seconds: float = option(1.0, "approximate length of a turn", above=0)
+    seconds: float = option(
+        1.0, f"approximate length of a turn, of at least {_FEWEST_STEPS} steps", above=0
+    )
     cores: tuple[int, ...] | None = option(
         None,
         "numbers of processor cores, each measured in a process of its own that is kept to as "
@@ -191,11 +196,15 @@ def _loops(
         more, absent = training_loops.sbx(case, settings.capacity)
         loops, missing = loops | more, missing | absent
     folders = {peer: getattr(settings, peer) for peer in peer_loops.NAMES if peer in settings.peers}
-    steps = timing.cycles_for(next(iter(loops.values())).run, settings.seconds)
+    steps = _steps(next(iter(loops.values())), settings)
     more, absent, versions = training_loops.of_other_projects(
         case, seeds, settings.capacity, steps, folders
     )
     return loops | more, missing | absent, versions
+
+
+def _steps(loop: Loop, settings: Settings) -> int:
+    return max(_FEWEST_STEPS, timing.cycles_for(loop.run, settings.seconds))
 
 
 def measure(
@@ -210,7 +219,7 @@ def measure(
         | {key: gemm.run_of(products) for key, products in work.items()},
         settings.turns,
         settings.seconds,
-        {loop: one.steps for loop, one in loops.items() if one.steps is not None},
+        {loop: one.steps or _steps(one, settings) for loop, one in loops.items()},
     )
     # A run computes every product once per cycle, however often a step does.
     rates = {

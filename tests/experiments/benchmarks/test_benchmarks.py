@@ -420,6 +420,12 @@ def test_what_compiles_at_its_second_call_too_gets_as_many_cycles():
     assert timing.cycles_for(lambda count: next(compiling, count * 1e-4), 0.1) == 1000
 
 
+def test_turns_of_slow_training_loops_have_enough_steps():
+    settings = training.Settings(seconds=1.0)
+    assert training._steps(training.Loop(lambda count: 0.4 * count), settings) == 20
+    assert training._steps(training.Loop(lambda count: 0.01 * count), settings) == 100
+
+
 def test_large_copies_are_found():
     def careless(array, key):
         old = array
