@@ -92,21 +92,21 @@ def set(order: BucketOrder, slots: Array, values: Array) -> BucketOrder:
       slots: `[B]` int32, at most 2^24 of them.
       values: `[B]` float32, not negative.
     """
-    counts = (slots >= 0) & (slots < order.capacity) & jnp.isfinite(values) & (values >= 0)
+    valid = (slots >= 0) & (slots < order.capacity) & jnp.isfinite(values) & (values >= 0)
     beyond = order.values.size
-    near = jnp.where(counts, slots, 0)
+    near = jnp.where(valid, slots, 0)
     before = buffer.once(buffer.read_few(order.values, near))
     # A choice that is always the same lets the write wait for the read: see `buffer`.
     held, new = order.values, jnp.where(jnp.isnan(before), before, values)
     if len(slots) > 1:  # Of equal slots one row counts: the one whose number is then found there.
         number = jnp.arange(len(slots), dtype=jnp.float32)
         number = jnp.where(jnp.isnan(before), before, number)
-        held, new = buffer.write(held, jnp.where(counts, slots, beyond), number), values
-        counts &= buffer.once(buffer.read_few(held, near)) == number
-    slots = buffer.briefly(jnp.where(counts, slots, beyond), near)
+        held, new = buffer.write(held, jnp.where(valid, slots, beyond), number), values
+        valid &= buffer.once(buffer.read_few(held, near)) == number
+    slots = buffer.briefly(jnp.where(valid, slots, beyond), near)
     held = buffer.write(held, slots, new)
-    gone = jnp.where(counts & (before >= 0), bucket_of(before), _NONE)
-    come = jnp.where(counts, bucket_of(values), _NONE)
+    gone = jnp.where(valid & (before >= 0), bucket_of(before), _NONE)
+    come = jnp.where(valid, bucket_of(values), _NONE)
     return _move(order.replace(values=held), slots, gone, come)
 
 

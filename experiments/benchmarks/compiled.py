@@ -33,14 +33,12 @@ class Compiled(NamedTuple):
         return hlo.counts(self.text)
 
 
-def compile_for(function: Any, *inputs: Any, forget: bool = True) -> Compiled:
+def compile_for(function: Any, *inputs: Any) -> Compiled:
     """Compile a jitted function for inputs, or their shapes and dtypes.
 
-    Unless told not to, forget first what was traced and compiled before: nothing of another loop
-    may be taken for a part of this one, nor save it time.
+    Call `jax.clear_caches()` before a new loop: nothing of another one may be taken for a part of
+    it, nor save it time.
     """
-    if forget:
-        jax.clear_caches()
     start = time.process_time()
     lowered = function.lower(*inputs)
     traced = time.process_time()
@@ -59,9 +57,7 @@ def compile_run(program: Program, seeds: int) -> dict[str, Compiled]:
     start = time.process_time()
     functions = functions_of(program, seeds)
     shared = (time.process_time() - start) / 2
-    both = {
-        name: compile_for(one, *inputs, forget=False) for name, (one, inputs) in functions.items()
-    }
+    both = {name: compile_for(one, *inputs) for name, (one, inputs) in functions.items()}
     return {name: one._replace(tracing=one.tracing + shared) for name, one in both.items()}
 
 

@@ -86,6 +86,7 @@ def whole(variant: Variant, seeds: int, steps: int, setting: Setting) -> Whole:
     before = setting.batch_size
 
     def made(make: Callable[[int, int], Train], length: int) -> Compiled:
+        jax.clear_caches()
         return compile_for(jax.jit(jax.vmap(make(length, before))), keys)
 
     short, long = (made(variant.make, length) for length in (before, before + steps))
