@@ -5,7 +5,6 @@ No time is asserted but that it is positive.
 
 import importlib.util
 import json
-import os
 
 import jax
 import jax.numpy as jnp
@@ -24,12 +23,9 @@ from experiments.benchmarks import (
     peers,
     replay,
     rows,
-    timing,
-    training,
 )
 from experiments.benchmarks.dispatched import Dispatched, DispatchedNumpy, DispatchedPacked
 from experiments.benchmarks.growth import memory
-from experiments.benchmarks.hlo import counts, large_copies
 from experiments.benchmarks.peers.types import ALPHA, BETA, endless_episode, row
 from experiments.benchmarks.tables import table
 from experiments.installation.commands import install, install_package
@@ -260,78 +256,6 @@ def test_replay_command_refuses_in_one_line(argv, message, capsys):
     assert stop.value.code == 2 and message in printed and printed.count("\n") == 1
 
 
-def test_training_command(tmp_path, capsys, monkeypatch):
-    real = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util,
-        "find_spec",
-        lambda name, *rest: None if name in ("flashbax", "sbx", "rejax") else real(name, *rest),
-    )
-    out = tmp_path / "training.json"
-    argv = ["--cases", "dqn", "--replays", "uniform", "per", "--seeds", "1"]
-    argv += ["--capacity", "300", "--matrix", "32", "--out", str(out)]
-    assert training.main([*argv, *FAST]) == 0
-    content = json.loads(out.read_text())
-    uniform, per = content["results"]
-    assert (uniform["loop"], per["loop"]) == ("uniform", "per")
-    assert uniform["over_uniform"] is None and per["over_uniform"] > -1
-    for result in (uniform, per):
-        assert len(result["us"]) == 2
-        assert min(*result["us"], result["steps_per_second"], result["of_large"]) > 0
-    (products,) = content["matrix_products"]
-    assert products["large_gflops"] > 0 and products["own_gflops"] > 0
-    # 2 forward passes of 128 rows (one of them for the target), one of a row for acting, and the
-    # gradient of one, which needs no derivative of the observations.
-    layers = 4 * 64 + 64 * 64 + 64 * 2
-    passes = 2 * layers * (2 * 128 + 1) + 2 * 128 * (2 * layers - 4 * 64)
-    assert products["operations"] == passes
-    assert content["missing"] == ["flashbax", "purejaxrl", "rejax", "sbx"]
-    assert per["to_ours"] > 0 and uniform["to_ours"] == 1
-    assert min(uniform["compile_seconds"], uniform["program"]["instructions"]) > 0
-    assert uniform["large_copies"] == per["large_copies"] == 0
-    printed = capsys.readouterr().out
-    assert "missing: sbx (not installed" in printed and "| uniform " in printed
-    assert "missing: rejax (not installed: give a checkout" in printed
-    assert "steps/s of all seeds" in printed and "| dqn, 1 seed |" in printed
-
-
-@pytest.mark.skipif(not installed("flashbax"), reason="flashbax is not installed")
-def test_our_loop_runs_around_flashbax():
-    from experiments.benchmarks import training_loops
-
-    tiny = training_loops.CASES["dqn"]._replace(batch_size=8, hidden=(4,))
-    runs, missing = training_loops.around_peers(tiny, seeds=2, capacity=64, only="uniform")
-    assert list(runs) == ["flashbax uniform"] and missing == {}
-    assert runs["flashbax uniform"].run(3) > 0
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--capacity", "100"], "capacity is 100: it must hold a batch of 256"),
-        (["--cores", "1", "9999"], "cores is 9999: this process has"),
-    ],
-)
-def test_training_command_refuses_in_one_line(argv, message, capsys):
-    with pytest.raises(SystemExit):
-        training.main(argv)
-    printed = capsys.readouterr().err
-    assert message in printed and printed.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_training_is_timed_on_a_number_of_cores(tmp_path, capsys):
-    before = os.sched_getaffinity(0)
-    out = tmp_path / "training.json"
-    argv = ["--cases", "dqn", "--replays", "uniform", "--seeds", "1", "--peers", "none"]
-    argv += ["--capacity", "300", "--matrix", "32", "--out", str(out), "--cores", "1"]
-    assert training.main([*argv, *FAST]) == 0
-    content = json.loads(out.read_text())
-    assert [result["cores"] for result in content["results"]] == [1]
-    assert content["machine"]["cores"] == 1 and content["settings"]["cores"] == [1]
-    assert os.sched_getaffinity(0) == before
-
-
 def test_methods_command(tmp_path, capsys):
     out = tmp_path / "methods.json"
     monkey = pytest.MonkeyPatch()
@@ -392,81 +316,6 @@ def test_products_of_a_program_are_counted():
     assert gemm.run_of([*found, batched])(3) > 0
 
 
-def test_turns_alternate_and_ratios_are_taken_turn_by_turn():
-    order = []
-
-    def run_of(name, seconds):
-        def run(count):
-            order.append(name)
-            return count * seconds
-
-        return run
-
-    times = timing.take_turns({"a": run_of("a", 1e-3), "b": run_of("b", 2e-3)}, 3, 1e-3)
-    assert order[-6:] == ["a", "b", "b", "a", "a", "b"]
-    assert times["a"] == pytest.approx([1e3] * 3)
-    assert timing.ratio(times["b"], times["a"]) == pytest.approx(2)
-    assert timing.ratio([1, 20, 3], [1, 10, 1]) == 2
-
-
-def test_cycles_are_chosen_so_that_a_turn_takes_its_time():
-    assert timing.cycles_for(lambda count: count * 1e-4, 0.1) == pytest.approx(1000, rel=0.01)
-    assert timing.cycles_for(lambda count: 5.0, 0.1) == 1
-    assert timing.cycles_for(lambda count: 0.0, 0.1) == 1_000_000
-
-
-def test_what_compiles_at_its_second_call_too_gets_as_many_cycles():
-    compiling = iter([5.0, 0.5])
-    assert timing.cycles_for(lambda count: next(compiling, count * 1e-4), 0.1) == 1000
-
-
-def test_turns_of_slow_training_loops_have_enough_steps():
-    settings = training.Settings(seconds=1.0)
-    assert training._steps(training.Loop(lambda count: 0.4 * count), settings) == 20
-    assert training._steps(training.Loop(lambda count: 0.01 * count), settings) == 100
-
-
-def test_large_copies_are_found():
-    def careless(array, key):
-        old = array
-        array = array.at[key].set(1.0)
-        return array, old[key + 1] + old[array[key].astype(int)]
-
-    size = 30_011
-    run = jax.jit(lambda a: jax.lax.scan(careless, a, jnp.arange(10)), donate_argnums=0)
-    text = run.lower(jnp.zeros(size)).compile({"xla_backend_optimization_level": 3}).as_text()
-    assert large_copies(text, size) != []
-    assert large_copies(text, size + 1) == []
-
-
-def test_large_copies_are_found_wherever_a_loop_goes():
-    text = """
-%fused (p: f32[40000]) -> f32[40000] {
-  ROOT %copy.1 = f32[40000]{0} copy(%p)
-}
-%branch (p: f32[40000]) -> f32[40000] {
-  ROOT %copy.2 = f32[40000]{0} copy(%p)
-}
-%outside (p: f32[40000]) -> f32[40000] {
-  ROOT %copy.3 = f32[40000]{0} copy(%p)
-}
-%loop (p: (f32[40000])) -> (f32[40000]) {
-  %a = f32[40000]{0} fusion(%x), kind=kLoop, calls=%fused
-  %b = f32[40000]{0} conditional(%c, %x, %y), branch_computations={%other, %branch}
-  %copy.4 = f32[5000,8]{1,0} copy(%d)
-  %copy.5 = f32[256,43]{1,0} copy(%e)
-}
-ENTRY %main (p: f32[40000]) -> f32[40000] {
-  %copy.6 = f32[40000]{0} copy(%p)
-  %w = (f32[40000]) while(%t), condition=%until, body=%loop
-}
-"""
-    names = [line.split()[0].strip("%") for line in large_copies(text, 40_000, children=8)]
-    assert [name for name in names if name != "ROOT"] == ["copy.4"]
-    assert len(names) == 3  # and those of the fusion and of the branch
-    assert len(large_copies(text, 40_000)) == 2
-
-
 def test_tables_are_markdown():
     text = table(["us", "cycle"], [["ours", 12.345], ["theirs", None], ["slow", 12345.6]])
     assert text.splitlines() == [
@@ -476,15 +325,6 @@ def test_tables_are_markdown():
         "| theirs |      - |",
         "| slow   | 12,346 |",
     ]
-
-
-def test_what_programs_consist_of_is_counted():
-    def program(x):
-        return jax.lax.fori_loop(0, 3, lambda i, x: jnp.tanh(x @ x) + i, x)
-
-    found = counts(jax.jit(program).lower(jnp.ones((32, 32))).compile().as_text())
-    assert found.loops == 1 and found.products >= 1
-    assert found.instructions > found.fusions + found.loops + found.products
 
 
 @pytest.mark.slow
