@@ -74,10 +74,10 @@ def styles_of(methods: Mapping[str, str]) -> dict[str, dict[str, Any]]:
 
 
 def warn_of_few(figure: Figure, seeds: int) -> None:
-    """Write into a corner that so few seeds carry no verdict, if they don't."""
+    """Write below a figure that so few seeds carry no verdict, if they don't."""
     if seeds < FEWEST_SEEDS:
-        note = {"ha": "right", "va": "top", "fontsize": 9, "color": "#B2182B"}
-        figure.text(0.99, 0.99, f"pilot: {seeds} seeds carry no verdict", **note)
+        note = {"x": 0.99, "ha": "right", "fontsize": 9, "color": "#B2182B"}
+        figure.supxlabel(f"pilot: {seeds} seeds carry no verdict", **note)  # layouts give it room
 
 
 def plain(text: str) -> str:
