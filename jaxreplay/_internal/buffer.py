@@ -67,7 +67,7 @@ def walk(
       turns: how many.
       where: `(turn, carry) -> slots[B]`, int32 in range.
       step: `(turn, carry, rows[B, ...]) -> carry`.
-      carry: arrays that go from turn to turn.
+      carry: arrays of one shape that go from turn to turn.
     """
     if not turns:
         return carry
@@ -75,7 +75,7 @@ def walk(
     for turn in range(turns):
         rows, scratch = take_few_rows(scratch, buffer, where(turn, carry))
         # Else the turns become one fusion, which computes each one's ancestors again.
-        carry = jax.tree.map(computed_once, step(turn, carry, rows))
+        carry = computed_once(step(turn, carry, rows))
     return carry
 
 
@@ -117,8 +117,8 @@ def modify(buffer: Buffer, slots: Array, values: Array) -> tuple[Buffer, Array]:
     return write(buffer, slots, jnp.where(jnp.isnan(before), before, values)), before[:count]
 
 
-def once(values: Array) -> Array:
-    """Return an array that is computed once, however many consumers it has."""
+def once(values: Tree) -> Tree:
+    """Return arrays of one shape that are computed once, together, however many consumers they have."""
     return computed_once(values)
 
 

@@ -1,10 +1,15 @@
 """Dependences that XLA can't see through, for `buffer`, which explains what they are good for."""
 
+import functools
+from typing import TypeVar
+
 import jax
 import jax.numpy as jnp
 from chex import ArrayTree
 
 from jaxreplay.types import Array
+
+Tree = TypeVar("Tree")
 
 
 def at_least_two(rows: Array) -> Array:
@@ -16,19 +21,29 @@ def at_least_two(rows: Array) -> Array:
     return jnp.repeat(rows, 2, axis=0) if rows.shape[0] == 1 else rows
 
 
-def computed_once(values: Array) -> Array:
-    """Return an array, behind an operation that XLA does not compute in several places.
+def computed_once(values: Tree) -> Tree:
+    """Return arrays of one shape, behind an operation that XLA does not compute in several places.
 
     On CPU, XLA computes a chain of cheap operations anew in every consumer, even for every element
     of one that a scalar is broadcast to. A reduction is none of the cheap ones: here of the bits
-    and of zeros beside them, as it sees through a reduction of one.
+    and of zeros beside them, as it sees through a reduction of one. Arrays that come of one
+    computation go through one reduction, or XLA would repeat it for each of them.
+
+    Args:
+      values: a pytree of arrays `[...]`, of any dtypes.
+
+    Raises:
+      ValueError: their shapes differ.
     """
-    bits = _bits(values)
-    which = jax.lax.broadcasted_iota(jnp.int32, (2, *bits.shape), 0)
-    beside = jnp.where(which == 0, bits, jnp.zeros_like(bits))
-    zero = jnp.zeros((), bits.dtype)
-    once = jax.lax.reduce(beside, zero, jax.lax.bitwise_or, (0,))
-    return jax.lax.bitcast_convert_type(once, values.dtype)
+    leaves, treedef = jax.tree.flatten(values)
+    if len({leaf.shape for leaf in leaves}) > 1:
+        raise ValueError(f"arrays of one shape go together, not {[x.shape for x in leaves]}")
+    bits = [_bits(leaf) for leaf in leaves]
+    beside = [_beside_zeros(leaf) for leaf in bits]
+    zeros = [jnp.zeros((), leaf.dtype) for leaf in bits]
+    once = jax.lax.reduce(beside, zeros, functools.partial(jax.tree.map, jax.lax.bitwise_or), (0,))
+    back = [jax.lax.bitcast_convert_type(x, leaf.dtype) for x, leaf in zip(once, leaves)]
+    return jax.tree.unflatten(treedef, back)
 
 
 def opaque_zero(tree: ArrayTree) -> Array:
@@ -45,6 +60,12 @@ def opaque_zero(tree: ArrayTree) -> Array:
     firsts = [leaf.ravel()[0].astype(jnp.float32) for leaf in leaves]
     bits = jax.lax.bitcast_convert_type(sum(firsts), jnp.int32)
     return computed_once((bits == 0x7FABCDEF).astype(jnp.int32))  # a NaN that no arithmetic makes
+
+
+def _beside_zeros(bits: Array) -> Array:
+    """Return `[2, ...]`: what is given, and as many zeros."""
+    which = jax.lax.broadcasted_iota(jnp.int32, (2, *bits.shape), 0)
+    return jnp.where(which == 0, bits, jnp.zeros_like(bits))
 
 
 def _bits(values: Array) -> Array:

@@ -1,5 +1,7 @@
 """Linear layers: the gradients of a plain product, without products that nobody asked for."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,18 +16,30 @@ def arrays(rows, inputs, outputs):
     return [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes]
 
 
-# Few inputs, few outputs, many of both; no leading axis, one, two.
+# Few inputs, few outputs, a single one, more of them, many of both; no leading axis, one, two.
 @pytest.mark.parametrize("rows", [(), (6,), (2, 3)])
-@pytest.mark.parametrize("inputs, outputs", [(3, 40), (40, 2), (40, 36)])
+@pytest.mark.parametrize("inputs, outputs", [(3, 40), (40, 2), (40, 1), (2, 3), (40, 20), (40, 36)])
 def test_values_and_gradients_are_those_of_a_product(rows, inputs, outputs):
     x, kernel, weight = arrays(rows, inputs, outputs)
-    np.testing.assert_array_equal(product(x, kernel), x @ kernel)
+    np.testing.assert_allclose(product(x, kernel), x @ kernel, rtol=1e-5, atol=1e-5)
     ours, plain = (
         jax.jit(jax.grad(lambda x, k, f=f: (weight * f(x, k) ** 2).sum(), argnums=(0, 1)))
         for f in (product, jnp.matmul)
     )
     for got, expected in zip(ours(x, kernel), plain(x, kernel), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_a_few_numbers_long_is_multiplied_by_no_matrix_product():
+    def shapes(inputs, outputs):
+        x, kernel, _ = arrays((6,), inputs, outputs)
+        grad = jax.grad(lambda *args: product(*args).sum(), (0, 1))
+        products = re.findall(r"(\S+) = dot_general", str(jax.make_jaxpr(grad)(x, kernel)))
+        return sorted(re.sub(r".*:", "", product) for product in products)
+
+    assert shapes(40, 36) == ["f32[40,36]", "f32[6,36]", "f32[6,40]"]
+    assert shapes(40, 2) == ["f32[40]", "f32[40]", "f32[6,2]"]  # a vector for each output
+    assert shapes(3, 36) == ["f32[3,36]", "f32[6,3]"]
 
 
 def test_seeds_and_second_derivatives():
@@ -42,7 +56,7 @@ def test_seeds_and_second_derivatives():
 
 @pytest.mark.parametrize("by, products", [((0,), 2), ((1,), 2), ((0, 1), 3)])
 def test_only_gradients_that_are_asked_for_are_computed(by, products):
-    x, kernel, _ = arrays((6,), 4, 5)
+    x, kernel, _ = arrays((6,), 40, 36)
     text = str(jax.make_jaxpr(jax.grad(lambda *args: product(*args).sum(), by))(x, kernel))
     assert text.count("dot_general[") == products  # forward, and one for each gradient
 
