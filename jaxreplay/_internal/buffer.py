@@ -118,7 +118,7 @@ def modify(buffer: Buffer, slots: Array, values: Array) -> tuple[Buffer, Array]:
 
 
 def once(values: Tree) -> Tree:
-    """Return arrays of one shape that are computed once, together, however many consumers they have."""
+    """Return arrays of one shape, computed once and together, however many consumers they have."""
     return computed_once(values)
 
 

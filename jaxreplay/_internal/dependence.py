@@ -39,10 +39,11 @@ def computed_once(values: Tree) -> Tree:
     if len({leaf.shape for leaf in leaves}) > 1:
         raise ValueError(f"arrays of one shape go together, not {[x.shape for x in leaves]}")
     bits = [_bits(leaf) for leaf in leaves]
-    beside = [_beside_zeros(leaf) for leaf in bits]
     zeros = [jnp.zeros((), leaf.dtype) for leaf in bits]
-    once = jax.lax.reduce(beside, zeros, functools.partial(jax.tree.map, jax.lax.bitwise_or), (0,))
-    back = [jax.lax.bitcast_convert_type(x, leaf.dtype) for x, leaf in zip(once, leaves)]
+    join = functools.partial(jax.tree.map, jax.lax.bitwise_or)
+    once = jax.lax.reduce([_beside_zeros(leaf) for leaf in bits], zeros, join, (0,))
+    pairs = zip(once, leaves, strict=True)
+    back = [jax.lax.bitcast_convert_type(x, leaf.dtype) for x, leaf in pairs]
     return jax.tree.unflatten(treedef, back)
 
 

@@ -29,13 +29,17 @@ def take_rows(array: Array, indices: Array) -> Array:
     """Return `array[indices]`: `[n, ...]` and `[B]` int32, in range -> `[B, ...]`.
 
     Under vmap on CPU, the rows of all arrays are read by one plain gather: XLA's batched one takes
-    twice as long. Accelerators keep the batched one, which can also be split over devices.
+    twice as long. Accelerators keep the batched one, which can also be split over devices. Few rows
+    are read by one thread, if they are used in more than one way (`take_few_rows` tells why).
     """
     rows = indices.astype(jnp.uint32)  # unsigned, nothing has to be done about negative ones
-    if not (_on_cpu() and rows.size and _far(array)):
-        return array.at[rows].get(mode="promise_in_bounds")
-    part = max(1, _NEAR // _in_lines(array))
-    return _take_fetched(array, rows) if rows.size <= part else _take_parts(array, rows, part)
+    if _on_cpu() and rows.size and _far(array):
+        part = max(1, _NEAR // _in_lines(array))
+        if rows.size > part:
+            return _take_parts(array, rows, part)
+        rows = rows + _fetched(array, rows)
+    read = array.at[rows].get(mode="promise_in_bounds")
+    return in_one_thread(read, indices) if array.nbytes >= _CUT else read
 
 
 def _far(array: Array) -> bool:
@@ -56,14 +60,11 @@ def _take_parts(array: Array, rows: Array, part: int) -> Array:
     def turn(number: Array, taken: Array) -> Array:
         start = jnp.minimum(number * part, rows.size - part)  # the last two may overlap
         some = jax.lax.dynamic_slice_in_dim(rows, start, part)
-        return jax.lax.dynamic_update_slice_in_dim(taken, _take_fetched(array, some), start, 0)
+        read = array.at[some + _fetched(array, some)].get(mode="promise_in_bounds")
+        return jax.lax.dynamic_update_slice_in_dim(taken, read, start, 0)
 
     taken = jnp.zeros((rows.size, array.shape[1]), array.dtype)
     return jax.lax.fori_loop(0, -(-rows.size // part), turn, taken)
-
-
-def _take_fetched(array: Array, rows: Array) -> Array:
-    return array.at[rows + _fetched(array, rows)].get(mode="promise_in_bounds")
 
 
 def _fetched(array: Array, rows: Array) -> Array:

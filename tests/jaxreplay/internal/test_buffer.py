@@ -19,6 +19,18 @@ def test_computed_once_returns_what_it_is_given(shape, dtype):
     np.testing.assert_array_equal(once, values)
 
 
+def test_arrays_of_one_shape_come_of_one_operation():
+    def both(x):
+        return computed_once({"sum": x + jnp.pi, "over": x > 1})
+
+    x = jnp.arange(3.0)
+    once = jax.jit(both)(x)
+    jax.tree.map(np.testing.assert_array_equal, once, {"sum": x + jnp.pi, "over": x > 1})
+    assert str(jax.make_jaxpr(both)(x)).count("reduce[") == 1
+    with pytest.raises(ValueError, match="of one shape"):
+        computed_once((x, x[:2]))
+
+
 def test_opaque_zero_is_zero_whatever_the_numbers():
     odd = [jnp.asarray([np.nan, 1.0]), jnp.asarray(-np.inf), jnp.arange(3), jnp.zeros((0, 2))]
     assert int(jax.jit(opaque_zero)(odd)) == 0

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from experiments.benchmarks.hlo import large_copies
-from jaxreplay import sum_tree
+from jaxreplay import ring, sum_tree
 from jaxreplay._internal import buffer, gather
 from jaxreplay._internal.gather import take_rows
 from tests.xla import AS_USERS
@@ -68,12 +68,21 @@ def test_rows_of_vmapped_arrays_are_read_by_one_plain_gather_on_cpu():
     assert large_copies(text, 1009) == []
 
 
-def test_few_rows_of_a_large_array_are_read_by_one_thread(monkeypatch):
+def a_walk():
+    return sum_tree.find, (sum_tree.init(2**18, 8), jnp.zeros(5))
+
+
+def a_batch():
+    example = {"obs": jnp.zeros(30), "action": jnp.int32(0), "last": jnp.zeros((), bool)}
+    return ring.gather, (ring.init(example, 2**16), jnp.zeros(32, jnp.int32))
+
+
+@pytest.mark.parametrize("reading", [a_walk, a_batch])
+def test_few_rows_of_a_large_array_are_read_by_one_thread(reading, monkeypatch):
     def text():
         options = {"xla_backend_optimization_level": 3, **AS_USERS}
-        tree, target = sum_tree.init(2**18, 8), jnp.zeros(5)
-        find = jax.jit(lambda tree, target: sum_tree.find(tree, target))
-        return find.lower(tree, target).compile(options).as_text()
+        function, inputs = reading()
+        return jax.jit(function).lower(*inputs).compile(options).as_text()
 
     assert "outer_dimension_partitions" not in text()
     monkeypatch.setattr(gather, "_CUT", 2**40)
