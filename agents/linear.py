@@ -9,6 +9,11 @@ which one side is a few numbers long, such as the values of two actions. Of 256 
 outputs, the gradient by the kernel takes a quarter as long as that of 256 outputs would. One output
 after the other, as vectors, it takes a fortieth. A sum over a few numbers is written out: then it
 becomes a part of the operation that follows, such as a ReLU.
+
+It may become a part of several operations, each of which rounds it in its own way. So values of
+actions, of which the least is taken, are never such sums: the gradient of a minimum goes to the
+numbers that are equal to it, and would be 0 / 0 if none were. Fewer outputs than inputs therefore
+remain a product.
 """
 
 import functools
@@ -47,14 +52,14 @@ def _backward(kept: tuple[Any, Any], grad: Any) -> tuple[Array | None, Array | N
 
 
 def _product(x: Array, kernel: Array) -> Array:
-    if not _written_out(x.shape[-1]):
+    inputs, outputs = kernel.shape
+    if not _written_out(inputs) or inputs >= outputs:
         return jnp.matmul(x, kernel)
-    terms = [x[..., i, None] * kernel[i] for i in range(x.shape[-1])]
-    return functools.reduce(jnp.add, terms)
+    return functools.reduce(jnp.add, [x[..., i, None] * kernel[i] for i in range(inputs)])
 
 
 def _by_x(grad: Array, kernel: Array) -> Array:
-    if _written_out(grad.shape[-1]):
+    if _written_out(grad.shape[-1]) and grad.shape[-1] < kernel.shape[0]:
         return _product(grad, kernel.T)
     return jax.lax.dot_general(grad, kernel, (((grad.ndim - 1,), (1,)), ((), ())))
 

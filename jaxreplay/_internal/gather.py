@@ -39,7 +39,8 @@ def take_rows(array: Array, indices: Array) -> Array:
             return _take_parts(array, rows, part)
         rows = rows + _fetched(array, rows)
     read = array.at[rows].get(mode="promise_in_bounds")
-    return in_one_thread(read, indices) if array.nbytes >= _CUT else read
+    # Single numbers are better read by whatever uses them.
+    return in_one_thread(read, indices) if array.ndim > 1 and array.nbytes >= _CUT else read
 
 
 def _far(array: Array) -> bool:

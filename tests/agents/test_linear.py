@@ -42,6 +42,22 @@ def test_what_is_a_few_numbers_long_is_multiplied_by_no_matrix_product():
     assert shapes(3, 36) == ["f32[3,36]", "f32[6,3]"]
 
 
+def test_the_least_of_values_has_a_gradient_whatever_the_sizes():
+    """It goes to the number that is equal to the least: nothing may round it in another way."""
+    for hidden in range(1, 10):
+        x, kernel, _ = arrays((6,), 3, hidden)
+        heads = jnp.asarray(np.random.default_rng(1).normal(size=(2, hidden, 1)), jnp.float32)
+
+        def least(x, kernel=kernel, heads=heads):
+            values = [product(jax.nn.relu(product(x, kernel)), head) for head in heads]
+            return jnp.stack(values).min(axis=0).sum()
+
+        grad = jax.jit(jax.grad(least))(x)
+        step = 1e-3 * grad / (jnp.linalg.norm(grad) + 1e-9)
+        risen = (least(x + step) - least(x - step)) / 2
+        np.testing.assert_allclose(risen, (grad * step).sum(), rtol=0.02, atol=1e-5)
+
+
 def test_seeds_and_second_derivatives():
     x, kernel, weight = arrays((3, 6), 4, 5)  # three seeds
 

@@ -31,10 +31,11 @@ def test_training_command(tmp_path, capsys, monkeypatch):
     (products,) = content["matrix_products"]
     assert products["large_gflops"] > 0 and products["own_gflops"] > 0
     # 2 forward passes of 128 rows (one of them for the target), one of a row for acting, and the
-    # gradient of one, which needs no derivative of the observations.
-    layers = 4 * 64 + 64 * 64 + 64 * 2
-    passes = 2 * layers * (2 * 128 + 1) + 2 * 128 * (2 * layers - 4 * 64)
-    assert products["operations"] == passes
+    # gradient of one, which needs no derivative of the observations. Sums over the four numbers of
+    # an observation and over the gradients of two values are no products.
+    first, second, head = 4 * 64, 64 * 64, 64 * 2
+    forward = 2 * (2 * 128 + 1) * (second + head)
+    assert products["operations"] == forward + 2 * 128 * (first + second + head + second)
     assert content["missing"] == ["flashbax", "purejaxrl", "rejax", "sbx"]
     assert per["to_ours"] > 0 and uniform["to_ours"] == 1
     assert min(uniform["compile_seconds"], uniform["program"]["instructions"]) > 0
