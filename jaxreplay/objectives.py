@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxreplay._internal.checks import Bounds, check_choice
+from jaxreplay._internal.powers import to_power
 from jaxreplay.types import Array, Objective, Sample, Trust
 
 Loss = Callable[[Array], Array]
@@ -57,7 +58,7 @@ def power(exponent: float, scale: float | Array = 1.0) -> Loss:
 
 def lap_priority(alpha: float, kappa: float) -> Priority:
     """Make LAP's priority `max(|td|, kappa)^alpha` (Fujimoto et al. 2020, Eq. 9)."""
-    return lambda td: jnp.maximum(jnp.abs(td), kappa) ** alpha
+    return lambda td: to_power(jnp.maximum(jnp.abs(td), kappa), alpha)
 
 
 def pal(

@@ -4,6 +4,7 @@ import dataclasses
 
 import jax.numpy as jnp
 
+from jaxreplay._internal.powers import to_power
 from jaxreplay.methods import proportional
 from jaxreplay.methods.parts.options import (
     ImportanceOptions,
@@ -39,7 +40,7 @@ def sampler(config: PERConfig = PERConfig(), updates: int | None = None) -> Samp
         size = jnp.abs(td_error)
         if config.clip is not None:
             size = jnp.minimum(size, config.clip)
-        return (size + config.epsilon) ** config.alpha
+        return to_power(size + config.epsilon, config.alpha)
 
     return proportional.sampler(
         proportional.of_td_error(priority),

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxreplay import ring as ring_
 from jaxreplay import schedules, sum_tree
 from jaxreplay._internal import buffer
+from jaxreplay._internal.powers import to_power
 from jaxreplay.fields import Row
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
@@ -135,8 +136,8 @@ def importance(
     def weigh(odds: Odds) -> Array:
         minus = -power(odds.updates)
         if normalise == "buffer":
-            return (odds.probability / odds.smallest) ** minus
-        weights = (odds.size * odds.probability) ** minus
+            return to_power(odds.probability / odds.smallest, minus)
+        weights = to_power(odds.size * odds.probability, minus)
         return weights / weights.max() if normalise == "batch" else weights
 
     return weigh

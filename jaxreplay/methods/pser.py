@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxreplay import fields, objectives, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay._internal.checks import Bounds
+from jaxreplay._internal.powers import to_power
 from jaxreplay.fields import Row
 from jaxreplay.methods import proportional
 from jaxreplay.methods.parts import positions as positions_
@@ -180,7 +181,7 @@ def method(config: PSERConfig = PSERConfig(), updates: int | None = None) -> Met
 def _leaf(config: PSERConfig, td_error: Array) -> Array:
     if config.leaf == "sqrt_huber":
         return jnp.sqrt(objectives.huber(1.0)(td_error) + 1e-10)
-    return (jnp.abs(td_error) + config.epsilon) ** config.alpha
+    return to_power(jnp.abs(td_error) + config.epsilon, config.alpha)
 
 
 def _in_leaves(config: PSERConfig, factor: float) -> float:

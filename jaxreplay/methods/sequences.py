@@ -15,6 +15,7 @@ from jaxreplay import fields, objectives, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer
 from jaxreplay._internal.buffer import Buffer
+from jaxreplay._internal.powers import to_power
 from jaxreplay.fields import Row
 from jaxreplay.methods import proportional
 from jaxreplay.methods.parts.options import SamplingOptions
@@ -223,7 +224,7 @@ def _update(
     told = sample.aux.learn & (sample.indices < ring.capacity)
     size = priority(feedback["td_error"], told, config.eta)
     first = jnp.where(told.any(axis=1), sample.indices[:, 0], ring.capacity)
-    leaf = (size + config.epsilon) ** config.alpha
+    leaf = to_power(size + config.epsilon, config.alpha)
     return state._replace(priorities=proportional.write(state.priorities, first, leaf))
 
 

@@ -1,0 +1,32 @@
+"""Powers by logarithms: NumPy's in double precision, and what is exact."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxreplay._internal.powers import to_power
+
+BASES = np.logspace(-30, 30, 1001).astype(np.float32)
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("exponent", [-1.0, -0.4, 0.0, 0.5, 0.6, 1.0])
+def test_powers_are_numpys(exponent, known):
+    raise_to = jax.jit(lambda base, x: to_power(base, exponent if known else x))
+    got = np.asarray(raise_to(BASES, jnp.float32(exponent)), np.float64)
+    np.testing.assert_allclose(got, BASES.astype(np.float64) ** np.float32(exponent), rtol=6e-6)
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("exponent", [-0.4, 0.0, 0.6])
+def test_what_is_exact(exponent, known):
+    base = jnp.asarray([0.0, 1.0, np.inf, np.nan])
+    got = to_power(base, exponent if known else jnp.float32(exponent))
+    expected = {-0.4: [np.inf, 1, 0, np.nan], 0.0: [1] * 4, 0.6: [0, 1, np.inf, np.nan]}[exponent]
+    np.testing.assert_array_equal(got, expected)
+
+
+def test_a_known_exponent_of_one_changes_nothing():
+    np.testing.assert_array_equal(to_power(jnp.asarray(BASES), 1.0), BASES)
+    np.testing.assert_array_equal(to_power(jnp.asarray(BASES), 1), BASES)
