@@ -6,14 +6,14 @@ as Adam, goes through it against the grain.
 
 XLA on CPU is fast at products of large matrices, and of a matrix and a vector, but not at those of
 which one side is a few numbers long, such as the values of two actions. Of 256 hidden units and two
-outputs, the gradient by the kernel takes a quarter as long as that of 256 outputs would. One output
-after the other, as vectors, it takes a fortieth. A sum over a few numbers is written out: then it
-becomes a part of the operation that follows, such as a ReLU.
+outputs, the gradient by the kernel takes a quarter as long as that of 256 outputs would; one output
+after the other, as vectors, it takes a fortieth of it. A sum over a few numbers is written out: it
+then becomes a part of the operation that follows, such as a ReLU.
 
-It may become a part of several operations, each of which rounds it in its own way. So values of
-actions, of which the least is taken, are never such sums: the gradient of a minimum goes to the
-numbers that are equal to it, and would be 0 / 0 if none were. Fewer outputs than inputs therefore
-remain a product.
+It may become a part of several operations, each of which rounds it in its own way. So the values
+of critics, of which the least is taken, are never such sums: the gradient of a minimum goes to the
+numbers that are equal to it, and would be 0 / 0 if none were. What has no more outputs than inputs
+therefore remains a product.
 """
 
 import functools

@@ -30,12 +30,14 @@ def computed_once(values: Tree) -> Tree:
     computation go through one reduction, or XLA would repeat it for each of them.
 
     Args:
-      values: a pytree of arrays `[...]`, of any dtypes.
+      values: a pytree of arrays `[...]` of integers, booleans or floating-point numbers.
 
     Raises:
       ValueError: their shapes differ.
     """
     leaves, treedef = jax.tree.flatten(values)
+    if not leaves:
+        return values
     if len({leaf.shape for leaf in leaves}) > 1:
         raise ValueError(f"arrays of one shape go together, not {[x.shape for x in leaves]}")
     bits = [_bits(leaf) for leaf in leaves]

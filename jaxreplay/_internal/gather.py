@@ -30,7 +30,8 @@ def take_rows(array: Array, indices: Array) -> Array:
 
     Under vmap on CPU, the rows of all arrays are read by one plain gather: XLA's batched one takes
     twice as long. Accelerators keep the batched one, which can also be split over devices. Few rows
-    are read by one thread, if they are used in more than one way (`take_few_rows` tells why).
+    of a large array are read by one thread, if they are used in more than one way (`take_few_rows`
+    tells why).
     """
     rows = indices.astype(jnp.uint32)  # unsigned, nothing has to be done about negative ones
     if _on_cpu() and rows.size and _far(array):
@@ -143,7 +144,7 @@ def in_one_thread(values: Array, numbers: Array) -> Array:
     if not _on_cpu() or not 0 < values.nbytes <= _LITTLE:
         return values
     scratch = jnp.zeros((values.shape[0] + 1, *values.shape[1:]), values.dtype)
-    start = numbers[0] >> 31
+    start = jnp.maximum(numbers[0] >> 31, 0)  # 0, whatever the number
     return jax.lax.dynamic_update_slice_in_dim(scratch, values, start, 0)[: values.shape[0]]
 
 

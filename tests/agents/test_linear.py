@@ -44,6 +44,9 @@ def test_what_is_a_few_numbers_long_is_multiplied_by_no_matrix_product():
 
 def test_the_least_of_values_has_a_gradient_whatever_the_sizes():
     """It goes to the number that is equal to the least: nothing may round it in another way."""
+    for inputs, outputs in ((8, 1), (2, 1), (3, 3)):  # no sum that each use may compute anew
+        x, kernel, _ = arrays((6,), inputs, outputs)
+        assert "dot_general" in str(jax.make_jaxpr(product)(x, kernel))
     for hidden in range(1, 10):
         x, kernel, _ = arrays((6,), 3, hidden)
         heads = jnp.asarray(np.random.default_rng(1).normal(size=(2, hidden, 1)), jnp.float32)
@@ -53,6 +56,7 @@ def test_the_least_of_values_has_a_gradient_whatever_the_sizes():
             return jnp.stack(values).min(axis=0).sum()
 
         grad = jax.jit(jax.grad(least))(x)
+        assert jnp.isfinite(grad).all()
         step = 1e-3 * grad / (jnp.linalg.norm(grad) + 1e-9)
         risen = (least(x + step) - least(x - step)) / 2
         np.testing.assert_allclose(risen, (grad * step).sum(), rtol=0.02, atol=1e-5)

@@ -27,6 +27,9 @@ def test_arrays_of_one_shape_come_of_one_operation():
     once = jax.jit(both)(x)
     jax.tree.map(np.testing.assert_array_equal, once, {"sum": x + jnp.pi, "over": x > 1})
     assert str(jax.make_jaxpr(both)(x)).count("reduce[") == 1
+    seeds = jax.jit(jax.vmap(lambda x: computed_once((x, jnp.float32(2)))))(x)
+    jax.tree.map(np.testing.assert_array_equal, seeds, (x, jnp.full(3, 2.0)))
+    assert computed_once(()) == ()
     with pytest.raises(ValueError, match="of one shape"):
         computed_once((x, x[:2]))
 

@@ -27,6 +27,14 @@ def test_what_is_exact(exponent, known):
     np.testing.assert_array_equal(got, expected)
 
 
-def test_a_known_exponent_of_one_changes_nothing():
+def test_derivatives_are_those_of_powers():
+    base = jnp.asarray([0.01, 1.0, 30.0])
+    for exponent in (-0.4, 0.6, 1.0):
+        slope = jax.vmap(jax.grad(lambda x, e=exponent: to_power(x, e)))(base)
+        np.testing.assert_allclose(slope, exponent * base ** (exponent - 1), rtol=1e-5)
+
+
+def test_known_exponents_that_are_exact():
+    np.testing.assert_array_equal(to_power(jnp.asarray(BASES[300:700]), 2), BASES[300:700] ** 2)
     np.testing.assert_array_equal(to_power(jnp.asarray(BASES), 1.0), BASES)
     np.testing.assert_array_equal(to_power(jnp.asarray(BASES), 1), BASES)
