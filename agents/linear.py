@@ -52,15 +52,16 @@ def _backward(kept: tuple[Any, Any], grad: Any) -> tuple[Array | None, Array | N
 
 
 def _product(x: Array, kernel: Array) -> Array:
-    inputs, outputs = kernel.shape
-    if not _written_out(inputs) or inputs >= outputs:
+    if not _written_out(*kernel.shape):
         return jnp.matmul(x, kernel)
-    return functools.reduce(jnp.add, [x[..., i, None] * kernel[i] for i in range(inputs)])
+    terms = [x[..., i, None] * kernel[i] for i in range(kernel.shape[0])]
+    return functools.reduce(jnp.add, terms)
 
 
 def _by_x(grad: Array, kernel: Array) -> Array:
-    if _written_out(grad.shape[-1]) and grad.shape[-1] < kernel.shape[0]:
+    if _written_out(*kernel.T.shape):
         return _product(grad, kernel.T)
+    # A product with the transpose would copy it.
     return jax.lax.dot_general(grad, kernel, (((grad.ndim - 1,), (1,)), ((), ())))
 
 
@@ -72,15 +73,15 @@ def _by_kernel(x: Array, grad: Array) -> Array:
     def dot(a: Array, b: Array) -> Array:
         return jax.lax.dot_general(a, b, ((rows, rows), ((), ())))
 
-    if rows and _written_out(outputs) and outputs < inputs:
+    if rows and _written_out(outputs, inputs):
         return jnp.stack([dot(x, grad[..., i]) for i in range(outputs)], axis=1)
     if outputs <= min(_NARROW, inputs):
         return dot(grad, x).T
     return dot(x, grad)
 
 
-def _written_out(numbers: int) -> bool:
-    return 1 <= numbers <= _FEW and jax.default_backend() == "cpu"
+def _written_out(few: int, many: int) -> bool:
+    return 1 <= few <= _FEW and few < many and jax.default_backend() == "cpu"
 
 
 product.defvjp(_forward, _backward, symbolic_zeros=True)
