@@ -177,16 +177,16 @@ def follow_every(params: P, target_params: P, updates: Array, every: int, tau: f
 
 def epsilon_greedy(best: Array, key: Array, epsilon: ArrayLike, num_actions: int) -> Array:
     """Return the best actions `[E]`, each replaced by a random one with probability `epsilon`."""
-    explore_key, action_key = jax.random.split(key)
-    explore = jax.random.bernoulli(explore_key, epsilon, best.shape)
-    random = jax.random.randint(action_key, best.shape, 0, num_actions, jnp.int32)
-    return jnp.where(explore, random, best)
+    coin, where = jax.random.uniform(key, (2, *best.shape))  # in one hash, below 1
+    return jnp.where(coin < epsilon, (where * num_actions).astype(jnp.int32), best)
 
 
 def of_action(values: Array, action: Array) -> Array:
     """Return the entries of `values` `[B, n, ...]` that belong to actions `[B]`: `[B, ...]`."""
-    index = action.reshape(-1, *[1] * (values.ndim - 1))
-    return jnp.take_along_axis(values, index, axis=1)[:, 0]
+    # A sum of one number and zeros: a gather is slower, and its gradient is a scatter.
+    own = jnp.arange(values.shape[1]) == action[:, None]
+    own = own.reshape(*own.shape, *[1] * (values.ndim - 2))
+    return jnp.where(own, values, 0).sum(axis=1)
 
 
 def one_step_target(next_value: Array, reward: Array, discount: Array) -> Array:
@@ -201,7 +201,8 @@ def largest(td: Array) -> Array:
     The best of the priorities tried for twin critics (Fujimoto et al. 2020, App. D.1).
     """
     chex.assert_rank(td, 1)
-    return td[jnp.argmax(jnp.abs(td))]
+    highest, lowest = td.max(), td.min()
+    return jnp.where(highest >= -lowest, highest, lowest)
 
 
 def value_feedback(q: Array, target: Array) -> dict[str, Array]:

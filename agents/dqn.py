@@ -56,7 +56,7 @@ def double_q_target(q_target_t: Array, q_online_t: Array, reward: Array, discoun
       discount: `[]`, 0 if the episode terminated.
     """
     chex.assert_rank([q_target_t, q_online_t, reward, discount], [1, 1, 0, 0])
-    return reward + discount * q_target_t[jnp.argmax(q_online_t)]
+    return reward + discount * common.of_action(q_target_t[None], jnp.argmax(q_online_t)[None])[0]
 
 
 def munchausen_target(
@@ -113,7 +113,10 @@ class _DQN:
             q = apply(self.network, state.target_params, t.obs)
             target = jax.vmap(munchausen_target, in_axes=(0, 0, 0, 0, 0, None))
             return target(q, t.action, q_target, t.reward, t.discount, self.config)
-        q_select = apply(self.network, state.params, t.next_obs) if self.config.double else q_target
+        if not self.config.double:
+            best = q_target.max(axis=-1)
+            return jax.vmap(common.one_step_target)(best, t.reward, t.discount)
+        q_select = apply(self.network, state.params, t.next_obs)
         return jax.vmap(double_q_target)(q_target, q_select, t.reward, t.discount)
 
     def update(self, state: DQNState, sample: Sample, key: Array) -> tuple[DQNState, Info]:

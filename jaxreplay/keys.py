@@ -19,6 +19,8 @@ from jaxreplay.types import Array
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 _PARITY = 0x1BD11BDA
 
+_FIRST = np.array([True, False])  # a constant: XLA would take a comparison out of a loop
+
 
 def unrolled(key: Array) -> Array:
     """Return a key, or keys, that give the very numbers of the given ones, and are hashed faster.
@@ -59,10 +61,16 @@ def _hash(key: Array, numbers: Array) -> tuple[Array, Array]:
 
 
 def _rounds(first: Array, second: Array, y: Array) -> tuple[Array, Array]:
-    """Write the hash out, element by element."""
+    """Write the hash out, element by element, so that the key schedule hangs on `y`, too.
+
+    What hangs on the key alone, XLA would take out of a loop in which the key does not change: six
+    small operations for each hash, to compile and to carry through the loop, and two equal hashes
+    would no longer be equal, as each has its own.
+    """
     lax = jax.lax
-    schedule = (first, second, first ^ second ^ np.uint32(_PARITY))
-    x, y = first, y + second
+    mixed = lax.bitwise_xor(lax.bitwise_xor(first, y), lax.bitwise_xor(second, y))
+    schedule = (first, second, lax.bitwise_xor(mixed, np.uint32(_PARITY)))
+    x, y = first, lax.add(y, second)
     for turn in range(20):
         x = lax.add(x, y)
         bits = np.uint32(_ROTATIONS[turn % 8])
@@ -71,7 +79,7 @@ def _rounds(first: Array, second: Array, y: Array) -> tuple[Array, Array]:
         if turn % 4 == 3:
             number = turn // 4 + 1
             x = lax.add(x, schedule[number % 3])
-            y = lax.add(y, lax.add(schedule[(number + 1) % 3], np.uint32(number)))
+            y = lax.add(lax.add(y, schedule[(number + 1) % 3]), np.uint32(number))
     return x, y
 
 
@@ -114,8 +122,7 @@ def _random_bits(key: Array, width: int, shape: tuple[int, ...]) -> Array:
 
 def _beside(x: Array, y: Array) -> Array:
     """Return both words `[..., 2]`; `jnp.stack` would have the hash compiled twice."""
-    which = jax.lax.broadcasted_iota(jnp.int32, (*x.shape, 2), x.ndim)
-    return jnp.where(which == 0, x[..., None], y[..., None])
+    return jnp.where(_FIRST, x[..., None], y[..., None])
 
 
 def _stock() -> Any:

@@ -31,7 +31,7 @@ class Step(NamedTuple):
 class Window(NamedTuple):
     """The last n steps of every environment; push p lies at position p mod n."""
 
-    steps: Step  # [n, E, ...]
+    steps: Step  # [n, E, ...]; with n = 1 no step waits, and none is written
     pushes: Array  # [] int32, a clock
 
 
@@ -63,6 +63,8 @@ def push(window: Window, step: Step, gamma: float) -> tuple[Window, Transition]:
       `next_obs` the true observation after the k-th step. Meaningless until `ready`.
     """
     n = window.steps.reward.shape[0]
+    if n == 1:
+        return window._replace(pushes=window.pushes + 1), _of_one_step(step, gamma)
     newest = window.pushes % n
     steps = jax.tree.map(
         lambda all_, one: jax.lax.dynamic_update_index_in_dim(all_, one, newest, 0),
@@ -90,4 +92,18 @@ def push(window: Window, step: Step, gamma: float) -> tuple[Window, Transition]:
         last=oldest.terminated | oldest.truncated,
         extras=oldest.extras,
         n_steps=length.astype(jnp.int32),
+    )
+
+
+def _of_one_step(step: Step, gamma: float) -> Transition:
+    return Transition(
+        obs=step.obs,
+        action=step.action,
+        reward=step.reward,
+        discount=jnp.where(step.terminated, 0.0, gamma).astype(jnp.float32),
+        next_obs=step.next_obs,
+        first=step.first,
+        last=step.terminated | step.truncated,
+        extras=step.extras,
+        n_steps=jnp.ones_like(step.terminated, jnp.int32),
     )

@@ -303,18 +303,18 @@ def _set_one(tree: SumTree, index: Array, value: Array) -> SumTree:
     families = jnp.stack(places) // tree.branching  # rows of the siblings at each level
     rows = buffer.read_few(_rows(tree.nodes, tree), families)
     written = [value]
-    for level, children in enumerate(rows):
+    for level in range(len(paths)):
         mine = paths[level] % tree.branching
         # Scalars, one by one: XLA would compute a vector's chain anew for each of its entries.
         family = [
-            jnp.where((mine == child) & (valid | (level > 0)), written[-1], children[child])
+            jnp.where((mine == child) & (valid | (level > 0)), written[-1], rows[level, child])
             for child in range(tree.branching)
         ]
         written.append(_join(family, tree.reduce))
     places[0] = jnp.where(valid, index, tree.nodes.size)
-    *written, root = written
+    *written, root = buffer.once(written)
     nodes = buffer.write(tree.nodes, jnp.stack(places), jnp.stack(written))
-    return tree.replace(nodes=nodes, root=buffer.once(root))
+    return tree.replace(nodes=nodes, root=root)
 
 
 def _checked(tree: SumTree, indices: Array, values: Array) -> tuple[Array, Array]:

@@ -58,16 +58,29 @@ def python_while(going_on: Callable[[Any], Any], body: Callable[[Any], Any], car
     return carry
 
 
-def step_keys(key: Array, time: Array, episodes: int) -> tuple[Array, Array]:
+class Keys(NamedTuple):
+    """Keys of an evaluation of N episodes."""
+
+    resets: Array  # [N]
+    steps: Array  # [N + 1] roots, to fold with the time: of each environment, and of acting
+
+
+def keys_of(key: Array, episodes: int) -> Keys:
+    """Return the keys of an evaluation of so many episodes."""
+    keys = jax.random.split(key, 2 * episodes + 1)
+    return Keys(keys[:episodes], keys[episodes:])
+
+
+def step_keys(keys: Keys, time: Array) -> tuple[Array, Array]:
     """Return the keys of one step of an evaluation: of acting, and of the environments `[N]`."""
-    key = jax.random.fold_in(key, time)
-    return jax.random.fold_in(key, episodes), jax.random.split(key, episodes)
+    now = jax.vmap(jax.random.fold_in, (0, None))(keys.steps, time)
+    return now[-1], now[:-1]
 
 
 def evaluate(
     environment: Environment,
     policy: Callable[[chex.ArrayTree, Array], Array],
-    keys: Array,
+    key: Array,
     episodes: int,
 ) -> tuple[Array, Array]:
     """Play whole episodes of an environment that compiles.
@@ -75,22 +88,22 @@ def evaluate(
     Args:
       environment: where.
       policy: observations `[N, ...]` and a key -> actions `[N, ...]`.
-      keys: `[2]`, of the resets and of the steps.
+      key: of all that is random in it.
       episodes: N.
 
     Returns:
       Undiscounted returns `[N]` float32 and lengths `[N]` int32 in agent steps.
     """
-    key_reset, key_steps = keys
+    keys = keys_of(key, episodes)
 
     def step(playing: Any, time: Array) -> tuple[Any, TimeStep]:
         state, obs = playing
-        key_act, keys_step = step_keys(key_steps, time, episodes)
+        key_act, keys_step = step_keys(keys, time)
         action = policy(obs, key_act)
         state, obs, out = jax.vmap(environment.step)(keys_step, state, action)
         return (state, obs), out
 
-    start = jax.vmap(environment.reset)(jax.random.split(key_reset, episodes))
+    start = jax.vmap(environment.reset)(keys.resets)
     return play_out(step, start, (episodes,), jax.lax.while_loop)
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from experiments.environments.types import Array, EnvironmentSpec, TimeStep
 from experiments.training import host_store
-from experiments.training.evaluation import step_keys
+from experiments.training.evaluation import keys_of, step_keys
 from experiments.training.once import jit_once
 from experiments.training.phases import Mode, Phases
 from experiments.training.seeds import axes_of, with_axis
@@ -17,7 +17,7 @@ from experiments.training.state import (
     Metrics,
     Sums,
     a_key,
-    evaluation_keys,
+    evaluation_key,
     observing_keys,
 )
 from jaxreplay import ring as ring_
@@ -129,8 +129,8 @@ class HostPhases:
 
     def _greedy_all(self, state: LoopState, obs: Array, time: Array, for_replay: bool) -> Array:
         def greedy(state: LoopState, obs: Array) -> Array:
-            keys = observing_keys(state)[1:] if for_replay else evaluation_keys(state)
-            key, _ = step_keys(keys[1], time, len(obs))
+            key = observing_keys(state)[1] if for_replay else evaluation_key(state)
+            key, _ = step_keys(keys_of(key, len(obs)), time)
             return self._phases.greedy(state.agent, obs, key)
 
         return jax.vmap(greedy, (self.axes, 0))(state, obs)

@@ -26,10 +26,10 @@ from experiments.training.state import (
     LoopState,
     Metrics,
     Sums,
-    evaluation_keys,
+    evaluation_key,
     observing_keys,
-    reset_key,
-    step_key,
+    reset_keys,
+    step_keys,
 )
 from experiments.training.traced import Traced
 from jaxreplay.requirements import remarks
@@ -96,15 +96,15 @@ class Loop:
 
     def start(self, key: Array) -> LoopState:
         """Return the state before the first step."""
-        keys = jax.random.split(reset_key(key), self.phases.replay.num_envs)
+        keys = reset_keys(key, self.phases.replay.num_envs)
         env_state, obs = jax.vmap(self.environment.reset)(keys)
         return self.phases.start(key, env_state, obs)
 
     def collect(self, state: LoopState, mode: Mode) -> tuple[LoopState, Metrics]:
         """Take one step in every environment."""
         action, extras = self.phases.decide(state, mode)
-        keys = jax.random.split(step_key(state), self.phases.replay.num_envs)
-        env_state, obs, out = jax.vmap(self.environment.step)(keys, state.env_state, action)
+        step = jax.vmap(self.environment.step)
+        env_state, obs, out = step(step_keys(state), state.env_state, action)
         return self.phases.take_in(state, mode, action, extras, env_state, obs, out)
 
     def block(self, state: LoopState) -> tuple[LoopState, Metrics, Sums]:
@@ -123,17 +123,17 @@ class Loop:
             return state
 
         def tell(state: LoopState) -> LoopState:
-            return phases.observe(state, self.evaluate(state, observing_keys(state)[1:])[0])
+            return phases.observe(state, self.evaluate(state, observing_keys(state)[1])[0])
 
         due = phases.is_due(state.rows, self.config.observe_every)
         return jax.lax.cond(due, tell, lambda state: state, state)
 
-    def evaluate(self, state: LoopState, keys: Array) -> tuple[Array, Array]:
+    def evaluate(self, state: LoopState, key: Array) -> tuple[Array, Array]:
         """Play greedy episodes; return undiscounted returns and lengths, `[N]`."""
         return evaluate(
             self.environment,
             lambda obs, key: self.phases.greedy(state.agent, obs, key),
-            keys,
+            key,
             self.config.eval_episodes,
         )
 
@@ -148,7 +148,7 @@ class Loop:
             return state, *jax.tree.map(jnp.add, (played, learned), tuple(more))
 
         state, played, learned = jax.lax.fori_loop(0, blocks, body, (state, *zeros))
-        returns, lengths = self.evaluate(state, evaluation_keys(state))
+        returns, lengths = self.evaluate(state, evaluation_key(state))
         return self.phases.log_point(state, played, learned, returns, lengths)
 
 

@@ -325,7 +325,7 @@ def _unless(done: Array, extras: chex.ArrayTree) -> chex.ArrayTree:
 def _random_actions(space: Discrete | Continuous, key: Array, count: int) -> Array:
     """Draw uniform actions `[count]` int32 or `[count, A]` float32."""
     if isinstance(space, Discrete):
-        return jax.random.randint(key, (count,), 0, space.n, jnp.int32)
+        return (jax.random.uniform(key, (count,)) * space.n).astype(jnp.int32)
     return jax.random.uniform(key, (count, space.size), jnp.float32, -1.0, 1.0)
 
 

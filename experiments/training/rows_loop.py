@@ -21,7 +21,7 @@ from experiments.training.loop import make_loop
 from experiments.training.once import jit_once
 from experiments.training.schedule import schedule
 from experiments.training.seeds import axes_of, keys_of
-from experiments.training.state import LoopState, Metrics, Sums, a_key, evaluation_keys
+from experiments.training.state import LoopState, Metrics, Sums, a_key, evaluation_key
 from jaxreplay import host_rows
 from jaxreplay.requirements import remarks
 from jaxreplay.types import Replay, Sample
@@ -178,7 +178,7 @@ class RowsRun:
     def _evaluation(
         self, state: LoopState, played: Metrics, learned: Sums, given: Any
     ) -> tuple[LoopState, Metrics]:
-        returns, lengths = self._loop.evaluate(state, evaluation_keys(state))
+        returns, lengths = self._loop.evaluate(state, evaluation_key(state))
         return self._loop.phases.log_point(state, played, learned, returns, lengths, given)
 
     # --- ... and of all ------------------------------------------------------------------------

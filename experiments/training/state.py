@@ -30,13 +30,16 @@ class Sums(struct.PyTreeNode):
 
 
 class Keys(NamedTuple):
-    """One root per use; a step's key is its root folded with the clock, so none is used twice."""
+    """One root per use; a step's key is its root folded with the clock, so none is used twice.
 
-    collect: Array  # [] key
-    learn: Array  # [] key
-    evaluate: Array  # [] key
-    observe: Array  # [] key
-    inspect: Array  # [] key
+    Roots that are folded with the same clock are one array: one hash makes the keys of them all.
+    """
+
+    collect: Array  # [2 + E] keys: of acting, of feedback about the step, of each environment
+    learn: Array  # [2]: of the batch, of the agent
+    observe: Array  # [2]: of telling the replay a return, of an evaluation for it
+    evaluate: Array  # []
+    inspect: Array  # []
 
 
 class Episodes(NamedTuple):
@@ -83,11 +86,11 @@ def initial_state(
       env_state: after the reset, `[E, ...]`.
       obs: after the reset, `[E, ...]`.
     """
-    _, key_agent, key_replay, *roots = _split(key)
+    roots = _roots(key, replay.num_envs)
     one_obs = jax.tree.map(lambda x: x[0], obs)
     one_action = example_action(action_space)
-    agent_state = agent.init(key_agent, one_obs, one_action)
-    extras = jax.eval_shape(agent.act, agent_state, obs, roots[0])[1]
+    agent_state = agent.init(roots.agent, one_obs, one_action)
+    extras = jax.eval_shape(agent.act, agent_state, obs, roots.agent)[1]
     one_extras = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), extras)
     scalar, flag = jnp.zeros((), jnp.float32), jnp.zeros((), bool)
     step = Step(one_obs, one_action, scalar, flag, flag, one_obs, flag, one_extras)
@@ -95,7 +98,7 @@ def initial_state(
     clock = jnp.zeros((), jnp.int32)
     lanes = jnp.zeros(replay.num_envs, jnp.int32)
     return LoopState(
-        keys=Keys(*roots),
+        keys=roots.keys,
         rows=clock,
         updates=clock,
         env_state=env_state,
@@ -105,7 +108,7 @@ def initial_state(
         window=n_step.init(step, window_length, replay.num_envs),
         fault=clock,
         agent=agent_state,
-        replay=replay.init(key_replay, transition),
+        replay=replay.init(roots.replay, transition),
     )
 
 
@@ -121,39 +124,39 @@ def a_key() -> Any:
     return jax.eval_shape(jax.random.key, 0)
 
 
-def reset_key(key: Array) -> Array:
-    """Return the key of the environments' reset in a run of `key`."""
-    return _split(key)[0]
+def reset_keys(key: Array, num_envs: int) -> Array:
+    """Return the keys `[E]` of the environments' reset in a run of `key`."""
+    return _roots(key, num_envs).resets
 
 
 def acting_key(state: LoopState) -> Array:
     """Return the key of the next choice of actions."""
-    return _collect_keys(state)[0]
-
-
-def step_key(state: LoopState) -> Array:
-    """Return the key of the environments' next step."""
-    return _collect_keys(state)[1]
+    return _at(state.keys.collect, state.rows)[0]
 
 
 def feedback_key(state: LoopState) -> Array:
     """Return the key of the feedback about what the next step brings."""
-    return _collect_keys(state)[2]
+    return _at(state.keys.collect, state.rows)[1]
+
+
+def step_keys(state: LoopState) -> Array:
+    """Return the keys `[E]` of the environments' next step."""
+    return _at(state.keys.collect, state.rows)[2:]
 
 
 def learning_keys(state: LoopState) -> Array:
     """Return the keys `[2]` of the next gradient update: of its batch, and of its agent."""
-    return jax.random.split(jax.random.fold_in(state.keys.learn, state.updates))
-
-
-def evaluation_keys(state: LoopState) -> Array:
-    """Return the keys `[2]` of an evaluation: of its resets, and of its steps."""
-    return jax.random.split(jax.random.fold_in(state.keys.evaluate, state.rows))
+    return _at(state.keys.learn, state.updates)
 
 
 def observing_keys(state: LoopState) -> Array:
-    """Return the keys `[3]` of telling the replay a return, and of an evaluation for it."""
-    return jax.random.split(jax.random.fold_in(state.keys.observe, state.rows), 3)
+    """Return the keys `[2]` of telling the replay a return, and of an evaluation for it."""
+    return _at(state.keys.observe, state.rows)
+
+
+def evaluation_key(state: LoopState) -> Array:
+    """Return the key of an evaluation."""
+    return jax.random.fold_in(state.keys.evaluate, state.rows)
 
 
 def inspection_key(state: LoopState) -> Array:
@@ -161,9 +164,22 @@ def inspection_key(state: LoopState) -> Array:
     return jax.random.fold_in(state.keys.inspect, state.rows)
 
 
-def _split(key: Array) -> Array:
-    return jax.random.split(unrolled(key), 3 + len(Keys._fields))
+class _Roots(NamedTuple):
+    """What the key of a run is split into."""
+
+    agent: Array  # [] key
+    replay: Array  # []
+    resets: Array  # [E], of the environments
+    keys: Keys
 
 
-def _collect_keys(state: LoopState) -> Array:
-    return jax.random.split(jax.random.fold_in(state.keys.collect, state.rows), 3)
+def _roots(key: Array, num_envs: int) -> _Roots:
+    keys = jax.random.split(unrolled(key), 10 + 2 * num_envs)
+    agent, replay, evaluate, inspect = keys[:4]
+    learn, observe, collect, resets = keys[4:6], keys[6:8], keys[8:-num_envs], keys[-num_envs:]
+    return _Roots(agent, replay, resets, Keys(collect, learn, observe, evaluate, inspect))
+
+
+def _at(roots: Array, clock: Array) -> Array:
+    """Return the keys `[n]` of roots `[n]` at a time."""
+    return jax.vmap(jax.random.fold_in, (0, None))(roots, clock)

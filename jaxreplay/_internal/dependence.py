@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from chex import ArrayTree
 
 from jaxreplay.types import Array
@@ -67,8 +68,8 @@ def opaque_zero(tree: ArrayTree) -> Array:
 
 def _beside_zeros(bits: Array) -> Array:
     """Return `[2, ...]`: what is given, and as many zeros."""
-    which = jax.lax.broadcasted_iota(jnp.int32, (2, *bits.shape), 0)
-    return jnp.where(which == 0, bits, jnp.zeros_like(bits))
+    first = np.array([True, False]).reshape(2, *[1] * bits.ndim)
+    return jnp.where(first, bits, jnp.zeros_like(bits))
 
 
 def _bits(values: Array) -> Array:

@@ -7,6 +7,7 @@ weights a draw gets.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, NamedTuple, Protocol
 
+import jax
 import jax.numpy as jnp
 
 from jaxreplay import ring as ring_
@@ -66,12 +67,12 @@ def enter(state: ProportionalState, slots: Array, values: Array | None = None) -
     """Give new transitions their leaves `[E]`: `values`, or the largest leaf so far."""
     if values is None:
         return _set(state, slots, jnp.broadcast_to(state.max_leaf, slots.shape))
-    return _raise_maximum(_set(state, slots, values), slots, values)
+    return _noted(_set(state, slots, values), slots, values)
 
 
 def write(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
     """Write the leaves `[B]` of an update; rows with an out-of-range slot are skipped."""
-    state = _raise_maximum(_set(state, slots, values), slots, values)
+    state = _noted(_set(state, slots, values), slots, values)
     return state._replace(updates=state.updates + 1)
 
 
@@ -281,18 +282,28 @@ def _set(state: ProportionalState, slots: Array, values: Array) -> ProportionalS
     minimum = state.minimum
     if minimum is not None:
         minimum = sum_tree.set(minimum, slots, values)
+    return state._replace(tree=sum_tree.set(state.tree, slots, values), minimum=minimum)
+
+
+def _noted(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
+    overflown, largest = looked_through(slots < state.tree.capacity, values)
     return state._replace(
-        tree=sum_tree.set(state.tree, slots, values),
-        minimum=minimum,
-        skipped=state.skipped + overflown(state, slots, values),
+        skipped=state.skipped + overflown, max_leaf=jnp.maximum(state.max_leaf, largest)
     )
 
 
-def overflown(state: ProportionalState, slots: Array, values: Array) -> Array:
-    """Return how many leaves `[B]` are no numbers, `[]` int32: errors beyond float32's powers."""
-    return ((slots < state.tree.capacity) & ~jnp.isfinite(values)).sum(dtype=jnp.int32)
+def looked_through(live: Array, values: Array) -> tuple[Array, Array]:
+    """Return how many leaves `[B]` are no numbers, `[]` int32, and the largest of the others.
 
-
-def _raise_maximum(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
-    written = jnp.where((slots < state.tree.capacity) & jnp.isfinite(values), values, 0.0)
-    return state._replace(max_leaf=jnp.maximum(state.max_leaf, written.max()))
+    Those are of errors beyond float32's powers. Of the leaves that are not `live` `[B]`, neither
+    counts; the largest is at least 0. One reduction finds both: XLA makes two operations of each
+    that is alone.
+    """
+    finite = jnp.isfinite(values)
+    written = jnp.where(live & finite, values, 0.0)
+    return jax.lax.reduce(
+        ((live & ~finite).astype(jnp.int32), written),
+        (jnp.int32(0), jnp.float32(0)),
+        lambda x, y: (x[0] + y[0], jnp.maximum(x[1], y[1])),
+        (0,),
+    )

@@ -145,12 +145,12 @@ def sampler(config: PSERConfig = PSERConfig()) -> Sampler:
         slots, valid = sample.indices, sample.indices < ring.capacity
         kept = _in_leaves(config, config.eta) * sum_tree.get(old.tree, jnp.where(valid, slots, 0))
         values = jnp.where(valid, jnp.maximum(_leaf(config, td_error), kept), 0.0)
-        finite = jnp.where(jnp.isfinite(values), values, 0.0)
+        overflown, largest = proportional.looked_through(valid, values)
         priorities = old._replace(
             tree=sum_tree.put(old.tree, slots, values),
-            max_leaf=jnp.maximum(old.max_leaf, finite.max()),
+            max_leaf=jnp.maximum(old.max_leaf, largest),
             updates=old.updates + 1,
-            skipped=old.skipped + proportional.overflown(old, slots, values),
+            skipped=old.skipped + overflown,
         )
         return _lend(config, state._replace(priorities=priorities), ring, slots, values)
 

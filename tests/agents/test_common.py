@@ -34,6 +34,32 @@ def test_feedback_is_the_larger_error_with_its_sign_and_the_least_q(make_sample)
     np.testing.assert_allclose(info.feedback["q_value"], [-0.4, -1.5, 3.0, -0.05])
 
 
+def test_the_larger_error_that_is_no_number_is_none():
+    for td in ([jnp.nan, 1.0], [1.0, jnp.nan]):
+        assert jnp.isnan(common.largest(jnp.float32(td)))
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (5, 3, 4)])
+def test_values_of_an_action_and_their_gradient(shape):
+    values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    values[0, 1] = np.nan  # of an action that was not taken
+    action = np.int32([0, 2, 1, 1, 2])
+    own = values[np.arange(5), action]
+    got, pull = jax.vjp(lambda x: common.of_action(x, action), jnp.asarray(values))
+    np.testing.assert_array_equal(got, own)
+    expected = np.zeros_like(values)
+    expected[np.arange(5), action] = 2 * own
+    np.testing.assert_array_equal(pull(jnp.asarray(2 * own))[0], expected)
+
+
+def test_epsilon_greedy_draws_every_action_alike():
+    best = jnp.full(60_000, 3, jnp.int32)
+    drawn = common.epsilon_greedy(best, jax.random.key(0), 0.6, 5)
+    share = np.bincount(drawn, minlength=5) / len(best)
+    np.testing.assert_allclose(share, [0.12, 0.12, 0.12, 0.52, 0.12], atol=0.008)  # 5 sigma
+    np.testing.assert_array_equal(common.epsilon_greedy(best, jax.random.key(0), 0.0, 5), best)
+
+
 def test_default_objective_weighs_squared_errors(make_sample):
     weights = np.float32([0.7578582833, 1.0, 0.5743491775, 0.4352752816])
     grads, info = gradient(make_sample, None, weights)

@@ -91,6 +91,27 @@ def test_nothing_loops_in_the_compiled_program():
 
 
 @on_cpu
+def test_in_a_loop_equal_hashes_are_one_and_nothing_of_a_key_is_taken_out():
+    """XLA takes what hangs on the key alone out of a loop: then equal hashes differ by it."""
+
+    def use(key):
+        roots = jax.random.split(unrolled(key), 2)
+
+        def body(total, time):
+            for _ in range(2):
+                keys = jax.vmap(jax.random.fold_in, (0, None))(roots, time)
+                total = total + jax.random.bits(keys[0], (4,)) ^ jax.random.bits(keys[1], (4,))
+            return total, None
+
+        return jax.lax.scan(body, jnp.zeros(4, jnp.uint32), jnp.arange(9))[0]
+
+    text = jax.jit(use).lower(jax.random.key(1)).compile().as_text()
+    assert text.count(" shift-left(") == 20 * 4  # of the split, of both folds, and of two draws
+    before = text[text.index("ENTRY") :]
+    assert before.count("fusion(") <= 3, before  # times, a sum of zero, and the split
+
+
+@on_cpu
 def test_keys_of_ours_stay_what_they_are():
     key = unrolled(jax.random.key(4))
     assert unrolled(key) is key

@@ -19,11 +19,16 @@ from experiments.runs import compilation
 def keeps_everything(monkeypatch):
     """Keep programs that compile in no time, too; JAX's settings come back afterwards."""
     monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    name = "jax_persistent_cache_min_compile_time_secs"
-    before = getattr(jax.config, name)
-    jax.config.update(name, 0)
+    wanted = {
+        "jax_persistent_cache_min_compile_time_secs": 0,
+        "jax_enable_compilation_cache": True,  # commands that time compiling turn it off
+    }
+    before = {name: getattr(jax.config, name) for name in wanted}
+    for name, value in wanted.items():
+        jax.config.update(name, value)
     yield
-    jax.config.update(name, before)
+    for name, value in before.items():
+        jax.config.update(name, value)
 
 
 def run() -> tuple[float, int]:

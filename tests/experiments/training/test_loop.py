@@ -21,6 +21,16 @@ from experiments.training.loop import make_program, make_train
 from experiments.training.phases import make_phases
 from experiments.training.schedule import schedule
 from experiments.training.seeds import axes_of, over_seeds
+from experiments.training.state import (
+    acting_key,
+    evaluation_key,
+    feedback_key,
+    inspection_key,
+    learning_keys,
+    observing_keys,
+    reset_keys,
+    step_keys,
+)
 from jaxreplay import make_replay, ring
 from jaxreplay.methods import ero, latest, ners, per, refer, uniform, windows
 from jaxreplay.requirements import Requirements
@@ -112,8 +122,8 @@ def test_training_episodes_are_counted():
 def test_evaluation_stops_counting_at_the_episodes_end():
     environment = environments.make("gymnax/CartPole-v1")
     right = lambda obs, key: jnp.ones(obs.shape[0], jnp.int32)
-    keys = jax.random.split(jax.random.key(0))
-    returns, lengths = jax.jit(lambda keys: evaluate(environment, right, keys, 6))(keys)
+    key = jax.random.key(0)
+    returns, lengths = jax.jit(lambda key: evaluate(environment, right, key, 6))(key)
     # Pushing right from near upright falls after 8 to 11 steps, each worth 1.
     assert ((returns >= 8) & (returns <= 11)).all()
     np.testing.assert_array_equal(returns, lengths)
@@ -128,6 +138,19 @@ def test_evaluations_may_take_some_random_actions(epsilon, share):
     drawn = phases.greedy(state.agent, obs, jax.random.key(1))
     other = (drawn != agent.greedy(state.agent, obs)).mean()
     np.testing.assert_allclose(other, share, atol=0.03)
+
+
+def test_no_key_is_used_twice():
+    """Nor is one the root of another: those of two steps and two updates, and all roots."""
+    environment = environments.make("gymnax/CartPole-v1")
+    state = make_program(*small(environment, num_envs=2)).init(jax.random.key(0))
+    later = state._replace(rows=state.rows + 1, updates=state.updates + 1)
+    now, used = (state, later), [reset_keys(jax.random.key(0), 2), *state.keys]
+    for keys in (acting_key, feedback_key, step_keys, learning_keys, observing_keys):
+        used += map(keys, now)
+    used += [*map(evaluation_key, now), *map(inspection_key, now)]
+    words = np.concatenate([jax.random.key_data(keys).reshape(-1, 2) for keys in used])
+    assert len(np.unique(words, axis=0)) == len(words)
 
 
 def test_clocks_are_shared_by_the_seeds_and_nothing_else():
