@@ -177,12 +177,21 @@ def follow_every(params: P, target_params: P, updates: Array, every: int, tau: f
 
 def epsilon_greedy(best: Array, key: Array, epsilon: ArrayLike, num_actions: int) -> Array:
     """Return the best actions `[E]`, each replaced by a random one with probability `epsilon`."""
-    coin, where = jax.random.uniform(key, (2, *best.shape))  # in one hash, below 1
-    return jnp.where(coin < epsilon, (where * num_actions).astype(jnp.int32), best)
+    coin, number = jax.random.uniform(key, (2, *best.shape))  # in one hash
+    return jnp.where(coin < epsilon, action_of(number, num_actions), best)
+
+
+def action_of(number: Array, num_actions: int) -> Array:
+    """Return the int32 actions of numbers that are uniform in [0, 1): all equally likely."""
+    return (number * num_actions).astype(jnp.int32)
 
 
 def of_action(values: Array, action: Array) -> Array:
-    """Return the entries of `values` `[B, n, ...]` that belong to actions `[B]`: `[B, ...]`."""
+    """Return the entries of `values` `[B, n, ...]` that belong to actions `[B]`: `[B, ...]`.
+
+    They are 0 for an action that is none of the n.
+    """
+    chex.assert_rank(action, 1)
     # A sum of one number and zeros: a gather is slower, and its gradient is a scatter.
     own = jnp.arange(values.shape[1]) == action[:, None]
     own = own.reshape(*own.shape, *[1] * (values.ndim - 2))
@@ -198,7 +207,8 @@ def one_step_target(next_value: Array, reward: Array, discount: Array) -> Array:
 def largest(td: Array) -> Array:
     """Return the entry of `td` `[N]` that is largest in size, with its sign.
 
-    The best of the priorities tried for twin critics (Fujimoto et al. 2020, App. D.1).
+    The best of the priorities tried for twin critics (Fujimoto et al. 2020, App. D.1). Of x and -x
+    it is the positive one; NaN if any of them is.
     """
     chex.assert_rank(td, 1)
     highest, lowest = td.max(), td.min()

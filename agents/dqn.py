@@ -50,8 +50,7 @@ def double_q_target(q_target_t: Array, q_online_t: Array, reward: Array, discoun
 
     Args:
       q_target_t: `[n]`, the target network's values of the next observation.
-      q_online_t: `[n]`, the values whose argmax is the next action: the online network's, or
-        `q_target_t` again for DQN (Mnih et al. 2015).
+      q_online_t: `[n]`, the online network's, whose argmax is the next action.
       reward: `[]`.
       discount: `[]`, 0 if the episode terminated.
     """

@@ -303,8 +303,8 @@ def _set_one(tree: SumTree, index: Array, value: Array) -> SumTree:
     families = jnp.stack(places) // tree.branching  # rows of the siblings at each level
     rows = buffer.read_few(_rows(tree.nodes, tree), families)
     written = [value]
-    for level in range(len(paths)):
-        mine = paths[level] % tree.branching
+    for level, path in enumerate(paths):
+        mine = path % tree.branching
         # Scalars, one by one: XLA would compute a vector's chain anew for each of its entries.
         family = [
             jnp.where((mine == child) & (valid | (level > 0)), written[-1], rows[level, child])

@@ -58,20 +58,20 @@ def python_while(going_on: Callable[[Any], Any], body: Callable[[Any], Any], car
     return carry
 
 
-class Keys(NamedTuple):
+class EvaluationKeys(NamedTuple):
     """Keys of an evaluation of N episodes."""
 
     resets: Array  # [N]
     steps: Array  # [N + 1] roots, to fold with the time: of each environment, and of acting
 
 
-def keys_of(key: Array, episodes: int) -> Keys:
+def evaluation_keys(key: Array, episodes: int) -> EvaluationKeys:
     """Return the keys of an evaluation of so many episodes."""
     keys = jax.random.split(key, 2 * episodes + 1)
-    return Keys(keys[:episodes], keys[episodes:])
+    return EvaluationKeys(keys[:episodes], keys[episodes:])
 
 
-def step_keys(keys: Keys, time: Array) -> tuple[Array, Array]:
+def keys_at(keys: EvaluationKeys, time: Array) -> tuple[Array, Array]:
     """Return the keys of one step of an evaluation: of acting, and of the environments `[N]`."""
     now = jax.vmap(jax.random.fold_in, (0, None))(keys.steps, time)
     return now[-1], now[:-1]
@@ -94,11 +94,11 @@ def evaluate(
     Returns:
       Undiscounted returns `[N]` float32 and lengths `[N]` int32 in agent steps.
     """
-    keys = keys_of(key, episodes)
+    keys = evaluation_keys(key, episodes)
 
     def step(playing: Any, time: Array) -> tuple[Any, TimeStep]:
         state, obs = playing
-        key_act, keys_step = step_keys(keys, time)
+        key_act, keys_step = keys_at(keys, time)
         action = policy(obs, key_act)
         state, obs, out = jax.vmap(environment.step)(keys_step, state, action)
         return (state, obs), out

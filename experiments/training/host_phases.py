@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from experiments.environments.types import Array, EnvironmentSpec, TimeStep
 from experiments.training import host_store
-from experiments.training.evaluation import keys_of, step_keys
+from experiments.training.evaluation import evaluation_keys, keys_at
 from experiments.training.once import jit_once
 from experiments.training.phases import Mode, Phases
 from experiments.training.seeds import axes_of, with_axis
@@ -130,7 +130,7 @@ class HostPhases:
     def _greedy_all(self, state: LoopState, obs: Array, time: Array, for_replay: bool) -> Array:
         def greedy(state: LoopState, obs: Array) -> Array:
             key = observing_keys(state)[1] if for_replay else evaluation_key(state)
-            key, _ = step_keys(keys_of(key, len(obs)), time)
+            key, _ = keys_at(evaluation_keys(key, len(obs)), time)
             return self._phases.greedy(state.agent, obs, key)
 
         return jax.vmap(greedy, (self.axes, 0))(state, obs)
@@ -173,17 +173,18 @@ def _once(phases: Phases, state: LoopState, given: FromHost) -> tuple[LoopState,
 
 def _cut_off(state: LoopState, obs: Array) -> LoopState:
     """Return a state that goes on from `obs` `[E, ...]`, after resets that it did not see."""
-    steps, pushes = state.window
-    newest = (pushes - 1) % len(steps.truncated)
     # The latest step bootstraps from its true next observation, and returns end there.
-    truncated = steps.truncated.at[newest].set(~steps.terminated[newest])
-    replay = state.replay
+    (steps, pushes), replay = state.window, state.replay
     if len(steps.truncated) == 1:  # nothing waits in the window: the ring has the latest step
         replay = replay._replace(ring=ring_.end_episodes(replay.ring))
+    else:
+        newest = (pushes - 1) % len(steps.truncated)
+        truncated = steps.truncated.at[newest].set(~steps.terminated[newest])
+        steps = steps._replace(truncated=truncated)
     return state._replace(
         replay=replay,
         obs=obs,
-        window=Window(steps._replace(truncated=truncated), pushes),
+        window=Window(steps, pushes),
         episodes=jax.tree.map(jnp.zeros_like, state.episodes),
         extras=jax.tree.map(jnp.zeros_like, state.extras),
     )

@@ -13,7 +13,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from agents import scaling
+from agents import common, scaling
 from agents.types import Agent, Continuous, Discrete
 from experiments.environments.types import Array, TimeStep
 from experiments.training import state as state_
@@ -182,10 +182,7 @@ class Phases:
         never = not isinstance(share, jax.Array) and share == 0
         if never or isinstance(self.action_space, Continuous):
             return action
-        key_coin, key_action = jax.random.split(key)
-        coin = jax.random.bernoulli(key_coin, share, action.shape)
-        other = _random_actions(self.action_space, key_action, len(action))
-        return jnp.where(coin, other, action)
+        return common.epsilon_greedy(action, key, share, self.action_space.n)
 
     @property
     def evaluates_for_replay(self) -> bool:
@@ -325,7 +322,7 @@ def _unless(done: Array, extras: chex.ArrayTree) -> chex.ArrayTree:
 def _random_actions(space: Discrete | Continuous, key: Array, count: int) -> Array:
     """Draw uniform actions `[count]` int32 or `[count, A]` float32."""
     if isinstance(space, Discrete):
-        return (jax.random.uniform(key, (count,)) * space.n).astype(jnp.int32)
+        return common.action_of(jax.random.uniform(key, (count,)), space.n)
     return jax.random.uniform(key, (count, space.size), jnp.float32, -1.0, 1.0)
 
 

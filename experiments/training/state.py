@@ -174,7 +174,7 @@ class _Roots(NamedTuple):
 
 
 def _roots(key: Array, num_envs: int) -> _Roots:
-    keys = jax.random.split(unrolled(key), 10 + 2 * num_envs)
+    keys = jax.random.split(unrolled(key), 10 + 2 * num_envs)  # as many as there are below
     agent, replay, evaluate, inspect = keys[:4]
     learn, observe, collect, resets = keys[4:6], keys[6:8], keys[8:-num_envs], keys[-num_envs:]
     return _Roots(agent, replay, resets, Keys(collect, learn, observe, evaluate, inspect))

@@ -1,6 +1,6 @@
 """Dependences that XLA can't see through, for `buffer`, which explains what they are good for."""
 
-import functools
+from collections.abc import Sequence
 from typing import TypeVar
 
 import jax
@@ -43,8 +43,7 @@ def computed_once(values: Tree) -> Tree:
         raise ValueError(f"arrays of one shape go together, not {[x.shape for x in leaves]}")
     bits = [_bits(leaf) for leaf in leaves]
     zeros = [jnp.zeros((), leaf.dtype) for leaf in bits]
-    join = functools.partial(jax.tree.map, jax.lax.bitwise_or)
-    once = jax.lax.reduce([_beside_zeros(leaf) for leaf in bits], zeros, join, (0,))
+    once = jax.lax.reduce([_beside_zeros(leaf) for leaf in bits], zeros, _or, (0,))
     pairs = zip(once, leaves, strict=True)
     back = [jax.lax.bitcast_convert_type(x, leaf.dtype) for x, leaf in pairs]
     return jax.tree.unflatten(treedef, back)
@@ -66,8 +65,13 @@ def opaque_zero(tree: ArrayTree) -> Array:
     return computed_once((bits == 0x7FABCDEF).astype(jnp.int32))  # a NaN that no arithmetic makes
 
 
+def _or(x: Sequence[Array], y: Sequence[Array]) -> list[Array]:
+    return list(map(jax.lax.bitwise_or, x, y))
+
+
 def _beside_zeros(bits: Array) -> Array:
     """Return `[2, ...]`: what is given, and as many zeros."""
+    # Not a comparison with an iota, which XLA would take out of a loop.
     first = np.array([True, False]).reshape(2, *[1] * bits.ndim)
     return jnp.where(first, bits, jnp.zeros_like(bits))
 

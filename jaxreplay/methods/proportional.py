@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxreplay import ring as ring_
 from jaxreplay import schedules, sum_tree
@@ -300,10 +301,10 @@ def looked_through(live: Array, values: Array) -> tuple[Array, Array]:
     that is alone.
     """
     finite = jnp.isfinite(values)
-    written = jnp.where(live & finite, values, 0.0)
-    return jax.lax.reduce(
-        ((live & ~finite).astype(jnp.int32), written),
-        (jnp.int32(0), jnp.float32(0)),
-        lambda x, y: (x[0] + y[0], jnp.maximum(x[1], y[1])),
-        (0,),
-    )
+    written = jnp.where(live & finite, values, 0.0).astype(jnp.float32)
+    lost = (live & ~finite).astype(jnp.int32)
+    return jax.lax.reduce((lost, written), (np.int32(0), np.float32(0)), _sum_and_maximum, (0,))
+
+
+def _sum_and_maximum(x: tuple[Array, Array], y: tuple[Array, Array]) -> tuple[Array, Array]:
+    return x[0] + y[0], jnp.maximum(x[1], y[1])

@@ -37,6 +37,7 @@ def test_feedback_is_the_larger_error_with_its_sign_and_the_least_q(make_sample)
 def test_the_larger_error_that_is_no_number_is_none():
     for td in ([jnp.nan, 1.0], [1.0, jnp.nan]):
         assert jnp.isnan(common.largest(jnp.float32(td)))
+    assert common.largest(jnp.float32([-2, 2])) == common.largest(jnp.float32([2, -2])) == 2
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (5, 3, 4)])
@@ -44,6 +45,9 @@ def test_values_of_an_action_and_their_gradient(shape):
     values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     values[0, 1] = np.nan  # of an action that was not taken
     action = np.int32([0, 2, 1, 1, 2])
+    with pytest.raises(AssertionError, match="rank"):
+        common.of_action(jnp.asarray(values), jnp.asarray(action)[:, None])
+    np.testing.assert_array_equal(common.of_action(values[1:], jnp.int32([-1, 3, 9, -1])), 0)
     own = values[np.arange(5), action]
     got, pull = jax.vjp(lambda x: common.of_action(x, action), jnp.asarray(values))
     np.testing.assert_array_equal(got, own)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.environments.types import TimeStep
-from experiments.training.evaluation import keys_of, play_out, python_while, step_keys
+from experiments.training.evaluation import evaluation_keys, keys_at, play_out, python_while
 
 ENDS = np.array([[2, 5, 1], [3, 3, 4]])  # agent steps of the first episode, 2 seeds of 3
 
@@ -34,8 +34,8 @@ def test_returns_and_lengths_are_those_of_the_first_episodes_on_device_and_host(
 
 
 def test_no_key_of_an_evaluation_is_used_twice():
-    all_ = keys_of(jax.random.key(0), 4)
-    steps = [step_keys(all_, time) for time in range(5)]
+    all_ = evaluation_keys(jax.random.key(0), 4)
+    steps = [keys_at(all_, time) for time in range(5)]
     data = [jax.random.key_data(jnp.append(acting, each)) for acting, each in steps]
     data.append(jax.random.key_data(all_.resets))
     assert len(np.unique(np.concatenate(data), axis=0)) == 5 * 5 + 4

@@ -16,7 +16,7 @@ from agents.types import Agent, Discrete, Info
 from experiments import environments
 from experiments.environments.episodes import make_episodic
 from experiments.training.config import LoopConfig, check
-from experiments.training.evaluation import evaluate
+from experiments.training.evaluation import evaluate, evaluation_keys
 from experiments.training.loop import make_program, make_train
 from experiments.training.phases import make_phases
 from experiments.training.schedule import schedule
@@ -141,7 +141,7 @@ def test_evaluations_may_take_some_random_actions(epsilon, share):
 
 
 def test_no_key_is_used_twice():
-    """Nor is one the root of another: those of two steps and two updates, and all roots."""
+    """Nor is one the root of another: those of two steps and two updates, and their roots."""
     environment = environments.make("gymnax/CartPole-v1")
     state = make_program(*small(environment, num_envs=2)).init(jax.random.key(0))
     later = state._replace(rows=state.rows + 1, updates=state.updates + 1)
@@ -149,13 +149,17 @@ def test_no_key_is_used_twice():
     for keys in (acting_key, feedback_key, step_keys, learning_keys, observing_keys):
         used += map(keys, now)
     used += [*map(evaluation_key, now), *map(inspection_key, now)]
+    for key in (evaluation_key(state), observing_keys(state)[1]):
+        used += evaluation_keys(key, 2)
     words = np.concatenate([jax.random.key_data(keys).reshape(-1, 2) for keys in used])
     assert len(np.unique(words, axis=0)) == len(words)
 
 
-def test_clocks_are_shared_by_the_seeds_and_nothing_else():
-    program = make_program(*small(environments.make("gymnax/CartPole-v1")))
+@pytest.mark.parametrize(("n", "window"), [(1, None), (3, 0)])
+def test_clocks_are_shared_by_the_seeds_and_what_is_never_written(n, window):
+    program = make_program(*small(environments.make("gymnax/CartPole-v1"), n_step=n))
     axes = over_seeds(program).axes
+    assert axes.window.steps.obs == window
     assert axes.rows is None and axes.updates is None
     assert axes.replay.ring.rows_added is None
     assert axes.agent.updates is None

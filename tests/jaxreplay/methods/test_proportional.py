@@ -50,6 +50,18 @@ def test_quantiles_are_of_what_is_stored(size):
     np.testing.assert_allclose(shares, wanted, rtol=1e-5 if size <= 4096 else 0.06)
 
 
+def test_leaves_are_looked_through_in_one_go():
+    values = jnp.float32([3.0, jnp.inf, 1.0, jnp.nan, 9.0, jnp.inf])
+    live = jnp.array([True, True, True, True, False, False])
+    assert [float(x) for x in proportional.looked_through(live, values)] == [2, 3]
+    assert [float(x) for x in proportional.looked_through(~live, values)] == [1, 9]
+    nothing = proportional.looked_through(live[:0], values[:0])
+    assert [float(x) for x in nothing] == [0, 0]
+    lost, largest = jax.vmap(proportional.looked_through, (None, 0))(live, jnp.stack([values] * 2))
+    assert (lost.tolist(), largest.tolist()) == ([2, 2], [3, 3])
+    assert proportional.looked_through(live, values.astype(jnp.bfloat16))[1].dtype == jnp.float32
+
+
 def test_beta_is_told():
     config = per.PERConfig(beta=0.4, beta_end=1.0)
     replay = make_replay(per.sampler(config, 10), capacity=8, batch_size=4, num_envs=E)
