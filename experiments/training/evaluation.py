@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.environments.types import Array, Environment, TimeStep
+from experiments.training.state import folded
 
 
 class Tally(NamedTuple):
@@ -73,7 +74,7 @@ def evaluation_keys(key: Array, episodes: int) -> EvaluationKeys:
 
 def keys_at(keys: EvaluationKeys, time: Array) -> tuple[Array, Array]:
     """Return the keys of one step of an evaluation: of acting, and of the environments `[N]`."""
-    now = jax.vmap(jax.random.fold_in, (0, None))(keys.steps, time)
+    now = folded(keys.steps, time)
     return now[-1], now[:-1]
 
 

@@ -131,27 +131,27 @@ def reset_keys(key: Array, num_envs: int) -> Array:
 
 def acting_key(state: LoopState) -> Array:
     """Return the key of the next choice of actions."""
-    return _at(state.keys.collect, state.rows)[0]
+    return folded(state.keys.collect, state.rows)[0]
 
 
 def feedback_key(state: LoopState) -> Array:
     """Return the key of the feedback about what the next step brings."""
-    return _at(state.keys.collect, state.rows)[1]
+    return folded(state.keys.collect, state.rows)[1]
 
 
 def step_keys(state: LoopState) -> Array:
     """Return the keys `[E]` of the environments' next step."""
-    return _at(state.keys.collect, state.rows)[2:]
+    return folded(state.keys.collect, state.rows)[2:]
 
 
 def learning_keys(state: LoopState) -> Array:
     """Return the keys `[2]` of the next gradient update: of its batch, and of its agent."""
-    return _at(state.keys.learn, state.updates)
+    return folded(state.keys.learn, state.updates)
 
 
 def observing_keys(state: LoopState) -> Array:
     """Return the keys `[2]` of telling the replay a return, and of an evaluation for it."""
-    return _at(state.keys.observe, state.rows)
+    return folded(state.keys.observe, state.rows)
 
 
 def evaluation_key(state: LoopState) -> Array:
@@ -180,6 +180,6 @@ def _roots(key: Array, num_envs: int) -> _Roots:
     return _Roots(agent, replay, resets, Keys(collect, learn, observe, evaluate, inspect))
 
 
-def _at(roots: Array, clock: Array) -> Array:
-    """Return the keys `[n]` of roots `[n]` at a time."""
+def folded(roots: Array, clock: Array) -> Array:
+    """Return the keys `[n]` of roots `[n]` at a time, in one hash."""
     return jax.vmap(jax.random.fold_in, (0, None))(roots, clock)
