@@ -21,7 +21,6 @@ from flax import struct
 
 from jaxreplay._internal import buffer, random_bits
 from jaxreplay._internal.buffer import Buffer
-from jaxreplay._internal.counting import count_up_to
 from jaxreplay.types import Array
 
 # Buckets by the bits of a float32, which are ordered as the numbers are: eight in each octave from
@@ -36,13 +35,14 @@ _WITHIN = (_HIGH - _LOW) << _FINE
 _ABOVE = -(-(255 - _HIGH) >> _COARSE)
 BUCKETS = _BELOW + _WITHIN + _ABOVE
 _NONE = 255  # the bucket of a slot without a value
-_MOST = 2**28  # slots: see `_member`
+_MOST = 2**27  # slots: see `_bucket`
 
 # In the lowest level a word has four counts of 8 bits: they are 64 at most. Together, those of a
 # row are the blocks of a larger block.
 _WORDS = 16  # of 32 bits in a row, which is a line of the cache
 _PACKED = 4
 _BLOCK = _WORDS * _PACKED  # slots of a smallest block, and smallest blocks of a row
+_TOTALS = -(-BUCKETS // _WORDS)  # rows of the buckets' totals
 
 
 class BucketOrder(struct.PyTreeNode):
@@ -50,8 +50,7 @@ class BucketOrder(struct.PyTreeNode):
 
     values: Buffer  # [S] float32, S the capacity in whole blocks; -1 where there is none
     buckets: Buffer  # [S / 4] uint32, of four slots a word
-    counts: Buffer  # [K * R * 16] uint32, members of each bucket in R rows of blocks, see `_levels`
-    totals: Buffer  # [K] int32, members of each bucket, that of the largest values first
+    counts: Buffer  # [R * 16] uint32, members of each bucket by blocks and in all, see `_levels`
     capacity: int = struct.field(pytree_node=False)
 
 
@@ -66,17 +65,15 @@ def init(capacity: int) -> BucketOrder:
     """Make an order without values.
 
     Raises:
-      ValueError: `capacity` is below 1 or beyond 2^28.
+      ValueError: `capacity` is below 1 or beyond 2^27.
     """
     if not 1 <= capacity <= _MOST:
         raise ValueError(f"capacity is {capacity}: an order has 1 to {_MOST:,} slots")
     size = -(-capacity // _BLOCK) * _BLOCK
-    rows = BUCKETS * sum(_levels(capacity).rows)
     return BucketOrder(
         values=jnp.full(size, -1.0, jnp.float32),
         buckets=jnp.full(size // _PACKED, 2**32 - 1, jnp.uint32),
-        counts=jnp.zeros(rows * _WORDS, jnp.uint32),
-        totals=jnp.zeros(BUCKETS, jnp.int32),
+        counts=jnp.zeros(_levels(capacity).size, jnp.uint32),
         capacity=capacity,
     )
 
@@ -131,8 +128,9 @@ def floor_of(bucket: Array) -> Array:
 
 def ties(order: BucketOrder) -> Ties:
     """Return the ranks of every bucket's members, `[K]`."""
-    last = jnp.cumsum(order.totals, dtype=jnp.int32)
-    return Ties(last - order.totals, last)
+    totals = _totals(order)[:BUCKETS]
+    last = jnp.cumsum(totals, dtype=jnp.int32)
+    return Ties(last - totals, last)
 
 
 def quantiles(order: BucketOrder, shares: Array) -> Array:
@@ -160,17 +158,15 @@ def find(order: BucketOrder, ranks: Array, turn: Array) -> tuple[Array, Ties]:
       slots `[B]` int32, different for different ranks, and with whom they tie, `[B]`.
     """
     ranks = ranks.astype(jnp.int32)
-    ends = buffer.once(ties(order).last)
-    bucket = buffer.once(jnp.minimum(count_up_to(ends, ranks), BUCKETS - 1))
-    last, count = ends[bucket], order.totals[bucket]
-    first = last - count
-    number = ranks - first + random_bits.scaled(turn, count.astype(jnp.uint32)).astype(jnp.int32)
+    bucket, place, count = _bucket(order, ranks)
+    first = ranks - place
+    number = place + random_bits.scaled(turn, count.astype(jnp.uint32)).astype(jnp.int32)
     number = jnp.where(number < count, number, number - count)
     number = jnp.minimum(number, count - 1)  # of no values: -1, which leads to slot 0
     slot, left = _member(order, bucket, number)
     # Changes nothing, as there nobody ties; it is the second use that `buffer.briefly` asks for.
     none = left < 0
-    return slot, Ties(jnp.where(none, 0, first), jnp.where(none, 0, last))
+    return slot, Ties(jnp.where(none, 0, first), jnp.where(none, 0, first + count))
 
 
 def check_valid(order: BucketOrder) -> None:
@@ -187,16 +183,14 @@ def check_valid(order: BucketOrder) -> None:
         raise ValueError(f"the value of slot {bad.argmax()} is {held[bad.argmax()]}")
     slots = np.flatnonzero(held >= 0)
     bucket = np.asarray(bucket_of(jnp.asarray(held[slots])))
-    totals, counts = np.zeros(BUCKETS, np.int32), np.zeros(order.counts.size, np.uint32)
+    counts = np.zeros(order.counts.size, np.uint32)
     buckets = np.full((held.size // _PACKED, _PACKED), _NONE, np.uint32)
     buckets.ravel()[slots] = bucket
     buckets = (buckets << 8 * np.arange(_PACKED, dtype=np.uint32)).sum(axis=1, dtype=np.uint32)
-    np.add.at(totals, bucket, 1)
     for places, ones in _places(order.capacity, bucket, slots):
         np.add.at(counts, places, ones.astype(np.uint32))
     for name, found, right in (
         ("buckets of word", order.buckets, buckets),
-        ("total", order.totals, totals),
         ("count", order.counts, counts),
     ):
         if (np.asarray(found) != right).any():
@@ -207,12 +201,14 @@ def check_valid(order: BucketOrder) -> None:
 class _Levels(NamedTuple):
     """Levels of blocks, from the smallest blocks to those of which one row holds all.
 
-    In a row of the lowest level, sixteen words have four counts each; in the others a word has one,
-    the sum of a row of the level below.
+    For each bucket, a level has a word for every row of the level below; in the lowest one, a word
+    has four counts, of the smallest blocks. Behind them come the buckets' totals, that of the
+    largest values first.
     """
 
-    rows: tuple[int, ...]  # for each bucket
-    starts: tuple[int, ...]  # the row with which each level begins
+    rows: tuple[int, ...]  # of a bucket
+    starts: tuple[int, ...]  # the word with which each level begins, and that of the totals
+    size: int  # words in all
 
 
 @functools.cache
@@ -220,39 +216,57 @@ def _levels(capacity: int) -> _Levels:
     rows = [-(-capacity // _BLOCK**2)]
     while rows[-1] > 1:
         rows.append(-(-rows[-1] // _WORDS))
-    starts = itertools.accumulate(rows[:-1], lambda start, size: start + BUCKETS * size, initial=0)
-    return _Levels(tuple(rows), tuple(starts))
+    words = [BUCKETS * count * _WORDS for count in rows] + [_TOTALS * _WORDS]
+    *starts, size = itertools.accumulate(words, initial=0)
+    return _Levels(tuple(rows), tuple(starts), size)
 
 
 def _places(capacity: int, bucket: Any, slots: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield for each level where in `counts` a slot of a bucket is counted, and what counts as one.
+    """Yield where in `counts` slots of buckets are counted, and what counts as one there.
 
-    Of arrays of NumPy or JAX.
+    For each level, and last for the totals; of arrays `[...]` of NumPy or JAX.
     """
     levels = _levels(capacity)
     block = slots // _BLOCK
     one = 1 << block % _PACKED * 8
     block = block // _PACKED
-    for rows, start in zip(levels.rows, levels.starts, strict=True):
-        yield (start + bucket * rows) * _WORDS + block, one
+    *starts, totals = levels.starts
+    for rows, start in zip(levels.rows, starts, strict=True):
+        yield start + bucket * (rows * _WORDS) + block, one
         block, one = block // _WORDS, one * 0 + 1
+    yield totals + bucket, one
 
 
 def _move(order: BucketOrder, slots: Array, gone: Array, come: Array) -> BucketOrder:
     """Move slots `[B]`, each at most once, from one bucket to another, or from or to `_NONE`."""
-    bucket = buffer.once(jnp.concatenate([gone, come]))
     change = (come - gone) << slots % _PACKED * 8  # in its byte: what is added to the others is 0
     buckets = buffer.add(order.buckets, slots // _PACKED, change.astype(jnp.uint32))
-    slots = jnp.concatenate([slots, slots])
-    sign = jnp.repeat(jnp.asarray([-1, 1], jnp.int32), gone.size)
-    places, ones = zip(*_places(order.capacity, bucket, slots), strict=True)
-    places = [jnp.where(bucket < BUCKETS, place, order.counts.size) for place in places]
-    changes = jnp.concatenate([sign * one for one in ones]).astype(jnp.uint32)
-    return order.replace(
-        buckets=buckets,
-        counts=buffer.add(order.counts, jnp.concatenate(places), changes),
-        totals=buffer.add(order.totals, bucket, sign),
-    )
+    places, changes = [], []
+    gone, come = buffer.once((gone, come))
+    for sign, bucket in ((-1, gone), (1, come)):
+        for place, one in _places(order.capacity, bucket, slots):
+            places.append(jnp.where(bucket < BUCKETS, place, order.counts.size))
+            changes.append(sign * one)
+    changes = jnp.concatenate(changes).astype(jnp.uint32)
+    counts = buffer.add(order.counts, jnp.concatenate(places), changes)
+    return order.replace(buckets=buckets, counts=counts)
+
+
+def _totals(order: BucketOrder) -> Array:
+    """Return the members of each bucket, int32, and zeros behind: as many rows of `_WORDS`."""
+    return order.counts[_levels(order.capacity).starts[-1] :].astype(jnp.int32)
+
+
+def _bucket(order: BucketOrder, ranks: Array) -> tuple[Array, Array, Array]:
+    """Return the bucket of each rank, which of its members that is, and how many it has: `[B]`."""
+    totals = buffer.once(_totals(order))
+    rows = totals.reshape(_TOTALS, _WORDS).sum(axis=1, dtype=jnp.int32)
+    row, number = buffer.once(_pick(list(rows), ranks))
+    row = jnp.minimum(row, _TOTALS - 1)
+    child, number = _pick(_words(totals, row * _WORDS, _WORDS), number)
+    child, number = buffer.briefly_both(child, number, 28, ranks)  # of at most `_MOST` - 1
+    bucket = buffer.once(jnp.minimum(row * _WORDS + child, BUCKETS - 1))
+    return bucket, number, buffer.read(totals, bucket)
 
 
 def _member(order: BucketOrder, bucket: Array, number: Array) -> tuple[Array, Array]:
@@ -262,28 +276,33 @@ def _member(order: BucketOrder, bucket: Array, number: Array) -> tuple[Array, Ar
     """
     levels = _levels(order.capacity)
     block = jnp.zeros_like(bucket)
-    for size, start in zip(levels.rows[:0:-1], levels.starts[:0:-1], strict=True):
-        words = _words(order.counts, start + bucket * size + block)
+
+    def row(level: int, block: Array) -> Array:
+        return levels.starts[level] + (bucket * levels.rows[level] + block) * _WORDS
+
+    for level in range(len(levels.rows) - 1, 0, -1):
+        children = min(levels.rows[level - 1], _WORDS)
+        words = _words(order.counts, row(level, block), children)
         child, number = _pick([word.astype(jnp.int32) for word in words], number)
         # 28 bits hold the number and its sign: a child has 2^24 slots at most.
         child, number = buffer.briefly_both(child, number, 28, bucket)
         block = block * _WORDS + child
-    child, number = _pick_packed(_words(order.counts, bucket * levels.rows[0] + block), number)
+    child, number = _pick_packed(_words(order.counts, row(0, block), _WORDS), number)
     child, number = buffer.briefly_both(child, number, 26, bucket)
     block = block * _BLOCK + child
-    flags = [_flags(word, bucket) for word in _words(order.buckets, block)]
+    flags = [_flags(word, bucket) for word in _words(order.buckets, block * _WORDS, _WORDS)]
     child, number = _pick_packed(flags, number)
     child, number = buffer.briefly_both(child, number, 26, bucket)
     return block * _BLOCK + child, number
 
 
-def _words(array: Buffer, row: Array) -> list[Array]:
-    """Read rows `[B]` of words, as an array `[B]` for each word.
+def _words(array: Buffer, first: Array, count: int) -> list[Array]:
+    """Read so many words each from the `first` `[B]` on, as an array `[B]` for each word.
 
     Not as an array of rows: that would be written and read again, and takes three times as long.
     """
-    at = buffer.once(row * _WORDS)
-    return [buffer.read(array, at + number) for number in range(_WORDS)]
+    at = buffer.once(first)
+    return [buffer.read(array, at + number) for number in range(count)]
 
 
 def _flags(word: Array, bucket: Array) -> Array:

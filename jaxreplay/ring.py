@@ -219,14 +219,12 @@ def even_probability(ring: Ring, slots: Array) -> Array:
 
 def age(ring: Ring, slots: Array) -> Array:
     """Return how many rows `[B]` each slot lies behind the newest (0 for the newest)."""
-    return (_cursor(ring) - 1 - slots // ring.num_envs) % rows(ring)
+    return _behind(ring, slots // ring.num_envs)
 
 
 def ages(ring: Ring) -> Array:
     """Return the `age` of all slots, `[C]` int32, without a division for each."""
-    row = jnp.arange(rows(ring))
-    behind = _cursor(ring) - 1 - row
-    by_row = jnp.where(behind < 0, behind + rows(ring), behind)
+    by_row = _behind(ring, jnp.arange(rows(ring)))
     return jnp.broadcast_to(by_row[:, None], (rows(ring), ring.num_envs)).ravel()
 
 
@@ -243,7 +241,7 @@ def recent(ring: Ring, order: Array) -> Array:
 
     Rows count from the newest back, lanes upwards within a row; `order` must be below the size.
     """
-    row = (_cursor(ring) - 1 - order // ring.num_envs) % rows(ring)
+    row = _behind(ring, order // ring.num_envs)
     return row * ring.num_envs + order % ring.num_envs
 
 
@@ -310,3 +308,12 @@ def _stored(transition: Row) -> Row:
 
 def _cursor(ring: Ring) -> Array:
     return ring.rows_added % rows(ring)
+
+
+def _behind(ring: Ring, row: Array) -> Array:
+    """Return how far rows `[...]` lie behind the newest, around the ring; or which row is so far.
+
+    Without remainders, which processors compute one by one.
+    """
+    behind = _cursor(ring) - 1 - row
+    return jnp.where(behind < 0, behind + rows(ring), behind)

@@ -7,9 +7,8 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
-from jaxreplay import bucket_order
+from jaxreplay import bucket_order, schedules
 from jaxreplay import ring as ring_
 from jaxreplay._internal import random_bits
 from jaxreplay.bucket_order import BucketOrder, Ties
@@ -71,7 +70,7 @@ class RankConfig(WeightedLossOptions, ImportanceOptions):
         horizon = self.alpha_updates if self.alpha_updates is not None else updates
         if self.alpha_end is None or horizon is None:
             return lambda updates: self.alpha
-        schedule = optax.linear_schedule(self.alpha, self.alpha_end, horizon)
+        schedule = schedules.linear(self.alpha, self.alpha_end, horizon)
         return lambda updates: jnp.asarray(schedule(updates), jnp.float32)
 
 
@@ -255,7 +254,7 @@ def _draw(
             return rule.chance(state, ring, ties, segments)
         return rule.by_eq_1(state, ring, ties)
 
-    smallest = jnp.asarray(jnp.nan)
+    smallest = jnp.zeros(())
     if config.normalise == "buffer":
         every = _all_ties(config, state, ring)
         smallest = jnp.where(every.first < every.last, in_weights(every), jnp.inf).min()

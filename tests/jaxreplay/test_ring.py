@@ -102,6 +102,15 @@ def test_every_bit_of_every_dtype_is_kept():
             assert np.asarray(stored).tobytes() == np.asarray(back).tobytes()
 
 
+def test_a_field_without_numbers_is_kept():
+    row = transition(1, 4)._replace(extras=(np.zeros((4, 0), np.float32), np.ones((4, 2, 0), bool)))
+    held = ring.init(jax.tree.map(lambda x: x[0], row), 8, 4)
+    held, slots = jax.jit(ring.add)(held, row)
+    read = jax.jit(ring.gather)(held, slots)
+    assert [(x.shape, x.dtype) for x in read.extras] == [(x.shape, x.dtype) for x in row.extras]
+    np.testing.assert_array_equal(read.reward, row.reward)
+
+
 def test_doubles_are_kept_where_they_are_enabled():
     with jax.enable_x64(True):
         values = np.array([[1 / 3, 2**60 + 1.0], [-1e300, 5e-324]])

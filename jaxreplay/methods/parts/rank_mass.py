@@ -96,10 +96,11 @@ def segments(size: Array, count: int, alpha: Array | float) -> Segments:
 def spread(end: Array, size: Array) -> Segments:
     """Make segments of ranks 1..size by their ends `[B]`, moved where one would be empty."""
     count = len(end)
-    number = jnp.arange(1, count + 1)
+    number = jnp.arange(1, count + 1, dtype=jnp.int32)
     end = jax.lax.cummax(end.at[-1].set(size) - number) + number  # strictly rising
     end = jnp.minimum(end, size - (count - number))
-    return Segments(jnp.concatenate([jnp.zeros(1, jnp.int32), end[:-1]]), end)
+    start = jax.lax.pad(end, jnp.int32(0), [(1, -1, 0)])  # the end before
+    return Segments(start, end)
 
 
 def share_of_segments(segments: Segments, first: Array, last: Array) -> Array:
@@ -113,14 +114,10 @@ def share_of_segments(segments: Segments, first: Array, last: Array) -> Array:
       last: `[n]` int32.
     """
     start, end = segments
-
-    def place(rank: Array) -> tuple[Array, Array]:
-        segment = jnp.minimum(count_up_to(end, rank), len(end) - 1)
-        width = (end - start)[segment]
-        return segment, (rank - start[segment]) / width
-
-    (low, part_low), (high, part_high) = place(first), place(last)
-    return (high - low) + (part_high - part_low)
+    rank = jnp.stack([first, last])
+    segment = jnp.minimum(count_up_to(end, rank.ravel()), len(end) - 1).reshape(rank.shape)
+    part = (rank - start[segment]) / (end - start)[segment]
+    return (segment[1] - segment[0]) + (part[1] - part[0])
 
 
 def _ratio_expm1(x: Array) -> Array:
