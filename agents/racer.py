@@ -16,6 +16,7 @@ from agents.networks import MLP, Obs, Params, apply, flat
 from agents.options import NetworkOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import returns
+from jaxreplay.optimisers import IfFiniteState
 from jaxreplay.option import option, override
 from jaxreplay.types import Array, Objective, Sample, Transition, Trust
 
@@ -164,7 +165,7 @@ class _RACER:
             "grad_norm": optax.tree.norm(grads),
             "variance": out.variance.mean(),
             # The share of updates that were not finite.
-            "skipped": 1.0 - cast(common.IfFiniteState, opt_state).finite,
+            "skipped": 1.0 - cast(IfFiniteState, opt_state).finite,
         }
         return RACERState(params, opt_state), common.add_trust(Info(feedback, metrics), trust)
 

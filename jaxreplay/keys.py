@@ -101,19 +101,32 @@ def _hash_primitive() -> Primitive:
     return made
 
 
-@functools.partial(jax.jit, static_argnums=1, inline=True)
+# What a key names is a plain function, or the key could not be pickled.
 def _split(key: Array, shape: tuple[int, ...]) -> Array:
+    return _split_once(key, shape)
+
+
+def _fold_in(key: Array, data: Any) -> Array:
+    return _fold_in_once(key, data)
+
+
+def _random_bits(key: Array, width: int, shape: tuple[int, ...]) -> Array:
+    return _random_bits_once(key, width, shape)
+
+
+@functools.partial(jax.jit, static_argnums=1, inline=True)
+def _split_once(key: Array, shape: tuple[int, ...]) -> Array:
     return computed_once(_beside(*_threefry(key, shape)))
 
 
 @functools.partial(jax.jit, inline=True)
-def _fold_in(key: Array, data: Any) -> Array:
+def _fold_in_once(key: Array, data: Any) -> Array:
     low = jnp.asarray(data).astype(jnp.uint32)
     return computed_once(_beside(*_hash(key, low)))
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2), inline=True)
-def _random_bits(key: Array, width: int, shape: tuple[int, ...]) -> Array:
+def _random_bits_once(key: Array, width: int, shape: tuple[int, ...]) -> Array:
     if width == 64 or math.prod(shape) > 2**32:
         return _stock().random_bits(key, width, shape)
     high, low = _threefry(key, shape)

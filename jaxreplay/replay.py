@@ -1,6 +1,7 @@
 """A ring and a sampler behind five verbs."""
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import NamedTuple
 
 import jax
@@ -165,6 +166,8 @@ def check_valid(state: ReplayState) -> None:
 def _check_sampler(sampler: Sampler, frames_on_host: bool, rows_on_host: bool) -> None:
     if not isinstance(sampler, Sampler):
         hint = ": give its .sampler" if isinstance(sampler, Method) else ""
+        if callable(sampler) or isinstance(sampler, ModuleType):
+            hint = ": call it" if callable(sampler) else ": give its .sampler()"
         raise ValueError(f"make_replay takes a Sampler, not a {type(sampler).__name__}{hint}")
     if frames_on_host or rows_on_host:
         what = "frames_on_host" if frames_on_host else "rows_on_host"
@@ -249,6 +252,7 @@ def _observe(
 ) -> ReplayState:
     if sampler.requires.episode_returns is None:
         return state
+    episode_return = jnp.asarray(episode_return, jnp.float32)
     due, told = jnp.isfinite(episode_return), (state.ring, episode_return, key)
     inner = rarely(due, sampler.observe, state.sampler, *told)
     pairs = zip(jax.tree.leaves(inner), jax.tree.leaves(state.sampler), strict=True)

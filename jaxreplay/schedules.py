@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxreplay.types import Array
 
@@ -17,8 +19,14 @@ def linear(start: float, end: float, steps: int | None) -> Callable[[Array], Arr
       start: value at step 0.
       end: value from step `steps` on.
       steps: None, or 0: it stays at `start`.
+
+    Raises:
+      ValueError: `steps` is something else, or negative.
     """
-    if steps is None or (isinstance(steps, int) and steps == 0):
+    number = isinstance(steps, int | np.integer) and not isinstance(steps, bool)
+    if not (steps is None or isinstance(steps, jax.Array) or (number and steps >= 0)):
+        raise ValueError(f"a schedule of {steps!r} steps: give a whole number from 0 on, or None")
+    if steps is None or (number and steps == 0):
         end, steps = start, 1
 
     def value(step: Array) -> Array:

@@ -71,7 +71,8 @@ def init(
       ValueError: `capacity` is below 1 or `branching` below 2, or `reduce` is neither.
     """
     check_choice("reduce", reduce, ("sum", "min"))
-    branching = branching or _BRANCHING.get(jax.default_backend(), 8)
+    if branching is None:
+        branching = _BRANCHING.get(jax.default_backend(), 8)
     if capacity < 1:
         raise ValueError(f"capacity is {capacity}: a tree needs at least 1 leaf")
     if branching < 2:
@@ -193,6 +194,11 @@ def sample(tree: SumTree, key: Array, batch_size: int, sampling: Sampling = "str
     Raises:
       ValueError: `sampling` is none of these.
     """
+    return at_shares(tree, shares(key, batch_size, sampling))
+
+
+def shares(key: Array, batch_size: int, sampling: Sampling) -> Array:
+    """Draw where in the total `sample` looks: `[batch_size]` uint32, in units of total / 2^32."""
     check_choice("sampling", sampling, SAMPLINGS)
     bits = random_bits.bits(key, () if sampling == "systematic" else (batch_size,))
     if sampling != "iid":
@@ -201,7 +207,12 @@ def sample(tree: SumTree, key: Array, batch_size: int, sampling: Sampling = "str
         if widths.max() < 1 << 32:  # else the only range is the total
             bits = random_bits.scaled(bits, jnp.asarray(widths.astype(np.uint32)))
         bits = bits + starts
-    return find(tree, *double_single.fraction(bits, total(tree)))
+    return bits
+
+
+def at_shares(tree: SumTree, shares: Array) -> Array:
+    """Return the leaves `[B]` int32 at these shares `[B]` uint32 of the total."""
+    return find(tree, *double_single.fraction(shares, total(tree)))
 
 
 def find(tree: SumTree, target: Array, rest: Array | float = 0.0) -> Array:

@@ -87,11 +87,12 @@ def write(
     Args:
       buffer: `[n, ...]`.
       slots: `[B]` int32; where one occurs twice, one of its values is kept.
-      values: `[B, ...]`.
+      values: `[B, ...]`, brought to the buffer's dtype: they are doubles where JAX is told so.
       how: "max" keeps what is there if it is larger; of several values the largest counts.
     """
     at = buffer.at[at_least_two(slots).astype(jnp.uint32)]
-    return (at.max if how == "max" else at.set)(at_least_two(values), mode="drop")
+    values = at_least_two(values).astype(buffer.dtype)
+    return (at.max if how == "max" else at.set)(values, mode="drop")
 
 
 def add(buffer: Buffer, slots: Array, values: Array) -> Buffer:
@@ -99,7 +100,7 @@ def add(buffer: Buffer, slots: Array, values: Array) -> Buffer:
     if len(slots) == 1:
         values = jnp.concatenate([values, jnp.zeros_like(values)])
     at = buffer.at[at_least_two(slots).astype(jnp.uint32)]
-    return at.add(values, mode="drop")
+    return at.add(values.astype(buffer.dtype), mode="drop")
 
 
 def modify(buffer: Buffer, slots: Array, values: Array) -> tuple[Buffer, Array]:

@@ -119,7 +119,7 @@ def unpack(layout: Layout, rows: Array) -> Tree:
         items = jax.lax.bitcast_convert_type(words, field.stored).reshape(rows.shape[0], -1)
         first = field.start % 4 // item
         values = items[:, first : first + count].astype(field.dtype)
-        leaves.append(values.reshape(-1, *field.shape))
+        leaves.append(values.reshape(rows.shape[0], *field.shape))
     return jax.tree.unflatten(layout.treedef, leaves)
 
 

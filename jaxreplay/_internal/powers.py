@@ -6,7 +6,7 @@ from jaxreplay.types import Array
 
 
 def to_power(base: Array, exponent: Array | float) -> Array:
-    """Return `base ** exponent` of 0 and positive normal numbers, to 5e-6 of the result.
+    """Return `base ** exponent` of 0 and positive normal numbers, to 1e-5 of the result.
 
     XLA on CPU computes powers one number after the other, logarithms and exponentials several at a
     time: of 128 numbers in 0.3 instead of 1.0 us. Of priorities near 1 the result is exact to 1e-7.

@@ -14,6 +14,7 @@ from jaxreplay._internal import buffer, random_bits
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay.fields import Row
 from jaxreplay.methods.parts.options import LossOptions
+from jaxreplay.optimisers import if_finite
 from jaxreplay.option import option
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
@@ -47,7 +48,8 @@ class EROState(NamedTuple):
     chosen: SumTree  # leaves [C]: 1 in the subset, 0 left out
     reward: Buffer  # [C] float32
     td_error: Buffer  # [C] float32, when last replayed; 0 before
-    episode_return: Array  # [] float32, at the latest call of observe; nan before
+    told: Array  # [] bool, whether observe was called
+    episode_return: Array  # [] float32, at its latest call
     replay_reward: Array  # [] float32, its latest change
     learned: Array  # [] int32, steps of the policy so far
 
@@ -94,7 +96,8 @@ def sampler(config: EROConfig = EROConfig()) -> Sampler:
             chosen=sum_tree.init(ring.capacity),
             reward=empty,
             td_error=empty,
-            episode_return=jnp.full((), jnp.nan, jnp.float32),
+            told=jnp.zeros((), bool),
+            episode_return=jnp.zeros((), jnp.float32),
             replay_reward=jnp.zeros((), jnp.float32),
             learned=jnp.zeros((), jnp.int32),
         )
@@ -117,13 +120,14 @@ def sampler(config: EROConfig = EROConfig()) -> Sampler:
     def observe(state: EROState, ring: Ring, episode_return: Array, key: Array) -> EROState:
         reward = episode_return - state.episode_return
         learned = jax.lax.cond(
-            jnp.isfinite(reward),
+            state.told & jnp.isfinite(reward),  # the first call only sets the baseline
             lambda: _learn(config, state, ring, reward, key),
             lambda: state,
         )
         return learned._replace(
+            told=jnp.ones((), bool),
             episode_return=episode_return,
-            replay_reward=jnp.where(jnp.isfinite(reward), reward, 0.0),
+            replay_reward=jnp.where(state.told & jnp.isfinite(reward), reward, 0.0),
         )
 
     return Sampler(
@@ -147,7 +151,7 @@ def _policy(config: EROConfig) -> ReplayPolicy:
 
 
 def _optimiser(config: EROConfig) -> optax.GradientTransformation:
-    return optax.adam(config.learning_rate)
+    return if_finite(optax.adam(config.learning_rate))
 
 
 def _sample(state: EROState, ring: Ring, key: Array, batch_size: int) -> Draw:
@@ -194,7 +198,7 @@ def _learn(config: EROConfig, state: EROState, ring: Ring, reward: Array, key: A
         lambda new, old: jnp.where(reward != 0, new, old), moved, before
     )
     chosen = sum_tree.rebuild(state.chosen, _choose(config, params, features, ring, key_choice))
-    learned = state.learned + (reward != 0)
+    learned = state.learned + ((reward != 0) & opt_state.finite)
     return state._replace(params=params, opt_state=opt_state, chosen=chosen, learned=learned)
 
 
@@ -231,4 +235,5 @@ def _features(state: EROState, ring: Ring) -> Array:
         scale = jnp.std(values, where=live)
         return jnp.tanh(values / jnp.where(scale > 0, scale, 1.0))
 
-    return jnp.stack([squash(state.reward), squash(state.td_error), time], axis=1)
+    features = [squash(state.reward), squash(state.td_error), time.astype(jnp.float32)]
+    return jnp.stack(features, axis=1)

@@ -23,6 +23,7 @@ from jaxreplay.methods.parts.options import (
 from jaxreplay.methods.parts.positions import Positions
 from jaxreplay.methods.parts.score_network import Features, ScoreNetwork
 from jaxreplay.methods.proportional import ProportionalState
+from jaxreplay.optimisers import if_finite
 from jaxreplay.option import option
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
@@ -94,7 +95,8 @@ class NERSState(NamedTuple):
     q_value: Buffer  # [C] float32, tanh of the critic's target when last replayed; 1 before
     positions: Positions | None  # within episodes, if they are the time feature
     collected: Collected
-    episode_return: Array  # [] float32, at the latest call of observe; nan before
+    told: Array  # [] bool, whether observe was called
+    episode_return: Array  # [] float32, at its latest call
     replay_reward: Array  # [] float32, its latest change
     learned: Array  # [] int32, steps of the score network so far
 
@@ -145,7 +147,7 @@ def sampler(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Sa
         indices, odds = proportional.draw(
             state.priorities, ring, key_draw, batch_size, config.sampling
         )
-        tickets = jax.random.uniform(key_ticket, (batch_size,))
+        tickets = jax.random.uniform(key_ticket, (batch_size,), jnp.float32)
         return Draw(indices, weigh(odds), tickets, odds.probability)
 
     def probability(state: NERSState, ring: Ring, slots: Array, batch_size: int) -> Array:
@@ -193,7 +195,8 @@ def _init(config: NERSConfig, key: Array, ring: Ring) -> NERSState:
         q_value=ones,
         positions=positions_.init(ring) if config.clock == "episode" else None,
         collected=_nothing(config.train_size),
-        episode_return=jnp.full((), jnp.nan, jnp.float32),
+        told=jnp.zeros((), bool),
+        episode_return=jnp.zeros((), jnp.float32),
         replay_reward=jnp.zeros((), jnp.float32),
         learned=jnp.zeros((), jnp.int32),
     )
@@ -227,19 +230,20 @@ def _observe(
     config: NERSConfig, state: NERSState, ring: Ring, episode_return: Array, key: Array
 ) -> NERSState:
     del key
-    reward = (
-        episode_return - state.episode_return
-    )  # nan at the first call, which only sets the baseline
+    # The first call only sets the baseline.
+    reward = jnp.where(state.told, episode_return - state.episode_return, 0.0)
     learns = jnp.isfinite(reward) & (reward != 0)
     params, opt_state = jax.lax.cond(
         learns,
         lambda: _learn(config, state, ring, reward),
         lambda: (state.params, state.opt_state),
     )
+    learns &= opt_state.finite
     return state._replace(
         params=params,
         opt_state=opt_state,
         collected=_nothing(config.train_size),
+        told=jnp.ones((), bool),
         episode_return=episode_return,
         replay_reward=jnp.where(jnp.isfinite(reward), reward, 0.0),
         learned=state.learned + learns,
@@ -283,7 +287,7 @@ def _network(config: NERSConfig) -> ScoreNetwork:
 
 
 def _optimiser(config: NERSConfig) -> optax.GradientTransformation:
-    return optax.adam(config.learning_rate)
+    return if_finite(optax.adam(config.learning_rate))
 
 
 def _scores(config: NERSConfig, params: Any, features: Features, valid: Array) -> Array:

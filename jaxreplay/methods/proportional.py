@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxreplay import ring as ring_
 from jaxreplay import schedules, sum_tree
-from jaxreplay._internal import buffer
+from jaxreplay._internal import buffer, random_bits
 from jaxreplay._internal.powers import to_power
 from jaxreplay.fields import Row
 from jaxreplay.requirements import Requirements
@@ -29,7 +29,7 @@ class ProportionalState(NamedTuple):
     """Leaves, their largest so far, and a clock."""
 
     tree: SumTree  # leaves [C] float32, 0 where never written
-    minimum: SumTree | None  # the same leaves in a tree of minima, if weights need the smallest
+    minimum: SumTree | None  # those above 0 in a tree of minima, if weights need the smallest
     max_leaf: Array  # [] float32, the largest leaf ever written, initially 1
     updates: Array  # [] int32, a clock: calls of update
     skipped: Array  # [] int32, leaves so far that were no number and left the old one in place
@@ -39,7 +39,7 @@ class Odds(NamedTuple):
     """What importance weights are made of."""
 
     probability: Array  # [B] float32, of each drawn slot
-    smallest: Array  # [] float32, of the least likely live slot (nan without a tree of minima)
+    smallest: Array  # [] float32, of the least likely slot that can be drawn; 0: not known
     size: Array  # [] int32, live slots
     updates: Array  # [] int32, calls of update so far
 
@@ -65,10 +65,14 @@ def init(
 
 
 def enter(state: ProportionalState, slots: Array, values: Array | None = None) -> ProportionalState:
-    """Give new transitions their leaves `[E]`: `values`, or the largest leaf so far."""
+    """Give new transitions their leaves `[E]`: `values`, or the largest leaf so far.
+
+    It is what those get, too, whose value is no number: their slots may hold a stranger's leaf.
+    """
     if values is None:
         return _set(state, slots, jnp.broadcast_to(state.max_leaf, slots.shape))
-    return _noted(_set(state, slots, values), slots, values)
+    leaves = jnp.where(jnp.isfinite(values), values, state.max_leaf)
+    return _noted(_set(state, slots, leaves), slots, values)
 
 
 def write(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
@@ -82,14 +86,15 @@ def draw(
 ) -> tuple[Array, Odds]:
     """Draw slots `[B]` in proportion to their leaves.
 
-    With every leaf at zero nothing distinguishes the slots: the draws spread over them all.
+    With every leaf at zero nothing distinguishes the slots: all are equally likely then.
     """
     size = jnp.maximum(ring_.size(ring), 1)
     total = sum_tree.total(state.tree)
-    drawn = sum_tree.sample(state.tree, key, batch_size, sampling)
-    evenly = (jnp.arange(batch_size) * (size / batch_size)).astype(jnp.int32)
-    indices = jnp.where(total > 0, drawn, evenly)
-    smallest = jnp.nan if state.minimum is None else sum_tree.total(state.minimum) / total
+    shares = sum_tree.shares(key, batch_size, sampling)
+    evenly = random_bits.scaled(shares, size.astype(jnp.uint32)).astype(jnp.int32)
+    indices = jnp.where(total > 0, sum_tree.at_shares(state.tree, shares), evenly)
+    safe_total = jnp.where(total > 0, total, 1.0)
+    smallest = 0.0 if state.minimum is None else sum_tree.total(state.minimum) / safe_total
     return indices, Odds(
         probability=probability(state, ring, indices),
         smallest=jnp.where(total > 0, smallest, 1.0 / size),
@@ -168,9 +173,12 @@ def quantiles(priority: Callable[[Array], Array], size: Array) -> dict[str, Arra
     places = jnp.arange(_LOOKS) % looks
     slots = (places * (size / looks)).astype(jnp.int32)
     # Where fewer are stored, only the first look at each counts.
-    seen = jnp.where(jnp.arange(_LOOKS) < looks, priority(slots), jnp.nan)
-    shares = jnp.nanquantile(seen, jnp.array([0.1, 0.5, 0.9]))
-    return {f"priority_p{name}": value for name, value in zip((10, 50, 90), shares, strict=True)}
+    seen = jnp.sort(jnp.where(jnp.arange(_LOOKS) < looks, priority(slots), jnp.inf))
+    place = jnp.array([0.1, 0.5, 0.9], jnp.float32) * (looks - 1)
+    before = place.astype(jnp.int32)
+    low, high = seen[before], seen[jnp.minimum(before + 1, looks - 1)]
+    found = low + (high - low) * (place - before)
+    return {f"priority_p{name}": value for name, value in zip((10, 50, 90), found, strict=True)}
 
 
 _LOOKS = 4096
@@ -282,8 +290,12 @@ def check_valid(state: ProportionalState, ring: Ring) -> None:
 def _set(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
     minimum = state.minimum
     if minimum is not None:
-        minimum = sum_tree.set(minimum, slots, values)
+        # What has no mass is never drawn: no weight is divided by its own.
+        minimum = sum_tree.set(minimum, slots, jnp.where(values == 0, _LARGEST, values))
     return state._replace(tree=sum_tree.set(state.tree, slots, values), minimum=minimum)
+
+
+_LARGEST = np.finfo(np.float32).max
 
 
 def _noted(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:

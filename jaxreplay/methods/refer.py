@@ -130,7 +130,8 @@ class ReFERState(NamedTuple):
 
 def log_c_max(config: ReFERConfig, updates: Array | int) -> Array:
     """Return the log of `c_max = 1 + C / (1 + anneal k)` at gradient step k (Eq. 10)."""
-    return jnp.log1p(config.clip / (1.0 + config.anneal * updates))
+    steps = jnp.asarray(updates, jnp.float32)
+    return jnp.log1p(config.clip / (1.0 + config.anneal * steps))
 
 
 def is_far(log_ratio: Array, log_c_max: Array) -> Array:
@@ -381,11 +382,12 @@ def _update(
     # Read again: of a slot that is in the batch twice, the ring keeps one ratio.
     after = buffer.read_or(ratios, slots, 0.0)
     change = is_far(after, state.log_c_max).astype(jnp.int32) - is_far(before, state.log_c_max)
-    far = state.far + jnp.where(_first_of_its_kind(slots), change, 0).sum()
+    changes = jnp.where(_first_of_its_kind(slots), change, 0)
+    far = state.far + changes.sum(dtype=jnp.int32)
     beta = state.beta
     if config.penalise:
         share = far / jnp.maximum(state.size, 1)
-        beta = next_beta(beta, share, config.target, config.beta_rate)
+        beta = next_beta(beta, share.astype(jnp.float32), config.target, config.beta_rate)
     return state._replace(log_ratio=ratios, far=far, beta=beta, updates=state.updates + 1)
 
 

@@ -79,7 +79,7 @@ def test_it_trains_and_goes_on_where_it_is_named_again(tmp_path, capsys):
     capsys.readouterr()
     with pytest.raises(SystemExit):
         train.main([*options, "--replay.half-life", "0", "--out", str(tmp_path / "bad")])
-    assert "half_life is 0.0: it must be positive" in capsys.readouterr().err
+    assert "--replay.half-life is 0.0: it must be positive" in capsys.readouterr().err
     assert watch.main([str(out), "--replay", NAME, "--max-steps", "2"]) == 0
 
 

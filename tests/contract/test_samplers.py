@@ -159,11 +159,7 @@ def test_sizes_that_do_not_fit_are_refused(sizes, message):
         make_replay(VARIANTS["uniform"].sampler, **sizes)
 
 
-# Rank, ReF-ER and NERS compute with JAX's default precision, and need it to be single.
-SINGLE = ("rank", "rank-sorted", "refer", "refer-tight", "refer-returns", "ners")
-
-
-@pytest.mark.parametrize("name", sorted(VARIANTS.keys() - set(SINGLE)))
+@pytest.mark.parametrize("name", sorted(VARIANTS))
 def test_state_keeps_its_dtypes_where_doubles_are_enabled(name):
     replay, shape = case_of(name).replay, case_of(name).shape
 
@@ -176,10 +172,29 @@ def test_state_keeps_its_dtypes_where_doubles_are_enabled(name):
         )
         state, batch = replay.sample(state, key)
         td = jnp.broadcast_to(double.reshape(-1, *(1,) * (len(shape) - 1)), shape)
-        after = replay.update(state, batch, **dict.fromkeys(testing.FEEDBACK, td))
-        return before, after, double
+        state = replay.update(state, batch, **dict.fromkeys(testing.FEEDBACK, td))
+        return before, replay.observe(state, double[0], key), double
 
     with jax.enable_x64(True):
         before, after, double = jax.eval_shape(steps, jax.random.key(0))
     assert double.dtype == jnp.float64
     assert jax.tree.map(lambda x: x.dtype, after) == jax.tree.map(lambda x: x.dtype, before)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS.keys() - {"latest", "sequences", "windows"}))
+def test_no_number_is_nan_in_the_eyes_of_jax(name):
+    """Nothing of a replay stops a search for NaN by `jax_debug_nans`, in or outside of jit."""
+    replay = make_replay(METHODS[name].method().sampler, capacity=16, batch_size=4)
+    row = jax.tree.map(lambda x: jnp.asarray(x)[None], EXAMPLE)
+    new = dict.fromkeys(replay.requires.feedback_of_new, jnp.ones(1))
+    told = dict.fromkeys(replay.requires.feedback, jnp.ones(4))
+    with jax.debug_nans(True):
+        state = jax.jit(replay.init)(jax.random.key(0), EXAMPLE)
+        add = jax.jit(replay.add)
+        for _ in range(6):
+            state = add(state, row, **new)
+        state, batch = replay.sample(state, jax.random.key(1))
+        state = replay.update(state, batch, **told)
+        for episode_return in (1.0, 2.0):
+            state = replay.observe(state, jnp.float32(episode_return), jax.random.key(2))
+        replay.metrics(state)

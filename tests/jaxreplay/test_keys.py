@@ -1,5 +1,7 @@
 """Keys that are hashed without a loop give the very numbers of jax's own."""
 
+import pickle
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,6 +49,13 @@ def test_numbers_are_those_of_jax(use):
         np.testing.assert_array_equal(mine, expected)
         assert mine.dtype == expected.dtype
     np.testing.assert_array_equal(USES[use](unrolled(jax.random.key(5))), expected)
+
+
+def test_a_key_can_be_pickled():
+    key = unrolled(jax.random.key(5))
+    again = pickle.loads(pickle.dumps(key))
+    assert again.dtype == key.dtype
+    np.testing.assert_array_equal(jax.random.key_data(again), jax.random.key_data(key))
 
 
 @settings(deadline=None, max_examples=20)

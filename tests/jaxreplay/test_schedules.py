@@ -7,6 +7,7 @@ import optax
 import pytest
 
 from jaxreplay import schedules
+from jaxreplay.methods import per, rank
 
 STEPS = jnp.arange(0, 900, 7)
 
@@ -25,6 +26,16 @@ def test_it_is_optax_bit_for_bit(start, end, steps):
 def test_without_steps_it_stays(steps):
     values = jax.vmap(schedules.linear(0.4, 1.0, steps))(STEPS)
     np.testing.assert_array_equal(values, np.float32(0.4))
+
+
+@pytest.mark.parametrize("steps", [-5, "5", 2.5, True])
+def test_other_numbers_of_steps_are_refused(steps):
+    with pytest.raises(ValueError, match="steps: give a whole number from 0 on, or None"):
+        schedules.linear(0.4, 1.0, steps)
+    for module in (per, rank):
+        config = {"alpha_end": 0.1} if module is rank else {}
+        with pytest.raises(ValueError, match="give a whole number"):
+            module.method(getattr(module, f"{'Rank' if config else 'PER'}Config")(**config), steps)
 
 
 def test_everything_may_be_an_input_of_the_program():

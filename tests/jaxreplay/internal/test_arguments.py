@@ -171,6 +171,10 @@ def test_stacks_stored_once_are_checked_too():
 def test_a_method_is_no_sampler():
     with pytest.raises(ValueError, match=r"takes a Sampler, not a Method: give its .sampler"):
         make_replay(per.method(), capacity=8, batch_size=2)
+    with pytest.raises(ValueError, match=r"not a function: call it$"):
+        make_replay(per.sampler, capacity=8, batch_size=2)
+    with pytest.raises(ValueError, match=r"not a module: give its .sampler\(\)$"):
+        make_replay(per, capacity=8, batch_size=2)
     with pytest.raises(ValueError, match=r"takes a Sampler, not a str$"):
         make_replay("per", capacity=8, batch_size=2)
 

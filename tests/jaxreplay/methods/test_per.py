@@ -246,6 +246,36 @@ def test_all_zero_priorities_fall_back_to_uniform():
     np.testing.assert_allclose(batch.weights, 1)
 
 
+@pytest.mark.parametrize("sampling", ["stratified", "systematic", "iid"])
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_without_priorities_every_slot_is_as_likely_as_the_probabilities_say(sampling, count):
+    held = holding(np.zeros(5), PERConfig(epsilon=0.0, sampling=sampling))
+    keys = jax.random.split(jax.random.key(1), 2000)
+    sample = held.made.sampler.sample
+    draw = jax.jit(jax.vmap(lambda key: sample(held.state.sampler, held.state.ring, key, count)))
+    drawn = draw(keys).indices
+    share = np.bincount(np.asarray(drawn).ravel(), minlength=5) / drawn.size
+    np.testing.assert_allclose(share, 0.2, atol=5 * np.sqrt(0.2 * 0.8 / 2000))
+
+
+def test_a_leaf_without_mass_does_not_set_the_largest_weight():
+    options = {"epsilon": 0.0, "alpha": 1.0, "beta": 1.0, "normalise": "buffer"}
+    held = holding([0.0, 1.0, 4.0], PERConfig(**options))
+    batch = held.sample(jax.random.key(0), 30)
+    assert set(np.asarray(batch.indices).tolist()) == {1, 2}
+    np.testing.assert_allclose(batch.weights, np.where(batch.indices == 1, 1.0, 0.25), rtol=1e-6)
+
+
+def test_a_new_transition_whose_leaf_overflows_gets_the_largest_so_far():
+    replay = make_replay(per.sampler(PERConfig(alpha=2.0, initial="td")), capacity=4, batch_size=2)
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    for td in (1.0, 1e25, 2.0):
+        state = replay.add(state, ROW, td_error=jnp.full(1, td))
+    small, lost, large, _ = np.asarray(replay.probability(state, jnp.arange(4)))
+    assert int(state.sampler.skipped) == 1
+    assert lost == small and large == pytest.approx(4 * small, rel=1e-3)
+
+
 def test_clip_bounds_the_priority():
     held = holding([0.5, 7.0, -9.0], PERConfig(clip=1.0, epsilon=0.0, alpha=1.0))
     np.testing.assert_allclose(held.leaves(), [0.5, 1, 1])
