@@ -19,12 +19,15 @@ import pandas as pd
 
 from experiments.analysis import joint
 from experiments.analysis.files import write_json
+from experiments.cli import elsewhere
 from experiments.cli.help import Guide
 from experiments.cli.options import Parser, add_options, read_options
 from experiments.cli.shared import (
     GROUPS,
     PREFIXES,
     add_common,
+    brought_names,
+    check_labels,
     check_resume,
     check_resumed,
     ended,
@@ -181,12 +184,11 @@ def _bases(known: argparse.Namespace) -> dict[str, RunConfig]:
     """Return the runs by label, before options: those to resume, or defaults for the names."""
     check_resumed(known)
     if known.resume is None:
-        brought = presets.names(known.preset)
+        methods = known.replays and [replay for _, replay in known.replays]
+        brought = brought_names(known, known.env and [known.env], methods)
         replays = known.replays or [labelled(name) for name in brought.replays]
         env, agent = known.env or brought.env, known.agent or brought.agent
-        for label, replay in replays:
-            if dict(replays)[label] != replay:
-                raise ValueError(f"label '{label}' stands for two methods: use LABEL=METHOD")
+        check_labels(replays)
         return {label: defaults(env, agent, replay, known.preset) for label, replay in replays}
     if not known.resume.is_dir():
         raise ValueError(f"{known.resume} is not a folder: give the folder of a comparison")
@@ -221,6 +223,8 @@ def _parse(
     argv: Sequence[str] | None,
 ) -> argparse.Namespace:
     add_common(parser, _first(bases).env, known.preset)
+    arms_of = {label: base.replay for label, base in bases.items()}
+    parser.elsewhere = elsewhere.of_agents() | elsewhere.of_arms(arms_of)
     brought = " ".join(presets.names(known.preset).replays)
     parser.group("run").add_argument(
         "--replays", nargs="+", type=labelled, metavar="NAME",

@@ -1,5 +1,6 @@
 """The README is short, and its Python runs as it stands (with fewer slots)."""
 
+import json
 import re
 
 from tests import documents
@@ -19,6 +20,20 @@ def test_its_links_lead_somewhere():
     assert len(targets) > 50
     missing = [target for target in targets if not (README.parent / target).exists()]
     assert not missing
+
+
+def test_its_verdicts_are_those_that_were_written():
+    folder = README.parent / "experiments" / "results" / "quickstart"
+    arms = json.loads((folder / "verdicts.json").read_text())["arms"]
+    rows = re.findall(r"^\| (\w+)[^|]*\|[^|]+\| (\d+)/(\d+)/(\d+) \|.*\| (.+) \| (.+) \|$",
+                      README.read_text(), re.MULTILINE)  # fmt: skip
+    assert [row[0] for row in rows] == list(arms)
+    for label, *counts, shown, verdict in rows:
+        pairs = arms[label]["pairs"]
+        assert [int(count) for count in counts] == [pairs[x] for x in ("wins", "losses", "ties")]
+        p_value = pairs["p_value"] if pairs["p_holm"] is None else pairs["p_holm"]
+        assert float(shown.removesuffix(" (raw)")) == float(f"{p_value:.2g}")
+        assert verdict == arms[label]["verdict"]
 
 
 def test_its_example_has_ten_lines_and_is_one_turn_of_a_loop():

@@ -1,10 +1,12 @@
 """RESULTS.md says what the committed tables say, and what is committed stays small."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
 
+from experiments.analysis import paired, verdicts
 from experiments.papers import figures, report, results, running, tables, verdict
 from experiments.papers.entry import Layout
 from experiments.papers.registry import ENTRIES, sources
@@ -42,6 +44,28 @@ def test_tables_hold_what_their_entries_are_made_of(name):
         assert all(set(runs) <= wanted[env] for env, runs in data.runs.items())
         config = next(iter(data.runs.values()))
         assert all("config" in made and "versions" in made for made in config.values())
+
+
+@pytest.mark.parametrize(
+    "path", sorted(RESULTS.rglob("verdicts.json")), ids=lambda path: path.parent.name
+)
+def test_verdicts_are_those_of_their_numbers(path):
+    arms = json.loads(path.read_text())["arms"]
+    corrected = {}
+    for label, arm in arms.items():
+        pairs = arm["pairs"]
+        signs = [1] * pairs["wins"] + [-1] * pairs["losses"]
+        p_value = paired.sign_flip_test(pairs["differences"] or signs)
+        assert pairs["p_value"] == pytest.approx(p_value)
+        if pairs["p_holm"] is not None:
+            corrected[label] = p_value
+    corrected = paired.holm(corrected)
+    for label, arm in arms.items():
+        assert arm["pairs"]["p_holm"] == pytest.approx(corrected.get(label))
+        if arm["quantity"] is not None:
+            p_value = corrected.get(label, arm["pairs"]["p_value"])
+            numbers = arm["interval"], arm["boundary"], p_value, arm["pairs"]["mean"]
+            assert arm["verdict"] == verdicts.decide(arm["claim"], *numbers)[0]
 
 
 def test_files_are_small():

@@ -17,6 +17,7 @@ from experiments.analysis.style import (
     INK,
     count_steps,
     make_figure,
+    marks,
     save,
     styles_of,
     tidy,
@@ -110,9 +111,11 @@ def _plot_panel(
 def _plot_curve(axes: Axes, label: str, frame: pd.DataFrame, style: Mapping[str, Any]) -> Line2D:
     returns = curves(frame).dropna()
     steps, values = returns.index.to_numpy(), returns.to_numpy().T
-    (line,) = axes.plot(steps, iqm(values), label=label, **style)
+    (line,) = axes.plot(steps, iqm(values), label=label, **style, **marks(len(steps)))
     if len(values) > 1:
         low, high = bootstrap_interval(values)
+        if len(steps) == 1:
+            axes.vlines(steps, low, high, color=style["color"], alpha=0.4, linewidth=4, zorder=2)
         axes.fill_between(steps, low, high, color=style["color"], alpha=0.15, linewidth=0, zorder=2)
     return line
 

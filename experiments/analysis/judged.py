@@ -53,7 +53,9 @@ def cells(rows: Sequence[Judged], unit: str) -> list[list[str]]:
 
 def _cells(row: Judged) -> list[str]:
     pairs, found = row.pairs, row.judgement
-    p_value = pairs.p_value if pairs.p_holm is None else pairs.p_holm
+    # A control makes no claim, and its p-value is not one of those that are corrected.
+    alone = f"{pairs.p_value:.2g} (raw)"
+    p_value = alone if pairs.p_holm is None else f"{pairs.p_holm:.2g}"
     return [
         row.label,
         number(found.effective_buffer),
@@ -61,7 +63,7 @@ def _cells(row: Judged) -> list[str]:
         f"{pairs.wins}/{pairs.losses}/{pairs.ties}",
         _with_interval(pairs.improvement, pairs.improvement_interval),
         _with_interval(pairs.iqm, pairs.iqm_interval),
-        "-" if found.verdict == "not tested" else f"{p_value:.2g}",
+        "-" if found.verdict == "not tested" else p_value,
         found.verdict,
     ]
 

@@ -15,6 +15,7 @@ from experiments.analysis.style import (
     INK,
     count_steps,
     make_figure,
+    marks,
     save,
     styles_of,
     tidy,
@@ -143,10 +144,11 @@ def _plot_panel(
 ) -> None:
     for method, frame in frames.items():
         means = frame.groupby("step").mean(numeric_only=True)
-        axes.plot(means.index, means[f"replayed/{name}"], label=method, **styles[method])
+        shown = {"label": method, **styles[method], **marks(len(means))}
+        axes.plot(means.index, means[f"replayed/{name}"], **shown)
         if f"stored/{name}" in means:
             faint = {"color": styles[method]["color"], "linestyle": ":", "linewidth": 1.0}
-            axes.plot(means.index, means[f"stored/{name}"], **faint)
+            axes.plot(means.index, means[f"stored/{name}"], **faint, **marks(len(means), True))
     axes.plot([], [], color=FAINT, linestyle=":", linewidth=1.0, label="stored (uniformly)")
     tidy(axes)
     if name in SHARES:
@@ -166,7 +168,7 @@ def _plot_means(
     for label, frame in frames.items():
         if name in frame:
             means = frame.groupby("step")[name].mean()
-            axes.plot(means.index, means, **styles[label])
+            axes.plot(means.index, means, **styles[label], **marks(len(means)))
             largest = max(largest, means.abs().max())
     if largest > _DIVERGED:
         axes.set_yscale("symlog", linthresh=1.0)

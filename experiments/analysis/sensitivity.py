@@ -208,7 +208,7 @@ def best(
             _bar(axes, at - 0.12, row.shown, colour, filled=True)
             if row.default is not None:
                 _bar(axes, at + 0.12, row.default, colour, filled=False)
-        axes.set_yticks(range(len(own)), [plain(row.label) for row in own])
+        axes.set_yticks(range(len(own)), [_told(row) for row in own])
         axes.set_ylim(len(own) - 0.5, -0.5)
         axes.set_xlabel(_scored(metric(env)), color=INK)
         axes.set_title(env, fontsize=10, color=INK)
@@ -218,6 +218,17 @@ def best(
     figure.suptitle(f"{plain(title)}: at their best, and by default (hollow)", fontsize=11)
     warn_of_few(figure, seeds)
     save(figure, path)
+
+
+def _told(row: Tuned) -> str:
+    """Return a method's label, and below it how many of its seeds diverged, if any."""
+    lost = {"at its best": row.shown, "by default": row.default}
+    lines = [
+        f"{each.diverged} of {each.seeds} diverged {kind}"
+        for kind, each in lost.items()
+        if each is not None and each.diverged
+    ]
+    return "\n".join([plain(row.label), *lines])
 
 
 def _bar(axes: Axes, at: float, found: Any, colour: str, filled: bool) -> None:

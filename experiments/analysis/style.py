@@ -73,6 +73,13 @@ def styles_of(methods: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     return styles
 
 
+def marks(points: int, hollow: bool = False) -> dict[str, Any]:
+    """Return what shows a line of a single point, which no line is drawn for."""
+    if points != 1:
+        return {}
+    return {"marker": "o", "clip_on": False, **({"markerfacecolor": "white"} if hollow else {})}
+
+
 def warn_of_few(figure: Figure, seeds: int) -> None:
     """Write below a figure that so few seeds carry no verdict, if they don't."""
     if seeds < FEWEST_SEEDS:

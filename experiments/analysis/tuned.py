@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from experiments.analysis.bootstrap import bootstrap_interval, iqm
 from experiments.analysis.primary import PrimaryMetric
@@ -17,6 +18,7 @@ class Estimate(NamedTuple):
     low: float
     high: float
     seeds: int
+    diverged: int = 0  # of these seeds; their scores are in the mean as they are
 
 
 class Tuned(NamedTuple):
@@ -34,10 +36,11 @@ class Tuned(NamedTuple):
 def scores(
     frame: pd.DataFrame, settings: Sequence[str], metric: Callable[[str], PrimaryMetric]
 ) -> pd.DataFrame:
-    """Return one row for each run: point, env, replay, method, settings, seed, score, diverged.
+    """Return one row for each run.
 
-    A run that never reached a threshold has the steps of its last evaluation for a score, the
-    least that it can have needed.
+    Columns: point, env, replay, method, the settings, seed, score, diverged, and ranked, the score
+    as it is compared (see `ranked`). A run that never reached a threshold has the steps of its last
+    evaluation for a score, the least that it can have needed. One without a score diverged.
 
     Args:
       frame: columns point, env, replay, method, the settings, seed, step, eval_return, diverged.
@@ -47,21 +50,38 @@ def scores(
     rows = []
     for point, own in frame.groupby("point", sort=False):
         first = own.iloc[0]
-        values = metric(str(first["env"]))(own[["seed", "step", "eval_return"]])
+        primary = metric(str(first["env"]))
+        values = primary(own[["seed", "step", "eval_return"]])
         values = values.replace(np.inf, float(own["step"].max()))
-        lost = own.groupby("seed")["diverged"].max()
+        lost = (own.groupby("seed")["diverged"].max() > 0) | values.isna()
+        compared = ranked(values, lost, primary.higher_is_better)
         facts = {name: first[name] for name in ("env", "replay", "method", *settings)}
-        for seed, value in values.items():
-            rows.append(
-                {"point": point, **facts, "seed": seed, "score": value, "diverged": lost[seed]}
-            )
+        for seed, value, rank in zip(values.index, values, compared, strict=True):
+            rows.append({
+                "point": point, **facts, "seed": seed, "score": value, "diverged": int(lost[seed]),
+                "ranked": rank,
+            })  # fmt: skip
     return pd.DataFrame(rows)
 
 
-def estimate(values: Sequence[float] | np.ndarray) -> Estimate:
-    """Return the interquartile mean of scores `[seeds]`, with its interval."""
+def ranked(values: ArrayLike, lost: ArrayLike, higher_is_better: bool) -> np.ndarray:
+    """Return scores `[seeds]` as they are compared: a seed that diverged is worse than any other.
+
+    What an agent returned before it diverged, or by luck afterwards, says nothing for its settings.
+    """
+    worst = -np.inf if higher_is_better else np.inf
+    return np.where(np.asarray(lost), worst, np.asarray(values, np.float64))
+
+
+def estimate(values: Sequence[float] | np.ndarray, diverged: int = 0) -> Estimate:
+    """Return the interquartile mean of scores `[seeds]`, with its interval.
+
+    Args:
+      values: scores.
+      diverged: how many of the seeds did.
+    """
     low, high = bootstrap_interval(values)
-    return Estimate(float(iqm(values)), float(low), float(high), len(values))
+    return Estimate(float(iqm(values)), float(low), float(high), len(values), diverged)
 
 
 def has_choice(table: pd.DataFrame) -> bool:
@@ -83,7 +103,9 @@ def tuned(
 
     The best of many points on the seeds it was chosen on is partly luck; on seeds that had no say
     it is not. With one seed, there is nothing to choose with: that seed is used for both. Where no
-    method has more than one point there is nothing to choose, and all seeds are shown.
+    method has more than one point there is nothing to choose, and all seeds are shown. Seeds that
+    diverged choose as the worst there is (`ranked`); of equal points, those with fewer are better,
+    then the first.
 
     Args:
       table: of `scores`.
@@ -96,22 +118,31 @@ def tuned(
         seeds = sorted(own["seed"].unique())
         on, shown = seeds[::2], unseen(seeds, choice)
         by_point = {
-            str(point): rows.set_index("seed")["score"]
+            str(point): rows.set_index("seed")
             for point, rows in own.groupby("point", sort=False)
             if set(rows["seed"]) == set(seeds)  # half of a sweep may be there
         }
         if not by_point:
             continue
-        means = {point: float(iqm(values[on])) for point, values in by_point.items()}
-        pick = max if higher_is_better(env) else min
-        best = pick(means, key=means.__getitem__)
+        sign = 1 if higher_is_better(env) else -1
+        merits = {point: _merit(rows.loc[on], sign) for point, rows in by_point.items()}
+        best = max(merits, key=merits.__getitem__)
         default = base_points.get(env, {}).get(label)
         found.append(
             Tuned(
                 env, label, len(by_point), best,
-                estimate(by_point[best][on].to_numpy()) if choice else None,
-                estimate(by_point[best][shown].to_numpy()),
-                estimate(by_point[default][shown].to_numpy()) if default in by_point else None,
+                _of(by_point[best].loc[on]) if choice else None,
+                _of(by_point[best].loc[shown]),
+                _of(by_point[default].loc[shown]) if default in by_point else None,
             )
         )  # fmt: skip
     return found
+
+
+def _merit(rows: pd.DataFrame, sign: int) -> tuple[float, int]:
+    """Return what a point is chosen by, more is better: its score, and how few seeds diverged."""
+    return sign * float(iqm(rows["ranked"])), -int(rows["diverged"].sum())
+
+
+def _of(rows: pd.DataFrame) -> Estimate:
+    return estimate(rows["score"].to_numpy(), int(rows["diverged"].sum()))

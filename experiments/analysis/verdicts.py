@@ -148,7 +148,11 @@ def judge(
             quantity, margin = "improvement", 0.0
         numbers = _numbers(pairs, quantity, margin)
         verdict, reason = decide(
-            claim, numbers["interval"], numbers["boundary"], None if margin else numbers["p_value"]
+            claim,
+            numbers["interval"],
+            numbers["boundary"],
+            None if margin else numbers["p_value"],
+            pairs.mean,
         )
         reason = f"{NAMES[numbers['quantity']]} {reason}"
     return Judgement(
@@ -167,7 +171,11 @@ def judge(
 
 
 def decide(
-    claim: Claim, interval: Interval, boundary: float, p_value: float | None = None
+    claim: Claim,
+    interval: Interval,
+    boundary: float,
+    p_value: float | None = None,
+    mean: float | None = None,
 ) -> tuple[Verdict, str]:
     """Return the verdict of an interval about a claim, and the numbers in words.
 
@@ -176,7 +184,8 @@ def decide(
     there is one: non-inferiority). The claim agrees if the interval lies wholly on its side,
     disagrees if wholly on the other, and is undecided if the interval holds both. Whatever asserts
     a difference also needs a p-value below `ALPHA`, for among many arms one interval in twenty errs
-    by chance; "at least as good" asserts none when it agrees.
+    by chance, and one that is of a mean on the same side: a few seeds may turn the mean against all
+    others. "At least as good" asserts no difference when it agrees.
 
     Args:
       claim: what is claimed.
@@ -184,6 +193,7 @@ def decide(
       boundary: 0 for differences, 0.5 for a probability of improvement, less the margin.
       p_value: of no mean difference, corrected over arms; None to go by the interval alone, as with
         a margin, of which a test of no difference says nothing.
+      mean: the mean difference that the p-value is of; None where it is of signs.
     """
     low, high = interval
     shown = f"[{low:.4g}, {high:.4g}]"
@@ -194,6 +204,8 @@ def decide(
     differs = below or claim != "at least as good"
     if differs and p_value is not None and p_value >= ALPHA:
         return "undecided", f"{shown}, but the corrected p = {p_value:.2g} is not below {ALPHA:g}"
+    if differs and p_value is not None and mean is not None and (mean < 0) != below:
+        return "undecided", f"{shown}, but the mean difference, {mean:.4g}, is on the other side"
     side = "below" if below else "at or above" if claim == "at least as good" else "above"
     agrees = below if claim == "worse" else above
     return "agrees" if agrees else "disagrees", f"{shown} lies {side} {boundary:.4g}"

@@ -96,7 +96,7 @@ def test_one_seed_has_no_interval():
         compare_pairs([1.0], [2.0])
 
 
-@pytest.mark.parametrize("seeds", [3, 6, 13])
+@pytest.mark.parametrize("seeds", [3, 6, 13, 15])
 def test_sign_flips_are_all_gone_through(seeds):
     values = np.random.default_rng(seeds).normal(0.5, size=seeds).round(1)
     flips = np.array(list(itertools.product([-1, 1], repeat=seeds)))
@@ -110,7 +110,23 @@ def test_smallest_p_values():
     assert sign_flip_test([1.0, 2.0, 3.0]) == 0.25  # three seeds can never show anything
     assert sign_flip_test(np.arange(1.0, 11.0)) == 2 / 2**10
     assert sign_flip_test(np.zeros(5)) == 1.0
-    assert sign_flip_test(np.arange(1.0, 21.0)) < 0.001  # random flips, none as extreme
+    assert sign_flip_test(np.arange(1.0, 21.0)) == 2 / 2**20
+
+
+def test_zeros_and_order_change_no_p_value():
+    values = np.random.default_rng(1).normal(0.5, size=18)
+    expected = sign_flip_test(values)
+    assert sign_flip_test([*np.zeros(12), *values[::-1]]) == expected
+    assert sign_flip_test(-values) == expected
+
+
+def test_many_seeds_are_flipped_at_random_to_the_third_digit():
+    # Of signs alone the test is the binomial one, whatever their number.
+    for wins, losses in ((25, 12), (22, 22), (40, 20)):
+        signs = np.repeat([1.0, -1.0], [wins, losses])
+        exact = scipy.stats.binomtest(wins, wins + losses).pvalue
+        assert sign_flip_test(signs) == pytest.approx(exact, abs=1e-3)
+    assert sign_flip_test(np.ones(30)) == pytest.approx(2**-20, rel=1e-6)  # the least that it says
 
 
 def test_p_values_are_uniform_where_there_is_no_difference():

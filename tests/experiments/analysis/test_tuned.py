@@ -6,6 +6,7 @@ import pytest
 
 from experiments.analysis import primary, sensitivity, tuned
 from experiments.analysis.bootstrap import iqm
+from experiments.sweeps import report
 
 SETTINGS = ("replay.alpha", "replay.beta")
 
@@ -115,3 +116,53 @@ def test_figures_are_drawn(tmp_path, alphas):
 def test_nothing_is_drawn_of_a_sweep_without_settings(tmp_path):
     scores = tuned.scores(GRID[GRID["replay"] == "uniform"], SETTINGS, metric())
     assert not sensitivity.sensitivity(scores, SETTINGS, metric(), tmp_path / "x.png", "dqn")
+
+
+def diverging(scores, lost):
+    """Return a sweep's table as `table`, in which `lost` seeds of each alpha diverged."""
+    frame = table(scores)
+    return frame.assign(
+        diverged=[int(seed in lost[a]) for a, seed in zip(frame["replay.alpha"], frame["seed"])]
+    )
+
+
+def chosen(frame, higher=True, name="final", threshold=None):
+    scores = tuned.scores(frame, SETTINGS, metric(name, threshold))
+    base = {"walk/4": {"per": "walk/4 per 0.2 0.4"}}
+    (row,) = tuned.tuned(scores, lambda env: higher, base)
+    return row
+
+
+def test_a_point_that_diverged_is_not_chosen_for_its_returns():
+    two = {("per", 0.2, 0.4): [120] * 10, ("per", 0.6, 0.4): [100] * 10}
+    row = chosen(diverging(two, {0.2: range(10), 0.6: ()}))
+    assert row.best == "walk/4 per 0.6 0.4"
+    assert (row.shown.value, row.shown.diverged, row.default.diverged) == (100.0, 0, 5)
+    assert report.shown(row.default) == "120 [120, 120], 5 of 5 diverged"
+    # A quarter of seeds, rounded down, is cut off at either end, whatever they are.
+    row = chosen(diverging(two, {0.2: {2}, 0.6: ()}))
+    assert row.best == "walk/4 per 0.2 0.4" and row.chosen.diverged == 1
+
+
+def test_a_seed_that_diverged_is_the_worst_where_lower_is_better_and_without_a_score():
+    two = {("per", 0.2, 0.4): [9] * 4, ("per", 0.6, 0.4): [0] * 4}
+    row = chosen(diverging(two, {0.2: range(4), 0.6: ()}), False, "steps_to_threshold", 5.0)
+    assert row.best == "walk/4 per 0.6 0.4"
+    two = {("per", 0.2, 0.4): [np.nan, np.nan, np.nan, 9], ("per", 0.6, 0.4): [0] * 4}
+    row = chosen(table(two))
+    assert row.best == "walk/4 per 0.6 0.4" and row.default.diverged == 1
+
+
+def test_of_points_that_all_diverged_the_one_with_the_fewest_seeds_is_best():
+    two = {("per", 0.2, 0.4): [9] * 8, ("per", 0.6, 0.4): [0] * 8}
+    assert chosen(diverging(two, {0.2: range(8), 0.6: {0, 2, 4}})).best == "walk/4 per 0.6 0.4"
+
+
+def test_a_figure_says_how_many_diverged(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(sensitivity, "save", lambda figure, path: drawn.append(figure))
+    two = {("per", 0.2, 0.4): [120] * 10, ("per", 0.6, 0.4): [100] * 10}
+    row = chosen(diverging(two, {0.2: range(10), 0.6: ()}))
+    sensitivity.best([row], {"per": "per"}, metric(), tmp_path / "best.png", "dqn", 10)
+    (label,) = drawn[0].axes[0].get_yticklabels()
+    assert label.get_text() == "per\n5 of 5 diverged by default"

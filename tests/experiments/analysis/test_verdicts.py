@@ -97,6 +97,22 @@ def test_a_difference_needs_a_small_p_value_too(claim):
     assert good == ("agrees" if claim == "at least as good" else "undecided")
 
 
+def test_a_mean_on_the_other_side_lends_no_p_value():
+    # Most seeds gain 1, a few lose 40: the IQM lies above 0, and the p-value is of a mean below it.
+    values = np.concatenate([np.ones(44), np.full(6, -40.0)]) + np.tile(NOISE, 5) / 10
+    pairs = compare_pairs(values, np.zeros(50))
+    assert pairs.iqm_interval[0] > 0 and pairs.mean_interval[1] < 0 and pairs.p_value < 0.05
+    fifty, base = arm(seeds=range(50)), arm("uniform", range(50))
+    for claim in ("better", "worse"):
+        judgement = judge(fifty, base, pairs, claim)
+        assert judgement.verdict == "undecided"
+        assert (
+            f"but the mean difference, {pairs.mean:.4g}, is on the other side" in judgement.reason
+        )
+    assert judge(fifty, base, pairs, "better", "improvement").verdict == "undecided"
+    assert judge(fifty, base, pairs, "worse", "mean").verdict == "agrees"
+
+
 @pytest.mark.parametrize(
     ("shift", "claim", "verdict"),
     [
