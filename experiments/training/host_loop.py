@@ -7,6 +7,7 @@ what was stored before the environments' latest step.
 """
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -24,6 +25,14 @@ from experiments.training.seeds import CutShort, keys_of, with_axis
 from experiments.training.state import LoopState, Metrics, Sums
 from jaxreplay.requirements import remarks
 from jaxreplay.types import Replay
+
+
+class Since(NamedTuple):
+    """What a run that stops between two log points has to go on with."""
+
+    played: Metrics  # sums over training episodes since the last log point
+    learned: Sums  # over gradient updates
+    owed: np.ndarray  # [] bool, whether the replay is yet to be told of an evaluation that was due
 
 
 class HostRun:
@@ -66,6 +75,7 @@ class HostRun:
         self.device = HostPhases(phases, environment, len(self._seeds))
         self.axes, self.layout = self.device.axes, ""
         self.remarks = remarks(replay, environment.name, environment.max_steps)
+        self._nothing = Since(self.device.nothing_played, self.device.nothing_learned, _SETTLED)
         self._store = self._empty_store()
         self._at_once = replay.requires.all_new  # batches of just what the block collected
         self._evaluates = phases.evaluates_for_replay
@@ -95,13 +105,14 @@ class HostRun:
         obs = with_axis(self.device.like.obs, len(self._seeds))
         state = jax.eval_shape(self.device.start, self._keys(), obs)
         store = self._empty_store()
-        return state if store is None else state._replace(host=store.kept)
+        return state._replace(since=self._nothing, host=() if store is None else store.kept)
 
     def resume(self, state: LoopState) -> LoopState:
         """Go on from a saved state; the episodes that ran then are cut off, as by a time limit."""
         if self._store is not None:
-            self._store.kept, state = state.host, state._replace(host=())
-        return self._whole(self.device.cut_off(state, self._reset(int(state.rows))))
+            self._store.kept = state.host
+        bare, since = state._replace(host=(), since=()), state.since
+        return self._whole(self.device.cut_off(bare, self._reset(int(state.rows))), since)
 
     def to_save(self, state: LoopState) -> LoopState:
         """Return the state as it is."""
@@ -109,22 +120,24 @@ class HostRun:
 
     def chunk(self, state: LoopState, blocks: int) -> tuple[LoopState, Metrics]:
         """Run `blocks` blocks and an evaluation; the state is donated. Metrics are `[S]`."""
-        state, played, learned = self.blocks(state, blocks)
-        state = state._replace(host=())
-        returns, lengths = self._evaluate(state, int(blocks), for_replay=False)
+        state = self.blocks(state, blocks)
+        since, state = state.since, state._replace(host=(), since=())
+        returns, lengths = self._evaluate(state, since, int(blocks), for_replay=False)
         given = () if self._store is None else self._store.read(self.device.looked_at(state))
-        state, metrics = self.device.log_point(state, played, learned, returns, lengths, given)
+        sums = since.played, since.learned
+        state, metrics = self.device.log_point(state, *sums, returns, lengths, given)
         return self._whole(state), metrics
 
-    def blocks(self, state: LoopState, blocks: int) -> tuple[LoopState, Metrics, Sums]:
-        """Run `blocks` blocks; return the state, which is donated, and sums over them."""
+    def blocks(self, state: LoopState, blocks: int) -> LoopState:
+        """Run `blocks` blocks; return the state with sums over them, and donate the one given."""
         device, config = self.device, self._config
-        state = state._replace(host=())
-        played, learned = device.nothing_played, device.nothing_learned
+        (played, learned, owed), state = state.since, state._replace(host=(), since=())
+        if owed:
+            state = self._tell(state, played, learned, 0)
         action, extras = device.decide(state, "act")
         for block in range(int(blocks)):
             if self.stop():
-                raise CutShort(self._whole(state), block)
+                raise CutShort(self._whole(state, Since(played, learned, _SETTLED)), block)
             for row in range(config.learn_every):
                 self.playing.send(action)
                 for _ in range(self._updates_beside(row)):
@@ -139,11 +152,10 @@ class HostRun:
             if config.scale_rewards:
                 state = device.after_block(state)
             if self._evaluates and self.device.is_due(self._rows):
-                returns, _ = self._evaluate(state, block + 1, for_replay=True)
-                state = device.observe(state, returns)
+                state = self._tell(state, played, learned, block + 1)
             if self._at_once:
                 action, extras = device.decide(state, "act")
-        return self._whole(state), played, learned
+        return self._whole(state, Since(played, learned, _SETTLED))
 
     def close(self) -> None:
         """Close the environments."""
@@ -151,8 +163,14 @@ class HostRun:
             if batches is not None:
                 batches.close()
 
+    def _tell(self, state: LoopState, played: Metrics, learned: Sums, blocks: int) -> LoopState:
+        """Evaluate for the replay, and tell it the returns."""
+        owing = Since(played, learned, np.asarray(True))
+        returns, _ = self._evaluate(state, owing, blocks, for_replay=True)
+        return self.device.observe(state, returns)
+
     def _evaluate(
-        self, state: LoopState, blocks: int, for_replay: bool
+        self, state: LoopState, since: Since, blocks: int, for_replay: bool
     ) -> tuple[np.ndarray, np.ndarray]:
         """Play whole episodes greedily; return undiscounted returns and lengths, `[S, N]`."""
         rows = int(state.rows)
@@ -160,7 +178,7 @@ class HostRun:
 
         def step(obs: np.ndarray, time: np.int32) -> tuple[np.ndarray, TimeStep]:
             if self.stop():
-                raise CutShort(self._whole(state), blocks)
+                raise CutShort(self._whole(state, since), blocks)
             self._testing.send(self.device.greedy(state, obs, time, for_replay))
             return self._testing.receive()
 
@@ -191,9 +209,10 @@ class HostRun:
             self._obs, self._first = obs, out.terminated | out.truncated
         return obs, out
 
-    def _whole(self, state: LoopState) -> LoopState:
-        """Return the state with what the host keeps of it."""
-        return state if self._store is None else state._replace(host=self._store.kept)
+    def _whole(self, state: LoopState, since: Since | None = None) -> LoopState:
+        """Return the state with what the host keeps of it, and what is since the last log point."""
+        host = () if self._store is None else self._store.kept
+        return state._replace(host=host, since=self._nothing if since is None else since)
 
     def _keep(self, state: LoopState) -> None:
         """Keep on the host what left the device with the latest row."""
@@ -216,3 +235,6 @@ class HostRun:
 
     def _keys(self) -> Array:
         return keys_of(self._seeds)
+
+
+_SETTLED = np.asarray(False)  # nothing is owed

@@ -17,15 +17,16 @@ import pytest
 from agents.dqn import DQNConfig, dqn
 from agents.types import Discrete
 from experiments import environments, train
+from experiments.analysis import statistics
 from experiments.environments.host import HostEnvironment, HostStep
 from experiments.environments.types import Environment, TimeStep
 from experiments.runs import checkpoint, interrupt
 from experiments.training.config import LoopConfig
 from experiments.training.host_loop import HostRun
 from experiments.training.loop import make_program
-from experiments.training.seeds import over_seeds
-from jaxreplay import make_replay, ring
-from jaxreplay.methods import latest, per
+from experiments.training.seeds import CutShort, over_seeds
+from jaxreplay import Method, Requirements, make_replay, ring
+from jaxreplay.methods import latest, per, uniform
 
 GAMMA, LENGTH = 0.5, 4
 
@@ -279,7 +280,42 @@ def test_a_run_stops_between_log_points_and_goes_on_from_there(
     frame = pd.read_csv(f"{out}/metrics.csv")
     assert frame["step"].tolist() == [80, 120, 160, 200]
     assert frame["eval_return"].eq(10.0).all()
+    assert frame["agent/loss"].notna().all() and not statistics.diverged(frame)
     assert checkpoint.read_meta(f"{out}/checkpoints")["progress"] == [4, 0]
+
+
+def test_what_is_since_a_log_point_survives_a_stop(tmp_path):
+    """Sums over updates and episodes, and an evaluation that the replay is yet to be told of."""
+
+    counting = uniform.sampler()._replace(
+        init=lambda key, ring: jnp.zeros((), jnp.int32),
+        observe=lambda state, ring, episode_return, key: state + 1,
+        metrics=lambda state, ring: {"observations": state.astype(jnp.float32)},
+        requires=Requirements(episode_returns="evaluation"),
+    )
+    method = Method(counting, uniform.method().objective)
+
+    run, blocks = make_run(method=method, observe_every=4), 20
+
+    def metrics(state, blocks):
+        run.stop = lambda: False
+        return {name: np.asarray(value) for name, value in run.chunk(state, blocks)[1].items()}
+
+    expected, places = metrics(run.init(), blocks), set()
+    for patience in range(2, 46, 4):  # in the blocks, in evaluations for the replay, at the end
+        state, asked = run.init(), iter([False] * patience)
+        run.stop = lambda asked=asked: next(asked, True)
+        with pytest.raises(CutShort) as cut:
+            run.chunk(state, blocks)
+        since, done = cut.value.state.since, cut.value.blocks
+        places.add((bool(since.owed), done == blocks))
+        np.testing.assert_array_equal(since.learned.counts.max(axis=1), done)
+        checkpoint.save(tmp_path, patience, run.to_save(cut.value.state), {})
+        found = metrics(run.resume(checkpoint.load(tmp_path, run.like())), blocks - done)
+        for name in ("replay/observations", "eval_return"):
+            np.testing.assert_array_equal(found[name], expected[name])
+        assert np.isfinite(found["agent/loss"]).all()
+    assert places >= {(False, False), (True, False), (False, True)}
 
 
 def test_atari_frames_are_stored_once(tmp_path):
