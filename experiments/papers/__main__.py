@@ -9,6 +9,7 @@ stopped goes on.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import importlib.util
 import sys
@@ -30,6 +31,8 @@ from experiments.papers.tables import Data
 from experiments.runs import compilation
 from experiments.runs.log import say
 from experiments.runs.rates import DAY, in_words
+
+_OUT = Path("runs/papers")  # unless another folder is named
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -94,12 +97,13 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "--seeds", type=int, metavar="INT", help="seeds of every arm [default: the size's]"
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("runs/papers"), metavar="DIR",
-        help="folder of the tables and figures [default runs/papers]",
+        "--out", type=Path, default=_OUT, metavar="DIR",
+        help=f"folder of the tables and figures [default {_OUT}]",
     )  # fmt: skip
     parser.add_argument(
         "--runs", type=Path, default=None, metavar="DIR",
-        help="folder of the runs, whose checkpoints go when a run has ended [default OUT/runs]",
+        help="folder of runs and of parts of tables, for going on with what was stopped; "
+        "checkpoints and parts go at the end [default OUT/runs]",
     )  # fmt: skip
     parser.add_argument(
         "--overwrite",
@@ -152,7 +156,21 @@ def _list(args: argparse.Namespace) -> None:
             f"{status:<{widths[3]}}  {verdicts:<{widths[4]}}  {claim}".rstrip()
         )
     if older:
-        say(f"{older} of these are by older code: run --overwrite makes them anew")
+        verb = "is" if older == 1 else "are"
+        say(f"{older} of these {verb} by older code: {_renewing(args)} makes one anew")
+
+
+def _renewing(args: argparse.Namespace) -> str:
+    """Return the command that makes an entry of a list anew, in the folder that the list shows."""
+    shown = args.results
+    with contextlib.suppress(ValueError):  # lies elsewhere
+        shown = shown.relative_to(Path.cwd())
+    runs = f" --runs {_OUT}" * _is_committed(args.results)  # folders of runs are not committed
+    return f"run ID --size {args.size} --overwrite --out {shown}{runs}"
+
+
+def _is_committed(folder: Path) -> bool:
+    return folder.resolve() == COMMITTED.resolve()
 
 
 def _check_results(args: argparse.Namespace) -> None:
@@ -205,7 +223,7 @@ def _run(args: argparse.Namespace) -> None:
             except figures.NothingToShow as error:
                 say(f"{entry.id} has no figure: {error}")
         print(report.one(dataclasses.replace(entry, source=source), args.size, args.out, args.out))
-    if args.out != COMMITTED:
+    if not _is_committed(args.out):
         say(f"list and report show these with --results {args.out}")
 
 

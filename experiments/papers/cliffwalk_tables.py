@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pandas as pd
 
 from experiments.papers import cliffwalk, cliffwalk_theory
 from experiments.papers.cliffwalk import Method
-from experiments.papers.entry import Request
+from experiments.papers.entry import Request, Row
 from jaxreplay.methods import per, pser
 
 SOURCES = ("experiments/papers/cliffwalk*.py",)
@@ -30,11 +31,9 @@ def updates_by_size(request: Request) -> pd.DataFrame:
     methods, states = request.options["methods"], request.options["states"]
     rows = []
     for values, n, name in itertools.product(("table", "linear"), states, methods):
-        curve = _run(request, n, name, cliffwalk.METHODS[name], values == "linear")
         about = {"values": values, "n": n, "size": 2 ** (n + 1) - 2, "arm": name}
-        rows += _converged(curve.updates, {"kind": "updates", **about})
-        if n == max(states):
-            rows += _errors(curve, {"kind": "error", **about})
+        learn = partial(_learned, request, about, values == "linear", n == max(states))
+        rows += request.part(f"{name}, {values}, n = {n}", learn)
     return pd.DataFrame(rows)
 
 
@@ -45,11 +44,17 @@ def errors_by_start(request: Request) -> pd.DataFrame:
     """
     rows = []
     for n, name in itertools.product(request.options["states"], request.options["methods"]):
-        curve = _run(request, n, name, cliffwalk.METHODS[name], False)
-        about = {"n": n, "arm": name}
-        rows += _converged(curve.updates, {"kind": "updates", **about})
-        rows += _errors(curve, {"kind": "error", **about})
+        learn = partial(_learned, request, {"n": n, "arm": name}, False, True)
+        rows += request.part(f"{name}, n = {n}", learn)
     return pd.DataFrame(rows)
+
+
+def _learned(request: Request, about: Row, linear: bool, with_errors: bool) -> list[Row]:
+    """Let an arm learn with so many states; return its updates, and its error curve if wanted."""
+    name = about["arm"]
+    curve = _run(request, about["n"], name, cliffwalk.METHODS[name], linear)
+    rows = _converged(curve.updates, {"kind": "updates", **about})
+    return rows + _errors(curve, {"kind": "error", **about}) if with_errors else rows
 
 
 def settings_of_pser(request: Request) -> pd.DataFrame:
@@ -63,15 +68,23 @@ def settings_of_pser(request: Request) -> pd.DataFrame:
     ):
         base = {"alpha": alpha, "initial": start}
         plain = _with(per.sampler, per.PERConfig, base)
-        of_per = _run(request, n, f"per, {start}, alpha {alpha}", plain, False).updates
+        of_per = _updates(request, n, f"per, {start}, alpha {alpha}", plain)
         for decay in _decays(request.options):
             sampler = _with(pser.sampler, pser.PSERConfig, {**base, **decay})
             name = f"pser, {start}, alpha {alpha}, {decay}"
-            updates = _run(request, n, name, sampler, False).updates
-            for arm, count in (("per", of_per), ("pser", updates)):
+            of_pser = _updates(request, n, name, sampler)
+            for arm, counts in (("per", of_per), ("pser", of_pser)):
                 about = {"n": n, "start": start, "alpha": alpha, **decay, "arm": arm}
-                rows += _converged(count, about)
+                rows += [{**about, **count} for count in counts]
     return pd.DataFrame(rows)
+
+
+def _updates(request: Request, n: int, title: str, method: Method) -> list[Row]:
+    """Return every seed's updates until convergence: a part of a table."""
+    return request.part(
+        f"{title}, n = {n}",
+        lambda: _converged(_run(request, n, title, method, False).updates, {}),
+    )
 
 
 def expected_updates(request: Request) -> pd.DataFrame:
@@ -138,14 +151,14 @@ def _with(make: Callable[[Any], Any], config: type, options: Mapping[str, Any]) 
     return Method(make(config(**fixed, **options)), initial_td=start)
 
 
-def _converged(updates: np.ndarray, about: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _converged(updates: np.ndarray, about: Mapping[str, Any]) -> list[Row]:
     return [
         {**about, "seed": seed, "value": float(count) if count >= 0 else np.inf}
         for seed, count in enumerate(updates)
     ]
 
 
-def _errors(curve: cliffwalk.Curve, about: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _errors(curve: cliffwalk.Curve, about: Mapping[str, Any]) -> list[Row]:
     """Return a thinned error curve, its points the same for curves of any length."""
     grid = np.unique(np.geomspace(1, 1e6, num=_POINTS).astype(int)) - 1
     return [

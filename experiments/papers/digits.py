@@ -25,7 +25,7 @@ from flax import linen as nn
 
 from agents.networks import Params, dense
 from experiments.installation.commands import install
-from experiments.papers.entry import Computation, Request
+from experiments.papers.entry import Computation, Request, Row
 from jaxreplay.methods import per, uniform
 from jaxreplay.replay import make_replay
 from jaxreplay.types import Array, Replay, Sampler, Transition
@@ -68,6 +68,9 @@ class Sets(NamedTuple):
     train: Examples  # imbalanced
     validation: Examples  # balanced, like the test set
     test: Examples
+
+
+_Train = Callable[[Sets, Array, Array, Array], dict[str, Array]]
 
 
 class Classifier(nn.Module):
@@ -270,27 +273,35 @@ def table(request: Request) -> pd.DataFrame:
     images, labels = load()
     sets = _sets(images, labels, options)
     keys = jax.vmap(jax.random.key)(jnp.arange(options["seeds"]))
-    few = slice(min(options["searched"], options["seeds"]))
-    sizes = jnp.asarray(options["step_sizes"], jnp.float32)
     train = {name: _over_seeds_and_steps(sampler, options) for name, sampler in SAMPLERS.items()}
     rows = []
     for name, arm in ARMS.items():
-        factor = jnp.asarray(options["factor"] if arm.informed else 1.0)
-        some = jax.tree.map(lambda x: x[few], sets)
-        tried = jax.device_get(train[arm.sampler](some, keys[few], sizes, factor))
-        last = {measure: values[..., -1] for measure, values in tried.items()}  # [T, S]
-        best = choose(last["validation error"], last["validation loss"])
-        if few.stop < options["seeds"]:
-            found = jax.device_get(train[arm.sampler](sets, keys, sizes[best : best + 1], factor))
-            curves = {measure: values[0] for measure, values in found.items()}  # [S, P + 1]
-        else:
-            curves = {measure: values[best] for measure, values in tried.items()}
-        about = {"arm": name, "step_size": options["step_sizes"][best]}
-        rows += _searched(name, options["step_sizes"], last)
-        rows += _rows(about, curves, options)
-        wrong = curves["test error"][:, -1].mean()
-        request.say(f"{name}: step size {about['step_size']:g}, {wrong:.1%} of the test set wrong")
+        learn_arm = partial(_of_arm, request, name, arm, train[arm.sampler], sets, keys)
+        rows += request.part(name, learn_arm)
     return pd.DataFrame(rows)
+
+
+def _of_arm(
+    request: Request, name: str, arm: Arm, train: _Train, sets: Sets, keys: Array
+) -> list[Row]:
+    """Choose an arm's step size and let it learn; return its rows."""
+    options = request.options
+    few = slice(min(options["searched"], options["seeds"]))
+    sizes = jnp.asarray(options["step_sizes"], jnp.float32)
+    factor = jnp.asarray(options["factor"] if arm.informed else 1.0)
+    some = jax.tree.map(lambda x: x[few], sets)
+    tried = jax.device_get(train(some, keys[few], sizes, factor))
+    last = {measure: values[..., -1] for measure, values in tried.items()}  # [T, S]
+    best = choose(last["validation error"], last["validation loss"])
+    if few.stop < options["seeds"]:
+        found = jax.device_get(train(sets, keys, sizes[best : best + 1], factor))
+        curves = {measure: values[0] for measure, values in found.items()}  # [S, P + 1]
+    else:
+        curves = {measure: values[best] for measure, values in tried.items()}
+    about = {"arm": name, "step_size": options["step_sizes"][best]}
+    wrong = curves["test error"][:, -1].mean()
+    request.say(f"{name}: step size {about['step_size']:g}, {wrong:.1%} of the test set wrong")
+    return _searched(name, options["step_sizes"], last) + _rows(about, curves, options)
 
 
 def choose(error: np.ndarray, loss: np.ndarray) -> int:
@@ -303,9 +314,7 @@ def _logits(params: Params, images: Array) -> Array:
     return cast(Array, Classifier().apply(params, images))
 
 
-def _over_seeds_and_steps(
-    sampler: Sampler, options: Mapping[str, Any]
-) -> Callable[[Sets, Array, Array, Array], dict[str, Array]]:
+def _over_seeds_and_steps(sampler: Sampler, options: Mapping[str, Any]) -> _Train:
     """Compile: sets and keys `[S]`, step sizes `[T]`, factor `[]` -> measures `[T, S, P + 1]`."""
     seeds = jax.vmap(partial(learn, sampler, options), in_axes=(0, 0, None, None))
     return jax.jit(jax.vmap(seeds, in_axes=(None, None, 0, None)))
@@ -329,7 +338,7 @@ _DRAWS = ("rare draws", "effective memory")
 
 def _rows(
     about: Mapping[str, Any], curves: Mapping[str, np.ndarray], options: Mapping[str, Any]
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     every = options["updates"] // options["points"]
     rows = []
     for kind, measures in (("curve", _CURVES), ("draws", _DRAWS)):
@@ -349,9 +358,7 @@ def _rows(
     return rows
 
 
-def _searched(
-    name: str, sizes: tuple[float, ...], tried: Mapping[str, np.ndarray]
-) -> list[dict[str, Any]]:
+def _searched(name: str, sizes: tuple[float, ...], tried: Mapping[str, np.ndarray]) -> list[Row]:
     return [
         {"kind": "search", "arm": name, "step_size": size, "measure": measure, "seed": seed,
          "value": float(value)}

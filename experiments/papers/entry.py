@@ -65,11 +65,26 @@ class Exact:
     claim: str
 
 
+Row = dict[str, Any]  # of a computed table: numbers and words by column
+
+
+def at_once(name: str, compute: Callable[[], list[Row]]) -> list[Row]:
+    """Compute the rows of a part of a table, and keep them nowhere."""
+    del name
+    return compute()
+
+
 class Request(NamedTuple):
-    """What a function that computes a table is asked for."""
+    """What a function that computes a table is asked for.
+
+    What takes minutes is asked for in parts, `part(name, compute)`: the rows of those that were
+    finished before an interruption are there already. The options and a part's name decide its
+    rows, whichever parts were computed before it.
+    """
 
     options: Options  # of its size
     say: Callable[[str], None]  # progress
+    part: Callable[[str, Callable[[], list[Row]]], list[Row]] = at_once
 
 
 @dataclass(frozen=True)

@@ -231,6 +231,8 @@ def _numbers(entry: Entry, size: SizeName, data: Data, above: dict[Any, str]) ->
         cells = score_tables.whole(data.frame)
     else:
         return []
+    if len(cells) < 2:
+        return []  # a header alone: the size lacks what is compared
     assert source is not None
     place = above.setdefault((source.name, *map(tuple, cells)), entry.id)
     if place != entry.id:

@@ -1,9 +1,11 @@
 """How much longer training takes with prioritised replay: LAP's Fig. 3 and Tab. 3."""
 
+from functools import partial
+
 import pandas as pd
 
 from experiments.benchmarks import timing, training_loops
-from experiments.papers.entry import Computation, Request
+from experiments.papers.entry import Computation, Request, Row
 
 SOURCES = ("experiments/papers/run_time.py", "experiments/benchmarks/t*.py")
 
@@ -11,25 +13,28 @@ SOURCES = ("experiments/papers/run_time.py", "experiments/benchmarks/t*.py")
 def run_times(request: Request) -> pd.DataFrame:
     """Return the time of a step of training with each method, over that with uniform replay.
 
-    Fujimoto et al. 2020, App. B. All loops take turns in one process, and each turn of a method is
-    divided by the same turn of uniform replay; a turn stands for a seed.
+    Fujimoto et al. 2020, App. B. All loops of a task take turns in one process, and each turn of a
+    method is divided by the same turn of uniform replay; a turn stands for a seed.
     """
-    options = request.options
     rows = []
-    for task in options["tasks"]:
-        runs = {}
-        for replay in options["replays"]:
-            request.say(f"warming up {task} with {replay}")
-            case = training_loops.CASES[task]
-            runs[replay] = training_loops.ours(case, replay, 1, options["capacity"]).run
-        request.say("taking turns")
-        times = timing.take_turns(runs, options["turns"], options["seconds"])
-        rows += [
-            {"task": task, "arm": replay, "seed": turn, "value": us / plain, "us": us}
-            for replay, own in times.items()
-            for turn, (us, plain) in enumerate(zip(own, times["uniform"], strict=True))
-        ]
+    for task in request.options["tasks"]:
+        rows += request.part(task, partial(_times, request, task))
     return pd.DataFrame(rows)
+
+
+def _times(request: Request, task: str) -> list[Row]:
+    options, runs = request.options, {}
+    for replay in options["replays"]:
+        request.say(f"warming up {task} with {replay}")
+        case = training_loops.CASES[task]
+        runs[replay] = training_loops.ours(case, replay, 1, options["capacity"]).run
+    request.say("taking turns")
+    times = timing.take_turns(runs, options["turns"], options["seconds"])
+    return [
+        {"task": task, "arm": replay, "seed": turn, "value": us / plain, "us": us}
+        for replay, own in times.items()
+        for turn, (us, plain) in enumerate(zip(own, times["uniform"], strict=True))
+    ]
 
 
 RUN_TIME = Computation(

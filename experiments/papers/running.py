@@ -11,8 +11,9 @@ import pandas as pd
 from experiments.papers import tables
 from experiments.papers.entry import Computation, Request
 from experiments.papers.experiment import Experiment, SizeName
+from experiments.papers.parts import Parts
 from experiments.papers.tables import Data
-from experiments.runs import checkpoint, code, folder, lock, manifest, run_config
+from experiments.runs import checkpoint, code, folder, interrupt, lock, manifest, run_config
 from experiments.runs.log import say
 from experiments.runs.outputs import OutputConfig
 from experiments.runs.results import versions
@@ -27,7 +28,7 @@ class Places(NamedTuple):
     """Where tables and runs lie, which of those that are there count, and what runs go over."""
 
     out: Path  # tables and figures
-    runs: Path  # folders of runs, with checkpoints until they have ended
+    runs: Path  # folders of runs and of parts of tables, with checkpoints until they have ended
     other_code: bool = False  # keep what another version of the code made
     overwrite: bool = False  # make anew what other code or settings made
     devices: int | None = None  # over how many cores or accelerators seeds go; None: all
@@ -115,14 +116,19 @@ def make(source: Experiment | Computation, size: SizeName, places: Places) -> Da
     Raises:
       Stale: as `kept`, or of a run's folder.
       ValueError: an experiment can't run, its folder is taken, or another process makes the table.
-      Stopped: the user pressed Ctrl-C, or an environment failed; what is finished is kept.
+      Stopped: the user pressed Ctrl-C, or an environment failed; what is finished is kept, of a
+        computation its finished parts.
     """
     below = places.runs / f"{source.name}.{size}"
     folder.make(places.out)
     with lock.held(below):
         data = kept(source, size, places)
         if isinstance(source, Computation):
-            return data if data.made else _compute(source, size, places)
+            settings = [source.name, size, plain(source.options(size))]
+            parts = Parts(below, settings, version_of(source), places.other_code)
+            data = data if data.made else _compute(source, size, places, parts)
+            parts.clear()
+            return data
         for env, label, config in missing(source, size, data):
             if (found := _elsewhere(source, size, config, places)) is not None:
                 name, frame, facts = found
@@ -262,14 +268,42 @@ def _facts(config: RunConfig, summary: Mapping[str, Any]) -> dict[str, Any]:
     return facts | {name: round(summary[name], 2) for name in _TIMES}
 
 
-def _compute(source: Computation, size: SizeName, places: Places) -> Data:
+def _compute(source: Computation, size: SizeName, places: Places, parts: Parts) -> Data:
+    """Compute a table, but for the parts that are there, and write it.
+
+    Raises:
+      Stopped: the user pressed Ctrl-C; the finished parts are kept.
+    """
     start = time.perf_counter()
-    frame = source.function(Request(source.options(size), say))
+    _say_what_is_there(source, parts)
+    try:
+        frame = source.function(Request(source.options(size), say, parts))
+    except KeyboardInterrupt as error:
+        again = f"stopped: no part of {source.name} was finished: the same command begins it anew"
+        if count := parts.finished():
+            kept_parts = f"{_finished_parts(count, source)} kept in {parts.folder}"
+            again = f"stopped: {kept_parts}: the same command goes on from there"
+        raise Stopped(again, interrupt.exit_code(error)) from None
     made = {
         "options": plain(source.options(size)),
-        "versions": {**versions(), "code": version_of(source)},
-        "seconds": round(time.perf_counter() - start, 1),
+        "versions": {**versions(), "code": "+".join([*sorted(parts.codes), version_of(source)])},
+        "seconds": round(time.perf_counter() - start + parts.seconds, 1),
     }
     data = Data(frame, made=made)
     tables.write(places.out, source.name, size, data)
     return data
+
+
+def _say_what_is_there(source: Computation, parts: Parts) -> None:
+    if count := parts.finished():
+        say(f"{_finished_parts(count, source)} there from before")
+    if (others := parts.of_other_code()) and not parts.other_code:
+        say(
+            f"{_finished_parts(sum(others.values()), source)} of another version of the code "
+            f"({', '.join(others)}) and made anew: --other-code keeps them"
+        )
+
+
+def _finished_parts(count: int, source: Computation) -> str:
+    noun, verb = ("part", "is") if count == 1 else ("parts", "are")
+    return f"{count} finished {noun} of {source.name} {verb}"

@@ -186,7 +186,7 @@ def _sides_of_table(
     for label in (claim.arm, claim.baseline):
         own = frame[frame["arm"] == label]
         if own.empty:
-            raise _Absent(f"size {size} has no {label} where {dict(claim.where)}")
+            raise _Absent(f"size {size} has no {label}{_where(claim)}")
         values = own.set_index("seed")[source.metric].astype(float)
         if values.index.has_duplicates:
             raise ValueError(f"'{claim.says}': {name} has several numbers of a seed: name more")
@@ -195,6 +195,12 @@ def _sides_of_table(
         facts = Facts(label, str(dict(claim.where)), code, {}, tuple(sorted(values.index)))
         both.append(_Side(facts, values if source.higher_is_better else -values))
     return both[0], both[1]
+
+
+def _where(claim: Claim) -> str:
+    """Return which rows a claim is about, in words; "" if it is about all."""
+    words = ", ".join(f"{name} {value}" for name, value in claim.where.items())
+    return f" where {words}" if words else ""
 
 
 def _sides_of_runs(
@@ -220,7 +226,7 @@ def _sides_of_runs(
             sides.append(_Side(facts, values_of(frame, name, config), untested))
         found.append((sides[0], sides[1]))
     if not found:
-        raise _Absent(f"size {size} has no task where {dict(claim.where)}")
+        raise _Absent(f"size {size} has no task{_where(claim)}")
     return found
 
 

@@ -1,5 +1,6 @@
 """The command: what it runs, what it keeps, what it refuses."""
 
+import argparse
 import dataclasses
 import json
 import shutil
@@ -8,7 +9,8 @@ import pandas as pd
 import pytest
 
 from experiments.papers import __main__ as papers
-from experiments.papers import running, tables, tasks
+from experiments.papers import per, running, tables, tasks
+from experiments.papers.results import COMMITTED
 from experiments.runs import code
 from experiments.training import seeds as seeds_
 
@@ -181,6 +183,43 @@ def test_lists_say_what_is_to_do(capsys, tmp_path):
     assert "lap.fig3" in said and "per.fig1" not in said
     (line,) = [line for line in said.splitlines() if line.startswith("lap.thm3 ")]
     assert "to do" in line and "PER minimises another power" in line
+
+
+def test_lists_name_the_command_that_makes_a_table_anew(tmp_path, capsys):
+    assert papers.main(["run", "pser.tab1", "--out", str(tmp_path)]) == 0
+    shown = ["list", "pser.tab1", "--results", str(tmp_path)]
+    assert papers.main(shown) == 0 and "older code" not in capsys.readouterr().err.splitlines()[-1]
+    facts = tmp_path / "pser_atari_table.small.json"
+    saved = json.loads(facts.read_text())
+    saved["made"]["versions"]["code"] = "0123456789ab"
+    facts.write_text(json.dumps(saved))
+    assert papers.main(shown) == 0
+    (said,) = capsys.readouterr().err.splitlines()
+    command = said.removeprefix("1 of these is by older code: ").removesuffix(" makes one anew")
+    assert papers.main(command.replace("ID", "pser.tab1").split()) == 0
+    capsys.readouterr()
+    assert papers.main(shown) == 0 and capsys.readouterr().err == ""
+
+
+def test_what_is_committed_is_renewed_where_it_lies(capsys):
+    args = argparse.Namespace(results=COMMITTED, size="small")
+    command = "run ID --size small --overwrite --out experiments/results/papers --runs runs/papers"
+    assert papers._renewing(args) == command
+
+
+def test_a_report_has_no_table_of_what_its_size_lacks(tmp_path, capsys):
+    frame = pd.DataFrame({"kind": ["updates"], "values": ["table"], "n": [3], "arm": ["uniform"],
+                          "seed": [0], "value": [1.0]})  # fmt: skip
+    made = {
+        "options": running.plain(per.CLIFFWALK.options("smoke")), "seconds": 1.0,
+        "versions": {"code": "0123456789ab", "jax": "0", "python": "3"},
+    }  # fmt: skip
+    tables.write(tmp_path, per.CLIFFWALK.name, "smoke", tables.Data(frame, made=made))
+    command = ["report", "per.fig1", "--size", "smoke", "--results", str(tmp_path)]
+    assert papers.main(command) == 0
+    said = capsys.readouterr().out
+    assert "(size smoke has no oracle where kind updates, values table, n 16.)" in said
+    assert "| of |" not in said
 
 
 def test_a_report_is_written_where_it_is_wanted(walked, tmp_path, capsys):

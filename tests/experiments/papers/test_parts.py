@@ -1,0 +1,183 @@
+"""Parts of computed tables: kept when a computation is stopped, and used when it goes on."""
+
+import json
+import types
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.papers import __main__ as papers
+from experiments.papers import cliffwalk, pser, run_time, running, tables
+from experiments.papers import per as per_
+from experiments.papers.digits import DIGITS
+from experiments.papers.entry import Request
+from experiments.papers.parts import Parts
+from experiments.runs import interrupt
+
+COMMAND = ["run", "per.fig1", "--size", "smoke"]  # of eight parts
+NAME = "cliffwalk_sizes"
+BELOW = f"runs/{NAME}.smoke"
+ROWS = [{"arm": "per", "seed": 0, "value": 1 / 3}, {"arm": "per", "seed": 1, "value": np.inf}]
+
+
+def learned(monkeypatch, stop_at: int | None = None, stop=KeyboardInterrupt) -> list[tuple]:
+    """Make up curves; return a list of those that are asked for from now on.
+
+    Args:
+      monkeypatch: puts the made-up in place.
+      stop_at: the number of the curve, from 1, at which the user presses Ctrl-C.
+      stop: what that raises.
+    """
+    asked = []
+
+    def run(n, method, seeds, linear, **_):
+        asked.append((n, method, linear))
+        if len(asked) == stop_at:
+            raise stop
+        rng = np.random.default_rng([n, linear, method is cliffwalk.METHODS["uniform"]])
+        updates = np.where(rng.random(seeds) < 0.3, -1, rng.integers(1, 1_000, seeds))
+        return cliffwalk.Curve(updates, rng.random((4, seeds)).astype(np.float32))
+
+    monkeypatch.setattr(cliffwalk, "run", run)
+    return asked
+
+
+def numbers(out) -> bytes:
+    return tables.paths(out, NAME, "smoke")[0].read_bytes()
+
+
+@pytest.fixture
+def whole(tmp_path, monkeypatch):
+    """Make the table without an interruption; return its bytes."""
+    with monkeypatch.context() as patch:
+        assert len(learned(patch)) == 0
+        assert papers.main([*COMMAND, "--out", str(tmp_path / "whole")]) == 0
+    return numbers(tmp_path / "whole")
+
+
+def test_a_computation_that_was_stopped_goes_on(whole, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        before = learned(patch, stop_at=4)
+        assert papers.main([*COMMAND, "--out", str(out)]) == 130
+    said = capsys.readouterr().err
+    assert f"3 finished parts of {NAME} are kept in {out / BELOW}: the same command goes" in said
+    assert len(list((out / BELOW).glob("part.*.json"))) == 3
+    assert not list(out.glob("*.csv.gz"))  # a table is there whole or not at all
+    after = learned(monkeypatch)
+    assert papers.main([*COMMAND, "--out", str(out)]) == 0
+    assert f"3 finished parts of {NAME} are there from before" in capsys.readouterr().err
+    assert len(after) == 5 and not set(after) & set(before[:3])
+    assert numbers(out) == whole
+    assert not (out / BELOW).exists()  # nothing is left to go on with
+
+
+def test_a_scheduler_stops_it_too_and_nothing_finished_is_said(tmp_path, monkeypatch, capsys):
+    learned(monkeypatch, stop_at=1, stop=interrupt.Terminated)
+    assert papers.main([*COMMAND, "--out", str(tmp_path)]) == 143
+    said = capsys.readouterr().err
+    assert f"no part of {NAME} was finished: the same command begins it anew" in said
+
+
+def test_parts_of_other_settings_are_not_used(whole, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        learned(patch, stop_at=4)
+        assert papers.main([*COMMAND, "--seeds", "3", "--out", str(out)]) == 130
+    asked = learned(monkeypatch)
+    assert papers.main([*COMMAND, "--out", str(out)]) == 0
+    assert len(asked) == 8 and numbers(out) == whole
+    # They are still there for whoever asks for those settings again.
+    elsewhere = ["--out", str(tmp_path / "three"), "--runs", str(out / "runs")]
+    assert papers.main([*COMMAND, "--seeds", "3", *elsewhere]) == 0 and len(asked) == 8 + 5
+
+
+@pytest.mark.parametrize("welcome", [False, True])
+def test_parts_of_other_code_are_used_only_if_welcome(
+    welcome, whole, tmp_path, monkeypatch, capsys
+):
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        learned(patch, stop_at=4)
+        patch.setattr(running, "version_of", lambda source: "0123456789ab")
+        assert papers.main([*COMMAND, "--out", str(out)]) == 130
+    asked = learned(monkeypatch)
+    capsys.readouterr()
+    assert papers.main([*COMMAND, "--out", str(out), *["--other-code"] * welcome]) == 0
+    said = capsys.readouterr().err
+    assert len(asked) == (5 if welcome else 8)
+    assert ("of another version of the code (0123456789ab) and made anew" in said) != welcome
+    data = tables.read(out, NAME, "smoke")
+    assert data is not None and ("0123456789ab+" in data.codes()[0]) == welcome
+    assert numbers(out) == whole and not (out / BELOW).exists()
+
+
+def test_a_damaged_part_is_named_and_made_anew(whole, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        learned(patch, stop_at=4)
+        assert papers.main([*COMMAND, "--out", str(out)]) == 130
+    first, second, _ = sorted((out / BELOW).glob("part.*.json"))
+    first.write_bytes(first.read_bytes()[:-20])
+    saved = json.loads(second.read_text())
+    saved["rows"][0]["value"] = -1.5
+    second.write_text(json.dumps(saved))
+    asked = learned(monkeypatch)
+    assert papers.main([*COMMAND, "--out", str(out)]) == 0
+    said = capsys.readouterr().err
+    assert f"{first} is damaged" in said and f"{second} is damaged" in said
+    assert len(asked) == 7 and numbers(out) == whole
+
+
+def test_what_a_kill_left_beside_its_table_is_removed(tmp_path, monkeypatch):
+    learned(monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(Parts, "clear", lambda self: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            papers.main([*COMMAND, "--out", str(tmp_path)])
+    settings = next((tmp_path / BELOW).glob("part.*.json")).name.split(".")[1]
+    (tmp_path / BELOW / f".part.{settings}.abc.def.json.123.tmp").touch()
+    assert papers.main([*COMMAND, "--out", str(tmp_path)]) == 0
+    assert not (tmp_path / BELOW).exists()
+
+
+def test_rows_come_back_as_they_were(tmp_path):
+    assert Parts(tmp_path, {}, "abc")("one", lambda: ROWS) == ROWS
+    again = Parts(tmp_path, {}, "abc")
+    assert again.finished() == 1 and again("one", lambda: 1 / 0) == ROWS
+    assert again.seconds > 0 and not again.codes
+    with pytest.raises(AssertionError, match="two parts are called one"):
+        again("one", lambda: ROWS)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(source, id=source.name, marks=pytest.mark.slow)
+        for source in (per_.CLIFFWALK, pser.CLIFFWALK, pser.SWEEP, DIGITS)
+    ],
+)
+def test_parts_do_not_depend_on_one_another(source, tmp_path):
+    if source.needs:
+        pytest.importorskip(source.needs)
+    options = source.options("smoke")
+    frame = source.function(Request(options, str, Parts(tmp_path, {}, "abc")))
+    for path in sorted(tmp_path.glob("part.*.json"))[::2]:
+        path.unlink()
+    again = source.function(Request(options, str, Parts(tmp_path, {}, "abc")))
+    pd.testing.assert_frame_equal(again, frame, check_exact=True)
+
+
+def test_run_times_are_measured_task_by_task(tmp_path, monkeypatch):
+    loop = types.SimpleNamespace(run=None)
+    monkeypatch.setattr(run_time.training_loops, "ours", lambda *_: loop)
+    times = lambda runs, *_: {replay: [2.0] for replay in runs}
+    monkeypatch.setattr(run_time.timing, "take_turns", times)
+    options = {**run_time.RUN_TIME.options("smoke"), "tasks": ("td3", "sac")}
+    frame = run_time.run_times(Request(options, str, Parts(tmp_path, {}, "abc")))
+    assert list(frame["task"].unique()) == ["td3", "sac"] and (frame["value"] == 1).all()
+    again = Parts(tmp_path, {}, "abc")
+    monkeypatch.setattr(run_time, "_times", lambda *_: 1 / 0)
+    pd.testing.assert_frame_equal(run_time.run_times(Request(options, str, again)), frame)
+    assert again.finished() == 2
