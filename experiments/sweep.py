@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import environments
-from experiments.cli import shared, toml
+from experiments.cli import elsewhere, shared, toml
 from experiments.cli.help import Guide
 from experiments.cli.options import Parser, add_options, one_of, read_options
 from experiments.pages import page, swept
@@ -242,6 +242,7 @@ def _kept(words: Sequence[str]) -> list[str]:
 
 def _names_parser() -> Parser:
     parser = Parser(add_help=False)
+    shared.add_help_asked(parser)
     _add_names(parser, presets.names(None))
     return parser
 
@@ -280,12 +281,11 @@ def _add_names(parser: Parser, brought: Any) -> None:
 
 def _bases(names: argparse.Namespace) -> dict[tuple[str, str], RunConfig]:
     """Return the runs by task and label, before options."""
-    brought = presets.names(names.preset)
+    methods = names.replays and [replay for _, replay in names.replays]
+    brought = shared.brought_names(names, names.envs, methods)
     replays = names.replays or [shared.labelled(name) for name in brought.replays]
     envs = names.envs or [brought.env]
-    for label, replay in replays:
-        if dict(replays)[label] != replay:
-            raise ValueError(f"label '{label}' stands for two methods: use LABEL=METHOD")
+    shared.check_labels(replays)
     agent = names.agent or brought.agent
     return {
         (env, label): defaults(env, agent, replay, names.preset)
@@ -303,11 +303,6 @@ def _parse(
         "--grid", nargs="+", type=grid.read_axis, metavar="NAME=VALUE,VALUE", default=[],
         help="settings to sweep, such as replay.alpha=0.4,0.6",
     )  # fmt: skip
-    add(
-        "--space", nargs="+", type=grid.read_axis, metavar="NAME=LOW:HIGH", default=[],
-        help="what --search chooses settings from: LOW:HIGH, LOW:HIGH:log, or as in --grid, such "
-        "as replay.alpha=0:1 agent.learning_rate=1e-5:1e-2:log",
-    )  # fmt: skip
     add("--file", type=Path, metavar="FILE", help="read options from a TOML file; these win")
     add("--seeds", type=int, metavar="INT", help="seeds of every point [default 5]")
     add("--seed", type=int, metavar="INT", help="the first seed [default 0]")
@@ -318,6 +313,11 @@ def _parse(
     shared.add_compilation_cache(parser.group("run"))
     add_options(parser, SweepOptions, group="sweep", about="how it is carried out and looked at")
     add_options(parser, SearchOptions, group="search", about="settings chosen, instead of a grid")
+    parser.group("search").add_argument(
+        "--space", nargs="+", type=grid.read_axis, metavar="NAME=LOW:HIGH", default=[],
+        help="what --search chooses settings from: LOW:HIGH, LOW:HIGH:log, or as in --grid, such "
+        "as replay.alpha=0:1 agent.learning_rate=1e-5:1e-2:log",
+    )  # fmt: skip
     parser.reasons["--metric"] = (
         "--metric is called --primary here, as everywhere: --primary final; over seeds a sweep "
         "takes its interquartile mean"
@@ -327,6 +327,8 @@ def _parse(
         options, prefix = getattr(first, section), shared.PREFIXES[section]
         group, about = shared.GROUPS[section]
         add_options(parser, options, prefix, group=group, about=about)
+    labels = {label: base.replay for (_, label), base in bases.items()}
+    parser.elsewhere = elsewhere.of_agents() | elsewhere.of_arms(labels)
     named = {"agent": f"options of {first.agent}, and their defaults"}
     for label, base in {label: base for (_, label), base in bases.items()}.items():
         add_options(parser, base.replay_options, f"{label}.", about=f"replay method {base.replay}")

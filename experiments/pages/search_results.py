@@ -19,7 +19,8 @@ def best(swept: Swept) -> Section | None:
     ]  # fmt: skip
     several = len(swept.envs) > 1
     cells = []
-    for found in search_report.results(swept.store, swept.options):
+    results = search_report.results(swept.store, swept.options)
+    for found in results:
         row = swept.row(found.env, found.label)
         cells.append([f"{found.env} {found.label}" if several else found.label])
         if found.best is None or row is None:
@@ -42,6 +43,8 @@ def best(swept: Swept) -> Section | None:
         "on how many of these it beats them, loses and ties stands at the end."
     )
     blocks = [Table([header, *cells]), sweep_scores.drawn(swept)]
+    if any(each.lost.any() or each.defaults_lost.any() for each in results):
+        intro += " A seed that diverged is worse than any that did not."
     return Section("best", "At their best, and by default", intro, blocks)
 
 

@@ -41,7 +41,10 @@ def failures(swept: Swept) -> Section | None:
         lines = [*lines[:_MOST_NAMED], f"and {len(lines) - _MOST_NAMED} more"]
     if not lines:
         return None
-    intro = "Runs that diverged are among the scores; those that failed are not."
+    intro = (
+        "Runs that diverged are among the scores, and compared as the worst there is; those that "
+        "failed are not among them."
+    )
     if swept.tried is not None:
         intro = "A trial with a run that failed or diverged has no score."
     return Section("failures", "What went wrong", intro, [Lines(lines)])

@@ -49,6 +49,8 @@ def best(swept: Swept) -> Section | None:
         f"({' to '.join(map(str, dict.fromkeys([seeds[0], seeds[-1]])))} of them), where the "
         "defaults (hollow) are shown, too."
     )
+    if swept.table["diverged"].any():
+        intro += " To choose, a seed that diverged counts as worse than any that did not."
     if any(row.default is None for row in swept.rows):
         intro += " Without a default, that point is not in the sweep: --defaults true adds it."
     return Section("best", "At their best, and by default", intro, blocks)
@@ -93,6 +95,8 @@ def tasks(swept: Swept) -> Section | None:
         )
     else:
         intro += "."
+    if swept.table["diverged"].any():
+        intro += " A seed that diverged is worse than any that did not, and scaled to 0."
     title = "Over all tasks" if several else "Probability of improvement"
     legend = plots.legend(swept.styles)
     blocks = [Table([header, *cells]), Plots(figures, legend)]
@@ -197,7 +201,8 @@ def _default_of(swept: Swept, env: str, label: str) -> str | None:
 def _scores(swept: Swept, point_of: Callable[[Swept, str, str], str | None]) -> Scores:
     """Return scores [seeds, tasks] of the methods that have this point on every task.
 
-    Of the seeds on which best points are shown: those that chose have flattered them.
+    Of the seeds on which best points are shown: those that chose have flattered them. As they are
+    compared: infinitely bad where a seed diverged.
     """
     found = {}
     for label in swept.methods:
@@ -205,7 +210,7 @@ def _scores(swept: Swept, point_of: Callable[[Swept, str, str], str | None]) -> 
         for env in swept.envs:
             row, point = swept.row(env, label), point_of(swept, env, label)
             own = swept.table[swept.table["point"] == point].sort_values("seed")
-            values = own[own["seed"].isin(swept.unseen(env))]["score"].to_numpy(np.float64)
+            values = own[own["seed"].isin(swept.unseen(env))]["ranked"].to_numpy(np.float64)
             columns.append(values if row is not None and len(values) == row.shown.seeds else [])
         if all(len(column) for column in columns) and len({len(each) for each in columns}) == 1:
             found[label] = np.stack(columns, axis=-1)
@@ -213,10 +218,16 @@ def _scores(swept: Swept, point_of: Callable[[Swept, str, str], str | None]) -> 
 
 
 def _scaled(swept: Swept, scores: Mapping[str, Scores]) -> dict[str, dict[str, np.ndarray]]:
-    """Return scores scaled to [0, 1] per task, within all that is shown; 1 is best."""
+    """Return scores scaled to [0, 1] per task, within all that is shown; 1 is best.
+
+    0 is the worst of those that did not diverge, and any that did.
+    """
     sign = 1.0 if swept.metric.higher_is_better else -1.0
     flat = {f"{kind} {label}": sign * x for kind, own in scores.items() for label, x in own.items()}
-    scaled = aggregates.min_max(flat)
+    together = np.concatenate(list(flat.values()))
+    worst = np.where(np.isinf(together), np.inf, together).min(axis=0)
+    worst = np.where(np.isinf(worst), 0.0, worst)  # of a task on which all diverged
+    scaled = aggregates.min_max({name: np.maximum(x, worst) for name, x in flat.items()})
     return {
         kind: {label: scaled[f"{kind} {label}"] for label in own} for kind, own in scores.items()
     }

@@ -59,12 +59,14 @@ def shown(found: Estimate | None) -> str:
     """Return an estimate as tables show it."""
     if found is None:
         return "-"
-    return f"{number(found.value)} [{number(found.low)}, {number(found.high)}]"
+    lost = f", {found.diverged} of {found.seeds} diverged" if found.diverged else ""
+    return f"{number(found.value)} [{number(found.low)}, {number(found.high)}]{lost}"
 
 
 def _diverged(table: pd.DataFrame) -> str:
     lost = int((table["diverged"] > 0).sum())
-    return f"{lost} of {len(table)} runs diverged.\n" if lost else ""
+    rule = "to choose, a seed that did counts as worse than any that did not"
+    return f"{lost} of {len(table)} runs diverged: {rule}.\n" if lost else ""
 
 
 def costs(store: Store) -> str:

@@ -28,6 +28,8 @@ class Result(NamedTuple):
     chosen: float | None  # its score on the seeds that chose it
     scores: np.ndarray  # of the best
     defaults: np.ndarray  # of the method by default
+    lost: np.ndarray  # whether the best diverged
+    defaults_lost: np.ndarray  # and the method by default
 
 
 def trials(store: Store) -> pd.DataFrame:
@@ -61,17 +63,20 @@ def results(store: Store, options: SweepOptions) -> list[Result]:
     ended = table[table["seed"].isin(fresh)]
     scores = tuned.scores(ended, store.settings, options.metric)
 
-    def of(point: str) -> np.ndarray:
+    def of(point: str, column: str) -> np.ndarray:
         if ended.empty:
             return np.full(len(fresh), math.nan)
-        own = scores[scores["point"] == point].set_index("seed")["score"]
+        own = scores[scores["point"] == point].set_index("seed")[column]
         return own.reindex(fresh).to_numpy(np.float64)
 
     found = []
     for env, label, study in _studies(store):
         default, best = study["default"], study["best"]
         chosen = next((t["score"] for t in study["trials"] if t["point"] == best), None)
-        found.append(Result(env, label, best, chosen, of(best or default), of(default)))
+        points = (best or default, default)
+        own = (of(point, "score") for point in points)
+        lost = (of(point, "diverged") > 0 for point in points)
+        found.append(Result(env, label, best, chosen, *own, *lost))
     return found
 
 
@@ -83,7 +88,7 @@ def tuned_rows(store: Store, options: SweepOptions) -> list[Tuned]:
     for row in results(store, options):
         if np.isnan(row.scores).any():
             continue
-        lost = np.isnan(row.defaults).any()
+        unfinished = np.isnan(row.defaults).any()
         found.append(
             Tuned(
                 row.env,
@@ -91,8 +96,8 @@ def tuned_rows(store: Store, options: SweepOptions) -> list[Tuned]:
                 points.get((row.env, row.label), 0),
                 row.best or store.facts["base_points"][row.env][row.label],
                 _chosen(store, options, row.best, seeds) if row.best else None,
-                tuned.estimate(row.scores),
-                None if lost else tuned.estimate(row.defaults),
+                tuned.estimate(row.scores, int(row.lost.sum())),
+                None if unfinished else tuned.estimate(row.defaults, int(row.defaults_lost.sum())),
             )
         )
     return found
@@ -106,10 +111,15 @@ def _chosen(store: Store, options: SweepOptions, point: str, seeds: Sequence[int
 
 
 def compared(row: Result, options: SweepOptions) -> str:
-    """Return on how many fresh seeds the best settings beat the defaults, lost and tied."""
+    """Return on how many fresh seeds the best settings beat the defaults, lost and tied.
+
+    A seed that diverged is worse than any that did not.
+    """
     higher = options.metric(row.env).higher_is_better
-    better = (row.scores - row.defaults) * (1 if higher else -1)
-    counts = [int((better > 0).sum()), int((better < 0).sum()), int((better == 0).sum())]
+    own = tuned.ranked(row.scores, row.lost, higher)
+    other = tuned.ranked(row.defaults, row.defaults_lost, higher)
+    wins, losses = (own > other, own < other) if higher else (own < other, own > other)
+    counts = [int(each.sum()) for each in (wins, losses, own == other)]
     return "/".join(map(str, counts))
 
 
@@ -122,7 +132,7 @@ def conclude(store: Store, options: SweepOptions) -> str:
         f"{_best(found, options)}\n"
         f"Scores: {metric.name} ({metric.help}), IQM over {len(asked['fresh_seeds'])} fresh seeds "
         f"[95 % interval]: none of them was used to choose. Better on: of these seeds, those on "
-        f"which the best settings beat the defaults, lost, tied.\n\n"
+        f"which the best settings beat the defaults, lost, tied{_worst(found)}.\n\n"
         f"{_tried(tried, asked)}\n{_failed(tried)}{costs(store)}"
     )
     write_bytes(store.folder / "sweep.md", text.encode())
@@ -168,19 +178,24 @@ def _best(rows: Sequence[Result], options: SweepOptions) -> str:
         name = row.best or f"{row.env} {row.label}"
         cells.append([
             name,
-            _shown(row.scores) if row.best else "-",
-            _shown(row.defaults),
+            _shown(row.scores, row.lost) if row.best else "-",
+            _shown(row.defaults, row.defaults_lost),
             compared(row, options) if row.best else "-",
         ])  # fmt: skip
     return markdown([header, *cells])
 
 
-def _shown(scores: np.ndarray) -> str:
-    lost = int(np.isnan(scores).sum())
-    if lost:
-        return f"{lost} of {len(scores)} seeds have no score"
-    found: Estimate = tuned.estimate(scores)
-    return shown(found)
+def _worst(rows: Sequence[Result]) -> str:
+    """Return the rule for fresh seeds that diverged; "": none did."""
+    lost = any(row.lost.any() or row.defaults_lost.any() for row in rows)
+    return "; one that diverged is worse than any that did not" if lost else ""
+
+
+def _shown(scores: np.ndarray, lost: np.ndarray) -> str:
+    missing = int(np.isnan(scores).sum())
+    if missing:
+        return f"{missing} of {len(scores)} seeds have no score"
+    return shown(tuned.estimate(scores, int(lost.sum())))
 
 
 def spread(tried: pd.DataFrame) -> list[list[str]]:

@@ -230,8 +230,8 @@ def resumed(
     differs = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
     if differs:
         raise ValueError(
-            f"the sweep in {folder} began with another {', '.join(differs)}: give its own options, "
-            f"or {choose}"
+            f"the sweep in {folder} began with other values of {', '.join(differs)}: give its own "
+            f"options, or {choose}"
         )
     if not set(asked) <= set(known) or (search is None and set(known) != set(asked)):
         other = next(iter(sorted(set(known) ^ set(asked))))
@@ -243,8 +243,8 @@ def resumed(
         differs = checkpoint.differing_options(known[name]["config"], own["config"])
         if differs:
             raise ValueError(
-                f"the sweep in {folder} ran '{name}' with another {', '.join(differs)}: give its "
-                f"own options, or {choose}"
+                f"the sweep in {folder} ran '{name}' with other values of {', '.join(differs)}: "
+                f"give its own options, or {choose}"
             )
     if list(columns) != store.facts["columns"]:
         raise ValueError(f"the sweep in {folder} keeps other metrics: leave out --keep")

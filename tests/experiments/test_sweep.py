@@ -175,6 +175,7 @@ def test_a_file_says_the_same_as_the_command_line(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--replays", "per", "lap", "per"], "'per' is named twice: leave one out"),
         (["--grid", "replay.alpah=1"], "did you mean 'replay.alpha'?"),
         (["--grid", "replay.alpha=0.2,-1"], "value 2 of 2 ('-1')"),
         (["--grid", "replay.alpha"], "is no setting with values"),
@@ -204,7 +205,7 @@ def test_results_of_something_else_are_refused(swept, capsys, tmp_path):
     other = refused(capsys, "--resume", str(swept), "--grid", "replay.alpha=0.2,0.9")
     assert "has no 'walk/4 per replay.alpha=0.2'" in other
     other = refused(capsys, "--resume", str(swept), "--batch-size", "16")
-    assert "with another sizes.batch_size" in other
+    assert "with other values of sizes.batch_size:" in other
     assert "holds no results" in refused(capsys, "--resume", str(tmp_path))
     older = tmp_path / "older"
     shutil.copytree(swept, older)

@@ -195,9 +195,9 @@ def test_bad_input_is_refused_in_one_line_before_anything_is_written(
 
 def test_another_search_is_not_resumed(searched, capsys):
     for words, message in (
-        (["--trials", "20"], "with another trials"),
-        (["--primary", "auc"], "with another primary"),
-        (["--space", "replay.alpha=0:0.9"], "with another space"),
+        (["--trials", "20"], "with other values of trials:"),
+        (["--primary", "auc"], "with other values of primary:"),
+        (["--space", "replay.alpha=0:0.9"], "with other values of space:"),
     ):
         with pytest.raises(SystemExit):
             sweep.main(["--resume", str(searched), *words])

@@ -1,5 +1,7 @@
 """The page of a search: its numbers are those of the table, checked on the committed search."""
 
+import dataclasses
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 from experiments.analysis.bootstrap import bootstrap_interval, iqm
 from experiments.analysis.tables import number
 from experiments.pages import page, swept
-from experiments.sweeps import store
+from experiments.sweeps import search_report, store
 from experiments.sweeps.options import SweepOptions
 from tests.experiments.pages.reader import Page
 
@@ -92,3 +94,21 @@ def test_a_method_whose_trials_all_failed_shows_its_defaults():
     assert rows["per"]["best settings"] == "every trial failed"
     assert rows["per"]["by default, on fresh seeds"].startswith("16,504")
     assert "and 44 more, in sweep.json" in shown.text
+
+
+def test_fresh_seeds_that_diverged_lose_and_are_counted(tmp_path):
+    found = store.read(Path(shutil.copytree(WALK, tmp_path / "s")))
+    best = found.facts["search"]["studies"]["walk/10"]["per"]["best"]
+    own = (found.frame["point"] == best) & found.frame["seed"].isin(range(10, 17))
+    found.frame.loc[own, "diverged"] = 1
+    lost = swept.of(found, SOLVED)
+    shown = Page(page.render(lost))
+    rows = {row["method"]: row for row in shown.table("method", "best settings")}
+    assert rows["per"]["on fresh seeds"].endswith(", 7 of 10 diverged")
+    assert "diverged" not in rows["per"]["by default, on fresh seeds"]
+    (result,) = (r for r in search_report.results(found, SOLVED) if r.label == "per")
+    wins, losses, ties = map(int, search_report.compared(result, SOLVED).split("/"))
+    assert rows["per"]["wins/losses/ties"] == f"{wins}/{losses}/{ties}"
+    assert losses >= 7 and wins + losses + ties == 10
+    text = search_report.conclude(found, dataclasses.replace(SOLVED, figures=False))
+    assert "7 of 10 diverged" in text and "diverged is worse than any that did not" in text

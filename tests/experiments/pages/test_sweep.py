@@ -194,3 +194,18 @@ def test_half_a_sweep_has_a_page(walk):
     assert sweep_scores.tasks(half) is None and [row.label for row in half.rows] == ["uniform"]
     assert "10 of 160 runs have ended." in Page(page.render(half)).warnings
     assert isinstance(half.rows[0], tuned.Tuned)
+
+
+def test_seeds_that_diverged_are_the_worst_and_counted_in_their_row():
+    """The better method of two diverges with every seed that shows it: it improves on nothing."""
+    both = two_tasks()
+    frame, read = both.store.frame, both.store
+    read.frame = frame.assign(diverged=(frame["replay"] == "per").astype(int))
+    lost = swept.of(read, SweepOptions(primary="final"))
+    (rows,) = [b.cells[1:] for b in sweep_scores.best(lost).blocks if b.kind == "table"]
+    assert all("2 of 2 diverged" in row[4] for row in rows if row[0].endswith("per"))
+    assert not any("diverged" in " ".join(row) for row in rows if row[0].endswith("uniform"))
+    (table,) = [b for b in sweep_scores.tasks(lost).blocks if b.kind == "table"]
+    rows = {(row[0], row[1]): row for row in table.cells[1:]}
+    assert rows["per", "at its best"][2:] == ["0 [0, 0]", "0 [0, 0]"]
+    page.render(lost)  # its numbers are all finite
