@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         frames = {
             label: finished.read_metrics(path, summaries[label]) for label, path in runs.items()
         }
-        folder.claim_plot(args.out)
+        folder.claim_plot(args.out, overwrite=args.overwrite)
         thresholds = {summary["threshold"] for summary in summaries.values()}
         threshold = thresholds.pop() if len(thresholds) == 1 else None
         title = args.title or _common(list(summaries.values()))
@@ -43,6 +43,9 @@ def _parser() -> Parser:
     )  # fmt: skip
     parser.add_argument(
         "--out", type=shared.folder, required=True, help="folder for figures and table"
+    )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="draw anew what --out holds of a plot"
     )
     parser.add_argument("--title", help="title of the figures [default: agents and environments]")
     parser.add_argument(

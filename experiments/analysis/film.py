@@ -18,17 +18,22 @@ _BYTES = 3_000_000  # of a GIF, at most
 _COLOURS = 128  # of a GIF
 
 
+MARK = b"jaxreplay experiments.watch"  # in the comment of a file: such are ours
+
+
 def check_path(path: Path) -> None:
     """Refuse a path that a film cannot be written to; create nothing.
 
     Raises:
-      ValueError: in one line: the name has another ending, the path is a folder, or a package is
-        missing.
+      ValueError: in one line: the name has another ending, the path is a folder or a file that is
+        no film of ours, or a package is missing.
     """
     if path.suffix not in (".gif", ".mp4"):
         raise ValueError(f"{path} is neither a .gif nor an .mp4 file: use one of these endings")
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give the name of a file")
+    if path.exists() and MARK not in path.read_bytes():
+        raise ValueError(f"{path} was not written by this command: choose another --out")
     if path.suffix == ".mp4" and not all(
         importlib.util.find_spec(module) for module in ("imageio", "imageio_ffmpeg")
     ):
@@ -86,7 +91,8 @@ class Film:
         import imageio.v2 as imageio
 
         width, height = (side // 2 * 2 for side in self._pictures[0].size)  # even, for encoders
-        with imageio.get_writer(path, fps=fps, macro_block_size=2) as writer:
+        comment = ["-metadata", f"comment={MARK.decode()}"]
+        with imageio.get_writer(path, fps=fps, macro_block_size=2, output_params=comment) as writer:
             for image in self._pictures:
                 writer.append_data(np.asarray(image)[:height, :width])
 
@@ -102,6 +108,7 @@ def _gif(pictures: list[Image.Image], fps: int) -> bytes:
     flat = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in pictures]
     content = io.BytesIO()
     flat[0].save(
-        content, "GIF", save_all=True, append_images=flat[1:], duration=round(1000 / fps), loop=0
-    )
+        content, "GIF", save_all=True, append_images=flat[1:], duration=round(1000 / fps), loop=0,
+        comment=MARK,
+    )  # fmt: skip
     return content.getvalue()

@@ -11,12 +11,11 @@ import argparse
 import dataclasses
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import jax
 
 from experiments.analysis.files import write_json
-from experiments.benchmarks import devices, timing
+from experiments.benchmarks import devices, outputs, timing
 from experiments.benchmarks.compiled import compile_run
 from experiments.benchmarks.tables import table
 from experiments.benchmarks.training_loops import CASES, run_config
@@ -74,15 +73,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_options(parser, Settings)
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the numbers as JSON")
+    outputs.add_out(parser)
     args = parser.parse_args(argv)
     try:
         settings = read_options(args, Settings())
         devices.use(settings.device)
     except ValueError as error:
         parser.error(str(error))
-    if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
     jax.config.update("jax_enable_compilation_cache", False)
     results = []
     for case in settings.cases:

@@ -118,7 +118,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         per_step = entry["bytes"] / capacity
         print(f"| {name} | {entry['median_us']:.0f} | {min(entry['us']):.0f} | {per_step:.0f} |")
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
         write_json(out, {**sizes, "replays": numbers, "machine": timing.machine()})
     return 0
 

@@ -11,21 +11,20 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
 from experiments.analysis.files import write_json
-from experiments.benchmarks import timing
+from experiments.benchmarks import outputs, timing
 from experiments.benchmarks.sizes import add_device, use_device
 from experiments.cli.options import Parser
 from experiments.runs import presets
 from experiments.runs.assembly import build
 from experiments.runs.log import say
 from experiments.runs.run_config import RunConfig, defaults
-from experiments.training.host_loop import HostRun
+from experiments.training.host_loop import HostRun, Since
 
 CASES = {  # name -> environment, agent, replay method, preset, hidden sizes
     "rainbow-pong": ("atari/Pong", "rainbow", "per", "data_efficient", None),
@@ -53,8 +52,8 @@ def case(name: str) -> RunConfig:
 def measure(run: HostRun, steps: int, turns: int) -> dict[str, list[float]]:
     """Return microseconds per step of each part and of both together, one entry per turn."""
     state = run.init()
-    state, *_ = run.blocks(state, 20)  # compiles
-    action, extras = run.device.decide(state, "act")
+    state = run.blocks(state, 20)  # compiles
+    action, extras = run.device.decide(state._replace(since=()), "act")
     actions = np.asarray(action)
     run.playing.send(actions)
     obs, out = run.playing.receive()
@@ -69,7 +68,7 @@ def measure(run: HostRun, steps: int, turns: int) -> dict[str, list[float]]:
             run.playing.send(actions)
             run.playing.receive()
         record("environments", start)
-        played, learned = run.device.nothing_played, run.device.nothing_learned
+        (played, learned, settled), state = state.since, state._replace(since=())
         start = time.perf_counter()
         for _ in range(steps):
             state, learned = run.device.learn(state, learned)
@@ -78,9 +77,9 @@ def measure(run: HostRun, steps: int, turns: int) -> dict[str, list[float]]:
             )
             np.asarray(action)
         record("device", start)
+        state = state._replace(since=Since(played, learned, settled))
         start = time.perf_counter()
-        state, *rest = run.blocks(state, steps)
-        jax.block_until_ready(rest)
+        state = jax.block_until_ready(run.blocks(state, steps))
         record("together", start)
     return times
 
@@ -96,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.add_argument(
             f"--{name}", type=_count, default=default, metavar="INT", help=f"[default {default}]"
         )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the numbers as JSON")
+    outputs.add_out(parser)
     add_device(parser)
     args = parser.parse_args(argv)
     use_device(parser, args.device)
@@ -122,7 +121,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"{numbers[name]['slower_over_together']:.0%} of the slower alone"
         )
     if args.out is not None:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
         write_json(args.out, {"steps": args.steps, "cases": numbers, "machine": timing.machine()})
     return 0
 

@@ -104,7 +104,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, median in medians.items():
         print(f"| {name:<26} | {median:12.1f} | {median / reference:12.2f} |")
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
         numbers = {name: {"median_us": medians[name], "us": times[name]} for name in times}
         write_json(out, {**sizes, "methods": numbers, "machine": timing.machine()})
     return 0

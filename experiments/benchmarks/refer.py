@@ -152,7 +152,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"ReF-ER's share of a step      {share:10.1%}")
     print(f"Retrace, {capacity:,} remembered {medians['refresh'] / 1e3:10.1f} ms")
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
         content = {**sizes, "median_us": medians, "us": times, "machine": timing.machine()}
         write_json(out, content)
     return 0

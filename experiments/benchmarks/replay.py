@@ -18,11 +18,10 @@ import argparse
 import dataclasses
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from experiments.analysis.files import write_json
-from experiments.benchmarks import devices, figure, peers, timing
+from experiments.benchmarks import devices, figure, outputs, peers, timing
 from experiments.benchmarks.growth import CAPACITIES, Growth, grow, memories
 from experiments.benchmarks.measure import CYCLE, MODES, Result, Settings, measure
 from experiments.benchmarks.peers import Found
@@ -44,8 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="measure instead how our costs and the tree's memory grow with the capacity "
         f"(by default up to {max(CAPACITIES):,} slots and batches of 256)",
     )  # fmt: skip
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the numbers as JSON")
-    parser.add_argument("--figure", type=Path, metavar="FILE", help="plot whole cycles as a PNG")
+    outputs.add_out(parser)
+    parser.add_argument(
+        "--figure", type=outputs.picture, metavar="FILE", help="plot whole cycles as a PNG"
+    )
     args = parser.parse_args(argv)
     wide = Settings(capacities=CAPACITIES, batch_sizes=(256,)) if args.growth else Settings()
     try:
@@ -55,8 +56,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     if args.figure and (args.growth or CYCLE not in settings.verbs):
         parser.error("--figure shows whole cycles of all peers: leave it out, or time cycles")
-    for path in filter(None, (args.out, args.figure)):
-        path.parent.mkdir(parents=True, exist_ok=True)
     content = {"machine": timing.machine(), "settings": dataclasses.asdict(settings)}
     if args.growth:
         content |= _growth(settings)

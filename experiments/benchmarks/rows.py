@@ -107,7 +107,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         numbers[name] = {"us": times, "ratio": slower, "bytes": memory.get(name)}
     print(table(["us per cycle or agent step", "on the device", "on the host", "ratio"], lines))
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
         write_json(out, {**sizes, "rows": numbers, "machine": machine()})
     return 0
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from experiments.benchmarks import devices
+from experiments.benchmarks import devices, outputs
 from experiments.cli.options import Parser, one_of
 
 
@@ -29,7 +29,7 @@ def read_sizes(
             f"--{size.replace('_', '-')}", type=int, default=default, metavar="INT",
             help=f"{meaning} [default {default}]",
         )  # fmt: skip
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the numbers as JSON")
+    outputs.add_out(parser)
     add_device(parser)
     args = parser.parse_args(argv)
     sizes = {size: getattr(args, size) for size in wanted}

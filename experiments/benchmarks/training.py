@@ -33,6 +33,7 @@ from experiments.benchmarks import (
     devices,
     gemm,
     hlo,
+    outputs,
     peer_loops,
     timing,
     training_loops,
@@ -102,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_options(parser, Settings)
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the numbers as JSON")
+    outputs.add_out(parser)
     argv = sys.argv[1:] if argv is None else argv
     args = parser.parse_args(argv)
     try:
@@ -111,8 +112,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             devices.use(settings.device)
     except ValueError as error:
         parser.error(str(error))
-    if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
     content = _here(settings) if settings.cores is None else _kept_to_cores(settings, argv)
     results = [Result(**result) for result in content["results"]]
     if settings.cores is None or len(settings.cores) > 1:  # else its process has printed it

@@ -156,6 +156,22 @@ def test_options_choose_episode_and_length_and_file(trained, tmp_path, capsys):
     assert os.listdir(tmp_path / "new") == ["x.gif"]
 
 
+@pytest.mark.parametrize("ending", ["gif", "mp4"])
+def test_a_film_takes_the_place_of_a_film_of_ours_alone(ending, tmp_path):
+    if ending == "mp4":
+        pytest.importorskip("imageio_ffmpeg")
+    path, mine = tmp_path / f"x.{ending}", tmp_path / f"mine.{ending}"
+    for _ in range(2):
+        film.check_path(path)
+        shot = film.Film()
+        for shade in range(3):
+            shot.add(np.full((64, 64, 3), 80 * shade, np.uint8))
+        shot.write(path, fps=10)
+    mine.write_text("notes")
+    with pytest.raises(ValueError, match="was not written by this command: choose another --out"):
+        film.check_path(mine)
+
+
 def test_what_can_not_be_watched_is_refused_in_one_line(trained, tmp_path, capsys, monkeypatch):
     run = trained("gymnax/CartPole-v1")
     bare = tmp_path / "bare"
@@ -164,6 +180,15 @@ def test_what_can_not_be_watched_is_refused_in_one_line(trained, tmp_path, capsy
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "config.json").write_text("{")
+    bent = tmp_path / "bent"
+    shutil.copytree(run, bent)
+    last = max(
+        (bent / "checkpoints").glob("step_*.safetensors"), key=lambda path: path.stat().st_size
+    )
+    content = bytearray(last.read_bytes())
+    for place in range(len(content) // 2, len(content), 64):
+        content[place] ^= 0xFF
+    last.write_bytes(content)
     find = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "imageio_ffmpeg" else find(name)
@@ -174,6 +199,7 @@ def test_what_can_not_be_watched_is_refused_in_one_line(trained, tmp_path, capsy
         ([run.parent], f"give the folder of a run, such as {run.parent}"),
         ([bare], "has no checkpoint yet"),
         ([broken], "is damaged"),
+        ([bent], "restore it, or "),
         ([run, "--seed", "5"], "the run has seeds 3 to 4, and no seed 5"),
         ([run, "--out", tmp_path / "x.png"], "neither a .gif nor an .mp4"),
         ([run, "--out", tmp_path / "x.mp4"], install_package("imageio[ffmpeg]")),

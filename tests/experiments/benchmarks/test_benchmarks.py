@@ -20,6 +20,7 @@ from experiments.benchmarks import (
     loops,
     measure,
     methods,
+    outputs,
     peers,
     replay,
     rows,
@@ -168,6 +169,27 @@ def test_replay_command_measures_every_mode(tmp_path, capsys):
     assert "| jaxreplay per " in printed.out and "to one seed" in printed.out
     assert "vmapped 2 seeds" in printed.out
     assert "filling jaxreplay uniform" in printed.err
+
+
+def test_numbers_take_the_place_of_numbers_alone(tmp_path, capsys):
+    mine, plan, ours = (tmp_path / name for name in ("mine.json", "plan.md", "new/ours.json"))
+    mine.write_text('{"machine": "mine"}')
+    plan.write_text("notes")
+    (tmp_path / "x.png").write_bytes(b"a picture")
+    for option, path, message in (
+        ("--out", mine, "was not written by a benchmark"),
+        ("--out", plan, "is no .json file"),
+        ("--out", tmp_path, "is no .json file"),
+        ("--out", mine / "x.json", "can't be made"),
+        ("--figure", tmp_path / "x.png", "is there already"),
+    ):
+        with pytest.raises(SystemExit):
+            replay.main([option, str(path)])
+        assert message in capsys.readouterr().err.splitlines()[-1]
+    assert mine.read_text() == '{"machine": "mine"}' and plan.read_text() == "notes"
+    assert outputs.numbers(str(ours)) == ours and ours.parent.is_dir()
+    ours.write_text('{"machine": {"jax": "0.10"}}')
+    assert outputs.numbers(str(ours)) == ours
 
 
 def test_figure_has_a_panel_per_mode_and_batch_size(tmp_path):
