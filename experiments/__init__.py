@@ -3,3 +3,7 @@
 from experiments.installation.requirements import refuse_unmet
 
 refuse_unmet()
+
+from experiments.cli import endings  # noqa: E402  (it may need the Python that was asked for)
+
+endings.install()

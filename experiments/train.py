@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.analysis import tables
+from experiments.cli import elsewhere
 from experiments.cli.help import Guide
 from experiments.cli.options import Parser, add_options, read_options
 from experiments.cli.shared import (
     GROUPS,
     PREFIXES,
     add_common,
+    brought_names,
     check_resume,
     check_resumed,
     ended,
@@ -89,7 +91,7 @@ def _base(known: argparse.Namespace) -> RunConfig:
                     f"this run has {value}: use the same options, or another --out"
                 )
         return saved
-    brought = presets.names(known.preset)
+    brought = brought_names(known, known.env and [known.env], known.replay and [known.replay])
     return defaults(
         known.env or brought.env,
         known.agent or brought.agent,
@@ -102,6 +104,7 @@ def _parse(
     parser: Parser, base: RunConfig, known: argparse.Namespace, argv: Sequence[str] | None
 ) -> argparse.Namespace:
     add_common(parser, base.env, known.preset)
+    parser.elsewhere = elsewhere.of_agents() | elsewhere.of_replays()
     parser.group("run").add_argument(
         "--replay", type=replay_name, metavar="NAME",
         help=f"{', '.join(METHODS)}, {own_module('mypackage.mymethod')} "

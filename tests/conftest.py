@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,18 @@ def few_programs():
 
         jax.clear_caches()
         gc.collect()
+
+
+@pytest.fixture
+def ctrl_c():
+    """Let Ctrl-C reach this process and those it starts, whoever had it ignored.
+
+    Shells ignore it for what they start in the background, as does pytest-xdist for its workers,
+    and children inherit that.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

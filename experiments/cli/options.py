@@ -5,16 +5,18 @@ argparse is enough for this, and lets every error be reported in one line.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import difflib
 import math
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from experiments.cli import help as helps
 from experiments.cli.help import Group, Guide
+from experiments.cli.spelling import nearest
 from jaxreplay.option import Option, options_of
 
 Instance = TypeVar("Instance")
@@ -32,8 +34,8 @@ def unknown(kind: str, name: str, names: Iterable[str]) -> str:
     return f"unknown {kind} '{name}'{near}{choices}"
 
 
-def _near(name: str, names: list[str], cutoff: float = 0.5) -> str:
-    near = difflib.get_close_matches(name, names, n=1, cutoff=cutoff)
+def _near(name: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f": did you mean '{near[0]}'?" if near else ""
 
 
@@ -56,6 +58,7 @@ class Parser(argparse.ArgumentParser):
 
     Attributes:
       reasons: options that do not exist here, and why.
+      elsewhere: options that exist with other names of agents or methods, and what to do.
       groups: options by the names that `--help` takes.
       guide: what `--help` alone shows; None: everything, as argparse does.
     """
@@ -63,14 +66,16 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, add_help: bool = True, **kwargs: Any) -> None:
         kwargs.setdefault("formatter_class", helps.formatter)
         self.reasons: dict[str, str] = {}
+        self.elsewhere: dict[str, str] = {}
         self.groups: dict[str, Group] = {}
         self.guide: Guide | None = None
+        self._help: argparse.Action | None = None
         self._by_name: dict[str, argparse._ArgumentGroup] = {}
         super().__init__(*args, add_help=False, allow_abbrev=False, **kwargs)
         # argparse before Python 3.14 takes -1e-3 for an option.
         self._negative_number_matcher = re.compile(r"-\.?\d[\d_]*(\.\d*)?([eE][+-]?\d+)?$")
         if add_help:
-            self.add_argument(
+            self._help = self.add_argument(
                 "-h", "--help", action=_Help, nargs="?", metavar="GROUP", help="show this help"
             )
 
@@ -101,6 +106,28 @@ class Parser(argparse.ArgumentParser):
             line = line.replace(missing, "needs a value after it (--help all shows which)")
         self.exit(2, f"error: {line}\n")
 
+    def format_usage(self) -> str:
+        """Return the usage, in which help without groups takes none."""
+        with self._as_it_helps():
+            return super().format_usage()
+
+    def format_help(self) -> str:
+        """Return the whole help, as the usage."""
+        with self._as_it_helps():
+            return super().format_help()
+
+    @contextlib.contextmanager
+    def _as_it_helps(self) -> Iterator[None]:
+        """Show `-h` alone where there are no groups; `--help all` is understood in any case."""
+        if self._help is None:
+            yield
+            return
+        before, self._help.nargs = self._help.nargs, "?" if self.guide is not None else 0
+        try:
+            yield
+        finally:
+            self._help.nargs = before
+
     def show_help(self, what: str | None) -> None:
         """Print what most people need, one group of options, or all of them."""
         choices = [*self.groups, "all"] if self.guide is not None else ["all"]
@@ -130,15 +157,11 @@ class Parser(argparse.ArgumentParser):
             return self.reasons[name]
         known = self._option_string_actions
         names = [text for text in known if text.startswith("--") and text != "--help"]
-        own = {_own(text) for text in names}
-        if alike := difflib.get_close_matches(_own(name), own, n=1, cutoff=0.75):
-            names = [text for text in names if _own(text) == alike[0]]  # whatever its group
-        return f"unknown option '{name}'{_near(name, names, 0.6)} (--help all lists them)"
-
-
-def _own(option: str) -> str:
-    """Return an option's name without dashes and the group that it is of."""
-    return option.lstrip("-").rpartition(".")[2]
+        near = nearest(name, [*names, *self.elsewhere])
+        if near is not None and near not in names:
+            return f"unknown option '{name}': {self.elsewhere[near]}"
+        hint = f": did you mean '{near}'?" if near else ""
+        return f"unknown option '{name}'{hint} (--help all lists them)"
 
 
 class _Help(argparse.Action):
@@ -197,11 +220,30 @@ def read_options(namespace: argparse.Namespace, instance: Instance, prefix: str 
     """Return `instance` with the values that were given on the command line.
 
     Raises:
-      ValueError: the instance's class does not allow a value.
+      ValueError: the instance's class does not allow a value; the message names the option, or
+        where several do not go together, the group that they are of.
     """
-    given = vars(namespace)
-    names = [entry.name for entry in options_of(type(instance)) if prefix + entry.name in given]
-    return dataclasses.replace(instance, **{name: given[prefix + name] for name in names})
+    values = vars(namespace)
+    own = [entry for entry in options_of(type(instance)) if prefix + entry.name in values]
+    given = {entry.name: values[prefix + entry.name] for entry in own}
+    try:
+        return dataclasses.replace(instance, **given)
+    except ValueError as error:
+        for entry in own:
+            _check(entry, given[entry.name], prefix)
+        raise ValueError(f"{prefix.rstrip('.')}: {error}" if prefix else str(error)) from None
+
+
+def _check(entry: Option, value: Any, prefix: str) -> None:
+    """Refuse a value that an option does not allow, by the name that it has on the command line."""
+    option = f"--{prefix}{entry.name}".replace("_", "-")
+    try:
+        entry.check(value)
+    except ValueError as error:
+        said = str(error)
+        begins = said.startswith(f"{entry.name} is ")
+        told = f"{option}{said.removeprefix(entry.name)}" if begins else f"{option}: {said}"
+        raise ValueError(told) from None
 
 
 def read_value(entry: Option, text: str) -> Any:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Literal
 
 from experiments import environments
+from experiments.cli import endings
 from experiments.cli.listing import listed
 from experiments.cli.options import Parser, one_of, read_options, unknown
-from experiments.runs import compilation, interrupt, manifest, outside, presets, registry
-from experiments.runs.presets import PRESETS
+from experiments.runs import compilation, fitting, interrupt, manifest, outside, presets, registry
+from experiments.runs.presets import PRESETS, Names
 from experiments.runs.run import Stopped
 from experiments.runs.run_config import SECTIONS, RunConfig
 from jaxreplay.methods import METHODS
@@ -73,6 +74,24 @@ def labelled(text: str) -> tuple[str, str]:
     return label, name
 
 
+def check_labels(replays: Sequence[tuple[str, str]]) -> None:
+    """Refuse a label that is given twice; `replays` are labels and methods.
+
+    Raises:
+      ValueError: one line that says how to tell the two apart.
+    """
+    known: dict[str, str] = {}
+    for label, replay in replays:
+        if known.get(label, replay) != replay:
+            raise ValueError(f"label '{label}' stands for two methods: use LABEL=METHOD")
+        if label in known:
+            raise ValueError(
+                f"'{label}' is named twice: leave one out, or give it another label, as in "
+                f"other={replay}"
+            )
+        known[label] = replay
+
+
 def _named(kind: str, text: str, load: Callable[[str], bool], known: Iterable[str]) -> str:
     try:
         found = load(text)
@@ -108,7 +127,28 @@ def names_parser() -> Parser:
     parser.add_argument("--resume", type=folder, default=None)
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--json", action="store_true")
+    add_help_asked(parser)
     return parser
+
+
+def add_help_asked(parser: Parser) -> None:
+    """Add what tells that help was asked for, to a parser that does not show it."""
+    parser.add_argument("-h", "--help", nargs="?", const="", default=None)
+
+
+def brought_names(
+    known: argparse.Namespace, envs: Sequence[str] | None, replays: Sequence[str] | None
+) -> Names:
+    """Return names in place of those that were not given; help gets such as fit those that were.
+
+    Args:
+      known: with agent, preset and help.
+      envs: that were given; None: none was.
+      replays: methods, the same.
+    """
+    if known.help is None:
+        return presets.names(known.preset)
+    return fitting.names(known.preset, envs, known.agent, replays)
 
 
 def add_common(parser: Parser, env: str, preset: str | None = None) -> None:
@@ -233,6 +273,8 @@ def ended(parser: Parser, command: Callable[[], None]) -> int:
         print("stopped where nothing had to be saved", file=sys.stderr)
         return interrupt.exit_code(error)
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and endings.is_cut_off():
+            return endings.CUT_OFF
         where = f"{error.filename}: " if error.filename else ""
         what = f"{where}{error.strerror or error}"
         print(f"error: {what}: mend that, and go on with --resume", file=sys.stderr)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from experiments.analysis import primary
-from experiments.analysis.verdicts import FEWEST_UPDATES
+from experiments.analysis.verdicts import FEWEST_SEEDS, FEWEST_UPDATES
 from experiments.runs.run_config import RunConfig
 from experiments.training.schedule import schedule
 from jaxreplay.methods import METHODS
@@ -146,6 +146,12 @@ def check_expanded(
       ValueError: one line: there are too few evaluations for the primary metric.
     """
     metric, remarks = primary.parse(question.primary, threshold), []
+    fewest = min(arm.config.seeds for arm in arms.values())
+    if fewest < FEWEST_SEEDS:
+        remarks.append(
+            f"{fewest} seeds make a pilot, without verdicts: these need {FEWEST_SEEDS} "
+            f"(--seeds {FEWEST_SEEDS})"
+        )
     for label, arm in arms.items():
         loop = arm.config.loop
         plan = schedule(loop, arm.config.sizes.num_envs)

@@ -135,14 +135,14 @@ def claim_comparison(
         claim(out / label, config, output, resume=again, overwrite=overwrite)
 
 
-def claim_plot(out: Path) -> None:
-    """Make `out` the folder of a plot; one that is already there is drawn anew.
+def claim_plot(out: Path, *, overwrite: bool) -> None:
+    """Make `out` the folder of a plot; one that is already there is drawn anew if that is wanted.
 
     Raises:
-      ValueError: the folder can't be used, is a run's or a comparison's, or holds files by the
-        names of a plot's that are not ours.
+      ValueError: the folder can't be used, is a run's or a comparison's, holds a plot and
+        `overwrite` is not given, or holds files by the names of a plot's that are not ours.
     """
-    _check_usable(out, "plot", resume=True, overwrite=False)
+    _check_usable(out, "plot", resume=False, overwrite=overwrite)
     make(out)
     manifest.write(out, Manifest("plot", OutputConfig(), {}))
 
@@ -219,9 +219,9 @@ def _check_usable(out: Path, kind: Kind, resume: bool, overwrite: bool) -> Kind 
         raise ValueError(f"{out} holds a {found}, not a {kind}: choose another --out")
     begun = found != "run" or any((out / name).exists() for name in ("config.json", "metrics.csv"))
     if found and begun and not resume and not overwrite:
+        going_on = "" if kind == "plot" else f"or --resume {out}, "
         raise ValueError(
-            f"{out} already holds a {kind}: add --overwrite, or --resume {out}, "
-            "or choose another --out"
+            f"{out} already holds a {kind}: add --overwrite, {going_on}or choose another --out"
         )
     if found is None:
         found_here = (path for path in _ours(out, kind) if path.suffix != ".tmp")

@@ -58,15 +58,20 @@ def load(folder: Path, config: RunConfig, seed: int) -> Policy:
 
     Raises:
       ValueError: the run cannot be made anew (a package is missing), or its checkpoint does not
-        fit.
+        fit or is damaged.
     """
     parts = assemble(config)
     run = joined(parts, config)
     checkpoints = folder / "checkpoints"
     step = checkpoint.latest(checkpoints)
-    saved = checkpoint.read_meta(checkpoints, step)["config"]
-    checkpoint.check_same_config(saved, config.to_json(), folder)
-    agents = checkpoint.load(checkpoints, run.like().agent, step, part=".agent")
+    try:
+        saved = checkpoint.read_meta(checkpoints, step)["config"]
+        checkpoint.check_same_config(saved, config.to_json(), folder)
+        agents = checkpoint.load(checkpoints, run.like().agent, step, part=".agent")
+    except checkpoint.Damaged as error:
+        before = checkpoint.latest(checkpoints, before=step)
+        rest = "train it anew" if before is None else f"move it away to see that of step {before}"
+        raise ValueError(f"{error}: restore it, or {rest}") from None
     # Leaves that all seeds share (clocks) have no axis of seeds; None stands for them.
     agent = jax.tree.map(
         lambda axis, leaf: leaf if axis is None else leaf[seed - config.seed],

@@ -102,6 +102,11 @@ _AGENTS = {
 }
 AGENTS: Mapping[str, AgentEntry] = MappingProxyType(_AGENTS)  # a view: `register_agent` adds to it
 
+# An environment for each kind of actions, that help and messages name.
+EXAMPLES: Mapping[str, str] = MappingProxyType(
+    {"discrete": "gymnax/CartPole-v1", "continuous": "gymnax/Pendulum-v1"}
+)
+
 # Returns at which an environment counts as solved, for "steps to" columns.
 THRESHOLDS: Mapping[str, float] = MappingProxyType(
     {
@@ -169,7 +174,8 @@ def check_fit(agent: str, replay: str, environment: str) -> None:
         fitting = ", ".join(name for name in AGENTS if fits(name, environment))
         raise ValueError(
             f"agent '{agent}' needs {AGENTS[agent].actions} actions and {environment} has "
-            f"{environments.action_kind(environment)} ones: use one of {fitting}"
+            f"{environments.action_kind(environment)} ones: use one of {fitting}, or give --env, "
+            f"such as {EXAMPLES[AGENTS[agent].actions]} (--envs in a sweep)"
         )
     of_agent, of_method = _lacking(agent, replay)
     if of_method:

@@ -62,6 +62,8 @@ def read(run: Run, config: RunConfig, out: Path) -> Resumed:
     latest = checkpoint.latest(folder)
     try:
         resumed = check_books(run, config, out)
+        if latest is None and (out / "metrics.csv").is_file():
+            log.say(f"{out} has no checkpoint: it starts over, and its metrics.csv is written anew")
         if latest is None or resumed.progress.log_points == len(run.schedule.steps):
             return resumed
         return resumed._replace(state=checkpoint.load(folder, run.like()))

@@ -108,6 +108,7 @@ extra
 """
 _COMPARE = """
 --replays per per=lap
+--replays per per
 --replays 1x=per
 --replays agent=per
 --replays

@@ -71,6 +71,8 @@ def test_labels_name_one_method_each(capsys):
     for bad, message in (
         ("1x=per", "'1x' is no label"), ("x=pre", "unknown replay 'pre'"),
         ("agent=ners", "'agent' is taken"), ("per=lap per", "'per' stands for two methods"),
+        ("uniform uniform", "'uniform' is named twice: leave one out, or give it another label, "
+                            "as in other=uniform"),
     ):  # fmt: skip
         with pytest.raises(SystemExit):
             compare.main(["--replays", *bad.split()])
@@ -98,7 +100,7 @@ def test_bad_option_of_a_method_is_refused_before_anything_runs(tmp_path, capsys
             [*TINY, "--replays", "uniform", "per", "--per.beta", "2", "--out", str(tmp_path / "x")]
         )
     assert exit_.value.code == 2
-    assert "beta is 2.0" in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith("error: --per.beta is 2.0: it must lie in [0, 1]")
     assert not (tmp_path / "x").exists()
 
 

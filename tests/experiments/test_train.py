@@ -173,12 +173,13 @@ def test_an_ended_run_without_checkpoints_is_not_begun_again(finished, tmp_path,
     assert (out / "metrics.csv").read_bytes() == (finished / "metrics.csv").read_bytes()
 
 
-def test_run_killed_before_its_first_checkpoint_starts_again(finished, tmp_path):
+def test_run_killed_before_its_first_checkpoint_starts_again(finished, tmp_path, capsys):
     out = tmp_path / "early"
     out.mkdir()
     for name in ("config.json", "metrics.csv"):
         (out / name).write_bytes((finished / name).read_bytes())
     assert train.main(["--resume", str(out)]) == 0
+    assert f"{out} has no checkpoint: it starts over" in capsys.readouterr().err
     assert (out / "metrics.csv").read_bytes() == (finished / "metrics.csv").read_bytes()
 
 
@@ -244,10 +245,9 @@ def test_bad_input_is_refused_in_one_line(options, message, tmp_path, capsys):
 
 
 def test_a_second_ctrl_c_while_the_checkpoint_is_saved_loses_only_what_came_since(
-    finished, tmp_path, monkeypatch, capsys
+    finished, tmp_path, monkeypatch, capsys, ctrl_c
 ):
     healthy, saves = run_module._rows, []
-    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)  # by workers of pytest-xdist
 
     def rows(*args):
         os.kill(os.getpid(), signal.SIGINT)  # the first: noted until the log point is over
@@ -261,10 +261,7 @@ def test_a_second_ctrl_c_while_the_checkpoint_is_saved_loses_only_what_came_sinc
     with monkeypatch.context() as patched:
         patched.setattr(run_module, "_rows", rows)
         patched.setattr(run_module.checkpoint, "save", save)
-        try:
-            assert train.main([*TINY, "--checkpoint-every", "4", "--out", str(out)]) == 130
-        finally:
-            signal.signal(signal.SIGINT, ignored)
+        assert train.main([*TINY, "--checkpoint-every", "4", "--out", str(out)]) == 130
     said = capsys.readouterr().err.splitlines()[-1]
     assert said == f"stopped at once: --resume {out} continues from the last checkpoint"
     assert len(saves) == 1

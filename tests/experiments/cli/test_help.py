@@ -6,18 +6,20 @@ import shlex
 
 import pytest
 
-from experiments import compare, plot, soak, sweep, train, watch
+from experiments import compare, plot, report, soak, sweep, train, watch
 from experiments.cli.help import LINES, WIDTH, Guide
 from experiments.cli.options import Parser
 from experiments.papers import __main__ as papers
+from experiments.runs import fitting, presets
 from experiments.runs.registry import AGENTS, feeds
 from jaxreplay.methods import METHODS
+from jaxreplay.option import options_of
 
 ENVS = {"discrete": "gymnax/CartPole-v1", "continuous": "gymnax/Pendulum-v1"}
 PAIRS = [(agent, replay) for agent in AGENTS for replay in METHODS if feeds(agent, replay)]
 MANY = ["ners", "rank", "per", "a=pser", "b=per", "lap", "pal", "ero"]
 OTHERS = [
-    (watch.main, []), (plot.main, []), (soak.main, []), (soak.main, ["inputs"]),
+    (watch.main, []), (plot.main, []), (report.main, []), (soak.main, []), (soak.main, ["inputs"]),
     (papers.main, []), (papers.main, ["run"]), (papers.main, ["list"]),
 ]  # fmt: skip
 
@@ -56,11 +58,17 @@ def test_help_of_a_sweep_is_short(capsys):
         assert "--space" in "\n".join(lines) and "examples:" in lines
 
 
+def test_help_of_a_search_has_what_it_chooses_from(capsys):
+    lines = shown(capsys, sweep.main, "--help", "search")
+    assert {"--search", "--space", "--trials"} <= {line.split()[0] for line in lines if line}
+
+
 @pytest.mark.parametrize(("main", "words"), OTHERS)
 def test_other_helps_are_short_too(main, words, capsys):
     lines = shown(capsys, main, *words, "--help")
     assert len(lines) <= LINES and max(map(len, lines)) <= WIDTH
     assert shown(capsys, main, *words, "--help", "all") == lines
+    assert "GROUP" not in "\n".join(lines) and "[-h]" in "\n".join(lines)
 
 
 @pytest.mark.parametrize(
@@ -162,3 +170,35 @@ def test_a_group_is_made_once():
     parser = Parser()
     assert isinstance(parser.group("x"), argparse._ArgumentGroup)
     assert parser.group("x") is parser.group("x") and list(parser.groups) == ["x"]
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_help_of_any_agent_needs_no_other_name(name, capsys):
+    for main in (train.main, compare.main, sweep.main):
+        assert len(shown(capsys, main, "--help", "--agent", name)) <= LINES
+        lines = shown(capsys, main, "--help", "agent", "--agent", name)
+        assert lines[0].startswith("agent") and any("--agent." in line for line in lines)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_help_of_any_method_needs_no_other_name(name, capsys):
+    fields = options_of(METHODS[name].config)
+    for main, option, group in (
+        (train.main, "--replay", "replay"), (compare.main, "--replays", name),
+        (sweep.main, "--replays", name),
+    ):  # fmt: skip
+        text = " ".join(shown(capsys, main, "--help", group, option, name))
+        assert all(f"--{group}.{field.name.replace('_', '-')} " in text for field in fields)
+
+
+def test_help_of_names_that_do_not_fit_says_so(capsys):
+    with pytest.raises(SystemExit) as refused:
+        train.main(["--help", "--agent", "td3", "--env", "gymnax/CartPole-v1"])
+    assert refused.value.code == 2
+    assert "or give --env, such as gymnax/Pendulum-v1" in capsys.readouterr().err
+
+
+def test_help_keeps_the_usual_names_where_they_fit():
+    assert fitting.names(None, None, None, None) == presets.names(None)
+    assert fitting.names(None, None, None, ["per"]).agent == "dqn"
+    assert fitting.names(None, ["gymnax/Pendulum-v1"], None, None).agent == "td3"

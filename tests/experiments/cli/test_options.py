@@ -32,6 +32,7 @@ def parse(*words: str, prefix: str = "replay.", start: Any = Config()) -> Any:
 def refusal(capsys, *words: str) -> str:
     parser = Parser()
     parser.add_argument("--agent", type=one_of("agent", ["dqn", "td3"]))
+    parser.add_argument("--dry-run", action="store_true")
     add_options(parser, Config, "replay.")
     with pytest.raises(SystemExit) as refused:
         parser.parse_args(words)
@@ -175,8 +176,26 @@ def test_names_are_read_by_the_literals_of_their_field():
 
 
 def test_values_out_of_bounds_are_refused_by_the_config():
-    with pytest.raises(ValueError, match=r"beta is 1\.5: it must lie in \[0, 1\]"):
+    with pytest.raises(ValueError, match=r"^--replay\.beta is 1\.5: it must lie in \[0, 1\]"):
         parse("--replay.beta", "1.5", start=Bounded())
+
+
+@dataclasses.dataclass(frozen=True)
+class Together(Bounded):
+    beta_end: float = option(1.0, "exponent at the end", at_least=0)
+
+    def check(self) -> None:
+        if self.beta_end < self.beta:
+            raise ValueError("beta_end is below beta")
+
+
+def test_values_that_do_not_go_together_name_their_group():
+    with pytest.raises(ValueError, match=r"^--per\.beta-end is -1\.0: "):
+        parse("--per.beta-end", "-1", prefix="per.", start=Together())
+    with pytest.raises(ValueError, match=r"^per: beta_end is below beta"):
+        parse("--per.beta-end", "0.1", prefix="per.", start=Together())
+    with pytest.raises(ValueError, match=r"^beta_end is below beta"):
+        parse("--beta-end", "0.1", prefix="", start=Together())
 
 
 def test_a_type_that_no_option_fits_is_a_programming_error():
@@ -225,4 +244,7 @@ def test_a_config_written_as_options_is_read_back(config):
 def test_an_option_without_its_group_is_recognised(capsys):
     assert "did you mean '--replay.alpha'?" in refusal(capsys, "--alpa", "1")
     assert "did you mean '--replay.beta-steps'?" in refusal(capsys, "--agent.beta-step", "1")
-    assert "did you mean" not in refusal(capsys, "--zzz", "1")
+    assert "did you mean '--dry-run'?" in refusal(capsys, "--dry")
+    # Near in the name of the group alone, or in the dashes.
+    for word in ("--zzz", "--replay.alone", "--json", "--reply", "--dr"):
+        assert "did you mean" not in refusal(capsys, word, "1"), word

@@ -63,14 +63,17 @@ def test_every_cadence_needs_the_evaluations_that_decide():
     made = arms.expand(Question(primary="last_40"), bases("uniform", "per"), [1, 5_000])
     with pytest.raises(ValueError, match="'last_40' needs 40 evaluations, and there are 10"):
         arms.check_expanded(Question(primary="last_40"), made, 475.0)
-    assert arms.check_expanded(Question(), made, 475.0) == []
+    (remark,) = arms.check_expanded(Question(), made, 475.0)
+    assert remark == "3 seeds make a pilot, without verdicts: these need 10 (--seeds 10)"
+    ten = {label: dataclasses.replace(base, seeds=10) for label, base in bases("per").items()}
+    assert arms.check_expanded(Question(), arms.expand(Question(), ten, ()), 475.0) == []
 
 
 def test_who_cannot_learn_often_enough_is_said_beforehand():
     config = bases("ners")["ners"]
     often = dataclasses.replace(config, loop=dataclasses.replace(config.loop, observe_every=50))
     made = arms.expand(Question(control=False), {"often": often, "ners": config}, ())
-    (remark,) = arms.check_expanded(Question(), made, 475.0)
+    _, remark = arms.check_expanded(Question(), made, 475.0)
     assert remark.startswith("ners learns from 48 evaluations at most")
 
 

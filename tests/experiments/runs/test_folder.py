@@ -257,16 +257,18 @@ def test_nothing_sends_data_elsewhere_because_a_folder_says_so(tmp_path):
     assert saved["output"]["wandb"] is False
 
 
-def test_plots_are_drawn_anew_but_over_nothing_else(tmp_path):
-    for _ in range(2):
-        folder.claim_plot(tmp_path / "plot")
+def test_plots_are_drawn_anew_if_asked_but_over_nothing_else(tmp_path):
+    for overwrite in (False, True):
+        folder.claim_plot(tmp_path / "plot", overwrite=overwrite)
         put(tmp_path / "plot", "comparison.md", "learning_curves.png")
+    with pytest.raises(ValueError, match="holds a plot: add --overwrite, or choose another --out"):
+        folder.claim_plot(tmp_path / "plot", overwrite=False)
     put(tmp_path / "mine", "learning_curves.png")
     started(tmp_path / "run")
     before = tree(tmp_path)
     for name, message in (("mine", "but no plot of ours"), ("run", "holds a run, not a plot")):
         with pytest.raises(ValueError, match=message):
-            folder.claim_plot(tmp_path / name)
+            folder.claim_plot(tmp_path / name, overwrite=True)
     assert tree(tmp_path) == before
 
 
