@@ -4,6 +4,6 @@ from experiments.installation.requirements import refuse_unmet
 
 refuse_unmet()
 
-from experiments.cli import endings  # noqa: E402  (it may need the Python that was asked for)
+from experiments.cli import own_process  # noqa: E402  (it may need the Python that was asked for)
 
-endings.install()
+own_process.set_up()

@@ -224,7 +224,8 @@ def _parse(
 ) -> argparse.Namespace:
     add_common(parser, _first(bases).env, known.preset)
     arms_of = {label: base.replay for label, base in bases.items()}
-    parser.elsewhere = elsewhere.of_agents() | elsewhere.of_arms(arms_of)
+    if known.resume is None:  # else agent and arms are settled
+        parser.elsewhere = elsewhere.of_agents() | elsewhere.of_arms(arms_of)
     brought = " ".join(presets.names(known.preset).replays)
     parser.group("run").add_argument(
         "--replays", nargs="+", type=labelled, metavar="NAME",

@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         title = args.title or _common(list(summaries.values()))
         print(joint.joint(frames, summaries, args.out, title, threshold))
 
-    return shared.ended(parser, command)
+    return shared.ended(parser, command, "give the same command again")
 
 
 def _parser() -> Parser:

@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         page.check_path(out)
         print(page.write(_read(args.runs, args.other_code), out, args.title))
 
-    return shared.ended(parser, command)
+    return shared.ended(parser, command, "give the same command again")
 
 
 def _file(text: str) -> Path:

@@ -104,7 +104,8 @@ def _parse(
     parser: Parser, base: RunConfig, known: argparse.Namespace, argv: Sequence[str] | None
 ) -> argparse.Namespace:
     add_common(parser, base.env, known.preset)
-    parser.elsewhere = elsewhere.of_agents() | elsewhere.of_replays()
+    if known.resume is None:  # else agent and method are settled
+        parser.elsewhere = elsewhere.of_agents() | elsewhere.of_replays()
     parser.group("run").add_argument(
         "--replay", type=replay_name, metavar="NAME",
         help=f"{', '.join(METHODS)}, {own_module('mypackage.mymethod')} "

@@ -24,6 +24,7 @@ from experiments.cli.shared import add_compilation_cache, agent_name, environmen
 from experiments.environments.host import EnvironmentFailed
 from experiments.environments.mujoco_pictures import without_screen
 from experiments.runs import compilation, interrupt, policy
+from experiments.runs.log import say
 from experiments.runs.policy import Policy
 from experiments.runs.run_config import RunConfig
 from experiments.runs.waiting import waiting
@@ -216,11 +217,7 @@ class _Progress:
             self._bar.update(self._task, completed=step, result=f"{total:.6g}")
         elif time.monotonic() - self._last_line > self._PAUSE:
             self._last_line = time.monotonic()
-            print(
-                f"episode: {step:,} of at most {self._limit:,} steps, return {total:.6g}",
-                file=sys.stderr,
-                flush=True,
-            )
+            say(f"episode: {step:,} of at most {self._limit:,} steps, return {total:.6g}")
 
 
 def _parser() -> Parser:

@@ -34,7 +34,12 @@ def of_arms(labels: Mapping[str, str]) -> dict[str, str]:
         instead = f"name one in --replays that has it, of {', '.join(own)}"
         said[f"--replay.{option}"] = here + (f"use {' or '.join(has)}" if has else instead)
         for name in own:
-            said[f"--{name}.{option}"] = f"{name} is none of {arms}: name it in --replays"
+            other = [f"--{label}.{option}" for label, method in labels.items() if method == name]
+            mend = f"use {' or '.join(other)}" if other else "name it in --replays"
+            said[f"--{name}.{option}"] = f"{name} is none of {arms}: {mend}"
+        for label in labels:  # whatever it is called: one that has the option is never asked for
+            if f"--{label}.{option}" not in has:
+                said[f"--{label}.{option}"] = f"{label} has no {option}, as {', '.join(own)} have"
     return said
 
 

@@ -17,16 +17,11 @@ _STOPPED = "stopped where nothing had to be saved"
 
 
 def install() -> None:
-    """Let this process end quietly in both cases, if it was started as `python -m`.
-
-    Called while the package is imported, when `sys.argv` still says so: who imports it from a
-    program of their own keeps their endings.
-    """
-    if sys.argv[:1] == ["-m"]:
-        sys.excepthook = _end
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored
-            signal.signal(signal.SIGINT, _interrupt)
-        atexit.register(_let_go)
+    """Let this process end quietly in both cases."""
+    sys.excepthook = _end
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored
+        signal.signal(signal.SIGINT, _interrupt)
+    atexit.register(_let_go)
 
 
 def is_cut_off() -> bool:
@@ -63,7 +58,7 @@ def _end(kind: type[BaseException], error: BaseException, trace: TracebackType |
 
 def _let_go() -> None:
     """Write what is left to the output, or to nowhere: Python would complain as it ends."""
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed from the start
         try:
             stream.flush()
         except BrokenPipeError:

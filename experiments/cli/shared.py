@@ -255,8 +255,13 @@ def check_resume(args: argparse.Namespace) -> None:
         raise ValueError("--resume goes on with what --overwrite would discard: leave one out")
 
 
-def ended(parser: Parser, command: Callable[[], None]) -> int:
+def ended(parser: Parser, command: Callable[[], None], again: str = "go on with --resume") -> int:
     """Run a command to its end, whichever that is; say in one line what kept it from another.
+
+    Args:
+      parser: says that the input is bad.
+      command: raises what kept it.
+      again: what to do once a full disk, or the like, is mended.
 
     Returns:
       The exit code; bad input exits with 2.
@@ -277,7 +282,7 @@ def ended(parser: Parser, command: Callable[[], None]) -> int:
             return endings.CUT_OFF
         where = f"{error.filename}: " if error.filename else ""
         what = f"{where}{error.strerror or error}"
-        print(f"error: {what}: mend that, and go on with --resume", file=sys.stderr)
+        print(f"error: {what}: mend that, and {again}", file=sys.stderr)
         return 1
     return 0
 

@@ -29,7 +29,7 @@ from experiments.papers.results import COMMITTED
 from experiments.papers.running import Places
 from experiments.papers.tables import Data
 from experiments.runs import compilation
-from experiments.runs.log import say
+from experiments.runs.log import say, show
 from experiments.runs.rates import DAY, in_words
 
 _OUT = Path("runs/papers")  # unless another folder is named
@@ -45,7 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, (about, add, _) in _COMMANDS.items():
         add(commands.add_parser(name, help=about, description=about))
     args = parser.parse_args(argv)
-    return ended(parser, lambda: _COMMANDS[args.command][2](args))
+    again = "give the same command again"
+    return ended(parser, lambda: _COMMANDS[args.command][2](args), again)
 
 
 def _entries(parser: argparse.ArgumentParser, nargs: str) -> None:
@@ -219,10 +220,10 @@ def _run(args: argparse.Namespace) -> None:
             shown = dataclasses.replace(entry, source=source)
             try:
                 figures.draw(shown, args.size, done[source.name], path)
-                print(f"{entry.id}: {path}")
+                show(f"{entry.id}: {path}")
             except figures.NothingToShow as error:
                 say(f"{entry.id} has no figure: {error}")
-        print(report.one(dataclasses.replace(entry, source=source), args.size, args.out, args.out))
+        show(report.one(dataclasses.replace(entry, source=source), args.size, args.out, args.out))
     if not _is_committed(args.out):
         say(f"list and report show these with --results {args.out}")
 

@@ -17,7 +17,8 @@ def names(
 ) -> Names:
     """Return names for a run whose own ones are only some, such that all of them fit.
 
-    The usual ones stay where they fit. Where nothing does, they are returned as they are.
+    The usual ones stay where they fit. Where nothing does, the agent gets a place at least, so
+    that what does not fit is what is refused.
 
     Args:
       preset: that brings names; None: those of the commands.
@@ -34,4 +35,7 @@ def names(
         acts = all(registry.fits(own, env) for env in where)
         if acts and all(registry.feeds(own, replay) for replay in found):
             return Names(where[0], own, found[0], tuple(found))
+    for where in places:
+        if agent and all(registry.fits(agent, env) for env in where):
+            return usual._replace(env=where[0])
     return usual

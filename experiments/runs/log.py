@@ -26,8 +26,15 @@ Row = Mapping[str, Any]  # seed, step, and metrics by name
 
 
 def say(line: str) -> None:
-    """Print a line of progress to standard error, flushed at once."""
-    print(line, file=sys.stderr, flush=True)
+    """Print a line of progress to standard error, flushed at once; nobody has to read it."""
+    with contextlib.suppress(BrokenPipeError):
+        print(line, file=sys.stderr, flush=True)
+
+
+def show(result: str) -> None:
+    """Print a result to standard output, at once, where work goes on whether it is read or not."""
+    with contextlib.suppress(BrokenPipeError):
+        print(result, flush=True)
 
 
 @functools.cache
@@ -245,7 +252,7 @@ class TerminalSink:
             )
             self._task = self._bar.add_task(label, total=total, completed=done, speed="", result="")
         else:
-            print(f"{label}: compiling", file=sys.stderr, flush=True)
+            say(f"{label}: compiling")
 
     def log(self, step: int, rows: Sequence[Row], elapsed: Elapsed) -> None:
         speed = (step - self._done) * len(rows) / elapsed.seconds
@@ -261,11 +268,9 @@ class TerminalSink:
         if step == self._total or now - self._last_line > self._PAUSE:
             self._last_line = now
             left = (self._total - step) * len(rows) / speed
-            print(
+            say(
                 f"{self._label}: {step:,}/{self._total:,} steps, {speed:,.0f} steps/s, "
-                f"{result}, {left:.0f} s left",
-                file=sys.stderr,
-                flush=True,
+                f"{result}, {left:.0f} s left"
             )
 
     def close(self) -> None:

@@ -1,12 +1,12 @@
 """How far a sweep has come: one bar for the whole, or plain lines without a terminal."""
 
-import sys
 import time
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from experiments.runs import rates
+from experiments.runs.log import say
 
 _PAUSE = 10.0  # seconds between two plain lines
 
@@ -68,8 +68,7 @@ class Bar:
             return
         if time.monotonic() - self._last_line > _PAUSE or self._ended == self._runs:
             self._last_line = time.monotonic()
-            line = f"{self._done:,}/{self._total:,} steps, {self._said()}"
-            print(line, file=sys.stderr, flush=True)
+            say(f"{self._done:,}/{self._total:,} steps, {self._said()}")
 
     def _said(self) -> str:
         parts = [f"{self._ended}/{self._runs} runs"]

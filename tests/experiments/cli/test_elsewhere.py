@@ -1,8 +1,11 @@
 """Options that belong to another agent or method are told whose they are."""
 
+import json
+
 import pytest
 
 from experiments import compare, sweep, train
+from experiments.runs import run_config
 
 
 @pytest.mark.parametrize(
@@ -23,6 +26,9 @@ from experiments import compare, sweep, train
         (compare.main, "--replays uniform per --rank.alpha 1",
          "rank is none of uniform, per: name it in --replays"),
         (compare.main, "--replays uniform a=per --b.alpha 1", "did you mean '--a.alpha'?"),
+        (compare.main, "--replays uniform a=per b=per --per.alpha 1",
+         "per is none of uniform, a, b: use --a.alpha or --b.alpha\n"),
+        (compare.main, "--replays uniform --uniform.alpha 1", "uniform has no alpha, as per, "),
         (sweep.main, "--replays per --replay.alpha 1", "use --per.alpha\n"),
     ],
 )  # fmt: skip
@@ -32,3 +38,12 @@ def test_an_option_of_others_is_told_whose_it_is(main, words, says, capsys):
     error = capsys.readouterr().err
     assert refused.value.code == 2 and error.startswith("error: unknown option")
     assert says in error and error.count("\n") == 1
+
+
+def test_a_run_that_goes_on_is_told_of_no_other_method(tmp_path, capsys):
+    config = run_config.defaults("gymnax/CartPole-v1", "dqn", "uniform")
+    (tmp_path / "config.json").write_text(json.dumps(config.to_json()))
+    with pytest.raises(SystemExit):
+        train.main(["--resume", str(tmp_path), "--replay.alpha", "1"])
+    error = capsys.readouterr().err
+    assert error == "error: unknown option '--replay.alpha' (--help all lists them)\n"

@@ -8,6 +8,10 @@ import time
 
 import pytest
 
+AS_COMMAND = (  # what Python does of `python -m experiments.x`
+    "import os, sys; sys.argv, sys.orig_argv = ['-m'], ['python', '-m', 'experiments.x']\n"
+    "import experiments; sys.argv = ['x']"
+)
 LIST = ["experiments.train", "--list", "--json"]  # more than a pipe holds at once
 
 
@@ -42,11 +46,26 @@ def test_helps_may_be_cut_off(command):
     assert cut_off([f"experiments.{command}", "--help"]) == (0, "")
 
 
-def test_a_pipe_of_our_own_that_breaks_is_still_an_error():
-    code = (
-        "import os, sys; sys.argv = ['-m']; import experiments; sys.argv = ['x']\n"
-        "read, write = os.pipe(); os.close(read); os.write(write, b'x')"
+def test_an_output_that_is_closed_from_the_start_is_no_error():
+    listing = f"{sys.executable} -m experiments.papers list >&-"
+    done = subprocess.run(["sh", "-c", listing], capture_output=True, text=True)
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+
+
+def test_a_run_goes_on_when_nobody_reads_its_lines(tmp_path):
+    out = tmp_path / "run"
+    train = (
+        f"{sys.executable} -m experiments.train --steps 100 --warmup 70 --seeds 1 --out {out} 2>&1"
     )
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {train} | head -n 1"], capture_output=True, text=True
+    )
+    assert len(done.stdout.splitlines()) == 1 and not done.stderr
+    assert done.returncode == 141 and (out / "summary.json").is_file()
+
+
+def test_a_pipe_of_our_own_that_breaks_is_still_an_error():
+    code = f"{AS_COMMAND}\nread, write = os.pipe(); os.close(read); os.write(write, b'x')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1 and "BrokenPipeError" in done.stderr
 
@@ -70,7 +89,7 @@ def test_ctrl_c_while_packages_are_imported_is_one_line(command, seconds, ctrl_c
 
 def test_ctrl_c_is_as_ever_once_the_command_is_there(ctrl_c):
     code = (
-        "import sys; sys.argv = ['-m']; import experiments; sys.argv = ['x']\n"
+        f"{AS_COMMAND}\n"
         "def main(): pass\n"
         "import signal\n"
         "try:\n signal.raise_signal(signal.SIGINT)\n"
@@ -79,8 +98,3 @@ def test_ctrl_c_is_as_ever_once_the_command_is_there(ctrl_c):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (130, "caught\n")
     assert done.stderr == "stopped where nothing had to be saved\n"
-
-
-def test_who_imports_the_package_keeps_their_own_endings():
-    code = "import experiments, sys; assert sys.excepthook is sys.__excepthook__"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

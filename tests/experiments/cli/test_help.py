@@ -202,3 +202,10 @@ def test_help_keeps_the_usual_names_where_they_fit():
     assert fitting.names(None, None, None, None) == presets.names(None)
     assert fitting.names(None, None, None, ["per"]).agent == "dqn"
     assert fitting.names(None, ["gymnax/Pendulum-v1"], None, None).agent == "td3"
+
+
+def test_help_of_an_agent_and_a_method_that_do_not_fit_names_what_the_agent_lacks(capsys):
+    with pytest.raises(SystemExit):
+        train.main(["--help", "--agent", "td3", "--replay", "refer"])
+    error = capsys.readouterr().err
+    assert "density" in error and "CartPole" not in error
