@@ -19,6 +19,7 @@ _COLOURS = 128  # of a GIF
 
 
 MARK = b"jaxreplay experiments.watch"  # in the comment of a file: such are ours
+_ENDS = 65_536  # bytes at either end of a file, in which comments are
 
 
 def check_path(path: Path) -> None:
@@ -32,8 +33,10 @@ def check_path(path: Path) -> None:
         raise ValueError(f"{path} is neither a .gif nor an .mp4 file: use one of these endings")
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give the name of a file")
-    if path.exists() and MARK not in path.read_bytes():
-        raise ValueError(f"{path} was not written by this command: choose another --out")
+    if path.exists() and not _is_ours(path):
+        raise ValueError(
+            f"{path} does not say that this command wrote it: remove it, or choose another --out"
+        )
     if path.suffix == ".mp4" and not all(
         importlib.util.find_spec(module) for module in ("imageio", "imageio_ffmpeg")
     ):
@@ -41,6 +44,13 @@ def check_path(path: Path) -> None:
             f"{path} needs imageio with ffmpeg: {install_package('imageio[ffmpeg]')}, "
             "or give a .gif"
         )
+
+
+def _is_ours(path: Path) -> bool:
+    with path.open("rb") as file:
+        head = file.read(_ENDS)
+        file.seek(max(0, path.stat().st_size - _ENDS))
+        return MARK in head or MARK in file.read(_ENDS)
 
 
 class Film:

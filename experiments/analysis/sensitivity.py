@@ -33,6 +33,7 @@ class Line(NamedTuple):
     method: str
     values: tuple[Any, ...]  # of the setting; () where the method has none
     scores: tuple[np.ndarray, ...]  # [seeds] at each value; one, where it has none
+    diverged: tuple[int, ...]  # of these seeds; their scores are among them as they are
 
 
 def swept(table: pd.DataFrame, settings: Sequence[str]) -> list[str]:
@@ -65,17 +66,21 @@ def _lines(table: pd.DataFrame, setting: str, others: Sequence[str]) -> list[Lin
             told = [f"{_short(n)} {value_text(v)}" for n, v in zip(has, chosen, strict=True)]
             name = ", ".join([str(label), *told])
             known = rows[rows[setting].notna()]
-            at = {v: _of_seeds(part) for v, part in known.groupby(setting, sort=True)}
-            if at:
-                found.append(Line(name, method, tuple(at), tuple(at.values())))
-            else:
-                found.append(Line(name, method, (), (_of_seeds(rows),)))
+            at = dict(iter(known.groupby(setting, sort=True)))
+            drawn = tuple(at.values()) or (rows,)
+            scores, lost = tuple(map(_of_seeds, drawn)), tuple(map(_diverged, drawn))
+            found.append(Line(name, method, tuple(at), scores, lost))
     return found
 
 
 def _of_seeds(rows: pd.DataFrame) -> np.ndarray:
     """Return a score for each seed: its mean over the settings that are not told apart."""
     return rows.groupby("seed")["score"].mean().to_numpy()
+
+
+def _diverged(rows: pd.DataFrame) -> int:
+    """Return how many seeds diverged with one of the settings that are not told apart."""
+    return int((rows.groupby("seed")["diverged"].max() > 0).sum())
 
 
 def sensitivity(
@@ -88,7 +93,7 @@ def sensitivity(
     """Draw the score against every setting that varies, a column for each task.
 
     Points are interquartile means over seeds, bars their 95 % bootstrap intervals; a band is a
-    method without the setting.
+    method without the setting. A cross is a point of which seeds diverged.
 
     Args:
       table: of `tuned.scores`.
@@ -136,12 +141,13 @@ def _panel(axes: Axes, drawn: Sequence[Line]) -> None:
     own = styles(drawn)
     spread = _spread(list(place.values()), len(drawn))
     log = numeric and min(place.values()) > 0 and max(every) / min(every) >= WIDE
+    crossed: list[tuple[float, float, str]] = []
     for number, line in enumerate(drawn):
         style = own[line.label]
         points = [estimate(scores) for scores in line.scores]
         if not line.values:
             axes.axhspan(points[0].low, points[0].high, color=style["color"], alpha=0.15, lw=0)
-            axes.axhline(points[0].value, label=plain(line.label), **style)
+            axes.axhline(points[0].value, label=plain(f"{line.label}{lost_in(line, 0)}"), **style)
             continue
         shift = 0.0 if log else spread * (number - (len(drawn) - 1) / 2)
         x = [place[value] + shift for value in line.values]
@@ -151,6 +157,11 @@ def _panel(axes: Axes, drawn: Sequence[Line]) -> None:
             x, y, yerr=bars, label=plain(line.label), marker="o", markersize=4, capsize=2,
             elinewidth=1, **style,
         )  # fmt: skip
+        found = zip(x, y, line.diverged, strict=True)
+        crossed += [(*place, style["color"]) for *place, lost in found if lost]
+    for number, (x, y, colour) in enumerate(crossed):
+        label = "_" if number else "some seeds diverged"
+        axes.plot([x], [y], marker="X", markersize=9, color=colour, linestyle="", label=label)
     if log:
         axes.set_xscale("log")
     axes.set_xticks(list(place.values()), [value_text(value) for value in every])
@@ -158,6 +169,12 @@ def _panel(axes: Axes, drawn: Sequence[Line]) -> None:
     tidy(axes)
     axes.yaxis.set_major_formatter(FuncFormatter(_counted))
     axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def lost_in(line: Line, at: int) -> str:
+    """Return how many seeds of a point of a line diverged, to be put after its name; "": none."""
+    seeds = len(line.scores[at])
+    return f", {line.diverged[at]} of {seeds} seeds diverged" if line.diverged[at] else ""
 
 
 def styles(drawn: Sequence[Line]) -> dict[str, dict[str, Any]]:

@@ -29,11 +29,11 @@ def make_figure(width: float, height: float, dpi: int = 100) -> Figure:
     return Figure(figsize=(width, height), dpi=dpi, layout="constrained")
 
 
-def save(figure: Figure, path: str | os.PathLike) -> None:
-    """Write a PNG whose bytes depend on nothing but the figure."""
+def save(figure: Figure, path: str | os.PathLike, software: str | None = None) -> None:
+    """Write a PNG whose bytes depend on nothing but the figure, and the software it is to name."""
     # Not `savefig`, which draws a figure of this layout twice.
     canvas = FigureCanvasAgg(figure)
-    canvas.print_png(path, metadata={"Software": None}, pil_kwargs={"optimize": True})
+    canvas.print_png(path, metadata={"Software": software}, pil_kwargs={"optimize": True})
 
 
 def colour_and_dashes(number: int) -> dict[str, str]:

@@ -104,8 +104,9 @@ def tuned(
     The best of many points on the seeds it was chosen on is partly luck; on seeds that had no say
     it is not. With one seed, there is nothing to choose with: that seed is used for both. Where no
     method has more than one point there is nothing to choose, and all seeds are shown. Seeds that
-    diverged choose as the worst there is (`ranked`); of equal points, those with fewer are better,
-    then the first.
+    diverged choose as the worst there is (`ranked`), which of three choosing seeds makes a point
+    with a single one the worst; of equal points, those with fewer are better, then those whose
+    other seeds score better, then the first.
 
     Args:
       table: of `scores`.
@@ -139,9 +140,14 @@ def tuned(
     return found
 
 
-def _merit(rows: pd.DataFrame, sign: int) -> tuple[float, int]:
-    """Return what a point is chosen by, more is better: its score, and how few seeds diverged."""
-    return sign * float(iqm(rows["ranked"])), -int(rows["diverged"].sum())
+def _merit(rows: pd.DataFrame, sign: int) -> tuple[float, int, float]:
+    """Return what a point is chosen by: more is better, and what is behind decides between equals.
+
+    These are its score, how few seeds diverged, and the score of those that did not.
+    """
+    sound = rows.loc[rows["diverged"] == 0, "score"]
+    among_them = sign * float(iqm(sound)) if len(sound) else -np.inf
+    return sign * float(iqm(rows["ranked"])), -int(rows["diverged"].sum()), among_them
 
 
 def _of(rows: pd.DataFrame) -> Estimate:

@@ -31,7 +31,8 @@ def section(swept: Swept) -> Section | None:
     intro = (
         f"{swept.metric.name} against each setting, over all seeds: IQM with 95 % bootstrap "
         "intervals. Every choice of the other settings is a line; where these are many, a method "
-        "is one line, averaged over them. A level band is a method without the setting."
+        "is one line, averaged over them. A level band is a method without the setting. A cross is "
+        "a point of which seeds diverged: their scores are in it, and choose nothing."
     )
     return Section("settings-swept", "Sensitivity to settings", intro, blocks)
 
@@ -54,15 +55,23 @@ def _panel(
             level = np.ones(2)
             traces.append(plots.band(line.label, ends, low[0] * level, high[0] * level, style))
             traces.append(plots.line(line.label, ends, middle[0] * level, style))
-            traces[-1]["hovertemplate"] = "%{y:.4~g}, without it"
+            without = f"%{{y:.4~g}}, without it{sensitivity.lost_in(line, 0)}"
+            traces[-1]["hovertemplate"] = without
             continue
         trace = plots.line(line.label, [place[value] for value in line.values], middle, style)
         traces.append(
             trace
             | {
                 "mode": "lines+markers",
-                "marker": {"color": style["color"], "size": 6},
-                "text": [sensitivity.value_text(value) for value in line.values],
+                "marker": {
+                    "color": style["color"],
+                    "size": [10 if lost else 6 for lost in line.diverged],
+                    "symbol": ["x" if lost else "circle" for lost in line.diverged],
+                },
+                "text": [
+                    f"{sensitivity.value_text(value)}{sensitivity.lost_in(line, at)}"
+                    for at, value in enumerate(line.values)
+                ],
                 "customdata": np.stack([low, high], axis=-1).tolist(),
                 "hovertemplate": "%{text}: %{y:.4~g} [%{customdata[0]:.4~g}, "
                 "%{customdata[1]:.4~g}]",

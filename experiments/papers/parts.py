@@ -18,8 +18,9 @@ FORMAT = 1
 class Parts:
     """What is finished of a table, a file for each part: called, it returns a part's rows.
 
-    Parts of other settings are not looked at, nor are those of other code unless they are welcome:
-    each lies in a file of its own, so that going back to them goes on with them.
+    Parts of other settings, or made on something else, are not looked at, nor are those of other
+    code unless they are welcome: each lies in a file of its own, so that going back to them goes on
+    with them.
 
     Attributes:
       folder: of the files.
@@ -28,17 +29,20 @@ class Parts:
       codes: the versions of the code that made them, where it was another.
     """
 
-    def __init__(self, folder: Path, settings: Any, code: str, other_code: bool = False) -> None:
+    def __init__(
+        self, folder: Path, settings: Any, made_on: Any, code: str, other_code: bool = False
+    ) -> None:
         """Look for parts in a folder, which may be missing as long as nothing is written.
 
         Args:
           folder: of the files; no other process writes there.
           settings: what decides the numbers besides the code, as JSON.
+          made_on: what else they may hang on, such as device and versions, as JSON.
           code: the version of the code.
           other_code: parts of other versions are welcome, too.
         """
         self.folder, self._code, self.other_code = folder, code, other_code
-        self._settings = _digest(settings)
+        self._settings, self._made_on = _digest(settings), _digest(made_on)
         self._asked: set[str] = set()
         self.seconds, self.codes = 0.0, set[str]()
 
@@ -70,18 +74,18 @@ class Parts:
 
     def finished(self) -> int:
         """Return how many parts are there to go on with."""
-        return len({path.name.split(".")[3] for path in self._paths("*")})
+        return len({path.name.split(".")[4] for path in self._paths("*")})
 
     def of_other_code(self) -> dict[str, int]:
         """Return how many parts there are of other versions of the code."""
-        versions = [path.name.split(".")[2] for path in self._all("*", "*")]
+        versions = [path.name.split(".")[3] for path in self._all("*", "*")]
         return {each: versions.count(each) for each in sorted(set(versions) - {self._code})}
 
     def clear(self) -> None:
-        """Remove the parts of these settings, whichever code made them: their table is there."""
-        unfinished = self.folder.glob(f".part.{self._settings}.*.tmp")  # of writes that a kill cut
-        for path in (*self._all("*", "*"), *unfinished):
-            path.unlink(missing_ok=True)
+        """Remove the parts of these settings, whatever made them: their table is there."""
+        for name in ("part.{}.*.json", ".part.{}.*.tmp"):  # the latter of writes that a kill cut
+            for path in self.folder.glob(name.format(self._settings)):
+                path.unlink(missing_ok=True)
 
     def _paths(self, name: str) -> list[Path]:
         """Return the files of a part that may be read, those of this code first."""
@@ -92,7 +96,7 @@ class Parts:
         return sorted(self.folder.glob(self._path(code, name).name))
 
     def _path(self, code: str, name: str) -> Path:
-        return self.folder / f"part.{self._settings}.{code}.{name}.json"
+        return self.folder / f"part.{self._settings}.{self._made_on}.{code}.{name}.json"
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -18,7 +18,8 @@ def run_times(request: Request) -> pd.DataFrame:
     """
     rows = []
     for task in request.options["tasks"]:
-        rows += request.part(task, partial(_times, request, task))
+        name = f"{task} on {timing.machine()}"  # another's times are not beside this one's
+        rows += request.part(name, partial(_times, request, task))
     return pd.DataFrame(rows)
 
 

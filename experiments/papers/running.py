@@ -125,7 +125,7 @@ def make(source: Experiment | Computation, size: SizeName, places: Places) -> Da
         data = kept(source, size, places)
         if isinstance(source, Computation):
             settings = [source.name, size, plain(source.options(size))]
-            parts = Parts(below, settings, version_of(source), places.other_code)
+            parts = Parts(below, settings, versions(), version_of(source), places.other_code)
             data = data if data.made else _compute(source, size, places, parts)
             parts.clear()
             return data
@@ -242,7 +242,7 @@ def _misfit(config: RunConfig, below: Path, other_code: bool) -> str | None:
     """Return why what is in a run's folder is not this run; None: it is."""
     differs = checkpoint.differing_options(run_config.read(below).to_json(), config.to_json())
     if differs:
-        return f"ran with another {', '.join(differs)}"
+        return f"ran with other settings ({', '.join(differs)})"
     others = set(manifest.made_by(below)) - {code.version()}
     if others and not other_code:
         return f"was made by another version of the code ({', '.join(sorted(others))})"

@@ -146,7 +146,9 @@ def _judged(entry: Entry, claim: Claim, asked: _Asked, p_holm: float | None) -> 
     reason = found.reason
     if found.quantity == "iqm" and asked.shift:  # shown as it is, beside the least or the margin
         assert asked.pairs.iqm_interval is not None
-        _, shown = verdicts.decide(direction, asked.pairs.iqm_interval, asked.shift, p_holm)
+        _, shown = verdicts.decide(
+            direction, asked.pairs.iqm_interval, asked.shift, p_holm, asked.beyond.mean
+        )
         reason = f"{verdicts.NAMES['iqm']} {shown}"
     if found.interval is not None:
         reason += _about(entry, claim, asked, found.quantity)

@@ -158,11 +158,28 @@ def test_of_points_that_all_diverged_the_one_with_the_fewest_seeds_is_best():
     assert chosen(diverging(two, {0.2: range(8), 0.6: {0, 2, 4}})).best == "walk/4 per 0.6 0.4"
 
 
+def test_of_points_with_as_many_seeds_that_diverged_the_others_scores_decide():
+    two = {("per", 0.2, 0.4): [-1000] * 5, ("per", 0.6, 0.4): [100] * 5}
+    assert chosen(diverging(two, {0.2: {0}, 0.6: {2}})).best == "walk/4 per 0.6 0.4"
+    up = {("per", 0.2, 0.4): [9, 9, 1, 1, 0], ("per", 0.6, 0.4): [0, 9, 2, 1, 9]}
+    row = chosen(diverging(up, {0.2: {0}, 0.6: {4}}), False, "steps_to_threshold", 5.0)
+    assert row.best == "walk/4 per 0.2 0.4"  # at once there, if not for a seed that diverged
+
+
 def test_a_figure_says_how_many_diverged(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(sensitivity, "save", lambda figure, path: drawn.append(figure))
     two = {("per", 0.2, 0.4): [120] * 10, ("per", 0.6, 0.4): [100] * 10}
-    row = chosen(diverging(two, {0.2: range(10), 0.6: ()}))
+    frame = diverging(two, {0.2: range(10), 0.6: ()})
+    row = chosen(frame)
     sensitivity.best([row], {"per": "per"}, metric(), tmp_path / "best.png", "dqn", 10)
     (label,) = drawn[0].axes[0].get_yticklabels()
     assert label.get_text() == "per\n5 of 5 diverged by default"
+    scores = tuned.scores(frame, SETTINGS, metric())
+    sensitivity.sensitivity(scores, SETTINGS, metric(), tmp_path / "lines.png", "dqn")
+    crosses = [line for line in drawn[1].axes[0].lines if line.get_marker() == "X"]
+    assert [tuple(cross.get_xydata()[0]) for cross in crosses] == [(0.2, 120.0)]
+    assert crosses[0].get_label() == "some seeds diverged"
+    (line,) = sensitivity.lines(scores, "replay.alpha", ())
+    assert line.diverged == (10, 0) and not sensitivity.lost_in(line, 1)
+    assert sensitivity.lost_in(line, 0) == ", 10 of 10 seeds diverged"

@@ -143,12 +143,23 @@ def test_what_a_kill_left_beside_its_table_is_removed(tmp_path, monkeypatch):
 
 
 def test_rows_come_back_as_they_were(tmp_path):
-    assert Parts(tmp_path, {}, "abc")("one", lambda: ROWS) == ROWS
-    again = Parts(tmp_path, {}, "abc")
+    assert Parts(tmp_path, {}, {}, "abc")("one", lambda: ROWS) == ROWS
+    again = Parts(tmp_path, {}, {}, "abc")
     assert again.finished() == 1 and again("one", lambda: 1 / 0) == ROWS
     assert again.seconds > 0 and not again.codes
     with pytest.raises(AssertionError, match="two parts are called one"):
         again("one", lambda: ROWS)
+
+
+def test_parts_that_were_made_on_something_else_are_not_mixed_in(tmp_path):
+    here, there = ({"device": name, "jax": "1"} for name in ("cpu", "gpu"))
+    Parts(tmp_path, {}, here, "abc")("one", lambda: ROWS)
+    other = Parts(tmp_path, {}, there, "abc", other_code=True)
+    assert not other.finished() and not other.of_other_code()
+    assert other("one", lambda: ROWS[:1]) == ROWS[:1]
+    assert Parts(tmp_path, {}, here, "abc")("one", lambda: 1 / 0) == ROWS
+    other.clear()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -162,10 +173,10 @@ def test_parts_do_not_depend_on_one_another(source, tmp_path):
     if source.needs:
         pytest.importorskip(source.needs)
     options = source.options("smoke")
-    frame = source.function(Request(options, str, Parts(tmp_path, {}, "abc")))
+    frame = source.function(Request(options, str, Parts(tmp_path, {}, {}, "abc")))
     for path in sorted(tmp_path.glob("part.*.json"))[::2]:
         path.unlink()
-    again = source.function(Request(options, str, Parts(tmp_path, {}, "abc")))
+    again = source.function(Request(options, str, Parts(tmp_path, {}, {}, "abc")))
     pd.testing.assert_frame_equal(again, frame, check_exact=True)
 
 
@@ -175,9 +186,12 @@ def test_run_times_are_measured_task_by_task(tmp_path, monkeypatch):
     times = lambda runs, *_: {replay: [2.0] for replay in runs}
     monkeypatch.setattr(run_time.timing, "take_turns", times)
     options = {**run_time.RUN_TIME.options("smoke"), "tasks": ("td3", "sac")}
-    frame = run_time.run_times(Request(options, str, Parts(tmp_path, {}, "abc")))
+    frame = run_time.run_times(Request(options, str, Parts(tmp_path, {}, {}, "abc")))
     assert list(frame["task"].unique()) == ["td3", "sac"] and (frame["value"] == 1).all()
-    again = Parts(tmp_path, {}, "abc")
+    again = Parts(tmp_path, {}, {}, "abc")
     monkeypatch.setattr(run_time, "_times", lambda *_: 1 / 0)
     pd.testing.assert_frame_equal(run_time.run_times(Request(options, str, again)), frame)
     assert again.finished() == 2
+    monkeypatch.setattr(run_time.timing, "machine", lambda: {"processor": "another"})
+    with pytest.raises(ZeroDivisionError):
+        run_time.run_times(Request(options, str, Parts(tmp_path, {}, {}, "abc")))

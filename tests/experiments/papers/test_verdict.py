@@ -235,6 +235,18 @@ def test_one_seed_that_never_got_there_does_not_drop_the_least_effect():
     assert found.verdict == "disagrees" and "less the 1 that is claimed" in found.reason
 
 
+def test_the_reason_says_what_the_verdict_went_by():
+    claim = Claim("faster by one", "per", "uniform", least=1.0)
+    values = np.full(50, 2.0)
+    values[:7] = -30.0  # few enough for the interquartile mean, many enough for the mean
+    rows = [(arm, seed, value) for seed, value in enumerate(values) for arm in ("per", "uniform")]
+    frame = pd.DataFrame(rows, columns=["arm", "seed", "value"])
+    frame.loc[frame["arm"] == "uniform", "value"] = np.random.default_rng(0).normal(0, 0.1, 50)
+    data = table(per=1.0, uniform=1.0)
+    (found,) = verdict.findings(computed((claim,)), "small", Data(frame, made=data.made))
+    assert found.verdict == "undecided" and "on the other side" in found.reason
+
+
 def test_a_margin_is_what_may_be_lost():
     for margin, expected in ((0.0, "disagrees"), (0.5, "agrees")):
         claim = Claim("about as good", "per", "uniform", "at least as good", least=margin)
