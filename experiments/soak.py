@@ -16,10 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.analysis.files import write_json
-from experiments.cli import shared
+from experiments.benchmarks import outputs
 from experiments.cli.options import Parser
-from experiments.runs.results import versions
 from experiments.soaks import calls, command_lines, inputs, kills, long, tree
 
 
@@ -32,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ("inputs", "bad command lines and calls"), ("long", "memory and files of long runs"),
     ):  # fmt: skip
         sub = what.add_parser(name, help=text, description=text)
-        sub.add_argument("--out", type=shared.folder, help="JSON file for the numbers")
+        outputs.add_out(sub)
         sub.add_argument("--seed", type=int, default=0, metavar="INT", help="[default 0]")
         if name == "kills":
             sub.add_argument("--rounds", type=_count, default=100, help="runs [default 100]")
@@ -47,11 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     numbers, fine = {"kills": _kills, "tree": _tree, "inputs": _inputs, "long": _long}[args.what](
         args
     )
-    numbers |= {"seconds": round(time.monotonic() - start), "versions": versions()}
+    numbers["seconds"] = round(time.monotonic() - start)
     print(json.dumps({k: v for k, v in numbers.items() if k != "worst"}))
-    if args.out is not None:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        write_json(args.out, numbers)
+    outputs.write(args.out, numbers)
     return 0 if fine else 1
 
 

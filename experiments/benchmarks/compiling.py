@@ -14,8 +14,7 @@ from collections.abc import Sequence
 
 import jax
 
-from experiments.analysis.files import write_json
-from experiments.benchmarks import devices, outputs, timing
+from experiments.benchmarks import devices, outputs
 from experiments.benchmarks.compiled import compile_run
 from experiments.benchmarks.tables import table
 from experiments.benchmarks.training_loops import CASES, run_config
@@ -105,13 +104,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         for one in results
     ]  # fmt: skip
     print(table(head, rows), flush=True)
-    if args.out:
-        content = {
-            "machine": timing.machine(),
-            "settings": dataclasses.asdict(settings),
-            "results": [dataclasses.asdict(result) for result in results],
-        }
-        write_json(args.out, content)
+    content = {
+        "settings": dataclasses.asdict(settings),
+        "results": [dataclasses.asdict(result) for result in results],
+    }
+    outputs.write(args.out, content)
     return 0
 
 

@@ -2,12 +2,14 @@
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
 from experiments.analysis.style import COLOURS, make_figure, save
 from experiments.benchmarks.measure import CYCLE, MODES, Result
+from experiments.benchmarks.outputs import MARK
 
 _MARKERS = "osDv^<>PXd"
 
@@ -46,7 +48,8 @@ def plot(results: Sequence[Result], path: str | os.PathLike, title: str) -> None
         frameon=False,
     )  # fmt: skip
     figure.suptitle(title, fontsize=9, wrap=True)
-    save(figure, path)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    save(figure, path, software=MARK)
 
 
 def _panel(axes: Axes, results: Sequence[Result], peers: Sequence[str]) -> None:

@@ -16,8 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.analysis.files import write_json
-from experiments.benchmarks import timing
+from experiments.benchmarks import outputs
 from experiments.benchmarks.sizes import read_sizes
 from experiments.runs.log import say
 from experiments.training import host_store
@@ -117,8 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         entry["median_us"] = statistics.median(entry["us"])
         per_step = entry["bytes"] / capacity
         print(f"| {name} | {entry['median_us']:.0f} | {min(entry['us']):.0f} | {per_step:.0f} |")
-    if out is not None:
-        write_json(out, {**sizes, "replays": numbers, "machine": timing.machine()})
+    outputs.write(out, {**sizes, "replays": numbers})
     return 0
 
 

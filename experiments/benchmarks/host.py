@@ -16,15 +16,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.analysis.files import write_json
-from experiments.benchmarks import outputs, timing
+from experiments.benchmarks import outputs
 from experiments.benchmarks.sizes import add_device, use_device
 from experiments.cli.options import Parser
 from experiments.runs import presets
 from experiments.runs.assembly import build
 from experiments.runs.log import say
 from experiments.runs.run_config import RunConfig, defaults
-from experiments.training.host_loop import HostRun, Since
+from experiments.training.host_loop import HostRun
 
 CASES = {  # name -> environment, agent, replay method, preset, hidden sizes
     "rainbow-pong": ("atari/Pong", "rainbow", "per", "data_efficient", None),
@@ -68,7 +67,8 @@ def measure(run: HostRun, steps: int, turns: int) -> dict[str, list[float]]:
             run.playing.send(actions)
             run.playing.receive()
         record("environments", start)
-        (played, learned, settled), state = state.since, state._replace(since=())
+        since, state = state.since, state._replace(since=())
+        played, learned = since.played, since.learned
         start = time.perf_counter()
         for _ in range(steps):
             state, learned = run.device.learn(state, learned)
@@ -77,7 +77,7 @@ def measure(run: HostRun, steps: int, turns: int) -> dict[str, list[float]]:
             )
             np.asarray(action)
         record("device", start)
-        state = state._replace(since=Since(played, learned, settled))
+        state = state._replace(since=since._replace(played=played, learned=learned))
         start = time.perf_counter()
         state = jax.block_until_ready(run.blocks(state, steps))
         record("together", start)
@@ -120,8 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"device {medians['device']:8.0f} us, together {medians['together']:8.0f} us: "
             f"{numbers[name]['slower_over_together']:.0%} of the slower alone"
         )
-    if args.out is not None:
-        write_json(args.out, {"steps": args.steps, "cases": numbers, "machine": timing.machine()})
+    outputs.write(args.out, {"steps": args.steps, "cases": numbers})
     return 0
 
 

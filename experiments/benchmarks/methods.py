@@ -13,8 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments.analysis.files import write_json
-from experiments.benchmarks import timing
+from experiments.benchmarks import outputs
 from experiments.benchmarks.peers.types import ACTION, OBS
 from experiments.benchmarks.sizes import read_sizes
 from experiments.runs.log import say
@@ -103,9 +102,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"| {'-' * 26} | -----------: | -----------: |")
     for name, median in medians.items():
         print(f"| {name:<26} | {median:12.1f} | {median / reference:12.2f} |")
-    if out is not None:
-        numbers = {name: {"median_us": medians[name], "us": times[name]} for name in times}
-        write_json(out, {**sizes, "methods": numbers, "machine": timing.machine()})
+    numbers = {name: {"median_us": medians[name], "us": times[name]} for name in times}
+    outputs.write(out, {**sizes, "methods": numbers})
     return 0
 
 

@@ -2,39 +2,57 @@
 
 import argparse
 import json
+import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from experiments.cli.options import Parser
+from PIL import Image
 
-_OURS = ("machine", "versions")  # one of them is in all that benchmarks write
+from experiments.analysis.files import write_json
+from experiments.benchmarks import timing
+
+MARK = "jaxreplay experiments.benchmarks"  # the software that a picture of ours names
 
 
-def add_out(parser: Parser) -> None:
+def add_out(parser: argparse.ArgumentParser) -> None:
     """Add the option `--out`."""
     parser.add_argument("--out", type=numbers, metavar="FILE", help="write the numbers as JSON")
 
 
+def add_figure(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add the option `--figure`; `what` is shown."""
+    parser.add_argument("--figure", type=picture, metavar="FILE", help=f"plot {what} as a PNG")
+
+
+def write(path: Path | None, content: Mapping[str, Any]) -> None:
+    """Write numbers, if they are wanted, and what machine they are of, if that is not in them."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"machine": timing.machine(), **content})
+
+
 def numbers(text: str) -> Path:
-    """Read the name of a file for numbers, and make its folder.
+    """Read the name of a file for numbers; create nothing.
 
     Raises:
       ArgumentTypeError: one line: numbers can't be written there, or no benchmark wrote what is.
     """
     path = _path(text, ".json")
-    if path.exists() and not _is_ours(path):
-        raise argparse.ArgumentTypeError(f"{path} was not written by a benchmark: choose another")
+    if path.exists() and not _has_machine(path):
+        raise _foreign(path)
     return path
 
 
 def picture(text: str) -> Path:
-    """Read the name of a new PNG, and make its folder.
+    """Read the name of a PNG; create nothing.
 
     Raises:
-      ArgumentTypeError: one line: it can't be written there, or there is something.
+      ArgumentTypeError: one line: it can't be written there, or no benchmark drew what is.
     """
     path = _path(text, ".png")
-    if path.exists():
-        raise argparse.ArgumentTypeError(f"{path} is there already: remove it, or choose another")
+    if path.exists() and not _is_marked(path):
+        raise _foreign(path)
     return path
 
 
@@ -44,18 +62,31 @@ def _path(text: str, ending: str) -> Path:
         raise argparse.ArgumentTypeError(f"{path} is no {ending} file: use this ending")
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{path} is a folder: give the name of a file")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise argparse.ArgumentTypeError(
-            f"{path.parent} can't be made ({error.strerror}): choose another"
-        ) from None
+    there = next(folder for folder in path.absolute().parents if folder.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise argparse.ArgumentTypeError(f"nothing can be written in {there}: choose another")
     return path
 
 
-def _is_ours(path: Path) -> bool:
+def _foreign(path: Path) -> argparse.ArgumentTypeError:
+    return argparse.ArgumentTypeError(
+        f"{path} was not written by a benchmark: remove it, or choose another"
+    )
+
+
+def _has_machine(path: Path) -> bool:
+    """Tell whether a file says what machine its numbers are of, as all of ours do."""
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return False
-    return isinstance(content, dict) and any(isinstance(content.get(x), dict) for x in _OURS)
+    machine = content.get("machine") if isinstance(content, dict) else None
+    return isinstance(machine, dict) and {"device", "jax"} <= machine.keys()
+
+
+def _is_marked(path: Path) -> bool:
+    try:
+        with Image.open(path) as image:
+            return image.info.get("Software") == MARK
+    except OSError:
+        return False

@@ -16,8 +16,7 @@ import jax.numpy as jnp
 
 from agents.racer import RACERConfig, racer
 from agents.types import Continuous
-from experiments.analysis.files import write_json
-from experiments.benchmarks import timing
+from experiments.benchmarks import outputs
 from experiments.benchmarks.peers.types import ACTION, OBS
 from experiments.benchmarks.sizes import read_sizes
 from experiments.runs.log import say
@@ -151,9 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"training step without         {medians['without']:10.1f} us")
     print(f"ReF-ER's share of a step      {share:10.1%}")
     print(f"Retrace, {capacity:,} remembered {medians['refresh'] / 1e3:10.1f} ms")
-    if out is not None:
-        content = {**sizes, "median_us": medians, "us": times, "machine": timing.machine()}
-        write_json(out, content)
+    outputs.write(out, {**sizes, "median_us": medians, "us": times})
     return 0
 
 

@@ -20,7 +20,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from experiments.analysis.files import write_json
 from experiments.benchmarks import devices, figure, outputs, peers, timing
 from experiments.benchmarks.growth import CAPACITIES, Growth, grow, memories
 from experiments.benchmarks.measure import CYCLE, MODES, Result, Settings, measure
@@ -44,9 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"(by default up to {max(CAPACITIES):,} slots and batches of 256)",
     )  # fmt: skip
     outputs.add_out(parser)
-    parser.add_argument(
-        "--figure", type=outputs.picture, metavar="FILE", help="plot whole cycles as a PNG"
-    )
+    outputs.add_figure(parser, "whole cycles")
     args = parser.parse_args(argv)
     wide = Settings(capacities=CAPACITIES, batch_sizes=(256,)) if args.growth else Settings()
     try:
@@ -59,8 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     content = {"machine": timing.machine(), "settings": dataclasses.asdict(settings)}
     if args.growth:
         content |= _growth(settings)
-        if args.out:
-            write_json(args.out, content)
+        outputs.write(args.out, content)
         return 0
     found = peers.find(settings.peers)
     missing = sorted(found.missing)  # the reasons name folders of this machine
@@ -69,8 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for new in _compare(found, settings):  # this takes long, so results are written as they come
         results += new
         content["results"] += [dataclasses.asdict(result) for result in new]
-        if args.out:
-            write_json(args.out, content)
+        outputs.write(args.out, content)
         if args.figure:
             figure.plot(results, args.figure, _where(content["machine"]))
     return 0

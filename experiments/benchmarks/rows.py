@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.analysis.files import write_json
+from experiments.benchmarks import outputs
 from experiments.benchmarks.sizes import read_sizes
 from experiments.benchmarks.tables import table
-from experiments.benchmarks.timing import Run, machine, ratio, take_turns
+from experiments.benchmarks.timing import Run, ratio, take_turns
 from experiments.benchmarks.training_loops import CASES, as_run
 from experiments.runs.log import say
 from jaxreplay import Transition, host_rows, make_replay
@@ -106,8 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         lines.append([name, *medians, slower])
         numbers[name] = {"us": times, "ratio": slower, "bytes": memory.get(name)}
     print(table(["us per cycle or agent step", "on the device", "on the host", "ratio"], lines))
-    if out is not None:
-        write_json(out, {**sizes, "rows": numbers, "machine": machine()})
+    outputs.write(out, {**sizes, "rows": numbers})
     return 0
 
 

@@ -28,7 +28,6 @@ from typing import Any
 
 import jax
 
-from experiments.analysis.files import write_json
 from experiments.benchmarks import (
     devices,
     gemm,
@@ -116,8 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     results = [Result(**result) for result in content["results"]]
     if settings.cores is None or len(settings.cores) > 1:  # else its process has printed it
         print(training_tables.summary(results), flush=True)
-    if args.out:
-        write_json(args.out, content)
+    outputs.write(args.out, content)
     return 0
 
 

@@ -168,7 +168,7 @@ def test_a_film_takes_the_place_of_a_film_of_ours_alone(ending, tmp_path):
             shot.add(np.full((64, 64, 3), 80 * shade, np.uint8))
         shot.write(path, fps=10)
     mine.write_text("notes")
-    with pytest.raises(ValueError, match="was not written by this command: choose another --out"):
+    with pytest.raises(ValueError, match="does not say that this command wrote it: remove it, or"):
         film.check_path(mine)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from experiments import soak
 from experiments.benchmarks import (
     compiling,
     figure,
@@ -30,6 +31,7 @@ from experiments.benchmarks.growth import memory
 from experiments.benchmarks.peers.types import ALPHA, BETA, endless_episode, row
 from experiments.benchmarks.tables import table
 from experiments.installation.commands import install, install_package
+from experiments.runs.results import versions
 from jaxreplay import packed
 
 FAST = ["--turns", "2", "--seconds", "0.002"]
@@ -180,16 +182,22 @@ def test_numbers_take_the_place_of_numbers_alone(tmp_path, capsys):
         ("--out", mine, "was not written by a benchmark"),
         ("--out", plan, "is no .json file"),
         ("--out", tmp_path, "is no .json file"),
-        ("--out", mine / "x.json", "can't be made"),
-        ("--figure", tmp_path / "x.png", "is there already"),
+        ("--out", mine / "x.json", f"nothing can be written in {mine}"),
+        ("--figure", tmp_path / "x.png", "was not written by a benchmark"),
     ):
         with pytest.raises(SystemExit):
             replay.main([option, str(path)])
         assert message in capsys.readouterr().err.splitlines()[-1]
     assert mine.read_text() == '{"machine": "mine"}' and plan.read_text() == "notes"
-    assert outputs.numbers(str(ours)) == ours and ours.parent.is_dir()
-    ours.write_text('{"machine": {"jax": "0.10"}}')
+    assert outputs.numbers(str(ours)) == ours and not ours.parent.exists()
+    outputs.write(ours, {"us": [1.0]})
     assert outputs.numbers(str(ours)) == ours
+    summary = tmp_path / "summary.json"  # of a run
+    summary.write_text(json.dumps({"env": "x", "versions": versions()}))
+    for command in ([soak.main, "tree"], [methods.main]):
+        with pytest.raises(SystemExit):
+            command[0]([*command[1:], "--out", str(summary)])
+        assert "was not written by a benchmark" in capsys.readouterr().err
 
 
 def test_figure_has_a_panel_per_mode_and_batch_size(tmp_path):
@@ -210,6 +218,7 @@ def test_figure_has_a_panel_per_mode_and_batch_size(tmp_path):
     for number, some in enumerate((results, results[:13])):
         figure.plot(some, tmp_path / f"{number}.png", "a machine")
         sizes.append(Image.open(tmp_path / f"{number}.png").size)
+        assert outputs.picture(str(tmp_path / f"{number}.png")).is_file()  # it may be drawn again
     assert sizes[0][0] > sizes[1][0] and sizes[0][1] > sizes[1][1]
 
 
