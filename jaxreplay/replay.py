@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -165,15 +165,24 @@ def check_valid(state: ReplayState) -> None:
 
 def _check_sampler(sampler: Sampler, frames_on_host: bool, rows_on_host: bool) -> None:
     if not isinstance(sampler, Sampler):
-        hint = ": give its .sampler" if isinstance(sampler, Method) else ""
-        if callable(sampler) or isinstance(sampler, ModuleType):
-            hint = ": call it" if callable(sampler) else ": give its .sampler()"
-        raise ValueError(f"make_replay takes a Sampler, not a {type(sampler).__name__}{hint}")
+        given = type(sampler).__name__
+        raise ValueError(f"make_replay takes a Sampler, not a {given}{_instead(sampler)}")
     if frames_on_host or rows_on_host:
         what = "frames_on_host" if frames_on_host else "rows_on_host"
         requirements.check_on_host(sampler.requires, what)
     observes = sampler.observe is not ignore_episode_return
     requirements.check_observer(sampler.requires, observes)
+
+
+def _instead(given: Any) -> str:
+    """Return how to get a sampler out of what was given in its place; "" where nobody can tell."""
+    if isinstance(given, Method):
+        return ": give its .sampler"
+    if isinstance(given, ModuleType) and callable(getattr(given, "sampler", None)):
+        return ": give its .sampler()"
+    # A class makes objects of its own; a function says what it makes.
+    made = getattr(given, "__annotations__", {}).get("return")
+    return ": call it" if made in (Sampler, Method) else ""
 
 
 def _check_sizes(capacity: int, batch_size: int, num_envs: int, frame_stack: int) -> None:
@@ -199,7 +208,7 @@ def _add(
     transition = jax.tree.map(jnp.asarray, transition)
     transition, broken = _finite(buffer.after(state.fence, transition), state.ring.num_envs)
     state = state._replace(dropped=state.dropped + broken)
-    feedback = {name: _single(x, jnp.isfinite(x)) for name, x in feedback.items()}
+    feedback = {name: _zero_unless(jnp.isfinite(x), x) for name, x in _single(feedback).items()}
     ring, slots = ring_.add(state.ring, transition)
     slots = buffer.after(state.fence, slots)
     inner = sampler.add(state.sampler, ring, slots, transition, **feedback)
@@ -236,11 +245,12 @@ def _update(
     shape = sample.indices.shape
     requirements.check_feedback(wanted, feedback, "update", "sampled transition", shape)
     valid = ring_.version(state.ring, sample.indices) == sample.version
+    feedback = _single(feedback)
     for values in feedback.values():
         valid &= jnp.isfinite(values)
     indices = buffer.once(jnp.where(valid, sample.indices, state.ring.capacity))
     sample = sample._replace(indices=indices)
-    feedback = {name: _single(values, valid) for name, values in feedback.items()}
+    feedback = {name: _zero_unless(valid, values) for name, values in feedback.items()}
     inner = sampler.update(state.sampler, state.ring, sample, **feedback)
     dropped = state.dropped + (~valid).sum(dtype=jnp.int32)
     fence = state.fence + buffer.fence(inner)
@@ -294,9 +304,13 @@ def _finite(transition: Row, num_envs: int) -> tuple[Row, Array]:
     return jax.tree.map(mend, transition), broken.sum(dtype=jnp.int32)
 
 
-def _single(values: Array, valid: Array) -> Array:
-    """Return feedback in float32, as samplers keep it, and 0 where it is not valid."""
-    return jnp.where(valid, values, 0.0).astype(jnp.float32)
+def _single(feedback: Mapping[str, Array]) -> dict[str, Array]:
+    """Return feedback in float32, as samplers keep it: what it can't hold is infinite there."""
+    return {name: jnp.asarray(values).astype(jnp.float32) for name, values in feedback.items()}
+
+
+def _zero_unless(valid: Array, values: Array) -> Array:
+    return jnp.where(valid, values, 0.0)
 
 
 def _refuse_empty(sampler: Sampler, state: ReplayState) -> None:

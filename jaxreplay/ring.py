@@ -214,7 +214,8 @@ def even_probability(ring: Ring, slots: Array) -> Array:
     Slots that were never written have none.
     """
     stored = size(ring)
-    return jnp.where(slots < stored, 1.0 / jnp.maximum(stored, 1), 0.0)
+    share = 1.0 / jnp.maximum(stored, 1).astype(jnp.float32)
+    return jnp.where(slots < stored, share, 0.0)
 
 
 def age(ring: Ring, slots: Array) -> Array:
@@ -311,9 +312,10 @@ def _cursor(ring: Ring) -> Array:
 
 
 def _behind(ring: Ring, row: Array) -> Array:
-    """Return how far rows `[...]` lie behind the newest, around the ring; or which row is so far.
+    """Return how far rows `[...]` lie behind the newest, around the ring.
 
-    Without remainders, which processors compute one by one.
+    It is its own inverse: given a distance, it returns the row. Without remainders, which
+    processors compute one by one.
     """
     behind = _cursor(ring) - 1 - row
     return jnp.where(behind < 0, behind + rows(ring), behind)

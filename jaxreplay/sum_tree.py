@@ -37,6 +37,9 @@ SAMPLINGS: tuple[Sampling, ...] = get_args(Sampling)
 _SMALL = 512
 # By backend: CPUs like few operations on short rows, accelerators few dependent launches.
 _BRANCHING = {"cpu": 8, "gpu": 32, "tpu": 128}
+# XLA divides many numbers by one as it multiplies them by its reciprocal, which is denormal for
+# totals above 2^126, and taken as 0: all probabilities would be. Sums are rounded, hence the half.
+_LARGEST_TOTAL = 2.0**125
 
 
 class _Levels(NamedTuple):
@@ -87,7 +90,8 @@ def set(tree: SumTree, indices: Array, values: Array) -> SumTree:
 
     A row is skipped, keeping the old leaf, if its index is outside `[0, capacity)` or its value is
     NaN, infinite or negative. Where an index occurs twice, one of its values is kept. Values are
-    capped at the largest float32 divided by the capacity, so that no sum overflows.
+    capped at 2^125 divided by the capacity, so that no sum overflows and 1 / total is a normal
+    float32.
 
     Args:
       tree: the tree.
@@ -331,7 +335,7 @@ def _set_one(tree: SumTree, index: Array, value: Array) -> SumTree:
 def _checked(tree: SumTree, indices: Array, values: Array) -> tuple[Array, Array]:
     """Return which rows may be written, and their values, capped."""
     valid = (indices >= 0) & (indices < tree.capacity) & jnp.isfinite(values) & (values >= 0)
-    capped = jnp.minimum(values, jnp.finfo(jnp.float32).max / tree.capacity)
+    capped = jnp.minimum(values, _LARGEST_TOTAL / tree.capacity)
     return valid, capped.astype(jnp.float32)
 
 

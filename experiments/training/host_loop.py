@@ -129,7 +129,7 @@ class HostRun:
         return self._whole(state), metrics
 
     def blocks(self, state: LoopState, blocks: int) -> LoopState:
-        """Run `blocks` blocks; return the state with sums over them, and donate the one given."""
+        """Run `blocks` blocks; return the state with sums over them. The argument is donated."""
         device, config = self.device, self._config
         (played, learned, owed), state = state.since, state._replace(host=(), since=())
         if owed:
@@ -210,7 +210,7 @@ class HostRun:
         return obs, out
 
     def _whole(self, state: LoopState, since: Since | None = None) -> LoopState:
-        """Return the state with what the host keeps of it, and what is since the last log point."""
+        """Return the state with what the host keeps of it and the sums since the last log point."""
         host = () if self._store is None else self._store.kept
         return state._replace(host=host, since=self._nothing if since is None else since)
 

@@ -64,7 +64,7 @@ class LoopState(NamedTuple):
     agent: Any
     replay: Any
     host: Any = ()  # what of the replay is kept on the host, in NumPy arrays: see `host_store`
-    since: Any = ()  # what came since the last log point, where a run stops between two
+    since: Any = ()  # sums accumulated since the last log point
 
 
 def initial_state(

@@ -115,7 +115,8 @@ def sampler(config: EREConfig = EREConfig(), updates: int | None = None) -> Samp
         recent = width(state, ring)
         lanes = ring.num_envs
         order = ring_.age(ring, slots) * lanes + slots % lanes
-        return jnp.where((slots < ring_.size(ring)) & (order < recent), 1.0 / recent, 0.0)
+        share = 1.0 / recent.astype(jnp.float32)
+        return jnp.where((slots < ring_.size(ring)) & (order < recent), share, 0.0)
 
     def metrics(state: EREState, ring: Ring) -> dict[str, Array]:
         # Not the window's width now, which a log point would see at the same phase every time.

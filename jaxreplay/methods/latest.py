@@ -46,7 +46,8 @@ def sampler() -> Sampler:
     def probability(state: tuple[()], ring: Ring, slots: Array, batch_size: int) -> Array:
         del state
         newest = ring_.age(ring, slots) < batch_size // ring.num_envs
-        return jnp.where(newest & (slots < ring_.size(ring)), 1.0 / batch_size, 0.0)
+        inside = newest & (slots < ring_.size(ring))
+        return jnp.where(inside, jnp.float32(1.0 / batch_size), 0.0)
 
     return uniform.sampler()._replace(
         sample=sample,

@@ -39,7 +39,7 @@ class Odds(NamedTuple):
     """What importance weights are made of."""
 
     probability: Array  # [B] float32, of each drawn slot
-    smallest: Array  # [] float32, of the least likely slot that can be drawn; 0: not known
+    smallest: Array | None  # [] float32, of the least likely slot that can be drawn; None: not kept
     size: Array  # [] int32, live slots
     updates: Array  # [] int32, calls of update so far
 
@@ -67,7 +67,8 @@ def init(
 def enter(state: ProportionalState, slots: Array, values: Array | None = None) -> ProportionalState:
     """Give new transitions their leaves `[E]`: `values`, or the largest leaf so far.
 
-    It is what those get, too, whose value is no number: their slots may hold a stranger's leaf.
+    Values that are not finite get the largest leaf as well: their slots would otherwise keep the
+    leaf of the transition they held before.
     """
     if values is None:
         return _set(state, slots, jnp.broadcast_to(state.max_leaf, slots.shape))
@@ -94,10 +95,13 @@ def draw(
     evenly = random_bits.scaled(shares, size.astype(jnp.uint32)).astype(jnp.int32)
     indices = jnp.where(total > 0, sum_tree.at_shares(state.tree, shares), evenly)
     safe_total = jnp.where(total > 0, total, 1.0)
-    smallest = 0.0 if state.minimum is None else sum_tree.total(state.minimum) / safe_total
+    smallest = None
+    if state.minimum is not None:
+        least = sum_tree.total(state.minimum) / safe_total
+        smallest = jnp.where(total > 0, least, 1.0 / size)
     return indices, Odds(
         probability=probability(state, ring, indices),
-        smallest=jnp.where(total > 0, smallest, 1.0 / size),
+        smallest=smallest,
         size=size,
         updates=state.updates,
     )
@@ -136,13 +140,21 @@ def importance(
       beta_end: where beta goes.
       horizon: in how many updates.
       normalise: the largest weight that they are divided by: "batch", "buffer" (which needs
-        `Odds.smallest`) or "none".
+        `Odds.smallest`, that is, a state with `track_minimum`) or "none".
+
+    Raises:
+      ValueError: when the weights are traced, "buffer" without `Odds.smallest`.
     """
     power = exponent(beta, beta_end, horizon)
 
     def weigh(odds: Odds) -> Array:
         minus = -power(odds.updates)
         if normalise == "buffer":
+            if odds.smallest is None:
+                raise ValueError(
+                    "weights normalised over the buffer need the smallest probability: "
+                    "make the sampler with track_minimum=True"
+                )
             return to_power(odds.probability / odds.smallest, minus)
         weights = to_power(odds.size * odds.probability, minus)
         return weights / weights.max() if normalise == "batch" else weights

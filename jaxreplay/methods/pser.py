@@ -152,7 +152,9 @@ def sampler(config: PSERConfig = PSERConfig()) -> Sampler:
             updates=old.updates + 1,
             skipped=old.skipped + overflown,
         )
-        return _lend(config, state._replace(priorities=priorities), ring, slots, values)
+        # A leaf that overflows is skipped, and so lends nothing either.
+        lenders = jnp.where(jnp.isfinite(values), slots, ring.capacity)
+        return _lend(config, state._replace(priorities=priorities), ring, lenders, values)
 
     def probability(state: PSERState, ring: Ring, slots: Array, batch_size: int) -> Array:
         return proportional.probability(state.priorities, ring, slots, batch_size)
@@ -195,7 +197,10 @@ def _in_leaves(config: PSERConfig, factor: float) -> float:
 def _lend(
     config: PSERConfig, state: PSERState, ring: Ring, slots: Array, values: Array
 ) -> PSERState:
-    """Pass `values` `[B]`, just put at `slots`, on to the steps before, and repair the tree."""
+    """Pass `values` `[B]`, just put at `slots`, on to the steps before, and repair the tree.
+
+    Rows whose slot is out of range are skipped.
+    """
     priorities = state.priorities
     steps = jnp.arange(1, (config.window or window_of(config.rho, config.threshold)) + 1)
     rows = jnp.minimum(slots, ring.capacity - 1)[:, None]

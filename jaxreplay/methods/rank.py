@@ -188,11 +188,12 @@ def _probability(
 ) -> Array:
     live = slots < ring_.size(ring)
     if rule.config.sampling == "greedy":
-        nothing = jnp.zeros(ring.capacity)
+        nothing = jnp.zeros(ring.capacity, jnp.float32)
         return nothing.at[_largest(state, batch_size)].set(1.0 / batch_size)[slots]
     if rule.config.order == "sorted":
         order = falling(bucket_order.values(state.order))
-        rank = jnp.zeros(ring.capacity, jnp.int32).at[order].set(jnp.arange(ring.capacity))[slots]
+        ranks = jnp.arange(ring.capacity, dtype=jnp.int32)
+        rank = jnp.zeros_like(ranks).at[order].set(ranks)[slots]
         ties = Ties(rank, rank + 1)
     else:
         held = jnp.maximum(bucket_order.values(state.order)[slots], 0.0)
@@ -254,7 +255,7 @@ def _draw(
             return rule.chance(state, ring, ties, segments)
         return rule.by_eq_1(state, ring, ties)
 
-    smallest = jnp.zeros(())
+    smallest = None
     if config.normalise == "buffer":
         every = _all_ties(config, state, ring)
         smallest = jnp.where(every.first < every.last, in_weights(every), jnp.inf).min()
@@ -283,7 +284,7 @@ def _draw_rank(rule: _Rule, state: RankState, ring: Ring, bits: Array) -> tuple[
 def _all_ties(config: RankConfig, state: RankState, ring: Ring) -> Ties:
     if config.order == "buckets":
         return bucket_order.ties(state.order)
-    rank = jnp.arange(ring.capacity)
+    rank = jnp.arange(ring.capacity, dtype=jnp.int32)
     return Ties(rank, rank + (rank < ring_.size(ring)))
 
 

@@ -394,7 +394,8 @@ def _update(
 def _probability(state: ReFERState, ring: Ring, slots: Array, batch_size: int) -> Array:
     del batch_size
     live = buffer.read_or(state.live, slots, False)
-    known = jnp.where(live, 1.0 / jnp.maximum(state.size, 1), 0.0)
+    share = 1.0 / jnp.maximum(state.size, 1).astype(jnp.float32)
+    known = jnp.where(live, share, 0.0)
     return jnp.where(state.size > 0, known, ring_.even_probability(ring, slots))
 
 

@@ -30,9 +30,16 @@ VARIANTS = {name: entry.method(entry.config(), 100) for name, entry in METHODS.i
 
 @functools.cache
 def case_of(name):
-    return testing.Case(VARIANTS[name])
+    return testing.Case((VARIANTS | MORE)[name])
 
 
+# Branches of a method that its variants leave out.
+MORE = {
+    "rank-greedy": rank.method(rank.RankConfig(sampling="greedy")),
+    "rank-effective": rank.method(
+        rank.RankConfig(order="sorted", weights="effective", normalise="buffer")
+    ),
+}
 # Variants of a method that is in the suite anyway.
 SLOW = ("per-none", "rank-sorted", "pser-add", "refer-tight")
 PARAMS = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in VARIANTS]
@@ -159,8 +166,10 @@ def test_sizes_that_do_not_fit_are_refused(sizes, message):
         make_replay(VARIANTS["uniform"].sampler, **sizes)
 
 
-@pytest.mark.parametrize("name", sorted(VARIANTS))
-def test_state_keeps_its_dtypes_where_doubles_are_enabled(name):
+@pytest.mark.parametrize("name", sorted(VARIANTS | MORE))
+@pytest.mark.filterwarnings("error")
+def test_dtypes_stay_where_doubles_are_enabled(name):
+    """Of the state, and of all that is made of it: batches, probabilities and metrics."""
     replay, shape = case_of(name).replay, case_of(name).shape
 
     def steps(key):
@@ -173,16 +182,22 @@ def test_state_keeps_its_dtypes_where_doubles_are_enabled(name):
         state, batch = replay.sample(state, key)
         td = jnp.broadcast_to(double.reshape(-1, *(1,) * (len(shape) - 1)), shape)
         state = replay.update(state, batch, **dict.fromkeys(testing.FEEDBACK, td))
-        return before, replay.observe(state, double[0], key), double
+        state = replay.observe(state, double[0], key)
+        seen = batch, replay.probability(state, batch.indices.ravel()), replay.metrics(state)
+        return before, state, seen, double
+
+    def dtypes():
+        return jax.tree.map(lambda x: x.dtype, jax.eval_shape(steps, jax.random.key(0)))
 
     with jax.enable_x64(True):
-        before, after, double = jax.eval_shape(steps, jax.random.key(0))
-    assert double.dtype == jnp.float64
-    assert jax.tree.map(lambda x: x.dtype, after) == jax.tree.map(lambda x: x.dtype, before)
+        before, after, seen, double = dtypes()
+    assert double == jnp.float64
+    assert after == before
+    assert seen == dtypes()[2]
 
 
 @pytest.mark.parametrize("name", sorted(METHODS.keys() - {"latest", "sequences", "windows"}))
-def test_no_number_is_nan_in_the_eyes_of_jax(name):
+def test_nothing_trips_debug_nans(name):
     """Nothing of a replay stops a search for NaN by `jax_debug_nans`, in or outside of jit."""
     replay = make_replay(METHODS[name].method().sampler, capacity=16, batch_size=4)
     row = jax.tree.map(lambda x: jnp.asarray(x)[None], EXAMPLE)

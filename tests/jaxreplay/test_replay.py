@@ -1,11 +1,12 @@
-"""The verbs of a replay: sizes that are asked for on demand."""
+"""The verbs of a replay: sizes that are asked for on demand, feedback, what is no sampler."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxreplay import make_replay, testing
-from jaxreplay.methods import latest, per
+from jaxreplay.methods import ero, latest, per, rank, refer
 
 
 def held(sampler, **sizes):
@@ -54,3 +55,60 @@ def test_on_policy_batches_have_their_size():
     with pytest.raises(ValueError, match=r"batch_size is 4: .* in batches of 8: leave it out"):
         jax.eval_shape(lambda s, k: replay.sample(s, k, 4), state, jax.random.key(0))
     jax.eval_shape(lambda s, k: replay.sample(s, k, 8), state, jax.random.key(0))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (per, "a module: give its .sampler()"),
+        (per.method(), "a Method: give its .sampler"),
+        (per.sampler, "a function: call it"),
+        (per.method, "a function: call it"),  # then, give its .sampler
+        (per.PERConfig, "a type"),
+        (per.PERConfig(), "a PERConfig"),
+        (jnp, "a module"),
+        (jnp.zeros, "a function"),
+        (None, "a NoneType"),
+    ],
+)
+def test_what_is_no_sampler_is_refused_with_a_hint_that_leads_to_one(given, message):
+    with pytest.raises(ValueError) as error:
+        make_replay(given, capacity=8, batch_size=2)
+    assert str(error.value) == f"make_replay takes a Sampler, not {message}"
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        (per.method(per.PERConfig(initial="td")), "td_error"),
+        (rank.method(), "td_error"),
+        (ero.method(), "td_error"),
+        (refer.method(), "log_ratio"),
+    ],
+    ids=["per", "rank", "ero", "refer"],
+)
+def test_feedback_beyond_float32_is_dropped_like_infinity_where_doubles_are_enabled(method, name):
+    replay = make_replay(method.sampler, capacity=24, batch_size=8, num_envs=testing.E)
+    new = replay.requires.feedback_of_new
+
+    @jax.jit
+    def run(key, bad):
+        state = replay.init(key, testing.EXAMPLE)
+        for time in range(12):
+            told = jnp.ones(testing.E, bad.dtype)
+            told = told.at[0].set(bad) if time == 6 else told
+            state = replay.add(state, testing.rows(time), **dict.fromkeys(new, told))
+        state, batch = replay.sample(state, key)
+        told = (0.5 + jnp.arange(8, dtype=bad.dtype) / 4).at[2].set(bad)
+        return replay.update(state, batch, **{name: told})
+
+    with jax.enable_x64(True):
+        bad = jnp.asarray(-1e300)
+        assert bad.dtype == jnp.float64
+        found = run(jax.random.key(0), bad)
+    for leaf in map(np.asarray, jax.tree.leaves(found)):
+        assert not np.isinf(leaf).any()
+    assert int(found.dropped) == 1
+    expected = run(jax.random.key(0), jnp.float32(-jnp.inf))
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(one, other)

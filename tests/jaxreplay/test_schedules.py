@@ -22,13 +22,27 @@ def test_it_is_optax_bit_for_bit(start, end, steps):
     assert np.isclose(ours[0], start) and np.isclose(ours[-1], end)
 
 
-@pytest.mark.parametrize("steps", [None, 0])
+@pytest.mark.parametrize("steps", [None, 0, np.int64(0), np.array(0), jnp.array(0)])
 def test_without_steps_it_stays(steps):
     values = jax.vmap(schedules.linear(0.4, 1.0, steps))(STEPS)
     np.testing.assert_array_equal(values, np.float32(0.4))
 
 
-@pytest.mark.parametrize("steps", [-5, "5", 2.5, True])
+@pytest.mark.parametrize("steps", [np.int32(5), np.array(5), np.array(5, np.uint8), jnp.array(5)])
+def test_a_whole_number_may_be_an_array(steps):
+    values = jax.vmap(schedules.linear(0.0, 1.0, steps))(jnp.arange(8))
+    expected = jax.vmap(schedules.linear(0.0, 1.0, 5))(jnp.arange(8))
+    np.testing.assert_array_equal(values, expected)
+    np.testing.assert_allclose(values, [0, 0.2, 0.4, 0.6, 0.8, 1, 1, 1], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [-5, "5", 2.5, True]
+    + [np.float32(2.0), np.array(2.0), np.array([5]), np.array(True), np.array(-5), np.bool_(True)]
+    + [jnp.float32(2.5), jnp.array([5, 6]), jnp.array(True), jnp.array(-5)],
+    ids=repr,
+)
 def test_other_numbers_of_steps_are_refused(steps):
     with pytest.raises(ValueError, match="steps: give a whole number from 0 on, or None"):
         schedules.linear(0.4, 1.0, steps)
@@ -36,6 +50,22 @@ def test_other_numbers_of_steps_are_refused(steps):
         config = {"alpha_end": 0.1} if module is rank else {}
         with pytest.raises(ValueError, match="give a whole number"):
             module.method(getattr(module, f"{'Rank' if config else 'PER'}Config")(**config), steps)
+
+
+@pytest.mark.parametrize("steps", [jnp.float32(2.5), jnp.array([5, 6]), jnp.array(True)], ids=repr)
+def test_an_input_of_the_program_that_is_no_whole_number_is_refused(steps):
+    with pytest.raises(ValueError, match="steps: give a whole number"):
+        jax.jit(lambda steps: schedules.linear(0.4, 1.0, steps)(jnp.array(3)))(steps)
+
+
+@pytest.mark.parametrize("dtype", [jnp.int32, jnp.uint32, jnp.int8])
+def test_no_steps_as_an_input_of_the_program_stay_at_the_start(dtype):
+    value = jax.jit(lambda steps, step: schedules.linear(0.4, 1.0, steps)(step))
+    values = jax.vmap(value, (None, 0))(jnp.array(0, dtype), STEPS)
+    np.testing.assert_array_equal(values, np.float32(0.4))
+    with jax.debug_nans(True):
+        assert float(value(jnp.array(0, dtype), jnp.array(0))) == pytest.approx(0.4)
+    assert float(value(jnp.array(1, dtype), jnp.array(1))) == 1
 
 
 def test_everything_may_be_an_input_of_the_program():

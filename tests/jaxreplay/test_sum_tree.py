@@ -100,7 +100,7 @@ _empty = functools.cache(functools.partial(sum_tree.init, CAPACITY))
 )
 def test_any_sequence_of_writes_keeps_the_invariants(writes, branching):
     tree, model = _empty(branching), [{0.0} for _ in range(CAPACITY)]
-    cap = np.float32(np.finfo(np.float32).max) / CAPACITY
+    cap = np.float32(2.0**125 / CAPACITY)
     for indices, values in writes:
         tree = _set(tree, np.int32(indices), np.float32(values))
         fresh: dict[int, set] = {}
@@ -113,6 +113,15 @@ def test_any_sequence_of_writes_keeps_the_invariants(writes, branching):
     assert np.isfinite(float(sum_tree.total(tree)))
     for leaf, allowed in zip(leaves_of(tree), model):
         assert any(np.isclose(leaf, value, rtol=1e-6, atol=1e-37) for value in allowed)
+
+
+@pytest.mark.parametrize("capacity", [1, 7, 1000, 100_000])
+def test_the_reciprocal_of_a_total_is_never_denormal(capacity):
+    write = jax.jit(lambda tree, slots, values: sum_tree.set(tree, slots, values))
+    tree = write(sum_tree.init(capacity), np.arange(capacity), np.full(capacity, 3e38, np.float32))
+    assert 1 / float(sum_tree.total(tree)) >= np.finfo(np.float32).tiny
+    shares = jax.jit(lambda tree: sum_tree.leaves(tree) / sum_tree.total(tree))(tree)
+    np.testing.assert_allclose(shares, 1 / capacity, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("capacity", "branching"), [(1000, 2), (100_000, 8), (100_000, 32)])

@@ -302,6 +302,8 @@ def test_what_is_since_a_log_point_survives_a_stop(tmp_path):
         return {name: np.asarray(value) for name, value in run.chunk(state, blocks)[1].items()}
 
     expected, places = metrics(run.init(), blocks), set()
+    np.testing.assert_array_equal(expected["train_return"], 10.0)
+    np.testing.assert_array_equal(expected["episodes"], blocks // LENGTH)
     for patience in range(2, 46, 4):  # in the blocks, in evaluations for the replay, at the end
         state, asked = run.init(), iter([False] * patience)
         run.stop = lambda asked=asked: next(asked, True)
@@ -312,8 +314,13 @@ def test_what_is_since_a_log_point_survives_a_stop(tmp_path):
         np.testing.assert_array_equal(since.learned.counts.max(axis=1), done)
         checkpoint.save(tmp_path, patience, run.to_save(cut.value.state), {})
         found = metrics(run.resume(checkpoint.load(tmp_path, run.like())), blocks - done)
-        for name in ("replay/observations", "eval_return"):
+        for name in ("replay/observations", "eval_return", "train_return"):
             np.testing.assert_array_equal(found[name], expected[name])
+        # The mean over all updates, of which each has another: half of them would tell.
+        np.testing.assert_allclose(found["agent/epsilon"], expected["agent/epsilon"], rtol=1e-6)
+        # Of the row, every episode but the one that the stop cut off.
+        episodes = done // LENGTH + (blocks - done) // LENGTH
+        np.testing.assert_array_equal(found["episodes"], episodes)
         assert np.isfinite(found["agent/loss"]).all()
     assert places >= {(False, False), (True, False), (False, True)}
 

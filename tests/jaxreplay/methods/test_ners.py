@@ -432,24 +432,3 @@ def test_the_actor_is_weighted_if_asked():
 def test_refusals(options, message):
     with pytest.raises(ValueError, match=message):
         NERSConfig(**options)
-
-
-@pytest.mark.parametrize("jump", [1e30, -1e30])
-def test_a_gradient_that_overflows_changes_nothing(jump):
-    state, *_ = replayed(CONFIG, filled(CONFIG))
-    state, *_ = replayed(CONFIG, observed(CONFIG, state, 0.0))
-    after = observed(CONFIG, state, jump)
-    assert equal(after.sampler.params, state.sampler.params)
-    assert int(after.sampler.learned) == int(state.sampler.learned)
-    again, *_ = replayed(CONFIG, after)
-    again = observed(CONFIG, again, float(after.sampler.episode_return) / 1e30)
-    assert equal(again.sampler.params, state.sampler.params)  # as far back, and as little
-    once_more, *_ = replayed(CONFIG, again)
-    once_more = observed(CONFIG, once_more, float(again.sampler.episode_return) + 1.0)
-    assert not equal(once_more.sampler.params, state.sampler.params)  # it goes on learning
-
-
-def test_states_hold_no_number_that_is_none():
-    state, *_ = replayed(CONFIG, filled(CONFIG))
-    for leaf in jax.tree.leaves(jax.tree.map(np.asarray, state.sampler._replace(collected=()))):
-        assert np.isfinite(leaf).all()

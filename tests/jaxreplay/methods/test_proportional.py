@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxreplay import make_replay, ring
-from jaxreplay.methods import lap, per, proportional, pser
+from jaxreplay.methods import lap, per, proportional, pser, sequences
 from jaxreplay.testing import EXAMPLE, E, rows
 
 METHODS = {
@@ -39,6 +39,55 @@ def test_a_leaf_beyond_float32_leaves_the_old_one_and_is_counted(name):
     np.testing.assert_allclose(chance[1], chance[4], rtol=1e-6)
     assert chance[3] > chance[2]
     assert float(run(jnp.array([1.0, 2.0, 3.0, 4.0]))[0]["skipped_leaves"]) == 0
+
+
+LARGE = {
+    "per": per.method(per.PERConfig(alpha=1.0)),
+    "per-buffer": per.method(per.PERConfig(alpha=1.0, normalise="buffer")),
+    "per-none": per.method(per.PERConfig(alpha=1.0, normalise="none")),
+    "lap": lap.method(lap.LAPConfig(alpha=1.0)),
+    "pser": pser.method(pser.PSERConfig(alpha=1.0)),
+    "pser-add": pser.method(pser.PSERConfig(alpha=1.0, combine="add", decay_on_add=True)),
+    "sequences": sequences.method(sequences.SequencesConfig(alpha=1.0, length=2, period=1)),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_one_priority_close_to_the_largest_float32_leaves_probabilities(name):
+    """New transitions enter with it, until the total would overflow if leaves were not capped."""
+    replay = make_replay(LARGE[name].sampler, capacity=1000, batch_size=32)
+
+    def added(state, count):
+        row = lambda time: jax.tree.map(lambda x: x[:1], rows(time))
+        return jax.lax.fori_loop(0, count, lambda time, s: replay.add(s, row(time)), state)
+
+    @jax.jit
+    def run(key):
+        state = added(replay.init(key, EXAMPLE), 600)
+        state, batch = replay.sample(state, key)
+        td_error = jnp.ones(batch.indices.shape).at[0].set(1e38)
+        state = added(replay.update(state, batch, td_error=td_error), 400)
+        return replay.probability(state, jnp.arange(1000)), replay.sample(state, key)[1]
+
+    chance, batch = run(jax.random.key(0))
+    assert float(chance.sum()) == pytest.approx(1, rel=1e-4)
+    assert np.isfinite(batch.weights).all() and (np.asarray(batch.weights) > 0).all()
+    assert (np.asarray(batch.probability) > 1e-3).all()
+
+
+def test_weights_over_the_buffer_need_the_smallest_probability():
+    leaf = proportional.of_td_error(jnp.abs)
+    weigh = proportional.importance(0.4, 1.0, 10, "buffer")
+    for tracked in (True, False):
+        sampler = proportional.sampler(leaf, weigh, track_minimum=tracked)
+        replay = make_replay(sampler, capacity=8, batch_size=4, num_envs=E)
+        state = replay.add(replay.init(jax.random.key(0), EXAMPLE), rows(0))
+        if tracked:
+            np.testing.assert_allclose(replay.sample(state, jax.random.key(0))[1].weights, 1)
+            continue
+        for sample in (replay.sample, jax.jit(replay.sample)):
+            with pytest.raises(ValueError, match="make the sampler with track_minimum=True"):
+                sample(state, jax.random.key(0))
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 4096, 10_000])

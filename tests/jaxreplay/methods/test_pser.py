@@ -148,6 +148,21 @@ def test_a_batch_counts_in_the_order_of_time(errors, expected):
     np.testing.assert_allclose(after(config, [0.1] * 7, errors), expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("combine", ["max", "add"])
+def test_a_leaf_that_overflows_lends_nothing(combine):
+    """The square of 1e25 is beyond float32: the slot keeps its priority, and so do those before."""
+    config = PSERConfig(alpha=2.0, epsilon=0.0, eta=0.0, combine=combine)
+    state = held(config, [0.1, 0.1, 0.1, 0.5], largest=1.0)
+    after = update(config, state, {3: 1e25})
+    np.testing.assert_array_equal(leaves_of(after), leaves_of(state))
+    assert int(after.sampler.priorities.skipped) == 1
+    assert float(after.sampler.priorities.max_leaf) == 1
+    # Beside it, others lend as ever.
+    both = update(config, state, [(3, 1e25), (1, 0.2)])
+    alone = update(config, state, {1: 0.2})
+    np.testing.assert_array_equal(leaves_of(both), leaves_of(alone))
+
+
 def test_window():
     assert [window_of(rho) for rho in (0.4, 0.5, 0.65, 0.8, 0.9)] == [5, 6, 10, 20, 43]
     assert [window_of(rho, 0.05) for rho in (0.4, 0.5, 0.65, 0.8, 0.9)] == [3, 4, 6, 13, 28]
