@@ -27,6 +27,7 @@ from jaxreplay.types import (
     Sample,
     Sampler,
     State,
+    Tree,
     ignore_episode_return,
 )
 
@@ -205,10 +206,10 @@ def _add(
     wanted = sampler.requires.feedback_of_new
     requirements.check_feedback(wanted, feedback, "add", "new transition", (state.ring.num_envs,))
     ring_.check_fits(state.ring, transition)
-    transition = jax.tree.map(jnp.asarray, transition)
-    transition, broken = _finite(buffer.after(state.fence, transition), state.ring.num_envs)
+    transition = ring_.as_stored(state.ring, jax.tree.map(jnp.asarray, transition))
+    new = buffer.after(state.fence, transition), _single(feedback)
+    (transition, feedback), broken = _finite(new, state.ring.num_envs)
     state = state._replace(dropped=state.dropped + broken)
-    feedback = {name: _zero_unless(jnp.isfinite(x), x) for name, x in _single(feedback).items()}
     ring, slots = ring_.add(state.ring, transition)
     slots = buffer.after(state.fence, slots)
     inner = sampler.add(state.sampler, ring, slots, transition, **feedback)
@@ -250,7 +251,7 @@ def _update(
         valid &= jnp.isfinite(values)
     indices = buffer.once(jnp.where(valid, sample.indices, state.ring.capacity))
     sample = sample._replace(indices=indices)
-    feedback = {name: _zero_unless(valid, values) for name, values in feedback.items()}
+    feedback = {name: jnp.where(valid, values, 0.0) for name, values in feedback.items()}
     inner = sampler.update(state.sampler, state.ring, sample, **feedback)
     dropped = state.dropped + (~valid).sum(dtype=jnp.int32)
     fence = state.fence + buffer.fence(inner)
@@ -289,10 +290,10 @@ def _frame_metrics(ring: Ring, frames: Frames, ahead: int) -> dict[str, Array]:
     }
 
 
-def _finite(transition: Row, num_envs: int) -> tuple[Row, Array]:
-    """Return transitions `[E, ...]` with 0 for what is not finite, and how many had such, `[]`."""
+def _finite(new: Tree, num_envs: int) -> tuple[Tree, Array]:
+    """Return arrays `[E, ...]` with 0 for what is not finite, and how many rows had such, `[]`."""
     broken = jnp.zeros(num_envs, bool)
-    for leaf in jax.tree.leaves(transition):
+    for leaf in jax.tree.leaves(new):
         if jnp.issubdtype(leaf.dtype, jnp.floating):
             broken |= ~jnp.isfinite(leaf).reshape(num_envs, -1).all(axis=1)
 
@@ -301,16 +302,12 @@ def _finite(transition: Row, num_envs: int) -> tuple[Row, Array]:
             return leaf
         return jnp.where(jnp.isfinite(leaf), leaf, jnp.zeros_like(leaf))
 
-    return jax.tree.map(mend, transition), broken.sum(dtype=jnp.int32)
+    return jax.tree.map(mend, new), broken.sum(dtype=jnp.int32)
 
 
 def _single(feedback: Mapping[str, Array]) -> dict[str, Array]:
     """Return feedback in float32, as samplers keep it: what it can't hold is infinite there."""
     return {name: jnp.asarray(values).astype(jnp.float32) for name, values in feedback.items()}
-
-
-def _zero_unless(valid: Array, values: Array) -> Array:
-    return jnp.where(valid, values, 0.0)
 
 
 def _refuse_empty(sampler: Sampler, state: ReplayState) -> None:

@@ -146,6 +146,16 @@ def check_fits(ring: Ring, transition: Row) -> None:
             packing.check_fits(ring.packed_obs, obs, ring.num_envs, of=name)
 
 
+def as_stored(ring: Ring, transition: Row) -> Row:
+    """Return transitions `[E, ...]`, as `check_fits` has them, with numbers as they are stored."""
+    transition = packing.as_stored(row_layout(ring), transition)
+    if ring.packed_obs is None:
+        return transition
+    named = ((name, fields_.get(transition, name)) for name in ("obs", "next_obs"))
+    obs = {name: packing.as_stored(ring.packed_obs, x) for name, x in named}
+    return fields_.replace(transition, **obs)
+
+
 def end_episodes(ring: Ring) -> Ring:
     """Mark the newest row as the last of its episodes, for a loop that leaves them there.
 

@@ -108,6 +108,21 @@ def check_fits(
         check_leaf(name, found[field.name], field.shape, jnp.dtype(field.dtype), rows)
 
 
+def as_stored(layout: Layout, tree: Tree) -> Tree:
+    """Bring floating-point leaves to the layout's dtypes: what these can't hold is infinite then.
+
+    Leaves that the layout does not name stay as they are.
+    """
+    dtypes = {field.name: jnp.dtype(field.dtype) for field in layout.fields}
+
+    def one(path: Any, leaf: Array) -> Array:
+        dtype = dtypes.get(_names(path)[0], leaf.dtype)
+        both = (dtype, leaf.dtype)
+        return leaf.astype(dtype) if all(jnp.issubdtype(x, jnp.floating) for x in both) else leaf
+
+    return jax.tree_util.tree_map_with_path(one, tree)
+
+
 def unpack(layout: Layout, rows: Array) -> Tree:
     """Turn words `[B, W]` into a pytree `[B, ...]`."""
     leaves = []

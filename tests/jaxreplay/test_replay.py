@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxreplay import make_replay, testing
-from jaxreplay.methods import ero, latest, per, rank, refer
+from jaxreplay.methods import ero, latest, per, rank, refer, uniform
 
 
 def held(sampler, **sizes):
@@ -108,7 +108,35 @@ def test_feedback_beyond_float32_is_dropped_like_infinity_where_doubles_are_enab
         found = run(jax.random.key(0), bad)
     for leaf in map(np.asarray, jax.tree.leaves(found)):
         assert not np.isinf(leaf).any()
-    assert int(found.dropped) == 1
+    assert int(found.dropped) == 1 + bool(new)  # of a batch, and of new transitions
     expected = run(jax.random.key(0), jnp.float32(-jnp.inf))
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("stored_once", [False, True])
+def test_numbers_beyond_the_dtype_that_stores_them_are_dropped_like_infinity(stored_once):
+    example = testing.EXAMPLE._replace(
+        obs=jnp.zeros(3, jnp.float16), next_obs=jnp.zeros(3, jnp.float16), reward=jnp.zeros(())
+    )
+    replay = make_replay(
+        uniform.sampler(), capacity=8, batch_size=4, num_envs=2,
+        store_next_obs=not stored_once,
+    )  # fmt: skip
+    wide = jnp.ones((2, 3), jnp.float32).at[1, 0].set(1e5)  # float16 ends at 65 504
+    row = jax.tree.map(lambda x: jnp.broadcast_to(x, (2, *x.shape)), example)
+    state = replay.add(replay.init(jax.random.key(0), example), row._replace(obs=wide))
+    assert int(state.dropped) == 1
+    state, batch = replay.sample(state, jax.random.key(1))
+    assert np.isfinite(np.asarray(batch.transition.obs, np.float32)).all()
+
+
+def test_feedback_of_new_transitions_that_is_not_finite_is_counted():
+    replay = make_replay(
+        per.sampler(per.PERConfig(initial="td")), capacity=8, batch_size=4, num_envs=2
+    )
+    (name,) = replay.requires.feedback_of_new
+    state = replay.init(jax.random.key(0), testing.EXAMPLE)
+    row = jax.tree.map(lambda x: jnp.broadcast_to(x, (2, *jnp.shape(x))), testing.EXAMPLE)
+    state = replay.add(state, row, **{name: jnp.array([1.0, jnp.nan])})
+    assert int(state.dropped) == 1
