@@ -260,13 +260,13 @@ def _descend(rows: Array, starts: Sequence[int], walk: _Walk) -> _Walk:
     def step(turn: int, walk: _Walk, children: Array) -> _Walk:  # children [B, b]
         del turn
         node, target, rest = walk
-        start = jnp.zeros_like(target)
-        chosen, chosen_start = jnp.zeros_like(node), jnp.zeros_like(target)
-        for child in range(branching):
-            value = children[:, child]
+        start = chosen_start = jnp.zeros_like(target)
+        chosen = jnp.zeros_like(node)
+        for child, value in enumerate(_columns(children)):
             here = (value > 0) & (start <= target)
-            chosen = jnp.where(here, child, chosen)
-            chosen_start = jnp.where(here, start, chosen_start)
+            # Not `jnp.where`, a function to be traced and called: dozens of them are.
+            chosen = jax.lax.select(here, jax.lax.full_like(node, child), chosen)
+            chosen_start = jax.lax.select(here, start, chosen_start)
             start = start + value
         return node * branching + chosen, *double_single.floor(target - chosen_start, rest)
 
@@ -312,7 +312,8 @@ def _set_one(tree: SumTree, index: Array, value: Array) -> SumTree:
     """Write one leaf and its ancestors, as `set` does."""
     levels = _levels(tree.capacity, tree.branching)
     valid, value = _checked(tree, index, value)
-    index = jnp.clip(index, 0, tree.capacity - 1)
+    # Unsigned: quotients and remainders of signed numbers take a dozen operations more, each.
+    index = jnp.clip(index, 0, tree.capacity - 1).astype(jnp.uint32)
     paths = [index // tree.branching**level for level in range(len(levels.sizes))]
     places = [start + path for start, path in zip(levels.starts, paths, strict=True)]
     families = jnp.stack(places) // tree.branching  # rows of the siblings at each level
@@ -320,9 +321,11 @@ def _set_one(tree: SumTree, index: Array, value: Array) -> SumTree:
     written = [value]
     for level, path in enumerate(paths):
         mine = path % tree.branching
+        if level == 0:
+            mine = jnp.where(valid, mine, tree.branching)  # nobody's
         # Scalars, one by one: XLA would compute a vector's chain anew for each of its entries.
         family = [
-            jnp.where((mine == child) & (valid | (level > 0)), written[-1], rows[level, child])
+            jax.lax.select(mine == child, written[-1], rows[level, child])
             for child in range(tree.branching)
         ]
         written.append(_join(family, tree.reduce))
@@ -363,7 +366,13 @@ def _neutral(reduce: str) -> float:
 
 def _combine(children: Array, reduce: str) -> Array:
     """Reduce `[n, b]` to `[n]`."""
-    return _join([children[:, child] for child in range(children.shape[1])], reduce)
+    return _join(_columns(children), reduce)
+
+
+def _columns(rows: Array) -> list[Array]:
+    """Take `[..., b]` apart: b arrays `[...]`."""
+    last = rows.ndim - 1
+    return [jax.lax.index_in_dim(rows, i, last, keepdims=False) for i in range(rows.shape[-1])]
 
 
 def _join(columns: list[Array], reduce: str) -> Array:
