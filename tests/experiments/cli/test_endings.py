@@ -1,5 +1,6 @@
 """Commands whose output is cut off, or that are interrupted early, end in a line at most."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -21,6 +22,8 @@ def cut_off(command, after=0):
         [sys.executable, "-m", *command],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "COLUMNS": "80"},
     )  # fmt: skip
+    if hasattr(fcntl, "F_SETPIPE_SZ"):  # Linux, whose pipes hold as much as some commands print
+        fcntl.fcntl(started.stdout, fcntl.F_SETPIPE_SZ, 4096)
     os.read(started.stdout.fileno(), after)
     started.stdout.close()
     errors = started.stderr.read().decode()
