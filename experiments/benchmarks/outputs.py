@@ -3,7 +3,7 @@
 import argparse
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,7 @@ def numbers(text: str) -> Path:
     Raises:
       ArgumentTypeError: one line: numbers can't be written there, or no benchmark wrote what is.
     """
-    path = _path(text, ".json")
-    if path.exists() and not _has_machine(path):
-        raise _foreign(path)
-    return path
+    return _path(text, ".json", _has_machine)
 
 
 def picture(text: str) -> Path:
@@ -50,13 +47,10 @@ def picture(text: str) -> Path:
     Raises:
       ArgumentTypeError: one line: it can't be written there, or no benchmark drew what is.
     """
-    path = _path(text, ".png")
-    if path.exists() and not _is_marked(path):
-        raise _foreign(path)
-    return path
+    return _path(text, ".png", _is_marked)
 
 
-def _path(text: str, ending: str) -> Path:
+def _path(text: str, ending: str, is_ours: Callable[[Path], bool]) -> Path:
     path = Path(text)
     if path.suffix != ending:
         raise argparse.ArgumentTypeError(f"{path} is no {ending} file: use this ending")
@@ -65,13 +59,11 @@ def _path(text: str, ending: str) -> Path:
     there = next(folder for folder in path.absolute().parents if folder.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise argparse.ArgumentTypeError(f"nothing can be written in {there}: choose another")
+    if path.exists() and not is_ours(path):
+        raise argparse.ArgumentTypeError(
+            f"{path} was not written by a benchmark: remove it, or choose another"
+        )
     return path
-
-
-def _foreign(path: Path) -> argparse.ArgumentTypeError:
-    return argparse.ArgumentTypeError(
-        f"{path} was not written by a benchmark: remove it, or choose another"
-    )
 
 
 def _has_machine(path: Path) -> bool:
