@@ -13,7 +13,7 @@ import sys
 from types import FrameType, TracebackType
 
 CUT_OFF, INTERRUPTED = 141, 130  # exit codes, as shells give them
-_STOPPED = "stopped where nothing had to be saved"
+STOPPED = "stopped where nothing had to be saved"
 
 
 def install() -> None:
@@ -41,7 +41,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     """
     if hasattr(sys.modules["__main__"], "main"):  # it is defined below the imports
         signal.default_int_handler(number, frame)
-    os.write(2, _STOPPED.encode() + b"\n")
+    os.write(2, STOPPED.encode() + b"\n")
     os._exit(INTERRUPTED)
 
 
@@ -51,7 +51,7 @@ def _end(kind: type[BaseException], error: BaseException, trace: TracebackType |
         raise SystemExit(CUT_OFF)
     if issubclass(kind, KeyboardInterrupt):
         with contextlib.suppress(OSError):
-            print(_STOPPED, file=sys.stderr)
+            print(STOPPED, file=sys.stderr)
         raise SystemExit(INTERRUPTED)
     sys.__excepthook__(kind, error, trace)
 

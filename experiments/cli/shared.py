@@ -275,7 +275,7 @@ def ended(parser: Parser, command: Callable[[], None], again: str = "go on with 
         print(f"error: {error}" if error.__cause__ else str(error), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt as error:
-        print("stopped where nothing had to be saved", file=sys.stderr)
+        print(endings.STOPPED, file=sys.stderr)
         return interrupt.exit_code(error)
     except OSError as error:
         if isinstance(error, BrokenPipeError) and endings.is_cut_off():
