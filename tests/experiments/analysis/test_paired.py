@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 
+from experiments.analysis import paired
 from experiments.analysis.bootstrap import iqm, stratified_interval
 from experiments.analysis.paired import (
     aligned,
@@ -120,13 +121,32 @@ def test_zeros_and_order_change_no_p_value():
     assert sign_flip_test(-values) == expected
 
 
-def test_many_seeds_are_flipped_at_random_to_the_third_digit():
-    # Of signs alone the test is the binomial one, whatever their number.
-    for wins, losses in ((25, 12), (22, 22), (40, 20)):
-        signs = np.repeat([1.0, -1.0], [wins, losses])
-        exact = scipy.stats.binomtest(wins, wins + losses).pvalue
-        assert sign_flip_test(signs) == pytest.approx(exact, abs=1e-3)
-    assert sign_flip_test(np.ones(30)) == pytest.approx(2**-20, rel=1e-6)  # the least that it says
+@pytest.mark.parametrize(("wins", "losses"), [(25, 12), (22, 22), (40, 20), (300, 250)])
+def test_of_signs_it_is_the_binomial_test_whatever_their_number(wins, losses):
+    signs = np.repeat([1.0, -1.0], [wins, losses])
+    exact = scipy.stats.binomtest(wins, wins + losses).pvalue
+    assert sign_flip_test(signs) == pytest.approx(exact)
+
+
+@pytest.mark.parametrize(
+    "values", [np.arange(-6.0, 12.0), np.random.default_rng(2).normal(0.5, size=20)]
+)
+def test_on_a_grid_it_says_the_same_and_never_less(monkeypatch, values):
+    exact = sign_flip_test(values)
+    assert 0.01 < exact < 0.1
+    monkeypatch.setattr(paired, "_EXACT", 0)
+    assert exact <= sign_flip_test(values) <= exact + 2e-4
+    assert sign_flip_test(abs(values)) == pytest.approx(2 / 2 ** np.count_nonzero(values))
+
+
+def test_one_seed_far_from_all_others_alone_decides_nothing():
+    values = np.append(np.full(30, -1e-3), 100.0)
+    assert sign_flip_test(values) == 1.0
+
+
+def test_two_arms_alike_have_a_p_value_of_one(monkeypatch):
+    assert sign_flip_test(np.arange(-20.0, 21.0)) == 1.0  # on the grid
+    assert sign_flip_test(np.arange(-9.0, 10.0)) == 1.0
 
 
 def test_p_values_are_uniform_where_there_is_no_difference():
