@@ -143,4 +143,5 @@ def ddpg(config: DDPGConfig, action_space: Continuous, objective: Objective | No
       ValueError: the action space is not continuous, or the noise does not fit the objective.
     """
     made = _DDPG(config, action_space, objective)
-    return Agent(made.init, made.act, made.greedy, made.update, made.feedback)
+    of_action = made.objective.requires.density  # else extras are where the noise is
+    return Agent(made.init, made.act, made.greedy, made.update, made.feedback, of_action)

@@ -123,4 +123,5 @@ def naf(config: NAFConfig, action_space: Continuous, objective: Objective | None
       ValueError: the action space is not continuous, or the noise does not fit the objective.
     """
     made = _NAF(config, action_space, objective)
-    return Agent(made.init, made.act, made.greedy, made.update, made.feedback)
+    of_action = made.objective.requires.density  # else extras are where the noise is
+    return Agent(made.init, made.act, made.greedy, made.update, made.feedback, of_action)

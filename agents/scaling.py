@@ -62,7 +62,7 @@ def scaled(agent: Agent) -> Agent:
         like = next(iter(feedback.values()))
         return feedback | {"reward_scale": jnp.full_like(like, state.scaling.reward)}
 
-    return Agent(init, act, greedy, update, feedback)
+    return Agent(init, act, greedy, update, feedback, agent.extras_of_action)
 
 
 def scale_observations(scaling: Scaling, obs: chex.ArrayTree) -> chex.ArrayTree:

@@ -104,3 +104,5 @@ class Agent(NamedTuple):
     greedy: Greedy
     update: UpdateAgent
     feedback: FeedbackOfAgent
+    extras_of_action: bool = True  # extras tell of the action with which they came (its density):
+    # no other action may be taken in its place, such as a random one in the warm-up

@@ -44,7 +44,10 @@ _QUICK: Options = {
     "steps": 900, "warmup": 300, "eval_every": 100, "eval_episodes": 1, "observe_every": 50,
 }  # fmt: skip
 _QUICK_SIZES: Options = {"batch_size": 16, "capacity": 1_000}
-_LOOP: Options = {"warmup": 2_000, "eval_every": 5_000, "eval_episodes": 10, "observe_every": 200}
+_LOOP: Options = {
+    "warmup": 2_000, "random_warmup": True, "eval_every": 5_000, "eval_episodes": 10,
+    "observe_every": 200,
+}  # fmt: skip
 _PAPER: Options = {"observe_every": 500}  # the preset evaluates every 1 000 steps: 474 times
 
 
@@ -157,7 +160,8 @@ ATARI = Experiment(
 
 # Tab. 3: 9 000 steps after 1 000 at random.
 _SHORT: Options = {
-    "steps": 10_000, "warmup": 1_000, "eval_every": 1_000, "eval_episodes": 5, "observe_every": 16,
+    "steps": 10_000, "warmup": 1_000, "random_warmup": True, "eval_every": 1_000,
+    "eval_episodes": 5, "observe_every": 16,
 }  # fmt: skip
 PENDULUM_SAC = Experiment(
     "pendulum_sac_ners",

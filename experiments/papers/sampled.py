@@ -73,7 +73,12 @@ def _configuration(options: Mapping[str, Any]) -> RunConfig:
         seeds=1,
         seed=options["seed"],
         loop=dataclasses.replace(
-            config.loop, steps=steps, warmup=1_000, eval_every=max(steps // 10, 1), inspect=0
+            config.loop,
+            steps=steps,
+            warmup=1_000,
+            random_warmup=True,
+            eval_every=max(steps // 10, 1),
+            inspect=0,
         ),
         sizes=dataclasses.replace(config.sizes, batch_size=_BATCH),
         agent_options=dataclasses.replace(config.agent_options, hidden=tuple(options["hidden"])),

@@ -52,10 +52,12 @@ _STOCHASTIC = Offers(_RATIOS, scalar_loss=True, density=True)
 _ESTIMATES = frozenset({"value", "advantage", "next_value"})
 _DISCRETE = LoopConfig(n_step=5)
 _CONTROL = LoopConfig(steps=20_000, warmup=1_000, eval_every=1_000)
+# Agents whose density a method may ask for act by themselves from the start, with whatever method,
+# so that methods differ in nothing else.
+_OWN_WARMUP = dataclasses.replace(_CONTROL, random_warmup=False)
 _SCALED = dataclasses.replace(
-    _CONTROL,
+    _OWN_WARMUP,
     gamma=0.995,
-    random_warmup=False,  # so that methods differ in nothing else, with behaviours or without
     scale_observations=True,
     scale_rewards=True,
 )
@@ -72,7 +74,7 @@ _AGENTS = {
         rainbow.RainbowConfig, rainbow.rainbow, "discrete", Offers(_VALUES), _DISCRETE, _sizes(64)
     ),
     "td3": AgentEntry(td3.TD3Config, td3.td3, "continuous", _CRITIC, _CONTROL, _sizes(256)),
-    "sac": AgentEntry(sac.SACConfig, sac.sac, "continuous", _STOCHASTIC, _CONTROL, _sizes(256)),
+    "sac": AgentEntry(sac.SACConfig, sac.sac, "continuous", _STOCHASTIC, _OWN_WARMUP, _sizes(256)),
     "ddpg": AgentEntry(ddpg.DDPGConfig, ddpg.ddpg, "continuous", _STOCHASTIC, _SCALED, _sizes(128)),
     "naf": AgentEntry(naf.NAFConfig, naf.naf, "continuous", _STOCHASTIC, _SCALED, _sizes(256)),
     "racer": AgentEntry(

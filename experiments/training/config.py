@@ -22,8 +22,8 @@ class LoopConfig(Config):
     warmup: int = option(1_000, "agent steps before learning", at_least=0)
     random_warmup: bool = option(
         True,
-        "take uniformly random actions in them; false: the agent's own. Agents that store their "
-        "density with each step always take their own",
+        "take uniformly random actions in them; false: the agent's own, which methods take that "
+        "compare densities (refer)",
     )
     n_step: int = option(1, "steps of the return before bootstrapping", at_least=1)
     gamma: float = option(0.99, "discount factor per agent step", at_least=0, at_most=1)

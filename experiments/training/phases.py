@@ -71,10 +71,23 @@ class Phases:
           key: of the whole run.
           env_state: of the environments; () if they live on the host.
           obs: `[E, ...]`.
+
+        Raises:
+          ValueError: the warm-up is random, and the agent stores what random actions lack.
         """
-        return state_.initial_state(
+        state = state_.initial_state(
             self.action_space, self.agent, self.replay, self.config.n_step, key, env_state, obs
         )
+        if (
+            self.config.random_warmup
+            and self.agent.extras_of_action
+            and jax.tree.leaves(state.extras)
+        ):
+            raise ValueError(
+                "random_warmup is true, and the density that the agent stores with its actions is "
+                "not that of random ones: use random_warmup false, in every arm of a comparison"
+            )
+        return state
 
     def decide(self, state: LoopState, mode: Mode) -> tuple[Array, chex.ArrayTree]:
         """Choose actions `[E, ...]`, and the agent's extras `[E, ...]` to store with the step.
@@ -83,8 +96,7 @@ class Phases:
         """
         key = state_.acting_key(state)
         action, extras = self.agent.act(state.agent, state.obs, key, state.extras)
-        if mode != "act" and self.config.random_warmup and not jax.tree.leaves(extras):
-            # Agents that store their density with the step (extras) must act by themselves.
+        if mode != "act" and self.config.random_warmup:
             action = _random_actions(self.action_space, key, self.replay.num_envs)
         return action, extras
 

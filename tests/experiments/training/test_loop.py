@@ -326,16 +326,29 @@ def test_scaled_rewards_are_the_same_whatever_their_units_after_the_next_measure
     np.testing.assert_allclose(same, fresh, rtol=1e-5)
 
 
-@pytest.mark.parametrize("random_warmup", [True, False])
-def test_warm_up_actions_are_random_or_the_agents_own(random_warmup):
+@pytest.mark.parametrize(
+    ("random_warmup", "noise"), [(True, "gaussian"), (True, "ou"), (False, "gaussian")]
+)
+def test_warm_up_actions_are_random_or_the_agents_own(random_warmup, noise):
     environment = environments.make("gymnax/Pendulum-v1")
-    agent = ddpg(DDPGConfig(hidden=(4,)), environment.action_space)  # its mean is near 0 at first
+    agent = ddpg(DDPGConfig(hidden=(4,), noise=noise), environment.action_space)
     replay = make_replay(uniform.sampler(), capacity=256, batch_size=16)
     config = LoopConfig(steps=300, warmup=200, random_warmup=random_warmup, inspect=0)
     state = jax.jit(make_program(environment, agent, replay, config).init)(jax.random.key(0))
     actions = ring.contents(state.replay.ring).action[:200]
-    expected = 1 / np.sqrt(3) if random_warmup else DDPGConfig().noise_std
+    own = DDPGConfig().noise_std  # the mean is near 0 at first
+    expected = 1 / np.sqrt(3) if random_warmup else own
     np.testing.assert_allclose(actions.std(), expected, rtol=0.1)
+
+
+def test_a_random_warm_up_is_refused_where_densities_are_stored():
+    environment = environments.make("gymnax/Pendulum-v1")
+    method = refer.method(refer.ReFERConfig(), None)
+    agent = ddpg(DDPGConfig(hidden=(4,)), environment.action_space, method.objective)
+    replay = make_replay(method.sampler, capacity=256, batch_size=16)
+    program = make_program(environment, agent, replay, LoopConfig(steps=300, warmup=200))
+    with pytest.raises(ValueError, match="use random_warmup false, in every arm"):
+        jax.eval_shape(program.init, jax.random.key(0))
 
 
 def test_looking_at_what_is_replayed_changes_nothing():
