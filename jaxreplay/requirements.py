@@ -43,8 +43,9 @@ _DENSITY = "a policy with a density (log_ratio)"
 class Requirements(NamedTuple):
     """What a replay method needs; the default is nothing.
 
-    Of the agent: `feedback`, `feedback_of_new`, `density`, `scalar_loss`. Of the loop: `all_new`,
-    `single_steps`, `whole_episodes`, `episode_returns`. Of what is stored: `transition_fields`.
+    Of the agent: `feedback`, `feedback_of_new`, `density`, `scalar_loss`. Of agent and loop:
+    `all_new`. Of the loop: `new_steps`, `single_steps`, `whole_episodes`, `episode_returns`. Of
+    what is stored: `transition_fields`.
     """
 
     feedback: frozenset[str] = _NAMES  # about sampled transitions, read by `update`

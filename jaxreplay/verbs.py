@@ -92,7 +92,7 @@ class UpdateSampler(Protocol):
           ring: the transitions.
           sample: what the agent learned from, `[B]` or `[B, T]`. Rows to be ignored (overwritten
             since, or with feedback that is not finite) carry the out-of-range index `capacity`:
-            scatters with `mode="drop"`, `ring.write` and `sum_tree.set` skip them.
+            scatters with `mode="drop"` and `sum_tree.set` skip them.
           **feedback: as many float32 each, by name (`td_error`, `q_value` ...), among them what
             `Requirements.feedback` names. Name those that you read, and take the others as `**_`.
         """

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import SymmetricalLogLocator
 
+from experiments.analysis.axes import DIVERGED
 from experiments.analysis.style import (
     FAINT,
     INK,
@@ -23,7 +24,6 @@ from experiments.analysis.style import (
 )
 from experiments.training.inspection import ODDS_EDGES
 
-_DIVERGED = 1e5  # beyond this, a logarithmic scale keeps the other lines visible
 PANELS = {  # column of the inspection -> title of its panel
     "abs_td": "mean |TD error|",
     "td_std": "std of TD error in a batch",
@@ -170,7 +170,7 @@ def _plot_means(
             means = frame.groupby("step")[name].mean()
             axes.plot(means.index, means, **styles[label], **marks(len(means)))
             largest = max(largest, means.abs().max())
-    if largest > _DIVERGED:
+    if largest > DIVERGED:
         axes.set_yscale("symlog", linthresh=1.0)
         axes.yaxis.set_major_locator(SymmetricalLogLocator(base=1e4, linthresh=1.0))
     tidy(axes)

@@ -49,6 +49,11 @@ class PrimaryMetric:
                 "train for more steps, or name another metric"
             )
 
+    def label(self, between: str = " ") -> str:
+        """Return what an axis of it is called."""
+        better = "higher" if self.higher_is_better else "lower"
+        return f"{self.name}{between}({self.unit}, {better} is better)"
+
 
 def parse(name: str, threshold: float | None = None) -> PrimaryMetric:
     """Return the primary metric of this name: final, last_K, auc, best or steps_to_threshold.

@@ -9,10 +9,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator
 
+from experiments.analysis.axes import logarithmic
 from experiments.analysis.primary import PrimaryMetric
 from experiments.analysis.style import INK, make_figure, plain, save, styles_of, tidy
-
-WIDE = 30  # largest over smallest value from which an axis is logarithmic
 
 
 def trials(
@@ -108,7 +107,7 @@ def _dots(style: Mapping[str, Any], alpha: float = 0.45) -> dict[str, Any]:
 def _places(axes: Axes, values: Sequence[Any], linear: bool) -> Callable[[Any], float]:
     """Label the horizontal axis for a setting's values; return where one stands."""
     if all(isinstance(value, (int, float, np.number)) for value in values):
-        if not linear and min(values) > 0 and max(values) / min(values) >= WIDE:
+        if not linear and logarithmic(values):
             axes.set_xscale("log")
             axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
             axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -120,8 +119,7 @@ def _places(axes: Axes, values: Sequence[Any], linear: bool) -> Callable[[Any], 
 
 
 def _finish(axes: Axes, env: str, metric: PrimaryMetric) -> None:
-    better = "higher" if metric.higher_is_better else "lower"
-    axes.set_ylabel(f"{metric.name}\n({metric.unit}, {better} is better)", color=INK)
+    axes.set_ylabel(metric.label("\n"), color=INK)
     axes.set_title(env, fontsize=10, color=INK)
     tidy(axes)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))

@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
+from experiments.analysis.axes import logarithmic
 from experiments.analysis.primary import PrimaryMetric
 from experiments.analysis.style import (
     INK,
@@ -23,7 +24,6 @@ from experiments.analysis.style import (
 from experiments.analysis.tuned import Tuned, estimate
 
 _MOST_LINES = 6  # in a panel, for each choice of the other settings
-WIDE = 10  # largest over smallest value from which an axis is logarithmic
 
 
 class Line(NamedTuple):
@@ -118,7 +118,7 @@ def sensitivity(
             if any(line.values for line in drawn):
                 _panel(axes, drawn)
                 axes.set_xlabel(name, color=INK)
-                axes.set_ylabel(_scored(metric(env), "\n"), color=INK)
+                axes.set_ylabel(metric(env).label("\n"), color=INK)
                 axes.set_title(env, fontsize=10, color=INK)
             else:
                 axes.set_visible(False)
@@ -140,7 +140,7 @@ def _panel(axes: Axes, drawn: Sequence[Line]) -> None:
     place = {value: float(value) if numeric else at for at, value in enumerate(every)}
     own = styles(drawn)
     spread = _spread(list(place.values()), len(drawn))
-    log = numeric and min(place.values()) > 0 and max(every) / min(every) >= WIDE
+    log = numeric and logarithmic(every)
     crossed: list[tuple[float, float, str]] = []
     for number, line in enumerate(drawn):
         style = own[line.label]
@@ -227,7 +227,7 @@ def best(
                 _bar(axes, at + 0.12, row.default, colour, filled=False)
         axes.set_yticks(range(len(own)), [_told(row) for row in own])
         axes.set_ylim(len(own) - 0.5, -0.5)
-        axes.set_xlabel(_scored(metric(env)), color=INK)
+        axes.set_xlabel(metric(env).label(), color=INK)
         axes.set_title(env, fontsize=10, color=INK)
         tidy(axes)
         axes.grid(axis="x", color="#e6e6e6", linewidth=0.8)
@@ -252,12 +252,6 @@ def _bar(axes: Axes, at: float, found: Any, colour: str, filled: bool) -> None:
     axes.plot([found.low, found.high], [at, at], color=colour, linewidth=1.6)
     face = colour if filled else "white"
     axes.plot([found.value], [at], marker="o", color=colour, markerfacecolor=face, linestyle="")
-
-
-def _scored(metric: PrimaryMetric, between: str = " ") -> str:
-    """Return the label of an axis of scores."""
-    better = "higher" if metric.higher_is_better else "lower"
-    return f"{metric.name}{between}({metric.unit}, {better} is better)"
 
 
 def _short(name: str) -> str:

@@ -30,7 +30,7 @@ SIZES = {
 }
 
 
-def samplers(capacity: int) -> Mapping[str, Sampler]:
+def samplers() -> Mapping[str, Sampler]:
     """Return the samplers to time, by name; the others are compared with the first."""
     by_default = {
         name: METHODS[name].method(METHODS[name].config(), 1_000_000).sampler
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     sizes, out = read_sizes("methods", __doc__, SIZES, argv)
     capacity, batch_size, cycles, turns = sizes.values()
     timed = {}
-    for name, sampler in samplers(capacity).items():
+    for name, sampler in samplers().items():
         say(f"{name}: filling and compiling")
         timed[name] = cycle(sampler, capacity, batch_size, cycles)
     times: dict[str, list[float]] = {name: [] for name in timed}

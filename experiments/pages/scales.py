@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-DIVERGED = 1e5  # beyond this, a logarithmic scale keeps the other lines visible
-
 
 def symlog(values: ArrayLike) -> np.ndarray:
     """Return sign(x) log10(1 + |x|)."""

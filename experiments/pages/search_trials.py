@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.analysis import searched
+from experiments.analysis.axes import logarithmic
 from experiments.pages import plots
 from experiments.pages.blocks import Lines, Plot, Plots, Section, Table
 from experiments.pages.swept import Swept
@@ -127,9 +127,8 @@ def _dots(
 def _places(values: Sequence[Any], linear: bool) -> tuple[dict[str, Any], Callable[[Any], float]]:
     """Return the horizontal axis for a setting's values, and where one stands."""
     if all(isinstance(value, (int, float, np.number)) for value in values):
-        wide = min(values) > 0 and max(values) / min(values) >= searched.WIDE
         log = {"type": "log", "dtick": 1, "tickformat": "~g"}
-        return (log if wide and not linear else {}), float
+        return (log if logarithmic(values) and not linear else {}), float
     every = sorted(set(map(str, values)))
     ticks = {
         "tickvals": list(range(len(every))), "ticktext": [plots.shown(each) for each in every],

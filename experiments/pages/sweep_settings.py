@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from experiments.analysis import sensitivity
+from experiments.analysis.axes import logarithmic
 from experiments.analysis.sensitivity import Line
 from experiments.analysis.tuned import estimate
 from experiments.pages import plots
@@ -43,7 +44,7 @@ def _panel(
     every = sensitivity.values(lines)
     numeric = all(isinstance(value, (int, float)) for value in every)
     place = {value: float(value) if numeric else float(at) for at, value in enumerate(every)}
-    log = numeric and min(every) > 0 and max(every) / min(every) >= sensitivity.WIDE
+    log = numeric and logarithmic(every)
     ends = [min(place.values()), max(place.values())]
     traces = []
     for line in lines:

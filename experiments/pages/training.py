@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.analysis import panels, verdicts
+from experiments.analysis.axes import DIVERGED
 from experiments.analysis.style import FAINT
 from experiments.pages import metrics, plots, scales
 from experiments.pages.blocks import Key, Plot, Plots, Section
@@ -116,7 +117,7 @@ def _means(group: Group, arms: Mapping[str, Arm], column: str, name: Name) -> Pl
     values = {label: plots.means(arm.frame, column) for label, arm in arms.items()}
     least = min(each.min() for each in values.values())
     most = max(each.max() for each in values.values())
-    far = max(-least, most) > scales.DIVERGED and not name.share
+    far = max(-least, most) > DIVERGED and not name.share
     traces = []
     for label, each in values.items():
         drawn = scales.symlog(each) if far else each

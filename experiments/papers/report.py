@@ -222,7 +222,7 @@ def _numbers(entry: Entry, size: SizeName, data: Data, above: dict[Any, str]) ->
     if isinstance(source, Experiment):
         cells = score_tables.of_runs(entry, size, data)
     elif any(isinstance(claim, Claim) for claim in entry.claims):
-        cells = score_tables.of_claims(entry, size, data)
+        cells = score_tables.of_claims(entry, data)
     elif entry.claims:
         cells = score_tables.exact(entry, data)
         if len(cells) > _LONG:

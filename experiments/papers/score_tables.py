@@ -73,7 +73,7 @@ def of_runs(entry: Entry, size: SizeName, data: Data) -> Cells:
     return _without_empty([header, *rows])
 
 
-def of_claims(entry: Entry, size: SizeName, data: Data) -> Cells:
+def of_claims(entry: Entry, data: Data) -> Cells:
     """Return the numbers that a computation's claims compare; the header alone if none do."""
     source = entry.source
     assert isinstance(source, Computation)

@@ -13,7 +13,6 @@ class Schedule:
     """A LoopConfig in whole numbers of blocks; a block is agent steps, then gradient updates."""
 
     warmup_rows: int  # agent steps in each environment before learning
-    block_rows: int  # agent steps in each environment in a block
     warmup_steps: int  # agent steps of the warm-up
     block_steps: int  # agent steps of a block
     log_points: tuple[int, ...]  # blocks before each log point
@@ -50,7 +49,6 @@ def schedule(config: LoopConfig, num_envs: int) -> Schedule:
     starts = [0, *ends[:-1]]
     return Schedule(
         warmup_rows=warmup_rows,
-        block_rows=config.learn_every,
         warmup_steps=warmup,
         block_steps=block_steps,
         log_points=tuple(end - start for start, end in zip(starts, ends, strict=True)),

@@ -81,10 +81,10 @@ def sampler(config: EROConfig = EROConfig()) -> Sampler:
 
     Every item is in the subset with its own probability, a function of its reward, its latest TD
     error (both divided by their standard deviation over the buffer, then squashed by tanh) and the
-    time it was added. Whenever the returns of training episodes are told, the policy takes one
-    REINFORCE step on their change, over items drawn uniformly from the whole buffer, and chooses
-    anew. Items added since are in the subset; a subset smaller than a batch gives way to the whole
-    buffer.
+    time it was added. Whenever the return of a training episode is told, the policy takes one
+    REINFORCE step on its change since the episode before (the paper has means of recent episodes),
+    over items drawn uniformly from the whole buffer, and chooses anew. Items added since are in the
+    subset; a subset smaller than a batch gives way to the whole buffer.
     """
 
     def init(key: Array, ring: Ring) -> EROState:
@@ -119,15 +119,16 @@ def sampler(config: EROConfig = EROConfig()) -> Sampler:
 
     def observe(state: EROState, ring: Ring, episode_return: Array, key: Array) -> EROState:
         reward = episode_return - state.episode_return
+        counts = state.told & jnp.isfinite(reward)  # the first call only sets the baseline
         learned = jax.lax.cond(
-            state.told & jnp.isfinite(reward),  # the first call only sets the baseline
+            counts,
             lambda: _learn(config, state, ring, reward, key),
             lambda: state,
         )
         return learned._replace(
             told=jnp.ones((), bool),
             episode_return=episode_return,
-            replay_reward=jnp.where(state.told & jnp.isfinite(reward), reward, 0.0),
+            replay_reward=jnp.where(counts, reward, 0.0),
         )
 
     return Sampler(

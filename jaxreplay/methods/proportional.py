@@ -44,19 +44,16 @@ class Odds(NamedTuple):
     updates: Array  # [] int32, calls of update so far
 
 
-def init(
-    capacity: int, *, track_minimum: bool = False, branching: int | None = None
-) -> ProportionalState:
+def init(capacity: int, *, track_minimum: bool = False) -> ProportionalState:
     """Make the state of an empty buffer.
 
     Args:
       capacity: slots of the ring.
       track_minimum: keep a tree of minima, for weights that need the smallest probability.
-      branching: children per node of the tree; None takes the backend's default.
     """
-    minimum = sum_tree.init(capacity, branching, reduce="min") if track_minimum else None
+    minimum = sum_tree.init(capacity, reduce="min") if track_minimum else None
     return ProportionalState(
-        tree=sum_tree.init(capacity, branching),
+        tree=sum_tree.init(capacity),
         minimum=minimum,
         max_leaf=jnp.ones((), jnp.float32),
         updates=jnp.zeros((), jnp.int32),
@@ -229,7 +226,6 @@ def sampler(
     sampling: Sampling = "stratified",
     initial: Initial = "max",
     track_minimum: bool = False,
-    branching: int | None = None,
     beta: Callable[[Array], Array] | None = None,
 ) -> Sampler:
     """Make the sampler of a method whose leaf is a function of the latest feedback.
@@ -242,13 +238,12 @@ def sampler(
       initial: new transitions enter with the running maximum over everything ever written,
         initially 1 ("max", Schaul et al. 2016, Alg. 1), or with the leaf of their feedback ("td").
       track_minimum: keep a tree of minima, for weights that need the smallest probability.
-      branching: children per node of the tree; None takes the backend's default.
       beta: the exponent of the weights, a function of the updates so far, for the metrics.
     """
 
     def start(key: Array, ring: Ring) -> ProportionalState:
         del key
-        return init(ring.capacity, track_minimum=track_minimum, branching=branching)
+        return init(ring.capacity, track_minimum=track_minimum)
 
     def add(
         state: ProportionalState,

@@ -159,7 +159,7 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
     return Sampler(
         functools.partial(_init, config),
         functools.partial(_add, config),
-        functools.partial(_sample, config),
+        _sample,
         functools.partial(_update, config),
         probability=_probability,
         metrics=_metrics,
@@ -348,9 +348,7 @@ def _going(
     )
 
 
-def _sample(
-    config: ReFERConfig, state: ReFERState, ring: Ring, key: Array, batch_size: int
-) -> Draw:
+def _sample(state: ReFERState, ring: Ring, key: Array, batch_size: int) -> Draw:
     # Before the first refresh that finds something to remember, everything stored will do.
     size = jnp.where(state.size > 0, state.size, jnp.maximum(ring_.size(ring), 1))
     number = random_bits.integers(key, (batch_size,), size)

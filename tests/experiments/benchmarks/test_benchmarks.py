@@ -291,8 +291,8 @@ def test_methods_command(tmp_path, capsys):
     out = tmp_path / "methods.json"
     monkey = pytest.MonkeyPatch()
     with monkey.context() as patch:
-        some = {name: methods.samplers(64)[name] for name in ("per", "uniform")}
-        patch.setattr(methods, "samplers", lambda capacity: some)
+        some = {name: methods.samplers()[name] for name in ("per", "uniform")}
+        patch.setattr(methods, "samplers", lambda: some)
         argv = ["--capacity", "64", "--batch-size", "8", "--cycles", "5", "--turns", "2"]
         assert methods.main([*argv, "--out", str(out)]) == 0
     assert set(json.loads(out.read_text())["methods"]) == {"per", "uniform"}
