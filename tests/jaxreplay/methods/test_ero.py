@@ -136,10 +136,23 @@ def test_a_subset_smaller_than_a_batch_gives_way_to_the_whole_buffer():
     assert (frequencies(with_subset(filled(), [1, 4, 5])) > 0)[:30].all()
 
 
-def test_new_items_are_in_the_subset():
-    state = with_subset(filled(), [1, 4, 5, 7])
-    row = jax.tree.map(lambda x: x[None], EXAMPLE)
-    assert chosen(ADD(state, row))[30] == 1
+def test_new_items_are_in_the_subset_and_have_no_td_error_of_the_one_before():
+    state = with_subset(filled(CAPACITY), [1, 4, 5, 7])
+    state = state._replace(sampler=state.sampler._replace(td_error=jnp.full(CAPACITY, 2.0)))
+    after = ADD(state, jax.tree.map(lambda x: x[None], EXAMPLE))
+    assert np.flatnonzero(chosen(after)).tolist() == [0, 1, 4, 5, 7]
+    np.testing.assert_array_equal(after.sampler.td_error, [0.0] + [2.0] * (CAPACITY - 1))
+
+
+def test_features_are_scaled_by_the_deviation_of_what_is_stored():
+    from jaxreplay.methods.ero import _features
+
+    state, live = filled(4), slice(4)  # the other 36 slots are empty
+    td = jnp.zeros(CAPACITY).at[live].set(jnp.array([1.0, -1.0, 0.5, 3.0]))
+    features = np.asarray(_features(state.sampler._replace(td_error=td), state.ring))
+    squashed = [np.tanh(x / np.std(x)) for x in ([0.0, 1.0, 2.0, 0.0], np.asarray(td[live]))]
+    expected = np.stack([*squashed, [0.25, 0.5, 0.75, 1.0]], axis=1)
+    np.testing.assert_allclose(features[live], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from jaxreplay import make_replay, ring, sum_tree, testing
 from jaxreplay.methods import proportional
-from jaxreplay.methods.ners import NERSConfig, log_probabilities, method, sampler
+from jaxreplay.methods.ners import Collected, NERSConfig, log_probabilities, method, sampler
 from jaxreplay.methods.parts.score_network import Features, ScoreNetwork
 from jaxreplay.types import Replay, Sample
 
@@ -327,6 +328,48 @@ def test_sign_of_the_reward_is_the_sign_of_the_step():
     assert equal(observed(CONFIG, start, 1.0).sampler.params, start.sampler.params)
 
 
+def collected_of(slots):
+    """What was collected: these slots of a ring that was filled once."""
+    slots, none = np.int32(slots), CONFIG.train_size - len(slots)
+    tickets = np.append(np.full(len(slots), 0.5, np.float32), np.full(none, np.inf, np.float32))
+    slots = np.append(slots, np.zeros(none, np.int32))
+    return Collected(slots, slots + 1, tickets)
+
+
+@pytest.mark.parametrize(
+    ("stored", "total", "slots", "rest"),
+    [
+        (CAPACITY, CAPACITY, [3, 3, 5], 10.0),  # what was drawn twice is in the sum once
+        (8, 7.9, [*range(8)], 0.0),  # a total that rounding has left below that of its parts
+    ],
+    ids=["drawn twice", "rounded"],
+)
+def test_a_step_follows_the_gradient_written_out(stored, total, slots, rest):
+    state, reward = filled(CONFIG, stored), 2.0  # all leaves are 1
+    tree = state.sampler.priorities.tree.replace(root=np.float32(total))
+    inner = state.sampler._replace(
+        priorities=state.sampler.priorities._replace(tree=tree), collected=collected_of(slots),
+        told=np.bool_(True), episode_return=np.float32(1.0),
+    )  # fmt: skip
+    t, ones = ring.gather(state.ring, np.int32(slots)), np.ones((len(slots), 2), np.float32)
+    time = np.float32(np.add(slots, 1) / stored)[:, None]
+    scalars = np.concatenate([t.action, t.reward[:, None], time, ones], axis=1)
+    once = np.unique(slots, return_index=True)[1]
+
+    @jax.jit
+    @jax.grad
+    def gradient(params):
+        network = ScoreNetwork(CONFIG.hidden, CONFIG.score_hidden)
+        masses = network.apply(params, Features(t.obs, t.next_obs, scalars)) ** CONFIG.alpha
+        return -reward * jnp.log(masses / (masses[once].sum() + rest)).sum()
+
+    after = observed(CONFIG, state._replace(sampler=inner), 1.0 + reward)
+    found = optax.tree.get(after.sampler.opt_state, "mu")
+    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(gradient(inner.params)), strict=True)
+    for mu, expected in pairs:  # Adam's first moment is a tenth of the first gradient
+        np.testing.assert_allclose(mu, 0.1 * np.asarray(expected), rtol=1e-3, atol=1e-6)
+
+
 def test_what_was_overwritten_since_does_not_count():
     """Two runs that differ only in what they had replayed before it was overwritten."""
     start = observed(CONFIG, filled(CONFIG), 1.0)
@@ -369,6 +412,16 @@ def test_collected_is_a_uniform_subset():
     assert ours.max() < 1 and abs(ours.mean() - 4 / 13 * 5 / 8) < 0.01  # mean of 4 least of 12
     share = np.mean([np.isin(c, i).mean() for c, i in zip(collected.slots, last, strict=True)])
     assert share > 1 / 3  # slots may occur in several batches
+
+
+def test_rows_of_a_batch_that_are_not_valid_are_not_collected():
+    from jaxreplay.methods.ners import _collect, _nothing
+
+    rows, tickets = np.arange(4, dtype=np.int32), np.float32([0.4, 0.1, 0.3, 0.2])
+    sample = Sample(rows, None, np.ones(4, np.float32), rows + 1, tickets)
+    slots, versions, kept = _collect(_nothing(4), sample, np.array([True, False, True, False]))
+    np.testing.assert_array_equal(kept, np.float32([0.3, 0.4, np.inf, np.inf]))
+    assert (np.asarray(slots)[:2].tolist(), np.asarray(versions)[:2].tolist()) == ([2, 0], [3, 1])
 
 
 def test_features_of_any_size_keep_the_network_finite():
