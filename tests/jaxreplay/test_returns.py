@@ -80,6 +80,11 @@ def test_vtrace_worked_by_hand(terminal, expected):
     np.testing.assert_allclose(got, expected, rtol=1e-5)
 
 
+def test_nothing_crosses_a_decay_of_zero():
+    found = returns.recursion(np.float32([0.9, 0, 0.9]), np.float32([1, 2, np.nan]))
+    np.testing.assert_allclose(found, [2.8, 2, np.nan], rtol=1e-6)
+
+
 def loop(reward, discount, last, value, advantage, next_value, log_ratio):
     """Retrace as one walks it: backwards, one step at a time."""
     q, after = np.zeros_like(reward), None

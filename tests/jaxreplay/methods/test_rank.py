@@ -109,6 +109,19 @@ def test_every_draw_sees_the_exact_order_if_asked():
     np.testing.assert_allclose(batch.weights, weights / weights.max(), rtol=1e-5)
 
 
+@pytest.mark.parametrize("stored", range(4, 9))
+def test_segments_need_as_many_ranks_as_draws(stored):
+    replay = made(RankConfig(order="sorted"), 8, 8)
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    for _ in range(stored):
+        state = replay.add(state, ROW)  # equal errors: ranked by slot
+    ranks = np.arange(1.0, stored + 1) ** (-0.7 if stored < 8 else 0.0)  # of 8, one draw each
+    chance = np.append(ranks / ranks.sum(), np.zeros(8 - stored))
+    np.testing.assert_allclose(replay.probability(state, np.arange(8)), chance, rtol=1e-5)
+    batch = replay.sample(state, jax.random.key(0))[1]
+    np.testing.assert_allclose(batch.probability, chance[batch.indices], rtol=1e-5)
+
+
 def test_only_the_order_of_errors_counts():
     errors = np.abs(np.random.default_rng(0).normal(size=16))
     config = RankConfig(order="sorted")

@@ -280,6 +280,11 @@ def test_returns_are_in_units_of_scaled_rewards():
         state = replay.add(state, step, **fresh, reward_scale=np.float32([scale]))
     got = _returns_of(state.sampler.estimates, np.arange(5))
     np.testing.assert_allclose(got, np.array([11.25, 10.5, 9.0, 6.0, 6.0]) / 4)
+    # A batch that was overwritten meanwhile says nothing, not that the scale is 0.
+    state, batch = replay.sample(state, jax.random.key(0))
+    told = {name: np.full(2, 8.0, np.float32) for name in (*fresh, "log_ratio", "reward_scale")}
+    state = replay.update(state, batch._replace(version=batch.version - 1), **told)
+    assert (int(state.dropped), float(state.sampler.estimates.reward_scale)) == (2, 4)
 
 
 def test_whole_episodes_alone_are_forgotten_and_never_come_back():

@@ -35,16 +35,21 @@ def test_windows_run_forward_in_one_environment(rows):
         np.testing.assert_array_equal(batch.aux.slots.ravel(), batch.indices)
 
 
-@pytest.mark.parametrize("rows", [8, 20])
+@pytest.mark.parametrize("rows", [5, 8, 20])
 def test_every_window_is_as_likely_as_any(rows):
     replay, state = filled(rows)
-    draw = jax.jit(jax.vmap(lambda key: replay.sample(state, key)[1].transition.reward))
-    rewards = np.asarray(draw(jax.random.split(jax.random.key(1), 4000)))
+    draw = jax.jit(jax.vmap(lambda key: replay.sample(state, key)[1]))
+    batch = draw(jax.random.split(jax.random.key(1), 4000))
+    rewards = np.asarray(batch.transition.reward)
     starts, counts = np.unique(rewards.reshape(4000, LENGTH, -1)[:, 0], return_counts=True)
     windows = (min(rows, 12) - LENGTH + 1) * E
     assert len(starts) == windows
     expected = counts.sum() / windows
     assert (np.abs(counts - expected) < 5 * np.sqrt(expected)).all()
+    chance = np.asarray(replay.probability(state, jnp.arange(24)))
+    assert chance.sum() == pytest.approx(1)
+    expected, counts = chance * rewards.size, np.bincount(batch.indices.ravel(), minlength=24)
+    assert (np.abs(counts - expected) <= 5 * np.sqrt(expected)).all()
 
 
 def test_sizes_that_hold_no_window_are_refused():
