@@ -103,6 +103,12 @@ def test_counts_after_any_history_are_those_of_the_values(seed, turns, count):
     bucket_order.check_valid(order)  # its counts: of histories of every length
 
 
+def test_of_two_values_for_a_slot_one_is_kept_and_counted():
+    order = _set(bucket_order.init(64), np.int32([3, 3]), np.float32([1.0, 5.0]))
+    assert float(_values(order)[3]) in (1.0, 5.0)
+    bucket_order.check_valid(order)
+
+
 def test_quantiles_are_those_of_the_values_rounded_down():
     values = np.abs(np.random.default_rng(3).normal(size=3000)).astype(np.float32)
     order, slots = filled(values, 3000)

@@ -206,6 +206,7 @@ def test_episodes_end_in_rows_that_tell_them_apart():
     with pytest.raises(ValueError, match="without a field `last`"):
         ring.end_episodes(held)
     held = ring.init({"a": np.float32(0), "last": np.bool_(False)}, 4)
+    ring.check_valid(ring.end_episodes(held))  # there is no row yet to be marked
     held, _ = ring.add(held, {"a": np.ones(1, np.float32), "last": np.zeros(1, bool)})
     assert ring.gather(ring.end_episodes(held), jnp.zeros(1, jnp.int32))["last"][0]
 

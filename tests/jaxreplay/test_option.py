@@ -23,6 +23,8 @@ class Method(Shared):
     inputs: tuple[Literal["obs", "time"], ...] | None = option(None, "what is seen")
     form: str = option("dg", "of the advantage", choices=("dg", "sg"))
     double: bool = option(True, "two")
+    least: float = option(-1.0, "may be of either sign")
+    turns: int = option(0, "the same, in whole numbers")
     internal: int = -3
 
     def check(self) -> None:
@@ -32,7 +34,8 @@ class Method(Shared):
 
 def test_what_is_declared_is_known_of_every_option():
     found = {entry.name: entry for entry in options_of(Method)}
-    assert list(found) == ["beta", "loss", "clip", "hidden", "inputs", "form", "double"]
+    names = ["beta", "loss", "clip", "hidden", "inputs", "form", "double", "least", "turns"]
+    assert list(found) == names
     assert found["loss"].choices == ("mse", "l1") and found["loss"].kind is str
     assert found["form"].choices == ("dg", "sg")
     assert (found["clip"].kind, found["clip"].optional) == (float, True)
@@ -50,6 +53,7 @@ def test_another_default_keeps_what_the_base_says():
 
 def test_what_is_allowed_is_taken():
     Method(beta=0.0, loss="l1", clip=float("inf"), hidden=(1,), inputs=("time",), form="sg")
+    Method(least=-1e6, turns=1 - 2**31)
     assert Method() == Method(beta=0.5) and hash(Method()) == hash(Method())
 
 
@@ -67,6 +71,9 @@ def test_what_is_allowed_is_taken():
         ({"hidden": (4, 2.5)}, "hidden is 2.5: it must be a whole number"),
         ({"clip": "far"}, "clip is 'far': it must be a number, or none"),
         ({"beta": True}, "beta is True: it must be a number"),
+        ({"least": 2e6}, "least is 2000000.0: it must be at most 1,000,000 in size"),
+        ({"least": -1e9}, "least is -1000000000.0: it must be at most 1,000,000 in size"),
+        ({"turns": -(2**31)}, "turns is -2147483648: it must be at most 2,147,483,647 in size"),
         ({"double": 1}, "double is 1: it must be true or false"),
         ({"hidden": (4, 0)}, "hidden is 0: it must be at least 1"),
         ({"inputs": ()}, "inputs is empty: give one or more of obs, time, or none"),

@@ -50,6 +50,14 @@ def test_whether_a_batch_can_be_drawn_depends_on_its_size():
     assert [bool(replay.can_sample(state, size)) for size in (None, 4, 5)] == [False, True, False]
 
 
+@pytest.mark.parametrize("method", [uniform, per], ids=["uniform", "per"])
+def test_rows_of_an_empty_replay_weigh_nothing_under_jit(method):
+    replay = make_replay(method.sampler(), capacity=8, batch_size=4)
+    state = replay.init(jax.random.key(0), {"a": np.float32(0)})
+    batch = jax.jit(replay.sample)(state, jax.random.key(1))[1]
+    np.testing.assert_array_equal(batch.weights, 0.0)
+
+
 def test_on_policy_batches_have_their_size():
     replay, state = held(latest.sampler())
     with pytest.raises(ValueError, match=r"batch_size is 4: .* in batches of 8: leave it out"):

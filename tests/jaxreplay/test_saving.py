@@ -225,6 +225,16 @@ def test_a_state_of_another_replay_is_not_saved_over_a_good_one(tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             jaxreplay.save(other, kept, path)
+    # Of stacks of frames the ring does not say what a row was: sizes alone can tell.
+    small, large, wide = (
+        make_replay(uniform.sampler(), batch_size=4, frame_stack=2, **sizes)
+        for sizes in ({"capacity": 32}, {"capacity": 64}, {"capacity": 32, "num_envs": 2})
+    )
+    stack = np.zeros((2, 2), np.float32)
+    stacked = small.init(jax.random.key(0), testing.EXAMPLE._replace(obs=stack, next_obs=stack))
+    for other, message in ((large, "capacity 64 and 1"), (wide, "capacity 32 and 2")):
+        with pytest.raises(ValueError, match=f"not of this replay, which has {message}"):
+            jaxreplay.save(other, stacked, path)
     with pytest.raises(ValueError, match="inside of jit"):
         jax.jit(lambda state: jaxreplay.save(replay, state, path))(state)
     assert path.read_bytes() == good
