@@ -13,6 +13,7 @@ from agents.ddpg import DDPGConfig
 from agents.exploration import Extras
 from agents.gaussian import Behaviour
 from agents.naf import NAFConfig, Outputs
+from agents.networks import Actor, Critic
 from agents.types import Continuous
 from jaxreplay.methods.refer import Aux, ReFERConfig, objective
 from jaxreplay.types import Sample, Transition
@@ -99,6 +100,25 @@ def changed(before, after):
     return {jax.tree_util.keystr(path): np.abs(np.subtract(x, y)).max() for (path, x), y in leaves}
 
 
+def test_ddpgs_actor_climbs_the_critic_as_it_is_after_its_step():
+    agent, state = make("ddpg", refer=False, critic_learning_rate=1.0)
+    sample = sample_of(())
+    after, _ = agent.update(state, sample, KEY)  # so large a step that gradients tell it
+    obs, actor = sample.transition.obs, Actor(2, (8,), "softsign")
+
+    @jax.jit
+    @jax.grad
+    def gradient(params):
+        action = jnp.tanh(actor.apply(params, obs))
+        return -Critic((8,), "softsign").apply(after.networks.critic, obs, action).mean()
+
+    mu = optax.tree.get(after.actor_opt_state, "mu")
+    jax.tree.map(
+        lambda g, mu: np.testing.assert_allclose(mu, 0.1 * np.asarray(g), rtol=1e-3, atol=1e-6),
+        gradient(state.networks.actor), mu,
+    )  # fmt: skip
+
+
 def test_far_steps_do_not_move_ddpgs_critic():
     agent, state = make("ddpg", critic_weight_decay=0.0)
     after, info = agent.update(state, sample_of(behaviour(3.0)), KEY)
@@ -123,7 +143,7 @@ def test_beta_does_not_scale_the_critics():
         mean = np.asarray(agent.greedy(state, sample_of(()).transition.obs))
         near = behaviour(mean)
         action = mean + 0.05
-        moments = []
+        moments, means = [], []
         for beta in (0.1, 0.9):
             after, _ = agent.update(state, sample_of(near, beta, action=action), KEY)
             if which == "ddpg":
@@ -132,9 +152,11 @@ def test_beta_does_not_scale_the_critics():
                 mu = optax.tree.get(after.opt_state, "mu")["params"]["MLP_0"]["Dense_1"]["kernel"]
                 mu = np.asarray(mu)
                 moments.append(mu[:, 2:])
-                means = mu[:, :2]
-                assert float(np.abs(means).max()) > 0
+                means.append(mu[:, :2])
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), *moments)
+        if which == "naf":  # its mean learns from the actor's loss alone, and the KL is 0 here
+            assert float(np.abs(means[0]).max()) > 0
+            np.testing.assert_allclose(means[1], 9 * means[0], rtol=1e-3, atol=1e-6)
 
 
 def test_naf_without_a_method_descends_the_whole_squared_error():
@@ -159,8 +181,6 @@ def test_naf_without_a_method_descends_the_whole_squared_error():
 
 def state_outputs(agent, params, obs):
     """NAF's outputs, taken apart from its network by hand."""
-    from agents.networks import Actor
-
     size = 2
     out = Actor(size + 1 + 3, (8,), "softsign").apply(params, obs)
     factor = jax.vmap(lambda x: advantages.lower_triangular(x, size))(out[:, 3:])
