@@ -148,12 +148,14 @@ def check_fits(ring: Ring, transition: Row) -> None:
 
 def as_stored(ring: Ring, transition: Row) -> Row:
     """Return transitions `[E, ...]`, as `check_fits` has them, with numbers as they are stored."""
-    transition = packing.as_stored(row_layout(ring), transition)
-    if ring.packed_obs is None:
-        return transition
-    named = ((name, fields_.get(transition, name)) for name in ("obs", "next_obs"))
-    obs = {name: packing.as_stored(ring.packed_obs, x) for name, x in named}
-    return fields_.replace(transition, **obs)
+    apart: dict[str, str] = {}
+    if ring.packed_obs is not None:
+        named = ((name, fields_.get(transition, name)) for name in ("obs", "next_obs"))
+        obs = {name: packing.as_stored(ring.packed_obs, x) for name, x in named}
+        transition = fields_.replace(transition, **obs)
+    elif isinstance(ring.frames, Frames):
+        apart = {"obs": ring.frames.dtype, "next_obs": ring.frames.dtype}
+    return packing.as_stored(row_layout(ring), transition, apart)
 
 
 def end_episodes(ring: Ring) -> Ring:

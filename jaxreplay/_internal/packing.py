@@ -1,7 +1,8 @@
 """Any pytree of arrays as one row of 32-bit words, and back."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -108,17 +109,21 @@ def check_fits(
         check_leaf(name, found[field.name], field.shape, jnp.dtype(field.dtype), rows)
 
 
-def as_stored(layout: Layout, tree: Tree) -> Tree:
-    """Bring floating-point leaves to the layout's dtypes: what these can't hold is infinite then.
+def as_stored(layout: Layout, tree: Tree, apart: Mapping[str, str] = MappingProxyType({})) -> Tree:
+    """Bring leaves that are kept as floats to their dtypes: what these can't hold is infinite then.
 
-    Leaves that the layout does not name stay as they are.
+    All others stay as they are.
+
+    Args:
+      layout: of one row.
+      tree: leaves of numbers that the layout's dtypes can be made of (`check_fits`).
+      apart: dtypes of leaves that are kept elsewhere, by name.
     """
-    dtypes = {field.name: jnp.dtype(field.dtype) for field in layout.fields}
+    dtypes = {field.name: field.dtype for field in layout.fields} | dict(apart)
 
     def one(path: Any, leaf: Array) -> Array:
         dtype = dtypes.get(_names(path)[0], leaf.dtype)
-        both = (dtype, leaf.dtype)
-        return leaf.astype(dtype) if all(jnp.issubdtype(x, jnp.floating) for x in both) else leaf
+        return leaf.astype(dtype) if jnp.issubdtype(dtype, jnp.floating) else leaf
 
     return jax.tree_util.tree_map_with_path(one, tree)
 

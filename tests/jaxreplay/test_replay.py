@@ -122,16 +122,15 @@ def test_feedback_beyond_float32_is_dropped_like_infinity_where_doubles_are_enab
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("stored_once", [False, True])
-def test_numbers_beyond_the_dtype_that_stores_them_are_dropped_like_infinity(stored_once):
-    example = testing.EXAMPLE._replace(
-        obs=jnp.zeros(3, jnp.float16), next_obs=jnp.zeros(3, jnp.float16), reward=jnp.zeros(())
-    )
-    replay = make_replay(
-        uniform.sampler(), capacity=8, batch_size=4, num_envs=2,
-        store_next_obs=not stored_once,
-    )  # fmt: skip
-    wide = jnp.ones((2, 3), jnp.float32).at[1, 0].set(1e5)  # float16 ends at 65 504
+@pytest.mark.parametrize("given", [jnp.float32, jnp.int32])
+@pytest.mark.parametrize(
+    "stored", [{}, {"store_next_obs": False}, {"frame_stack": 3}], ids=["twice", "once", "stacks"]
+)
+def test_numbers_beyond_the_dtype_that_stores_them_are_dropped_like_infinity(stored, given):
+    obs = jnp.zeros((1, 3), jnp.float16)
+    example = testing.EXAMPLE._replace(obs=obs, next_obs=obs, reward=jnp.zeros(()))
+    replay = make_replay(uniform.sampler(), capacity=8, batch_size=4, num_envs=2, **stored)
+    wide = jnp.ones((2, 1, 3), given).at[1, 0, 2].set(100_000)  # float16 ends at 65 504
     row = jax.tree.map(lambda x: jnp.broadcast_to(x, (2, *x.shape)), example)
     state = replay.add(replay.init(jax.random.key(0), example), row._replace(obs=wide))
     assert int(state.dropped) == 1
