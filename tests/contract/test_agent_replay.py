@@ -27,15 +27,25 @@ PAIRS = [
 OBS, BATCH, E = 3, 16, 2
 
 
+def method_of(agent, replay):
+    """The replay method as the agent wants it, and so that a batch holds its windows."""
+    options = replay_options(agent, replay)
+    if replay == "windows":
+        options = dataclasses.replace(options, length=4)
+    return METHODS[replay].method(options, 100)
+
+
+def pairs_that(hold):
+    """Give a test only those pairs of agent and method for which `hold(agent, replay)`."""
+    chosen = [param for param in PAIRS if hold(*param.values[0])]
+    return pytest.mark.parametrize("pair", chosen, indirect=True, scope="module")
+
+
 @pytest.fixture(params=PAIRS, scope="module")
 def pair(request):
     """An agent and a replay method, their states after some adds, and one compiled learn step."""
     name, method_name = request.param
-    entry, method_entry = AGENTS[name], METHODS[method_name]
-    options = replay_options(name, method_name)
-    if method_name == "windows":
-        options = dataclasses.replace(options, length=4)
-    method = method_entry.method(options, 100)
+    entry, method = AGENTS[name], method_of(name, method_name)
     space = Discrete(3) if entry.actions == "discrete" else Continuous(2)
     loud = {"sigma": 3.0} if name == "rainbow" else {}  # so that seven actions show the noise
     agent = entry.make(entry.config(hidden=(8, 8), **loud), space, method.objective)
@@ -101,10 +111,9 @@ def test_feedback_is_what_the_method_needs(pair):
     assert int(after.dropped) == 0
 
 
+@pairs_that(lambda agent, replay: method_of(agent, replay).requires.density)
 def test_fresh_steps_are_on_policy(pair):
-    (_, method), _, _, state, held, _, learn = pair
-    if not method.requires.density:
-        return
+    _, _, _, state, held, _, learn = pair
     _, _, info = learn(state, held, jax.random.key(0))
     np.testing.assert_allclose(info.feedback["log_ratio"], 0, atol=1e-4)
     np.testing.assert_allclose(info.metrics["kl"], 0, atol=1e-4)
@@ -143,10 +152,10 @@ def test_learning_compiles_once_and_may_be_scanned(pair):
     )  # fmt: skip
 
 
+# Samplers' states are donated in their own suite; each compilation is dear.
+@pairs_that(lambda agent, replay: replay == "uniform")
 def test_states_may_be_donated(pair):
-    (name, _), _, _, state, held, learn, jitted = pair
-    if name != "uniform":
-        return  # samplers' states are donated in their own suite; each compilation is dear
+    _, _, _, state, held, learn, jitted = pair
     expected = jitted(state, held, jax.random.key(3))
     state, held = jax.tree.map(jnp.copy, (state, held))
     donating = jax.jit(learn, donate_argnums=(0, 1))

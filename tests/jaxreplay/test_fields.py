@@ -139,14 +139,17 @@ def test_a_field_that_a_method_reads_is_missed_when_it_starts(name, options, fie
         start(name, options, example)
 
 
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("clock", ["run", "episode"])
-def test_methods_read_no_field_that_they_do_not_declare(name, clock):
-    options = {"windows": {"length": 4}, "refer": {"returns": True}}.get(name, {})
-    if name == "ners":
-        options = {"clock": clock, "features": ("reward", "time")}
-    elif clock == "episode":
-        return
+OPTIONS = {
+    "windows": {"length": 4},
+    "refer": {"returns": True},
+    "ners": {"features": ("reward", "time")},
+}
+READERS = [pytest.param(name, OPTIONS.get(name, {}), id=name) for name in METHODS]
+BY_EPISODE = pytest.param("ners", OPTIONS["ners"] | {"clock": "episode"}, id="ners-episode")
+
+
+@pytest.mark.parametrize(("name", "options"), [*READERS, BY_EPISODE])
+def test_methods_read_no_field_that_they_do_not_declare(name, options):
     method = METHODS[name].method(METHODS[name].config(**options), 100)
     read = method.requires.transition_fields
     least = {k: v for k, v in FIELDS.items() if k in read} | {"mine": np.zeros(2, np.float32)}
