@@ -208,7 +208,8 @@ def _add(
     ring_.check_fits(state.ring, transition)
     transition = ring_.as_stored(state.ring, jax.tree.map(jnp.asarray, transition))
     new = buffer.after(state.fence, transition), _single(feedback)
-    (transition, feedback), broken = _finite(new, state.ring.num_envs)
+    feedback = new[1]  # the sampler decides what a step is worth of which nothing is known
+    (transition, _), broken = _finite(new, state.ring.num_envs)
     state = state._replace(dropped=state.dropped + broken)
     ring, slots = ring_.add(state.ring, transition)
     slots = buffer.after(state.fence, slots)

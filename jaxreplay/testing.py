@@ -215,19 +215,20 @@ def states_keep_their_types(case: Case) -> None:
 
 
 def only_written_slots_are_drawn(case: Case) -> None:
-    """Before the ring is full, no slot is drawn that was never written."""
-    for count in (4, 5, 11):
+    """Before the ring is full, rows of slots that were never written are not drawn, or weigh 0."""
+    for count in (1, 4, 5, 11):  # of one row, batches hold more than is stored
         state = case.filled(count)
         can = bool(case.replay.can_sample(state))
         _ensure(can == (count * E >= BATCH), f"can_sample is {can} with {count * E} stored")
         for seed in range(5):
             _, batch = case.sample(state, jax.random.key(seed))
-            least, most = int(batch.indices.min()), int(batch.indices.max())
-            _ensure(least >= 0 and most < count * E, f"slots {least} to {most} are drawn")
-            _ensure(
-                float(fields.get(batch.transition, "reward").max()) < count * E,
-                "a row holds another's step",
-            )
+            counts = np.broadcast_to(np.asarray(batch.weights).T, case.shape[::-1]).T > 0
+            slots = np.asarray(batch.indices)[counts]
+            known = ((slots >= 0) & (slots < count * E)).all()
+            _ensure(known, f"{count * E} slots are written, and drawn are {slots}")
+            _ensure(counts.all() or not can, f"weights are {batch.weights}")
+            number = np.asarray(fields.get(batch.transition, "reward"))[counts]
+            _ensure((number < count * E).all(), "a row holds another's step")
 
 
 def draws_follow_the_probabilities(case: Case) -> None:
@@ -305,6 +306,22 @@ def feedback_that_is_no_number_is_dropped(case: Case) -> None:
             _ensure(not entered.any(), f"{bad} makes the state NaN")
 
 
+def new_feedback_that_is_no_number_is_counted(case: Case) -> None:
+    """New rows may come with NaN and infinity: these never enter the state, and are counted."""
+    wanted = case.method.requires.feedback_of_new
+    if not wanted:
+        return
+    row, count = case.rows(0), case.slots // E  # so that what is done now and then is done
+    add = jax.jit(lambda state, told: case.replay.add(state, row, **dict.fromkeys(wanted, told)))
+    for bad in (np.nan, np.inf, -np.inf):
+        after = case.full
+        for _ in range(count):
+            after = add(after, jnp.ones(E).at[0].set(bad))
+        _ensure(int(after.dropped) == count, f"{int(after.dropped)} of {count} rows are dropped")
+        for leaf in jax.tree.leaves(after.sampler):
+            _ensure(not _is_nan(leaf).any(), f"{bad} makes the state NaN")
+
+
 def empty_replays_refuse_to_sample(case: Case) -> None:
     """Outside of jit, sampling from nothing is a ValueError."""
     try:
@@ -380,6 +397,7 @@ LAWS: tuple[Callable[[Case], None], ...] = (
     donation_changes_nothing,
     feedback_for_overwritten_slots_is_dropped,
     feedback_that_is_no_number_is_dropped,
+    new_feedback_that_is_no_number_is_counted,
     empty_replays_refuse_to_sample,
     missing_feedback_is_named,
     batches_may_be_as_large_as_the_capacity,

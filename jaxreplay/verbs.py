@@ -55,7 +55,8 @@ class AddSampler(Protocol):
           slots: `[E]` int32, where they are.
           transition: `[E, ...]`, of any type: `fields.get` finds what is in it by name.
           **feedback: `[E]` float32 each, about them: what `Requirements.feedback_of_new` names.
-            Name those that you read, and take the others as `**_`.
+            Name those that you read, and take the others as `**_`. Numbers that are not finite
+            come as they are: keep them out of the state.
         """
         ...
 

@@ -28,7 +28,8 @@ class Aux(NamedTuple):
 def sampler() -> Sampler:
     """Make the sampler that returns the newest B transitions, oldest first, all with weight 1.
 
-    The loop must take B new steps between two batches. B is a multiple of the environments.
+    The loop must take B new steps between two batches. B is a multiple of the environments. Until
+    so many are stored, rows that are missing weigh 0.
     """
 
     def sample(state: tuple[()], ring: Ring, key: Array, batch_size: int) -> Draw:
@@ -40,8 +41,9 @@ def sampler() -> Sampler:
         lanes = ring.num_envs
         order = jnp.arange(batch_size, dtype=jnp.int32).reshape(-1, lanes)[::-1]
         slots = ring_.recent(ring, order)
-        ones = jnp.ones(batch_size, jnp.float32)
-        return Draw(slots.ravel(), ones, Aux(slots), ones / batch_size)
+        there = jnp.repeat(jnp.arange(batch_size // lanes)[::-1] < ring_.size(ring) // lanes, lanes)
+        weights = there.astype(jnp.float32)
+        return Draw(slots.ravel(), weights, Aux(slots), weights / batch_size)
 
     def probability(state: tuple[()], ring: Ring, slots: Array, batch_size: int) -> Array:
         del state

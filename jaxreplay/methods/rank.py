@@ -188,8 +188,9 @@ def _probability(
 ) -> Array:
     live = slots < ring_.size(ring)
     if rule.config.sampling == "greedy":
-        nothing = jnp.zeros(ring.capacity, jnp.float32)
-        return nothing.at[_largest(state, batch_size)].set(1.0 / batch_size)[slots]
+        chance = jnp.zeros(ring.capacity, jnp.float32)
+        chance = chance.at[_largest(state, batch_size)].add(1.0 / batch_size)
+        return jnp.where(live, chance[slots], 0.0)
     if rule.config.order == "sorted":
         order = falling(bucket_order.values(state.order))
         ranks = jnp.arange(ring.capacity, dtype=jnp.int32)
@@ -289,5 +290,9 @@ def _all_ties(config: RankConfig, state: RankState, ring: Ring) -> Ties:
 
 
 def _largest(state: RankState, count: int) -> Array:
-    """Return the slots `[count]` int32 of the largest |TD errors|."""
-    return jax.lax.top_k(bucket_order.values(state.order), count)[1].astype(jnp.int32)
+    """Return the slots `[count]` int32 of the largest |TD errors|.
+
+    Where fewer are stored, the largest stands for what is missing.
+    """
+    values, slots = jax.lax.top_k(bucket_order.values(state.order), count)
+    return jnp.where(values >= 0, slots, slots[0]).astype(jnp.int32)

@@ -223,7 +223,12 @@ def _update(
         return state
     told = sample.aux.learn & (sample.indices < ring.capacity)
     size = priority(feedback["td_error"], told, config.eta)
-    first = jnp.where(told.any(axis=1), sample.indices[:, 0], ring.capacity)
+    # Of the first step, nothing need be told: any other says where it is.
+    step = jnp.argmax(told, axis=1)
+    there = jnp.take_along_axis(sample.indices, step[:, None], axis=1)[:, 0]
+    first = (there - step * ring.num_envs) % ring.capacity
+    known = told.any(axis=1) & (ring_.version(ring, first) == sample.version[:, 0])
+    first = jnp.where(known, first, ring.capacity)
     leaf = to_power(size + config.epsilon, config.alpha)
     return state._replace(priorities=proportional.write(state.priorities, first, leaf))
 

@@ -62,9 +62,9 @@ def sampler(config: WindowsConfig = WindowsConfig()) -> Sampler:
         lane = random_bits.integers(key_lane, count, ring.num_envs)
         rows = behind - jnp.arange(length, dtype=jnp.int32)[:, None]  # behind the newest
         slots = ring_.recent(ring, rows * ring.num_envs + lane)
-        ones = jnp.ones(batch_size, jnp.float32)
+        weights = jnp.where(ready((), ring), jnp.ones(batch_size, jnp.float32), 0.0)
         chance = probability((), ring, slots.ravel(), batch_size)
-        return Draw(slots.ravel(), ones, Aux(slots), chance)
+        return Draw(slots.ravel(), weights, Aux(slots), chance)
 
     def probability(state: tuple[()], ring: Ring, slots: Array, batch_size: int) -> Array:
         del state, batch_size
@@ -73,13 +73,19 @@ def sampler(config: WindowsConfig = WindowsConfig()) -> Sampler:
         windows = jnp.minimum(jnp.minimum(age + 1, rows - age), length)
         windows = jnp.minimum(windows, starts(ring))  # that a step is in
         chance = windows / (starts(ring) * length * ring.num_envs)
-        return jnp.where(slots < ring_.size(ring), chance, 0.0)
+        return jnp.where((slots < ring_.size(ring)) & ready((), ring), chance, 0.0)
+
+    def ready(state: tuple[()], ring: Ring) -> Array:
+        """Tell whether a window is stored; batches are drawn with replacement."""
+        del state
+        return ring_.size(ring) >= length * ring.num_envs
 
     return uniform.sampler()._replace(
         sample=sample,
         probability=probability,
         requires=Requirements(single_steps=True),
         provides=frozenset({"trajectories"}),
+        ready=ready,
     )
 
 

@@ -15,7 +15,9 @@ from jaxreplay.replay import check_valid
 from jaxreplay.testing import BATCH, CAPACITY, EXAMPLE, E, rows
 
 VARIANTS = {name: entry.method(entry.config(), 100) for name, entry in METHODS.items()} | {
-    "per-buffer-iid": per.method(per.PERConfig(normalise="buffer", sampling="iid"), 100),
+    "per-buffer-iid": per.method(
+        per.PERConfig(normalise="buffer", sampling="iid", initial="td"), 100
+    ),
     "per-none": per.method(per.PERConfig(normalise="none"), 100),
     "pser-add": pser.method(pser.PSERConfig(combine="add", decay_on_add=True)),
     "refer-tight": refer.method(refer.ReFERConfig(capacity_factor=1)),

@@ -49,7 +49,11 @@ def init(ring: Ring) -> Estimates:
 
 
 def enter(state: Estimates, slots: Array, transition: Row, fresh: Mapping[str, Array]) -> Estimates:
-    """Take in new steps at `slots` `[E]`, estimated by one step until the next refresh."""
+    """Take in new steps at `slots` `[E]`, estimated by one step until the next refresh.
+
+    Estimates that are not finite count as 0.
+    """
+    fresh = {name: jnp.where(jnp.isfinite(x), x, 0.0) for name, x in fresh.items()}
     state = see(state, slots, fresh)
     reward, discount, last = (fields.get(transition, x) for x in ("reward", "discount", "last"))
     q_ret = reward + discount * fresh["next_value"] * state.reward_scale

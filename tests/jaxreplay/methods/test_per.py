@@ -266,10 +266,11 @@ def test_a_leaf_without_mass_does_not_set_the_largest_weight():
     np.testing.assert_allclose(batch.weights, np.where(batch.indices == 1, 1.0, 0.25), rtol=1e-6)
 
 
-def test_a_new_transition_whose_leaf_overflows_gets_the_largest_so_far():
+@pytest.mark.parametrize("unknown", [1e25, np.inf, np.nan])
+def test_a_new_transition_without_a_finite_leaf_gets_the_largest_so_far(unknown):
     replay = make_replay(per.sampler(PERConfig(alpha=2.0, initial="td")), capacity=4, batch_size=2)
     state = replay.init(jax.random.key(0), EXAMPLE)
-    for td in (1.0, 1e25, 2.0):
+    for td in (1.0, unknown, 2.0):
         state = replay.add(state, ROW, td_error=jnp.full(1, td))
     small, lost, large, _ = np.asarray(replay.probability(state, jnp.arange(4)))
     assert int(state.sampler.skipped) == 1

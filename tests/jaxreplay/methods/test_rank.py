@@ -122,6 +122,19 @@ def test_segments_need_as_many_ranks_as_draws(stored):
     np.testing.assert_allclose(batch.probability, chance[batch.indices], rtol=1e-5)
 
 
+def test_greedy_batches_of_more_than_is_stored_repeat_the_largest():
+    replay = made(RankConfig(sampling="greedy"), 8, 4)
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    for _ in range(2):
+        state = replay.add(state, ROW)
+    state, batch = replay.sample(state, jax.random.key(0))  # both as large as any so far
+    state = replay.update(state, batch, td_error=np.where(batch.indices == 1, 2.0, 0.5))
+    state, batch = replay.sample(state, jax.random.key(0))
+    np.testing.assert_array_equal(batch.indices, [1, 0, 1, 1])
+    np.testing.assert_allclose(replay.probability(state, np.arange(8)), [0.25, 0.75] + [0] * 6)
+    rank.check_valid(replay.update(state, batch, td_error=np.ones(4)).sampler, state.ring)
+
+
 def test_only_the_order_of_errors_counts():
     errors = np.abs(np.random.default_rng(0).normal(size=16))
     config = RankConfig(order="sorted")

@@ -58,6 +58,6 @@ def test_sizes_that_hold_no_window_are_refused():
         state = replay.init(jax.random.key(0), EXAMPLE)
         state = replay.add(state, jax.tree.map(lambda x: jnp.stack([x] * 2), EXAMPLE))
         with pytest.raises(ValueError, match=f"does not hold windows of {length} steps"):
-            replay.sample(state, jax.random.key(0))
+            jax.eval_shape(replay.sample, state, jax.random.key(0))
     with pytest.raises(ValueError, match="length is 0"):
         WindowsConfig(0)
