@@ -9,6 +9,10 @@ from numpy.typing import ArrayLike
 
 # Distinct resamples up to which all are enumerated: eight seeds, or two groups of five.
 ENUMERATED = 20_000
+# Resamples drawn where there are more, a tenth of them for points of a curve and for scores of
+# several arms or tasks: of committed results an end is off by 0.2 % of the interval's width
+# (median; 2 % in nine of ten), and by up to a tenth where few values let it jump.
+DRAWN = 20_000
 
 
 def iqm(x: ArrayLike, axis: int = 0) -> np.ndarray:
@@ -30,7 +34,7 @@ def bootstrap_interval(
     x: ArrayLike,
     statistic: Callable[..., np.ndarray] = iqm,
     level: float = 0.95,
-    resamples: int = 2000,
+    resamples: int | None = None,
     seed: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the percentile bootstrap interval of a statistic over seeds (Agarwal et al. 2021).
@@ -43,13 +47,16 @@ def bootstrap_interval(
       x: [seeds] or [seeds, points]; a whole seed is resampled, so points keep their curves.
       statistic: takes an array and `axis`; the order of the seeds must not matter to it.
       level: nominal coverage, 0.95 for 95 %.
-      resamples: number of bootstrap samples where there are too many to count.
+      resamples: bootstrap samples where there are too many to count; None: `DRAWN`, and a tenth
+        for each of several points.
       seed: seed of the random numbers.
 
     Returns:
       Lower and upper end, [] or [points]; with one seed both equal the statistic.
     """
     x = np.asarray(x, dtype=np.float64)
+    if resamples is None:
+        resamples = DRAWN if x.ndim == 1 else DRAWN // 10
     (picks,), weights = _picks([len(x)], resamples, seed)
     columns = x.reshape(len(x), -1).T
     # One point at a time: all at once would take resamples x seeds x points of memory.
@@ -62,7 +69,7 @@ def stratified_interval(
     arms: Sequence[ArrayLike],
     statistic: Callable[..., np.ndarray],
     level: float = 0.95,
-    resamples: int = 2000,
+    resamples: int = DRAWN // 10,
     seed: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the percentile bootstrap interval of a statistic over seeds, stratified over tasks.

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from statistics import median_low
+from statistics import median
 
 import numpy as np
 import pandas as pd
@@ -34,9 +34,9 @@ def summarise(frame: pd.DataFrame, threshold: float | None = None) -> dict:
       bootstrap); `mean_return` per seed (the mean over log points, which is the area under the
       curve divided by its length for evenly spaced ones) and `mean_return_iqm`; `threshold`,
       `diverged` (the seeds that did);
-      `steps_to_threshold` per seed, `reached` (how many seeds) and `median_steps_to_threshold`: the
-      lower median, where a seed that never reached it counts as infinite (None if fewer than half
-      did).
+      `steps_to_threshold` per seed, `reached` (how many seeds) and `median_steps_to_threshold`,
+      where a seed that never reached it counts as infinite (None: the middle one, or one of the
+      middle two, did not).
     """
     table = curves(frame)
     if table.empty:
@@ -55,10 +55,10 @@ def summarise(frame: pd.DataFrame, threshold: float | None = None) -> dict:
     }
     if threshold is not None:
         first = [steps_to(threshold, table.index, table[seed]) for seed in table.columns]
-        median = median_low([math.inf if steps is None else steps for steps in first])
+        middle = median([math.inf if steps is None else steps for steps in first])
         summary["steps_to_threshold"] = first
         summary["reached"] = sum(steps is not None for steps in first)
-        summary["median_steps_to_threshold"] = None if math.isinf(median) else int(median)
+        summary["median_steps_to_threshold"] = None if math.isinf(middle) else int(middle)
     return summary
 
 

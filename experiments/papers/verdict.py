@@ -1,6 +1,7 @@
 """What an entry's claims come to, given its table."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -9,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.analysis import paired, primary, statistics, verdicts
-from experiments.analysis.bootstrap import stratified_interval
+from experiments.analysis.bootstrap import DRAWN, stratified_interval
 from experiments.analysis.paired import Pairs
 from experiments.analysis.tables import number
 from experiments.analysis.verdicts import Facts, Verdict
@@ -114,7 +115,8 @@ def _ask(entry: Entry, claim: Claim, size: SizeName, data: Data) -> _Asked:
         )
     # "Better by at least so much" and "worse by so much at most" are both a shifted "better".
     shift = claim.least if claim.direction == "better" else -claim.least
-    return _Asked(sides, _pairs(sides, 0.0), _pairs(sides, shift), shift)
+    own = _pairs(sides, 0.0)
+    return _Asked(sides, own, _pairs(sides, shift) if shift else own, shift)
 
 
 def _stopped(arm: _Side, baseline: _Side) -> str | None:
@@ -279,7 +281,8 @@ def _pairs(sides: Sequence[tuple[_Side, _Side]], shift: float) -> Pairs:
     arms, bases = ordered[: len(sides)], ordered[len(sides) :]
     signs = np.stack([(x > y).astype(float) - (x < y) for x, y in zip(arms, bases, strict=True)], 1)
     pairs = paired.compare_pairs(signs.ravel(), np.zeros(signs.size))
-    low, high = stratified_interval([(signs + 1) / 2], lambda drawn: drawn.mean(axis=(-2, -1)))
+    mean = functools.partial(np.mean, axis=(-2, -1))
+    low, high = stratified_interval([(signs + 1) / 2], mean, resamples=DRAWN)
     return dataclasses.replace(
         pairs, seeds=len(signs), improvement_interval=(float(low), float(high))
     )
