@@ -87,9 +87,12 @@ def test_lines_are_told_apart_by_other_settings_while_they_are_few():
 
     many = {("per", a, b): [a + b, a - b] for a in (0.1, 0.2) for b in range(7)}
     scores = tuned.scores(table(many), SETTINGS, metric())
+    lost = (scores["replay.beta"] == 3) & (scores["seed"] == 0)
+    scores = scores.assign(diverged=lost.astype(int))
     (line,) = sensitivity.lines(scores, "replay.alpha", ["replay.beta"])
     assert line.label == "per"
     np.testing.assert_allclose(line.scores[0], [0.1 + 3, 0.1 - 3])  # means over beta, seed by seed
+    assert line.diverged == (1, 1)  # a seed that did with one beta of seven counts
 
 
 def test_the_estimate_is_the_interquartile_mean():

@@ -146,6 +146,10 @@ def test_a_margin_is_what_at_least_as_good_may_miss():
     worse = pairs_of(-3.0)
     judgement = judge(PER, UNIFORM, worse, "at least as good", margin=0.5)
     assert (judgement.verdict, judgement.boundary) == ("disagrees", -0.5)
+    # A p-value of no difference says nothing about a margin.
+    chance = dataclasses.replace(worse, p_value=0.5)
+    assert judge(PER, UNIFORM, chance, "at least as good").verdict == "undecided"
+    assert judge(PER, UNIFORM, chance, "at least as good", margin=0.5).verdict == "disagrees"
     for margin, claim in ((0.1, "better"), (0.1, "worse"), (-1.0, "at least as good")):
         with pytest.raises(ValueError, match="only 'at least as good' has one"):
             judge(PER, UNIFORM, pairs, claim, margin=margin)
