@@ -69,7 +69,19 @@ class Counting(HostEnvironment):
         self.closed = True
 
 
-def make_run(num_envs=1, n_step=1, seeds=(0, 1), method=None, made=None, cut=False, **loop):
+def numbering(agent):
+    """Let an agent store with each step which one of its episode it is, beginning with 1."""
+
+    def act(state, obs, key, previous=None):
+        count = jnp.zeros(len(obs)) if previous is None else previous
+        return agent.act(state, obs, key)[0], count + 1
+
+    return agent._replace(act=act)
+
+
+def make_run(
+    num_envs=1, n_step=1, seeds=(0, 1), method=None, made=None, cut=False, change=None, **loop
+):
     method = method or per.method()
     config = LoopConfig(
         **{"steps": 120, "warmup": 40, "eval_every": 20, "eval_episodes": 3, "gamma": GAMMA}
@@ -83,6 +95,7 @@ def make_run(num_envs=1, n_step=1, seeds=(0, 1), method=None, made=None, cut=Fal
         return batch
 
     agent = dqn(DQNConfig(hidden=(8,)), Discrete(2), method.objective)
+    agent = agent if change is None else change(agent)
     replay = make_replay(method.sampler, capacity=240, batch_size=16, num_envs=num_envs)
     return HostRun(make, make(1, True).spec, agent, replay, config, seeds)
 
@@ -168,7 +181,7 @@ def test_seeds_differ_and_do_not_depend_on_one_another():
 
 @pytest.mark.parametrize("n", [1, 3])
 def test_a_resumed_run_cuts_the_running_episode_off(n):
-    run = make_run(n_step=n, seeds=(0,))
+    run = make_run(n_step=n, seeds=(0,), change=numbering)
     state, _ = run.chunk(run.init(), 2)  # in the middle of an episode: 42 steps
     state, _ = run.chunk(run.resume(state), 4)
     held = jax.tree.map(lambda x: x[0] if x.ndim else x, state.replay.ring)
@@ -181,6 +194,7 @@ def test_a_resumed_run_cuts_the_running_episode_off(n):
     np.testing.assert_array_equal(t.next_obs[40:42, 1], [min(n, 2), 2])
     np.testing.assert_allclose(t.discount[40:42], [GAMMA ** min(n, 2), GAMMA])
     np.testing.assert_array_equal(start[42:live], np.arange(live - 42) % LENGTH)
+    np.testing.assert_array_equal(t.extras, start + 1)
     assert bool(t.first[42])
     np.testing.assert_array_equal(t.last[40:live], [0, 1, 0, 0, 0, 1][: live - 40])
     if n == 1:

@@ -14,18 +14,18 @@ from jaxreplay.methods import per, uniform
 COUNT, BATCH = 64, 16
 
 
-def inspected(sampler, leaves=None, batches=200):
+def inspected(sampler, leaves=None, batches=200, num_envs=1, count=COUNT):
     """Look at a replay of COUNT states, whose TD errors are their rewards 0, 1, 2 ..."""
     agent = tabular(TabularConfig(num_states=COUNT, initial_std=0.0), Discrete(1))
-    replay = make_replay(sampler, capacity=2 * COUNT, batch_size=BATCH)
+    replay = make_replay(sampler, capacity=2 * COUNT, batch_size=BATCH, num_envs=num_envs)
     scalar, flag = jnp.zeros(()), jnp.zeros((), bool)
     number = jnp.zeros((), jnp.int32)
     example = Transition(number, number, scalar, scalar, number, flag, flag)
     held = replay.init(jax.random.key(0), example)
     add = jax.jit(replay.add)
-    for state in range(COUNT):
-        row = example._replace(obs=jnp.int32(state), reward=jnp.float32(state))
-        held = add(held, jax.tree.map(lambda x: x[None], row))
+    for states in jnp.arange(count).reshape(-1, num_envs):
+        row = jax.tree.map(lambda x: jnp.zeros(num_envs, x.dtype), example)
+        held = add(held, row._replace(obs=states, reward=states.astype(jnp.float32)))
     if leaves is not None:
         tree = sum_tree.rebuild(held.sampler.tree, jnp.asarray(leaves, jnp.float32))
         held = held._replace(sampler=held.sampler._replace(tree=tree))
@@ -44,13 +44,14 @@ def inspected(sampler, leaves=None, batches=200):
     return {name: float(value) for name, value in found.items()}
 
 
-def test_uniform_replay_shows_what_is_stored():
-    found = inspected(uniform.sampler())
+@pytest.mark.parametrize(("num_envs", "age"), [(1, 31.5), (2, 31.0)])  # even ages alone, of two
+def test_uniform_replay_shows_what_is_stored(num_envs, age):
+    found = inspected(uniform.sampler(), num_envs=num_envs)
     error = 18.5 / np.sqrt(200 * BATCH)  # of a mean over the states' rewards
     for name in ("replayed", "stored"):
         assert found[f"{name}/abs_td"] == pytest.approx(31.5, abs=4 * error)
         assert found[f"{name}/td_std"] == pytest.approx(18.47, abs=1)
-        assert found[f"{name}/age"] == pytest.approx(31.5, abs=4 * error)
+        assert found[f"{name}/age"] == pytest.approx(age, abs=4 * error)
         assert found[f"{name}/q_value"] == found[f"{name}/q_std"] == 0
     assert found["replayed/effective_buffer"] == pytest.approx(1, rel=1e-5)
     assert found["replayed/effective_batch"] == pytest.approx(1, rel=1e-5)
@@ -59,6 +60,11 @@ def test_uniform_replay_shows_what_is_stored():
     assert found["replayed/distinct"] == pytest.approx(distinct, abs=0.02)
     odds = [found[f"replayed/odds_{number}"] for number in range(len(ODDS_EDGES) + 1)]
     assert sum(odds) == pytest.approx(1) and odds[4] + odds[5] == pytest.approx(1)
+
+
+def test_a_single_transition_is_drawn_as_evenly_as_can_be():
+    found = inspected(uniform.sampler(), batches=1, count=1)
+    assert found["replayed/entropy"] == found["replayed/effective_buffer"] == 1
 
 
 def test_priorities_show():

@@ -67,11 +67,22 @@ def small(environment, n_step=1, num_envs=1, method=None, **loop):
     return environment, agent, replay, config
 
 
+def numbering(agent):
+    """Let an agent store with each step which one of its episode it is, beginning with 1."""
+
+    def act(state, obs, key, previous=None):
+        count = jnp.zeros(len(obs)) if previous is None else previous
+        return agent.act(state, obs, key)[0], count + 1
+
+    return agent._replace(act=act)
+
+
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("num_envs", [1, 2])
 @pytest.mark.parametrize(("ends_after", "max_steps"), [(4, 99), (99, 5)], ids=["ends", "cut"])
 def test_ring_holds_the_true_transitions(n, num_envs, ends_after, max_steps):
-    program = make_program(*small(counting(ends_after, max_steps), n, num_envs))
+    environment, agent, *rest = small(counting(ends_after, max_steps), n, num_envs)
+    program = make_program(environment, numbering(agent), *rest)
     state = jax.jit(program.chunk)(jax.jit(program.init)(jax.random.key(0)), 10)[0]
     held = state.replay.ring
     live = int(ring.size(held))
@@ -87,6 +98,7 @@ def test_ring_holds_the_true_transitions(n, num_envs, ends_after, max_steps):
     np.testing.assert_allclose(t.discount, np.where(over, 0.0, GAMMA**steps))
     np.testing.assert_array_equal(t.first, start == 0)
     np.testing.assert_array_equal(t.last, start == length - 1)
+    np.testing.assert_array_equal(t.extras, start + 1, "an agent remembers another episode")
     # A step lies one row before the next of the same environment.
     later = np.arange(num_envs, live)
     same = ~t.last[later - num_envs]
@@ -117,6 +129,19 @@ def test_training_episodes_are_counted():
     assert float(metrics["train_return"]) == 1 + 2 + 3 + 4
     assert float(metrics["eval_return"]) == 1 + 2 + 3 + 4
     assert float(metrics["eval_length"]) == 4
+
+
+def test_the_first_step_that_is_not_finite_is_told():
+    environment = counting(99, 99)
+
+    def step(key, state, action):
+        state, obs, out = environment.step(key, state, action)
+        broken = (obs[1] == 3) | (obs[1] == 5)
+        return state, obs, out._replace(reward=jnp.where(broken, jnp.nan, out.reward))
+
+    _, *rest = small(environment)
+    state = jax.jit(make_program(environment._replace(step=step), *rest).init)(jax.random.key(0))
+    assert int(state.fault) == 3
 
 
 def test_evaluation_stops_counting_at_the_episodes_end():
@@ -227,6 +252,7 @@ def test_log_points_lie_on_multiples_and_at_the_end():
         ({"gamma": 1.5}, "gamma is 1.5"),
         ({"warmup": 15}, "use a warm-up of 16"),
         ({"n_step": 30}, "use a warm-up of 45"),
+        ({"n_step": 3, "num_envs": 2, "warmup": 18}, "use a warm-up of 20"),
         ({"eval_every": 0}, "eval_every is 0"),
         ({"eval_epsilon": 1.5}, "eval_epsilon is 1.5"),
     ],
@@ -401,14 +427,18 @@ def test_returns_of_training_are_those_of_whole_episodes_and_lanes_come_in_order
     assert int(tell(state, jnp.array([jnp.nan, 5.0]), jax.random.key(0)).dropped) == 5
 
 
-def test_evaluations_for_the_replay_need_no_log_points():
-    environment, agent, replay, config = small(counting(4, 99), eval_every=40)
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_evaluations_for_the_replay_need_no_log_points(num_envs):
+    method = uniform.method()
+    environment, _, replay, config = small(
+        counting(4, 99), num_envs=num_envs, method=method, eval_every=40
+    )
     counts = {}
     for every in (None, 8):
         loop = dataclasses.replace(config, observe_every=every)
-        program = make_program(environment, agent, listening(replay, "evaluation"), loop)
+        program = make_program(environment, watching(), listening(replay, "evaluation"), loop)
         state = jax.jit(program.init)(jax.random.key(0))
-        state, metrics = jax.jit(program.chunk)(state, 40)
+        state, metrics = jax.jit(program.chunk)(state, 40 // num_envs)
         assert metrics["eval_return"] == 10
         told, counts[every] = int(state.replay.dropped), 0
         while told:
