@@ -5,9 +5,10 @@ a clock`), and hyperparameters by `option`. Both become the section "Fields" of 
 """
 
 import ast
+import functools
 import inspect
 import io
-import textwrap
+import sys
 import tokenize
 from collections.abc import Iterator
 from typing import Any
@@ -54,15 +55,11 @@ def _options(subject: type) -> Iterator[tuple[str, str]]:
 
 def _commented(subject: type) -> Iterator[tuple[str, str]]:
     """Yield each annotated field of a class with the comment beside and below it."""
-    try:
-        source = textwrap.dedent(inspect.getsource(subject))
-    except (OSError, TypeError):
-        return
-    (definition,) = ast.parse(source).body
-    if not isinstance(definition, ast.ClassDef):
+    classes, comments = _read(subject.__module__)
+    definition = classes.get(subject.__qualname__)
+    if definition is None:
         return
     fields = [node for node in definition.body if isinstance(node, ast.AnnAssign)]
-    comments = _comments(source)
     for number, field in enumerate(fields):
         below = [node.lineno for node in fields[number + 1 :]]
         last = min([field.end_lineno + 4, *below])
@@ -72,6 +69,23 @@ def _commented(subject: type) -> Iterator[tuple[str, str]]:
                 break
             texts += [comments[line]] if line in comments else []
         yield ast.unparse(field.target), " ".join(texts) or ast.unparse(field.annotation)
+
+
+@functools.cache  # Python's own look-up of a class reads its whole module, each time
+def _read(module: str) -> tuple[dict[str, ast.ClassDef], dict[int, str]]:
+    """Return the classes of a module by qualified name, and its comments by line."""
+    try:
+        source = inspect.getsource(sys.modules[module])
+    except (OSError, TypeError):
+        return {}, {}
+    return dict(_classes(ast.parse(source).body)), _comments(source)
+
+
+def _classes(body: list[ast.stmt], outer: str = "") -> Iterator[tuple[str, ast.ClassDef]]:
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            yield outer + node.name, node
+            yield from _classes(node.body, f"{outer}{node.name}.")
 
 
 def _comments(source: str) -> dict[int, str]:
