@@ -74,7 +74,7 @@ def numbering(agent):
         count = jnp.zeros(len(obs)) if previous is None else previous
         return agent.act(state, obs, key)[0], count + 1
 
-    return agent._replace(act=act)
+    return agent._replace(act=act, extras_of_action=False)
 
 
 @pytest.mark.parametrize("n", [1, 3])
