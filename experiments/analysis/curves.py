@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from experiments.analysis.bootstrap import bootstrap_interval, iqm
-from experiments.analysis.statistics import curves
+from experiments.analysis.statistics import curves, diverged
 from experiments.analysis.style import (
     FAINT,
     INK,
@@ -121,11 +121,22 @@ def _plot_curve(axes: Axes, label: str, frame: pd.DataFrame, style: Mapping[str,
 
 
 def _subtitle(frames: Mapping[str, pd.DataFrame]) -> str:
-    counts = _seeds(frames)
+    counts, lost = _seeds(frames), _diverged(frames)
     if counts == [1]:
-        return "one seed"
+        return f"one seed{lost}"
     seeds = " to ".join(map(str, sorted({counts[0], counts[-1]})))
-    return f"{'IQM' if counts[-1] >= 4 else 'mean'} of {seeds} seeds with 95 % bootstrap interval"
+    statistic = "IQM" if counts[-1] >= 4 else "mean"
+    return f"{statistic} of {seeds} seeds with 95 % bootstrap interval{lost}"
+
+
+def _diverged(frames: Mapping[str, pd.DataFrame]) -> str:
+    lost = {label: diverged(frame) for label, frame in frames.items()}
+    told = ", ".join(
+        f"{label} {len(seeds)}/{frames[label]['seed'].nunique()}"
+        for label, seeds in lost.items()
+        if seeds
+    )
+    return f"; diverged: {told}" if told else ""
 
 
 def _seeds(frames: Mapping[str, pd.DataFrame]) -> list[int]:

@@ -38,7 +38,7 @@ def joint(
       The text to print: the table, and the paths of everything written.
     """
     written = _figures(frames, summaries, out, "", title, threshold)
-    text = _summarised(summaries, out)
+    text = _summarised(summaries, out, "run")
     (out / "comparison.md").write_text(text)
     return _shown(text, out, written)
 
@@ -115,9 +115,9 @@ def _methods(summaries: Summaries) -> dict[str, str]:
     return {label: summary["replay"] for label, summary in summaries.items()}
 
 
-def _summarised(summaries: Summaries, out: Path) -> str:
+def _summarised(summaries: Summaries, out: Path, called: str = "replay") -> str:
     write_json(out / "summary.json", dict(summaries))
-    return table([{**summary, "replay": label} for label, summary in summaries.items()])
+    return table([{**summary, "replay": label} for label, summary in summaries.items()], called)
 
 
 def _shown(text: str, out: Path, written: Sequence[Path]) -> str:

@@ -173,11 +173,21 @@ def _plot_means(
     if largest > DIVERGED:
         axes.set_yscale("symlog", linthresh=1.0)
         axes.yaxis.set_major_locator(SymmetricalLogLocator(base=1e4, linthresh=1.0))
+    else:
+        _widen(axes)
     tidy(axes)
     if name.endswith(("_share", "/subset", "/skipped")):
         axes.set_ylim(-0.02, 1.02)
     axes.set_xlabel("agent steps", fontsize=8.5, color=INK)
     count_steps(axes, 3)
+
+
+def _widen(axes: Axes) -> None:
+    """Let no axis make differences of a thousandth look large."""
+    low, high = axes.get_ylim()
+    middle, least = (low + high) / 2, 5e-4 * max(abs(low), abs(high))
+    axes.set_ylim(min(low, middle - least), max(high, middle + least))
+    axes.ticklabel_format(axis="y", useOffset=False)
 
 
 def _plot_odds(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from experiments.analysis.axes import logarithmic
 from experiments.analysis.primary import PrimaryMetric
@@ -41,6 +41,7 @@ def trials(
             line = {name: style[name] for name in ("color", "linestyle", "linewidth")}
             axes.step(own["trial"] + 1, best.ffill(), where="post", label=plain(str(label)), **line)
         axes.set_xlabel("trial", color=INK)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         _finish(axes, env, metric(env))
     figure.suptitle(
         f"{plain(title)}: scores on the seeds that choose (dots), and the best so far", fontsize=11

@@ -211,7 +211,7 @@ def best(
       metric: of a task.
       path: of the PNG.
       title: of the figure.
-      seeds: that there are, to warn of few.
+      seeds: that are shown, to warn of few.
     """
     envs = list(dict.fromkeys(row.env for row in rows))
     most = max(sum(row.env == env for row in rows) for env in envs)

@@ -84,7 +84,8 @@ def warn_of_few(figure: Figure, seeds: int) -> None:
     """Write below a figure that so few seeds carry no verdict, if they don't."""
     if seeds < FEWEST_SEEDS:
         note = {"x": 0.99, "ha": "right", "fontsize": 9, "color": "#B2182B"}
-        figure.supxlabel(f"pilot: {seeds} seeds carry no verdict", **note)  # layouts give it room
+        told = "one seed carries" if seeds == 1 else f"{seeds} seeds carry"
+        figure.supxlabel(f"pilot: {told} no verdict", **note)  # layouts give it room
 
 
 def plain(text: str) -> str:

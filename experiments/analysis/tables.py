@@ -4,30 +4,35 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
+def table(rows: Sequence[Mapping[str, Any]], called: str = "replay") -> str:
     """Return a Markdown table that also reads well in a terminal.
 
     Args:
       rows: as `cells` has them.
+      called: what labels are labels of.
     """
-    header, *rest = cells(rows)
+    header, *rest = cells(rows, called)
     return markdown([header, *([row[0].replace("|", "\\|"), *row[1:]] for row in rest)])
 
 
-def cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+def cells(rows: Sequence[Mapping[str, Any]], called: str = "replay") -> list[list[str]]:
     """Return the cells of a table of runs, the header first.
 
     Args:
       rows: one per run, with the keys of `statistics.summarise`, `replay` (its label) and
-        `steps_per_second` (agent steps per second over all seeds, or None).
+        `steps_per_second` (agent steps per second over all seeds, or None). Of runs that ended at
+        different agent steps there is a column of these.
+      called: what labels are labels of.
     """
     threshold = next((row["threshold"] for row in rows if row["threshold"] is not None), None)
-    header = ["replay", "final return: IQM [95 % interval]"]
+    header = [called, "final return: IQM [95 % interval]"]
+    lengths = len({row["final_step"] for row in rows}) > 1
+    header += ["agent steps"] * lengths
     if threshold is not None:
         header += [f"seeds at {threshold:g}", f"steps to {threshold:g} (median)"]
     broken = any(row.get("diverged") for row in rows)
     header += ["steps/s", *["seeds that diverged"] * broken]
-    return [header, *(_cells(row, threshold is not None, broken) for row in rows)]
+    return [header, *(_cells(row, lengths, threshold is not None, broken) for row in rows)]
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
@@ -45,10 +50,13 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if 1_000 <= abs(value) < 10_000_000 else f"{value:.4g}"
 
 
-def _cells(row: Mapping[str, Any], with_threshold: bool, with_diverged: bool) -> list[str]:
+def _cells(
+    row: Mapping[str, Any], with_steps: bool, with_threshold: bool, with_diverged: bool
+) -> list[str]:
     low, high = row["final_interval"]
     label = row["replay"].replace("\n", " ")
     cells = [label, f"{number(row['final_iqm'])} [{number(low)}, {number(high)}]"]
+    cells += [_integer(row["final_step"])] * with_steps
     if with_threshold:
         steps = row["median_steps_to_threshold"]
         cells += [f"{row['reached']}/{len(row['seeds'])}", _integer(steps)]

@@ -51,15 +51,18 @@ def of_runs(entry: Entry, size: SizeName, data: Data) -> Cells:
         if isinstance(claim, Claim)
     )
     deciding = [name for name in asked if name != f"last_{_LAST}"]
-    header = ["task", "arm", f"return, last {_LAST} evaluations: IQM [95 %]"]
+    tables = {env: data.frames(env) for env in source.runs(size)}
+    lengths = [len(curves(frame)) for frames in tables.values() for frame in frames.values()]
+    count = min([_LAST, *lengths])
+    header = ["task", "arm", f"return, last {count} evaluations: IQM [95 %]"]
     header += [f"{_named(name)}: IQM [95 %]" for name in deciding]
     header += ["effective buffer", "updates of its network", *(f"mean {n}" for n in entry.columns)]
     rows = []
     for env, arms in source.runs(size).items():
-        for label, frame in data.frames(env).items():
+        for label, frame in tables[env].items():
             if entry.arms and label not in entry.arms:
                 continue
-            last = curves(frame).iloc[-_LAST:].mean().to_numpy()
+            last = curves(frame).iloc[-count:].mean().to_numpy()
             cells = [estimate(last)]
             for name in deciding:
                 try:

@@ -214,7 +214,7 @@ def _train(
             finished = index + 1 == len(plan.steps)
             diverged |= broken
             if broken:
-                _say_diverged(config, plan.steps[index], broken, output.stop_on_divergence)
+                _say_diverged(label, plan.steps[index], broken, output.stop_on_divergence)
             if finished or (index + 1) % output.checkpoint_every == 0:
                 about = _about(config, Progress(index + 1), table.metrics)
                 checkpoint.save(saves, plan.steps[index], run.to_save(state), about)
@@ -288,15 +288,15 @@ def _check_finite(config: RunConfig, step: int, metrics: dict[str, np.ndarray]) 
         raise EnvironmentFailed(f"seed {seed}, evaluation at agent step {step:,}: {what}")
 
 
-def _say_diverged(config: RunConfig, step: int, seeds: set[int], stop: bool) -> None:
+def _say_diverged(label: str, step: int, seeds: set[int], stop: bool) -> None:
     """Say that seeds diverge; end the run if that is wanted.
 
     Raises:
       Stopped: it is.
     """
-    which = ", ".join(map(str, sorted(seeds)))
+    which = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, sorted(seeds)))}"
     message = (
-        f"{config.replay}, seed {which}: no loss or no gradient was finite before the log point at "
+        f"{label}, {which}: no loss or no gradient was finite before the log point at "
         f"agent step {step:,}: the agent has diverged, and what follows says nothing about the "
         "method: lower its step size"
     )

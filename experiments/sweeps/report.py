@@ -40,7 +40,7 @@ def conclude(store: Store, options: SweepOptions) -> str:
             written.append(path)
         methods = dict(zip(table["replay"], table["method"], strict=True))
         path = store.folder / "best.png"
-        seeds = min(row.shown.seeds + (row.chosen.seeds if row.chosen else 0) for row in rows)
+        seeds = min(row.shown.seeds for row in rows)
         sensitivity.best(rows, methods, options.metric, path, agents, seeds)
         written.append(path)
     return f"\n{text}\nresults: {' '.join(map(str, written))}"

@@ -5,7 +5,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.image import imread
+from matplotlib.text import Text
 
+from experiments.analysis import curves, panels
 from experiments.analysis.curves import learning_curves
 from experiments.analysis.panels import own_metrics, replayed
 from experiments.analysis.style import styles_of
@@ -29,7 +31,7 @@ def row(replay: str, **changes) -> dict:
     return {
         "replay": replay, "seeds": [0, 1, 2], "final_iqm": 480.25, "final_interval": [400.0, 500.0],
         "threshold": 475.0, "reached": 2, "median_steps_to_threshold": 20000,
-        "steps_per_second": 41234.4,
+        "steps_per_second": 41234.4, "final_step": 50_000,
     } | changes  # fmt: skip
 
 
@@ -157,3 +159,40 @@ def test_table_by_hand():
 def test_table_without_threshold_has_no_threshold_columns():
     lines = table([row("per", threshold=None)]).splitlines()
     assert [len(line.split("|")) for line in lines] == [5, 5, 5]
+
+
+def test_runs_of_other_lengths_say_how_long_they_were():
+    lines = table([row("a"), row("b", final_step=2_000)], "run").splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[1:4]] for line in lines]
+    assert cells[0] == ["run", "final return: IQM [95 % interval]", "agent steps"]
+    assert [line[2] for line in cells[2:]] == ["50,000", "2,000"]
+
+
+def texts_of(monkeypatch, module, draw):
+    """Return the texts, and the axes, of the figure that is drawn."""
+    figures = []
+    monkeypatch.setattr(module, "save", lambda figure, path: figures.append(figure))
+    draw()
+    (figure,) = figures
+    return [text.get_text() for text in figure.findobj(Text)], figure.axes
+
+
+def test_learning_curves_name_what_diverged(monkeypatch):
+    whole, broken = metrics(3, 1.0), metrics(3, 2.0)
+    broken = broken.assign(**{"agent/loss": np.where(broken["seed"] == 1, np.nan, 0.5)})
+    frames = {"uniform": whole.assign(**{"agent/loss": 0.5}), "per": broken}
+    told, _ = texts_of(monkeypatch, curves, lambda: learning_curves(frames, "x.png", "title"))
+    assert any(text.endswith("; diverged: per 1/3") for text in told)
+
+
+def test_rounding_errors_of_a_metric_do_not_fill_its_panel(monkeypatch):
+    frames = {
+        name: metrics(2, 1.0).assign(**{"replay/beta": 0.5 + off, "replay/size": 10.0 + 20 * off})
+        for name, off in (("per", 0.0), ("lap", 1e-7), ("rank", -1e-7))
+    }
+    frames["rank"]["replay/size"] = 40.0
+    _, (beta, size, *_) = texts_of(
+        monkeypatch, panels, lambda: own_metrics(frames, "x.png", "title")
+    )
+    assert np.ptp(beta.get_ylim()) == pytest.approx(5e-4, rel=0.01)
+    assert np.ptp(size.get_ylim()) == pytest.approx(33, rel=0.01)  # as matplotlib has it
