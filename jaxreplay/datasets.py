@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxreplay import n_step as n_step_
 from jaxreplay._internal import optional
+from jaxreplay.frames import Frames
 from jaxreplay.n_step import Step
 from jaxreplay.replay import ReplayState
 from jaxreplay.types import Array, Replay, Transition, Tree
@@ -120,6 +121,11 @@ def fill(
         raise ValueError(
             "rows_on_host: the caller keeps the rows, and would miss those that are filled in at "
             "once: leave it out"
+        )
+    if isinstance(state.ring.frames, Frames) and n_step > state.ring.frames.ahead:
+        raise ValueError(
+            f"n_step is {n_step}, and the replay stores observations once for returns of up to "
+            f"{state.ring.frames.ahead} steps: make it with frame_ahead={n_step}"
         )
 
     def put(carry: tuple[Any, ReplayState], steps: Step) -> tuple[Any, ReplayState]:

@@ -23,9 +23,12 @@ from flax import struct
 
 from jaxreplay._internal import buffer
 from jaxreplay._internal.buffer import Buffer
+from jaxreplay._internal.checks import Bounds, check_kind
 from jaxreplay.types import Array
 
 OnEither = TypeVar("OnEither", Array, np.ndarray)  # on the device or on the host
+AHEAD = 255  # `Frames.ahead` at most, unless the caller says more
+_LEAST_AHEAD = 32  # what it is at least where nobody says how far rows reach
 
 
 class Frames(struct.PyTreeNode):
@@ -38,6 +41,8 @@ class Frames(struct.PyTreeNode):
     places: int = struct.field(pytree_node=False)  # of each lane
     shape: tuple[int, ...] = struct.field(pytree_node=False)  # of one frame
     dtype: str = struct.field(pytree_node=False)
+    ahead: int = struct.field(pytree_node=False, default=AHEAD)  # places beyond its observation
+    # that a transition may reach: the largest n of n-step returns
 
 
 class Spot(NamedTuple):
@@ -55,8 +60,17 @@ class Located(NamedTuple):
     next_obs: Array  # [B, K] int32
 
 
-def init(obs: chex.ArrayTree, capacity: int, num_envs: int, stack: int, spare: float) -> Frames:
+def init(
+    obs: chex.ArrayTree,
+    capacity: int,
+    num_envs: int,
+    stack: int,
+    spare: float,
+    ahead: int | None = None,
+) -> Frames:
     """Make the book-keeping of an empty store.
+
+    Every lane has R + ceil(spare R) + ahead + K places, with R = C / E rows.
 
     Args:
       obs: one observation, a single array `[..., K]`.
@@ -65,9 +79,11 @@ def init(obs: chex.ArrayTree, capacity: int, num_envs: int, stack: int, spare: f
       stack: K.
       spare: places beyond one per slot, as a share of them, for the last frames of episodes: 0.04
         suits episodes of 25 agent steps or more on average.
+      ahead: agent steps from a transition's observation to its next one, at most: the largest n of
+        n-step returns. None: a quarter of R, but at least 32 and at most 255.
 
     Raises:
-      ValueError: observations are not such stacks, or `spare` is negative.
+      ValueError: observations are not such stacks, `spare` is negative, or `ahead` below 1.
     """
     leaves = jax.tree.leaves(obs)
     if len(leaves) != 1 or leaves[0].ndim < 2 or leaves[0].shape[-1] != stack:
@@ -79,19 +95,21 @@ def init(obs: chex.ArrayTree, capacity: int, num_envs: int, stack: int, spare: f
     if not spare >= 0:
         raise ValueError(f"frame_spare is {spare}: it must not be negative")
     rows = capacity // num_envs
+    if ahead is None:
+        ahead = min(AHEAD, max(_LEAST_AHEAD, rows // 4))
+    check_kind("frame_ahead", ahead, int)
+    Bounds(at_least=1).check("frame_ahead", ahead)
     lanes = jnp.zeros(num_envs, jnp.int32)
     return Frames(
         newest=lanes - 2,
         age=jnp.zeros(num_envs, jnp.int32),
         odd=jnp.zeros((), jnp.int32),
         stack=stack,
-        places=rows + math.ceil(spare * rows) + AHEAD + stack,
+        places=rows + math.ceil(spare * rows) + ahead + stack,
         shape=leaves[0].shape[:-1],
         dtype=leaves[0].dtype.name,
+        ahead=int(ahead),
     )
-
-
-AHEAD = 255  # places beyond its observation that a transition may reach: the largest n of n-step
 
 
 def empty_pixels(frames: Frames, on_host: bool = False) -> Buffer | np.ndarray:

@@ -52,6 +52,7 @@ def make_replay(
     num_envs: int = 1,
     frame_stack: int = 0,
     frame_spare: float = 0.04,
+    frame_ahead: int | None = None,
     frames_on_host: bool = False,
     store_next_obs: bool = True,
     rows_on_host: bool = False,
@@ -74,12 +75,16 @@ def make_replay(
       frame_spare: places for the last frames of episodes, as a share of the capacity: 0.04 is
         enough for episodes of 25 steps or more on average. The metric `frames_lost` tells if not
         (and `frames_odd`, of episodes that begin with more than one frame).
+      frame_ahead: the largest n of n-step returns, where observations or frames are stored once:
+        every environment has so many places beyond those of its rows. With many environments, say
+        it. None: 1 for rows of your own type without `n_steps`; else a quarter of an environment's
+        rows, at least 32 and at most 255. `frames_lost` tells if it is too few.
       frames_on_host: the caller keeps the frames (`frames.empty_pixels`, `frames.write_on_host`);
         in sampled transitions, rows `[B, K]` of them stand for observations.
-      store_next_obs: False stores observations of any kind once, about half the memory: the next
-        one is that of the step after, and the last one of an episode takes one of the places of
-        `frame_spare`. Rows have `obs`, `next_obs` and `first`; of n-step transitions of one's own
-        type also `n_steps`.
+      store_next_obs: False stores observations of any kind once: the next one is that of the step
+        after, and the last one of an episode takes one of the places of `frame_spare`. That is
+        about half the memory where an environment has many more rows than `frame_ahead`. Rows have
+        `obs`, `next_obs` and `first`; of n-step transitions of one's own type also `n_steps`.
       rows_on_host: the caller keeps all of a row that is larger than a number (`host_rows`), but
         for fields that the sampler looks at; sampled transitions lack it until `host_rows.join`.
 
@@ -103,15 +108,13 @@ def make_replay(
             f"capacity is {capacity}: slots are numbered in 32 bits, so that it may be "
             f"{_MOST // sampler.capacity_factor:,} at most"
         )
-    # Pixels on the host are written when steps are taken, before the n-step window.
-    ahead = frames_.AHEAD if frames_on_host else 0
 
     def init(key: Array, example: Row) -> ReplayState:
         requirements.check_transition(requires, example)
         ring = ring_.init(
             example, slots, num_envs,
-            frame_stack=frame_stack, frame_spare=frame_spare, frames_on_host=frames_on_host,
-            store_next_obs=store_next_obs, rows_on_host=rows_on_host,
+            frame_stack=frame_stack, frame_spare=frame_spare, frame_ahead=frame_ahead,
+            frames_on_host=frames_on_host, store_next_obs=store_next_obs, rows_on_host=rows_on_host,
             kept=requires.transition_fields,
         )  # fmt: skip
         zero = jnp.zeros((), jnp.int32)
@@ -147,7 +150,7 @@ def make_replay(
         return sampler.probability(state.sampler, state.ring, slots, rows_of(batch_size))
 
     def metrics(state: ReplayState) -> dict[str, Array]:
-        return _metrics(sampler, state, ahead)
+        return _metrics(sampler, state)
 
     return Replay(
         init, add, sample, update, observe, can_sample, probability, metrics,
@@ -274,14 +277,16 @@ def _observe(
     return buffer.settled(state._replace(sampler=inner, fence=fence))
 
 
-def _metrics(sampler: Sampler, state: ReplayState, ahead: int) -> dict[str, Array]:
+def _metrics(sampler: Sampler, state: ReplayState) -> dict[str, Array]:
     own = sampler.metrics(state.sampler, state.ring)
     if isinstance(state.ring.frames, Frames):
-        own = {**own, **_frame_metrics(state.ring, state.ring.frames, ahead)}
+        own = {**own, **_frame_metrics(state.ring, state.ring.frames)}
     return {"dropped": state.dropped.astype(jnp.float32), **own}
 
 
-def _frame_metrics(ring: Ring, frames: Frames, ahead: int) -> dict[str, Array]:
+def _frame_metrics(ring: Ring, frames: Frames) -> dict[str, Array]:
+    # Pixels on the host are written when steps are taken, before the n-step window.
+    ahead = frames.ahead if isinstance(ring.pixels, tuple) else 0
     live = jnp.arange(ring.capacity) < ring_.size(ring)
     spots = fields_.get(ring_.contents(ring), "obs")
     lost = frames_.lost(frames, spots, live, ahead)

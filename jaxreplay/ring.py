@@ -51,6 +51,7 @@ def init(
     *,
     frame_stack: int = 0,
     frame_spare: float = 0.04,
+    frame_ahead: int | None = None,
     frames_on_host: bool = False,
     store_next_obs: bool = True,
     rows_on_host: bool = False,
@@ -65,6 +66,7 @@ def init(
       frame_stack: observations are stacks `[..., K]` of so many frames, each of which is stored
         once; 0: they are stored as they are.
       frame_spare: see `frames.init`.
+      frame_ahead: as `ahead` in `frames.init`, but None is 1 for rows that can't have `n_steps`.
       frames_on_host: the ring keeps no pixels; instead of observations it gives the rows `[B, K]`
         of the caller's that they are made of (`frames.Located`).
       store_next_obs: False: observations of any kind are stored once, as stacks of one frame are:
@@ -95,7 +97,9 @@ def init(
         if not store_next_obs:
             packed_obs, frame_stack = packing.plan(obs), 1
             obs = jnp.zeros((packed_obs.words, 1), jnp.uint32)
-        frames = frames_.init(obs, capacity, num_envs, frame_stack, frame_spare)
+        if frame_ahead is None and _of_one_step(example):
+            frame_ahead = 1
+        frames = frames_.init(obs, capacity, num_envs, frame_stack, frame_spare, frame_ahead)
         pixels = () if frames_on_host else cast(Buffer, frames_.empty_pixels(frames))
         spot = Spot(*[jnp.zeros((), jnp.int32)] * 3)
         example = fields_.replace(example, obs=spot, next_obs=())
@@ -298,6 +302,11 @@ def _check_stored_once(example: Row) -> None:
             "observations are stored once where obs and next_obs are of one kind, and those of the "
             "example differ in structure, shape or dtype: store them as they are"
         )
+
+
+def _of_one_step(example: Row) -> bool:
+    """Tell of a row that it has no place for `n_steps`, which a Transition's example may lack."""
+    return not isinstance(example, Transition) and not fields_.has(example, "n_steps")
 
 
 def _add_frames(ring: Ring, frames: Frames, transition: Row) -> tuple[Ring, Row]:

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import Literal
 
+from jaxreplay.frames import AHEAD
 from jaxreplay.option import Config, option
 from jaxreplay.replay import make_replay
 from jaxreplay.requirements import check_loop
@@ -104,6 +105,7 @@ class ReplaySizes(Config):
             num_envs=self.num_envs,
             frame_stack=self.frame_stack or 0,
             frame_spare=self.frame_spare,
+            frame_ahead=AHEAD,  # whatever n, so that it does not decide what checkpoints hold
             frames_on_host=self.replay_on == "host" and bool(self.frame_stack),
             rows_on_host=self.replay_on == "host" and not self.frame_stack,
         )

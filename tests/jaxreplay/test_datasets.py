@@ -111,6 +111,14 @@ def test_a_small_ring_keeps_the_newest_with_observations_stored_once():
     np.testing.assert_allclose(as_rows(stored(done), 0), expected(EPISODES, 2)[-7:], rtol=1e-6)
 
 
+def test_returns_reach_no_further_than_observations_stored_once_have_room_for():
+    replay = make_replay(
+        uniform.sampler(), capacity=7, batch_size=4, store_next_obs=False, frame_ahead=1
+    )
+    with pytest.raises(ValueError, match="up to 1 steps: make it with frame_ahead=2"):
+        datasets.fill(replay, EPISODES, key=KEY, gamma=GAMMA, n_step=2)
+
+
 def test_what_is_stored_may_be_chosen():
     replay = make_replay(uniform.sampler(), capacity=20, batch_size=4)
     done = datasets.fill(

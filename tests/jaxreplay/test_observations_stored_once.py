@@ -20,11 +20,11 @@ SIZES = [(12, 1, 1), (12, 1, 3), (24, 2, 2)]  # capacity, environments, n
 
 
 @functools.cache
-def made(capacity, num_envs, n):
+def made(capacity, num_envs, n, spare=1.0, ahead=None):
     make = functools.partial(
         make_replay, uniform.sampler(), capacity=capacity, batch_size=4, num_envs=num_envs
     )
-    replays = make(), make(store_next_obs=False, frame_spare=1.0)
+    replays = make(), make(store_next_obs=False, frame_spare=spare, frame_ahead=ahead)
     step = Step(OBS, np.int32(0), NUMBER, FLAG, FLAG, OBS, FLAG)
 
     @jax.jit
@@ -89,19 +89,37 @@ def test_transitions_are_those_of_a_replay_that_stores_both(sizes, seed, length)
     assert float(replay.metrics(states[1])["frames_lost"]) == 0
 
 
-def test_it_takes_about_half_the_memory():
-    example = {
-        "obs": np.zeros(100, np.float32),
-        "next_obs": np.zeros(100, np.float32),
-        "first": FLAG,
-    }
+PAIR = {"obs": np.zeros(100, np.float32), "next_obs": np.zeros(100, np.float32), "first": FLAG}
+PAIRS = {
+    "dict": PAIR,
+    "n-step": PAIR | {"n_steps": np.int32(0)},
+    "transition": Transition(**PAIR),
+}
 
+
+@pytest.mark.parametrize(
+    ("kind", "num_envs", "ahead", "share"),
+    [
+        ("dict", 1, None, 0.57),
+        ("dict", 128, None, 0.57),
+        ("dict", 4096, None, 0.61),  # 32 rows each
+        ("n-step", 128, 5, 0.57),
+        ("transition", 1, None, 0.57),
+        ("transition", 128, None, 0.69),  # 1024 rows each, room for n up to 255
+        ("transition", 128, 3, 0.57),
+        ("transition", 4096, 1, 0.61),
+        ("transition", 4096, None, 1.1),  # room for n up to 32
+    ],
+)
+def test_it_takes_about_half_the_memory(kind, num_envs, ahead, share):
     def size(**options):
-        replay = make_replay(uniform.sampler(), capacity=10_000, batch_size=4, **options)
-        shapes = jax.eval_shape(replay.init, jax.random.key(0), example)
+        replay = make_replay(
+            uniform.sampler(), capacity=2**17, batch_size=4, num_envs=num_envs, **options
+        )
+        shapes = jax.eval_shape(replay.init, jax.random.key(0), PAIRS[kind])
         return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes))
 
-    assert size(store_next_obs=False) < 0.57 * size()
+    assert size(store_next_obs=False, frame_ahead=ahead) < share * size()
 
 
 def test_rows_of_ones_own_type_will_do():
@@ -139,6 +157,26 @@ def test_observations_that_can_not_be_shared_are_refused(change, message):
     replay = make_replay(uniform.sampler(), capacity=4, batch_size=2, store_next_obs=False)
     with pytest.raises(ValueError, match=message):
         replay.init(jax.random.key(0), EXAMPLE._replace(**change))
+
+
+@pytest.mark.parametrize(("n", "ahead", "lost"), [(1, 1, 0), (4, 4, 0), (4, 2, 1)])
+def test_rows_may_reach_as_far_ahead_as_was_said(n, ahead, lost):
+    (_, replay), play = made(12, 2, n, spare=0.0, ahead=ahead)
+    states, (both, once) = play(episodes(0, np.inf, 40, 2))
+    assert float(replay.metrics(states[1])["frames_lost"]) == lost * 2  # of each environment
+    if not lost:
+        jax.tree.map(np.testing.assert_array_equal, both, once)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "message"), [(0, "frame_ahead is 0: it must be"), (1.5, "must be a whole number")]
+)
+def test_how_far_rows_reach_is_a_positive_whole_number(ahead, message):
+    replay = make_replay(
+        uniform.sampler(), capacity=4, batch_size=2, store_next_obs=False, frame_ahead=ahead
+    )
+    with pytest.raises(ValueError, match=message):
+        replay.init(jax.random.key(0), EXAMPLE)
 
 
 def test_what_is_added_has_to_fit():
