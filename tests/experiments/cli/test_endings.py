@@ -50,7 +50,7 @@ def test_helps_may_be_cut_off(command):
 
 
 def test_an_output_that_is_closed_from_the_start_is_no_error():
-    listing = f"{sys.executable} -m experiments.papers list >&-"
+    listing = f"{sys.executable} -m experiments.papers list per.fig1 >&-"
     done = subprocess.run(["sh", "-c", listing], capture_output=True, text=True)
     assert "Traceback" not in done.stderr and "Exception" not in done.stderr
 
