@@ -8,7 +8,7 @@ import pytest
 from experiments import compare
 
 TINY = [
-    "--agent", "dqn", "--env", "gymnax/CartPole-v1", "--seeds", "2", "--steps", "300",
+    "--agent", "dqn", "--env", "walk/10", "--seeds", "2", "--steps", "300",
     "--warmup", "100", "--eval-every", "100", "--eval-episodes", "2", "--env.max-steps", "30",
     "--agent.hidden", "16", "--tensorboard", "false", "--figures", "false", "--inspect", "0",
     "--report", "false",
@@ -54,7 +54,7 @@ def test_a_page_is_written_at_the_end_unless_it_is_not_wanted(compared, capsys):
     assert not page.exists()
     assert compare.main(["--resume", str(compared), "--report", "true"]) == 0
     assert f"report:  {page}" in capsys.readouterr().out
-    assert "<h1>dqn on gymnax/CartPole-v1</h1>" in page.read_text()
+    assert "<h1>dqn on walk/10</h1>" in page.read_text()
     page.write_text("mine")
     assert compare.main(["--resume", str(compared)]) == 0  # it goes on as it was
     assert "was not written by this command" in capsys.readouterr().out
@@ -107,7 +107,7 @@ def test_bad_option_of_a_method_is_refused_before_anything_runs(tmp_path, capsys
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        (["--env", "gymnax/Acrobot-v1"], "was made with env gymnax/CartPole-v1"),
+        (["--env", "gymnax/Acrobot-v1"], "was made with env walk/10"),
         (["--agent", "rainbow"], "was made with agent dqn"),
         (["--replays", "per"], "has huber, lap: leave out --replays"),
         (["--overwrite"], "--resume goes on with what --overwrite would discard"),
