@@ -5,7 +5,7 @@ them compute both branches, every time. That is right for a few operations and r
 a whole buffer that one program in a hundred is due for.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -24,7 +24,8 @@ def rarely(due: Array, change: Callable[..., Tree], tree: Tree, *others: Any) ->
 
     Under vmap, or several of them, the programs that are due go through `change` one after the
     other; if none is, nothing is computed. Leaves that `change` returns as they were given are not
-    touched.
+    touched. Outside of `jit` it is compiled once for each `change`, so that it is better one
+    function than a new one at every call.
 
     Args:
       due: `[]` bool.
@@ -36,6 +37,13 @@ def rarely(due: Array, change: Callable[..., Tree], tree: Tree, *others: Any) ->
     Raises:
       ValueError: `change` reads a traced array that is not among its arguments.
     """
+    given = jax.tree.leaves((due, tree, others))
+    if isinstance(change, Hashable) and not any(isinstance(x, Tracer) for x in given):
+        return _compiled(change, due, tree, *others)
+    return _rarely(change, due, tree, *others)
+
+
+def _rarely(change: Callable[..., Tree], due: Array, tree: Tree, *others: Any) -> Tree:
     leaves, treedef = jax.tree.flatten(tree)
     inputs = [*leaves, *jax.tree.leaves(others)]
     traced = jax.make_jaxpr(change)(tree, *others)
@@ -61,6 +69,10 @@ def rarely(due: Array, change: Callable[..., Tree], tree: Tree, *others: Any) ->
     for place, leaf in zip(changed, after, strict=True):
         leaves[place] = leaf
     return jax.tree.unflatten(treedef, leaves)
+
+
+# What follows makes functions anew at every call, which JAX would compile anew.
+_compiled = jax.jit(_rarely, static_argnums=0)
 
 
 def _call(branch: Callable[..., list[Array]], changed: Sequence[int]) -> Callable[..., list[Array]]:

@@ -9,10 +9,12 @@ Retrace's estimates.
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from jaxreplay import fields
 from jaxreplay import ring as ring_
@@ -156,9 +158,10 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
     `reward_scale`, if the agent scales rewards). Transitions must be single steps.
     """
 
+    refresh = jax.jit(functools.partial(_refresh, config))
     return Sampler(
         functools.partial(_init, config),
-        functools.partial(_add, config),
+        functools.partial(_add, config, refresh),
         _sample,
         functools.partial(_update, config),
         probability=_probability,
@@ -241,6 +244,7 @@ def _init(config: ReFERConfig, key: Array, ring: Ring) -> ReFERState:
 
 def _add(
     config: ReFERConfig,
+    refresh: Callable[[ReFERState, Ring], ReFERState],
     state: ReFERState,
     ring: Ring,
     slots: Array,
@@ -256,6 +260,8 @@ def _add(
         known = estimates.end(state.estimates, ended)
         state = state._replace(estimates=estimates.enter(known, slots, transition, fresh))
     due = ring.rows_added % _refresh_every(config, ring) == 0
+    if not isinstance(due, Tracer):  # outside of jit, which would compile the branches anew
+        return refresh(state, ring) if due else state
     return jax.lax.cond(due, lambda s: _refresh(config, s, ring), lambda s: s, state)
 
 

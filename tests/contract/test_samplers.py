@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax import monitoring
 
 from jaxreplay import make_replay, ring, sum_tree, testing
 from jaxreplay.methods import METHODS, per, proportional, pser, rank, refer, sequences, windows
@@ -56,6 +57,27 @@ def test_laws(name, law):
 @pytest.mark.parametrize("name", METHODS)
 def test_options_are_fit_for_files_and_command_lines(name):
     testing.check_config(METHODS[name].config())
+
+
+@pytest.mark.parametrize("name", ["per", "ero", "ners", "refer", "refer-returns"])
+def test_calls_from_python_compile_nothing_that_was_compiled_before(name):
+    case, compiled = case_of(name), []
+
+    def told(event, seconds, **_):
+        compiled.extend([seconds] if event.endswith("/backend_compile_duration") else [])
+
+    def cycles(state, times):
+        for time in times:
+            state, _ = case.cycle(state, time)
+        return state
+
+    state = cycles(case.full, (20, 21))
+    monitoring.register_event_duration_secs_listener(told)
+    try:
+        cycles(state, (22, 23))
+    finally:
+        monitoring.unregister_event_duration_listener(told)
+    assert not compiled
 
 
 def values(td):

@@ -61,6 +61,17 @@ def test_a_change_that_closes_over_traced_arrays_is_refused():
         jax.vmap(program)(jnp.array([True, False]), jnp.ones(2), jnp.ones(2))
 
 
+def test_outside_of_jit_a_change_is_traced_once():
+    traces = []
+
+    def count(x, by):
+        traces.append(by)
+        return x + by
+
+    results = [float(rarely(jnp.array(due), count, jnp.float32(1), 2.0)) for due in (1 > 0, 0 > 1)]
+    assert results == [3, 1] and len(traces) == 1
+
+
 def test_within_a_loop_and_over_two_axes():
     def program(dues):
         def step(total, due):
