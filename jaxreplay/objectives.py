@@ -155,6 +155,14 @@ def prioritised_equivalent(loss: Loss) -> tuple[Loss, Priority]:
 
     Fujimoto et al. 2020, Corollary 2 and Theorem 2: L1 scaled by the mean priority, sampled in
     proportion to the size of `loss`'s gradient.
+
+    The loss takes the mean priority of the TD errors that it is given, which have to be all that
+    are stored, or a uniform sample of them. It is wrong for a batch that was drawn by these
+    priorities: their mean there estimates `sum_i p_i^2 / sum_i p_i` instead of `sum_i p_i / N`, and
+    the gradient is too large by that factor. For such a batch scale `l1` by the harmonic mean of
+    its priorities instead, `1 / (1 / priority(td)).mean()`, held constant and if none is 0: under
+    these draws, 1 / p has the mean `N / sum_i p_i`. On a batch it is a ratio estimate with a bias
+    of order 1/B.
     """
     priority = minimal_variance_priority(loss)
 

@@ -108,6 +108,21 @@ def test_shape_of_pal(td, alpha, kappa, scale):
     np.testing.assert_allclose(flat, slope(objectives.huber(kappa), td), rtol=1e-5, atol=1e-6)
 
 
+def test_a_prioritised_batch_tells_the_mean_priority_by_its_harmonic_mean():
+    td = np.array([0.1, -0.5, 2.0, -3.0, 6.0])
+    loss, priority = objectives.prioritised_equivalent(objectives.mse)
+    drawn = np.repeat(td, np.round(10 * np.abs(td)).astype(int))  # as often as priorities say
+    wanted = slope(objectives.mse, td).mean()
+    sizes = np.asarray(priority(jnp.asarray(drawn)), np.float64)
+    too_large = (td**2).sum() / np.abs(td).sum() / np.abs(td).mean()
+    np.testing.assert_allclose(slope(loss, drawn).mean(), too_large * wanted, rtol=1e-5)
+    scale = 1 / (1 / sizes).mean()
+    np.testing.assert_allclose(scale * slope(objectives.l1, drawn).mean(), wanted, rtol=1e-5)
+    # Of all that is stored, drawn as it should be, it is right.
+    share = np.abs(td) / np.abs(td).sum()
+    np.testing.assert_allclose((share * slope(loss, td)).sum(), wanted, rtol=1e-5)
+
+
 def test_pal_slope_is_continuous_at_kappa():
     below, above = slope(objectives.pal(0.4, 1.0), [1 - 1e-6, 1 + 1e-6])
     assert below == pytest.approx(above, rel=1e-5)
