@@ -61,6 +61,13 @@ class Sample(NamedTuple):
     `version` identifies what was in each slot when it was drawn, so that feedback for a slot that
     has been overwritten since is dropped instead of landing on a stranger. Of a sampler of
     stretches, indices, versions and transitions are `[B, T, ...]`.
+
+    Rows need not be in random order. Where priorities lie in a tree (PER, LAP, PSER, NERS,
+    sequences), draw k is of the k-th of B equal ranges of their sum, in the order of slots, so that
+    the first quarter of a batch is of other times than the last. In rank-based replay it is of the
+    k-th segment of ranks, the largest TD errors first. `latest` goes by time, `windows` step by
+    step. The loss of a whole batch is the same in any order. Before you cut a batch into smaller
+    ones, permute its rows, or draw them independently: the methods' option `sampling="iid"`.
     """
 
     indices: (
