@@ -32,7 +32,7 @@ _SUMMARY = {
     "final_interval": kinds.many(_MAYBE, 2), "threshold": _MAYBE,
     "steps_per_second": _MAYBE, "train_seconds": kinds.number,
     "diverged?": lambda seeds: seeds == [] or kinds.many(kinds.whole)(seeds),
-    "versions?": kinds.named(kinds.text),
+    "versions?": kinds.named(kinds.text), "metrics_crc32?": kinds.whole,
 }  # fmt: skip
 _SOLVED = {"reached": kinds.whole, "median_steps_to_threshold": _MAYBE}
 

@@ -1,6 +1,7 @@
 """Reading what runs left: their summaries and metrics, and whether they may be shown together."""
 
 import json
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,11 +63,16 @@ def read_summary(run: Path) -> dict[str, Any]:
     return summary
 
 
+def checksum(run: Path) -> int:
+    """Return that of a run's metrics, which its summary keeps."""
+    return zlib.crc32((run / "metrics.csv").read_bytes())
+
+
 def read_metrics(run: Path, summary: Mapping[str, Any]) -> pd.DataFrame:
     """Read a run's metrics, and see that they are those of its summary.
 
     Raises:
-      ValueError: rows are missing, doubled or damaged.
+      ValueError: rows are missing, doubled or damaged, or numbers are others than the run wrote.
     """
     path = run / "metrics.csv"
     try:
@@ -80,4 +86,6 @@ def read_metrics(run: Path, summary: Mapping[str, Any]) -> pd.DataFrame:
         raise ValueError(f"{path} is damaged ({error}): restore it") from error
     if not whole:
         raise ValueError(f"{path} has rows that are missing or doubled: restore it")
+    if summary.get("metrics_crc32") not in (None, checksum(run)):
+        raise ValueError(f"{path} is not as the run wrote it: restore it")
     return frame

@@ -10,7 +10,7 @@ import pandas as pd
 from experiments.analysis import curves, panels, statistics
 from experiments.analysis.files import write_json
 from experiments.analysis.style import plain
-from experiments.runs import manifest, registry
+from experiments.runs import finished, manifest, registry
 from experiments.runs.outputs import OutputConfig
 from experiments.runs.run_config import RunConfig
 from experiments.runs.waiting import waiting
@@ -29,6 +29,7 @@ def conclude(config: RunConfig, out: Path, output: OutputConfig) -> dict[str, An
         "steps_per_second": float(timing["steps_per_second"].median()),
         "train_seconds": float(timing["seconds"].sum()),
         "versions": {**versions(), "code": "+".join(manifest.made_by(out))},
+        "metrics_crc32": finished.checksum(out),
     }
     write_json(out / "summary.json", summary)
     if output.figures:
