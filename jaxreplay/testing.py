@@ -135,7 +135,7 @@ def check_method(
         its reward is one number.
 
     Raises:
-      AssertionError: it breaks a law, which the message names.
+      AssertionError: it breaks a law, which the message names, or an error is raised under it.
     """
     check_config(config)
     case = Case(method(config, updates), example)
@@ -144,6 +144,9 @@ def check_method(
             law(case)
         except AssertionError as error:
             raise AssertionError(f"{law.__name__}: {error}") from error
+        except Exception as error:
+            kind = type(error).__name__
+            raise AssertionError(f"{law.__name__}: it raises {kind}: {error}") from error
 
 
 def check_config(config: Any) -> None:
@@ -322,6 +325,26 @@ def new_feedback_that_is_no_number_is_counted(case: Case) -> None:
             _ensure(not _is_nan(leaf).any(), f"{bad} makes the state NaN")
 
 
+def finite_feedback_of_either_sign_is_kept(case: Case) -> None:
+    """No priority is skipped where feedback is finite, as a negative one would be in silence.
+
+    Told by the metric `skipped_leaves`, which methods with a tree of priorities have.
+    """
+    tell = jax.jit(case.replay.metrics)
+    if "skipped_leaves" not in jax.eval_shape(tell, case.full):
+        return
+    state, batch = case.sample(case.full, jax.random.key(0))
+    values = jnp.where(jnp.arange(BATCH) % 2 == 0, 1.5, -1.5)
+    values = jnp.broadcast_to(values.reshape(-1, *[1] * (len(case.shape) - 1)), case.shape)
+    known = {
+        "update": case.update(state, batch, case.feedback_of(values)),
+        "add": case.add(state, case.rows(-5)),  # whose numbers are negative
+    }
+    for verb, after in known.items():
+        count = int(tell(after)["skipped_leaves"]) - int(tell(state)["skipped_leaves"])
+        _ensure(count == 0, f"{verb} skips {count} priorities: are they negative?")
+
+
 def empty_replays_refuse_to_sample(case: Case) -> None:
     """Outside of jit, sampling from nothing is a ValueError."""
     try:
@@ -398,6 +421,7 @@ LAWS: tuple[Callable[[Case], None], ...] = (
     feedback_for_overwritten_slots_is_dropped,
     feedback_that_is_no_number_is_dropped,
     new_feedback_that_is_no_number_is_counted,
+    finite_feedback_of_either_sign_is_kept,
     empty_replays_refuse_to_sample,
     missing_feedback_is_named,
     batches_may_be_as_large_as_the_capacity,

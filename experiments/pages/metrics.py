@@ -25,7 +25,7 @@ _NAMES = {
     "replay/reclaimed_episodes": Name("Episodes given up for their slots", "episodes"),
     "replay/dropped": Name("Feedback dropped: overwritten, or not finite", "rows"),
     "replay/frames_lost": Name("Frames lost", "frames"),
-    "replay/skipped_leaves": Name("Priorities dropped: not finite", "priorities"),
+    "replay/skipped_leaves": Name("Priorities dropped: not finite, or negative", "priorities"),
     "replayed/effective_batch": Name("Effective share of a batch", "(Σw)² / (B Σw²)", True),
     "replayed/entropy": Name("Entropy of the draws, over uniform's", "share", True),
     "agent/alpha": Name("Temperature alpha", "alpha"),

@@ -32,7 +32,7 @@ class ProportionalState(NamedTuple):
     minimum: SumTree | None  # those above 0 in a tree of minima, if weights need the smallest
     max_leaf: Array  # [] float32, the largest leaf ever written, initially 1
     updates: Array  # [] int32, a clock: calls of update
-    skipped: Array  # [] int32, leaves so far that were no number and left the old one in place
+    skipped: Array  # [] int32, leaves so far that were no number or negative, and left the old one
 
 
 class Odds(NamedTuple):
@@ -160,7 +160,10 @@ def importance(
 
 
 def metrics(state: ProportionalState, ring: Ring) -> dict[str, Array]:
-    """Return mean, largest and quantiles of the leaves, and how many were skipped so far."""
+    """Return mean, largest and quantiles of the leaves, and how many were skipped so far.
+
+    A leaf is skipped if it is not finite or negative: the slot keeps the one of before.
+    """
     size = jnp.maximum(ring_.size(ring), 1)
     return {
         "mean_priority": sum_tree.total(state.tree) / size,
@@ -313,15 +316,16 @@ def _noted(state: ProportionalState, slots: Array, values: Array) -> Proportiona
 
 
 def looked_through(live: Array, values: Array) -> tuple[Array, Array]:
-    """Return how many leaves `[B]` are no numbers, `[]` int32, and the largest of the others.
+    """Return how many leaves `[B]` are no leaves, `[]` int32, and the largest of the others.
 
-    Those are of errors beyond float32's powers. Of the leaves that are not `live` `[B]`, neither
-    counts; the largest is at least 0. One reduction finds both: XLA makes two operations of each
-    that is alone.
+    Those are not finite, as of errors beyond float32's powers, or negative: the tree skips them. Of
+    the leaves that are not `live` `[B]`, neither counts; the largest is at least 0. One reduction
+    finds both: XLA makes two operations of each that is alone.
     """
-    finite = jnp.isfinite(values)
-    written = jnp.where(live & finite, values, 0.0).astype(jnp.float32)
-    lost = (live & ~finite).astype(jnp.int32)
+    values = values.astype(jnp.float32)
+    told = jnp.where(live, values, 0.0)
+    written = jnp.where(jnp.isfinite(told), told, 0.0)
+    lost = (jnp.abs(written) != told).astype(jnp.int32)  # one comparison for either kind
     return jax.lax.reduce((lost, written), (np.int32(0), np.float32(0)), _sum_and_maximum, (0,))
 
 

@@ -14,7 +14,7 @@ from experiments import compare, train, watch
 from experiments.cli.shared import labelled
 from experiments.runs import outside, registry
 from jaxreplay import make_replay, methods, testing
-from jaxreplay.methods import METHODS
+from jaxreplay.methods import METHODS, proportional
 from jaxreplay.option import Config
 
 FOLDER = Path(__file__).parent / "outside"
@@ -198,6 +198,29 @@ def test_a_method_that_breaks_a_law_is_told_which():
 
     with pytest.raises(AssertionError, match="draws_follow_the_probabilities: slots"):
         testing.check_method(entry.config(alpha=1.0), method)
+
+
+@pytest.mark.parametrize("initial", ["max", "td"])
+def test_a_method_that_forgets_the_sign_of_errors_is_told(initial):
+    def method(config, updates):
+        weigh = proportional.importance(0.4, 0.4, None, "none")
+        leaf = proportional.of_td_error(lambda td: td)
+        sampler = proportional.sampler(leaf, weigh, initial=initial)
+        return METHODS["per"].method(METHODS["per"].config(), updates)._replace(sampler=sampler)
+
+    message = r"finite_feedback_of_either_sign_is_kept: update skips \d priorities"
+    with pytest.raises(AssertionError, match=message):
+        testing.check_method(METHODS["uniform"].config(), method)
+
+
+def test_a_law_that_ends_in_another_error_is_named():
+    def method(config, updates):
+        made = METHODS["uniform"].method(config, updates)
+        return made._replace(sampler=made.sampler._replace(update=lambda *_, **__: 1 // 0))
+
+    with pytest.raises(AssertionError, match=r"[a-z_]+: it raises ZeroDivisionError: ") as caught:
+        testing.check_method(METHODS["uniform"].config(), method)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 def test_config_classes_are_checked():

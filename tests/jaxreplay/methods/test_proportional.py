@@ -108,6 +108,8 @@ def test_leaves_are_looked_through_in_one_go():
     assert [float(x) for x in nothing] == [0, 0]
     lost, largest = jax.vmap(proportional.looked_through, (None, 0))(live, jnp.stack([values] * 2))
     assert (lost.tolist(), largest.tolist()) == ([2, 2], [3, 3])
+    signs = jnp.float32([-1.0, -0.0, 0.0, -jnp.inf, 2.0, -3.0])
+    assert [float(x) for x in proportional.looked_through(live, signs)] == [2, 0]
     assert proportional.looked_through(live, values.astype(jnp.bfloat16))[1].dtype == jnp.float32
 
 
