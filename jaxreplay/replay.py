@@ -152,10 +152,11 @@ def make_replay(
     def metrics(state: ReplayState) -> dict[str, Array]:
         return _metrics(sampler, state)
 
-    return Replay(
-        init, add, sample, update, observe, can_sample, probability, metrics,
-        capacity, num_envs, batch_size, requires,
-    )  # fmt: skip
+    verbs = (init, add, sample, update, observe, can_sample, probability, metrics)
+    for verb in verbs:  # help, and what Python says of wrong calls, name them so
+        protocol = Replay.__annotations__[verb.__name__]
+        verb.__qualname__, verb.__doc__ = f"Replay.{verb.__name__}", protocol.__call__.__doc__
+    return Replay(*verbs, capacity, num_envs, batch_size, requires)
 
 
 def check_valid(state: ReplayState) -> None:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import make_replay, testing
+from jaxreplay import Replay, make_replay, testing
 from jaxreplay.methods import ero, latest, per, rank, refer, uniform
 
 
@@ -13,6 +13,18 @@ def held(sampler, **sizes):
     sizes = {"capacity": 24, "batch_size": 8, "num_envs": testing.E} | sizes
     replay = make_replay(sampler, **sizes)
     return replay, jax.eval_shape(replay.init, jax.random.key(0), testing.EXAMPLE)
+
+
+VERBS = Replay._fields[: Replay._fields.index("capacity")]
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_verbs_are_explained_where_they_are_held(name):
+    verb = getattr(held(uniform.sampler())[0], name)
+    assert verb.__qualname__ == f"Replay.{name}" and verb.__name__ == name
+    assert "Return " in verb.__doc__
+    with pytest.raises(TypeError, match=rf"^Replay\.{name}\(\) missing"):
+        verb()
 
 
 @pytest.mark.parametrize(
