@@ -89,10 +89,12 @@ def make_replay(
         for fields that the sampler looks at; sampled transitions lack it until `host_rows.join`.
 
     Raises:
-      ValueError: the sizes do not fit together.
+      ValueError: the sizes do not fit together, or not the sampler.
     """
     _check_sampler(sampler, frames_on_host, rows_on_host)
     _check_sizes(capacity, batch_size, num_envs, frame_stack)
+    if sampler.check_sizes is not None:
+        sampler.check_sizes(capacity, num_envs, batch_size)
     if not store_next_obs and (frame_stack or frames_on_host):
         raise ValueError(
             "stacks of frames are stored once as they are: leave store_next_obs out, or frame_stack"
@@ -127,6 +129,8 @@ def make_replay(
     def rows_of(asked: int | None) -> int:
         if asked is not None:
             requirements.check_batch_size(requires, asked, batch_size, capacity)
+            if sampler.check_sizes is not None:
+                sampler.check_sizes(capacity, num_envs, asked)
         return batch_size if asked is None else asked
 
     def sample(

@@ -118,6 +118,7 @@ class Sampler(NamedTuple):
     length: int | None = None  # T: it draws stretches of so many successive steps of one
     # environment, and batches are [B, T, ...]; None: single transitions
     ready: verbs.ReadySampler | None = None  # None: as soon as the replay holds a batch
+    check_sizes: verbs.CheckSizes | None = None  # None: all sizes fit that fit one another
 
 
 # --- An objective: how a method shapes an agent's losses --------------------------------------

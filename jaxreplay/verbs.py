@@ -80,6 +80,23 @@ class ReadySampler(Protocol):
         ...
 
 
+class CheckSizes(Protocol):
+    """Refuse sizes of a replay that the sampler can't draw from."""
+
+    def __call__(self, capacity: int, num_envs: int, batch_size: int, /) -> None:
+        """Return where a batch can be drawn.
+
+        Args:
+          capacity: transitions that the replay remembers, a multiple of `num_envs`.
+          num_envs: rows of one add.
+          batch_size: rows of one sample, at most the capacity.
+
+        Raises:
+          ValueError: one line that says which size does not fit and what would.
+        """
+        ...
+
+
 class UpdateSampler(Protocol):
     """Take in what the agent said about a sampled batch."""
 

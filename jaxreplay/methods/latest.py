@@ -30,14 +30,22 @@ def sampler() -> Sampler:
 
     The loop must take B new steps between two batches. B is a multiple of the environments. Until
     so many are stored, rows that are missing weigh 0.
+
+    Raises:
+      ValueError: by `make_replay`, where it is none. What the loop does, `requirements.check_loop`
+        checks where a training loop of ours is made; a loop of your own has to see to it.
     """
+
+    def check(capacity: int, num_envs: int, batch_size: int) -> None:
+        del capacity
+        if batch_size % num_envs:
+            raise ValueError(
+                f"batch_size {batch_size} is not a multiple of the {num_envs} environments: use "
+                f"{max(1, batch_size // num_envs) * num_envs}"
+            )
 
     def sample(state: tuple[()], ring: Ring, key: Array, batch_size: int) -> Draw:
         del state, key
-        if batch_size % ring.num_envs:
-            raise ValueError(
-                f"batch_size {batch_size} is not a multiple of the {ring.num_envs} environments"
-            )
         lanes = ring.num_envs
         order = jnp.arange(batch_size, dtype=jnp.int32).reshape(-1, lanes)[::-1]
         slots = ring_.recent(ring, order)
@@ -55,6 +63,7 @@ def sampler() -> Sampler:
         sample=sample,
         probability=probability,
         requires=Requirements(single_steps=True, all_new=True, new_steps=True),
+        check_sizes=check,
     )
 
 

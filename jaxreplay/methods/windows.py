@@ -42,8 +42,24 @@ def sampler(config: WindowsConfig = WindowsConfig()) -> Sampler:
     never reaches across the write cursor: the ring's oldest and newest T - 1 rows are in fewer
     windows than the others. The batch size is a multiple of T, and at least T times the
     environments.
+
+    Raises:
+      ValueError: by `make_replay`, where the batch size is none of these, or the capacity less.
     """
     length = config.length
+
+    def check(capacity: int, num_envs: int, batch_size: int) -> None:
+        least = length * num_envs
+        if capacity < least:
+            raise ValueError(
+                f"capacity {capacity} does not hold windows of {length} steps: use {least} at "
+                f"least, {length} for each of {num_envs} environments"
+            )
+        if batch_size % length or batch_size < least:
+            raise ValueError(
+                f"batch_size {batch_size} does not hold windows of {length} steps: use a multiple "
+                f"of {length}, at least {least}"
+            )
 
     def starts(ring: Ring) -> Array:
         """Return how many rows a window may start at, `[]`; they are the oldest ones."""
@@ -51,11 +67,6 @@ def sampler(config: WindowsConfig = WindowsConfig()) -> Sampler:
 
     def sample(state: tuple[()], ring: Ring, key: Array, batch_size: int) -> Draw:
         del state
-        if batch_size % length or batch_size < length * ring.num_envs:
-            raise ValueError(
-                f"batch_size {batch_size} does not hold windows of {length} steps: use a multiple "
-                f"of {length}, at least {length * ring.num_envs}"
-            )
         key_row, key_lane = jax.random.split(key)
         count = (batch_size // length,)
         behind = length - 1 + random_bits.integers(key_row, count, starts(ring))
@@ -86,6 +97,7 @@ def sampler(config: WindowsConfig = WindowsConfig()) -> Sampler:
         requires=Requirements(single_steps=True),
         provides=frozenset({"trajectories"}),
         ready=ready,
+        check_sizes=check,
     )
 
 

@@ -45,6 +45,11 @@ def test_sizes_that_can_not_be_drawn_are_refused(size, message):
         jax.eval_shape(lambda s: replay.can_sample(s, size), state)
 
 
+def test_new_steps_fill_whole_rows():
+    with pytest.raises(ValueError, match="batch_size 15 is not a multiple of the 2 environ"):
+        held(latest.sampler(), batch_size=15)
+
+
 def test_a_size_has_to_be_known_when_sample_is_compiled():
     replay, state = held(per.sampler())
     with pytest.raises(ValueError, match="static_argnames='batch_size'"):
