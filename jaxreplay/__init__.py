@@ -1,6 +1,16 @@
-"""Experience replay as pure functions: rings, sum trees, samplers and objectives for JAX."""
+"""Experience replay as pure functions: rings, sum trees, samplers and objectives for JAX.
+
+`__all__` has every public module, and what most programs call by the name of the library.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from jaxreplay import (
+    array_file,
+    branches,
+    bucket_order,
+    donation,
     fields,
     frames,
     host_rows,
@@ -8,9 +18,18 @@ from jaxreplay import (
     methods,
     n_step,
     objectives,
+    optimisers,
+    option,
     packed,
+    replay,
+    requirements,
+    returns,
     ring,
+    saving,
+    schedules,
     sum_tree,
+    types,
+    verbs,
 )
 from jaxreplay._internal.version import VERSION
 from jaxreplay.donation import donatable
@@ -28,6 +47,9 @@ from jaxreplay.types import (
     Trust,
 )
 
+if TYPE_CHECKING:
+    from jaxreplay import datasets, testing
+
 __version__ = VERSION
 
 __all__ = [
@@ -42,7 +64,12 @@ __all__ = [
     "Transition",
     "Trust",
     "__version__",
+    "array_file",
+    "branches",
+    "bucket_order",
+    "datasets",
     "donatable",
+    "donation",
     "fields",
     "frames",
     "host_rows",
@@ -52,8 +79,29 @@ __all__ = [
     "methods",
     "n_step",
     "objectives",
+    "optimisers",
+    "option",
     "packed",
+    "replay",
+    "requirements",
+    "returns",
     "ring",
     "save",
+    "saving",
+    "schedules",
     "sum_tree",
+    "testing",
+    "types",
+    "verbs",
 ]
+_LATE = ("datasets", "testing")  # modules that few programs need: imported where they are named
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATE:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATE})

@@ -17,15 +17,40 @@ from jaxreplay.methods import (
     latest,
     ners,
     pal,
+    parts,
     per,
+    proportional,
     pser,
     rank,
     refer,
+    sequences,
     uniform,
     windows,
 )
 from jaxreplay.option import check_class
 from jaxreplay.types import Method
+
+__all__ = [
+    "METHODS",
+    "MakeMethod",
+    "MethodEntry",
+    "ere",
+    "ero",
+    "lap",
+    "latest",
+    "ners",
+    "pal",
+    "parts",
+    "per",
+    "proportional",
+    "pser",
+    "rank",
+    "refer",
+    "register",
+    "sequences",
+    "uniform",
+    "windows",
+]
 
 
 class MakeMethod(Protocol):

@@ -1,0 +1,41 @@
+"""What `import jaxreplay` gives: every public module, without importing those that few need."""
+
+import importlib
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import jaxreplay
+from jaxreplay import methods
+
+
+@pytest.mark.parametrize("package", [jaxreplay, methods], ids=lambda package: package.__name__)
+def test_every_public_module_can_be_reached(package):
+    modules = {one.name for one in pkgutil.iter_modules(package.__path__)}
+    public = {name for name in modules if not name.startswith("_")}
+    assert public <= set(package.__all__) <= set(dir(package))
+    for name in public:
+        assert getattr(package, name) is importlib.import_module(f"{package.__name__}.{name}")
+
+
+@pytest.mark.parametrize("package", [jaxreplay, methods], ids=lambda package: package.__name__)
+def test_every_name_that_is_told_exists(package):
+    assert all(hasattr(package, name) for name in package.__all__)
+
+
+def test_what_few_programs_need_is_imported_where_it_is_named():
+    program = (
+        "import sys, jaxreplay\n"
+        "late = ('jaxreplay.datasets', 'jaxreplay.testing')\n"
+        "assert not any(name in sys.modules for name in late)\n"
+        "assert jaxreplay.datasets.fill and jaxreplay.testing.check_method\n"
+        "assert all(name in sys.modules for name in late)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'jaxreplay' has no attribute 'nothing'"):
+        _ = jaxreplay.nothing
