@@ -32,8 +32,8 @@ def sampler() -> Sampler:
     so many are stored, rows that are missing weigh 0.
 
     Raises:
-      ValueError: by `make_replay`, where it is none. What the loop does, `requirements.check_loop`
-        checks where a training loop of ours is made; a loop of your own has to see to it.
+      ValueError: by `make_replay`, where B is no such multiple. What the loop does, `check_loop`
+        of `requirements` checks for training loops of ours; a loop of your own has to see to it.
     """
 
     def check(capacity: int, num_envs: int, batch_size: int) -> None:
