@@ -315,7 +315,7 @@ def new_feedback_that_is_no_number_is_counted(case: Case) -> None:
     if not wanted:
         return
     row, count = case.rows(0), case.slots // E  # so that what is done now and then is done
-    add = jax.jit(lambda state, told: case.replay.add(state, row, **dict.fromkeys(wanted, told)))
+    add = jax.jit(lambda state, told: case.replay.add(state, row, **{x: told for x in wanted}))
     for bad in (np.nan, np.inf, -np.inf):
         after = case.full
         for _ in range(count):

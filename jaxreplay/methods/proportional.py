@@ -64,12 +64,12 @@ def init(capacity: int, *, track_minimum: bool = False) -> ProportionalState:
 def enter(state: ProportionalState, slots: Array, values: Array | None = None) -> ProportionalState:
     """Give new transitions their leaves `[E]`: `values`, or the largest leaf so far.
 
-    Values that are not finite get the largest leaf as well: their slots would otherwise keep the
+    Values that are no leaves get the largest one as well: their slots would otherwise keep the
     leaf of the transition they held before.
     """
     if values is None:
         return _set(state, slots, jnp.broadcast_to(state.max_leaf, slots.shape))
-    leaves = jnp.where(jnp.isfinite(values), values, state.max_leaf)
+    leaves = jnp.where((values >= 0) & (values < jnp.inf), values, state.max_leaf)
     return _noted(_set(state, slots, leaves), slots, values)
 
 
