@@ -156,8 +156,9 @@ def as_stored(ring: Ring, transition: Row) -> Row:
     if ring.packed_obs is not None:
         named = ((name, fields_.get(transition, name)) for name in ("obs", "next_obs"))
         obs = {name: packing.as_stored(ring.packed_obs, x) for name, x in named}
-        transition = fields_.replace(transition, **obs)
-    elif isinstance(ring.frames, Frames):
+        rest = fields_.replace(transition, obs=(), next_obs=())
+        return fields_.replace(packing.as_stored(row_layout(ring), rest), **obs)
+    if isinstance(ring.frames, Frames):
         apart = {"obs": ring.frames.dtype, "next_obs": ring.frames.dtype}
     return packing.as_stored(row_layout(ring), transition, apart)
 

@@ -67,17 +67,35 @@ def check_leaf(
             f"{rows}{hint}"
         )
     kind = leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
-    if kind != dtype and not jnp.can_cast(kind, dtype, "same_kind"):
+    on_host = isinstance(leaf, np.ndarray)
+    if not _fits(kind, dtype, by_value=on_host):
         how = f"{name} > 0" if dtype == np.dtype(bool) else f"{name}.astype('{dtype.name}')"
         raise ValueError(
             f"{name} was added as {kind}, and the ring, by its example, holds {dtype}: convert it "
             f"({how}), or give init an example with {kind}"
         )
-    if isinstance(leaf, np.ndarray) and leaf.size and jnp.issubdtype(dtype, jnp.integer):
+    if on_host and (value := beyond(leaf, dtype)) is not None:
+        raise ValueError(f"{name} holds {value}, and the ring {dtype}, which ends before")
+
+
+def beyond(array: np.ndarray, dtype: Any) -> Any:
+    """Return a number of an array that an integer dtype would wrap; None if there is none."""
+    if array.size and jnp.issubdtype(dtype, jnp.integer):
         bounds = jnp.iinfo(dtype)  # of 64 bits, JAX would drop the upper 32
-        for value in (leaf.min(), leaf.max()):
+        for value in (array.min(), array.max()):
             if not bounds.min <= value <= bounds.max:
-                raise ValueError(f"{name} holds {value}, and the ring {dtype}, which ends before")
+                return value
+    return None
+
+
+def _fits(given: Any, wanted: np.dtype, *, by_value: bool) -> bool:
+    """Tell whether a dtype holds what comes as another: wider floats do, integers as they are.
+
+    Integers that are wider are left to a look at their values, where these are at hand.
+    """
+    whole = all(jnp.issubdtype(dtype, jnp.integer) for dtype in (given, wanted))
+    rule = "safe" if whole and not by_value else "same_kind"
+    return given == wanted or bool(jnp.can_cast(given, wanted, rule))
 
 
 _SAME_BATCH = "give that of the same batch"

@@ -110,9 +110,9 @@ def check_fits(
 
 
 def as_stored(layout: Layout, tree: Tree, apart: Mapping[str, str] = MappingProxyType({})) -> Tree:
-    """Bring leaves that are kept as floats to their dtypes: what these can't hold is infinite then.
+    """Bring numbers to the dtypes that they are kept in: what a float can't hold is infinite then.
 
-    All others stay as they are.
+    Whole numbers that are kept as such are known to fit (`check_fits`).
 
     Args:
       layout: of one row.
@@ -122,8 +122,10 @@ def as_stored(layout: Layout, tree: Tree, apart: Mapping[str, str] = MappingProx
     dtypes = {field.name: field.dtype for field in layout.fields} | dict(apart)
 
     def one(path: Any, leaf: Array) -> Array:
-        dtype = dtypes.get(_names(path)[0], leaf.dtype)
-        return leaf.astype(dtype) if jnp.issubdtype(dtype, jnp.floating) else leaf
+        name = _names(path)[0]
+        dtype = dtypes.get(name, leaf.dtype)
+        whole = name not in apart and jnp.issubdtype(leaf.dtype, jnp.integer)
+        return leaf.astype(dtype) if whole or jnp.issubdtype(dtype, jnp.floating) else leaf
 
     return jax.tree_util.tree_map_with_path(one, tree)
 

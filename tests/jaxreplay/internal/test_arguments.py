@@ -157,6 +157,42 @@ def test_wider_numbers_that_lose_no_kind_are_taken(stored):
     assert np.asarray(ring.contents(state.ring).reward)[12:14].tolist() == [1, 2]
 
 
+def stores(field, leaf, jitted=False):
+    """Add two rows with one field of whole numbers; return what the ring has of them."""
+    replay = make_replay(uniform.sampler(), capacity=4, batch_size=2, num_envs=E)
+    state = replay.init(jax.random.key(0), {"a": field})
+    add = lambda state, leaf: replay.add(state, {"a": leaf})
+    state = (jax.jit(add) if jitted else add)(state, leaf)
+    return np.asarray(ring.contents(state.ring)["a"])[:E].tolist()
+
+
+NARROWER = [
+    (np.int8(0), np.int32, r"a was added as int32, .* holds int8: convert it \(a.astype\('int8'\)"),
+    (np.int32(0), np.uint32, "a was added as uint32, .* holds int32: convert it"),
+]
+
+
+@pytest.mark.parametrize(("field", "dtype", "message"), NARROWER)
+def test_whole_numbers_of_the_device_are_of_a_dtype_that_the_ring_s_holds(field, dtype, message):
+    given = np.ones(E, dtype)
+    for leaf, jitted in [(jnp.asarray(given), False), (jnp.asarray(given), True), (given, True)]:
+        with pytest.raises(ValueError, match=message):
+            stores(field, leaf, jitted)
+    assert stores(field, given) == [1, 1]  # values of NumPy's arrays can be looked at
+    with pytest.raises(ValueError, match=r"a holds \d+, and the ring int\d+, which ends before"):
+        stores(field, np.full(E, np.iinfo(dtype).max, dtype))
+
+
+@pytest.mark.parametrize("dtype", [bool, np.uint8, np.int16, np.int32])
+def test_whole_numbers_of_narrower_dtypes_are_taken(dtype):
+    assert stores(np.int32(0), jnp.ones(E, dtype)) == [1, 1]
+
+
+def test_numbers_of_64_bits_are_not_cut_where_jax_has_them():
+    with jax.enable_x64(True), pytest.raises(ValueError, match="a was added as int64"):
+        stores(np.int32(0), jnp.full(E, 2**40))
+
+
 def test_stacks_stored_once_are_checked_too():
     replay = make_replay(per.sampler(), capacity=16, batch_size=2, frame_stack=2)
     stack = jnp.zeros((3, 3, 2), jnp.uint8)
