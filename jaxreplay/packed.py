@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxreplay._internal import packing
+from jaxreplay._internal.arguments import beyond
 from jaxreplay._internal.packing import Layout
 from jaxreplay.types import Array, Tree
 
@@ -69,6 +70,11 @@ def pack(tree: Tree) -> Packed:
 
     Args:
       tree: any pytree of arrays, PRNG keys among them.
+
+    Raises:
+      ValueError: one line that names a leaf on the host which JAX can't hold as it is: a text, an
+        object, bytes in another machine's order, or whole numbers beyond 32 bits (`jax_enable_x64`
+        allows 64).
     """
     leaves, treedef = jax.tree.flatten(tree)
     # Quickly, as every call pays for this: to ask whether something is a jax.Array takes longer.
@@ -76,7 +82,10 @@ def pack(tree: Tree) -> Packed:
         if any(isinstance(leaf, jax.Array) for leaf in leaves):
             return _pack(tree)
         leaves = [np.asarray(leaf) for leaf in leaves]
-    plan = _plan(treedef, tuple(map(_SHAPE_AND_DTYPE, leaves)), _wide())
+    plan, wider = _host_plan(treedef, tuple(map(_SHAPE_AND_DTYPE, leaves)), _wide())
+    for number, dtype in wider:
+        if not (leaves[number].astype(dtype) == leaves[number]).all():
+            _refuse_value(treedef, number, beyond(leaves[number], dtype), dtype)
     if plan.record is None:
         return Packed(tuple(leaves), plan)
     words = np.zeros(plan.record.itemsize // 4, np.uint32)
@@ -142,6 +151,24 @@ def _packed(plan: _Plan, leaves: list[Any], words: Any) -> Packed:
 
 
 @functools.cache
+def _host_plan(
+    treedef: Any, leaves: tuple[tuple[tuple[int, ...], Any], ...], wide: bool
+) -> tuple[_Plan, tuple[tuple[int, np.dtype], ...]]:
+    """Return `_plan` for NumPy arrays, and which hold whole numbers wider than the dtype given."""
+    wider = []
+    for number, (_, dtype) in enumerate(leaves):
+        if not _is_jax_s(dtype):
+            why = "JAX has no such numbers: convert it, or leave it out"
+            if not dtype.isnative:
+                why = "its bytes are in another machine's order: convert it (astype)"
+            raise ValueError(f"{_name(treedef, number)} is of dtype {dtype}, and {why}")
+        own = jax.dtypes.canonicalize_dtype(dtype)
+        if dtype.kind in "iu" and own != dtype:
+            wider.append((number, own))
+    return _plan(treedef, leaves, wide), tuple(wider)
+
+
+@functools.cache
 def _plan(treedef: Any, leaves: tuple[tuple[tuple[int, ...], Any], ...], wide: bool) -> _Plan:
     """Plan for leaves of these shapes and dtypes, with JAX's numbers of 64 bits or without.
 
@@ -188,6 +215,26 @@ def _words_of(shape: tuple[int, ...], dtype: Any) -> tuple[jax.ShapeDtypeStruct 
     if not (storable and 0 < size < _LARGE):
         return None, None
     return leaf, kind[0]
+
+
+def _is_jax_s(dtype: np.dtype) -> bool:
+    """Tell whether JAX takes NumPy arrays of a dtype."""
+    known = packing.can_be_stored(dtype) or jnp.issubdtype(dtype, jnp.complexfloating)
+    return bool(known and dtype.isnative)
+
+
+def _refuse_value(treedef: Any, number: int, value: Any, dtype: np.dtype) -> None:
+    raise ValueError(
+        f"{_name(treedef, number)} holds {value}, and JAX {dtype}, which ends before: convert it, "
+        "or set jax_enable_x64"
+    )
+
+
+def _name(treedef: Any, number: int) -> str:
+    """Return where a leaf is, as a user would say it."""
+    numbered = jax.tree.unflatten(treedef, range(treedef.num_leaves))
+    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(numbered)[0]]
+    return packing.name_of(paths[number])
 
 
 def _wide() -> bool:

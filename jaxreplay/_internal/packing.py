@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxreplay._internal.arguments import check_leaf
 from jaxreplay.types import Array, Tree
@@ -53,6 +54,9 @@ def plan(example: Tree) -> Layout:
         try:
             dtype = jnp.result_type(leaf)
         except TypeError as error:  # a string, or an object that is no pytree
+            if isinstance(leaf, np.ndarray | np.generic):
+                message = f"{names[0]} of dtype {leaf.dtype} can't be stored: convert it first"
+                raise ValueError(message) from error
             raise ValueError(
                 f"{names[0]} is of type {type(leaf).__name__}, and rows hold arrays: leave it out, "
                 "or register its class by jax.tree_util.register_dataclass"
@@ -161,6 +165,11 @@ def pack(layout: Layout, tree: Tree, rows: int) -> Array:
 def can_be_stored(dtype: Any) -> bool:
     """Tell whether arrays of a dtype can be put in words; those of PRNG keys can't."""
     return any(jnp.issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_))
+
+
+def name_of(path: Any) -> str:
+    """Return where a leaf is, as a user would say it."""
+    return _names(path)[0]
 
 
 def _names(path: Any) -> tuple[str, str]:

@@ -1,13 +1,21 @@
 """What is packed comes back bit for bit, in few arrays."""
 
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxreplay import packed
 from jaxreplay.keys import unrolled
 
 pack, unpack = jax.jit(packed.pack), jax.jit(packed.unpack)
+
+
+class Pair(NamedTuple):
+    a: Any
+    b: Any
 
 
 def bits(leaf):
@@ -78,6 +86,32 @@ def test_the_host_packs_what_a_compiled_function_would():
     large = packed.pack(np.ones(2**14, np.float32))
     assert large.arrays[0].shape == (2**14,)
     assert_same(jnp.ones(2**14), unpack(large))
+
+
+UNFIT = [
+    (np.array([0, 2**40 + 7]), r"a.b holds 1099511627783, and JAX int32, which ends before"),
+    (-(2**40), "a.b holds -1099511627776, and JAX int32"),
+    (np.full(2, 2**63, np.uint64), "a.b holds 9223372036854775808, and JAX uint32"),
+    (np.full(2**14, 2**40), "a.b holds 1099511627776, and JAX int32"),  # apart from the words
+    ("x", "a.b is of dtype <U1, and JAX has no such numbers"),
+    (object(), "a.b is of dtype object"),
+    (np.datetime64("2020-01-01"), r"a.b is of dtype datetime64\[D\]"),
+    (np.ones(3, ">f4"), "a.b is of dtype >f4, .* another machine's order"),
+]
+
+
+@pytest.mark.parametrize(("leaf", "message"), UNFIT, ids=lambda x: str(x)[:20])
+def test_what_jax_can_not_hold_is_named_on_the_host(leaf, message):
+    tree = {"a": Pair(np.zeros(3), leaf), "c": np.zeros(2)}
+    with pytest.raises(ValueError, match=f"^{message}"):
+        packed.pack(tree)
+
+
+def test_long_numbers_that_fit_are_packed_and_any_with_64_bits():
+    ends = np.array([-(2**31), 2**31 - 1, 0])
+    assert packed.as_numpy(packed.pack(ends)).tolist() == ends.tolist()
+    with jax.enable_x64(True):
+        assert packed.as_numpy(packed.pack(np.array([2**40]))).tolist() == [2**40]
 
 
 def test_numpy_arrays_are_views_of_the_same_bits():
