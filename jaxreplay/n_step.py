@@ -6,12 +6,17 @@ on the pushes that follow. The ring therefore holds no invalid slot, and samplin
 algebra. The first n - 1 pushes of a window emit nothing to be stored (`ready` is False).
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
 
+from jaxreplay._internal import packing
+from jaxreplay._internal.arguments import PUSHED, check_single
+from jaxreplay._internal.checks import Bounds, check_kind
 from jaxreplay.types import Array, Transition
 
 
@@ -39,10 +44,15 @@ def init(example: Step, n: int, num_envs: int = 1) -> Window:
     """Make an empty window of `n` steps; `example` is one unbatched Step.
 
     Raises:
-      ValueError: `n` is below 1.
+      ValueError: one line: `n` or `num_envs` is no number from 1 on, or reward, terminated,
+        truncated or first of the example are not one real number or one bool.
     """
-    if n < 1:
-        raise ValueError(f"n_step is {n}: it must be at least 1")
+    for name, size in {"n_step": n, "num_envs": num_envs}.items():
+        check_kind(name, size, int)
+        Bounds(at_least=1).check(name, size)
+    check_single("the window", "reward", example.reward, float)
+    for name in ("terminated", "truncated", "first"):
+        check_single("the window", name, getattr(example, name), bool)
     steps = jax.tree.map(
         lambda x: jnp.zeros((n, num_envs, *jnp.shape(x)), jnp.asarray(x).dtype), example
     )
@@ -57,17 +67,30 @@ def ready(window: Window) -> Array:
 def push(window: Window, step: Step, gamma: float) -> tuple[Window, Transition]:
     """Push one step and emit the n-step transition that began n - 1 pushes ago.
 
+    Args:
+      window: as `init` made it, or the push before.
+      step: `[E, ...]`, of the example's type.
+      gamma: discount per step, in [0, 1].
+
     Returns:
       The window, and a Transition `[E, ...]`: `reward = sum_j gamma^j r_j` and
       `discount = gamma^k` over the k <= n steps until the episode's end (0 if it terminated),
       `next_obs` the true observation after the k-th step. Meaningless until `ready`.
+
+    Raises:
+      ValueError: one line: a field of the step has another number of rows, shape or kind of numbers
+        than the window's, is missing or unknown, or gamma lies outside.
     """
-    n = window.steps.reward.shape[0]
+    check_gamma(gamma)
+    n, num_envs = window.steps.reward.shape[:2]
+    _check_fits(window, step, num_envs)
     if n == 1:
         return window._replace(pushes=window.pushes + 1), _of_one_step(step, gamma)
     newest = window.pushes % n
     steps = jax.tree.map(
-        lambda all_, one: jax.lax.dynamic_update_index_in_dim(all_, one, newest, 0),
+        lambda all_, one: jax.lax.dynamic_update_index_in_dim(
+            all_, jnp.asarray(one).astype(all_.dtype), newest, 0
+        ),
         window.steps,
         step,
     )
@@ -93,6 +116,27 @@ def push(window: Window, step: Step, gamma: float) -> tuple[Window, Transition]:
         extras=oldest.extras,
         n_steps=length.astype(jnp.int32),
     )
+
+
+def check_gamma(gamma: ArrayLike) -> None:
+    """Refuse a discount that is none; one that is an input of the program passes.
+
+    Raises:
+      ValueError: it is no number in [0, 1].
+    """
+    if not isinstance(gamma, jax.Array | np.ndarray):
+        check_kind("gamma", gamma, float)
+    elif jnp.shape(gamma):
+        raise ValueError(f"gamma has shape {list(gamma.shape)}: give one number")
+    Bounds(at_least=0, at_most=1).check("gamma", cast(float, gamma))
+
+
+def _check_fits(window: Window, step: Step, num_envs: int) -> None:
+    """Refuse a step that the window can't hold as it is."""
+    if not isinstance(step, Step):
+        raise ValueError(f"push was given a {type(step).__name__}: give an n_step.Step")
+    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), window.steps)
+    packing.check_fits(packing.plan(one), step, num_envs, handing=PUSHED)
 
 
 def _of_one_step(step: Step, gamma: float) -> Transition:

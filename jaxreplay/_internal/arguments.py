@@ -5,7 +5,7 @@ XLA broadcasts and converts silently, and what is stored then is no longer what 
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -46,9 +46,22 @@ def check_known(given: Iterable[str], known: Iterable[str], wanted: Iterable[str
         )
 
 
+class Handing(NamedTuple):
+    """What is handed over to what, in the words of a refusal."""
+
+    what: str
+    done: str
+    holder: str
+
+
+ADDED = Handing("transition", "added", "ring")
+PUSHED = Handing("step", "pushed", "window")
+
+
 def check_leaf(
-    name: str, leaf: Any, shape: tuple[int, ...], dtype: np.dtype, num_envs: int
-) -> None:
+    name: str, leaf: Any, shape: tuple[int, ...], dtype: np.dtype, num_envs: int,
+    handing: Handing = ADDED,
+) -> None:  # fmt: skip
     """Refuse one field of new transitions that the ring can't hold as it is.
 
     Args:
@@ -57,13 +70,15 @@ def check_leaf(
       shape: of one row in the ring.
       dtype: of the field in the ring.
       num_envs: rows of one add.
+      handing: other words than those of the ring.
     """
+    done, holder = handing.done, handing.holder
     given, wanted = jnp.shape(leaf), (num_envs, *shape)
     if given != wanted:
         rows = "one row for the environment" if num_envs == 1 else f"a row for each of {num_envs}"
         hint = f" (add an axis in front: {name}[None])" if (1, *given) == wanted else ""
         raise ValueError(
-            f"{name} was added with shape {_show(given)}, and the ring wants {_show(wanted)}, "
+            f"{name} was {done} with shape {_show(given)}, and the {holder} wants {_show(wanted)}, "
             f"{rows}{hint}"
         )
     kind = leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
@@ -71,11 +86,40 @@ def check_leaf(
     if not _fits(kind, dtype, by_value=on_host):
         how = f"{name} > 0" if dtype == np.dtype(bool) else f"{name}.astype('{dtype.name}')"
         raise ValueError(
-            f"{name} was added as {kind}, and the ring, by its example, holds {dtype}: convert it "
-            f"({how}), or give init an example with {kind}"
+            f"{name} was {done} as {kind}, and the {holder}, by its example, holds {dtype}: convert "
+            f"it ({how}), or give init an example with {kind}"
         )
     if on_host and (value := beyond(leaf, dtype)) is not None:
-        raise ValueError(f"{name} holds {value}, and the ring {dtype}, which ends before")
+        raise ValueError(f"{name} holds {value}, and the {holder} {dtype}, which ends before")
+
+
+def check_single(reader: str, name: str, example: Any, kind: type) -> None:
+    """Refuse an example of a field that is to be one number, if it is more or another.
+
+    Args:
+      reader: who looks at the field, such as "this sampler".
+      name: of the field.
+      example: of one step, not batched.
+      kind: bool; int: a whole number; float: any real one.
+    """
+    wanted, kinds = _SINGLES[kind]
+    wants = f"{reader} looks at {name} as {wanted} of each step, shape [], and the example's is"
+    if not hasattr(example, "dtype") and not isinstance(example, bool | int | float | complex):
+        raise ValueError(f"{wants} a {type(example).__name__}: give an array")
+    shape, dtype = jnp.shape(example), jnp.result_type(example)
+    if shape:
+        shown = f"{dtype} of shape {_show(shape)}"
+        raise ValueError(f"{wants} {shown}: leave out the axes of batches and columns")
+    if not any(jnp.issubdtype(dtype, one) for one in kinds):
+        how = f" ({name} > 0)" if kind is bool else ""
+        raise ValueError(f"{wants} {dtype}: convert it{how}")
+
+
+_SINGLES = {
+    bool: ("one bool", (jnp.bool_,)),
+    int: ("one whole number", (jnp.integer,)),
+    float: ("one real number", (jnp.integer, jnp.floating)),
+}
 
 
 def beyond(array: np.ndarray, dtype: Any) -> Any:

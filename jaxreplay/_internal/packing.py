@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreplay._internal.arguments import check_leaf
+from jaxreplay._internal.arguments import ADDED, Handing, check_leaf
 from jaxreplay.types import Array, Tree
 
 _WHOLE = "the row"  # the name of a leaf that is the whole pytree
@@ -75,8 +75,9 @@ def plan(example: Tree) -> Layout:
 
 
 def check_fits(
-    layout: Layout, tree: Tree, rows: int, without: Collection[str] = (), of: str = ""
-) -> None:
+    layout: Layout, tree: Tree, rows: int, without: Collection[str] = (), of: str = "",
+    handing: Handing = ADDED,
+) -> None:  # fmt: skip
     """Refuse a pytree of `rows` rows that the layout can't hold as it is.
 
     Args:
@@ -85,6 +86,7 @@ def check_fits(
       rows: how many there are to be.
       without: first parts of names that are not looked at, on either side.
       of: what of the transition the pytree is; "": all of it.
+      handing: what is handed over to what.
 
     Raises:
       ValueError: one line that names the field: it is missing or unknown, or has another number of
@@ -93,24 +95,25 @@ def check_fits(
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     named = [(*_names(path), leaf) for path, leaf in leaves]
     found = {name: leaf for name, top, leaf in named if top not in without}
-    whole = f"the transition's {of}" if of else "the transition"
+    whole, holder = f"the {handing.what}", handing.holder
+    whole = f"{whole}'s {of}" if of else whole
     places = [field for field in layout.fields if field.top not in without]
     names = [field.name for field in places]
     for name in (*names, *found):
         if name not in found or name not in names:
             what = "lacks" if name in names else "has"
             raise ValueError(
-                f"{whole} {what} {name}, unlike the example that the ring was made for: "
+                f"{whole} {what} {name}, unlike the example that the {holder} was made for: "
                 "give both the same fields"
             )
     if list(found) != names:  # same names, other types: a dict's are sorted, others' are not
         raise ValueError(
             f"{whole} ({type(tree).__name__}) has its fields in another order than the "
-            "example that the ring was made for: give both the same type"
+            f"example that the {holder} was made for: give both the same type"
         )
     for field in places:
         name = field.name if not of else of if field.name == _WHOLE else f"{of}, {field.name}"
-        check_leaf(name, found[field.name], field.shape, jnp.dtype(field.dtype), rows)
+        check_leaf(name, found[field.name], field.shape, jnp.dtype(field.dtype), rows, handing)
 
 
 def as_stored(layout: Layout, tree: Tree, apart: Mapping[str, str] = MappingProxyType({})) -> Tree:

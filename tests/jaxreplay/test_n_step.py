@@ -1,0 +1,80 @@
+"""A window of steps refuses what it would broadcast or lose (its returns: test_ring.py)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxreplay import n_step
+from jaxreplay.n_step import Step
+
+E = 4
+NUMBER, FLAG, OBS = np.float32(0), np.bool_(0), np.zeros(2, np.float32)
+EXAMPLE = Step(OBS, np.int32(0), NUMBER, FLAG, FLAG, OBS, FLAG)
+ROW = jax.tree.map(lambda x: jnp.zeros((E, *x.shape), x.dtype), EXAMPLE)
+
+STEPS = [
+    (jax.tree.map(lambda x: x[:1], ROW), r"obs was pushed with shape \[1, 2\], and the window "
+     r"wants \[4, 2\], a row for each of 4"),
+    (ROW._replace(reward=jnp.zeros(8)), r"reward was pushed with shape \[8\]"),
+    (ROW._replace(reward=jnp.zeros((E, 1))), r"reward was pushed with shape \[4, 1\]"),
+    (EXAMPLE, r"obs was pushed with shape \[2\]"),
+    (ROW._replace(terminated=jnp.zeros(E)), r"terminated was pushed as float32, and the window, "
+     r"by its example, holds bool: convert it \(terminated > 0\)"),
+    (ROW._replace(action=jnp.zeros(E)), "action was pushed as float32, .* holds int32"),
+    (ROW._replace(extras=jnp.zeros(E)), "the step has extras, unlike the example that the window"),
+    (ROW._replace(obs=()), "the step lacks obs"),
+    (tuple(ROW), r"push was given a tuple: give an n_step.Step"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("step", "message"), STEPS, ids=[message[:20] for _, message in STEPS])
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("jitted", [False, True])
+def test_a_step_has_a_row_for_each_lane_of_the_kind_of_the_example(step, message, n, jitted):
+    push = lambda window: n_step.push(window, step, 0.9)
+    with pytest.raises(ValueError, match=f"^{message}"):
+        (jax.jit(push) if jitted else push)(n_step.init(EXAMPLE, n, E))
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_numbers_that_the_window_s_hold_are_taken(n):
+    step = jax.tree.map(np.asarray, ROW)
+    step = step._replace(reward=np.arange(E), action=np.arange(E), obs=np.ones((E, 2)))
+    window, out = n_step.init(EXAMPLE, n, E), None
+    for _ in range(n):
+        window, out = n_step.push(window, step, 0.5)
+    factor = 1 if n == 1 else 1 + 0.5 + 0.25
+    np.testing.assert_allclose(out.reward, factor * np.arange(E))
+
+
+@pytest.mark.parametrize("gamma", [99, -0.1, float("nan"), float("inf"), jnp.float32(1.1), "half"])
+def test_gamma_lies_in_0_1(gamma):
+    with pytest.raises(ValueError, match=r"^gamma is \S+: it must "):
+        n_step.push(n_step.init(EXAMPLE, 2, E), ROW, gamma)
+
+
+@pytest.mark.parametrize("gamma", [0, 1, np.float32(0.5), np.array(0.5), jnp.float32(0.5)])
+def test_gamma_is_any_number_there_also_as_an_input_of_the_program(gamma):
+    window = n_step.init(EXAMPLE, 2, E)
+    for push in (n_step.push, jax.jit(n_step.push)):
+        assert push(window, ROW, gamma)[1].discount.shape == (E,)
+
+
+EXAMPLES = [
+    ({"n": 1.5}, "n_step is 1.5: it must be a whole number"),
+    ({"n": 0}, "n_step is 0: it must be at least 1"),
+    ({"num_envs": 0}, "num_envs is 0: it must be at least 1"),
+    ({"num_envs": "4"}, "num_envs is '4': it must be a whole number"),
+    ({"example": ROW}, r"the window looks at reward as one real number of each step, shape \[\], "
+     r"and the example's is float32 of shape \[4\]: leave out the axes"),
+    ({"example": EXAMPLE._replace(terminated=NUMBER)}, r"the window looks at terminated as one "
+     r"bool .* the example's is float32: convert it \(terminated > 0\)"),
+    ({"example": EXAMPLE._replace(first=())}, "the window looks at first .* is a tuple: give"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "message"), EXAMPLES, ids=[x[:25] for _, x in EXAMPLES])
+def test_a_window_is_made_of_one_step(change, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        n_step.init(**{"example": EXAMPLE, "n": 2, "num_envs": E} | change)
