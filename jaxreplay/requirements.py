@@ -5,12 +5,13 @@ it gives as `Offers`. Every check of one against the other is here, and so is ev
 """
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from jax.core import Tracer
 
 from jaxreplay import fields
-from jaxreplay._internal.arguments import check_feedback_arrays, check_known
+from jaxreplay._internal.arguments import check_feedback_arrays, check_known, check_single
 from jaxreplay._internal.checks import check_kind
 
 if TYPE_CHECKING:
@@ -36,6 +37,12 @@ _TELLS = {  # what a field is looked at for
     "first": "where episodes begin",
     "last": "where episodes end",
 }
+_SINGLE: Mapping[str, type] = MappingProxyType(
+    {
+        "first": bool, "last": bool, "terminated": bool, "truncated": bool,
+        "reward": float, "discount": float,
+    }
+)  # fmt: skip
 _NAMES: frozenset[str] = frozenset()
 _DENSITY = "a policy with a density (log_ratio)"
 
@@ -184,10 +191,11 @@ def known_feedback(requires: Requirements, feedback: Mapping[str, Any]) -> dict[
 
 
 def check_transition(requires: Requirements, example: fields.Row) -> None:
-    """Refuse rows without a field that the sampler looks at.
+    """Refuse rows without a field that the sampler looks at, or with more than a number there.
 
     Raises:
-      ValueError: one line that names the fields, and says what they tell.
+      ValueError: one line that names the fields, and says what they tell, or what they are to be:
+        first, last, terminated and truncated one bool, reward and discount one real number.
     """
     missing = sorted(name for name in requires.transition_fields if not fields.has(example, name))
     if missing:
@@ -197,6 +205,8 @@ def check_transition(requires: Requirements, example: fields.Row) -> None:
             f"which the example, a {type(example).__name__}, lacks: store it, or choose a sampler "
             "that does without"
         )
+    for name in sorted(requires.transition_fields & _SINGLE.keys()):
+        check_single("this sampler", name, fields.get(example, name), _SINGLE[name])
 
 
 def check_batch_size(requires: Requirements, asked: Any, own: int, capacity: int) -> None:

@@ -18,6 +18,7 @@ from jaxreplay import fields as fields_
 from jaxreplay import frames as frames_
 from jaxreplay._internal import buffer, packing
 from jaxreplay._internal import parting as parting_
+from jaxreplay._internal.arguments import check_single
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.packing import Layout
 from jaxreplay._internal.parting import Leaving, Parting
@@ -296,6 +297,10 @@ def _check_stored_once(example: Row) -> None:
             f"the example ({type(example).__name__}) lacks {', '.join(missing)}: store it, or "
             "store observations as they are"
         )
+    reader = "a ring that stores observations once"
+    check_single(reader, "first", fields_.get(example, "first"), bool)
+    if fields_.has(example, "n_steps"):
+        check_single(reader, "n_steps", fields_.get(example, "n_steps"), int)
     both = [fields_.get(example, name) for name in ("obs", "next_obs")]
     kinds = [[(jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(obs)] for obs in both]
     if kinds[0] != kinds[1] or jax.tree.structure(both[0]) != jax.tree.structure(both[1]):

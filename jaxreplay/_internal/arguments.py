@@ -86,8 +86,8 @@ def check_leaf(
     if not _fits(kind, dtype, by_value=on_host):
         how = f"{name} > 0" if dtype == np.dtype(bool) else f"{name}.astype('{dtype.name}')"
         raise ValueError(
-            f"{name} was {done} as {kind}, and the {holder}, by its example, holds {dtype}: convert "
-            f"it ({how}), or give init an example with {kind}"
+            f"{name} was {done} as {kind}, and the {holder}, by its example, holds {dtype}: "
+            f"convert it ({how}), or give init an example with {kind}"
         )
     if on_host and (value := beyond(leaf, dtype)) is not None:
         raise ValueError(f"{name} holds {value}, and the {holder} {dtype}, which ends before")

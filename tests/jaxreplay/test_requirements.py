@@ -1,9 +1,11 @@
 """What methods, agents and loops ask of one another."""
 
+import jax
+import numpy as np
 import pytest
 
 from jaxreplay import make_replay, objectives
-from jaxreplay.methods import METHODS, latest, ners, per, refer, uniform
+from jaxreplay.methods import METHODS, ere, ero, latest, ners, per, pser, refer, uniform
 from jaxreplay.requirements import (
     Offers,
     Requirements,
@@ -15,6 +17,7 @@ from jaxreplay.requirements import (
     remarks,
     union,
 )
+from jaxreplay.testing import EXAMPLE
 
 VALUES = Offers(frozenset({"td_error", "q_value", "target"}))
 LOOP = {"n_step": 1, "learn_every": 1, "updates": 1, "warmup": 8}
@@ -117,3 +120,28 @@ def test_observations_that_a_sampler_looks_at_stay_on_the_device():
     with pytest.raises(ValueError, match="choose features without obs and next_obs"):
         replay_of(ners.sampler(), frames_on_host=True)
     replay_of(per.sampler(), frames_on_host=True)
+
+
+COLUMN = np.zeros(1, np.float32)
+SINGLES = [
+    (ere.sampler(), {"last": COLUMN > 0}, {}, r"this sampler looks at last as one bool of each "
+     r"step, shape \[\], and the example's is bool of shape \[1\]: leave out the axes"),
+    (ere.sampler(), {"last": np.float32(0)}, {}, r"last .* is float32: convert it \(last > 0\)"),
+    (pser.sampler(), {"first": np.int32(0)}, {}, r"first .* is int32: convert it \(first > 0\)"),
+    (ero.sampler(), {"reward": COLUMN}, {}, r"reward as one real number .* of shape \[1\]"),
+    (uniform.sampler(), {"first": COLUMN > 0}, {"store_next_obs": False}, "a ring that stores obs"),
+    (uniform.sampler(), {"first": np.float32(0)}, {"store_next_obs": False}, "first .* float32"),
+    (uniform.sampler(), {"n_steps": np.float32(0)}, {"store_next_obs": False}, "n_steps .* whole"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sampler", "change", "options", "message"), SINGLES)
+def test_fields_that_are_looked_at_are_one_number_of_a_step(sampler, change, options, message):
+    replay = replay_of(sampler, **options)
+    with pytest.raises(ValueError, match=message):
+        replay.init(jax.random.key(0), EXAMPLE._replace(**change))
+
+
+def test_fields_that_nobody_looks_at_may_be_anything():
+    example = EXAMPLE._replace(last=COLUMN, reward=COLUMN, first=np.int32(0), discount=())
+    jax.eval_shape(replay_of(per.sampler()).init, jax.random.key(0), example)
