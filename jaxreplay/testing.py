@@ -315,11 +315,11 @@ def new_feedback_that_is_no_number_is_counted(case: Case) -> None:
     if not wanted:
         return
     row, count = case.rows(0), case.slots // E  # so that what is done now and then is done
-    add = jax.jit(lambda state, told: case.replay.add(state, row, **{x: told for x in wanted}))
+    add = jax.jit(lambda state, told: case.replay.add(state, row, **told))
     for bad in (np.nan, np.inf, -np.inf):
         after = case.full
         for _ in range(count):
-            after = add(after, jnp.ones(E).at[0].set(bad))
+            after = add(after, dict.fromkeys(wanted, jnp.ones(E).at[0].set(bad)))
         _ensure(int(after.dropped) == count, f"{int(after.dropped)} of {count} rows are dropped")
         for leaf in jax.tree.leaves(after.sampler):
             _ensure(not _is_nan(leaf).any(), f"{bad} makes the state NaN")
