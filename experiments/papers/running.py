@@ -93,7 +93,7 @@ def stale(
             differs = checkpoint.differing_options(made["config"], arm.config.to_json())
             lacking = set(source.columns) - set(data.frame)
             if differs:
-                found[env, label] = f"ran with another {', '.join(differs)}"
+                found[env, label] = f"ran with other settings of {', '.join(differs)}"
             elif lacking:
                 found[env, label] = f"has no column {', '.join(sorted(lacking))}"
             elif not other_code:

@@ -100,7 +100,7 @@ def test_results_of_other_code_or_settings_are_not_mixed(walked, monkeypatch, ca
         assert "made by another version of the code" in said and "--other-code" in said
         assert papers.main([*WALK, "--out", str(walked), "--other-code"]) == 0
     said = refused([*WALK, "--seeds", "3", "--out", str(walked)], capsys)
-    assert "ran with another seeds" in said and "--overwrite" in said
+    assert "ran with other settings of seeds" in said and "--overwrite" in said
     report = ["report", "all.walk", "--size", "smoke", "--results", str(walked)]
     assert papers.main(report) == 0 and "effective buffer" in capsys.readouterr().out
 
