@@ -42,8 +42,9 @@ def warnings(swept: Swept) -> list[str]:
     fewest = min((row.shown.seeds for row in swept.rows), default=0)
     if fewest < FEWEST_SEEDS and (swept.rows or swept.tried is None):
         lines.append(
-            f"Best settings are shown on {fewest} seed{'s' * (fewest != 1)}: differences between methods want a "
-            f"comparison of at least {FEWEST_SEEDS}, with the settings named before it runs."
+            f"Best settings are shown on {fewest} seed{'s' * (fewest != 1)}: differences between "
+            f"methods want a comparison of at least {FEWEST_SEEDS}, with the settings named before "
+            "it runs."
         )
     if "+" in swept.store.facts["code"]:
         lines.append(
