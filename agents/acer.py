@@ -110,8 +110,8 @@ class _ACER:
     """The functions of one agent, over networks that are made once."""
 
     def __init__(self, config: ACERConfig, space: Continuous, objective: Objective | None) -> None:
+        common.check_made("ACER", space, Continuous, objective)
         requirements.refuse_density(objective, "ACER bounds its policy's change by itself")
-        common.require_actions("ACER", space, Continuous)
         hidden, activation = config.hidden, config.activation
         self.config = config
         self.size = space.size

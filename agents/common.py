@@ -6,13 +6,14 @@ from typing import Any, NamedTuple, TypeVar, cast
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.typing import ArrayLike
 
 from agents.types import Continuous, Discrete, Info
 from jaxreplay import objectives
 from jaxreplay.optimisers import if_finite
-from jaxreplay.types import Array, Objective, Sample, Trust
+from jaxreplay.types import Array, Method, Objective, Sample, Trust
 
 P = TypeVar("P")  # what is learned, any pytree of arrays: the parameters of one network, or of two
 
@@ -23,8 +24,10 @@ def require(ok: bool, message: str) -> None:
         raise ValueError(message)
 
 
-def require_actions(agent: str, action_space: Any, kind: type[Discrete] | type[Continuous]) -> None:
-    """Refuse action spaces of the other kind.
+def check_made(
+    agent: str, action_space: Any, kind: type[Discrete] | type[Continuous], objective: Any
+) -> None:
+    """Refuse what an agent can't be made with: actions of the other kind, or no objective.
 
     Raises:
       ValueError: one line that names the agent.
@@ -33,8 +36,24 @@ def require_actions(agent: str, action_space: Any, kind: type[Discrete] | type[C
     if kind is Continuous:
         needed, other = other, needed
     require(
+        isinstance(action_space, Discrete | Continuous),
+        f"{agent} was given {action_space!r} as its action space: give {kind.__name__}"
+        f"({kind._fields[0]})",
+    )
+    require(
         isinstance(action_space, kind),
         f"{agent} needs {needed} actions, not {action_space}: choose an agent for {other} actions",
+    )
+    (count,) = action_space
+    whole = isinstance(count, int | np.integer) and not isinstance(count, bool)
+    require(
+        whole and int(count) >= 1,
+        f"{agent} was given {action_space}: {kind._fields[0]} must be a whole number of at least 1",
+    )
+    require(
+        objective is None or isinstance(objective, Objective),
+        f"{agent} takes a replay method's objective, not a {type(objective).__name__}"
+        + (": give its .objective" if isinstance(objective, Method) else ""),
     )
 
 

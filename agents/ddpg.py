@@ -57,7 +57,7 @@ class _DDPG(exploration.NoisyPolicy):
     """The functions of one agent, over networks that are made once."""
 
     def __init__(self, config: DDPGConfig, space: Continuous, objective: Objective | None) -> None:
-        common.require_actions("DDPG", space, Continuous)
+        common.check_made("DDPG", space, Continuous, objective)
         self.config, self.objective = config, common.complete(objective, objectives.mse)
         exploration.check_noise(config, self.objective.requires.density)
         self.actor = Actor(space.size, config.hidden, config.activation)

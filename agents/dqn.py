@@ -79,7 +79,7 @@ class _DQN:
     """The functions of one agent, over a network that is made once."""
 
     def __init__(self, config: DQNConfig, space: Discrete, objective: Objective | None) -> None:
-        common.require_actions("DQN", space, Discrete)
+        common.check_made("DQN", space, Discrete, objective)
         self.config, self.objective = config, common.complete(objective, objectives.huber(1.0))
         self.num_actions = space.n
         self.network = QNetwork(space.n, config.network, config.hidden, config.dueling)

@@ -51,7 +51,7 @@ class _NAF(exploration.NoisyPolicy):
     """The functions of one agent, over a network that is made once."""
 
     def __init__(self, config: NAFConfig, space: Continuous, objective: Objective | None) -> None:
-        common.require_actions("NAF", space, Continuous)
+        common.check_made("NAF", space, Continuous, objective)
         self.config, self.objective = config, common.complete(objective, objectives.mse)
         self.size = size = space.size
         self.network = Actor(size + 1 + size * (size + 1) // 2, config.hidden, config.activation)

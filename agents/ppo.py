@@ -83,8 +83,8 @@ class _PPO:
     """The functions of one agent, over networks that are made once."""
 
     def __init__(self, config: PPOConfig, space: Continuous, objective: Objective | None) -> None:
+        common.check_made("PPO", space, Continuous, objective)
         requirements.refuse_density(objective, "PPO bounds its policy's change by itself")
-        common.require_actions("PPO", space, Continuous)
         self.config = config
         self.policy_network = Policy(space.size, config)
         self.value_network = MLP((*config.hidden, 1), config.activation)

@@ -93,7 +93,7 @@ class _RACER:
     """The functions of one agent, over a network that is made once."""
 
     def __init__(self, config: RACERConfig, space: Continuous, objective: Objective | None) -> None:
-        common.require_actions("RACER", space, Continuous)
+        common.check_made("RACER", space, Continuous, objective)
         self.objective = common.complete(objective, jnp.square)  # whose `error` is not used
         self.form = FORMS[config.advantage]
         self.network = Network(space.size, config)

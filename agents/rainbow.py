@@ -117,7 +117,7 @@ class _Rainbow:
     """The functions of one agent, over a network that is made once."""
 
     def __init__(self, config: RainbowConfig, space: Discrete, objective: Objective | None) -> None:
-        common.require_actions("Rainbow", space, Discrete)
+        common.check_made("Rainbow", space, Discrete, objective)
         self.config, self.objective = config, objective or objectives.weighted()
         common.require(
             self.objective.error is None,

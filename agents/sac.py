@@ -82,7 +82,7 @@ class _SAC:
     """The functions of one agent, over networks that are made once."""
 
     def __init__(self, config: SACConfig, space: Continuous, objective: Objective | None) -> None:
-        common.require_actions("SAC", space, Continuous)
+        common.check_made("SAC", space, Continuous, objective)
         self.config, self.objective = config, common.complete(objective, objectives.mse)
         self.target_entropy = config.target_entropy * space.size
         self.actor, self.critic = Actor(2 * space.size, config.hidden), Critic(config.hidden)

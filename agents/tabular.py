@@ -46,7 +46,7 @@ class _Tabular:
     """The functions of one agent."""
 
     def __init__(self, config: TabularConfig, space: Discrete, objective: Objective | None) -> None:
-        common.require_actions("The tabular agent", space, Discrete)
+        common.check_made("The tabular agent", space, Discrete, objective)
         self.config, self.objective = config, common.complete(objective, objectives.mse)
         self.num_actions = space.n
         requirements.refuse_density(self.objective, "the tabular agent's policy has no density")

@@ -72,7 +72,7 @@ class _TD3:
     """The functions of one agent, over networks that are made once."""
 
     def __init__(self, config: TD3Config, space: Continuous, objective: Objective | None) -> None:
-        common.require_actions("TD3", space, Continuous)
+        common.check_made("TD3", space, Continuous, objective)
         self.config, self.objective = config, common.complete(objective, objectives.mse)
         self.actor, self.critic = Actor(space.size, config.hidden), Critic(config.hidden)
         self.actor_optimiser = optax.adam(config.actor_learning_rate)

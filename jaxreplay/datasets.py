@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxreplay import n_step as n_step_
 from jaxreplay._internal import optional
+from jaxreplay._internal.checks import Bounds, check_kind
 from jaxreplay.frames import Frames
 from jaxreplay.n_step import Step
 from jaxreplay.replay import ReplayState
@@ -111,8 +112,12 @@ def fill(
     Raises:
       ValueError: as `from_minari`.
     """
-    _check(replay, n_step, chunk)
-    whole = (_steps(episode, prepare) for episode in episodes if len(episode.rewards))
+    _check(replay, n_step, chunk, gamma)
+    whole = _alike(
+        (number, _steps(episode, prepare))
+        for number, episode in enumerate(episodes)
+        if len(episode.rewards)
+    )
     feed = _Feed(whole, replay.num_envs)
     example = jax.tree.map(lambda x: x[0], feed.example)
     window = n_step_.init(example, n_step, replay.num_envs)
@@ -246,6 +251,36 @@ def _steps(episode: Episode, prepare: Prepare | None) -> Any:
     )
 
 
+def _alike(numbered: Iterable[tuple[int, Step]]) -> Iterator[Step]:
+    """Yield the steps of episodes; refuse one whose steps are not of the first one's kind."""
+    first: list[tuple[str, Any]] = []
+    begun = 0
+    for number, steps in numbered:
+        # By the names that episodes have: a step's next observations are its observations, too.
+        parts = {"observations": steps.obs, "actions": steps.action}
+        leaves = jax.tree_util.tree_flatten_with_path(parts)[0]
+        kinds = [
+            (path[0].key + jax.tree_util.keystr(path[1:]), (leaf.dtype, leaf.shape[1:]))
+            for path, leaf in leaves
+        ]
+        first, begun = first or kinds, begun if first else number
+        for name in dict([*first, *kinds]):
+            was, now = dict(first).get(name), dict(kinds).get(name)
+            if was != now:
+                raise ValueError(
+                    f"{name} of episode {number} {_kind(now)}, and of episode {begun} "
+                    f"{_kind(was)}: make all alike, such as by prepare=..."
+                )
+        yield steps
+
+
+def _kind(kind: tuple[Any, tuple[int, ...]] | None) -> str:
+    if kind is None:
+        return "are missing"
+    dtype, shape = kind
+    return f"are {dtype} of shape [{', '.join(map(str, shape))}]"
+
+
 def _array(what: str, path: Any, values: Any, length: int) -> np.ndarray:
     """Return an episode's values in a dtype that JAX holds."""
     name, array = what + jax.tree_util.keystr(path), np.asarray(values)
@@ -283,10 +318,12 @@ def _cut(steps: Step, count: int) -> tuple[Step, Step]:
     return first, jax.tree.map(lambda x: x[count:], steps)
 
 
-def _check(replay: Replay, n_step: int, chunk: int) -> None:
+def _check(replay: Replay, n_step: int, chunk: int, gamma: float) -> None:
     requires = replay.requires
-    if chunk < 1:
-        raise ValueError(f"chunk is {chunk}: it must be at least 1")
+    for name, count in {"chunk": chunk, "n_step": n_step}.items():
+        check_kind(name, count, int)
+        Bounds(at_least=1).check(name, count)
+    n_step_.check_gamma(gamma)
     if requires.feedback_of_new:
         raise ValueError(
             f"this replay method wants {', '.join(sorted(requires.feedback_of_new))} of every new "

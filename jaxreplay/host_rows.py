@@ -43,13 +43,44 @@ def empty(ring: Ring, *axes: int) -> np.ndarray:
 
 
 def write(rows: np.ndarray, leaving: Leaving) -> None:
-    """Write the newest row, in place: `ring.leaving` after an add, `[E, V]`."""
-    rows[..., np.asarray(leaving.slots), :] = np.asarray(leaving.words)
+    """Write the newest row, in place: `ring.leaving` after an add, `[E, V]`.
+
+    Raises:
+      ValueError: the rows were made for another ring, or the ring keeps whole rows itself.
+    """
+    if not isinstance(leaving, Leaving):
+        raise ValueError(f"write takes a ring's `leaving`, not a {type(leaving).__name__}: {_MAKE}")
+    slots, words = np.asarray(leaving.slots), np.asarray(leaving.words)
+    _check_rows(rows)
+    if rows.shape[:-2] != words.shape[:-2] or rows.shape[-1] != words.shape[-1]:
+        raise ValueError(
+            f"rows have shape {rows.shape}, and what is to be written {words.shape}: {_EMPTY}"
+        )
+    if slots.max() >= rows.shape[-2]:
+        raise ValueError(f"slot {slots.max()} is beyond the {rows.shape[-2]} rows: {_EMPTY}")
+    rows[..., slots, :] = words
 
 
 def read(rows: np.ndarray, slots: Any) -> np.ndarray:
-    """Return what the host keeps of `slots` `[B]` or `[B, T]`: `[B, V]` or `[B, T, V]` uint32."""
+    """Return what the host keeps of `slots` `[B]` or `[B, T]`: `[B, V]` or `[B, T, V]` uint32.
+
+    Raises:
+      ValueError: the rows were made for another ring, or slots are no whole numbers.
+    """
     slots = np.asarray(slots)
+    _check_rows(rows)
+    if slots.dtype.kind not in "iu":
+        raise ValueError(f"slots are of dtype {slots.dtype}: give whole numbers")
+    if slots.size and not (slots.min() >= 0 and slots.max() < rows.shape[-2]):
+        raise ValueError(
+            f"slots reach from {slots.min()} to {slots.max()}, and there are {rows.shape[-2]} "
+            f"rows: {_EMPTY}"
+        )
+    if rows.ndim > 2 and slots.shape[:1] != rows.shape[:1]:
+        raise ValueError(
+            f"rows are of {rows.shape[0]} states, and slots have shape {slots.shape}: give those "
+            "of every state, [S, B]"
+        )
     if rows.ndim == 2:
         return rows.take(slots, axis=0)
     return np.stack([own.take(at, axis=0) for own, at in zip(rows, slots, strict=True)])
@@ -72,9 +103,19 @@ def join(ring: Ring, batch: Sample, words: Array) -> Sample:
     return batch._replace(transition=parting.joined(own, batch.transition, away))
 
 
+_EMPTY = "make them for this replay, by host_rows.empty(state.ring)"
+_MAKE = "make the replay with rows_on_host=True"
+
+
+def _check_rows(rows: Any) -> None:
+    if not isinstance(rows, np.ndarray) or rows.dtype != np.uint32 or rows.ndim < 2:
+        given = type(rows).__name__
+        if isinstance(rows, np.ndarray):
+            given = f"{rows.dtype} of shape {rows.shape}"
+        raise ValueError(f"rows are uint32 of shape [C, V], not {given}: {_EMPTY}")
+
+
 def _parting(ring: Ring) -> parting.Parting:
     if ring.parting is None:
-        raise ValueError(
-            "this ring keeps whole rows on the device: make the replay with rows_on_host=True"
-        )
+        raise ValueError(f"this ring keeps whole rows on the device: {_MAKE}")
     return ring.parting

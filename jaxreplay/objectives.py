@@ -93,7 +93,7 @@ def pal(
     Bounds(at_least=0, at_most=1).check("alpha", alpha)
     Bounds(above=0).check("kappa", kappa)
     check_choice("twin", twin, get_args(Twin))
-    check_choice("loss", form, get_args(Form))
+    check_choice("form", form, get_args(Form))
     priority = lap_priority(alpha, kappa)
     inner_huber = huber(kappa)
 

@@ -1,7 +1,6 @@
 """A ring and a sampler behind five verbs."""
 
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +12,13 @@ from jaxreplay import frames as frames_
 from jaxreplay import requirements
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer
-from jaxreplay._internal.checks import check_kind
+from jaxreplay._internal.arguments import check_episode_return, check_slots
+from jaxreplay._internal.made_with import (
+    check_flags,
+    check_sampler,
+    check_sizes,
+    check_storage,
+)
 from jaxreplay.branches import rarely
 from jaxreplay.donation import donatable
 from jaxreplay.fields import Row
@@ -22,13 +27,11 @@ from jaxreplay.keys import unrolled
 from jaxreplay.ring import Ring
 from jaxreplay.types import (
     Array,
-    Method,
     Replay,
     Sample,
     Sampler,
     State,
     Tree,
-    ignore_episode_return,
 )
 
 _MOST = 2**31 - 2**28  # slots: the numbers of a tree's nodes go beyond those of its leaves
@@ -91,19 +94,14 @@ def make_replay(
     Raises:
       ValueError: the sizes do not fit together, or not the sampler.
     """
-    _check_sampler(sampler, frames_on_host, rows_on_host)
-    _check_sizes(capacity, batch_size, num_envs, frame_stack)
+    check_flags(
+        frames_on_host=frames_on_host, store_next_obs=store_next_obs, rows_on_host=rows_on_host
+    )
+    check_sampler(sampler, frames_on_host, rows_on_host)
+    check_sizes(capacity, batch_size, num_envs, frame_stack, frame_spare)
+    check_storage(frame_stack, frames_on_host, store_next_obs, rows_on_host)
     if sampler.check_sizes is not None:
         sampler.check_sizes(capacity, num_envs, batch_size)
-    if not store_next_obs and (frame_stack or frames_on_host):
-        raise ValueError(
-            "stacks of frames are stored once as they are: leave store_next_obs out, or frame_stack"
-        )
-    if rows_on_host and (frame_stack or frames_on_host or not store_next_obs):
-        raise ValueError(
-            "rows_on_host keeps whole rows on the host: for stacks of frames that are stored once, "
-            "use frames_on_host; leave store_next_obs out"
-        )
     slots, requires = capacity * sampler.capacity_factor, sampler.requires
     if slots > _MOST:
         raise ValueError(
@@ -124,6 +122,7 @@ def make_replay(
         return donatable(state)
 
     def add(state: ReplayState, transition: Row, **feedback: Array) -> ReplayState:
+        _check_state("add", state)
         return _add(sampler, state, transition, feedback)
 
     def rows_of(asked: int | None) -> int:
@@ -136,24 +135,35 @@ def make_replay(
     def sample(
         state: ReplayState, key: Array, batch_size: int | None = None
     ) -> tuple[ReplayState, Sample]:
+        _check_state("sample", state)
         return _sample(sampler, state, unrolled(key), rows_of(batch_size))
 
     def update(state: ReplayState, sample: Sample, **feedback: Array) -> ReplayState:
+        _check_state("update", state)
+        _check_batch(sample)
         return _update(sampler, state, sample, feedback)
 
     def observe(state: ReplayState, episode_return: Array, key: Array) -> ReplayState:
+        _check_state("observe", state)
         return _observe(sampler, state, episode_return, unrolled(key))
 
     def can_sample(state: ReplayState, batch_size: int | None = None) -> Array:
+        _check_state("can_sample", state)
         rows = rows_of(batch_size)
         if sampler.ready is not None:
             return sampler.ready(state.sampler, state.ring)
         return ring_.size(state.ring) >= rows
 
     def probability(state: ReplayState, slots: Array, batch_size: int | None = None) -> Array:
-        return sampler.probability(state.sampler, state.ring, slots, rows_of(batch_size))
+        _check_state("probability", state)
+        slots = check_slots(slots)
+        there = (slots >= 0) & (slots < state.ring.capacity)
+        rows, known = rows_of(batch_size), jnp.where(there, slots, 0)
+        chance = sampler.probability(state.sampler, state.ring, known, rows)
+        return jnp.where(there, chance, 0.0)
 
     def metrics(state: ReplayState) -> dict[str, Array]:
+        _check_state("metrics", state)
         return _metrics(sampler, state)
 
     verbs = (init, add, sample, update, observe, can_sample, probability, metrics)
@@ -172,40 +182,22 @@ def check_valid(state: ReplayState) -> None:
     ring_.check_valid(state.ring)
 
 
-def _check_sampler(sampler: Sampler, frames_on_host: bool, rows_on_host: bool) -> None:
-    if not isinstance(sampler, Sampler):
-        given = type(sampler).__name__
-        raise ValueError(f"make_replay takes a Sampler, not a {given}{_instead(sampler)}")
-    if frames_on_host or rows_on_host:
-        what = "frames_on_host" if frames_on_host else "rows_on_host"
-        requirements.check_on_host(sampler.requires, what)
-    observes = sampler.observe is not ignore_episode_return
-    requirements.check_observer(sampler.requires, observes)
+def _check_state(verb: str, state: Any) -> None:
+    if not isinstance(state, ReplayState):
+        raise ValueError(f"{verb} takes a replay's state, not a {_given(state)}")
 
 
-def _instead(given: Any) -> str:
-    """Return how to get a sampler out of what was given in its place; "" where nobody can tell."""
-    if isinstance(given, Method):
-        return ": give its .sampler"
-    if isinstance(given, ModuleType) and callable(getattr(given, "sampler", None)):
-        return ": give its .sampler()"
-    # A class makes objects of its own; a function says what it makes.
-    made = getattr(given, "__annotations__", {}).get("return")
-    return ": call it" if made in (Sampler, Method) else ""
+def _check_batch(batch: Any) -> None:
+    if not isinstance(batch, Sample):
+        raise ValueError(f"update takes a Sample, not a {_given(batch)}")
 
 
-def _check_sizes(capacity: int, batch_size: int, num_envs: int, frame_stack: int) -> None:
-    sizes = {"capacity": capacity, "batch_size": batch_size, "num_envs": num_envs}
-    for name, size in (sizes | {"frame_stack": frame_stack}).items():
-        check_kind(name, size, int)
-    if frame_stack < 0:
-        raise ValueError(f"frame_stack is {frame_stack}: it must not be negative")
-    requirements.check_batch_size(requirements.Requirements(), batch_size, batch_size, capacity)
-    if num_envs < 1 or capacity % num_envs:
-        raise ValueError(
-            f"capacity {capacity} is not a multiple of the {num_envs} environments: "
-            f"use {max(1, capacity // max(num_envs, 1)) * max(num_envs, 1)}"
-        )
+def _given(what: Any) -> str:
+    """Return the type of what was given, and what to do if it is all that `sample` returned."""
+    name = type(what).__name__
+    if type(what) is tuple and len(what) == 2 and isinstance(what[1], Sample):
+        return f"{name} of state and batch: take it apart, state, batch = replay.sample(state, key)"
+    return name
 
 
 def _add(
@@ -270,6 +262,7 @@ def _update(
 def _observe(
     sampler: Sampler, state: ReplayState, episode_return: Array, key: Array
 ) -> ReplayState:
+    check_episode_return(episode_return)
     if sampler.requires.episode_returns is None:
         return state
     episode_return = jnp.asarray(episode_return, jnp.float32)

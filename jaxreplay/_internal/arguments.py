@@ -7,6 +7,7 @@ XLA broadcasts and converts silently, and what is stored then is no longer what 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -34,6 +35,30 @@ def check_feedback_arrays(
             )
         if not (jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)):
             raise ValueError(f"{verb} was given {name} of dtype {dtype}: give real numbers")
+
+
+def check_episode_return(given: Any) -> None:
+    """Refuse what is not the one return of an episode, or mean of several."""
+    if not hasattr(given, "dtype") and not isinstance(given, int | float | complex):
+        raise ValueError(
+            f"observe was given episode_return as {type(given).__name__}: give a number"
+        )
+    shape, dtype = jnp.shape(given), jnp.result_type(given)
+    if shape:
+        raise ValueError(
+            f"observe was given episode_return of shape {_show(shape)}, and wants []: give their "
+            "mean, or call it for each"
+        )
+    if not (jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)):
+        raise ValueError(f"observe was given episode_return of dtype {dtype}: give a real number")
+
+
+def check_slots(given: Any) -> jax.Array:
+    """Return slots as an array; refuse what are no whole numbers."""
+    slots = jnp.asarray(given)
+    if not jnp.issubdtype(slots.dtype, jnp.integer):
+        raise ValueError(f"slots are of dtype {slots.dtype}: give whole numbers")
+    return slots
 
 
 def check_known(given: Iterable[str], known: Iterable[str], wanted: Iterable[str]) -> None:

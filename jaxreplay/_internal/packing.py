@@ -100,6 +100,11 @@ def check_fits(
     places = [field for field in layout.fields if field.top not in without]
     names = [field.name for field in places]
     for name in (*names, *found):
+        if name not in found and any(other.startswith(f"{name}[0]") for other in found):
+            raise ValueError(
+                f"{whole} has a list or tuple as {name}, and the {holder} an array: "
+                f"give jnp.asarray({name})"
+            )
         if name not in found or name not in names:
             what = "lacks" if name in names else "has"
             raise ValueError(

@@ -20,6 +20,7 @@ from agents.tabular import TabularConfig, tabular
 from agents.td3 import TD3Config, td3
 from agents.types import Agent, Continuous, Discrete
 from jaxreplay import objectives
+from jaxreplay.methods import per
 from jaxreplay.requirements import Requirements
 from jaxreplay.types import Sample
 
@@ -245,20 +246,43 @@ def test_feedback_without_learning_is_that_of_an_update(case):
         assert values.shape == feedback[name].shape and np.isfinite(values).all()
 
 
+MADE = {
+    Discrete: ((dqn, DQNConfig), (rainbow, RainbowConfig), (tabular, TabularConfig)),
+    Continuous: (
+        (td3, TD3Config), (sac, SACConfig), (ddpg, DDPGConfig), (naf, NAFConfig),
+        (racer, RACERConfig), (acer, ACERConfig), (ppo, PPOConfig),
+    ),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("make", "config", "space", "needed"),
     [
-        *[(make, config, Continuous(2), "discrete") for make, config in (
-            (dqn, DQNConfig), (rainbow, RainbowConfig), (tabular, TabularConfig))],
-        *[(make, config, Discrete(2), "continuous") for make, config in (
-            (td3, TD3Config), (sac, SACConfig), (ddpg, DDPGConfig), (naf, NAFConfig),
-            (racer, RACERConfig), (acer, ACERConfig), (ppo, PPOConfig))],
+        *[(make, config, Continuous(2), "discrete") for make, config in MADE[Discrete]],
+        *[(make, config, Discrete(2), "continuous") for make, config in MADE[Continuous]],
     ],
-)  # fmt: skip
+)
 def test_actions_of_the_other_kind_are_refused(make, config, space, needed):
     with pytest.raises(ValueError, match=f"needs {needed} actions") as refused:
         make(config(), space)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "config", "kind"),
+    [(make, config, kind) for kind, agents in MADE.items() for make, config in agents],
+)
+def test_what_agents_can_not_be_made_with_is_refused(make, config, kind):
+    size = kind._fields[0]
+    with pytest.raises(ValueError, match=rf"was given 3 as its action space: give {kind.__name__}"):
+        make(config(), 3)
+    for count in (0, 2.5, True):
+        with pytest.raises(ValueError, match=f"{size} must be a whole number of at least 1"):
+            make(config(), kind(count))
+    with pytest.raises(ValueError, match="takes a replay method's objective, not a Method: give "):
+        make(config(), kind(2), per.method())
+    with pytest.raises(ValueError, match=r"takes a replay method's objective, not a str$"):
+        make(config(), kind(2), "per")
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,12 @@ def bad(**changes):
     return [EPISODES[0]._replace(**changes)]
 
 
+def unlike(**changes):
+    """Return an episode, and one whose steps are of another kind."""
+    return [EPISODES[0], *bad(**changes)]
+
+
+UNLIKE = r"actions of episode 1 are {} of shape \[{}\], and of episode 0 are int32 of shape \[\]"
 TEXT = {"mission": np.array(["go"] * 6)}
 REFUSED = [
     (per.sampler(), [], {}, "there is no episode with a step"),
@@ -141,7 +147,17 @@ REFUSED = [
     (per.sampler(per.PERConfig(initial="td")), EPISODES, {}, "wants td_error of every new"),
     (refer.sampler(), EPISODES, {"n_step": 3}, "n_step is 3: this replay method follows single"),
     (per.sampler(), EPISODES, {"n_step": 0}, "n_step is 0"),
+    (per.sampler(), EPISODES, {"n_step": "a"}, "n_step is 'a': it must be a whole number"),
     (per.sampler(), EPISODES, {"chunk": 0}, "chunk is 0"),
+    (per.sampler(), EPISODES, {"chunk": 2.5}, "chunk is 2.5: it must be a whole number"),
+    (per.sampler(), unlike(actions=np.zeros((5, 2), np.int32)), {}, UNLIKE.format("int32", "2")),
+    (per.sampler(), unlike(actions=np.zeros(5)), {}, UNLIKE.format("float32", "")),
+    (
+        per.sampler(),
+        unlike(observations={"speed": np.zeros((6, 1))}),
+        {},
+        r"observations\['tag'\] of episode 1 are missing, and of episode 0 are int32",
+    ),
 ]
 
 

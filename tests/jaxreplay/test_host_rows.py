@@ -202,3 +202,34 @@ def test_a_ring_of_whole_rows_has_none_on_the_host():
     held = ring.init(EXAMPLE, CAPACITY, E)
     with pytest.raises(ValueError, match="make the replay with rows_on_host=True"):
         host_rows.empty(held)
+
+
+def test_rows_of_another_ring_are_refused():
+    sizes = {"batch_size": 4, "num_envs": E, "rows_on_host": True}
+    replay = make_replay(uniform.sampler(), capacity=CAPACITY, **sizes)
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    state = replay.add(state, row_of(np.random.default_rng(0), 0))
+    leaving, rows = state.ring.leaving, host_rows.empty(state.ring)
+    written = rows.copy()
+    host_rows.write(written, leaving)
+    host_rows.read(written, [0, CAPACITY - 1])
+    for other, message in (
+        (rows[:, 1:], "rows have shape .* to be written"),
+        (np.stack([rows] * 2), "rows have shape .* to be written"),
+        (rows[:1], f"slot {E - 1} is beyond the 1 rows"),
+        (rows.astype(np.float32), "rows are uint32 of shape .C, V., not float32 of shape"),
+        (rows.tolist(), "rows are uint32 of shape .C, V., not list"),
+    ):
+        with pytest.raises(ValueError, match=message + ".*: make them for this replay, by host_"):
+            host_rows.write(other, leaving)
+    with pytest.raises(ValueError, match="not a tuple: make the replay with rows_on_host=True"):
+        host_rows.write(rows, ())
+    for slots, message in (
+        ([0, CAPACITY], f"slots reach from 0 to {CAPACITY}, and there are {CAPACITY} rows"),
+        ([-1], "slots reach from -1 to -1"),
+        ([0.0], "slots are of dtype float64: give whole numbers"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            host_rows.read(rows, slots)
+    with pytest.raises(ValueError, match=r"rows are of 2 states, and slots have shape \(3,\)"):
+        host_rows.read(np.stack([rows] * 2), [0, 1, 2])

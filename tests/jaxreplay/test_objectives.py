@@ -342,7 +342,7 @@ def test_ablations_of_pal_by_hand():
     np.testing.assert_allclose(huber, np.array(case["huber"]) / scale, rtol=1e-6)
     bare = objectives.pal(0.4, 1.0, divide=False)(td)
     np.testing.assert_allclose(bare, np.array(case["pal"]) * scale, rtol=1e-6)
-    with pytest.raises(ValueError, match="loss is 'l1'"):
+    with pytest.raises(ValueError, match="form is 'l1'"):
         objectives.pal(form="l1")
 
 

@@ -38,11 +38,83 @@ def test_verbs_are_explained_where_they_are_held(name):
 )
 def test_sizes_that_can_not_be_drawn_are_refused(size, message):
     replay, state = held(per.sampler())
-    for verb in (replay.sample, replay.probability):
-        with pytest.raises(ValueError, match=message):
-            jax.eval_shape(lambda s, k, verb=verb: verb(s, k, size), state, jax.random.key(0))
+    with pytest.raises(ValueError, match=message):
+        jax.eval_shape(lambda s, k: replay.sample(s, k, size), state, jax.random.key(0))
+    with pytest.raises(ValueError, match=message):
+        jax.eval_shape(lambda s: replay.probability(s, [0], size), state)
     with pytest.raises(ValueError, match=message):
         jax.eval_shape(lambda s: replay.can_sample(s, size), state)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_envs": 0}, "num_envs is 0: it must be at least 1"),
+        ({"num_envs": 5}, "capacity 24 is not a multiple of the 5 environments: use 20"),
+        ({"frame_spare": "x"}, "frame_spare is 'x': it must be a number"),
+        ({"store_next_obs": "no"}, "store_next_obs is 'no': it must be true or false"),
+        ({"rows_on_host": "no"}, "rows_on_host is 'no': it must be true or false"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(options, message):
+    with pytest.raises(ValueError) as error:
+        held(uniform.sampler(), **options)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize("verb", VERBS[1:])
+def test_what_sample_returns_has_to_be_taken_apart(verb):
+    replay, state = held(per.sampler())
+    both = jax.eval_shape(replay.sample, state, jax.random.key(0))
+    rest = {
+        "add": (testing.EXAMPLE,), "update": (both[1],), "can_sample": (), "metrics": (),
+        "sample": (jax.random.key(0),), "observe": (1.0, jax.random.key(0)), "probability": ([0],),
+    }  # fmt: skip
+    with pytest.raises(ValueError, match=f"^{verb} takes a replay's state, .*: take it apart, st"):
+        getattr(replay, verb)(both, *rest[verb])
+    with pytest.raises(ValueError, match=f"^{verb} takes a replay's state, not a dict$"):
+        getattr(replay, verb)({}, *rest[verb])
+
+
+def test_a_batch_has_to_be_taken_apart():
+    replay, state = held(per.sampler())
+    both = jax.eval_shape(replay.sample, state, jax.random.key(0))
+    with pytest.raises(
+        ValueError, match=r"^update takes a Sample, .*: take it apart, state, batch"
+    ):
+        replay.update(state, both, td_error=np.zeros(8))
+    with pytest.raises(ValueError, match=r"^update takes a Sample, not a ndarray$"):
+        replay.update(state, np.zeros(8), td_error=np.zeros(8))
+
+
+@pytest.mark.parametrize("method", [uniform, ero, refer], ids=["uniform", "ero", "refer"])
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (np.zeros(2), r"episode_return of shape \[2\], and wants \[\]: give their mean"),
+        (np.bool_(True), "episode_return of dtype bool: give a real number"),
+        (None, "episode_return as NoneType: give a number"),
+    ],
+)
+def test_an_episode_has_one_return(method, given, message):
+    replay, state = held(method.sampler())
+    with pytest.raises(ValueError, match=message):
+        replay.observe(state, given, jax.random.key(0))
+
+
+@pytest.mark.parametrize("method", [uniform, per, rank, latest], ids=lambda m: m.__name__)
+def test_slots_that_are_none_are_never_drawn(method):
+    replay = make_replay(method.sampler(), capacity=8, batch_size=2)
+    state = replay.init(jax.random.key(0), {"a": np.float32(0)})
+    feedback = {name: np.zeros(1, np.float32) for name in replay.requires.feedback_of_new}
+    for _ in range(8):
+        state = replay.add(state, {"a": np.ones(1, np.float32)}, **feedback)
+    outside = np.asarray(replay.probability(state, [-9, -8, -1, 8, 9, 15, 2**31 - 1]))
+    np.testing.assert_array_equal(outside, 0.0)
+    assert replay.probability(state, range(8)).sum() == pytest.approx(1.0)
+    for slots in ([0.0], [True]):
+        with pytest.raises(ValueError, match=r"slots are of dtype .*: give whole numbers"):
+            replay.probability(state, slots)
 
 
 def test_new_steps_fill_whole_rows():

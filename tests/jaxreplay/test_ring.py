@@ -136,6 +136,12 @@ def test_ring_refuses_what_does_not_fit():
         ring.add(held, transition(0, 3))
     with pytest.raises(ValueError, match=r"lacks extras\[0\], unlike the example"):
         ring.add(held, transition(0, 2)._replace(extras=()))
+    lists = transition(0, 2)._replace(reward=[0.0, 1.0])
+    with pytest.raises(ValueError, match="has a list or tuple as reward, and the ring an array"):
+        ring.add(held, lists)
+    nested = lists._replace(reward=[[0.0], [1.0]])
+    with pytest.raises(ValueError, match=r"as reward, .*: give jnp.asarray\(reward\)"):
+        ring.add(held, nested)
 
 
 def model_n_step(steps, n, gamma):
