@@ -24,7 +24,6 @@ from experiments.cli.help import Guide
 from experiments.cli.options import Parser, add_options, read_options
 from experiments.cli.shared import (
     GROUPS,
-    PREFIXES,
     add_common,
     brought_names,
     check_labels,
@@ -34,6 +33,7 @@ from experiments.cli.shared import (
     given,
     labelled,
     names_parser,
+    own_folder,
     own_module,
     print_list,
 )
@@ -55,7 +55,7 @@ from experiments.runs.manifest import is_run
 from experiments.runs.outputs import OutputConfig
 from experiments.runs.results import threshold_of
 from experiments.runs.run import execute, prepare
-from experiments.runs.run_config import RunConfig, defaults
+from experiments.runs.run_config import PREFIXES, RunConfig, defaults
 from experiments.runs.waiting import waiting
 from jaxreplay.methods import METHODS
 
@@ -105,7 +105,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ValueError(f"the comparison in {known.resume} has other runs: leave out options")
         for remark in arms.check_expanded(question, runs, threshold):
             log.say(remark)
-        out = known.resume or args.out or Path("runs") / f"compare-{_first(bases).agent}"
+        first = _first(bases)
+        out = known.resume or args.out or own_folder("compare", first.agent, first.env)
         resume = known.resume is not None
         with compilation.kept(args.compilation_cache):
             summaries = _run_all(question, runs, out, output, resume, args.overwrite, args.devices)
@@ -222,10 +223,11 @@ def _parse(
     known: argparse.Namespace,
     argv: Sequence[str] | None,
 ) -> argparse.Namespace:
-    add_common(parser, _first(bases).env, known.preset)
+    add_common(parser, _first(bases).env, known.preset, own="compare-AGENT-ENV")
     arms_of = {label: base.replay for label, base in bases.items()}
     if known.resume is None:  # else agent and arms are settled
         parser.elsewhere = elsewhere.of_agents() | elsewhere.of_arms(arms_of)
+        parser.reasons |= elsewhere.of_methods_without()
     brought = " ".join(presets.names(known.preset).replays)
     parser.group("run").add_argument(
         "--replays", nargs="+", type=labelled, metavar="NAME",

@@ -22,7 +22,7 @@ from experiments.cli.options import Parser, add_options, one_of, read_options
 from experiments.pages import page, swept
 from experiments.runs import folder, lock, presets, registry
 from experiments.runs.log import say
-from experiments.runs.run_config import RunConfig, defaults
+from experiments.runs.run_config import PREFIXES, RunConfig, defaults
 from experiments.sweeps import (
     engines,
     grid,
@@ -90,6 +90,8 @@ def _sweep(
     """Check every point of a grid, say what there is to do, and do it."""
     for env in dict.fromkeys(env for env, _ in bases):
         options.metric(env)
+    if not options.defaults:
+        grid.check_fixed(args.grid, bases, vars(args).keys())
     points = grid.expand(args.grid, bases, options.defaults)
     out, resume = _claimed(args)
     for remark in grid.lacking(args.grid, bases):
@@ -115,6 +117,7 @@ def _sweep(
         for line in (*remarks, *todo.describe()):
             say(line)
         if args.dry_run:
+            _say_taken(out, resume, args.overwrite)
             return
         folder.claim_sweep(out, resume=resume, overwrite=args.overwrite)
         if lanes:
@@ -158,6 +161,7 @@ def _search(
         if resume:
             say(f"{plan.count(len(results.ended()), 'run')} of these have ended")
         if args.dry_run:
+            _say_taken(out, resume, args.overwrite)
             return
         folder.claim_sweep(out, resume=resume, overwrite=args.overwrite)
         results.write()
@@ -172,6 +176,14 @@ def _claimed(args: argparse.Namespace) -> tuple[Path, bool]:
     out, resume = args.resume or args.out or Path("runs/sweep"), args.resume is not None
     folder.check_claim_sweep(out, resume=resume, overwrite=args.overwrite or args.dry_run)
     return out, resume
+
+
+def _say_taken(out: Path, resume: bool, overwrite: bool) -> None:
+    """Say after a dry run why its sweep could not begin, if so."""
+    try:
+        folder.check_claim_sweep(out, resume=resume, overwrite=overwrite)
+    except ValueError as error:
+        say(f"without --dry-run this is refused: {error}")
 
 
 def _check_kind(args: argparse.Namespace, how: SearchOptions) -> None:
@@ -286,10 +298,13 @@ def _bases(names: argparse.Namespace) -> dict[tuple[str, str], RunConfig]:
     replays = names.replays or [shared.labelled(name) for name in brought.replays]
     envs = names.envs or [brought.env]
     shared.check_labels(replays)
+    for env in envs:
+        if envs.count(env) > 1:
+            raise ValueError(f"environment {env} is named twice: leave one out")
     agent = names.agent or brought.agent
     return {
         (env, label): defaults(env, agent, replay, names.preset)
-        for env in dict.fromkeys(envs)
+        for env in envs
         for label, replay in replays
     }
 
@@ -324,11 +339,12 @@ def _parse(
     )
     first = next(iter(bases.values()))
     for section in _SECTIONS:
-        options, prefix = getattr(first, section), shared.PREFIXES[section]
+        options, prefix = getattr(first, section), PREFIXES[section]
         group, about = shared.GROUPS[section]
         add_options(parser, options, prefix, group=group, about=about)
     labels = {label: base.replay for (_, label), base in bases.items()}
     parser.elsewhere = elsewhere.of_agents() | elsewhere.of_arms(labels)
+    parser.reasons |= elsewhere.of_methods_without()
     named = {"agent": f"options of {first.agent}, and their defaults"}
     for label, base in {label: base for (_, label), base in bases.items()}.items():
         add_options(parser, base.replay_options, f"{label}.", about=f"replay method {base.replay}")

@@ -3,7 +3,6 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from experiments.analysis import tables
 from experiments.cli import elsewhere
@@ -11,7 +10,6 @@ from experiments.cli.help import Guide
 from experiments.cli.options import Parser, add_options, read_options
 from experiments.cli.shared import (
     GROUPS,
-    PREFIXES,
     add_common,
     brought_names,
     check_resume,
@@ -19,6 +17,7 @@ from experiments.cli.shared import (
     ended,
     given,
     names_parser,
+    own_folder,
     own_module,
     print_list,
     replay_name,
@@ -27,7 +26,7 @@ from experiments.pages import page
 from experiments.runs import compilation, presets, run_config
 from experiments.runs.manifest import saved_output
 from experiments.runs.run import execute
-from experiments.runs.run_config import SECTIONS, RunConfig, defaults
+from experiments.runs.run_config import PREFIXES, SECTIONS, RunConfig, defaults
 from jaxreplay.methods import METHODS
 
 HEADINGS = {
@@ -64,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         config, output = given(args, base), read_options(args, saved_output(args.resume))
         resume = args.resume is not None
         check_resume(args)
-        out = args.resume or args.out or Path("runs") / f"{config.agent}-{config.replay}"
+        out = args.resume or args.out or own_folder(config.agent, config.replay, config.env)
         with compilation.kept(args.compilation_cache):
             summary = execute(
                 config, out, output, resume=resume, overwrite=args.overwrite, devices=args.devices
@@ -87,8 +86,8 @@ def _base(known: argparse.Namespace) -> RunConfig:
         for name, value in names.items():
             if value not in (None, getattr(saved, name)):
                 raise ValueError(
-                    f"checkpoint in {known.resume} was made with {name}={getattr(saved, name)}, "
-                    f"this run has {value}: use the same options, or another --out"
+                    f"the run in {known.resume} was made with {name} {getattr(saved, name)}, and "
+                    f"this has {value}: use the same options, or another --out"
                 )
         return saved
     brought = brought_names(known, known.env and [known.env], known.replay and [known.replay])

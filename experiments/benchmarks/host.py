@@ -91,10 +91,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--cases", nargs="+", choices=CASES, default=list(CASES), metavar="NAME",
         help=f"any of {', '.join(CASES)} [default all]",
     )  # fmt: skip
-    for name, default in (("steps", 200), ("turns", 7)):
+    for name, default, about in (
+        ("steps", 200, "agent steps of one turn"),
+        ("turns", 7, "turns, of which the median counts"),
+    ):
         parser.add_argument(
-            f"--{name}", type=_count, default=default, metavar="INT", help=f"[default {default}]"
-        )
+            f"--{name}", type=_count, default=default, metavar="INT",
+            help=f"{about} [default {default}]",
+        )  # fmt: skip
     outputs.add_out(parser)
     add_device(parser)
     args = parser.parse_args(argv)

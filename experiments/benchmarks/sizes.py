@@ -48,10 +48,14 @@ def add_device(parser: Parser) -> None:
     """Add the option `--device`."""
     parser.add_argument(
         "--device",
-        type=one_of("device", devices.DEVICES),
-        metavar="{" + ",".join(devices.DEVICES) + "}",
+        type=_device,
+        metavar="{" + ",".join(devices.DEVICES) + "}|none",
         help=f"{devices.HELP} [default none]",
     )
+
+
+def _device(text: str) -> str | None:
+    return None if text == "none" else one_of("device", (*devices.DEVICES, "none"))(text)
 
 
 def use_device(parser: Parser, name: str | None) -> None:

@@ -43,6 +43,17 @@ def of_arms(labels: Mapping[str, str]) -> dict[str, str]:
     return said
 
 
+def of_methods_without() -> dict[str, str]:
+    """Return what is said of options that exist, where they begin with methods that lack them."""
+    owners = _owners({name: entry.config for name, entry in METHODS.items()})
+    told = {}
+    for option, own in owners.items():
+        for name in set(METHODS) - set(own):
+            has = f"{name} has no {option}, as {', '.join(own)} have"
+            told[f"--{name}.{option}"] = f"unknown option '--{name}.{option}': {has}"
+    return told
+
+
 def _belongs(kind: str, option: str, owners: Iterable[str]) -> str:
     first, *_ = owners
     names = ", ".join(owners)

@@ -16,16 +16,10 @@ from experiments.cli.options import Parser, one_of, read_options, unknown
 from experiments.runs import compilation, fitting, interrupt, manifest, outside, presets, registry
 from experiments.runs.presets import PRESETS, Names
 from experiments.runs.run import Stopped
-from experiments.runs.run_config import SECTIONS, RunConfig
+from experiments.runs.run_config import PREFIXES, SECTIONS, RunConfig
 from jaxreplay.methods import METHODS
 
 _MOST_DEVICES = 256
-
-# How the options of each section of a RunConfig begin on the command line.
-PREFIXES = {
-    "loop": "", "sizes": "", "env_options": "env.", "agent_options": "agent.",
-    "replay_options": "replay.",
-}  # fmt: skip
 
 # The groups that `--help` calls them: name, and what it says of them.
 GROUPS = {
@@ -113,6 +107,11 @@ def folder(text: str) -> Path:
     return Path(text)
 
 
+def own_folder(*parts: str) -> Path:
+    """Return the folder of results that have not been given one: its name tells what runs."""
+    return Path("runs") / re.sub(r"[^\w.-]+", "-", "-".join(parts))
+
+
 def own_module(example: str) -> str:
     """Return what helps say about names that are modules."""
     return f"or a module of your own, such as {example}"
@@ -151,13 +150,16 @@ def brought_names(
     return fitting.names(known.preset, envs, known.agent, replays)
 
 
-def add_common(parser: Parser, env: str, preset: str | None = None) -> None:
+def add_common(
+    parser: Parser, env: str, preset: str | None = None, *, own: str = "AGENT-REPLAY-ENV"
+) -> None:
     """Add the options that `train` and `compare` share; say which `--env.` options `env` lacks.
 
     Args:
       parser: gets the options.
       env: the run's environment.
       preset: the one that was named; its names are then the defaults that the help shows.
+      own: the folder of results that have not been given one, in runs.
     """
     brought = presets.names(preset)
     parser.reasons = {
@@ -186,7 +188,10 @@ def add_common(parser: Parser, env: str, preset: str | None = None) -> None:
     )  # fmt: skip
     names.add_argument("--seeds", type=int, metavar="INT", help="seeds, vmapped [default 5]")
     names.add_argument("--seed", type=int, metavar="INT", help="the first seed [default 0]")
-    names.add_argument("--out", type=folder, metavar="DIR", help="folder for the results")
+    names.add_argument(
+        "--out", type=folder, metavar="DIR",
+        help=f"folder for the results [default runs/{own}]",
+    )  # fmt: skip
     names.add_argument(
         "--resume", type=folder, metavar="DIR",
         help="continue the run in DIR from its last checkpoint; other options must match it",

@@ -4,7 +4,6 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.cli.shared import PREFIXES
 from experiments.pages.source import Source
 from experiments.runs import run_config
 from experiments.runs.arms import CONTROL, Question
@@ -33,7 +32,7 @@ def gone(config: Config) -> dict[str, str]:
     usual = _defaults(config)
     return {
         option(section, name): shown(value)
-        for section in PREFIXES
+        for section in run_config.PREFIXES
         if section in usual
         for name, value in config.get(section, {}).items()
         if name not in usual[section]
@@ -47,7 +46,7 @@ def option(section: str, name: str) -> str:
       section: of a configuration, such as "agent_options".
       name: of the field.
     """
-    return f"--{PREFIXES[section]}{name}".replace("_", "-")
+    return f"--{run_config.PREFIXES[section]}{name}".replace("_", "-")
 
 
 def shown(value: Any) -> str:

@@ -3,10 +3,10 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from experiments.cli.shared import PREFIXES
 from experiments.pages import commands
 from experiments.pages.blocks import Code, Lines, Section, Table
 from experiments.pages.source import Arm, Source
+from experiments.runs.run_config import PREFIXES
 
 _NONE = "-"
 

@@ -13,7 +13,7 @@ from experiments.papers.entry import Computation, Request
 from experiments.papers.experiment import Experiment, SizeName
 from experiments.papers.parts import Parts
 from experiments.papers.tables import Data
-from experiments.runs import checkpoint, code, folder, interrupt, lock, manifest, run_config
+from experiments.runs import code, folder, interrupt, lock, manifest, run_config, same_config
 from experiments.runs.log import say
 from experiments.runs.outputs import OutputConfig
 from experiments.runs.results import versions
@@ -90,7 +90,7 @@ def stale(
             made = data.runs.get(env, {}).get(label)
             if made is None:
                 continue
-            differs = checkpoint.differing_options(made["config"], arm.config.to_json())
+            differs = same_config.differing(made["config"], arm.config.to_json())
             lacking = set(source.columns) - set(data.frame)
             if differs:
                 found[env, label] = f"ran with other settings of {', '.join(differs)}"
@@ -240,7 +240,7 @@ def _check_folder(config: RunConfig, below: Path, places: Places) -> None:
 
 def _misfit(config: RunConfig, below: Path, other_code: bool) -> str | None:
     """Return why what is in a run's folder is not this run; None: it is."""
-    differs = checkpoint.differing_options(run_config.read(below).to_json(), config.to_json())
+    differs = same_config.differing(run_config.read(below).to_json(), config.to_json())
     if differs:
         return f"ran with other settings ({', '.join(differs)})"
     others = set(manifest.made_by(below)) - {code.version()}

@@ -7,7 +7,6 @@ without fsync, and refuses arrays of size zero.
 """
 
 import contextlib
-import json
 import os
 import re
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Any
 
 import jax
 
-from experiments.runs.renamed import up_to_date
 from jaxreplay import array_file
 from jaxreplay.array_file import Damaged as Damaged  # what reading one may raise
 
@@ -116,35 +114,6 @@ def load(
     return jax.tree.unflatten(jax.tree.structure(like_state), leaves)
 
 
-def check_same_config(saved: dict, now: dict, folder: str | os.PathLike) -> None:
-    """Refuse to continue from a checkpoint that was made with other options.
-
-    Args:
-      saved: the nested, JSON-able configuration that the checkpoint holds.
-      now: the configuration of this run.
-      folder: the run's folder, for the message.
-
-    Raises:
-      ValueError: the two differ; names the first such field, by its dotted path, and both values.
-    """
-    before, after = (_dotted(up_to_date(_as_json(config))) for config in (saved, now))
-    for name in differing_options(saved, now):
-        made = f"with {name}={before[name]}" if name in before else f"without {name}"
-        has = f"has {after[name]}" if name in after else "has no such option"
-        raise ValueError(
-            f"checkpoint in {folder} was made {made}, this run {has}: "
-            "use the same options, or another --out"
-        )
-
-
-def differing_options(saved: dict, now: dict) -> list[str]:
-    """Return the dotted paths of what two nested, JSON-able configurations differ in."""
-    before, after = (_dotted(up_to_date(_as_json(config))) for config in (saved, now))
-    names = [*before, *(name for name in after if name not in before)]
-    both = before.keys() & after.keys()
-    return [name for name in names if name not in both or before[name] != after[name]]
-
-
 def _header(file: Any, folder: Any) -> dict[str, Any]:
     """Return what was written beside the arrays."""
     written = array_file.tagged(file, _TAG)
@@ -178,20 +147,6 @@ def _check_same_leaves(saved: dict[str, str], now: dict[str, str], folder: Any) 
                 f", this run needs {now.get(name, 'nothing')}: resume with the options and the "
                 "code version of that run, or use another --out"
             )
-
-
-def _as_json(config: dict) -> dict:
-    return json.loads(json.dumps(config))
-
-
-def _dotted(config: dict, prefix: str = "") -> dict[str, Any]:
-    flat = {}
-    for name, value in config.items():
-        if isinstance(value, dict) and value:
-            flat |= _dotted(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = value
-    return flat
 
 
 def _path(folder: Path, step: int) -> Path:

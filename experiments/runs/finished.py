@@ -79,10 +79,10 @@ def read_metrics(run: Path, summary: Mapping[str, Any]) -> pd.DataFrame:
         frame = pd.read_csv(path)
         steps = [frame.loc[frame["seed"] == seed, "step"].tolist() for seed in summary["seeds"]]
         whole = len(frame) == sum(map(len, steps)) and all(
-            each == steps[0] and sorted(set(each)) == each and each[-1] == summary["final_step"]
+            each == steps[0] and sorted(set(each)) == each and each[-1:] == [summary["final_step"]]
             for each in steps
         )
-    except (ValueError, KeyError, IndexError) as error:  # pandas' errors are ValueErrors
+    except (ValueError, KeyError) as error:  # pandas' errors are ValueErrors
         raise ValueError(f"{path} is damaged ({error}): restore it") from error
     if not whole:
         raise ValueError(f"{path} has rows that are missing or doubled: restore it")

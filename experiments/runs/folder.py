@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from experiments.analysis.files import write_json
-from experiments.runs import checkpoint, code, manifest, run_config
+from experiments.runs import checkpoint, code, manifest, run_config, same_config
 from experiments.runs.arms import Arm, Question
 from experiments.runs.manifest import (
     FILES,
@@ -51,7 +51,7 @@ def check_claim(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) 
             raise ValueError(
                 f"{out / 'config.json'} was edited since the run began: restore it, or start anew"
             )
-        checkpoint.check_same_config(before, config.to_json(), out)
+        same_config.check(before, config.to_json(), out)
 
 
 def claim(

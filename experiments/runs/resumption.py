@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.runs import checkpoint, log
+from experiments.runs import checkpoint, log, same_config
 from experiments.runs.run_config import RunConfig
 from experiments.training.seeds import Run
 
@@ -45,7 +45,7 @@ def check_books(run: Run, config: RunConfig, out: Path) -> Resumed:
             )
         return BEGINNING
     meta = checkpoint.read_meta(folder)
-    checkpoint.check_same_config(meta["config"], config.to_json(), out)
+    same_config.check(meta["config"], config.to_json(), out)
     progress, metrics = Progress(*meta["progress"]), log.Written(*meta["metrics"])
     log.check_written(out / "metrics.csv", metrics)
     steps = run.schedule.steps[: progress.log_points]

@@ -80,7 +80,8 @@ def execute(
             stack.enter_context(lock.held(out))
         before = resumption.read(run, config, out) if resume else None
         claim(out, config, output, resume=resume, overwrite=overwrite)
-        for remark in (*accelerator.remarks(), *filter(None, [run.layout])):
+        layout = filter(None, [run.layout])
+        for remark in (*accelerator.remarks(), *layout, *_rounded(run, config)):
             log.say_once(remark)
         for remark in run.remarks:
             log.say(remark)
@@ -220,6 +221,15 @@ def _train(
                 checkpoint.save(saves, plan.steps[index], run.to_save(state), about)
             if interrupted() and not finished:
                 raise _Interrupted(state, Progress(index + 1), table.metrics, interrupted.exit_code)
+
+
+def _rounded(run: Run, config: RunConfig) -> list[str]:
+    """Say how many steps a run takes, if not those that were asked for."""
+    taken, asked = run.schedule.steps[-1], config.loop.steps
+    if taken == asked:
+        return []
+    phase = run.schedule.block_steps
+    return [f"{taken:,} agent steps, {asked:,} rounded up to whole learning phases of {phase:,}"]
 
 
 def _begin(run: Run, state: Any, label: str) -> Any:

@@ -97,7 +97,12 @@ def _section(config: Any, saved: dict[str, Any], name: str) -> Any:
         raise ValueError(f"config.json, {name}: {error}") from error
 
 
-SECTIONS = ("loop", "sizes", "env_options", "agent_options", "replay_options")
+# How the options of each section of a RunConfig begin on the command line.
+PREFIXES = {
+    "loop": "", "sizes": "", "env_options": "env.", "agent_options": "agent.",
+    "replay_options": "replay.",
+}  # fmt: skip
+SECTIONS = tuple(PREFIXES)
 
 
 def defaults(env: str, agent: str, replay: str, preset: str | None = None) -> RunConfig:

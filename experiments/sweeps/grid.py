@@ -4,12 +4,11 @@ import argparse
 import dataclasses
 import difflib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from experiments.cli.options import read_value
-from experiments.cli.shared import PREFIXES
-from experiments.runs.run_config import SECTIONS, RunConfig
+from experiments.runs.run_config import PREFIXES, SECTIONS, RunConfig
 from jaxreplay.option import Option, options_of
 
 _MOST_POINTS = 100_000
@@ -113,6 +112,40 @@ def check_names(
             raise ValueError(f"{where} {axis.name} stands twice: give all its values at once")
         if not any(find(axis.name, label, config) for (_, label), config in bases.items()):
             raise ValueError(_unknown(axis.name, _names(bases), where))
+    taken: set[Axis] = set()
+    for (_, label), base in bases.items():
+        taken.update(placed(axes, label, base).values())
+    for axis in axes:
+        if axis not in taken:
+            raise ValueError(
+                f"{where} {axis.name} has no effect: a setting of one method alone takes its place "
+                "in each that has it: leave it out"
+            )
+
+
+def check_fixed(
+    axes: Sequence[Axis], bases: Mapping[tuple[str, str], RunConfig], given: Collection[str]
+) -> None:
+    """Refuse values that were given beside a grid that never takes them.
+
+    Args:
+      axes: of the grid.
+      bases: (task, label) -> the configuration that has them.
+      given: options by name, those of methods by label: "per.alpha", "agent.tau", "steps".
+
+    Raises:
+      ValueError: one line that names the option, and says where its value may go.
+    """
+    for (_, label), base in bases.items():
+        for place, axis in placed(axes, label, base).items():
+            name = f"{label}.{place.field}" if place.section == "replay_options" else place.name
+            value = getattr(getattr(base, place.section), place.field)
+            if name in given and value not in _values(axis, place, base, label):
+                option = f"--{name}".replace("_", "-")
+                raise ValueError(
+                    f"{option} {shown_value(value)} would not run, for the grid's {axis.name} "
+                    "takes its place: leave it out, add it to the grid, or give --defaults true"
+                )
 
 
 def lacking(

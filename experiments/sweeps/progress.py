@@ -22,6 +22,7 @@ class Bar:
         self._since: float | None = None  # the first steps that were timed
         self._before = 0  # steps done then
         self._last_line = time.monotonic()
+        self._over = False  # the last plain line was said
         console = Console(stderr=True)
         self._bar: Progress | None = None
         if console.is_terminal:
@@ -66,8 +67,9 @@ class Bar:
         if self._bar is not None:
             self._bar.update(self._task, completed=self._done, said=self._said())
             return
-        if time.monotonic() - self._last_line > _PAUSE or self._ended == self._runs:
-            self._last_line = time.monotonic()
+        over = self._ended == self._runs and not self._over
+        if time.monotonic() - self._last_line > _PAUSE or over:
+            self._last_line, self._over = time.monotonic(), over or self._over
             say(f"{self._done:,}/{self._total:,} steps, {self._said()}")
 
     def _said(self) -> str:

@@ -16,7 +16,7 @@ import pandas as pd
 from experiments.analysis import statistics, stored
 from experiments.analysis.files import write_bytes, write_json
 from experiments.analysis.stored import Damaged
-from experiments.runs import checkpoint, code
+from experiments.runs import code, same_config
 from experiments.runs.results import versions
 from experiments.sweeps.grid import Point, shown_value
 
@@ -240,7 +240,7 @@ def resumed(
             f"the sweep in {folder} {has} '{other}': give its own options, or {choose}"
         )
     for name, own in asked.items():
-        differs = checkpoint.differing_options(known[name]["config"], own["config"])
+        differs = same_config.differing(known[name]["config"], own["config"])
         if differs:
             raise ValueError(
                 f"the sweep in {folder} ran '{name}' with other values of {', '.join(differs)}: "

@@ -15,7 +15,11 @@ from jaxreplay.types import Replay, Sampler
 class LoopConfig(Config):
     """How long and how often: everything that is neither environment, agent nor replay."""
 
-    steps: int = option(50_000, "agent steps in all, over all parallel environments", at_least=1)
+    steps: int = option(
+        50_000,
+        "agent steps in all, over all parallel environments; rounded up to whole learning phases",
+        at_least=1,
+    )
     learn_every: int = option(
         1, "agent steps in each environment between two learning phases", at_least=1
     )

@@ -78,6 +78,7 @@ def test_runs_that_do_not_belong_together_are_refused(runs, tmp_path, capsys, ch
     [
         ("metrics.csv", lambda lines: lines[:-1], "missing or doubled"),
         ("metrics.csv", lambda lines: [*lines, lines[-1]], "missing or doubled"),
+        ("metrics.csv", lambda lines: lines[:1], "missing or doubled"),
         ("metrics.csv", lambda lines: lines[1:], "is damaged"),
         ("metrics.csv", lambda lines: [], "is damaged"),
         (

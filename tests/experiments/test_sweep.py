@@ -185,6 +185,8 @@ def test_a_file_says_the_same_as_the_command_line(tmp_path, capsys):
         (["--primary", "mean"], "'mean' is no primary metric"),
         (["--primary", "last_3"], "'last_3' needs 3 evaluations, and there are 2"),
         (["--file", "/nowhere.toml"], "can't be read"),
+        (["--envs", "walk/4", "walk/4"], "environment walk/4 is named twice: leave one out"),
+        (["--grid", "steps=300", "--steps", "200"], "--steps 200 would not run, for the grid's st"),
         (["--envs", "walk/4", "gymnax/Pendulum-v1"], "agent 'dqn' needs discrete actions"),
         (["--envs", "gymnasium/CartPole-v1"], "lives on the host"),
         (["--replay-on", "host"], "keep their replays on the device: leave --replay-on out"),
@@ -205,13 +207,22 @@ def test_results_of_something_else_are_refused(swept, capsys, tmp_path):
     other = refused(capsys, "--resume", str(swept), "--grid", "replay.alpha=0.2,0.9")
     assert "has no 'walk/4 per replay.alpha=0.2'" in other
     other = refused(capsys, "--resume", str(swept), "--batch-size", "16")
-    assert "with other values of sizes.batch_size:" in other
+    assert "with other values of batch_size:" in other
     assert "holds no results" in refused(capsys, "--resume", str(tmp_path))
     older = tmp_path / "older"
     shutil.copytree(swept, older)
     text = (older / "sweep.json").read_text()
     (older / "sweep.json").write_text(text.replace(store.code_version(), "0123456789ab"))
     assert "another version of the code" in refused(capsys, "--resume", str(older))
+
+
+def test_a_dry_run_tells_of_a_folder_that_is_taken(swept, capfd):
+    before = (swept / "sweep.json").read_bytes()
+    for words, says in (((), True), (("--overwrite",), False)):
+        assert sweep.main([*TINY, *GRID, "--out", str(swept), "--dry-run", *words]) == 0
+        said = "".join(capfd.readouterr())
+        assert (f"without --dry-run this is refused: {swept} already holds a sweep" in said) == says
+    assert (swept / "sweep.json").read_bytes() == before
 
 
 def test_modules_that_only_a_folder_names_are_not_imported(swept, tmp_path, capsys):

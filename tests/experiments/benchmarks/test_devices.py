@@ -35,8 +35,8 @@ def test_a_device_that_is_not_there_is_refused_in_one_line(command, capsys):
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda module: module.__name__.split(".")[-1])
 def test_help_names_devices(command, capsys):
     with pytest.raises(SystemExit):
-        command.main(["--help", "all"])
-    assert "--device {cpu,gpu,tpu}" in capsys.readouterr().out
+        command.main(["--device", "none", "--help", "all"])
+    assert "--device {cpu,gpu,tpu}|none" in capsys.readouterr().out
 
 
 def test_an_unknown_device_is_refused(capsys):

@@ -29,6 +29,9 @@ from experiments.runs import run_config
         (compare.main, "--replays uniform a=per b=per --per.alpha 1",
          "per is none of uniform, a, b: use --a.alpha or --b.alpha\n"),
         (compare.main, "--replays uniform --uniform.alpha 1", "uniform has no alpha, as per, "),
+        (compare.main, "--replays per --uniform.alpha 1", "uniform has no alpha, as per, "),
+        (compare.main, "--replays per --lap.beta 1", "lap has no beta, as "),
+        (sweep.main, "--replays per --uniform.alpha 1", "uniform has no alpha, as per, "),
         (sweep.main, "--replays per --replay.alpha 1", "use --per.alpha\n"),
     ],
 )  # fmt: skip

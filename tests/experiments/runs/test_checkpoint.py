@@ -17,7 +17,6 @@ from safetensors.numpy import save_file
 
 from experiments import train
 from experiments.runs.checkpoint import (
-    check_same_config,
     latest,
     load,
     read_meta,
@@ -298,36 +297,6 @@ def test_a_damaged_checkpoint_is_set_aside(tmp_path):
     assert set_aside(tmp_path, 2).name == path.stem + ".damaged"
     assert latest(tmp_path) == 1 and latest(tmp_path, before=1) is None
     save(tmp_path, 2, {"x": jnp.ones(3)}, {})
-
-
-CONFIG = {
-    "agent": {"hidden": [256, 256]},
-    "replay": {"alpha": 0.6, "nest": {"x": None}},
-    "seeds": 5,
-}
-
-
-def test_same_config_passes_whether_tuple_or_list():
-    check_same_config(CONFIG, CONFIG | {"agent": {"hidden": (256, 256)}}, "runs/x")
-
-
-@pytest.mark.parametrize(
-    ("now", "says"),
-    [
-        (CONFIG | {"replay": {"alpha": 0.4, "nest": {"x": 1}}},
-         "was made with replay.alpha=0.6, this run has 0.4: "),
-        (CONFIG | {"replay": {"alpha": 0.6, "nest": {"x": 1}}},
-         "was made with replay.nest.x=None, this run has 1: "),
-        (CONFIG | {"replay": {"alpha": 0.6, "nest": {}}},
-         "was made with replay.nest.x=None, this run has no such option: "),
-        (CONFIG | {"steps": 9}, "was made without steps, this run has 9: "),
-    ],
-)  # fmt: skip
-def test_another_config_is_refused_by_its_first_field(now, says):
-    with pytest.raises(ValueError) as refused:
-        check_same_config(CONFIG, now, "runs/x")
-    ending = "use the same options, or another --out"
-    assert str(refused.value) == f"checkpoint in runs/x {says}{ending}"
 
 
 KILLED = """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.runs import checkpoint
+from experiments.runs import same_config
 from experiments.runs.renamed import up_to_date
 from experiments.runs.run_config import RunConfig, defaults
 
@@ -14,7 +14,7 @@ def test_frames_on_host_is_replay_on(before, now):
     del old["sizes"]["replay_on"]
     read = RunConfig.from_json(old)
     assert read.sizes.replay_on == now
-    assert checkpoint.differing_options(old, read.to_json()) == []
-    differs = checkpoint.differing_options(old, config)
-    assert differs == (["sizes.replay_on"] if before else [])
+    assert same_config.differing(old, read.to_json()) == []
+    differs = same_config.differing(old, config)
+    assert differs == (["replay_on"] if before else [])
     assert up_to_date(config) is config

@@ -76,6 +76,7 @@ def test_defaults_are_added_where_the_grid_leaves_them_out():
         (["replay.alpha=0.2,x"], "value 2 of 2 ('x'), per: 'x' is not a number"),
         (["replay.beta=0,2"], "beta is 2.0: it must lie in [0, 1]"),
         (["n_step=1,2", "n_step=3"], "grid n_step stands twice"),
+        (["replay.beta=0.4", "per.beta=0.5", "mine.beta=1"], "grid replay.beta has no effect"),
         (["replay.alpha=0.2,0.20"], "names 0.20 twice"),
         (["per.normalise=batch,size"], "unknown normalise 'size'"),
     ],
@@ -95,3 +96,29 @@ def test_what_is_no_axis_is_refused(text):
 
 def test_dashes_in_names_are_underscores():
     assert grid.read_axis("n-step=1, 3") == Axis("n_step", ("1", "3"))
+
+
+@pytest.mark.parametrize(
+    ("texts", "given", "message"),
+    [
+        (
+            ["replay.alpha=0.2"],
+            "per.alpha",
+            "--per.alpha 0.6 would not run, for the grid's repl",
+        ),
+        (["per.beta=0.2"], "per.beta", "--per.beta 0.4 would not run, for the grid's per.beta"),
+        (["n_step=2,3"], "n_step", "--n-step 5 would not run, for the grid's n_step takes its"),
+        (["agent.tau=0.1"], "agent.tau", "--agent.tau 0.005 would not run"),
+        (["per.alpha=0.2"], "mine.alpha", None),
+        (["n_step=1,5"], "n_step", None),
+        (["replay.alpha=0.2"], "steps", None),
+    ],
+)
+def test_values_beside_a_grid_that_never_takes_them_are_refused(texts, given, message):
+    axes = [grid.read_axis(text) for text in texts]
+    if message is None:
+        grid.check_fixed(axes, BASES, {given})
+        return
+    with pytest.raises(ValueError) as error:
+        grid.check_fixed(axes, BASES, {given})
+    assert str(error.value).startswith(message) and "\n" not in str(error.value)
