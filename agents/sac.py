@@ -43,7 +43,6 @@ class SACState(NamedTuple):
     actor_opt_state: optax.OptState
     critic_opt_state: optax.OptState
     alpha_opt_state: optax.OptState
-    updates: Array  # [] int32
 
 
 class Extras(NamedTuple):
@@ -103,7 +102,6 @@ class _SAC:
             actor_opt_state=self.actor_optimiser.init(actor_params),
             critic_opt_state=self.critic_optimiser.init(critics),
             alpha_opt_state=self.alpha_optimiser.init(log_alpha),
-            updates=jnp.zeros((), jnp.int32),
         )
 
     def policy(self, params: Params, obs: Obs) -> distributions.TanhNormal:
@@ -181,8 +179,7 @@ class _SAC:
         state, metrics = self.improve_actor(state, sample, actor_key)
         info.metrics.update(metrics, alpha=alpha)
         target_critics = common.follow(critics, state.target_critics, self.config.tau)
-        state = state._replace(target_critics=target_critics, updates=state.updates + 1)
-        return state, common.add_trust(info, trust)
+        return state._replace(target_critics=target_critics), common.add_trust(info, trust)
 
     def feedback(self, state: SACState, t: Transition, key: Array) -> dict[str, Array]:
         q = apply_twin(self.critic, state.critics, t.obs, t.action)

@@ -34,7 +34,6 @@ class TabularState(NamedTuple):
     """What Q-learning carries from update to update."""
 
     weights: Array  # [num_states (+ 1 if linear), actions] float32
-    updates: Array  # [] int32
 
 
 def q_table(config: TabularConfig, state: TabularState) -> Array:
@@ -55,7 +54,7 @@ class _Tabular:
         del obs, action
         shape = (self.config.num_states + self.config.linear, self.num_actions)
         weights = self.config.initial_std * jax.random.normal(key, shape)
-        return TabularState(weights, jnp.zeros((), jnp.int32))
+        return TabularState(weights)
 
     def greedy(self, state: TabularState, obs: Obs) -> Array:
         return jnp.argmax(_values(self.config, state.weights, obs), axis=-1).astype(jnp.int32)
@@ -83,7 +82,7 @@ class _Tabular:
             state.weights, sample, self.objective,
         )  # fmt: skip
         weights = state.weights - self.config.learning_rate * grads
-        return TabularState(weights, state.updates + 1), info
+        return TabularState(weights), info
 
     def feedback(self, state: TabularState, t: Transition, key: Array) -> dict[str, Array]:
         del key

@@ -22,7 +22,7 @@ def batch(state, action, reward, discount, next_state):
 def stepped(linear, weights, *transition, **options):
     config = TabularConfig(num_states=2, linear=linear, **options)
     agent = tabular(config, Discrete(2))
-    state = TabularState(jnp.asarray(weights), jnp.int32(0))
+    state = TabularState(jnp.asarray(weights))
     state, info = agent.update(state, batch(*transition), jax.random.key(0))
     return q_table(config, state), info.feedback
 
@@ -45,7 +45,7 @@ def test_linear_values_share_the_constant():
 
 def test_explores_with_probability_epsilon():
     agent = tabular(TabularConfig(num_states=2, epsilon=0.5), Discrete(4))
-    state = TabularState(jnp.asarray([[0.0, 1, 0, 0], [0, 0, 0, 1]]), jnp.int32(0))
+    state = TabularState(jnp.asarray([[0.0, 1, 0, 0], [0, 0, 0, 1]]))
     obs = jnp.array([0, 1])
     assert agent.greedy(state, obs).tolist() == [1, 3]
     keys = jax.random.split(jax.random.key(0), 2000)
