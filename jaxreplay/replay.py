@@ -99,6 +99,9 @@ def make_replay(
     )
     check_sampler(sampler, frames_on_host, rows_on_host)
     check_sizes(capacity, batch_size, num_envs, frame_stack, frame_spare)
+    # Plain numbers, whatever came: a state's sizes are written to files, too.
+    capacity, batch_size, num_envs = int(capacity), int(batch_size), int(num_envs)
+    frame_stack = int(frame_stack)
     check_storage(frame_stack, frames_on_host, store_next_obs, rows_on_host)
     if sampler.check_sizes is not None:
         sampler.check_sizes(capacity, num_envs, batch_size)

@@ -73,6 +73,14 @@ class Keyed(NamedTuple):
     nothing: jax.Array
 
 
+def test_sizes_may_be_numbers_of_numpy(tmp_path):
+    replay, state = filled(**{name: np.int64(size) for name, size in SIZES.items()})
+    assert all(type(getattr(replay, name)) is int for name in SIZES)
+    path = jaxreplay.save(replay, state, tmp_path / "replay.safetensors")
+    loaded = jaxreplay.load(filled()[0], path, EXAMPLE)
+    assert jax.tree.structure(loaded) == jax.tree.structure(state) and bits(loaded) == bits(state)
+
+
 def test_keys_and_odd_types_of_a_sampler_s_own_are_kept(tmp_path):
     def init(key, ring):
         odd = jnp.array([np.nan, -0.0, np.inf], jnp.bfloat16)
