@@ -1,10 +1,10 @@
-# make run: see what replay does on the Blind Cliffwalk, then compare methods on CartPole.
+# make run: compare four replay methods with uniform replay on the Blind Cliffwalk.
 # make test: run the tests.
 # make lint: style and types.  make check: lint and the quickest tests of everything.
 # make bench: time the replay beside peers.  make docs: build the site.
 # make dist: build the library's wheel and source distribution.
-# make setup: .venv alone, which every other target sets up first. That needs Python 3.11 or newer
-# and nothing else.
+# make setup: install everything into .venv. Every target installs the packages it needs first;
+# that takes Python 3.11 or newer and nothing else.
 #
 # ACCELERATOR=cuda12, cuda13 or tpu, with any target, installs jax for it and is remembered;
 # ACCELERATOR=cpu goes back. Tests run on the CPU in any case.
@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
 PYTHON ?= $(shell for p in $(CANDIDATES); do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
-OUT ?= runs/quickstart
+OUT ?= runs/walk
 BENCH_OUT ?= runs/benchmark
 DOCS_OUT ?= build/docs
 
@@ -26,14 +26,17 @@ ifneq ($(words $(filter $(ACCELERATORS),$(ACCELERATOR))),1)
 $(error ACCELERATOR is '$(ACCELERATOR)': use one of $(ACCELERATORS))
 endif
 
-EXTRAS := codebase,test,lint,docs,gymnasium,mujoco,box2d,atari,papers,cluster,minari,search
+# `make run` needs EXTRAS, every other target ALL.
+EXTRAS := codebase
+ALL := $(EXTRAS),report,test,lint,docs,gymnax,brax,gymnasium,mujoco,box2d,atari,papers,cluster,minari,search
 PLUGINS_cuda12 := jax-cuda12-plugin jax-cuda12-pjrt
 PLUGINS_cuda13 := jax-cuda13-plugin jax-cuda13-pjrt
 PLUGINS_tpu := libtpu
 # jax takes any plugin that it finds: those of other accelerators have to go.
 OTHERS := $(foreach other,$(filter-out $(ACCELERATOR),$(ACCELERATORS)),$(PLUGINS_$(other)))
 
-PIP := $(BIN)/python -m pip -qq --disable-pip-version-check  # says errors only
+PIP := $(BIN)/python -m pip -qq --disable-pip-version-check  # prints errors only
+INSTALL = $(PIP) install -c constraints.txt -e '.[$(1)$(if $(PLUGINS_$(ACCELERATOR)),$(COMMA)$(ACCELERATOR))]'
 PYTEST := JAX_PLATFORMS=cpu $(BIN)/python -m pytest
 PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 
@@ -42,17 +45,17 @@ PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 setup: $(VENV)/ready
 	@echo "$(VENV) is ready, with jax for $(ACCELERATOR)"
 
-# Random behaviour and few replays of each transition: what is learned depends on what is replayed.
-WALK := --agent dqn --env walk/10 --seeds 16 --steps 40_000 --learn-every 16 --n-step 1 \
+# Random behaviour and few replays of each transition: learning depends on what is replayed.
+SEED ?= 0
+WALK := --agent dqn --env walk/10 --seeds 128 --steps 40_000 --learn-every 16 --n-step 1 \
 	--batch-size 32 --agent.hidden 32 --agent.epsilon-start 1 --agent.epsilon-end 1 \
-	--eval-every 1_000 --eval-episodes 1 --primary steps_to_threshold
+	--eval-every 1_000 --eval-episodes 1 --primary steps_to_threshold \
+	--replays uniform per rank lap pser
 
-run: $(VENV)/ready
-	@echo "comparing five methods on the Blind Cliffwalk, then three on CartPole: minutes"
-	@$(BIN)/python -m experiments.compare $(WALK) --replays uniform per rank lap pser \
-		--out $(OUT)/walk --overwrite
-	@$(BIN)/python -m experiments.compare --agent dqn --replays uniform per lap \
-		--env gymnax/CartPole-v1 --seeds 5 --control false --out $(OUT)/cartpole --overwrite
+run: $(VENV)/installed
+	@echo "training DQN with five replay methods on the Blind Cliffwalk, 128 seeds each: two minutes"
+	@$(BIN)/python -m experiments.compare $(WALK) --seed $(SEED) --checkpoint-every 1_000 \
+		--tensorboard false --figures false --report false --out $(OUT) --overwrite
 
 test: $(VENV)/ready
 	@echo "running the tests: about ten minutes, less the second time"
@@ -107,17 +110,21 @@ notebooks: $(VENV)/ready
 	@echo "executing $(if $(ONLY),notebooks $(ONLY),all notebooks: about five minutes)"
 	@JAX_PLATFORMS=cpu $(BIN)/python -m notebooks.execute $(ONLY)
 
-# Made anew where another accelerator is asked for than the one that is installed.
-$(VENV)/ready: pyproject.toml constraints.txt $(if $(filter $(INSTALLED),$(ACCELERATOR)),,changed)
-	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found: install one, or say make PYTHON=/path/to/python" >&2; exit 2; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $(PYTHON) is no Python 3.11 or newer: say make PYTHON=/path/to/python" >&2; exit 2; }
-	@echo "setting up $(VENV), with jax for $(ACCELERATOR): two minutes the first time$(if $(filter cuda%,$(ACCELERATOR)),$(COMMA) more for gigabytes of CUDA)"
+# Another accelerator than the installed one installs again.
+$(VENV)/installed: pyproject.toml constraints.txt $(if $(filter $(INSTALLED),$(ACCELERATOR)),,changed)
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found: install one, or use make PYTHON=/path/to/python" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $(PYTHON) is older than Python 3.11: use make PYTHON=/path/to/python" >&2; exit 2; }
+	@echo "installing jax for $(ACCELERATOR) and the commands into $(VENV): a minute the first time$(if $(filter cuda%,$(ACCELERATOR)),$(COMMA) more for gigabytes of CUDA)"
 	@rm -f $@
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) install --upgrade pip
 	@$(PIP) uninstall --yes $(OTHERS)
-	@$(PIP) install -c constraints.txt -e '.[$(EXTRAS)$(if $(PLUGINS_$(ACCELERATOR)),$(COMMA)$(ACCELERATOR))]'
+	@$(call INSTALL,$(EXTRAS))
 	@echo $(ACCELERATOR) >$(VENV)/accelerator
+	@touch $@
+
+$(VENV)/ready: $(VENV)/installed
+	@echo "installing tests, environments and documentation tools into $(VENV): a minute the first time"
+	@$(call INSTALL,$(ALL))
 	@touch $@
 
 $(VENV)/bench: $(VENV)/ready

@@ -37,6 +37,7 @@ from experiments.cli.shared import (
     own_module,
     print_list,
 )
+from experiments.installation.commands import missing
 from experiments.pages import page
 from experiments.runs import (
     arms,
@@ -132,8 +133,8 @@ def conclude(
     title = f"{config.agent} on {config.env}"
     with waiting("drawing the comparison"):
         shown = joint.comparison(
-            found.rows, found.metric, found.baseline, found.groups, frames, summaries, out, title,
-            threshold,
+            found.rows, found.values, found.metric, found.baseline, found.groups, frames, summaries,
+            out, title, threshold,
         )  # fmt: skip
     print(shown)
     if output.report:
@@ -153,8 +154,10 @@ def _cadences(resume: Path | None) -> list[int]:
 
 
 def _saved_output(resume: Path | None) -> OutputConfig:
-    """Return what the comparison to resume writes, or the defaults: a page, unlike a run."""
-    return OutputConfig(report=True) if resume is None else manifest.saved_output(resume)
+    """Return the outputs of the comparison to resume, or the defaults: a page where it can be."""
+    if resume is not None:
+        return manifest.saved_output(resume)
+    return OutputConfig(report=not missing("a report", {"plotly": "report"}))
 
 
 def _output(args: argparse.Namespace, resume: Path | None) -> OutputConfig:

@@ -12,6 +12,7 @@ from experiments.analysis.files import write_json
 from experiments.analysis.judged import Judged
 from experiments.analysis.panels import own_metrics, replayed
 from experiments.analysis.primary import PrimaryMetric
+from experiments.analysis.solved import sentences, solved
 from experiments.analysis.style import plain
 from experiments.analysis.tables import table
 
@@ -45,6 +46,7 @@ def joint(
 
 def comparison(
     rows: Sequence[Judged],
+    values: Mapping[str, pd.Series],
     metric: PrimaryMetric,
     baseline: str,
     groups: Mapping[str, Mapping[str, str]],
@@ -58,6 +60,7 @@ def comparison(
 
     Args:
       rows: every arm beside its baseline.
+      values: [seeds] of the primary metric, by label.
       metric: the one that decides.
       baseline: the label of its method.
       groups: labels that are compared with one another -> what they share -> a suffix for files.
@@ -68,24 +71,48 @@ def comparison(
       threshold: the return that counts as solved.
 
     Returns:
-      The text to print: the tables, and the paths of everything written.
+      The text to print: the result in sentences, and the paths of its picture and tables.
     """
-    written = []
     for group, members in groups.items():
         own = {label: frames[label] for label in members}
         (suffix,) = set(members.values())
-        written += _figures(own, summaries, out, suffix, f"{title}, {group}", threshold)
-    forest = out / "verdicts.png"
-    methods = _methods(summaries)
-    judged.forest(rows, methods, metric, baseline, forest, f"{title}: seed by seed")
+        _figures(own, summaries, out, suffix, f"{title}, {group}", threshold)
+    methods, task = _methods(summaries), next(iter(summaries.values()))["env"]
+    pictures = [out / "verdicts.png"]
+    judged.forest(rows, methods, metric, baseline, pictures[0], f"{title}: seed by seed")
+    if not metric.higher_is_better:
+        pictures = [
+            _solved(values, rows, methods, group, members, summaries, out)
+            for group, members in groups.items()
+        ]
+    found = "\n".join(sentences(rows, methods, metric, baseline, task))
     ratios = "".join(f"{group}: {', '.join(members)}.\n" for group, members in groups.items())
     text = (
-        f"{_summarised(summaries, out)}\n{ratios}\n"
+        f"{found}\n\n{_summarised(summaries, out)}\n{ratios}\n"
         f"Primary metric: {metric.name} ({metric.help}), seed by seed, against {baseline}.\n\n"
         f"{judged.table(rows, metric)}\n{judged.reasons(rows)}"
     )
     (out / "comparison.md").write_text(text)
-    return _shown(text, out, [forest, *written])
+    shown = "\n         ".join(map(str, pictures))
+    return f"\n{found}\n\npicture: {shown}\ntables:  {out / 'comparison.md'}"
+
+
+def _solved(
+    values: Mapping[str, pd.Series],
+    rows: Sequence[Judged],
+    methods: Mapping[str, str],
+    group: str,
+    members: Mapping[str, str],
+    summaries: Summaries,
+    out: Path,
+) -> Path:
+    """Plot the seeds of one group that solved the task; the group's first label is the baseline."""
+    base, suffix = next(iter(members.items()))
+    summary = summaries[base]
+    path, own = out / f"solved{suffix}.png", [row for row in rows if row.group == group]
+    title = f"{summary['env']}: {summary['agent']}, {group}"
+    solved(values, own, methods, base, path, title, summary["final_step"])
+    return path
 
 
 def _figures(

@@ -20,6 +20,8 @@ class PrimaryMetric:
     unit: str
     higher_is_better: bool
     of_curve: Callable[[np.ndarray, np.ndarray], float]  # agent steps, returns: [evaluations]
+    better: str  # how a sentence puts it: a seed "solved walk/10 sooner" or "had a higher auc"
+    worse: str
     evaluations: int = 1  # how many it needs
 
     def __call__(self, frame: pd.DataFrame) -> pd.Series:
@@ -48,6 +50,10 @@ class PrimaryMetric:
                 f"'{self.name}' needs {needed}, and there are {evaluations}: evaluate more often, "
                 "train for more steps, or name another metric"
             )
+
+    def did(self, task: str) -> str:
+        """Return the verb before `better` and `worse` in a sentence about a task."""
+        return "had" if self.higher_is_better else f"solved {task}"
 
     def label(self, between: str = " ") -> str:
         """Return what an axis of it is called."""
@@ -97,7 +103,9 @@ def area(steps: np.ndarray, returns: np.ndarray) -> float:
 
 
 def _of_return(name: str, help: str, of_curve: Callable[..., float]) -> PrimaryMetric:
-    return PrimaryMetric(name, help, "return", True, of_curve)
+    return PrimaryMetric(
+        name, help, "return", True, of_curve, f"a higher {name}", f"a lower {name}"
+    )
 
 
 _PLAIN = {
@@ -139,4 +147,6 @@ def _steps_to(threshold: float | None) -> PrimaryMetric:
         "agent steps",
         False,
         first,
+        "sooner",
+        "later",
     )

@@ -22,6 +22,8 @@ FEWEST_UPDATES = 500
 FEWEST_SEEDS = 10
 # Chance of any false claim among the arms of a comparison, for p-values after Holm.
 ALPHA = 0.05
+# The label of the baseline's second arm, under other seeds.
+CONTROL = "control"
 
 Verdict = Literal[
     "agrees", "disagrees", "undecided", "not tested", "not comparable", "pilot", "no claim"

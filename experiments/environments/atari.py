@@ -15,7 +15,6 @@ previous step (as in Dopamine). Nothing bootstraps from it.
 """
 
 import dataclasses
-import importlib.util
 import math
 import re
 from collections.abc import Mapping
@@ -29,7 +28,7 @@ from agents.types import Discrete
 from experiments.environments.config import EnvironmentConfig
 from experiments.environments.host import Array, HostEnvironment, HostStep
 from experiments.environments.resize import Bilinear
-from experiments.installation.commands import install
+from experiments.installation import commands
 from jaxreplay.option import option
 
 NAMES = (
@@ -214,12 +213,9 @@ def make(
 
 
 def missing(name: str) -> str | None:
-    """Say what to install before `name` can run; None if nothing is missing."""
+    """Return the missing package and the command that installs it, or None."""
     # The vectorised emulator needs gymnasium's spaces.
-    for module, package in (("ale_py", "ale-py"), ("gymnasium", "gymnasium")):
-        if importlib.util.find_spec(module) is None:
-            return f"atari/{name} needs {package}: {install('atari')}"
-    return None
+    return commands.missing(f"atari/{name}", {"ale_py": "atari", "gymnasium": "atari"})
 
 
 def _emulator(rom: str, num_envs: int, config: AtariConfig, colour: bool = False) -> Any:

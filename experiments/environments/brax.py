@@ -15,6 +15,7 @@ from experiments.environments import mujoco_notes, mujoco_pictures
 from experiments.environments.config import EnvironmentConfig
 from experiments.environments.episodes import Step, make_episodic
 from experiments.environments.types import Array, Environment
+from experiments.installation import commands
 from jaxreplay.option import option
 
 NAMES = (
@@ -81,6 +82,11 @@ def renderer(name: str, config: BraxConfig = BraxConfig()) -> Callable[[Any], np
 
     system = _load(name, config).sys
     return mujoco_pictures.renderer(f"brax/{name}", system.mj_model, place)
+
+
+def missing(name: str) -> str | None:
+    """Return the missing package and the command that installs it, or None."""
+    return commands.missing(f"brax/{name}", {"brax": "brax"})
 
 
 def _load(name: str, config: BraxConfig):

@@ -14,13 +14,12 @@ Humanoid's).
 import dataclasses
 import difflib
 import importlib
-import importlib.util
 from types import MappingProxyType
 from typing import Literal
 
 from experiments.environments.config import EnvironmentConfig
 from experiments.environments.host import HostEnvironment, raised
-from experiments.installation.commands import install
+from experiments.installation import commands
 from jaxreplay.option import option
 
 _MUJOCO = (
@@ -84,17 +83,14 @@ def make(
 
 
 def missing(name: str) -> str | None:
-    """Say what to install before `name` can run; None if nothing is known to be missing."""
-    needs = [("gymnasium", "gymnasium")]
+    """Return a package known to be missing and the command that installs it, or None."""
+    needs = {"gymnasium": "gymnasium"}
     if name.rpartition("-")[0] in _MUJOCO:
         # gymnasium imports imageio with its MuJoCo tasks; mujoco itself comes with brax.
-        needs += [("mujoco", "mujoco"), ("imageio", "mujoco")]
+        needs |= {"mujoco": "mujoco", "imageio": "mujoco"}
     if name.startswith(("LunarLander", "BipedalWalker")):
-        needs.append(("Box2D", "box2d"))
-    for module, extra in needs:
-        if importlib.util.find_spec(module) is None:
-            return f"gymnasium/{name} needs {module}: {install(extra)}"
-    return None
+        needs["Box2D"] = "box2d"
+    return commands.missing(f"gymnasium/{name}", needs)
 
 
 def kind(name: str) -> str:

@@ -22,6 +22,7 @@ from experiments.environments.config import EnvironmentConfig
 from experiments.environments.episodes import make_episodic
 from experiments.environments.gymnax_pictures import renderer
 from experiments.environments.types import Array, Environment
+from experiments.installation import commands
 
 __all__ = ["NAMES", "find", "make", "renderer"]
 
@@ -82,6 +83,11 @@ def make(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Environm
         return state, see(obs), reward, terminated
 
     return make_episodic(f"gymnax/{name}", reset, step, space, limit)
+
+
+def missing(name: str) -> str | None:
+    """Return the missing package and the command that installs it, or None."""
+    return commands.missing(f"gymnax/{name}", {"gymnax": "gymnax"})
 
 
 def find(name: str) -> int | None:

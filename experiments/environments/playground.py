@@ -6,7 +6,6 @@ be downloaded, are left out.
 """
 
 import contextlib
-import importlib.util
 import io
 import warnings
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from experiments.environments.brax import clipped_step
 from experiments.environments.config import EnvironmentConfig
 from experiments.environments.episodes import make_episodic
 from experiments.environments.types import Array, Environment
-from experiments.installation.commands import install
+from experiments.installation import commands
 
 NAMES = (
     "AcrobotSwingup", "AcrobotSwingupSparse", "BallInCup", "CartpoleBalance",
@@ -85,16 +84,12 @@ def renderer(
 
 
 def missing(name: str) -> str | None:
-    """Say what to install before `name` can run; None if nothing is missing."""
-    if importlib.util.find_spec("mujoco_playground") is None:
-        return f"playground/{name} needs mujoco_playground: {install('playground')}"
-    return None
+    """Return the missing package and the command that installs it, or None."""
+    return commands.missing(f"playground/{name}", {"mujoco_playground": "playground"})
 
 
 def _load(name: str) -> Any:
     """Build Playground's environment; silence notes on optional packages and old models."""
-    if reason := missing(name):
-        raise ValueError(reason)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         from mujoco_playground import dm_control_suite  # slow, as it imports brax and warp

@@ -53,7 +53,7 @@ class HostFamily(NamedTuple):
 FAMILIES: Mapping[str, Family | HostFamily] = MappingProxyType(
     {
         "gymnax": Family(
-            gymnax.NAMES, gymnax.make, renderer=gymnax.renderer,
+            gymnax.NAMES, gymnax.make, renderer=gymnax.renderer, missing=gymnax.missing,
             find=gymnax.find, kind=lambda name: "discrete",
         ),
         "sparse_pendulum": Family(
@@ -65,7 +65,8 @@ FAMILIES: Mapping[str, Family | HostFamily] = MappingProxyType(
             find=walk.find, kind=lambda name: "discrete",
         ),
         "brax": Family(
-            dict.fromkeys(brax.NAMES, "continuous"), brax.make, brax.BraxConfig, brax.renderer
+            dict.fromkeys(brax.NAMES, "continuous"), brax.make, brax.BraxConfig, brax.renderer,
+            missing=brax.missing,
         ),
         "playground": Family(
             dict.fromkeys(playground.NAMES, "continuous"), playground.make,
@@ -168,6 +169,8 @@ def make(name: str, config: EnvironmentConfig | None = None, **changes: Any) -> 
         raise ValueError(
             f"{name} lives on the host and cannot be compiled: environments.make_host makes it"
         )
+    if reason := family.missing(short):
+        raise ValueError(reason)
     return family.make(short, _changed(name, config, changes))
 
 
@@ -190,6 +193,8 @@ def renderer(
     family, short = _split(name)
     if isinstance(family, HostFamily) or family.renderer is None:
         raise ValueError(f"{name} cannot render its states")
+    if reason := family.missing(short):
+        raise ValueError(reason)
     render = family.renderer(short, _changed(name, config, changes))
     return lambda state: render(state.inner)
 

@@ -1,7 +1,9 @@
 """Commands that install what is missing; each works from any folder, as it is printed."""
 
+import importlib.util
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]  # of the clone
@@ -16,6 +18,19 @@ def install(extra: str) -> str:
     """
     constraints, project = ROOT / "constraints.txt", f"{ROOT}[{extra}]"
     return f"{_pip()} -c {shlex.quote(str(constraints))} -e {shlex.quote(project)}"
+
+
+def missing(what: str, modules: Mapping[str, str]) -> str | None:
+    """Return the line about the first module that is not installed, with its remedy, or None.
+
+    Args:
+      what: needs the modules, such as an environment's full name.
+      modules: the extra of this project that installs each module.
+    """
+    for module, extra in modules.items():
+        if importlib.util.find_spec(module) is None:
+            return f"{what} needs {module}: {install(extra)}"
+    return None
 
 
 def install_package(requirement: str) -> str:

@@ -1,18 +1,18 @@
 """No paper's: tasks on which what is replayed decides what is learned, at three replay ratios."""
 
+from experiments.analysis.style import NAMES
 from experiments.papers import layouts, tasks
 from experiments.papers.entry import Claim, Entry, Layout
 
 _EVERY = (16, 4, 1)  # agent steps per update: 2, 8 and 32 replays per transition
 _COMPARED = ("per", "rank", "lap", "pser")
-_NAMES = {"per": "PER", "rank": "rank-based PER", "lap": "LAP", "pser": "PSER"}
 
 
 def _claims(what: str) -> tuple[Claim, ...]:
     """Claim what the papers claim of their methods in general: better than uniform replay."""
     better = tuple(
         Claim(
-            f"{_NAMES[method]} solves {what} sooner than uniform replay, at an update per {every} "
+            f"{NAMES[method]} solves {what} sooner than uniform replay, at an update per {every} "
             f"step{'s' * (every > 1)}",
             f"{method}_every{every}",
             f"uniform_every{every}",

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from experiments.analysis import primary
-from experiments.analysis.verdicts import FEWEST_SEEDS, FEWEST_UPDATES
+from experiments.analysis.verdicts import CONTROL, FEWEST_SEEDS, FEWEST_UPDATES
 from experiments.runs.run_config import RunConfig
 from experiments.training.schedule import schedule
 from jaxreplay.methods import METHODS
@@ -13,7 +13,6 @@ from jaxreplay.option import Config, option
 from jaxreplay.requirements import EpisodeReturns
 from jaxreplay.types import Sampler
 
-CONTROL = "control"
 _FEWEST = 2  # seeds, for an interval
 _PLAIN = "uniform"  # the method of baselines
 

@@ -1,9 +1,8 @@
 """What a run writes besides its metrics."""
 
 import dataclasses
-import importlib.util
 
-from experiments.installation.commands import install
+from experiments.installation import commands
 from jaxreplay.option import Config, option
 
 
@@ -34,8 +33,8 @@ class OutputConfig(Config):
     )
 
     def check(self) -> None:
-        """Refuse a log that needs a package that is missing."""
-        if self.wandb and importlib.util.find_spec("wandb") is None:
-            raise ValueError(
-                f"Weights & Biases is not installed: {install('wandb')}, or leave out --wandb"
-            )
+        """Refuse an output whose package is missing."""
+        for option_, module in (("wandb", "wandb"), ("report", "plotly")):
+            lacks = commands.missing(f"--{option_} true", {module: option_})
+            if getattr(self, option_) and lacks:
+                raise ValueError(f"{lacks}, or use --{option_} false")
