@@ -35,8 +35,15 @@ PLUGINS_tpu := libtpu
 # jax takes any plugin that it finds: those of other accelerators have to go.
 OTHERS := $(foreach other,$(filter-out $(ACCELERATOR),$(ACCELERATORS)),$(PLUGINS_$(other)))
 
-PIP := $(BIN)/python -m pip -qq --disable-pip-version-check  # prints errors only
-INSTALL = $(PIP) install -c constraints.txt -e '.[$(1)$(if $(PLUGINS_$(ACCELERATOR)),$(COMMA)$(ACCELERATOR))]'
+PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
+LOG := $(VENV)/pip.log
+define INSTALL
+$(PIP) install -c constraints.txt -e '.[$(1)$(if $(PLUGINS_$(ACCELERATOR)),$(COMMA)$(ACCELERATOR))]' 2>$(LOG) || { \
+	if grep -q 'No space left' $(LOG) || ! test -s $(LOG); then why="the disk is full: free 3 GB"; \
+	elif grep -qi 'connection' $(LOG); then why="the package index cannot be reached: check the network"; \
+	else why="pip could not install the packages: read $(LOG)"; fi; \
+	echo "error: $$why, then run make again" >&2; exit 1; }
+endef
 PYTEST := JAX_PLATFORMS=cpu $(BIN)/python -m pytest
 PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 

@@ -121,12 +121,12 @@ def test_the_wheel_runs_where_only_its_dependencies_are(built, tmp_path):
 import importlib.util, json, jaxreplay
 seen = [name for name in {ABSENT!r} if importlib.util.find_spec(name)]
 {readme_example()}
-rows, shape = int(state.ring.rows_added), batch.transition["obs"].shape
-print(json.dumps([jaxreplay.__file__, jaxreplay.__version__, seen, shape, rows]))
+rows = int(state.ring.rows_added)
+print(json.dumps([jaxreplay.__file__, jaxreplay.__version__, seen, rows]))
 """
-    place, version, *found = json.loads(run(python, code, tmp_path))
+    place, version, *found = json.loads(run(python, code, tmp_path).splitlines()[-1])
     assert Path(place).is_relative_to(tmp_path) and version == PROJECT["version"]
-    assert found == [[], [256, 17], 1]
+    assert found == [[], 500]
 
 
 @pytest.mark.slow

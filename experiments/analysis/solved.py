@@ -139,7 +139,7 @@ def solved(
     axes.set_ylabel(f"seeds, of {seeds}", fontsize=10.5, color=INK)
     axes.set_xlabel("agent steps", fontsize=10.5, color=INK)
     axes.set_ylim(0, seeds * 1.02)
-    late = np.quantile(np.concatenate(list(shown.values())), 0.99)
+    late = np.quantile(np.minimum(np.concatenate(list(shown.values())), steps), 0.99)
     axes.set_xlim(0, min(steps, 1.05 * late))
     tidy(axes)
     count_steps(axes, 5)

@@ -54,9 +54,13 @@ def test_extras_that_messages_name_exist():
     named = {
         extra
         for path in SOURCES
-        for extra in re.findall(r"""\binstall\(["'](\w+)["']\)""", path.read_text())
+        for extra in re.findall(
+            r"""\b(?:install\(|missing\([^)]*: )["'](\w+)["']""", path.read_text()
+        )
     }
-    assert named >= {"bench", "wandb", "papers", "atari"} and named <= set(EXTRAS)
+    assert named >= {"bench", "report", "papers", "atari", "gymnax", "brax"} and named <= set(
+        EXTRAS
+    )
 
 
 def test_accelerators_take_jax_in_the_range_of_the_library():

@@ -1,0 +1,108 @@
+"""Comparisons in sentences, and the picture of the seeds that have solved the task."""
+
+import math
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+
+from experiments.analysis import paired, primary, solved, verdicts
+from experiments.analysis.judged import Judged
+from experiments.analysis.verdicts import CONTROL, Facts
+
+SEEDS = tuple(range(20))
+GROUP = "16 agent steps per update, 2 replays per transition"
+
+
+def judged(label, differences, group=GROUP, method=None, **facts) -> Judged:
+    """Return an arm whose values differ by so much from the baseline's (positive is better)."""
+    pairs = paired.compare_pairs(np.asarray(differences, float), np.zeros(len(differences)))
+    seeds = tuple(range(len(differences)))
+    arms = (
+        Facts(label, "walk/10", "abc", {}, seeds, **facts),
+        Facts("uniform", "walk/10", "abc", {}, seeds),
+    )
+    found = verdicts.judge(*arms, pairs)
+    return Judged(label, method or label, group, pairs, found)
+
+
+BETTER = [1] * 15 + [-1] * 2 + [0] * 3
+WORSE = [-1] * 16 + [1] * 3 + [0]
+EVEN = [1] * 9 + [-1] * 8 + [0] * 3
+METHODS = {label: label for label in ("per", "lap", "pser", "rank", "ners")} | {
+    "soft": "per", "control": "uniform",
+}  # fmt: skip
+
+
+def said(rows, metric="steps_to_threshold"):
+    return solved.sentences(rows, METHODS, primary.parse(metric, 1.0), "uniform", "walk/10")
+
+
+def test_arms_of_one_verdict_share_a_sentence_and_the_control_has_its_own():
+    rows = [judged("per", BETTER), judged("pser", EVEN), judged("lap", BETTER),
+            judged(CONTROL, EVEN), judged("soft", WORSE)]  # fmt: skip
+    better, worse, undecided, control = said(rows)
+    assert re.findall(r"\d+", better.replace("walk/10", "")) == ["15", "20", "2", "15", "2"]
+    assert better.startswith("PER solved walk/10 sooner") and "; LAP in" in better
+    assert worse.startswith("Soft") and "later" in worse.partition("16 of 20")[0]
+    assert undecided.startswith("PSER") and "undecided" in undecided and "9 of 20" in undecided
+    assert "uniform replay" in control.lower() and "9" in control and "8" in control
+    assert "chance" not in control
+
+
+def test_a_control_that_differs_is_pointed_out():
+    (control,) = said([judged(CONTROL, BETTER)])
+    assert "chance" in control
+
+
+def test_returns_are_higher_or_lower():
+    (line,) = said([judged("per", BETTER)], "auc")
+    assert "a higher auc than uniform replay in 15 of 20" in line and "a lower auc in 2" in line
+
+
+def test_few_seeds_and_arms_like_uniform_get_no_verdict():
+    few, untested = said(
+        [judged("per", BETTER[:4]), judged("ners", BETTER, prioritises=True, effective_buffer=1.0)]
+    )
+    assert "4 of 4" in few and "too few seeds" in few
+    assert untested.startswith("NERS: not tested")
+
+
+def test_every_replay_ratio_has_its_own_sentences():
+    rows = [judged("per", BETTER), judged("lap", BETTER, group="every step")]
+    first, second = said(rows)
+    assert first.startswith(GROUP) and "PER" in first
+    assert second.startswith("Every step: ") and "LAP" in second
+
+
+@pytest.fixture
+def drawn(tmp_path, monkeypatch):
+    """Draw PER beside uniform replay of four seeds, of which one never solves the task."""
+    figures = []
+    monkeypatch.setattr(
+        solved, "save", lambda figure, path: figures.append(figure) or Figure.savefig(figure, path)
+    )
+    values = {
+        "uniform": pd.Series([300.0, 100.0, 400.0, math.inf]),
+        "per": pd.Series([100.0, 100.0, 200.0, 300.0]),
+    }
+    path = tmp_path / "solved.png"
+    methods = {"uniform": "uniform", "per": "per"}
+    solved.solved(values, [judged("per", BETTER)], methods, "uniform", path, "walk/10: dqn", 500)
+    assert imread(path).shape[1] > 1000
+    return figures[0].axes
+
+
+def test_curves_count_the_seeds_that_have_solved_the_task(drawn):
+    uniform, per = (line.get_xydata().tolist() for line in drawn[0].get_lines())
+    assert uniform == [[0, 0], [100, 1], [300, 2], [400, 3], [500, 3]]
+    assert per == [[0, 0], [100, 2], [200, 3], [300, 4], [500, 4]]
+
+
+def test_verdicts_stand_next_to_the_curves(drawn):
+    texts = [text.get_text() for text in drawn[1].texts]
+    assert texts[0] == "PER" and "sooner in 15, later in 2: better" in texts[1]
+    assert texts[2] == "uniform replay"
