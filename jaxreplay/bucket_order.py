@@ -151,11 +151,12 @@ def find(order: BucketOrder, ranks: Array, turn: Array) -> tuple[Array, Ties]:
     Args:
       order: the order, of more values than any of the ranks.
       ranks: `[B]` int32.
-      turn: `[]` uint32, by which ties are turned, that is, who comes first among them; if these
-        are random bits, all ties are equally likely to have any of their ranks.
+      turn: `[]` or `[B]` uint32, by which ties are turned, that is, who comes first among them; if
+        these are random bits, all ties are equally likely to have any of their ranks. One turn for
+        all gives different ranks different slots; draws that are to be independent need one each.
 
     Returns:
-      slots `[B]` int32, different for different ranks, and with whom they tie, `[B]`.
+      slots `[B]` int32 and with whom they tie, `[B]`.
     """
     ranks = ranks.astype(jnp.int32)
     bucket, place, count = _bucket(order, ranks)

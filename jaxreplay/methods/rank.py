@@ -244,12 +244,15 @@ def _draw(
 ) -> tuple[Array, Odds, Array]:
     """Draw slots `[count]`; return also what weights are made of, and each draw's probability."""
     config, size = rule.config, jnp.maximum(ring_.size(ring), 1)
-    bits = random_bits.bits(key, (count + 1,))
-    rank, segments = _draw_rank(rule, state, ring, bits[:-1])
+    # With one turn for all ties, equal ranks are the same slot: independent draws take one each.
+    turns = count if (config.order, config.sampling) == ("buckets", "iid") else 1
+    bits = random_bits.bits(key, (count + turns,))
+    rank, segments = _draw_rank(rule, state, ring, bits[:count])
     if config.order == "sorted":
         slots, ties = falling(bucket_order.values(state.order))[rank], Ties(rank, rank + 1)
     else:
-        slots, ties = bucket_order.find(state.order, rank, bits[-1])
+        turn = bits[count:] if turns > 1 else bits[count]
+        slots, ties = bucket_order.find(state.order, rank, turn)
 
     def in_weights(ties: Ties) -> Array:
         if config.weights == "effective":
