@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jaxreplay import (
     array_file,
     branches,
+    clocks,
     bucket_order,
     donation,
     fields,
@@ -66,6 +67,7 @@ __all__ = [
     "__version__",
     "array_file",
     "branches",
+    "clocks",
     "bucket_order",
     "datasets",
     "donatable",

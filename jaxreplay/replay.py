@@ -9,7 +9,7 @@ from jax.core import Tracer
 
 from jaxreplay import fields as fields_
 from jaxreplay import frames as frames_
-from jaxreplay import requirements
+from jaxreplay import clocks, requirements
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer
 from jaxreplay._internal.arguments import check_episode_return, check_slots
@@ -34,7 +34,7 @@ from jaxreplay.types import (
     Tree,
 )
 
-_MOST = 2**31 - 2**28  # slots: the numbers of a tree's nodes go beyond those of its leaves
+_MOST = 2**30  # slots: a clock of 32 bits can go back by whole rounds of so many
 
 
 class ReplayState(NamedTuple):
@@ -213,7 +213,7 @@ def _add(
     new = buffer.after(state.fence, transition), _single(feedback)
     feedback = new[1]  # the sampler decides what a step is worth of which nothing is known
     (transition, _), broken = _finite(new, state.ring.num_envs)
-    state = state._replace(dropped=state.dropped + broken)
+    state = state._replace(dropped=clocks.total(state.dropped, broken))
     ring, slots = ring_.add(state.ring, transition)
     slots = buffer.after(state.fence, slots)
     inner = sampler.add(state.sampler, ring, slots, transition, **feedback)
@@ -257,7 +257,7 @@ def _update(
     sample = sample._replace(indices=indices)
     feedback = {name: jnp.where(valid, values, 0.0) for name, values in feedback.items()}
     inner = sampler.update(state.sampler, state.ring, sample, **feedback)
-    dropped = state.dropped + (~valid).sum(dtype=jnp.int32)
+    dropped = clocks.total(state.dropped, (~valid).sum(dtype=jnp.int32))
     fence = state.fence + buffer.fence(inner)
     return buffer.settled(state._replace(sampler=inner, dropped=dropped, fence=fence))
 

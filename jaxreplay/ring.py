@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxreplay import clocks
 from jaxreplay import fields as fields_
 from jaxreplay import frames as frames_
 from jaxreplay._internal import buffer, packing
@@ -31,7 +32,8 @@ class Ring(struct.PyTreeNode):
     """Transitions in the order of their rows; the oldest row is overwritten first."""
 
     words: Buffer  # [C, W] uint32, the bits of all fields of a slot
-    rows_added: Array  # [] int32, a clock: rows ever added, the write cursor is this modulo rows
+    rows_added: Array  # [] int32, a clock: rows ever added, the write cursor is this modulo rows;
+    # after 2^31 - 1 it goes back by whole rounds of the ring (`clocks`)
     frames: Frames | tuple[()]  # where observations are that are stored once; (): none are
     pixels: Buffer | tuple[()]  # [.., D] these frames; (): none, or kept on the host
     layout: Layout = struct.field(pytree_node=False)
@@ -133,7 +135,8 @@ def add(ring: Ring, transition: Row) -> tuple[Ring, Array]:
         ring = ring.replace(leaving=Leaving(words, slots))
     packed = packing.pack(ring.layout, stays, ring.num_envs)
     words = buffer.write(ring.words, slots, packed)
-    return ring.replace(words=words, rows_added=ring.rows_added + 1), slots
+    later = clocks.tick(ring.rows_added, clocks.lap(rows(ring)))
+    return ring.replace(words=words, rows_added=later), slots
 
 
 def check_fits(ring: Ring, transition: Row) -> None:
@@ -250,9 +253,28 @@ def ages(ring: Ring) -> Array:
 def version(ring: Ring, slots: Array) -> Array:
     """Return the value `[B]` of `rows_added` just after each slot was last written.
 
-    It tells apart what a slot has held over time; slots never written have a version below 1.
+    It tells apart what a slot has held over time; slots never written have a version below 1. What
+    the clock goes back by is taken off the rows before, too: a slot keeps its version meanwhile.
     """
-    return ring.rows_added - age(ring, slots)
+    written, back = ring.rows_added - age(ring, slots), clocks.lap(rows(ring))
+    return jnp.where(written > clocks.LAST - back, written - back, written)
+
+
+def time(ring: Ring, slots: Array) -> Array:
+    """Return when in the run so far slots `[B]` were last written: float32, 1 for the newest."""
+    return (ring.rows_added - age(ring, slots)) / jnp.maximum(ring.rows_added, 1)
+
+
+def since(ring: Ring, rows_added: Array) -> Array:
+    """Return how many rows came after the clock was at `rows_added` `[...]`, int32."""
+    later = ring.rows_added - rows_added
+    return jnp.where(later < 0, later + clocks.lap(rows(ring)), later)
+
+
+def is_due(ring: Ring, every: int) -> Array:
+    """Tell whether the newest row is one of those at most `every` rows apart, `[]` bool."""
+    went_back = ring.rows_added == clocks.LAST + 1 - clocks.lap(rows(ring))
+    return (ring.rows_added % every == 0) | went_back
 
 
 def recent(ring: Ring, order: Array) -> Array:

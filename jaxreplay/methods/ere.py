@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from jaxreplay import fields, objectives, schedules
+from jaxreplay import clocks, fields, objectives, schedules
 from jaxreplay import ring as ring_
 from jaxreplay._internal import random_bits
 from jaxreplay.fields import Row
@@ -108,7 +108,8 @@ def sampler(config: EREConfig = EREConfig(), updates: int | None = None) -> Samp
     def update(state: EREState, ring: Ring, sample: Sample, **_: Array) -> EREState:
         del sample
         widths = state.widths + width(state, ring)
-        return state._replace(done=state.done + 1, updates=state.updates + 1, widths=widths)
+        done, updates = clocks.tick(state.done), clocks.tick(state.updates)
+        return state._replace(done=done, updates=updates, widths=widths)
 
     def probability(state: EREState, ring: Ring, slots: Array, batch_size: int) -> Array:
         del batch_size

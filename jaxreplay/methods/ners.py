@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxreplay import fields, sum_tree
+from jaxreplay import clocks, fields, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer
 from jaxreplay._internal.buffer import Buffer
@@ -246,7 +246,7 @@ def _observe(
         told=jnp.ones((), bool),
         episode_return=episode_return,
         replay_reward=jnp.where(jnp.isfinite(reward), reward, 0.0),
-        learned=state.learned + learns,
+        learned=clocks.total(state.learned, learns),
     )
 
 
@@ -297,7 +297,7 @@ def _scores(config: NERSConfig, params: Any, features: Features, valid: Array) -
 def _time(state: NERSState, ring: Ring, slots: Array) -> Array:
     if state.positions is not None:
         return state.positions.steps[slots].astype(jnp.float32)
-    return ring_.version(ring, slots) / jnp.maximum(ring.rows_added, 1)
+    return ring_.time(ring, slots)
 
 
 def _features(

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 
-from jaxreplay import fields, objectives, sum_tree
+from jaxreplay import clocks, fields, objectives, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay._internal.checks import Bounds
 from jaxreplay._internal.powers import to_power
@@ -149,8 +149,8 @@ def sampler(config: PSERConfig = PSERConfig()) -> Sampler:
         priorities = old._replace(
             tree=sum_tree.put(old.tree, slots, values),
             max_leaf=jnp.maximum(old.max_leaf, largest),
-            updates=old.updates + 1,
-            skipped=old.skipped + overflown,
+            updates=clocks.tick(old.updates),
+            skipped=clocks.total(old.skipped, overflown),
         )
         # A leaf that overflows is skipped, and so lends nothing either.
         lenders = jnp.where(jnp.isfinite(values), slots, ring.capacity)

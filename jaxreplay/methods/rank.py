@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxreplay import bucket_order, schedules
+from jaxreplay import bucket_order, clocks, schedules
 from jaxreplay import ring as ring_
 from jaxreplay._internal import random_bits
 from jaxreplay.bucket_order import BucketOrder, Ties
@@ -179,7 +179,7 @@ def _update(
     return RankState(
         order=bucket_order.set(state.order, sample.indices, values),
         largest=jnp.maximum(state.largest, written.max()),
-        updates=state.updates + 1,
+        updates=clocks.tick(state.updates),
     )
 
 
