@@ -20,6 +20,7 @@ import numpy as np
 from flax import struct
 
 from jaxreplay._internal import buffer, random_bits
+from jaxreplay._internal.arguments import as_int32
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay.types import Array
 
@@ -89,6 +90,7 @@ def set(order: BucketOrder, slots: Array, values: Array) -> BucketOrder:
       slots: `[B]` int32, at most 2^24 of them.
       values: `[B]` float32, not negative.
     """
+    slots, values = as_int32("slots", slots, order.capacity), jnp.asarray(values)
     valid = (slots >= 0) & (slots < order.capacity) & jnp.isfinite(values) & (values >= 0)
     beyond = order.values.size
     near = jnp.where(valid, slots, 0)

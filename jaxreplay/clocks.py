@@ -16,7 +16,7 @@ LAST = 2**31 - 1  # the largest int32
 
 @functools.cache
 def lap(period: int) -> int:
-    """Return by how much a clock goes back that is read modulo a period of 1 to 2^30: 2^29 or so."""
+    """Return how far a clock goes back that is read modulo a period, 1 to 2^30: 2^29 or so."""
     return max(1, 2**29 // period) * period
 
 

@@ -83,8 +83,8 @@ def push(window: Window, step: Step, gamma: float) -> tuple[Window, Transition]:
         than the window's, is missing or unknown, or gamma lies outside.
     """
     check_gamma(gamma)
-    n, num_envs = window.steps.reward.shape[:2]
-    _check_fits(window, step, num_envs)
+    _check_fits(window, step)
+    n = len(window.steps.reward)
     if n == 1:
         return window._replace(pushes=clocks.tick(window.pushes)), _of_one_step(step, gamma)
     newest = window.pushes % n
@@ -132,11 +132,17 @@ def check_gamma(gamma: ArrayLike) -> None:
     Bounds(at_least=0, at_most=1).check("gamma", cast(float, gamma))
 
 
-def _check_fits(window: Window, step: Step, num_envs: int) -> None:
+def _check_fits(window: Window, step: Step) -> None:
     """Refuse a step that the window can't hold as it is."""
     if not isinstance(step, Step):
         raise ValueError(f"push was given a {type(step).__name__}: give an n_step.Step")
+    if jnp.ndim(window.steps.reward) != 2:
+        raise ValueError(
+            f"push was given vmapped windows ({len(window.steps.reward)} of them): call it under "
+            "jax.vmap, or take one, jax.tree.map(lambda x: x[0], windows)"
+        )
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), window.steps)
+    num_envs = window.steps.reward.shape[1]
     packing.check_fits(packing.plan(one), step, num_envs, handing=PUSHED)
 
 

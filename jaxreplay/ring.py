@@ -19,7 +19,7 @@ from jaxreplay import fields as fields_
 from jaxreplay import frames as frames_
 from jaxreplay._internal import buffer, packing
 from jaxreplay._internal import parting as parting_
-from jaxreplay._internal.arguments import check_single
+from jaxreplay._internal.arguments import as_int32, check_single, slots_within
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.packing import Layout
 from jaxreplay._internal.parting import Leaving, Parting
@@ -188,6 +188,7 @@ def gather(ring: Ring, slots: Array) -> Row:
     Of slots `[B, T]`, fields are `[B, T, ...]`. Fields that are kept on the host are left out:
     `host_rows.join` puts them in.
     """
+    slots = slots_within(slots, ring.capacity)
     if slots.ndim > 1:
         flat = gather(ring, slots.ravel())
         return jax.tree.map(lambda x: x.reshape(*slots.shape, *x.shape[1:]), flat)
@@ -234,14 +235,15 @@ def even_probability(ring: Ring, slots: Array) -> Array:
 
     Slots that were never written have none.
     """
-    stored = size(ring)
+    _check_one(ring)
+    slots, stored = as_int32("slots", slots, ring.capacity), size(ring)
     share = 1.0 / jnp.maximum(stored, 1).astype(jnp.float32)
     return jnp.where(slots < stored, share, 0.0)
 
 
 def age(ring: Ring, slots: Array) -> Array:
     """Return how many rows `[B]` each slot lies behind the newest (0 for the newest)."""
-    return _behind(ring, slots // ring.num_envs)
+    return _behind(ring, slots_within(slots, ring.capacity) // ring.num_envs)
 
 
 def ages(ring: Ring) -> Array:
@@ -282,6 +284,7 @@ def recent(ring: Ring, order: Array) -> Array:
 
     Rows count from the newest back, lanes upwards within a row; `order` must be below the size.
     """
+    order = slots_within(order, ring.capacity)
     row = _behind(ring, order // ring.num_envs)
     return row * ring.num_envs + order % ring.num_envs
 
@@ -293,6 +296,7 @@ def previous(ring: Ring, slots: Array, steps: int | Array = 1) -> tuple[Array, A
       The earlier slots `[B]` int32, and `[B]` bool whether the ring still has them: False where
       the walk would cross the write cursor. Episode edges are the caller's, who reads `first`.
     """
+    slots = slots_within(slots, ring.capacity)
     earlier = (slots - steps * ring.num_envs) % ring.capacity
     stored = age(ring, slots) + steps < jnp.minimum(ring.rows_added, rows(ring))
     return earlier, stored
@@ -304,6 +308,7 @@ def check_valid(ring: Ring) -> None:
     Raises:
       ValueError: the clock is negative, or a slot that was never written is not zero.
     """
+    _check_one(ring)
     if int(ring.rows_added) < 0:
         raise ValueError(f"rows_added is {int(ring.rows_added)}: it must not be negative")
     if ring.words[int(size(ring)) :].any():
@@ -356,7 +361,16 @@ def _stored(transition: Row) -> Row:
     return transition._replace(n_steps=()) if isinstance(transition, Transition) else transition
 
 
+def _check_one(ring: Ring) -> None:
+    if jnp.ndim(ring.rows_added):
+        raise ValueError(
+            f"the ring is vmapped ({len(ring.rows_added)} of them): call the function under "
+            "jax.vmap, or take one, jax.tree.map(lambda x: x[0], ring)"
+        )
+
+
 def _cursor(ring: Ring) -> Array:
+    _check_one(ring)
     return ring.rows_added % rows(ring)
 
 

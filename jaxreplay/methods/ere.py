@@ -10,7 +10,7 @@ from jaxreplay import ring as ring_
 from jaxreplay._internal import random_bits
 from jaxreplay.fields import Row
 from jaxreplay.methods.parts.options import LossOptions
-from jaxreplay.option import option
+from jaxreplay.option import option, takes_own_config
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Draw, Method, Sample, Sampler
@@ -64,6 +64,7 @@ def window(done: Array, length: Array, eta: Array | float, capacity: int, smalle
     return jnp.maximum(wanted, smallest)
 
 
+@takes_own_config
 def sampler(config: EREConfig = EREConfig(), updates: int | None = None) -> Sampler:
     """Make ERE's sampler: uniform over a window of recent transitions that shrinks in an episode.
 
@@ -130,6 +131,7 @@ def sampler(config: EREConfig = EREConfig(), updates: int | None = None) -> Samp
     )  # fmt: skip
 
 
+@takes_own_config
 def method(config: EREConfig = EREConfig(), updates: int | None = None) -> Method:
     """Make ERE: its sampler, and an objective of unweighted means."""
     return Method(sampler(config, updates), objectives.plain(config.named_loss))

@@ -15,7 +15,7 @@ from jaxreplay._internal.buffer import Buffer
 from jaxreplay.fields import Row
 from jaxreplay.methods.parts.options import LossOptions
 from jaxreplay.optimisers import if_finite
-from jaxreplay.option import option
+from jaxreplay.option import option, takes_own_config
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.sum_tree import SumTree
@@ -76,6 +76,7 @@ def log_likelihood(logits: Array, chosen: Array) -> Array:
     return (chosen * jnp.log(keep) + (1.0 - chosen) * jnp.log1p(-keep)).sum()
 
 
+@takes_own_config
 def sampler(config: EROConfig = EROConfig()) -> Sampler:
     """Make ERO's sampler: uniform over a subset that a learned policy chooses item by item.
 
@@ -141,6 +142,7 @@ def sampler(config: EROConfig = EROConfig()) -> Sampler:
     )  # fmt: skip
 
 
+@takes_own_config
 def method(config: EROConfig = EROConfig(), updates: int | None = None) -> Method:
     """Make ERO: its sampler, and an objective of unweighted means; `updates` is not used."""
     del updates
@@ -235,5 +237,9 @@ def _features(state: EROState, ring: Ring) -> Array:
         scale = jnp.std(values, where=live)
         return jnp.tanh(values / jnp.where(scale > 0, scale, 1.0))
 
-    features = [squash(state.reward), squash(state.td_error), ring_.time(ring, slots).astype(jnp.float32)]
+    features = [
+        squash(state.reward),
+        squash(state.td_error),
+        ring_.time(ring, slots).astype(jnp.float32),
+    ]
     return jnp.stack(features, axis=1)

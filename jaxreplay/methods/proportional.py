@@ -185,7 +185,7 @@ def quantiles(priority: Callable[[Array], Array], size: Array) -> dict[str, Arra
     places = jnp.arange(_LOOKS) % looks
     slots = (places * (size / looks)).astype(jnp.int32)
     # Where fewer are stored, only the first look at each counts.
-    seen = jnp.sort(jnp.where(jnp.arange(_LOOKS) < looks, priority(slots), jnp.inf))
+    seen = jnp.sort(jnp.where(jnp.arange(_LOOKS) < looks, priority(slots), _LARGEST))
     place = jnp.array([0.1, 0.5, 0.9], jnp.float32) * (looks - 1)
     before = place.astype(jnp.int32)
     low, high = seen[before], seen[jnp.minimum(before + 1, looks - 1)]

@@ -20,7 +20,7 @@ from jaxreplay.methods.parts import positions as positions_
 from jaxreplay.methods.parts.options import LossOptions, PriorityOptions
 from jaxreplay.methods.parts.positions import Positions
 from jaxreplay.methods.proportional import ProportionalState
-from jaxreplay.option import option, override
+from jaxreplay.option import option, override, takes_own_config
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Draw, Method, Sample, Sampler
@@ -107,6 +107,7 @@ def window_of(rho: float, threshold: float = 0.01) -> int:
     return math.floor(math.log(threshold) / math.log(rho) + 1e-9)
 
 
+@takes_own_config
 def sampler(config: PSERConfig = PSERConfig()) -> Sampler:
     """Make PSER's sampler: PER whose updates raise the priorities of the steps before.
 
@@ -174,6 +175,7 @@ def sampler(config: PSERConfig = PSERConfig()) -> Sampler:
     )  # fmt: skip
 
 
+@takes_own_config
 def method(config: PSERConfig = PSERConfig(), updates: int | None = None) -> Method:
     """Make PSER: its sampler, and an objective weighted by importance; `updates` is not used."""
     del updates

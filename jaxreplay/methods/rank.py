@@ -17,7 +17,7 @@ from jaxreplay.methods.parts import rank_mass
 from jaxreplay.methods.parts.options import ImportanceOptions, WeightedLossOptions
 from jaxreplay.methods.parts.rank_mass import Segments
 from jaxreplay.methods.proportional import Odds
-from jaxreplay.option import option, override
+from jaxreplay.option import option, override, takes_own_config
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Draw, Method, Sample, Sampler
@@ -82,6 +82,7 @@ class RankState(NamedTuple):
     updates: Array  # [] int32, a clock: calls of update
 
 
+@takes_own_config
 def sampler(config: RankConfig = RankConfig(), updates: int | None = None) -> Sampler:
     """Make the rank-based sampler: P(i) = rank(i)^-alpha / sum_r r^-alpha (Schaul et al. 2016).
 
@@ -120,6 +121,7 @@ def sampler(config: RankConfig = RankConfig(), updates: int | None = None) -> Sa
     )  # fmt: skip
 
 
+@takes_own_config
 def method(config: RankConfig = RankConfig(), updates: int | None = None) -> Method:
     """Make rank-based PER: its sampler, and an objective weighted by importance."""
     return Method(sampler(config, updates), config.objective())

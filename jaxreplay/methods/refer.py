@@ -24,7 +24,7 @@ from jaxreplay.fields import Row
 from jaxreplay.methods.parts import estimates
 from jaxreplay.methods.parts.estimates import Estimates
 from jaxreplay.methods.parts.forgetting import to_forget
-from jaxreplay.option import Config, option
+from jaxreplay.option import Config, option, takes_own_config
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.types import (
@@ -146,6 +146,7 @@ def next_beta(beta: Array, far_share: Array, target: float, rate: float) -> Arra
     return (1.0 - rate) * beta + jnp.where(far_share > target, 0.0, rate)
 
 
+@takes_own_config
 def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
     """Make ReF-ER's sampler: uniform over the steps of the finished episodes it remembers.
 
@@ -186,6 +187,7 @@ def _requirements(config: ReFERConfig) -> Requirements:
     )
 
 
+@takes_own_config
 def objective(config: ReFERConfig = ReFERConfig()) -> Objective:
     """Make ReF-ER's objective (Eq. 3): near-policy steps alone give a gradient.
 
@@ -214,6 +216,7 @@ def objective(config: ReFERConfig = ReFERConfig()) -> Objective:
     return Objective(error=None, critic=critic, actor=actor, requires=Requirements(density=True))
 
 
+@takes_own_config
 def method(config: ReFERConfig = ReFERConfig(), updates: int | None = None) -> Method:
     """Make ReF-ER: its sampler and its objective; `updates` is not used."""
     del updates

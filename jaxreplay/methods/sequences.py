@@ -20,7 +20,7 @@ from jaxreplay.fields import Row
 from jaxreplay.methods import proportional
 from jaxreplay.methods.parts.options import SamplingOptions
 from jaxreplay.methods.proportional import ProportionalState
-from jaxreplay.option import option
+from jaxreplay.option import option, takes_own_config
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Draw, Method, Sample, Sampler
@@ -117,6 +117,7 @@ def priority(td_error: Array, learn: Array, eta: float) -> Array:
     return eta * size.max(axis=1) + (1.0 - eta) * mean
 
 
+@takes_own_config
 def sampler(config: SequencesConfig = SequencesConfig()) -> Sampler:
     """Make the sampler of stretches, `[B, T]`, each in one environment.
 
@@ -144,6 +145,7 @@ def sampler(config: SequencesConfig = SequencesConfig()) -> Sampler:
     )
 
 
+@takes_own_config
 def method(config: SequencesConfig = SequencesConfig(), updates: int | None = None) -> Method:
     """Make replayed stretches: their sampler, and weighted means of losses `[B]` of stretches.
 

@@ -51,7 +51,9 @@ def at(state, rows_added, count):
 
 @pytest.mark.parametrize(("name", "capacity", "lanes"), CASES)
 def test_a_replay_goes_on_past_the_last_row_that_32_bits_can_count(name, capacity, lanes):
-    replay = make_replay(SAMPLERS[name], capacity=capacity, batch_size=8 if lanes == 1 else 16, num_envs=lanes)
+    replay = make_replay(
+        SAMPLERS[name], capacity=capacity, batch_size=8 if lanes == 1 else 16, num_envs=lanes
+    )
 
     def add(state, time):
         row = row_of(time, lanes)

@@ -127,7 +127,9 @@ def test_a_batch_goes_by_slot_or_rank_unless_its_draws_are_independent(name):
 
 
 # Every method whose draws (of `windows` and `sequences`: their first steps) are independent.
-INDEPENDENT = {name: VARIANTS[name] for name in ("uniform", "pal", "ere", "ero", "refer", "windows")}
+INDEPENDENT = {
+    name: VARIANTS[name] for name in ("uniform", "pal", "ere", "ero", "refer", "windows")
+}
 INDEPENDENT |= {
     f"{name}-iid": entry.method(entry.config(sampling="iid"), 100)
     for name, entry in METHODS.items()
