@@ -13,7 +13,7 @@ from agents.common import Critique
 from agents.networks import Obs, Params, QNetwork, apply
 from agents.options import QNetworkOptions
 from agents.types import Agent, Discrete, Info
-from jaxreplay import objectives, requirements
+from jaxreplay import clocks, objectives, requirements
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition
 
@@ -127,7 +127,7 @@ class _DQN:
             state.params, sample, self.objective,
         )  # fmt: skip
         params, opt_state = common.descend(self.optimiser, grads, state.opt_state, state.params)
-        updates = state.updates + 1
+        updates = clocks.tick(state.updates, config.target_every)
         target_params = common.follow_every(
             params, state.target_params, updates, config.target_every, config.tau
         )

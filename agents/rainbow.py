@@ -17,7 +17,7 @@ from agents.networks import Obs, Params, QNetwork, apply, dense
 from agents.noisy import Noise, draw_noises, noisy, with_noise
 from agents.options import QNetworkOptions
 from agents.types import Agent, Discrete, Info
-from jaxreplay import objectives, requirements
+from jaxreplay import clocks, objectives, requirements
 from jaxreplay.option import option, override
 from jaxreplay.types import Array, Objective, Sample, Transition
 
@@ -212,7 +212,7 @@ class _Rainbow:
 
         (value, (error, q)), grads = jax.value_and_grad(loss, has_aux=True)(state.params)
         params, opt_state = common.descend(self.optimiser, grads, state.opt_state, state.params)
-        updates = state.updates + 1
+        updates = clocks.tick(state.updates, config.target_every)
         target_params = common.follow_every(
             params, state.target_params, updates, config.target_every
         )

@@ -13,7 +13,7 @@ from agents.common import Critique
 from agents.networks import Actor, Critic, Obs, Params, apply, apply_twin, init_twin
 from agents.options import TwinCriticOptions
 from agents.types import Agent, Continuous, Info
-from jaxreplay import objectives, requirements
+from jaxreplay import clocks, objectives, requirements
 from jaxreplay.option import option
 from jaxreplay.types import Array, Objective, Sample, Transition
 
@@ -139,7 +139,7 @@ class _TD3:
         critics, critic_opt_state = common.descend(
             self.critic_optimiser, grads, state.critic_opt_state, state.critics
         )
-        updates = state.updates + 1
+        updates = clocks.tick(state.updates, self.config.policy_delay)
         policy = jax.lax.cond(
             updates % self.config.policy_delay == 0,
             lambda: self.improve_policy(state.policy, critics, sample),

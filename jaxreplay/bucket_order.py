@@ -20,6 +20,7 @@ import numpy as np
 from flax import struct
 
 from jaxreplay._internal import buffer, random_bits
+from jaxreplay._internal.arguments import as_int32
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay.types import Array
 
@@ -89,6 +90,7 @@ def set(order: BucketOrder, slots: Array, values: Array) -> BucketOrder:
       slots: `[B]` int32, at most 2^24 of them.
       values: `[B]` float32, not negative.
     """
+    slots, values = as_int32("slots", slots, order.capacity), jnp.asarray(values)
     valid = (slots >= 0) & (slots < order.capacity) & jnp.isfinite(values) & (values >= 0)
     beyond = order.values.size
     near = jnp.where(valid, slots, 0)
@@ -151,11 +153,12 @@ def find(order: BucketOrder, ranks: Array, turn: Array) -> tuple[Array, Ties]:
     Args:
       order: the order, of more values than any of the ranks.
       ranks: `[B]` int32.
-      turn: `[]` uint32, by which ties are turned, that is, who comes first among them; if these
-        are random bits, all ties are equally likely to have any of their ranks.
+      turn: `[]` or `[B]` uint32, by which ties are turned, that is, who comes first among them; if
+        these are random bits, all ties are equally likely to have any of their ranks. One turn for
+        all gives different ranks different slots; draws that are to be independent need one each.
 
     Returns:
-      slots `[B]` int32, different for different ranks, and with whom they tie, `[B]`.
+      slots `[B]` int32 and with whom they tie, `[B]`.
     """
     ranks = ranks.astype(jnp.int32)
     bucket, place, count = _bucket(order, ranks)

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from jaxreplay import clocks
 from jaxreplay._internal import buffer
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.checks import Bounds, check_kind
@@ -28,13 +29,15 @@ from jaxreplay.types import Array
 
 OnEither = TypeVar("OnEither", Array, np.ndarray)  # on the device or on the host
 AHEAD = 255  # `Frames.ahead` at most, unless the caller says more
+_FURTHEST = 2**30 + 2**29  # place: the frames of n steps on are counted in 32 bits, too
 _LEAST_AHEAD = 32  # what it is at least where nobody says how far rows reach
 
 
 class Frames(struct.PyTreeNode):
     """Where every lane is, and the sizes of the store."""
 
-    newest: Array  # [E] int32, place of the latest observation, ever counted; -2 before the first
+    newest: Array  # [E] int32, place of the latest observation, ever counted (`advance`); -2 before
+    # the first
     age: Array  # [E] int32, agent steps of the running episode before the latest observation
     odd: Array  # [] int32, episodes that began with a stack of more than one frame
     stack: int = struct.field(pytree_node=False)  # K
@@ -129,21 +132,33 @@ def add(
       first: `[E]`.
       n_steps: `[E]`, agent steps to the next observation, or () for 1.
     """
-    newest, age = advance(frames.newest, frames.age, first)
+    newest, age = advance(frames.newest, frames.age, first, frames.places)
     depth = jnp.minimum(age + 1, frames.stack)
     spot = Spot(newest, depth, jnp.broadcast_to(_one_unless(n_steps), newest.shape))
     spot = jax.tree.map(lambda x: x.astype(jnp.int32), spot)
     if isinstance(obs, tuple):
         return frames.replace(newest=newest, age=age), spot
     early = (obs[..., :-1] != 0).reshape(len(first), -1).any(axis=1)
-    odd = frames.odd + (first & early).sum(dtype=jnp.int32)
+    odd = clocks.total(frames.odd, (first & early).sum(dtype=jnp.int32))
     return frames.replace(newest=newest, age=age, odd=odd), spot
 
 
-def advance(newest: OnEither, age: OnEither, first: OnEither) -> tuple[OnEither, OnEither]:
-    """Return place and age `[E]` of the next observation; NumPy arrays will do as well."""
+def advance(
+    newest: OnEither, age: OnEither, first: OnEither, places: int = 1
+) -> tuple[OnEither, OnEither]:
+    """Return place and age `[E]` of the next observation; NumPy arrays will do as well.
+
+    Args:
+      newest: `[E]`, place of the latest observation.
+      age: `[E]`, agent steps of its episode before it.
+      first: `[E]`, the next one begins an episode.
+      places: of each lane (`Frames.places`): after 2^30 places, counting goes back by rounds of so
+        many.
+    """
     begins = first | (newest < 0)
-    return newest + 1 + begins, (age + 1) * ~begins
+    later = newest + 1 + begins
+    later = later - (later > _FURTHEST) * np.int32(clocks.lap(places))
+    return later, (age + (age < clocks.LAST)) * ~begins
 
 
 def destinations(
@@ -228,11 +243,25 @@ def lost(frames: Frames, spot: Spot, live: Array, ahead: int = 0) -> Array:
     """Return how many of the `live` `[C]` slots have had frames overwritten, `[]` int32.
 
     Episodes are then too short for the spare places, and samples are wrong. `ahead` is how many
-    places the pixels may be ahead of the books.
+    places the pixels may be ahead of the books; slots that may be lost by then are counted.
     """
     spot, live = jax.tree.map(lambda x: x.reshape(-1, frames.newest.size), (spot, live))
-    written = jnp.max(jnp.where(live, spot.place + spot.n_steps, -1), axis=0)  # [E]
-    gone = written + ahead - (spot.place - spot.depth + 1) >= frames.places
+    place = spot.place - frames.newest  # of observations, those of the newest row being 0
+    place = jnp.where(place > 0, place - clocks.lap(frames.places), place)
+    after = place + spot.n_steps  # of next observations
+    written = jnp.max(jnp.where(live, after, -1), axis=0) + ahead  # [E]
+    # Early in an episode, the n steps reach over places to which nothing has been written yet.
+    running = live & (place >= -frames.age)
+    steps = jnp.max(jnp.where(running, spot.n_steps, 0), axis=0)
+    resumes = jnp.where(ahead > 0, 1, jnp.maximum(steps - frames.age - frames.stack + 1, 1))
+
+    def overwritten(end: Array, depth: Array) -> Array:
+        """Tell of stacks whether a later frame lies where one of theirs was."""
+        end = end + frames.places
+        start = end - jnp.minimum(depth, frames.stack) + 1
+        return (start <= 0) | ((end >= resumes) & (start <= written))
+
+    gone = overwritten(place, spot.depth) | overwritten(after, spot.depth + spot.n_steps)
     return (live & gone).sum(dtype=jnp.int32)
 
 

@@ -21,6 +21,7 @@ written, which are the same for all.
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxreplay._internal import packing, parting
@@ -52,12 +53,15 @@ def write(rows: np.ndarray, leaving: Leaving) -> None:
         raise ValueError(f"write takes a ring's `leaving`, not a {type(leaving).__name__}: {_MAKE}")
     slots, words = np.asarray(leaving.slots), np.asarray(leaving.words)
     _check_rows(rows)
-    if rows.shape[:-2] != words.shape[:-2] or rows.shape[-1] != words.shape[-1]:
+    wanted = (*rows.shape[:-2], slots.size, rows.shape[-1])
+    if words.shape != wanted or words.dtype != np.uint32:
         raise ValueError(
-            f"rows have shape {rows.shape}, and what is to be written {words.shape}: {_EMPTY}"
+            f"rows have shape {rows.shape}, and what is to be written {words.shape} of dtype "
+            f"{words.dtype}: {_EMPTY}"
         )
-    if slots.max() >= rows.shape[-2]:
-        raise ValueError(f"slot {slots.max()} is beyond the {rows.shape[-2]} rows: {_EMPTY}")
+    for slot in (slots.min(), slots.max()):
+        if not 0 <= slot < rows.shape[-2]:
+            raise ValueError(f"slot {slot} is beyond the {rows.shape[-2]} rows: {_EMPTY}")
     rows[..., slots, :] = words
 
 
@@ -95,9 +99,16 @@ def join(ring: Ring, batch: Sample, words: Array) -> Sample:
       words: what `read` gave for `batch.indices`, `[B, V]` or `[B, T, V]`.
 
     Raises:
-      ValueError: the ring keeps whole rows itself.
+      ValueError: the ring keeps whole rows itself, or words are not those of the batch.
     """
-    own, lead = _parting(ring), words.shape[:-1]
+    own, lead = _parting(ring), batch.indices.shape
+    wanted = (*lead, own.there.words)
+    given = getattr(words, "dtype", type(words).__name__), getattr(words, "shape", ())
+    if given != (jnp.uint32, wanted):
+        raise ValueError(
+            f"words are {given[0]} of shape {list(given[1])}, and the batch wants uint32 "
+            f"{list(wanted)}: give host_rows.read(rows, batch.indices)"
+        )
     flat = packing.unpack(own.there, words.reshape(-1, own.there.words))
     away = jax.tree.map(lambda x: x.reshape(*lead, *x.shape[1:]), flat)
     return batch._replace(transition=parting.joined(own, batch.transition, away))
@@ -116,6 +127,8 @@ def _check_rows(rows: Any) -> None:
 
 
 def _parting(ring: Ring) -> parting.Parting:
+    if not isinstance(ring, Ring):
+        raise ValueError(f"this takes a ring, not a {type(ring).__name__}: give state.ring")
     if ring.parting is None:
         raise ValueError(f"this ring keeps whole rows on the device: {_MAKE}")
     return ring.parting

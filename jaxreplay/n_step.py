@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from jaxreplay import clocks
 from jaxreplay._internal import packing
 from jaxreplay._internal.arguments import PUSHED, check_single
 from jaxreplay._internal.checks import Bounds, check_kind
@@ -37,7 +38,7 @@ class Window(NamedTuple):
     """The last n steps of every environment; push p lies at position p mod n."""
 
     steps: Step  # [n, E, ...]; with n = 1 no step waits, and none is written
-    pushes: Array  # [] int32, a clock
+    pushes: Array  # [] int32, a clock that goes back by a multiple of n (`clocks`)
 
 
 def init(example: Step, n: int, num_envs: int = 1) -> Window:
@@ -82,10 +83,10 @@ def push(window: Window, step: Step, gamma: float) -> tuple[Window, Transition]:
         than the window's, is missing or unknown, or gamma lies outside.
     """
     check_gamma(gamma)
-    n, num_envs = window.steps.reward.shape[:2]
-    _check_fits(window, step, num_envs)
+    _check_fits(window, step)
+    n = len(window.steps.reward)
     if n == 1:
-        return window._replace(pushes=window.pushes + 1), _of_one_step(step, gamma)
+        return window._replace(pushes=clocks.tick(window.pushes)), _of_one_step(step, gamma)
     newest = window.pushes % n
     steps = jax.tree.map(
         lambda all_, one: jax.lax.dynamic_update_index_in_dim(
@@ -94,8 +95,8 @@ def push(window: Window, step: Step, gamma: float) -> tuple[Window, Transition]:
         window.steps,
         step,
     )
-    window = Window(steps, window.pushes + 1)
-    order = (window.pushes + jnp.arange(n)) % n  # positions, oldest step first
+    window = Window(steps, clocks.tick(window.pushes, clocks.lap(n)))
+    order = (window.pushes % n + jnp.arange(n)) % n  # positions, oldest step first
     ended = (steps.terminated | steps.truncated)[order]  # [n, E]
     over = jnp.cumsum(ended, axis=0) - ended > 0  # an earlier step of the window ended the episode
     gammas = gamma ** jnp.arange(n, dtype=jnp.float32)
@@ -131,11 +132,17 @@ def check_gamma(gamma: ArrayLike) -> None:
     Bounds(at_least=0, at_most=1).check("gamma", cast(float, gamma))
 
 
-def _check_fits(window: Window, step: Step, num_envs: int) -> None:
+def _check_fits(window: Window, step: Step) -> None:
     """Refuse a step that the window can't hold as it is."""
     if not isinstance(step, Step):
         raise ValueError(f"push was given a {type(step).__name__}: give an n_step.Step")
+    if jnp.ndim(window.steps.reward) != 2:
+        raise ValueError(
+            f"push was given vmapped windows ({len(window.steps.reward)} of them): call it under "
+            "jax.vmap, or take one, jax.tree.map(lambda x: x[0], windows)"
+        )
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), window.steps)
+    num_envs = window.steps.reward.shape[1]
     packing.check_fits(packing.plan(one), step, num_envs, handing=PUSHED)
 
 

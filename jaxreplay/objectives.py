@@ -5,7 +5,7 @@ here are even in the TD error, so its sign convention does not matter.
 """
 
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +46,13 @@ def huber(kappa: float = 1.0) -> Loss:
 
 
 def power(exponent: float, scale: float | Array = 1.0) -> Loss:
-    """Make `scale * |td|^exponent`, with a gradient of 0 at 0 for exponents above 1."""
+    """Make `scale * |td|^exponent`, with a gradient of 0 at 0 for exponents above 1.
+
+    Raises:
+      ValueError: `exponent` or `scale` is negative, or no finite number.
+    """
+    Bounds(at_least=0).check("exponent", exponent)
+    Bounds(at_least=0).check("scale", cast(float, scale))
 
     def loss(td: Array) -> Array:
         size = jnp.abs(td)
@@ -57,7 +63,13 @@ def power(exponent: float, scale: float | Array = 1.0) -> Loss:
 
 
 def lap_priority(alpha: float, kappa: float) -> Priority:
-    """Make LAP's priority `max(|td|, kappa)^alpha` (Fujimoto et al. 2020, Eq. 9)."""
+    """Make LAP's priority `max(|td|, kappa)^alpha` (Fujimoto et al. 2020, Eq. 9).
+
+    Raises:
+      ValueError: an argument is negative, or no finite number.
+    """
+    for name, value in {"alpha": alpha, "kappa": kappa}.items():
+        Bounds(at_least=0).check(name, value)
     return lambda td: to_power(jnp.maximum(jnp.abs(td), kappa), alpha)
 
 
@@ -179,7 +191,13 @@ def per_equivalent(alpha: float, beta: float, tau: float = 2.0) -> Loss:
     exponent `beta` divided by their maximum over the same TD errors:
     `eta N / (tau + alpha - alpha beta) * |td|^(tau + alpha - alpha beta)` with
     `eta = min_j |td_j|^(alpha beta) / sum_j |td_j|^alpha`, held constant.
+
+    Raises:
+      ValueError: `alpha` is negative, `beta` outside of [0, 1], or `tau` not positive.
     """
+    Bounds(at_least=0).check("alpha", alpha)
+    Bounds(at_least=0, at_most=1).check("beta", beta)
+    Bounds(above=0).check("tau", tau)
     exponent = tau + alpha - alpha * beta
 
     def loss(td: Array) -> Array:

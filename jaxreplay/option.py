@@ -13,12 +13,17 @@ anywhere. Options that several configs share are a base class of them all.
 
 import dataclasses
 import functools
+import inspect
 import math
 import types
 import typing
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
 
 from jaxreplay._internal.checks import Bounds, check_choice, check_kind
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def option(
@@ -189,3 +194,28 @@ def check_class(config: Any) -> None:
     for field in dataclasses.fields(config):
         if field.default is missing and field.default_factory is missing:
             raise ValueError(f"option '{field.name}' of {config.__name__} has no default: give one")
+
+
+def takes_own_config(make: Callable[P, T]) -> Callable[P, T]:
+    """Let a function refuse a `config` that is not of the class of its default.
+
+    Raises:
+      ValueError: when it is called, one line that names both classes.
+    """
+    signature = inspect.signature(make)
+    wanted = type(signature.parameters["config"].default)
+
+    @functools.wraps(make)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+        given = signature.bind(*args, **kwargs).arguments
+        config = given.get("config", signature.parameters["config"].default)
+        if not isinstance(config, wanted):
+            kind = (
+                f"the class {config.__name__}"
+                if isinstance(config, type)
+                else (f"a {type(config).__name__}")
+            )
+            raise ValueError(f"config is {kind}: give a {wanted.__name__}(...)")
+        return make(*args, **kwargs)
+
+    return checked

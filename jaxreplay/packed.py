@@ -73,19 +73,21 @@ def pack(tree: Tree) -> Packed:
 
     Raises:
       ValueError: one line that names a leaf on the host which JAX can't hold as it is: a text, an
-        object, bytes in another machine's order, or whole numbers beyond 32 bits (`jax_enable_x64`
-        allows 64).
+        object, bytes in another machine's order, or numbers beyond 32 bits (`jax_enable_x64` allows
+        64).
     """
     leaves, treedef = jax.tree.flatten(tree)
     # Quickly, as every call pays for this: to ask whether something is a jax.Array takes longer.
     if not set(map(type, leaves)) <= {np.ndarray}:
         if any(isinstance(leaf, jax.Array) for leaf in leaves):
+            for number, leaf in enumerate(leaves):
+                if not isinstance(leaf, jax.Array):
+                    _narrowed(treedef, number, np.asarray(leaf))
             return _pack(tree)
         leaves = [np.asarray(leaf) for leaf in leaves]
     plan, wider = _host_plan(treedef, tuple(map(_SHAPE_AND_DTYPE, leaves)), _wide())
-    for number, dtype in wider:
-        if not (leaves[number].astype(dtype) == leaves[number]).all():
-            _refuse_value(treedef, number, beyond(leaves[number], dtype), dtype)
+    for number in wider:
+        leaves[number] = _narrowed(treedef, number, leaves[number])
     if plan.record is None:
         return Packed(tuple(leaves), plan)
     words = np.zeros(plan.record.itemsize // 4, np.uint32)
@@ -153,18 +155,12 @@ def _packed(plan: _Plan, leaves: list[Any], words: Any) -> Packed:
 @functools.cache
 def _host_plan(
     treedef: Any, leaves: tuple[tuple[tuple[int, ...], Any], ...], wide: bool
-) -> tuple[_Plan, tuple[tuple[int, np.dtype], ...]]:
-    """Return `_plan` for NumPy arrays, and which hold whole numbers wider than the dtype given."""
+) -> tuple[_Plan, tuple[int, ...]]:
+    """Return `_plan` for NumPy arrays, and which hold numbers wider than JAX's."""
     wider = []
     for number, (_, dtype) in enumerate(leaves):
-        if not _is_jax_s(dtype):
-            why = "JAX has no such numbers: convert it, or leave it out"
-            if not dtype.isnative:
-                why = "its bytes are in another machine's order: convert it (astype)"
-            raise ValueError(f"{_name(treedef, number)} is of dtype {dtype}, and {why}")
-        own = jax.dtypes.canonicalize_dtype(dtype)
-        if dtype.kind in "iu" and own != dtype:
-            wider.append((number, own))
+        if _own(treedef, number, dtype) != dtype:
+            wider.append(number)
     return _plan(treedef, leaves, wide), tuple(wider)
 
 
@@ -217,13 +213,30 @@ def _words_of(shape: tuple[int, ...], dtype: Any) -> tuple[jax.ShapeDtypeStruct 
     return leaf, kind[0]
 
 
+def _own(treedef: Any, number: int, dtype: np.dtype) -> np.dtype:
+    """Return the dtype in which JAX holds a leaf from the host; refuse one that it has not."""
+    if _is_jax_s(dtype):
+        return jax.dtypes.canonicalize_dtype(dtype)
+    why = "JAX has no such numbers: convert it, or leave it out"
+    if not dtype.isnative:
+        why = "its bytes are in another machine's order: convert it (astype)"
+    raise ValueError(f"{_name(treedef, number)} is of dtype {dtype}, and {why}")
+
+
 def _is_jax_s(dtype: np.dtype) -> bool:
     """Tell whether JAX takes NumPy arrays of a dtype."""
     known = packing.can_be_stored(dtype) or jnp.issubdtype(dtype, jnp.complexfloating)
     return bool(known and dtype.isnative)
 
 
-def _refuse_value(treedef: Any, number: int, value: Any, dtype: np.dtype) -> None:
+def _narrowed(treedef: Any, number: int, leaf: np.ndarray) -> np.ndarray:
+    """Return a leaf in JAX's dtype; refuse it if a number of it is beyond that."""
+    dtype = _own(treedef, number, leaf.dtype)
+    if dtype == leaf.dtype:
+        return leaf
+    value = beyond(leaf, dtype)
+    if value is None:
+        return leaf.astype(dtype)
     raise ValueError(
         f"{_name(treedef, number)} holds {value}, and JAX {dtype}, which ends before: convert it, "
         "or set jax_enable_x64"

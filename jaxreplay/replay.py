@@ -1,18 +1,19 @@
 """A ring and a sampler behind five verbs."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from jaxreplay import clocks, requirements
 from jaxreplay import fields as fields_
 from jaxreplay import frames as frames_
-from jaxreplay import requirements
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer
-from jaxreplay._internal.arguments import check_episode_return, check_slots
+from jaxreplay._internal.arguments import as_int32, check_episode_return
+from jaxreplay._internal.given import check_batch, checker
 from jaxreplay._internal.made_with import (
     check_flags,
     check_sampler,
@@ -34,7 +35,7 @@ from jaxreplay.types import (
     Tree,
 )
 
-_MOST = 2**31 - 2**28  # slots: the numbers of a tree's nodes go beyond those of its leaves
+_MOST = 2**30  # slots: a clock of 32 bits can go back by whole rounds of so many
 
 
 class ReplayState(NamedTuple):
@@ -112,6 +113,8 @@ def make_replay(
             f"{_MOST // sampler.capacity_factor:,} at most"
         )
 
+    own = checker(sampler, slots, num_envs, ReplayState)
+
     def init(key: Array, example: Row) -> ReplayState:
         requirements.check_transition(requires, example)
         ring = ring_.init(
@@ -125,7 +128,7 @@ def make_replay(
         return donatable(state)
 
     def add(state: ReplayState, transition: Row, **feedback: Array) -> ReplayState:
-        _check_state("add", state)
+        state = own("add", state)
         return _add(sampler, state, transition, feedback)
 
     def rows_of(asked: int | None) -> int:
@@ -138,42 +141,44 @@ def make_replay(
     def sample(
         state: ReplayState, key: Array, batch_size: int | None = None
     ) -> tuple[ReplayState, Sample]:
-        _check_state("sample", state)
+        state = own("sample", state)
         return _sample(sampler, state, unrolled(key), rows_of(batch_size))
 
     def update(state: ReplayState, sample: Sample, **feedback: Array) -> ReplayState:
-        _check_state("update", state)
-        _check_batch(sample)
+        state = own("update", state)
+        sample = check_batch(sample, slots, sampler.length)
         return _update(sampler, state, sample, feedback)
 
     def observe(state: ReplayState, episode_return: Array, key: Array) -> ReplayState:
-        _check_state("observe", state)
+        state = own("observe", state)
         return _observe(sampler, state, episode_return, unrolled(key))
 
     def can_sample(state: ReplayState, batch_size: int | None = None) -> Array:
-        _check_state("can_sample", state)
+        state = own("can_sample", state)
         rows = rows_of(batch_size)
         if sampler.ready is not None:
             return sampler.ready(state.sampler, state.ring)
         return ring_.size(state.ring) >= rows
 
     def probability(state: ReplayState, slots: Array, batch_size: int | None = None) -> Array:
-        _check_state("probability", state)
-        slots = check_slots(slots)
+        state = own("probability", state)
+        slots = as_int32("slots", slots, -1)
         there = (slots >= 0) & (slots < state.ring.capacity)
         rows, known = rows_of(batch_size), jnp.where(there, slots, 0)
         chance = sampler.probability(state.sampler, state.ring, known, rows)
         return jnp.where(there, chance, 0.0)
 
     def metrics(state: ReplayState) -> dict[str, Array]:
-        _check_state("metrics", state)
+        state = own("metrics", state)
         return _metrics(sampler, state)
 
     verbs = (init, add, sample, update, observe, can_sample, probability, metrics)
     for verb in verbs:  # help, and what Python says of wrong calls, name them so
         protocol = Replay.__annotations__[verb.__name__]
         verb.__qualname__, verb.__doc__ = f"Replay.{verb.__name__}", protocol.__call__.__doc__
-    return Replay(*verbs, capacity, num_envs, batch_size, requires)
+    # Samplers let NumPy's rules align axes, whatever `jax_numpy_rank_promotion` the caller has set.
+    aligning = {verb.__name__: jax.numpy_rank_promotion("allow")(verb) for verb in verbs}
+    return Replay(*verbs, capacity, num_envs, batch_size, requires)._replace(**aligning)
 
 
 def check_valid(state: ReplayState) -> None:
@@ -183,24 +188,6 @@ def check_valid(state: ReplayState) -> None:
       ValueError: an invariant does not hold.
     """
     ring_.check_valid(state.ring)
-
-
-def _check_state(verb: str, state: Any) -> None:
-    if not isinstance(state, ReplayState):
-        raise ValueError(f"{verb} takes a replay's state, not a {_given(state)}")
-
-
-def _check_batch(batch: Any) -> None:
-    if not isinstance(batch, Sample):
-        raise ValueError(f"update takes a Sample, not a {_given(batch)}")
-
-
-def _given(what: Any) -> str:
-    """Return the type of what was given, and what to do if it is all that `sample` returned."""
-    name = type(what).__name__
-    if type(what) is tuple and len(what) == 2 and isinstance(what[1], Sample):
-        return f"{name} of state and batch: take it apart, state, batch = replay.sample(state, key)"
-    return name
 
 
 def _add(
@@ -213,7 +200,7 @@ def _add(
     new = buffer.after(state.fence, transition), _single(feedback)
     feedback = new[1]  # the sampler decides what a step is worth of which nothing is known
     (transition, _), broken = _finite(new, state.ring.num_envs)
-    state = state._replace(dropped=state.dropped + broken)
+    state = state._replace(dropped=clocks.total(state.dropped, broken))
     ring, slots = ring_.add(state.ring, transition)
     slots = buffer.after(state.fence, slots)
     inner = sampler.add(state.sampler, ring, slots, transition, **feedback)
@@ -257,7 +244,7 @@ def _update(
     sample = sample._replace(indices=indices)
     feedback = {name: jnp.where(valid, values, 0.0) for name, values in feedback.items()}
     inner = sampler.update(state.sampler, state.ring, sample, **feedback)
-    dropped = state.dropped + (~valid).sum(dtype=jnp.int32)
+    dropped = clocks.total(state.dropped, (~valid).sum(dtype=jnp.int32))
     fence = state.fence + buffer.fence(inner)
     return buffer.settled(state._replace(sampler=inner, dropped=dropped, fence=fence))
 

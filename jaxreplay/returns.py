@@ -9,6 +9,7 @@ associative scan solves in logarithmic depth. Arrays are `[T]` or `[T, E]`, time
 import jax
 import jax.numpy as jnp
 
+from jaxreplay._internal.checks import Bounds
 from jaxreplay.types import Array
 
 
@@ -31,7 +32,8 @@ def recursion(decay: Array, term: Array, wrap: bool = False) -> Array:
         follows = [jnp.where(decay == 0, 0.0, decay * x) for x in later]
         return follows[0], term + follows[1]
 
-    decays, terms = jax.lax.associative_scan(after, (decay, term), reverse=True)
+    given = jnp.asarray(decay), jnp.asarray(term)
+    decays, terms = jax.lax.associative_scan(after, given, reverse=True)
     # From the first row on, some decay is 0 before the ring closes: its own term is its solution.
     return terms + jnp.where(decays == 0, 0.0, decays * terms[:1]) if wrap else terms
 
@@ -62,7 +64,7 @@ def retrace(
       wrap: time runs round a ring; some `last` of every column must be set.
     """
     if not wrap:
-        last = last.at[-1].set(True)
+        last = jnp.asarray(last).at[-1].set(True)
     trace = jnp.exp(jnp.minimum(log_ratio, 0.0))
     # Of the step after: what its value and the cut trace leave to the estimate that follows.
     kept = value - trace * (value + advantage)
@@ -106,6 +108,10 @@ def advantages(
       value: `[T, ...]`, V(s_t).
       next_value: `[T, ...]`, V(s_{t+1}), of the true observation after the step.
       decay: lambda; 1 sums all TD errors to the episode's end, 0 takes the first alone.
+
+    Raises:
+      ValueError: `decay` lies outside of [0, 1].
     """
+    Bounds(at_least=0, at_most=1).check("decay", decay)
     td = reward + discount * next_value - value
     return recursion(jnp.where(last, 0.0, decay * discount), td)

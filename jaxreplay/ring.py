@@ -14,11 +14,12 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxreplay import clocks
 from jaxreplay import fields as fields_
 from jaxreplay import frames as frames_
 from jaxreplay._internal import buffer, packing
 from jaxreplay._internal import parting as parting_
-from jaxreplay._internal.arguments import check_single
+from jaxreplay._internal.arguments import as_int32, check_single, slots_within
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.packing import Layout
 from jaxreplay._internal.parting import Leaving, Parting
@@ -31,7 +32,8 @@ class Ring(struct.PyTreeNode):
     """Transitions in the order of their rows; the oldest row is overwritten first."""
 
     words: Buffer  # [C, W] uint32, the bits of all fields of a slot
-    rows_added: Array  # [] int32, a clock: rows ever added, the write cursor is this modulo rows
+    rows_added: Array  # [] int32, a clock: rows ever added, the write cursor is this modulo rows;
+    # after 2^31 - 1 it goes back by whole rounds of the ring (`clocks`)
     frames: Frames | tuple[()]  # where observations are that are stored once; (): none are
     pixels: Buffer | tuple[()]  # [.., D] these frames; (): none, or kept on the host
     layout: Layout = struct.field(pytree_node=False)
@@ -133,7 +135,8 @@ def add(ring: Ring, transition: Row) -> tuple[Ring, Array]:
         ring = ring.replace(leaving=Leaving(words, slots))
     packed = packing.pack(ring.layout, stays, ring.num_envs)
     words = buffer.write(ring.words, slots, packed)
-    return ring.replace(words=words, rows_added=ring.rows_added + 1), slots
+    later = clocks.tick(ring.rows_added, clocks.lap(rows(ring)))
+    return ring.replace(words=words, rows_added=later), slots
 
 
 def check_fits(ring: Ring, transition: Row) -> None:
@@ -185,6 +188,7 @@ def gather(ring: Ring, slots: Array) -> Row:
     Of slots `[B, T]`, fields are `[B, T, ...]`. Fields that are kept on the host are left out:
     `host_rows.join` puts them in.
     """
+    slots = slots_within(slots, ring.capacity)
     if slots.ndim > 1:
         flat = gather(ring, slots.ravel())
         return jax.tree.map(lambda x: x.reshape(*slots.shape, *x.shape[1:]), flat)
@@ -231,14 +235,15 @@ def even_probability(ring: Ring, slots: Array) -> Array:
 
     Slots that were never written have none.
     """
-    stored = size(ring)
+    _check_one(ring)
+    slots, stored = as_int32("slots", slots, ring.capacity), size(ring)
     share = 1.0 / jnp.maximum(stored, 1).astype(jnp.float32)
     return jnp.where(slots < stored, share, 0.0)
 
 
 def age(ring: Ring, slots: Array) -> Array:
     """Return how many rows `[B]` each slot lies behind the newest (0 for the newest)."""
-    return _behind(ring, slots // ring.num_envs)
+    return _behind(ring, slots_within(slots, ring.capacity) // ring.num_envs)
 
 
 def ages(ring: Ring) -> Array:
@@ -250,9 +255,28 @@ def ages(ring: Ring) -> Array:
 def version(ring: Ring, slots: Array) -> Array:
     """Return the value `[B]` of `rows_added` just after each slot was last written.
 
-    It tells apart what a slot has held over time; slots never written have a version below 1.
+    It tells apart what a slot has held over time; slots never written have a version below 1. What
+    the clock goes back by is taken off the rows before, too: a slot keeps its version meanwhile.
     """
-    return ring.rows_added - age(ring, slots)
+    written, back = ring.rows_added - age(ring, slots), clocks.lap(rows(ring))
+    return jnp.where(written > clocks.LAST - back, written - back, written)
+
+
+def time(ring: Ring, slots: Array) -> Array:
+    """Return when in the run so far slots `[B]` were last written: float32, 1 for the newest."""
+    return (ring.rows_added - age(ring, slots)) / jnp.maximum(ring.rows_added, 1)
+
+
+def since(ring: Ring, rows_added: Array) -> Array:
+    """Return how many rows came after the clock was at `rows_added` `[...]`, int32."""
+    later = ring.rows_added - rows_added
+    return jnp.where(later < 0, later + clocks.lap(rows(ring)), later)
+
+
+def is_due(ring: Ring, every: int) -> Array:
+    """Tell whether the newest row is one of those at most `every` rows apart, `[]` bool."""
+    went_back = ring.rows_added == clocks.LAST + 1 - clocks.lap(rows(ring))
+    return (ring.rows_added % every == 0) | went_back
 
 
 def recent(ring: Ring, order: Array) -> Array:
@@ -260,6 +284,7 @@ def recent(ring: Ring, order: Array) -> Array:
 
     Rows count from the newest back, lanes upwards within a row; `order` must be below the size.
     """
+    order = slots_within(order, ring.capacity)
     row = _behind(ring, order // ring.num_envs)
     return row * ring.num_envs + order % ring.num_envs
 
@@ -271,6 +296,7 @@ def previous(ring: Ring, slots: Array, steps: int | Array = 1) -> tuple[Array, A
       The earlier slots `[B]` int32, and `[B]` bool whether the ring still has them: False where
       the walk would cross the write cursor. Episode edges are the caller's, who reads `first`.
     """
+    slots = slots_within(slots, ring.capacity)
     earlier = (slots - steps * ring.num_envs) % ring.capacity
     stored = age(ring, slots) + steps < jnp.minimum(ring.rows_added, rows(ring))
     return earlier, stored
@@ -282,6 +308,7 @@ def check_valid(ring: Ring) -> None:
     Raises:
       ValueError: the clock is negative, or a slot that was never written is not zero.
     """
+    _check_one(ring)
     if int(ring.rows_added) < 0:
         raise ValueError(f"rows_added is {int(ring.rows_added)}: it must not be negative")
     if ring.words[int(size(ring)) :].any():
@@ -334,7 +361,16 @@ def _stored(transition: Row) -> Row:
     return transition._replace(n_steps=()) if isinstance(transition, Transition) else transition
 
 
+def _check_one(ring: Ring) -> None:
+    if jnp.ndim(ring.rows_added):
+        raise ValueError(
+            f"the ring is vmapped ({len(ring.rows_added)} of them): call the function under "
+            "jax.vmap, or take one, jax.tree.map(lambda x: x[0], ring)"
+        )
+
+
 def _cursor(ring: Ring) -> Array:
+    _check_one(ring)
     return ring.rows_added % rows(ring)
 
 

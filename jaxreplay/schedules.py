@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from jaxreplay._internal.checks import Bounds
 from jaxreplay.types import Array
 
 
@@ -23,9 +24,11 @@ def linear(start: float, end: float, steps: int | Array | None) -> Callable[[Arr
         at `start`.
 
     Raises:
-      ValueError: `steps` is something else, or negative (an input of a program, whose value is not
-        known, is looked at for shape and dtype alone).
+      ValueError: `start` or `end` is no finite number; `steps` is something else, or negative (an
+        input of a program, whose value is not known, is looked at for shape and dtype alone).
     """
+    for name, value in {"start": start, "end": end}.items():
+        Bounds().check(name, value)
     number = 0 if steps is None else _whole(steps)
     if not isinstance(number, int):
         moving = _line(start, end, number, jnp.maximum(number, 1))

@@ -26,6 +26,7 @@ import numpy as np
 from flax import struct
 
 from jaxreplay._internal import buffer, double_single, random_bits
+from jaxreplay._internal.arguments import as_int32, slots_within
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.checks import check_choice
 from jaxreplay.types import Array
@@ -98,6 +99,7 @@ def set(tree: SumTree, indices: Array, values: Array) -> SumTree:
       indices: `[B]` int32.
       values: `[B]` float32, not negative.
     """
+    indices, values = as_int32("indices", indices, tree.capacity), jnp.asarray(values)
     if indices.size == 1:
         return _set_one(tree, indices.reshape(()), values.reshape(()))
     return repair(put(tree, indices, values), indices)
@@ -109,6 +111,7 @@ def put(tree: SumTree, indices: Array, values: Array, *, raise_only: bool = Fals
     With `raise_only` a leaf keeps its value if that is larger; where an index occurs twice, the
     largest counts.
     """
+    indices = as_int32("indices", indices, tree.capacity)
     valid, values = _checked(tree, indices, values)
     slots = jnp.where(valid, indices, tree.nodes.size)
     nodes = buffer.write(tree.nodes, slots, values, "max" if raise_only else "set")
@@ -130,6 +133,7 @@ def add(
       power: of what is added up, positive.
       limit: `[]`, the largest leaf to come of it.
     """
+    indices = as_int32("indices", indices, tree.capacity)
     inside = jnp.minimum(indices, tree.capacity - 1)
     slots = jnp.where(indices < tree.capacity, indices, tree.nodes.size)
     before = get(tree, inside) ** (1 / power)
@@ -140,6 +144,7 @@ def add(
 
 def repair(tree: SumTree, indices: Array) -> SumTree:
     """Recompute every node above the leaves `indices` (`[B]` int32; out of range is ignored)."""
+    indices = as_int32("indices", indices, tree.capacity)
     levels = _levels(tree.capacity, tree.branching)
     nodes = tree.nodes
     # Repairing a parent that did not change is harmless.
@@ -167,7 +172,7 @@ def rebuild(tree: SumTree, leaves: Array) -> SumTree:
 
 def get(tree: SumTree, indices: Array) -> Array:
     """Read leaves: `[B]` int32 within the capacity -> `[B]` float32."""
-    return buffer.read(tree.nodes, indices)
+    return buffer.read(tree.nodes, slots_within(indices, tree.capacity))
 
 
 def leaves(tree: SumTree) -> Array:

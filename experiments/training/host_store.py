@@ -89,7 +89,8 @@ class HostFrames:
 
     def step(self, obs: np.ndarray, next_obs: np.ndarray, first: np.ndarray) -> None:
         """Write the frames of one step of every lane."""
-        newest, age = frames_.advance(self.kept.newest, self.kept.age, first)
+        places = self._frames.places
+        newest, age = frames_.advance(self.kept.newest, self.kept.age, first, places)
         for seed, pixels in enumerate(self.kept.pixels):
             frames_.write_on_host(pixels, self._frames, newest[seed], obs[seed], next_obs[seed], ())
         self.kept = Pixels(self.kept.pixels, newest, age)

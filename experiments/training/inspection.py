@@ -45,7 +45,7 @@ def measure(batch: Sample, feedback: Mapping[str, Array], ring: Ring) -> Metrics
       feedback: what the agent's update said about it, `[B]` each.
       ring: the one that it was drawn from, before anything was added.
     """
-    age = (ring.rows_added - batch.version) * ring.num_envs
+    age = ring_.age(ring, batch.indices) * ring.num_envs
     return {f"replayed/{name}": value for name, value in _summary(feedback).items()} | {
         "replayed/age": age.astype(jnp.float32).mean(),
         "replayed/distinct": _distinct(batch.indices),

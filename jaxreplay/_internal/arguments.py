@@ -53,12 +53,32 @@ def check_episode_return(given: Any) -> None:
         raise ValueError(f"observe was given episode_return of dtype {dtype}: give a real number")
 
 
-def check_slots(given: Any) -> jax.Array:
-    """Return slots as an array; refuse what are no whole numbers."""
-    slots = jnp.asarray(given)
-    if not jnp.issubdtype(slots.dtype, jnp.integer):
+def as_int32(name: str, given: Any, beyond: int) -> jax.Array:
+    """Return whole numbers as int32, `beyond` in place of those that it does not hold."""
+    numbers = given if isinstance(given, jax.Array) else np.asarray(given)
+    if not jnp.issubdtype(numbers.dtype, jnp.integer):
+        raise ValueError(f"{name} are of dtype {numbers.dtype}: give whole numbers")
+    if numbers.dtype in (jnp.int64, jnp.uint64, jnp.uint32):
+        bounds = jnp.iinfo(jnp.int32)
+        make: Any = jnp if isinstance(numbers, jax.Array) else np
+        fits = (numbers >= bounds.min) & (numbers <= bounds.max)
+        numbers = make.where(fits, numbers.astype(jnp.int32), np.int32(beyond))
+    return jnp.asarray(numbers, jnp.int32)
+
+
+def slots_within(given: Any, count: int) -> jax.Array:
+    """Return slots as int32; refuse those on the host that are none of so many."""
+    if isinstance(given, jax.Array):
+        return given
+    slots = np.asarray(given)
+    if slots.dtype.kind not in "iu":
         raise ValueError(f"slots are of dtype {slots.dtype}: give whole numbers")
-    return slots
+    if slots.size and not (slots.min() >= 0 and slots.max() < count):
+        raise ValueError(
+            f"slots reach from {slots.min()} to {slots.max()}, and there are {count}: leave out "
+            "those that are none"
+        )
+    return jnp.asarray(slots, jnp.int32)
 
 
 def check_known(given: Iterable[str], known: Iterable[str], wanted: Iterable[str]) -> None:
@@ -114,7 +134,9 @@ def check_leaf(
             f"{name} was {done} as {kind}, and the {holder}, by its example, holds {dtype}: "
             f"convert it ({how}), or give init an example with {kind}"
         )
-    if on_host and (value := beyond(leaf, dtype)) is not None:
+    # A float that is too large is infinite, and counted as such.
+    whole = on_host and jnp.issubdtype(dtype, jnp.integer)
+    if whole and (value := beyond(leaf, dtype)) is not None:
         raise ValueError(f"{name} holds {value}, and the {holder} {dtype}, which ends before")
 
 
@@ -148,7 +170,11 @@ _SINGLES = {
 
 
 def beyond(array: np.ndarray, dtype: Any) -> Any:
-    """Return a number of an array that an integer dtype would wrap; None if there is none."""
+    """Return a number of an array that a narrower dtype would wrap or make infinite, or None."""
+    if np.issubdtype(array.dtype, np.inexact) and jnp.issubdtype(dtype, jnp.inexact):
+        with np.errstate(over="ignore"):
+            lost = np.isinf(array.astype(dtype)) & ~np.isinf(array)
+        return array[lost][0] if lost.any() else None
     if array.size and jnp.issubdtype(dtype, jnp.integer):
         bounds = jnp.iinfo(dtype)  # of 64 bits, JAX would drop the upper 32
         for value in (array.min(), array.max()):

@@ -38,16 +38,17 @@ Tree = TypeVar("Tree")
 
 def read(buffer: Buffer, slots: Array) -> Array:
     """Read rows: `[B]` int32, all in range -> `[B, ...]`."""
-    return take_rows(buffer, slots)
+    return take_rows(jnp.asarray(buffer), slots)
 
 
 def read_or(buffer: Buffer, slots: Array, missing: float | bool) -> Array:
     """Read rows, and `missing` for slots beyond the end: `[B]` int32 -> `[B, ...]`."""
-    return buffer.at[slots].get(mode="fill", fill_value=missing)
+    return jnp.asarray(buffer).at[slots].get(mode="fill", fill_value=missing)
 
 
 def read_few(buffer: Buffer, slots: Array) -> Array:
     """Read as `read` does, a few short rows of a large array, in one thread."""
+    buffer = jnp.asarray(buffer)
     return take_few_rows(scratch_for(buffer, slots.size), buffer, slots)[0]
 
 
@@ -71,6 +72,7 @@ def walk(
     """
     if not turns:
         return carry
+    buffer = jnp.asarray(buffer)
     scratch = scratch_for(buffer, jax.eval_shape(lambda carry: where(0, carry), carry).size)
     for turn in range(turns):
         rows, scratch = take_few_rows(scratch, buffer, where(turn, carry))
@@ -90,7 +92,7 @@ def write(
       values: `[B, ...]`, brought to the buffer's dtype: they are doubles where JAX is told so.
       how: "max" keeps what is there if it is larger; of several values the largest counts.
     """
-    at = buffer.at[at_least_two(slots).astype(jnp.uint32)]
+    at = jnp.asarray(buffer).at[at_least_two(slots).astype(jnp.uint32)]
     values = at_least_two(values).astype(buffer.dtype)
     return (at.max if how == "max" else at.set)(values, mode="drop")
 
@@ -99,7 +101,7 @@ def add(buffer: Buffer, slots: Array, values: Array) -> Buffer:
     """Add to rows; of a slot that occurs more than once, every value counts. Else like `write`."""
     if len(slots) == 1:
         values = jnp.concatenate([values, jnp.zeros_like(values)])
-    at = buffer.at[at_least_two(slots).astype(jnp.uint32)]
+    at = jnp.asarray(buffer).at[at_least_two(slots).astype(jnp.uint32)]
     return at.add(values.astype(buffer.dtype), mode="drop")
 
 

@@ -8,8 +8,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jax.core import Tracer
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 class Bounds(NamedTuple):
@@ -29,7 +32,10 @@ class Bounds(NamedTuple):
         """
         if isinstance(value, Tracer):
             return
-        if self.finite and math.isinf(value):
+        if isinstance(value, jax.Array | np.ndarray) and value.ndim == 0:
+            value = value.item()
+        check_kind(name, value, float, alternative)
+        if self.finite and abs(value) > _LARGEST:
             raise ValueError(f"{name} is {value}: it must be finite{alternative}")
         if not self._hold(value):
             raise ValueError(f"{name} is {value}: it must {self._demand()}{alternative}")

@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from jaxreplay import fields, objectives, schedules
+from jaxreplay import clocks, fields, objectives, schedules
 from jaxreplay import ring as ring_
 from jaxreplay._internal import random_bits
 from jaxreplay.fields import Row
 from jaxreplay.methods.parts.options import LossOptions
-from jaxreplay.option import option
+from jaxreplay.option import option, takes_own_config
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Draw, Method, Sample, Sampler
@@ -64,6 +64,7 @@ def window(done: Array, length: Array, eta: Array | float, capacity: int, smalle
     return jnp.maximum(wanted, smallest)
 
 
+@takes_own_config
 def sampler(config: EREConfig = EREConfig(), updates: int | None = None) -> Sampler:
     """Make ERE's sampler: uniform over a window of recent transitions that shrinks in an episode.
 
@@ -108,7 +109,8 @@ def sampler(config: EREConfig = EREConfig(), updates: int | None = None) -> Samp
     def update(state: EREState, ring: Ring, sample: Sample, **_: Array) -> EREState:
         del sample
         widths = state.widths + width(state, ring)
-        return state._replace(done=state.done + 1, updates=state.updates + 1, widths=widths)
+        done, updates = clocks.tick(state.done), clocks.tick(state.updates)
+        return state._replace(done=done, updates=updates, widths=widths)
 
     def probability(state: EREState, ring: Ring, slots: Array, batch_size: int) -> Array:
         del batch_size
@@ -129,6 +131,7 @@ def sampler(config: EREConfig = EREConfig(), updates: int | None = None) -> Samp
     )  # fmt: skip
 
 
+@takes_own_config
 def method(config: EREConfig = EREConfig(), updates: int | None = None) -> Method:
     """Make ERE: its sampler, and an objective of unweighted means."""
     return Method(sampler(config, updates), objectives.plain(config.named_loss))

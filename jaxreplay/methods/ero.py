@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
-from jaxreplay import fields, objectives, sum_tree
+from jaxreplay import clocks, fields, objectives, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer, random_bits
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay.fields import Row
 from jaxreplay.methods.parts.options import LossOptions
 from jaxreplay.optimisers import if_finite
-from jaxreplay.option import option
+from jaxreplay.option import option, takes_own_config
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.sum_tree import SumTree
@@ -76,6 +76,7 @@ def log_likelihood(logits: Array, chosen: Array) -> Array:
     return (chosen * jnp.log(keep) + (1.0 - chosen) * jnp.log1p(-keep)).sum()
 
 
+@takes_own_config
 def sampler(config: EROConfig = EROConfig()) -> Sampler:
     """Make ERO's sampler: uniform over a subset that a learned policy chooses item by item.
 
@@ -141,6 +142,7 @@ def sampler(config: EROConfig = EROConfig()) -> Sampler:
     )  # fmt: skip
 
 
+@takes_own_config
 def method(config: EROConfig = EROConfig(), updates: int | None = None) -> Method:
     """Make ERO: its sampler, and an objective of unweighted means; `updates` is not used."""
     del updates
@@ -199,7 +201,7 @@ def _learn(config: EROConfig, state: EROState, ring: Ring, reward: Array, key: A
         lambda new, old: jnp.where(reward != 0, new, old), moved, before
     )
     chosen = sum_tree.rebuild(state.chosen, _choose(config, params, features, ring, key_choice))
-    learned = state.learned + ((reward != 0) & opt_state.finite)
+    learned = clocks.total(state.learned, (reward != 0) & opt_state.finite)
     return state._replace(params=params, opt_state=opt_state, chosen=chosen, learned=learned)
 
 
@@ -230,11 +232,14 @@ def _features(state: EROState, ring: Ring) -> Array:
     """Return the features `[C, 3]` of every slot: reward, TD error, and time in (0, 1]."""
     slots = jnp.arange(ring.capacity)
     live = slots < ring_.size(ring)
-    time = ring_.version(ring, slots) / jnp.maximum(ring.rows_added, 1)
 
     def squash(values: Array) -> Array:
         scale = jnp.std(values, where=live)
         return jnp.tanh(values / jnp.where(scale > 0, scale, 1.0))
 
-    features = [squash(state.reward), squash(state.td_error), time.astype(jnp.float32)]
+    features = [
+        squash(state.reward),
+        squash(state.td_error),
+        ring_.time(ring, slots).astype(jnp.float32),
+    ]
     return jnp.stack(features, axis=1)

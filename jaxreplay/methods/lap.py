@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxreplay import objectives
 from jaxreplay.methods import proportional
 from jaxreplay.methods.parts.options import SamplingOptions
-from jaxreplay.option import option
+from jaxreplay.option import option, takes_own_config
 from jaxreplay.types import Method, Sampler
 
 _PAPER = "Fujimoto et al. 2020"
@@ -41,6 +41,7 @@ class LAPConfig(SamplingOptions):
     )
 
 
+@takes_own_config
 def sampler(config: LAPConfig = LAPConfig()) -> Sampler:
     """Make LAP's sampler: P(i) ~ max(|td_i|, kappa)^alpha, weights 1 (Fujimoto 2020, Eq. 9)."""
     return proportional.sampler(
@@ -50,6 +51,7 @@ def sampler(config: LAPConfig = LAPConfig()) -> Sampler:
     )
 
 
+@takes_own_config
 def method(config: LAPConfig = LAPConfig(), updates: int | None = None) -> Method:
     """Make LAP: its sampler and the unweighted Huber loss; `updates` is not used."""
     del updates

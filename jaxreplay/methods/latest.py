@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxreplay import objectives
 from jaxreplay import ring as ring_
 from jaxreplay.methods import uniform
-from jaxreplay.option import Config
+from jaxreplay.option import Config, takes_own_config
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Draw, Method, Sampler
@@ -67,6 +67,7 @@ def sampler() -> Sampler:
     )
 
 
+@takes_own_config
 def method(config: LatestConfig = LatestConfig(), updates: int | None = None) -> Method:
     """Make the method of on-policy agents; `updates` is not used."""
     del config, updates

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxreplay import fields, sum_tree
+from jaxreplay import clocks, fields, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer
 from jaxreplay._internal.buffer import Buffer
@@ -24,7 +24,7 @@ from jaxreplay.methods.parts.positions import Positions
 from jaxreplay.methods.parts.score_network import Features, ScoreNetwork
 from jaxreplay.methods.proportional import ProportionalState
 from jaxreplay.optimisers import if_finite
-from jaxreplay.option import option
+from jaxreplay.option import option, takes_own_config
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Draw, Method, Sample, Sampler
@@ -82,7 +82,7 @@ class Collected(NamedTuple):
 
     slots: Array  # [n] int32
     versions: Array  # [n] int32, what was in the slot then
-    tickets: Array  # [n] float32, infinity where there is none
+    tickets: Array  # [n] float32, below 1; 1 where there is none
 
 
 class NERSState(NamedTuple):
@@ -116,6 +116,7 @@ def log_probabilities(scores: Array, counted: Array, alpha: float, rest: Array |
     return alpha * jnp.log(scores) - jnp.log(total)
 
 
+@takes_own_config
 def sampler(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Sampler:
     """Make the NERS sampler: a network scores replayed transitions, P(i) ~ score^alpha.
 
@@ -177,6 +178,7 @@ def _requirements(config: NERSConfig) -> Requirements:
     )
 
 
+@takes_own_config
 def method(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Method:
     """Make NERS: its sampler, and an objective weighted by importance."""
     return Method(sampler(config, updates), config.objective())
@@ -246,7 +248,7 @@ def _observe(
         told=jnp.ones((), bool),
         episode_return=episode_return,
         replay_reward=jnp.where(jnp.isfinite(reward), reward, 0.0),
-        learned=state.learned + learns,
+        learned=clocks.total(state.learned, learns),
     )
 
 
@@ -255,7 +257,7 @@ def _learn(
 ) -> tuple[Any, optax.OptState]:
     """Take one REINFORCE step on the collected transitions that are still stored."""
     slots = state.collected.slots
-    valid = jnp.isfinite(state.collected.tickets)
+    valid = state.collected.tickets < 1
     valid &= ring_.version(ring, slots) == state.collected.versions
     again = jnp.tril((slots[:, None] == slots) & valid, -1).any(axis=1)
     counted = valid & ~again
@@ -297,7 +299,7 @@ def _scores(config: NERSConfig, params: Any, features: Features, valid: Array) -
 def _time(state: NERSState, ring: Ring, slots: Array) -> Array:
     if state.positions is not None:
         return state.positions.steps[slots].astype(jnp.float32)
-    return ring_.version(ring, slots) / jnp.maximum(ring.rows_added, 1)
+    return ring_.time(ring, slots)
 
 
 def _features(
@@ -327,13 +329,12 @@ def _features(
 
 def _nothing(count: int) -> Collected:
     empty = jnp.zeros(count, jnp.int32)
-    none = jnp.full(count, jnp.inf, jnp.float32)
-    return Collected(empty, jnp.zeros(count, jnp.int32), none)
+    return Collected(empty, jnp.zeros(count, jnp.int32), jnp.ones(count, jnp.float32))
 
 
 def _collect(collected: Collected, sample: Sample, valid: Array) -> Collected:
     """Offer a batch to the subset; its tickets are the auxiliary data of the sample."""
-    tickets = jnp.concatenate([collected.tickets, jnp.where(valid, sample.aux, jnp.inf)])
+    tickets = jnp.concatenate([collected.tickets, jnp.where(valid, sample.aux, 1.0)])
     slots = jnp.concatenate([collected.slots, jnp.where(valid, sample.indices, 0)])
     versions = jnp.concatenate([collected.versions, sample.version])
     kept = jax.lax.top_k(-tickets, collected.tickets.size)[1]

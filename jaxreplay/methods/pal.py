@@ -5,7 +5,7 @@ import dataclasses
 from jaxreplay import objectives
 from jaxreplay.methods import lap, uniform
 from jaxreplay.objectives import Form, Twin
-from jaxreplay.option import Config, option
+from jaxreplay.option import Config, option, takes_own_config
 from jaxreplay.types import Method
 
 _PAPER = "Fujimoto et al. 2020"
@@ -34,6 +34,7 @@ class PALConfig(Config):
     divide: bool = option(True, "ablation: divide by lambda, LAP's mean priority", f"{_PAPER}, C.1")
 
 
+@takes_own_config
 def method(config: PALConfig = PALConfig(), updates: int | None = None) -> Method:
     """Make PAL: uniform sampling, the loss with LAP's expected gradient; `updates` is not used."""
     del updates

@@ -11,7 +11,7 @@ from jaxreplay.methods.parts.options import (
     PriorityOptions,
     WeightedLossOptions,
 )
-from jaxreplay.option import option
+from jaxreplay.option import option, takes_own_config
 from jaxreplay.types import Array, Method, Sampler
 
 
@@ -24,6 +24,7 @@ class PERConfig(WeightedLossOptions, ImportanceOptions, PriorityOptions):
     )
 
 
+@takes_own_config
 def sampler(config: PERConfig = PERConfig(), updates: int | None = None) -> Sampler:
     """Make the proportional PER sampler: P(i) = p_i^alpha / sum_j p_j^alpha, p = |td| + epsilon.
 
@@ -52,6 +53,7 @@ def sampler(config: PERConfig = PERConfig(), updates: int | None = None) -> Samp
     )
 
 
+@takes_own_config
 def method(config: PERConfig = PERConfig(), updates: int | None = None) -> Method:
     """Make proportional PER: its sampler, and an objective weighted by importance."""
     return Method(sampler(config, updates), config.objective())

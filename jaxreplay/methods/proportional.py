@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxreplay import clocks, schedules, sum_tree
 from jaxreplay import ring as ring_
-from jaxreplay import schedules, sum_tree
 from jaxreplay._internal import buffer, random_bits
 from jaxreplay._internal.powers import to_power
 from jaxreplay.fields import Row
@@ -76,7 +76,7 @@ def enter(state: ProportionalState, slots: Array, values: Array | None = None) -
 def write(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
     """Write the leaves `[B]` of an update; rows with an out-of-range slot are skipped."""
     state = _noted(_set(state, slots, values), slots, values)
-    return state._replace(updates=state.updates + 1)
+    return state._replace(updates=clocks.tick(state.updates))
 
 
 def draw(
@@ -185,7 +185,7 @@ def quantiles(priority: Callable[[Array], Array], size: Array) -> dict[str, Arra
     places = jnp.arange(_LOOKS) % looks
     slots = (places * (size / looks)).astype(jnp.int32)
     # Where fewer are stored, only the first look at each counts.
-    seen = jnp.sort(jnp.where(jnp.arange(_LOOKS) < looks, priority(slots), jnp.inf))
+    seen = jnp.sort(jnp.where(jnp.arange(_LOOKS) < looks, priority(slots), _LARGEST))
     place = jnp.array([0.1, 0.5, 0.9], jnp.float32) * (looks - 1)
     before = place.astype(jnp.int32)
     low, high = seen[before], seen[jnp.minimum(before + 1, looks - 1)]
@@ -310,9 +310,8 @@ _LARGEST = np.finfo(np.float32).max
 
 def _noted(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
     overflown, largest = looked_through(slots < state.tree.capacity, values)
-    return state._replace(
-        skipped=state.skipped + overflown, max_leaf=jnp.maximum(state.max_leaf, largest)
-    )
+    skipped = clocks.total(state.skipped, overflown)
+    return state._replace(skipped=skipped, max_leaf=jnp.maximum(state.max_leaf, largest))
 
 
 def looked_through(live: Array, values: Array) -> tuple[Array, Array]:

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 
-from jaxreplay import fields, objectives, sum_tree
+from jaxreplay import clocks, fields, objectives, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay._internal.checks import Bounds
 from jaxreplay._internal.powers import to_power
@@ -20,7 +20,7 @@ from jaxreplay.methods.parts import positions as positions_
 from jaxreplay.methods.parts.options import LossOptions, PriorityOptions
 from jaxreplay.methods.parts.positions import Positions
 from jaxreplay.methods.proportional import ProportionalState
-from jaxreplay.option import option, override
+from jaxreplay.option import option, override, takes_own_config
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Draw, Method, Sample, Sampler
@@ -107,6 +107,7 @@ def window_of(rho: float, threshold: float = 0.01) -> int:
     return math.floor(math.log(threshold) / math.log(rho) + 1e-9)
 
 
+@takes_own_config
 def sampler(config: PSERConfig = PSERConfig()) -> Sampler:
     """Make PSER's sampler: PER whose updates raise the priorities of the steps before.
 
@@ -149,8 +150,8 @@ def sampler(config: PSERConfig = PSERConfig()) -> Sampler:
         priorities = old._replace(
             tree=sum_tree.put(old.tree, slots, values),
             max_leaf=jnp.maximum(old.max_leaf, largest),
-            updates=old.updates + 1,
-            skipped=old.skipped + overflown,
+            updates=clocks.tick(old.updates),
+            skipped=clocks.total(old.skipped, overflown),
         )
         # A leaf that overflows is skipped, and so lends nothing either.
         lenders = jnp.where(jnp.isfinite(values), slots, ring.capacity)
@@ -174,6 +175,7 @@ def sampler(config: PSERConfig = PSERConfig()) -> Sampler:
     )  # fmt: skip
 
 
+@takes_own_config
 def method(config: PSERConfig = PSERConfig(), updates: int | None = None) -> Method:
     """Make PSER: its sampler, and an objective weighted by importance; `updates` is not used."""
     del updates

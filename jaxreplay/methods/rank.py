@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxreplay import bucket_order, schedules
+from jaxreplay import bucket_order, clocks, schedules
 from jaxreplay import ring as ring_
 from jaxreplay._internal import random_bits
 from jaxreplay.bucket_order import BucketOrder, Ties
@@ -17,7 +17,7 @@ from jaxreplay.methods.parts import rank_mass
 from jaxreplay.methods.parts.options import ImportanceOptions, WeightedLossOptions
 from jaxreplay.methods.parts.rank_mass import Segments
 from jaxreplay.methods.proportional import Odds
-from jaxreplay.option import option, override
+from jaxreplay.option import option, override, takes_own_config
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Draw, Method, Sample, Sampler
@@ -82,6 +82,7 @@ class RankState(NamedTuple):
     updates: Array  # [] int32, a clock: calls of update
 
 
+@takes_own_config
 def sampler(config: RankConfig = RankConfig(), updates: int | None = None) -> Sampler:
     """Make the rank-based sampler: P(i) = rank(i)^-alpha / sum_r r^-alpha (Schaul et al. 2016).
 
@@ -120,6 +121,7 @@ def sampler(config: RankConfig = RankConfig(), updates: int | None = None) -> Sa
     )  # fmt: skip
 
 
+@takes_own_config
 def method(config: RankConfig = RankConfig(), updates: int | None = None) -> Method:
     """Make rank-based PER: its sampler, and an objective weighted by importance."""
     return Method(sampler(config, updates), config.objective())
@@ -179,7 +181,7 @@ def _update(
     return RankState(
         order=bucket_order.set(state.order, sample.indices, values),
         largest=jnp.maximum(state.largest, written.max()),
-        updates=state.updates + 1,
+        updates=clocks.tick(state.updates),
     )
 
 
@@ -244,12 +246,15 @@ def _draw(
 ) -> tuple[Array, Odds, Array]:
     """Draw slots `[count]`; return also what weights are made of, and each draw's probability."""
     config, size = rule.config, jnp.maximum(ring_.size(ring), 1)
-    bits = random_bits.bits(key, (count + 1,))
-    rank, segments = _draw_rank(rule, state, ring, bits[:-1])
+    # With one turn for all ties, equal ranks are the same slot: independent draws take one each.
+    turns = count if (config.order, config.sampling) == ("buckets", "iid") else 1
+    bits = random_bits.bits(key, (count + turns,))
+    rank, segments = _draw_rank(rule, state, ring, bits[:count])
     if config.order == "sorted":
         slots, ties = falling(bucket_order.values(state.order))[rank], Ties(rank, rank + 1)
     else:
-        slots, ties = bucket_order.find(state.order, rank, bits[-1])
+        turn = bits[count:] if turns > 1 else bits[count]
+        slots, ties = bucket_order.find(state.order, rank, turn)
 
     def in_weights(ties: Ties) -> Array:
         if config.weights == "effective":

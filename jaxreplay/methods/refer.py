@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from jaxreplay import fields
+from jaxreplay import clocks, fields
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer, random_bits
 from jaxreplay._internal.buffer import Buffer
@@ -24,7 +24,7 @@ from jaxreplay.fields import Row
 from jaxreplay.methods.parts import estimates
 from jaxreplay.methods.parts.estimates import Estimates
 from jaxreplay.methods.parts.forgetting import to_forget
-from jaxreplay.option import Config, option
+from jaxreplay.option import Config, option, takes_own_config
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.types import (
@@ -146,6 +146,7 @@ def next_beta(beta: Array, far_share: Array, target: float, rate: float) -> Arra
     return (1.0 - rate) * beta + jnp.where(far_share > target, 0.0, rate)
 
 
+@takes_own_config
 def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
     """Make ReF-ER's sampler: uniform over the steps of the finished episodes it remembers.
 
@@ -186,6 +187,7 @@ def _requirements(config: ReFERConfig) -> Requirements:
     )
 
 
+@takes_own_config
 def objective(config: ReFERConfig = ReFERConfig()) -> Objective:
     """Make ReF-ER's objective (Eq. 3): near-policy steps alone give a gradient.
 
@@ -214,6 +216,7 @@ def objective(config: ReFERConfig = ReFERConfig()) -> Objective:
     return Objective(error=None, critic=critic, actor=actor, requires=Requirements(density=True))
 
 
+@takes_own_config
 def method(config: ReFERConfig = ReFERConfig(), updates: int | None = None) -> Method:
     """Make ReF-ER: its sampler and its objective; `updates` is not used."""
     del updates
@@ -259,7 +262,7 @@ def _add(
         ended = jnp.where(left, (slots - ring.num_envs) % ring.capacity, ring.capacity)
         known = estimates.end(state.estimates, ended)
         state = state._replace(estimates=estimates.enter(known, slots, transition, fresh))
-    due = ring.rows_added % _refresh_every(config, ring) == 0
+    due = ring_.is_due(ring, _refresh_every(config, ring))
     if not isinstance(due, Tracer):  # outside of jit, which would compile the branches anew
         return refresh(state, ring) if due else state
     return jax.lax.cond(due, lambda s: _refresh(config, s, ring), lambda s: s, state)
@@ -275,7 +278,8 @@ def _leave(state: ReFERState, ring: Ring, left: Array) -> ReFERState:
 
 def _enter(state: ReFERState, ring: Ring, slots: Array, transition: Row) -> ReFERState:
     begins = fields.get(transition, "first") | (state.current < 0)
-    current = state.current + begins
+    later = clocks.tick(state.current, clocks.lap(ring_.rows(ring)))
+    current = jnp.where(begins, later, state.current)
     episode = _episode_of(current, ring)
     begun = jnp.where(begins, episode, ring.capacity)
     status = jnp.where(fields.get(transition, "last"), _FINISHED, _RUNNING).astype(jnp.int8)
@@ -310,7 +314,7 @@ def _remember(config: ReFERConfig, state: ReFERState, ring: Ring) -> ReFERState:
     """Forget episodes as needed, list what is left, and count it."""
     # Episodes whose beginning will be overwritten before the next refresh are given up now.
     kept_rows = ring_.rows(ring) - _refresh_every(config, ring)
-    reclaimed = (state.status == _FINISHED) & (ring.rows_added - state.start >= kept_rows)
+    reclaimed = (state.status == _FINISHED) & (ring_.since(ring, state.start) >= kept_rows)
     state = state._replace(status=jnp.where(reclaimed, jnp.int8(_FORGOTTEN), state.status))
     staying = jnp.arange(ring.capacity) < ring_.size(ring)
     staying &= ring_.ages(ring) < kept_rows
@@ -325,8 +329,8 @@ def _remember(config: ReFERConfig, state: ReFERState, ring: Ring) -> ReFERState:
     counts = going.sum(dtype=jnp.int32), reclaimed.sum(dtype=jnp.int32)
     going = buffer.after(buffer.fence(counts), going)
     return state._replace(
-        forgotten=state.forgotten + counts[0],
-        reclaimed=state.reclaimed + counts[1],
+        forgotten=clocks.total(state.forgotten, counts[0]),
+        reclaimed=clocks.total(state.reclaimed, counts[1]),
         status=jnp.where(going, jnp.int8(_FORGOTTEN), state.status),
         log_ratio=log_ratio,
         live=live,
@@ -349,7 +353,7 @@ def _going(
     return to_forget(
         share if config.forget == "far" else jnp.zeros_like(share),
         steps,
-        (ring.rows_added - state.start) * ring.num_envs + lane,
+        ring_.since(ring, state.start) * ring.num_envs + lane,
         ring.capacity // config.capacity_factor,
     )
 
@@ -392,7 +396,7 @@ def _update(
     if config.penalise:
         share = far / jnp.maximum(state.size, 1)
         beta = next_beta(beta, share.astype(jnp.float32), config.target, config.beta_rate)
-    return state._replace(log_ratio=ratios, far=far, beta=beta, updates=state.updates + 1)
+    return state._replace(log_ratio=ratios, far=far, beta=beta, updates=clocks.tick(state.updates))
 
 
 def _probability(state: ReFERState, ring: Ring, slots: Array, batch_size: int) -> Array:

@@ -20,7 +20,7 @@ from jaxreplay.fields import Row
 from jaxreplay.methods import proportional
 from jaxreplay.methods.parts.options import SamplingOptions
 from jaxreplay.methods.proportional import ProportionalState
-from jaxreplay.option import option
+from jaxreplay.option import option, takes_own_config
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Draw, Method, Sample, Sampler
@@ -95,10 +95,11 @@ class SequencesState(NamedTuple):
     priorities: ProportionalState  # leaves are the stretches', at the slot of their first step
     episode: Buffer  # [C] int32, the number of the slot's episode in its lane
     current: Array  # [E] int32, of the newest step's
-    position: Array  # [E] int32, steps of this episode before the newest
+    position: Array  # [E] int32, steps of this episode before the newest, modulo the period
     ended: Array  # [E] bool, the newest step was its last
-    recent: Array  # [T, E] int32, episodes of the T newest rows; row r is at r mod T
+    recent: Array  # [T, E] int32, episodes of the T newest rows, in turn
     starts: Array  # [T, E] bool, whether a stretch starts there
+    newest: Array  # [] int32, a clock modulo T: where in these two the newest row is
 
 
 def priority(td_error: Array, learn: Array, eta: float) -> Array:
@@ -116,6 +117,7 @@ def priority(td_error: Array, learn: Array, eta: float) -> Array:
     return eta * size.max(axis=1) + (1.0 - eta) * mean
 
 
+@takes_own_config
 def sampler(config: SequencesConfig = SequencesConfig()) -> Sampler:
     """Make the sampler of stretches, `[B, T]`, each in one environment.
 
@@ -143,6 +145,7 @@ def sampler(config: SequencesConfig = SequencesConfig()) -> Sampler:
     )
 
 
+@takes_own_config
 def method(config: SequencesConfig = SequencesConfig(), updates: int | None = None) -> Method:
     """Make replayed stretches: their sampler, and weighted means of losses `[B]` of stretches.
 
@@ -177,6 +180,7 @@ def _init(config: SequencesConfig, key: Array, ring: Ring) -> SequencesState:
         ended=jnp.ones(lanes, bool),
         recent=jnp.zeros((config.length, lanes), jnp.int32),
         starts=jnp.zeros((config.length, lanes), bool),
+        newest=jnp.full((), config.length - 1, jnp.int32),
     )
 
 
@@ -274,25 +278,26 @@ def _enter(
     if fields.has(transition, "first"):
         begins = begins | fields.get(transition, "first").astype(bool)
     current = state.current + begins
-    position = jnp.where(begins, 0, state.position + 1)
+    position = jnp.where(begins, 0, (state.position + 1) % config.period)
     ended = jnp.zeros_like(begins)
     if fields.has(transition, "last"):
         ended = fields.get(transition, "last").astype(bool)
-    row = (ring.rows_added - 1) % config.length
+    row = (state.newest + 1) % config.length
     return state._replace(
         episode=buffer.write(state.episode, slots, current),
         current=current,
         position=position,
         ended=ended,
         recent=state.recent.at[row].set(current),
-        starts=state.starts.at[row].set(position % config.period == 0),
+        starts=state.starts.at[row].set(position == 0),
+        newest=row,
     )
 
 
 def _completed(config: SequencesConfig, state: SequencesState, ring: Ring) -> tuple[Array, Array]:
     """Return the slots `[E]` from which T steps are stored now, and `[E]` which start a stretch."""
     row = ring.rows_added - config.length
-    at, after = row % config.length, (row + config.burn_in) % config.length
+    at, after = ((state.newest + steps) % config.length for steps in (1, 1 + config.burn_in))
     outlasts = state.recent[after] == state.recent[at]
     lanes = jnp.arange(ring.num_envs, dtype=jnp.int32)
     slots = row % ring_.rows(ring) * ring.num_envs + lanes

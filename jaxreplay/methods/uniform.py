@@ -9,6 +9,7 @@ from jaxreplay import ring as ring_
 from jaxreplay._internal import random_bits
 from jaxreplay.fields import Row
 from jaxreplay.methods.parts.options import LossOptions
+from jaxreplay.option import takes_own_config
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Draw, Method, Sample, Sampler
 
@@ -45,6 +46,7 @@ def sampler() -> Sampler:
     return Sampler(init, add, sample, update, even=True)
 
 
+@takes_own_config
 def method(config: UniformConfig = UniformConfig(), updates: int | None = None) -> Method:
     """Make uniform replay; `updates` (the run's gradient steps) is not used."""
     del updates

@@ -14,7 +14,7 @@ from jaxreplay import objectives
 from jaxreplay import ring as ring_
 from jaxreplay._internal import random_bits
 from jaxreplay.methods import uniform
-from jaxreplay.option import Config, option
+from jaxreplay.option import Config, option, takes_own_config
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Draw, Method, Sampler
@@ -35,6 +35,7 @@ class Aux(NamedTuple):
     slots: Array  # [T, B / T] int32, time first; a batch is this, flattened
 
 
+@takes_own_config
 def sampler(config: WindowsConfig = WindowsConfig()) -> Sampler:
     """Make the sampler of windows: T successive steps of an environment, all weights 1.
 
@@ -101,6 +102,7 @@ def sampler(config: WindowsConfig = WindowsConfig()) -> Sampler:
     )
 
 
+@takes_own_config
 def method(config: WindowsConfig = WindowsConfig(), updates: int | None = None) -> Method:
     """Make replayed windows: their sampler, and unweighted means; `updates` is not used."""
     del updates

@@ -299,3 +299,28 @@ def test_what_agents_can_not_be_made_with_is_refused(make, config, kind):
 def test_objectives_that_compare_densities_are_refused(make, config, space, message):
     with pytest.raises(ValueError, match=message):
         make(config(), space, objectives.plain()._replace(requires=Requirements(density=True)))
+
+
+@pytest.mark.parametrize("name", ["dqn", "rainbow", "td3"])
+def test_clocks_of_updates_go_on_past_32_bits(name, make_sample):
+    """What is due every third update stays so, and schedules stay at their end."""
+    agent = {
+        "dqn": dqn(DQNConfig(hidden=HIDDEN, target_every=3), Discrete(3)),
+        "rainbow": rainbow(RainbowConfig(hidden=HIDDEN, target_every=3), Discrete(3)),
+        "td3": td3(TD3Config(HIDDEN, policy_delay=3), Continuous(2)),
+    }[name]
+    rng = np.random.default_rng(0)
+    obs, next_obs = rng.normal(size=(2, ROWS, 4)).astype(np.float32)
+    action = rng.uniform(-1, 1, (ROWS, 2)).astype(np.float32)
+    if name in DISCRETE:
+        action = rng.integers(0, 3, ROWS).astype(np.int32)
+    sample = make_sample(obs, action, rng.normal(size=ROWS), np.full(ROWS, 0.9), next_obs)
+    state = agent.init(jax.random.key(0), obs[0], action[0])
+    update, states = jax.jit(agent.update), []
+    for updates in (2**30 + 1, 2**31 - 3):  # both 2 modulo 3, and beyond every schedule
+        late = state._replace(updates=jnp.int32(updates))
+        for number in range(7):
+            late = update(late, sample, jax.random.key(number))[0]
+        assert int(late.updates) > 2**30
+        states.append(late._replace(updates=()))
+    assert_same(*states)

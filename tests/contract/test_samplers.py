@@ -12,6 +12,7 @@ from jax import monitoring
 
 from jaxreplay import bucket_order, make_replay, ring, sum_tree, testing
 from jaxreplay.methods import METHODS, per, proportional, pser, rank, refer, sequences, windows
+from jaxreplay.option import options_of
 from jaxreplay.replay import check_valid
 from jaxreplay.testing import BATCH, CAPACITY, EXAMPLE, E, rows
 
@@ -123,6 +124,55 @@ def test_a_batch_goes_by_slot_or_rank_unless_its_draws_are_independent(name):
         order = -np.log(bucket_order.values(state.sampler.order)[order])
     ties = 0.13 if name == "rank" else 0  # TD errors within 12.5 % are in any order
     assert (np.diff(order) >= -ties).all() == (name != "per-buffer-iid")
+
+
+# Every method whose draws (of `windows` and `sequences`: their first steps) are independent.
+INDEPENDENT = {
+    name: VARIANTS[name] for name in ("uniform", "pal", "ere", "ero", "refer", "windows")
+}
+INDEPENDENT |= {
+    f"{name}-iid": entry.method(entry.config(sampling="iid"), 100)
+    for name, entry in METHODS.items()
+    if any(x.name == "sampling" and "iid" in x.choices for x in options_of(entry.config))
+}
+INDEPENDENT["rank-sorted-iid"] = rank.method(rank.RankConfig(order="sorted", sampling="iid"))
+INDEPENDENT["sequences-iid"] = sequences.method(
+    sequences.SequencesConfig(length=4, period=2, sampling="iid")
+)
+
+
+def draws_of(case, state, count):
+    """Return so many batches' indices, of stretches and windows their first steps'."""
+    keys = jax.random.split(jax.random.key(1), count)
+    batches = jax.jit(jax.vmap(lambda key: case.replay.sample(state, key)[1]))(keys)
+    if isinstance(batches.aux, windows.Aux):
+        return np.asarray(batches.aux.slots)[:, 0]
+    return np.asarray(batches.indices).reshape(count, BATCH, -1)[..., 0]
+
+
+@pytest.mark.parametrize("updates", [0, 9])
+@pytest.mark.parametrize("name", INDEPENDENT)
+def test_two_draws_coincide_as_often_as_independent_ones(name, updates):
+    """Of two rows of a batch, both are slot i with probability P(i)^2: of ties, too."""
+    case = testing.Case(INDEPENDENT[name])
+    state = case.filled(8)
+    for time in range(8, 8 + updates):
+        state, _ = case.step(state, time)
+    drawn = draws_of(case, state, 4000)
+    rows_ = range(drawn.shape[1])
+    pairs = [(drawn[:, i] == drawn[:, j]).mean() for i in rows_ for j in rows_ if i < j]
+    square = (np.bincount(drawn.ravel()) / drawn.size) ** 2
+    np.testing.assert_allclose(np.mean(pairs), square.sum(), rtol=0.15 if len(pairs) == 1 else 0.05)
+
+
+@pytest.mark.parametrize("name", ["rank", "rank-greedy", "rank-sorted", "latest"])
+def test_no_slot_is_drawn_twice_where_that_is_promised(name):
+    case = case_of(name)
+    state = case.filled(8)  # all of them ties, as far as there are any
+    for time in range(8, 12):
+        drawn = np.sort(draws_of(case, state, 500), axis=1)
+        assert (np.diff(drawn, axis=1) > 0).all()
+        state, _ = case.step(state, time)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -18,6 +18,7 @@ BLANK = np.zeros((*SHAPE, K), np.uint8)
 EXAMPLE = testing.EXAMPLE._replace(obs=BLANK, next_obs=BLANK)
 ROW = jax.tree.map(lambda x: x[None], EXAMPLE)
 
+FURTHEST = 2**30 + 2**29  # place; after it, counting goes back by whole rounds
 _assemble = jax.jit(frames.assemble)
 
 
@@ -59,23 +60,29 @@ class Game:
 
 
 @functools.cache
-def made(capacity, num_envs, n, on_host):
+def made(capacity, num_envs, n, on_host, stack=K, spare=1.0):
     replay = make_replay(
-        uniform.sampler(), capacity=capacity, batch_size=4, num_envs=num_envs, frame_stack=K,
-        frame_spare=1.0, frames_on_host=on_host,
+        uniform.sampler(), capacity=capacity, batch_size=4, num_envs=num_envs, frame_stack=stack,
+        frame_spare=spare, frame_ahead=None if spare else n, frames_on_host=on_host,
     )  # fmt: skip
     number, flag = np.zeros((), np.float32), np.zeros((), bool)
-    step = Step(EXAMPLE.obs, EXAMPLE.action, number, flag, flag, EXAMPLE.obs, flag)
+    obs = BLANK[..., :stack]
+    step = Step(obs, EXAMPLE.action, number, flag, flag, obs, flag)
     init = functools.partial(n_step.init, step, n, num_envs)
     functions = (init, n_step.push, replay.add, ring.gather)
     return replay, *(jax.jit(function) for function in functions)
 
 
-def play(seed, length, capacity, num_envs, n, rows, on_host=False):
-    """Fill a store and a naive one; return the replay's state, pixels, and the naive store."""
+def play(seed, length, capacity, num_envs, n, rows, on_host=False, newest=-2):
+    """Fill a store and a naive one; return the replay's state, pixels, and the naive store.
+
+    `newest` is the place from which frames are counted.
+    """
     rng = np.random.default_rng(seed)
     replay, init, push, add, _ = made(capacity, num_envs, n, on_host)
     state, window = jax.jit(replay.init)(jax.random.key(0), EXAMPLE), init()
+    books = state.ring.frames.replace(newest=jnp.full(num_envs, newest, jnp.int32))
+    state = state._replace(ring=state.ring.replace(frames=books))
     games = [Game(rng, length) for _ in range(num_envs)]
     naive = {}
     pixels = frames.empty_pixels(state.ring.frames, on_host=True) if on_host else None
@@ -93,7 +100,7 @@ def play(seed, length, capacity, num_envs, n, rows, on_host=False):
             naive[int(slot)] = np.asarray(t.obs)[lane], np.asarray(t.next_obs)[lane]
         if on_host:
             newest = np.asarray(state.ring.frames.newest), np.asarray(state.ring.frames.age)
-            place, _ = frames.advance(*newest, np.asarray(t.first))
+            place, _ = frames.advance(*newest, np.asarray(t.first), books.places)
             frames.write_on_host(
                 pixels, state.ring.frames, place, *map(np.asarray, (t.obs, t.next_obs, t.n_steps))
             )
@@ -108,10 +115,11 @@ def play(seed, length, capacity, num_envs, n, rows, on_host=False):
     st.sampled_from([2, 5, 30]),  # mean length of an episode
     st.sampled_from([(12, 1, 1), (12, 1, 3), (24, 2, 5), (12, 2, 20)]),
     st.sampled_from([3, 9, 40]),
+    st.sampled_from([-2, FURTHEST - 1, FURTHEST - 20]),
 )
-def test_stacks_are_those_of_a_naive_store(seed, length, sizes, rows):
+def test_stacks_are_those_of_a_naive_store(seed, length, sizes, rows, newest):
     rows += sizes[2]
-    state, _, naive = play(seed, length, *sizes, rows)
+    state, _, naive = play(seed, length, *sizes, rows, newest=newest)
     live = np.asarray(sorted(naive), np.int32)
     filled = np.resize(live, sizes[0])  # one shape, one compilation
     read = jax.tree.map(np.asarray, made(*sizes, False)[-1](state.ring, filled))
@@ -122,9 +130,13 @@ def test_stacks_are_those_of_a_naive_store(seed, length, sizes, rows):
 
 
 @settings(max_examples=6, deadline=None, derandomize=True)
-@given(st.integers(0, 2**31), st.sampled_from([(12, 1, 3), (24, 2, 5)]))
-def test_pixels_may_live_on_the_host(seed, sizes):
-    state, pixels, naive = play(seed, 5, *sizes, 40, on_host=True)
+@given(
+    st.integers(0, 2**31),
+    st.sampled_from([(12, 1, 3), (24, 2, 5)]),
+    st.sampled_from([-2, FURTHEST - 20]),
+)
+def test_pixels_may_live_on_the_host(seed, sizes, newest):
+    state, pixels, naive = play(seed, 5, *sizes, 40, on_host=True, newest=newest)
     live = np.asarray(sorted(naive), np.int32)
     where = made(*sizes, True)[-1](state.ring, live)
     obs, next_obs = (
@@ -158,6 +170,31 @@ def test_too_short_episodes_are_counted():
         # Places used so far: 2 a step; what is overwritten is the frames of the oldest steps.
         lost = max(0, 2 * (number + 1) - places)
         assert float(metrics(state)["frames_lost"]) == (lost + 1) // 2
+
+
+@pytest.mark.parametrize(("stack", "n"), [(1, 1), (1, 5), (2, 5), (4, 3)])
+def test_transitions_that_lost_frames_are_counted_one_by_one(stack, n):
+    replay, init, push, add, gather = made(8, 1, n, False, stack, 0.0)
+    blank = BLANK[..., :stack]
+    example = EXAMPLE._replace(obs=blank, next_obs=blank)
+    state, window, naive = replay.init(jax.random.key(0), example), init(), {}
+    game, flag, number = Game(np.random.default_rng(0), 4), np.zeros(1, bool), np.zeros(1)
+    counts = set()
+    for time in range(80):
+        obs, next_obs, first, *ended = (np.asarray(x)[None] for x in game.step())
+        obs, next_obs = (x[..., -stack:] for x in (obs, next_obs))
+        step = Step(obs, number.astype(np.int32), number, *ended, next_obs, first | flag)
+        window, t = push(window, step, GAMMA)
+        if time < n - 1:
+            continue
+        state = add(state, t)
+        naive[(time - n + 1) % 8] = np.concatenate([t.obs, t.next_obs], -1)
+        read = gather(state.ring, np.arange(8))
+        held = np.concatenate([read.obs, read.next_obs], -1)
+        wrong = sum((held[slot] != right[0]).any() for slot, right in naive.items())
+        assert int(_lost(state.ring)) == wrong
+        counts.add(wrong)
+    assert len(counts) > 2
 
 
 def test_stacks_that_do_not_begin_with_zeros_are_counted():

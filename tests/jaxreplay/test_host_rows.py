@@ -233,3 +233,31 @@ def test_rows_of_another_ring_are_refused():
             host_rows.read(rows, slots)
     with pytest.raises(ValueError, match=r"rows are of 2 states, and slots have shape \(3,\)"):
         host_rows.read(np.stack([rows] * 2), [0, 1, 2])
+    words = np.zeros(leaving.words.shape)
+    for other in (leaving._replace(words=words), leaving._replace(slots=np.zeros(1, np.int32))):
+        with pytest.raises(ValueError, match=r"rows have shape .* to be written"):
+            host_rows.write(rows, other)
+    with pytest.raises(ValueError, match=f"slot {2**32} is beyond"):
+        host_rows.write(rows, leaving._replace(slots=np.full(E, 2**32)))
+
+
+def test_a_batch_is_joined_with_its_own_words_alone():
+    replay = make_replay(
+        uniform.sampler(), capacity=CAPACITY, batch_size=4, num_envs=E, rows_on_host=True
+    )
+    state = replay.init(jax.random.key(0), EXAMPLE)
+    state = replay.add(state, row_of(np.random.default_rng(0), 0))
+    state, batch = replay.sample(state, jax.random.key(0))
+    words = host_rows.read(host_rows.empty(state.ring), batch.indices)
+    host_rows.join(state.ring, batch, words)
+    for other, shown in (
+        (words.astype(np.float32), "float32"),
+        (words.astype(np.int32), "int32"),
+        (words[:2], r"\[2, "),
+        (words[None], r"\[1, 4, "),
+        (words.tolist(), "list"),
+    ):
+        with pytest.raises(ValueError, match=f"^words are .*{shown}"):
+            host_rows.join(state.ring, batch, other)
+    with pytest.raises(ValueError, match=r"ReplayState: give state\.ring"):
+        host_rows.join(state, batch, words)

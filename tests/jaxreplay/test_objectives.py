@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 
-from jaxreplay import objectives
-from jaxreplay.methods import pal, per, uniform
+from jaxreplay import objectives, schedules
+from jaxreplay.methods import pal, per, pser, uniform
 from jaxreplay.types import Sample
 
 CASES = {  # TD errors, alpha, kappa and what Fujimoto et al. 2020 make of them
@@ -332,6 +332,41 @@ def test_weights_enter_the_critic_only():
 def test_arguments_are_checked(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+NUMBERS = {
+    "alpha": [
+        lambda x: objectives.lap_priority(x, 1.0),
+        lambda x: objectives.pal(alpha=x),
+        lambda x: objectives.per_equivalent(x, 0.4),
+    ],
+    "kappa": [
+        lambda x: objectives.lap_priority(0.4, x),
+        lambda x: objectives.pal(kappa=x),
+        objectives.huber,
+    ],
+    "beta": [lambda x: objectives.per_equivalent(0.4, x)],
+    "tau": [lambda x: objectives.per_equivalent(0.4, 0.4, x)],
+    "exponent": [objectives.power],
+    "scale": [lambda x: objectives.power(1.5, x)],
+    "start": [lambda x: schedules.linear(x, 1.0, 3)],
+    "end": [lambda x: schedules.linear(1.0, x, None)],
+    "rho": [pser.window_of],
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_that_make_no_loss_and_no_schedule_are_refused(name):
+    below = [] if name in ("start", "end") else [-1.0, np.float32(-1)]
+    bad = [np.nan, np.inf, -np.inf, 1e300, None, "a", True, jnp.nan, np.ones(2), *below]
+    for make in NUMBERS[name]:
+        for value in bad:
+            with pytest.raises(ValueError, match=f"^{name} is ") as refused:
+                make(value)
+            assert str(value) in str(refused.value) or isinstance(value, np.ndarray)
+        make(np.float32(0.5))
+        if name != "rho":  # which decides on shapes
+            jax.jit(lambda x, make=make: make(x) and 0)(0.5)  # as an input of a program
 
 
 def test_ablations_of_pal_by_hand():

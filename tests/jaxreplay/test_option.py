@@ -1,11 +1,16 @@
 """Options: what a declaration says, and what the base of all configs makes of it."""
 
 import dataclasses
+import inspect
 import re
 from typing import Literal
 
 import pytest
 
+from jaxreplay import methods
+from jaxreplay.methods import METHODS
+from jaxreplay.methods.lap import LAPConfig
+from jaxreplay.methods.per import PERConfig
 from jaxreplay.option import Config, check_class, option, options_of, override
 
 
@@ -103,3 +108,22 @@ def test_what_cannot_be_the_config_of_a_method_is_refused(config, message):
     check_class(Method)
     with pytest.raises(ValueError, match=message):
         check_class(config)
+
+
+@pytest.mark.parametrize("name", [*METHODS, "sequences"])
+def test_the_config_of_another_method_is_refused(name):
+    module = getattr(methods, name)
+    given = {"lap": LAPConfig(), "per": PERConfig(), "dict": {"alpha": 0.5}, "none": None}
+    makers = [getattr(module, x, None) for x in ("sampler", "method", "objective")]
+    for make in makers:
+        if make is None or "config" not in inspect.signature(make).parameters:
+            continue
+        wanted = type(inspect.signature(make).parameters["config"].default)
+        for config in [*given.values(), wanted]:
+            if isinstance(config, wanted):
+                continue
+            kind = config if isinstance(config, type) else type(config)
+            for call in (lambda: make(config), lambda: make(config=config)):
+                with pytest.raises(ValueError, match=f"{kind.__name__}: .*{wanted.__name__}"):
+                    call()
+        make(wanted())

@@ -107,6 +107,15 @@ def test_what_jax_can_not_hold_is_named_on_the_host(leaf, message):
         packed.pack(tree)
 
 
+@pytest.mark.parametrize("beside", [np.zeros(2), jnp.zeros(2)], ids=["numpy", "jax"])
+@pytest.mark.parametrize("leaf", [1e300, np.array([1.0, -1e300]), np.array([1e300 + 1j]), 2**40])
+def test_numbers_that_would_become_others_are_refused(leaf, beside):
+    with pytest.raises(ValueError, match=r"^a .*(1e\+300|1099511627776)"):
+        packed.pack({"a": leaf, "b": beside})
+    kept = packed.unpack(packed.pack({"a": np.array([1e30, np.inf, np.nan, 1e-300]), "b": beside}))
+    np.testing.assert_array_equal(kept["a"], np.float32([1e30, np.inf, np.nan, 0]))
+
+
 def test_long_numbers_that_fit_are_packed_and_any_with_64_bits():
     ends = np.array([-(2**31), 2**31 - 1, 0])
     assert packed.as_numpy(packed.pack(ends)).tolist() == ends.tolist()

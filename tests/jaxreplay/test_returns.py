@@ -143,3 +143,20 @@ def test_generalised_advantages_equal_the_loop(seed, decay):
     steps = as_float32([reward, discount, last, value, next_value])
     got = jax.jit(returns.advantages)(*steps, decay)
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_numpy_arrays_will_do_and_lambda_is_checked():
+    rng = np.random.default_rng(0)
+    steps = [rng.random(6, np.float32) for _ in range(6)]
+    last = np.arange(6) == 2
+    for make, arrays in (
+        (returns.retrace, (*steps[:2], last, *steps[2:])),
+        (returns.vtrace, (*steps[:2], last, *steps[2:5])),
+        (returns.advantages, (*steps[:2], last, *steps[2:4], 0.9)),
+        (returns.recursion, steps[:2]),
+    ):
+        found, expected = make(*arrays), make(*map(jax.numpy.asarray, arrays))
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    for decay in (np.nan, -0.1, 1.1, "a"):
+        with pytest.raises(ValueError, match=f"^decay is .*{decay}"):
+            returns.advantages(*steps[:2], last, *steps[2:4], decay)

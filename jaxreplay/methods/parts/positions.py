@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from jaxreplay import clocks
 from jaxreplay._internal import buffer
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay.ring import Ring
@@ -28,6 +29,6 @@ def init(ring: Ring) -> Positions:
 
 def enter(positions: Positions, slots: Array, first: Array) -> Positions:
     """Count the new transitions at `slots` `[E]`; `first` `[E]` bool starts an episode."""
-    latest = jnp.where(first, 0, positions.latest + 1)
+    latest = jnp.where(first, 0, clocks.tick(positions.latest))
     steps = buffer.write(positions.steps, slots, latest)
     return Positions(steps, latest)

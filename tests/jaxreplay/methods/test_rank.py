@@ -207,6 +207,16 @@ def test_sums_of_masses_are_those_of_their_terms(alpha):
         assert (np.abs(found - right) <= 1 + right * 5e-4).all()
 
 
+@pytest.mark.parametrize(("alpha", "off"), [(0.7, 10), (1.0, 35), (1.2, 200), (1.5, 6000)])
+def test_ranks_are_off_by_no_more_than_is_told(alpha, off):
+    exact = mass_of(10**6, float(np.float32(alpha)))
+    share = np.concatenate([np.linspace(0, 1, 2**18), 1 - 2.0**-24 * np.arange(2**18)])
+    share = share.astype(np.float32)
+    found = np.asarray(_reaches(share, np.int32(10**6), np.float32(alpha)))
+    right = np.searchsorted(exact, share.astype(np.float64) * exact[-1]) + 1
+    assert off / 4 < np.abs(found - np.minimum(right, 10**6)).max() <= off
+
+
 def test_alpha_goes_to_its_end():
     errors = np.arange(1.0, 9)
     config = RankConfig(

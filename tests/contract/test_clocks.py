@@ -1,0 +1,133 @@
+"""Nothing changes when a number that only grows comes to the end of 32 bits."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxreplay import clocks, make_replay, n_step, testing
+from jaxreplay.methods import METHODS, per, pser, refer, sequences, windows
+from jaxreplay.n_step import Step
+
+SAMPLERS = {name: entry.method(entry.config(), 100).sampler for name, entry in METHODS.items()} | {
+    "per-buffer": per.sampler(per.PERConfig(normalise="buffer", initial="td"), 100),
+    "pser-add": pser.sampler(pser.PSERConfig(combine="add", decay_on_add=True)),
+    "refer-returns": refer.sampler(refer.ReFERConfig(returns=True, capacity_factor=1)),
+    "windows": windows.sampler(windows.WindowsConfig(length=4)),
+    "sequences": sequences.sampler(sequences.SequencesConfig(length=5, period=3, burn_in=1)),
+}
+SIZES = [(12, 1), (32, 4)]
+ALL_SIZES = [*SIZES, (16, 1), (24, 4)]  # powers of two, and not
+CASES = [
+    (name, *size)
+    for name in SAMPLERS
+    for size in (ALL_SIZES if name in ("uniform", "per", "refer", "windows") else SIZES)
+]
+COUNTS = ("updates", "done", "learned", "skipped", "forgotten", "reclaimed", "dropped")
+
+
+def row_of(time, lanes):
+    number = time * lanes + jnp.arange(lanes, dtype=jnp.float32)
+    row = jax.tree.map(lambda x: jnp.broadcast_to(x, (lanes, *x.shape)), testing.EXAMPLE)
+    # Of every environment another length, so that none ends with the ring.
+    first, last = (jnp.full(lanes, (time % 7) == at) for at in (0, 6))
+    return row._replace(reward=number, first=first, last=last)
+
+
+def at(state, rows_added, count):
+    """Return a state as of a run whose clock and counts have come so far."""
+
+    rows, now = state.ring.capacity // state.ring.num_envs, int(state.ring.rows_added)
+    more = (rows_added - now) // rows * rows
+
+    def counted(path, leaf):
+        name = getattr(path[-1], "name", "")
+        if name in ("rows_added", "start"):  # of the ring, and of ReF-ER's episodes
+            return leaf + more
+        return jnp.full_like(leaf, count) if name in COUNTS else leaf
+
+    return jax.tree_util.tree_map_with_path(counted, state)._replace(dropped=jnp.int32(0))
+
+
+@pytest.mark.parametrize(("name", "capacity", "lanes"), CASES)
+def test_a_replay_goes_on_past_the_last_row_that_32_bits_can_count(name, capacity, lanes):
+    replay = make_replay(
+        SAMPLERS[name], capacity=capacity, batch_size=8 if lanes == 1 else 16, num_envs=lanes
+    )
+
+    def add(state, time):
+        row = row_of(time, lanes)
+        return replay.add(state, row, **dict.fromkeys(replay.requires.feedback_of_new, row.reward))
+
+    def step(state, time):
+        """Feedback comes after the next row, as in a loop that runs ahead."""
+        keys = jax.random.split(jax.random.fold_in(jax.random.key(3), time), 3)
+        state, batch = replay.sample(state, keys[0])
+        state = add(state, time)
+        told = 3 * jax.random.normal(keys[1], batch.indices.shape)
+        state = replay.update(state, batch, **dict.fromkeys(testing.FEEDBACK, told))
+        state = replay.observe(state, told.mean(), keys[2])
+        chance = replay.probability(state, jnp.arange(state.ring.capacity))
+        stale = state.dropped
+        return state._replace(dropped=jnp.zeros_like(stale)), (batch, chance, stale)
+
+    @jax.jit
+    def run(state):
+        return jax.lax.scan(step, state, 50 + jnp.arange(3 * capacity // lanes))
+
+    state = replay.init(jax.random.key(0), testing.EXAMPLE)
+    fill = jax.jit(lambda state: jax.lax.scan(lambda s, t: (add(s, t), ()), state, jnp.arange(50)))
+    state = fill(state)[0]
+    _, (expected, *others) = run(at(state, 2**29, clocks.LAST - 500))
+    after, (batches, *found) = run(at(state, clocks.LAST, clocks.LAST - 2))
+    testing.same(batches._replace(version=expected.version), expected, rtol=1e-6)
+    testing.same(found, others, rtol=1e-6)
+    assert int(batches.version.min()) > 0
+    for path, leaf in jax.tree_util.tree_leaves_with_path(after):
+        grows = getattr(path[-1], "name", "") in (*COUNTS, "rows_added")
+        assert not grows or int(leaf.min()) >= 0, path
+
+
+def test_totals_and_clocks_stay_at_the_end():
+    replay = make_replay(per.sampler(), capacity=8, batch_size=4)
+    state = replay.init(jax.random.key(0), {"x": jnp.zeros(3)})
+    state = at(replay.add(state, {"x": jnp.ones((1, 3))}), 1, clocks.LAST - 1)
+    state = state._replace(dropped=jnp.int32(clocks.LAST - 1))
+    state, batch = replay.sample(state, jax.random.key(0))
+    for _ in range(2):
+        state = replay.update(state, batch, td_error=jnp.full(4, jnp.nan))
+        state = replay.add(state, {"x": jnp.full((1, 3), jnp.inf)})
+    assert int(state.dropped) == int(state.sampler.updates) == clocks.LAST
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+@pytest.mark.parametrize("n", [1, 3, 4])
+def test_a_window_goes_on_past_its_last_push(n, lanes):
+    flag, number = np.zeros((), bool), np.zeros((), np.float32)
+    window = n_step.init(Step(number, number, number, flag, flag, number, flag), n, lanes)
+
+    def step(time):
+        numbers, flags = (np.full(lanes, x, y) for x, y in ((time, np.float32), (0, bool)))
+        return Step(numbers, numbers, numbers, flags | (time % 5 == 4), flags, numbers + 1, flags)
+
+    push, begin = jax.jit(n_step.push), 6
+    for time in range(begin):
+        window, _ = push(window, step(time), 0.9)
+    late = clocks.LAST - (clocks.LAST - begin) % n - n
+    other = window._replace(pushes=jnp.int32(late))
+    for time in range(begin, begin + 4 * n):
+        window, expected = push(window, step(time), 0.9)
+        other, found = push(other, step(time), 0.9)
+        testing.same(found, expected)
+        assert bool(n_step.ready(other))
+    assert int(other.pushes) <= clocks.LAST
+
+
+@pytest.mark.parametrize("period", [1, 2, 3, 7, 1000, 2**20, 2**30])
+def test_a_clock_keeps_its_place_in_every_period(period):
+    clock = jnp.asarray([0, clocks.LAST - 1, clocks.LAST], jnp.int32)
+    for back in (period, clocks.lap(period)):
+        later = np.asarray(clocks.tick(clock, back), np.int64)
+        assert (later % period == (np.asarray(clock, np.int64) + 1) % period).all()
+        assert (later >= [1, 1, 2**30]).all()
+    np.testing.assert_array_equal(clocks.total(clock, 5), [5, clocks.LAST, clocks.LAST])

@@ -1,0 +1,137 @@
+"""What a replay's verbs are given: refused in one line, or taken as it is meant."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxreplay import make_replay, n_step, ring, sum_tree, testing
+from jaxreplay.methods import METHODS, per, refer, sequences
+from jaxreplay.n_step import Step
+from jaxreplay.testing import E
+
+SAMPLERS = {name: entry.method().sampler for name, entry in METHODS.items()} | {
+    "per-buffer": per.sampler(per.PERConfig(normalise="buffer")),
+    "refer-returns": refer.sampler(refer.ReFERConfig(returns=True)),
+    "sequences": sequences.sampler(sequences.SequencesConfig(length=4, period=2)),
+}
+del SAMPLERS["windows"]  # 16 steps long
+KEY = jax.random.key(1)
+
+
+@functools.cache
+def held(name, capacity=16, rows=8):
+    """Return a replay, its state and a batch."""
+    replay = make_replay(SAMPLERS[name], capacity=capacity, batch_size=4, num_envs=E)
+    state, add = jax.jit(replay.init)(KEY, testing.EXAMPLE), jax.jit(replay.add)
+    for time in range(rows):
+        state = add(state, testing.rows(time), **told(replay.requires.feedback_of_new, E))
+    return replay, *jax.jit(replay.sample)(state, KEY)
+
+
+def told(names, *shape):
+    return dict.fromkeys(names, np.ones(shape, np.float32))
+
+
+def calls(replay, state, batch):
+    """Yield a call of every verb by its name."""
+    wanted = replay.requires
+    new, about = told(wanted.feedback_of_new, E), told(wanted.feedback, *batch.indices.shape)
+    yield "add", lambda: replay.add(state, testing.rows(3), **new)
+    yield "sample", lambda: replay.sample(state, KEY)
+    yield "update", lambda: replay.update(state, batch, **about)
+    yield "observe", lambda: replay.observe(state, np.float32(1), KEY)
+    yield "can_sample", lambda: replay.can_sample(state)
+    yield "probability", lambda: replay.probability(state, np.arange(3))
+    yield "metrics", lambda: replay.metrics(state)
+
+
+def stacked(tree):
+    return jax.tree.map(lambda x: jnp.stack([x, x]), tree)
+
+
+def test_the_state_of_another_sampler_is_refused():
+    kept = {name: jax.tree.map(jnp.shape, held(name)[1].sampler) for name in SAMPLERS}
+    for (name, own), (other, theirs) in itertools.permutations(kept.items(), 2):
+        alike = own == theirs and jax.tree.structure(own) == jax.tree.structure(theirs)
+        if alike or SAMPLERS[name].capacity_factor != SAMPLERS[other].capacity_factor:
+            continue  # PER and LAP keep the same arrays; ReF-ER's ring is of another size
+        _, state, batch = held(other)
+        _, _, own_batch = held(name)
+        for verb, call in calls(held(name)[0], state, own_batch):
+            with pytest.raises(ValueError, match=f"^{verb} .*{type(state.sampler).__name__}"):
+                call()
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_states_of_other_sizes_and_vmapped_ones_are_refused(name):
+    replay, state, batch = held(name)
+    for other, said in ((held(name, 32)[1], str(state.ring.capacity)), (stacked(state), "vmap")):
+        for verb, call in calls(replay, other, batch):
+            with pytest.raises(ValueError, match=f"^{verb} .*{said}"):
+                call()
+    with pytest.raises(ValueError, match=r"^update .*indices"):
+        dict(calls(replay, state, stacked(batch)))["update"]()
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_states_and_batches_may_be_of_numpy(name):
+    replay, *both = held(name)
+    for (_, ours), (_, theirs) in zip(calls(replay, *both), calls(replay, *jax.device_get(both))):
+        testing.same(ours(), theirs())
+
+
+def test_numbers_of_64_bits_are_no_other_slots():
+    replay, state, batch = held("per", rows=3)
+    far = np.array([2**32, -(2**40), 2**31, -1, 0])
+    for slots in (far, far.tolist(), far.astype(np.uint64)):
+        chance = replay.probability(state, slots)
+        np.testing.assert_allclose(chance, [0, 0, 0, 0, 1 / 6], rtol=1e-6)
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(replay.probability(state, jnp.asarray(far))[:4], 0)
+    for change in (
+        {"indices": np.asarray(batch.indices, np.int64) + 2**32},
+        {"version": np.asarray(batch.version, np.int64) + 2**32},
+    ):
+        after = replay.update(state, batch._replace(**change), td_error=np.full(4, 9.0))
+        assert int(after.dropped) == 4 or "indices" in change
+        testing.same(after.sampler.tree, state.sampler.tree)
+    tree = sum_tree.set(sum_tree.init(4), far, np.ones(5))
+    np.testing.assert_array_equal(sum_tree.leaves(tree), [1, 0, 0, 0])
+    for read in (ring.gather, ring.age, ring.version, ring.recent, ring.previous, ring.time):
+        with pytest.raises(ValueError, match=str(2**32)):
+            read(state.ring, far[:1])
+        with pytest.raises(ValueError, match="dtype float64"):
+            read(state.ring, np.ones(2))
+    with pytest.raises(ValueError, match=r"^indices .*float32"):
+        replay.update(state, batch._replace(indices=jnp.ones(4)), td_error=np.ones(4))
+
+
+def test_vmapped_rings_and_windows_are_refused():
+    many = stacked(held("uniform")[1].ring)
+    for read in (ring.age, ring.version, ring.recent, ring.previous, ring.even_probability):
+        with pytest.raises(ValueError, match="vmap"):
+            read(many, jnp.arange(3))
+    for whole in (ring.ages, ring.end_episodes, ring.check_valid):
+        with pytest.raises(ValueError, match="vmap"):
+            whole(many)
+    flag, number = np.zeros((), bool), np.zeros((), np.float32)
+    one = Step(number, number, number, flag, flag, number, flag)
+    window = stacked(n_step.init(one, 3, 2))
+    with pytest.raises(ValueError, match="vmap"):
+        n_step.push(window, jax.tree.map(lambda x: np.stack([x, x]), one), 0.9)
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_replay_minds_no_setting_that_looks_for_mistakes(name):
+    """Not `jax_numpy_rank_promotion`, and, unless it keeps infinities, not `jax_debug_infs`."""
+    replay, state, batch = held(name)
+    infs = jax.debug_infs(name != "per-buffer")  # a tree of minima is infinite where it is empty
+    with jax.numpy_rank_promotion("raise"), infs:
+        jax.jit(replay.init)(KEY, testing.EXAMPLE)
+        for _, call in calls(replay, state, batch):
+            call()
+            jax.jit(call)()
