@@ -89,6 +89,7 @@ def set(order: BucketOrder, slots: Array, values: Array) -> BucketOrder:
       slots: `[B]` int32, at most 2^24 of them.
       values: `[B]` float32, not negative.
     """
+    values = jax.lax.stop_gradient(values)  # to differentiation an order is a constant
     valid = (slots >= 0) & (slots < order.capacity) & jnp.isfinite(values) & (values >= 0)
     beyond = order.values.size
     near = jnp.where(valid, slots, 0)

@@ -209,7 +209,7 @@ def _add(
     wanted = sampler.requires.feedback_of_new
     requirements.check_feedback(wanted, feedback, "add", "new transition", (state.ring.num_envs,))
     ring_.check_fits(state.ring, transition)
-    transition = ring_.as_stored(state.ring, jax.tree.map(jnp.asarray, transition))
+    transition = _constant(ring_.as_stored(state.ring, jax.tree.map(jnp.asarray, transition)))
     new = buffer.after(state.fence, transition), _single(feedback)
     feedback = new[1]  # the sampler decides what a step is worth of which nothing is known
     (transition, _), broken = _finite(new, state.ring.num_envs)
@@ -250,7 +250,7 @@ def _update(
     shape = sample.indices.shape
     requirements.check_feedback(wanted, feedback, "update", "sampled transition", shape)
     valid = ring_.version(state.ring, sample.indices) == sample.version
-    feedback = _single(feedback)
+    sample, feedback = _constant(sample), _single(feedback)
     for values in feedback.values():
         valid &= jnp.isfinite(values)
     indices = buffer.once(jnp.where(valid, sample.indices, state.ring.capacity))
@@ -268,7 +268,7 @@ def _observe(
     check_episode_return(episode_return)
     if sampler.requires.episode_returns is None:
         return state
-    episode_return = jnp.asarray(episode_return, jnp.float32)
+    episode_return = _constant(jnp.asarray(episode_return, jnp.float32))
     due, told = jnp.isfinite(episode_return), (state.ring, episode_return, key)
     inner = rarely(due, sampler.observe, state.sampler, *told)
     pairs = zip(jax.tree.leaves(inner), jax.tree.leaves(state.sampler), strict=True)
@@ -314,7 +314,16 @@ def _finite(new: Tree, num_envs: int) -> tuple[Tree, Array]:
 
 def _single(feedback: Mapping[str, Array]) -> dict[str, Array]:
     """Return feedback in float32, as samplers keep it: what it can't hold is infinite there."""
-    return {name: jnp.asarray(values).astype(jnp.float32) for name, values in feedback.items()}
+    single = {name: jnp.asarray(values).astype(jnp.float32) for name, values in feedback.items()}
+    return _constant(single)
+
+
+def _constant(given: Tree) -> Tree:
+    """Return what is handed to the replay without tangents: a state never has any.
+
+    A loss may update the replay that it samples from, whatever the sampler computes.
+    """
+    return jax.lax.stop_gradient(given)
 
 
 def _refuse_empty(sampler: Sampler, state: ReplayState) -> None:

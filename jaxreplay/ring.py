@@ -123,6 +123,7 @@ def add(ring: Ring, transition: Row) -> tuple[Ring, Array]:
       ValueError: as `check_fits`.
     """
     check_fits(ring, transition)
+    transition = jax.lax.stop_gradient(transition)  # pixels are floats, where observations are
     slots = _cursor(ring) * ring.num_envs + jnp.arange(ring.num_envs, dtype=jnp.int32)
     if isinstance(ring.frames, Frames):
         ring, transition = _add_frames(ring, ring.frames, transition)

@@ -9,6 +9,8 @@ branching factor with the neutral element (0 for sums, infinity for minima): one
 dispatch. The root is a scalar beside it, so that the total can be read at any time without a read
 of the array that the next write must wait for.
 
+To differentiation a tree is a constant: what is written carries no tangents.
+
 A batch of leaves is written by scattering into the large levels and computing the small ones whole;
 a single leaf, by reading all of its ancestors' children in one gather and writing them in one
 scatter.
@@ -133,6 +135,7 @@ def add(
     inside = jnp.minimum(indices, tree.capacity - 1)
     slots = jnp.where(indices < tree.capacity, indices, tree.nodes.size)
     before = get(tree, inside) ** (1 / power)
+    values = jax.lax.stop_gradient(values)
     nodes = buffer.add(buffer.write(tree.nodes, slots, before), slots, values)
     sums = get(tree.replace(nodes=nodes), inside)
     return put(tree.replace(nodes=nodes), indices, jnp.minimum(sums**power, limit))
@@ -160,7 +163,8 @@ def repair(tree: SumTree, indices: Array) -> SumTree:
 def rebuild(tree: SumTree, leaves: Array) -> SumTree:
     """Replace all leaves (`[C]` float32, not checked) and recompute every node."""
     first, *others = _levels(tree.capacity, tree.branching).sizes
-    padded = _pad(leaves.astype(jnp.float32), first, tree.reduce)
+    leaves = jax.lax.stop_gradient(leaves.astype(jnp.float32))
+    padded = _pad(leaves, first, tree.reduce)
     nodes = jnp.concatenate([padded, *_above(padded, others, tree)])
     return tree.replace(nodes=nodes, root=_root(nodes, tree))
 
@@ -338,7 +342,7 @@ def _set_one(tree: SumTree, index: Array, value: Array) -> SumTree:
 def _checked(tree: SumTree, indices: Array, values: Array) -> tuple[Array, Array]:
     """Return which rows may be written, and their values, capped."""
     valid = (indices >= 0) & (indices < tree.capacity) & jnp.isfinite(values) & (values >= 0)
-    capped = jnp.minimum(values, _LARGEST_TOTAL / tree.capacity)
+    capped = jnp.minimum(jax.lax.stop_gradient(values), _LARGEST_TOTAL / tree.capacity)
     return valid, capped.astype(jnp.float32)
 
 

@@ -253,3 +253,69 @@ def test_nothing_trips_debug_nans(name):
         for episode_return in (1.0, 2.0):
             state = replay.observe(state, jnp.float32(episode_return), jax.random.key(2))
         replay.metrics(state)
+
+
+def _losses(case, told_of):
+    """Make a loss that adds, samples, updates and observes three times, of steps in a scan.
+
+    What the replay is told is made of `told_of(weight)`.
+    """
+
+    def step(carry, time):
+        state, weight = carry
+        told = told_of(weight)
+        row = case.rows(time)
+        row = row._replace(obs=row.obs * told, reward=row.reward * told)
+        new = dict.fromkeys(case.replay.requires.feedback_of_new, row.reward)
+        state = case.replay.add(state, row, **new)
+        state, batch = case.replay.sample(state, jax.random.key(time))
+        td = batch.transition.obs.sum(axis=-1) * weight - 1.0
+        about = batch._replace(weights=batch.weights * told)
+        own = batch.transition.obs.sum(axis=-1) * told - 1.0
+        state = case.replay.update(state, about, **case.feedback_of(own))
+        state = case.replay.observe(state, own.mean(), jax.random.key(7))
+        return (state, weight), (batch.weights * jnp.square(td).T).mean()
+
+    def loss(weight, state):
+        (state, _), losses = jax.lax.scan(step, (state, weight), jnp.arange(3))
+        return losses.sum(), state
+
+    return loss
+
+
+DERIVED = {
+    "grad": lambda loss: jax.grad(loss, has_aux=True),
+    "vmap": lambda loss: jax.vmap(jax.value_and_grad(loss, has_aux=True), (0, None)),
+    "jvp": lambda loss: lambda w, s: jax.jvp(lambda w: loss(w, s), (w,), (1.0,), has_aux=True),
+    "linearize": lambda loss: (
+        lambda w, s: jax.linearize(lambda w: loss(w, s), w, has_aux=True)[1](1.0)
+    ),
+}
+
+
+@pytest.mark.parametrize("how", DERIVED)
+@pytest.mark.parametrize("name", METHODS)
+def test_a_loss_may_tell_the_replay_of_itself(name, how):
+    case = case_of(name)
+    weight = jnp.array([0.5, 2.0]) if how == "vmap" else 0.5
+    found, expected = (
+        jax.jit(DERIVED[how](_losses(case, told_of)))(weight, case.full)
+        for told_of in (lambda weight: weight, jax.lax.stop_gradient)
+    )
+    testing.same(found, expected)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_an_update_changes_no_gradient_of_the_loss_that_does_it(name):
+    case = case_of(name)
+
+    def loss(weight, updates):
+        state, batch = case.replay.sample(case.full, jax.random.key(1))
+        td = batch.transition.obs.sum(axis=-1) * weight - 1.0
+        if updates:
+            state = case.replay.update(state, batch, **case.feedback_of(td))
+            state = case.replay.observe(state, td.mean(), jax.random.key(2))
+        return (batch.weights * jnp.square(td).T).mean(), state
+
+    with_update, without = (jax.grad(loss, has_aux=True)(0.5, told)[0] for told in (True, False))
+    assert with_update == without != 0
