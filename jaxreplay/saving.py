@@ -1,4 +1,4 @@
-"""A replay in a file: saved and loaded by itself, bit for bit.
+"""A replay in a file: saved and loaded by itself, bit for bit, on any device.
 
 What is loaded draws what the saved one would have drawn. The file says what it holds, and is only
 loaded into a replay of the same sizes, rows and sampler's state.
@@ -93,7 +93,7 @@ def load(replay: Replay, path: str | os.PathLike, example: Row) -> ReplayState:
             array_file.read(file, header, jax.tree_util.keystr(place), leaf, str(path))
             for place, leaf in array_file.flatten(like)
         ]
-    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+    return array_file.unflatten(like, leaves)
 
 
 def _check_state(replay: Replay, state: ReplayState) -> None:
@@ -175,7 +175,9 @@ def _check_same(
     if header["row"] != layout["row"]:
         raise ValueError(f"{path} holds its fields in another order than this example: {advice}")
     advice = "make the replay with the sampler and the options that it was saved with"
-    _check_equal(path, header["leaves"], _described(like), "array", "this replay", advice)
+    wanted = _described(like)
+    saved = array_file.stated(header, wanted)
+    _check_equal(path, saved, wanted, "array", "this replay", advice)
 
 
 def _check_equal(

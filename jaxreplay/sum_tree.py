@@ -169,6 +169,14 @@ def rebuild(tree: SumTree, leaves: Array) -> SumTree:
     return tree.replace(nodes=nodes, root=_root(nodes, tree))
 
 
+def regrown(like: SumTree, leaves: Array) -> SumTree:
+    """Return a tree like another, or trees of several seeds, of the leaves `[..., C]`; compiled."""
+    grow = functools.partial(rebuild, like)
+    for _ in leaves.shape[1:]:
+        grow = jax.vmap(grow)
+    return jax.jit(grow)(leaves)
+
+
 def get(tree: SumTree, indices: Array) -> Array:
     """Read leaves: `[B]` int32 within the capacity -> `[B]` float32."""
     return buffer.read(tree.nodes, indices)
@@ -176,7 +184,7 @@ def get(tree: SumTree, indices: Array) -> Array:
 
 def leaves(tree: SumTree) -> Array:
     """Return all leaves, `[C]` float32."""
-    return tree.nodes[: tree.capacity]
+    return tree.nodes[..., : tree.capacity]  # of several seeds, `[..., C]`
 
 
 def total(tree: SumTree) -> Array:

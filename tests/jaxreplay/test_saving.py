@@ -13,9 +13,9 @@ import pytest
 from safetensors.numpy import save_file
 
 import jaxreplay
-from jaxreplay import Sampler, make_replay, testing
+from jaxreplay import Sampler, array_file, make_replay, sum_tree, testing
 from jaxreplay.array_file import Damaged
-from jaxreplay.methods import METHODS, per, rank, sequences, uniform
+from jaxreplay.methods import METHODS, per, proportional, rank, sequences, uniform
 
 EXAMPLE = {
     "half": np.zeros(3, jnp.bfloat16),
@@ -64,6 +64,53 @@ def test_what_is_loaded_is_what_was_saved(sampler, tmp_path):
     assert len(set(buffers)) == len(buffers)  # it may be donated
 
 
+def as_on(monkeypatch, branching):
+    """Make sum trees as on a device of another kind."""
+    monkeypatch.setitem(sum_tree._BRANCHING, "cpu", branching)
+
+
+BRANCHINGS = [(8, 32), (128, 8), (32, 2)]
+
+
+@pytest.mark.parametrize("normalise", ["batch", "buffer"])  # the latter also keeps minima
+@pytest.mark.parametrize(("there", "here"), BRANCHINGS)
+def test_trees_are_built_for_the_device_that_loads_them(
+    there, here, normalise, tmp_path, monkeypatch
+):
+    as_on(monkeypatch, there)
+    sampler = per.sampler(per.PERConfig(normalise=normalise))
+    replay, state = filled.__wrapped__(sampler, rows=40, capacity=64)
+    path = jaxreplay.save(replay, state, tmp_path / "r")
+    as_on(monkeypatch, here)
+    replay, expected = filled.__wrapped__(sampler, rows=40, capacity=64)  # the same, made here
+    loaded = jaxreplay.load(replay, path, EXAMPLE)
+    assert loaded.sampler.tree.branching == here
+    leaves = sum_tree.leaves(loaded.sampler.tree)
+    np.testing.assert_array_equal(leaves, sum_tree.leaves(state.sampler.tree))
+    fresh = sum_tree.rebuild(sum_tree.init(64), leaves)
+    assert bits(loaded.sampler.tree) == bits(fresh)
+    assert jax.tree.structure(loaded) == jax.tree.structure(expected)
+    proportional.check_valid(loaded.sampler, loaded.ring)
+
+
+@pytest.mark.parametrize(("there", "here"), BRANCHINGS)
+def test_files_of_whole_trees_are_read(there, here, tmp_path, monkeypatch):
+    as_on(monkeypatch, there)
+    replay, state = filled.__wrapped__(rows=40, capacity=64)
+    with monkeypatch.context() as patch:  # as versions did that wrote every node
+        patch.setattr(array_file, "flatten", lambda x: jax.tree_util.tree_flatten_with_path(x)[0])
+        path = jaxreplay.save(replay, state, tmp_path / "r")
+    as_on(monkeypatch, here)
+    replay = filled.__wrapped__(rows=1, capacity=64)[0]
+    loaded = jaxreplay.load(replay, path, EXAMPLE)
+    fresh = sum_tree.rebuild(sum_tree.init(64), sum_tree.leaves(state.sampler.tree))
+    assert bits(loaded.sampler.tree) == bits(fresh)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-300] + bytes([whole[-300] ^ 1]) + whole[-299:])
+    with pytest.raises(Damaged, match="is damaged"):
+        jaxreplay.load(replay, path, EXAMPLE)
+
+
 class Keyed(NamedTuple):
     """What a sampler of one's own may keep."""
 
@@ -103,6 +150,7 @@ def test_every_method_s_state_can_be_saved(name, tmp_path):
     shapes = jax.eval_shape(case.replay.init, jax.random.key(0), case.example)
     number = iter(range(10**6))
     state = jax.tree.map(lambda x: np.full(x.shape, next(number) % 2, x.dtype), shapes)
+    state = array_file.unflatten(shapes, [leaf for _, leaf in array_file.flatten(state)])
     path = jaxreplay.save(case.replay, state, tmp_path / "r")
     assert bits(jaxreplay.load(case.replay, path, case.example)) == bits(state)
 
@@ -131,7 +179,7 @@ def test_another_sampler_is_refused_by_name(tmp_path):
     path = jaxreplay.save(replay, state, tmp_path / "r")
     example = {name: EXAMPLE[name] for name in EXAMPLE}
     for sampler, message in (
-        (uniform.sampler(), r"for array \.sampler\.tree\.nodes, and this replay has nothing"),
+        (uniform.sampler(), r"for array \.sampler\.tree\.leaves, and this replay has nothing"),
         (rank.sampler(), r"nothing for array \.sampler\.order\.values, and this replay has float"),
     ):
         with pytest.raises(ValueError, match=message):
