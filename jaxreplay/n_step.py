@@ -118,6 +118,19 @@ def push(window: Window, step: Step, gamma: float) -> tuple[Window, Transition]:
     )
 
 
+def end_episodes(window: Window) -> Window:
+    """End the episodes that are running with the latest step, as a time limit does.
+
+    It is for loops that go on after resets which no step told of. The steps that wait are emitted
+    as those of ended episodes are; a window of one step keeps none (`replay.end_episodes` then ends
+    those of the ring).
+    """
+    steps, n = window.steps, len(window.steps.truncated)
+    newest = (window.pushes - 1) % n
+    truncated = steps.truncated.at[newest].set(~steps.terminated[newest])
+    return window._replace(steps=steps._replace(truncated=truncated))
+
+
 def check_gamma(gamma: ArrayLike) -> None:
     """Refuse a discount that is none; one that is an input of the program passes.
 

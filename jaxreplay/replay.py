@@ -169,7 +169,11 @@ def make_replay(
         _check_state("metrics", state)
         return _metrics(sampler, state)
 
-    verbs = (init, add, sample, update, observe, can_sample, probability, metrics)
+    def end_episodes(state: ReplayState) -> ReplayState:
+        _check_state("end_episodes", state)
+        return _end_episodes(sampler, state)
+
+    verbs = (init, add, sample, update, observe, can_sample, probability, metrics, end_episodes)
     for verb in verbs:  # help, and what Python says of wrong calls, name them so
         protocol = Replay.__annotations__[verb.__name__]
         verb.__qualname__, verb.__doc__ = f"Replay.{verb.__name__}", protocol.__call__.__doc__
@@ -276,6 +280,16 @@ def _observe(
     # Any of them is known only once all that was read is.
     fence = state.fence + buffer.fence(sorted(changed, key=jnp.size)[:1])
     return buffer.settled(state._replace(sampler=inner, fence=fence))
+
+
+def _end_episodes(sampler: Sampler, state: ReplayState) -> ReplayState:
+    clock = state.ring.rows_added
+    # Which row is the newest is known once all that was read is.
+    ring = state.ring.replace(rows_added=buffer.after(state.fence, clock))
+    if any(field.top == "last" for field in ring.layout.fields):
+        ring = ring_.end_episodes(ring)
+    inner = sampler.end_episodes(state.sampler, ring)
+    return buffer.settled(state._replace(ring=ring.replace(rows_added=clock), sampler=inner))
 
 
 def _metrics(sampler: Sampler, state: ReplayState) -> dict[str, Array]:

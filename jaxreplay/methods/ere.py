@@ -85,8 +85,10 @@ def sampler(config: EREConfig = EREConfig(), updates: int | None = None) -> Samp
 
     def add(state: EREState, ring: Ring, slots: Array, transition: Row, **_: Array) -> EREState:
         del ring, slots
-        # An episode without updates says nothing.
-        over = fields.get(transition, "last")[0] & (state.done > 0)
+        return end(state, fields.get(transition, "last")[0])
+
+    def end(state: EREState, over: Array | bool) -> EREState:
+        over = over & (state.done > 0)  # an episode without updates says nothing
         mean = state.widths / jnp.maximum(state.done, 1)
         return state._replace(
             done=jnp.where(over, 0, state.done),
@@ -125,6 +127,7 @@ def sampler(config: EREConfig = EREConfig(), updates: int | None = None) -> Samp
 
     return Sampler(
         init, add, sample, update, probability=probability, metrics=metrics,
+        end_episodes=lambda state, ring: end(state, True),
         requires=Requirements(new_steps=True, transition_fields=frozenset({"last"})),
     )  # fmt: skip
 

@@ -140,6 +140,7 @@ def sampler(config: SequencesConfig = SequencesConfig()) -> Sampler:
         even=not config.prioritised,
         length=config.length,
         ready=_ready,
+        end_episodes=_end_episodes,
     )
 
 
@@ -287,6 +288,11 @@ def _enter(
         recent=state.recent.at[row].set(current),
         starts=state.starts.at[row].set(position % config.period == 0),
     )
+
+
+def _end_episodes(state: SequencesState, ring: Ring) -> SequencesState:
+    del ring
+    return state._replace(ended=jnp.ones_like(state.ended))
 
 
 def _completed(config: SequencesConfig, state: SequencesState, ring: Ring) -> tuple[Array, Array]:
