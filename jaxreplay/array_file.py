@@ -9,6 +9,7 @@ Of a sum tree, a file holds the leaves alone: how many nodes lie above them depe
 
 import json
 import os
+import re
 import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -167,6 +168,24 @@ def describe(leaf: Any) -> str:
     if not hasattr(leaf, "dtype"):
         return type(leaf).__name__
     return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
+
+
+def advice(saved: str | None, own: str | None, otherwise: str) -> str:
+    """Return what to do about an array that is saved as another than is wanted.
+
+    Args:
+      saved: dtype and shape, as `describe` has them; None: there is none.
+      own: the same of what is wanted.
+      otherwise: what to do unless it is the setting of JAX by which numbers have 64 bits.
+    """
+    if saved is None or own is None or saved == own or _single(saved) != _single(own):
+        return otherwise
+    return f"set jax_enable_x64 to {saved != _single(saved)}, as it was then"
+
+
+def _single(described: str) -> str:
+    """Return how an array of 64 bits is described where JAX has 32."""
+    return re.sub(r"^(u?int|float)64\b", r"\g<1>32", described)
 
 
 def _safetensors() -> Any:

@@ -21,6 +21,7 @@ from flax import struct
 
 from jaxreplay._internal import buffer, random_bits
 from jaxreplay._internal.buffer import Buffer
+from jaxreplay._internal.promotion import as_by_default
 from jaxreplay.types import Array
 
 # Buckets by the bits of a float32, which are ordered as the numbers are: eight in each octave from
@@ -134,6 +135,7 @@ def ties(order: BucketOrder) -> Ties:
     return Ties(last - totals, last)
 
 
+@as_by_default
 def quantiles(order: BucketOrder, shares: Array) -> Array:
     """Return the values `[n]` float32 that are above these shares `[n]` of all, rounded down.
 

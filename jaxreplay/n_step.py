@@ -17,6 +17,7 @@ from jax.typing import ArrayLike
 from jaxreplay._internal import packing
 from jaxreplay._internal.arguments import PUSHED, check_single
 from jaxreplay._internal.checks import Bounds, check_kind
+from jaxreplay._internal.promotion import as_by_default
 from jaxreplay.types import Array, Transition
 
 
@@ -53,6 +54,7 @@ def init(example: Step, n: int, num_envs: int = 1) -> Window:
     check_single("the window", "reward", example.reward, float)
     for name in ("terminated", "truncated", "first"):
         check_single("the window", name, getattr(example, name), bool)
+    packing.plan(example)  # refuses here what `push` would refuse
     steps = jax.tree.map(
         lambda x: jnp.zeros((n, num_envs, *jnp.shape(x)), jnp.asarray(x).dtype), example
     )
@@ -64,6 +66,7 @@ def ready(window: Window) -> Array:
     return window.pushes >= window.steps.reward.shape[0]
 
 
+@as_by_default
 def push(window: Window, step: Step, gamma: float) -> tuple[Window, Transition]:
     """Push one step and emit the n-step transition that began n - 1 pushes ago.
 

@@ -19,6 +19,7 @@ from jaxreplay._internal.made_with import (
     check_sizes,
     check_storage,
 )
+from jaxreplay._internal.promotion import as_by_default
 from jaxreplay.branches import rarely
 from jaxreplay.donation import donatable
 from jaxreplay.fields import Row
@@ -177,7 +178,7 @@ def make_replay(
     for verb in verbs:  # help, and what Python says of wrong calls, name them so
         protocol = Replay.__annotations__[verb.__name__]
         verb.__qualname__, verb.__doc__ = f"Replay.{verb.__name__}", protocol.__call__.__doc__
-    return Replay(*verbs, capacity, num_envs, batch_size, requires)
+    return Replay(*map(as_by_default, verbs), capacity, num_envs, batch_size, requires)
 
 
 def check_valid(state: ReplayState) -> None:

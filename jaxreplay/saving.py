@@ -185,6 +185,7 @@ def _check_equal(
 ) -> None:
     for name in [*own, *(name for name in saved if name not in own)]:
         if saved.get(name) != own.get(name):
+            advice = array_file.advice(saved.get(name), own.get(name), advice)
             raise ValueError(
                 f"{path} holds {saved.get(name, 'nothing')} for {what} {name}, and {who} has "
                 f"{own.get(name, 'nothing')}: {advice}"

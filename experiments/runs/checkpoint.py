@@ -143,10 +143,13 @@ def _check_same_leaves(saved: dict[str, str], now: dict[str, str], folder: Any) 
         return
     for name in [*now, *(name for name in saved if name not in now)]:
         if saved.get(name) != now.get(name):
+            advice = (
+                "resume with the options and the code version of that run, or use another --out"
+            )
+            advice = array_file.advice(saved.get(name), now.get(name), advice)
             raise ValueError(
                 f"checkpoint in {folder} holds {saved.get(name, 'nothing')} for leaf {name or '.'}"
-                f", this run needs {now.get(name, 'nothing')}: resume with the options and the "
-                "code version of that run, or use another --out"
+                f", this run needs {now.get(name, 'nothing')}: {advice}"
             )
 
 

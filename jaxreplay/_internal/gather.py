@@ -91,7 +91,7 @@ def _take_rows_batched(
         plain = jax.vmap(take_rows.fun, [0 if batched else None for batched in in_batched])
         return plain(array, indices), True
     rows = take_rows(*flat)
-    return rows.reshape(axis_size, -1, *rows.shape[1:]), True
+    return rows.reshape(axis_size, indices.shape[-1], *rows.shape[1:]), True
 
 
 def scratch_for(array: Array, count: int) -> Array:
@@ -130,7 +130,7 @@ def _take_few_rows_batched(
     if not in_batched[0]:
         scratch = jnp.broadcast_to(scratch, (axis_size, *scratch.shape))
     rows, together = take_few_rows(scratch.reshape(-1, *scratch.shape[2:]), *flat)
-    rows = rows.reshape(axis_size, -1, *rows.shape[1:])
+    rows = rows.reshape(axis_size, indices.shape[-1], *rows.shape[1:])
     return (rows, together.reshape(scratch.shape)), (True, True)
 
 
@@ -173,7 +173,7 @@ def _flattened(
         indices = jnp.broadcast_to(indices, (axis_size, *indices.shape))
     if array_batched:
         indices = indices + jnp.arange(axis_size, dtype=indices.dtype)[:, None] * length
-        array = array.reshape(-1, *array.shape[2:])
+        array = array.reshape(axis_size * length, *array.shape[2:])
     return array, indices.ravel()
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxreplay import fields, objectives, schedules
 from jaxreplay import ring as ring_
 from jaxreplay._internal import random_bits
+from jaxreplay._internal.promotion import as_by_default
 from jaxreplay.fields import Row
 from jaxreplay.methods.parts.options import LossOptions
 from jaxreplay.option import option
@@ -46,6 +47,7 @@ class EREState(NamedTuple):
     mean_width: Array  # [] float32, their mean during the latest whole episode; 0 before
 
 
+@as_by_default
 def window(done: Array, length: Array, eta: Array | float, capacity: int, smallest: int) -> Array:
     """Return how many of the most recent transitions `[]` the next batch is drawn from.
 

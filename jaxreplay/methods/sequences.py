@@ -16,6 +16,7 @@ from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.powers import to_power
+from jaxreplay._internal.promotion import as_by_default
 from jaxreplay.fields import Row
 from jaxreplay.methods import proportional
 from jaxreplay.methods.parts.options import SamplingOptions
@@ -101,6 +102,7 @@ class SequencesState(NamedTuple):
     starts: Array  # [T, E] bool, whether a stretch starts there
 
 
+@as_by_default
 def priority(td_error: Array, learn: Array, eta: float) -> Array:
     """Return `eta max|td| + (1 - eta) mean|td|` `[B]` over the steps that are learned from.
 

@@ -236,6 +236,32 @@ def test_dtypes_stay_where_doubles_are_enabled(name):
     assert seen == dtypes()[2]
 
 
+STRICT = {"jax_numpy_dtype_promotion": "strict", "jax_numpy_rank_promotion": "raise"}
+
+
+@pytest.mark.parametrize("setting", STRICT)
+@pytest.mark.parametrize("name", sorted(VARIANTS | MORE))
+def test_replays_work_where_programs_may_mix_neither_dtypes_nor_ranks(name, setting):
+    case = case_of(name)
+    replay, key = case.replay, jax.random.key(0)
+    told = jnp.ones(case.shape)
+    row = jax.tree.map(lambda x: jnp.broadcast_to(x, (E, *x.shape)), EXAMPLE)
+
+    def steps(key):
+        state = replay.init(key, EXAMPLE)
+        new = dict.fromkeys(replay.requires.feedback_of_new, jnp.ones(E))
+        state = replay.end_episodes(replay.add(state, row, **new))
+        state, batch = replay.sample(state, key)
+        state = replay.update(state, batch, **case.feedback_of(told))
+        state = replay.observe(state, told.mean(), key)
+        slots = jnp.arange(3)
+        return replay.can_sample(state), replay.probability(state, slots), replay.metrics(state)
+
+    expected = jax.eval_shape(steps, key)
+    with getattr(jax, setting.removeprefix("jax_"))(STRICT[setting]):
+        assert jax.eval_shape(steps, key) == expected
+
+
 @pytest.mark.parametrize("name", sorted(METHODS.keys() - {"latest", "sequences", "windows"}))
 def test_nothing_trips_debug_nans(name):
     """Nothing of a replay stops a search for NaN by `jax_debug_nans`, in or outside of jit."""

@@ -174,6 +174,17 @@ def test_another_layout_is_refused_by_name(sizes, fields, message, tmp_path):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize("dtype", [np.float64, np.int64, np.uint64])
+def test_numbers_of_another_width_name_the_setting(wide, dtype, tmp_path):
+    replay, example = make_replay(uniform.sampler(), **SIZES), {"x": dtype(0)}
+    with jax.enable_x64(wide):
+        path = jaxreplay.save(replay, replay.init(jax.random.key(0), example), tmp_path / "r")
+    message = f"field x, .*: set jax_enable_x64 to {wide}"
+    with jax.enable_x64(not wide), pytest.raises(ValueError, match=message):
+        jaxreplay.load(replay, path, example)
+
+
 def test_another_sampler_is_refused_by_name(tmp_path):
     replay, state = filled(rows=2)
     path = jaxreplay.save(replay, state, tmp_path / "r")

@@ -99,6 +99,13 @@ def test_trees_of_seeds_are_built_for_the_device_that_resumes(
     assert_same(load(tmp_path, expected["seeds"], part="['seeds']"), expected["seeds"])
 
 
+def test_numbers_of_another_width_name_the_setting(tmp_path):
+    with jax.enable_x64(True):
+        save(tmp_path, 1, {"x": jnp.zeros(3, jnp.float64)}, {})
+    with pytest.raises(ValueError, match=r"float64\[3\] for leaf .*: set jax_enable_x64 to True"):
+        load(tmp_path, {"x": jnp.zeros(3)})
+
+
 def test_restored_keys_go_on_with_the_same_numbers(tmp_path):
     state = {"a": jax.random.key(3), "b": jax.random.key(3, impl="rbg")}
     save(tmp_path, 1, state, {})
