@@ -18,6 +18,7 @@ from jaxreplay._internal import packing
 from jaxreplay._internal.arguments import PUSHED, check_single
 from jaxreplay._internal.checks import Bounds, check_kind
 from jaxreplay._internal.promotion import as_by_default
+from jaxreplay._internal.sharding import varying
 from jaxreplay.types import Array, Transition
 
 
@@ -58,7 +59,7 @@ def init(example: Step, n: int, num_envs: int = 1) -> Window:
     steps = jax.tree.map(
         lambda x: jnp.zeros((n, num_envs, *jnp.shape(x)), jnp.asarray(x).dtype), example
     )
-    return Window(steps, jnp.zeros((), jnp.int32))
+    return varying(Window(steps, jnp.zeros((), jnp.int32)))
 
 
 def ready(window: Window) -> Array:

@@ -11,7 +11,7 @@ from jaxreplay import fields as fields_
 from jaxreplay import frames as frames_
 from jaxreplay import requirements
 from jaxreplay import ring as ring_
-from jaxreplay._internal import buffer
+from jaxreplay._internal import buffer, sharding
 from jaxreplay._internal.arguments import check_episode_return, check_slots
 from jaxreplay._internal.made_with import (
     check_flags,
@@ -123,7 +123,7 @@ def make_replay(
         )  # fmt: skip
         zero = jnp.zeros((), jnp.int32)
         state = ReplayState(ring, sampler.init(unrolled(key), ring), dropped=zero, fence=zero)
-        return donatable(state)
+        return donatable(sharding.varying(state))
 
     def add(state: ReplayState, transition: Row, **feedback: Array) -> ReplayState:
         _check_state("add", state)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxreplay._internal.dependence import opaque_zero
+from jaxreplay._internal.sharding import varying
 from jaxreplay.types import Array
 
 # Measured on a CPU with 1 MB of second and 32 MB of third cache, jax 0.10, with batches of 32 and
@@ -65,7 +66,7 @@ def _take_parts(array: Array, rows: Array, part: int) -> Array:
         read = array.at[some + _fetched(array, some)].get(mode="promise_in_bounds")
         return jax.lax.dynamic_update_slice_in_dim(taken, read, start, 0)
 
-    taken = jnp.zeros((rows.size, array.shape[1]), array.dtype)
+    taken = varying(jnp.zeros((rows.size, array.shape[1]), array.dtype))
     return jax.lax.fori_loop(0, -(-rows.size // part), turn, taken)
 
 

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import monitoring
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
 from jaxreplay import bucket_order, make_replay, ring, sum_tree, testing
 from jaxreplay.methods import METHODS, per, proportional, pser, rank, refer, sequences, windows
@@ -234,6 +236,37 @@ def test_dtypes_stay_where_doubles_are_enabled(name):
     assert double == jnp.float64
     assert after == before
     assert seen == dtypes()[2]
+
+
+@pytest.mark.parametrize("seeds", [None, 2])
+@pytest.mark.parametrize("varies", ["key", "rows"])
+@pytest.mark.parametrize("name", sorted(VARIANTS))
+def test_replays_are_made_and_carried_by_loops_within_shard_map(name, varies, seeds):
+    """One device makes a mesh of which everything is checked."""
+    case, mesh = case_of(name), Mesh(jax.devices()[:1], "d")
+
+    def train(key, offset):
+        state = case.replay.init(key, EXAMPLE)
+
+        def step(state, time):
+            return case.cycle(state, time + offset)[0], None
+
+        return jax.lax.scan(step, state, jnp.arange(3))[0]
+
+    def program(key, offset):
+        own = (jax.random.fold_in(key, 0 * offset[0]), jnp.int32(0))
+        if varies == "rows":
+            own = key, offset[0]
+        run = train if seeds is None else jax.vmap(train, (None, None), axis_size=seeds)
+        return jax.tree.map(lambda x: x[None], run(*own))
+
+    program = jax.shard_map(program, mesh=mesh, in_specs=(P(), P("d")), out_specs=P("d"))
+    given = jax.random.key(0), jnp.zeros(1, jnp.int32)
+    if name != "per":
+        jax.eval_shape(program, *given)
+    elif seeds is None:
+        found = jax.tree.map(lambda x: x[0], jax.jit(program)(*given))
+        testing.same(found, jax.jit(train)(jax.random.key(0), jnp.int32(0)))
 
 
 STRICT = {"jax_numpy_dtype_promotion": "strict", "jax_numpy_rank_promotion": "raise"}

@@ -70,6 +70,20 @@ def test_gamma_is_any_number_there_also_as_an_input_of_the_program(gamma):
         assert push(window, ROW, gamma)[1].discount.shape == (E,)
 
 
+def test_a_window_is_carried_by_a_loop_within_shard_map():
+    def returns(rewards):
+        def push(window, reward):
+            return n_step.push(window, ROW._replace(reward=reward), 0.5)
+
+        return jax.lax.scan(push, n_step.init(EXAMPLE, 2, E), rewards)[1].reward
+
+    mesh = jax.sharding.Mesh(jax.devices()[:1], "d")
+    over = jax.sharding.PartitionSpec("d")
+    rewards = jnp.arange(3.0 * E).reshape(3, E)
+    found = jax.shard_map(returns, mesh=mesh, in_specs=over, out_specs=over)(rewards)
+    np.testing.assert_array_equal(found, returns(rewards))
+
+
 EXAMPLES = [
     ({"n": 1.5}, "n_step is 1.5: it must be a whole number"),
     ({"n": 0}, "n_step is 0: it must be at least 1"),
