@@ -11,7 +11,7 @@ from jaxreplay import fields as fields_
 from jaxreplay import frames as frames_
 from jaxreplay import requirements
 from jaxreplay import ring as ring_
-from jaxreplay._internal import buffer, sharding
+from jaxreplay._internal import buffer, rollouts, sharding
 from jaxreplay._internal.arguments import check_episode_return, check_slots
 from jaxreplay._internal.made_with import (
     check_flags,
@@ -174,7 +174,18 @@ def make_replay(
         _check_state("end_episodes", state)
         return _end_episodes(sampler, state)
 
-    verbs = (init, add, sample, update, observe, can_sample, probability, metrics, end_episodes)
+    def add_one(state: ReplayState, given: tuple[Row, Mapping[str, Array]]) -> Any:
+        return _add(sampler, state, *given), None
+
+    def add_rollout(state: ReplayState, rollout: Row, **feedback: Array) -> ReplayState:
+        _check_state("add_rollout", state)
+        rollout = rollouts.checked(state.ring, rollout, feedback)
+        return jax.lax.scan(add_one, state, (rollout, feedback))[0]
+
+    verbs = (
+        init, add, sample, update, observe, can_sample, probability, metrics, end_episodes,
+        add_rollout,
+    )  # fmt: skip
     for verb in verbs:  # help, and what Python says of wrong calls, name them so
         protocol = Replay.__annotations__[verb.__name__]
         verb.__qualname__, verb.__doc__ = f"Replay.{verb.__name__}", protocol.__call__.__doc__

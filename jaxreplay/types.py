@@ -177,6 +177,7 @@ class Replay(NamedTuple):
     probability: verbs.ReplayProbability
     metrics: verbs.ReplayMetrics
     end_episodes: verbs.EndEpisodes
+    add_rollout: verbs.AddRollout
     capacity: int  # transitions that it remembers
     num_envs: int  # rows of one add
     batch_size: int  # rows of one sample

@@ -227,6 +227,24 @@ class AddReplay(Protocol):
         ...
 
 
+class AddRollout(Protocol):
+    """Store rows of transitions that came one after the other."""
+
+    def __call__(self, state: State, rollout: Row, /, **feedback: Array) -> State:
+        """Return the state after as many adds, compiled as one loop.
+
+        Args:
+          state: the replay's.
+          rollout: `[T, E, ...]`, time first, of the same type as the example.
+          **feedback: `[T, E]` each, as `add` takes it.
+
+        Raises:
+          ValueError: fields differ in T, a row is none that `add` takes, or the caller keeps rows
+            on the host, who takes them one at a time.
+        """
+        ...
+
+
 class SampleReplay(Protocol):
     """Draw a batch."""
 
