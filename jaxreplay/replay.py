@@ -182,7 +182,7 @@ def make_replay(
         rollout = rollouts.checked(state.ring, rollout, feedback)
         return jax.lax.scan(add_one, state, (rollout, feedback))[0]
 
-    verbs = (
+    verbs: tuple[Any, ...] = (
         init, add, sample, update, observe, can_sample, probability, metrics, end_episodes,
         add_rollout,
     )  # fmt: skip
