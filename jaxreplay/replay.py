@@ -189,7 +189,10 @@ def make_replay(
     for verb in verbs:  # help, and what Python says of wrong calls, name them so
         protocol = Replay.__annotations__[verb.__name__]
         verb.__qualname__, verb.__doc__ = f"Replay.{verb.__name__}", protocol.__call__.__doc__
-    return Replay(*map(as_by_default, verbs), capacity, num_envs, batch_size, requires)
+    made = {verb.__name__: as_by_default(verb) for verb in verbs}
+    return Replay(
+        **made, capacity=capacity, num_envs=num_envs, batch_size=batch_size, requires=requires
+    )
 
 
 def check_valid(state: ReplayState) -> None:
