@@ -36,7 +36,7 @@ from jaxreplay._internal.version import VERSION
 from jaxreplay.donation import donatable
 from jaxreplay.replay import ReplayState, make_replay
 from jaxreplay.requirements import Requirements
-from jaxreplay.saving import load, save
+from jaxreplay.saving import load, load_rows, save
 from jaxreplay.types import (
     Draw,
     Method,
@@ -77,6 +77,7 @@ __all__ = [
     "host_rows",
     "keys",
     "load",
+    "load_rows",
     "make_replay",
     "methods",
     "n_step",

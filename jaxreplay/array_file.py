@@ -2,24 +2,36 @@
 
 One file holds arrays and a header, without pickle, so that one rename publishes it. Every array
 has a checksum of its bytes, dtype and shape. What the header says besides is the caller's.
+
+Of a sum tree, a file holds the leaves alone: how many nodes lie above them depends on the device.
+`unflatten` builds the tree for the device in use, the same bit for bit as a tree with that history.
 """
 
 import json
 import os
+import re
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxreplay import sum_tree
 from jaxreplay._internal import optional
+from jaxreplay.sum_tree import SumTree
 from jaxreplay.types import Tree
 
 
 class Damaged(ValueError):
     """A file's bytes are not those that were written."""
+
+
+class _Leaves(NamedTuple):
+    """The part of a sum tree that files hold."""
+
+    leaves: Any  # [..., C] float32
 
 
 def write(tree: Tree, path: Path, temporary: Path, tag: str, about: dict[str, Any]) -> None:
@@ -100,18 +112,55 @@ def read(file: Any, header: dict[str, Any], name: str, like: Any, what: str) -> 
       Damaged: it is not what was written.
     """
     safetensors = _safetensors()
+    stored = name if name in header["crc32"] else _nodes_of(name)
     try:
-        array = file.get_tensor(name)
+        array = file.get_tensor(stored)
     except (safetensors.SafetensorError, ValueError, TypeError) as error:
         raise Damaged(f"{what} is damaged ({name}: {error})") from None
-    if _checksum(array) != header["crc32"][name]:
+    if _checksum(array) != header["crc32"][stored]:
         raise Damaged(f"{what} is damaged ({name or 'its one array'})")
+    if stored != name:  # the leaves come first
+        array = array[..., : like.shape[-1]]
     return _restore(array, like)
 
 
 def flatten(tree: Tree) -> list[tuple[Any, Any]]:
-    """Return the leaves of a pytree with their paths."""
-    return jax.tree_util.tree_flatten_with_path(tree)[0]
+    """Return the leaves of a pytree with their paths; of a sum tree, its own leaves are one."""
+    return jax.tree_util.tree_flatten_with_path(_without_nodes(tree))[0]
+
+
+def unflatten(like: Tree, leaves: list[Any]) -> Tree:
+    """Return the pytree of these leaves, in the order in which `flatten` returns those of `like`.
+
+    Args:
+      like: of the same structure; of its arrays, only shapes and dtypes are looked at.
+      leaves: arrays.
+    """
+    read = jax.tree.unflatten(jax.tree.structure(_without_nodes(like)), leaves)
+
+    def whole(like: Any, read: Any) -> Any:
+        return sum_tree.regrown(like, read.leaves) if _is_tree(like) else read
+
+    return jax.tree.map(whole, like, read, is_leaf=_is_tree)
+
+
+def stated(header: dict[str, Any], wanted: dict[str, str]) -> dict[str, str]:
+    """Return dtype and shape of every array in a file, by place.
+
+    Files of earlier versions hold whole sum trees. They are stated by their leaves alone, which
+    `read` takes out of them.
+
+    Args:
+      header: as `parse` returns it.
+      wanted: dtype and shape of the arrays to be read, by place.
+    """
+    stated = dict(header["leaves"])
+    for name in wanted:
+        nodes, root = _nodes_of(name), name.removesuffix("leaves") + "root"
+        if name not in stated and nodes in stated and root in stated:
+            stated[name] = wanted[name]
+            del stated[nodes], stated[root]
+    return stated
 
 
 def describe(leaf: Any) -> str:
@@ -121,9 +170,49 @@ def describe(leaf: Any) -> str:
     return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
 
 
+def advice(saved: str | None, own: str | None, otherwise: str) -> str:
+    """Return what to do about an array that is saved as another than is wanted.
+
+    Args:
+      saved: dtype and shape, as `describe` has them; None: there is none.
+      own: the same of what is wanted.
+      otherwise: what to do unless it is the setting of JAX by which numbers have 64 bits.
+    """
+    if saved is None or own is None or saved == own or _single(saved) != _single(own):
+        return otherwise
+    return f"set jax_enable_x64 to {saved != _single(saved)}, as it was then"
+
+
+def _single(described: str) -> str:
+    """Return how an array of 64 bits is described where JAX has 32."""
+    return re.sub(r"^(u?int|float)64\b", r"\g<1>32", described)
+
+
 def _safetensors() -> Any:
     optional.imported("safetensors.numpy", "files of arrays")
     return optional.imported("safetensors", "files of arrays")
+
+
+def _is_tree(node: Any) -> bool:
+    return isinstance(node, SumTree)
+
+
+def _without_nodes(tree: Tree) -> Tree:
+    """Replace every sum tree, of arrays or of their shapes, by its leaves."""
+
+    def bare(node: Any) -> Any:
+        if not _is_tree(node):
+            return node
+        shapes = isinstance(node.nodes, jax.ShapeDtypeStruct)
+        found = jax.eval_shape(sum_tree.leaves, node) if shapes else sum_tree.leaves(node)
+        return _Leaves(found)
+
+    return jax.tree.map(bare, tree, is_leaf=_is_tree)
+
+
+def _nodes_of(name: str) -> str:
+    """Return where the nodes of a tree are whose leaves are at `name`, in files of before."""
+    return name.removesuffix("leaves") + "nodes"
 
 
 def _checksum(array: np.ndarray) -> int:

@@ -14,6 +14,7 @@ from jax.core import Tracer
 from jax.custom_batching import custom_vmap
 from jax.extend.core import jaxpr_as_fun
 
+from jaxreplay._internal.sharding import varying
 from jaxreplay.types import Array
 
 Tree = TypeVar("Tree")
@@ -63,7 +64,7 @@ def _rarely(change: Callable[..., Tree], due: Array, tree: Tree, *others: Any) -
 
     def branch(*inputs: Array) -> list[Array]:
         after = run(*inputs)
-        return [after[place] for place in changed]
+        return varying([after[place] for place in changed])
 
     after = _call(branch, changed)(due, *inputs)
     for place, leaf in zip(changed, after, strict=True):
@@ -80,7 +81,7 @@ def _call(branch: Callable[..., list[Array]], changed: Sequence[int]) -> Callabl
 
     @custom_vmap
     def call(due: Array, *inputs: Array) -> list[Array]:
-        kept = [inputs[place] for place in changed]
+        kept = varying([inputs[place] for place in changed])
         return jax.lax.cond(due, lambda: branch(*inputs), lambda: kept)
 
     @call.def_vmap
@@ -88,7 +89,7 @@ def _call(branch: Callable[..., list[Array]], changed: Sequence[int]) -> Callabl
         differs, *batched = batched
         if not differs:  # a clock's decision: all of them, or none
             axes = [0 if each else None for each in batched]
-            kept = _spread(inputs, batched, changed, size)
+            kept = varying(_spread(inputs, batched, changed, size))
             out = jax.lax.cond(
                 due, lambda: jax.vmap(branch, axes, axis_size=size)(*inputs), lambda: kept
             )
@@ -139,7 +140,7 @@ def _one_by_one(
     due: Array,
     inputs: Sequence[Array],
 ) -> list[Array]:
-    kept = _spread(inputs, batched, changed, size)
+    kept = varying(_spread(inputs, batched, changed, size))
 
     def turn(number: Array, leaves: list[Array]) -> list[Array]:
         def change() -> list[Array]:

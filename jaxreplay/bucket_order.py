@@ -22,6 +22,7 @@ from flax import struct
 from jaxreplay._internal import buffer, random_bits
 from jaxreplay._internal.arguments import as_int32
 from jaxreplay._internal.buffer import Buffer
+from jaxreplay._internal.promotion import as_by_default
 from jaxreplay.types import Array
 
 # Buckets by the bits of a float32, which are ordered as the numbers are: eight in each octave from
@@ -90,7 +91,8 @@ def set(order: BucketOrder, slots: Array, values: Array) -> BucketOrder:
       slots: `[B]` int32, at most 2^24 of them.
       values: `[B]` float32, not negative.
     """
-    slots, values = as_int32("slots", slots, order.capacity), jnp.asarray(values)
+    slots = as_int32("slots", slots, order.capacity)
+    values = jax.lax.stop_gradient(jnp.asarray(values))  # to differentiation an order is a constant
     valid = (slots >= 0) & (slots < order.capacity) & jnp.isfinite(values) & (values >= 0)
     beyond = order.values.size
     near = jnp.where(valid, slots, 0)
@@ -135,6 +137,7 @@ def ties(order: BucketOrder) -> Ties:
     return Ties(last - totals, last)
 
 
+@as_by_default
 def quantiles(order: BucketOrder, shares: Array) -> Array:
     """Return the values `[n]` float32 that are above these shares `[n]` of all, rounded down.
 

@@ -25,6 +25,7 @@ from jaxreplay import clocks
 from jaxreplay._internal import buffer
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.checks import Bounds, check_kind
+from jaxreplay._internal.promotion import as_by_default
 from jaxreplay.types import Array
 
 OnEither = TypeVar("OnEither", Array, np.ndarray)  # on the device or on the host
@@ -121,6 +122,7 @@ def empty_pixels(frames: Frames, on_host: bool = False) -> Buffer | np.ndarray:
     return make.zeros((_zero_row(frames) + 1, math.prod(frames.shape)), frames.dtype)
 
 
+@as_by_default
 def add(
     frames: Frames, obs: Array | tuple[()], first: Array, n_steps: Array | tuple[()]
 ) -> tuple[Frames, Spot]:
@@ -138,11 +140,12 @@ def add(
     spot = jax.tree.map(lambda x: x.astype(jnp.int32), spot)
     if isinstance(obs, tuple):
         return frames.replace(newest=newest, age=age), spot
-    early = (obs[..., :-1] != 0).reshape(len(first), -1).any(axis=1)
+    early = (obs[..., :-1] != 0).any(axis=tuple(range(1, obs.ndim)))
     odd = clocks.total(frames.odd, (first & early).sum(dtype=jnp.int32))
     return frames.replace(newest=newest, age=age, odd=odd), spot
 
 
+@as_by_default
 def advance(
     newest: OnEither, age: OnEither, first: OnEither, places: int = 1
 ) -> tuple[OnEither, OnEither]:
@@ -187,6 +190,7 @@ def destinations(
     return rows, make.concatenate([ahead[:, :1] == 0, ahead[:, 1:] > 0], axis=1)
 
 
+@as_by_default
 def write(
     pixels: Buffer, frames: Frames, obs: Array, next_obs: Array, n_steps: Array | tuple[()]
 ) -> Buffer:
@@ -214,6 +218,7 @@ def write_on_host(
     pixels[rows.ravel()[meant]] = _columns(frames, obs, next_obs)[meant]
 
 
+@as_by_default
 def locate(frames: Frames, slots: Array, spot: Spot) -> Located:
     """Find the frames of both stacks of `slots` `[B]` that hold `spot` `[B]`."""
     behind = jnp.arange(frames.stack)[::-1]
@@ -231,7 +236,7 @@ def locate(frames: Frames, slots: Array, spot: Spot) -> Located:
 def read(pixels: Buffer, rows: Array) -> Array:
     """Read the frames of `rows` `[B, K]` from pixels on the device: `[B, K, D]`."""
     found = buffer.read(pixels, rows.ravel())
-    return found.reshape(*rows.shape, -1)
+    return found.reshape(*rows.shape, *found.shape[1:])
 
 
 def assemble(frames: Frames, found: OnEither) -> OnEither:
@@ -239,6 +244,7 @@ def assemble(frames: Frames, found: OnEither) -> OnEither:
     return found.swapaxes(1, 2).reshape(len(found), *frames.shape, frames.stack)
 
 
+@as_by_default
 def lost(frames: Frames, spot: Spot, live: Array, ahead: int = 0) -> Array:
     """Return how many of the `live` `[C]` slots have had frames overwritten, `[]` int32.
 
@@ -276,7 +282,7 @@ def _one_unless(n_steps: OnEither | tuple[()]) -> OnEither | int:
 def _columns(frames: Frames, obs: OnEither, next_obs: OnEither) -> OnEither:
     """Return the newest frame and the next observation's frames as rows `[E * (1 + K), D]`."""
     make: Any = np if isinstance(obs, np.ndarray) else jnp
-    size, stack = math.prod(frames.shape), frames.stack
-    own = obs.reshape(-1, size, stack)[:, :, -1:]
-    both = make.concatenate([own, next_obs.reshape(-1, size, stack)], axis=2)
-    return make.swapaxes(both, 1, 2).reshape(-1, size)
+    rows, size, stack = len(obs), math.prod(frames.shape), frames.stack
+    own = obs.reshape(rows, size, stack)[:, :, -1:]
+    both = make.concatenate([own, next_obs.reshape(rows, size, stack)], axis=2)
+    return make.swapaxes(both, 1, 2).reshape(rows * (1 + stack), size)

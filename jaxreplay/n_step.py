@@ -18,6 +18,8 @@ from jaxreplay import clocks
 from jaxreplay._internal import packing
 from jaxreplay._internal.arguments import PUSHED, check_single
 from jaxreplay._internal.checks import Bounds, check_kind
+from jaxreplay._internal.promotion import as_by_default
+from jaxreplay._internal.sharding import varying
 from jaxreplay.types import Array, Transition
 
 
@@ -54,10 +56,11 @@ def init(example: Step, n: int, num_envs: int = 1) -> Window:
     check_single("the window", "reward", example.reward, float)
     for name in ("terminated", "truncated", "first"):
         check_single("the window", name, getattr(example, name), bool)
+    packing.plan(example)  # refuses here what `push` would refuse
     steps = jax.tree.map(
         lambda x: jnp.zeros((n, num_envs, *jnp.shape(x)), jnp.asarray(x).dtype), example
     )
-    return Window(steps, jnp.zeros((), jnp.int32))
+    return varying(Window(steps, jnp.zeros((), jnp.int32)))
 
 
 def ready(window: Window) -> Array:
@@ -65,6 +68,7 @@ def ready(window: Window) -> Array:
     return window.pushes >= window.steps.reward.shape[0]
 
 
+@as_by_default
 def push(window: Window, step: Step, gamma: float) -> tuple[Window, Transition]:
     """Push one step and emit the n-step transition that began n - 1 pushes ago.
 
@@ -117,6 +121,19 @@ def push(window: Window, step: Step, gamma: float) -> tuple[Window, Transition]:
         extras=oldest.extras,
         n_steps=length.astype(jnp.int32),
     )
+
+
+def end_episodes(window: Window) -> Window:
+    """End the episodes that are running with the latest step, as a time limit does.
+
+    It is for loops that go on after resets which no step told of. The steps that wait are emitted
+    as those of ended episodes are; a window of one step keeps none (`replay.end_episodes` then ends
+    those of the ring).
+    """
+    steps, n = window.steps, len(window.steps.truncated)
+    newest = (window.pushes - 1) % n
+    truncated = steps.truncated.at[newest].set(~steps.terminated[newest])
+    return window._replace(steps=steps._replace(truncated=truncated))
 
 
 def check_gamma(gamma: ArrayLike) -> None:

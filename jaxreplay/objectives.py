@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from jaxreplay._internal.checks import Bounds, check_choice
 from jaxreplay._internal.powers import to_power
+from jaxreplay._internal.promotion import as_by_default
 from jaxreplay.types import Array, Objective, Sample, Trust
 
 Loss = Callable[[Array], Array]
@@ -118,6 +119,7 @@ def pal(
             kappa * outer ** (1.0 + alpha) / (1.0 + alpha),
         )
 
+    @as_by_default
     def loss(td: Array) -> Array:
         largest = jnp.abs(td).max(axis=0) if td.ndim > 1 else jnp.abs(td)
         weight = jax.lax.stop_gradient(priority(largest))  # [B]

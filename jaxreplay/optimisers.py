@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxreplay._internal.promotion import as_by_default
 from jaxreplay.types import Array
 
 
@@ -38,6 +39,7 @@ def if_finite(inner: optax.GradientTransformation) -> optax.GradientTransformati
     def init(params: optax.Params) -> IfFiniteState:
         return IfFiniteState(jnp.ones((), bool), inner.init(params))
 
+    @as_by_default
     def update(
         updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
     ) -> tuple[optax.Updates, optax.OptState]:

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxreplay._internal import packing
-from jaxreplay._internal.arguments import beyond
+from jaxreplay._internal.arguments import beyond, can_be_stored
 from jaxreplay._internal.packing import Layout
 from jaxreplay.types import Array, Tree
 
@@ -207,7 +207,7 @@ def _words_of(shape: tuple[int, ...], dtype: Any) -> tuple[jax.ShapeDtypeStruct 
     else:
         leaf, kind = jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(dtype)), [None]
     size = math.prod(leaf.shape) * leaf.dtype.itemsize
-    storable = packing.can_be_stored(leaf.dtype)
+    storable = can_be_stored(leaf.dtype)
     if not (storable and 0 < size < _LARGE):
         return None, None
     return leaf, kind[0]
@@ -225,7 +225,7 @@ def _own(treedef: Any, number: int, dtype: np.dtype) -> np.dtype:
 
 def _is_jax_s(dtype: np.dtype) -> bool:
     """Tell whether JAX takes NumPy arrays of a dtype."""
-    known = packing.can_be_stored(dtype) or jnp.issubdtype(dtype, jnp.complexfloating)
+    known = can_be_stored(dtype) or jnp.issubdtype(dtype, jnp.complexfloating)
     return bool(known and dtype.isnative)
 
 

@@ -1,7 +1,7 @@
 """A ring and a sampler behind five verbs."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from jaxreplay import clocks, requirements
 from jaxreplay import fields as fields_
 from jaxreplay import frames as frames_
 from jaxreplay import ring as ring_
-from jaxreplay._internal import buffer
+from jaxreplay._internal import buffer, rollouts, sharding
 from jaxreplay._internal.arguments import as_int32, check_episode_return
 from jaxreplay._internal.given import check_batch, checker
 from jaxreplay._internal.made_with import (
@@ -20,6 +20,7 @@ from jaxreplay._internal.made_with import (
     check_sizes,
     check_storage,
 )
+from jaxreplay._internal.promotion import as_by_default
 from jaxreplay.branches import rarely
 from jaxreplay.donation import donatable
 from jaxreplay.fields import Row
@@ -125,7 +126,7 @@ def make_replay(
         )  # fmt: skip
         zero = jnp.zeros((), jnp.int32)
         state = ReplayState(ring, sampler.init(unrolled(key), ring), dropped=zero, fence=zero)
-        return donatable(state)
+        return donatable(sharding.varying(state))
 
     def add(state: ReplayState, transition: Row, **feedback: Array) -> ReplayState:
         state = own("add", state)
@@ -172,13 +173,29 @@ def make_replay(
         state = own("metrics", state)
         return _metrics(sampler, state)
 
-    verbs = (init, add, sample, update, observe, can_sample, probability, metrics)
+    def end_episodes(state: ReplayState) -> ReplayState:
+        state = own("end_episodes", state)
+        return _end_episodes(sampler, state)
+
+    def add_one(state: ReplayState, given: tuple[Row, Mapping[str, Array]]) -> Any:
+        return _add(sampler, state, *given), None
+
+    def add_rollout(state: ReplayState, rollout: Row, **feedback: Array) -> ReplayState:
+        state = own("add_rollout", state)
+        rollout = rollouts.checked(state.ring, rollout, feedback)
+        return jax.lax.scan(add_one, state, (rollout, feedback))[0]
+
+    verbs: tuple[Any, ...] = (
+        init, add, sample, update, observe, can_sample, probability, metrics, end_episodes,
+        add_rollout,
+    )  # fmt: skip
     for verb in verbs:  # help, and what Python says of wrong calls, name them so
         protocol = Replay.__annotations__[verb.__name__]
         verb.__qualname__, verb.__doc__ = f"Replay.{verb.__name__}", protocol.__call__.__doc__
-    # Samplers let NumPy's rules align axes, whatever `jax_numpy_rank_promotion` the caller has set.
-    aligning = {verb.__name__: jax.numpy_rank_promotion("allow")(verb) for verb in verbs}
-    return Replay(*verbs, capacity, num_envs, batch_size, requires)._replace(**aligning)
+    made = {verb.__name__: as_by_default(verb) for verb in verbs}
+    return Replay(
+        **made, capacity=capacity, num_envs=num_envs, batch_size=batch_size, requires=requires
+    )
 
 
 def check_valid(state: ReplayState) -> None:
@@ -196,7 +213,7 @@ def _add(
     wanted = sampler.requires.feedback_of_new
     requirements.check_feedback(wanted, feedback, "add", "new transition", (state.ring.num_envs,))
     ring_.check_fits(state.ring, transition)
-    transition = ring_.as_stored(state.ring, jax.tree.map(jnp.asarray, transition))
+    transition = _constant(ring_.as_stored(state.ring, jax.tree.map(jnp.asarray, transition)))
     new = buffer.after(state.fence, transition), _single(feedback)
     feedback = new[1]  # the sampler decides what a step is worth of which nothing is known
     (transition, _), broken = _finite(new, state.ring.num_envs)
@@ -237,7 +254,7 @@ def _update(
     shape = sample.indices.shape
     requirements.check_feedback(wanted, feedback, "update", "sampled transition", shape)
     valid = ring_.version(state.ring, sample.indices) == sample.version
-    feedback = _single(feedback)
+    sample, feedback = _constant(sample), _single(feedback)
     for values in feedback.values():
         valid &= jnp.isfinite(values)
     indices = buffer.once(jnp.where(valid, sample.indices, state.ring.capacity))
@@ -255,7 +272,7 @@ def _observe(
     check_episode_return(episode_return)
     if sampler.requires.episode_returns is None:
         return state
-    episode_return = jnp.asarray(episode_return, jnp.float32)
+    episode_return = _constant(jnp.asarray(episode_return, jnp.float32))
     due, told = jnp.isfinite(episode_return), (state.ring, episode_return, key)
     inner = rarely(due, sampler.observe, state.sampler, *told)
     pairs = zip(jax.tree.leaves(inner), jax.tree.leaves(state.sampler), strict=True)
@@ -263,6 +280,16 @@ def _observe(
     # Any of them is known only once all that was read is.
     fence = state.fence + buffer.fence(sorted(changed, key=jnp.size)[:1])
     return buffer.settled(state._replace(sampler=inner, fence=fence))
+
+
+def _end_episodes(sampler: Sampler, state: ReplayState) -> ReplayState:
+    clock = state.ring.rows_added
+    # Which row is the newest is known once all that was read is.
+    ring = state.ring.replace(rows_added=buffer.after(state.fence, clock))
+    if any(field.top == "last" for field in ring.layout.fields):
+        ring = ring_.end_episodes(ring)
+    inner = sampler.end_episodes(state.sampler, ring)
+    return buffer.settled(state._replace(ring=ring.replace(rows_added=clock), sampler=inner))
 
 
 def _metrics(sampler: Sampler, state: ReplayState) -> dict[str, Array]:
@@ -301,7 +328,16 @@ def _finite(new: Tree, num_envs: int) -> tuple[Tree, Array]:
 
 def _single(feedback: Mapping[str, Array]) -> dict[str, Array]:
     """Return feedback in float32, as samplers keep it: what it can't hold is infinite there."""
-    return {name: jnp.asarray(values).astype(jnp.float32) for name, values in feedback.items()}
+    single = {name: jnp.asarray(values).astype(jnp.float32) for name, values in feedback.items()}
+    return _constant(single)
+
+
+def _constant(given: Tree) -> Tree:
+    """Return what is handed to the replay without tangents: a state never has any.
+
+    A loss may update the replay that it samples from, whatever the sampler computes.
+    """
+    return jax.lax.stop_gradient(given)
 
 
 def _refuse_empty(sampler: Sampler, state: ReplayState) -> None:

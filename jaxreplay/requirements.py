@@ -5,13 +5,17 @@ it gives as `Offers`. Every check of one against the other is here, and so is ev
 """
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from jax.core import Tracer
 
 from jaxreplay import fields
-from jaxreplay._internal.arguments import check_feedback_arrays, check_known, check_single
+from jaxreplay._internal.arguments import (
+    SINGLE,
+    check_feedback_arrays,
+    check_known,
+    check_single,
+)
 from jaxreplay._internal.checks import check_kind
 
 if TYPE_CHECKING:
@@ -37,12 +41,6 @@ _TELLS = {  # what a field is looked at for
     "first": "where episodes begin",
     "last": "where episodes end",
 }
-_SINGLE: Mapping[str, type] = MappingProxyType(
-    {
-        "first": bool, "last": bool, "terminated": bool, "truncated": bool,
-        "reward": float, "discount": float,
-    }
-)  # fmt: skip
 _NAMES: frozenset[str] = frozenset()
 _DENSITY = "a policy with a density (log_ratio)"
 
@@ -205,8 +203,8 @@ def check_transition(requires: Requirements, example: fields.Row) -> None:
             f"which the example, a {type(example).__name__}, lacks: store it, or choose a sampler "
             "that does without"
         )
-    for name in sorted(requires.transition_fields & _SINGLE.keys()):
-        check_single("this sampler", name, fields.get(example, name), _SINGLE[name])
+    for name in sorted(requires.transition_fields & SINGLE.keys()):
+        check_single("this sampler", name, fields.get(example, name), SINGLE[name])
 
 
 def check_batch_size(requires: Requirements, asked: Any, own: int, capacity: int) -> None:

@@ -23,6 +23,7 @@ from jaxreplay._internal.arguments import as_int32, check_single, slots_within
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.packing import Layout
 from jaxreplay._internal.parting import Leaving, Parting
+from jaxreplay._internal.promotion import as_by_default
 from jaxreplay.fields import Row
 from jaxreplay.frames import Frames, Spot
 from jaxreplay.types import Array, Transition
@@ -92,6 +93,7 @@ def init(
             f"capacity {capacity} is not a multiple of the {num_envs} environments: "
             f"use {less} or {less + num_envs}"
         )
+    packing.plan(_stored(example))  # by the names of its fields, before any is replaced
     frames = pixels = ()
     packed_obs = None
     if frame_stack or not store_next_obs:
@@ -118,6 +120,7 @@ def init(
     )
 
 
+@as_by_default
 def add(ring: Ring, transition: Row) -> tuple[Ring, Array]:
     """Write one row of transitions `[E, ...]`; return ring and slots written, `[E]` int32.
 
@@ -125,6 +128,7 @@ def add(ring: Ring, transition: Row) -> tuple[Ring, Array]:
       ValueError: as `check_fits`.
     """
     check_fits(ring, transition)
+    transition = jax.lax.stop_gradient(transition)  # pixels are floats, where observations are
     slots = _cursor(ring) * ring.num_envs + jnp.arange(ring.num_envs, dtype=jnp.int32)
     if isinstance(ring.frames, Frames):
         ring, transition = _add_frames(ring, ring.frames, transition)
@@ -182,6 +186,7 @@ def end_episodes(ring: Ring) -> Ring:
     return ring.replace(words=buffer.write(ring.words, slots, packed))
 
 
+@as_by_default
 def gather(ring: Ring, slots: Array) -> Row:
     """Read the transitions of `slots` (`[B]` int32, in range): fields are `[B, ...]`.
 

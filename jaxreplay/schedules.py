@@ -8,6 +8,7 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxreplay._internal.checks import Bounds
+from jaxreplay._internal.promotion import as_by_default
 from jaxreplay.types import Array
 
 
@@ -39,6 +40,7 @@ def linear(start: float, end: float, steps: int | Array | None) -> Callable[[Arr
 def _line(
     start: float, end: float, steps: int | Array, divisor: int | Array
 ) -> Callable[[Array], Array]:
+    @as_by_default
     def value(step: Array) -> Array:
         rest = 1 - jnp.clip(step, 0, steps) / divisor
         return (start - end) * rest + end

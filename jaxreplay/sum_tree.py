@@ -9,6 +9,8 @@ branching factor with the neutral element (0 for sums, infinity for minima): one
 dispatch. The root is a scalar beside it, so that the total can be read at any time without a read
 of the array that the next write must wait for.
 
+To differentiation a tree is a constant: what is written carries no tangents.
+
 A batch of leaves is written by scattering into the large levels and computing the small ones whole;
 a single leaf, by reading all of its ancestors' children in one gather and writing them in one
 scatter.
@@ -137,6 +139,7 @@ def add(
     inside = jnp.minimum(indices, tree.capacity - 1)
     slots = jnp.where(indices < tree.capacity, indices, tree.nodes.size)
     before = get(tree, inside) ** (1 / power)
+    values = jax.lax.stop_gradient(values)
     nodes = buffer.add(buffer.write(tree.nodes, slots, before), slots, values)
     sums = get(tree.replace(nodes=nodes), inside)
     return put(tree.replace(nodes=nodes), indices, jnp.minimum(sums**power, limit))
@@ -165,9 +168,18 @@ def repair(tree: SumTree, indices: Array) -> SumTree:
 def rebuild(tree: SumTree, leaves: Array) -> SumTree:
     """Replace all leaves (`[C]` float32, not checked) and recompute every node."""
     first, *others = _levels(tree.capacity, tree.branching).sizes
-    padded = _pad(leaves.astype(jnp.float32), first, tree.reduce)
+    leaves = jax.lax.stop_gradient(leaves.astype(jnp.float32))
+    padded = _pad(leaves, first, tree.reduce)
     nodes = jnp.concatenate([padded, *_above(padded, others, tree)])
     return tree.replace(nodes=nodes, root=_root(nodes, tree))
+
+
+def regrown(like: SumTree, leaves: Array) -> SumTree:
+    """Return a tree like another, or trees of several seeds, of the leaves `[..., C]`; compiled."""
+    grow = functools.partial(rebuild, like)
+    for _ in leaves.shape[1:]:
+        grow = jax.vmap(grow)
+    return jax.jit(grow)(leaves)
 
 
 def get(tree: SumTree, indices: Array) -> Array:
@@ -177,7 +189,7 @@ def get(tree: SumTree, indices: Array) -> Array:
 
 def leaves(tree: SumTree) -> Array:
     """Return all leaves, `[C]` float32."""
-    return tree.nodes[: tree.capacity]
+    return tree.nodes[..., : tree.capacity]  # of several seeds, `[..., C]`
 
 
 def total(tree: SumTree) -> Array:
@@ -343,7 +355,7 @@ def _set_one(tree: SumTree, index: Array, value: Array) -> SumTree:
 def _checked(tree: SumTree, indices: Array, values: Array) -> tuple[Array, Array]:
     """Return which rows may be written, and their values, capped."""
     valid = (indices >= 0) & (indices < tree.capacity) & jnp.isfinite(values) & (values >= 0)
-    capped = jnp.minimum(values, _LARGEST_TOTAL / tree.capacity)
+    capped = jnp.minimum(jax.lax.stop_gradient(values), _LARGEST_TOTAL / tree.capacity)
     return valid, capped.astype(jnp.float32)
 
 

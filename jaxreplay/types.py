@@ -86,6 +86,12 @@ def ignore_episode_return(state: State, ring: "Ring", episode_return: Array, key
     return state
 
 
+def end_no_episodes(state: State, ring: "Ring") -> State:
+    """Return the state as it is: the `end_episodes` of samplers that keep none apart."""
+    del ring
+    return state
+
+
 def even_probability(state: State, ring: "Ring", slots: Array, batch_size: int) -> Array:
     """Return `[n]` float32, the same for every live slot: the `probability` of uniform draws."""
     del state, batch_size
@@ -119,6 +125,7 @@ class Sampler(NamedTuple):
     # environment, and batches are [B, T, ...]; None: single transitions
     ready: verbs.ReadySampler | None = None  # None: as soon as the replay holds a batch
     check_sizes: verbs.CheckSizes | None = None  # None: all sizes fit that fit one another
+    end_episodes: verbs.EndEpisodesOfSampler = end_no_episodes  # for those whose state knows them
 
 
 # --- An objective: how a method shapes an agent's losses --------------------------------------
@@ -169,6 +176,8 @@ class Replay(NamedTuple):
     can_sample: verbs.CanSample
     probability: verbs.ReplayProbability
     metrics: verbs.ReplayMetrics
+    end_episodes: verbs.EndEpisodes
+    add_rollout: verbs.AddRollout
     capacity: int  # transitions that it remembers
     num_envs: int  # rows of one add
     batch_size: int  # rows of one sample

@@ -133,6 +133,19 @@ class ObserveSampler(Protocol):
         ...
 
 
+class EndEpisodesOfSampler(Protocol):
+    """Take in that running episodes are left."""
+
+    def __call__(self, state: State, ring: "Ring", /) -> State:
+        """Return the state in which the next row of every environment begins an episode.
+
+        Args:
+          state: the sampler's.
+          ring: its newest row is marked as the last of its episodes, if rows have a field `last`.
+        """
+        ...
+
+
 class SamplerProbability(Protocol):
     """Tell how likely slots are."""
 
@@ -214,6 +227,24 @@ class AddReplay(Protocol):
         ...
 
 
+class AddRollout(Protocol):
+    """Store rows of transitions that came one after the other."""
+
+    def __call__(self, state: State, rollout: Row, /, **feedback: Array) -> State:
+        """Return the state after as many adds, compiled as one loop.
+
+        Args:
+          state: the replay's.
+          rollout: `[T, E, ...]`, time first, of the same type as the example.
+          **feedback: `[T, E]` each, as `add` takes it.
+
+        Raises:
+          ValueError: fields differ in T, a row is none that `add` takes, or the caller keeps rows
+            on the host, who takes them one at a time.
+        """
+        ...
+
+
 class SampleReplay(Protocol):
     """Draw a batch."""
 
@@ -257,6 +288,24 @@ class ObserveReplay(Protocol):
 
     def __call__(self, state: State, episode_return: Array, key: Array, /) -> State:
         """Return the state, told a mean return `[]`; one that is not finite changes nothing."""
+        ...
+
+
+class EndEpisodes(Protocol):
+    """End the episodes that are running."""
+
+    def __call__(self, state: State, /) -> State:
+        """Return the state in which the newest row of every environment ended its episode.
+
+        It is for loops whose environments were reset without a step that said so, as after
+        `jaxreplay.load`: no stretch, window or walk then leads from the old episodes into the
+        new ones. The last step keeps its discount, as at a time limit. Rows with a field `first`
+        have it True in the row that comes next. Where an n-step window goes on, call
+        `n_step.end_episodes` instead: the newest steps are still in it.
+
+        Args:
+          state: the replay's.
+        """
         ...
 
 

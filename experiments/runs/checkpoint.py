@@ -104,14 +104,15 @@ def load(
     """
     with _open(folder, step) as file:
         header = _header(file, folder)
-        saved = {name: leaf for name, leaf in header["leaves"].items() if _is_in(part, name)}
         places = array_file.flatten(like_state)
         likes = {part + jax.tree_util.keystr(path): leaf for path, leaf in places}
         wanted = {name: array_file.describe(leaf) for name, leaf in likes.items()}
+        stated = array_file.stated(header, wanted)
+        saved = {name: leaf for name, leaf in stated.items() if _is_in(part, name)}
         _check_same_leaves(saved, wanted, folder)
         what = f"the checkpoint in {folder}"
         leaves = [array_file.read(file, header, name, like, what) for name, like in likes.items()]
-    return jax.tree.unflatten(jax.tree.structure(like_state), leaves)
+    return array_file.unflatten(like_state, leaves)
 
 
 def _header(file: Any, folder: Any) -> dict[str, Any]:
@@ -142,10 +143,13 @@ def _check_same_leaves(saved: dict[str, str], now: dict[str, str], folder: Any) 
         return
     for name in [*now, *(name for name in saved if name not in now)]:
         if saved.get(name) != now.get(name):
+            advice = (
+                "resume with the options and the code version of that run, or use another --out"
+            )
+            advice = array_file.advice(saved.get(name), now.get(name), advice)
             raise ValueError(
                 f"checkpoint in {folder} holds {saved.get(name, 'nothing')} for leaf {name or '.'}"
-                f", this run needs {now.get(name, 'nothing')}: resume with the options and the "
-                "code version of that run, or use another --out"
+                f", this run needs {now.get(name, 'nothing')}: {advice}"
             )
 
 

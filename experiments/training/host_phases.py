@@ -20,8 +20,7 @@ from experiments.training.state import (
     evaluation_key,
     observing_keys,
 )
-from jaxreplay import ring as ring_
-from jaxreplay.n_step import Window
+from jaxreplay import n_step
 from jaxreplay.types import Sample
 
 
@@ -87,7 +86,7 @@ class HostPhases:
         self.after_block = over(phases.after_block, 0, axes)
         self.observe = over(phases.observe, 1, axes)
         self.log_point = over(phases.log_point, 5, (axes, 0))
-        self.cut_off = over(_cut_off, 1, axes)
+        self.cut_off = over(self._cut_off, 1, axes)
 
     def _over_seeds(self, function: Callable[..., Any], others: int, out_axes: Any) -> Any:
         """Vmap and jit a function of a state, which is donated, and of other arguments."""
@@ -126,6 +125,22 @@ class HostPhases:
         batch = host_store.filled(state.replay.ring, batch, given)
         state, more = self._phases.learn_from(state, batch)
         return state, jax.tree.map(jnp.add, learned, more)
+
+    def _cut_off(self, state: LoopState, obs: Array) -> LoopState:
+        """Return a state that goes on from `obs` `[E, ...]`, after resets that it did not see."""
+        # The latest step bootstraps from its true next observation, and returns end there.
+        window, replay = state.window, state.replay
+        if len(window.steps.truncated) == 1:  # nothing waits in it: the ring has the latest step
+            replay = self._phases.replay.end_episodes(replay)
+        else:
+            window = n_step.end_episodes(window)
+        return state._replace(
+            replay=replay,
+            obs=obs,
+            window=window,
+            episodes=jax.tree.map(jnp.zeros_like, state.episodes),
+            extras=jax.tree.map(jnp.zeros_like, state.extras),
+        )
 
     def _greedy_all(self, state: LoopState, obs: Array, time: Array, for_replay: bool) -> Array:
         def greedy(state: LoopState, obs: Array) -> Array:
@@ -169,22 +184,3 @@ def _once(phases: Phases, state: LoopState, given: FromHost) -> tuple[LoopState,
         state = phases.observe(state, given.returns)
     evaluated = (given.returns, given.lengths, given.looked_at)
     return phases.log_point(state, played, learned, *evaluated)[0], learned
-
-
-def _cut_off(state: LoopState, obs: Array) -> LoopState:
-    """Return a state that goes on from `obs` `[E, ...]`, after resets that it did not see."""
-    # The latest step bootstraps from its true next observation, and returns end there.
-    (steps, pushes), replay = state.window, state.replay
-    if len(steps.truncated) == 1:  # nothing waits in the window: the ring has the latest step
-        replay = replay._replace(ring=ring_.end_episodes(replay.ring))
-    else:
-        newest = (pushes - 1) % len(steps.truncated)
-        truncated = steps.truncated.at[newest].set(~steps.terminated[newest])
-        steps = steps._replace(truncated=truncated)
-    return state._replace(
-        replay=replay,
-        obs=obs,
-        window=Window(steps, pushes),
-        episodes=jax.tree.map(jnp.zeros_like, state.episodes),
-        extras=jax.tree.map(jnp.zeros_like, state.extras),
-    )

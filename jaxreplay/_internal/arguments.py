@@ -5,6 +5,7 @@ XLA broadcasts and converts silently, and what is stored then is no longer what 
 """
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -130,9 +131,10 @@ def check_leaf(
     on_host = isinstance(leaf, np.ndarray)
     if not _fits(kind, dtype, by_value=on_host):
         how = f"{name} > 0" if dtype == np.dtype(bool) else f"{name}.astype('{dtype.name}')"
+        other = f", or give init an example with {kind}" if _may_be(name, kind) else ""
         raise ValueError(
             f"{name} was {done} as {kind}, and the {holder}, by its example, holds {dtype}: "
-            f"convert it ({how}), or give init an example with {kind}"
+            f"convert it ({how}){other}"
         )
     # A float that is too large is infinite, and counted as such.
     whole = on_host and jnp.issubdtype(dtype, jnp.integer)
@@ -162,6 +164,27 @@ def check_single(reader: str, name: str, example: Any, kind: type) -> None:
         raise ValueError(f"{wants} {dtype}: convert it{how}")
 
 
+def can_be_stored(dtype: Any) -> bool:
+    """Tell whether arrays of a dtype can be put in words: PRNG keys and parts of bytes can't."""
+    if jnp.issubdtype(dtype, jnp.integer):
+        return jnp.iinfo(dtype).bits >= 8
+    if jnp.issubdtype(dtype, jnp.floating):
+        return jnp.finfo(dtype).bits >= 8
+    return jnp.issubdtype(dtype, jnp.bool_)
+
+
+def _may_be(name: str, dtype: Any) -> bool:
+    """Tell whether nobody refuses an example in which a field is of a dtype."""
+    kinds = _SINGLES[SINGLE[name]][1] if name in SINGLE else (dtype,)
+    return can_be_stored(dtype) and any(jnp.issubdtype(dtype, kind) for kind in kinds)
+
+
+SINGLE: Mapping[str, type] = MappingProxyType(  # fields that are one number, where they are read
+    {
+        "first": bool, "last": bool, "terminated": bool, "truncated": bool,
+        "reward": float, "discount": float, "n_steps": int,
+    }
+)  # fmt: skip
 _SINGLES = {
     bool: ("one bool", (jnp.bool_,)),
     int: ("one whole number", (jnp.integer,)),

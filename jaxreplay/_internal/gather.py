@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxreplay._internal.dependence import opaque_zero
+from jaxreplay._internal.sharding import varying
 from jaxreplay.types import Array
 
 # Measured on a CPU with 1 MB of second and 32 MB of third cache, jax 0.10, with batches of 32 and
@@ -65,7 +66,7 @@ def _take_parts(array: Array, rows: Array, part: int) -> Array:
         read = array.at[some + _fetched(array, some)].get(mode="promise_in_bounds")
         return jax.lax.dynamic_update_slice_in_dim(taken, read, start, 0)
 
-    taken = jnp.zeros((rows.size, array.shape[1]), array.dtype)
+    taken = varying(jnp.zeros((rows.size, array.shape[1]), array.dtype))
     return jax.lax.fori_loop(0, -(-rows.size // part), turn, taken)
 
 
@@ -91,7 +92,7 @@ def _take_rows_batched(
         plain = jax.vmap(take_rows.fun, [0 if batched else None for batched in in_batched])
         return plain(array, indices), True
     rows = take_rows(*flat)
-    return rows.reshape(axis_size, -1, *rows.shape[1:]), True
+    return rows.reshape(axis_size, indices.shape[-1], *rows.shape[1:]), True
 
 
 def scratch_for(array: Array, count: int) -> Array:
@@ -130,7 +131,7 @@ def _take_few_rows_batched(
     if not in_batched[0]:
         scratch = jnp.broadcast_to(scratch, (axis_size, *scratch.shape))
     rows, together = take_few_rows(scratch.reshape(-1, *scratch.shape[2:]), *flat)
-    rows = rows.reshape(axis_size, -1, *rows.shape[1:])
+    rows = rows.reshape(axis_size, indices.shape[-1], *rows.shape[1:])
     return (rows, together.reshape(scratch.shape)), (True, True)
 
 
@@ -173,7 +174,7 @@ def _flattened(
         indices = jnp.broadcast_to(indices, (axis_size, *indices.shape))
     if array_batched:
         indices = indices + jnp.arange(axis_size, dtype=indices.dtype)[:, None] * length
-        array = array.reshape(-1, *array.shape[2:])
+        array = array.reshape(axis_size * length, *array.shape[2:])
     return array, indices.ravel()
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreplay._internal.arguments import ADDED, Handing, check_leaf
+from jaxreplay._internal.arguments import ADDED, Handing, can_be_stored, check_leaf
 from jaxreplay.types import Array, Tree
 
 _WHOLE = "the row"  # the name of a leaf that is the whole pytree
@@ -149,7 +149,7 @@ def unpack(layout: Layout, rows: Array) -> Tree:
         item, count = field.stored.itemsize, math.prod(field.shape)
         words = rows[:, field.start // 4 : -(-(field.start + item * count) // 4)]
         if item == 8:
-            words = words.reshape(-1, count, 2)
+            words = words.reshape(rows.shape[0], count, 2)
         items = jax.lax.bitcast_convert_type(words, field.stored).reshape(rows.shape[0], -1)
         first = field.start % 4 // item
         values = items[:, first : first + count].astype(field.dtype)
@@ -168,11 +168,6 @@ def pack(layout: Layout, tree: Tree, rows: int) -> Array:
         parts[field.stored.itemsize].append(bits)
     columns = [_words(jnp.concatenate(part, axis=1)) for part in parts.values() if part]
     return jnp.concatenate(columns, axis=1)
-
-
-def can_be_stored(dtype: Any) -> bool:
-    """Tell whether arrays of a dtype can be put in words; those of PRNG keys can't."""
-    return any(jnp.issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_))
 
 
 def name_of(path: Any) -> str:

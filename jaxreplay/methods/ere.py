@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxreplay import clocks, fields, objectives, schedules
 from jaxreplay import ring as ring_
 from jaxreplay._internal import random_bits
+from jaxreplay._internal.promotion import as_by_default
 from jaxreplay.fields import Row
 from jaxreplay.methods.parts.options import LossOptions
 from jaxreplay.option import option, takes_own_config
@@ -46,6 +47,7 @@ class EREState(NamedTuple):
     mean_width: Array  # [] float32, their mean during the latest whole episode; 0 before
 
 
+@as_by_default
 def window(done: Array, length: Array, eta: Array | float, capacity: int, smallest: int) -> Array:
     """Return how many of the most recent transitions `[]` the next batch is drawn from.
 
@@ -86,8 +88,10 @@ def sampler(config: EREConfig = EREConfig(), updates: int | None = None) -> Samp
 
     def add(state: EREState, ring: Ring, slots: Array, transition: Row, **_: Array) -> EREState:
         del ring, slots
-        # An episode without updates says nothing.
-        over = fields.get(transition, "last")[0] & (state.done > 0)
+        return end(state, fields.get(transition, "last")[0])
+
+    def end(state: EREState, over: Array | bool) -> EREState:
+        over = over & (state.done > 0)  # an episode without updates says nothing
         mean = state.widths / jnp.maximum(state.done, 1)
         return state._replace(
             done=jnp.where(over, 0, state.done),
@@ -127,6 +131,7 @@ def sampler(config: EREConfig = EREConfig(), updates: int | None = None) -> Samp
 
     return Sampler(
         init, add, sample, update, probability=probability, metrics=metrics,
+        end_episodes=lambda state, ring: end(state, True),
         requires=Requirements(new_steps=True, transition_fields=frozenset({"last"})),
     )  # fmt: skip
 

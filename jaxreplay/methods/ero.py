@@ -12,6 +12,7 @@ from jaxreplay import clocks, fields, objectives, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer, random_bits
 from jaxreplay._internal.buffer import Buffer
+from jaxreplay._internal.sharding import varying
 from jaxreplay.fields import Row
 from jaxreplay.methods.parts.options import LossOptions
 from jaxreplay.optimisers import if_finite
@@ -218,7 +219,8 @@ def _choose(config: EROConfig, params: Any, features: Array, ring: Ring, key: Ar
 
     size = ring_.size(ring)
     chunks = (size + chunk - 1) // chunk
-    logits = jax.lax.fori_loop(0, chunks, score, jnp.zeros(ring.capacity, jnp.float32))
+    none = varying(jnp.zeros(ring.capacity, jnp.float32))
+    logits = jax.lax.fori_loop(0, chunks, score, none)
     live = jnp.arange(ring.capacity) < size
     kept = live & jax.random.bernoulli(key, jax.nn.sigmoid(logits))
     return kept.astype(jnp.float32)

@@ -162,9 +162,15 @@ def sampler(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Sa
             "sampler_updates": state.learned.astype(jnp.float32),
         }
 
+    def end_episodes(state: NERSState, ring: Ring) -> NERSState:
+        del ring
+        known = state.positions
+        return state._replace(positions=None if known is None else positions_.end(known))
+
     return Sampler(
         functools.partial(_init, config), add, sample, functools.partial(_update, config),
         observe=functools.partial(_observe, config), probability=probability, metrics=metrics,
+        end_episodes=end_episodes,
         requires=_requirements(config),
     )  # fmt: skip
 

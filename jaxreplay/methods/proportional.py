@@ -15,6 +15,7 @@ from jaxreplay import clocks, schedules, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer, random_bits
 from jaxreplay._internal.powers import to_power
+from jaxreplay._internal.promotion import as_by_default
 from jaxreplay.fields import Row
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
@@ -79,6 +80,7 @@ def write(state: ProportionalState, slots: Array, values: Array) -> Proportional
     return state._replace(updates=clocks.tick(state.updates))
 
 
+@as_by_default
 def draw(
     state: ProportionalState, ring: Ring, key: Array, batch_size: int, sampling: Sampling
 ) -> tuple[Array, Odds]:
@@ -144,6 +146,7 @@ def importance(
     """
     power = exponent(beta, beta_end, horizon)
 
+    @as_by_default
     def weigh(odds: Odds) -> Array:
         minus = -power(odds.updates)
         if normalise == "buffer":
@@ -159,6 +162,7 @@ def importance(
     return weigh
 
 
+@as_by_default
 def metrics(state: ProportionalState, ring: Ring) -> dict[str, Array]:
     """Return mean, largest and quantiles of the leaves, and how many were skipped so far.
 
@@ -173,6 +177,7 @@ def metrics(state: ProportionalState, ring: Ring) -> dict[str, Array]:
     }
 
 
+@as_by_default
 def quantiles(priority: Callable[[Array], Array], size: Array) -> dict[str, Array]:
     """Return the 10th, 50th and 90th percentile of the priorities of what is stored.
 

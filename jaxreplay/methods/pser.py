@@ -164,9 +164,14 @@ def sampler(config: PSERConfig = PSERConfig()) -> Sampler:
         own = proportional.metrics(state.priorities, ring)
         return own | {"beta": jnp.asarray(config.beta, jnp.float32)}
 
+    def end_episodes(state: PSERState, ring: Ring) -> PSERState:
+        del ring
+        return state._replace(positions=positions_.end(state.positions))
+
     td_error = frozenset({"td_error"})
     return Sampler(
         init, add, sample, update, probability=probability, metrics=metrics,
+        end_episodes=end_episodes,
         requires=Requirements(
             feedback=td_error,
             feedback_of_new=td_error if initial_td else frozenset(),

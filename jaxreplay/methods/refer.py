@@ -167,6 +167,7 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
         functools.partial(_update, config),
         probability=_probability,
         metrics=_metrics,
+        end_episodes=_end_episodes,
         requires=_requirements(config),
         provides=frozenset({"returns"} if config.returns else ()),
         even=True,
@@ -257,23 +258,35 @@ def _add(
     """Enter new steps into their episodes, and now and then go through the whole memory."""
     # An episode may have been left, for instance where a loop was stopped and went on.
     left = fields.get(transition, "first") & (state.current >= 0)
-    state = _enter(_leave(state, ring, left), ring, slots, transition)
+    state = _leave(state, ring, left, (slots - ring.num_envs) % ring.capacity)
+    state = _enter(state, ring, slots, transition)
     if isinstance(state.estimates, Estimates):
-        ended = jnp.where(left, (slots - ring.num_envs) % ring.capacity, ring.capacity)
-        known = estimates.end(state.estimates, ended)
-        state = state._replace(estimates=estimates.enter(known, slots, transition, fresh))
+        known = estimates.enter(state.estimates, slots, transition, fresh)
+        state = state._replace(estimates=known)
     due = ring_.is_due(ring, _refresh_every(config, ring))
     if not isinstance(due, Tracer):  # outside of jit, which would compile the branches anew
         return refresh(state, ring) if due else state
     return jax.lax.cond(due, lambda s: _refresh(config, s, ring), lambda s: s, state)
 
 
-def _leave(state: ReFERState, ring: Ring, left: Array) -> ReFERState:
-    """Finish the running episodes of the lanes `left` `[E]`, unless they are forgotten already."""
+def _end_episodes(state: ReFERState, ring: Ring) -> ReFERState:
+    lanes = jnp.arange(ring.num_envs, dtype=jnp.int32)
+    return _leave(state, ring, state.current >= 0, ring_.recent(ring, lanes))
+
+
+def _leave(state: ReFERState, ring: Ring, left: Array, newest: Array) -> ReFERState:
+    """Finish the running episodes of the lanes `left` `[E]`, unless they are forgotten already.
+
+    Their last steps are at `newest` `[E]`.
+    """
     running = _episode_of(state.current, ring)
     finished = jnp.maximum(state.status[running], jnp.int8(_FINISHED))
     running = jnp.where(left, running, ring.capacity)
-    return state._replace(status=buffer.write(state.status, running, finished))
+    state = state._replace(status=buffer.write(state.status, running, finished))
+    if not isinstance(state.estimates, Estimates):
+        return state
+    ended = estimates.end(state.estimates, jnp.where(left, newest, ring.capacity))
+    return state._replace(estimates=ended)
 
 
 def _enter(state: ReFERState, ring: Ring, slots: Array, transition: Row) -> ReFERState:

@@ -16,6 +16,7 @@ from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.powers import to_power
+from jaxreplay._internal.promotion import as_by_default
 from jaxreplay.fields import Row
 from jaxreplay.methods import proportional
 from jaxreplay.methods.parts.options import SamplingOptions
@@ -102,6 +103,7 @@ class SequencesState(NamedTuple):
     newest: Array  # [] int32, a clock modulo T: where in these two the newest row is
 
 
+@as_by_default
 def priority(td_error: Array, learn: Array, eta: float) -> Array:
     """Return `eta max|td| + (1 - eta) mean|td|` `[B]` over the steps that are learned from.
 
@@ -142,6 +144,7 @@ def sampler(config: SequencesConfig = SequencesConfig()) -> Sampler:
         even=not config.prioritised,
         length=config.length,
         ready=_ready,
+        end_episodes=_end_episodes,
     )
 
 
@@ -292,6 +295,11 @@ def _enter(
         starts=state.starts.at[row].set(position == 0),
         newest=row,
     )
+
+
+def _end_episodes(state: SequencesState, ring: Ring) -> SequencesState:
+    del ring
+    return state._replace(ended=jnp.ones_like(state.ended))
 
 
 def _completed(config: SequencesConfig, state: SequencesState, ring: Ring) -> tuple[Array, Array]:

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import monitoring
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
 from jaxreplay import bucket_order, make_replay, ring, sum_tree, testing
 from jaxreplay.methods import METHODS, per, proportional, pser, rank, refer, sequences, windows
@@ -286,6 +288,63 @@ def test_dtypes_stay_where_doubles_are_enabled(name):
     assert seen == dtypes()[2]
 
 
+@pytest.mark.parametrize("seeds", [None, 2])
+@pytest.mark.parametrize("varies", ["key", "rows"])
+@pytest.mark.parametrize("name", sorted(VARIANTS))
+def test_replays_are_made_and_carried_by_loops_within_shard_map(name, varies, seeds):
+    """One device makes a mesh of which everything is checked."""
+    case, mesh = case_of(name), Mesh(jax.devices()[:1], "d")
+
+    def train(key, offset):
+        state = case.replay.init(key, EXAMPLE)
+
+        def step(state, time):
+            return case.cycle(state, time + offset)[0], None
+
+        return jax.lax.scan(step, state, jnp.arange(3))[0]
+
+    def program(key, offset):
+        own = (jax.random.fold_in(key, 0 * offset[0]), jnp.int32(0))
+        if varies == "rows":
+            own = key, offset[0]
+        run = train if seeds is None else jax.vmap(train, (None, None), axis_size=seeds)
+        return jax.tree.map(lambda x: x[None], run(*own))
+
+    program = jax.shard_map(program, mesh=mesh, in_specs=(P(), P("d")), out_specs=P("d"))
+    given = jax.random.key(0), jnp.zeros(1, jnp.int32)
+    if name != "per":
+        jax.eval_shape(program, *given)
+    elif seeds is None:
+        found = jax.tree.map(lambda x: x[0], jax.jit(program)(*given))
+        testing.same(found, jax.jit(train)(jax.random.key(0), jnp.int32(0)))
+
+
+STRICT = {"jax_numpy_dtype_promotion": "strict", "jax_numpy_rank_promotion": "raise"}
+
+
+@pytest.mark.parametrize("setting", STRICT)
+@pytest.mark.parametrize("name", sorted(VARIANTS | MORE))
+def test_replays_work_where_programs_may_mix_neither_dtypes_nor_ranks(name, setting):
+    case = case_of(name)
+    replay, key = case.replay, jax.random.key(0)
+    told = jnp.ones(case.shape)
+    row = jax.tree.map(lambda x: jnp.broadcast_to(x, (E, *x.shape)), EXAMPLE)
+
+    def steps(key):
+        state = replay.init(key, EXAMPLE)
+        new = dict.fromkeys(replay.requires.feedback_of_new, jnp.ones(E))
+        state = replay.end_episodes(replay.add(state, row, **new))
+        state, batch = replay.sample(state, key)
+        state = replay.update(state, batch, **case.feedback_of(told))
+        state = replay.observe(state, told.mean(), key)
+        slots = jnp.arange(3)
+        return replay.can_sample(state), replay.probability(state, slots), replay.metrics(state)
+
+    expected = jax.eval_shape(steps, key)
+    with getattr(jax, setting.removeprefix("jax_"))(STRICT[setting]):
+        assert jax.eval_shape(steps, key) == expected
+
+
 @pytest.mark.parametrize("name", sorted(METHODS.keys() - {"latest", "sequences", "windows"}))
 def test_nothing_trips_debug_nans(name):
     """Nothing of a replay stops a search for NaN by `jax_debug_nans`, in or outside of jit."""
@@ -303,3 +362,69 @@ def test_nothing_trips_debug_nans(name):
         for episode_return in (1.0, 2.0):
             state = replay.observe(state, jnp.float32(episode_return), jax.random.key(2))
         replay.metrics(state)
+
+
+def _losses(case, told_of):
+    """Make a loss that adds, samples, updates and observes three times, of steps in a scan.
+
+    What the replay is told is made of `told_of(weight)`.
+    """
+
+    def step(carry, time):
+        state, weight = carry
+        told = told_of(weight)
+        row = case.rows(time)
+        row = row._replace(obs=row.obs * told, reward=row.reward * told)
+        new = dict.fromkeys(case.replay.requires.feedback_of_new, row.reward)
+        state = case.replay.add(state, row, **new)
+        state, batch = case.replay.sample(state, jax.random.key(time))
+        td = batch.transition.obs.sum(axis=-1) * weight - 1.0
+        about = batch._replace(weights=batch.weights * told)
+        own = batch.transition.obs.sum(axis=-1) * told - 1.0
+        state = case.replay.update(state, about, **case.feedback_of(own))
+        state = case.replay.observe(state, own.mean(), jax.random.key(7))
+        return (state, weight), (batch.weights * jnp.square(td).T).mean()
+
+    def loss(weight, state):
+        (state, _), losses = jax.lax.scan(step, (state, weight), jnp.arange(3))
+        return losses.sum(), state
+
+    return loss
+
+
+DERIVED = {
+    "grad": lambda loss: jax.grad(loss, has_aux=True),
+    "vmap": lambda loss: jax.vmap(jax.value_and_grad(loss, has_aux=True), (0, None)),
+    "jvp": lambda loss: lambda w, s: jax.jvp(lambda w: loss(w, s), (w,), (1.0,), has_aux=True),
+    "linearize": lambda loss: (
+        lambda w, s: jax.linearize(lambda w: loss(w, s), w, has_aux=True)[1](1.0)
+    ),
+}
+
+
+@pytest.mark.parametrize("how", DERIVED)
+@pytest.mark.parametrize("name", METHODS)
+def test_a_loss_may_tell_the_replay_of_itself(name, how):
+    case = case_of(name)
+    weight = jnp.array([0.5, 2.0]) if how == "vmap" else 0.5
+    found, expected = (
+        jax.jit(DERIVED[how](_losses(case, told_of)))(weight, case.full)
+        for told_of in (lambda weight: weight, jax.lax.stop_gradient)
+    )
+    testing.same(found, expected)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_an_update_changes_no_gradient_of_the_loss_that_does_it(name):
+    case = case_of(name)
+
+    def loss(weight, updates):
+        state, batch = case.replay.sample(case.full, jax.random.key(1))
+        td = batch.transition.obs.sum(axis=-1) * weight - 1.0
+        if updates:
+            state = case.replay.update(state, batch, **case.feedback_of(td))
+            state = case.replay.observe(state, td.mean(), jax.random.key(2))
+        return (batch.weights * jnp.square(td).T).mean(), state
+
+    with_update, without = (jax.grad(loss, has_aux=True)(0.5, told)[0] for told in (True, False))
+    assert with_update == without != 0

@@ -48,6 +48,15 @@ def test_numbers_that_the_window_s_hold_are_taken(n):
     np.testing.assert_allclose(out.reward, factor * np.arange(E))
 
 
+@pytest.mark.parametrize("name", ["terminated", "truncated", "first"])
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.complex64])
+def test_no_advice_leads_to_an_example_that_is_refused(name, dtype):
+    window = n_step.init(EXAMPLE, 2, E)
+    with pytest.raises(ValueError, match=f"^{name} was pushed as .* bool: convert it") as refused:
+        n_step.push(window, ROW._replace(**{name: jnp.zeros(E, dtype)}), 0.9)
+    assert "example with" not in str(refused.value)
+
+
 @pytest.mark.parametrize("gamma", [99, -0.1, float("nan"), float("inf"), jnp.float32(1.1), "half"])
 def test_gamma_lies_in_0_1(gamma):
     with pytest.raises(ValueError, match=r"^gamma is \S+: it must "):
@@ -59,6 +68,20 @@ def test_gamma_is_any_number_there_also_as_an_input_of_the_program(gamma):
     window = n_step.init(EXAMPLE, 2, E)
     for push in (n_step.push, jax.jit(n_step.push)):
         assert push(window, ROW, gamma)[1].discount.shape == (E,)
+
+
+def test_a_window_is_carried_by_a_loop_within_shard_map():
+    def returns(rewards):
+        def push(window, reward):
+            return n_step.push(window, ROW._replace(reward=reward), 0.5)
+
+        return jax.lax.scan(push, n_step.init(EXAMPLE, 2, E), rewards)[1].reward
+
+    mesh = jax.sharding.Mesh(jax.devices()[:1], "d")
+    over = jax.sharding.PartitionSpec("d")
+    rewards = jnp.arange(3.0 * E).reshape(3, E)
+    found = jax.shard_map(returns, mesh=mesh, in_specs=over, out_specs=over)(rewards)
+    np.testing.assert_array_equal(found, returns(rewards))
 
 
 EXAMPLES = [

@@ -69,6 +69,7 @@ def test_what_sample_returns_has_to_be_taken_apart(verb):
     rest = {
         "add": (testing.EXAMPLE,), "update": (both[1],), "can_sample": (), "metrics": (),
         "sample": (jax.random.key(0),), "observe": (1.0, jax.random.key(0)), "probability": ([0],),
+        "end_episodes": (), "add_rollout": (testing.EXAMPLE,),
     }  # fmt: skip
     with pytest.raises(ValueError, match=f"^{verb} takes a replay's state, .*: take it apart, st"):
         getattr(replay, verb)(both, *rest[verb])

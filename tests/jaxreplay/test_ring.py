@@ -111,6 +111,48 @@ def test_a_field_without_numbers_is_kept():
     np.testing.assert_array_equal(read.reward, row.reward)
 
 
+@pytest.mark.parametrize(
+    "dtype", ["bool", "uint8", "bfloat16", "int32", "float32", "float64", "int64"]
+)
+@pytest.mark.parametrize("shape", [(0,), (2, 0)])
+@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("vmapped", [False, True])
+def test_fields_without_numbers_are_kept_alone_or_stored_once(dtype, shape, once, vmapped):
+    with jax.enable_x64(True):
+        empty = jnp.zeros(shape, dtype)
+        row = {"obs": empty, "next_obs": empty, "first": jnp.ones((), bool)}
+        row = row if once else {"obs": empty}
+
+        def read():
+            held = ring.init(row, 8, 2, store_next_obs=not once)
+            held, slots = ring.add(held, jax.tree.map(lambda x: jnp.stack([x, x]), row))
+            return ring.gather(held, slots)
+
+        read = jax.vmap(lambda _: read())(jnp.arange(3)) if vmapped else read()
+        lead = (3, 2) if vmapped else (2,)
+        for name in row:
+            assert (read[name].shape, read[name].dtype) == (
+                (*lead, *row[name].shape),
+                row[name].dtype,
+            )
+
+
+PARTS_OF_BYTES = ["int2", "uint2", "int4", "uint4", "float4_e2m1fn"]
+
+
+@pytest.mark.parametrize("dtype", PARTS_OF_BYTES)
+@pytest.mark.parametrize("options", [{}, {"store_next_obs": False}, {"frame_stack": 2}])
+def test_parts_of_bytes_are_refused_when_a_ring_or_a_window_is_made(dtype, options):
+    stack = jnp.ones((3, 2), dtype)
+    row = {"obs": stack, "next_obs": stack, "first": jnp.zeros((), bool)}
+    with pytest.raises(ValueError, match=f"^(next_)?obs of dtype {dtype} can't be stored"):
+        ring.init(row, 8, 2, **options)
+    flag = np.bool_(0)
+    step = n_step.Step(stack, np.int32(0), np.float32(0), flag, flag, stack, flag)
+    with pytest.raises(ValueError, match=f"^obs of dtype {dtype} can't be stored"):
+        n_step.init(step, 2)
+
+
 def test_doubles_are_kept_where_they_are_enabled():
     with jax.enable_x64(True):
         values = np.array([[1 / 3, 2**60 + 1.0], [-1e300, 5e-324]])

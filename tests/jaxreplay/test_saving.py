@@ -13,9 +13,9 @@ import pytest
 from safetensors.numpy import save_file
 
 import jaxreplay
-from jaxreplay import Sampler, make_replay, testing
+from jaxreplay import Sampler, array_file, make_replay, ring, sum_tree, testing
 from jaxreplay.array_file import Damaged
-from jaxreplay.methods import METHODS, per, rank, sequences, uniform
+from jaxreplay.methods import METHODS, per, proportional, rank, sequences, uniform
 
 EXAMPLE = {
     "half": np.zeros(3, jnp.bfloat16),
@@ -64,6 +64,53 @@ def test_what_is_loaded_is_what_was_saved(sampler, tmp_path):
     assert len(set(buffers)) == len(buffers)  # it may be donated
 
 
+def as_on(monkeypatch, branching):
+    """Make sum trees as on a device of another kind."""
+    monkeypatch.setitem(sum_tree._BRANCHING, "cpu", branching)
+
+
+BRANCHINGS = [(8, 32), (128, 8), (32, 2)]
+
+
+@pytest.mark.parametrize("normalise", ["batch", "buffer"])  # the latter also keeps minima
+@pytest.mark.parametrize(("there", "here"), BRANCHINGS)
+def test_trees_are_built_for_the_device_that_loads_them(
+    there, here, normalise, tmp_path, monkeypatch
+):
+    as_on(monkeypatch, there)
+    sampler = per.sampler(per.PERConfig(normalise=normalise))
+    replay, state = filled.__wrapped__(sampler, rows=40, capacity=64)
+    path = jaxreplay.save(replay, state, tmp_path / "r")
+    as_on(monkeypatch, here)
+    replay, expected = filled.__wrapped__(sampler, rows=40, capacity=64)  # the same, made here
+    loaded = jaxreplay.load(replay, path, EXAMPLE)
+    assert loaded.sampler.tree.branching == here
+    leaves = sum_tree.leaves(loaded.sampler.tree)
+    np.testing.assert_array_equal(leaves, sum_tree.leaves(state.sampler.tree))
+    fresh = sum_tree.rebuild(sum_tree.init(64), leaves)
+    assert bits(loaded.sampler.tree) == bits(fresh)
+    assert jax.tree.structure(loaded) == jax.tree.structure(expected)
+    proportional.check_valid(loaded.sampler, loaded.ring)
+
+
+@pytest.mark.parametrize(("there", "here"), BRANCHINGS)
+def test_files_of_whole_trees_are_read(there, here, tmp_path, monkeypatch):
+    as_on(monkeypatch, there)
+    replay, state = filled.__wrapped__(rows=40, capacity=64)
+    with monkeypatch.context() as patch:  # as versions did that wrote every node
+        patch.setattr(array_file, "flatten", lambda x: jax.tree_util.tree_flatten_with_path(x)[0])
+        path = jaxreplay.save(replay, state, tmp_path / "r")
+    as_on(monkeypatch, here)
+    replay = filled.__wrapped__(rows=1, capacity=64)[0]
+    loaded = jaxreplay.load(replay, path, EXAMPLE)
+    fresh = sum_tree.rebuild(sum_tree.init(64), sum_tree.leaves(state.sampler.tree))
+    assert bits(loaded.sampler.tree) == bits(fresh)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-300] + bytes([whole[-300] ^ 1]) + whole[-299:])
+    with pytest.raises(Damaged, match="is damaged"):
+        jaxreplay.load(replay, path, EXAMPLE)
+
+
 class Keyed(NamedTuple):
     """What a sampler of one's own may keep."""
 
@@ -103,6 +150,7 @@ def test_every_method_s_state_can_be_saved(name, tmp_path):
     shapes = jax.eval_shape(case.replay.init, jax.random.key(0), case.example)
     number = iter(range(10**6))
     state = jax.tree.map(lambda x: np.full(x.shape, next(number) % 2, x.dtype), shapes)
+    state = array_file.unflatten(shapes, [leaf for _, leaf in array_file.flatten(state)])
     path = jaxreplay.save(case.replay, state, tmp_path / "r")
     assert bits(jaxreplay.load(case.replay, path, case.example)) == bits(state)
 
@@ -126,12 +174,23 @@ def test_another_layout_is_refused_by_name(sizes, fields, message, tmp_path):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize("dtype", [np.float64, np.int64, np.uint64])
+def test_numbers_of_another_width_name_the_setting(wide, dtype, tmp_path):
+    replay, example = make_replay(uniform.sampler(), **SIZES), {"x": dtype(0)}
+    with jax.enable_x64(wide):
+        path = jaxreplay.save(replay, replay.init(jax.random.key(0), example), tmp_path / "r")
+    message = f"field x, .*: set jax_enable_x64 to {wide}"
+    with jax.enable_x64(not wide), pytest.raises(ValueError, match=message):
+        jaxreplay.load(replay, path, example)
+
+
 def test_another_sampler_is_refused_by_name(tmp_path):
     replay, state = filled(rows=2)
     path = jaxreplay.save(replay, state, tmp_path / "r")
     example = {name: EXAMPLE[name] for name in EXAMPLE}
     for sampler, message in (
-        (uniform.sampler(), r"for array \.sampler\.tree\.nodes, and this replay has nothing"),
+        (uniform.sampler(), r"for array \.sampler\.tree\.leaves, and this replay has nothing"),
         (rank.sampler(), r"nothing for array \.sampler\.order\.values, and this replay has float"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -247,3 +306,89 @@ def test_a_state_of_another_replay_is_not_saved_over_a_good_one(tmp_path):
     with pytest.raises(ValueError, match="inside of jit"):
         jax.jit(lambda state: jaxreplay.save(replay, state, path))(state)
     assert path.read_bytes() == good
+
+
+MARKED = {"lane": np.int32(0), "time": np.int32(0), "first": np.bool_(0), "last": np.bool_(0)}
+
+
+@functools.cache
+def marked(names, rows, num_envs=2, capacity=24, method=uniform):
+    """A replay of rows that know where they are from, in episodes of five steps."""
+    replay = make_replay(method.sampler(), capacity=capacity, batch_size=4, num_envs=num_envs)
+    example = {name: MARKED[name] for name in names}
+    state, add = replay.init(jax.random.key(0), example), jax.jit(replay.add)
+    for time in range(rows):
+        row = {
+            "lane": np.arange(num_envs, dtype=np.int32),
+            "time": np.full(num_envs, time, np.int32),
+            "first": np.full(num_envs, time % 5 == 0),
+            "last": np.full(num_envs, time % 5 == 4),
+        }
+        state = add(state, {name: row[name] for name in names})
+    return replay, state, example
+
+
+@pytest.mark.parametrize("rows", [1, 7, 18])  # the last has been round the ring
+@pytest.mark.parametrize(("num_envs", "capacity"), [(1, 24), (3, 24), (4, 24), (8, 48), (1, 6)])
+@pytest.mark.parametrize("names", [tuple(MARKED), ("lane", "time", "last"), ("lane", "time")])
+def test_rows_alone_are_loaded_for_other_environments(names, rows, num_envs, capacity, tmp_path):
+    replay, state, example = marked(names, rows)
+    path = jaxreplay.save(replay, state, tmp_path / "r")
+    sampler = per.sampler()
+    other = make_replay(sampler, capacity=capacity, batch_size=2, num_envs=num_envs)
+    found = jaxreplay.load_rows(other, path, example, jax.random.key(0))
+    count = int(found.ring.rows_added)
+    each = min(rows, 12, capacity // 2)
+    assert count == 2 * each // num_envs
+    here = jax.tree.map(np.asarray, ring.contents(found.ring))
+    here = {name: x.reshape(-1, num_envs)[:count] for name, x in here.items()}
+    told = list(zip(here["lane"].T.ravel(), here["time"].T.ravel(), strict=True))
+    expected = [(lane, time) for lane in range(2) for time in range(rows - each, rows)]
+    assert told == expected[len(expected) - count * num_envs :]
+    for lane in range(num_envs if "last" in names else 0):
+        own = {name: x[:, lane] for name, x in here.items()}
+        follows = (np.diff(own["lane"]) == 0) & (np.diff(own["time"]) == 1)
+        assert (own["last"][:-1] | follows).all() and (count == 0 or own["last"][-1])
+        if "first" in names:
+            np.testing.assert_array_equal(own["first"][1:], own["last"][:-1])
+    leaves = np.asarray(sum_tree.leaves(found.sampler.tree))
+    assert (leaves[: count * num_envs] == 1).all() and not leaves[count * num_envs :].any()
+
+
+def test_no_stretch_leads_from_one_environment_s_rows_into_another_s(tmp_path):
+    names = ("lane", "time", "last")
+    replay, state, example = marked(names, 7)
+    path = jaxreplay.save(replay, state, tmp_path / "r")
+    config = sequences.SequencesConfig(length=4, period=1, prioritised=False)
+    other = make_replay(sequences.sampler(config), capacity=24, batch_size=24)
+    state = jaxreplay.load_rows(other, path, example, jax.random.key(0))
+    _, batch = other.sample(state, jax.random.key(1))
+    lane, mask = np.asarray(batch.transition["lane"]), np.asarray(batch.aux.mask)
+    assert mask.any() and (lane == lane[:, :1])[mask].all() and (lane != lane[:, :1]).any()
+
+
+def test_rows_that_are_not_there_as_they_were_are_not_loaded(tmp_path):
+    row = {"obs": np.zeros(3), "next_obs": np.zeros(3), "first": np.bool_(0)}
+    sizes = {"capacity": 32, "batch_size": 4}
+    plain, once, far = (
+        make_replay(uniform.sampler(), **sizes, **options)
+        for options in ({}, {"store_next_obs": False}, {"rows_on_host": True})
+    )
+    told = make_replay(per.sampler(per.PERConfig(initial="td")), **sizes)
+    key = jax.random.key(0)
+    paths = [
+        jaxreplay.save(replay, replay.init(key, row), tmp_path / name)
+        for replay, name in ((plain, "plain"), (once, "once"), (far, "far"))
+    ]
+    for replay, path, message in (
+        (plain, paths[1], "once holds a replay that stores observations once"),
+        (plain, paths[2], "far holds a replay that stores observations once, or on the host"),
+        (once, paths[0], "store_next_obs"),
+        (far, paths[0], "rows_on_host"),
+        (told, paths[0], "td_error of new transitions"),
+        (plain, tmp_path / "none", "there is no file"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            jaxreplay.load_rows(replay, path, row, key)
+    with pytest.raises(ValueError, match="for field obs, and this example"):
+        jaxreplay.load_rows(plain, paths[0], row | {"obs": np.zeros(2)}, key)

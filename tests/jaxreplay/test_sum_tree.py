@@ -268,3 +268,18 @@ def test_memory_is_little_more_than_the_leaves():
 def test_sizes_are_checked(bad):
     with pytest.raises(ValueError, match="at least"):
         sum_tree.init(**bad)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_tree_carries_no_tangents(count):
+    slots = jnp.arange(count)
+
+    def total(scale, write):
+        return sum_tree.total(write(sum_tree.init(50), scale * jnp.ones(count)))
+
+    for write in (
+        lambda tree, values: sum_tree.set(tree, slots, values),
+        lambda tree, values: sum_tree.repair(sum_tree.add(tree, slots, values, limit=9.0), slots),
+        lambda tree, values: sum_tree.rebuild(tree, jnp.pad(values, (0, 50 - count))),
+    ):
+        assert jax.value_and_grad(total)(2.0, write) == (2 * count, 0)

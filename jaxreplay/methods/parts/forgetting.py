@@ -5,6 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from jaxreplay._internal.sharding import varying
 from jaxreplay.types import Array
 
 
@@ -51,4 +52,4 @@ def _largest(holds: Callable[[Array], Array], bits: int) -> Array:
         bound = found | (1 << (bits - 1 - step))
         return jnp.where(holds(bound), bound, found)
 
-    return jax.lax.fori_loop(0, bits, body, jnp.zeros((), jnp.int32))
+    return jax.lax.fori_loop(0, bits, body, varying(jnp.zeros((), jnp.int32)))

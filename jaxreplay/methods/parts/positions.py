@@ -32,3 +32,8 @@ def enter(positions: Positions, slots: Array, first: Array) -> Positions:
     latest = jnp.where(first, 0, clocks.tick(positions.latest))
     steps = buffer.write(positions.steps, slots, latest)
     return Positions(steps, latest)
+
+
+def end(positions: Positions) -> Positions:
+    """Let the next transition of every lane start an episode."""
+    return positions._replace(latest=jnp.full_like(positions.latest, -1))

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from jaxreplay._internal import buffer
 from jaxreplay._internal.counting import count_up_to
+from jaxreplay._internal.promotion import as_by_default
 from jaxreplay.types import Array
 
 _HEAD = 16  # terms that are added up one by one
@@ -25,6 +26,7 @@ class Segments(NamedTuple):
     end: Array  # [B] int32
 
 
+@as_by_default
 def mass(first: Array | int, last: Array, alpha: Array | float) -> Array:
     """Add up n^-alpha over `first < n <= last`, to about a millionth of the sum.
 
@@ -48,6 +50,7 @@ def mass(first: Array | int, last: Array, alpha: Array | float) -> Array:
     return total + integral - correction
 
 
+@as_by_default
 def reaches(share: Array, size: Array, alpha: Array | float) -> Array:
     """Return the smallest n with `mass(0, n) >= share * mass(0, size)`: `[...]` int32.
 
@@ -78,6 +81,7 @@ def reaches(share: Array, size: Array, alpha: Array | float) -> Array:
     return buffer.once(jnp.minimum(jnp.where(found > _HEAD, beyond, found), size))
 
 
+@as_by_default
 def segments(size: Array, count: int, alpha: Array | float) -> Segments:
     """Cut ranks 1..size into `count` segments of about equal probability.
 
@@ -103,6 +107,7 @@ def spread(end: Array, size: Array) -> Segments:
     return Segments(start, end)
 
 
+@as_by_default
 def share_of_segments(segments: Segments, first: Array, last: Array) -> Array:
     """Return how many of the segments' draws fall on the ranks `first` up to `last` - 1.
 

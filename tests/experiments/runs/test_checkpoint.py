@@ -23,6 +23,7 @@ from experiments.runs.checkpoint import (
     save,
     set_aside,
 )
+from jaxreplay import array_file, sum_tree
 
 
 class Pair(NamedTuple):
@@ -72,6 +73,37 @@ def test_every_kind_of_leaf_comes_back_bit_for_bit(tmp_path):
     save(tmp_path, 10, state, {"log_points": 3, "nested": {"x": [1, None]}})
     assert_same(load(tmp_path, state), state)
     assert read_meta(tmp_path) == {"log_points": 3, "nested": {"x": [1, None]}}
+
+
+@pytest.mark.parametrize("whole", [False, True])  # every node, as versions before did
+@pytest.mark.parametrize(("there", "here"), [(8, 32), (128, 8)])
+def test_trees_of_seeds_are_built_for_the_device_that_resumes(
+    there, here, whole, tmp_path, monkeypatch
+):
+    """Devices give nodes different numbers of children; here one stands for two of them."""
+
+    def grown(leaves):
+        trees = sum_tree.init(50), sum_tree.init(50, reduce="min")
+        return [sum_tree.rebuild(tree, leaves) for tree in trees]
+
+    leaves = jax.random.uniform(jax.random.key(0), (3, 50))
+    monkeypatch.setitem(sum_tree._BRANCHING, "cpu", there)
+    state = {"seeds": jax.vmap(grown)(leaves), "one": jax.tree.map(np.asarray, grown(leaves[0]))}
+    with monkeypatch.context() as patch:
+        if whole:
+            patch.setattr(array_file, "flatten", lambda x: jax.tree.leaves_with_path(x))
+        save(tmp_path, 1, state, {})
+    monkeypatch.setitem(sum_tree._BRANCHING, "cpu", here)
+    expected = {"seeds": jax.vmap(grown)(leaves), "one": grown(leaves[0])}
+    assert_same(load(tmp_path, jax.eval_shape(lambda: expected)), expected)
+    assert_same(load(tmp_path, expected["seeds"], part="['seeds']"), expected["seeds"])
+
+
+def test_numbers_of_another_width_name_the_setting(tmp_path):
+    with jax.enable_x64(True):
+        save(tmp_path, 1, {"x": jnp.zeros(3, jnp.float64)}, {})
+    with pytest.raises(ValueError, match=r"float64\[3\] for leaf .*: set jax_enable_x64 to True"):
+        load(tmp_path, {"x": jnp.zeros(3)})
 
 
 def test_restored_keys_go_on_with_the_same_numbers(tmp_path):

@@ -1,0 +1,83 @@
+"""Functions beside the verbs, where the caller's arrays may not mix dtypes or ranks."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxreplay import (
+    bucket_order,
+    frames,
+    n_step,
+    objectives,
+    optimisers,
+    returns,
+    ring,
+    schedules,
+    sum_tree,
+    testing,
+)
+from jaxreplay.methods import ere, sequences
+
+T = jnp.ones((3, 2))
+FLAGS = jnp.zeros((3, 2), bool)
+
+
+def stored_once():
+    held = ring.init(testing.EXAMPLE, 8, 2, store_next_obs=False)
+    held, slots = ring.add(held, testing.rows(0))
+    return ring.gather(held, slots), held.frames
+
+
+def stacks():
+    books = frames.init(jnp.zeros((2, 3)), 8, 2, 3, 0.1)
+    return frames.add(books, jnp.ones((2, 2, 3)), FLAGS[0], jnp.ones(2, jnp.int32))
+
+
+def pushed():
+    flag = jnp.zeros(2, bool)
+    step = n_step.Step(T[0], T[0], T[0], flag, flag, T[0], flag)
+    window = n_step.init(jax.tree.map(lambda x: x[0], step), 3, 2)
+    return n_step.push(n_step.end_episodes(window), step, 0.9)
+
+
+def drawn():
+    tree = sum_tree.set(sum_tree.init(9), jnp.arange(3), jnp.ones(3))
+    return sum_tree.sample(tree, jax.random.key(0), 4), sum_tree.find(tree, jnp.ones(2))
+
+
+def ranked():
+    order = bucket_order.set(bucket_order.init(9), jnp.arange(3), jnp.ones(3))
+    found = bucket_order.find(order, jnp.arange(2), jnp.uint32(7))
+    return found, bucket_order.quantiles(order, jnp.array([0.1, 0.5]))
+
+
+def learned():
+    optimiser = optimisers.if_finite(optax.adam(0.1))
+    return optimiser.update({"w": T}, optimiser.init({"w": T}))
+
+
+FUNCTIONS = {
+    "a ring": stored_once,
+    "frames": stacks,
+    "a window": pushed,
+    "a tree": drawn,
+    "an order": ranked,
+    "an optimiser": learned,
+    "a schedule": lambda: schedules.linear(0.1, 1.0, 10)(jnp.int32(3)),
+    "PAL": lambda: objectives.pal(twin="max")(T),
+    "an equivalent": lambda: objectives.per_equivalent(0.6, 0.4)(T[0]),
+    "returns": lambda: returns.retrace(T, T, FLAGS, T, T, T, T),
+    "advantages": lambda: returns.advantages(T, T, FLAGS, T, T, 0.9),
+    "ERE's window": lambda: ere.window(jnp.int32(3), jnp.int32(5), 0.9, 100, 5),
+    "a stretch": lambda: sequences.priority(T, T > 0, 0.9),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_mix_as_by_default(name):
+    expected = FUNCTIONS[name]()
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        found = FUNCTIONS[name]()
+    jax.tree.map(np.testing.assert_array_equal, found, expected)

@@ -1,0 +1,88 @@
+"""Rows that are added several at a time: as many adds, in one call."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxreplay import make_replay, testing
+from jaxreplay.methods import METHODS, per, uniform
+
+T, E = 30, testing.E  # more rows than the ring has
+
+
+def together(rows):
+    return jax.tree.map(lambda *x: jnp.stack(x), *rows)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_rollout_is_as_many_adds(name):
+    options = {"length": 4} if name == "windows" else {}
+    case = testing.Case(METHODS[name].method(METHODS[name].config(**options)))
+    rollout = together([case.rows(time) for time in range(T)])
+    new = dict.fromkeys(case.replay.requires.feedback_of_new, rollout.reward)
+    add = jax.jit(case.replay.add_rollout)
+    testing.same(add(case.init(jax.random.key(0)), rollout, **new), case.filled(T))
+
+
+@pytest.mark.parametrize("options", [{}, {"store_next_obs": False}])
+@pytest.mark.parametrize("jitted", [False, True])
+def test_steps_come_with_feedback_and_observations_stored_once(options, jitted):
+    replay = make_replay(
+        per.sampler(per.PERConfig(initial="td")), capacity=24, batch_size=4, num_envs=E, **options
+    )
+    rows = [testing.rows(time) for time in range(T)]
+    state = replay.init(jax.random.key(0), testing.EXAMPLE)
+    one, expected = jax.jit(replay.add), state
+    for row in rows:
+        expected = one(expected, row, td_error=row.reward)
+    add = jax.jit(replay.add_rollout) if jitted else replay.add_rollout
+    rollout = together(rows)
+    testing.same(add(state, rollout, td_error=rollout.reward), expected)
+
+
+HELD = {"x": np.zeros(2, np.uint8), "n": np.int32(0)}
+
+
+def held(**options):
+    replay = make_replay(uniform.sampler(), capacity=8, batch_size=2, num_envs=2, **options)
+    return replay, replay.init(jax.random.key(0), HELD)
+
+
+def test_numbers_of_numpy_are_looked_at():
+    replay, state = held()
+    rollout = {"x": np.full((3, 2, 2), 255, np.uint16), "n": np.full((3, 2), 2**31 - 1)}
+    expected = state
+    for row in range(3):
+        expected = replay.add(expected, {name: x[row] for name, x in rollout.items()})
+    testing.same(replay.add_rollout(state, rollout), expected)
+    rollout["x"][1, 0, 0] = 256
+    with pytest.raises(ValueError, match=r"^x holds 256, and the ring uint8"):
+        replay.add_rollout(state, rollout)
+
+
+GOOD = {"x": jnp.zeros((3, 2, 2), jnp.uint8), "n": jnp.zeros((3, 2), jnp.int32)}
+OTHERS = [
+    ({"n": GOOD["n"][:2]}, {}, r"n of \[2\] steps and x of \[3\]"),
+    ({"n": 0, "x": 0}, {}, r"^n of a rollout has shape \[\]"),
+    (jax.tree.map(lambda x: x[:0], GOOD), {}, "has no steps"),
+    (jax.tree.map(lambda x: x[0], GOOD), {}, r"^n was added with shape \[\], .* wants \[2\]"),
+    ({"x": GOOD["x"].astype(float)}, {}, "^x was added as float32"),
+    ({"y": GOOD["n"]}, {}, "has y, unlike the example"),
+    ({}, {"td_error": jnp.zeros(2)}, r"td_error of \[2\]"),
+    ({}, {"td": jnp.zeros((3, 2))}, "no feedback is called td"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "feedback", "message"), OTHERS, ids=[x for *_, x in OTHERS])
+def test_a_rollout_that_does_not_fit_is_refused_by_name(fields, feedback, message):
+    replay, state = held()
+    with pytest.raises(ValueError, match=message) as refused:
+        replay.add_rollout(state, GOOD | fields, **feedback)
+    assert "\n" not in str(refused.value)
+
+
+def test_rows_on_the_host_are_taken_one_at_a_time():
+    replay, state = held(rows_on_host=True)
+    with pytest.raises(ValueError, match="rows_on_host"):
+        replay.add_rollout(state, GOOD)
