@@ -21,9 +21,11 @@ from jaxreplay.array_file import Damaged
 from jaxreplay.fields import Row
 from jaxreplay.replay import ReplayState
 from jaxreplay.types import Replay
+from jaxreplay.untrusted import check_writable, printable
 
 FORMAT = 1
 _TAG = "jaxreplay.replay"
+_HEADER = {"capacity": int, "num_envs": int, "row": list}
 
 
 def save(
@@ -87,7 +89,7 @@ def load(replay: Replay, path: str | os.PathLike, example: Row) -> ReplayState:
         written = array_file.tagged(file, _TAG)
         if written is None:
             raise ValueError(f"{path} is no saved replay: give one that jaxreplay.save has written")
-        header = array_file.parse(written, str(path))
+        header = array_file.parse(written, str(path), FORMAT, _HEADER)
         _check_same(path, header, _layout(replay, like), like)
         leaves = [
             array_file.read(file, header, jax.tree_util.keystr(place), leaf, str(path))
@@ -130,8 +132,7 @@ def _check_place(path: Path, overwrite: bool) -> None:
     """Refuse to write where a file is that `save` has not written."""
     if not path.parent.is_dir():
         raise ValueError(f"there is no folder {path.parent}: make it first")
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder: give the name of a file")
+    check_writable(path, "give the name of a file")
     if path.exists() and not overwrite and not _is_ours(path):
         raise ValueError(
             f"{path} exists and is no saved replay: give another name, or overwrite=True"
@@ -161,8 +162,9 @@ def _check_same(
 ) -> None:
     if header["format"] != FORMAT:
         raise ValueError(
-            f"{path} is of format {header['format']} (jaxreplay {header['version']}), and this "
-            f"version, {VERSION}, reads {FORMAT}: load it with the version that wrote it"
+            f"{path} is of format {header['format']} (jaxreplay "
+            f"{printable(header.get('version'))}), and this version, {VERSION}, reads {FORMAT}: "
+            "load it with the version that wrote it"
         )
     for name in ("capacity", "num_envs"):
         if header[name] != layout[name]:
@@ -171,7 +173,10 @@ def _check_same(
                 f"replay with {name}={header[name]}"
             )
     advice = "give the example that the replay was made for"
-    _check_equal(path, dict(header["row"]), dict(layout["row"]), "field", "this example", advice)
+    row = header["row"]
+    if not all(isinstance(pair, list) and [*map(type, pair)] == [str, str] for pair in row):
+        raise Damaged(f"{path} is damaged (its header has no row that is names and dtypes)")
+    _check_equal(path, dict(row), dict(layout["row"]), "field", "this example", advice)
     if header["row"] != layout["row"]:
         raise ValueError(f"{path} holds its fields in another order than this example: {advice}")
     advice = "make the replay with the sampler and the options that it was saved with"
@@ -183,7 +188,8 @@ def _check_equal(
 ) -> None:
     for name in [*own, *(name for name in saved if name not in own)]:
         if saved.get(name) != own.get(name):
+            held, shown = printable(saved.get(name, "nothing")), printable(name)
             raise ValueError(
-                f"{path} holds {saved.get(name, 'nothing')} for {what} {name}, and {who} has "
+                f"{path} holds {held} for {what} {shown}, and {who} has "
                 f"{own.get(name, 'nothing')}: {advice}"
             )

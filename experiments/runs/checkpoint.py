@@ -16,6 +16,7 @@ import jax
 
 from jaxreplay import array_file
 from jaxreplay.array_file import Damaged as Damaged  # what reading one may raise
+from jaxreplay.untrusted import printable
 
 Tree = Any  # any pytree of arrays, typed PRNG keys and Python scalars
 _NAME = re.compile(r"step_(\d+)\.safetensors")
@@ -124,7 +125,7 @@ def _header(file: Any, folder: Any) -> dict[str, Any]:
             f"the checkpoint in {folder} is of format 1 (jaxreplay 0.1): resume it with that "
             "version, or start a new run"
         )
-    header = array_file.parse(written, f"the checkpoint in {folder}")
+    header = array_file.parse(written, f"the checkpoint in {folder}", FORMAT, {"meta": dict})
     if header["format"] != FORMAT:
         raise ValueError(
             f"the checkpoint in {folder} is of format {header['format']}, this version reads "
@@ -143,9 +144,9 @@ def _check_same_leaves(saved: dict[str, str], now: dict[str, str], folder: Any) 
     for name in [*now, *(name for name in saved if name not in now)]:
         if saved.get(name) != now.get(name):
             raise ValueError(
-                f"checkpoint in {folder} holds {saved.get(name, 'nothing')} for leaf {name or '.'}"
-                f", this run needs {now.get(name, 'nothing')}: resume with the options and the "
-                "code version of that run, or use another --out"
+                f"checkpoint in {folder} holds {printable(saved.get(name, 'nothing'))} for leaf "
+                f"{printable(name) or '.'}, this run needs {now.get(name, 'nothing')}: resume with "
+                "the options and the code version of that run, or use another --out"
             )
 
 
