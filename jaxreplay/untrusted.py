@@ -45,7 +45,7 @@ def shallow(value: Any) -> Any:
     Raises:
       ValueError: it is nested in more than `DEEPEST` levels.
     """
-    level, depth = [each for each in (value,) if isinstance(each, dict | list)], 1
+    level, depth = [[value]], 0
     while level:
         if depth > DEEPEST:
             raise ValueError(_TOO_DEEP)
