@@ -3,6 +3,7 @@
 import atexit
 import gc
 import itertools
+import os
 import sys
 
 from experiments.cli import endings
@@ -17,6 +18,9 @@ def set_up() -> None:
     if is_command():
         endings.install()
         seldom_collect()
+        # Figures are only ever written to files: a name of a window's toolkit may be one that this
+        # machine lacks.
+        os.environ["MPLBACKEND"] = "agg"
 
 
 def is_command() -> bool:
