@@ -132,3 +132,30 @@ def test_a_name_of_no_plotting_backend_is_not_read(tmp_path):
     settings = {**os.environ, "MPLBACKEND": "nonsense"}
     command = f"{AS_COMMAND}; import experiments.analysis.style"
     subprocess.run([sys.executable, "-c", command], env=settings, check=True, timeout=120)
+
+
+def test_what_the_output_cannot_encode_is_written_as_escapes():
+    settings = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    command = [sys.executable, "-c", f"{AS_COMMAND}; print('\u00fc')"]
+    done = subprocess.run(command, env=settings, capture_output=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, b"\\xfc\n")
+
+
+def test_a_folder_with_letters_that_the_locale_lacks_is_written_and_read(tmp_path):
+    locale = {"LC_ALL": "POSIX", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    settings = {**os.environ, **locale, "PYTHONCOERCECLOCALE": "0"}
+    out = os.fsencode(tmp_path) + "/\u00fc".encode()
+    for command in (
+        [
+            "train", "--agent", "dqn", "--env", "walk/4", "--seeds", "1", "--steps", "200",
+            "--warmup", "100", "--eval-every", "100", "--eval-episodes", "1", "--report", "true",
+            "--figures", "false", "--out", out,
+        ],
+        ["report", out],
+        ["plot", b"\xc3\xbc=" + out, "--out", out + b"2"],
+    ):  # fmt: skip
+        words = [sys.executable, "-m", f"experiments.{command[0]}", *command[1:]]
+        done = subprocess.run(words, env=settings, capture_output=True, timeout=240)
+        assert done.returncode == 0, done.stderr
+        assert b"none:" not in done.stdout  # why there is no report
+    assert "\u00fc".encode() in (tmp_path / "\u00fc" / "report.html").read_bytes()
