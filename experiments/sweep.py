@@ -55,6 +55,7 @@ EXAMPLES = (
 _SECTIONS = ("loop", "sizes", "env_options", "agent_options")
 _NOT_KEPT = ("--file", "--out", "--resume", "--overwrite", "--dry-run", "--on", "--devices",
              "--leave-state", "--other-code", "--compilation-cache")  # fmt: skip
+_MANY = 500  # points: to check more takes seconds
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,6 +97,8 @@ def _sweep(
     out, resume = _claimed(args)
     for remark in grid.lacking(args.grid, bases):
         say(remark)
+    if len(points) > _MANY:
+        say(f"checking {plan.count(len(points), 'point')}")
     parts = plan.check(points)
     for point in points:
         log_points = schedule(point.config.loop, point.config.sizes.num_envs).log_points

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreplay import sum_tree
+from jaxreplay import sum_tree, untrusted
 from jaxreplay._internal import optional
 from jaxreplay.sum_tree import SumTree
 from jaxreplay.types import Tree
@@ -82,10 +83,12 @@ def open_file(path: Path) -> Any:
       ImportError: safetensors is not installed; Damaged: it is no such file, or cut short.
     """
     safetensors = _safetensors()
+    if not untrusted.is_regular(path):
+        raise Damaged(f"{path} is not a regular file")
     try:
         return safetensors.safe_open(path, framework="numpy")
     except (safetensors.SafetensorError, UnicodeDecodeError, ValueError) as error:
-        raise Damaged(f"{path} is damaged ({error})") from None
+        raise Damaged(f"{path} is damaged ({untrusted.printable(error)})") from None
 
 
 def tagged(file: Any, tag: str) -> str | None:
@@ -93,16 +96,33 @@ def tagged(file: Any, tag: str) -> str | None:
     return (file.metadata() or {}).get(tag)
 
 
-def parse(written: str, what: str) -> dict[str, Any]:
+def parse(written: str, what: str, known: int, about: Mapping[str, type]) -> dict[str, Any]:
     """Return a header, from what is written under the tag of `what`.
+
+    Args:
+      written: the tag's text.
+      what: whose header it is, for messages.
+      known: the format that is understood.
+      about: types of the caller's own entries. A header of another format is returned without a
+        look at any entry but `format`, which the caller has to refuse.
 
     Raises:
       Damaged: it is not what was written.
     """
     checksum, _, text = written.partition(" ")
-    if checksum != f"{zlib.crc32(text.encode()):08x}":
+    if checksum != f"{zlib.crc32(text.encode(errors='replace')):08x}":
         raise Damaged(f"{what} is damaged (its header)")
-    return json.loads(text)
+    try:
+        header = untrusted.parse_json(text)
+    except ValueError as error:
+        raise Damaged(f"{what} is damaged ({untrusted.printable(error)})") from None
+    kinds = {"format": int}
+    if isinstance(header, dict) and header.get("format") == known:
+        kinds |= {**about, "leaves": dict, "crc32": dict}
+    for name, kind in kinds.items():
+        if not isinstance(header, dict) or type(header.get(name)) is not kind:
+            raise Damaged(f"{what} is damaged (its header has no {name} that is {kind.__name__})")
+    return header
 
 
 def read(file: Any, header: dict[str, Any], name: str, like: Any, what: str) -> Any:
@@ -116,12 +136,15 @@ def read(file: Any, header: dict[str, Any], name: str, like: Any, what: str) -> 
     try:
         array = file.get_tensor(stored)
     except (safetensors.SafetensorError, ValueError, TypeError) as error:
-        raise Damaged(f"{what} is damaged ({name}: {error})") from None
-    if _checksum(array) != header["crc32"][stored]:
+        raise Damaged(f"{what} is damaged ({name}: {untrusted.printable(error)})") from None
+    if _checksum(array) != header["crc32"].get(stored):
         raise Damaged(f"{what} is damaged ({name or 'its one array'})")
-    if stored != name:  # the leaves come first
-        array = array[..., : like.shape[-1]]
-    return _restore(array, like)
+    try:
+        if stored != name:  # the leaves come first
+            array = array[..., : like.shape[-1]]
+        return _restore(array, like)
+    except (ValueError, TypeError) as error:  # of another dtype or shape than the header says
+        raise Damaged(f"{what} is damaged ({name}: {untrusted.printable(error)})") from None
 
 
 def flatten(tree: Tree) -> list[tuple[Any, Any]]:

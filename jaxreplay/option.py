@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import inspect
 import math
+import re
 import types
 import typing
 from collections.abc import Callable
@@ -179,6 +180,20 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
         return hint, False
     (kind,) = (arm for arm in arms if arm is not type(None))
     return kind, True
+
+
+def check_entry(name: Any, config: Any, make: Any) -> None:
+    """Refuse what can't be registered as a method or agent from elsewhere.
+
+    Raises:
+      ValueError: one line: the name is not a word that a command line may have, `make` can't be
+        called, or as `check_class`.
+    """
+    if not isinstance(name, str) or not re.fullmatch(r"\w[\w.:-]*", name):
+        raise ValueError(f"name is {name!r}: it must be a word of letters, digits, '_', '.' or '-'")
+    check_class(config)
+    if not callable(make):
+        raise ValueError(f"what is to make '{name}' is {make!r}: give a function of its config")
 
 
 def check_class(config: Any) -> None:

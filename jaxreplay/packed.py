@@ -66,7 +66,8 @@ def pack(tree: Tree) -> Packed:
 
     A pytree of NumPy arrays and numbers, such as a row from an environment on the host, is packed
     there; anything else belongs into a compiled function. Arrays of 32 KB or more stay as they are,
-    and so do those that have no place in 32-bit words, such as complex numbers.
+    and so do those that have no place in 32-bit words, such as complex numbers: copy them first if
+    the environment writes into them again, since JAX may read them after a call has returned.
 
     Args:
       tree: any pytree of arrays, PRNG keys among them.

@@ -104,7 +104,9 @@ def make_replay(
     # Plain numbers, whatever came: a state's sizes are written to files, too.
     capacity, batch_size, num_envs = int(capacity), int(batch_size), int(num_envs)
     frame_stack = int(frame_stack)
-    check_storage(frame_stack, frames_on_host, store_next_obs, rows_on_host)
+    check_storage(
+        frame_stack, frame_spare, frame_ahead, frames_on_host, store_next_obs, rows_on_host
+    )
     if sampler.check_sizes is not None:
         sampler.check_sizes(capacity, num_envs, batch_size)
     slots, requires = capacity * sampler.capacity_factor, sampler.requires

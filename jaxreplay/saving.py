@@ -25,9 +25,11 @@ from jaxreplay.frames import Frames
 from jaxreplay.replay import ReplayState
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Replay
+from jaxreplay.untrusted import check_writable, printable
 
 FORMAT = 1
 _TAG = "jaxreplay.replay"
+_HEADER = {"capacity": int, "num_envs": int, "row": list}
 
 
 def save(
@@ -103,7 +105,7 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
         written = array_file.tagged(file, _TAG)
         if written is None:
             raise ValueError(f"{path} is no saved replay: give one that jaxreplay.save has written")
-        yield file, array_file.parse(written, str(path))
+        yield file, array_file.parse(written, str(path), FORMAT, _HEADER)
 
 
 def load_rows(replay: Replay, path: str | os.PathLike, example: Row, key: Array) -> ReplayState:
@@ -226,8 +228,7 @@ def _check_place(path: Path, overwrite: bool) -> None:
     """Refuse to write where a file is that `save` has not written."""
     if not path.parent.is_dir():
         raise ValueError(f"there is no folder {path.parent}: make it first")
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder: give the name of a file")
+    check_writable(path, "give the name of a file")
     if path.exists() and not overwrite and not _is_ours(path):
         raise ValueError(
             f"{path} exists and is no saved replay: give another name, or overwrite=True"
@@ -276,15 +277,19 @@ def _check_same(
 def _check_format(path: Path, header: dict[str, Any]) -> None:
     if header["format"] != FORMAT:
         raise ValueError(
-            f"{path} is of format {header['format']} (jaxreplay {header['version']}), and this "
-            f"version, {VERSION}, reads {FORMAT}: load it with the version that wrote it"
+            f"{path} is of format {header['format']} (jaxreplay "
+            f"{printable(header.get('version'))}), and this version, {VERSION}, reads {FORMAT}: "
+            "load it with the version that wrote it"
         )
 
 
 def _check_row(path: Path, header: dict[str, Any], row: list[list[str]]) -> None:
     advice = "give the example that the replay was made for"
-    _check_equal(path, dict(header["row"]), dict(row), "field", "this example", advice)
-    if header["row"] != row:
+    saved = header["row"]
+    if not all(isinstance(pair, list) and [*map(type, pair)] == [str, str] for pair in saved):
+        raise Damaged(f"{path} is damaged (its header has no row that is names and dtypes)")
+    _check_equal(path, dict(saved), dict(row), "field", "this example", advice)
+    if saved != row:
         raise ValueError(f"{path} holds its fields in another order than this example: {advice}")
 
 
@@ -294,7 +299,8 @@ def _check_equal(
     for name in [*own, *(name for name in saved if name not in own)]:
         if saved.get(name) != own.get(name):
             advice = array_file.advice(saved.get(name), own.get(name), advice)
+            held, shown = printable(saved.get(name, "nothing")), printable(name)
             raise ValueError(
-                f"{path} holds {saved.get(name, 'nothing')} for {what} {name}, and {who} has "
+                f"{path} holds {held} for {what} {shown}, and {who} has "
                 f"{own.get(name, 'nothing')}: {advice}"
             )

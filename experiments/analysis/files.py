@@ -1,11 +1,68 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and read whoever wrote them."""
 
 import json
 import os
 import re
+import stat
 import tempfile
+import tomllib
 from pathlib import Path
 from typing import Any
+
+from jaxreplay import untrusted
+
+_MOST = 2**30  # bytes of a file that is read whole; the largest of ours have a tenth of that
+
+
+class Unreadable(ValueError):
+    """A file can't be read: it is not what its name promises. The path is the caller's to add."""
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a file whole.
+
+    Raises:
+      Unreadable: it is a pipe, a device, a socket or a folder, which reading may never get to the
+        end of, or larger than 1 GiB.
+      OSError: there is none, or it may not be read.
+    """
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise Unreadable("it is not a regular file")
+        content = file.read(_MOST + 1)
+    if len(content) > _MOST:
+        raise Unreadable(f"it has more than {_MOST:,} bytes")
+    return content
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+      Unreadable: as `read_bytes`; or it is not JSON, or nested too deeply.
+      OSError: as `read_bytes`.
+    """
+    content = read_bytes(path)
+    try:
+        return untrusted.parse_json(content)
+    except ValueError as error:
+        raise Unreadable(untrusted.printable(error)) from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file.
+
+    Raises:
+      Unreadable: as `read_bytes`; or it is not TOML, or nested too deeply.
+      OSError: as `read_bytes`.
+    """
+    content = read_bytes(path)
+    try:
+        return untrusted.shallow(tomllib.loads(content.decode()))
+    except RecursionError:
+        raise Unreadable("it is nested too deeply") from None
+    except ValueError as error:
+        raise Unreadable(untrusted.printable(error)) from None
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from experiments.installation.commands import install_package
+from jaxreplay.untrusted import check_writable
 
 Array = np.ndarray
 
@@ -31,8 +32,7 @@ def check_path(path: Path) -> None:
     """
     if path.suffix not in (".gif", ".mp4"):
         raise ValueError(f"{path} is neither a .gif nor an .mp4 file: use one of these endings")
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder: give the name of a file")
+    check_writable(path, "give the name of a file")
     if path.exists() and not _is_ours(path):
         raise ValueError(
             f"{path} does not say that this command wrote it: remove it, or choose another --out"

@@ -40,7 +40,7 @@ def joint(
     """
     written = _figures(frames, summaries, out, "", title, threshold)
     text = _summarised(summaries, out, "run")
-    (out / "comparison.md").write_text(text)
+    (out / "comparison.md").write_text(text, encoding="utf-8")
     return _shown(text, out, written)
 
 
@@ -92,7 +92,7 @@ def comparison(
         f"Primary metric: {metric.name} ({metric.help}), seed by seed, against {baseline}.\n\n"
         f"{judged.table(rows, metric)}\n{judged.reasons(rows)}"
     )
-    (out / "comparison.md").write_text(text)
+    (out / "comparison.md").write_text(text, encoding="utf-8")
     shown = "\n         ".join(map(str, pictures))
     return f"\n{found}\n\npicture: {shown}\ntables:  {out / 'comparison.md'}"
 

@@ -2,13 +2,14 @@
 
 import gzip
 import io
-import json
 import zlib
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
+
+from experiments.analysis import files
 
 
 class Damaged(ValueError):
@@ -52,8 +53,8 @@ def decode(path: Path, expected: Collection[int], facts: Path) -> Decoded:
       Damaged: one line that names the file.
     """
     try:
-        text = gzip.decompress(path.read_bytes())
-    except (OSError, EOFError, zlib.error) as error:
+        text = gzip.decompress(files.read_bytes(path))
+    except (OSError, EOFError, zlib.error, files.Unreadable) as error:
         raise Damaged(f"{path} is damaged ({error})") from None
     crc32 = zlib.crc32(text)
     if crc32 not in expected:
@@ -73,11 +74,11 @@ def read_facts(path: Path, latest: int) -> dict[str, Any]:
       ValueError: a later version made it.
     """
     try:
-        saved = json.loads(path.read_text())
+        saved = files.read_json(path)
         if saved["format"] > latest:
             raise ValueError(
                 f"{path} was made by a later version (format {saved['format']}): use that"
             )
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+    except (OSError, files.Unreadable, KeyError, TypeError) as error:
         raise Damaged(f"{path} is damaged ({error!r})") from None
     return saved

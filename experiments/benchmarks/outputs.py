@@ -1,7 +1,6 @@
 """Where benchmarks write: files of theirs alone are written over."""
 
 import argparse
-import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,8 +8,9 @@ from typing import Any
 
 from PIL import Image
 
-from experiments.analysis.files import write_json
+from experiments.analysis.files import read_json, write_json
 from experiments.benchmarks import timing
+from jaxreplay.untrusted import check_writable
 
 MARK = "jaxreplay experiments.benchmarks"  # the software that a picture of ours names
 
@@ -54,8 +54,10 @@ def _path(text: str, ending: str, is_ours: Callable[[Path], bool]) -> Path:
     path = Path(text)
     if path.suffix != ending:
         raise argparse.ArgumentTypeError(f"{path} is no {ending} file: use this ending")
-    if path.is_dir():
-        raise argparse.ArgumentTypeError(f"{path} is a folder: give the name of a file")
+    try:
+        check_writable(path, "give the name of a file")
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
     there = next(folder for folder in path.absolute().parents if folder.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise argparse.ArgumentTypeError(f"nothing can be written in {there}: choose another")
@@ -69,7 +71,7 @@ def _path(text: str, ending: str, is_ours: Callable[[Path], bool]) -> Path:
 def _has_machine(path: Path) -> bool:
     """Tell whether a file says what machine its numbers are of, as all of ours do."""
     try:
-        content = json.loads(path.read_bytes())
+        content = read_json(path)
     except (OSError, ValueError):
         return False
     machine = content.get("machine") if isinstance(content, dict) else None

@@ -1,4 +1,5 @@
-"""How a command ends where nothing else handles it: an output that is cut off, or Ctrl-C early on.
+"""How a command ends where nothing else handles it: an output that is cut off, Ctrl-C early on, or
+settings with which JAX can't start.
 
 `python -m experiments.papers list | head` closes the command's output before it has written all;
 SIGPIPE stays ignored, as Python has it, for a run must not die of what merely reads its lines.
@@ -12,12 +13,12 @@ import signal
 import sys
 from types import FrameType, TracebackType
 
-CUT_OFF, INTERRUPTED = 141, 130  # exit codes, as shells give them
+CUT_OFF, INTERRUPTED, REFUSED = 141, 130, 2  # exit codes, as shells and argparse give them
 STOPPED = "stopped where nothing had to be saved"
 
 
 def install() -> None:
-    """Let this process end quietly in both cases."""
+    """Let this process end without a traceback in these cases."""
     sys.excepthook = _end
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored
         signal.signal(signal.SIGINT, _interrupt)
@@ -53,7 +54,28 @@ def _end(kind: type[BaseException], error: BaseException, trace: TracebackType |
         with contextlib.suppress(OSError):
             print(STOPPED, file=sys.stderr)
         raise SystemExit(INTERRUPTED)
+    if issubclass(kind, Exception) and (why := _cannot_start(error)):
+        print(f"error: {why}", file=sys.stderr)
+        raise SystemExit(REFUSED)
     sys.__excepthook__(kind, error, trace)
+
+
+def _cannot_start(error: BaseException) -> str | None:
+    """Say with which settings of the environment JAX can't start, if that is why a command failed.
+
+    JAX reads some as it is imported and others when it is first used, and raises errors of any
+    type and text.
+    """
+    try:
+        import jax
+
+        jax.devices()
+    except Exception:
+        own = [name for name in os.environ if name.startswith("JAX_") or name == "XLA_FLAGS"]
+        told = ", ".join(f"{name}={os.environ[name]}" for name in sorted(own))
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        return f"JAX can't start with {told or 'its defaults'} ({what}): change or unset these"
+    return None
 
 
 def _let_go() -> None:

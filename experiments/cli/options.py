@@ -18,6 +18,7 @@ from experiments.cli import help as helps
 from experiments.cli.help import Group, Guide
 from experiments.cli.spelling import nearest
 from jaxreplay.option import Option, options_of
+from jaxreplay.untrusted import printable
 
 Instance = TypeVar("Instance")
 _MANY = 40  # names, more than a reader looks through in a message
@@ -104,7 +105,7 @@ class Parser(argparse.ArgumentParser):
         line = " ".join(message.split()).removeprefix("argument ")
         for missing in ("expected one argument", "expected at least one argument"):
             line = line.replace(missing, "needs a value after it (--help all shows which)")
-        self.exit(2, f"error: {line}\n")
+        self.exit(2, f"error: {printable(line)}\n")
 
     def format_usage(self) -> str:
         """Return the usage, in which help without groups takes none."""

@@ -3,6 +3,7 @@
 import atexit
 import gc
 import itertools
+import os
 import sys
 
 from experiments.cli import endings
@@ -17,6 +18,12 @@ def set_up() -> None:
     if is_command():
         endings.install()
         seldom_collect()
+        for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed from the start
+            if stream.errors == "strict":  # else a name that it can't encode ends a whole run
+                stream.reconfigure(errors="backslashreplace")
+        # Figures are only ever written to files: a name of a window's toolkit may be one that this
+        # machine lacks.
+        os.environ["MPLBACKEND"] = "agg"
 
 
 def is_command() -> bool:

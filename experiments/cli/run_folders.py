@@ -1,6 +1,7 @@
 """Folders of runs on a command line, each with a label."""
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +11,8 @@ def labelled(text: str) -> tuple[str, Path]:
     label, _, folder = text.rpartition("=")
     if not folder.strip():
         raise argparse.ArgumentTypeError("the folder's name is empty: give one, such as runs/x")
-    return label or Path(folder).name, Path(folder)
+    # Letters that the locale lacks are bytes in disguise, which can't be drawn.
+    return os.fsencode(label or Path(folder).name).decode(errors="replace"), Path(folder)
 
 
 def distinct(runs: Sequence[tuple[str, Path]]) -> dict[str, Path]:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
+import jax
+
 from experiments import environments
 from experiments.cli import endings
 from experiments.cli.listing import listed
@@ -260,6 +262,9 @@ def check_resume(args: argparse.Namespace) -> None:
         raise ValueError("--resume goes on with what --overwrite would discard: leave one out")
 
 
+_LESS = "use a smaller capacity, batch or network, or fewer seeds, --eval-episodes or --inspect"
+
+
 def ended(parser: Parser, command: Callable[[], None], again: str = "go on with --resume") -> int:
     """Run a command to its end, whichever that is; say in one line what kept it from another.
 
@@ -282,6 +287,12 @@ def ended(parser: Parser, command: Callable[[], None], again: str = "go on with 
     except KeyboardInterrupt as error:
         print(endings.STOPPED, file=sys.stderr)
         return interrupt.exit_code(error)
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        line = str(error).partition("\n")[0].partition("RESOURCE_EXHAUSTED: ")[2]
+        print(f"error: the device has no memory left ({line}): {_LESS}", file=sys.stderr)
+        return 1
     except OSError as error:
         if isinstance(error, BrokenPipeError) and endings.is_cut_off():
             return endings.CUT_OFF

@@ -1,8 +1,9 @@
 """Options from a TOML file, named as on the command line."""
 
-import tomllib
 from pathlib import Path
 from typing import Any
+
+from experiments.analysis import files
 
 
 def words_of(path: Path) -> list[str]:
@@ -12,11 +13,11 @@ def words_of(path: Path) -> list[str]:
       ValueError: one line: it can't be read, or a value is none.
     """
     try:
-        content = tomllib.loads(path.read_text())
+        content = files.read_toml(path)
     except OSError as error:
         raise ValueError(f"{path} can't be read ({error.strerror}): name another --file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is no TOML ({error}): mend it") from None
+    except files.Unreadable as error:
+        raise ValueError(f"{path} is no TOML ({error}): correct it") from None
     axes = {name: _flat(content.pop(name, {}), path, table=name) for name in ("grid", "space")}
     words = []
     for name, value in _flat(content, path).items():

@@ -52,7 +52,8 @@ class HostEnvironment(abc.ABC):
     At most one of `terminated` and `truncated` is set; termination wins. Actions are `[E]` integers
     of a `Discrete` space, or `[E, A]` floats in [-1, 1] of a `Continuous` one, which the adapter
     clips and scales to the environment's bounds, once. Arrays that are returned are never written
-    to again.
+    to again, and actions that are given are not written to: both are copied here, so that families
+    may reuse their arrays from step to step.
 
     Attributes:
       name: full name, such as gymnasium/Hopper-v5.
@@ -105,7 +106,7 @@ class HostEnvironment(abc.ABC):
         if self._moving:
             self.receive()
         self._seed, self._steps = seed, 0
-        obs = self._guard(self._reset, lane_seeds(seed, self.num_envs))
+        obs = np.array(self._guard(self._reset, lane_seeds(seed, self.num_envs)))
         self._check_finite("observation", obs)
         return obs
 
@@ -174,7 +175,7 @@ class HostEnvironment(abc.ABC):
         if self._moving:
             raise RuntimeError(f"{self.name}: a step is under way: receive() it first")
         discrete = isinstance(self.action_space, Discrete)
-        actions = np.asarray(actions, np.int64 if discrete else np.float32)
+        actions = np.array(actions, np.int64 if discrete else np.float32)
         shape = (self.num_envs,) if discrete else (self.num_envs, self.action_space.size)
         if actions.shape != shape:
             raise ValueError(f"{self.name} wants actions {list(shape)}, not {list(actions.shape)}")
@@ -186,11 +187,11 @@ class HostEnvironment(abc.ABC):
         return actions
 
     def _checked(self, result: tuple[Array, HostStep]) -> tuple[Array, HostStep]:
-        obs, step = result
+        obs, step = np.array(result[0]), HostStep(*map(np.array, result[1]))
         self._check_finite("reward", step.reward)
         self._check_finite("observation", step.final_obs)
         self._check_finite("observation", obs)
-        return result
+        return obs, step
 
     def _check_finite(self, what: str, values: Array, verb: str = "returned") -> None:
         """Raise for the first environment whose `values` `[E, ...]` are not all finite."""

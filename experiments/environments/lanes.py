@@ -24,7 +24,9 @@ _CONTACT_FORCES = 84  # entries of the observation of Ant-v3 and Humanoid-v3, ze
 class Lane(gymnasium.Wrapper):
     """One environment of the batch, whose errors say which one it is.
 
-    Infos are dropped, because gathering them over the batch takes as long as the physics.
+    Everything that the environment returns is copied at once: many environments write into the same
+    arrays at every step, and in the reset that follows the end of an episode. Infos are dropped,
+    because gathering them over the batch takes as long as the physics.
     """
 
     def __init__(self, env: gymnasium.Env, index: int) -> None:
@@ -33,13 +35,15 @@ class Lane(gymnasium.Wrapper):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
         try:
-            return self.env.reset(seed=seed, options=options)[0], {}
+            return np.array(self.env.reset(seed=seed, options=options)[0]), {}
         except Exception as error:
             raise LaneFailed(self._index, raised(error)) from error
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict]:
         try:
-            return *self.env.step(action)[:4], {}
+            obs, *numbers = self.env.step(action)[:4]
+            reward, terminated, truncated = (np.asarray(number).item() for number in numbers)
+            return np.array(obs), reward, terminated, truncated, {}
         except Exception as error:
             raise LaneFailed(self._index, raised(error)) from error
 
@@ -62,7 +66,7 @@ class GymnasiumEnvironment(HostEnvironment):
         super().__init__(name, vector.num_envs, _actions(name, self._space), max_steps, shape)
 
     def _reset(self, seeds: list[int]) -> Array:
-        return self._vector.reset(seed=seeds)[0].astype(self._dtype)
+        return self._vector.reset(seed=seeds)[0].astype(self._dtype, copy=False)
 
     def _send(self, actions: Array) -> None:
         if self._in_processes:
@@ -101,7 +105,7 @@ class GymnasiumEnvironment(HostEnvironment):
         if self._in_processes or self._vector.render_mode != "rgb_array":
             raise ValueError(f"{self.name} was made without render=True")
         try:
-            return np.asarray(self._vector.envs[0].render(), np.uint8)
+            return np.array(self._vector.envs[0].render(), np.uint8)
         except Exception as error:
             raise ValueError(
                 f"{self.name} cannot be rendered: rendering {raised(error)} "
@@ -137,7 +141,7 @@ def make(
         first.close()
     if vectorisation == "async" and not render:
         return GymnasiumEnvironment(full, _in_processes(lanes), limit)
-    vector = SyncVectorEnv(lanes, autoreset_mode=AutoresetMode.SAME_STEP)
+    vector = SyncVectorEnv(lanes, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
     return GymnasiumEnvironment(full, vector, limit)
 
 
@@ -196,8 +200,9 @@ def _in_processes(lanes: list[Any]) -> AsyncVectorEnv:
     multiprocessing.get_context("forkserver").set_forkserver_preload([__name__])
     lanes = [functools.partial(_ignoring_interrupts, lane) for lane in lanes]
     return AsyncVectorEnv(
-        lanes, autoreset_mode=AutoresetMode.SAME_STEP, context="forkserver", daemon=True
-    )
+        lanes, copy=False, autoreset_mode=AutoresetMode.SAME_STEP,
+        context="forkserver", daemon=True,
+    )  # fmt: skip
 
 
 def _actions(name: str, space: spaces.Space) -> Discrete | Continuous:

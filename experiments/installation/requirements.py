@@ -58,7 +58,7 @@ def _lacking(root: Path) -> str | None:
         from packaging.requirements import Requirement
     except ImportError:
         return "packaging, which is not installed here"
-    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     missing, old = [], []
     for line in (*project["dependencies"], *project["optional-dependencies"]["codebase"]):
         wanted = Requirement(line)

@@ -1,15 +1,14 @@
 """What a comparison concluded, read back from its `verdicts.json` and never computed again."""
 
 import dataclasses
-import json
 from collections.abc import Container
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments.analysis import files, kinds
 from experiments.analysis.judged import Judged
 from experiments.analysis.paired import Pairs
 from experiments.analysis.verdicts import Judgement
-from experiments.pages import kinds
 
 
 class Judgements(NamedTuple):
@@ -34,11 +33,11 @@ def read(path: Path, labels: Container[str]) -> Judgements | None:
     if not path.is_file():
         return None
     try:
-        saved = json.loads(path.read_text())
+        saved = files.read_json(path)
         _check(path, saved)
         rows = [_row(label, arm) for label, arm in saved["arms"].items()]
         found = Judgements(dict(saved["question"]), dict(saved["primary"]), saved["baseline"], rows)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except files.Unreadable as error:
         raise ValueError(f"{path} is damaged ({error}): restore it") from error
     for row in found.rows:
         for label in (row.label, row.judgement.baseline):

@@ -75,7 +75,8 @@ def write(shown: Source | Swept, path: Path, title: str | None = None) -> str:
       OSError: the disk is full, or the folder is gone.
     """
     check_path(path)
-    content = render(shown, title).encode()
+    # Names of files whose letters the locale lacks are bytes in disguise: they are written as such.
+    content = render(shown, title).encode(errors="surrogateescape")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, content)
     return f"report:  {path} ({len(content) / 1e6:.1f} MB)"
@@ -182,5 +183,5 @@ def _library() -> markupsafe.Markup:
 
 
 def _asset(name: str) -> markupsafe.Markup:
-    text = (_TEMPLATES / name).read_text()
+    text = (_TEMPLATES / name).read_text(encoding="utf-8")
     return markupsafe.Markup(re.sub(r"\n\s*", "\n", text))

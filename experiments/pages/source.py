@@ -5,7 +5,6 @@ A run that has not ended is taken as far as it has come.
 """
 
 import io
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from experiments.pages import judgements, kinds
+from experiments.analysis import files, kinds
+from experiments.pages import judgements
 from experiments.pages.judgements import Judgements
 from experiments.runs import finished, manifest, run_config
 from experiments.runs.renamed import up_to_date
@@ -24,17 +24,6 @@ _CONFIG = {
     **{name: kinds.named(kinds.anything) for name in run_config.SECTIONS},
 }  # fmt: skip
 _LOOP = {"steps": kinds.whole, "learn_every": kinds.whole}
-_MAYBE = kinds.optional(kinds.number)
-_SUMMARY = {
-    "env": kinds.text, "agent": kinds.text, "replay": kinds.text,
-    "seeds": kinds.many(kinds.whole), "final_step": kinds.whole,
-    "final_return": kinds.many(_MAYBE), "final_iqm": _MAYBE,
-    "final_interval": kinds.many(_MAYBE, 2), "threshold": _MAYBE,
-    "steps_per_second": _MAYBE, "train_seconds": kinds.number,
-    "diverged?": lambda seeds: seeds == [] or kinds.many(kinds.whole)(seeds),
-    "versions?": kinds.named(kinds.text), "metrics_crc32?": kinds.whole,
-}  # fmt: skip
-_SOLVED = {"reached": kinds.whole, "median_steps_to_threshold": _MAYBE}
 
 
 class Arm(NamedTuple):
@@ -182,13 +171,7 @@ def _summary(path: Path, joint: dict[str, Any] | None) -> dict[str, Any] | None:
     summary = joint if saved is None else saved
     if summary is None:
         return None
-    if not isinstance(summary, dict):
-        raise ValueError(f"{path} is damaged (no JSON object): restore it")
-    kinds.check(str(path), summary, _SUMMARY)
-    if summary["threshold"] is not None:
-        kinds.check(str(path), summary, _SOLVED)
-    if len(summary["final_return"]) != len(summary["seeds"]):
-        raise ValueError(f"{path} is damaged (seeds and returns differ in number): restore it")
+    finished.check_summary(path, summary)
     return summary
 
 
@@ -197,8 +180,8 @@ def _json(path: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        saved = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        saved = files.read_json(path)
+    except files.Unreadable as error:
         raise ValueError(f"{path} is damaged ({error}): restore it") from error
     if not isinstance(saved, dict):
         raise ValueError(f"{path} is damaged (no JSON object): restore it")
@@ -226,7 +209,7 @@ def _table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | None:
     """
     if not path.is_file():
         return None
-    content = path.read_bytes()
+    content = files.read_bytes(path)
     whole = content[: content.rfind(b"\n") + 1]
     if whole.count(b"\n") < 2:
         return None

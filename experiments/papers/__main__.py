@@ -31,6 +31,7 @@ from experiments.papers.tables import Data
 from experiments.runs import compilation
 from experiments.runs.log import say, show
 from experiments.runs.rates import DAY, in_words
+from jaxreplay.untrusted import check_writable
 
 _OUT = Path("runs/papers")  # unless another folder is named
 
@@ -285,6 +286,7 @@ def _report(args: argparse.Namespace) -> None:
     if args.write is None:
         print(text.removeprefix(report.TITLE))
         return
+    check_writable(args.write, "choose another --write")
     if args.write.exists() and not args.write.read_bytes().startswith(report.TITLE.encode()):
         raise ValueError(f"{args.write} is no report of ours: choose another --write")
     if not args.write.parent.is_dir():

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from experiments.analysis.files import write_bytes
+from experiments.analysis.files import read_json, write_bytes
 from experiments.papers.entry import Row
 from experiments.runs.log import say
 
@@ -102,7 +102,7 @@ class Parts:
 def _read(path: Path) -> dict[str, Any] | None:
     """Read a part; None: it is damaged, which is said."""
     try:
-        saved = json.loads(path.read_bytes())
+        saved = read_json(path)
         if saved["format"] == FORMAT and saved["crc32"] == _checksum(saved["rows"]):
             _ = saved["seconds"] + 0.0, saved["code"]
             return saved

@@ -1,6 +1,6 @@
 """Making tables: run what is missing of an experiment or computation, keep what is finished."""
 
-import json
+import io
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from experiments.analysis import files
 from experiments.papers import tables
 from experiments.papers.entry import Computation, Request
 from experiments.papers.experiment import Experiment, SizeName
@@ -252,13 +253,13 @@ def _misfit(config: RunConfig, below: Path, other_code: bool) -> str | None:
 def _finished(config: RunConfig, below: Path) -> tuple[pd.DataFrame, dict[str, Any]] | None:
     """Return what a run that has ended left; None: it is damaged, which is said."""
     try:
-        summary = json.loads((below / "summary.json").read_text())
-        frame = pd.read_csv(below / "metrics.csv")
+        summary = files.read_json(below / "summary.json")
+        frame = pd.read_csv(io.BytesIO(files.read_bytes(below / "metrics.csv")))
         points = len(schedule(config.loop, config.sizes.num_envs).log_points)
         if len(frame) != config.seeds * points or frame["eval_return"].isna().any():
             raise ValueError(f"metrics.csv has {len(frame)} rows, not {config.seeds * points}")
         return frame, _facts(config, summary)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         say(f"{below} is damaged ({error}): this run is made anew")
         return None
 

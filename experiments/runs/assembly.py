@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import math
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -30,6 +30,9 @@ from jaxreplay.frames import AHEAD
 from jaxreplay.methods import METHODS
 from jaxreplay.types import Replay
 
+_TALLY = 32  # bytes of an episode of an evaluation: its keys, its return, its length
+_HOST_ENVIRONMENT = 6_000  # bytes of an environment on the host, at least: CartPole's
+_DRAWN = 24  # bytes for each transition that is drawn to be looked at: random words and slots
 _MOST_SEEDS, _LARGEST_SEED = 100_000, 2**31
 
 
@@ -168,27 +171,66 @@ def _check_memory(parts: Parts, config: RunConfig, devices: int | None) -> None:
     if on_device > device:
         raise ValueError(
             f"the run's arrays take {on_device / 1e9:,.0f} GB, and the device has "
-            f"{device / 1e9:,.0f}: use a smaller capacity, smaller networks, or fewer seeds"
+            f"{device / 1e9:,.0f}: {smaller(parts, config)}"
         )
     if on_host > machine:
         raise ValueError(
             f"what is stored on the host takes {on_host / 1e9:,.0f} GB, and the machine has "
-            f"{machine / 1e9:,.0f}: use a smaller capacity or fewer seeds"
+            f"{machine / 1e9:,.0f}: {smaller(parts, config)}"
         )
 
 
+def smaller(parts: Parts, config: RunConfig) -> str:
+    """Say which option to lower where memory does not suffice: that which takes the most."""
+    loop = config.loop
+    found = {
+        "a smaller capacity, smaller networks, or fewer seeds": sum(_states(parts, config)),
+        f"a smaller --inspect than {loop.inspect}": _inspection_bytes(parts, config),
+        f"fewer --eval-episodes than {loop.eval_episodes}": sum(_evaluation_bytes(parts, config)),
+    }
+    return f"use {max(found, key=found.__getitem__)}"
+
+
 def state_bytes(parts: Parts, config: RunConfig) -> int:
-    """Return what the state of one seed takes, but for the environments' own; nothing is traced."""
+    """Return what one seed takes on the device, but for the environments' own states in training;
+    nothing is traced."""
     return _sizes(parts, config)[0]
 
 
 def _sizes(parts: Parts, config: RunConfig) -> tuple[int, int]:
+    """Return the bytes of one seed's state, evaluation and inspection, and those on the host."""
+    (device, host), (evaluation, environments_) = (
+        _states(parts, config),
+        _evaluation_bytes(parts, config),
+    )
+    at_log_points = max(evaluation, _inspection_bytes(parts, config))
+    return device + at_log_points, host + environments_
+
+
+def _states(parts: Parts, config: RunConfig) -> tuple[int, int]:
     """Return the bytes of one seed's state, but for the environments' own, and on the host."""
     phases = make_phases(parts.spec.action_space, parts.agent, parts.replay, config.loop)
     obs = with_axis(parts.spec.obs, parts.replay.num_envs)
     state = jax.eval_shape(phases.start, a_key(), (), obs)
-    size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
-    return size, host_bytes(state.replay.ring)
+    return _bytes(state), host_bytes(state.replay.ring)
+
+
+def _evaluation_bytes(parts: Parts, config: RunConfig) -> tuple[int, int]:
+    """Return the least that an evaluation takes, on the device and on the host."""
+    episodes, obs = config.loop.eval_episodes, _bytes(parts.spec.obs)
+    if not isinstance(parts.environment, Environment):
+        return episodes * (obs + _TALLY), episodes * (obs + _HOST_ENVIRONMENT)
+    playing = jax.eval_shape(parts.environment.reset, a_key())
+    return episodes * (2 * _bytes(playing) + _TALLY), 0  # before and after a step
+
+
+def _inspection_bytes(parts: Parts, config: RunConfig) -> int:
+    """Return the least that drawing the transitions of an inspection takes."""
+    return config.loop.inspect * parts.replay.batch_size * _DRAWN
+
+
+def _bytes(tree: Any) -> int:
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def machine_bytes() -> int:

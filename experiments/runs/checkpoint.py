@@ -16,6 +16,7 @@ import jax
 
 from jaxreplay import array_file
 from jaxreplay.array_file import Damaged as Damaged  # what reading one may raise
+from jaxreplay.untrusted import printable
 
 Tree = Any  # any pytree of arrays, typed PRNG keys and Python scalars
 _NAME = re.compile(r"step_(\d+)\.safetensors")
@@ -125,7 +126,7 @@ def _header(file: Any, folder: Any) -> dict[str, Any]:
             f"the checkpoint in {folder} is of format 1 (jaxreplay 0.1): resume it with that "
             "version, or start a new run"
         )
-    header = array_file.parse(written, f"the checkpoint in {folder}")
+    header = array_file.parse(written, f"the checkpoint in {folder}", FORMAT, {"meta": dict})
     if header["format"] != FORMAT:
         raise ValueError(
             f"the checkpoint in {folder} is of format {header['format']}, this version reads "
@@ -148,8 +149,8 @@ def _check_same_leaves(saved: dict[str, str], now: dict[str, str], folder: Any) 
             )
             advice = array_file.advice(saved.get(name), now.get(name), advice)
             raise ValueError(
-                f"checkpoint in {folder} holds {saved.get(name, 'nothing')} for leaf {name or '.'}"
-                f", this run needs {now.get(name, 'nothing')}: {advice}"
+                f"checkpoint in {folder} holds {printable(saved.get(name, 'nothing'))} for leaf "
+                f"{printable(name) or '.'}, this run needs {now.get(name, 'nothing')}: {advice}"
             )
 
 

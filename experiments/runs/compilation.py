@@ -22,6 +22,7 @@ import jax
 import platformdirs
 from jax.experimental.compilation_cache import compilation_cache
 
+from experiments.analysis import files
 from experiments.runs import log
 
 OFF: Literal["off"] = "off"
@@ -185,7 +186,7 @@ def _forget_damaged(folder: Path, program: str) -> None:
 def _is_whole(path: Path) -> bool:
     """Tell whether a program is complete; where it can't be known, as of zstd, it is not."""
     try:
-        zlib.decompress(path.read_bytes())
-    except zlib.error:
+        zlib.decompress(files.read_bytes(path))
+    except (zlib.error, files.Unreadable):
         return False
     return True

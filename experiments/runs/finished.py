@@ -1,6 +1,6 @@
 """Reading what runs left: their summaries and metrics, and whether they may be shown together."""
 
-import json
+import io
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +8,19 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-_NEEDED = ("agent", "env", "seeds", "final_step", "threshold")
+from experiments.analysis import files, kinds
+
+_MAYBE = kinds.optional(kinds.number)
+_SUMMARY = {
+    "env": kinds.text, "agent": kinds.text, "replay": kinds.text,
+    "seeds": kinds.many(kinds.whole), "final_step": kinds.whole,
+    "final_return": kinds.many(_MAYBE), "final_iqm": _MAYBE,
+    "final_interval": kinds.many(_MAYBE, 2), "threshold": _MAYBE,
+    "steps_per_second": kinds.number, "train_seconds": kinds.number,
+    "diverged?": kinds.listed(kinds.whole), "versions?": kinds.named(kinds.text),
+    "metrics_crc32?": kinds.whole,
+}  # fmt: skip
+_SOLVED = {"reached": kinds.whole, "median_steps_to_threshold": _MAYBE}
 
 
 class Made(NamedTuple):
@@ -54,18 +66,31 @@ def read_summary(run: Path) -> dict[str, Any]:
     if not path.exists():
         raise ValueError(f"the run in {run} has not ended: finish it with --resume {run}")
     try:
-        summary = json.loads(path.read_text())
-        missing = set(_NEEDED) - set(summary)
-    except (json.JSONDecodeError, UnicodeDecodeError, TypeError) as error:
+        summary = files.read_json(path)
+    except files.Unreadable as error:
         raise ValueError(f"{path} is damaged ({error}): --resume {run} writes it anew") from error
-    if missing:
-        raise ValueError(f"{path} lacks {sorted(missing)[0]}: --resume {run} writes it anew")
+    check_summary(path, summary)
     return summary
+
+
+def check_summary(path: Path, summary: Any) -> None:
+    """Refuse a run's summary, read from a file, that lacks a field or has one of the wrong kind.
+
+    Raises:
+      ValueError: one line that names the field.
+    """
+    if not isinstance(summary, dict):
+        raise ValueError(f"{path} is damaged (no JSON object): restore it")
+    kinds.check(str(path), summary, _SUMMARY)
+    if summary["threshold"] is not None:
+        kinds.check(str(path), summary, _SOLVED)
+    if len(summary["final_return"]) != len(summary["seeds"]):
+        raise ValueError(f"{path} is damaged (seeds and returns differ in number): restore it")
 
 
 def checksum(run: Path) -> int:
     """Return that of a run's metrics, which its summary keeps."""
-    return zlib.crc32((run / "metrics.csv").read_bytes())
+    return zlib.crc32(files.read_bytes(run / "metrics.csv"))
 
 
 def read_metrics(run: Path, summary: Mapping[str, Any]) -> pd.DataFrame:
@@ -76,7 +101,7 @@ def read_metrics(run: Path, summary: Mapping[str, Any]) -> pd.DataFrame:
     """
     path = run / "metrics.csv"
     try:
-        frame = pd.read_csv(path)
+        frame = pd.read_csv(io.BytesIO(files.read_bytes(path)))
         steps = [frame.loc[frame["seed"] == seed, "step"].tolist() for seed in summary["seeds"]]
         whole = len(frame) == sum(map(len, steps)) and all(
             each == steps[0] and sorted(set(each)) == each and each[-1:] == [summary["final_step"]]

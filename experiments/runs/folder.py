@@ -5,12 +5,11 @@ folder that holds files by such names and neither of them is left alone.
 """
 
 import contextlib
-import json
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from experiments.analysis.files import write_json
+from experiments.analysis.files import read_json, write_json
 from experiments.runs import checkpoint, code, manifest, run_config, same_config
 from experiments.runs.arms import Arm, Question
 from experiments.runs.manifest import (
@@ -45,7 +44,7 @@ def check_claim(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) 
         before = run_config.read(out).to_json()
         known = manifest.read(out).config_crc32 if (out / MANIFEST).is_file() else None
         # A checkpoint has the whole configuration, and then the field is named.
-        written = json.loads((out / "config.json").read_text())  # perhaps with older names
+        written = read_json(out / "config.json")  # perhaps with older names
         edited = known is not None and known != manifest.checksum(written)
         if edited and checkpoint.latest(out / "checkpoints") is None:
             raise ValueError(

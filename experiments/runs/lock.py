@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from experiments.runs.folder import LOCK, make
+from jaxreplay.untrusted import check_writable
 
 _LINE = re.compile(r"process \d+ on .*\n?")
 
@@ -68,8 +69,9 @@ def _acquire(folder: Path) -> IO[str]:
 
 
 def _open(path: Path) -> IO[str]:
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
+        check_writable(path, "choose another --out")
         return os.fdopen(os.open(path, flags, 0o666), "r+")
     except OSError as error:
         what = "a link" if error.errno == errno.ELOOP else error.strerror

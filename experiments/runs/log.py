@@ -22,13 +22,15 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from jaxreplay.untrusted import printable
+
 Row = Mapping[str, Any]  # seed, step, and metrics by name
 
 
 def say(line: str) -> None:
     """Print a line of progress to standard error, flushed at once; nobody has to read it."""
     with contextlib.suppress(BrokenPipeError):
-        print(line, file=sys.stderr, flush=True)
+        print(printable(line), file=sys.stderr, flush=True)
 
 
 def show(result: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from experiments.analysis.files import write_json
+from experiments.analysis.files import Unreadable, read_json, write_json
 from experiments.runs.arms import CONTROL, Question
 from experiments.runs.outputs import OutputConfig
 
@@ -86,7 +86,7 @@ def read(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     try:
-        saved = json.loads(path.read_text())
+        saved = read_json(path)
         if saved["format"] > FORMAT:
             raise ValueError(
                 f"{folder} was made by a later version (format {saved['format']}): use that"
@@ -99,10 +99,12 @@ def read(folder: Path) -> Manifest:
                 raise KeyError(f"label {label}")
         output = OutputConfig(**saved["output"])
         crc, versions = saved.get("config_crc32"), tuple(saved.get("code", ()))
+        if not all(isinstance(version, str) for version in versions):
+            raise KeyError("code")
         question = Question(**saved.get("question", {}))
         methods = {str(label): str(own) for label, own in saved.get("methods", {}).items()}
         return Manifest(saved["kind"], output, runs, crc, versions, question, methods)
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+    except (Unreadable, AttributeError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} is damaged ({error}): restore it, or choose another folder"
         ) from error
@@ -164,7 +166,7 @@ def runs_of(out: Path) -> dict[str, dict[str, Any]]:
     if (out / MANIFEST).is_file():
         return read(out).runs
     found = sorted(path for path in out.glob("*/config.json") if _is_config(path))
-    return {path.parent.name: json.loads(path.read_text()) for path in found}
+    return {path.parent.name: read_json(path) for path in found}
 
 
 def methods_of(out: Path) -> dict[str, str]:
@@ -205,7 +207,7 @@ def checksum(config: dict[str, Any]) -> int:
 def _is_config(path: Path) -> bool:
     """Tell whether a file is the `config.json` of a run."""
     try:
-        saved = json.loads(path.read_text())
-    except (OSError, ValueError):
+        saved = read_json(path)
+    except (OSError, Unreadable):
         return False
     return isinstance(saved, dict) and {"env", "agent", "replay", "seeds", "loop"} <= set(saved)

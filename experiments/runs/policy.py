@@ -8,7 +8,7 @@ import chex
 import jax
 
 from experiments.environments.types import Array, Environment, EnvironmentSpec
-from experiments.runs import checkpoint, run_config, same_config
+from experiments.runs import checkpoint, resumption, run_config, same_config
 from experiments.runs.assembly import assemble, joined
 from experiments.runs.run_config import RunConfig
 from experiments.training.phases import make_phases
@@ -65,7 +65,7 @@ def load(folder: Path, config: RunConfig, seed: int) -> Policy:
     checkpoints = folder / "checkpoints"
     step = checkpoint.latest(checkpoints)
     try:
-        saved = checkpoint.read_meta(checkpoints, step)["config"]
+        saved = resumption.read_meta(checkpoints, step)["config"]
         same_config.check(saved, config.to_json(), folder)
         agents = checkpoint.load(checkpoints, run.like().agent, step, part=".agent")
     except checkpoint.Damaged as error:

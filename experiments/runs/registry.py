@@ -13,7 +13,7 @@ from experiments.runs import presets
 from experiments.runs.presets import PRESETS
 from experiments.training.config import LoopConfig, ReplaySizes
 from jaxreplay.methods import METHODS
-from jaxreplay.option import check_class
+from jaxreplay.option import check_entry
 from jaxreplay.requirements import Offers, asked_of_agent, lacking_in_agent, lacking_in_method
 from jaxreplay.types import Method, Objective
 
@@ -135,9 +135,19 @@ def register_agent(name: str, entry: AgentEntry, *, replace: bool = False) -> No
       replace: take the name from an agent that has it, as when a notebook's cell runs again.
 
     Raises:
-      ValueError: another agent has the name, or its config is no config class.
+      ValueError: another agent has the name, it is not a word, or a part of the entry is not of
+        its kind.
     """
-    check_class(entry.config)
+    if not isinstance(entry, AgentEntry):
+        raise ValueError(f"the entry of agent '{name}' is {entry!r}: give an AgentEntry")
+    check_entry(name, entry.config, entry.make)
+    if entry.actions not in EXAMPLES:
+        raise ValueError(
+            f"the actions of agent '{name}' are {entry.actions!r}: give 'discrete' or 'continuous'"
+        )
+    for part, kind in (("offers", Offers), ("loop", LoopConfig), ("sizes", ReplaySizes)):
+        if not isinstance(getattr(entry, part), kind):
+            raise ValueError(f"{part} of agent '{name}' are not {kind.__name__}: give one")
     if not replace and AGENTS.get(name, entry) != entry:
         raise ValueError(f"there is another agent '{name}': use another name, or replace=True")
     _AGENTS[name] = entry

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments.analysis import kinds
 from experiments.runs import checkpoint, log, same_config
 from experiments.runs.run_config import RunConfig
 from experiments.training.seeds import Run
@@ -25,6 +26,24 @@ class Resumed(NamedTuple):
 
 
 BEGINNING = Resumed()
+_META = {
+    "config": kinds.named(kinds.anything), "progress": kinds.many(kinds.whole, 2),
+    "metrics": kinds.many(kinds.whole, 2),
+}  # fmt: skip
+
+
+def read_meta(folder: Path, step: int | None = None) -> dict[str, Any]:
+    """Return what a checkpoint of a run (the newest if `step` is None) says besides its state.
+
+    Raises:
+      ValueError: as `checkpoint.read_meta`; Damaged, if a field is missing or of the wrong kind.
+    """
+    meta = checkpoint.read_meta(folder, step)
+    try:
+        kinds.check(f"the checkpoint in {folder}", meta, _META)
+    except ValueError as error:
+        raise checkpoint.Damaged(str(error)) from None
+    return meta
 
 
 def check_books(run: Run, config: RunConfig, out: Path) -> Resumed:
@@ -44,7 +63,7 @@ def check_books(run: Run, config: RunConfig, out: Path) -> Resumed:
                 f"the run in {out} has ended, and its checkpoints are gone: nothing to resume"
             )
         return BEGINNING
-    meta = checkpoint.read_meta(folder)
+    meta = read_meta(folder)
     same_config.check(meta["config"], config.to_json(), out)
     progress, metrics = Progress(*meta["progress"]), log.Written(*meta["metrics"])
     log.check_written(out / "metrics.csv", metrics)

@@ -1,12 +1,12 @@
 """What decides a run's numbers: names, options and seeds."""
 
 import dataclasses
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from experiments import environments
+from experiments.analysis import files
 from experiments.environments.config import EnvironmentConfig
 from experiments.runs import presets, registry
 from experiments.runs.renamed import up_to_date
@@ -146,8 +146,8 @@ def read(folder: Path, what: str = "run") -> RunConfig:
         hint = f", such as {folder / inside[0]}" if inside else ""
         raise ValueError(f"{folder} holds no {what}: give the folder of a run{hint}")
     try:
-        saved = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        saved = files.read_json(path)
+    except files.Unreadable as error:
         raise ValueError(f"{path} is damaged ({error}): restore it, or start a new run") from error
     return from_folder(saved, folder)
 

@@ -4,6 +4,8 @@ import argparse
 import dataclasses
 import difflib
 import itertools
+import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -68,8 +70,8 @@ def read_axis(text: str) -> Axis:
             f"'{text}' is no setting with values: write NAME=VALUE,VALUE, as in "
             "replay.alpha=0.4,0.6"
         )
-    for value in texts:
-        if texts.count(value) > 1:
+    for value, count in Counter(texts).items():
+        if count > 1:
             raise argparse.ArgumentTypeError(f"'{text}' names {value} twice: leave one out")
     return Axis(name.replace("-", "_"), texts)
 
@@ -89,13 +91,17 @@ def expand(
         the place in the grid.
     """
     check_names(axes, bases)
+    count = sum(
+        math.prod(len(axis.texts) for axis in placed(axes, label, base).values())
+        for (_, label), base in bases.items()
+    )
+    if count > _MOST_POINTS:  # before any of them is made
+        raise ValueError(
+            f"the grid has {count:,} points: {_MOST_POINTS:,} are the most: thin it out"
+        )
     points: list[Point] = []
     for (env, label), base in bases.items():
         points += _points(axes, env, label, base, defaults)
-    if len(points) > _MOST_POINTS:
-        raise ValueError(
-            f"the grid has {len(points):,} points: {_MOST_POINTS:,} are the most: thin it out"
-        )
     return points
 
 
@@ -215,14 +221,14 @@ def read_values(entry: Option, axis: Axis, where: str, label: str) -> list[Any]:
     Raises:
       ValueError: one line that names the first which is refused, with its place.
     """
-    values = []
+    values: dict[Any, None] = {}  # in order
     for number, text in enumerate(axis.texts, 1):
         at = f"{where} {axis.name}, value {number} of {len(axis.texts)} ('{text}'), {label}"
         value = read_checked(entry, text, at)
         if value in values:
             raise ValueError(f"{where} {axis.name} names {text} twice: leave one out")
-        values.append(value)
-    return values
+        values[value] = None
+    return list(values)
 
 
 def read_checked(entry: Option, text: str, at: str) -> Any:

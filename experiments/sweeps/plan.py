@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from experiments.runs import rates
-from experiments.runs.assembly import Parts, state_bytes
+from experiments.runs.assembly import Parts, smaller, state_bytes
 from experiments.sweeps import devices as devices_
 from experiments.sweeps import programs
 from experiments.sweeps.devices import Device
@@ -131,7 +131,9 @@ def make(
         if lanes:
             first = group.points[0]
             size = state_bytes(parts[first.id], first.config)
-            jobs.append(_job(group, lanes, size, limit, devices, options.width))
+            advice = smaller(parts[first.id], first.config)
+            fit = _fit(first, size, advice, limit, devices)
+            jobs.append(_job(group, lanes, size, fit, devices, options.width))
     return Plan(tuple(jobs), tuple(devices), limit)
 
 
@@ -139,11 +141,10 @@ def _job(
     group: Group,
     lanes: Sequence[Lane],
     size: int,
-    limit: int,
+    fit: int,
     devices: Sequence[Device],
     width: int | None,
 ) -> Job:
-    fit = _fit(group.points[0], size, limit, devices)
     if width is None and devices_.is_cpu(devices):
         width = width_of(group.points[0].config.seeds)
     elif width is None:
@@ -158,7 +159,7 @@ def check_fits(point: Point, parts: Parts, devices: Sequence[Device], options: S
       ValueError: one line that names the point.
     """
     size = state_bytes(parts, point.config)
-    _fit(point, size, _limit(devices, options), devices)
+    _fit(point, size, smaller(parts, point.config), _limit(devices, options), devices)
     return size
 
 
@@ -168,14 +169,14 @@ def _limit(devices: Sequence[Device], options: SweepOptions) -> int:
     return limit if options.memory is None else min(limit, int(options.memory * 1e9))
 
 
-def _fit(point: Point, size: int, limit: int, devices: Sequence[Device]) -> int:
+def _fit(point: Point, size: int, advice: str, limit: int, devices: Sequence[Device]) -> int:
     """Return how many runs of so many bytes fit on each device."""
     fit = limit // len(devices) // size
     if fit < 1:
         raise ValueError(
             f"{point.id}: one run for each of {count(len(devices), 'device')} takes "
-            f"{len(devices) * size / 1e9:.3g} GB of arrays, and there are {limit / 1e9:.3g}: use a "
-            "smaller capacity, smaller networks or fewer --devices"
+            f"{len(devices) * size / 1e9:.3g} GB of arrays, and there are {limit / 1e9:.3g}: "
+            f"{advice}, or fewer --devices"
         )
     return fit
 

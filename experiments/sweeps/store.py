@@ -15,14 +15,15 @@ import pandas as pd
 
 from experiments.analysis import statistics, stored
 from experiments.analysis.files import write_bytes, write_json
-from experiments.analysis.stored import Damaged
+from experiments.analysis.stored import Damaged as Damaged  # what reading one may raise
 from experiments.runs import code, same_config
 from experiments.runs.results import versions
+from experiments.sweeps import facts as facts_
+from experiments.sweeps.facts import KEYS as KEYS
 from experiments.sweeps.grid import Point, shown_value
 
 FORMAT = 1
 TABLE, FACTS = "sweep.csv.gz", "sweep.json"
-KEYS = ("env", "replay", "agent", "method")  # columns before the settings
 _DIGITS = 9  # tell all of float32 apart
 _PATIENCE = 20  # times as long as writing a table takes, another is not written
 _SOURCES = ("experiments/sweeps/programs.py",)  # decide numbers, beside those of any run
@@ -271,17 +272,14 @@ def read(folder: Path) -> Store:
     if not path.exists():
         raise ValueError(f"{folder} holds no results of a sweep: give the folder of a sweep")
     facts = stored.read_facts(path, FORMAT)
-    try:
-        expected = facts.pop("crc32")
-        del facts["format"]
-        store = _store(folder, facts)
-        _ = [(p["config"], p["env"], p["replay"]) for p in facts["points"].values()]
-        _ = facts["code"], facts["costs"], facts["failed"], facts["command"], facts["versions"]
-    except (AttributeError, KeyError, TypeError) as error:
-        raise Damaged(f"{path} is damaged ({error!r})") from None
+    facts_.check(path, facts)
+    expected = facts.pop("crc32")
+    del facts["format"]
+    store = _store(folder, facts)
     # The first table may not have come to be written.
     if len(expected) > 1 or (folder / TABLE).exists():
         found = stored.decode(folder / TABLE, expected, path)
+        facts_.check_table(folder / TABLE, found.frame, facts)
         store.frame, store.crc32 = _typed(found.frame, store.settings), found.crc32
     return store
 

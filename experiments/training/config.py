@@ -109,7 +109,8 @@ class ReplaySizes(Config):
             num_envs=self.num_envs,
             frame_stack=self.frame_stack or 0,
             frame_spare=self.frame_spare,
-            frame_ahead=AHEAD,  # whatever n, so that it does not decide what checkpoints hold
+            # Whatever n, so that it does not decide what checkpoints hold.
+            frame_ahead=AHEAD if self.frame_stack else None,
             frames_on_host=self.replay_on == "host" and bool(self.frame_stack),
             rows_on_host=self.replay_on == "host" and not self.frame_stack,
         )

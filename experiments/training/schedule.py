@@ -6,6 +6,7 @@ import math
 from experiments.training.config import LoopConfig, round_up
 
 _MOST = 1_000_000  # log points
+_LARGEST = 2**31 - 1  # what counters hold
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +27,8 @@ def schedule(config: LoopConfig, num_envs: int) -> Schedule:
     Steps are rounded up to whole blocks of `learn_every` steps in each environment.
 
     Raises:
-      ValueError: there is nothing left after the warm-up, or there are too many log points.
+      ValueError: there is nothing left after the warm-up, or there are too many log points, steps
+        or updates.
     """
     if config.steps <= round_up(config.warmup, num_envs):
         raise ValueError(
@@ -41,6 +43,15 @@ def schedule(config: LoopConfig, num_envs: int) -> Schedule:
     warmup_rows = math.ceil(config.warmup / num_envs)
     warmup = warmup_rows * num_envs
     total = math.ceil((config.steps - warmup) / block_steps)
+    for name, value, what, count in (
+        ("learn_every", config.learn_every, "agent steps", warmup + total * block_steps),
+        ("updates", config.updates, "gradient updates", total * config.updates),
+    ):
+        if count > _LARGEST:
+            raise ValueError(
+                f"{name} {value} makes {count:,} {what} in all, more than {_LARGEST:,}: use a "
+                "smaller one, or fewer steps"
+            )
     ends = []
     for step in range(config.eval_every, config.steps + config.eval_every, config.eval_every):
         blocks = min(math.ceil((step - warmup) / block_steps), total)

@@ -50,9 +50,26 @@ def check_flags(**flags: bool) -> None:
 
 
 def check_storage(
-    frame_stack: int, frames_on_host: bool, store_next_obs: bool, rows_on_host: bool
+    frame_stack: int,
+    frame_spare: float,
+    frame_ahead: int | None,
+    frames_on_host: bool,
+    store_next_obs: bool,
+    rows_on_host: bool,
 ) -> None:
-    """Refuse two ways at once of storing observations."""
+    """Refuse two ways at once of storing observations, and options of a way that is not taken."""
+    if store_next_obs and not frame_stack:  # else both are checked with the observations
+        if not frame_spare >= 0:
+            raise ValueError(f"frame_spare is {frame_spare}: it must not be negative")
+        if frame_ahead is not None:
+            raise ValueError(
+                f"frame_ahead is {frame_ahead!r}, and nothing is stored once: leave it out, or "
+                "give frame_stack or store_next_obs=False"
+            )
+    if frames_on_host and not frame_stack:
+        raise ValueError(
+            "frames_on_host is True, and there are no frames: leave it out, or give frame_stack"
+        )
     if not store_next_obs and (frame_stack or frames_on_host):
         raise ValueError(
             "stacks of frames are stored once as they are: leave store_next_obs out, or frame_stack"

@@ -11,7 +11,9 @@ def find() -> str:
         return metadata.version("jaxreplay")
     except metadata.PackageNotFoundError:
         file = Path(__file__).parents[2] / "pyproject.toml"
-        project = tomllib.loads(file.read_text()).get("project", {}) if file.is_file() else {}
+        project = (
+            tomllib.loads(file.read_bytes().decode()).get("project", {}) if file.is_file() else {}
+        )
         return project["version"] if project.get("name") == "jaxreplay" else "0+unknown"
 
 

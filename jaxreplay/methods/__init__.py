@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
+from jaxreplay._internal.checks import check_kind
 from jaxreplay.methods import (
     ere,
     ero,
@@ -27,7 +28,7 @@ from jaxreplay.methods import (
     uniform,
     windows,
 )
-from jaxreplay.option import check_class
+from jaxreplay.option import check_entry
 from jaxreplay.types import Method
 
 __all__ = [
@@ -113,10 +114,11 @@ def register(
       replace: take the name from a method that has it, as when a notebook's cell runs again.
 
     Raises:
-      ValueError: another method has the name, the config is no such class, or it does not allow
-        the options in `discrete`.
+      ValueError: another method has the name, it is not a word, the config is no such class, the
+        method can't be called, or the config does not allow the options in `discrete`.
     """
-    check_class(config)
+    check_entry(name, config, method)
+    check_kind("replace", replace, bool)
     entry = MethodEntry(config, method, discrete)
     _check_discrete(entry)
     if not replace and METHODS.get(name, entry) != entry:

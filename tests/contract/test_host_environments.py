@@ -152,8 +152,9 @@ def test_what_was_returned_is_not_written_to_again(name, make):
     kept = [environment.reset(0)]
     rng = np.random.default_rng(0)
     for _ in range(LIMIT + 1):
-        next_obs, step = environment.step(random_actions(environment, rng))
-        kept += [next_obs, step.final_obs]
+        actions = random_actions(environment, rng)
+        next_obs, step = environment.step(actions)
+        kept += [actions, next_obs, *step]
     copies = [x.copy() for x in kept]
     for _ in range(LIMIT + 1):
         environment.step(random_actions(environment, rng))

@@ -23,6 +23,7 @@ TINY = [
     "--eval-every", "50", "--eval-episodes", "1", "--n-step", "1", "--inspect", "0",
     "--batch-size", "8", "--agent.hidden", "8",
 ]  # fmt: skip
+MANY = ",".join(f"0.{number:04}" for number in range(1, 9_001))
 GRID = ["--replays", "uniform", "per", "--grid", "replay.alpha=0.2,0.6", "per.beta=0.4,1"]
 
 
@@ -181,6 +182,10 @@ def test_a_file_says_the_same_as_the_command_line(tmp_path, capsys):
         (["--grid", "replay.alpha"], "is no setting with values"),
         (["--grid", "batch_size=8,400"], "walk/4 uniform batch_size=400: warmup 100 leaves 100"),
         (["--memory", "1e-6"], "use a smaller capacity"),
+        (["--inspect", "1000000000"], "--inspect"),
+        (["--eval-episodes", "1000000000"], "--eval-episodes"),
+        (["--updates", "2147483647"], "updates 2147483647"),
+        (["--grid", f"replay.alpha={MANY}", f"gamma={MANY}"], "81,009,000 points"),
         (["--devices", "two"], "give how many to use"),
         (["--primary", "mean"], "'mean' is no primary metric"),
         (["--primary", "last_3"], "'last_3' needs 3 evaluations, and there are 2"),

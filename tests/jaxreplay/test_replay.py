@@ -52,6 +52,7 @@ def test_sizes_that_can_not_be_drawn_are_refused(size, message):
         ({"num_envs": 0}, "num_envs is 0: it must be at least 1"),
         ({"num_envs": 5}, "capacity 24 is not a multiple of the 5 environments: use 20"),
         ({"frame_spare": "x"}, "frame_spare is 'x': it must be a number"),
+        ({"frame_spare": -0.5}, "frame_spare is -0.5: it must not be negative"),
         ({"store_next_obs": "no"}, "store_next_obs is 'no': it must be true or false"),
         ({"rows_on_host": "no"}, "rows_on_host is 'no': it must be true or false"),
     ],
@@ -60,6 +61,15 @@ def test_arguments_of_another_kind_are_refused(options, message):
     with pytest.raises(ValueError) as error:
         held(uniform.sampler(), **options)
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("frame_ahead", -7), ("frame_ahead", 7), ("frame_ahead", "x"), ("frames_on_host", True)],
+)
+def test_options_of_frames_without_frames_are_refused(name, value):
+    with pytest.raises(ValueError, match=f"{name} is {value!r}.* frame_stack"):
+        held(uniform.sampler(), **{name: value})
 
 
 @pytest.mark.parametrize("verb", VERBS[1:])

@@ -119,7 +119,7 @@ def test_a_sampler_that_observes_says_whose_returns():
 def test_observations_that_a_sampler_looks_at_stay_on_the_device():
     with pytest.raises(ValueError, match="choose features without obs and next_obs"):
         replay_of(ners.sampler(), frames_on_host=True)
-    replay_of(per.sampler(), frames_on_host=True)
+    replay_of(per.sampler(), frames_on_host=True, frame_stack=2)
 
 
 COLUMN = np.zeros(1, np.float32)

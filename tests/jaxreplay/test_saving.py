@@ -232,6 +232,60 @@ def test_a_damaged_file_is_not_believed(tmp_path):
         jaxreplay.load(replay, path, EXAMPLE)
 
 
+WRONG_HEADERS = {
+    "format": ("\x1b[31m", None, [1], "1"),
+    "capacity": ("8", None, 8.0, True),
+    "num_envs": ([], {}, "\x1b[31m"),
+    "row": ({}, None, [["x"]], [3], [[1, 2]], ["ab"]),
+    "leaves": (None, [], "x"),
+    "crc32": (None, [], 3),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, own in WRONG_HEADERS.items() for value in own]
+)
+def test_a_header_of_the_wrong_kind_is_damage(name, value, tmp_path):
+    rewritten(tmp_path / "r", **{name: value})
+    with pytest.raises(Damaged, match=name) as error:
+        jaxreplay.load(make_replay(per.sampler(), **SIZES), tmp_path / "r", EXAMPLE)
+    assert str(error.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"a":' * 5_000 + "1" + "}" * 5_000, "1" * 6_000, "[]", "3", "{"]
+)
+def test_a_header_that_is_not_an_object_is_damage(text, tmp_path):
+    written = {"jaxreplay.replay": f"{zlib.crc32(text.encode()):08x} {text}"}
+    save_file({"x": np.ones(3, np.float32)}, tmp_path / "r", metadata=written)
+    with pytest.raises(Damaged):
+        jaxreplay.load(make_replay(per.sampler(), **SIZES), tmp_path / "r", EXAMPLE)
+
+
+def test_names_from_a_file_are_repeated_without_escapes(tmp_path):
+    rewritten(tmp_path / "r", row=[["\x1b[31mred", "\ud800"]])
+    with pytest.raises(ValueError, match="nothing for field") as error:
+        jaxreplay.load(make_replay(per.sampler(), **SIZES), tmp_path / "r", EXAMPLE)
+    assert str(error.value).isprintable()
+    rewritten(tmp_path / "r", format=9, version="\x1b[31m")
+    with pytest.raises(ValueError, match="format 9") as error:
+        jaxreplay.load(make_replay(per.sampler(), **SIZES), tmp_path / "r", EXAMPLE)
+    assert str(error.value).isprintable()
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_what_is_not_a_regular_file_is_neither_read_nor_replaced(kind, overwrite, tmp_path):
+    path = tmp_path / "r"
+    os.mkfifo(path) if kind == "fifo" else path.symlink_to("/dev/zero")
+    replay, state = filled(rows=2)
+    with pytest.raises(ValueError, match=str(path)):
+        jaxreplay.save(replay, state, path, overwrite=overwrite)
+    with pytest.raises(ValueError, match=str(path)):
+        jaxreplay.load(replay, path, EXAMPLE)
+    assert not path.is_file() and os.listdir(tmp_path) == ["r"]
+
+
 def test_only_replays_are_replaced_unless_it_is_said(tmp_path):
     replay, state = filled(rows=2)
     path = tmp_path / "notes.txt"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import jax
 import pytest
 
 AS_COMMAND = (  # what Python does of `python -m experiments.x`
@@ -101,3 +102,60 @@ def test_ctrl_c_is_as_ever_once_the_command_is_there(ctrl_c):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (130, "caught\n")
     assert done.stderr == "stopped where nothing had to be saved\n"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("JAX_PLATFORMS", "cuda"),
+        ("JAX_PLATFORMS", "nonsense"),
+        ("JAX_PLATFORM_NAME", "nonsense"),
+        ("JAX_ENABLE_X64", "maybe"),
+        ("JAX_NUM_CPU_DEVICES", "abc"),
+    ],
+)
+def test_settings_with_which_jax_cannot_start_are_named(variable, value, tmp_path):
+    if value == "cuda" and any(device.platform == "gpu" for device in jax.devices()):
+        pytest.skip("this machine has a GPU")
+    settings = {name: own for name, own in os.environ.items() if name != "JAX_PLATFORMS"}
+    command = [sys.executable, "-m", "experiments.train", "--out", str(tmp_path / "x")]
+    done = subprocess.run(
+        command, env={**settings, variable: value}, capture_output=True, text=True, timeout=120
+    )
+    line = done.stderr.splitlines()[-1]
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert line.startswith("error: ") and f"{variable}={value}" in line
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_name_of_no_plotting_backend_is_not_read(tmp_path):
+    settings = {**os.environ, "MPLBACKEND": "nonsense"}
+    command = f"{AS_COMMAND}; import experiments.analysis.style"
+    subprocess.run([sys.executable, "-c", command], env=settings, check=True, timeout=120)
+
+
+def test_what_the_output_cannot_encode_is_written_as_escapes():
+    settings = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    command = [sys.executable, "-c", f"{AS_COMMAND}; print('\u00fc')"]
+    done = subprocess.run(command, env=settings, capture_output=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, b"\\xfc\n")
+
+
+def test_a_folder_with_letters_that_the_locale_lacks_is_written_and_read(tmp_path):
+    locale = {"LC_ALL": "POSIX", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    settings = {**os.environ, **locale, "PYTHONCOERCECLOCALE": "0"}
+    out = os.fsencode(tmp_path) + "/\u00fc".encode()
+    for command in (
+        [
+            "train", "--agent", "dqn", "--env", "walk/4", "--seeds", "1", "--steps", "200",
+            "--warmup", "100", "--eval-every", "100", "--eval-episodes", "1", "--report", "true",
+            "--figures", "false", "--out", out,
+        ],
+        ["report", out],
+        ["plot", b"\xc3\xbc=" + out, "--out", out + b"2"],
+    ):  # fmt: skip
+        words = [sys.executable, "-m", f"experiments.{command[0]}", *command[1:]]
+        done = subprocess.run(words, env=settings, capture_output=True, timeout=240)
+        assert done.returncode == 0, done.stderr
+        assert b"none:" not in done.stdout  # why there is no report
+    assert "\u00fc".encode() in (tmp_path / "\u00fc" / "report.html").read_bytes()

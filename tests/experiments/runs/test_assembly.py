@@ -41,3 +41,22 @@ def test_more_than_the_memory_is_refused(backend, device, machine, message, monk
     monkeypatch.setattr(assembly, "machine_bytes", lambda: machine)
     with pytest.raises(ValueError, match=message):
         assembly.build(config("host"))
+
+
+@pytest.mark.parametrize(
+    ("env", "name", "value"),
+    [
+        ("gymnax/Pendulum-v1", "inspect", 10**9),
+        ("gymnax/Pendulum-v1", "inspect", 2**31 - 1),
+        ("gymnax/Pendulum-v1", "eval_episodes", 10**9),
+        ("gymnasium/Pendulum-v1", "eval_episodes", 10**9),
+        ("gymnax/Pendulum-v1", "updates", 2**31 - 1),
+        ("gymnax/Pendulum-v1", "updates", 10**8),
+        ("gymnax/Pendulum-v1", "learn_every", 2**31 - 1),
+    ],
+)
+def test_options_beyond_memory_or_counters_are_named(env, name, value):
+    run = defaults(env, "td3", "per")
+    run = dataclasses.replace(run, loop=dataclasses.replace(run.loop, **{name: value}))
+    with pytest.raises(ValueError, match=f"{name.replace('_', '[_-]')}.* {value}"):
+        assembly.build(run)

@@ -1,5 +1,7 @@
 """What fits what, and how the rest is refused."""
 
+import re
+
 import pytest
 
 from agents.types import Continuous, Discrete
@@ -84,6 +86,33 @@ def test_defaults_that_there_cannot_be_are_refused(discrete, message):
     with pytest.raises(ValueError, match=message) as refused:
         methods.register("other_lap", entry.config, entry.method, discrete)
     assert "\n" not in str(refused.value) and "other_lap" not in METHODS
+
+
+@pytest.mark.parametrize("name", ["", 3, None, "two words", "-x", "a=b", "a,b", "a\n", "\x1b[31m"])
+def test_names_that_no_command_line_could_have_are_refused(name):
+    entry, agent = METHODS["per"], registry.AGENTS["dqn"]
+    with pytest.raises(ValueError, match=re.escape(repr(name))):
+        methods.register(name, entry.config, entry.method)
+    with pytest.raises(ValueError, match=re.escape(repr(name))):
+        registry.register_agent(name, agent)
+    assert name not in METHODS and name not in registry.AGENTS
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"make": None}, {"actions": "both"}, {"offers": 3}, {"loop": {}}, {"sizes": None}],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_entries_that_make_nothing_are_refused(changes):
+    with pytest.raises(ValueError, match="odd"):
+        registry.register_agent("odd", registry.AGENTS["dqn"]._replace(**changes))
+    with pytest.raises(ValueError, match="odd"):
+        registry.register_agent("odd", METHODS["per"])
+    with pytest.raises(ValueError, match="odd"):
+        methods.register("odd", METHODS["per"].config, 3)
+    with pytest.raises(ValueError, match="replace is 'no'"):
+        methods.register("odd", METHODS["per"].config, METHODS["per"].method, replace="no")
+    assert "odd" not in METHODS and "odd" not in registry.AGENTS
 
 
 @pytest.mark.parametrize("replay", ["lap", "pal"])

@@ -1,4 +1,4 @@
-"""Checks that what was read from a file is of the right kind, before a page is made of it."""
+"""Checks that what was read from a file is of the right kind, before anything is made of it."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -37,6 +37,24 @@ def many(check: Check, count: int | None = None) -> Check:
     def passes(value: Any) -> bool:
         right = isinstance(value, list) and (len(value) == count if count else len(value) > 0)
         return right and all(map(check, value))
+
+    return passes
+
+
+def listed(check: Check) -> Check:
+    """Return a check of a list, perhaps an empty one, whose values all pass another."""
+    return lambda value: isinstance(value, list) and all(map(check, value))
+
+
+def record(kinds: Mapping[str, Check]) -> Check:
+    """Return a check of an object by its fields, as for `check`."""
+
+    def passes(value: Any) -> bool:
+        own = value if isinstance(value, dict) else {}
+        fields = ((field, field.removesuffix("?"), check) for field, check in kinds.items())
+        return isinstance(value, dict) and all(
+            check(own[name]) if name in own else field != name for field, name, check in fields
+        )
 
     return passes
 
