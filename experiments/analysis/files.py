@@ -1,11 +1,33 @@
 """Files that are written whole or not at all."""
 
+import errno
 import json
 import os
 import re
+import stat
 import tempfile
 from pathlib import Path
 from typing import Any
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a regular file; a link is not followed, for a folder may come from somebody else.
+
+    Raises:
+      ValueError: one line: it is a link, or no regular file.
+      OSError: it can't be read.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        number = os.open(path, flags)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise ValueError(f"{path} is a link, which is not followed: put a file there") from None
+    with os.fdopen(number, "rb") as file:
+        if not stat.S_ISREG(os.fstat(number).st_mode):
+            raise ValueError(f"{path} is no regular file: put one there")
+        return file.read()
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from experiments.analysis.files import read_bytes
+
 
 class Damaged(ValueError):
     """A table can't be read, or is not what was written."""
@@ -52,7 +54,7 @@ def decode(path: Path, expected: Collection[int], facts: Path) -> Decoded:
       Damaged: one line that names the file.
     """
     try:
-        text = gzip.decompress(path.read_bytes())
+        text = gzip.decompress(read_bytes(path))
     except (OSError, EOFError, zlib.error) as error:
         raise Damaged(f"{path} is damaged ({error})") from None
     crc32 = zlib.crc32(text)
@@ -73,7 +75,7 @@ def read_facts(path: Path, latest: int) -> dict[str, Any]:
       ValueError: a later version made it.
     """
     try:
-        saved = json.loads(path.read_text())
+        saved = json.loads(read_bytes(path))
         if saved["format"] > latest:
             raise ValueError(
                 f"{path} was made by a later version (format {saved['format']}): use that"

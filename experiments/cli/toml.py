@@ -1,15 +1,24 @@
 """Options from a TOML file, named as on the command line."""
 
+import re
 import tomllib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+_NAME = re.compile(r"[A-Za-z][\w.-]*")
+_OPTION = re.compile(r"-(?!\.?\d)")  # what a command line takes for an option
 
-def words_of(path: Path) -> list[str]:
+
+def words_of(path: Path, check: Callable[[str, str], None]) -> list[str]:
     """Return a file of options as words of a command line.
 
+    Args:
+      path: of the file.
+      check: raises ValueError if a file may not give an option, by its name with dashes, a value.
+
     Raises:
-      ValueError: one line: it can't be read, or a value is none.
+      ValueError: one line: it can't be read, or a name or a value is none.
     """
     try:
         content = tomllib.loads(path.read_text())
@@ -20,13 +29,32 @@ def words_of(path: Path) -> list[str]:
     axes = {name: _flat(content.pop(name, {}), path, table=name) for name in ("grid", "space")}
     words = []
     for name, value in _flat(content, path).items():
-        values = value if isinstance(value, list) else [value]
-        flag = name in ("overwrite", "dry_run", "dry-run") and value is True
-        words += [f"--{name}", *(() if flag else map(_text, values))]
+        texts = [_text(each) for each in (value if isinstance(value, list) else [value])]
+        _check_words(path, name, texts)
+        for text in texts:
+            try:
+                check(name.replace("_", "-"), text)
+            except ValueError as error:
+                raise ValueError(f"{path}: {error}") from None
+        flag = name in ("dry_run", "dry-run") and value is True
+        words += [f"--{name}", *(() if flag else texts)]
     for table, own in axes.items():
         if own:
-            words += [f"--{table}", *(f"{name}={_joined(values)}" for name, values in own.items())]
+            texts = {name: _joined(values) for name, values in own.items()}
+            for name in texts:
+                _check_words(path, name, ())
+            words += [f"--{table}", *(f"{name}={text}" for name, text in texts.items())]
     return words
+
+
+def _check_words(path: Path, name: str, texts: Sequence[str]) -> None:
+    """Refuse a name or a value that would be read as another option."""
+    for what, text, is_one in (
+        ("name", name, _NAME.fullmatch(name)),
+        *(("value", text, not _OPTION.match(text)) for text in texts),
+    ):
+        if not is_one:
+            raise ValueError(f"{path}: '{text}' is no {what} of an option: mend it")
 
 
 def _flat(content: Any, path: Path, above: str = "", table: str = "grid") -> dict[str, Any]:

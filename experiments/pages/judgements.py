@@ -6,6 +6,7 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments.analysis.files import read_bytes
 from experiments.analysis.judged import Judged
 from experiments.analysis.paired import Pairs
 from experiments.analysis.verdicts import Judgement
@@ -34,7 +35,7 @@ def read(path: Path, labels: Container[str]) -> Judgements | None:
     if not path.is_file():
         return None
     try:
-        saved = json.loads(path.read_text())
+        saved = json.loads(read_bytes(path))
         _check(path, saved)
         rows = [_row(label, arm) for label, arm in saved["arms"].items()]
         found = Judgements(dict(saved["question"]), dict(saved["primary"]), saved["baseline"], rows)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from experiments.analysis import files
 from experiments.pages import judgements, kinds
 from experiments.pages.judgements import Judgements
 from experiments.runs import finished, manifest, run_config
@@ -85,6 +86,8 @@ def comparison(folder: Path) -> Source:
     for label in labels:  # else a stranger's could lead elsewhere
         if not re.fullmatch(manifest.LABEL, label):
             raise ValueError(f"{folder / 'summary.json'} is damaged (label {label!r}): restore it")
+        if (folder / label).is_symlink():
+            raise ValueError(f"{folder / label} is a link, which is not followed: put a run there")
     arms = {
         label: _arm(label, folder / label, configs.get(label), joint.get(label)) for label in labels
     }
@@ -197,7 +200,7 @@ def _json(path: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        saved = json.loads(path.read_text())
+        saved = json.loads(files.read_bytes(path))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is damaged ({error}): restore it") from error
     if not isinstance(saved, dict):
@@ -226,7 +229,7 @@ def _table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | None:
     """
     if not path.is_file():
         return None
-    content = path.read_bytes()
+    content = files.read_bytes(path)
     whole = content[: content.rfind(b"\n") + 1]
     if whole.count(b"\n") < 2:
         return None

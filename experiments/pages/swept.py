@@ -10,7 +10,7 @@ from experiments.analysis.primary import PrimaryMetric
 from experiments.analysis.tuned import Tuned
 from experiments.cli.options import Parser, add_options, read_options
 from experiments.pages import plots
-from experiments.sweeps import search_report, store
+from experiments.sweeps import search_report, store, study
 from experiments.sweeps.options import SweepOptions
 from experiments.sweeps.store import Store
 
@@ -79,7 +79,7 @@ def read(folder: Path) -> Swept:
       ValueError: one line: a file is damaged, or no run has ended yet.
     """
     found = store.read(folder)
-    return of(found, _options(found.facts["command"]))
+    return of(found, study.options_of(found) or _options(found.facts["command"]))
 
 
 def of(found: Store, options: SweepOptions) -> Swept:
@@ -106,7 +106,7 @@ def is_sweep(folder: Path) -> bool:
 
 
 def _options(words: list[Any]) -> SweepOptions:
-    """Return how a sweep was to be looked at: what its command said."""
+    """Return how a sweep that kept no study was to be looked at: what its command said."""
     parser = Parser(add_help=False)
     add_options(parser, SweepOptions(), group="sweep", about="")
     known, _ = parser.parse_known_args([str(word) for word in words])

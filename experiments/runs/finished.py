@@ -1,5 +1,6 @@
 """Reading what runs left: their summaries and metrics, and whether they may be shown together."""
 
+import io
 import json
 import zlib
 from collections.abc import Mapping
@@ -7,6 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
+
+from experiments.analysis import files
 
 _NEEDED = ("agent", "env", "seeds", "final_step", "threshold")
 
@@ -54,7 +57,7 @@ def read_summary(run: Path) -> dict[str, Any]:
     if not path.exists():
         raise ValueError(f"the run in {run} has not ended: finish it with --resume {run}")
     try:
-        summary = json.loads(path.read_text())
+        summary = json.loads(files.read_bytes(path))
         missing = set(_NEEDED) - set(summary)
     except (json.JSONDecodeError, UnicodeDecodeError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}): --resume {run} writes it anew") from error
@@ -65,7 +68,7 @@ def read_summary(run: Path) -> dict[str, Any]:
 
 def checksum(run: Path) -> int:
     """Return that of a run's metrics, which its summary keeps."""
-    return zlib.crc32((run / "metrics.csv").read_bytes())
+    return zlib.crc32(files.read_bytes(run / "metrics.csv"))
 
 
 def read_metrics(run: Path, summary: Mapping[str, Any]) -> pd.DataFrame:
@@ -76,7 +79,7 @@ def read_metrics(run: Path, summary: Mapping[str, Any]) -> pd.DataFrame:
     """
     path = run / "metrics.csv"
     try:
-        frame = pd.read_csv(path)
+        frame = pd.read_csv(io.BytesIO(files.read_bytes(path)))
         steps = [frame.loc[frame["seed"] == seed, "step"].tolist() for seed in summary["seeds"]]
         whole = len(frame) == sum(map(len, steps)) and all(
             each == steps[0] and sorted(set(each)) == each and each[-1:] == [summary["final_step"]]

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from experiments.analysis.files import write_json
+from experiments.analysis.files import read_bytes, write_json
 from experiments.runs import checkpoint, code, manifest, run_config, same_config
 from experiments.runs.arms import Arm, Question
 from experiments.runs.manifest import (
@@ -45,7 +45,7 @@ def check_claim(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) 
         before = run_config.read(out).to_json()
         known = manifest.read(out).config_crc32 if (out / MANIFEST).is_file() else None
         # A checkpoint has the whole configuration, and then the field is named.
-        written = json.loads((out / "config.json").read_text())  # perhaps with older names
+        written = json.loads(read_bytes(out / "config.json"))  # perhaps with older names
         edited = known is not None and known != manifest.checksum(written)
         if edited and checkpoint.latest(out / "checkpoints") is None:
             raise ValueError(
@@ -211,9 +211,9 @@ def _check_usable(out: Path, kind: Kind, resume: bool, overwrite: bool) -> Kind 
     _check_path(out)
     if not out.is_dir():
         return None
-    for name in _FOLDERS:
-        if (out / name).is_symlink():
-            raise ValueError(f"{out / name} is a link, which is not followed: choose another --out")
+    for path in (*(out / name for name in _FOLDERS), *_ours(out, kind)):
+        if path.is_symlink():
+            raise ValueError(f"{path} is a link, which is not followed: choose another --out")
     found = kind_of(out)
     if found is not None and found != kind:
         raise ValueError(f"{out} holds a {found}, not a {kind}: choose another --out")

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from experiments.analysis.files import write_json
+from experiments.analysis.files import read_bytes, write_json
 from experiments.runs.arms import CONTROL, Question
 from experiments.runs.outputs import OutputConfig
 
@@ -22,6 +22,8 @@ FORMAT = 2  # of folders; 1 had no manifest
 MANIFEST = "manifest.json"
 _DIGITS = "[0-9]" * 12
 LABEL = r"[A-Za-z]\w*"  # of a run in a comparison
+# Sends data elsewhere, or is a consent: no folder, perhaps a stranger's, asks for it.
+_FOR_THE_COMMAND_LINE = {"wandb": False, "other_code": False}
 Kind = Literal["run", "comparison", "plot", "sweep"]
 
 _WRITTEN = ("config.json", "summary.json", MANIFEST, "metrics.csv", "timing.csv")
@@ -86,7 +88,7 @@ def read(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     try:
-        saved = json.loads(path.read_text())
+        saved = json.loads(read_bytes(path))
         if saved["format"] > FORMAT:
             raise ValueError(
                 f"{folder} was made by a later version (format {saved['format']}): use that"
@@ -94,13 +96,13 @@ def read(folder: Path) -> Manifest:
         if saved["kind"] not in FILES:
             raise KeyError("kind")
         runs = dict(saved["runs"])
-        for label in runs:  # else a stranger's could lead elsewhere
-            if not re.fullmatch(LABEL, label):
-                raise KeyError(f"label {label}")
-        output = OutputConfig(**saved["output"])
+        output = OutputConfig(**{**saved["output"], **_FOR_THE_COMMAND_LINE})
         crc, versions = saved.get("config_crc32"), tuple(saved.get("code", ()))
         question = Question(**saved.get("question", {}))
         methods = {str(label): str(own) for label, own in saved.get("methods", {}).items()}
+        for label in (*runs, *methods.values()):  # else a stranger's could lead elsewhere
+            if not re.fullmatch(LABEL, label):
+                raise KeyError(f"label {label}")
         return Manifest(saved["kind"], output, runs, crc, versions, question, methods)
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise ValueError(
@@ -113,9 +115,7 @@ def write(out: Path, manifest: Manifest) -> None:
     content = {
         "format": FORMAT,
         "kind": manifest.kind,
-        # Not what sends data elsewhere: whoever resumes a stranger's run has to ask for that.
-        # Nor a consent that was given once.
-        "output": dataclasses.asdict(manifest.output) | {"wandb": False, "other_code": False},
+        "output": dataclasses.asdict(manifest.output) | _FOR_THE_COMMAND_LINE,
         "files": list(FILES[manifest.kind]),
         "runs": manifest.runs,
     }
@@ -164,7 +164,7 @@ def runs_of(out: Path) -> dict[str, dict[str, Any]]:
     if (out / MANIFEST).is_file():
         return read(out).runs
     found = sorted(path for path in out.glob("*/config.json") if _is_config(path))
-    return {path.parent.name: json.loads(path.read_text()) for path in found}
+    return {path.parent.name: json.loads(read_bytes(path)) for path in found}
 
 
 def methods_of(out: Path) -> dict[str, str]:
@@ -205,7 +205,7 @@ def checksum(config: dict[str, Any]) -> int:
 def _is_config(path: Path) -> bool:
     """Tell whether a file is the `config.json` of a run."""
     try:
-        saved = json.loads(path.read_text())
+        saved = json.loads(read_bytes(path))
     except (OSError, ValueError):
         return False
     return isinstance(saved, dict) and {"env", "agent", "replay", "seeds", "loop"} <= set(saved)

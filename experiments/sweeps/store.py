@@ -181,6 +181,7 @@ def begin(
     command: Sequence[str],
     columns: Sequence[str],
     base_points: Mapping[str, Mapping[str, str]],
+    study: Mapping[str, Any],
     search: Mapping[str, Any] | None = None,
 ) -> Store:
     """Return the store of a sweep of which nothing has run; nothing is written.
@@ -188,13 +189,15 @@ def begin(
     Args:
       folder: the sweep's.
       points: all of it, as far as they are known.
-      command: that asks for it again.
+      command: that asks for it again; it is shown, and never read.
       columns: metrics to keep; (): all.
       base_points: task -> label -> the point that is its method without the grid.
+      study: what a resumed sweep goes on with.
       search: what it looks for, and how; None: it is no search.
     """
     facts = {
         "command": list(command),
+        "study": dict(study),
         "code": code_version(),
         "versions": versions(),
         "settings": sorted({place.name for point in points for place in point.settings}),
