@@ -31,14 +31,19 @@ def read_bytes(path: Path) -> bytes:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a JSON file whole or not at all, lists of numbers on one line.
+    """Write a JSON file whole or not at all.
 
     Raises:
       OSError: the disk is full, or the folder is gone.
     """
+    write_bytes(path, encode_json(content))
+
+
+def encode_json(content: Any) -> bytes:
+    """Return the bytes of a JSON file, lists of numbers on one line."""
     text = json.dumps(content, indent=1)
     text = re.sub(r"\[([^\[\]{}\"]*)\]", lambda match: f"[{' '.join(match[1].split())}]", text)
-    write_bytes(path, f"{text}\n".encode())
+    return f"{text}\n".encode()
 
 
 def write_bytes(path: Path, content: bytes) -> None:

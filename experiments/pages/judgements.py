@@ -1,4 +1,4 @@
-"""What a comparison concluded, read back from its `verdicts.json` and never computed again."""
+"""What a comparison concluded, read back from its `verdicts.json`."""
 
 import dataclasses
 import json
@@ -35,10 +35,7 @@ def read(path: Path, labels: Container[str]) -> Judgements | None:
     if not path.is_file():
         return None
     try:
-        saved = json.loads(read_bytes(path))
-        _check(path, saved)
-        rows = [_row(label, arm) for label, arm in saved["arms"].items()]
-        found = Judgements(dict(saved["question"]), dict(saved["primary"]), saved["baseline"], rows)
+        found = of(path, json.loads(read_bytes(path)))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is damaged ({error}): restore it") from error
     for row in found.rows:
@@ -46,6 +43,17 @@ def read(path: Path, labels: Container[str]) -> Judgements | None:
             if label not in labels:
                 raise ValueError(f"{path} judges {label}, which is no run of this comparison")
     return found
+
+
+def of(path: Path, saved: Any) -> Judgements:
+    """Return the conclusions that a file has.
+
+    Raises:
+      ValueError: one line: a field is missing or of the wrong kind.
+    """
+    _check(path, saved)
+    rows = [_row(label, arm) for label, arm in saved["arms"].items()]
+    return Judgements(dict(saved["question"]), dict(saved["primary"]), saved["baseline"], rows)
 
 
 _MAYBE, _INTERVAL = kinds.optional(kinds.number), kinds.many(kinds.number, 2)

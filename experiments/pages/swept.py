@@ -10,6 +10,7 @@ from experiments.analysis.primary import PrimaryMetric
 from experiments.analysis.tuned import Tuned
 from experiments.cli.options import Parser, add_options, read_options
 from experiments.pages import plots
+from experiments.runs import checksums
 from experiments.sweeps import search_report, store, study
 from experiments.sweeps.options import SweepOptions
 from experiments.sweeps.store import Store
@@ -23,6 +24,7 @@ class Swept(NamedTuple):
     table: pd.DataFrame  # of `tuned.scores`
     rows: list[Tuned]
     tried: pd.DataFrame | None = None  # of `search_report.trials`; None: a grid
+    remarks: tuple[str, ...] = ()  # what is not as it was written, a line each
 
     @property
     def envs(self) -> list[str]:
@@ -91,13 +93,17 @@ def of(found: Store, options: SweepOptions) -> Swept:
     if found.frame.empty:
         raise ValueError(f"{found.folder} holds no run that has ended: wait for the first")
     table = tuned.scores(found.frame, found.settings, options.metric)
+    remarks = checksums.differing(found.folder)
+    if any(cost[name] < 0 for cost in found.facts["costs"] for name in ("seconds", "compiling")):
+        remarks.append(f"{found.folder / store.FACTS} has negative times")
     if "search" in found.facts:
+        remarks += search_report.rescore(found, options)
         rows, tried = search_report.tuned_rows(found, options), search_report.trials(found)
-        return Swept(found, options, table, rows, tried)
+        return Swept(found, options, table, rows, tried, tuple(remarks))
     rows = tuned.tuned(
         table, lambda env: options.metric(env).higher_is_better, found.facts["base_points"]
     )
-    return Swept(found, options, table, rows)
+    return Swept(found, options, table, rows, remarks=tuple(remarks))
 
 
 def is_sweep(folder: Path) -> bool:

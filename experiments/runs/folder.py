@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from experiments.analysis.files import read_bytes, write_json
-from experiments.runs import checkpoint, code, manifest, run_config, same_config
+from experiments.runs import checkpoint, checksums, code, manifest, run_config, same_config
 from experiments.runs.arms import Arm, Question
+from experiments.runs.log import say_once
 from experiments.runs.manifest import (
     FILES,
     MANIFEST,
@@ -52,6 +53,7 @@ def check_claim(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) 
                 f"{out / 'config.json'} was edited since the run began: restore it, or start anew"
             )
         same_config.check(before, config.to_json(), out)
+        _name_edits(out)
 
 
 def claim(
@@ -156,6 +158,8 @@ def check_claim_sweep(out: Path, *, resume: bool, overwrite: bool) -> None:
     """
     if _check_usable(out, "sweep", resume, overwrite) != "sweep" and resume:
         raise ValueError(f"{out} holds no sweep to resume: give the folder of a sweep")
+    if resume:
+        _name_edits(out)
 
 
 def claim_sweep(out: Path, *, resume: bool, overwrite: bool) -> None:
@@ -204,6 +208,12 @@ def make(out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"{out} can't be made ({error.strerror}): choose another --out") from None
+
+
+def _name_edits(out: Path) -> None:
+    """Name the files of what is resumed that are not as they were written."""
+    for line in checksums.differing(out):
+        say_once(line)
 
 
 def _check_usable(out: Path, kind: Kind, resume: bool, overwrite: bool) -> Kind | None:

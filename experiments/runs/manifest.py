@@ -60,6 +60,8 @@ class Manifest(NamedTuple):
     code: tuple[str, ...] = ()  # of a run: the versions of the code that trained it, in order
     question: Question = Question()  # of a comparison
     methods: Mapping[str, str] = MappingProxyType({})  # of a comparison: its method, by label
+    # Sizes and checksums that files may have, by name; of tables, those of their beginning.
+    checksums: Mapping[str, list[list[int]]] = MappingProxyType({})
 
 
 def kind_of(folder: Path) -> Kind | None:
@@ -103,7 +105,13 @@ def read(folder: Path) -> Manifest:
         for label in (*runs, *methods.values()):  # else a stranger's could lead elsewhere
             if not re.fullmatch(LABEL, label):
                 raise KeyError(f"label {label}")
-        return Manifest(saved["kind"], output, runs, crc, versions, question, methods)
+        checksums = {
+            str(name): [[int(number) for number in each] for each in own]
+            for name, own in saved.get("checksums", {}).items()
+        }
+        if odd := [name for name in checksums if Path(name).name != name]:
+            raise KeyError(f"checksum of {odd[0]}")
+        return Manifest(saved["kind"], output, runs, crc, versions, question, methods, checksums)
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} is damaged ({error}): restore it, or choose another folder"
@@ -126,6 +134,8 @@ def write(out: Path, manifest: Manifest) -> None:
         content["code"] = list(manifest.code)
     if manifest.config_crc32 is not None:
         content["config_crc32"] = manifest.config_crc32
+    if manifest.checksums:
+        content["checksums"] = dict(manifest.checksums)
     write_json(out / MANIFEST, content)
 
 

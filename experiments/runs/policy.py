@@ -8,10 +8,11 @@ import chex
 import jax
 
 from experiments.environments.types import Array, Environment, EnvironmentSpec
-from experiments.runs import checkpoint, run_config, same_config
+from experiments.runs import checkpoint, resumption, run_config, same_config
 from experiments.runs.assembly import assemble, joined
 from experiments.runs.run_config import RunConfig
 from experiments.training.phases import make_phases
+from experiments.training.schedule import schedule
 
 
 class Policy(NamedTuple):
@@ -65,8 +66,9 @@ def load(folder: Path, config: RunConfig, seed: int) -> Policy:
     checkpoints = folder / "checkpoints"
     step = checkpoint.latest(checkpoints)
     try:
-        saved = checkpoint.read_meta(checkpoints, step)["config"]
-        same_config.check(saved, config.to_json(), folder)
+        meta = checkpoint.read_meta(checkpoints, step)
+        same_config.check(meta["config"], config.to_json(), folder)
+        resumption.check_name(checkpoints, meta, schedule(config.loop, config.sizes.num_envs))
         agents = checkpoint.load(checkpoints, run.like().agent, step, part=".agent")
     except checkpoint.Damaged as error:
         before = checkpoint.latest(checkpoints, before=step)

@@ -1,10 +1,12 @@
 """Where a run goes on, and whether its files are still what it wrote."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.runs import checkpoint, log, same_config
 from experiments.runs.run_config import RunConfig
+from experiments.training.schedule import Schedule
 from experiments.training.seeds import Run
 
 
@@ -46,10 +48,26 @@ def check_books(run: Run, config: RunConfig, out: Path) -> Resumed:
         return BEGINNING
     meta = checkpoint.read_meta(folder)
     same_config.check(meta["config"], config.to_json(), out)
-    progress, metrics = Progress(*meta["progress"]), log.Written(*meta["metrics"])
+    progress, metrics = check_name(folder, meta, run.schedule), log.Written(*meta["metrics"])
     log.check_written(out / "metrics.csv", metrics)
     steps = run.schedule.steps[: progress.log_points]
     return Resumed(progress, metrics, log.written_timing(out / "timing.csv", steps))
+
+
+def check_name(folder: Path, meta: Mapping[str, Any], plan: Schedule) -> Progress:
+    """Return how far a run had come at its last checkpoint, which has to be named after that.
+
+    Raises:
+      ValueError: one line: it was renamed.
+    """
+    progress, named = Progress(*meta["progress"]), checkpoint.latest(folder)
+    held = plan.step_at(*progress)
+    if held != named:
+        raise ValueError(
+            f"the checkpoint of step {named} in {folder} holds step {held}: rename it "
+            f"{checkpoint.name_of(held)}"
+        )
+    return progress
 
 
 def read(run: Run, config: RunConfig, out: Path) -> Resumed:

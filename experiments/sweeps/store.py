@@ -14,9 +14,9 @@ from typing import Any
 import pandas as pd
 
 from experiments.analysis import statistics, stored
-from experiments.analysis.files import write_bytes, write_json
+from experiments.analysis.files import write_bytes
 from experiments.analysis.stored import Damaged
-from experiments.runs import code, same_config
+from experiments.runs import checksums, code, same_config
 from experiments.runs.results import versions
 from experiments.sweeps.grid import Point, shown_value
 
@@ -115,7 +115,7 @@ class Store:
         # The table may be the one from before, or the one that comes: which, its checksum says.
         known = [self.crc32, encoded.crc32 if encoded else None]
         content = {"format": FORMAT, "crc32": [each for each in known if each is not None]}
-        write_json(self.folder / FACTS, content | self.facts)
+        checksums.write_json(self.folder / FACTS, content | self.facts)
         if encoded:
             write_bytes(self.folder / TABLE, encoded.content)
             self.crc32 = encoded.crc32
