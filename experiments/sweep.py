@@ -19,7 +19,7 @@ from experiments.cli import elsewhere, shared, toml
 from experiments.cli.help import Guide
 from experiments.cli.options import Parser, add_options, one_of, read_options
 from experiments.pages import page, swept
-from experiments.runs import folder, lock, presets, registry, run_config
+from experiments.runs import folder, lock, presets, registry
 from experiments.runs.log import say
 from experiments.runs.run_config import PREFIXES, RunConfig, defaults
 from experiments.sweeps import (
@@ -56,7 +56,6 @@ EXAMPLES = (
 _SECTIONS = ("loop", "sizes", "env_options", "agent_options")
 _NOT_KEPT = ("--file", "--out", "--resume", "--overwrite", "--dry-run", "--on", "--devices",
              "--leave-state", "--other-code", "--compilation-cache")  # fmt: skip
-_NOT_IN_FILES = ("file", "out", "resume", "overwrite", "on", "compilation-cache")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -105,7 +104,7 @@ def _sweep(args: argparse.Namespace, now: Study, command: Sequence[str]) -> None
         if resume:
             results = store.resumed(out, points, keep, options.other_code)
         else:
-            results = store.begin(out, points, command, keep, base_points, now.to_json())
+            results = store.begin(out, points, command, keep, base_points, study=now.to_json())
         lanes = results.missing(points)
         engine = stack.enter_context(engines.opened(options, args.compilation_cache))
         groups = programs.grouped(points, {point.id for point, _ in lanes})
@@ -145,7 +144,7 @@ def _search(args: argparse.Namespace, now: Study, command: Sequence[str]) -> Non
             results = store.resumed(out, found.defaults, keep, options.other_code, found.asked)
         else:
             results = store.begin(
-                out, found.defaults, command, keep, found.base_points, now.to_json(), found.asked
+                out, found.defaults, command, keep, found.base_points, found.asked, now.to_json()
             )
         lines = found.describe()
         programs.check_kept(keep, found.shelf.grouped(found.defaults))
@@ -207,27 +206,7 @@ def _of_file(named: argparse.Namespace) -> list[str]:
         return []
     if named.resume is not None:
         raise ValueError(f"--resume {named.resume} goes on with its own options: leave out --file")
-    return toml.words_of(named.file, _check_of_file)
-
-
-def _check_of_file(option: str, value: str) -> None:
-    """Refuse a value of a file, which may be somebody else's, that a machine would act on.
-
-    Args:
-      option: as on the command line, without dashes before it.
-      value: one of its values.
-
-    Raises:
-      ValueError: one line: it names a place, a host or a module that the command line does not.
-    """
-    if option in _NOT_IN_FILES:
-        raise ValueError(f"--{option} {value} stands in a file: give it on the command line")
-    if option == "agent":
-        registry.check_known("agent", value)
-    elif option == "replays":
-        registry.check_known("replay", value.rpartition("=")[2])
-    elif option == "envs":
-        run_config.check_imported(value)
+    return toml.words_of(named.file)
 
 
 def _before(named: argparse.Namespace) -> Study | None:

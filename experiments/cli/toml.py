@@ -2,23 +2,24 @@
 
 import re
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.runs import registry, run_config
+
+_NOT_IN_FILES = ("file", "out", "resume", "overwrite", "on", "compilation-cache")
 _NAME = re.compile(r"[A-Za-z][\w.-]*")
 _OPTION = re.compile(r"-(?!\.?\d)")  # what a command line takes for an option
 
 
-def words_of(path: Path, check: Callable[[str, str], None]) -> list[str]:
+def words_of(path: Path) -> list[str]:
     """Return a file of options as words of a command line.
 
-    Args:
-      path: of the file.
-      check: raises ValueError if a file may not give an option, by its name with dashes, a value.
+    A file may be somebody else's, so that places, hosts and modules are for the command line alone.
 
     Raises:
-      ValueError: one line: it can't be read, or a name or a value is none.
+      ValueError: one line: it can't be read, a name or a value is none, or is not for files.
     """
     try:
         content = tomllib.loads(path.read_text())
@@ -33,7 +34,7 @@ def words_of(path: Path, check: Callable[[str, str], None]) -> list[str]:
         _check_words(path, name, texts)
         for text in texts:
             try:
-                check(name.replace("_", "-"), text)
+                _check_option(name.replace("_", "-"), text)
             except ValueError as error:
                 raise ValueError(f"{path}: {error}") from None
         flag = name in ("dry_run", "dry-run") and value is True
@@ -45,6 +46,18 @@ def words_of(path: Path, check: Callable[[str, str], None]) -> list[str]:
                 _check_words(path, name, ())
             words += [f"--{table}", *(f"{name}={text}" for name, text in texts.items())]
     return words
+
+
+def _check_option(name: str, value: str) -> None:
+    """Refuse a place or a host, and a module that the command line has not named."""
+    if name in _NOT_IN_FILES:
+        raise ValueError(f"--{name} {value} stands in a file: give it on the command line")
+    if name == "agent":
+        registry.check_known("agent", value)
+    elif name == "replays":
+        registry.check_known("replay", value.rpartition("=")[2])
+    elif name == "envs":
+        run_config.check_imported(value)
 
 
 def _check_words(path: Path, name: str, texts: Sequence[str]) -> None:

@@ -181,8 +181,8 @@ def begin(
     command: Sequence[str],
     columns: Sequence[str],
     base_points: Mapping[str, Mapping[str, str]],
-    study: Mapping[str, Any],
     search: Mapping[str, Any] | None = None,
+    study: Mapping[str, Any] | None = None,
 ) -> Store:
     """Return the store of a sweep of which nothing has run; nothing is written.
 
@@ -192,12 +192,11 @@ def begin(
       command: that asks for it again; it is shown, and never read.
       columns: metrics to keep; (): all.
       base_points: task -> label -> the point that is its method without the grid.
-      study: what a resumed sweep goes on with.
       search: what it looks for, and how; None: it is no search.
+      study: what `--resume` goes on with; None: the command line has to give it all again.
     """
     facts = {
         "command": list(command),
-        "study": dict(study),
         "code": code_version(),
         "versions": versions(),
         "settings": sorted({place.name for point in points for place in point.settings}),
@@ -209,6 +208,8 @@ def begin(
     }
     if search is not None:
         facts["search"] = {"asked": search}
+    if study is not None:
+        facts["study"] = study
     return _store(folder, facts)
 
 
