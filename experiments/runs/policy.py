@@ -68,8 +68,9 @@ def load(folder: Path, config: RunConfig, seed: int) -> Policy:
     try:
         meta = checkpoint.read_meta(checkpoints, step)
         same_config.check(meta["config"], config.to_json(), folder)
-        resumption.check_name(checkpoints, meta, schedule(config.loop, config.sizes.num_envs))
         agents = checkpoint.load(checkpoints, run.like().agent, step, part=".agent")
+        plan = schedule(config.loop, config.sizes.num_envs)
+        resumption.check_name(checkpoints, resumption.Progress(*meta["progress"]), plan)
     except checkpoint.Damaged as error:
         before = checkpoint.latest(checkpoints, before=step)
         rest = "train it anew" if before is None else f"move it away to see that of step {before}"

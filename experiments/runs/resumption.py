@@ -1,6 +1,5 @@
 """Where a run goes on, and whether its files are still what it wrote."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,26 +47,24 @@ def check_books(run: Run, config: RunConfig, out: Path) -> Resumed:
         return BEGINNING
     meta = checkpoint.read_meta(folder)
     same_config.check(meta["config"], config.to_json(), out)
-    progress, metrics = check_name(folder, meta, run.schedule), log.Written(*meta["metrics"])
+    progress, metrics = Progress(*meta["progress"]), log.Written(*meta["metrics"])
     log.check_written(out / "metrics.csv", metrics)
     steps = run.schedule.steps[: progress.log_points]
     return Resumed(progress, metrics, log.written_timing(out / "timing.csv", steps))
 
 
-def check_name(folder: Path, meta: Mapping[str, Any], plan: Schedule) -> Progress:
-    """Return how far a run had come at its last checkpoint, which has to be named after that.
+def check_name(folder: Path, progress: Progress, plan: Schedule) -> None:
+    """Refuse a last checkpoint that is not named after the step that it holds.
 
     Raises:
-      ValueError: one line: it was renamed.
+      ValueError: one line with both.
     """
-    progress, named = Progress(*meta["progress"]), checkpoint.latest(folder)
-    held = plan.step_at(*progress)
+    named, held = checkpoint.latest(folder), plan.step_at(*progress)
     if held != named:
         raise ValueError(
             f"the checkpoint of step {named} in {folder} holds step {held}: rename it "
             f"{checkpoint.name_of(held)}"
         )
-    return progress
 
 
 def read(run: Run, config: RunConfig, out: Path) -> Resumed:
@@ -82,9 +79,12 @@ def read(run: Run, config: RunConfig, out: Path) -> Resumed:
         resumed = check_books(run, config, out)
         if latest is None and (out / "metrics.csv").is_file():
             log.say(f"{out} has no checkpoint: it starts over, and its metrics.csv is written anew")
-        if latest is None or resumed.progress.log_points == len(run.schedule.steps):
+        if latest is None:
             return resumed
-        return resumed._replace(state=checkpoint.load(folder, run.like()))
+        if resumed.progress.log_points < len(run.schedule.steps):
+            resumed = resumed._replace(state=checkpoint.load(folder, run.like()))
+        check_name(folder, resumed.progress, run.schedule)
+        return resumed
     except checkpoint.Damaged as error:
         if latest is None or checkpoint.latest(folder, before=latest) is None:
             raise ValueError(

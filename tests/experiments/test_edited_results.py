@@ -224,8 +224,12 @@ def test_what_no_table_gives_is_known_by_its_checksum(folders, capsys, change):
         assert path in page_of(folders / path.partition("/")[0], capsys)[1]
 
 
-def test_a_checkpoint_is_named_after_its_step(folders, capsys):
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_checkpoint_is_named_after_its_step(folders, capsys, ended):
     below = folders / "run" / "checkpoints"
+    if not ended:
+        (folders / "run" / "summary.json").unlink()
+        max(below.glob("step_*")).unlink()
     last = max(below.glob("step_*"))
     last.rename(last.with_name("step_000000009999.safetensors"))
     for command, words in (
