@@ -18,7 +18,6 @@ from typing import Any
 import pandas as pd
 
 from experiments.analysis import joint
-from experiments.analysis.files import write_json
 from experiments.cli import elsewhere
 from experiments.cli.help import Guide
 from experiments.cli.options import Parser, add_options, read_options
@@ -41,6 +40,7 @@ from experiments.installation.commands import missing
 from experiments.pages import page
 from experiments.runs import (
     arms,
+    checksums,
     compilation,
     folder,
     judging,
@@ -129,13 +129,14 @@ def conclude(
     threshold = threshold_of(config, output)
     allowed = output.other_code
     found = judging.judge(question, runs, frames, summaries, threshold, allowed)
-    write_json(out / "verdicts.json", found.to_json(question, runs))
+    checksums.write_json(out / "verdicts.json", found.to_json(question, runs))
     title = f"{config.agent} on {config.env}"
     with waiting("drawing the comparison"):
         shown = joint.comparison(
             found.rows, found.values, found.metric, found.baseline, found.groups, frames, summaries,
             out, title, threshold,
         )  # fmt: skip
+    checksums.note(out, {"summary.json": [checksums.of((out / "summary.json").read_bytes())]})
     print(shown)
     if output.report:
         print(page.write_comparison(out))

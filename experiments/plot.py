@@ -7,7 +7,8 @@ from typing import Any
 from experiments.analysis import joint
 from experiments.cli import run_folders, shared
 from experiments.cli.options import Parser
-from experiments.runs import finished, folder
+from experiments.runs import checksums, finished, folder, logged
+from experiments.runs.log import say
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,6 +24,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         frames = {
             label: finished.read_metrics(path, summaries[label]) for label, path in runs.items()
         }
+        for label, path in runs.items():
+            times, odd = logged.times(path / "timing.csv")
+            summaries[label], more = finished.recomputed(
+                summaries[label], frames[label], times, path / "summary.json"
+            )
+            for remark in (*checksums.differing(path), *odd, *more):
+                say(remark)
         folder.claim_plot(args.out, overwrite=args.overwrite)
         thresholds = {summary["threshold"] for summary in summaries.values()}
         threshold = thresholds.pop() if len(thresholds) == 1 else None

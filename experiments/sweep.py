@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments import environments
 from experiments.cli import elsewhere, shared, toml
 from experiments.cli.help import Guide
 from experiments.cli.options import Parser, add_options, one_of, read_options
@@ -32,8 +31,10 @@ from experiments.sweeps import (
     search,
     search_report,
     store,
+    study,
 )
 from experiments.sweeps.options import SearchOptions, SweepOptions
+from experiments.sweeps.study import Study
 from experiments.training.schedule import schedule
 
 HEADINGS = {
@@ -67,35 +68,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     )  # fmt: skip
 
     def command() -> None:
-        told = _told(words)
-        names = _names_parser().parse_known_args(told)[0]
-        if names.list:
-            shared.print_list(names.json)
+        named = _names_parser().parse_known_args(words)[0]
+        if named.list:
+            shared.print_list(named.json)
             return
-        bases = _bases(names)
+        told = [*_of_file(named), *words]
+        names, before = _names_parser().parse_known_args(told)[0], _before(named)
+        bases = _bases(names) if before is None else _same_names(names, before)
         args = _parse(parser, bases, told)
-        options = read_options(args, SweepOptions())
-        how = read_options(args, SearchOptions())
-        _check_kind(args, how)
-        (_sweep if how.search is None else _search)(args, _configured(bases, args), options, told)
+        now = _asked(args, bases, before)
+        _check_kind(args, now)
+        (_sweep if now.how.search is None else _search)(args, now, _kept(told))
 
     return shared.ended(parser, command)
 
 
-def _sweep(
-    args: argparse.Namespace,
-    bases: Mapping[tuple[str, str], RunConfig],
-    options: SweepOptions,
-    words: Sequence[str],
-) -> None:
+def _sweep(args: argparse.Namespace, now: Study, command: Sequence[str]) -> None:
     """Check every point of a grid, say what there is to do, and do it."""
+    bases, axes, options, _ = now
     for env in dict.fromkeys(env for env, _ in bases):
         options.metric(env)
     if not options.defaults:
-        grid.check_fixed(args.grid, bases, vars(args).keys())
-    points = grid.expand(args.grid, bases, options.defaults)
+        grid.check_fixed(axes, bases, vars(args).keys())
+    points = grid.expand(axes, bases, options.defaults)
     out, resume = _claimed(args)
-    for remark in grid.lacking(args.grid, bases):
+    for remark in grid.lacking(axes, bases):
         say(remark)
     if len(points) > _MANY:
         say(f"checking {plan.count(len(points), 'point')}")
@@ -110,7 +107,7 @@ def _sweep(
         if resume:
             results = store.resumed(out, points, keep, options.other_code)
         else:
-            results = store.begin(out, points, _kept(words), keep, base_points)
+            results = store.begin(out, points, command, keep, base_points, study=now.to_json())
         lanes = results.missing(points)
         engine = stack.enter_context(engines.opened(options, args.compilation_cache))
         groups = programs.grouped(points, {point.id for point, _ in lanes})
@@ -131,31 +128,26 @@ def _sweep(
             print(page.write_sweep(swept.of(results, options)))
 
 
-def _search(
-    args: argparse.Namespace,
-    bases: Mapping[tuple[str, str], RunConfig],
-    options: SweepOptions,
-    words: Sequence[str],
-) -> None:
+def _search(args: argparse.Namespace, now: Study, command: Sequence[str]) -> None:
     """Check a search, say what there is to do, and do it."""
-    how = read_options(args, SearchOptions())
+    bases, axes, options, how = now
     for (env, _), base in bases.items():
         log_points = schedule(base.loop, base.sizes.num_envs).log_points
         options.metric(env).check(len(log_points))
     out, resume = _claimed(args)
-    for remark in grid.lacking(args.space, bases, "searched without it"):
+    for remark in grid.lacking(axes, bases, "searched without it"):
         say(remark)
     keep = options.keep or ()
     with contextlib.ExitStack() as stack:
         engine = stack.enter_context(engines.opened(options, args.compilation_cache))
-        found = search.prepare(args.space, bases, how, options, engine.devices)
+        found = search.prepare(axes, bases, how, options, engine.devices)
         if not args.dry_run:
             stack.enter_context(lock.held(out))
         if resume:
             results = store.resumed(out, found.defaults, keep, options.other_code, found.asked)
         else:
             results = store.begin(
-                out, found.defaults, _kept(words), keep, found.base_points, found.asked
+                out, found.defaults, command, keep, found.base_points, found.asked, now.to_json()
             )
         lines = found.describe()
         programs.check_kept(keep, found.shelf.grouped(found.defaults))
@@ -189,59 +181,78 @@ def _say_taken(out: Path, resume: bool, overwrite: bool) -> None:
         say(f"without --dry-run this is refused: {error}")
 
 
-def _check_kind(args: argparse.Namespace, how: SearchOptions) -> None:
+def _check_kind(args: argparse.Namespace, now: Study) -> None:
     """Refuse what is for a grid in a search, and the other way round.
 
     Raises:
       ValueError: one line: it says which to leave out, or what is missing.
     """
-    if how.search is None and args.space:
+    if now.how.search is None and args.space:
         raise ValueError("--space is what a search chooses from: add --search random or optuna")
-    if how.search is not None and args.grid:
+    if now.how.search is not None and args.grid:
         raise ValueError(
             "--search chooses settings from --space, and --grid lists all of them: leave one out"
         )
-    if how.search is not None and not args.space:
+    if now.how.search is not None and not now.axes:
         raise ValueError(
             "--search needs settings to choose from: add --space, as in --space replay.alpha=0:1"
         )
 
 
-def _told(words: Sequence[str]) -> list[str]:
-    """Return the words of the command, after those of its file or of the sweep to resume.
+def _of_file(named: argparse.Namespace) -> list[str]:
+    """Return the words of the command's file.
 
     Raises:
-      ValueError: the file can't be read, or a sweep can't be resumed so.
+      ValueError: it can't be read, or names what only a command line may name.
     """
-    first = Parser(add_help=False)
-    first.add_argument("--file", type=Path, default=None)
-    first.add_argument("--resume", type=shared.folder, default=None)
-    known, _ = first.parse_known_args(words)
-    if known.resume is not None and known.file is not None:
-        raise ValueError(f"--resume {known.resume} goes on with its own options: leave out --file")
-    if known.resume is not None:
-        saved = store.read(known.resume).facts["command"]
-        _check_imports(saved, words, known.resume)
-        return [*saved, *words]
-    return [*(toml.words_of(known.file) if known.file else ()), *words]
+    if named.file is None:
+        return []
+    if named.resume is not None:
+        raise ValueError(f"--resume {named.resume} goes on with its own options: leave out --file")
+    return toml.words_of(named.file)
 
 
-def _check_imports(saved: Sequence[str], words: Sequence[str], out: Path) -> None:
-    """Refuse to import modules that only a sweep's folder names."""
-    names = _names_parser().parse_known_args(words)[0]
-    own = {names.agent, *(name for _, name in names.replays or ()), *(names.envs or ())}
-    raw = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for option in ("--agent", "--replays", "--envs"):
-        raw.add_argument(option, nargs="+", default=[])
-    found = raw.parse_known_args(list(saved))[0]
-    modules = [name.rpartition("=")[2] for name in (*found.agent, *found.replays) if "." in name]
-    modules += [env for env in found.envs if environments.module_of(env) is not None]
-    for name in modules:
-        if name not in own:
+def _before(named: argparse.Namespace) -> Study | None:
+    """Return the study of the sweep to resume; None: there is none."""
+    if named.resume is None:
+        return None
+    return study.of(store.read(named.resume))
+
+
+def _same_names(names: argparse.Namespace, before: Study) -> dict[tuple[str, str], RunConfig]:
+    """Return the methods of the sweep to resume, which have to be those that are named.
+
+    Raises:
+      ValueError: one line: others are.
+    """
+    shared.check_resumed(names)
+    configs = before.bases.values()
+    replays = {f"{label}={config.replay}" for (_, label), config in before.bases.items()}
+    for option, given, made in (
+        ("agent", names.agent and {names.agent}, {config.agent for config in configs}),
+        ("replays", names.replays and set(map("=".join, names.replays)), replays),
+        ("envs", names.envs and set(names.envs), {env for env, _ in before.bases}),
+    ):
+        if given not in (None, made):
             raise ValueError(
-                f"the sweep in {out} names the module of {name}, which is imported only where you "
-                "name it: if you trust it, give --agent, --replays and --envs again"
+                f"the sweep in {names.resume} was made with {option} {' '.join(sorted(made))}: "
+                f"leave out --{option}, or choose another --out"
             )
+    return before.bases
+
+
+def _asked(
+    args: argparse.Namespace,
+    bases: Mapping[tuple[str, str], RunConfig],
+    before: Study | None,
+) -> Study:
+    """Return what is asked for: what the command line gives, and the rest as it was before."""
+    options, how = (before.options, before.how) if before else (SweepOptions(), SearchOptions())
+    options, how = read_options(args, options), read_options(args, how)
+    axes = args.space if how.search else args.grid
+    if before is not None and not (args.grid or args.space):
+        axes = before.axes
+    return Study(_configured(bases, args), axes, options, how)
 
 
 def _kept(words: Sequence[str]) -> list[str]:
@@ -258,6 +269,8 @@ def _kept(words: Sequence[str]) -> list[str]:
 def _names_parser() -> Parser:
     parser = Parser(add_help=False)
     shared.add_help_asked(parser)
+    parser.add_argument("--file", type=Path, default=None)
+    parser.add_argument("--resume", type=shared.folder, default=None)
     _add_names(parser, presets.names(None))
     return parser
 

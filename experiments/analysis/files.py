@@ -1,5 +1,6 @@
 """Files that are written whole or not at all, and read whoever wrote them."""
 
+import errno
 import json
 import os
 import re
@@ -15,23 +16,35 @@ _MOST = 2**30  # bytes of a file that is read whole; the largest of ours have a 
 
 
 class Unreadable(ValueError):
-    """A file can't be read: it is not what its name promises. The path is the caller's to add."""
+    """A file can't be read: it is not what its name promises."""
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path, follow: bool = False) -> bytes:
     """Read a file whole.
 
+    Args:
+      path: the file.
+      follow: read through a link, as for a file that the user named; a folder may come from
+        somebody else, and its links lead elsewhere.
+
     Raises:
-      Unreadable: it is a pipe, a device, a socket or a folder, which reading may never get to the
-        end of, or larger than 1 GiB.
+      Unreadable: it is a link; or a pipe, a device, a socket or a folder, which reading may never
+        get to the end of; or larger than 1 GiB.
       OSError: there is none, or it may not be read.
     """
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise Unreadable("it is not a regular file")
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    try:
+        number = os.open(path, flags)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise Unreadable(f"{path} is a link, which is not followed: put a file there") from None
+    with os.fdopen(number, "rb") as file:
+        if not stat.S_ISREG(os.fstat(number).st_mode):
+            raise Unreadable(f"{path} is not a regular file")
         content = file.read(_MOST + 1)
     if len(content) > _MOST:
-        raise Unreadable(f"it has more than {_MOST:,} bytes")
+        raise Unreadable(f"{path} has more than {_MOST:,} bytes")
     return content
 
 
@@ -56,7 +69,7 @@ def read_toml(path: Path) -> dict[str, Any]:
       Unreadable: as `read_bytes`; or it is not TOML, or nested too deeply.
       OSError: as `read_bytes`.
     """
-    content = read_bytes(path)
+    content = read_bytes(path, follow=True)
     try:
         return untrusted.shallow(tomllib.loads(content.decode()))
     except RecursionError:
@@ -66,14 +79,19 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a JSON file whole or not at all, lists of numbers on one line.
+    """Write a JSON file whole or not at all.
 
     Raises:
       OSError: the disk is full, or the folder is gone.
     """
+    write_bytes(path, encode_json(content))
+
+
+def encode_json(content: Any) -> bytes:
+    """Return the bytes of a JSON file, lists of numbers on one line."""
     text = json.dumps(content, indent=1)
     text = re.sub(r"\[([^\[\]{}\"]*)\]", lambda match: f"[{' '.join(match[1].split())}]", text)
-    write_bytes(path, f"{text}\n".encode())
+    return f"{text}\n".encode()
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -79,6 +79,7 @@ class Film:
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(f".{path.stem}.unfinished{path.suffix}")
+        unfinished.unlink(missing_ok=True)  # were it a link, what follows would write elsewhere
         if path.suffix == ".mp4":
             self._write_mp4(unfinished, fps)
         else:

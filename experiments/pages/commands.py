@@ -160,7 +160,7 @@ def _without_cadence(config: Config) -> list[Any]:
 def _defaults(config: Config) -> Config:
     """Return the defaults of a configuration's names; {}: they are not known here."""
     try:
-        return run_config.defaults(config["env"], config["agent"], config["replay"]).to_json()
+        return run_config.saved_defaults(config["env"], config["agent"], config["replay"]).to_json()
     except (ValueError, ImportError):  # of a module of the user's, or of a package that is missing
         return {}
 

@@ -2,6 +2,7 @@
 
 import base64
 
+from experiments.analysis import files
 from experiments.pages.blocks import Film, Lines, Section
 from experiments.pages.source import Source
 
@@ -15,7 +16,11 @@ def section(source: Source) -> Section | None:
         path = arm.film
         if path is None:
             continue
-        content = path.read_bytes()
+        try:
+            content = files.read_bytes(path)
+        except ValueError as error:
+            left_out.append(f"{label}: {error}")
+            continue
         if not content.startswith(b"GIF8"):
             left_out.append(f"{label}: {path.name} is no GIF")
         elif total + len(content) > MOST_BYTES:

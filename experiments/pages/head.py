@@ -35,7 +35,7 @@ def head(source: Source, title: str | None) -> Head:
 
 def warnings(source: Source) -> list[str]:
     """Return what a reader must know before believing the numbers, a line each."""
-    lines = []
+    lines = list(source.remarks)
     for label, arm in source.arms.items():
         if arm.summary is None and arm.frame is None:
             lines.append(f"{label} has not come to its first log point.")

@@ -1,4 +1,4 @@
-"""What a comparison concluded, read back from its `verdicts.json` and never computed again."""
+"""What a comparison concluded, read back from its `verdicts.json`."""
 
 import dataclasses
 from collections.abc import Container
@@ -33,10 +33,7 @@ def read(path: Path, labels: Container[str]) -> Judgements | None:
     if not path.is_file():
         return None
     try:
-        saved = files.read_json(path)
-        _check(path, saved)
-        rows = [_row(label, arm) for label, arm in saved["arms"].items()]
-        found = Judgements(dict(saved["question"]), dict(saved["primary"]), saved["baseline"], rows)
+        found = of(path, files.read_json(path))
     except files.Unreadable as error:
         raise ValueError(f"{path} is damaged ({error}): restore it") from error
     for row in found.rows:
@@ -44,6 +41,17 @@ def read(path: Path, labels: Container[str]) -> Judgements | None:
             if label not in labels:
                 raise ValueError(f"{path} judges {label}, which is no run of this comparison")
     return found
+
+
+def of(path: Path, saved: Any) -> Judgements:
+    """Return the conclusions that a file has.
+
+    Raises:
+      ValueError: one line: a field is missing or of the wrong kind.
+    """
+    _check(path, saved)
+    rows = [_row(label, arm) for label, arm in saved["arms"].items()]
+    return Judgements(dict(saved["question"]), dict(saved["primary"]), saved["baseline"], rows)
 
 
 _MAYBE, _INTERVAL = kinds.optional(kinds.number), kinds.many(kinds.number, 2)

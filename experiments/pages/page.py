@@ -29,6 +29,7 @@ from experiments.pages.blocks import Plot, Section
 from experiments.pages.head import Head
 from experiments.pages.source import Source
 from experiments.pages.swept import Swept
+from experiments.runs.log import say
 
 NAME = "report.html"
 MARK = '<meta name="generator" content="jaxreplay experiments.report">'  # such files are ours
@@ -75,6 +76,8 @@ def write(shown: Source | Swept, path: Path, title: str | None = None) -> str:
       OSError: the disk is full, or the folder is gone.
     """
     check_path(path)
+    for remark in shown.remarks:
+        say(remark)
     # Names of files whose letters the locale lacks are bytes in disguise: they are written as such.
     content = render(shown, title).encode(errors="surrogateescape")
     path.parent.mkdir(parents=True, exist_ok=True)

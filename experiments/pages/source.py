@@ -4,7 +4,6 @@ Nothing is computed here, and nothing needs the environments or methods of the r
 A run that has not ended is taken as far as it has come.
 """
 
-import io
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,9 +12,9 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from experiments.analysis import files, kinds
-from experiments.pages import judgements
+from experiments.pages import judgements, rejudged
 from experiments.pages.judgements import Judgements
-from experiments.runs import finished, manifest, run_config
+from experiments.runs import checksums, finished, logged, manifest, run_config
 from experiments.runs.renamed import up_to_date
 
 _CONFIG = {
@@ -37,6 +36,7 @@ class Arm(NamedTuple):
     frame: pd.DataFrame | None  # metrics, whole log points
     timing: pd.DataFrame | None
     summary: dict[str, Any] | None  # None: has not ended
+    remarks: tuple[str, ...] = ()  # what is not as it was written, a line each
 
     @property
     def film(self) -> Path | None:
@@ -60,6 +60,12 @@ class Source(NamedTuple):
     agent: str
     env: str
     question: dict[str, Any] | None  # of a comparison, where it is known
+    edited: tuple[str, ...] = ()  # remarks about a comparison's own files
+
+    @property
+    def remarks(self) -> list[str]:
+        """What is not as it was written, a line each."""
+        return [*self.edited, *(line for arm in self.arms.values() for line in arm.remarks)]
 
 
 def comparison(folder: Path) -> Source:
@@ -74,18 +80,24 @@ def comparison(folder: Path) -> Source:
     for label in labels:  # else a stranger's could lead elsewhere
         if not re.fullmatch(manifest.LABEL, label):
             raise ValueError(f"{folder / 'summary.json'} is damaged (label {label!r}): restore it")
+        if (folder / label).is_symlink():
+            raise ValueError(f"{folder / label} is a link, which is not followed: put a run there")
     arms = {
         label: _arm(label, folder / label, configs.get(label), joint.get(label)) for label in labels
     }
     if not any(arm.summary or arm.frame is not None for arm in arms.values()):
         raise ValueError(f"{folder} holds no log point yet: wait for the first")
+    remarks = checksums.differing(folder)
     found = judgements.read(folder / "verdicts.json", arms)
     if any(arm.summary is None for arm in arms.values()):
         found = None  # an earlier end's
+    if found is not None:
+        found, more = rejudged.rejudged(found, arms, folder)
+        remarks += more
     question = found.question if found else None
     if question is None and (folder / manifest.MANIFEST).is_file():
         question = manifest.read(folder).question.__dict__
-    return _source(arms, found, comparison=True, question=question)
+    return _source(arms, found, comparison=True, question=question, edited=tuple(remarks))
 
 
 def runs(folders: Mapping[str, Path], other_code: bool) -> Source:
@@ -141,17 +153,22 @@ def _arm(
     """
     config = _config(folder / "config.json", config) or {}
     summary = _summary(folder / "summary.json", summary)
-    metrics = folder / "metrics.csv"
+    metrics, remarks = folder / "metrics.csv", checksums.differing(folder)
+    timing, more = logged.times(folder / "timing.csv")
+    remarks += more
     if summary is not None and metrics.is_file():
         frame = finished.read_metrics(folder, summary)
+        if "eval_return" in frame:
+            path = folder / "summary.json"
+            summary, more = finished.recomputed(summary, frame, timing, path)
     else:
-        frame = _so_far(metrics)
+        frame, more = _so_far(metrics)
+    remarks += more
     if frame is not None:
-        _check_columns(metrics, frame, ("eval_return",))
+        logged.check_columns(metrics, frame, ("eval_return",))
     replay = (summary or config).get("replay", label)
     code = (summary or {}).get("versions", {}).get("code") or "+".join(manifest.made_by(folder))
-    timing = _table(folder / "timing.csv", ("step", "seconds", "steps_per_second"))
-    return Arm(label, folder, config, str(replay), code, frame, timing, summary)
+    return Arm(label, folder, config, str(replay), code, frame, timing, summary, tuple(remarks))
 
 
 def _config(path: Path, joint: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -188,41 +205,19 @@ def _json(path: Path) -> dict[str, Any] | None:
     return saved
 
 
-def _so_far(path: Path) -> pd.DataFrame | None:
-    """Read the metrics of a run that has not ended: log points that every seed has.
+def _so_far(path: Path) -> tuple[pd.DataFrame | None, list[str]]:
+    """Read the metrics of a run that has not ended: log points that every seed has; and remarks.
 
     Another process may be writing the last one.
     """
-    frame = _table(path, ("seed", "step", "eval_return"))
+    columns, remarks = ("seed", "step", "eval_return"), []
+    frame = logged.table(path, columns, checksums.beginning)
     if frame is None:
-        return None
+        return None, remarks
+    every = logged.table(path, columns)
+    if every is not None and every.duplicated(["seed", "step"]).any():
+        remarks.append(f"{path} has rows that are doubled: the first of each is shown")
+        frame = frame.drop_duplicates(["seed", "step"])
     rows = frame.groupby("step")["seed"].transform("size")
     frame = frame[rows == frame["seed"].nunique()]
-    return None if frame.empty else frame
-
-
-def _table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | None:
-    """Read the whole lines of a CSV file; None: there are none.
-
-    Raises:
-      ValueError: one line: it is damaged, or a column is missing.
-    """
-    if not path.is_file():
-        return None
-    content = files.read_bytes(path)
-    whole = content[: content.rfind(b"\n") + 1]
-    if whole.count(b"\n") < 2:
-        return None
-    try:
-        frame = pd.read_csv(io.BytesIO(whole))
-    except ValueError as error:  # pandas' errors are ValueErrors
-        raise ValueError(f"{path} is damaged ({error}): restore it") from error
-    _check_columns(path, frame, columns)
-    return frame
-
-
-def _check_columns(path: Path, frame: pd.DataFrame, columns: tuple[str, ...]) -> None:
-    if lacking := sorted(set(columns) - set(frame)):
-        raise ValueError(f"{path} lacks column {lacking[0]}: restore it")
-    if not all(pd.api.types.is_numeric_dtype(kind) for kind in frame.dtypes):
-        raise ValueError(f"{path} is damaged (not all are numbers): restore it")
+    return (None if frame.empty else frame), remarks

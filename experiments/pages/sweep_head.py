@@ -29,7 +29,7 @@ def head(swept: Swept, title: str | None) -> Head:
 
 def warnings(swept: Swept) -> list[str]:
     """Return what a reader must know before believing the numbers, a line each."""
-    lines = []
+    lines = list(swept.remarks)
     failed, ended = len(swept.store.facts["failed"]), len(swept.table)
     if swept.tried is not None:
         lines += _unfinished_search(swept)

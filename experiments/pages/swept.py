@@ -10,7 +10,8 @@ from experiments.analysis.primary import PrimaryMetric
 from experiments.analysis.tuned import Tuned
 from experiments.cli.options import Parser, add_options, read_options
 from experiments.pages import plots
-from experiments.sweeps import search_report, store
+from experiments.runs import checksums
+from experiments.sweeps import search_report, store, study
 from experiments.sweeps.options import SweepOptions
 from experiments.sweeps.store import Store
 
@@ -23,6 +24,7 @@ class Swept(NamedTuple):
     table: pd.DataFrame  # of `tuned.scores`
     rows: list[Tuned]
     tried: pd.DataFrame | None = None  # of `search_report.trials`; None: a grid
+    remarks: tuple[str, ...] = ()  # what is not as it was written, a line each
 
     @property
     def envs(self) -> list[str]:
@@ -79,7 +81,7 @@ def read(folder: Path) -> Swept:
       ValueError: one line: a file is damaged, or no run has ended yet.
     """
     found = store.read(folder)
-    return of(found, _options(found.facts["command"]))
+    return of(found, study.options_of(found) or _options(found.facts["command"]))
 
 
 def of(found: Store, options: SweepOptions) -> Swept:
@@ -91,13 +93,17 @@ def of(found: Store, options: SweepOptions) -> Swept:
     if found.frame.empty:
         raise ValueError(f"{found.folder} holds no run that has ended: wait for the first")
     table = tuned.scores(found.frame, found.settings, options.metric)
+    remarks = checksums.differing(found.folder)
+    if any(cost[name] < 0 for cost in found.facts["costs"] for name in ("seconds", "compiling")):
+        remarks.append(f"{found.folder / store.FACTS} has negative times")
     if "search" in found.facts:
+        remarks += search_report.rescore(found, options)
         rows, tried = search_report.tuned_rows(found, options), search_report.trials(found)
-        return Swept(found, options, table, rows, tried)
+        return Swept(found, options, table, rows, tried, tuple(remarks))
     rows = tuned.tuned(
         table, lambda env: options.metric(env).higher_is_better, found.facts["base_points"]
     )
-    return Swept(found, options, table, rows)
+    return Swept(found, options, table, rows, remarks=tuple(remarks))
 
 
 def is_sweep(folder: Path) -> bool:
@@ -106,7 +112,7 @@ def is_sweep(folder: Path) -> bool:
 
 
 def _options(words: list[Any]) -> SweepOptions:
-    """Return how a sweep was to be looked at: what its command said."""
+    """Return how a sweep that kept no study was to be looked at: what its command said."""
     parser = Parser(add_help=False)
     add_options(parser, SweepOptions(), group="sweep", about="")
     known, _ = parser.parse_known_args([str(word) for word in words])

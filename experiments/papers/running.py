@@ -1,6 +1,5 @@
 """Making tables: run what is missing of an experiment or computation, keep what is finished."""
 
-import io
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,13 +7,21 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from experiments.analysis import files
 from experiments.papers import tables
 from experiments.papers.entry import Computation, Request
 from experiments.papers.experiment import Experiment, SizeName
 from experiments.papers.parts import Parts
 from experiments.papers.tables import Data
-from experiments.runs import code, folder, interrupt, lock, manifest, run_config, same_config
+from experiments.runs import (
+    code,
+    finished,
+    folder,
+    interrupt,
+    lock,
+    manifest,
+    run_config,
+    same_config,
+)
 from experiments.runs.log import say
 from experiments.runs.outputs import OutputConfig
 from experiments.runs.results import versions
@@ -253,8 +260,8 @@ def _misfit(config: RunConfig, below: Path, other_code: bool) -> str | None:
 def _finished(config: RunConfig, below: Path) -> tuple[pd.DataFrame, dict[str, Any]] | None:
     """Return what a run that has ended left; None: it is damaged, which is said."""
     try:
-        summary = files.read_json(below / "summary.json")
-        frame = pd.read_csv(io.BytesIO(files.read_bytes(below / "metrics.csv")))
+        summary = finished.read_summary(below)
+        frame = finished.read_metrics(below, summary)
         points = len(schedule(config.loop, config.sizes.num_envs).log_points)
         if len(frame) != config.seeds * points or frame["eval_return"].isna().any():
             raise ValueError(f"metrics.csv has {len(frame)} rows, not {config.seeds * points}")

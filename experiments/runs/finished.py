@@ -1,6 +1,7 @@
 """Reading what runs left: their summaries and metrics, and whether they may be shown together."""
 
 import io
+import math
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from experiments.analysis import files, kinds
+from experiments.analysis import files, kinds, statistics
 
 _MAYBE = kinds.optional(kinds.number)
 _SUMMARY = {
@@ -28,6 +29,44 @@ class Made(NamedTuple):
 
     env: str
     code: str  # version of the code that trained the run
+
+
+def speed(timing: pd.DataFrame) -> dict[str, float]:
+    """Return what the times of a run's log points come to."""
+    return {
+        "steps_per_second": float(timing["steps_per_second"].median()),
+        "train_seconds": float(timing["seconds"].sum()),
+    }
+
+
+def recomputed(
+    summary: Mapping[str, Any], frame: pd.DataFrame, timing: pd.DataFrame | None, path: Path
+) -> tuple[dict[str, Any], list[str]]:
+    """Return a summary with the numbers that its tables give, and a line about any that it had not.
+
+    Args:
+      summary: as it was read.
+      frame: the run's metrics.
+      timing: its times; None: they are not kept.
+      path: of the summary, for the line.
+    """
+    own = statistics.summarise(frame, summary["threshold"])
+    own |= {} if timing is None else speed(timing)
+    # The ends of an interval of few seeds are ties, which the last digit may move.
+    known = [name for name in own if name in summary and name != "final_interval"]
+    differs = [name for name in known if not alike(summary[name], own[name])]
+    lines = [f"{path} has another {', '.join(differs)} than the tables: theirs is shown"]
+    return {**summary, **own}, lines * bool(differs)
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Tell whether saved values are the same but for the last digits of numbers."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return all(alike(one[name], other[name]) for name in one.keys() & other.keys())
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(alike, one, other))
+    numbers = all(isinstance(each, (int, float)) for each in (one, other))
+    return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-12) if numbers else one == other
 
 
 def check_alike(runs: Mapping[str, Made], other_code: bool, mend: str = "plot each apart") -> None:

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from experiments.analysis.files import read_json, write_json
-from experiments.runs import checkpoint, code, manifest, run_config, same_config
+from experiments.runs import checkpoint, checksums, code, manifest, run_config, same_config
 from experiments.runs.arms import Arm, Question
+from experiments.runs.log import say_once
 from experiments.runs.manifest import (
     FILES,
     MANIFEST,
@@ -51,6 +52,7 @@ def check_claim(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) 
                 f"{out / 'config.json'} was edited since the run began: restore it, or start anew"
             )
         same_config.check(before, config.to_json(), out)
+        _name_edits(out)
 
 
 def claim(
@@ -155,6 +157,8 @@ def check_claim_sweep(out: Path, *, resume: bool, overwrite: bool) -> None:
     """
     if _check_usable(out, "sweep", resume, overwrite) != "sweep" and resume:
         raise ValueError(f"{out} holds no sweep to resume: give the folder of a sweep")
+    if resume:
+        _name_edits(out)
 
 
 def claim_sweep(out: Path, *, resume: bool, overwrite: bool) -> None:
@@ -205,14 +209,20 @@ def make(out: Path) -> None:
         raise ValueError(f"{out} can't be made ({error.strerror}): choose another --out") from None
 
 
+def _name_edits(out: Path) -> None:
+    """Name the files of what is resumed that are not as they were written."""
+    for line in checksums.differing(out):
+        say_once(line)
+
+
 def _check_usable(out: Path, kind: Kind, resume: bool, overwrite: bool) -> Kind | None:
     """Refuse a path that can't become a folder of this kind; return what it is now."""
     _check_path(out)
     if not out.is_dir():
         return None
-    for name in _FOLDERS:
-        if (out / name).is_symlink():
-            raise ValueError(f"{out / name} is a link, which is not followed: choose another --out")
+    for path in (*(out / name for name in _FOLDERS), *_ours(out, kind)):
+        if path.is_symlink():
+            raise ValueError(f"{path} is a link, which is not followed: choose another --out")
     found = kind_of(out)
     if found is not None and found != kind:
         raise ValueError(f"{out} holds a {found}, not a {kind}: choose another --out")

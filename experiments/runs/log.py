@@ -144,6 +144,11 @@ class CSVSink:
         """What is written of `metrics.csv`."""
         return self._metrics.written
 
+    @property
+    def written(self) -> dict[str, list[Written]]:
+        """What is written of both, by name."""
+        return {"metrics.csv": [self._metrics.written], "timing.csv": [self._timing.written]}
+
     def log(self, step: int, rows: Sequence[Row], elapsed: Elapsed) -> None:
         self._metrics.append(rows)
         speed = (step - self._last) * len(rows) / elapsed.seconds

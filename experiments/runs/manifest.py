@@ -22,6 +22,8 @@ FORMAT = 2  # of folders; 1 had no manifest
 MANIFEST = "manifest.json"
 _DIGITS = "[0-9]" * 12
 LABEL = r"[A-Za-z]\w*"  # of a run in a comparison
+# Sends data elsewhere, or is a consent: no folder, perhaps a stranger's, asks for it.
+_FOR_THE_COMMAND_LINE = {"wandb": False, "other_code": False}
 Kind = Literal["run", "comparison", "plot", "sweep"]
 
 _WRITTEN = ("config.json", "summary.json", MANIFEST, "metrics.csv", "timing.csv")
@@ -58,6 +60,8 @@ class Manifest(NamedTuple):
     code: tuple[str, ...] = ()  # of a run: the versions of the code that trained it, in order
     question: Question = Question()  # of a comparison
     methods: Mapping[str, str] = MappingProxyType({})  # of a comparison: its method, by label
+    # Sizes and checksums that files may have, by name; of tables, those of their beginning.
+    checksums: Mapping[str, list[list[int]]] = MappingProxyType({})
 
 
 def kind_of(folder: Path) -> Kind | None:
@@ -94,16 +98,22 @@ def read(folder: Path) -> Manifest:
         if saved["kind"] not in FILES:
             raise KeyError("kind")
         runs = dict(saved["runs"])
-        for label in runs:  # else a stranger's could lead elsewhere
-            if not re.fullmatch(LABEL, label):
-                raise KeyError(f"label {label}")
-        output = OutputConfig(**saved["output"])
+        output = OutputConfig(**{**saved["output"], **_FOR_THE_COMMAND_LINE})
         crc, versions = saved.get("config_crc32"), tuple(saved.get("code", ()))
         if not all(isinstance(version, str) for version in versions):
             raise KeyError("code")
         question = Question(**saved.get("question", {}))
         methods = {str(label): str(own) for label, own in saved.get("methods", {}).items()}
-        return Manifest(saved["kind"], output, runs, crc, versions, question, methods)
+        for label in (*runs, *methods.values()):  # else a stranger's could lead elsewhere
+            if not re.fullmatch(LABEL, label):
+                raise KeyError(f"label {label}")
+        checksums = {
+            str(name): [[int(number) for number in each] for each in own]
+            for name, own in saved.get("checksums", {}).items()
+        }
+        if odd := [name for name in checksums if Path(name).name != name]:
+            raise KeyError(f"checksum of {odd[0]}")
+        return Manifest(saved["kind"], output, runs, crc, versions, question, methods, checksums)
     except (Unreadable, AttributeError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} is damaged ({error}): restore it, or choose another folder"
@@ -115,9 +125,7 @@ def write(out: Path, manifest: Manifest) -> None:
     content = {
         "format": FORMAT,
         "kind": manifest.kind,
-        # Not what sends data elsewhere: whoever resumes a stranger's run has to ask for that.
-        # Nor a consent that was given once.
-        "output": dataclasses.asdict(manifest.output) | {"wandb": False, "other_code": False},
+        "output": dataclasses.asdict(manifest.output) | _FOR_THE_COMMAND_LINE,
         "files": list(FILES[manifest.kind]),
         "runs": manifest.runs,
     }
@@ -128,6 +136,8 @@ def write(out: Path, manifest: Manifest) -> None:
         content["code"] = list(manifest.code)
     if manifest.config_crc32 is not None:
         content["config_crc32"] = manifest.config_crc32
+    if manifest.checksums:
+        content["checksums"] = dict(manifest.checksums)
     write_json(out / MANIFEST, content)
 
 

@@ -12,6 +12,7 @@ from experiments.runs import checkpoint, resumption, run_config, same_config
 from experiments.runs.assembly import assemble, joined
 from experiments.runs.run_config import RunConfig
 from experiments.training.phases import make_phases
+from experiments.training.schedule import schedule
 
 
 class Policy(NamedTuple):
@@ -65,9 +66,11 @@ def load(folder: Path, config: RunConfig, seed: int) -> Policy:
     checkpoints = folder / "checkpoints"
     step = checkpoint.latest(checkpoints)
     try:
-        saved = resumption.read_meta(checkpoints, step)["config"]
-        same_config.check(saved, config.to_json(), folder)
+        meta = resumption.read_meta(checkpoints, step)
+        same_config.check(meta["config"], config.to_json(), folder)
         agents = checkpoint.load(checkpoints, run.like().agent, step, part=".agent")
+        plan = schedule(config.loop, config.sizes.num_envs)
+        resumption.check_name(checkpoints, resumption.Progress(*meta["progress"]), plan)
     except checkpoint.Damaged as error:
         before = checkpoint.latest(checkpoints, before=step)
         rest = "train it anew" if before is None else f"move it away to see that of step {before}"

@@ -1,7 +1,7 @@
 """Which agents there are, and what fits what: agents, replay methods, environments."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -180,8 +180,8 @@ def check_fit(agent: str, replay: str, environment: str) -> None:
     Raises:
       ValueError: one line that names the mismatch and what would fit.
     """
-    _check_known("agent", agent, AGENTS)
-    _check_known("replay", replay, METHODS)
+    check_known("agent", agent)
+    check_known("replay", replay)
     if not fits(agent, environment):
         fitting = ", ".join(name for name in AGENTS if fits(name, environment))
         raise ValueError(
@@ -259,8 +259,13 @@ def _methods_for(agent: str) -> str:
     return f"use one of {fitting}" if fitting else "no replay method fits this agent"
 
 
-def _check_known(kind: str, name: str, known: Iterable[str]) -> None:
-    if name not in known:
+def check_known(kind: Literal["agent", "replay"], name: str) -> None:
+    """Refuse a name that nothing is registered by; import nothing.
+
+    Raises:
+      ValueError: one line that says how to name a module of one's own.
+    """
+    if name not in (AGENTS if kind == "agent" else METHODS):
         plural = f" (--replays {name} in a comparison)" if kind == "replay" else ""
         raise ValueError(
             f"there is no {kind} '{name}': a module of your own is imported only if this command "

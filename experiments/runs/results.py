@@ -8,9 +8,8 @@ import jax
 import pandas as pd
 
 from experiments.analysis import curves, panels, statistics
-from experiments.analysis.files import write_json
 from experiments.analysis.style import plain
-from experiments.runs import finished, manifest, registry
+from experiments.runs import checksums, finished, manifest, registry
 from experiments.runs.outputs import OutputConfig
 from experiments.runs.run_config import RunConfig
 from experiments.runs.waiting import waiting
@@ -26,12 +25,13 @@ def conclude(config: RunConfig, out: Path, output: OutputConfig) -> dict[str, An
         "agent": config.agent,
         "replay": config.replay,
         **statistics.summarise(frame, threshold),
-        "steps_per_second": float(timing["steps_per_second"].median()),
-        "train_seconds": float(timing["seconds"].sum()),
+        **finished.speed(timing),
         "versions": {**versions(), "code": "+".join(manifest.made_by(out))},
         "metrics_crc32": finished.checksum(out),
     }
-    write_json(out / "summary.json", summary)
+    for name in ("metrics.csv", "timing.csv"):
+        checksums.note(out, {name: [checksums.of((out / name).read_bytes())]})
+    checksums.write_json(out / "summary.json", summary)
     if output.figures:
         with waiting(f"{config.replay}: drawing the figures"):
             _draw(config, frame, out, threshold)

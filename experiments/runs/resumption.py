@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from experiments.analysis import kinds
 from experiments.runs import checkpoint, log, same_config
 from experiments.runs.run_config import RunConfig
+from experiments.training.schedule import Schedule
 from experiments.training.seeds import Run
 
 
@@ -71,6 +72,20 @@ def check_books(run: Run, config: RunConfig, out: Path) -> Resumed:
     return Resumed(progress, metrics, log.written_timing(out / "timing.csv", steps))
 
 
+def check_name(folder: Path, progress: Progress, plan: Schedule) -> None:
+    """Refuse a last checkpoint that is not named after the step that it holds.
+
+    Raises:
+      ValueError: one line with both.
+    """
+    named, held = checkpoint.latest(folder), plan.step_at(*progress)
+    if held != named:
+        raise ValueError(
+            f"the checkpoint of step {named} in {folder} holds step {held}: rename it "
+            f"{checkpoint.name_of(held)}"
+        )
+
+
 def read(run: Run, config: RunConfig, out: Path) -> Resumed:
     """Read where a run was at its last checkpoint, or at the one before if that is damaged.
 
@@ -83,9 +98,12 @@ def read(run: Run, config: RunConfig, out: Path) -> Resumed:
         resumed = check_books(run, config, out)
         if latest is None and (out / "metrics.csv").is_file():
             log.say(f"{out} has no checkpoint: it starts over, and its metrics.csv is written anew")
-        if latest is None or resumed.progress.log_points == len(run.schedule.steps):
+        if latest is None:
             return resumed
-        return resumed._replace(state=checkpoint.load(folder, run.like()))
+        if resumed.progress.log_points < len(run.schedule.steps):
+            resumed = resumed._replace(state=checkpoint.load(folder, run.like()))
+        check_name(folder, resumed.progress, run.schedule)
+        return resumed
     except checkpoint.Damaged as error:
         if latest is None or checkpoint.latest(folder, before=latest) is None:
             raise ValueError(

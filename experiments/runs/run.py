@@ -13,7 +13,17 @@ import pandas as pd
 from experiments.analysis import statistics
 from experiments.environments.host import EnvironmentFailed
 from experiments.installation import accelerator
-from experiments.runs import checkpoint, folder, interrupt, lock, log, results, resumption, start_up
+from experiments.runs import (
+    checkpoint,
+    checksums,
+    folder,
+    interrupt,
+    lock,
+    log,
+    results,
+    resumption,
+    start_up,
+)
 from experiments.runs.assembly import build
 from experiments.runs.folder import check_claim, claim
 from experiments.runs.outputs import OutputConfig
@@ -212,6 +222,7 @@ def _train(
             rows = _rows(config, plan.steps[index], metrics)
             broken = set(statistics.diverged(pd.DataFrame(rows))) - diverged
             sinks.log(plan.steps[index], rows, elapsed)
+            checksums.note(out, table.written)
             finished = index + 1 == len(plan.steps)
             diverged |= broken
             if broken:
@@ -257,9 +268,7 @@ def _keep(run: Run, config: RunConfig, saves: Path, cut: _Interrupted, resume_fo
     plan = run.schedule
     if cut.state is None:
         return f"stopped in the warm-up, nothing is saved yet: --resume {resume_folder} starts over"
-    log_points, blocks = cut.progress
-    at = plan.steps[log_points - 1] if log_points else plan.warmup_steps
-    at += blocks * plan.block_steps
+    at = plan.step_at(*cut.progress)
     if checkpoint.latest(saves) != at:
         checkpoint.save(
             saves, at, run.to_save(cut.state), _about(config, cut.progress, cut.metrics)

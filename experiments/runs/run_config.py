@@ -53,16 +53,34 @@ class RunConfig:
             raise ValueError("config.json holds no configuration: restore it, or start a new run")
         saved = up_to_date(saved)
         names = {name: _field(saved, name, str) for name in ("env", "agent", "replay")}
-        module = environments.module_of(names["env"])
-        if module is not None and module not in sys.modules:
-            raise ValueError(
-                f"the run's environment is in module {module}, which is imported only where you "
-                f"name it: if you trust it, add --env {names['env']}"
-            )
-        config = defaults(**names)
+        config = saved_defaults(**names)
         parts = {name: _section(getattr(config, name), saved, name) for name in SECTIONS}
         seeds, seed = _field(saved, "seeds", int), _field(saved, "seed", int)
         return dataclasses.replace(config, seeds=seeds, seed=seed, **parts)
+
+
+def saved_defaults(env: str, agent: str, replay: str) -> RunConfig:
+    """Return the run that names from a file stand for; import nothing.
+
+    Raises:
+      ValueError: one line: as `defaults`, or a module would have to be imported.
+    """
+    check_imported(env)
+    return defaults(env, agent, replay)
+
+
+def check_imported(env: str) -> None:
+    """Refuse an environment of a module that nothing has imported.
+
+    Raises:
+      ValueError: one line that says how to name it.
+    """
+    module = environments.module_of(env)
+    if module is not None and module not in sys.modules:
+        raise ValueError(
+            f"the environment {env} is in module {module}, which is imported only where you name "
+            f"it: if you trust it, add --env {env} (--envs in a sweep)"
+        )
 
 
 def _field(saved: dict[str, Any], name: str, kind: type) -> Any:

@@ -11,9 +11,11 @@ from experiments.analysis import searched, sensitivity, tuned
 from experiments.analysis.files import write_bytes
 from experiments.analysis.tables import markdown, number
 from experiments.analysis.tuned import Estimate, Tuned
+from experiments.runs.finished import alike
 from experiments.sweeps.options import SweepOptions
 from experiments.sweeps.report import costs, shown
-from experiments.sweeps.store import TABLE, Store
+from experiments.sweeps.search import scored
+from experiments.sweeps.store import FACTS, TABLE, Store
 
 _MOST_NAMED = 20  # trials that failed
 _QUANTILES = {"lowest": 0.0, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "highest": 1.0}
@@ -51,6 +53,40 @@ def trials(store: Store) -> pd.DataFrame:
             })  # fmt: skip
     head = ["env", "replay", "method", "trial", "point", "score", "failed"]
     return pd.DataFrame(rows, columns=[*head, *store.settings])
+
+
+def rescore(store: Store, options: SweepOptions) -> list[str]:
+    """Put the scores that the table gives in place of saved ones; return lines about others.
+
+    A trial that failed stays so, and one whose runs are not all in the table keeps its score.
+    """
+    lines, seeds = [], store.facts["search"]["asked"]["seeds"]
+    chosen = store.table[store.table["seed"].isin(seeds)]
+    rows = dict(list(chosen.groupby("point")))
+    for env, label, study in _studies(store):
+        metric, odd = options.metric(env), []
+        for at, trial in enumerate(study["trials"]):
+            own = rows.get(trial["point"])
+            if own is None or set(own["seed"]) != set(seeds) or trial["failed"]:
+                continue
+            score, why = scored(own, metric)
+            if not alike(score, trial["score"]):
+                odd.append(at)
+                trial |= {"score": score, "failed": why}
+        best = best_of(study["trials"], metric.higher_is_better)
+        if odd or best != study["best"]:
+            what = f"other scores of trials {', '.join(map(str, odd))}" if odd else "another best"
+            lines.append(f"{store.folder / FACTS} has {what} of {env} {label} than the table gives")
+            study["best"] = best
+    return lines
+
+
+def best_of(trials: Sequence[Mapping[str, Any]], higher_is_better: bool) -> str | None:
+    """Return the point with the best score, the first of these; None: all failed."""
+    sign = 1 if higher_is_better else -1
+    known = [trial for trial in trials if trial["score"] is not None]
+    best = max(known, key=lambda trial: sign * trial["score"], default=None)
+    return best and best["point"]
 
 
 def results(store: Store, options: SweepOptions) -> list[Result]:

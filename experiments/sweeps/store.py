@@ -14,9 +14,9 @@ from typing import Any
 import pandas as pd
 
 from experiments.analysis import statistics, stored
-from experiments.analysis.files import write_bytes, write_json
+from experiments.analysis.files import write_bytes
 from experiments.analysis.stored import Damaged as Damaged  # what reading one may raise
-from experiments.runs import code, same_config
+from experiments.runs import checksums, code, same_config
 from experiments.runs.results import versions
 from experiments.sweeps import facts as facts_
 from experiments.sweeps.facts import KEYS as KEYS
@@ -116,7 +116,7 @@ class Store:
         # The table may be the one from before, or the one that comes: which, its checksum says.
         known = [self.crc32, encoded.crc32 if encoded else None]
         content = {"format": FORMAT, "crc32": [each for each in known if each is not None]}
-        write_json(self.folder / FACTS, content | self.facts)
+        checksums.write_json(self.folder / FACTS, content | self.facts)
         if encoded:
             write_bytes(self.folder / TABLE, encoded.content)
             self.crc32 = encoded.crc32
@@ -183,16 +183,18 @@ def begin(
     columns: Sequence[str],
     base_points: Mapping[str, Mapping[str, str]],
     search: Mapping[str, Any] | None = None,
+    study: Mapping[str, Any] | None = None,
 ) -> Store:
     """Return the store of a sweep of which nothing has run; nothing is written.
 
     Args:
       folder: the sweep's.
       points: all of it, as far as they are known.
-      command: that asks for it again.
+      command: that asks for it again; it is shown, and never read.
       columns: metrics to keep; (): all.
       base_points: task -> label -> the point that is its method without the grid.
       search: what it looks for, and how; None: it is no search.
+      study: what `--resume` goes on with; None: the command line has to give it all again.
     """
     facts = {
         "command": list(command),
@@ -207,6 +209,8 @@ def begin(
     }
     if search is not None:
         facts["search"] = {"asked": search}
+    if study is not None:
+        facts["study"] = study
     return _store(folder, facts)
 
 

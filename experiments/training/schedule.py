@@ -20,6 +20,11 @@ class Schedule:
     steps: tuple[int, ...]  # agent steps at each log point
     updates: int  # gradient updates in all
 
+    def step_at(self, log_points: int, blocks: int) -> int:
+        """Return the agent steps after some log points, and blocks since the last of them."""
+        start = self.steps[log_points - 1] if log_points else self.warmup_steps
+        return start + blocks * self.block_steps
+
 
 def schedule(config: LoopConfig, num_envs: int) -> Schedule:
     """Lay out a run: log points at multiples of `eval_every`, and at the end.

@@ -230,14 +230,6 @@ def test_a_dry_run_tells_of_a_folder_that_is_taken(swept, capfd):
     assert (swept / "sweep.json").read_bytes() == before
 
 
-def test_modules_that_only_a_folder_names_are_not_imported(swept, tmp_path, capsys):
-    out = tmp_path / "strange"
-    shutil.copytree(swept, out)
-    text = (out / "sweep.json").read_text()
-    (out / "sweep.json").write_text(text.replace('"uniform",\n  "per"', '"a.module",\n  "per"'))
-    assert "names the module of a.module" in refused(capsys, "--resume", str(out))
-
-
 def command(*words):
     return [sys.executable, "-m", "experiments.sweep", *TINY, *words]
 

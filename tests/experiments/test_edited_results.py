@@ -1,0 +1,259 @@
+"""Results that were edited are not believed: tables decide, and checksums name the rest."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from experiments import compare, plot, report, sweep, train, watch
+from experiments.pages import source, swept
+from experiments.runs import checksums
+
+RESULTS = Path(__file__).parents[2] / "experiments" / "results"
+TINY = [
+    "--agent", "dqn", "--seeds", "2", "--steps", "200", "--warmup", "100", "--eval-every", "50",
+    "--eval-episodes", "1", "--n-step", "1", "--inspect", "0", "--batch-size", "8",
+    "--agent.hidden", "8",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Return folders of a run, a comparison and a search."""
+    here = tmp_path_factory.mktemp("made")
+    words = [*TINY, "--figures", "false", "--tensorboard", "false", "--checkpoint-every", "1"]
+    assert train.main([*words, "--env", "walk/4", "--out", str(here / "run")]) == 0
+    words = [*TINY, "--env", "walk/4", "--replays", "uniform", "per", "--report", "false"]
+    assert compare.main([*words, "--out", str(here / "comparison")]) == 0
+    words = [*TINY, "--envs", "walk/4", "--replays", "per", "--search", "random", "--trials", "2"]
+    more = ["--fresh-seeds", "1", "--space", "replay.alpha=0:1", "--figures", "false"]
+    assert sweep.main([*words, *more, "--out", str(here / "search")]) == 0
+    return here
+
+
+@pytest.fixture
+def folders(made, tmp_path):
+    shutil.copytree(made, tmp_path / "all")
+    return tmp_path / "all"
+
+
+def edited(path, change):
+    saved = json.loads(path.read_text())
+    change(saved)
+    path.write_text(json.dumps(saved))
+
+
+def page_of(folder, capsys):
+    """Return a page's text; what it warns of is said in the terminal, too."""
+    capsys.readouterr()
+    page = folder.parent / "page.html"
+    assert report.main([str(folder), "--out", str(page)]) == 0
+    said, text = capsys.readouterr().err, page.read_text()
+    assert all(line in text for line in said.splitlines())
+    return text, said
+
+
+@pytest.mark.parametrize("kind", ["run", "comparison", "search"])
+def test_nothing_is_said_of_what_is_as_it_was_written(folders, capsys, kind):
+    folder = folders / kind
+    assert page_of(folder, capsys)[1] == ""
+    assert checksums.differing(folder) == []
+    command = {"run": train, "comparison": compare, "search": sweep}[kind]
+    assert command.main(["--resume", str(folder)]) == 0
+    assert "as it was written" not in capsys.readouterr().err
+    assert page_of(folder, capsys)[1] == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("final_return", [500.0, 500.0]), ("final_iqm", 500.0), ("mean_return", [1e9, 0.0]),
+        ("reached", 2), ("diverged", [0]), ("steps_per_second", -5.0), ("train_seconds", -1.0),
+        ("final_interval", [499.0, 501.0]),
+    ],
+)  # fmt: skip
+def test_a_summary_says_what_the_tables_do(folders, capsys, name, value):
+    run = folders / "run"
+    before = json.loads((run / "summary.json").read_text())
+    edited(run / "summary.json", lambda saved: saved.update({name: value}))
+    shown = source.runs({"run": run}, other_code=False).arms["run"].summary
+    assert shown == before
+    _, said = page_of(run, capsys)
+    assert "summary.json" in said and (name in said or name == "final_interval")
+    assert plot.main([str(run), "--out", str(folders / "plot")]) == 0
+    said = capsys.readouterr()
+    assert "summary.json" in said.err and "500" not in said.out
+    assert json.loads((folders / "plot" / "summary.json").read_text())["run"] == before
+
+
+@pytest.mark.parametrize("tail", [False, True])
+@pytest.mark.parametrize("how", ["edited", "doubled", "lost"])
+def test_rows_of_a_run_that_has_not_ended_are_those_that_it_wrote(folders, capsys, how, tail):
+    run = folders / "run"
+    (run / "summary.json").unlink()
+    assert page_of(run, capsys)[1] == ""
+    lines = (run / "metrics.csv").read_text().splitlines(keepends=True)
+    at = len(lines) - 1 if tail else 2
+    cells = lines[at].split(",")
+    cells[lines[0].split(",").index("eval_return")] = "500.0"
+    change = {"edited": [",".join(cells)], "doubled": [lines[at]] * 2, "lost": []}
+    (run / "metrics.csv").write_text("".join([*lines[:at], *change[how], *lines[at + 1 :]]))
+    text, said = page_of(run, capsys)
+    assert "metrics.csv" in said
+    frame = source.runs({"run": run}, other_code=False).arms["run"].frame
+    assert not frame.duplicated(["seed", "step"]).any()
+
+
+@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize(("column", "value"), [("seconds", -5.0), ("steps_per_second", 1e9)])
+def test_times_are_those_that_passed(folders, capsys, ended, column, value):
+    run = folders / "run"
+    if not ended:
+        (run / "summary.json").unlink()
+    frame = pd.read_csv(run / "timing.csv")
+    frame.loc[0, column] = value
+    frame.to_csv(run / "timing.csv", index=False)
+    text, said = page_of(run, capsys)
+    assert "timing.csv" in said
+    arm = source.runs({"run": run}, other_code=False).arms["run"]
+    assert (arm.timing is None) == (value < 0)  # no time can be that
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda saved: saved["arms"]["per"].update(verdict="agrees"),
+        lambda saved: saved["arms"]["per"].update(p_value=1e-9, interval=[1.0, 2.0]),
+        lambda saved: saved["arms"]["per"]["pairs"].update(wins=200),
+        lambda saved: saved["arms"]["per"].update(effective_buffer=0.1, seeds=10),
+        lambda saved: saved["question"].update(primary="best"),
+        lambda saved: saved["arms"].pop("per"),
+    ],
+)
+@pytest.mark.parametrize("name", ["comparison", "cartpole_dqn"])
+def test_verdicts_are_those_that_the_runs_give(folders, tmp_path, capsys, name, change):
+    folder = folders / name
+    if name == "cartpole_dqn":  # made before there were checksums
+        shutil.copytree(RESULTS / name, folder)
+    before = source.comparison(folder).judgements
+    edited(folder / "verdicts.json", change)
+    if (
+        name == "comparison"
+        or json.loads((folder / "verdicts.json").read_text())["question"]["primary"]
+        == before.question["primary"]
+    ):
+        assert source.comparison(folder).judgements == before
+    assert "verdicts.json" in page_of(folder, capsys)[1]
+
+
+def test_verdicts_whose_runs_are_gone_follow_from_their_own_numbers(tmp_path, capsys):
+    for name in ("breakout_dqn", "walk_dqn", "host/cheetah_td3"):
+        folder = tmp_path / name
+        shutil.copytree(RESULTS / name, folder)
+        label, arm = next(
+            (label, arm)
+            for label, arm in json.loads((folder / "verdicts.json").read_text())["arms"].items()
+            if arm["verdict"] == "undecided"
+        )
+        edited(
+            folder / "verdicts.json", lambda saved: saved["arms"][label].update(verdict="agrees")
+        )
+        said = page_of(folder, capsys)[1]
+        assert "verdicts.json" in said and label in said
+
+
+def test_committed_verdicts_are_read_as_they_are():
+    paths = [path.with_name("verdicts.json") for path in sorted(RESULTS.rglob("comparison.md"))]
+    paths = [path for path in paths if path.is_file()]
+    assert len(paths) >= 6
+    for path in paths:
+        found = source.comparison(path.parent)
+        saved = json.loads(path.read_text())["arms"]
+        assert found.remarks == []
+        assert {row.label: row.judgement.verdict for row in found.judgements.rows} == {
+            label: arm["verdict"] for label, arm in saved.items()
+        }
+    for path in RESULTS.glob("sweeps/*"):
+        assert swept.read(path).remarks == ()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda study: study["trials"][1].update(score=1e9),
+        lambda study: study["trials"][0].update(score=None),
+        lambda study: study.update(best=study["default"]),
+    ],
+)
+def test_scores_of_trials_are_those_that_the_table_gives(folders, capsys, change):
+    folder = folders / "search"
+    before = swept.read(folder)
+    edited(
+        folder / "sweep.json",
+        lambda saved: change(saved["search"]["studies"]["walk/4"]["per"]),
+    )
+    now = swept.read(folder)
+    pd.testing.assert_frame_equal(now.tried, before.tried)
+    assert str(now.rows) == str(before.rows)
+    text, said = page_of(folder, capsys)
+    assert said.count("sweep.json") == 2 and "walk/4 per" in said  # and its checksum
+    assert "1,000,000,000" not in text
+    # Without a manifest the table still tells.
+    (folder / "manifest.json").unlink()
+    assert "walk/4 per" in page_of(folder, capsys)[1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda saved: saved["costs"][0].update(seconds=-5.0),
+        lambda saved: saved.update(code="0123456789ab"),
+        lambda saved: saved["command"].append("--on"),
+        lambda saved: saved["failed"].update({"walk/4 per seed 0": "it was edited"}),
+    ],
+)
+def test_what_no_table_gives_is_known_by_its_checksum(folders, capsys, change):
+    edited(folders / "search" / "sweep.json", change)
+    assert "sweep.json" in page_of(folders / "search", capsys)[1]
+    for path in ("run/summary.json", "run/config.json", "comparison/summary.json",
+                 "comparison/per/summary.json"):  # fmt: skip
+        edited(folders / path, lambda saved: saved.setdefault("per", {}).update(more="words"))
+        assert path in page_of(folders / path.partition("/")[0], capsys)[1]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_checkpoint_is_named_after_its_step(folders, capsys, ended):
+    below = folders / "run" / "checkpoints"
+    if not ended:
+        (folders / "run" / "summary.json").unlink()
+        max(below.glob("step_*")).unlink()
+    last = max(below.glob("step_*"))
+    last.rename(last.with_name("step_000000009999.safetensors"))
+    for command, words in (
+        (train, ["--resume", str(folders / "run")]),
+        (watch, [str(folders / "run")]),
+    ):
+        with pytest.raises(SystemExit) as exit_:
+            command.main(words)
+        assert exit_.value.code == 2
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert "9999" in error and last.name in error
+    (below / "step_000000009999.safetensors").rename(last)
+    assert train.main(["--resume", str(folders / "run")]) == 0
+
+
+def test_checksums_lead_nowhere_else(folders):
+    path = folders / "run" / "manifest.json"
+    edited(path, lambda saved: saved["checksums"].update({"../secret.csv": [[0, 0]]}))
+    with pytest.raises(ValueError, match=r"manifest\.json is damaged.*secret"):
+        checksums.differing(folders / "run")
+
+
+def test_alike_is_up_to_the_last_digits():
+    alike = source.finished.alike
+    assert alike({"a": [1.0, None]}, {"a": (1.0 + 1e-9, None), "b": 3})
+    assert not alike([1.0], [1.0, 2.0]) and not alike(None, 0.0) and not alike(1.0, 1.001)
+    assert alike(math.inf, math.inf)

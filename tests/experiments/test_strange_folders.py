@@ -1,0 +1,266 @@
+"""Folders of somebody else are data: what they name is not imported, connected to or followed."""
+
+import base64
+import json
+import os
+import re
+import shutil
+import socket
+import sys
+
+import pytest
+
+from experiments import compare, report, sweep, train, watch
+from experiments.pages import source
+from experiments.runs import manifest
+
+TINY = [
+    "--agent", "dqn", "--seeds", "2", "--steps", "200", "--warmup", "100", "--eval-every", "50",
+    "--eval-episodes", "1", "--n-step", "1", "--inspect", "0", "--batch-size", "8",
+    "--agent.hidden", "8",
+]  # fmt: skip
+PLAIN = ["--figures", "false", "--tensorboard", "false"]
+MODULE = """
+from pathlib import Path
+Path({mark!r}).write_text("it ran")
+from agents.dqn import DQNConfig, dqn as agent
+from experiments.training.config import ReplaySizes
+from jaxreplay.methods import METHODS
+from jaxreplay.requirements import Offers
+ACTIONS, OFFERS = "discrete", Offers(frozenset({{"td_error"}}))
+method, config = METHODS["uniform"].method, {config}
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Return folders of a run, a comparison, a grid and a search."""
+    here = tmp_path_factory.mktemp("made")
+    assert train.main([*TINY, *PLAIN, "--env", "walk/4", "--out", str(here / "run")]) == 0
+    words = [*TINY, "--env", "walk/4", "--replays", "uniform", "per", "--control", "false"]
+    assert compare.main([*words, "--report", "false", "--out", str(here / "comparison")]) == 0
+    words = [*TINY, "--envs", "walk/4", "--replays", "uniform", "per", "--figures", "false"]
+    grid = ["--grid", "replay.alpha=0.2,0.6", "--primary", "final"]
+    assert sweep.main([*words, *grid, "--out", str(here / "grid")]) == 0
+    space = ["--search", "random", "--trials", "2", "--fresh-seeds", "1", "--space",
+             "replay.alpha=0:1"]  # fmt: skip
+    assert sweep.main([*words, *space, "--out", str(here / "search")]) == 0
+    return here
+
+
+@pytest.fixture
+def folders(made, tmp_path):
+    shutil.copytree(made, tmp_path / "all")
+    return tmp_path / "all"
+
+
+@pytest.fixture(params=["DQNConfig", 'METHODS["uniform"].config'])
+def mark(request, tmp_path, monkeypatch):
+    """Put an agent (or method) on the path by two names; return a file that importing it writes."""
+    mark, below = tmp_path / "mark", tmp_path / "path" / "evilpkg"
+    below.mkdir(parents=True)
+    content = MODULE.format(mark=str(mark), config=request.param)
+    for path in (below / "__init__.py", below / "evil2.py", below.with_name("evilmod.py")):
+        path.write_text(content)
+    monkeypatch.syspath_prepend(str(below.parent))
+    yield mark
+    for name in [name for name in sys.modules if name.startswith("evil")]:
+        del sys.modules[name]
+
+
+def edited(path, change):
+    saved = json.loads(path.read_text())
+    change(saved)
+    path.write_text(json.dumps(saved))
+
+
+def refused(capsys, command, *words):
+    with pytest.raises(SystemExit) as exit_:
+        command.main(list(words))
+    assert exit_.value.code == 2
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("kind", ["grid", "search"])
+def test_the_command_of_a_saved_sweep_is_shown_and_not_obeyed(folders, mark, kind):
+    cache = folders / "cache"
+    with socket.create_server(("127.0.0.1", 0)) as host:
+        host.setblocking(False)
+        address = f"127.0.0.1:{host.getsockname()[1]}"
+        for words in (
+            ["--agent", "evilmod"],
+            ["--replays", "evilmod"],
+            ["--agent", "evilpkg.evil2", "--agent", "dqn"],
+            ["--agent=evilpkg.evil2", "--envs", "gymnasium/evilmod:X-v0"],
+            ["--on", f"ray://{address}"],
+            ["--on", address],
+            ["--compilation-cache", str(cache)],
+            ["--out", str(cache)],
+            ["--file", str(cache)],
+        ):
+            edited(folders / kind / "sweep.json", lambda saved: saved["command"].extend(words))
+            assert sweep.main(["--resume", str(folders / kind), "--dry-run"]) == 0
+            assert report.main([str(folders / kind)]) == 0
+        with pytest.raises(BlockingIOError):
+            host.accept()
+    assert not mark.exists() and not cache.exists()
+
+
+NAMES = [
+    ("agent", "evilmod"), ("agent", "evilpkg.evil2"), ("replay", "evilmod"),
+    ("replay", "evilpkg.evil2"), ("env", "gymnasium/evilmod:X-v0"),
+    ("env", "gymnasium/evilpkg.evil2:X-v0"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), NAMES)
+@pytest.mark.parametrize("kind", ["run", "comparison", "grid", "search"])
+def test_modules_that_only_a_folder_names_are_not_imported(
+    folders, mark, capsys, kind, name, value
+):
+    def change(saved):
+        text = json.dumps(saved)
+        old = {"agent": "dqn", "replay": "uniform", "env": "walk/4"}[name]
+        for key in (name, "env") if name == "env" else (name, "method"):
+            text = re.sub(f'"{key}": "{old}"', f'"{key}": "{value}"', text)
+        text = re.sub(f'"bases": {{"{old}"', f'"bases": {{"{value}"', text)
+        saved |= json.loads(text)
+
+    folder = folders / kind
+    for path in folder.rglob("*.json"):
+        edited(path, change)
+    command = {"run": train, "comparison": compare}.get(kind, sweep)
+    assert value in refused(capsys, command, "--resume", str(folder))
+    if kind == "run":
+        assert value in refused(capsys, watch, str(folder))
+    report.main([str(folder)])  # shows the names as words
+    assert not mark.exists()
+
+
+def test_a_saved_study_holds_values_within_bounds_and_nothing_else(folders, capsys):
+    path = folders / "grid" / "sweep.json"
+    whole = path.read_text()
+    for section, name, value in (
+        ("options", "on", "ray://127.0.0.1:1"),
+        ("options", "compilation_cache", "/tmp"),
+        ("options", "width", 0),
+        ("options", "primary", 3),
+        ("search", "trials", -1),
+        ("search", "search", "evilmod"),
+        ("axes", "replay.alpha", ["--on"]),
+    ):
+        edited(path, lambda saved: saved["study"][section].update({name: value}))
+        error = refused(capsys, sweep, "--resume", str(folders / "grid"), "--dry-run")
+        assert name in error or str(value) in error
+        path.write_text(whole)
+
+
+def test_what_a_sweep_was_asked_for_is_gone_on_with(folders, capsys):
+    assert sweep.main(["--resume", str(folders / "grid")]) == 0
+    assert "Scores: final" in capsys.readouterr().out  # --primary, which the folder keeps
+    for option, words in {
+        "agent": ["--agent", "rainbow"], "replays": ["--replays", "per"],
+        "envs": ["--envs", "walk/5"], "preset": ["--preset", "per"],
+        "space": ["--space", "replay.alpha=0:1"],
+    }.items():  # fmt: skip
+        assert f"--{option}" in refused(capsys, sweep, "--resume", str(folders / "grid"), *words)
+
+
+def test_a_module_is_imported_where_the_command_line_names_it_again(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "mine_elsewhere.py"
+    path.write_text(MODULE.format(mark=str(tmp_path / "mark"), config="DQNConfig"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    out = str(tmp_path / "x")
+    words = [*TINY, "--agent", path.stem, "--envs", "walk/4", "--replays", "uniform"]
+    assert sweep.main([*words, "--figures", "false", "--out", out]) == 0
+    assert sweep.main(["--resume", out, "--agent", path.stem]) == 0
+    assert "nothing is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('agent = "evilmod"', "evilmod"),
+        ('agent = ["evilmod", "dqn"]', "evilmod"),
+        ('replays = ["uniform", "mine=evilmod"]', "evilmod"),
+        ('replays = ["uniform", "evilpkg.evil2"]', "evilpkg.evil2"),
+        ('envs = ["gymnasium/evilmod:X-v0"]', "evilmod"),
+        ('replays = ["per", "--agent", "evilmod"]', "--agent"),
+        ('"agent=evilmod" = []', "agent=evilmod"),
+        ('on = "ray://127.0.0.1:1"', "--on"),
+        ('compilation_cache = "/tmp/x"', "--compilation-cache"),
+        ('out = "/tmp/x"', "--out"),
+        ("overwrite = true", "--overwrite"),
+        ('resume = "/tmp/x"', "--resume"),
+    ],
+)
+def test_a_file_of_options_names_no_place_and_no_module(tmp_path, mark, capsys, text, named):
+    path = tmp_path / "sweep.toml"
+    path.write_text(text)
+    error = refused(capsys, sweep, "--file", str(path), "--dry-run")
+    assert named in error and not mark.exists()
+
+
+def test_nothing_is_sent_away_unless_the_command_line_says_so(folders):
+    for kind, command in (("run", train), ("comparison", compare)):
+        for path in (folders / kind).rglob("manifest.json"):
+            edited(path, lambda saved: saved["output"].update(wandb=True, other_code=True))
+        assert command.main(["--resume", str(folders / kind)]) == 0
+        assert not list((folders / kind).rglob("wandb"))
+        out = next((folders / kind).rglob("manifest.json")).parent
+        edited(out / "manifest.json", lambda saved: saved["output"].update(other_code=True))
+        assert not manifest.saved_output(out).other_code
+
+
+@pytest.mark.parametrize("kind", ["run", "comparison", "grid"])
+def test_pages_follow_no_link(folders, tmp_path, capsys, kind):
+    secret, page = tmp_path / "secret", tmp_path / "page.html"
+    for path in sorted(folders.joinpath(kind).rglob("*")):
+        if path.suffix not in (".json", ".csv", ".gz"):
+            continue
+        path.rename(secret)
+        path.symlink_to(secret)
+        assert path.name in refused(capsys, report, str(folders / kind), "--out", str(page))
+        assert not page.exists()
+        path.unlink()
+        secret.rename(path)
+    if kind == "comparison":
+        (folders / kind / "per").rename(secret)
+        (folders / kind / "per").symlink_to(secret)
+        assert "per" in refused(capsys, report, str(folders / kind), "--out", str(page))
+
+
+@pytest.mark.parametrize("is_link", [True, False])
+def test_a_film_that_is_a_link_is_named_and_not_shown(folders, tmp_path, is_link):
+    content = b"GIF89a what is nobody's business"
+    (tmp_path / "secret.gif").write_bytes(content)
+    film = folders / "run" / "episode.gif"
+    (film.symlink_to if is_link else lambda path: shutil.copy(path, film))(tmp_path / "secret.gif")
+    assert report.main([str(folders / "run")]) == 0
+    page = (folders / "run" / "report.html").read_text()
+    assert (base64.b64encode(content).decode() in page) != is_link
+    assert ("episode.gif is a link" in page) == is_link
+
+
+@pytest.mark.parametrize("name", ["metrics.csv", "timing.csv", "config.json", "manifest.json"])
+def test_a_resumed_run_writes_through_no_link(folders, tmp_path, capsys, name):
+    path, mine = folders / "run" / name, tmp_path / "mine"
+    path.rename(mine)
+    path.symlink_to(mine)
+    before = mine.read_bytes()
+    assert name in refused(capsys, train, "--resume", str(folders / "run"))
+    assert mine.read_bytes() == before and os.path.islink(path)
+
+
+def test_a_comparison_leads_nowhere_else(folders):
+    path = folders / "comparison"
+    for part in ("runs", "methods"):
+        saved = json.loads((path / "manifest.json").read_text())
+        saved[part] = {"../run": saved[part]["per"]} if part == "runs" else {"per": "../run"}
+        (path / "manifest.json").write_text(json.dumps(saved))
+        with pytest.raises(ValueError, match=r"manifest\.json is damaged.*\.\./run"):
+            manifest.read(path)
+    (path / "manifest.json").unlink()
+    edited(path / "summary.json", lambda saved: saved.update({"../run": saved["per"]}))
+    with pytest.raises(ValueError, match=r"summary\.json is damaged.*\.\./run"):
+        source.comparison(path)
