@@ -113,7 +113,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--other-code", action="store_true",
-        help="keep what another version of the code made",
+        help="keep what another version of the code, or other settings of JAX, made",
     )  # fmt: skip
     parser.add_argument(
         "--yes", action="store_true", help="also what takes more than a day on this machine"

@@ -64,8 +64,8 @@ def kept(source: Experiment | Computation, size: SizeName, places: Places) -> Da
 
 
 _WAYS_OUT = (
-    "choose another --out, add --overwrite to make it anew, or --other-code if only the code is "
-    "another"
+    "choose another --out, add --overwrite to make it anew, or --other-code if only the code or "
+    "JAX's settings are others"
 )
 
 
@@ -104,10 +104,13 @@ def stale(
 def _of_other_code(
     source: Experiment | Computation, made: Mapping[str, Any], key: tuple[str, str]
 ) -> dict[tuple[str, str], str]:
-    version = made["versions"]["code"]
-    if version == version_of(source):
+    version, now = made["versions"]["code"], version_of(source)
+    if version == now:
         return {}
-    return {key: f"was made by another version of the code ({version})"}
+    return {key: f"was made by {_OTHER_CODE} ({version}, and this is {now})"}
+
+
+_OTHER_CODE = "another version of the code or with other settings of JAX"
 
 
 def make(source: Experiment | Computation, size: SizeName, places: Places) -> Data:
@@ -125,7 +128,9 @@ def make(source: Experiment | Computation, size: SizeName, places: Places) -> Da
         data = kept(source, size, places)
         if isinstance(source, Computation):
             settings = [source.name, size, plain(source.options(size))]
-            parts = Parts(below, settings, versions(), version_of(source), places.other_code)
+            made_on = versions() | code.settings()
+            version = code.digest(*source.sources)
+            parts = Parts(below, settings, made_on, version, places.other_code)
             data = data if data.made else _compute(source, size, places, parts)
             parts.clear()
             return data
@@ -245,7 +250,7 @@ def _misfit(config: RunConfig, below: Path, other_code: bool) -> str | None:
         return f"ran with other settings ({', '.join(differs)})"
     others = set(manifest.made_by(below)) - {code.version()}
     if others and not other_code:
-        return f"was made by another version of the code ({', '.join(sorted(others))})"
+        return f"was made by {_OTHER_CODE} ({', '.join(sorted(others))}; this is {code.version()})"
     return None
 
 

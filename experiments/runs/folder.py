@@ -173,7 +173,7 @@ def claim_sweep(out: Path, *, resume: bool, overwrite: bool) -> None:
 
 
 def check_code(runs: Iterable[Path], allowed: bool) -> None:
-    """Refuse results that different versions of the code made.
+    """Refuse results that different versions of the code, or settings of JAX, made.
 
     Args:
       runs: folders, there or not; those that have not ended are to go on with the present code.
@@ -189,8 +189,8 @@ def check_code(runs: Iterable[Path], allowed: bool) -> None:
     if len(by_version) > 1 and not allowed:
         shown = ", ".join(f"{each} ({out.name})" for each, out in by_version.items())
         raise ValueError(
-            f"different versions of the code would have made these results: {shown}: start anew, "
-            "go back to that version, or add --other-code true"
+            "different versions of the code or settings of JAX would have made these results: "
+            f"{shown}: start anew, go back to those, or add --other-code true"
         )
 
 

@@ -61,7 +61,9 @@ class SweepOptions(Config):
         True, "write report.html at the end, a page of 5 MB that shows it all and needs no network"
     )
     other_code: bool = option(
-        False, "go on with results that another version of the code made; they then name both"
+        False,
+        "go on with results that another version of the code, or other settings of JAX, made; they "
+        "then name both",
     )
 
     @property

@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from experiments import plot, train
+from experiments.runs import code
 
 SIZES = [
     "--env", "gymnax/Pendulum-v1", "--seeds", "1", "--steps", "60", "--warmup", "20",
@@ -57,6 +58,8 @@ def test_what_cannot_be_plotted_is_refused(runs, capsys):
     [
         ({"env": "gymnax/Reacher-misc"}, "different environments"),
         ({"versions": {"code": "0123456789ab"}}, "different versions of the code"),
+        ({"versions": {"code": f"{code.digest()} (jax_enable_x64=true)"}}, "jax_enable_x64=true"),
+        ({"versions": {}}, "different versions of the code"),  # as before they were recorded
     ],
 )
 def test_runs_that_do_not_belong_together_are_refused(runs, tmp_path, capsys, change, message):

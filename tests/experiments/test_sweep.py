@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -214,6 +215,9 @@ def test_results_of_something_else_are_refused(swept, capsys, tmp_path):
     text = (older / "sweep.json").read_text()
     (older / "sweep.json").write_text(text.replace(store.code_version(), "0123456789ab"))
     assert "another version of the code" in refused(capsys, "--resume", str(older))
+    with jax.threefry_partitionable(False):
+        other = refused(capsys, "--resume", str(swept))
+    assert "jax_threefry_partitionable=false" in other
 
 
 def test_a_dry_run_tells_of_a_folder_that_is_taken(swept, capfd):
