@@ -94,7 +94,7 @@ def incomparable(arm: Facts, baseline: Facts) -> str | None:
     """Return why two arms can't be compared seed by seed, or None if they can."""
     for name, own, other in (
         ("environments", arm.env, baseline.env),
-        ("versions of the code or settings of JAX", arm.code, baseline.code),
+        ("versions of the code", arm.code, baseline.code),
         ("numbers of seeds", len(arm.seeds), len(baseline.seeds)),
     ):
         if own != other:

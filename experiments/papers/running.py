@@ -129,7 +129,7 @@ def make(source: Experiment | Computation, size: SizeName, places: Places) -> Da
         if isinstance(source, Computation):
             settings = [source.name, size, plain(source.options(size))]
             made_on = versions() | code.settings()
-            version = code.digest(*source.sources)
+            version = version_of(source).partition(" ")[0]  # files go by it
             parts = Parts(below, settings, made_on, version, places.other_code)
             data = data if data.made else _compute(source, size, places, parts)
             parts.clear()

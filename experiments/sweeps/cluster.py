@@ -278,8 +278,8 @@ def _check(node: str, about: dict[str, Any], accelerator: str | None) -> None:
         )
     if about["code"] != store.code_version():
         raise ValueError(
-            f"node {node} has another version of the code or other settings of JAX "
-            f"({about['code']}, here {store.code_version()}): give all nodes the same"
+            f"node {node} has another version of the code ({about['code']}, here "
+            f"{store.code_version()}): give all nodes the same, and the same settings of JAX"
         )
     for name, other in about["versions"].items():
         if other != metadata.version(name):

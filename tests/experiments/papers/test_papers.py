@@ -96,7 +96,7 @@ def refused(options, capsys) -> str:
 
 def test_results_of_other_code_or_settings_are_not_mixed(walked, monkeypatch, capsys):
     with monkeypatch.context() as patch:
-        patch.setattr(code, "digest", lambda *more: "0123456789ab")
+        patch.setattr(code, "version", lambda *more: "0123456789ab")
         said = refused([*WALK, "--out", str(walked)], capsys)
         assert "made by another version of the code" in said and "--other-code" in said
         assert papers.main([*WALK, "--out", str(walked), "--other-code"]) == 0
@@ -131,7 +131,7 @@ def test_overwriting_makes_anew_only_what_other_code_or_settings_made(
 
 
 def test_runs_of_other_code_are_not_mixed_either(walked, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(code, "digest", lambda *more: "0123456789ab")
+    monkeypatch.setattr(code, "version", lambda *more: "0123456789ab")
     runs = ["--runs", str(walked / "runs"), "--out", str(tmp_path)]
     said = refused([*WALK, *runs], capsys)
     assert "walk_10/uniform_every16 was made by another version of the code" in said

@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 
 from experiments.papers import __main__ as papers
-from experiments.papers import cliffwalk, pser, run_time, tables
+from experiments.papers import cliffwalk, pser, run_time, running, tables
 from experiments.papers import per as per_
 from experiments.papers.digits import DIGITS
 from experiments.papers.entry import Request
 from experiments.papers.parts import Parts
-from experiments.runs import code, interrupt
+from experiments.runs import interrupt
 
 COMMAND = ["run", "per.fig1", "--size", "smoke"]  # of eight parts
 NAME = "cliffwalk_sizes"
@@ -100,7 +100,7 @@ def test_parts_of_other_code_are_used_only_if_welcome(
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
         learned(patch, stop_at=4)
-        patch.setattr(code, "digest", lambda *more: "0123456789ab")
+        patch.setattr(running, "version_of", lambda source: "0123456789ab")
         assert papers.main([*COMMAND, "--out", str(out)]) == 130
     asked = learned(monkeypatch)
     capsys.readouterr()
