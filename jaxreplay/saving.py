@@ -44,8 +44,8 @@ def save(
       The path.
 
     Raises:
-      ValueError: there is another file of that name, the folder is missing, or the state is not
-        that of the replay.
+      ValueError: there is another file of that name, or a link; the folder is missing; or the state
+        is not that of the replay.
       ImportError: safetensors is not installed.
       OSError: the file can't be written.
     """
@@ -130,6 +130,8 @@ def _check_place(path: Path, overwrite: bool) -> None:
     """Refuse to write where a file is that `save` has not written."""
     if not path.parent.is_dir():
         raise ValueError(f"there is no folder {path.parent}: make it first")
+    if path.is_symlink():
+        raise ValueError(f"{path} is a link, which is not followed: give the file it leads to")
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give the name of a file")
     if path.exists() and not overwrite and not _is_ours(path):

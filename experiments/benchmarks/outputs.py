@@ -54,6 +54,8 @@ def _path(text: str, ending: str, is_ours: Callable[[Path], bool]) -> Path:
     path = Path(text)
     if path.suffix != ending:
         raise argparse.ArgumentTypeError(f"{path} is no {ending} file: use this ending")
+    if path.is_symlink():
+        raise argparse.ArgumentTypeError(f"{path} is a link, which is not followed: choose another")
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{path} is a folder: give the name of a file")
     there = next(folder for folder in path.absolute().parents if folder.exists())

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from experiments import environments
-from experiments.analysis.files import write_bytes
+from experiments.analysis.files import check_no_link, write_bytes
 from experiments.cli.options import Parser, one_of
 from experiments.cli.shared import add_compilation_cache, add_devices, ended
 from experiments.installation.commands import install
@@ -109,7 +109,8 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--overwrite",
         action="store_true",
-        help="make anew what another version of the code or other settings made",
+        help="make anew what another version of the code or other settings made, and replace files "
+        "of others",
     )
     parser.add_argument(
         "--other-code", action="store_true",
@@ -198,6 +199,9 @@ def _run(args: argparse.Namespace) -> None:
     runs = args.runs or args.out / "runs"
     places = Places(args.out, runs, args.other_code, args.overwrite, args.devices)
     known = {name: running.kept(source, args.size, places) for name, source in sources.items()}
+    for entry in [entry for entry in entries if entry.id in made_of and entry.layout is not None]:
+        path = figures.path_of(entry, args.size, args.out)
+        running.check_figure(path, made_of[entry.id].name, args.size, places)
     left = {name: rates.left(source, args.size, known[name]) for name, source in sources.items()}
     total = sum(left.values())
     if total > DAY and not args.yes:
@@ -285,6 +289,7 @@ def _report(args: argparse.Namespace) -> None:
     if args.write is None:
         print(text.removeprefix(report.TITLE))
         return
+    check_no_link(args.write)
     if args.write.exists() and not args.write.read_bytes().startswith(report.TITLE.encode()):
         raise ValueError(f"{args.write} is no report of ours: choose another --write")
     if not args.write.parent.is_dir():

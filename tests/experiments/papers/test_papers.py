@@ -138,6 +138,31 @@ def test_runs_of_other_code_are_not_mixed_either(walked, tmp_path, monkeypatch, 
     assert not list(tmp_path.glob("*.csv.gz"))
 
 
+@pytest.mark.parametrize("name", ["all.walk.smoke.png", "walk_dqn.smoke.json",
+                                  "walk_dqn.smoke.csv.gz"])  # fmt: skip
+@pytest.mark.parametrize("link", [False, True])
+def test_files_of_others_are_not_replaced(name, link, walked, tmp_path, monkeypatch, capsys):
+    mine = tmp_path / "mine"
+    (tmp_path / "out").mkdir()
+    path = tmp_path / "out" / name
+    mine.write_text('{"mine": 1}')
+    path.symlink_to(mine) if link else path.write_text("mine")
+    chunks = trained(monkeypatch)
+    command = [*WALK, "--out", str(tmp_path / "out"), "--runs", str(walked / "runs")]
+    assert name in refused(command, capsys)
+    assert (
+        (mine.read_text(), path.read_text()) == ('{"mine": 1}', mine.read_text())
+        if link
+        else (path.read_text() == "mine")
+    )
+    assert path.is_symlink() == link and len(list(path.parent.iterdir())) == 1 and not chunks
+    if link:  # not with --overwrite either
+        assert name in refused([*command, "--overwrite"], capsys) and path.is_symlink()
+    else:
+        assert papers.main([*command, "--overwrite"]) == 0
+        assert path.read_bytes() != b"mine"
+
+
 def test_what_was_stopped_goes_on(tmp_path, monkeypatch, capsys):
     before, chunks = seeds_.CompiledRun.chunk, []
 
