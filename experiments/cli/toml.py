@@ -9,7 +9,7 @@ def words_of(path: Path) -> list[str]:
     """Return a file of options as words of a command line.
 
     Raises:
-      ValueError: one line: it can't be read, or a value is none.
+      ValueError: one line: it can't be read, names an option twice, or a value is none.
     """
     try:
         content = tomllib.loads(path.read_text())
@@ -33,12 +33,16 @@ def _flat(content: Any, path: Path, above: str = "", table: str = "grid") -> dic
     """Return nested tables as one, with dotted names."""
     if not isinstance(content, dict):
         raise ValueError(f"{path}: [{table}] is no table: write NAME = [VALUE, VALUE] below it")
-    found = {}
+    found: dict[str, Any] = {}
     for name, value in content.items():
-        if isinstance(value, dict):
-            found |= _flat(value, path, f"{above}{name}.")
-        else:
-            found[above + name] = value
+        nested = isinstance(value, dict)
+        more = _flat(value, path, f"{above}{name}.") if nested else {above + name: value}
+        spelt = {each.replace("-", "_"): each for each in found}
+        for each in more:
+            if (before := spelt.get(each.replace("-", "_"))) is not None:
+                twice = "" if before == each else f", as {before} too"
+                raise ValueError(f"{path} names {each} twice{twice}: leave one out")
+        found |= more
     return found
 
 

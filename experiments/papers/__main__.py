@@ -267,7 +267,8 @@ def _with_seeds(
                 f"{source.name} has no seeds: leave out --seeds, or name other entries"
             )
         sizes = {**source.sizes, args.size: {**options, "seeds": args.seeds}}
-        return dataclasses.replace(source, sizes=sizes)
+        minutes = source.minutes * args.seeds / options["seeds"]
+        return dataclasses.replace(source, sizes=sizes, minutes=minutes)
     size = dataclasses.replace(source.sizes[args.size], seeds=args.seeds)
     return dataclasses.replace(source, sizes={**source.sizes, args.size: size})
 

@@ -156,6 +156,9 @@ def test_several_cadences_are_an_axis(tmp_path, capsys, monkeypatch):
         (["--replays", "per", "--control", "false"], "nothing to be compared with"),
         (["--primary", "last_9"], "needs 9 evaluations"),
         (["--replays", "control=per"], "'control' is the baseline with other seeds"),
+        (["--learn-every", "1", "4", "1"], "--learn-every names 1 twice"),
+        (["--replays", "=per", "uniform"], "'' is no label"),
+        (["--json"], "--list"),
     ],
 )
 def test_questions_that_cannot_be_answered_are_refused(tmp_path, capsys, options, message):

@@ -46,6 +46,7 @@ def test_what_cannot_be_plotted_is_refused(runs, capsys):
         ([*both, str(unfinished), "--out", str(runs / "x")], "finish it with --resume"),
         ([*both, f"naf={runs / 'ddpg'}", "--out", str(runs / "x")], "two runs are called 'naf'"),
         ([*both, "--out", str(runs / "ddpg")], "choose another --out"),
+        ([f"={runs / 'ddpg'}", "--out", str(runs / "x")], "the label is empty"),
     ):
         with pytest.raises(SystemExit):
             plot.main(arguments)

@@ -196,6 +196,8 @@ def test_what_was_stopped_goes_on(tmp_path, monkeypatch, capsys):
         (["list", "--results", "/no/such"], "/no/such is no folder"),
         (["run", "all.walk", "--seeds", "1"], "seeds is 1: an interval needs 2"),
         (["run", "pser.tab1", "--seeds", "5"], "pser_atari_table has no seeds"),
+        (["run", "per.fig1", "--seeds", "999999999"], "add --yes to start it"),
+        (["run", "pser.fig3", "--size", "smoke", "--seeds", "999999999"], "add --yes to start it"),
         (["report", "per.tab3", "--all"], "--all is every entry"),
         (["run", "lap.fig1", "--size", "paper"], "add --yes to start it, or choose --size small"),
         (["run", "all.walk", "--size", "tiny"], "invalid choice: 'tiny'"),
