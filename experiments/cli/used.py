@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Callable, Iterable
 
-from experiments.runs import arms, registry
+from experiments.runs import registry
 from experiments.runs.run_config import RunConfig
 
 
@@ -29,8 +29,8 @@ def _is_discrete(config: RunConfig) -> bool:
     return registry.AGENTS[config.agent].actions == "discrete"
 
 
+# Not --observe-every: pages repeat an arm of a comparison, which may have it for another's sake.
 _USED: dict[str, tuple[str, Callable[[RunConfig], bool]]] = {
     "eval_epsilon": ("for discrete actions", _is_discrete),
     "frame_spare": ("where frames are stacked (--frame-stack)", _stacks),
-    "observe_every": ("for methods that learn from evaluations", arms.learns_from_evaluations),
 }

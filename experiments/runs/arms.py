@@ -101,11 +101,6 @@ def learns(config: RunConfig) -> bool:
     return _learns_from(config) is not None
 
 
-def learns_from_evaluations(config: RunConfig) -> bool:
-    """Tell whether a run's sampler learns from the returns of evaluations."""
-    return _learns_from(config) == "evaluation"
-
-
 def _learns_from(config: RunConfig) -> EpisodeReturns | None:
     return _sampler(config).requires.episode_returns
 
@@ -163,7 +158,7 @@ def check_expanded(
         metric.check(len(plan.log_points))
         every = loop.observe_every
         told = len(plan.log_points) if every is None else (loop.steps - loop.warmup) // every
-        if learns_from_evaluations(arm.config) and told - 1 < FEWEST_UPDATES:
+        if _learns_from(arm.config) == "evaluation" and told - 1 < FEWEST_UPDATES:
             remarks.append(
                 f"{label} learns from {max(told - 1, 0)} evaluations at most, and counts as tested "
                 f"from {FEWEST_UPDATES} on: --observe-every makes more"

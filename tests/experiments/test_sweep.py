@@ -206,7 +206,7 @@ def test_a_file_says_the_same_as_the_command_line(tmp_path, capsys):
         (["--json"], "--list"),
         (["--leave-state", "3"], "--leave-state"),
         (["--search", "random", "--space", "replay.alpha=0:1", "--defaults", "true"], "--defaults"),
-        (["--observe-every", "50"], "--observe-every"),
+        (["--eval-epsilon", "0.1", "--agent", "td3", "--envs", "gymnax/Pendulum-v1"], "--eval-ep"),
         (["--replays", "=per"], "'' is no label"),
         (["--widht", "3"], "unknown option '--widht': did you mean '--width'?"),
     ],

@@ -233,7 +233,6 @@ REFUSALS = [
     (["--rescale-every", "10"], "--rescale-every does nothing without --scale-observations"),
     (["--frame-spare", "0.1"], "--frame-spare counts where frames are stacked"),
     (["--agent", "td3", "--env", "gymnax/Pendulum-v1", "--eval-epsilon", "0.1"], "--eval-epsilon"),
-    (["--replay", "per", "--observe-every", "10"], "--observe-every"),
 ]
 
 
