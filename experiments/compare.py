@@ -36,6 +36,7 @@ from experiments.cli.shared import (
     own_module,
     print_list,
 )
+from experiments.cli.used import check_used
 from experiments.installation.commands import missing
 from experiments.pages import page
 from experiments.runs import (
@@ -95,13 +96,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         asked = manifest.saved_question(known.resume)
         args = _parse(parser, bases, asked, known, argv)
         cadences = vars(args).pop("learn_every", None) or _cadences(known.resume)
+        for every in cadences:
+            if cadences.count(every) > 1:
+                raise ValueError(f"--learn-every names {every} twice: leave one out")
         bases = {label: _configured(label, base, args) for label, base in bases.items()}
         output = _output(args, known.resume)
         question = _question(args, asked, known.resume)
         check_resume(args)
+        check_used(args, bases.values())
         threshold = threshold_of(_first(bases), output)
         arms.check(question, bases, threshold)
-        runs = arms.expand(question, bases, list(dict.fromkeys(cadences)))
+        runs = arms.expand(question, bases, cadences)
         if known.resume is not None and set(runs) != set(manifest.runs_of(known.resume)):
             raise ValueError(f"the comparison in {known.resume} has other runs: leave out options")
         for remark in arms.check_expanded(question, runs, threshold):

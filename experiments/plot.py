@@ -58,7 +58,7 @@ def _parser() -> Parser:
     parser.add_argument("--title", help="title of the figures [default: agents and environments]")
     parser.add_argument(
         "--other-code", action="store_true",
-        help="join results that different versions of the code made",
+        help="join results that different versions of the code, or settings of JAX, made",
     )  # fmt: skip
     return parser
 

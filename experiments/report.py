@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--title", help="title of the page [default: agent and environment]")
     parser.add_argument(
         "--other-code", action="store_true",
-        help="join runs that different versions of the code made",
+        help="join runs that different versions of the code, or settings of JAX, made",
     )  # fmt: skip
     args = parser.parse_args(argv)
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.cli import elsewhere, shared, toml
+from experiments.cli import elsewhere, shared, toml, used
 from experiments.cli.help import Guide
 from experiments.cli.options import Parser, add_options, one_of, read_options
 from experiments.pages import page, swept
@@ -33,7 +33,7 @@ from experiments.sweeps import (
     store,
     study,
 )
-from experiments.sweeps.options import SearchOptions, SweepOptions
+from experiments.sweeps.options import HERE, SearchOptions, SweepOptions
 from experiments.sweeps.study import Study
 from experiments.training.schedule import schedule
 
@@ -182,13 +182,17 @@ def _say_taken(out: Path, resume: bool, overwrite: bool) -> None:
 
 
 def _check_kind(args: argparse.Namespace, now: Study) -> None:
-    """Refuse what is for a grid in a search, and the other way round.
+    """Refuse what is for a grid in a search, and the other way round; and options of a cluster.
 
     Raises:
       ValueError: one line: it says which to leave out, or what is missing.
     """
     if now.how.search is None and args.space:
         raise ValueError("--space is what a search chooses from: add --search random or optuna")
+    if now.how.search is not None and "defaults" in vars(args):
+        raise ValueError("--defaults is for a grid, a search runs them anyway: leave it out")
+    if "leave_state" in vars(args) and getattr(args, "on", HERE) == HERE:
+        raise ValueError("--leave-state is for a cluster: add --on, or leave it out")
     if now.how.search is not None and args.grid:
         raise ValueError(
             "--search chooses settings from --space, and --grid lists all of them: leave one out"
@@ -309,6 +313,7 @@ def _add_names(parser: Parser, brought: Any) -> None:
 
 def _bases(names: argparse.Namespace) -> dict[tuple[str, str], RunConfig]:
     """Return the runs by task and label, before options."""
+    shared.check_listed(names)
     methods = names.replays and [replay for _, replay in names.replays]
     brought = shared.brought_names(names, names.envs, methods)
     replays = names.replays or [shared.labelled(name) for name in brought.replays]
@@ -380,6 +385,7 @@ def _configured(
         config = shared.given(args, base, _SECTIONS)
         own = read_options(args, base.replay_options, f"{label}.")
         found[env, label] = dataclasses.replace(config, replay_options=own)
+    used.check_used(args, found.values())
     return found
 
 

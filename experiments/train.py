@@ -22,6 +22,7 @@ from experiments.cli.shared import (
     print_list,
     replay_name,
 )
+from experiments.cli.used import check_used
 from experiments.pages import page
 from experiments.runs import compilation, presets, run_config
 from experiments.runs.manifest import saved_output
@@ -63,6 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         config, output = given(args, base), read_options(args, saved_output(args.resume))
         resume = args.resume is not None
         check_resume(args)
+        check_used(args, [config])
         out = args.resume or args.out or own_folder(config.agent, config.replay, config.env)
         with compilation.kept(args.compilation_cache):
             summary = execute(

@@ -38,6 +38,7 @@ def option(
     at_most: float | None = None,
     below: float | None = None,
     finite: bool = True,
+    needs: tuple[str, ...] = (),
 ) -> Any:
     """Declare one hyperparameter of a `Config`.
 
@@ -55,9 +56,12 @@ def option(
       at_most: the largest number allowed; if nothing is said, 2^31 - 1 or a million, by the type.
       below: the same, the bound itself excluded.
       finite: whether infinity is refused.
+      needs: other options of the config, one of which must be on for this one to count; command
+        lines refuse it without.
     """
     bounds = Bounds(at_least, above, at_most, below, finite)
     metadata = {"help": help, "source": source, "choices": choices, "bounds": bounds}
+    metadata["needs"] = needs
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -87,6 +91,7 @@ class Option(NamedTuple):
     optional: bool  # None is allowed
     choices: tuple[str, ...]  # () allows any value
     bounds: Bounds
+    needs: tuple[str, ...] = ()  # options of which one must be on
 
     def check(self, value: Any) -> None:
         """Refuse a value that is not allowed.
@@ -168,7 +173,7 @@ def _read(field: dataclasses.Field, hint: Any) -> Option:
         kind, choices = str, typing.get_args(kind)
     return Option(
         field.name, field.default, field.metadata["help"], field.metadata["source"],
-        kind, many, optional, choices, field.metadata["bounds"],
+        kind, many, optional, choices, field.metadata["bounds"], field.metadata["needs"],
     )  # fmt: skip
 
 

@@ -50,8 +50,8 @@ def save(
       The path.
 
     Raises:
-      ValueError: there is another file of that name, the folder is missing, or the state is not
-        that of the replay.
+      ValueError: there is another file of that name, or a link; the folder is missing; or the state
+        is not that of the replay.
       ImportError: safetensors is not installed.
       OSError: the file can't be written.
     """

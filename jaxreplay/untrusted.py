@@ -20,8 +20,10 @@ def check_writable(path: str | os.PathLike, advice: str) -> None:
     """Refuse a path that something other than a regular file has.
 
     Raises:
-      ValueError: a folder, a pipe, a device or a socket is there.
+      ValueError: a link, a folder, a pipe, a device or a socket is there.
     """
+    if os.path.islink(path):
+        raise ValueError(f"{path} is a link, which is not followed: {advice}")
     if os.path.exists(path) and not is_regular(path):
         what = "a folder" if os.path.isdir(path) else "not a regular file"
         raise ValueError(f"{path} is {what}: {advice}")

@@ -1,5 +1,6 @@
 """Files that are written whole or not at all, and read whoever wrote them."""
 
+import contextlib
 import errno
 import json
 import os
@@ -7,6 +8,7 @@ import re
 import stat
 import tempfile
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,7 @@ def write_json(path: Path, content: Any) -> None:
     """Write a JSON file whole or not at all.
 
     Raises:
+      ValueError: a link is in the way.
       OSError: the disk is full, or the folder is gone.
     """
     write_bytes(path, encode_json(content))
@@ -98,11 +101,39 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Write a file whole or not at all.
 
     Raises:
+      ValueError: a link is in the way.
       OSError: the disk is full, or the folder is gone.
     """
-    # Under a name that nothing else has: no link is followed, and what a kill leaves harms nobody.
-    number, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    with os.fdopen(number, "wb") as file:
-        file.write(content)
-    os.chmod(temporary, path.parent.stat().st_mode & 0o666)
-    os.replace(temporary, path)
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, suffix: str = ".tmp") -> Iterator[Path]:
+    """Give an empty file that takes the place of `path` once it is written, as `write_bytes` does.
+
+    Args:
+      path: where to.
+      suffix: of the file that is given, for writers that look at it.
+    """
+    check_no_link(path)
+    # Under a name that nothing else has: what a kill leaves harms nobody.
+    number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=suffix)
+    os.close(number)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(path.parent.stat().st_mode & 0o666)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def check_no_link(path: Path) -> None:
+    """Refuse to write where a link is: neither is it replaced, nor what it leads to.
+
+    Raises:
+      ValueError: one line.
+    """
+    if path.is_symlink():
+        raise ValueError(f"{path} is a link, which is not followed: remove it, or choose another")

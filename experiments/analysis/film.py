@@ -2,12 +2,12 @@
 
 import importlib.util
 import io
-import os
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from experiments.analysis.files import replacing
 from experiments.installation.commands import install_package
 from jaxreplay.untrusted import check_writable
 
@@ -27,8 +27,8 @@ def check_path(path: Path) -> None:
     """Refuse a path that a film cannot be written to; create nothing.
 
     Raises:
-      ValueError: in one line: the name has another ending, the path is a folder or a file that is
-        no film of ours, or a package is missing.
+      ValueError: in one line: the name has another ending, the path is a folder, a link or a file
+        that is no film of ours, or a package is missing.
     """
     if path.suffix not in (".gif", ".mp4"):
         raise ValueError(f"{path} is neither a .gif nor an .mp4 file: use one of these endings")
@@ -78,13 +78,11 @@ class Film:
         As long as a GIF would be larger than about 3 MB, every second picture is dropped.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f".{path.stem}.unfinished{path.suffix}")
-        unfinished.unlink(missing_ok=True)  # were it a link, what follows would write elsewhere
-        if path.suffix == ".mp4":
-            self._write_mp4(unfinished, fps)
-        else:
-            unfinished.write_bytes(self._gif(fps))
-        os.replace(unfinished, path)
+        with replacing(path, path.suffix) as unfinished:
+            if path.suffix == ".mp4":
+                self._write_mp4(unfinished, fps)
+            else:
+                unfinished.write_bytes(self._gif(fps))
         return len(self._pictures)
 
     def _thin_out(self) -> None:

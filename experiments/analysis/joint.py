@@ -8,7 +8,7 @@ import pandas as pd
 
 from experiments.analysis import judged
 from experiments.analysis.curves import learning_curves
-from experiments.analysis.files import write_json
+from experiments.analysis.files import write_bytes, write_json
 from experiments.analysis.judged import Judged
 from experiments.analysis.panels import own_metrics, replayed
 from experiments.analysis.primary import PrimaryMetric
@@ -40,7 +40,7 @@ def joint(
     """
     written = _figures(frames, summaries, out, "", title, threshold)
     text = _summarised(summaries, out, "run")
-    (out / "comparison.md").write_text(text, encoding="utf-8")
+    write_bytes(out / "comparison.md", text.encode())
     return _shown(text, out, written)
 
 
@@ -92,7 +92,7 @@ def comparison(
         f"Primary metric: {metric.name} ({metric.help}), seed by seed, against {baseline}.\n\n"
         f"{judged.table(rows, metric)}\n{judged.reasons(rows)}"
     )
-    (out / "comparison.md").write_text(text, encoding="utf-8")
+    write_bytes(out / "comparison.md", text.encode())
     shown = "\n         ".join(map(str, pictures))
     return f"\n{found}\n\npicture: {shown}\ntables:  {out / 'comparison.md'}"
 

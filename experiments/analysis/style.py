@@ -1,8 +1,10 @@
 """The look that all figures share."""
 
+import io
 import os
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -10,6 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from experiments.analysis.files import write_bytes
 from experiments.analysis.verdicts import FEWEST_SEEDS
 from jaxreplay.methods import METHODS
 
@@ -37,8 +40,9 @@ def make_figure(width: float, height: float, dpi: int = 100) -> Figure:
 def save(figure: Figure, path: str | os.PathLike, software: str | None = None) -> None:
     """Write a PNG whose bytes depend on nothing but the figure, and the software it is to name."""
     # Not `savefig`, which draws a figure of this layout twice.
-    canvas = FigureCanvasAgg(figure)
-    canvas.print_png(path, metadata={"Software": software}, pil_kwargs={"optimize": True})
+    canvas, content = FigureCanvasAgg(figure), io.BytesIO()
+    canvas.print_png(content, metadata={"Software": software}, pil_kwargs={"optimize": True})
+    write_bytes(Path(path), content.getvalue())
 
 
 def colour_and_dashes(number: int) -> dict[str, str]:

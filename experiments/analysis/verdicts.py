@@ -43,7 +43,7 @@ class Facts:
 
     label: str
     env: str
-    code: str  # version of the code that made it
+    code: str  # version of the code, and settings of JAX, that made it
     settings: Mapping[str, Any]  # all that arms must share: agent, loop, protocol, replay ratio
     seeds: tuple[int, ...]
     prioritises: bool = False  # its draws are meant to depart from uniform (not: uniform, pal)

@@ -82,10 +82,16 @@ class Settings(devices.OnDevice):
     )
 
     def check(self) -> None:
-        """Refuse a capacity that holds no batch, and cores that are not there."""
+        """Refuse a capacity that holds no batch, and checkouts and cores that are not there."""
         largest = max(CASES[name].batch_size for name in self.cases)
         if self.capacity < largest:
             raise ValueError(f"capacity is {self.capacity}: it must hold a batch of {largest}")
+        for name, file in peer_loops.FILES.items():
+            folder = getattr(self, name)
+            if folder is not None and name not in self.peers:
+                raise ValueError(f"{name} is for the peer {name}: add it to peers, or leave it out")
+            if folder is not None and not (Path(folder) / file).is_file():
+                raise ValueError(f"{name} is {folder}, which has no {file}: give a checkout")
         if self.cores is None:
             return
         if not hasattr(os, "sched_setaffinity"):

@@ -52,6 +52,10 @@ def one_of(kind: str, names: Iterable[str]) -> Callable[[str], str]:
     return parse
 
 
+class Ended(SystemExit):
+    """A parser has said all there is to say."""
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that reports errors in one line, with the nearest match and exit code 2.
 
@@ -99,6 +103,12 @@ class Parser(argparse.ArgumentParser):
         if rest:
             self.error(self._about_unknown(rest[0].partition("=")[0]))
         return namespace
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """Print a message to stderr, if there is one, and end."""
+        if message:
+            self._print_message(message, sys.stderr)
+        raise Ended(status)
 
     def error(self, message: str) -> NoReturn:
         """Print one line to stderr and exit with code 2."""
@@ -202,7 +212,7 @@ def add_options(
     options = parser.group(name, about)
     for entry in options_of(config if isinstance(config, type) else type(config)):
         parse, metavar = _reader(entry)
-        option = f"--{prefix}{entry.name}".replace("_", "-")
+        option = _spelt(prefix + entry.name)
         default = getattr(config, entry.name, entry.default)
         parser.groups[name].defaults.append(f"{option} {_show(default)}")
         options.add_argument(
@@ -221,23 +231,35 @@ def read_options(namespace: argparse.Namespace, instance: Instance, prefix: str 
     """Return `instance` with the values that were given on the command line.
 
     Raises:
-      ValueError: the instance's class does not allow a value; the message names the option, or
-        where several do not go together, the group that they are of.
+      ValueError: the instance's class does not allow a value, or one was given that does nothing;
+        the message names the option, or where several do not go together, the group that they are
+        of.
     """
     values = vars(namespace)
     own = [entry for entry in options_of(type(instance)) if prefix + entry.name in values]
     given = {entry.name: values[prefix + entry.name] for entry in own}
     try:
-        return dataclasses.replace(instance, **given)
+        read = dataclasses.replace(instance, **given)
     except ValueError as error:
         for entry in own:
             _check(entry, given[entry.name], prefix)
         raise ValueError(f"{prefix.rstrip('.')}: {error}" if prefix else str(error)) from None
+    for entry in own:
+        if entry.needs and not any(getattr(read, name) for name in entry.needs):
+            partners = " or ".join(_spelt(prefix + name) for name in entry.needs)
+            said = f"{_spelt(prefix + entry.name)} does nothing without {partners}"
+            raise ValueError(f"{said}: add that, or leave it out")
+    return read
+
+
+def _spelt(name: str) -> str:
+    """Return an option as it is written on the command line."""
+    return f"--{name}".replace("_", "-")
 
 
 def _check(entry: Option, value: Any, prefix: str) -> None:
     """Refuse a value that an option does not allow, by the name that it has on the command line."""
-    option = f"--{prefix}{entry.name}".replace("_", "-")
+    option = _spelt(prefix + entry.name)
     try:
         entry.check(value)
     except ValueError as error:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 def labelled(text: str) -> tuple[str, Path]:
     """Read `FOLDER` or `LABEL=FOLDER`; the label is the folder's name unless it is given."""
-    label, _, folder = text.rpartition("=")
-    if not folder.strip():
-        raise argparse.ArgumentTypeError("the folder's name is empty: give one, such as runs/x")
+    label, equals, folder = text.rpartition("=")
+    for what, name in (("folder's name", folder), ("label", label if equals else "none")):
+        if not name.strip():
+            raise argparse.ArgumentTypeError(f"the {what} is empty: give one, as in x=runs/x")
     # Letters that the locale lacks are bytes in disguise, which can't be drawn.
     return os.fsencode(label or Path(folder).name).decode(errors="replace"), Path(folder)
 

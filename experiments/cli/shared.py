@@ -5,6 +5,7 @@ import dataclasses
 import json
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal
@@ -14,7 +15,7 @@ import jax
 from experiments import environments
 from experiments.cli import endings
 from experiments.cli.listing import listed
-from experiments.cli.options import Parser, one_of, read_options, unknown
+from experiments.cli.options import Ended, Parser, one_of, read_options, unknown
 from experiments.runs import compilation, fitting, interrupt, manifest, outside, presets, registry
 from experiments.runs.presets import PRESETS, Names
 from experiments.runs.run import Stopped
@@ -58,9 +59,9 @@ def labelled(text: str) -> tuple[str, str]:
 
     A method's label is its name, or the last part of its module's.
     """
-    label, _, name = text.rpartition("=")
+    label, equals, name = text.rpartition("=")
     name = replay_name(name)
-    label = label or name.rpartition(".")[2]  # of a module, its own name
+    label = label if equals else name.rpartition(".")[2]  # of a module, its own name
     if label in ("agent", "env", "replay"):
         raise argparse.ArgumentTypeError(f"'{label}' is taken by other options: use another label")
     if not re.fullmatch(manifest.LABEL, label):
@@ -236,12 +237,23 @@ def _cache(text: str) -> Path | Literal["off"]:
     return compilation.OFF if text == compilation.OFF else folder(text)
 
 
-def check_resumed(known: argparse.Namespace) -> None:
-    """Refuse a preset for a resumed run, whose options are in its folder.
+def check_listed(known: argparse.Namespace) -> None:
+    """Refuse a form for a list that nobody has asked for.
 
     Raises:
-      ValueError: both were given.
+      ValueError: `--json` was given, and not `--list`.
     """
+    if known.json and not known.list:
+        raise ValueError("--json is the form of --list: add that, or leave it out")
+
+
+def check_resumed(known: argparse.Namespace) -> None:
+    """Refuse a preset for a resumed run, whose options are in its folder, and `--json` alone.
+
+    Raises:
+      ValueError: both, or that, were given.
+    """
+    check_listed(known)
     if known.resume is not None and known.preset is not None:
         raise ValueError(
             f"--resume {known.resume} continues with its original options: leave out --preset"
@@ -279,6 +291,13 @@ def ended(parser: Parser, command: Callable[[], None], again: str = "go on with 
     try:
         with interrupt.terminable():
             command()
+    except Ended:
+        raise
+    except SystemExit as error:  # of a module of the user's: it must not pass for success
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        called = f"sys.exit({error.code!r}) in {where.filename}, line {where.lineno}"
+        print(f"error: {called} ended the command: raise an error there instead", file=sys.stderr)
+        return 1
     except ValueError as error:
         parser.error(str(error))
     except Stopped as error:

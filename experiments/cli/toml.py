@@ -19,7 +19,8 @@ def words_of(path: Path) -> list[str]:
     A file may be somebody else's, so that places, hosts and modules are for the command line alone.
 
     Raises:
-      ValueError: one line: it can't be read, a name or a value is none, or is not for files.
+      ValueError: one line: it can't be read, names an option twice, or a name or a value is none or
+        is not for files.
     """
     try:
         content = files.read_toml(path)
@@ -74,12 +75,16 @@ def _flat(content: Any, path: Path, above: str = "", table: str = "grid") -> dic
     """Return nested tables as one, with dotted names."""
     if not isinstance(content, dict):
         raise ValueError(f"{path}: [{table}] is no table: write NAME = [VALUE, VALUE] below it")
-    found = {}
+    found: dict[str, Any] = {}
     for name, value in content.items():
-        if isinstance(value, dict):
-            found |= _flat(value, path, f"{above}{name}.")
-        else:
-            found[above + name] = value
+        nested = isinstance(value, dict)
+        more = _flat(value, path, f"{above}{name}.") if nested else {above + name: value}
+        spelt = {each.replace("-", "_"): each for each in found}
+        for each in more:
+            if (before := spelt.get(each.replace("-", "_"))) is not None:
+                twice = "" if before == each else f", as {before} too"
+                raise ValueError(f"{path} names {each} twice{twice}: leave one out")
+        found |= more
     return found
 
 

@@ -120,7 +120,7 @@ def find(name: str):
     if module:
         try:
             importlib.import_module(module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ValueError(f"gymnasium/{name}: importing {module} {raised(error)}") from error
     if short not in gymnasium.registry:
         known = sorted({*NAMES, *gymnasium.registry})

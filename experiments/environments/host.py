@@ -210,7 +210,7 @@ class HostEnvironment(abc.ABC):
             raise EnvironmentFailed(self._where(error.lane, error.what)) from (
                 error.__cause__ or error
             )
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise EnvironmentFailed(self._where(None, raised(error))) from error
 
     def _where(self, lane: int | None, what: str) -> str:
@@ -228,6 +228,6 @@ def lane_seeds(seed: int, num_envs: int) -> list[int]:
     return [int(x) >> 1 for x in np.random.SeedSequence(seed).generate_state(num_envs)]
 
 
-def raised(error: Exception) -> str:
+def raised(error: BaseException) -> str:
     """Say in one line what was raised."""
     return " ".join(f"raised {type(error).__name__}: {error}".split())

@@ -36,7 +36,7 @@ class Lane(gymnasium.Wrapper):
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
         try:
             return np.array(self.env.reset(seed=seed, options=options)[0]), {}
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise LaneFailed(self._index, raised(error)) from error
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict]:
@@ -44,7 +44,7 @@ class Lane(gymnasium.Wrapper):
             obs, *numbers = self.env.step(action)[:4]
             reward, terminated, truncated = (np.asarray(number).item() for number in numbers)
             return np.array(obs), reward, terminated, truncated, {}
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise LaneFailed(self._index, raised(error)) from error
 
 
@@ -106,7 +106,7 @@ class GymnasiumEnvironment(HostEnvironment):
             raise ValueError(f"{self.name} was made without render=True")
         try:
             return np.array(self._vector.envs[0].render(), np.uint8)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ValueError(
                 f"{self.name} cannot be rendered: rendering {raised(error)} "
                 "(MuJoCo without a screen needs MUJOCO_GL=egl or MUJOCO_GL=osmesa)"
@@ -187,7 +187,7 @@ def _first(name: str, lane: Any) -> gymnasium.Env:
     """Make one environment, to check that it can be made and to see its spaces."""
     try:
         return lane()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(f"{name} cannot be made: making it {raised(error)}") from error
 
 

@@ -57,7 +57,8 @@ def warnings(source: Source) -> list[str]:
             lines.append(f"{label} diverged with seed{'s' * (len(seeds) > 1)} {_listed(seeds)}.")
     codes = dict.fromkeys(arm.code for arm in source.arms.values() if arm.code)
     if len(codes) > 1 or any("+" in code for code in codes):
-        lines.append(f"Several versions of the code made these results: {', '.join(codes)}.")
+        made = "Several versions of the code or settings of JAX made these results"
+        lines.append(f"{made}: {', '.join(codes)}.")
     return lines
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import jinja2
 import markupsafe
 
-from experiments.analysis.files import write_bytes
+from experiments.analysis.files import check_no_link, write_bytes
 from experiments.pages import (
     costs,
     films,
@@ -89,16 +89,17 @@ def check_path(path: Path) -> None:
     """Refuse a path that a page can't be written to; change nothing.
 
     Raises:
-      ValueError: one line: it has another ending, is a folder, or a file that is not ours.
+      ValueError: one line: it has another ending, is a folder, a link, or a file that is not ours.
     """
     if path.suffix != ".html":
         raise ValueError(f"{path} is no .html file: use this ending")
+    check_no_link(path)
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give the name of a file")
     above = next(each for each in path.parents if each.exists())
     if not above.is_dir():
         raise ValueError(f"{above} is not a folder: choose another --out")
-    if path.is_symlink() or path.exists():
+    if path.exists():
         if not path.is_file():
             raise ValueError(f"{path} is no file: choose another --out")
         with path.open("rb") as file:

@@ -48,7 +48,8 @@ def warnings(swept: Swept) -> list[str]:
         )
     if "+" in swept.store.facts["code"]:
         lines.append(
-            f"Several versions of the code made these results: {swept.store.facts['code']}."
+            "Several versions of the code or settings of JAX made these results: "
+            f"{swept.store.facts['code']}."
         )
     return lines
 

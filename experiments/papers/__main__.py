@@ -110,11 +110,12 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--overwrite",
         action="store_true",
-        help="make anew what another version of the code or other settings made",
+        help="make anew what another version of the code or other settings made, and replace files "
+        "of others",
     )
     parser.add_argument(
         "--other-code", action="store_true",
-        help="keep what another version of the code made",
+        help="keep what another version of the code, or other settings of JAX, made",
     )  # fmt: skip
     parser.add_argument(
         "--yes", action="store_true", help="also what takes more than a day on this machine"
@@ -199,6 +200,9 @@ def _run(args: argparse.Namespace) -> None:
     runs = args.runs or args.out / "runs"
     places = Places(args.out, runs, args.other_code, args.overwrite, args.devices)
     known = {name: running.kept(source, args.size, places) for name, source in sources.items()}
+    for entry in [entry for entry in entries if entry.id in made_of and entry.layout is not None]:
+        path = figures.path_of(entry, args.size, args.out)
+        running.check_figure(path, made_of[entry.id].name, args.size, places)
     left = {name: rates.left(source, args.size, known[name]) for name, source in sources.items()}
     total = sum(left.values())
     if total > DAY and not args.yes:
@@ -264,7 +268,8 @@ def _with_seeds(
                 f"{source.name} has no seeds: leave out --seeds, or name other entries"
             )
         sizes = {**source.sizes, args.size: {**options, "seeds": args.seeds}}
-        return dataclasses.replace(source, sizes=sizes)
+        minutes = source.minutes * args.seeds / options["seeds"]
+        return dataclasses.replace(source, sizes=sizes, minutes=minutes)
     size = dataclasses.replace(source.sizes[args.size], seeds=args.seeds)
     return dataclasses.replace(source, sizes={**source.sizes, args.size: size})
 

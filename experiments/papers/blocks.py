@@ -1,5 +1,6 @@
 """Blocks of panels: above with a paper's own aggregate, below with ours."""
 
+import io
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from scipy.spatial import KDTree
 
+from experiments.analysis.files import write_bytes
 from experiments.analysis.style import INK, make_figure, plain
 from experiments.analysis.verdicts import FEWEST_SEEDS
 from experiments.papers.bands import OURS
@@ -148,7 +150,9 @@ def write(figure: Figure, path: Path) -> None:
     """Write a PNG of 256 colours, a third as large: the papers' figures are kept with the code."""
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
-    _with_palette(np.asarray(canvas.buffer_rgba())[..., :3]).save(path, "PNG", optimize=True)
+    image, content = _with_palette(np.asarray(canvas.buffer_rgba())[..., :3]), io.BytesIO()
+    image.save(content, "PNG", optimize=True)
+    write_bytes(path, content.getvalue())
 
 
 def _with_palette(pixels: np.ndarray) -> Image.Image:

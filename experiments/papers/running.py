@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from experiments.analysis.files import check_no_link
 from experiments.papers import tables
 from experiments.papers.entry import Computation, Request
 from experiments.papers.experiment import Experiment, SizeName
 from experiments.papers.parts import Parts
 from experiments.papers.tables import Data
 from experiments.runs import (
+    checkpoint,
     code,
     finished,
     folder,
@@ -42,6 +44,18 @@ class Places(NamedTuple):
     devices: int | None = None  # over how many cores or accelerators seeds go; None: all
 
 
+def check_figure(path: Path, name: str, size: SizeName, places: Places) -> None:
+    """Refuse to draw over a figure that is not beside the table that it would show.
+
+    Raises:
+      Stale: one line; or ValueError: it is a link.
+    """
+    check_no_link(path)
+    known = tables.paths(places.out, name, size)[1].exists()
+    if path.exists() and not known and not places.overwrite:
+        raise Stale(f"{path} {_NOT_OURS}")
+
+
 class Stale(ValueError):
     """What is there was made by something else than what is asked for."""
 
@@ -53,8 +67,14 @@ def kept(source: Experiment | Computation, size: SizeName, places: Places) -> Da
     made.
 
     Raises:
-      Stale: another version of the code, or other settings, made it.
+      Stale: another version of the code, or other settings, made it; or something else goes by a
+        name of the table's.
     """
+    numbers, facts = tables.paths(places.out, source.name, size)
+    for path in (numbers, facts):
+        check_no_link(path)
+    if not places.overwrite and not tables.is_ours(places.out, source.name, size):
+        raise Stale(f"{facts if facts.exists() else numbers} {_NOT_OURS}")
     try:
         data = tables.read(places.out, source.name, size)
     except tables.Damaged as error:
@@ -71,9 +91,10 @@ def kept(source: Experiment | Computation, size: SizeName, places: Places) -> Da
     return data.without(reasons)
 
 
+_NOT_OURS = "was not written by this command: add --overwrite to replace it, or use another --out"
 _WAYS_OUT = (
-    "choose another --out, add --overwrite to make it anew, or --other-code if only the code is "
-    "another"
+    "choose another --out, add --overwrite to make it anew, or --other-code if only the code or "
+    "JAX's settings are others"
 )
 
 
@@ -112,10 +133,13 @@ def stale(
 def _of_other_code(
     source: Experiment | Computation, made: Mapping[str, Any], key: tuple[str, str]
 ) -> dict[tuple[str, str], str]:
-    version = made["versions"]["code"]
-    if version == version_of(source):
+    version, now = made["versions"]["code"], version_of(source)
+    if version == now:
         return {}
-    return {key: f"was made by another version of the code ({version})"}
+    return {key: f"was made by {_OTHER_CODE} ({version}, and this is {now})"}
+
+
+_OTHER_CODE = "another version of the code or with other settings of JAX"
 
 
 def make(source: Experiment | Computation, size: SizeName, places: Places) -> Data:
@@ -133,7 +157,9 @@ def make(source: Experiment | Computation, size: SizeName, places: Places) -> Da
         data = kept(source, size, places)
         if isinstance(source, Computation):
             settings = [source.name, size, plain(source.options(size))]
-            parts = Parts(below, settings, versions(), version_of(source), places.other_code)
+            made_on = versions() | code.settings()
+            version = version_of(source).partition(" ")[0]  # files go by it
+            parts = Parts(below, settings, made_on, version, places.other_code)
             data = data if data.made else _compute(source, size, places, parts)
             parts.clear()
             return data
@@ -226,8 +252,7 @@ def _run(
         again = f"{what} ({label}): the same command goes on from there"
         raise Stopped(again, error.exit_code) from error.__cause__
     # What could go on from them has ended, and they are large.
-    for path in (below / "checkpoints").glob("step_*.safetensors"):
-        path.unlink()
+    checkpoint.remove(below / "checkpoints")
     return pd.read_csv(below / "metrics.csv"), _facts(config, summary)
 
 
@@ -253,7 +278,7 @@ def _misfit(config: RunConfig, below: Path, other_code: bool) -> str | None:
         return f"ran with other settings ({', '.join(differs)})"
     others = set(manifest.made_by(below)) - {code.version()}
     if others and not other_code:
-        return f"was made by another version of the code ({', '.join(sorted(others))})"
+        return f"was made by {_OTHER_CODE} ({', '.join(sorted(others))}; this is {code.version()})"
     return None
 
 

@@ -1,6 +1,7 @@
 """Tables of experiments and computations: one file of numbers, and one that says what made them."""
 
 import dataclasses
+import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -110,10 +111,22 @@ def write(folder: Path, name: str, size: str, data: Data) -> None:
     rest = sorted(column for column in data.frame if column not in order)
     frame = data.frame[order + rest] if data.runs else data.frame
     encoded = stored.encode(frame, digits=6)
-    write_bytes(numbers, encoded.content)
     content = {"format": FORMAT, "crc32": encoded.crc32}
     content |= {"made": data.made} if data.made else {"runs": data.runs}
-    write_json(facts, content)
+    write_json(facts, content)  # first: it says whose the other is
+    write_bytes(numbers, encoded.content)
+
+
+def is_ours(folder: Path, name: str, size: str) -> bool:
+    """Tell whether what goes by a table's names, if anything does, is a table, damaged or not."""
+    numbers, facts = paths(folder, name, size)
+    if not facts.exists():
+        return not numbers.exists()
+    try:
+        saved = json.loads(facts.read_bytes())
+    except ValueError:
+        return False
+    return isinstance(saved, dict) and "crc32" in saved and ("made" in saved or "runs" in saved)
 
 
 def read(folder: Path, name: str, size: str) -> Data | None:

@@ -19,7 +19,8 @@ from jaxreplay.array_file import Damaged as Damaged  # what reading one may rais
 from jaxreplay.untrusted import printable
 
 Tree = Any  # any pytree of arrays, typed PRNG keys and Python scalars
-_NAME = re.compile(r"step_(\d+)\.safetensors")
+_NAME = re.compile(r"step_(\d{12})\.safetensors")
+_UNFINISHED = re.compile(rf"{_NAME.pattern}|\.tmp\w{{6}}")  # the latter: safetensors' own
 _TAG = "jaxreplay"
 FORMAT = 2  # 1 had no checksums, and did not say what it was
 
@@ -50,7 +51,7 @@ def save(folder: str | os.PathLike, step: int, state: Tree, meta: dict, keep: in
     # safetensors itself writes a temporary file first, so leftovers are kept in one folder.
     unfinished = folder / "unfinished"
     unfinished.mkdir(exist_ok=True)
-    for left in (*unfinished.glob("step_*.safetensors"), *unfinished.glob(".tmp*")):
+    for left in [path for path in unfinished.iterdir() if _UNFINISHED.fullmatch(path.name)]:
         left.unlink()
     path = _path(folder, step)
     about = {"format": FORMAT, "meta": meta}
@@ -78,6 +79,12 @@ def read_meta(folder: str | os.PathLike, step: int | None = None) -> dict:
     """
     with _open(folder, step) as file:
         return _header(file, folder)["meta"]
+
+
+def remove(folder: str | os.PathLike) -> None:
+    """Remove all checkpoints in `folder`, and nothing else."""
+    for step in _steps(Path(folder)):
+        _path(Path(folder), step).unlink()
 
 
 def set_aside(folder: str | os.PathLike, step: int) -> Path:

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from experiments.analysis.files import encode_json, read_bytes, write_bytes
+from experiments.analysis.files import Unreadable, encode_json, read_bytes, read_json, write_bytes
 from experiments.runs import manifest
 from experiments.runs.log import Written
 from experiments.runs.manifest import MANIFEST

@@ -1,10 +1,17 @@
-"""Which version of the code made a result: numbers of two versions are not compared unawares."""
+"""Which code, under which settings of JAX, made a result: two are not compared unawares."""
 
 import ast
+import enum
 import functools
 import hashlib
-from collections.abc import Iterator, Sequence
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import jax
 
 _ROOT = Path(__file__).resolve().parents[2]
 _DECIDING = (
@@ -14,10 +21,76 @@ _DECIDING = (
     "experiments/training/**/*.py",
     "experiments/runs/assembly.py",
 )
+# Settings of JAX that numbers depend on, and the values that need no mention: jax 0.10's defaults.
+# Of those that JAX compiles anew for, only checks, devices and memory are left out.
+SETTINGS: Mapping[str, str] = {
+    # random bits
+    "jax_default_prng_impl": "threefry2x32", "jax_threefry_partitionable": "true",
+    "jax_random_seed_offset": "0", "jax_high_dynamic_range_gumbel": "false",
+    # number formats
+    "jax_enable_x64": "false", "jax_explicit_x64_dtypes": "warn", "jax_default_dtype_bits": "64",
+    "jax_numpy_dtype_promotion": "standard", "jax_default_matmul_precision": "none",
+    "jax_allow_f16_reductions": "true",
+    # the order of operations
+    "jax_disable_jit": "false", "jax_disable_most_optimizations": "false",
+    "jax_optimization_level": "unknown", "jax_exec_time_optimization_effort": "0.0",
+    "jax_compiler_enable_remat_pass": "true", "jax_softmax_custom_jvp": "false",
+    "jax_use_direct_linearize": "true", "jax_custom_vjp3": "false", "jax_remat3": "false",
+    "jax_scan3": "false", "jax_use_simplified_jaxpr_constants": "false",
+    "jax_embedded_constants_max_bytes": "32", "eager_constant_folding": "false",
+    "jax_use_shardy_partitioner": "true", "jax_pallas_use_mosaic_gpu": "true",
+    "jax_ragged_dot_use_gpu_pallas_triton_lowering": "false", "jax_xla_profile_version": "0",
+}  # fmt: skip
+VARIABLES = ("LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")  # read by what JAX calls
+_WITHOUT_EFFECT = re.compile(  # XLA's flags that change no number
+    "xla_dump_.*|xla_force_host_platform_device_count|xla_hlo_profile|xla_gpu_cuda_data_dir|"
+    "xla_.*_cache_dir|xla_.*_parallel_codegen_split_count|xla_.*_compilation_parallelism"
+)
+
+
+def version(*more: str) -> str:
+    """Return what names the code and JAX's settings that decide a run's numbers.
+
+    It is the digest of the sources, and in parentheses the settings, where they are not JAX's
+    defaults: "0123456789ab (jax_enable_x64=true)".
+
+    Args:
+      *more: as `digest`.
+    """
+    named = ", ".join(f"{name}={value}" for name, value in settings().items())
+    return f"{digest(*more)} ({named})" if named else digest(*more)
+
+
+def settings() -> dict[str, str]:
+    """Return the settings of JAX and XLA that numbers depend on and that are not the defaults."""
+    here = {name: _text(getattr(jax.config, name, usual)) for name, usual in SETTINGS.items()}
+    unusual = {name: value for name, value in here.items() if value != SETTINGS[name]}
+    unusual |= {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
+    return unusual | _xla_flags(os.environ.get("XLA_FLAGS", ""))
+
+
+def _text(value: Any) -> str:
+    return (value.name if isinstance(value, enum.Enum) else str(value)).lower()
+
+
+def _xla_flags(text: str) -> dict[str, str]:
+    """Return the flags in `XLA_FLAGS`, or in the file that it names, that may change numbers."""
+    if text.strip() and not text.strip().startswith("-"):
+        try:
+            text = Path(text.strip()).read_text()
+        except (OSError, UnicodeDecodeError):
+            return {}  # XLA reads nothing there either
+    try:
+        words = shlex.split(text)
+    except ValueError:  # a quotation mark without its other
+        words = text.split()
+    parts = [word.lstrip("-").partition("=") for word in words]
+    flags = {name: value if equals else "true" for name, equals, value in parts}  # the last wins
+    return {name: flags[name] for name in sorted(flags) if not _WITHOUT_EFFECT.fullmatch(name)}
 
 
 @functools.cache
-def version(*more: str) -> str:
+def digest(*more: str) -> str:
     """Return a digest of the sources that decide a run's numbers, comments and docstrings aside.
 
     Methods and agents of other packages are not part of it: all arms of a comparison share it.
@@ -26,11 +99,11 @@ def version(*more: str) -> str:
       *more: sources that decide besides those of a training run, as patterns below the repository,
         such as "experiments/papers/cliffwalk*.py".
     """
-    digest = hashlib.sha256()
+    made = hashlib.sha256()
     for path in _sources(more):
-        digest.update(path.relative_to(_ROOT).as_posix().encode())
-        digest.update(_meaning(path))
-    return digest.hexdigest()[:12]
+        made.update(path.relative_to(_ROOT).as_posix().encode())
+        made.update(_meaning(path))
+    return made.hexdigest()[:12]
 
 
 def _sources(more: Sequence[str]) -> Iterator[Path]:

@@ -28,7 +28,7 @@ class Made(NamedTuple):
     """What runs must have in common to be shown together."""
 
     env: str
-    code: str  # version of the code that trained the run
+    code: str  # version of the code, and settings of JAX, that trained the run
 
 
 def speed(timing: pd.DataFrame) -> dict[str, float]:
@@ -74,13 +74,15 @@ def check_alike(runs: Mapping[str, Made], other_code: bool, mend: str = "plot ea
 
     Args:
       runs: by label.
-      other_code: the user joins results of several versions of the code.
+      other_code: the user joins results of several versions of the code or settings of JAX.
       mend: what to do with runs of different environments.
 
     Raises:
-      ValueError: one line: their environments differ, or the versions of the code.
+      ValueError: one line: their environments differ, or the versions of the code, or JAX's
+        settings.
     """
-    for what, key in (("environments", "env"), ("versions of the code", "code")):
+    code = "versions of the code or settings of JAX"
+    for what, key in (("environments", "env"), (code, "code")):
         found = {label: getattr(run, key) for label, run in runs.items()}
         if len(set(found.values())) > 1 and not (key == "code" and other_code):
             shown = ", ".join(f"{label} {value}" for label, value in found.items())

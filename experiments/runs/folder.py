@@ -5,8 +5,9 @@ folder that holds files by such names and neither of them is left alone.
 """
 
 import contextlib
+import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from experiments.analysis.files import read_json, write_json
@@ -91,10 +92,7 @@ def check_claim_comparison(
     """
     kind = _check_usable(out, "comparison", resume, overwrite)
     for label in {*configs, *(listed(out) if overwrite else ())}:
-        if (out / label).is_symlink():
-            raise ValueError(
-                f"{out / label} is a link, which is not followed: choose another --out"
-            )
+        _check_no_links([out / label, *_named(out / label, "run")])
     if resume and kind != "comparison":
         raise ValueError(f"{out} holds no comparison to resume: give the folder of a comparison")
     for label, config in configs.items():
@@ -123,8 +121,9 @@ def claim_comparison(
     if not resume:
         for label in listed(out):
             _remove(out / label, "run")
-            with contextlib.suppress(OSError):  # holds what is not ours
-                (out / label).rmdir()
+            if label not in configs:
+                with contextlib.suppress(OSError):  # holds what is not ours
+                    (out / label).rmdir()
         _remove(out, "comparison")
     make(out)
     runs = {label: config.to_json() for label, config in configs.items()}
@@ -176,7 +175,7 @@ def claim_sweep(out: Path, *, resume: bool, overwrite: bool) -> None:
 
 
 def check_code(runs: Iterable[Path], allowed: bool) -> None:
-    """Refuse results that different versions of the code made.
+    """Refuse results that different versions of the code, or settings of JAX, made.
 
     Args:
       runs: folders, there or not; those that have not ended are to go on with the present code.
@@ -192,8 +191,8 @@ def check_code(runs: Iterable[Path], allowed: bool) -> None:
     if len(by_version) > 1 and not allowed:
         shown = ", ".join(f"{each} ({out.name})" for each, out in by_version.items())
         raise ValueError(
-            f"different versions of the code would have made these results: {shown}: start anew, "
-            "go back to that version, or add --other-code true"
+            "different versions of the code or settings of JAX would have made these results: "
+            f"{shown}: start anew, go back to those, or add --other-code true"
         )
 
 
@@ -220,9 +219,7 @@ def _check_usable(out: Path, kind: Kind, resume: bool, overwrite: bool) -> Kind 
     _check_path(out)
     if not out.is_dir():
         return None
-    for path in (*(out / name for name in _FOLDERS), *_ours(out, kind)):
-        if path.is_symlink():
-            raise ValueError(f"{path} is a link, which is not followed: choose another --out")
+    _check_no_links(_named(out, kind))
     found = kind_of(out)
     if found is not None and found != kind:
         raise ValueError(f"{out} holds a {found}, not a {kind}: choose another --out")
@@ -233,8 +230,7 @@ def _check_usable(out: Path, kind: Kind, resume: bool, overwrite: bool) -> Kind 
             f"{out} already holds a {kind}: add --overwrite, {going_on}or choose another --out"
         )
     if found is None:
-        found_here = (path for path in _ours(out, kind) if path.suffix != ".tmp")
-        taken = sorted(path.relative_to(out).as_posix() for path in found_here)
+        taken = sorted(path.relative_to(out).as_posix() for path in _named(out, kind))
         if taken:
             raise ValueError(
                 f"{out} holds {taken[0]}, but no {kind} of ours: it would be overwritten: choose "
@@ -256,12 +252,22 @@ def _check_path(out: Path) -> None:
         raise ValueError(f"{out} can't be used ({error.strerror}): choose another --out") from None
 
 
-def _ours(out: Path, kind: Kind) -> Iterable[Path]:
-    """Yield the files in a folder that go by our names; links to folders are not followed."""
-    for pattern in FILES[kind]:
-        folder, _, _ = pattern.rpartition("/")
-        if not any((out / part).is_symlink() for part in _FOLDERS if folder.startswith(part)):
-            yield from out.glob(pattern)
+def _named(out: Path, kind: Kind) -> Iterator[Path]:
+    """Yield the files and links in a folder that go by our names; no link is followed."""
+    names = re.compile("|".join(FILES[kind]))
+    for name in ("", *_FOLDERS):
+        folder, above = out / name, [out / part for part in _FOLDERS if name.startswith(part)]
+        if links := [path for path in above if path.is_symlink()]:
+            yield from links
+        elif folder.is_dir():
+            own = (path.relative_to(out).as_posix() for path in folder.iterdir())
+            yield from (out / each for each in own if names.fullmatch(each))
+
+
+def _check_no_links(paths: Iterable[Path]) -> None:
+    for path in paths:
+        if path.is_symlink():
+            raise ValueError(f"{path} is a link, which is not followed: choose another --out")
 
 
 def _remove(out: Path, kind: Kind) -> None:
@@ -269,7 +275,7 @@ def _remove(out: Path, kind: Kind) -> None:
     if not out.is_dir() or kind_of(out) != kind:
         return
     # The manifest last: whatever interrupts this, what is left is still known to be ours.
-    for path in sorted(_ours(out, kind), key=lambda path: (path.name == MANIFEST, path)):
+    for path in sorted(_named(out, kind), key=lambda path: (path.name == MANIFEST, path)):
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
     for name in _FOLDERS:

@@ -22,12 +22,13 @@ def held(folder: Path) -> Iterator[None]:
 
     The kernel lets go of the lock when its process ends, however that happens, so a file left
     behind locks nobody out. Network file systems pass it on to other machines where they can. A
-    folder that is empty in the end is removed.
+    folder that is empty in the end is removed, unless it was there and empty before.
 
     Raises:
       ValueError: another process is in it, says which; it can't be made; or something that is no
         lock of ours goes by the lock's name.
     """
+    was_empty = folder.is_dir() and all(path.name == LOCK for path in folder.iterdir())
     make(folder)
     file = _acquire(folder)
     try:
@@ -36,8 +37,9 @@ def held(folder: Path) -> Iterator[None]:
         if _is_still(folder / LOCK, file):  # else the folder was deleted, or made anew
             (folder / LOCK).unlink()
         file.close()
-        with contextlib.suppress(OSError):
-            folder.rmdir()
+        if not was_empty:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 def _acquire(folder: Path) -> IO[str]:

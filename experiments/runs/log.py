@@ -194,6 +194,9 @@ def written_timing(path: Path, steps: Sequence[int]) -> Written:
     return Written(len(content), zlib.crc32(content))
 
 
+EVENTS_SUFFIX = ".jaxreplay"  # of event files, whose names are else as everybody's
+
+
 class TensorBoardSink:
     """TensorBoard events: the mean over seeds of every metric, and every seed's return."""
 
@@ -201,7 +204,8 @@ class TensorBoardSink:
         from tensorboardX import SummaryWriter  # slow to import
 
         purge = None if resume_step is None else resume_step + 1
-        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
+        place = str(folder / "tensorboard")
+        self._writer = SummaryWriter(place, purge_step=purge, filename_suffix=EVENTS_SUFFIX)
 
     def log(self, step: int, rows: Sequence[Row], elapsed: Elapsed) -> None:
         del elapsed

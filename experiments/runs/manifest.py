@@ -16,36 +16,36 @@ from typing import Any, Literal, NamedTuple
 
 from experiments.analysis.files import Unreadable, read_json, write_json
 from experiments.runs.arms import CONTROL, Question
+from experiments.runs.log import EVENTS_SUFFIX
 from experiments.runs.outputs import OutputConfig
 
 FORMAT = 2  # of folders; 1 had no manifest
 MANIFEST = "manifest.json"
-_DIGITS = "[0-9]" * 12
 LABEL = r"[A-Za-z]\w*"  # of a run in a comparison
 # Sends data elsewhere, or is a consent: no folder, perhaps a stranger's, asks for it.
 _FOR_THE_COMMAND_LINE = {"wandb": False, "other_code": False}
 Kind = Literal["run", "comparison", "plot", "sweep"]
 
-_WRITTEN = ("config.json", "summary.json", MANIFEST, "metrics.csv", "timing.csv")
 _JOINT = (
-    MANIFEST, f".{MANIFEST}.*.tmp", "summary.json", ".summary.json.*.tmp", "comparison.md",
-    "verdicts.json", ".verdicts.json.*.tmp", "verdicts.png", "learning_curves*.png",
-    "replayed*.png", "own_metrics*.png",
+    r"manifest\.json", r"summary\.json", r"comparison\.md", r"verdicts\.json", r"verdicts\.png",
+    r"(learning_curves|replayed|own_metrics)(_every\d+)?\.png",
 )  # fmt: skip
-_PAGE = ("report.html", ".report.html.*.tmp")
+_PAGE = r"report\.html"
+# The names that files have, as regular expressions: no file of a user's has one by chance.
 FILES: Mapping[Kind, tuple[str, ...]] = {
     "run": (
-        *_WRITTEN, *(f".{name}.*.tmp" for name in _WRITTEN), "learning_curve.png", "replayed.png",
-        "own_metrics.png", "episode.gif", "episode.mp4", f"checkpoints/step_{_DIGITS}.safetensors",
-        f"checkpoints/step_{_DIGITS}.damaged", f"checkpoints/unfinished/step_{_DIGITS}.safetensors",
-        "checkpoints/unfinished/.tmp*", "tensorboard/events.out.tfevents.*", *_PAGE,
+        r"(config|summary|manifest)\.json", r"(metrics|timing)\.csv", _PAGE,
+        r"(learning_curve|replayed|own_metrics)\.png", r"episode\.(gif|mp4)",
+        r"checkpoints/step_\d{12}\.(safetensors|damaged)",
+        r"checkpoints/unfinished/step_\d{12}\.safetensors",
+        r"checkpoints/unfinished/\.tmp\w{6}",  # safetensors' own
+        rf"tensorboard/events\.out\.tfevents\.\d+\..*{re.escape(EVENTS_SUFFIX)}",
     ),
-    "comparison": (*_JOINT, *_PAGE),
+    "comparison": (*_JOINT, _PAGE),
     "plot": _JOINT,
     "sweep": (
-        MANIFEST, f".{MANIFEST}.*.tmp", "sweep.csv.gz", ".sweep.csv.gz.*.tmp", "sweep.json",
-        ".sweep.json.*.tmp", "sweep.md", "sensitivity*.png", "best.png", "trials.png",
-        "settings.png", *_PAGE,
+        r"manifest\.json", r"sweep\.(csv\.gz|json|md)", _PAGE,
+        r"(sensitivity|best|trials|settings)\.png",
     ),
 }  # fmt: skip
 

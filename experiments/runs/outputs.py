@@ -29,7 +29,9 @@ class OutputConfig(Config):
     )
 
     other_code: bool = option(
-        False, "go on with results that another version of the code made; they then name both"
+        False,
+        "go on with results that another version of the code, or other settings of JAX, made; they "
+        "then name both",
     )
 
     def check(self) -> None:

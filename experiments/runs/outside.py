@@ -84,7 +84,7 @@ def _import(name: str) -> ModuleType | None:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
             return None
         raise ValueError(f"importing {name} failed: {error}") from error
-    except Exception as error:  # whatever a module of the user's does
+    except (Exception, SystemExit) as error:  # whatever a module of the user's does
         raise ValueError(f"importing {name} failed: {type(error).__name__}: {error}") from error
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.installation import commands
+from experiments.runs import code
 from experiments.runs.log import say
 from experiments.sweeps import devices, store
 from experiments.sweeps.devices import Slot
@@ -65,7 +66,11 @@ class Cluster(NamedTuple):
 
 def environment(accelerator: str | None) -> dict[str, str]:
     """Return the variables with which a worker computes what this process would."""
-    shared = {name: value for name, value in os.environ.items() if re.match("(JAX|XLA)_", name)}
+    shared = {
+        name: value
+        for name, value in os.environ.items()
+        if re.match("(JAX|XLA)_", name) or name in code.VARIABLES
+    }
     if accelerator is None:
         shared["JAX_PLATFORMS"] = "cpu"
     # XLA cuts large products by the number of threads: it has to be the same on every node.
@@ -274,7 +279,7 @@ def _check(node: str, about: dict[str, Any], accelerator: str | None) -> None:
     if about["code"] != store.code_version():
         raise ValueError(
             f"node {node} has another version of the code ({about['code']}, here "
-            f"{store.code_version()}): give all nodes the same"
+            f"{store.code_version()}): give all nodes the same, and the same settings of JAX"
         )
     for name, other in about["versions"].items():
         if other != metadata.version(name):

@@ -61,7 +61,9 @@ class SweepOptions(Config):
         True, "write report.html at the end, a page of 5 MB that shows it all and needs no network"
     )
     other_code: bool = option(
-        False, "go on with results that another version of the code made; they then name both"
+        False,
+        "go on with results that another version of the code, or other settings of JAX, made; they "
+        "then name both",
     )
 
     @property
@@ -100,18 +102,24 @@ class SearchOptions(Config):
         "none: run the grid",
     )
     trials: int = option(
-        64, "settings to try, of every method and task", at_least=1, at_most=100_000
+        64,
+        "settings to try, of every method and task",
+        at_least=1,
+        at_most=100_000,
+        needs=("search",),
     )
     at_once: int = option(
         8,
         "settings that are asked for at once, and run together: more of them keep more devices "
         "busy, fewer let each choice know more",
         at_least=1,
+        needs=("search",),
     )
     fresh_seeds: int = option(
         10,
         "seeds after those that choose, for the best settings and the defaults: the result",
         at_least=1,
+        needs=("search",),
     )
 
 

@@ -31,7 +31,7 @@ Lane = tuple[Point, int]  # and its seed
 
 
 def code_version() -> str:
-    """Return the version of the code that decides a sweep's numbers."""
+    """Return the version of the code, and settings of JAX, that decide a sweep's numbers."""
     return code.version(*_SOURCES)
 
 
@@ -255,8 +255,9 @@ def resumed(
         raise ValueError(f"the sweep in {folder} keeps other metrics: leave out --keep")
     if store.facts["code"] != code_version() and not other_code:
         raise ValueError(
-            f"another version of the code began the sweep in {folder} ({store.facts['code']}): go "
-            f"back to that, {choose}, or add --other-code true"
+            f"another version of the code or other settings of JAX began the sweep in {folder} "
+            f"({store.facts['code']}, and this is {code_version()}): go back to those, {choose}, "
+            "or add --other-code true"
         )
     if store.facts["code"] != code_version():
         store.facts["code"] = f"{store.facts['code']}+{code_version()}"

@@ -54,7 +54,12 @@ class LoopConfig(Config):
     scale_rewards: bool = option(
         False, "show the agent rewards in units of the stored rewards' root mean square"
     )
-    rescale_every: int = option(1_000, "agent steps between two measurements of that", at_least=1)
+    rescale_every: int = option(
+        1_000,
+        "agent steps between two measurements of that",
+        at_least=1,
+        needs=("scale_observations", "scale_rewards"),
+    )
     inspect: int = option(
         16,
         "batches' worth of stored transitions looked at, at each log point, beside what was "

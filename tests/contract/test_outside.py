@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import compare, train, watch
+from experiments import compare, sweep, train, watch
 from experiments.cli.shared import labelled
 from experiments.runs import outside, registry
 from jaxreplay import make_replay, methods, testing
@@ -127,6 +127,7 @@ def test_a_comparison_calls_a_module_by_its_last_name(tmp_path, monkeypatch):
         ("recent_errers", "unknown replay 'recent_errers'"),
         ("mypackage.none", "no module of that name can be imported"),
         ("broken", "importing broken failed: ZeroDivisionError"),
+        ("leaving", "importing leaving failed: SystemExit: 0"),
         ("lacking", "importing lacking failed: No module named 'not_there'"),
         ("dataclasses", "holds no method"),
     ],
@@ -135,9 +136,40 @@ def test_what_is_no_method_is_refused_in_a_line(text, message, tmp_path, monkeyp
     (tmp_path / "broken.py").write_text("1 / 0\n")
     (tmp_path / "lacking.py").write_text("import not_there\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(SystemExit):
+    (tmp_path / "leaving.py").write_text("import sys\nsys.exit(0)\n")
+    with pytest.raises(SystemExit) as refused:
         train.main(["--replay", text])
+    assert refused.value.code == 2
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--agent", "leaving"], ["--env", "gymnasium/leaving:Env-v0"],
+     ["--agent", "quits", "--env", "gymnax/CartPole-v1"]],
+)  # fmt: skip
+@pytest.mark.parametrize("command", [train.main, compare.main, sweep.main])
+def test_a_module_that_exits_does_not_pass_for_success(
+    words, command, tmp_path, monkeypatch, capsys
+):
+    """Be it while it is imported, or when what it holds is made."""
+    (tmp_path / "leaving.py").write_text("import sys\nsys.exit(0)\n")
+    (tmp_path / "quits.py").write_text(
+        "import sys\nfrom agents.dqn import DQNConfig as config\n"
+        "from experiments.runs.registry import AGENTS\n"
+        "ACTIONS, OFFERS = 'discrete', AGENTS['dqn'].offers\n"
+        "def agent(*parts): sys.exit(0)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = [f"{word}s" if word == "--env" and command is sweep.main else word for word in words]
+    try:
+        code = command([*words, "--out", str(tmp_path / "x")])
+    except SystemExit as error:
+        code = error.code
+    said = capsys.readouterr().err
+    module = "quits" if "quits" in words else "leaving"
+    assert code in (1, 2) and module in said and "error: " in said
+    assert not (tmp_path / "x").exists()
 
 
 def test_a_module_may_have_other_defaults_where_actions_are_discrete(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import jax
 import pytest
 
 from experiments import compare
@@ -155,6 +156,9 @@ def test_several_cadences_are_an_axis(tmp_path, capsys, monkeypatch):
         (["--replays", "per", "--control", "false"], "nothing to be compared with"),
         (["--primary", "last_9"], "needs 9 evaluations"),
         (["--replays", "control=per"], "'control' is the baseline with other seeds"),
+        (["--learn-every", "1", "4", "1"], "--learn-every names 1 twice"),
+        (["--replays", "=per", "uniform"], "'' is no label"),
+        (["--json"], "--list"),
     ],
 )
 def test_questions_that_cannot_be_answered_are_refused(tmp_path, capsys, options, message):
@@ -175,6 +179,17 @@ def test_other_code_is_refused_unless_asked_for(compared, tmp_path, capsys):
         compare.main(["--resume", str(out)])
     assert "different versions of the code" in capsys.readouterr().err
     assert compare.main(["--resume", str(out), "--other-code", "true"]) == 0
+
+
+def test_other_settings_of_jax_are_refused_by_name(compared, tmp_path, capsys):
+    """What has ended is joined with nothing else; a run that goes on would have other numbers."""
+    out = tmp_path / "other"
+    shutil.copytree(compared, out)
+    (out / "lap" / "summary.json").unlink()  # as if it had been stopped
+    with jax.threefry_partitionable(False), pytest.raises(SystemExit):
+        compare.main(["--resume", str(out)])
+    assert "jax_threefry_partitionable=false" in capsys.readouterr().err
+    assert not (out / "lap" / "summary.json").exists()
 
 
 def test_a_run_and_a_comparison_are_not_taken_for_one_another(compared, capsys):

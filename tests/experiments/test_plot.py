@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from experiments import plot, train
+from experiments.runs import code
 
 SIZES = [
     "--env", "gymnax/Pendulum-v1", "--seeds", "1", "--steps", "60", "--warmup", "20",
@@ -45,6 +46,7 @@ def test_what_cannot_be_plotted_is_refused(runs, capsys):
         ([*both, str(unfinished), "--out", str(runs / "x")], "finish it with --resume"),
         ([*both, f"naf={runs / 'ddpg'}", "--out", str(runs / "x")], "two runs are called 'naf'"),
         ([*both, "--out", str(runs / "ddpg")], "choose another --out"),
+        ([f"={runs / 'ddpg'}", "--out", str(runs / "x")], "the label is empty"),
     ):
         with pytest.raises(SystemExit):
             plot.main(arguments)
@@ -57,6 +59,8 @@ def test_what_cannot_be_plotted_is_refused(runs, capsys):
     [
         ({"env": "gymnax/Reacher-misc"}, "different environments"),
         ({"versions": {"code": "0123456789ab"}}, "different versions of the code"),
+        ({"versions": {"code": f"{code.digest()} (jax_enable_x64=true)"}}, "jax_enable_x64=true"),
+        ({"versions": {}}, "different versions of the code"),  # as before they were recorded
     ],
 )
 def test_runs_that_do_not_belong_together_are_refused(runs, tmp_path, capsys, change, message):

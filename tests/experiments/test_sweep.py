@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -171,6 +172,15 @@ def test_a_file_says_the_same_as_the_command_line(tmp_path, capsys):
     assert not (tmp_path / "x").exists()
     path.write_text("[grid\n")
     assert "is no TOML" in refused(capsys, *words)
+    for text, name in (
+        ('[grid]\nreplay.alpha = [0.1]\n"replay.alpha" = [0.2]\n', "replay.alpha"),
+        ("[grid]\nn-step = 1\nn_step = 2\n", "n_step"),
+        ('"agent.tau" = 0.1\n[agent]\ntau = 0.2\n', "agent.tau"),
+        ('[space]\nreplay.alpha = "0:1"\n"replay.alpha" = "0:2"\n', "replay.alpha"),
+        ("learn-every = 2\nlearn_every = 1\n", "learn_every"),
+    ):
+        path.write_text(text)
+        assert f"{name} twice" in refused(capsys, *words)
 
 
 @pytest.mark.parametrize(
@@ -195,6 +205,14 @@ def test_a_file_says_the_same_as_the_command_line(tmp_path, capsys):
         (["--envs", "walk/4", "gymnax/Pendulum-v1"], "agent 'dqn' needs discrete actions"),
         (["--envs", "gymnasium/CartPole-v1"], "lives on the host"),
         (["--replay-on", "host"], "keep their replays on the device: leave --replay-on out"),
+        (["--trials", "3"], "--trials does nothing without --search"),
+        (["--at-once", "3"], "--at-once does nothing without --search"),
+        (["--fresh-seeds", "3"], "--fresh-seeds does nothing without --search"),
+        (["--json"], "--list"),
+        (["--leave-state", "3"], "--leave-state"),
+        (["--search", "random", "--space", "replay.alpha=0:1", "--defaults", "true"], "--defaults"),
+        (["--eval-epsilon", "0.1", "--agent", "td3", "--envs", "gymnax/Pendulum-v1"], "--eval-ep"),
+        (["--replays", "=per"], "'' is no label"),
         (["--widht", "3"], "unknown option '--widht': did you mean '--width'?"),
     ],
 )
@@ -219,6 +237,9 @@ def test_results_of_something_else_are_refused(swept, capsys, tmp_path):
     text = (older / "sweep.json").read_text()
     (older / "sweep.json").write_text(text.replace(store.code_version(), "0123456789ab"))
     assert "another version of the code" in refused(capsys, "--resume", str(older))
+    with jax.threefry_partitionable(False):
+        other = refused(capsys, "--resume", str(swept))
+    assert "jax_threefry_partitionable=false" in other
 
 
 def test_a_dry_run_tells_of_a_folder_that_is_taken(swept, capfd):

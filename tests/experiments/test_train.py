@@ -228,6 +228,11 @@ REFUSALS = [
     ),
     (["--replay", "ners", "--replay-on", "host"], "this sampler looks at observations"),
     (["--env", "atari/Pong", "--env.vectorisation", "async"], "it is for gymnasium/"),
+    # what would be ignored
+    (["--json"], "--list"),
+    (["--rescale-every", "10"], "--rescale-every does nothing without --scale-observations"),
+    (["--frame-spare", "0.1"], "--frame-spare counts where frames are stacked"),
+    (["--agent", "td3", "--env", "gymnax/Pendulum-v1", "--eval-epsilon", "0.1"], "--eval-epsilon"),
 ]
 
 

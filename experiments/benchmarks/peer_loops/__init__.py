@@ -17,6 +17,7 @@ from experiments.benchmarks.compiled import Compiled, compile_for
 from experiments.benchmarks.timing import Run
 
 NAMES = ("purejaxrl", "rejax")
+FILES = {"purejaxrl": "purejaxrl/dqn.py", "rejax": "rejax/__init__.py"}  # that checkouts have
 Train = Callable[[Any], Any]  # a seed's key -> whatever training leaves
 
 

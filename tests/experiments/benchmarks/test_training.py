@@ -61,9 +61,12 @@ def test_our_loop_runs_around_flashbax():
     [
         (["--capacity", "100"], "capacity is 100: it must hold a batch of 256"),
         (["--cores", "1", "9999"], "cores is 9999: this process has"),
+        (["--purejaxrl", "/nope"], "purejaxrl is /nope"),
+        (["--rejax", "/nope"], "rejax is /nope"),
+        (["--rejax", "/nope", "--peers", "none"], "rejax"),
     ],
 )
-def test_training_command_refuses_in_one_line(argv, message, capsys):
+def test_training_command_refuses_in_one_line_before_anything_is_compiled(argv, message, capsys):
     with pytest.raises(SystemExit):
         training.main(argv)
     printed = capsys.readouterr().err

@@ -43,6 +43,35 @@ def refusal(capsys, *words: str) -> str:
     return output.err
 
 
+@dataclasses.dataclass(frozen=True)
+class Paired(Checked):
+    """Options that count only with others."""
+
+    search: str | None = option(None, "how")
+    fixed: bool = option(False, "or so")
+    trials: int = option(3, "how often", needs=("search", "fixed"))
+
+
+@pytest.mark.parametrize(
+    ("words", "refused"),
+    [
+        ((), False), (("--p.trials", "3"), True), (("--p.trials", "3", "--p.fixed", "false"), True),
+        (("--p.trials", "4", "--p.fixed", "true"), False),
+        (("--p.search", "x", "--p.trials", "4"), False), (("--p.search", "x"), False),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("start", [Paired(), Paired(search="x")])
+def test_an_option_that_does_nothing_without_another_is_refused(words, refused, start):
+    parser = Parser()
+    add_options(parser, start, "p.")
+    given = parser.parse_args(list(words))
+    if refused and start.search is None:
+        with pytest.raises(ValueError, match=r"--p\.trials .* --p\.search or"):
+            read_options(given, start, "p.")
+    else:
+        assert read_options(given, start, "p.").trials in (3, 4)
+
+
 def test_nothing_given_leaves_the_instance_as_it_is():
     start = Config(alpha=0.1, hidden=(7,))
     assert parse(start=start) == start

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import shutil
 
+import jax
 import pandas as pd
 import pytest
 
@@ -99,6 +100,11 @@ def test_results_of_other_code_or_settings_are_not_mixed(walked, monkeypatch, ca
         said = refused([*WALK, "--out", str(walked)], capsys)
         assert "made by another version of the code" in said and "--other-code" in said
         assert papers.main([*WALK, "--out", str(walked), "--other-code"]) == 0
+    with jax.threefry_partitionable(False):
+        for runs in ([], ["--runs", str(walked / "runs")]):
+            out = walked / "other" if runs else walked
+            said = refused([*WALK, "--out", str(out), *runs], capsys)
+            assert "jax_threefry_partitionable=false" in said
     said = refused([*WALK, "--seeds", "3", "--out", str(walked)], capsys)
     assert "ran with other settings of seeds" in said and "--overwrite" in said
     report = ["report", "all.walk", "--size", "smoke", "--results", str(walked)]
@@ -130,6 +136,31 @@ def test_runs_of_other_code_are_not_mixed_either(walked, tmp_path, monkeypatch, 
     said = refused([*WALK, *runs], capsys)
     assert "walk_10/uniform_every16 was made by another version of the code" in said
     assert not list(tmp_path.glob("*.csv.gz"))
+
+
+@pytest.mark.parametrize("name", ["all.walk.smoke.png", "walk_dqn.smoke.json",
+                                  "walk_dqn.smoke.csv.gz"])  # fmt: skip
+@pytest.mark.parametrize("link", [False, True])
+def test_files_of_others_are_not_replaced(name, link, walked, tmp_path, monkeypatch, capsys):
+    mine = tmp_path / "mine"
+    (tmp_path / "out").mkdir()
+    path = tmp_path / "out" / name
+    mine.write_text('{"mine": 1}')
+    path.symlink_to(mine) if link else path.write_text("mine")
+    chunks = trained(monkeypatch)
+    command = [*WALK, "--out", str(tmp_path / "out"), "--runs", str(walked / "runs")]
+    assert name in refused(command, capsys)
+    assert (
+        (mine.read_text(), path.read_text()) == ('{"mine": 1}', mine.read_text())
+        if link
+        else (path.read_text() == "mine")
+    )
+    assert path.is_symlink() == link and len(list(path.parent.iterdir())) == 1 and not chunks
+    if link:  # not with --overwrite either
+        assert name in refused([*command, "--overwrite"], capsys) and path.is_symlink()
+    else:
+        assert papers.main([*command, "--overwrite"]) == 0
+        assert path.read_bytes() != b"mine"
 
 
 def test_what_was_stopped_goes_on(tmp_path, monkeypatch, capsys):
@@ -165,6 +196,8 @@ def test_what_was_stopped_goes_on(tmp_path, monkeypatch, capsys):
         (["list", "--results", "/no/such"], "/no/such is no folder"),
         (["run", "all.walk", "--seeds", "1"], "seeds is 1: an interval needs 2"),
         (["run", "pser.tab1", "--seeds", "5"], "pser_atari_table has no seeds"),
+        (["run", "per.fig1", "--seeds", "999999999"], "add --yes to start it"),
+        (["run", "pser.fig3", "--size", "smoke", "--seeds", "999999999"], "add --yes to start it"),
         (["report", "per.tab3", "--all"], "--all is every entry"),
         (["run", "lap.fig1", "--size", "paper"], "add --yes to start it, or choose --size small"),
         (["run", "all.walk", "--size", "tiny"], "invalid choice: 'tiny'"),

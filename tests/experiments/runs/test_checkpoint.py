@@ -20,6 +20,7 @@ from experiments.runs.checkpoint import (
     latest,
     load,
     read_meta,
+    remove,
     save,
     set_aside,
 )
@@ -166,6 +167,19 @@ def test_any_tree_comes_back(tmp_path_factory, tree):
     folder = tmp_path_factory.mktemp("tree")
     save(folder, 1, tree, {})
     assert_same(load(folder, tree), tree)
+
+
+def test_only_checkpoints_are_removed(tmp_path):
+    mine = ["step_1.best.safetensors", "step_5.safetensors"]
+    mine += ["unfinished/.tmp-notes", "unfinished/step_9.pt"]
+    left = ["unfinished/.tmpAb12Cd", "unfinished/step_000000000009.safetensors"]
+    (tmp_path / "unfinished").mkdir()
+    for name in (*mine, *left):
+        (tmp_path / name).touch()
+    save(tmp_path, 10, {"x": jnp.zeros(1)}, {})
+    remove(tmp_path)
+    found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")}
+    assert found == {*mine, "unfinished"}
 
 
 def test_newest_are_kept_and_found(tmp_path):

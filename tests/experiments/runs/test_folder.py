@@ -49,10 +49,13 @@ def started(out: Path) -> None:
     put(out, "metrics.csv", "timing.csv", "summary.json", "learning_curve.png")
     put(out, "checkpoints/step_000000000100.safetensors")
     put(out, "checkpoints/unfinished/step_000000000200.safetensors")
-    put(out, "tensorboard/events.out.tfevents.1")
+    put(out, EVENTS)
 
 
+EVENTS = "tensorboard/events.out.tfevents.1700000000.host.jaxreplay"
 FOREIGN = [
+    (".config.json.x.tmp", "tensorboard/events.out.tfevents.1700000000.host", "replayed_mine.png"),
+    ("tensorboard/events.out.tfevents.mine", "checkpoints/unfinished/.tmp-notes"),
     ("checkpoints/thesis.pt",),
     ("notes.txt", "wandb/run-1/files/config.yaml"),
     ("tensorboard/other/events.out.tfevents.9", "checkpoints/step_1.pt", "data/metrics.csv"),
@@ -76,7 +79,7 @@ def test_what_is_not_ours_is_never_removed(tmp_path, names):
 @pytest.mark.parametrize(
     "name",
     ["metrics.csv", "summary.json", "checkpoints/step_000000000007.safetensors", "config.json",
-     "replayed.png", "tensorboard/events.out.tfevents.1"],
+     "replayed.png", "tensorboard/events.out.tfevents.1700000000.host.jaxreplay"],
 )  # fmt: skip
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_files_by_our_names_that_no_run_wrote_are_left_alone(tmp_path, name, overwrite):
@@ -311,7 +314,7 @@ def test_outputs_belong_to_the_run(tmp_path):
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_links_are_not_followed(tmp_path, name, overwrite):
     elsewhere = tmp_path / "elsewhere"
-    put(elsewhere, "step_000000000001.safetensors", "events.out.tfevents.1")
+    put(elsewhere, "step_000000000001.safetensors", Path(EVENTS).name)
     out = tmp_path / "run"
     claim(out, CONFIG, resume=False, overwrite=False)
     (out / name).symlink_to(elsewhere)
@@ -319,6 +322,49 @@ def test_links_are_not_followed(tmp_path, name, overwrite):
     with pytest.raises(ValueError, match=f"{name} is a link, which is not followed"):
         claim(out, CONFIG, resume=False, overwrite=overwrite)
     assert tree(elsewhere) == before
+
+
+@pytest.mark.parametrize("name", ["config.json", "metrics.csv", EVENTS, "report.html"])
+@pytest.mark.parametrize("how", ["resume", "overwrite"])
+def test_links_by_our_names_are_neither_written_through_nor_removed(tmp_path, name, how):
+    started(tmp_path / "run")
+    path = tmp_path / "run" / name
+    put(tmp_path, "mine")
+    path.unlink(missing_ok=True)
+    path.symlink_to(tmp_path / "mine")
+    before = tree(tmp_path)
+    with pytest.raises(ValueError, match=f"{path.name} is a link, which is not followed"):
+        check_claim(tmp_path / "run", CONFIG, **{"resume": False, "overwrite": False, how: True})
+    assert tree(tmp_path) == before and path.is_symlink()
+
+
+def test_figures_of_a_comparisons_cadences_are_ours_and_others_beside_them_stay(tmp_path):
+    claimed(tmp_path, CONFIGS, resume=False, overwrite=False)
+    put(tmp_path, "replayed_every4.png", "replayed_every4_mine.png", "learning_curves_talk.png")
+    (tmp_path / "per").chmod(0o2770)
+    claimed(tmp_path, CONFIGS, resume=False, overwrite=True)
+    assert {path.name for path in tmp_path.glob("*.png")} == {
+        "replayed_every4_mine.png", "learning_curves_talk.png"
+    }  # fmt: skip
+    assert (tmp_path / "per").stat().st_mode & 0o7777 == 0o2770
+
+
+@pytest.mark.parametrize("before", ["none", "empty", "left by a kill", "a run's"])
+def test_a_folder_that_was_there_stays_as_it_was(tmp_path, before):
+    """A command that is refused takes its lock, and leaves."""
+    out = tmp_path / "out"
+    if before != "none":
+        out.mkdir()
+        out.chmod(0o2770)
+    if before == "left by a kill":
+        (out / folder.LOCK).write_text("process 1 on elsewhere\n")
+    if before == "a run's":
+        put(out, "config.json")
+    with lock.held(out):
+        (out / "config.json").unlink(missing_ok=True)  # as of a table that is whole
+    assert out.is_dir() == (before in ("empty", "left by a kill"))
+    if out.is_dir():
+        assert out.stat().st_mode & 0o7777 == 0o2770 and not list(out.iterdir())
 
 
 def test_what_cannot_become_a_folder_is_refused(tmp_path):
