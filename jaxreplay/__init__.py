@@ -30,6 +30,7 @@ from jaxreplay import (
     schedules,
     sum_tree,
     types,
+    untrusted,
     verbs,
 )
 from jaxreplay._internal.version import VERSION
@@ -95,6 +96,7 @@ __all__ = [
     "sum_tree",
     "testing",
     "types",
+    "untrusted",
     "verbs",
 ]
 _LATE = ("datasets", "testing")  # modules that few programs need: imported where they are named

@@ -12,7 +12,7 @@ import pytest
 
 from experiments import compare, report, sweep, train, watch
 from experiments.pages import source
-from experiments.runs import manifest
+from experiments.runs import manifest, registry
 
 TINY = [
     "--agent", "dqn", "--seeds", "2", "--steps", "200", "--warmup", "100", "--eval-every", "50",
@@ -166,10 +166,13 @@ def test_what_a_sweep_was_asked_for_is_gone_on_with(folders, capsys):
         assert f"--{option}" in refused(capsys, sweep, "--resume", str(folders / "grid"), *words)
 
 
-def test_a_module_is_imported_where_the_command_line_names_it_again(tmp_path, monkeypatch, capsys):
+def test_a_module_is_imported_where_the_command_line_names_it_again(
+    tmp_path, monkeypatch, capsys, request
+):
     path = tmp_path / "mine_elsewhere.py"
     path.write_text(MODULE.format(mark=str(tmp_path / "mark"), config="DQNConfig"))
     monkeypatch.syspath_prepend(str(tmp_path))
+    request.addfinalizer(lambda: registry._AGENTS.pop(path.stem, None))
     out = str(tmp_path / "x")
     words = [*TINY, "--agent", path.stem, "--envs", "walk/4", "--replays", "uniform"]
     assert sweep.main([*words, "--figures", "false", "--out", out]) == 0

@@ -51,6 +51,8 @@ def as_replay(
         can_sample=can_sample,
         probability=unknown,
         metrics=nothing,
+        end_episodes=unknown,
+        add_rollout=unknown,
         capacity=capacity,
         num_envs=1,
         batch_size=batch_size,

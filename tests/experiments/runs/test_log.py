@@ -244,7 +244,7 @@ def test_tensorboard_gets_means_and_every_return(tmp_path):
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="wandb is installed")
 def test_wandb_missing_is_refused_in_one_line():
     with pytest.raises(
-        ValueError, match=r"^[^\n]*pip install [^\n]*\[wandb\]'?, or leave out --wandb$"
+        ValueError, match=r"^[^\n]*pip install [^\n]*\[wandb\]'?, or use --wandb false$"
     ):
         OutputConfig(wandb=True)
 
