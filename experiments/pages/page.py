@@ -7,6 +7,7 @@ import jinja2
 import markupsafe
 
 from experiments.analysis.files import check_no_link, write_bytes
+from experiments.installation.commands import missing
 from experiments.pages import (
     costs,
     films,
@@ -89,8 +90,11 @@ def check_path(path: Path) -> None:
     """Refuse a path that a page can't be written to; change nothing.
 
     Raises:
-      ValueError: one line: it has another ending, is a folder, a link, or a file that is not ours.
+      ValueError: one line: it has another ending, is a folder, a link, or a file that is not ours;
+        or plotly is not installed.
     """
+    if lacks := missing(path.name, {"plotly": "report"}):
+        raise ValueError(lacks)
     if path.suffix != ".html":
         raise ValueError(f"{path} is no .html file: use this ending")
     check_no_link(path)

@@ -243,3 +243,10 @@ def parsed(monkeypatch, module, line, folder=None):
     with pytest.raises(SystemExit):
         module.main(words[3:])
     return found
+
+
+def test_a_page_without_plotly_is_refused_with_what_installs_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(page, "missing", lambda what, modules: f"{what} needs {[*modules]}")
+    with pytest.raises(SystemExit) as exit_:
+        report.main([str(tmp_path), "--out", str(tmp_path / "x.html")])
+    assert exit_.value.code == 2 and "plotly" in capsys.readouterr().err
