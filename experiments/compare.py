@@ -109,12 +109,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         runs = arms.expand(question, bases, cadences)
         if known.resume is not None and set(runs) != set(manifest.runs_of(known.resume)):
             raise ValueError(f"the comparison in {known.resume} has other runs: leave out options")
-        for remark in arms.check_expanded(question, runs, threshold):
-            log.say(remark)
+        remarks = arms.check_expanded(question, runs, threshold)
         first = _first(bases)
         out = known.resume or args.out or own_folder("compare", first.agent, first.env)
         resume = known.resume is not None
         with compilation.kept(args.compilation_cache):
+            for remark in remarks:
+                log.say(remark)
             summaries = _run_all(question, runs, out, output, resume, args.overwrite, args.devices)
         conclude(question, runs, summaries, out, output)
 
