@@ -171,6 +171,7 @@ def _output(args: argparse.Namespace, resume: Path | None) -> OutputConfig:
     """Return what is written; what counts as solved stays what it was, for it may decide."""
     saved = _saved_output(resume)
     output = read_options(args, saved)
+    output.check_report()
     if resume is not None and output.threshold != saved.threshold:
         raise ValueError(
             f"the comparison in {resume} was made with threshold {saved.threshold}: leave out "

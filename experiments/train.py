@@ -62,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         base = _base(known)
         args = _parse(parser, base, known, argv)
         config, output = given(args, base), read_options(args, saved_output(args.resume))
+        output.check_report()
         resume = args.resume is not None
         check_resume(args)
         check_used(args, [config])

@@ -155,8 +155,8 @@ def advance(
       newest: `[E]`, place of the latest observation.
       age: `[E]`, agent steps of its episode before it.
       first: `[E]`, the next one begins an episode.
-      places: of each lane (`Frames.places`): after 2^30 places, counting goes back by rounds of so
-        many.
+      places: of each lane (`Frames.places`): after 2^30 + 2^29 places, counting goes back by
+        rounds of so many.
     """
     begins = first | (newest < 0)
     later = newest + 1 + begins

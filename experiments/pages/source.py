@@ -1,6 +1,7 @@
 """What a page is made from: the arms of a comparison or several runs, as their folders hold them.
 
-Nothing is computed here, and nothing needs the environments or methods of the runs to be installed.
+Numbers and verdicts are computed again from the tables where these are there; nothing needs the
+environments or methods of the runs to be installed.
 A run that has not ended is taken as far as it has come.
 """
 

@@ -1,7 +1,6 @@
 """Tables of experiments and computations: one file of numbers, and one that says what made them."""
 
 import dataclasses
-import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.analysis import statistics, stored
-from experiments.analysis.files import write_bytes, write_json
+from experiments.analysis.files import read_json, write_bytes, write_json
 from experiments.analysis.stored import Damaged
 
 FORMAT = 1
@@ -123,7 +122,7 @@ def is_ours(folder: Path, name: str, size: str) -> bool:
     if not facts.exists():
         return not numbers.exists()
     try:
-        saved = json.loads(facts.read_bytes())
+        saved = read_json(facts)
     except ValueError:
         return False
     return isinstance(saved, dict) and "crc32" in saved and ("made" in saved or "runs" in saved)

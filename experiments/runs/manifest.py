@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from experiments.analysis import kinds
 from experiments.analysis.files import Unreadable, read_json, write_json
 from experiments.runs.arms import CONTROL, Question
 from experiments.runs.log import EVENTS_SUFFIX
@@ -28,7 +29,7 @@ Kind = Literal["run", "comparison", "plot", "sweep"]
 
 _JOINT = (
     r"manifest\.json", r"summary\.json", r"comparison\.md", r"verdicts\.json", r"verdicts\.png",
-    r"(learning_curves|replayed|own_metrics)(_every\d+)?\.png",
+    r"(learning_curves|replayed|own_metrics|solved)(_every\d+)?\.png",
 )  # fmt: skip
 _PAGE = r"report\.html"
 # The names that files have, as regular expressions: no file of a user's has one by chance.
@@ -107,10 +108,11 @@ def read(folder: Path) -> Manifest:
         for label in (*runs, *methods.values()):  # else a stranger's could lead elsewhere
             if not re.fullmatch(LABEL, label):
                 raise KeyError(f"label {label}")
-        checksums = {
-            str(name): [[int(number) for number in each] for each in own]
-            for name, own in saved.get("checksums", {}).items()
-        }
+        checksums = saved.get("checksums", {})
+        if not kinds.named(kinds.listed(kinds.many(kinds.whole, 2)))(checksums) or any(
+            size < 0 for own in checksums.values() for size, _ in own
+        ):
+            raise KeyError("checksums")
         if odd := [name for name in checksums if Path(name).name != name]:
             raise KeyError(f"checksum of {odd[0]}")
         return Manifest(saved["kind"], output, runs, crc, versions, question, methods, checksums)

@@ -35,8 +35,18 @@ class OutputConfig(Config):
     )
 
     def check(self) -> None:
-        """Refuse an output whose package is missing."""
-        for option_, module in (("wandb", "wandb"), ("report", "plotly")):
-            lacks = commands.missing(f"--{option_} true", {module: option_})
-            if getattr(self, option_) and lacks:
-                raise ValueError(f"{lacks}, or use --{option_} false")
+        """Refuse a log whose package is missing."""
+        self._check_package("wandb", "wandb")
+
+    def check_report(self) -> None:
+        """Refuse a page that cannot be made here; folders that asked for one stay readable.
+
+        Raises:
+          ValueError: one line: plotly is missing.
+        """
+        self._check_package("report", "plotly")
+
+    def _check_package(self, option_: str, module: str) -> None:
+        lacks = commands.missing(f"--{option_} true", {module: option_})
+        if getattr(self, option_) and lacks:
+            raise ValueError(f"{lacks}, or use --{option_} false")

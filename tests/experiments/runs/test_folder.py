@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.installation import commands
 from experiments.runs import folder, lock, manifest, run_config
 from experiments.runs.arms import Arm, Question
 from experiments.runs.folder import (
@@ -340,7 +341,13 @@ def test_links_by_our_names_are_neither_written_through_nor_removed(tmp_path, na
 
 def test_figures_of_a_comparisons_cadences_are_ours_and_others_beside_them_stay(tmp_path):
     claimed(tmp_path, CONFIGS, resume=False, overwrite=False)
-    put(tmp_path, "replayed_every4.png", "replayed_every4_mine.png", "learning_curves_talk.png")
+    put(
+        tmp_path,
+        "replayed_every4.png",
+        "solved.png",
+        "replayed_every4_mine.png",
+        "learning_curves_talk.png",
+    )
     (tmp_path / "per").chmod(0o2770)
     claimed(tmp_path, CONFIGS, resume=False, overwrite=True)
     assert {path.name for path in tmp_path.glob("*.png")} == {
@@ -479,3 +486,25 @@ def test_names_of_files_are_those_that_are_written():
     for kind, names in FILES.items():
         assert len(set(names)) == len(names), kind
         assert not any(name.startswith(("/", "..")) or "**" in name for name in names)
+
+
+@pytest.mark.parametrize(
+    "sums", [{"x": [[1e999, 1]]}, {"x": ["x"]}, {"x": [[1, 2, 3]]}, {"x": [[-1, 1]]}, 3]
+)
+def test_checksums_that_are_none_are_damage(tmp_path, sums):
+    claimed(tmp_path, CONFIGS, resume=False, overwrite=False)
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"checksums": sums}))
+    with pytest.raises(ValueError, match="checksums"):
+        manifest.read(tmp_path)
+
+
+def test_a_folder_with_a_page_is_read_where_pages_cannot_be_made(tmp_path, monkeypatch):
+    claimed(tmp_path, CONFIGS, resume=False, overwrite=False)
+    path = tmp_path / "manifest.json"
+    saved = json.loads(path.read_text())
+    path.write_text(json.dumps(saved | {"output": saved["output"] | {"report": True}}))
+    monkeypatch.setattr(commands, "missing", lambda what, modules: f"{what} needs {[*modules]}")
+    output = manifest.read(tmp_path).output
+    with pytest.raises(ValueError, match="plotly"):
+        output.check_report()
