@@ -1,0 +1,32 @@
+"""Assertions on error messages: the error's type and the names it gives, never its wording."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+
+def assert_names(text: str, *parts: object) -> None:
+    """Assert that a text contains every part: names, values or commands, in any order."""
+    missing = [part for part in map(str, parts) if not _contains(text, part)]
+    assert not missing, f"{missing} missing from: {text}"
+
+
+@contextmanager
+def refused(
+    *parts: object, error: type[BaseException] | tuple[type[BaseException], ...] = ValueError
+) -> Iterator[pytest.ExceptionInfo[BaseException]]:
+    """Assert that the block raises `error` with one line that contains every part."""
+    with pytest.raises(error) as raised:
+        yield raised
+    message = str(raised.value)
+    assert message and "\n" not in message.strip(), f"expected one line: {message}"
+    assert_names(message, *parts)
+
+
+def _contains(text: str, part: str) -> bool:
+    # "8" is not named by "128", nor `size` by `batch_size`.
+    before = r"(?<!\w)" if part[:1].isalnum() else ""
+    after = r"(?!\w)" if part[-1:].isalnum() else ""
+    return re.search(before + re.escape(part) + after, text) is not None
