@@ -12,9 +12,10 @@ from agents.gaussian import Behaviour
 from agents.networks import MLP, Actor, Critic, Obs, Params, apply, flat
 from agents.options import BaselineOptions
 from agents.types import Agent, Continuous, Info
-from jaxreplay import requirements, returns
+from jaxreplay import objectives, returns
+from jaxreplay.objectives import Objective
 from jaxreplay.option import option
-from jaxreplay.types import Array, Objective, Sample, Transition, Trust
+from jaxreplay.types import Array, Sample, Transition, Trust
 
 _PAPER = "Novati & Koumoutsakos 2019, App. D"
 
@@ -111,7 +112,7 @@ class _ACER:
 
     def __init__(self, config: ACERConfig, space: Continuous, objective: Objective | None) -> None:
         common.check_made("ACER", space, Continuous, objective)
-        requirements.refuse_density(objective, "ACER bounds its policy's change by itself")
+        objectives.check_no_density(objective, "ACER bounds its policy's change by itself")
         hidden, activation = config.hidden, config.activation
         self.config = config
         self.size = space.size

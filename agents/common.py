@@ -12,8 +12,10 @@ from jax.typing import ArrayLike
 
 from agents.types import Continuous, Discrete, Info
 from jaxreplay import objectives
+from jaxreplay.objectives import Objective
 from jaxreplay.optimisers import if_finite
-from jaxreplay.types import Array, Method, Objective, Sample, Trust
+from jaxreplay.sampler import Method
+from jaxreplay.types import Array, Sample, Trust
 
 P = TypeVar("P")  # what is learned, any pytree of arrays: the parameters of one network, or of two
 
@@ -241,7 +243,7 @@ class Critique(NamedTuple):
     q: Array  # [N, B] float32, values of the actions taken
     target: Array  # [B] float32, what they should have been
     penalty: Array | float = 0.0  # [] float32, what else to minimise
-    aux: Any = ()  # what to hand back as it is: running statistics of normalised layers, metrics
+    aux: Any = None  # what to hand back as it is: running statistics of normalised layers, metrics
 
 
 def critic_gradient(

@@ -13,8 +13,9 @@ from agents.networks import Actor, Critic, Obs, Params, apply
 from agents.options import NoisyTargetOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
+from jaxreplay.objectives import Objective
 from jaxreplay.option import option
-from jaxreplay.types import Array, Objective, Sample, Transition
+from jaxreplay.types import Array, Sample, Transition
 
 _PAPER = "Novati & Koumoutsakos 2019, App. D"
 

@@ -13,9 +13,10 @@ from agents.common import Critique
 from agents.networks import Obs, Params, QNetwork, apply
 from agents.options import QNetworkOptions
 from agents.types import Agent, Discrete, Info
-from jaxreplay import clocks, objectives, requirements
+from jaxreplay import clocks, objectives
+from jaxreplay.objectives import Objective
 from jaxreplay.option import option
-from jaxreplay.types import Array, Objective, Sample, Transition
+from jaxreplay.types import Array, Sample, Transition
 
 _MUNCHAUSEN = "Vieillard et al. 2020"
 
@@ -85,7 +86,7 @@ class _DQN:
         self.network = QNetwork(space.n, config.network, config.hidden, config.dueling)
         self.optimiser = config.make_optimiser()
         self.epsilon = config.epsilon()
-        requirements.refuse_density(self.objective, "DQN's policy has no density")
+        objectives.check_no_density(self.objective, "DQN's policy has no density")
 
     def init(self, key: Array, obs: Obs, action: Array) -> DQNState:
         del action

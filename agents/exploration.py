@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from agents import gaussian
 from agents.gaussian import Behaviour
 from agents.options import NoiseOptions
-from jaxreplay.types import Array, Objective, Transition, Trust
+from jaxreplay.objectives import Objective
+from jaxreplay.types import Array, Transition, Trust
 
 _OU_DECAY = 0.85  # 1 - theta, theta 0.15 (Lillicrap et al. 2016, Sec. 7)
 
@@ -15,8 +16,8 @@ _OU_DECAY = 0.85  # 1 - theta, theta 0.15 (Lillicrap et al. 2016, Sec. 7)
 class Extras(NamedTuple):
     """What is stored with each step."""
 
-    behaviour: Behaviour | tuple[()] = ()  # [E, A] each, for replay methods that ask
-    noise: Array | tuple[()] = ()  # [E, A], where the Ornstein-Uhlenbeck process is
+    behaviour: Behaviour | None = None  # [E, A] each, for replay methods that ask
+    noise: Array | None = None  # [E, A], where the Ornstein-Uhlenbeck process is
 
 
 class NoisyPolicy:
@@ -31,7 +32,7 @@ class NoisyPolicy:
 
     def act(
         self, state: Any, obs: Any, key: Array, previous: Any = None
-    ) -> tuple[Array, Extras | tuple[()]]:
+    ) -> tuple[Array, Extras | None]:
         """Return actions `[E, A]`, and what is stored with them."""
         with_behaviour = self.objective.requires.density
         return explore(self.greedy(state, obs), key, self.config, previous, with_behaviour)
@@ -59,7 +60,7 @@ def check_noise(config: NoiseOptions, trust: bool) -> None:
 
 def explore(
     mean: Array, key: Array, config: NoiseOptions, previous: Any, with_behaviour: bool
-) -> tuple[Array, Extras | tuple[()]]:
+) -> tuple[Array, Extras | None]:
     """Add noise to mean actions `[E, A]`.
 
     Args:
@@ -70,12 +71,12 @@ def explore(
       with_behaviour: whether to store the behaviour.
 
     Returns:
-      Actions `[E, A]`, and Extras, or () if there is nothing to store.
+      Actions `[E, A]`, and Extras, or None if there is nothing to store.
     """
     variance = jnp.asarray(config.noise_std**2, mean.dtype)
     if config.noise == "gaussian":
         action, behaviour = gaussian.act(mean, variance, key)
-        return action, Extras(behaviour) if with_behaviour else ()
+        return action, Extras(behaviour) if with_behaviour else None
     drift = jnp.zeros_like(mean) if previous is None else _OU_DECAY * previous.noise
     noise = gaussian.sample(drift, variance, key)
     return mean + noise, Extras(noise=noise)

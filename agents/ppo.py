@@ -14,9 +14,10 @@ from agents.gaussian import Behaviour
 from agents.networks import MLP, Actor, Obs, Params, apply, flat
 from agents.options import BaselineOptions, NetworkOptions
 from agents.types import Agent, Continuous, Info
-from jaxreplay import requirements, returns
+from jaxreplay import objectives, returns
+from jaxreplay.objectives import Objective
 from jaxreplay.option import option, override
-from jaxreplay.types import Array, Objective, Sample, Transition, Trust
+from jaxreplay.types import Array, Sample, Transition, Trust
 
 _PAPER = "Novati & Koumoutsakos 2019, App. D"
 
@@ -84,7 +85,7 @@ class _PPO:
 
     def __init__(self, config: PPOConfig, space: Continuous, objective: Objective | None) -> None:
         common.check_made("PPO", space, Continuous, objective)
-        requirements.refuse_density(objective, "PPO bounds its policy's change by itself")
+        objectives.check_no_density(objective, "PPO bounds its policy's change by itself")
         self.config = config
         self.policy_network = Policy(space.size, config)
         self.value_network = MLP((*config.hidden, 1), config.activation)

@@ -16,9 +16,10 @@ from agents.networks import MLP, Obs, Params, apply, flat
 from agents.options import NetworkOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import returns
+from jaxreplay.objectives import Objective
 from jaxreplay.optimisers import IfFiniteState
 from jaxreplay.option import option, override
-from jaxreplay.types import Array, Objective, Sample, Transition, Trust
+from jaxreplay.types import Array, Sample, Transition, Trust
 
 _PAPER = "Novati & Koumoutsakos 2019, Tab. 1"
 
@@ -180,8 +181,8 @@ class _RACER:
 
 def _returns(sample: Sample) -> Array:
     """Return the replay's estimates of Q(s, a) `[B]`."""
-    q_ret = getattr(sample.aux, "q_ret", ())
-    if isinstance(q_ret, tuple):
+    q_ret = getattr(sample.aux, "q_ret", None)
+    if q_ret is None:
         raise ValueError(
             "RACER learns from returns that the replay estimates: use a replay method that keeps "
             "them (its option `returns`)"

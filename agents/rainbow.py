@@ -17,9 +17,10 @@ from agents.networks import Obs, Params, QNetwork, apply, dense
 from agents.noisy import Noise, draw_noises, noisy, with_noise
 from agents.options import QNetworkOptions
 from agents.types import Agent, Discrete, Info
-from jaxreplay import clocks, objectives, requirements
+from jaxreplay import clocks, objectives
+from jaxreplay.objectives import Objective
 from jaxreplay.option import option, override
-from jaxreplay.types import Array, Objective, Sample, Transition
+from jaxreplay.types import Array, Sample, Transition
 
 _PAPER = "Hessel et al. 2018, Tab. 1"
 
@@ -132,7 +133,7 @@ class _Rainbow:
         self.support = jnp.linspace(config.v_min, config.v_max, config.atoms)  # [m], ascending
         self.optimiser = config.make_optimiser()
         self.epsilon = config.epsilon()
-        requirements.refuse_density(self.objective, "Rainbow's policy has no density")
+        objectives.check_no_density(self.objective, "Rainbow's policy has no density")
 
     def init(self, key: Array, obs: Obs, action: Array) -> RainbowState:
         del action

@@ -16,8 +16,9 @@ from agents.networks import Actor, Critic, Obs, Params, apply, apply_twin, init_
 from agents.options import TwinCriticOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives
+from jaxreplay.objectives import Objective
 from jaxreplay.option import option
-from jaxreplay.types import Array, Objective, Sample, Transition, Trust
+from jaxreplay.types import Array, Sample, Transition, Trust
 
 _PAPER = "Haarnoja et al. 2018, Tab. 1"
 

@@ -10,9 +10,10 @@ from agents import common
 from agents.common import Critique
 from agents.networks import Obs
 from agents.types import Agent, Discrete, Info
-from jaxreplay import objectives, requirements
+from jaxreplay import objectives
+from jaxreplay.objectives import Objective
 from jaxreplay.option import Config, option
-from jaxreplay.types import Array, Objective, Sample, Transition
+from jaxreplay.types import Array, Sample, Transition
 
 _PAPER = "Schaul et al. 2016, App. B.1"
 
@@ -48,7 +49,7 @@ class _Tabular:
         common.check_made("The tabular agent", space, Discrete, objective)
         self.config, self.objective = config, common.complete(objective, objectives.mse)
         self.num_actions = space.n
-        requirements.refuse_density(self.objective, "the tabular agent's policy has no density")
+        objectives.check_no_density(self.objective, "the tabular agent's policy has no density")
 
     def init(self, key: Array, obs: Obs, action: Array) -> TabularState:
         del obs, action

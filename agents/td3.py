@@ -13,9 +13,10 @@ from agents.common import Critique
 from agents.networks import Actor, Critic, Obs, Params, apply, apply_twin, init_twin
 from agents.options import TwinCriticOptions
 from agents.types import Agent, Continuous, Info
-from jaxreplay import clocks, objectives, requirements
+from jaxreplay import clocks, objectives
+from jaxreplay.objectives import Objective
 from jaxreplay.option import option
-from jaxreplay.types import Array, Objective, Sample, Transition
+from jaxreplay.types import Array, Sample, Transition
 
 _PAPER = "Fujimoto et al. 2020, Tab. 6"
 
@@ -77,7 +78,7 @@ class _TD3:
         self.actor, self.critic = Actor(space.size, config.hidden), Critic(config.hidden)
         self.actor_optimiser = optax.adam(config.actor_learning_rate)
         self.critic_optimiser = optax.adam(config.critic_learning_rate)
-        requirements.refuse_density(self.objective, "TD3's policy has no density")
+        objectives.check_no_density(self.objective, "TD3's policy has no density")
 
     def init(self, key: Array, obs: Obs, action: Array) -> TD3State:
         actor_key, critic_key = jax.random.split(key)

@@ -63,7 +63,7 @@ class Act(Protocol):
 
         Returns:
           `action`, int32 `[E]` or float32 `[E, A]`, and `extras`, a pytree of `[E, ...]` (the
-          behaviour's mean and variance ...), or ().
+          behaviour's mean and variance ...), or None.
         """
         ...
 

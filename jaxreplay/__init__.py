@@ -26,28 +26,24 @@ from jaxreplay import (
     requirements,
     returns,
     ring,
+    sampler,
     saving,
     schedules,
+    storage,
     sum_tree,
     types,
     untrusted,
-    verbs,
 )
 from jaxreplay._internal.version import VERSION
 from jaxreplay.donation import donatable
-from jaxreplay.replay import ReplayState, make_replay
+from jaxreplay.objectives import Objective
+from jaxreplay.replay import Replay, ReplayState
 from jaxreplay.requirements import Requirements
+from jaxreplay.sampler import Method, Sampler
 from jaxreplay.saving import load, load_rows, save
-from jaxreplay.types import (
-    Draw,
-    Method,
-    Objective,
-    Replay,
-    Sample,
-    Sampler,
-    Transition,
-    Trust,
-)
+from jaxreplay.schedules import linear
+from jaxreplay.storage import Frames, SharedObservations, Transitions
+from jaxreplay.types import IGNORED, Draw, Sample, Transition, Trust
 
 if TYPE_CHECKING:
     from jaxreplay import datasets, testing
@@ -55,7 +51,9 @@ if TYPE_CHECKING:
 __version__ = VERSION
 
 __all__ = [
+    "IGNORED",
     "Draw",
+    "Frames",
     "Method",
     "Objective",
     "Replay",
@@ -63,7 +61,9 @@ __all__ = [
     "Requirements",
     "Sample",
     "Sampler",
+    "SharedObservations",
     "Transition",
+    "Transitions",
     "Trust",
     "__version__",
     "array_file",
@@ -77,9 +77,9 @@ __all__ = [
     "frames",
     "host_rows",
     "keys",
+    "linear",
     "load",
     "load_rows",
-    "make_replay",
     "methods",
     "n_step",
     "objectives",
@@ -90,14 +90,15 @@ __all__ = [
     "requirements",
     "returns",
     "ring",
+    "sampler",
     "save",
     "saving",
     "schedules",
+    "storage",
     "sum_tree",
     "testing",
     "types",
     "untrusted",
-    "verbs",
 ]
 _LATE = ("datasets", "testing")  # modules that few programs need: imported where they are named
 

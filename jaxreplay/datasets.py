@@ -14,10 +14,9 @@ import numpy as np
 from jaxreplay import n_step as n_step_
 from jaxreplay._internal import optional
 from jaxreplay._internal.checks import Bounds, check_kind
-from jaxreplay.frames import Frames
 from jaxreplay.n_step import Step
-from jaxreplay.replay import ReplayState
-from jaxreplay.types import Array, Replay, Transition, Tree
+from jaxreplay.replay import Replay, ReplayState
+from jaxreplay.types import Array, Transition, Tree
 
 
 class Episode(Protocol):
@@ -122,12 +121,12 @@ def fill(
     example = jax.tree.map(lambda x: x[0], feed.example)
     window = n_step_.init(example, n_step, replay.num_envs)
     state = replay.init(key, _transition(example))
-    if state.ring.parting is not None:
+    if state.ring.split is not None:
         raise ValueError(
             "rows_on_host: the caller keeps the rows, and would miss those that are filled in at "
             "once: leave it out"
         )
-    if isinstance(state.ring.frames, Frames) and n_step > state.ring.frames.ahead:
+    if state.ring.frames is not None and n_step > state.ring.frames.ahead:
         raise ValueError(
             f"n_step is {n_step}, and the replay stores observations once for returns of up to "
             f"{state.ring.frames.ahead} steps: make it with frame_ahead={n_step}"

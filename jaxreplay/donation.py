@@ -15,7 +15,7 @@ def donatable(tree: Any) -> Any:
     in several places (networks and their targets at first, counters that are all 0). What a
     jitted function returns needs none of this: every output has a buffer of its own.
 
-    What `make_replay(...).init` returns is so already; the state of an agent in a loop of your own
+    What `Replay(...).init` returns is so already; the state of an agent in a loop of your own
     is not.
 
     Args:

@@ -2,7 +2,7 @@
 
 A row is what one step leaves in the ring: a `Transition`, or any other pytree of arrays. Samplers
 that look into rows do it through `get`, so that a dict with the key "first" serves them as well as
-a NamedTuple or a dataclass with such a field; where a row has no such thing, they find `()`.
+a NamedTuple or a dataclass with such a field; where a row has no such thing, they find None.
 """
 
 import dataclasses
@@ -15,8 +15,8 @@ Row = Any  # what is stored of one step: a `Transition`, or any pytree of arrays
 
 
 def get(row: Row, name: str) -> Any:
-    """Return a field of a row, `()` if it has none of that name."""
-    return row.get(name, ()) if isinstance(row, Mapping) else getattr(row, name, ())
+    """Return a field of a row, None if it has none of that name."""
+    return row.get(name) if isinstance(row, Mapping) else getattr(row, name, None)
 
 
 def has(row: Row, name: str) -> bool:

@@ -9,7 +9,7 @@ another, the true last one included, and the next episode's come after. A slot k
 its observation's newest frame, how many frames of the stack there are, and how many places on its
 next observation ends; from that the stacks are put together again when they are sampled.
 
-The book-keeping (`Frames`) is apart from the pixels, which may live on the device or on the host.
+The positions (`FrameIndex`) are separate from the pixels, which are on the device or on the host.
 """
 
 import math
@@ -29,12 +29,12 @@ from jaxreplay._internal.promotion import as_by_default
 from jaxreplay.types import Array
 
 OnEither = TypeVar("OnEither", Array, np.ndarray)  # on the device or on the host
-AHEAD = 255  # `Frames.ahead` at most, unless the caller says more
+AHEAD = 255  # `FrameIndex.ahead` at most, unless the caller says more
 _FURTHEST = 2**30 + 2**29  # place: the frames of n steps on are counted in 32 bits, too
 _LEAST_AHEAD = 32  # what it is at least where nobody says how far rows reach
 
 
-class Frames(struct.PyTreeNode):
+class FrameIndex(struct.PyTreeNode):
     """Where every lane is, and the sizes of the store."""
 
     newest: Array  # [E] int32, place of the latest observation, ever counted (`advance`); -2 before
@@ -71,7 +71,7 @@ def init(
     stack: int,
     spare: float,
     ahead: int | None = None,
-) -> Frames:
+) -> FrameIndex:
     """Make the book-keeping of an empty store.
 
     Every lane has R + ceil(spare R) + ahead + K places, with R = C / E rows.
@@ -104,7 +104,7 @@ def init(
     check_kind("frame_ahead", ahead, int)
     Bounds(at_least=1).check("frame_ahead", ahead)
     lanes = jnp.zeros(num_envs, jnp.int32)
-    return Frames(
+    return FrameIndex(
         newest=lanes - 2,
         age=jnp.zeros(num_envs, jnp.int32),
         odd=jnp.zeros((), jnp.int32),
@@ -116,7 +116,7 @@ def init(
     )
 
 
-def empty_pixels(frames: Frames, on_host: bool = False) -> Buffer | np.ndarray:
+def empty_pixels(frames: FrameIndex, on_host: bool = False) -> Buffer | np.ndarray:
     """Make a store's pixels `[E * places + 1, D]`, all zero; the last row stays so."""
     make: Any = np if on_host else jnp
     return make.zeros((_zero_row(frames) + 1, math.prod(frames.shape)), frames.dtype)
@@ -124,21 +124,21 @@ def empty_pixels(frames: Frames, on_host: bool = False) -> Buffer | np.ndarray:
 
 @as_by_default
 def add(
-    frames: Frames, obs: Array | tuple[()], first: Array, n_steps: Array | tuple[()]
-) -> tuple[Frames, Spot]:
+    frames: FrameIndex, obs: Array | None, first: Array, n_steps: Array | None
+) -> tuple[FrameIndex, Spot]:
     """Take in one row of transitions.
 
     Args:
       frames: the books.
-      obs: `[E, ..., K]`, to see that episodes begin with one frame; () if they are not at hand.
+      obs: `[E, ..., K]`, to see that episodes begin with one frame; None if they are not at hand.
       first: `[E]`.
-      n_steps: `[E]`, agent steps to the next observation, or () for 1.
+      n_steps: `[E]`, agent steps to the next observation, or None for 1.
     """
     newest, age = advance(frames.newest, frames.age, first, frames.places)
     depth = jnp.minimum(age + 1, frames.stack)
     spot = Spot(newest, depth, jnp.broadcast_to(_one_unless(n_steps), newest.shape))
     spot = jax.tree.map(lambda x: x.astype(jnp.int32), spot)
-    if isinstance(obs, tuple):
+    if obs is None:
         return frames.replace(newest=newest, age=age), spot
     early = (obs[..., :-1] != 0).any(axis=tuple(range(1, obs.ndim)))
     odd = clocks.total(frames.odd, (first & early).sum(dtype=jnp.int32))
@@ -155,7 +155,7 @@ def advance(
       newest: `[E]`, place of the latest observation.
       age: `[E]`, agent steps of its episode before it.
       first: `[E]`, the next one begins an episode.
-      places: of each lane (`Frames.places`): after 2^30 + 2^29 places, counting goes back by
+      places: of each lane (`FrameIndex.places`): after 2^30 + 2^29 places, counting goes back by
         rounds of so many.
     """
     begins = first | (newest < 0)
@@ -165,14 +165,14 @@ def advance(
 
 
 def destinations(
-    frames: Frames, newest: OnEither, n_steps: OnEither | tuple[()]
+    frames: FrameIndex, newest: OnEither, n_steps: OnEither | None
 ) -> tuple[OnEither, OnEither]:
     """Return where the frames of the latest transitions go, and which of them are meant.
 
     Args:
       frames: only its sizes are read.
       newest: `[E]`, place of the observation.
-      n_steps: `[E]`, agent steps to the next observation, or () for 1.
+      n_steps: `[E]`, agent steps to the next observation, or None for 1.
 
     Returns:
       rows `[E, 1 + K]` of the pixels, of the observation's newest frame and of all frames of the
@@ -192,7 +192,7 @@ def destinations(
 
 @as_by_default
 def write(
-    pixels: Buffer, frames: Frames, obs: Array, next_obs: Array, n_steps: Array | tuple[()]
+    pixels: Buffer, frames: FrameIndex, obs: Array, next_obs: Array, n_steps: Array | None
 ) -> Buffer:
     """Write the frames of the row of transitions that `frames` was told of last.
 
@@ -201,7 +201,7 @@ def write(
       frames: after `add`.
       obs: `[E, ..., K]`.
       next_obs: `[E, ..., K]`.
-      n_steps: `[E]`, agent steps to the next observation, or () for 1.
+      n_steps: `[E]`, agent steps to the next observation, or None for 1.
     """
     rows, meant = destinations(frames, frames.newest, n_steps)
     rows = jnp.where(meant, rows, len(pixels)).ravel()
@@ -209,9 +209,13 @@ def write(
 
 
 def write_on_host(
-    pixels: np.ndarray, frames: Frames, newest: np.ndarray, obs: np.ndarray, next_obs: np.ndarray,
-    n_steps: np.ndarray | tuple[()],
-) -> None:  # fmt: skip
+    pixels: np.ndarray,
+    frames: FrameIndex,
+    newest: np.ndarray,
+    obs: np.ndarray,
+    next_obs: np.ndarray,
+    n_steps: np.ndarray | None,
+) -> None:
     """Do what `write` does, in place, with pixels on the host; `newest` `[E]` is kept there too."""
     rows, meant = destinations(frames, newest, n_steps)
     meant = meant.ravel()
@@ -219,7 +223,7 @@ def write_on_host(
 
 
 @as_by_default
-def locate(frames: Frames, slots: Array, spot: Spot) -> Located:
+def locate(frames: FrameIndex, slots: Array, spot: Spot) -> Located:
     """Find the frames of both stacks of `slots` `[B]` that hold `spot` `[B]`."""
     behind = jnp.arange(frames.stack)[::-1]
     lane = slots % frames.newest.size * frames.places
@@ -239,13 +243,13 @@ def read(pixels: Buffer, rows: Array) -> Array:
     return found.reshape(*rows.shape, *found.shape[1:])
 
 
-def assemble(frames: Frames, found: OnEither) -> OnEither:
+def assemble(frames: FrameIndex, found: OnEither) -> OnEither:
     """Return observations `[B, ..., K]` from the frames that were read `[B, K, D]`."""
     return found.swapaxes(1, 2).reshape(len(found), *frames.shape, frames.stack)
 
 
 @as_by_default
-def lost(frames: Frames, spot: Spot, live: Array, ahead: int = 0) -> Array:
+def lost(frames: FrameIndex, spot: Spot, live: Array, ahead: int = 0) -> Array:
     """Return how many of the `live` `[C]` slots have had frames overwritten, `[]` int32.
 
     Episodes are then too short for the spare places, and samples are wrong. `ahead` is how many
@@ -271,15 +275,15 @@ def lost(frames: Frames, spot: Spot, live: Array, ahead: int = 0) -> Array:
     return (live & gone).sum(dtype=jnp.int32)
 
 
-def _zero_row(frames: Frames) -> int:
+def _zero_row(frames: FrameIndex) -> int:
     return frames.newest.size * frames.places
 
 
-def _one_unless(n_steps: OnEither | tuple[()]) -> OnEither | int:
-    return 1 if isinstance(n_steps, tuple) else n_steps
+def _one_unless(n_steps: OnEither | None) -> OnEither | int:
+    return 1 if n_steps is None else n_steps
 
 
-def _columns(frames: Frames, obs: OnEither, next_obs: OnEither) -> OnEither:
+def _columns(frames: FrameIndex, obs: OnEither, next_obs: OnEither) -> OnEither:
     """Return the newest frame and the next observation's frames as rows `[E * (1 + K), D]`."""
     make: Any = np if isinstance(obs, np.ndarray) else jnp
     rows, size, stack = len(obs), math.prod(frames.shape), frames.stack

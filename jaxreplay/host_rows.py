@@ -1,7 +1,7 @@
 """Rows in the host's memory, for replays that are too large for the device's.
 
-A ring that was made so (`make_replay(rows_on_host=True)`) keeps on the device the single numbers
-of a row (rewards, discounts, flags, discrete actions) and the fields that the sampler looks at.
+With `storage=Transitions(on_host=True)` the ring keeps on the device the scalar fields of a
+transition (rewards, discounts, flags, discrete actions) and the fields that the sampler reads.
 All else (observations, continuous actions) lies in an array of the caller's, slot by slot, as the
 very bits that the ring would hold. Priorities, trees and draws are on the device either way, so
 that the same key draws the same rows:
@@ -9,7 +9,7 @@ that the same key draws the same rows:
     rows = host_rows.empty(state.ring)
     state = add(state, transition)
     host_rows.write(rows, state.ring.leaving)  # after every add
-    state, batch = sample(state, key)
+    batch = sample(state, key)
     words = host_rows.read(rows, batch.indices)
     ...                                        # and in the jitted gradient step:
     batch = host_rows.join(state.ring, batch, words)
@@ -24,8 +24,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreplay._internal import packing, parting
-from jaxreplay._internal.parting import Leaving
+from jaxreplay._internal import host_split, packing
+from jaxreplay._internal.host_split import HostSplit, Leaving
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Sample
 
@@ -40,7 +40,7 @@ def empty(ring: Ring, *axes: int) -> np.ndarray:
     Raises:
       ValueError: the ring keeps whole rows itself.
     """
-    return np.zeros((*axes, ring.capacity, _parting(ring).there.words), np.uint32)
+    return np.zeros((*axes, ring.capacity, _split(ring).there.words), np.uint32)
 
 
 def write(rows: np.ndarray, leaving: Leaving) -> None:
@@ -101,7 +101,7 @@ def join(ring: Ring, batch: Sample, words: Array) -> Sample:
     Raises:
       ValueError: the ring keeps whole rows itself, or words are not those of the batch.
     """
-    own, lead = _parting(ring), batch.indices.shape
+    own, lead = _split(ring), batch.indices.shape
     wanted = (*lead, own.there.words)
     given = getattr(words, "dtype", type(words).__name__), getattr(words, "shape", ())
     if given != (jnp.uint32, wanted):
@@ -111,11 +111,11 @@ def join(ring: Ring, batch: Sample, words: Array) -> Sample:
         )
     flat = packing.unpack(own.there, words.reshape(-1, own.there.words))
     away = jax.tree.map(lambda x: x.reshape(*lead, *x.shape[1:]), flat)
-    return batch._replace(transition=parting.joined(own, batch.transition, away))
+    return batch._replace(transition=host_split.join(own, batch.transition, away))
 
 
 _EMPTY = "make them for this replay, by host_rows.empty(state.ring)"
-_MAKE = "make the replay with rows_on_host=True"
+_MAKE = "make the replay with storage=Transitions(on_host=True)"
 
 
 def _check_rows(rows: Any) -> None:
@@ -126,9 +126,9 @@ def _check_rows(rows: Any) -> None:
         raise ValueError(f"rows are uint32 of shape [C, V], not {given}: {_EMPTY}")
 
 
-def _parting(ring: Ring) -> parting.Parting:
+def _split(ring: Ring) -> HostSplit:
     if not isinstance(ring, Ring):
         raise ValueError(f"this takes a ring, not a {type(ring).__name__}: give state.ring")
-    if ring.parting is None:
+    if ring.split is None:
         raise ValueError(f"this ring keeps whole rows on the device: {_MAKE}")
-    return ring.parting
+    return ring.split

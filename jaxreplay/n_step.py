@@ -6,7 +6,7 @@ on the pushes that follow. The ring therefore holds no invalid slot, and samplin
 algebra. The first n - 1 pushes of a window emit nothing to be stored (`ready` is False).
 """
 
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import chex
 import jax
@@ -33,7 +33,7 @@ class Step(NamedTuple):
     truncated: Array  # [E] bool
     next_obs: chex.ArrayTree  # [E, ...] the true observation after the step, before any reset
     first: Array  # [E] bool, the step was its episode's first
-    extras: chex.ArrayTree = ()  # [E, ...]
+    extras: Any = None  # [E, ...]
 
 
 class Window(NamedTuple):

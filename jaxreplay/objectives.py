@@ -5,7 +5,7 @@ here are even in the TD error, so its sign convention does not matter.
 """
 
 from collections.abc import Callable
-from typing import Literal, cast, get_args
+from typing import Literal, NamedTuple, cast, get_args
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from jaxreplay._internal.checks import Bounds, check_choice
 from jaxreplay._internal.powers import to_power
 from jaxreplay._internal.promotion import as_by_default
-from jaxreplay.types import Array, Objective, Sample, Trust
+from jaxreplay.requirements import DENSITY, Requirements
+from jaxreplay.types import Array, Sample, Trust
 
 Loss = Callable[[Array], Array]
 Priority = Callable[[Array], Array]
@@ -211,6 +212,33 @@ def per_equivalent(alpha: float, beta: float, tau: float = 2.0) -> Loss:
 
 
 # --- Objectives: the half of a replay method that goes to the agent ----------------------------
+
+
+Reduce = Callable[[Array, Sample, Trust | None], Array]  # losses [B] of a batch to a loss []
+
+
+class Objective(NamedTuple):
+    """The half of a replay method that shapes an agent's losses."""
+
+    error: Loss | None  # losses [N, B] of the TD errors [N, B] of N critics; None keeps the agent's
+    # own: Huber with kappa 1 for DQN, squared for TD3 and SAC
+    critic: Reduce  # the last argument is None from agents without a density
+    actor: Reduce
+    requires: Requirements = Requirements()
+
+
+def check_no_density(objective: Objective | None, reason: str) -> None:
+    """Raise ValueError if an objective reads `Trust`, for agents without a density.
+
+    Args:
+      objective: of the agent.
+      reason: beginning of the message, such as "DQN's policy has no density".
+    """
+    if objective is not None and objective.requires.density:
+        raise ValueError(
+            f"{reason}, and this replay method needs {DENSITY}: use an agent that has one, or "
+            "another replay method"
+        )
 
 
 def _mean(loss: Array, sample: Sample, trust: Trust | None) -> Array:

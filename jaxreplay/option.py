@@ -19,7 +19,7 @@ import re
 import types
 import typing
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Literal, NamedTuple, ParamSpec, Self, TypeVar
 
 from jaxreplay._internal.checks import Bounds, check_choice, check_kind
 
@@ -39,6 +39,7 @@ def option(
     below: float | None = None,
     finite: bool = True,
     needs: tuple[str, ...] = (),
+    whole_run: bool = False,
 ) -> Any:
     """Declare one hyperparameter of a `Config`.
 
@@ -58,10 +59,11 @@ def option(
       finite: whether infinity is refused.
       needs: other options of the config, one of which must be on for this one to count; command
         lines refuse it without.
+      whole_run: None stands for the gradient steps of the run, which `Config.for_run` fills in.
     """
     bounds = Bounds(at_least, above, at_most, below, finite)
     metadata = {"help": help, "source": source, "choices": choices, "bounds": bounds}
-    metadata["needs"] = needs
+    metadata |= {"needs": needs, "whole_run": whole_run}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -143,6 +145,12 @@ class Config:
         for entry in options_of(type(self)):
             entry.check(getattr(self, entry.name))
         self.check()
+
+    def for_run(self, updates: int) -> Self:
+        """Return the config for a run of so many gradient steps: open horizons become these."""
+        horizons = [x.name for x in dataclasses.fields(self) if x.metadata.get("whole_run")]
+        values = {name: updates for name in horizons if getattr(self, name) is None}
+        return dataclasses.replace(self, **values)
 
     def check(self) -> None:
         """Refuse values that do not go together; every single one is within its bounds by now.

@@ -1,5 +1,6 @@
-"""A ring and a sampler behind five verbs."""
+"""A replay: a ring of transitions with a sampler, as pure functions over one state."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -8,200 +9,374 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from jaxreplay import clocks, requirements
-from jaxreplay import fields as fields_
-from jaxreplay import frames as frames_
 from jaxreplay import ring as ring_
-from jaxreplay._internal import buffer, rollouts, sharding
+from jaxreplay._internal import buffer, calls, rollouts, sharding
 from jaxreplay._internal.arguments import as_int32, check_episode_return
-from jaxreplay._internal.given import check_batch, checker
-from jaxreplay._internal.made_with import (
-    check_flags,
-    check_sampler,
-    check_sizes,
-    check_storage,
-)
 from jaxreplay._internal.promotion import as_by_default
 from jaxreplay.branches import rarely
 from jaxreplay.donation import donatable
 from jaxreplay.fields import Row
-from jaxreplay.frames import Frames
 from jaxreplay.keys import unrolled
+from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
-from jaxreplay.types import (
-    Array,
-    Replay,
-    Sample,
-    Sampler,
-    State,
-    Tree,
-)
+from jaxreplay.sampler import Sampler
+from jaxreplay.storage import Storage, Transitions
+from jaxreplay.types import IGNORED, Array, Sample, State, Tree
 
-_MOST = 2**30  # slots: a clock of 32 bits can go back by whole rounds of so many
+_MOST = 2**30  # slots: step counters of 32 bits go back by multiples of the ring's steps
 
 
 class ReplayState(NamedTuple):
-    """What `make_replay`'s functions carry."""
+    """State of a replay; every function of `Replay` takes it and returns it."""
 
     ring: Ring
     sampler: State
-    dropped: Array  # [] int32, rows so far of which something was dropped: feedback for slots
-    # that were overwritten, NaN and infinity in feedback or in new transitions (stored as 0)
-    fence: Array  # [] int32, always 0, but known only once all reads so far are done: see `buffer`
+    dropped: Array  # [] int32, transitions so far with dropped contents: feedback for slots that
+    # were overwritten, NaN or infinity in feedback or in new transitions (stored as 0)
+    fence: Array  # [] int32, always 0, but available only after all reads so far: see `buffer`
 
 
-def make_replay(
-    sampler: Sampler,
-    *,
-    capacity: int,
-    batch_size: int,
-    num_envs: int = 1,
-    frame_stack: int = 0,
-    frame_spare: float = 0.04,
-    frame_ahead: int | None = None,
-    frames_on_host: bool = False,
-    store_next_obs: bool = True,
-    rows_on_host: bool = False,
-) -> Replay:
-    """Join a ring and a sampler into a Replay.
+@dataclasses.dataclass(frozen=True)
+class Replay:
+    """A replay buffer of a fixed capacity, with a sampler.
 
-    In a compiled loop, `sample` and `update` leave a fence in the state, behind which the next verb
-    writes: pass on the state that `sample` returns, or every step copies the whole ring and tree.
-    Outside of compiled loops there is no such danger, and that state may be ignored:
-    `jax.jit(lambda state, key: replay.sample(state, key)[1])` need not pass it through.
+    A replay holds options only and is hashable; its contents are a `ReplayState`, which `init`
+    makes. All functions are pure and may be jitted, vmapped over seeds and differentiated through
+    (states carry no tangents). One iteration of a training loop is
+
+        state = replay.add(state, transition)
+        batch = replay.sample(state, key)
+        state = replay.update(state, batch, td_error=td_error)
+
+    Call `update` for every batch, also with samplers that need no feedback. It makes later writes
+    wait until the batch has been read: without it XLA copies the whole ring in every iteration of a
+    compiled loop. A loop that adds between `sample` and `update` calls `after_reading` before.
 
     Args:
-      sampler: how to choose slots.
-      capacity: transitions to remember, a multiple of `num_envs`; the ring has so many slots, or
-        the sampler's `capacity_factor` times as many.
-      batch_size: rows of one sample; `sample` takes another one on demand.
-      num_envs: rows of one add.
-      frame_stack: observations are stacks `[..., K]` of so many frames, newest last and zero before
-        their episode: each frame is stored once. 0: they are stored as they are.
-      frame_spare: places for the last frames of episodes, as a share of the capacity: 0.04 is
-        enough for episodes of 25 steps or more on average. The metric `frames_lost` tells if not
-        (and `frames_odd`, of episodes that begin with more than one frame).
-      frame_ahead: the largest n of n-step returns, where observations or frames are stored once:
-        every environment has so many places beyond those of its rows. With many environments, say
-        it. None: 1 for rows of your own type without `n_steps`; else a quarter of an environment's
-        rows, at least 32 and at most 255. `frames_lost` tells if it is too few.
-      frames_on_host: the caller keeps the frames (`frames.empty_pixels`, `frames.write_on_host`);
-        in sampled transitions, rows `[B, K]` of them stand for observations.
-      store_next_obs: False stores observations of any kind once: the next one is that of the step
-        after, and the last one of an episode takes one of the places of `frame_spare`. That is
-        about half the memory where an environment has many more rows than `frame_ahead`. Rows have
-        `obs`, `next_obs` and `first`; of n-step transitions of one's own type also `n_steps`.
-      rows_on_host: the caller keeps all of a row that is larger than a number (`host_rows`), but
-        for fields that the sampler looks at; sampled transitions lack it until `host_rows.join`.
+      sampler: chooses the slots of a batch, such as `methods.per.sampler()`.
+      capacity: transitions that are kept, a multiple of `num_envs`. The ring has
+        `sampler.capacity_factor` times as many slots.
+      batch_size: transitions of a batch, unless `sample` asks for another number.
+      num_envs: E, environments that add a transition at a time.
+      storage: how observations are stored: `Transitions()` stores both observations of every
+        transition, `SharedObservations()` every observation once, `Frames(stack=4)` every frame of
+        stacked observations once.
 
     Raises:
-      ValueError: the sizes do not fit together, or not the sampler.
+      ValueError: the sizes do not fit one another or the sampler; one line that names the argument.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from jaxreplay import Replay, Transition, methods
+      >>> replay = Replay(methods.per.sampler(), capacity=1000, batch_size=2)
+      >>> example = Transition(obs=jnp.zeros(3), reward=jnp.zeros(()))
+      >>> state = replay.init(jax.random.key(0), example)
+      >>> state = replay.add(state, jax.tree.map(lambda x: x[None], example))
+      >>> batch = replay.sample(state, jax.random.key(1))
+      >>> batch.transition.obs.shape
+      (2, 3)
     """
-    check_flags(
-        frames_on_host=frames_on_host, store_next_obs=store_next_obs, rows_on_host=rows_on_host
-    )
-    check_sampler(sampler, frames_on_host, rows_on_host)
-    check_sizes(capacity, batch_size, num_envs, frame_stack, frame_spare)
-    # Plain numbers, whatever came: a state's sizes are written to files, too.
-    capacity, batch_size, num_envs = int(capacity), int(batch_size), int(num_envs)
-    frame_stack = int(frame_stack)
-    check_storage(
-        frame_stack, frame_spare, frame_ahead, frames_on_host, store_next_obs, rows_on_host
-    )
-    if sampler.check_sizes is not None:
-        sampler.check_sizes(capacity, num_envs, batch_size)
-    slots, requires = capacity * sampler.capacity_factor, sampler.requires
-    if slots > _MOST:
-        raise ValueError(
-            f"capacity is {capacity}: slots are numbered in 32 bits, so that it may be "
-            f"{_MOST // sampler.capacity_factor:,} at most"
+
+    sampler: Sampler
+    _: dataclasses.KW_ONLY
+    capacity: int
+    batch_size: int
+    num_envs: int = 1
+    storage: Storage = Transitions()
+
+    def __post_init__(self) -> None:
+        calls.check_sampler(self.sampler, self.storage)
+        for name in ("capacity", "batch_size", "num_envs"):
+            calls.check_size(name, getattr(self, name))
+            # Plain numbers: they are written to files, too.
+            object.__setattr__(self, name, int(getattr(self, name)))
+        requirements.check_batch_size(
+            Requirements(), self.batch_size, self.batch_size, self.capacity
         )
+        if self.capacity % self.num_envs:
+            raise ValueError(
+                f"capacity {self.capacity} is not a multiple of num_envs {self.num_envs}: use "
+                f"{max(1, self.capacity // self.num_envs) * self.num_envs}"
+            )
+        if self.slots > _MOST:
+            most = _MOST // self.sampler.capacity_factor
+            raise ValueError(f"capacity is {self.capacity}: it must be at most {most:,}")
+        self.sampler.check_sizes(self.capacity, self.num_envs, self.batch_size)
 
-    own = checker(sampler, slots, num_envs, ReplayState)
+    @property
+    def slots(self) -> int:
+        """Slots of the ring."""
+        return self.capacity * self.sampler.capacity_factor
 
-    def init(key: Array, example: Row) -> ReplayState:
-        requirements.check_transition(requires, example)
+    @property
+    def requires(self) -> Requirements:
+        """Needs of the sampler."""
+        return self.sampler.requires
+
+    @as_by_default
+    def init(self, key: Array, example: Row) -> ReplayState:
+        """Return the state of an empty replay.
+
+        Args:
+          key: PRNG key, for samplers with parameters.
+          example: one transition without a batch axis, for shapes and dtypes: a `Transition`, or
+            any other pytree of arrays.
+
+        Raises:
+          ValueError: the example lacks a field that the sampler reads, or holds an array that can't
+            be stored.
+        """
+        requirements.check_transition(self.requires, example)
         ring = ring_.init(
-            example, slots, num_envs,
-            frame_stack=frame_stack, frame_spare=frame_spare, frame_ahead=frame_ahead,
-            frames_on_host=frames_on_host, store_next_obs=store_next_obs, rows_on_host=rows_on_host,
-            kept=requires.transition_fields,
-        )  # fmt: skip
+            example, self.slots, self.num_envs, self.storage, kept=self.requires.transition_fields
+        )
         zero = jnp.zeros((), jnp.int32)
-        state = ReplayState(ring, sampler.init(unrolled(key), ring), dropped=zero, fence=zero)
-        return donatable(sharding.varying(state))
+        inner = self.sampler.init(unrolled(key), ring)
+        return donatable(sharding.varying(ReplayState(ring, inner, dropped=zero, fence=zero)))
 
-    def add(state: ReplayState, transition: Row, **feedback: Array) -> ReplayState:
-        state = own("add", state)
-        return _add(sampler, state, transition, feedback)
+    @as_by_default
+    def add(self, state: ReplayState, transition: Row, **feedback: Array) -> ReplayState:
+        """Return the state with one more transition of every environment.
 
-    def rows_of(asked: int | None) -> int:
-        if asked is not None:
-            requirements.check_batch_size(requires, asked, batch_size, capacity)
-            if sampler.check_sizes is not None:
-                sampler.check_sizes(capacity, num_envs, asked)
-        return batch_size if asked is None else asked
+        Numbers that are not finite are stored as 0 and counted by the metric `dropped`.
 
-    def sample(
-        state: ReplayState, key: Array, batch_size: int | None = None
-    ) -> tuple[ReplayState, Sample]:
-        state = own("sample", state)
-        return _sample(sampler, state, unrolled(key), rows_of(batch_size))
+        Args:
+          state: of the replay.
+          transition: `[E, ...]`, with the fields of the example.
+          **feedback: `[E]` each, the feedback named by `Requirements.feedback_of_new`.
 
-    def update(state: ReplayState, sample: Sample, **feedback: Array) -> ReplayState:
-        state = own("update", state)
-        sample = check_batch(sample, slots, sampler.length)
-        return _update(sampler, state, sample, feedback)
+        Raises:
+          ValueError: feedback is missing, or shapes or dtypes differ from the example's.
+        """
+        return self._add(calls.checked_state(self, "add", state), transition, feedback)
 
-    def observe(state: ReplayState, episode_return: Array, key: Array) -> ReplayState:
-        state = own("observe", state)
-        return _observe(sampler, state, episode_return, unrolled(key))
+    @as_by_default
+    def add_rollout(self, state: ReplayState, rollout: Row, **feedback: Array) -> ReplayState:
+        """Return the state with T successive transitions of every environment.
 
-    def can_sample(state: ReplayState, batch_size: int | None = None) -> Array:
-        state = own("can_sample", state)
-        rows = rows_of(batch_size)
-        if sampler.ready is not None:
-            return sampler.ready(state.sampler, state.ring)
-        return ring_.size(state.ring) >= rows
+        Args:
+          state: of the replay.
+          rollout: `[T, E, ...]`, with the fields of the example.
+          **feedback: `[T, E]` each, as for `add`.
 
-    def probability(state: ReplayState, slots: Array, batch_size: int | None = None) -> Array:
-        state = own("probability", state)
-        slots = as_int32("slots", slots, -1)
-        there = (slots >= 0) & (slots < state.ring.capacity)
-        rows, known = rows_of(batch_size), jnp.where(there, slots, 0)
-        chance = sampler.probability(state.sampler, state.ring, known, rows)
-        return jnp.where(there, chance, 0.0)
-
-    def metrics(state: ReplayState) -> dict[str, Array]:
-        state = own("metrics", state)
-        return _metrics(sampler, state)
-
-    def end_episodes(state: ReplayState) -> ReplayState:
-        state = own("end_episodes", state)
-        return _end_episodes(sampler, state)
-
-    def add_one(state: ReplayState, given: tuple[Row, Mapping[str, Array]]) -> Any:
-        return _add(sampler, state, *given), None
-
-    def add_rollout(state: ReplayState, rollout: Row, **feedback: Array) -> ReplayState:
-        state = own("add_rollout", state)
+        Raises:
+          ValueError: as `add`; or fields differ in T; or the storage is on the host, where
+            transitions are added one at a time.
+        """
+        state = calls.checked_state(self, "add_rollout", state)
         rollout = rollouts.checked(state.ring, rollout, feedback)
-        return jax.lax.scan(add_one, state, (rollout, feedback))[0]
 
-    verbs: tuple[Any, ...] = (
-        init, add, sample, update, observe, can_sample, probability, metrics, end_episodes,
-        add_rollout,
-    )  # fmt: skip
-    for verb in verbs:  # help, and what Python says of wrong calls, name them so
-        protocol = Replay.__annotations__[verb.__name__]
-        verb.__qualname__, verb.__doc__ = f"Replay.{verb.__name__}", protocol.__call__.__doc__
-    made = {verb.__name__: as_by_default(verb) for verb in verbs}
-    return Replay(
-        **made, capacity=capacity, num_envs=num_envs, batch_size=batch_size, requires=requires
-    )
+        def add(state: ReplayState, given: tuple[Row, Mapping[str, Array]]) -> Any:
+            return self._add(state, *given), None
+
+        return jax.lax.scan(add, state, (rollout, feedback))[0]
+
+    @as_by_default
+    def sample(self, state: ReplayState, key: Array, batch_size: int | None = None) -> Sample:
+        """Return a batch of transitions, `[B, ...]`.
+
+        Pass it to `update`, even without feedback (see the class).
+
+        Args:
+          state: of the replay.
+          key: PRNG key.
+          batch_size: B, a static number; None is the replay's.
+
+        Raises:
+          ValueError: the replay is empty (under jit, ask `can_sample`), or can't be sampled with
+            this batch size.
+        """
+        state = calls.checked_state(self, "sample", state)
+        batch_size = self._size_of_batch(batch_size)
+        self._check_not_empty(state)
+        draw = self.sampler.sample(state.sampler, state.ring, unrolled(key), batch_size)
+        indices = buffer.once(draw.indices)  # else for every number of the transitions that is read
+        batch = Sample(
+            indices=indices,
+            transition=ring_.gather(state.ring, indices),
+            weights=jnp.where(ring_.size(state.ring) > 0, draw.weights, 0.0),  # 0: it is empty
+            version=ring_.version(state.ring, indices),
+            aux=draw.aux,
+            probability=draw.probability,
+        )
+        batch = buffer.settled(batch)
+        # What `update` is given is available only after all reads, so that its writes follow them.
+        # (Probabilities come of reads for draws and weights: unused, they are not computed.)
+        fence = buffer.fence(batch._replace(probability=None))
+        return batch._replace(indices=buffer.after(fence, batch.indices))
+
+    @as_by_default
+    def update(self, state: ReplayState, sample: Sample, **feedback: Array) -> ReplayState:
+        """Return the state after the agent's feedback about a batch.
+
+        Feedback for slots that have been overwritten since, and feedback that is not finite, is
+        dropped and counted by the metric `dropped`.
+
+        Args:
+          state: of the replay.
+          sample: the batch that `sample` returned.
+          **feedback: `[B]` each, or `[B, T]` for sequences: the feedback named by
+            `Requirements.feedback`, such as `td_error`. Other names that agents give are ignored.
+
+        Raises:
+          ValueError: feedback is missing or of another shape than the batch.
+        """
+        state = calls.checked_state(self, "update", state)
+        sample = calls.checked_batch(sample, self.slots, self.sampler.length)
+        wanted, shape = self.requires.feedback, sample.indices.shape
+        requirements.check_feedback(wanted, feedback, "update", "sampled transition", shape)
+        valid = ring_.version(state.ring, sample.indices) == sample.version
+        sample, feedback = _constant(sample), _single(feedback)
+        for values in feedback.values():
+            valid &= jnp.isfinite(values)
+        # The writes of the next call follow those of this one, and the reads of `sample`.
+        indices = buffer.once(jnp.where(valid, sample.indices, IGNORED))
+        sample = sample._replace(indices=indices)
+        feedback = {name: jnp.where(valid, values, 0.0) for name, values in feedback.items()}
+        inner = self.sampler.update(state.sampler, state.ring, sample, **feedback)
+        dropped = clocks.total(state.dropped, (~valid).sum(dtype=jnp.int32))
+        fence = state.fence + buffer.fence((inner, indices))
+        return buffer.settled(state._replace(sampler=inner, dropped=dropped, fence=fence))
+
+    @as_by_default
+    def after_reading(self, state: ReplayState, batch: Sample) -> ReplayState:
+        """Return the same state, whose next writes wait until a batch has been read.
+
+        Only compiled loops that call `add` between `sample` and `update` need it, before `add`:
+        otherwise XLA copies the whole ring in every iteration.
+
+        Args:
+          state: of the replay.
+          batch: drawn from it by `sample`.
+        """
+        state = calls.checked_state(self, "after_reading", state)
+        batch = calls.checked_batch(batch, self.slots, self.sampler.length)
+        return state._replace(fence=state.fence + buffer.fence(batch.indices))
+
+    @as_by_default
+    def observe(self, state: ReplayState, episode_return: Array, key: Array) -> ReplayState:
+        """Return the state after an episode return, for learned samplers; others ignore it.
+
+        Args:
+          state: of the replay.
+          episode_return: `[]`, a mean return of the kind that `Requirements.episode_returns` names;
+            one that is not finite changes nothing.
+          key: PRNG key.
+        """
+        state = calls.checked_state(self, "observe", state)
+        check_episode_return(episode_return)
+        if self.requires.episode_returns is None:
+            return state
+        episode_return = _constant(jnp.asarray(episode_return, jnp.float32))
+        due, given = jnp.isfinite(episode_return), (state.ring, episode_return, unrolled(key))
+        inner = rarely(due, self.sampler.observe, state.sampler, *given)
+        pairs = zip(jax.tree.leaves(inner), jax.tree.leaves(state.sampler), strict=True)
+        changed = [new for new, old in pairs if new is not old]
+        # Any of them is available only after all reads; the smallest is the cheapest to wait for.
+        fence = state.fence + buffer.fence(sorted(changed, key=jnp.size)[:1])
+        return buffer.settled(state._replace(sampler=inner, fence=fence))
+
+    @as_by_default
+    def can_sample(self, state: ReplayState, batch_size: int | None = None) -> Array:
+        """Return whether a batch can be drawn, `[]` bool.
+
+        It is true once a whole batch is stored. Samplers of sequences draw with replacement: for
+        these, one sequence is enough.
+
+        Args:
+          state: of the replay.
+          batch_size: as for `sample`.
+        """
+        state = calls.checked_state(self, "can_sample", state)
+        return self.sampler.ready(state.sampler, state.ring, self._size_of_batch(batch_size))
+
+    @as_by_default
+    def probability(self, state: ReplayState, slots: Array, batch_size: int | None = None) -> Array:
+        """Return the probability of slots to be drawn, `[n]` float32.
+
+        It is a slot's expected share of a batch: 1 in sum over all slots, and 0 for slots that are
+        empty or do not exist.
+
+        Args:
+          state: of the replay.
+          slots: `[n]` int32.
+          batch_size: as for `sample`.
+        """
+        state = calls.checked_state(self, "probability", state)
+        slots = as_int32("slots", slots, -1)
+        exists = (slots >= 0) & (slots < state.ring.capacity)
+        size, known = self._size_of_batch(batch_size), jnp.where(exists, slots, 0)
+        chance = self.sampler.probability(state.sampler, state.ring, known, size)
+        return jnp.where(exists, chance, 0.0)
+
+    @as_by_default
+    def metrics(self, state: ReplayState) -> dict[str, Array]:
+        """Return metrics of replay and sampler, `[]` float32 each, by name."""
+        state = calls.checked_state(self, "metrics", state)
+        own = self.sampler.metrics(state.sampler, state.ring)
+        return {
+            "dropped": state.dropped.astype(jnp.float32),
+            **own,
+            **ring_.metrics(state.ring),
+        }
+
+    @as_by_default
+    def end_episodes(self, state: ReplayState) -> ReplayState:
+        """Return the state in which the newest transition of every environment ended its episode.
+
+        For loops whose environments were reset without a step that ended the episode, as after
+        `jaxreplay.load`: no sequence, window or n-step walk then leads from the old episodes into
+        the new ones. The last step keeps its discount, as at a time limit; the field `first` of the
+        next transition must be True. Where steps wait in an n-step window that goes on, call
+        `n_step.end_episodes` instead.
+        """
+        state = calls.checked_state(self, "end_episodes", state)
+        counter = state.ring.rows_added
+        # The newest transition is found only after all reads.
+        ring = state.ring.replace(rows_added=buffer.after(state.fence, counter))
+        if any(field.top == "last" for field in ring.layout.fields):
+            ring = ring_.end_episodes(ring)
+        inner = self.sampler.end_episodes(state.sampler, ring)
+        return buffer.settled(state._replace(ring=ring.replace(rows_added=counter), sampler=inner))
+
+    def _add(
+        self, state: ReplayState, transition: Row, feedback: Mapping[str, Array]
+    ) -> ReplayState:
+        wanted, num_envs = self.requires.feedback_of_new, self.num_envs
+        requirements.check_feedback(wanted, feedback, "add", "new transition", (num_envs,))
+        ring_.check_fits(state.ring, transition)
+        transition = _constant(ring_.as_stored(state.ring, jax.tree.map(jnp.asarray, transition)))
+        new = buffer.after(state.fence, transition), _single(feedback)
+        feedback = new[1]  # samplers decide about feedback that is not finite
+        (transition, _), broken = _finite(new, num_envs)
+        state = state._replace(dropped=clocks.total(state.dropped, broken))
+        ring, slots = ring_.write(state.ring, transition)
+        slots = buffer.after(state.fence, slots)
+        inner = self.sampler.add(state.sampler, ring, slots, transition, **feedback)
+        return buffer.settled(state._replace(ring=ring, sampler=inner))
+
+    def _size_of_batch(self, asked: int | None) -> int:
+        if asked is None:
+            return self.batch_size
+        requirements.check_batch_size(self.requires, asked, self.batch_size, self.capacity)
+        self.sampler.check_sizes(self.capacity, self.num_envs, asked)
+        return asked
+
+    def _check_not_empty(self, state: ReplayState) -> None:
+        # Under jit the size is unknown: the loop asks `can_sample` instead.
+        rows_added = state.ring.rows_added
+        if not isinstance(rows_added, Tracer) and int(rows_added) == 0:
+            raise ValueError("the replay is empty: add transitions before sampling")
+        ready = self.sampler.ready(state.sampler, state.ring, 1)
+        if not isinstance(ready, Tracer) and not ready:
+            raise ValueError(
+                "the replay holds nothing that this sampler can draw: add more transitions before "
+                "sampling (see can_sample)"
+            )
 
 
 def check_valid(state: ReplayState) -> None:
-    """Check the invariants of a concrete replay's ring (a sampler's own are its method's).
+    """Check the invariants of a concrete replay's ring; methods check their samplers' own.
 
     Raises:
       ValueError: an invariant does not hold.
@@ -209,147 +384,27 @@ def check_valid(state: ReplayState) -> None:
     ring_.check_valid(state.ring)
 
 
-def _add(
-    sampler: Sampler, state: ReplayState, transition: Row, feedback: Mapping[str, Array]
-) -> ReplayState:
-    wanted = sampler.requires.feedback_of_new
-    requirements.check_feedback(wanted, feedback, "add", "new transition", (state.ring.num_envs,))
-    ring_.check_fits(state.ring, transition)
-    transition = _constant(ring_.as_stored(state.ring, jax.tree.map(jnp.asarray, transition)))
-    new = buffer.after(state.fence, transition), _single(feedback)
-    feedback = new[1]  # the sampler decides what a step is worth of which nothing is known
-    (transition, _), broken = _finite(new, state.ring.num_envs)
-    state = state._replace(dropped=clocks.total(state.dropped, broken))
-    ring, slots = ring_.add(state.ring, transition)
-    slots = buffer.after(state.fence, slots)
-    inner = sampler.add(state.sampler, ring, slots, transition, **feedback)
-    return buffer.settled(state._replace(ring=ring, sampler=inner))
-
-
-def _sample(
-    sampler: Sampler, state: ReplayState, key: Array, batch_size: int
-) -> tuple[ReplayState, Sample]:
-    _refuse_empty(sampler, state)
-    draw = sampler.sample(state.sampler, state.ring, key, batch_size)
-    indices = buffer.once(draw.indices)  # else for every number of the rows that are read
-    batch = Sample(
-        indices=indices,
-        transition=ring_.gather(state.ring, indices),
-        # Of an empty replay, which under jit only `can_sample` can tell, rows count nothing.
-        weights=jnp.where(ring_.size(state.ring) > 0, draw.weights, 0.0),
-        version=ring_.version(state.ring, indices),
-        aux=draw.aux,
-        probability=draw.probability,
-    )
-    state, batch = buffer.settled((state, batch))
-    # The next writes come after all that was read here. (What becomes probabilities was read for
-    # draws and weights: if nobody looks at them, they are not computed.)
-    fence = state.fence + buffer.fence(batch._replace(probability=()))
-    batch = batch._replace(indices=buffer.after(fence, batch.indices))
-    return state._replace(fence=fence), batch
-
-
-def _update(
-    sampler: Sampler, state: ReplayState, sample: Sample, feedback: Mapping[str, Array]
-) -> ReplayState:
-    wanted = sampler.requires.feedback
-    shape = sample.indices.shape
-    requirements.check_feedback(wanted, feedback, "update", "sampled transition", shape)
-    valid = ring_.version(state.ring, sample.indices) == sample.version
-    sample, feedback = _constant(sample), _single(feedback)
-    for values in feedback.values():
-        valid &= jnp.isfinite(values)
-    indices = buffer.once(jnp.where(valid, sample.indices, state.ring.capacity))
-    sample = sample._replace(indices=indices)
-    feedback = {name: jnp.where(valid, values, 0.0) for name, values in feedback.items()}
-    inner = sampler.update(state.sampler, state.ring, sample, **feedback)
-    dropped = clocks.total(state.dropped, (~valid).sum(dtype=jnp.int32))
-    fence = state.fence + buffer.fence(inner)
-    return buffer.settled(state._replace(sampler=inner, dropped=dropped, fence=fence))
-
-
-def _observe(
-    sampler: Sampler, state: ReplayState, episode_return: Array, key: Array
-) -> ReplayState:
-    check_episode_return(episode_return)
-    if sampler.requires.episode_returns is None:
-        return state
-    episode_return = _constant(jnp.asarray(episode_return, jnp.float32))
-    due, told = jnp.isfinite(episode_return), (state.ring, episode_return, key)
-    inner = rarely(due, sampler.observe, state.sampler, *told)
-    pairs = zip(jax.tree.leaves(inner), jax.tree.leaves(state.sampler), strict=True)
-    changed = [new for new, old in pairs if new is not old]
-    # Any of them is known only once all that was read is.
-    fence = state.fence + buffer.fence(sorted(changed, key=jnp.size)[:1])
-    return buffer.settled(state._replace(sampler=inner, fence=fence))
-
-
-def _end_episodes(sampler: Sampler, state: ReplayState) -> ReplayState:
-    clock = state.ring.rows_added
-    # Which row is the newest is known once all that was read is.
-    ring = state.ring.replace(rows_added=buffer.after(state.fence, clock))
-    if any(field.top == "last" for field in ring.layout.fields):
-        ring = ring_.end_episodes(ring)
-    inner = sampler.end_episodes(state.sampler, ring)
-    return buffer.settled(state._replace(ring=ring.replace(rows_added=clock), sampler=inner))
-
-
-def _metrics(sampler: Sampler, state: ReplayState) -> dict[str, Array]:
-    own = sampler.metrics(state.sampler, state.ring)
-    if isinstance(state.ring.frames, Frames):
-        own = {**own, **_frame_metrics(state.ring, state.ring.frames)}
-    return {"dropped": state.dropped.astype(jnp.float32), **own}
-
-
-def _frame_metrics(ring: Ring, frames: Frames) -> dict[str, Array]:
-    # Pixels on the host are written when steps are taken, before the n-step window.
-    ahead = frames.ahead if isinstance(ring.pixels, tuple) else 0
-    live = jnp.arange(ring.capacity) < ring_.size(ring)
-    spots = fields_.get(ring_.contents(ring), "obs")
-    lost = frames_.lost(frames, spots, live, ahead)
-    return {
-        "frames_lost": lost.astype(jnp.float32),
-        "frames_odd": frames.odd.astype(jnp.float32),
-    }
-
-
 def _finite(new: Tree, num_envs: int) -> tuple[Tree, Array]:
-    """Return arrays `[E, ...]` with 0 for what is not finite, and how many rows had such, `[]`."""
+    """Return arrays `[E, ...]` with 0 in place of NaN and infinity, and their transitions `[]`."""
     broken = jnp.zeros(num_envs, bool)
     for leaf in jax.tree.leaves(new):
         if jnp.issubdtype(leaf.dtype, jnp.floating):
             broken |= ~jnp.isfinite(leaf).reshape(num_envs, -1).all(axis=1)
 
-    def mend(leaf: Array) -> Array:
+    def replaced(leaf: Array) -> Array:
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             return leaf
         return jnp.where(jnp.isfinite(leaf), leaf, jnp.zeros_like(leaf))
 
-    return jax.tree.map(mend, new), broken.sum(dtype=jnp.int32)
+    return jax.tree.map(replaced, new), broken.sum(dtype=jnp.int32)
 
 
 def _single(feedback: Mapping[str, Array]) -> dict[str, Array]:
-    """Return feedback in float32, as samplers keep it: what it can't hold is infinite there."""
+    """Return feedback in float32, as samplers keep it; numbers beyond float32 are infinite."""
     single = {name: jnp.asarray(values).astype(jnp.float32) for name, values in feedback.items()}
     return _constant(single)
 
 
 def _constant(given: Tree) -> Tree:
-    """Return what is handed to the replay without tangents: a state never has any.
-
-    A loss may update the replay that it samples from, whatever the sampler computes.
-    """
+    """Return arguments without tangents, so that a loss may update the replay that it samples."""
     return jax.lax.stop_gradient(given)
-
-
-def _refuse_empty(sampler: Sampler, state: ReplayState) -> None:
-    # Under jit the size is not known; the loop asks `can_sample` instead.
-    rows_added = state.ring.rows_added
-    if not isinstance(rows_added, Tracer) and int(rows_added) == 0:
-        raise ValueError("the replay is empty: add transitions before sampling")
-    ready = True if sampler.ready is None else sampler.ready(state.sampler, state.ring)
-    if not isinstance(ready, Tracer) and not ready:
-        raise ValueError(
-            "the replay holds nothing yet that this sampler draws: add more before sampling "
-            "(can_sample tells)"
-        )

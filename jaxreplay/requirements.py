@@ -5,7 +5,7 @@ it gives as `Offers`. Every check of one against the other is here, and so is ev
 """
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from jax.core import Tracer
 
@@ -17,9 +17,6 @@ from jaxreplay._internal.arguments import (
     check_single,
 )
 from jaxreplay._internal.checks import check_kind
-
-if TYPE_CHECKING:
-    from jaxreplay.types import Objective, Replay
 
 EpisodeReturns = Literal["evaluation", "training"]
 Provision = Literal["returns", "trajectories"]
@@ -42,7 +39,7 @@ _TELLS = {  # what a field is looked at for
     "last": "where episodes end",
 }
 _NAMES: frozenset[str] = frozenset()
-_DENSITY = "a policy with a density (log_ratio)"
+DENSITY = "a policy with a density (log_ratio)"
 
 
 class Requirements(NamedTuple):
@@ -110,7 +107,7 @@ def lacking_in_agent(requires: Requirements, offers: Offers) -> list[str]:
     """Return in words what a method needs and an agent does not give; empty if it fits."""
     lacking = sorted((requires.feedback | requires.feedback_of_new) - offers.feedback)
     if requires.density and not offers.density:
-        lacking = [name for name in lacking if name != "log_ratio"] + [_DENSITY]
+        lacking = [name for name in lacking if name != "log_ratio"] + [DENSITY]
     if requires.scalar_loss and not offers.scalar_loss:
         lacking.append("a scalar TD error to shape the loss of")
     if requires.all_new and not offers.on_policy:
@@ -126,23 +123,6 @@ def lacking_in_method(
     if offers.on_policy and not requires.all_new:
         lacking.append("batches of new steps only")
     return lacking
-
-
-def refuse_density(objective: "Objective | None", why: str) -> None:
-    """Refuse an objective that asks for `Trust`, for an agent that does not give it.
-
-    Args:
-      objective: that the agent was made with.
-      why: what the line begins with, such as "DQN's policy has no density".
-
-    Raises:
-      ValueError: one line that says why, and what would fit.
-    """
-    if objective is not None and objective.requires.density:
-        raise ValueError(
-            f"{why}, and this replay method needs {_DENSITY}: use an agent that gives one, or "
-            "another replay method"
-        )
 
 
 def check_observer(requires: Requirements, observes: bool) -> None:
@@ -254,54 +234,3 @@ def check_on_host(requires: Requirements, option: str) -> None:
             f"{option}: this sampler looks at observations, which must be on the device: "
             "leave it out, or choose features without obs and next_obs"
         )
-
-
-def check_loop(
-    replay: "Replay", *, n_step: int, learn_every: int, updates: int, warmup: int
-) -> None:
-    """Refuse a loop that does not give a replay what its sampler needs.
-
-    Args:
-      replay: what the loop drives.
-      n_step: steps of the return before bootstrapping.
-      learn_every: agent steps of each environment between two learning phases.
-      updates: gradient steps in a learning phase.
-      warmup: agent steps before the first.
-
-    Raises:
-      ValueError: one line that says which option does not fit and what to do.
-    """
-    requires = replay.requires
-    if requires.single_steps and n_step != 1:
-        raise ValueError(
-            f"n_step is {n_step}: this replay method follows single steps along their "
-            "episode: use n_step 1"
-        )
-    new = learn_every * replay.num_envs
-    if requires.all_new and (new != replay.batch_size or updates != 1):
-        raise ValueError(
-            f"this replay method wants one update of {replay.batch_size} transitions, all new: use "
-            f"updates 1 and {replay.batch_size} = learn_every * num_envs (now {new})"
-        )
-    if requires.single_steps and warmup > replay.capacity:
-        raise ValueError(
-            f"warmup {warmup} is more than the {replay.capacity} steps that the replay "
-            "remembers: use a shorter warm-up or a larger capacity"
-        )
-
-
-def remarks(replay: "Replay", environment: str, max_steps: int) -> tuple[str, ...]:
-    """Return what a user should know before a run that is possible, but may surprise.
-
-    Args:
-      replay: what the loop drives.
-      environment: its name.
-      max_steps: agent steps after which an episode is truncated.
-    """
-    if replay.requires.whole_episodes and max_steps > replay.capacity:
-        return (
-            f"{environment} may have episodes of {max_steps:,} steps, more than "
-            f"the {replay.capacity:,} to be remembered: such an episode is kept while it is the "
-            "only one",
-        )
-    return ()

@@ -17,127 +17,116 @@ from flax import struct
 from jaxreplay import clocks
 from jaxreplay import fields as fields_
 from jaxreplay import frames as frames_
-from jaxreplay._internal import buffer, packing
-from jaxreplay._internal import parting as parting_
+from jaxreplay._internal import buffer, host_split, packing
 from jaxreplay._internal.arguments import as_int32, check_single, slots_within
 from jaxreplay._internal.buffer import Buffer
+from jaxreplay._internal.host_split import HostSplit, Leaving
 from jaxreplay._internal.packing import Layout
-from jaxreplay._internal.parting import Leaving, Parting
 from jaxreplay._internal.promotion import as_by_default
 from jaxreplay.fields import Row
-from jaxreplay.frames import Frames, Spot
+from jaxreplay.frames import FrameIndex, Spot
+from jaxreplay.storage import Frames, SharedObservations, Storage, Transitions
 from jaxreplay.types import Array, Transition
 
 
 class Ring(struct.PyTreeNode):
-    """Transitions in the order of their rows; the oldest row is overwritten first."""
+    """Transitions in the order of their steps; the oldest are overwritten first."""
 
     words: Buffer  # [C, W] uint32, the bits of all fields of a slot
-    rows_added: Array  # [] int32, a clock: rows ever added, the write cursor is this modulo rows;
-    # after 2^31 - 1 it goes back by whole rounds of the ring (`clocks`)
-    frames: Frames | tuple[()]  # where observations are that are stored once; (): none are
-    pixels: Buffer | tuple[()]  # [.., D] these frames; (): none, or kept on the host
+    rows_added: Array  # [] int32, step counter: adds so far. The write cursor is this modulo the
+    # steps of the ring; after 2^31 - 1 it goes back by a multiple of these (`clocks`)
+    frames: FrameIndex | None  # where observations are that are stored once
+    pixels: Buffer | None  # [.., D] these observations, unless they are on the host
     layout: Layout = struct.field(pytree_node=False)
     capacity: int = struct.field(pytree_node=False)  # C slots
-    num_envs: int = struct.field(pytree_node=False)  # E lanes
-    packed_obs: Layout | None = struct.field(pytree_node=False, default=None)  # how an observation
-    # of any kind lies in the single frame that it is; None: observations are stacks of frames
-    leaving: Leaving | tuple[()] = ()  # of the newest row, what the caller keeps on the host; ():
-    # all of it is here
-    parting: Parting | None = struct.field(pytree_node=False, default=None)  # of rows into these
-    # two; `words` and `layout` are of what stays here
+    num_envs: int = struct.field(pytree_node=False)  # E environments
+    packed_obs: Layout | None = struct.field(pytree_node=False, default=None)  # of an observation
+    # that is stored once as a single frame; None for stacks of frames
+    leaving: Leaving | None = None  # fields of the newest transitions that go to the host
+    split: HostSplit | None = struct.field(pytree_node=False, default=None)  # of fields between
+    # device and host; `words` and `layout` are the device's
 
 
 def init(
     example: Row,
     capacity: int,
     num_envs: int = 1,
-    *,
-    frame_stack: int = 0,
-    frame_spare: float = 0.04,
-    frame_ahead: int | None = None,
-    frames_on_host: bool = False,
-    store_next_obs: bool = True,
-    rows_on_host: bool = False,
+    storage: Storage = Transitions(),
     kept: Collection[str] = (),
 ) -> Ring:
-    """Make an empty ring.
+    """Return an empty ring.
 
     Args:
-      example: one unbatched transition (shapes and dtypes; the values do not matter), of any type.
+      example: one transition without a batch axis, of any type; only shapes and dtypes matter.
       capacity: number of slots C, a multiple of `num_envs`.
-      num_envs: number of lanes E.
-      frame_stack: observations are stacks `[..., K]` of so many frames, each of which is stored
-        once; 0: they are stored as they are.
-      frame_spare: see `frames.init`.
-      frame_ahead: as `ahead` in `frames.init`, but None is 1 for rows that can't have `n_steps`.
-      frames_on_host: the ring keeps no pixels; instead of observations it gives the rows `[B, K]`
-        of the caller's that they are made of (`frames.Located`).
-      store_next_obs: False: observations of any kind are stored once, as stacks of one frame are:
-        that of the step after is the next one.
-      rows_on_host: the ring keeps single numbers (rewards, flags, discrete actions) only, and the
-        caller the rest: see `host_rows`.
-      kept: fields that the ring keeps even so.
+      num_envs: number of environments E.
+      storage: how observations are stored.
+      kept: fields that stay on the device, whatever the storage.
 
     Raises:
-      ValueError: the capacity is not a positive multiple of the number of environments, or
-        observations are not such stacks, or rows have nothing to be kept on the host.
+      ValueError: the capacity is not a positive multiple of the number of environments, or the
+        example does not fit the storage.
     """
     if num_envs < 1 or capacity < num_envs:
         raise ValueError(
-            f"capacity is {capacity} with {num_envs} environments: use at least one slot for each"
+            f"capacity is {capacity} with num_envs {num_envs}: use at least one slot for each"
         )
     if capacity % num_envs:
         less = capacity - capacity % num_envs
         raise ValueError(
-            f"capacity {capacity} is not a multiple of the {num_envs} environments: "
+            f"capacity {capacity} is not a multiple of num_envs {num_envs}: "
             f"use {less} or {less + num_envs}"
         )
     packing.plan(_stored(example))  # by the names of its fields, before any is replaced
-    frames = pixels = ()
-    packed_obs = None
-    if frame_stack or not store_next_obs:
+    frames = pixels = packed_obs = None
+    if not isinstance(storage, Transitions):
         _check_stored_once(example)
-        obs = fields_.get(example, "obs")
-        if not store_next_obs:
-            packed_obs, frame_stack = packing.plan(obs), 1
+        obs, ahead = fields_.get(example, "obs"), storage.ahead
+        if isinstance(storage, SharedObservations):
+            packed_obs = packing.plan(obs)
             obs = jnp.zeros((packed_obs.words, 1), jnp.uint32)
-        if frame_ahead is None and _of_one_step(example):
-            frame_ahead = 1
-        frames = frames_.init(obs, capacity, num_envs, frame_stack, frame_spare, frame_ahead)
-        pixels = () if frames_on_host else cast(Buffer, frames_.empty_pixels(frames))
+        if ahead is None and _is_single_step(example):
+            ahead = 1
+        stack = storage.stack if isinstance(storage, Frames) else 1
+        frames = frames_.init(obs, capacity, num_envs, stack, storage.spare, ahead)
+        if not (isinstance(storage, Frames) and storage.on_host):
+            pixels = cast(Buffer, frames_.empty_pixels(frames))
         spot = Spot(*[jnp.zeros((), jnp.int32)] * 3)
-        example = fields_.replace(example, obs=spot, next_obs=())
-    parting, leaving = None, ()
-    if rows_on_host:
-        parting = parting_.plan(_stored(example), kept)
-        leaving = parting_.nothing_left(parting, num_envs)
-    layout = packing.plan(_stored(example)) if parting is None else parting.here
+        example = fields_.replace(example, obs=spot, next_obs=None)
+    split, leaving = None, None
+    if isinstance(storage, Transitions) and storage.on_host:
+        split = host_split.plan(_stored(example), kept)
+        leaving = host_split.nothing(split, num_envs)
+    layout = packing.plan(_stored(example)) if split is None else split.here
     words = jnp.zeros((capacity, layout.words), jnp.uint32)
-    clock = jnp.zeros((), jnp.int32)
+    counter = jnp.zeros((), jnp.int32)
     return Ring(
-        words, clock, frames, pixels, layout, capacity, num_envs, packed_obs, leaving, parting
+        words, counter, frames, pixels, layout, capacity, num_envs, packed_obs, leaving, split
     )
 
 
 @as_by_default
 def add(ring: Ring, transition: Row) -> tuple[Ring, Array]:
-    """Write one row of transitions `[E, ...]`; return ring and slots written, `[E]` int32.
+    """Return the ring with transitions `[E, ...]` in its oldest slots, and these slots `[E]` int32.
 
     Raises:
       ValueError: as `check_fits`.
     """
     check_fits(ring, transition)
-    transition = jax.lax.stop_gradient(transition)  # pixels are floats, where observations are
+    return write(ring, jax.lax.stop_gradient(transition))
+
+
+def write(ring: Ring, transition: Row) -> tuple[Ring, Array]:
+    """Do as `add`, with transitions that fit and carry no tangents."""
     slots = _cursor(ring) * ring.num_envs + jnp.arange(ring.num_envs, dtype=jnp.int32)
-    if isinstance(ring.frames, Frames):
+    if ring.frames is not None:
         ring, transition = _add_frames(ring, ring.frames, transition)
-    stays = _stored(transition)
-    if ring.parting is not None:
-        stays, goes = parting_.parts(ring.parting, stays)
-        words = packing.pack(ring.parting.there, goes, ring.num_envs)
+    here = _stored(transition)
+    if ring.split is not None:
+        here, there = host_split.divide(ring.split, here)
+        words = packing.pack(ring.split.there, there, ring.num_envs)
         ring = ring.replace(leaving=Leaving(words, slots))
-    packed = packing.pack(ring.layout, stays, ring.num_envs)
+    packed = packing.pack(ring.layout, here, ring.num_envs)
     words = buffer.write(ring.words, slots, packed)
     later = clocks.tick(ring.rows_added, clocks.lap(rows(ring)))
     return ring.replace(words=words, rows_added=later), slots
@@ -150,7 +139,7 @@ def check_fits(ring: Ring, transition: Row) -> None:
       ValueError: one line that names the field: it is missing or unknown, or has another number of
         rows, another shape, or a dtype that the ring's would not hold (1.7 as an integer).
     """
-    apart = ("obs", "next_obs") if isinstance(ring.frames, Frames) else ()
+    apart = ("obs", "next_obs") if ring.frames is not None else ()
     packing.check_fits(row_layout(ring), _stored(transition), ring.num_envs, apart)
     if ring.packed_obs is not None:
         for name in apart:
@@ -164,9 +153,9 @@ def as_stored(ring: Ring, transition: Row) -> Row:
     if ring.packed_obs is not None:
         named = ((name, fields_.get(transition, name)) for name in ("obs", "next_obs"))
         obs = {name: packing.as_stored(ring.packed_obs, x) for name, x in named}
-        rest = fields_.replace(transition, obs=(), next_obs=())
+        rest = fields_.replace(transition, obs=None, next_obs=None)
         return fields_.replace(packing.as_stored(row_layout(ring), rest), **obs)
-    if isinstance(ring.frames, Frames):
+    if ring.frames is not None:
         apart = {"obs": ring.frames.dtype, "next_obs": ring.frames.dtype}
     return packing.as_stored(row_layout(ring), transition, apart)
 
@@ -199,10 +188,10 @@ def gather(ring: Ring, slots: Array) -> Row:
         return jax.tree.map(lambda x: x.reshape(*slots.shape, *x.shape[1:]), flat)
     read = packing.unpack(ring.layout, buffer.read(ring.words, slots))
     frames, pixels = ring.frames, ring.pixels
-    if isinstance(frames, tuple):
+    if frames is None:
         return read
     located = frames_.locate(frames, slots, fields_.get(read, "obs"))
-    if isinstance(pixels, tuple):
+    if pixels is None:
         return fields_.replace(read, obs=located.obs, next_obs=located.next_obs)
     # One stack after the other: in one go, XLA takes longer to put their frames side by side.
     obs, next_obs = (frames_.assemble(frames, frames_.read(pixels, x)) for x in located)
@@ -222,7 +211,7 @@ def contents(ring: Ring) -> Row:
 
 def row_layout(ring: Ring) -> Layout:
     """Return how a whole row lies in words, wherever its fields are kept."""
-    return ring.layout if ring.parting is None else ring.parting.whole
+    return ring.layout if ring.split is None else ring.split.whole
 
 
 def rows(ring: Ring) -> int:
@@ -307,6 +296,22 @@ def previous(ring: Ring, slots: Array, steps: int | Array = 1) -> tuple[Array, A
     return earlier, stored
 
 
+def metrics(ring: Ring) -> dict[str, Array]:
+    """Return metrics `[]` float32 of observations that are stored once; of other rings, none.
+
+    `frames_lost` counts transitions whose observations were overwritten because `spare` or `ahead`
+    is too small; `frames_odd` episodes that began with a stack of more than one frame.
+    """
+    frames = ring.frames
+    if frames is None:
+        return {}
+    # Pixels on the host are written when steps are taken, before the n-step window.
+    ahead = frames.ahead if ring.pixels is None else 0
+    live = jnp.arange(ring.capacity) < size(ring)
+    lost = frames_.lost(frames, fields_.get(contents(ring), "obs"), live, ahead)
+    return {"frames_lost": lost.astype(jnp.float32), "frames_odd": frames.odd.astype(jnp.float32)}
+
+
 def check_valid(ring: Ring) -> None:
     """Check a concrete ring's invariants.
 
@@ -342,12 +347,12 @@ def _check_stored_once(example: Row) -> None:
         )
 
 
-def _of_one_step(example: Row) -> bool:
+def _is_single_step(example: Row) -> bool:
     """Tell of a row that it has no place for `n_steps`, which a Transition's example may lack."""
     return not isinstance(example, Transition) and not fields_.has(example, "n_steps")
 
 
-def _add_frames(ring: Ring, frames: Frames, transition: Row) -> tuple[Ring, Row]:
+def _add_frames(ring: Ring, frames: FrameIndex, transition: Row) -> tuple[Ring, Row]:
     """Store a row's frames; return the transitions with where they are instead."""
     names = ("obs", "next_obs", "first", "n_steps")
     obs, next_obs, first, n_steps = (fields_.get(transition, name) for name in names)
@@ -355,15 +360,15 @@ def _add_frames(ring: Ring, frames: Frames, transition: Row) -> tuple[Ring, Row]
         layout, lanes = ring.packed_obs, ring.num_envs
         obs, next_obs = (packing.pack(layout, x, lanes)[..., None] for x in (obs, next_obs))
     frames, spot = frames_.add(frames, obs, first, n_steps)
-    if not isinstance(ring.pixels, tuple):
+    if ring.pixels is not None:
         pixels = frames_.write(ring.pixels, frames, obs, next_obs, n_steps)
         ring = ring.replace(pixels=pixels)
-    return ring.replace(frames=frames), fields_.replace(transition, obs=spot, next_obs=())
+    return ring.replace(frames=frames), fields_.replace(transition, obs=spot, next_obs=None)
 
 
 def _stored(transition: Row) -> Row:
     """Return what is stored of a row: all but a Transition's `n_steps`, which frames take in."""
-    return transition._replace(n_steps=()) if isinstance(transition, Transition) else transition
+    return transition._replace(n_steps=None) if isinstance(transition, Transition) else transition
 
 
 def _check_one(ring: Ring) -> None:

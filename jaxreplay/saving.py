@@ -21,10 +21,9 @@ from jaxreplay import ring as ring_
 from jaxreplay._internal.version import VERSION
 from jaxreplay.array_file import Damaged
 from jaxreplay.fields import Row
-from jaxreplay.frames import Frames
-from jaxreplay.replay import ReplayState
+from jaxreplay.replay import Replay, ReplayState
 from jaxreplay.ring import Ring
-from jaxreplay.types import Array, Replay
+from jaxreplay.types import Array
 from jaxreplay.untrusted import check_writable, printable
 
 FORMAT = 1
@@ -144,7 +143,7 @@ def _check_takes_rows(replay: Replay, state: ReplayState) -> None:
             f"this replay method reads {', '.join(sorted(wanted))} of new transitions, which no "
             "file holds: choose options that do without"
         )
-    if isinstance(state.ring.frames, Frames) or state.ring.parting is not None:
+    if state.ring.frames is not None or state.ring.split is not None:
         raise ValueError(
             "rows are loaded into a replay that stores them as they are: make it without "
             "frame_stack, store_next_obs and rows_on_host"
@@ -204,7 +203,7 @@ def _check_state(replay: Replay, state: ReplayState) -> None:
             "the state is vmapped: save one at a time, jax.tree.map(lambda x: x[seed], state)"
         )
     fits = ring.num_envs == replay.num_envs and ring.capacity % replay.capacity == 0
-    if fits and isinstance(ring.frames, tuple):  # else the layout does not say what a row was
+    if fits and ring.frames is None:  # else the layout does not say what a row was
         layout = ring_.row_layout(ring)
         rows = [jnp.zeros(field.shape, field.dtype) for field in layout.fields]
         like = jax.eval_shape(

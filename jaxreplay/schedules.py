@@ -1,5 +1,6 @@
 """Schedules of hyperparameters over gradient steps."""
 
+import dataclasses
 from collections.abc import Callable
 
 import jax
@@ -11,41 +12,55 @@ from jaxreplay._internal.checks import Bounds
 from jaxreplay._internal.promotion import as_by_default
 from jaxreplay.types import Array
 
+Schedule = Callable[[Array], Array]  # from the number of updates so far to a value
 
-def linear(start: float, end: float, steps: int | Array | None) -> Callable[[Array], Array]:
-    """Make a value that goes from `start` to `end` in so many steps, linearly, and stays there.
 
-    It is `optax.linear_schedule`, bit for bit, except that a program may have the number of steps
-    as an input, too.
+@dataclasses.dataclass(frozen=True)
+class Linear:
+    """A linear schedule; use `linear`, which checks its arguments."""
+
+    start: float
+    end: float
+    steps: int | Array
+
+    @as_by_default
+    def __call__(self, step: Array) -> Array:
+        """Return the value `[]` at a step `[]`."""
+        if not isinstance(self.steps, int):
+            moving = _line(self.start, self.end, step, self.steps, jnp.maximum(self.steps, 1))
+            return jnp.where(self.steps == 0, self.start, moving)
+        if self.steps == 0:
+            return _line(self.start, self.start, step, 1, 1)
+        return _line(self.start, self.end, step, self.steps, self.steps)
+
+
+def linear(start: float, end: float, steps: int | Array | None) -> Linear:
+    """Return a schedule from `start` to `end` that is linear over `steps` and constant afterwards.
+
+    It equals `optax.linear_schedule` bit for bit, but is a value (two of the same arguments are
+    equal) and accepts a number of steps that is an input of the compiled program.
 
     Args:
       start: value at step 0.
       end: value from step `steps` on.
-      steps: a whole number from 0 on, or an array `[]` of an integer dtype; None, or 0: it stays
-        at `start`.
+      steps: non-negative integer, a Python number or an array `[]`; None or 0 keep `start`.
 
     Raises:
-      ValueError: `start` or `end` is no finite number; `steps` is something else, or negative (an
-        input of a program, whose value is not known, is looked at for shape and dtype alone).
+      ValueError: `start` or `end` is not a finite number, or `steps` is not as above.
+
+    Example:
+      >>> beta = linear(0.4, 1.0, 100_000)
+      >>> round(float(beta(50_000)), 3)
+      0.7
     """
     for name, value in {"start": start, "end": end}.items():
         Bounds().check(name, value)
-    number = 0 if steps is None else _whole(steps)
-    if not isinstance(number, int):
-        moving = _line(start, end, number, jnp.maximum(number, 1))
-        return lambda step: jnp.where(number == 0, start, moving(step))
-    return _line(start, end, number, number) if number else _line(start, start, 1, 1)
+    return Linear(start, end, 0 if steps is None else _whole(steps))
 
 
-def _line(
-    start: float, end: float, steps: int | Array, divisor: int | Array
-) -> Callable[[Array], Array]:
-    @as_by_default
-    def value(step: Array) -> Array:
-        rest = 1 - jnp.clip(step, 0, steps) / divisor
-        return (start - end) * rest + end
-
-    return value
+def _line(start: float, end: float, step: Array, steps: int | Array, divisor: int | Array) -> Array:
+    rest = 1 - jnp.clip(step, 0, steps) / divisor
+    return (start - end) * rest + end
 
 
 def _whole(steps: int | Array) -> int | Array:

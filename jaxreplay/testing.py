@@ -19,9 +19,10 @@ from jaxreplay import ring as ring_
 from jaxreplay.fields import Row
 from jaxreplay.methods import MakeMethod
 from jaxreplay.option import Config
-from jaxreplay.replay import check_valid, make_replay
+from jaxreplay.replay import Replay, check_valid
 from jaxreplay.requirements import FEEDBACK
-from jaxreplay.types import Array, Method, Replay, Sample, Transition
+from jaxreplay.sampler import Method
+from jaxreplay.types import Array, Sample, Transition
 
 _FIELDS: dict[str, Any] = {  # of NumPy: importing this module starts no device
     "obs": np.zeros(3, np.float32),
@@ -43,7 +44,7 @@ class Case:
         """Put a method to the test; feedback of its own names gets numbers like any other."""
         self.method, self.example = method, example
         self.feedback = FEEDBACK | method.requires.feedback
-        self.replay: Replay = make_replay(
+        self.replay: Replay = Replay(
             method.sampler, capacity=CAPACITY, batch_size=BATCH, num_envs=E
         )
         self.slots = CAPACITY * method.sampler.capacity_factor
@@ -64,7 +65,7 @@ class Case:
         """One add, sample, update and observe, all decided by `time`."""
         keys = jax.random.split(jax.random.fold_in(jax.random.key(9), time), 3)
         state = self._add(state, self.rows(time))
-        state, batch = self.replay.sample(state, keys[0])
+        batch = self.replay.sample(state, keys[0])
         values = 3 * jax.random.normal(keys[1], self.shape)
         state = self.replay.update(state, batch, **self.feedback_of(values))
         return self.replay.observe(state, values.mean(), keys[2]), batch
@@ -122,15 +123,15 @@ def _numbered(number: Array, example: Any) -> Any:
 def check_method(
     config: Any,
     method: MakeMethod,
-    updates: int | None = 100,
+    updates: int = 100,
     example: Row = EXAMPLE,
 ) -> None:
     """Check a replay method against every law of this module.
 
     Args:
       config: options to make it with; their dataclass is checked too.
-      method: `method(config, updates) -> Method`.
-      updates: gradient steps of a run, for schedules.
+      method: `method(config) -> Method`.
+      updates: gradient steps of a run, which `config.for_run` fills into open schedules.
       example: one transition, unbatched, of any type, with the fields that the method looks at;
         its reward is one number.
 
@@ -138,7 +139,7 @@ def check_method(
       AssertionError: it breaks a law, which the message names, or an error is raised under it.
     """
     check_config(config)
-    case = Case(method(config, updates), example)
+    case = Case(method(config.for_run(updates)), example)
     for law in LAWS:
         try:
             law(case)
@@ -191,7 +192,7 @@ def eager_jit_vmap_and_scan_agree(case: Case) -> None:
 
 def batches_have_the_promised_shapes(case: Case) -> None:
     """Indices, weights and transitions have their shapes and dtypes; weights are positive."""
-    _, batch = case.sample(case.filled(), jax.random.key(0))
+    batch = case.sample(case.filled(), jax.random.key(0))
     found = [(x.dtype.name, x.shape) for x in (batch.indices, batch.weights, batch.version)]
     _ensure(found[0] == ("int32", case.shape), f"indices are {found[0]}")
     _ensure(found[1] == ("float32", (BATCH,)), f"weights are {found[1]}")
@@ -224,7 +225,7 @@ def only_written_slots_are_drawn(case: Case) -> None:
         can = bool(case.replay.can_sample(state))
         _ensure(can == (count * E >= BATCH), f"can_sample is {can} with {count * E} stored")
         for seed in range(5):
-            _, batch = case.sample(state, jax.random.key(seed))
+            batch = case.sample(state, jax.random.key(seed))
             counts = np.broadcast_to(np.asarray(batch.weights).T, case.shape[::-1]).T > 0
             slots = np.asarray(batch.indices)[counts]
             known = ((slots >= 0) & (slots < count * E)).all()
@@ -243,7 +244,7 @@ def draws_follow_the_probabilities(case: Case) -> None:
     chance = np.asarray(chance, np.float64)
     _ensure(abs(chance.sum() - 1) < 1e-5, f"probabilities sum to {chance.sum()}")
     _ensure((chance >= 0).all(), "a probability is negative")
-    draw = jax.jit(jax.vmap(lambda key: case.replay.sample(state, key)[1]))
+    draw = jax.jit(jax.vmap(lambda key: case.replay.sample(state, key)))
     batches = draw(jax.random.split(jax.random.key(1), draws))
     drawn = np.asarray(batches.indices).ravel()
     counts, expected = np.bincount(drawn, minlength=case.slots), drawn.size * chance
@@ -266,7 +267,7 @@ def keys_decide_the_draw(case: Case) -> None:
     """The same key draws the same batch, others draw others, unless all of a batch is new."""
     if case.method.requires.all_new:
         return  # nothing is left to chance
-    drawn = [np.asarray(case.sample(case.full, jax.random.key(k))[1].indices) for k in (1, 1, 2, 3)]
+    drawn = [np.asarray(case.sample(case.full, jax.random.key(k)).indices) for k in (1, 1, 2, 3)]
     same(drawn[0], drawn[1])
     different = (drawn[0] != drawn[2]).any() and (drawn[2] != drawn[3]).any()
     _ensure(different, "the key makes no difference")
@@ -282,7 +283,7 @@ def donation_changes_nothing(case: Case) -> None:
 
 def feedback_for_overwritten_slots_is_dropped(case: Case) -> None:
     """Rows overwritten since they were drawn get no feedback, and are counted."""
-    _, batch = case.sample(case.full, jax.random.key(0))
+    batch = case.sample(case.full, jax.random.key(0))
     state = case.full
     for time in range(5):
         state = case.add(state, case.rows(100 + time))
@@ -295,7 +296,8 @@ def feedback_for_overwritten_slots_is_dropped(case: Case) -> None:
 
 def feedback_that_is_no_number_is_dropped(case: Case) -> None:
     """NaN and infinity never enter the state, and are counted."""
-    state, batch = case.sample(case.full, jax.random.key(0))
+    state = case.full
+    batch = case.sample(state, jax.random.key(0))
     slots = jnp.arange(BATCH)
     if len(case.shape) == 2:
         slots = slots[:, None] + jnp.arange(case.shape[1]) * E
@@ -333,7 +335,8 @@ def finite_feedback_of_either_sign_is_kept(case: Case) -> None:
     tell = jax.jit(case.replay.metrics)
     if "skipped_leaves" not in jax.eval_shape(tell, case.full):
         return
-    state, batch = case.sample(case.full, jax.random.key(0))
+    state = case.full
+    batch = case.sample(state, jax.random.key(0))
     values = jnp.where(jnp.arange(BATCH) % 2 == 0, 1.5, -1.5)
     values = jnp.broadcast_to(values.reshape(-1, *[1] * (len(case.shape) - 1)), case.shape)
     known = {
@@ -360,7 +363,8 @@ def missing_feedback_is_named(case: Case) -> None:
     needed = case.method.requires.feedback
     if not needed:
         return
-    state, batch = case.sample(case.filled(), jax.random.key(0))
+    state = case.filled()
+    batch = case.sample(state, jax.random.key(0))
     try:
         case.replay.update(state, batch)
     except ValueError as error:
@@ -372,7 +376,7 @@ def missing_feedback_is_named(case: Case) -> None:
 def batches_may_be_as_large_as_the_capacity(case: Case) -> None:
     """A batch of all that is stored is drawn from it."""
     size = BATCH * E  # holds windows of several steps, too
-    replay = make_replay(case.method.sampler, capacity=size, batch_size=size, num_envs=E)
+    replay = Replay(case.method.sampler, capacity=size, batch_size=size, num_envs=E)
     add = jax.jit(replay.add)
     state = replay.init(jax.random.key(0), case.example)
     slots = size * case.method.sampler.capacity_factor
@@ -380,7 +384,7 @@ def batches_may_be_as_large_as_the_capacity(case: Case) -> None:
         row = case.rows(time)
         wanted = case.method.requires.feedback_of_new
         state = add(state, row, **{name: fields.get(row, "reward") for name in wanted})
-    _, batch = jax.jit(replay.sample)(state, jax.random.key(0))
+    batch = jax.jit(replay.sample)(state, jax.random.key(0))
     drawn = set(np.asarray(batch.indices).ravel().tolist())
     _ensure(drawn <= set(range(slots)), "a slot is out of range")
 
@@ -397,10 +401,10 @@ def other_batch_sizes_are_drawn_on_demand(case: Case) -> None:
         else:
             raise AssertionError("a batch of another size is drawn")
         return
-    other = make_replay(case.method.sampler, capacity=CAPACITY, batch_size=size, num_envs=E)
+    other = Replay(case.method.sampler, capacity=CAPACITY, batch_size=size, num_envs=E)
     asked = jax.make_jaxpr(lambda s, k: case.replay.sample(s, k, batch_size=size))(state, key)
     _ensure(str(asked) == str(jax.make_jaxpr(other.sample)(state, key)), "batches differ")
-    _, batch = jax.eval_shape(lambda s, k: case.replay.sample(s, k, batch_size=size), state, key)
+    batch = jax.eval_shape(lambda s, k: case.replay.sample(s, k, batch_size=size), state, key)
     _ensure(batch.weights.shape == (size,), f"weights are {batch.weights.shape}")
     told = case.feedback_of(jnp.zeros(batch.indices.shape))
     after = jax.eval_shape(lambda s, b: case.replay.update(s, b, **told), state, batch)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
-from jaxreplay import make_replay
+from jaxreplay import Replay
 from jaxreplay.methods import per
 
 CONFIG = {
@@ -46,7 +46,7 @@ def make_train(config: dict[str, Any]) -> Any:
     optimiser = optax.adam(optax.linear_schedule(config["learning_rate"], 0.0, updates))
     sampler = per.sampler(per.PERConfig(), updates)  # (1) another method: another line
     sizes = {name: config[name] for name in ("capacity", "batch_size", "num_envs")}
-    replay = make_replay(sampler, **sizes)
+    replay = Replay(sampler, **sizes)
 
     def interact(carry: Carry, key: jax.Array) -> tuple[Carry, jax.Array]:
         key_explore, key_action, key_step = jax.random.split(key, 3)
@@ -75,7 +75,7 @@ def make_train(config: dict[str, Any]) -> Any:
         number, key = given
         key_interact, key_sample = jax.random.split(key)
         carry, latest = interact(carry, key_interact)
-        held, batch = replay.sample(carry.replay, key_sample)  # (3) pass the state on
+        batch = replay.sample(carry.replay, key_sample)  # (3) pass the state on
         t = batch.transition
 
         def loss(params: Any) -> tuple[jax.Array, jax.Array]:

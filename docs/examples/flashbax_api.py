@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxreplay import make_replay, ring
+from jaxreplay import Replay, ring
 from jaxreplay.methods import sequences
 
 
@@ -60,7 +60,7 @@ def make_prioritised_flat_buffer(
     """Make a buffer of timesteps, drawn in pairs; arguments are called as in flashbax."""
     lanes = add_batch_size or 1
     config = sequences.SequencesConfig(length=2, period=1, alpha=priority_exponent, epsilon=0.0)
-    replay = make_replay(
+    replay = Replay(
         sequences.sampler(config),
         capacity=max_length,
         batch_size=sample_batch_size,
@@ -77,7 +77,7 @@ def make_prioritised_flat_buffer(
         return replay.add(state, {"timestep": timestep, "last": jnp.zeros(lanes, bool)})
 
     def sample(state: Any, key: jax.Array) -> tuple[Any, Drawn]:
-        state, batch = replay.sample(state, key)
+        batch = replay.sample(state, key)
         steps = batch.transition["timestep"]  # [B, 2, ...]
         first, second = (jax.tree.map(lambda x, at=at: x[:, at], steps) for at in (0, 1))
         return state, Drawn(Pair(first, second), batch._replace(transition=()), batch.probability)

@@ -14,7 +14,8 @@ from experiments.benchmarks import loops
 from experiments.benchmarks.peers.types import Drawn, Rows
 from jaxreplay import packed
 from jaxreplay.packed import Packed
-from jaxreplay.types import Array, Replay, Sample, Transition
+from jaxreplay.replay import Replay
+from jaxreplay.types import Array, Sample, Transition
 
 _KEYS = 2**12
 
@@ -35,7 +36,7 @@ class Dispatched:
         self._replay, self.state = replay, state
         self._batch: Any = None
         self.keys = itertools.cycle(list(jax.random.split(jax.random.key(2), _KEYS)))
-        self._sample = jax.jit(lambda state, key: replay.sample(state, key)[1])
+        self._sample = jax.jit(lambda state, key: replay.sample(state, key))
         batch_of = jax.eval_shape(self._sample, self.state, next(self.keys))
         errors_of = jax.ShapeDtypeStruct((replay.batch_size,), jnp.float32)
         self._ignores_updates = _unchanged(self._updated, self.state, batch_of, errors_of)
@@ -51,7 +52,7 @@ class Dispatched:
     ) -> tuple[Any, Sample]:
         """Update, add and sample: what `turn` compiles."""
         state = self._replay.add(self._updated(state, batch, errors), row)
-        return self._replay.sample(state, key)
+        return state, self._replay.sample(state, key)
 
     def fill(self, rows: Rows) -> None:
         self.state = loops.fill(self._replay, loops.transitions(rows), len(rows.reward))

@@ -20,7 +20,7 @@ from experiments.benchmarks import outputs
 from experiments.benchmarks.sizes import read_sizes
 from experiments.runs.log import say
 from experiments.training import host_store
-from jaxreplay import Transition, make_replay
+from jaxreplay import Frames, Replay, Transition
 from jaxreplay.methods import METHODS
 
 _STACK, _EPISODE = 4, 500  # frames, agent steps
@@ -43,9 +43,9 @@ def sampler(
       A function that samples a number of batches and returns the seconds that it took; and the
       bytes of the replay's state and its frames.
     """
-    replay = make_replay(
-        METHODS[method].method(METHODS[method].config(), 1_000_000).sampler,
-        capacity=capacity, batch_size=batch_size, frame_stack=_STACK, frames_on_host=on_host,
+    replay = Replay(
+        METHODS[method].method(METHODS[method].config().for_run(1_000_000)).sampler,
+        capacity=capacity, batch_size=batch_size, storage=Frames(stack=_STACK, on_host=on_host),
     )  # fmt: skip
     obs = jnp.zeros((84, 84, _STACK), jnp.uint8)
     scalar, flag = jnp.zeros(()), jnp.zeros((), bool)
@@ -68,7 +68,7 @@ def sampler(
 
     fill = jax.jit(lambda key: jax.lax.fori_loop(0, capacity, add, replay.init(key, example)))
     state = jax.block_until_ready(fill(jax.random.key(0)))
-    sample = jax.jit(replay.sample, donate_argnums=0)
+    sample = jax.jit(replay.sample)
     store, size = host_store.store_of(state.ring, 1), _bytes(state)
     if store is not None:
         store.kept.pixels[:] = 1  # pages that were never written would be read too fast
@@ -76,10 +76,9 @@ def sampler(
     keys = list(jax.random.split(jax.random.key(1), 1_000))  # indexing an array takes longer
 
     def timed(count: int) -> float:
-        nonlocal state
         start = time.perf_counter()
         for number in range(count):
-            state, batch = sample(state, keys[number % len(keys)])
+            batch = sample(state, keys[number % len(keys)])
             if store is not None:
                 one = jax.tree.map(lambda x: np.asarray(x)[None], batch)
                 batch = jax.device_put(store.read(one))

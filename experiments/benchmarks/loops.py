@@ -15,7 +15,8 @@ import numpy as np
 from experiments.benchmarks.hlo import large_copies
 from experiments.benchmarks.peers.types import ACTION, OBS, Rows, endless_episode
 from experiments.training.seeds import axes_of
-from jaxreplay.types import Array, Replay, Sample, Transition
+from jaxreplay.replay import Replay
+from jaxreplay.types import Array, Sample, Transition
 
 ORDERS = ("add-sample-update", "sample-update-add")
 VERBS = ("add", "sample", "update")
@@ -106,7 +107,7 @@ def verb(replay: Replay, name: str) -> Step:
             # The barrier makes everything depend on the cycle's number; without it XLA would move
             # what does not depend on the key out of the loop.
             state, number = jax.lax.optimization_barrier((state, number))
-            state, batch = replay.sample(state, at(fed.keys, number))
+            batch = replay.sample(state, at(fed.keys, number))
             seen = seen + (_digest(batch) * batch.weights).sum()
         else:
             batch = at(fed.batches, number)
@@ -143,7 +144,7 @@ def _cycle(replay: Replay, order: str, learn: Learn) -> Step:
         state = carry.replay
         if order.startswith("add"):
             state = replay.add(state, at(fed.rows, number))
-        state, batch = replay.sample(state, at(fed.keys, number))
+        batch = replay.sample(state, at(fed.keys, number))
         params, td_error, seen = learn(carry.params, batch, at(fed.noise, number))
         state = replay.update(state, batch, td_error=td_error)
         if order.endswith("add"):
@@ -213,8 +214,8 @@ def with_batches(
     """Return the carry, which is donated, and the inputs with batches sampled from its replay."""
 
     def run(carry: Carry, fed: Inputs) -> tuple[Carry, Any]:
-        state, batches = jax.lax.scan(replay.sample, carry.replay, fed.keys[:_BATCHES])
-        return carry._replace(replay=state), batches
+        batches = jax.lax.map(lambda key: replay.sample(carry.replay, key), fed.keys[:_BATCHES])
+        return carry, batches
 
     if axes is not None:
         run = jax.vmap(run, in_axes=(axes, 0), out_axes=(axes, 0))

@@ -25,7 +25,7 @@ from experiments.benchmarks.peers.types import (
 from experiments.benchmarks.timing import Run
 from experiments.runs.log import say
 from jaxreplay.option import option
-from jaxreplay.types import Replay
+from jaxreplay.replay import Replay
 
 MODES = {
     "scan": "in a compiled loop",

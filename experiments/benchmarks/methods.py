@@ -17,9 +17,10 @@ from experiments.benchmarks import outputs
 from experiments.benchmarks.peers.types import ACTION, OBS
 from experiments.benchmarks.sizes import read_sizes
 from experiments.runs.log import say
-from jaxreplay import Transition, make_replay
+from jaxreplay import Replay, Transition
 from jaxreplay.methods import METHODS, pser
-from jaxreplay.types import Array, Sampler
+from jaxreplay.sampler import Sampler
+from jaxreplay.types import Array
 
 _EPISODE = 200  # rows
 SIZES = {
@@ -33,7 +34,7 @@ SIZES = {
 def samplers() -> Mapping[str, Sampler]:
     """Return the samplers to time, by name; the others are compared with the first."""
     by_default = {
-        name: METHODS[name].method(METHODS[name].config(), 1_000_000).sampler
+        name: METHODS[name].method(METHODS[name].config().for_run(1_000_000)).sampler
         for name in ("per", "uniform", "lap", "ere", "ero", "ners", "refer", "rank")
     }
     return by_default | {
@@ -44,7 +45,7 @@ def samplers() -> Mapping[str, Sampler]:
 
 def cycle(sampler: Sampler, capacity: int, batch_size: int, cycles: int) -> Callable[[], float]:
     """Fill a replay and return a function that runs `cycles` cycles and returns seconds."""
-    replay = make_replay(sampler, capacity=capacity, batch_size=batch_size)
+    replay = Replay(sampler, capacity=capacity, batch_size=batch_size)
     scalar, flag = jnp.zeros(()), jnp.zeros((), bool)
     example = Transition(
         jnp.zeros(OBS), jnp.zeros(ACTION), scalar, scalar, jnp.zeros(OBS), flag, flag
@@ -58,7 +59,7 @@ def cycle(sampler: Sampler, capacity: int, batch_size: int, cycles: int) -> Call
     def once(state: Any, number: Array) -> tuple[Any, Array]:
         state = add(number, state)
         key = jax.random.fold_in(jax.random.key(0), number)
-        state, batch = replay.sample(state, key)
+        batch = replay.sample(state, key)
         td = batch.transition.reward + jax.random.normal(key, (batch_size,))
         return replay.update(
             state, batch, td_error=td, target=td, log_ratio=td

@@ -20,10 +20,11 @@ from experiments.benchmarks import outputs
 from experiments.benchmarks.peers.types import ACTION, OBS
 from experiments.benchmarks.sizes import read_sizes
 from experiments.runs.log import say
-from jaxreplay import Transition, make_replay, ring
+from jaxreplay import Replay, Transition, ring
 from jaxreplay.methods import refer, uniform
 from jaxreplay.methods.parts import estimates
-from jaxreplay.types import Array, Sampler
+from jaxreplay.sampler import Sampler
+from jaxreplay.types import Array
 
 _EPISODE = 200  # steps
 SIZES = {
@@ -34,22 +35,19 @@ SIZES = {
 }
 
 
-def without_memory() -> Sampler:
-    """Return a uniform sampler that gives RACER constants where ReF-ER gives it estimates."""
-    plain = uniform.sampler()
+class WithoutMemory(uniform.Uniform):
+    """A uniform sampler that gives RACER constants where ReF-ER gives it estimates."""
 
-    def sample(state: Any, ring: Any, key: Array, batch_size: int) -> Any:
+    def sample(self, state: Any, ring: Any, key: Array, batch_size: int) -> Any:
         aux = refer.Aux(jnp.asarray(0.5), jnp.log(5.0), jnp.zeros(batch_size))
-        return plain.sample(state, ring, key, batch_size)._replace(aux=aux)
-
-    return plain._replace(sample=sample)
+        return super().sample(state, ring, key, batch_size)._replace(aux=aux)
 
 
 def loop(sampler: Sampler, capacity: int, batch_size: int, steps: int) -> Callable[[], float]:
     """Fill a replay and return a function that runs `steps` training steps and returns seconds."""
     config = refer.ReFERConfig(returns=True)
     agent = racer(RACERConfig(), Continuous(ACTION), refer.objective(config))
-    replay = make_replay(sampler, capacity=capacity, batch_size=batch_size)
+    replay = Replay(sampler, capacity=capacity, batch_size=batch_size)
     obs, scalar, flag = jnp.zeros(OBS), jnp.zeros(()), jnp.zeros((), bool)
     agent_state = agent.init(jax.random.key(0), obs, jnp.zeros(ACTION))
     action, extras = agent.act(agent_state, obs[None], jax.random.key(0))
@@ -75,7 +73,7 @@ def loop(sampler: Sampler, capacity: int, batch_size: int, steps: int) -> Callab
         agent_state, state = carry
         state = add(agent_state, state, number)
         key = jax.random.fold_in(jax.random.key(2), number)
-        state, batch = replay.sample(state, key)
+        batch = replay.sample(state, key)
         agent_state, info = agent.update(agent_state, batch, key)
         return (agent_state, replay.update(state, batch, **info.feedback)), info.metrics["loss"]
 
@@ -135,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = refer.ReFERConfig(returns=True)
     timed = {
         name: loop(sampler, capacity, batch_size, steps)
-        for name, sampler in (("with", refer.sampler(config)), ("without", without_memory()))
+        for name, sampler in (("with", refer.sampler(config)), ("without", WithoutMemory()))
     }
     of_refresh = refresh(capacity)
     times: dict[str, list[float]] = {"with": [], "without": [], "refresh": []}

@@ -22,7 +22,7 @@ from experiments.benchmarks.tables import table
 from experiments.benchmarks.timing import Run, ratio, take_turns
 from experiments.benchmarks.training_loops import CASES, as_run
 from experiments.runs.log import say
-from jaxreplay import Transition, host_rows, make_replay
+from jaxreplay import Replay, Transition, Transitions, host_rows
 from jaxreplay.methods import METHODS
 
 _OBS, _ACTION = 376, 17
@@ -39,9 +39,9 @@ SIZES = {
 
 def cycles(method: str, capacity: int, batch_size: int, on_host: bool) -> tuple[Run, int, int]:
     """Fill a replay; return how to time cycles, and its bytes on the device and on the host."""
-    replay = make_replay(
-        METHODS[method].method(METHODS[method].config(), 1_000_000).sampler,
-        capacity=capacity, batch_size=batch_size, rows_on_host=on_host,
+    replay = Replay(
+        METHODS[method].method(METHODS[method].config().for_run(1_000_000)).sampler,
+        capacity=capacity, batch_size=batch_size, storage=Transitions(on_host=on_host),
     )  # fmt: skip
     scalar, flag = jnp.zeros(()), jnp.zeros((), bool)
     obs, action = jnp.ones(_OBS), jnp.ones(_ACTION)
@@ -53,7 +53,9 @@ def cycles(method: str, capacity: int, batch_size: int, on_host: bool) -> tuple[
         return jax.lax.fori_loop(0, capacity, lambda _, state: replay.add(state, row), state)
 
     def draw(state: Any, key: jax.Array) -> Any:
-        return replay.sample(replay.add(state, row), key)
+        state = replay.add(state, row)
+        batch = replay.sample(state, key)
+        return replay.after_reading(state, batch), batch
 
     state = jax.block_until_ready(jax.jit(fill)(jax.random.key(0)))
     draw = jax.jit(draw, donate_argnums=0)

@@ -19,8 +19,9 @@ from experiments.environments.walk import right_action
 from experiments.training.loop import Program
 from experiments.training.seeds import over_seeds
 from jaxreplay.methods import per, pser, rank, uniform
-from jaxreplay.replay import make_replay
-from jaxreplay.types import Array, Replay, Sample, Sampler, Transition
+from jaxreplay.replay import Replay
+from jaxreplay.sampler import Sampler
+from jaxreplay.types import Array, Sample, Transition
 
 CONVERGED = 1e-3  # mean squared error to the true Q at which learning counts as done
 CHUNK = 100  # updates between two measurements of the error
@@ -152,7 +153,7 @@ def _program(n: int, method: Method, linear: bool) -> Program:
     config = TabularConfig(num_states=n, linear=linear)
     agent = tabular(config, Discrete(2))
     capacity = 2 ** (n + 1) - 2
-    replay = make_replay(method.sampler or uniform.sampler(), capacity=capacity, batch_size=1)
+    replay = Replay(method.sampler or uniform.sampler(), capacity=capacity, batch_size=1)
     truth = jnp.asarray(true_q(n), jnp.float32)
 
     def error(state: TabularState) -> Array:
@@ -179,9 +180,9 @@ def _program(n: int, method: Method, linear: bool) -> Program:
 
     def replayed(walk: Walk) -> Walk:
         key = jax.random.fold_in(walk.key, walk.clock)
-        replay_state, sample = replay.sample(walk.replay, key)
+        sample = replay.sample(walk.replay, key)
         state, info = agent.update(walk.agent, sample, walk.key)
-        replay_state = replay.update(replay_state, sample, **info.feedback)
+        replay_state = replay.update(walk.replay, sample, **info.feedback)
         return walk._replace(agent=state, replay=replay_state)
 
     def step(walk: Walk) -> Walk:

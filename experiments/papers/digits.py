@@ -27,8 +27,9 @@ from agents.networks import Params, dense
 from experiments.installation.commands import install
 from experiments.papers.entry import Computation, Request, Row
 from jaxreplay.methods import per, uniform
-from jaxreplay.replay import make_replay
-from jaxreplay.types import Array, Replay, Sampler, Transition
+from jaxreplay.replay import Replay
+from jaxreplay.sampler import Sampler
+from jaxreplay.types import Array, Transition
 
 DIGITS_IN_ALL = 10
 RARE = 5  # the digits below it are rare
@@ -168,7 +169,7 @@ def learn(
       What `measure` says, before the first update and at even distances up to the last: `[P + 1]`.
     """
     count = sets.train.labels.shape[0]
-    replay = make_replay(sampler, capacity=count, num_envs=count, batch_size=options["batch"])
+    replay = Replay(sampler, capacity=count, num_envs=count, batch_size=options["batch"])
     key_network, key_replay, key_draws = jax.random.split(key, 3)
     params = Classifier().init(key_network, sets.train.images[:1])
     start = params, fill(replay, sets.train, key_replay), jnp.zeros((), jnp.int32)
@@ -199,7 +200,7 @@ def fill(replay: Replay, train: Examples, key: Array) -> Any:
     """
     count = train.labels.shape[0]
     zeros, ends = jnp.zeros(count, jnp.float32), jnp.ones(count, bool)
-    stored = Transition(train.images, train.labels, zeros, zeros, (), first=ends, last=ends)
+    stored = Transition(train.images, train.labels, zeros, zeros, first=ends, last=ends)
     return replay.add(replay.init(key, jax.tree.map(lambda x: x[0], stored)), stored)
 
 
@@ -213,7 +214,7 @@ def learn_once(
     Returns:
       Parameters, memory, and the slots that were drawn, `[B]`.
     """
-    memory, sample = replay.sample(memory, key)
+    sample = replay.sample(memory, key)
     labels = sample.transition.action
 
     def loss(params: Params) -> tuple[Array, Array]:

@@ -11,7 +11,7 @@ from experiments.training.schedule import schedule
 from jaxreplay.methods import METHODS
 from jaxreplay.option import Config, option
 from jaxreplay.requirements import EpisodeReturns
-from jaxreplay.types import Sampler
+from jaxreplay.sampler import Sampler
 
 _FEWEST = 2  # seeds, for an interval
 _PLAIN = "uniform"  # the method of baselines
@@ -92,7 +92,7 @@ def baseline_of(question: Question, bases: Mapping[str, RunConfig]) -> str:
 
 def draws_evenly(config: RunConfig) -> bool:
     """Tell whether a run's method means to draw uniformly."""
-    return _sampler(config).even
+    return _sampler(config).is_uniform
 
 
 def learns(config: RunConfig) -> bool:
@@ -105,7 +105,7 @@ def _learns_from(config: RunConfig) -> EpisodeReturns | None:
 
 
 def _sampler(config: RunConfig) -> Sampler:
-    return METHODS[config.replay].method(config.replay_options, None).sampler
+    return METHODS[config.replay].method(config.replay_options).sampler
 
 
 def expand(

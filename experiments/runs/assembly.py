@@ -28,7 +28,7 @@ from experiments.training.spread import SpreadRun, layout
 from experiments.training.state import a_key, example_action
 from jaxreplay.frames import AHEAD
 from jaxreplay.methods import METHODS
-from jaxreplay.types import Replay
+from jaxreplay.replay import Replay
 
 _TALLY = 32  # bytes of an episode of an evaluation: its keys, its return, its length
 _HOST_ENVIRONMENT = 6_000  # bytes of an environment on the host, at least: CartPole's
@@ -61,7 +61,7 @@ def assemble(config: RunConfig) -> Parts:
     registry.check_fit(config.agent, config.replay, config.env)
     sizes = config.sizes.resolve(config.loop.steps)
     updates = schedule(config.loop, sizes.num_envs).updates
-    method = METHODS[config.replay].method(config.replay_options, updates)
+    method = METHODS[config.replay].method(config.replay_options.for_run(updates))
     registry.check_made(config.agent, config.replay, method)
     environment, spec = _environment(config)
     sizes = _stacked(sizes, spec)

@@ -13,9 +13,10 @@ from experiments.runs import presets
 from experiments.runs.presets import PRESETS
 from experiments.training.config import LoopConfig, ReplaySizes
 from jaxreplay.methods import METHODS
+from jaxreplay.objectives import Objective
 from jaxreplay.option import check_entry
 from jaxreplay.requirements import Offers, asked_of_agent, lacking_in_agent, lacking_in_method
-from jaxreplay.types import Method, Objective
+from jaxreplay.sampler import Method
 
 
 class MakeAgent(Protocol):
@@ -238,7 +239,7 @@ def check_made(agent: str, replay: str, method: Method) -> None:
 
 
 def _default(agent: str, replay: str) -> Method:
-    return METHODS[replay].method(replay_options(agent, replay), None)
+    return METHODS[replay].method(replay_options(agent, replay))
 
 
 def _lacking(agent: str, replay: str) -> tuple[list[str], list[str]]:
@@ -288,7 +289,7 @@ def catalogue() -> dict[str, Any]:
         },
         "replays": {
             name: {
-                "needs": asked_of_agent(entry.method(entry.config(), None).requires),
+                "needs": asked_of_agent(entry.method(entry.config()).requires),
                 "agents": [agent for agent in AGENTS if feeds(agent, name)],
             }
             for name, entry in METHODS.items()

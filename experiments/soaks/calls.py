@@ -11,11 +11,11 @@ import numpy as np
 from agents.types import Continuous, Discrete
 from experiments import environments
 from experiments.runs.registry import AGENTS
-from jaxreplay import make_replay, n_step, ring, sum_tree
+from jaxreplay import Replay, n_step, ring, sum_tree
 from jaxreplay.methods import METHODS, per, register
 from jaxreplay.option import options_of
+from jaxreplay.sampler import Method
 from jaxreplay.testing import BATCH, EXAMPLE, Case, E, rows
-from jaxreplay.types import Method
 
 
 class Call(NamedTuple):
@@ -35,7 +35,7 @@ def all_calls() -> Iterator[Call]:
 
 def _made(name: str) -> Method:
     entry = METHODS[name]
-    return entry.method(entry.config(**({"length": 4} if name == "windows" else {})), 100)
+    return entry.method(entry.config(**({"length": 4} if name == "windows" else {})).for_run(100))
 
 
 @functools.cache
@@ -120,7 +120,7 @@ def _of_rows(case: Case, state: Any) -> Iterator[Call]:
         yield Call(
             f"add: {what}", lambda t=row: jax.eval_shape(lambda s: case.replay.add(s, t), state)
         )
-    lean = make_replay(per.sampler(), capacity=8, batch_size=2, store_next_obs=False)
+    lean = Replay(per.sampler(), capacity=8, batch_size=2, store_next_obs=False)
     for what, example in {
         "no first": {"obs": np.zeros(2), "next_obs": np.zeros(2)},
         "observations of two kinds": EXAMPLE._replace(obs=np.zeros(2)),
@@ -131,7 +131,7 @@ def _of_rows(case: Case, state: Any) -> Iterator[Call]:
         yield Call(f"sample: a batch of {size!r}", lambda n=size: jax.eval_shape(
             lambda s: case.replay.sample(s, jax.random.key(0), n), state))  # fmt: skip
     for name in ("pser", "ere", "ero", "ners", "refer"):
-        blind = make_replay(_made(name).sampler, capacity=8, batch_size=2)
+        blind = Replay(_made(name).sampler, capacity=8, batch_size=2)
         yield Call(f"{name}: init with a row without its fields", lambda r=blind: r.init(
             jax.random.key(0), {"mood": np.zeros(2)}))  # fmt: skip
 
@@ -140,20 +140,18 @@ def of_sizes() -> Iterator[Call]:
     """Yield sizes, names and parts that can't be put together."""
     sampler, lap = per.sampler(), METHODS["lap"]
     for what, function in {
-        "a Method": lambda: make_replay(per.method(), capacity=8, batch_size=2),
-        "a name": lambda: make_replay("per", capacity=8, batch_size=2),
-        "no capacity": lambda: make_replay(sampler, capacity=0, batch_size=1),
-        "a negative capacity": lambda: make_replay(sampler, capacity=-8, batch_size=1),
-        "half a capacity": lambda: make_replay(sampler, capacity=8.5, batch_size=1),
-        "capacity beyond int32": lambda: make_replay(sampler, capacity=2**31, batch_size=1),
-        "batch 0": lambda: make_replay(sampler, capacity=8, batch_size=0),
-        "batch beyond the capacity": lambda: make_replay(sampler, capacity=8, batch_size=9),
-        "half a batch": lambda: make_replay(sampler, capacity=8, batch_size=1.5),
-        "lanes that don't divide": lambda: make_replay(
-            sampler, capacity=8, batch_size=2, num_envs=3
-        ),
-        "no lanes": lambda: make_replay(sampler, capacity=8, batch_size=2, num_envs=0),
-        "a negative stack": lambda: make_replay(sampler, capacity=8, batch_size=2, frame_stack=-1),
+        "a Method": lambda: Replay(per.method(), capacity=8, batch_size=2),
+        "a name": lambda: Replay("per", capacity=8, batch_size=2),
+        "no capacity": lambda: Replay(sampler, capacity=0, batch_size=1),
+        "a negative capacity": lambda: Replay(sampler, capacity=-8, batch_size=1),
+        "half a capacity": lambda: Replay(sampler, capacity=8.5, batch_size=1),
+        "capacity beyond int32": lambda: Replay(sampler, capacity=2**31, batch_size=1),
+        "batch 0": lambda: Replay(sampler, capacity=8, batch_size=0),
+        "batch beyond the capacity": lambda: Replay(sampler, capacity=8, batch_size=9),
+        "half a batch": lambda: Replay(sampler, capacity=8, batch_size=1.5),
+        "lanes that don't divide": lambda: Replay(sampler, capacity=8, batch_size=2, num_envs=3),
+        "no lanes": lambda: Replay(sampler, capacity=8, batch_size=2, num_envs=0),
+        "a negative stack": lambda: Replay(sampler, capacity=8, batch_size=2, frame_stack=-1),
         "ring of nothing": lambda: ring.init(EXAMPLE, 0),
         "tree of nothing": lambda: sum_tree.init(0),
         "tree of one child": lambda: sum_tree.init(4, 1),

@@ -6,9 +6,9 @@ from typing import Literal
 
 from jaxreplay.frames import AHEAD
 from jaxreplay.option import Config, option
-from jaxreplay.replay import make_replay
-from jaxreplay.requirements import check_loop
-from jaxreplay.types import Replay, Sampler
+from jaxreplay.replay import Replay
+from jaxreplay.sampler import Sampler
+from jaxreplay.storage import Frames, Storage, Transitions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +70,7 @@ class LoopConfig(Config):
 
 @dataclasses.dataclass(frozen=True)
 class ReplaySizes(Config):
-    """The sizes that `make_replay` wants, whatever the method."""
+    """The sizes of a `Replay`, whatever the method."""
 
     num_envs: int = option(1, "parallel environments per seed", at_least=1)
     capacity: int | None = option(
@@ -107,17 +107,19 @@ class ReplaySizes(Config):
         """
         if self.capacity is None:
             raise ValueError("capacity is none: give the slots of the replay")
-        return make_replay(
+        on_host = self.replay_on == "host"
+        storage: Storage = Transitions(on_host=on_host)
+        if self.frame_stack:
+            # The same `ahead` for every n, so that n does not change the shapes in checkpoints.
+            storage = Frames(
+                stack=self.frame_stack, spare=self.frame_spare, ahead=AHEAD, on_host=on_host
+            )
+        return Replay(
             sampler,
             capacity=self.capacity,
             batch_size=self.batch_size,
             num_envs=self.num_envs,
-            frame_stack=self.frame_stack or 0,
-            frame_spare=self.frame_spare,
-            # Whatever n, so that it does not decide what checkpoints hold.
-            frame_ahead=AHEAD if self.frame_stack else None,
-            frames_on_host=self.replay_on == "host" and bool(self.frame_stack),
-            rows_on_host=self.replay_on == "host" and not self.frame_stack,
+            storage=storage,
         )
 
 
@@ -131,13 +133,22 @@ def check(config: LoopConfig, replay: Replay) -> None:
         raise ValueError(
             "offline: this replay method works on what is added all along: leave it out"
         )
-    check_loop(
-        replay,
-        n_step=config.n_step,
-        learn_every=config.learn_every,
-        updates=config.updates,
-        warmup=config.warmup,
-    )
+    requires, new = replay.requires, config.learn_every * replay.num_envs
+    if requires.single_steps and config.n_step != 1:
+        raise ValueError(
+            f"n_step is {config.n_step}: this replay method follows single steps along their "
+            "episode: use n_step 1"
+        )
+    if requires.all_new and (new != replay.batch_size or config.updates != 1):
+        raise ValueError(
+            f"this replay method needs one update per {replay.batch_size} new transitions: use "
+            f"updates 1 and {replay.batch_size} = learn_every * num_envs (now {new})"
+        )
+    if requires.single_steps and config.warmup > replay.capacity:
+        raise ValueError(
+            f"warmup {config.warmup} is more than the capacity {replay.capacity}: use a shorter "
+            "warm-up or a larger capacity"
+        )
     lost = (config.n_step - 1) * replay.num_envs  # steps that wait in the n-step window
     stored = round_up(config.warmup, replay.num_envs) - lost
     if stored < replay.batch_size:
@@ -150,3 +161,20 @@ def check(config: LoopConfig, replay: Replay) -> None:
 def round_up(value: int, multiple: int) -> int:
     """Return the least multiple that is not below `value`."""
     return math.ceil(value / multiple) * multiple
+
+
+def remarks(replay: Replay, environment: str, max_steps: int) -> tuple[str, ...]:
+    """Return what a user should know before a run that is possible, but may surprise.
+
+    Args:
+      replay: what the loop drives.
+      environment: its name.
+      max_steps: agent steps after which an episode is truncated.
+    """
+    if replay.requires.whole_episodes and max_steps > replay.capacity:
+        return (
+            f"{environment} may have episodes of {max_steps:,} steps, more than "
+            f"the {replay.capacity:,} to be remembered: such an episode is kept while it is the "
+            "only one",
+        )
+    return ()

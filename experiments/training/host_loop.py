@@ -16,15 +16,14 @@ from agents.types import Agent
 from experiments.environments.types import Array, EnvironmentSpec, TimeStep
 from experiments.training import host_store
 from experiments.training.batches import Batches, MakeHost
-from experiments.training.config import LoopConfig
+from experiments.training.config import LoopConfig, remarks
 from experiments.training.evaluation import play_out, python_while
 from experiments.training.host_phases import HostPhases
 from experiments.training.phases import make_phases
 from experiments.training.schedule import schedule
 from experiments.training.seeds import CutShort, keys_of, with_axis
 from experiments.training.state import LoopState, Metrics, Sums
-from jaxreplay.requirements import remarks
-from jaxreplay.types import Replay
+from jaxreplay.replay import Replay
 
 
 class Since(NamedTuple):
@@ -189,7 +188,7 @@ class HostRun:
     def _learn(self, state: LoopState, learned: Sums) -> tuple[LoopState, Sums]:
         if self._store is None:
             return self.device.learn(state, learned)
-        state, batch = self.device.sample(state)
+        batch = self.device.sample(state)
         return self.device.learn_from(state, learned, batch, self._store.read(batch))
 
     def _updates_beside(self, row: int) -> int:

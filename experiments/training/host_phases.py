@@ -79,7 +79,7 @@ class HostPhases:
         self.take_in = jax.jit(self._take_in_all, static_argnums=1, donate_argnums=0)
         self.advance = over(self._advance, 5, (axes, 0, 0, 0))
         self.learn = over(self._learn, 1, (axes, 0))
-        self.sample = over(phases.sample, 0, (axes, 0))
+        self.sample = over(phases.sample, 0, 0)
         self.learn_from = over(self._learn_from, 3, (axes, 0))
         self.looked_at = jax.jit(jax.vmap(phases.looked_at, (axes,)))
         self.after_warmup = over(phases.after_warmup, 0, axes)
@@ -166,7 +166,7 @@ def _from_host(phases: Phases, obs: Any, like: LoopState) -> FromHost:
     flag = shaped(bool, lanes)
     ring, draws = like.replay.ring, (phases.sample, phases.looked_at)
     drawn, looked_at = (jax.eval_shape(draw, like) for draw in draws)
-    batches = (host_store.given_like(ring, batch) for batch in (drawn[1], looked_at))
+    batches = (host_store.given_like(ring, batch) for batch in (drawn, looked_at))
     out = TimeStep(shaped(jnp.float32, lanes), flag, flag, obs)
     returns, lengths = shaped(jnp.float32, episodes), shaped(jnp.int32, episodes)
     return FromHost(obs, out, *batches, returns, lengths)
@@ -175,8 +175,8 @@ def _from_host(phases: Phases, obs: Any, like: LoopState) -> FromHost:
 def _once(phases: Phases, state: LoopState, given: FromHost) -> tuple[LoopState, Sums]:
     """Do once what the loop does over and over; with the sums of a gradient update."""
     action, extras = phases.decide(state, "act")
-    state, played = phases.take_in(state, "act", action, extras, (), given.obs, given.out)
-    state, batch = phases.sample(state)
+    state, played = phases.take_in(state, "act", action, extras, None, given.obs, given.out)
+    batch = phases.sample(state)
     batch = host_store.filled(state.replay.ring, batch, given.batch)
     state, learned = phases.learn_from(state, batch)
     state = phases.after_block(state)

@@ -18,7 +18,7 @@ import numpy as np
 
 from jaxreplay import frames as frames_
 from jaxreplay import host_rows
-from jaxreplay.frames import Frames
+from jaxreplay.frames import FrameIndex
 from jaxreplay.ring import Ring
 from jaxreplay.types import Sample
 
@@ -35,8 +35,8 @@ def given_like(ring: Ring, batch: Sample | tuple[()]) -> Any:
     """
     if not batch:
         return ()
-    if ring.parting is not None:
-        shape = (*batch.indices.shape, ring.parting.there.words)
+    if ring.split is not None:
+        shape = (*batch.indices.shape, ring.split.there.words)
         return jax.ShapeDtypeStruct(shape, jnp.uint32)
     if _keeps_no_pixels(ring):
         frames, lead = ring.frames, batch.transition.obs.shape[:-1]
@@ -47,7 +47,7 @@ def given_like(ring: Ring, batch: Sample | tuple[()]) -> Any:
 
 def filled(ring: Ring, batch: Sample, given: Any) -> Sample:
     """Return a batch `[B]` of one seed with what the host had of it."""
-    if ring.parting is not None:
+    if ring.split is not None:
         return host_rows.join(ring, batch, given)
     if _keeps_no_pixels(ring):
         obs, next_obs = given
@@ -77,14 +77,14 @@ class Pixels(NamedTuple):
     """Frames, which are written in place, and where every lane is."""
 
     pixels: np.ndarray  # [S, E * places + 1, D]
-    newest: np.ndarray  # [S, E] int32, as in `Frames`
-    age: np.ndarray  # [S, E] int32, as in `Frames`
+    newest: np.ndarray  # [S, E] int32, as in `FrameIndex`
+    age: np.ndarray  # [S, E] int32, as in `FrameIndex`
 
 
 class HostFrames:
     """Frames of stacks that are stored once; the device knows which a stack is made of."""
 
-    def __init__(self, frames: Frames, kept: Pixels) -> None:
+    def __init__(self, frames: FrameIndex, kept: Pixels) -> None:
         self.kept, self._frames = kept, frames
 
     def step(self, obs: np.ndarray, next_obs: np.ndarray, first: np.ndarray) -> None:
@@ -92,7 +92,8 @@ class HostFrames:
         places = self._frames.places
         newest, age = frames_.advance(self.kept.newest, self.kept.age, first, places)
         for seed, pixels in enumerate(self.kept.pixels):
-            frames_.write_on_host(pixels, self._frames, newest[seed], obs[seed], next_obs[seed], ())
+            one = newest[seed], obs[seed], next_obs[seed]
+            frames_.write_on_host(pixels, self._frames, *one, None)
         self.kept = Pixels(self.kept.pixels, newest, age)
 
     def add(self, ring: Ring) -> None:
@@ -121,7 +122,7 @@ def store_of(ring: Ring, seeds: int) -> Store | None:
 
     Memory is taken as it fills.
     """
-    if ring.parting is not None:
+    if ring.split is not None:
         return HostRows(host_rows.empty(ring, seeds))
     if not _keeps_no_pixels(ring):
         return None
@@ -134,8 +135,8 @@ def store_of(ring: Ring, seeds: int) -> Store | None:
 
 def host_bytes(ring: Ring) -> int:
     """Return what the host keeps of a ring of such sizes."""
-    if ring.parting is not None:
-        return 4 * ring.capacity * ring.parting.there.words
+    if ring.split is not None:
+        return 4 * ring.capacity * ring.split.there.words
     if not _keeps_no_pixels(ring):
         return 0
     frames = ring.frames
@@ -144,4 +145,4 @@ def host_bytes(ring: Ring) -> int:
 
 
 def _keeps_no_pixels(ring: Ring) -> bool:
-    return isinstance(ring.frames, Frames) and isinstance(ring.pixels, tuple)
+    return ring.frames is not None and ring.pixels is None

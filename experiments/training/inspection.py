@@ -13,8 +13,9 @@ import jax.numpy as jnp
 from agents.types import Agent
 from experiments.training import host_store
 from jaxreplay import ring as ring_
+from jaxreplay.replay import Replay
 from jaxreplay.ring import Ring
-from jaxreplay.types import Array, Replay, Sample
+from jaxreplay.types import Array, Sample
 
 Metrics = dict[str, Array]
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from agents.types import Agent
 from experiments.environments.types import Array, Environment
-from experiments.training.config import LoopConfig
+from experiments.training.config import LoopConfig, remarks
 from experiments.training.evaluation import evaluate
 from experiments.training.phases import Mode, Phases, make_phases
 from experiments.training.schedule import Schedule, schedule
@@ -32,8 +32,7 @@ from experiments.training.state import (
     step_keys,
 )
 from experiments.training.traced import Traced
-from jaxreplay.requirements import remarks
-from jaxreplay.types import Replay
+from jaxreplay.replay import Replay
 
 
 class Program(NamedTuple):

@@ -28,8 +28,9 @@ from experiments.training.inspection import (
 from experiments.training.state import Episodes, LoopState, Metrics, Sums
 from jaxreplay import n_step
 from jaxreplay.n_step import Step
+from jaxreplay.replay import Replay
 from jaxreplay.requirements import known_feedback
-from jaxreplay.types import Replay, Sample, Transition
+from jaxreplay.types import Sample, Transition
 
 # When a step is taken: before learning has begun, or after.
 Mode = Literal["warm-up", "act"]
@@ -155,12 +156,11 @@ class Phases:
 
     def learn(self, state: LoopState) -> tuple[LoopState, Sums]:
         """Take one gradient update: `sample`, then `learn_from`."""
-        return self.learn_from(*self.sample(state))
+        return self.learn_from(state, self.sample(state))
 
-    def sample(self, state: LoopState) -> tuple[LoopState, Sample]:
-        """Choose and read the batch of the next gradient update."""
-        replay_state, batch = self.replay.sample(state.replay, state_.learning_keys(state)[0])
-        return state._replace(replay=replay_state), batch
+    def sample(self, state: LoopState) -> Sample:
+        """Return the batch of the next gradient update."""
+        return self.replay.sample(state.replay, state_.learning_keys(state)[0])
 
     def learn_from(self, state: LoopState, batch: Sample) -> tuple[LoopState, Sums]:
         """Update the agent from a batch, and tell the replay what came of it."""

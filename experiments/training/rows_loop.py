@@ -15,7 +15,7 @@ import numpy as np
 from agents.types import Agent
 from experiments.environments.types import Environment
 from experiments.training import host_store
-from experiments.training.config import LoopConfig
+from experiments.training.config import LoopConfig, remarks
 from experiments.training.host_store import HostRows
 from experiments.training.loop import make_loop
 from experiments.training.once import jit_once
@@ -23,8 +23,8 @@ from experiments.training.schedule import schedule
 from experiments.training.seeds import axes_of, keys_of
 from experiments.training.state import LoopState, Metrics, Sums, a_key, evaluation_key
 from jaxreplay import host_rows
-from jaxreplay.requirements import remarks
-from jaxreplay.types import Replay, Sample
+from jaxreplay.replay import Replay
+from jaxreplay.types import Sample
 
 _AT_ONCE = 128  # rows of the warm-up that the device collects before they are fetched
 
@@ -125,7 +125,9 @@ class RowsRun:
     def _empty_store(self) -> HostRows:
         store = host_store.store_of(self._one.replay.ring, len(self._seeds))
         if not isinstance(store, HostRows):
-            raise ValueError("the replay keeps whole rows on the device: make it for rows_on_host")
+            raise ValueError(
+                "the replay is on the device: make it with storage=Transitions(on_host=True)"
+            )
         return store
 
     def _keys(self) -> Any:
@@ -155,7 +157,7 @@ class RowsRun:
             return state, (ended, state.replay.ring.leaving)
 
         state, (ended, leaving) = jax.lax.scan(step, state, length=self._config.learn_every)
-        state, batch = self._loop.phases.sample(state)
+        batch = self._loop.phases.sample(state)
         played = jax.tree.map(lambda x, more: x + more.sum(axis=0), played, ended)
         return state, played, leaving, batch
 
@@ -168,7 +170,7 @@ class RowsRun:
 
     def _update_and_draw(self, *args: Any) -> tuple[LoopState, Sums, Sample]:
         state, learned = self._update(*args)
-        state, batch = self._loop.phases.sample(state)
+        batch = self._loop.phases.sample(state)
         return state, learned, batch
 
     def _last_update(self, *args: Any) -> tuple[LoopState, Sums]:

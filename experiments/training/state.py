@@ -12,7 +12,8 @@ from experiments.environments.types import Array
 from jaxreplay import n_step
 from jaxreplay.keys import unrolled
 from jaxreplay.n_step import Step, Window
-from jaxreplay.types import Replay, Transition
+from jaxreplay.replay import Replay
+from jaxreplay.types import Transition
 
 Metrics = dict[str, Array]  # each [] float32
 

@@ -1,14 +1,14 @@
 """Replay methods, one file each; `METHODS` maps their names to config and factory.
 
-A method of your own is a file with a frozen config dataclass and a `method(config, updates)` that
-returns a `jaxreplay.types.Method`; `register` gives it a name, and the commands take the dotted
+A method of your own is a file with a frozen config dataclass and a `method(config)` that
+returns a `jaxreplay.Method`; `register` gives it a name, and the commands take the dotted
 name of its module. To add one here, write a file and a line below.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from jaxreplay._internal.checks import check_kind
 from jaxreplay.methods import (
@@ -29,7 +29,7 @@ from jaxreplay.methods import (
     windows,
 )
 from jaxreplay.option import check_entry
-from jaxreplay.types import Method
+from jaxreplay.sampler import Method
 
 __all__ = [
     "METHODS",
@@ -54,17 +54,7 @@ __all__ = [
 ]
 
 
-class MakeMethod(Protocol):
-    """Make a method from its options."""
-
-    def __call__(self, config: Any, updates: int | None, /) -> Method:
-        """Return the method.
-
-        Args:
-          config: an instance of the entry's config.
-          updates: gradient steps of the run, for schedules that last as long; None: unknown.
-        """
-        ...
+MakeMethod = Callable[[Any], Method]  # from an instance of the entry's config
 
 
 class MethodEntry(NamedTuple):
@@ -109,7 +99,7 @@ def register(
     Args:
       name: that no other method has.
       config: a frozen dataclass of `option` fields, all with defaults.
-      method: `method(config, updates) -> Method`.
+      method: `method(config) -> Method`.
       discrete: options that have other defaults for agents with discrete actions.
       replace: take the name from a method that has it, as when a notebook's cell runs again.
 

@@ -14,7 +14,8 @@ from jaxreplay.methods.parts.options import LossOptions
 from jaxreplay.option import option, takes_own_config
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
-from jaxreplay.types import Array, Draw, Method, Sample, Sampler
+from jaxreplay.sampler import Method, Sampler
+from jaxreplay.types import Array, Draw, Sample
 
 _PAPER = "Wang & Ross 2019"
 
@@ -31,6 +32,7 @@ class EREConfig(LossOptions):
         "gradient steps until eta is 1, linearly; none: the whole run",
         f"{_PAPER}, Sec. 4",
         at_least=1,
+        whole_run=True,
     )
     smallest: int = option(
         5000, "transitions that are never left out", f"{_PAPER}, Sec. 4", at_least=1
@@ -66,77 +68,80 @@ def window(done: Array, length: Array, eta: Array | float, capacity: int, smalle
     return jnp.maximum(wanted, smallest)
 
 
-@takes_own_config
-def sampler(config: EREConfig = EREConfig(), updates: int | None = None) -> Sampler:
-    """Make ERE's sampler: uniform over a window of recent transitions that shrinks in an episode.
+@dataclasses.dataclass(frozen=True)
+class ERE(Sampler):
+    """Samples uniformly from the most recent transitions, fewer and fewer of them in an episode.
 
-    The authors do all K updates of an episode at its end; updates between steps, as here, take K
-    from the episode before.
-
-    Args:
-      config: hyperparameters.
-      updates: gradient steps of the run, over which eta rises to 1 if the config leaves it open;
-        None with an open config keeps eta where it is.
+    The authors take all K updates of an episode at its end. With updates between steps, as here, K
+    is that of the episode before. Eta rises to 1 over `eta_updates`, and is constant without them.
     """
-    horizon = config.eta_updates if config.eta_updates is not None else updates
-    eta = schedules.linear(config.eta, 1.0, horizon)
 
-    def init(key: Array, ring: Ring) -> EREState:
-        del key, ring
+    config: EREConfig = EREConfig()
+
+    @property
+    def requires(self) -> Requirements:
+        """The field `last`, and a loop that keeps adding."""
+        return Requirements(new_steps=True, transition_fields=frozenset({"last"}))
+
+    def init(self, key: Array, ring: Ring) -> EREState:
         zero, none = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32)
         return EREState(zero, zero, zero, none, none)
 
-    def add(state: EREState, ring: Ring, slots: Array, transition: Row, **_: Array) -> EREState:
-        del ring, slots
-        return end(state, fields.get(transition, "last")[0])
+    def add(
+        self, state: EREState, ring: Ring, slots: Array, transition: Row, **feedback: Array
+    ) -> EREState:
+        return _end(state, fields.get(transition, "last")[0])
 
-    def end(state: EREState, over: Array | bool) -> EREState:
-        over = over & (state.done > 0)  # an episode without updates says nothing
-        mean = state.widths / jnp.maximum(state.done, 1)
-        return state._replace(
-            done=jnp.where(over, 0, state.done),
-            length=jnp.where(over, state.done, state.length),
-            widths=jnp.where(over, 0.0, state.widths),
-            mean_width=jnp.where(over, mean, state.mean_width),
-        )
-
-    def width(state: EREState, ring: Ring) -> Array:
-        decay = jnp.asarray(eta(state.updates))
-        wanted = window(state.done, state.length, decay, ring.capacity, config.smallest)
-        return jnp.maximum(jnp.minimum(wanted.astype(jnp.int32), ring_.size(ring)), 1)
-
-    def sample(state: EREState, ring: Ring, key: Array, batch_size: int) -> Draw:
-        recent, ones = width(state, ring), jnp.ones(batch_size, jnp.float32)
+    def sample(self, state: EREState, ring: Ring, key: Array, batch_size: int) -> Draw:
+        recent, ones = self._width(state, ring), jnp.ones(batch_size, jnp.float32)
         order = random_bits.integers(key, (batch_size,), recent)
         return Draw(ring_.recent(ring, order), ones, probability=ones / recent)
 
-    def update(state: EREState, ring: Ring, sample: Sample, **_: Array) -> EREState:
-        del sample
-        widths = state.widths + width(state, ring)
+    def update(self, state: EREState, ring: Ring, sample: Sample, **feedback: Array) -> EREState:
+        widths = state.widths + self._width(state, ring)
         done, updates = clocks.tick(state.done), clocks.tick(state.updates)
         return state._replace(done=done, updates=updates, widths=widths)
 
-    def probability(state: EREState, ring: Ring, slots: Array, batch_size: int) -> Array:
-        del batch_size
-        recent = width(state, ring)
-        lanes = ring.num_envs
-        order = ring_.age(ring, slots) * lanes + slots % lanes
+    def end_episodes(self, state: EREState, ring: Ring) -> EREState:
+        return _end(state, True)
+
+    def probability(self, state: EREState, ring: Ring, slots: Array, batch_size: int) -> Array:
+        recent = self._width(state, ring)
+        order = ring_.age(ring, slots) * ring.num_envs + slots % ring.num_envs
         share = 1.0 / recent.astype(jnp.float32)
         return jnp.where((slots < ring_.size(ring)) & (order < recent), share, 0.0)
 
-    def metrics(state: EREState, ring: Ring) -> dict[str, Array]:
-        # Not the window's width now, which a log point would see at the same phase every time.
+    def metrics(self, state: EREState, ring: Ring) -> dict[str, Array]:
+        # Not the current width, which log points would always read at the same phase.
         so_far = state.widths / jnp.maximum(state.done, 1)
         return {"window": jnp.where(state.length > 0, state.mean_width, so_far)}
 
-    return Sampler(
-        init, add, sample, update, probability=probability, metrics=metrics,
-        end_episodes=lambda state, ring: end(state, True),
-        requires=Requirements(new_steps=True, transition_fields=frozenset({"last"})),
-    )  # fmt: skip
+    def _width(self, state: EREState, ring: Ring) -> Array:
+        eta = schedules.linear(self.config.eta, 1.0, self.config.eta_updates)
+        decay = jnp.asarray(eta(state.updates))
+        wanted = window(state.done, state.length, decay, ring.capacity, self.config.smallest)
+        return jnp.maximum(jnp.minimum(wanted.astype(jnp.int32), ring_.size(ring)), 1)
+
+
+def _end(state: EREState, over: Array | bool) -> EREState:
+    """Count the running episode of the first environment as a whole one, where it is over."""
+    over = over & (state.done > 0)  # an episode without updates gives no K
+    mean = state.widths / jnp.maximum(state.done, 1)
+    return state._replace(
+        done=jnp.where(over, 0, state.done),
+        length=jnp.where(over, state.done, state.length),
+        widths=jnp.where(over, 0.0, state.widths),
+        mean_width=jnp.where(over, mean, state.mean_width),
+    )
 
 
 @takes_own_config
-def method(config: EREConfig = EREConfig(), updates: int | None = None) -> Method:
-    """Make ERE: its sampler, and an objective of unweighted means."""
-    return Method(sampler(config, updates), objectives.plain(config.named_loss))
+def sampler(config: EREConfig = EREConfig()) -> ERE:
+    """Return ERE's sampler (Wang & Ross 2019)."""
+    return ERE(config)
+
+
+@takes_own_config
+def method(config: EREConfig = EREConfig()) -> Method:
+    """Return ERE: its sampler, and an objective of unweighted means."""
+    return Method(sampler(config), objectives.plain(config.named_loss))

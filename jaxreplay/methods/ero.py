@@ -19,8 +19,9 @@ from jaxreplay.optimisers import if_finite
 from jaxreplay.option import option, takes_own_config
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
+from jaxreplay.sampler import Method, Sampler
 from jaxreplay.sum_tree import SumTree
-from jaxreplay.types import Array, Draw, Method, Sample, Sampler
+from jaxreplay.types import Array, Draw, Sample
 
 _PAPER = "Zha et al. 2019"
 # Items scored at a time: bounds the memory of the hidden layers, and the work while few are stored.
@@ -77,24 +78,35 @@ def log_likelihood(logits: Array, chosen: Array) -> Array:
     return (chosen * jnp.log(keep) + (1.0 - chosen) * jnp.log1p(-keep)).sum()
 
 
-@takes_own_config
-def sampler(config: EROConfig = EROConfig()) -> Sampler:
-    """Make ERO's sampler: uniform over a subset that a learned policy chooses item by item.
+@dataclasses.dataclass(frozen=True)
+class ERO(Sampler):
+    """Samples uniformly from a subset that a learned policy chooses, transition by transition.
 
-    Every item is in the subset with its own probability, a function of its reward, its latest TD
-    error (both divided by their standard deviation over the buffer, then squashed by tanh) and the
-    time it was added. Whenever the return of a training episode is told, the policy takes one
-    REINFORCE step on its change since the episode before (the paper has means of recent episodes),
-    over items drawn uniformly from the whole buffer, and chooses anew. Items added since are in the
-    subset; a subset smaller than a batch gives way to the whole buffer.
+    A transition is in the subset with a probability of its own, a function of its reward, its
+    latest TD error (both divided by their standard deviation over the buffer, then squashed by
+    tanh) and the time it was added. After the return of every training episode, the policy takes a
+    REINFORCE step on the change since the episode before (the paper uses means of recent episodes),
+    over transitions drawn uniformly from the whole buffer, and chooses a new subset. Transitions
+    added since are in the subset. A subset smaller than a batch is replaced by the whole buffer.
     """
 
-    def init(key: Array, ring: Ring) -> EROState:
-        params = _policy(config).init(key, jnp.zeros((1, 3)))
+    config: EROConfig = EROConfig()
+
+    @property
+    def requires(self) -> Requirements:
+        """TD errors, rewards, and returns of training episodes."""
+        return Requirements(
+            feedback=frozenset({"td_error"}),
+            episode_returns="training",
+            transition_fields=frozenset({"reward"}),
+        )
+
+    def init(self, key: Array, ring: Ring) -> EROState:
+        params = _policy(self.config).init(key, jnp.zeros((1, 3)))
         empty = jnp.zeros(ring.capacity, jnp.float32)
         return EROState(
             params=params,
-            opt_state=_optimiser(config).init(params),
+            opt_state=_optimiser(self.config).init(params),
             chosen=sum_tree.init(ring.capacity),
             reward=empty,
             td_error=empty,
@@ -104,8 +116,9 @@ def sampler(config: EROConfig = EROConfig()) -> Sampler:
             learned=jnp.zeros((), jnp.int32),
         )
 
-    def add(state: EROState, ring: Ring, slots: Array, transition: Row, **_: Array) -> EROState:
-        del ring
+    def add(
+        self, state: EROState, ring: Ring, slots: Array, transition: Row, **feedback: Array
+    ) -> EROState:
         ones = jnp.ones(slots.shape, jnp.float32)
         return state._replace(
             chosen=sum_tree.set(state.chosen, slots, ones),
@@ -113,18 +126,25 @@ def sampler(config: EROConfig = EROConfig()) -> Sampler:
             td_error=buffer.write(state.td_error, slots, 0.0 * ones),
         )
 
-    def update(
-        state: EROState, ring: Ring, sample: Sample, *, td_error: Array, **_: Array
-    ) -> EROState:
-        del ring
-        return state._replace(td_error=buffer.write(state.td_error, sample.indices, td_error))
+    def sample(self, state: EROState, ring: Ring, key: Array, batch_size: int) -> Draw:
+        size = jnp.maximum(ring_.size(ring), 1)
+        within = sum_tree.sample(state.chosen, key, batch_size, sampling="iid")
+        anywhere = random_bits.integers(key, (batch_size,), size)
+        count = sum_tree.total(state.chosen)
+        enough, ones = count >= batch_size, jnp.ones(batch_size, jnp.float32)
+        chance = ones / jnp.where(enough, count, size)
+        return Draw(jnp.where(enough, within, anywhere), ones, probability=chance)
 
-    def observe(state: EROState, ring: Ring, episode_return: Array, key: Array) -> EROState:
+    def update(self, state: EROState, ring: Ring, sample: Sample, **feedback: Array) -> EROState:
+        written = buffer.write(state.td_error, sample.indices, feedback["td_error"])
+        return state._replace(td_error=written)
+
+    def observe(self, state: EROState, ring: Ring, episode_return: Array, key: Array) -> EROState:
         reward = episode_return - state.episode_return
         counts = state.told & jnp.isfinite(reward)  # the first call only sets the baseline
         learned = jax.lax.cond(
             counts,
-            lambda: _learn(config, state, ring, reward, key),
+            lambda: _learn(self.config, state, ring, reward, key),
             lambda: state,
         )
         return learned._replace(
@@ -133,20 +153,29 @@ def sampler(config: EROConfig = EROConfig()) -> Sampler:
             replay_reward=jnp.where(counts, reward, 0.0),
         )
 
-    return Sampler(
-        init, add, _sample, update, observe=observe, probability=_probability, metrics=_metrics,
-        requires=Requirements(
-            feedback=frozenset({"td_error"}),
-            episode_returns="training",
-            transition_fields=frozenset({"reward"}),
-        ),
-    )  # fmt: skip
+    def probability(self, state: EROState, ring: Ring, slots: Array, batch_size: int) -> Array:
+        count = sum_tree.total(state.chosen)
+        within = sum_tree.get(state.chosen, slots) / jnp.maximum(count, 1.0)
+        return jnp.where(count >= batch_size, within, ring_.even_probability(ring, slots))
+
+    def metrics(self, state: EROState, ring: Ring) -> dict[str, Array]:
+        share = sum_tree.total(state.chosen) / jnp.maximum(ring_.size(ring), 1)
+        return {
+            "subset": share,
+            "replay_reward": state.replay_reward,
+            "sampler_updates": state.learned.astype(jnp.float32),
+        }
 
 
 @takes_own_config
-def method(config: EROConfig = EROConfig(), updates: int | None = None) -> Method:
-    """Make ERO: its sampler, and an objective of unweighted means; `updates` is not used."""
-    del updates
+def sampler(config: EROConfig = EROConfig()) -> ERO:
+    """Return ERO's sampler (Zha et al. 2019)."""
+    return ERO(config)
+
+
+@takes_own_config
+def method(config: EROConfig = EROConfig()) -> Method:
+    """Return ERO: its sampler, and an objective of unweighted means."""
     return Method(sampler(config), objectives.plain(config.named_loss))
 
 
@@ -156,31 +185,6 @@ def _policy(config: EROConfig) -> ReplayPolicy:
 
 def _optimiser(config: EROConfig) -> optax.GradientTransformation:
     return if_finite(optax.adam(config.learning_rate))
-
-
-def _sample(state: EROState, ring: Ring, key: Array, batch_size: int) -> Draw:
-    size = jnp.maximum(ring_.size(ring), 1)
-    within = sum_tree.sample(state.chosen, key, batch_size, sampling="iid")
-    anywhere = random_bits.integers(key, (batch_size,), size)
-    count = sum_tree.total(state.chosen)
-    enough, ones = count >= batch_size, jnp.ones(batch_size, jnp.float32)
-    chance = ones / jnp.where(enough, count, size)
-    return Draw(jnp.where(enough, within, anywhere), ones, probability=chance)
-
-
-def _probability(state: EROState, ring: Ring, slots: Array, batch_size: int) -> Array:
-    count = sum_tree.total(state.chosen)
-    within = sum_tree.get(state.chosen, slots) / jnp.maximum(count, 1.0)
-    return jnp.where(count >= batch_size, within, ring_.even_probability(ring, slots))
-
-
-def _metrics(state: EROState, ring: Ring) -> dict[str, Array]:
-    share = sum_tree.total(state.chosen) / jnp.maximum(ring_.size(ring), 1)
-    return {
-        "subset": share,
-        "replay_reward": state.replay_reward,
-        "sampler_updates": state.learned.astype(jnp.float32),
-    }
 
 
 def _learn(config: EROConfig, state: EROState, ring: Ring, reward: Array, key: Array) -> EROState:

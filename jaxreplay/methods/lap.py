@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-import jax.numpy as jnp
-
 from jaxreplay import objectives
-from jaxreplay.methods import proportional
 from jaxreplay.methods.parts.options import SamplingOptions
+from jaxreplay.methods.proportional import Proportional
 from jaxreplay.option import option, takes_own_config
-from jaxreplay.types import Method, Sampler
+from jaxreplay.ring import Ring
+from jaxreplay.sampler import Method
+from jaxreplay.types import Array
 
 _PAPER = "Fujimoto et al. 2020"
 
@@ -41,19 +41,29 @@ class LAPConfig(SamplingOptions):
     )
 
 
-@takes_own_config
-def sampler(config: LAPConfig = LAPConfig()) -> Sampler:
-    """Make LAP's sampler: P(i) ~ max(|td_i|, kappa)^alpha, weights 1 (Fujimoto 2020, Eq. 9)."""
-    return proportional.sampler(
-        proportional.of_td_error(objectives.lap_priority(config.alpha, config.kappa)),
-        lambda odds: jnp.ones_like(odds.probability),
-        sampling=config.sampling,
-    )
+@dataclasses.dataclass(frozen=True)
+class LAPLeaf:
+    """`max(|td|, kappa)^alpha` (Fujimoto et al. 2020, Eq. 9)."""
+
+    alpha: float
+    kappa: float
+
+    def __call__(self, feedback: Mapping[str, Array], slots: Array, ring: Ring) -> Array:
+        """Return the leaves `[B]` of TD errors `[B]`."""
+        del slots, ring
+        return objectives.lap_priority(self.alpha, self.kappa)(feedback["td_error"])
 
 
 @takes_own_config
-def method(config: LAPConfig = LAPConfig(), updates: int | None = None) -> Method:
-    """Make LAP: its sampler and the unweighted Huber loss; `updates` is not used."""
-    del updates
-    objective = objectives.plain(objectives.huber(config.kappa))
-    return Method(sampler(config), objective)
+def sampler(config: LAPConfig = LAPConfig()) -> Proportional:
+    """Return LAP's sampler: `P(i) ~ max(|td_i|, kappa)^alpha`, with weights of 1.
+
+    Fujimoto et al. 2020, Eq. 9.
+    """
+    return Proportional(LAPLeaf(config.alpha, config.kappa), sampling=config.sampling)
+
+
+@takes_own_config
+def method(config: LAPConfig = LAPConfig()) -> Method:
+    """Return LAP: its sampler and the unweighted Huber loss."""
+    return Method(sampler(config), objectives.plain(objectives.huber(config.kappa)))

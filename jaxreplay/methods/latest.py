@@ -7,11 +7,12 @@ import jax.numpy as jnp
 
 from jaxreplay import objectives
 from jaxreplay import ring as ring_
-from jaxreplay.methods import uniform
+from jaxreplay.methods.uniform import Uniform
 from jaxreplay.option import Config, takes_own_config
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
-from jaxreplay.types import Array, Draw, Method, Sampler
+from jaxreplay.sampler import Method
+from jaxreplay.types import Array, Draw
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,50 +26,50 @@ class Aux(NamedTuple):
     slots: Array  # [T, E] int32: T successive steps of E environments; a batch is this, flattened
 
 
-def sampler() -> Sampler:
-    """Make the sampler that returns the newest B transitions, oldest first, all with weight 1.
+@dataclasses.dataclass(frozen=True)
+class Latest(Uniform):
+    """Returns the newest B transitions, oldest first, with weights of 1.
 
-    The loop must take B new steps between two batches. B is a multiple of the environments. Until
-    so many are stored, rows that are missing weigh 0.
-
-    Raises:
-      ValueError: by `make_replay`, where B is no such multiple. What the loop does, `check_loop`
-        of `requirements` checks for training loops of ours; a loop of your own has to see to it.
+    The loop adds B transitions between two batches (`Requirements.all_new`). B is a multiple of
+    the environments. Until B are stored, missing transitions have a weight of 0.
     """
 
-    def check(capacity: int, num_envs: int, batch_size: int) -> None:
-        del capacity
+    @property
+    def requires(self) -> Requirements:
+        """Single steps, all of them new."""
+        return Requirements(single_steps=True, all_new=True, new_steps=True)
+
+    def check_sizes(self, capacity: int, num_envs: int, batch_size: int) -> None:
+        """Raise ValueError unless B is a multiple of the environments."""
         if batch_size % num_envs:
             raise ValueError(
-                f"batch_size {batch_size} is not a multiple of the {num_envs} environments: use "
+                f"batch_size {batch_size} is not a multiple of num_envs {num_envs}: use "
                 f"{max(1, batch_size // num_envs) * num_envs}"
             )
 
-    def sample(state: tuple[()], ring: Ring, key: Array, batch_size: int) -> Draw:
-        del state, key
-        lanes = ring.num_envs
-        order = jnp.arange(batch_size, dtype=jnp.int32).reshape(-1, lanes)[::-1]
+    def sample(self, state: None, ring: Ring, key: Array, batch_size: int) -> Draw:
+        """Return the newest slots `[B]`, oldest first."""
+        num_envs = ring.num_envs
+        order = jnp.arange(batch_size, dtype=jnp.int32).reshape(-1, num_envs)[::-1]
         slots = ring_.recent(ring, order)
-        there = jnp.repeat(jnp.arange(batch_size // lanes)[::-1] < ring_.size(ring) // lanes, lanes)
-        weights = there.astype(jnp.float32)
+        steps = jnp.arange(batch_size // num_envs)[::-1]
+        stored = jnp.repeat(steps < ring_.size(ring) // num_envs, num_envs)
+        weights = stored.astype(jnp.float32)
         return Draw(slots.ravel(), weights, Aux(slots), weights / batch_size)
 
-    def probability(state: tuple[()], ring: Ring, slots: Array, batch_size: int) -> Array:
-        del state
+    def probability(self, state: None, ring: Ring, slots: Array, batch_size: int) -> Array:
+        """Return 1 / B for the newest B slots, else 0."""
         newest = ring_.age(ring, slots) < batch_size // ring.num_envs
         inside = newest & (slots < ring_.size(ring))
         return jnp.where(inside, jnp.float32(1.0 / batch_size), 0.0)
 
-    return uniform.sampler()._replace(
-        sample=sample,
-        probability=probability,
-        requires=Requirements(single_steps=True, all_new=True, new_steps=True),
-        check_sizes=check,
-    )
+
+def sampler() -> Latest:
+    """Return the sampler of the newest transitions."""
+    return Latest()
 
 
 @takes_own_config
-def method(config: LatestConfig = LatestConfig(), updates: int | None = None) -> Method:
-    """Make the method of on-policy agents; `updates` is not used."""
-    del config, updates
+def method(config: LatestConfig = LatestConfig()) -> Method:
+    """Return the method of on-policy agents, with an objective of unweighted means."""
     return Method(sampler(), objectives.plain())

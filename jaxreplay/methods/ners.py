@@ -1,7 +1,6 @@
 """Neural experience replay sampler, NERS (Oh, Lee, Shin, Yang & Hwang 2021)."""
 
 import dataclasses
-import functools
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 import jax
@@ -27,7 +26,8 @@ from jaxreplay.optimisers import if_finite
 from jaxreplay.option import option, takes_own_config
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
-from jaxreplay.types import Array, Draw, Method, Sample, Sampler
+from jaxreplay.sampler import Method, Sampler
+from jaxreplay.types import IGNORED, Array, Draw, Sample
 
 Feature = Literal["obs", "action", "reward", "next_obs", "time", "td_error", "q_value"]
 _PAPER = "Oh et al. 2021"
@@ -116,146 +116,130 @@ def log_probabilities(scores: Array, counted: Array, alpha: float, rest: Array |
     return alpha * jnp.log(scores) - jnp.log(total)
 
 
-@takes_own_config
-def sampler(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Sampler:
-    """Make the NERS sampler: a network scores replayed transitions, P(i) ~ score^alpha.
+@dataclasses.dataclass(frozen=True)
+class NERS(Sampler):
+    """Samples with `P(i) ~ score^alpha`, where a network scores replayed transitions.
 
-    New transitions have score 1. Each replayed batch is scored anew after the agent's update, as a
-    set. Whenever the policy's return is told, the network takes one REINFORCE step that makes what
-    was replayed since more likely if the return rose, and less if it fell (Eq. 6 and 7).
-
-    Args:
-      config: hyperparameters.
-      updates: gradient steps of the run, over which beta moves; None keeps it where it is.
+    New transitions have a score of 1. Each batch gets new scores after the agent's update, as a
+    set. After every return of the policy, the network takes one REINFORCE step that makes the
+    transitions replayed since more likely if the return rose, and less if it fell (Oh et al. 2021,
+    Eq. 6 and 7).
     """
-    weigh = config.importance(updates)
 
-    def add(state: NERSState, ring: Ring, slots: Array, transition: Row, **_: Array) -> NERSState:
-        del ring
+    config: NERSConfig = NERSConfig()
+
+    @property
+    def requires(self) -> Requirements:
+        """TD errors, targets, returns, and the fields that are features."""
+        seen = set(self.config.features) - {"time", "td_error", "q_value"}
+        first = {"first"} if self.config.clock == "episode" else set()
+        return Requirements(
+            feedback=frozenset({"td_error", "target"}),
+            episode_returns="training" if self.config.reward == "training" else "evaluation",
+            transition_fields=frozenset(seen | first),
+        )
+
+    def init(self, key: Array, ring: Ring) -> NERSState:
+        config, ones = self.config, jnp.ones(ring.capacity, jnp.float32)
+        blank = ring_.gather(ring, jnp.zeros(1, jnp.int32))
+        scalar = jnp.zeros(1)
+        params = _network(config).init(key, _features(config, blank, scalar, scalar, scalar))
+        return NERSState(
+            params=params,
+            opt_state=_optimiser(config).init(params),
+            priorities=proportional.init(ring.capacity, track_minimum=config.normalise == "buffer"),
+            td_error=ones,
+            q_value=ones,
+            positions=positions_.init(ring) if self.config.clock == "episode" else None,
+            collected=_nothing(self.config.train_size),
+            told=jnp.zeros((), bool),
+            episode_return=jnp.zeros((), jnp.float32),
+            replay_reward=jnp.zeros((), jnp.float32),
+            learned=jnp.zeros((), jnp.int32),
+        )
+
+    def add(
+        self, state: NERSState, ring: Ring, slots: Array, transition: Row, **feedback: Array
+    ) -> NERSState:
         ones = jnp.ones(slots.shape, jnp.float32)
         positions = state.positions
         if positions is not None:
-            positions = positions_.enter(positions, slots, fields.get(transition, "first"))
+            positions = positions_.add(positions, slots, fields.get(transition, "first"))
         return state._replace(
-            priorities=proportional.enter(state.priorities, slots),
+            priorities=proportional.insert(state.priorities, slots),
             td_error=buffer.write(state.td_error, slots, ones),
             q_value=buffer.write(state.q_value, slots, ones),
             positions=positions,
         )
 
-    def sample(state: NERSState, ring: Ring, key: Array, batch_size: int) -> Draw:
+    def sample(self, state: NERSState, ring: Ring, key: Array, batch_size: int) -> Draw:
         key_draw, key_ticket = jax.random.split(key)
-        indices, odds = proportional.draw(
-            state.priorities, ring, key_draw, batch_size, config.sampling
+        indices, stats = proportional.draw(
+            state.priorities, ring, key_draw, batch_size, self.config.sampling
         )
         tickets = jax.random.uniform(key_ticket, (batch_size,), jnp.float32)
-        return Draw(indices, weigh(odds), tickets, odds.probability)
+        return Draw(indices, self.config.weight(stats), tickets, stats.probability)
 
-    def probability(state: NERSState, ring: Ring, slots: Array, batch_size: int) -> Array:
-        return proportional.probability(state.priorities, ring, slots, batch_size)
+    def update(self, state: NERSState, ring: Ring, sample: Sample, **feedback: Array) -> NERSState:
+        """Compute the scores of a batch, and offer it to the network's training subset."""
+        slots, valid = sample.indices, sample.indices != IGNORED
+        td_error, q_value = jnp.tanh(feedback["td_error"]), jnp.tanh(feedback["target"])
+        time = _time(state, ring, jnp.minimum(slots, ring.capacity - 1))
+        features = _features(self.config, sample.transition, time, td_error, q_value)
+        scores = _scores(self.config, state.params, features, valid)
+        return state._replace(
+            priorities=proportional.write(state.priorities, slots, scores**self.config.alpha),
+            td_error=buffer.write(state.td_error, slots, td_error),
+            q_value=buffer.write(state.q_value, slots, q_value),
+            collected=_collect(state.collected, sample, valid),
+        )
 
-    def metrics(state: NERSState, ring: Ring) -> dict[str, Array]:
+    def observe(self, state: NERSState, ring: Ring, episode_return: Array, key: Array) -> NERSState:
+        # The first call only sets the baseline.
+        reward = jnp.where(state.told, episode_return - state.episode_return, 0.0)
+        learns = jnp.isfinite(reward) & (reward != 0)
+        params, opt_state = jax.lax.cond(
+            learns,
+            lambda: _learn(self.config, state, ring, reward),
+            lambda: (state.params, state.opt_state),
+        )
+        learns &= opt_state.finite
+        return state._replace(
+            params=params,
+            opt_state=opt_state,
+            collected=_nothing(self.config.train_size),
+            told=jnp.ones((), bool),
+            episode_return=episode_return,
+            replay_reward=jnp.where(jnp.isfinite(reward), reward, 0.0),
+            learned=clocks.total(state.learned, learns),
+        )
+
+    def end_episodes(self, state: NERSState, ring: Ring) -> NERSState:
+        known = state.positions
+        return state._replace(positions=None if known is None else positions_.end(known))
+
+    def probability(self, state: NERSState, ring: Ring, slots: Array, batch_size: int) -> Array:
+        return proportional.probability(state.priorities, ring, slots)
+
+    def metrics(self, state: NERSState, ring: Ring) -> dict[str, Array]:
         own = proportional.metrics(state.priorities, ring)
         return own | {
-            "beta": config.beta_at(updates)(state.priorities.updates),
+            "beta": self.config.weight.exponent(state.priorities.updates),
             "replay_reward": state.replay_reward,
             "sampler_updates": state.learned.astype(jnp.float32),
         }
 
-    def end_episodes(state: NERSState, ring: Ring) -> NERSState:
-        del ring
-        known = state.positions
-        return state._replace(positions=None if known is None else positions_.end(known))
 
-    return Sampler(
-        functools.partial(_init, config), add, sample, functools.partial(_update, config),
-        observe=functools.partial(_observe, config), probability=probability, metrics=metrics,
-        end_episodes=end_episodes,
-        requires=_requirements(config),
-    )  # fmt: skip
-
-
-def _requirements(config: NERSConfig) -> Requirements:
-    seen = set(config.features) - {"time", "td_error", "q_value"}
-    return Requirements(
-        feedback=frozenset({"td_error", "target"}),
-        episode_returns="training" if config.reward == "training" else "evaluation",
-        transition_fields=frozenset(seen | ({"first"} if config.clock == "episode" else set())),
-    )
+@takes_own_config
+def sampler(config: NERSConfig = NERSConfig()) -> NERS:
+    """Return the NERS sampler (Oh et al. 2021)."""
+    return NERS(config)
 
 
 @takes_own_config
-def method(config: NERSConfig = NERSConfig(), updates: int | None = None) -> Method:
-    """Make NERS: its sampler, and an objective weighted by importance."""
-    return Method(sampler(config, updates), config.objective())
-
-
-def _init(config: NERSConfig, key: Array, ring: Ring) -> NERSState:
-    ones = jnp.ones(ring.capacity, jnp.float32)
-    blank = ring_.gather(ring, jnp.zeros(1, jnp.int32))
-    scalar = jnp.zeros(1)
-    params = _network(config).init(key, _features(config, blank, scalar, scalar, scalar))
-    return NERSState(
-        params=params,
-        opt_state=_optimiser(config).init(params),
-        priorities=proportional.init(ring.capacity, track_minimum=config.normalise == "buffer"),
-        td_error=ones,
-        q_value=ones,
-        positions=positions_.init(ring) if config.clock == "episode" else None,
-        collected=_nothing(config.train_size),
-        told=jnp.zeros((), bool),
-        episode_return=jnp.zeros((), jnp.float32),
-        replay_reward=jnp.zeros((), jnp.float32),
-        learned=jnp.zeros((), jnp.int32),
-    )
-
-
-def _update(
-    config: NERSConfig,
-    state: NERSState,
-    ring: Ring,
-    sample: Sample,
-    *,
-    td_error: Array,
-    target: Array,
-    **_: Array,
-) -> NERSState:
-    """Score a batch anew, and offer it to the subset from which the network learns."""
-    slots, valid = sample.indices, sample.indices < ring.capacity
-    td_error, q_value = jnp.tanh(td_error), jnp.tanh(target)
-    time = _time(state, ring, jnp.minimum(slots, ring.capacity - 1))
-    features = _features(config, sample.transition, time, td_error, q_value)
-    scores = _scores(config, state.params, features, valid)
-    return state._replace(
-        priorities=proportional.write(state.priorities, slots, scores**config.alpha),
-        td_error=buffer.write(state.td_error, slots, td_error),
-        q_value=buffer.write(state.q_value, slots, q_value),
-        collected=_collect(state.collected, sample, valid),
-    )
-
-
-def _observe(
-    config: NERSConfig, state: NERSState, ring: Ring, episode_return: Array, key: Array
-) -> NERSState:
-    del key
-    # The first call only sets the baseline.
-    reward = jnp.where(state.told, episode_return - state.episode_return, 0.0)
-    learns = jnp.isfinite(reward) & (reward != 0)
-    params, opt_state = jax.lax.cond(
-        learns,
-        lambda: _learn(config, state, ring, reward),
-        lambda: (state.params, state.opt_state),
-    )
-    learns &= opt_state.finite
-    return state._replace(
-        params=params,
-        opt_state=opt_state,
-        collected=_nothing(config.train_size),
-        told=jnp.ones((), bool),
-        episode_return=episode_return,
-        replay_reward=jnp.where(jnp.isfinite(reward), reward, 0.0),
-        learned=clocks.total(state.learned, learns),
-    )
+def method(config: NERSConfig = NERSConfig()) -> Method:
+    """Return NERS: its sampler, and an objective weighted by importance."""
+    return Method(sampler(config), config.objective())
 
 
 def _learn(

@@ -6,7 +6,7 @@ from jaxreplay import objectives
 from jaxreplay.methods import lap, uniform
 from jaxreplay.objectives import Form, Twin
 from jaxreplay.option import Config, option, takes_own_config
-from jaxreplay.types import Method
+from jaxreplay.sampler import Method
 
 _PAPER = "Fujimoto et al. 2020"
 
@@ -35,8 +35,7 @@ class PALConfig(Config):
 
 
 @takes_own_config
-def method(config: PALConfig = PALConfig(), updates: int | None = None) -> Method:
-    """Make PAL: uniform sampling, the loss with LAP's expected gradient; `updates` is not used."""
-    del updates
+def method(config: PALConfig = PALConfig()) -> Method:
+    """Return PAL: uniform sampling, with the loss whose expected gradient is LAP's."""
     loss = objectives.pal(config.alpha, config.kappa, config.twin, config.loss, config.divide)
     return Method(uniform.sampler(), objectives.plain(loss))

@@ -1,18 +1,21 @@
 """Prioritised experience replay, proportional variant (Schaul et al. 2016)."""
 
 import dataclasses
+from collections.abc import Mapping
 
 import jax.numpy as jnp
 
 from jaxreplay._internal.powers import to_power
-from jaxreplay.methods import proportional
 from jaxreplay.methods.parts.options import (
     ImportanceOptions,
     PriorityOptions,
     WeightedLossOptions,
 )
+from jaxreplay.methods.proportional import Proportional
 from jaxreplay.option import option, takes_own_config
-from jaxreplay.types import Array, Method, Sampler
+from jaxreplay.ring import Ring
+from jaxreplay.sampler import Method
+from jaxreplay.types import Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,36 +27,40 @@ class PERConfig(WeightedLossOptions, ImportanceOptions, PriorityOptions):
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class PERLeaf:
+    """`(min(|td|, clip) + epsilon)^alpha` (Schaul et al. 2016, Sec. 3.3)."""
+
+    alpha: float
+    epsilon: float
+    clip: float | None
+
+    def __call__(self, feedback: Mapping[str, Array], slots: Array, ring: Ring) -> Array:
+        """Return the leaves `[B]` of TD errors `[B]`."""
+        del slots, ring
+        size = jnp.abs(feedback["td_error"])
+        if self.clip is not None:
+            size = jnp.minimum(size, self.clip)
+        return to_power(size + self.epsilon, self.alpha)
+
+
 @takes_own_config
-def sampler(config: PERConfig = PERConfig(), updates: int | None = None) -> Sampler:
-    """Make the proportional PER sampler: P(i) = p_i^alpha / sum_j p_j^alpha, p = |td| + epsilon.
+def sampler(config: PERConfig = PERConfig()) -> Proportional:
+    """Return the proportional PER sampler: `P(i) = p_i^alpha / sum_j p_j^alpha`.
 
-    Schaul et al. 2016, Eq. 1 and Alg. 1. Weights are `(N P(i))^-beta`, divided by their largest
-    over the batch, over the buffer, or not at all; beta goes linearly to its end.
-
-    Args:
-      config: hyperparameters.
-      updates: gradient steps of the run, over which beta moves if the config leaves it open;
-        None with an open config keeps beta where it is.
+    The priority is `p = |td| + epsilon` (Schaul et al. 2016, Eq. 1 and Alg. 1). Importance weights
+    are `(N P(i))^-beta`, divided by the largest of the batch or of the buffer, or not at all. Beta
+    is constant, unless `beta_updates` or `config.for_run` gives its schedule an end.
     """
-
-    def priority(td_error: Array) -> Array:
-        size = jnp.abs(td_error)
-        if config.clip is not None:
-            size = jnp.minimum(size, config.clip)
-        return to_power(size + config.epsilon, config.alpha)
-
-    return proportional.sampler(
-        proportional.of_td_error(priority),
-        config.importance(updates),
+    return Proportional(
+        PERLeaf(config.alpha, config.epsilon, config.clip),
+        config.weight,
         sampling=config.sampling,
         initial=config.initial,
-        track_minimum=config.normalise == "buffer",
-        beta=config.beta_at(updates),
     )
 
 
 @takes_own_config
-def method(config: PERConfig = PERConfig(), updates: int | None = None) -> Method:
-    """Make proportional PER: its sampler, and an objective weighted by importance."""
-    return Method(sampler(config, updates), config.objective())
+def method(config: PERConfig = PERConfig()) -> Method:
+    """Return proportional PER: its sampler, and an objective weighted by importance."""
+    return Method(sampler(config), config.objective())

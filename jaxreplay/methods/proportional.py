@@ -1,17 +1,17 @@
-"""The machinery of methods that sample in proportion to a leaf value kept in a sum tree.
+"""Sampling in proportion to priorities that are kept in a sum tree.
 
-Not a method by itself: PER, LAP, PSER and NERS say how a transition becomes a leaf, and what
-weights a draw gets.
+PER and LAP are `Proportional` with a leaf and a weight; PSER, NERS and sequences use the functions.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreplay import clocks, schedules, sum_tree
+from jaxreplay import clocks, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer, random_bits
 from jaxreplay._internal.powers import to_power
@@ -19,8 +19,10 @@ from jaxreplay._internal.promotion import as_by_default
 from jaxreplay.fields import Row
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
+from jaxreplay.sampler import Sampler
+from jaxreplay.schedules import Schedule
 from jaxreplay.sum_tree import Sampling, SumTree
-from jaxreplay.types import Array, Draw, Sample, Sampler
+from jaxreplay.types import Array, Draw, Sample
 
 Initial = Literal["max", "td"]
 Normalisation = Literal["batch", "buffer", "none"]
@@ -36,13 +38,16 @@ class ProportionalState(NamedTuple):
     skipped: Array  # [] int32, leaves so far that were no number or negative, and left the old one
 
 
-class Odds(NamedTuple):
-    """What importance weights are made of."""
+class SamplingStats(NamedTuple):
+    """Quantities that importance weights depend on."""
 
     probability: Array  # [B] float32, of each drawn slot
-    smallest: Array | None  # [] float32, of the least likely slot that can be drawn; None: not kept
-    size: Array  # [] int32, live slots
+    smallest: Array | None  # [] float32, smallest positive probability in the buffer, if it is kept
+    size: Array  # [] int32, stored transitions
     updates: Array  # [] int32, calls of update so far
+
+
+Weight = Callable[[SamplingStats], Array]  # returns importance weights [B] float32
 
 
 def init(capacity: int, *, track_minimum: bool = False) -> ProportionalState:
@@ -62,7 +67,9 @@ def init(capacity: int, *, track_minimum: bool = False) -> ProportionalState:
     )
 
 
-def enter(state: ProportionalState, slots: Array, values: Array | None = None) -> ProportionalState:
+def insert(
+    state: ProportionalState, slots: Array, values: Array | None = None
+) -> ProportionalState:
     """Give new transitions their leaves `[E]`: `values`, or the largest leaf so far.
 
     Values that are no leaves get the largest one as well: their slots would otherwise keep the
@@ -71,19 +78,19 @@ def enter(state: ProportionalState, slots: Array, values: Array | None = None) -
     if values is None:
         return _set(state, slots, jnp.broadcast_to(state.max_leaf, slots.shape))
     leaves = jnp.where((values >= 0) & (values < jnp.inf), values, state.max_leaf)
-    return _noted(_set(state, slots, leaves), slots, values)
+    return _update_stats(_set(state, slots, leaves), slots, values)
 
 
 def write(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
     """Write the leaves `[B]` of an update; rows with an out-of-range slot are skipped."""
-    state = _noted(_set(state, slots, values), slots, values)
+    state = _update_stats(_set(state, slots, values), slots, values)
     return state._replace(updates=clocks.tick(state.updates))
 
 
 @as_by_default
 def draw(
     state: ProportionalState, ring: Ring, key: Array, batch_size: int, sampling: Sampling
-) -> tuple[Array, Odds]:
+) -> tuple[Array, SamplingStats]:
     """Draw slots `[B]` in proportion to their leaves.
 
     With every leaf at zero nothing distinguishes the slots: all are equally likely then.
@@ -98,7 +105,7 @@ def draw(
     if state.minimum is not None:
         least = sum_tree.total(state.minimum) / safe_total
         smallest = jnp.where(total > 0, least, 1.0 / size)
-    return indices, Odds(
+    return indices, SamplingStats(
         probability=probability(state, ring, indices),
         smallest=smallest,
         size=size,
@@ -106,60 +113,48 @@ def draw(
     )
 
 
-def probability(
-    state: ProportionalState, ring: Ring, slots: Array, batch_size: int | None = None
-) -> Array:
-    """Return how likely `[n]` each slot is to be drawn, whatever the batch size."""
-    del batch_size
+def probability(state: ProportionalState, ring: Ring, slots: Array) -> Array:
+    """Return the probability `[n]` float32 of each slot: its leaf's share of the total."""
     total = sum_tree.total(state.tree)
     even = ring_.even_probability(ring, slots)
     safe_total = jnp.where(total > 0, total, 1.0)
     return jnp.where(total > 0, sum_tree.get(state.tree, slots) / safe_total, even)
 
 
-def exponent(beta: float, beta_end: float, horizon: int | None) -> Callable[[Array], Array]:
-    """Make the exponent of importance weights `[]`, a function of the updates so far.
+@dataclasses.dataclass(frozen=True)
+class ImportanceWeights:
+    """Importance weights `(N P(i))^-beta` (Schaul et al. 2016, Sec. 3.4).
 
     Args:
-      beta: the exponent at the first update.
-      beta_end: the exponent from update `horizon` on; linear in between.
-      horizon: updates; None keeps `beta`.
+      beta: exponent, a schedule over calls of `update`, such as `linear(0.4, 1.0, 10_000)`.
+      normalise: divide by the largest weight of the "batch", of the "buffer", or of "none".
     """
-    schedule = schedules.linear(beta, beta_end, horizon)
-    return lambda updates: jnp.asarray(schedule(updates), jnp.float32)
 
+    beta: Schedule
+    normalise: Normalisation = "batch"
 
-def importance(
-    beta: float, beta_end: float, horizon: int | None, normalise: Normalisation
-) -> Callable[[Odds], Array]:
-    """Make the weights `(N P(i))^-beta` `[B]` (Schaul et al. 2016, Sec. 3.4).
-
-    Args:
-      beta: as in `exponent`, like the next two.
-      beta_end: where beta goes.
-      horizon: in how many updates.
-      normalise: the largest weight that they are divided by: "batch", "buffer" (which needs
-        `Odds.smallest`, that is, a state with `track_minimum`) or "none".
-
-    Raises:
-      ValueError: when the weights are traced, "buffer" without `Odds.smallest`.
-    """
-    power = exponent(beta, beta_end, horizon)
+    def exponent(self, updates: Array) -> Array:
+        """Return beta `[]` float32 after this many updates."""
+        return jnp.asarray(self.beta(updates), jnp.float32)
 
     @as_by_default
-    def weigh(odds: Odds) -> Array:
-        minus = -power(odds.updates)
-        if normalise == "buffer":
-            if odds.smallest is None:
+    def __call__(self, stats: SamplingStats) -> Array:
+        """Return the weights `[B]` float32."""
+        minus = -self.exponent(stats.updates)
+        if self.normalise == "buffer":
+            if stats.smallest is None:
                 raise ValueError(
-                    "weights normalised over the buffer need the smallest probability: "
-                    "make the sampler with track_minimum=True"
+                    'normalise "buffer" needs the smallest probability, which this sampler does '
+                    'not keep: use "batch"'
                 )
-            return to_power(odds.probability / odds.smallest, minus)
-        weights = to_power(odds.size * odds.probability, minus)
-        return weights / weights.max() if normalise == "batch" else weights
+            return to_power(stats.probability / stats.smallest, minus)
+        weights = to_power(stats.size * stats.probability, minus)
+        return weights / weights.max() if self.normalise == "batch" else weights
 
-    return weigh
+
+def unweighted(stats: SamplingStats) -> Array:
+    """Return weights of 1, `[B]` float32."""
+    return jnp.ones_like(stats.probability)
 
 
 @as_by_default
@@ -202,87 +197,101 @@ _LOOKS = 4096
 
 
 class Leaf(Protocol):
-    """What makes a transition's leaf."""
+    """A function of feedback that returns priorities to the power of alpha, the tree's leaves."""
 
     def __call__(self, feedback: Mapping[str, Array], slots: Array, ring: Ring, /) -> Array:
         """Return the leaves `[B]` float32, not negative.
 
         Args:
           feedback: `[B]` each, by name.
-          slots: `[B]` int32, where the transitions are; rows whose slot is out of range are
-            skipped, whatever their leaf.
-          ring: the transitions, and how old they are.
+          slots: `[B]` int32, the slots of the transitions, some of them `IGNORED`.
+          ring: the transitions.
         """
         ...
 
 
-def of_td_error(priority: Callable[[Array], Array]) -> Leaf:
-    """Make the leaf that is a function of TD errors `[B]` alone."""
-
-    def leaf(feedback: Mapping[str, Array], slots: Array, ring: Ring) -> Array:
-        del slots, ring
-        return priority(feedback["td_error"])
-
-    return leaf
-
-
-def sampler(
-    leaf: Leaf,
-    weigh: Callable[[Odds], Array],
-    *,
-    feedback: Iterable[str] = ("td_error",),
-    sampling: Sampling = "stratified",
-    initial: Initial = "max",
-    track_minimum: bool = False,
-    beta: Callable[[Array], Array] | None = None,
-) -> Sampler:
-    """Make the sampler of a method whose leaf is a function of the latest feedback.
+@dataclasses.dataclass(frozen=True)
+class Proportional(Sampler):
+    """Samples transition i with probability `leaf_i / sum_j leaf_j`.
 
     Args:
-      leaf: what a transition's leaf is; `of_td_error` makes one from a function of TD errors.
-      weigh: what the draws' weights `[B]` are.
-      feedback: what `leaf` reads.
-      sampling: how the draws of a batch hang together, see `sum_tree.sample`.
-      initial: new transitions enter with the running maximum over everything ever written,
-        initially 1 ("max", Schaul et al. 2016, Alg. 1), or with the leaf of their feedback ("td").
-      track_minimum: keep a tree of minima, for weights that need the smallest probability.
-      beta: the exponent of the weights, a function of the updates so far, for the metrics.
+      leaf: the leaf of a transition, from its latest feedback.
+      weight: importance weights `[B]` of a draw, such as `ImportanceWeights(beta)`.
+      feedback: names of the feedback that `leaf` reads.
+      sampling: dependence between the draws of a batch, see `sum_tree.sample`.
+      initial: leaf of a new transition: the largest leaf so far, initially 1 ("max", Schaul et al.
+        2016, Alg. 1), or that of the feedback that comes with it ("td").
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> def leaf(feedback, slots, ring):
+      ...     return jnp.abs(feedback["td_error"])
+      >>> sampler = Proportional(leaf)
     """
 
-    def start(key: Array, ring: Ring) -> ProportionalState:
+    leaf: Leaf
+    weight: Weight = unweighted
+    feedback: frozenset[str] = frozenset({"td_error"})
+    sampling: Sampling = "stratified"
+    initial: Initial = "max"
+
+    @property
+    def requires(self) -> Requirements:
+        """The feedback that `leaf` reads, with "td" also of new transitions."""
+        of_new = self.feedback if self.initial == "td" else frozenset()
+        return Requirements(feedback=self.feedback, feedback_of_new=of_new)
+
+    def init(self, key: Array, ring: Ring) -> ProportionalState:
+        """Return the state of an empty buffer."""
         del key
-        return init(ring.capacity, track_minimum=track_minimum)
+        return init(ring.capacity, track_minimum=needs_minimum(self.weight))
 
     def add(
-        state: ProportionalState,
-        ring: Ring,
-        slots: Array,
-        transition: Row,
-        **feedback: Array,
+        self, state: ProportionalState, ring: Ring, slots: Array, transition: Row, **feedback: Array
     ) -> ProportionalState:
+        """Insert new transitions `[E]`."""
         del transition
-        return enter(state, slots, leaf(feedback, slots, ring) if initial == "td" else None)
+        leaves = self.leaf(feedback, slots, ring) if self.initial == "td" else None
+        return insert(state, slots, leaves)
 
-    def sample(state: ProportionalState, ring: Ring, key: Array, batch_size: int) -> Draw:
-        indices, odds = draw(state, ring, key, batch_size, sampling)
-        # Whatever the weights are made of: a leaf that is read comes before the next write.
-        weights = buffer.after(buffer.fence(odds.probability), weigh(odds))
-        return Draw(indices, weights, probability=odds.probability)
+    def sample(self, state: ProportionalState, ring: Ring, key: Array, batch_size: int) -> Draw:
+        """Draw in proportion to the leaves."""
+        indices, stats = draw(state, ring, key, batch_size, self.sampling)
+        return Draw(indices, weights(self.weight, stats), probability=stats.probability)
 
     def update(
-        state: ProportionalState, ring: Ring, sample: Sample, **feedback: Array
+        self, state: ProportionalState, ring: Ring, sample: Sample, **feedback: Array
     ) -> ProportionalState:
-        return write(state, sample.indices, leaf(feedback, sample.indices, ring))
+        """Write the leaves of a batch."""
+        return write(state, sample.indices, self.leaf(feedback, sample.indices, ring))
 
-    def tell(state: ProportionalState, ring: Ring) -> dict[str, Array]:
+    def probability(
+        self, state: ProportionalState, ring: Ring, slots: Array, batch_size: int
+    ) -> Array:
+        """Return the share of each leaf in their sum."""
+        del batch_size
+        return probability(state, ring, slots)
+
+    def metrics(self, state: ProportionalState, ring: Ring) -> dict[str, Array]:
+        """Return statistics of the leaves, and beta."""
         own = metrics(state, ring)
-        return own if beta is None else own | {"beta": beta(state.updates)}
+        if isinstance(self.weight, ImportanceWeights):
+            own["beta"] = self.weight.exponent(state.updates)
+        return own
 
-    read = frozenset(feedback)
-    requires = Requirements(feedback=read, feedback_of_new=read if initial == "td" else frozenset())
-    return Sampler(
-        start, add, sample, update, probability=probability, metrics=tell, requires=requires
-    )
+
+def needs_minimum(weight: Weight) -> bool:
+    """Return whether weights are normalised by the smallest probability in the buffer."""
+    return isinstance(weight, ImportanceWeights) and weight.normalise == "buffer"
+
+
+def weights(weight: Weight, stats: SamplingStats) -> Array:
+    """Return the importance weights `[B]` of a draw.
+
+    They are available only after the leaves were read, even if they do not depend on them: the next
+    write of the tree waits for them.
+    """
+    return buffer.after(buffer.fence(stats.probability), weight(stats))
 
 
 def check_valid(state: ProportionalState, ring: Ring) -> None:
@@ -313,13 +322,13 @@ def _set(state: ProportionalState, slots: Array, values: Array) -> ProportionalS
 _LARGEST = np.finfo(np.float32).max
 
 
-def _noted(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
-    overflown, largest = looked_through(slots < state.tree.capacity, values)
+def _update_stats(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
+    overflown, largest = count_invalid_and_max(slots < state.tree.capacity, values)
     skipped = clocks.total(state.skipped, overflown)
     return state._replace(skipped=skipped, max_leaf=jnp.maximum(state.max_leaf, largest))
 
 
-def looked_through(live: Array, values: Array) -> tuple[Array, Array]:
+def count_invalid_and_max(live: Array, values: Array) -> tuple[Array, Array]:
     """Return how many leaves `[B]` are no leaves, `[]` int32, and the largest of the others.
 
     Those are not finite, as of errors beyond float32's powers, or negative: the tree skips them. Of

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 
-from jaxreplay import clocks, fields, objectives, sum_tree
+from jaxreplay import clocks, fields, objectives, schedules, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay._internal.checks import Bounds
 from jaxreplay._internal.powers import to_power
@@ -19,11 +19,12 @@ from jaxreplay.methods import proportional
 from jaxreplay.methods.parts import positions as positions_
 from jaxreplay.methods.parts.options import LossOptions, PriorityOptions
 from jaxreplay.methods.parts.positions import Positions
-from jaxreplay.methods.proportional import ProportionalState
+from jaxreplay.methods.proportional import ImportanceWeights, ProportionalState
 from jaxreplay.option import option, override, takes_own_config
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
-from jaxreplay.types import Array, Draw, Method, Sample, Sampler
+from jaxreplay.sampler import Method, Sampler
+from jaxreplay.types import IGNORED, Array, Draw, Sample
 
 _PAPER = "Brittain et al. 2019"
 
@@ -76,6 +77,11 @@ class PSERConfig(LossOptions, PriorityOptions):
         "power", "leaf of a TD error: (|td| + epsilon)^alpha, or sqrt(Huber) (code)"
     )
 
+    @property
+    def weight(self) -> ImportanceWeights:
+        """Importance weights with a constant beta, divided by the batch's largest."""
+        return ImportanceWeights(schedules.linear(self.beta, self.beta, None))
+
     def check(self) -> None:
         """Refuse decays that reach nobody, and leaves that the decay can't act on."""
         if self.window is None and window_of(self.rho, self.threshold) < 1:
@@ -107,46 +113,56 @@ def window_of(rho: float, threshold: float = 0.01) -> int:
     return math.floor(math.log(threshold) / math.log(rho) + 1e-9)
 
 
-@takes_own_config
-def sampler(config: PSERConfig = PSERConfig()) -> Sampler:
-    """Make PSER's sampler: PER whose updates raise the priorities of the steps before.
+@dataclasses.dataclass(frozen=True)
+class PSER(Sampler):
+    """PER whose updates also raise the priorities of the preceding steps.
 
-    A replayed transition gets `max(|td| + epsilon, eta * old)` (Eq. 10), and from there the k-th
-    step before it `max(rho^k p, own)` (Eq. 6) or `min(rho^k p + own, largest so far)` (Eq. 7), for
-    k up to the window, back to the start of the episode and never across the write cursor. The
-    result is that of going through the batch in the order of time; where a slot was drawn twice
-    with different errors, one of them counts.
+    A replayed transition gets the priority `max(|td| + epsilon, eta * old)` (Eq. 10), and from it
+    the k-th step before gets `max(rho^k p, own)` (Eq. 6) or `min(rho^k p + own, largest so far)`
+    (Eq. 7), for k up to the window, back to the start of the episode and never across the write
+    cursor. The result equals processing the batch in the order of time; of a slot that was drawn
+    twice with different errors, one error counts.
     """
-    weigh = proportional.importance(config.beta, config.beta, None, "batch")
-    initial_td = config.initial == "td"
 
-    def init(key: Array, ring: Ring) -> PSERState:
-        del key
+    config: PSERConfig = PSERConfig()
+
+    @property
+    def requires(self) -> Requirements:
+        """TD errors, and where episodes begin."""
+        td_error = frozenset({"td_error"})
+        return Requirements(
+            feedback=td_error,
+            feedback_of_new=td_error if self.config.initial == "td" else frozenset(),
+            transition_fields=frozenset({"first"}),
+        )
+
+    def init(self, key: Array, ring: Ring) -> PSERState:
         return PSERState(proportional.init(ring.capacity), positions_.init(ring))
 
     def add(
-        state: PSERState, ring: Ring, slots: Array, transition: Row, **fresh: Array
+        self, state: PSERState, ring: Ring, slots: Array, transition: Row, **feedback: Array
     ) -> PSERState:
-        values = _leaf(config, fresh["td_error"]) if initial_td else None
-        priorities = proportional.enter(state.priorities, slots, values)
-        positions = positions_.enter(state.positions, slots, fields.get(transition, "first"))
+        config = self.config
+        values = _leaf(config, feedback["td_error"]) if config.initial == "td" else None
+        priorities = proportional.insert(state.priorities, slots, values)
+        positions = positions_.add(state.positions, slots, fields.get(transition, "first"))
         state = PSERState(priorities, positions)
         if not config.decay_on_add:
             return state
         return _lend(config, state, ring, slots, sum_tree.get(priorities.tree, slots))
 
-    def sample(state: PSERState, ring: Ring, key: Array, batch_size: int) -> Draw:
-        indices, odds = proportional.draw(state.priorities, ring, key, batch_size, config.sampling)
-        return Draw(indices, weigh(odds), probability=odds.probability)
+    def sample(self, state: PSERState, ring: Ring, key: Array, batch_size: int) -> Draw:
+        sampling = self.config.sampling
+        indices, stats = proportional.draw(state.priorities, ring, key, batch_size, sampling)
+        return Draw(indices, self.config.weight(stats), probability=stats.probability)
 
-    def update(
-        state: PSERState, ring: Ring, sample: Sample, *, td_error: Array, **_: Array
-    ) -> PSERState:
-        old = state.priorities
-        slots, valid = sample.indices, sample.indices < ring.capacity
+    def update(self, state: PSERState, ring: Ring, sample: Sample, **feedback: Array) -> PSERState:
+        config, old = self.config, state.priorities
+        slots, valid = sample.indices, sample.indices != IGNORED
         kept = _in_leaves(config, config.eta) * sum_tree.get(old.tree, jnp.where(valid, slots, 0))
-        values = jnp.where(valid, jnp.maximum(_leaf(config, td_error), kept), 0.0)
-        overflown, largest = proportional.looked_through(valid, values)
+        leaves = _leaf(config, feedback["td_error"])
+        values = jnp.where(valid, jnp.maximum(leaves, kept), 0.0)
+        overflown, largest = proportional.count_invalid_and_max(valid, values)
         priorities = old._replace(
             tree=sum_tree.put(old.tree, slots, values),
             max_leaf=jnp.maximum(old.max_leaf, largest),
@@ -154,36 +170,29 @@ def sampler(config: PSERConfig = PSERConfig()) -> Sampler:
             skipped=clocks.total(old.skipped, overflown),
         )
         # A leaf that overflows is skipped, and so lends nothing either.
-        lenders = jnp.where(jnp.isfinite(values), slots, ring.capacity)
+        lenders = jnp.where(jnp.isfinite(values), slots, IGNORED)
         return _lend(config, state._replace(priorities=priorities), ring, lenders, values)
 
-    def probability(state: PSERState, ring: Ring, slots: Array, batch_size: int) -> Array:
-        return proportional.probability(state.priorities, ring, slots, batch_size)
-
-    def metrics(state: PSERState, ring: Ring) -> dict[str, Array]:
-        own = proportional.metrics(state.priorities, ring)
-        return own | {"beta": jnp.asarray(config.beta, jnp.float32)}
-
-    def end_episodes(state: PSERState, ring: Ring) -> PSERState:
-        del ring
+    def end_episodes(self, state: PSERState, ring: Ring) -> PSERState:
         return state._replace(positions=positions_.end(state.positions))
 
-    td_error = frozenset({"td_error"})
-    return Sampler(
-        init, add, sample, update, probability=probability, metrics=metrics,
-        end_episodes=end_episodes,
-        requires=Requirements(
-            feedback=td_error,
-            feedback_of_new=td_error if initial_td else frozenset(),
-            transition_fields=frozenset({"first"}),
-        ),
-    )  # fmt: skip
+    def probability(self, state: PSERState, ring: Ring, slots: Array, batch_size: int) -> Array:
+        return proportional.probability(state.priorities, ring, slots)
+
+    def metrics(self, state: PSERState, ring: Ring) -> dict[str, Array]:
+        own = proportional.metrics(state.priorities, ring)
+        return own | {"beta": jnp.asarray(self.config.beta, jnp.float32)}
 
 
 @takes_own_config
-def method(config: PSERConfig = PSERConfig(), updates: int | None = None) -> Method:
-    """Make PSER: its sampler, and an objective weighted by importance; `updates` is not used."""
-    del updates
+def sampler(config: PSERConfig = PSERConfig()) -> PSER:
+    """Return PSER's sampler (Brittain et al. 2019)."""
+    return PSER(config)
+
+
+@takes_own_config
+def method(config: PSERConfig = PSERConfig()) -> Method:
+    """Return PSER: its sampler, and an objective weighted by importance."""
     return Method(sampler(config), objectives.weighted(config.named_loss))
 
 
@@ -212,12 +221,12 @@ def _lend(
     steps = jnp.arange(1, (config.window or window_of(config.rho, config.threshold)) + 1)
     rows = jnp.minimum(slots, ring.capacity - 1)[:, None]
     earlier, stored = ring_.previous(ring, rows, steps)  # [B, W]
-    reached = stored & (steps <= state.positions.steps[rows]) & (slots < ring.capacity)[:, None]
+    reached = stored & (steps <= state.positions.steps[rows]) & (slots != IGNORED)[:, None]
     if config.combine == "add":
         # A slot drawn twice lends once.
         again = jnp.tril(slots[:, None] == slots, -1).any(axis=1)
         reached &= ~again[:, None]
-    before = jnp.where(reached, earlier, ring.capacity).ravel()
+    before = jnp.where(reached, earlier, IGNORED).ravel()
     decay = steps.astype(jnp.float32)
     if config.combine == "max":
         shares = values[:, None] * _in_leaves(config, config.rho) ** decay

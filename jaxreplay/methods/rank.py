@@ -1,7 +1,6 @@
 """Prioritised experience replay, rank-based variant (Schaul et al. 2016)."""
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -16,11 +15,12 @@ from jaxreplay.fields import Row
 from jaxreplay.methods.parts import rank_mass
 from jaxreplay.methods.parts.options import ImportanceOptions, WeightedLossOptions
 from jaxreplay.methods.parts.rank_mass import Segments
-from jaxreplay.methods.proportional import Odds
+from jaxreplay.methods.proportional import SamplingStats
 from jaxreplay.option import option, override, takes_own_config
 from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
-from jaxreplay.types import Array, Draw, Method, Sample, Sampler
+from jaxreplay.sampler import Method, Sampler
+from jaxreplay.types import IGNORED, Array, Draw, Sample
 
 _PAPER = "Schaul et al. 2016"
 _QUANTILES = (0.1, 0.5, 0.9)
@@ -40,7 +40,11 @@ class RankConfig(WeightedLossOptions, ImportanceOptions):
         at_least=0,
     )
     alpha_updates: int | None = option(
-        None, "gradient steps until alpha_end; none: the whole run", f"{_PAPER}, Tab. 3", at_least=1
+        None,
+        "gradient steps until alpha_end; none: the whole run",
+        f"{_PAPER}, Tab. 3",
+        at_least=1,
+        whole_run=True,
     )
     beta: float = override(ImportanceOptions, "beta", 0.5, f"{_PAPER}, Tab. 3")
     order: Literal["buckets", "sorted"] = option(
@@ -60,17 +64,12 @@ class RankConfig(WeightedLossOptions, ImportanceOptions):
         f"{_PAPER}, Sec. 3.4",
     )
 
-    def exponent(self, updates: int | None) -> Callable[[Array], Array | float]:
-        """Make the schedule of alpha over calls of update.
-
-        Args:
-          updates: gradient steps of the run, over which alpha moves if `alpha_updates` leaves it
-            open; None keeps an open alpha where it is.
-        """
-        horizon = self.alpha_updates if self.alpha_updates is not None else updates
-        if self.alpha_end is None or horizon is None:
+    @property
+    def exponent(self) -> Callable[[Array], Array | float]:
+        """The schedule of alpha over calls of update; constant without an end or a horizon."""
+        if self.alpha_end is None or self.alpha_updates is None:
             return lambda updates: self.alpha
-        schedule = schedules.linear(self.alpha, self.alpha_end, horizon)
+        schedule = schedules.linear(self.alpha, self.alpha_end, self.alpha_updates)
         return lambda updates: jnp.asarray(schedule(updates), jnp.float32)
 
 
@@ -82,49 +81,105 @@ class RankState(NamedTuple):
     updates: Array  # [] int32, a clock: calls of update
 
 
-@takes_own_config
-def sampler(config: RankConfig = RankConfig(), updates: int | None = None) -> Sampler:
-    """Make the rank-based sampler: P(i) = rank(i)^-alpha / sum_r r^-alpha (Schaul et al. 2016).
+@dataclasses.dataclass(frozen=True)
+class Rank(Sampler):
+    """Samples with `P(i) = rank(i)^-alpha / sum_r r^-alpha` (Schaul et al. 2016, Sec. 3.3).
 
-    Rank 1 has the largest |TD error|, and every draw sees the order of all that is known by then.
-    By default nearly equal |TD errors| are ties (`bucket_order`): all of them are equally likely,
-    that is, each has the mean probability of the ranks that they share. The importance weights are
-    those of this mean. With `order` "sorted" the order is exact, ties by slot.
+    Rank 1 has the largest |TD error|. Every draw uses the order of the current |TD errors|. By
+    default nearly equal ones are ties (`bucket_order`): all of them have the mean probability of
+    the ranks that they share, and importance weights are those of this mean. With `order="sorted"`
+    the order is exact, ties by slot.
 
-    Independent draws resolve the running sum of masses in float32: of a million ranks, neighbours
-    far down may share their chances unevenly; segments do not.
-
-    Args:
-      config: hyperparameters.
-      updates: gradient steps of the run, over which alpha and beta move if the config leaves it
-        open; None with an open config keeps them where they are.
+    Independent draws resolve the running sum of probabilities in float32: of a million ranks,
+    neighbours far down may have uneven probabilities; segments do not.
     """
-    rule = _Rule(config, config.exponent(updates))
-    weigh = config.importance(updates)
 
-    def sample(state: RankState, ring: Ring, key: Array, batch_size: int) -> Draw:
-        if config.sampling == "greedy":
+    config: RankConfig = RankConfig()
+
+    @property
+    def requires(self) -> Requirements:
+        """TD errors."""
+        return Requirements(feedback=frozenset({"td_error"}))
+
+    def init(self, key: Array, ring: Ring) -> RankState:
+        return RankState(
+            order=bucket_order.init(ring.capacity),
+            largest=jnp.ones((), jnp.float32),
+            updates=jnp.zeros((), jnp.int32),
+        )
+
+    def add(
+        self, state: RankState, ring: Ring, slots: Array, transition: Row, **feedback: Array
+    ) -> RankState:
+        values = jnp.broadcast_to(state.largest, slots.shape)
+        return state._replace(order=bucket_order.set(state.order, slots, values))
+
+    def sample(self, state: RankState, ring: Ring, key: Array, batch_size: int) -> Draw:
+        if self.config.sampling == "greedy":
             ones = jnp.ones(batch_size, jnp.float32)
             return Draw(_largest(state, batch_size), ones, probability=ones / batch_size)
-        slots, odds, chance = _draw(rule, state, ring, key, batch_size)
-        return Draw(slots, weigh(odds), probability=chance)
+        slots, stats, chance = _draw(_Rule(self.config), state, ring, key, batch_size)
+        return Draw(slots, self.config.weight(stats), probability=chance)
 
-    def metrics(state: RankState, ring: Ring) -> dict[str, Array]:
-        own = _metrics(state, ring)
-        alpha = jnp.asarray(rule.exponent(state.updates), jnp.float32)
-        return own | {"alpha": alpha, "beta": config.beta_at(updates)(state.updates)}
+    def update(self, state: RankState, ring: Ring, sample: Sample, **feedback: Array) -> RankState:
+        values = jnp.abs(feedback["td_error"])
+        written = jnp.where(sample.indices != IGNORED, values, 0.0)
+        return RankState(
+            order=bucket_order.set(state.order, sample.indices, values),
+            largest=jnp.maximum(state.largest, written.max()),
+            updates=clocks.tick(state.updates),
+        )
 
-    return Sampler(
-        _init, _add, sample, _update,
-        probability=functools.partial(_probability, rule), metrics=metrics,
-        requires=Requirements(feedback=frozenset({"td_error"})),
-    )  # fmt: skip
+    def probability(self, state: RankState, ring: Ring, slots: Array, batch_size: int) -> Array:
+        rule = _Rule(self.config)
+        live = slots < ring_.size(ring)
+        if rule.config.sampling == "greedy":
+            chance = jnp.zeros(ring.capacity, jnp.float32)
+            chance = chance.at[_largest(state, batch_size)].add(1.0 / batch_size)
+            return jnp.where(live, chance[slots], 0.0)
+        if rule.config.order == "sorted":
+            order = falling(bucket_order.values(state.order))
+            ranks = jnp.arange(ring.capacity, dtype=jnp.int32)
+            rank = jnp.zeros_like(ranks).at[order].set(ranks)[slots]
+            ties = Ties(rank, rank + 1)
+        else:
+            held = jnp.maximum(bucket_order.values(state.order)[slots], 0.0)
+            bucket = bucket_order.bucket_of(held)
+            ties = Ties(*(ranks[bucket] for ranks in bucket_order.ties(state.order)))
+        segments = rule.segments(state, ring, batch_size)
+        return jnp.where(live, rule.chance(state, ring, ties, segments), 0.0)
+
+    def metrics(self, state: RankState, ring: Ring) -> dict[str, Array]:
+        size = jnp.maximum(ring_.size(ring), 1)
+        mean = jnp.maximum(bucket_order.values(state.order), 0.0).sum() / size
+        found = bucket_order.quantiles(state.order, jnp.asarray(_QUANTILES))
+        quantiles = {
+            f"priority_p{round(100 * q)}": x for q, x in zip(_QUANTILES, found, strict=True)
+        }
+        alpha = jnp.asarray(self.config.exponent(state.updates), jnp.float32)
+        return {
+            "mean_priority": mean,
+            "max_priority": state.largest,
+            **quantiles,
+            "alpha": alpha,
+            "beta": self.config.weight.exponent(state.updates),
+        }
 
 
 @takes_own_config
-def method(config: RankConfig = RankConfig(), updates: int | None = None) -> Method:
-    """Make rank-based PER: its sampler, and an objective weighted by importance."""
-    return Method(sampler(config, updates), config.objective())
+def sampler(config: RankConfig = RankConfig()) -> Rank:
+    """Return the rank-based sampler.
+
+    Alpha and beta are constant, unless `alpha_updates` and `beta_updates`, or `config.for_run`,
+    give their schedules an end.
+    """
+    return Rank(config)
+
+
+@takes_own_config
+def method(config: RankConfig = RankConfig()) -> Method:
+    """Return rank-based PER: its sampler, and an objective weighted by importance."""
+    return Method(sampler(config), config.objective())
 
 
 def falling(values: Array) -> Array:
@@ -158,67 +213,14 @@ def check_valid(state: RankState, ring: Ring) -> None:
         raise ValueError(f"a |TD error| exceeds the largest so far, {state.largest}")
 
 
-def _init(key: Array, ring: Ring) -> RankState:
-    del key
-    return RankState(
-        order=bucket_order.init(ring.capacity),
-        largest=jnp.ones((), jnp.float32),
-        updates=jnp.zeros((), jnp.int32),
-    )
-
-
-def _add(state: RankState, ring: Ring, slots: Array, transition: Row, **_: Array) -> RankState:
-    del ring, transition
-    values = jnp.broadcast_to(state.largest, slots.shape)
-    return state._replace(order=bucket_order.set(state.order, slots, values))
-
-
-def _update(
-    state: RankState, ring: Ring, sample: Sample, *, td_error: Array, **_: Array
-) -> RankState:
-    values = jnp.abs(td_error)
-    written = jnp.where(sample.indices < ring.capacity, values, 0.0)
-    return RankState(
-        order=bucket_order.set(state.order, sample.indices, values),
-        largest=jnp.maximum(state.largest, written.max()),
-        updates=clocks.tick(state.updates),
-    )
-
-
-def _probability(
-    rule: "_Rule", state: RankState, ring: Ring, slots: Array, batch_size: int
-) -> Array:
-    live = slots < ring_.size(ring)
-    if rule.config.sampling == "greedy":
-        chance = jnp.zeros(ring.capacity, jnp.float32)
-        chance = chance.at[_largest(state, batch_size)].add(1.0 / batch_size)
-        return jnp.where(live, chance[slots], 0.0)
-    if rule.config.order == "sorted":
-        order = falling(bucket_order.values(state.order))
-        ranks = jnp.arange(ring.capacity, dtype=jnp.int32)
-        rank = jnp.zeros_like(ranks).at[order].set(ranks)[slots]
-        ties = Ties(rank, rank + 1)
-    else:
-        held = jnp.maximum(bucket_order.values(state.order)[slots], 0.0)
-        bucket = bucket_order.bucket_of(held)
-        ties = Ties(*(ranks[bucket] for ranks in bucket_order.ties(state.order)))
-    segments = rule.segments(state, ring, batch_size)
-    return jnp.where(live, rule.chance(state, ring, ties, segments), 0.0)
-
-
-def _metrics(state: RankState, ring: Ring) -> dict[str, Array]:
-    size = jnp.maximum(ring_.size(ring), 1)
-    mean = jnp.maximum(bucket_order.values(state.order), 0.0).sum() / size
-    found = bucket_order.quantiles(state.order, jnp.asarray(_QUANTILES))
-    quantiles = {f"priority_p{round(100 * q)}": x for q, x in zip(_QUANTILES, found, strict=True)}
-    return {"mean_priority": mean, "max_priority": state.largest, **quantiles}
-
-
 class _Rule(NamedTuple):
     """How likely ranks are."""
 
     config: RankConfig
-    exponent: Callable[[Array], Array | float]
+
+    @property
+    def exponent(self) -> Callable[[Array], Array | float]:
+        return self.config.exponent
 
     def by_eq_1(self, state: RankState, ring: Ring, ties: Ties) -> Array:
         """Return the probability by Eq. 1 of each of ties."""
@@ -243,7 +245,7 @@ class _Rule(NamedTuple):
 
 def _draw(
     rule: _Rule, state: RankState, ring: Ring, key: Array, count: int
-) -> tuple[Array, Odds, Array]:
+) -> tuple[Array, SamplingStats, Array]:
     """Draw slots `[count]`; return also what weights are made of, and each draw's probability."""
     config, size = rule.config, jnp.maximum(ring_.size(ring), 1)
     # With one turn for all ties, equal ranks are the same slot: independent draws take one each.
@@ -265,8 +267,8 @@ def _draw(
     if config.normalise == "buffer":
         every = _all_ties(config, state, ring)
         smallest = jnp.where(every.first < every.last, in_weights(every), jnp.inf).min()
-    odds = Odds(in_weights(ties), smallest, size, state.updates)
-    return slots, odds, rule.chance(state, ring, ties, segments)
+    stats = SamplingStats(in_weights(ties), smallest, size, state.updates)
+    return slots, stats, rule.chance(state, ring, ties, segments)
 
 
 def _draw_rank(rule: _Rule, state: RankState, ring: Ring, bits: Array) -> tuple[Array, Segments]:

@@ -7,9 +7,7 @@ Retrace's estimates.
 """
 
 import dataclasses
-import functools
 import math
-from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import jax
@@ -24,19 +22,12 @@ from jaxreplay.fields import Row
 from jaxreplay.methods.parts import estimates
 from jaxreplay.methods.parts.estimates import Estimates
 from jaxreplay.methods.parts.forgetting import to_forget
+from jaxreplay.objectives import Objective
 from jaxreplay.option import Config, option, takes_own_config
-from jaxreplay.requirements import Requirements
+from jaxreplay.requirements import Provision, Requirements
 from jaxreplay.ring import Ring
-from jaxreplay.types import (
-    LOG_RATIO_LIMIT,
-    Array,
-    Draw,
-    Method,
-    Objective,
-    Sample,
-    Sampler,
-    Trust,
-)
+from jaxreplay.sampler import Method, Sampler
+from jaxreplay.types import IGNORED, LOG_RATIO_LIMIT, Array, Draw, Sample, Trust
 
 _PAPER = "Novati & Koumoutsakos 2019"
 _RUNNING, _FINISHED, _FORGOTTEN = 0, 1, 2
@@ -107,7 +98,7 @@ class Aux(NamedTuple):
 
     beta: Array  # [] float32, weight of the agent's gradient
     log_c_max: Array  # [] float32, |log ratio| from which a step is far
-    q_ret: Array | tuple[()]  # [B] float32, Retrace's estimate of Q(s, a); () if none are kept
+    q_ret: Array | None  # [B] float32, Retrace's estimate of Q(s, a), if returns are kept
 
 
 class ReFERState(NamedTuple):
@@ -127,7 +118,7 @@ class ReFERState(NamedTuple):
     updates: Array  # [] int32, a clock: calls of update
     forgotten: Array  # [] int32, finished episodes forgotten so far as `forget` has it
     reclaimed: Array  # [] int32, and those given up because the ring overwrites their slots
-    estimates: Estimates | tuple[()]  # () unless returns are kept
+    estimates: Estimates | None  # None unless returns are kept
 
 
 def log_c_max(config: ReFERConfig, updates: Array | int) -> Array:
@@ -146,46 +137,142 @@ def next_beta(beta: Array, far_share: Array, target: float, rate: float) -> Arra
     return (1.0 - rate) * beta + jnp.where(far_share > target, 0.0, rate)
 
 
-@takes_own_config
-def sampler(config: ReFERConfig = ReFERConfig()) -> Sampler:
-    """Make ReF-ER's sampler: uniform over the steps of the finished episodes it remembers.
+@dataclasses.dataclass(frozen=True)
+class ReFER(Sampler):
+    """Samples uniformly from the steps of the finished episodes that are remembered.
 
     The replay's capacity is the number N of steps remembered; the ring has `capacity_factor` times
-    as many slots. Every `refresh_every` rows it is refreshed: episodes that have ended since enter
-    the memory, others are forgotten for them, and c_max is annealed, so that the far-policy steps
-    are counted exactly in between. Until an episode has ended, steps of running ones are drawn.
+    as many slots. Every `refresh_every` steps the memory is refreshed: episodes that have ended
+    since enter it, others are forgotten, and c_max is annealed, so that the far-policy steps are
+    counted exactly in between. Until an episode has ended, steps of running ones are drawn.
 
     Feedback is `log_ratio` and, to keep returns, `value`, `advantage` and `next_value` (and
     `reward_scale`, if the agent scales rewards). Transitions must be single steps.
     """
 
-    refresh = jax.jit(functools.partial(_refresh, config))
-    return Sampler(
-        functools.partial(_init, config),
-        functools.partial(_add, config, refresh),
-        _sample,
-        functools.partial(_update, config),
-        probability=_probability,
-        metrics=_metrics,
-        end_episodes=_end_episodes,
-        requires=_requirements(config),
-        provides=frozenset({"returns"} if config.returns else ()),
-        even=True,
-        capacity_factor=config.capacity_factor,
-    )
+    config: ReFERConfig = ReFERConfig()
+
+    @property
+    def requires(self) -> Requirements:
+        of_returns = estimates.FEEDBACK if self.config.returns else frozenset()
+        read = {"first", "last"} | ({"reward", "discount"} if self.config.returns else set())
+        return Requirements(
+            feedback=of_returns | {"log_ratio"},
+            feedback_of_new=of_returns,
+            single_steps=True,
+            new_steps=True,
+            whole_episodes=True,
+            transition_fields=frozenset(read),
+        )
+
+    @property
+    def provides(self) -> frozenset[Provision]:
+        return frozenset({"returns"} if self.config.returns else ())
+
+    @property
+    def is_uniform(self) -> bool:
+        return True
+
+    @property
+    def capacity_factor(self) -> int:
+        return self.config.capacity_factor
+
+    def init(self, key: Array, ring: Ring) -> ReFERState:
+        slots, zero = jnp.zeros(ring.capacity, jnp.int32), jnp.zeros((), jnp.int32)
+        return ReFERState(
+            log_ratio=jnp.zeros(ring.capacity, jnp.float32),
+            episode=slots,
+            status=slots.astype(jnp.int8),
+            start=slots,
+            current=jnp.full(ring.num_envs, -1, jnp.int32),
+            live=jnp.zeros(ring.capacity, bool),
+            order=slots,
+            size=zero,
+            far=zero,
+            log_c_max=jnp.asarray(log_c_max(self.config, 0), jnp.float32),
+            beta=jnp.asarray(self.config.beta if self.config.penalise else 1.0, jnp.float32),
+            updates=zero,
+            forgotten=zero,
+            reclaimed=zero,
+            estimates=estimates.init(ring) if self.config.returns else None,
+        )
+
+    def add(
+        self, state: ReFERState, ring: Ring, slots: Array, transition: Row, **feedback: Array
+    ) -> ReFERState:
+        """Insert new steps into their episodes, and refresh the memory if it is due."""
+        # An episode may have been left, for instance where a loop was stopped and resumed.
+        left = fields.get(transition, "first") & (state.current >= 0)
+        state = _leave(state, ring, left, (slots - ring.num_envs) % ring.capacity)
+        state = _insert(state, ring, slots, transition)
+        if state.estimates is not None:
+            known = estimates.add(state.estimates, slots, transition, feedback)
+            state = state._replace(estimates=known)
+        due = ring_.is_due(ring, _refresh_every(self.config, ring))
+        if not isinstance(due, Tracer):  # outside of jit, which would compile the branches again
+            return _refresh_compiled(self.config, state, ring) if due else state
+        return jax.lax.cond(due, lambda s: _refresh(self.config, s, ring), lambda s: s, state)
+
+    def sample(self, state: ReFERState, ring: Ring, key: Array, batch_size: int) -> Draw:
+        # Before the first refresh that finds something to remember, everything stored will do.
+        size = jnp.where(state.size > 0, state.size, jnp.maximum(ring_.size(ring), 1))
+        number = random_bits.integers(key, (batch_size,), size)
+        indices = jnp.where(state.size > 0, state.order[number], number)
+        q_ret = None
+        if state.estimates is not None:
+            q_ret = estimates.returns_of(state.estimates, indices)
+        aux = Aux(state.beta, state.log_c_max, q_ret)
+        ones = jnp.ones(batch_size, jnp.float32)
+        return Draw(indices, ones, aux, ones / size)
+
+    def update(
+        self, state: ReFERState, ring: Ring, sample: Sample, **feedback: Array
+    ) -> ReFERState:
+        """Store the importance ratios of a batch, count the far-policy steps, and adapt beta."""
+        config = self.config
+        live = buffer.read_or(state.live, sample.indices, False)
+        slots = jnp.where(live, sample.indices, IGNORED)
+        log_ratio = jnp.clip(feedback["log_ratio"], -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+        ratios, before = buffer.modify(state.log_ratio, slots, log_ratio)
+        if state.estimates is not None:
+            state = state._replace(estimates=estimates.see(state.estimates, slots, feedback))
+        # Read again: of a slot that is in the batch twice, the ring keeps one ratio.
+        after = buffer.read_or(ratios, slots, 0.0)
+        change = is_far(after, state.log_c_max).astype(jnp.int32) - is_far(before, state.log_c_max)
+        changes = jnp.where(_first_of_its_kind(slots), change, 0)
+        far = state.far + changes.sum(dtype=jnp.int32)
+        beta = state.beta
+        if config.penalise:
+            share = far / jnp.maximum(state.size, 1)
+            beta = next_beta(beta, share.astype(jnp.float32), config.target, config.beta_rate)
+        updates = clocks.tick(state.updates)
+        return state._replace(log_ratio=ratios, far=far, beta=beta, updates=updates)
+
+    def end_episodes(self, state: ReFERState, ring: Ring) -> ReFERState:
+        lanes = jnp.arange(ring.num_envs, dtype=jnp.int32)
+        return _leave(state, ring, state.current >= 0, ring_.recent(ring, lanes))
+
+    def probability(self, state: ReFERState, ring: Ring, slots: Array, batch_size: int) -> Array:
+        live = buffer.read_or(state.live, slots, False)
+        share = 1.0 / jnp.maximum(state.size, 1).astype(jnp.float32)
+        known = jnp.where(live, share, 0.0)
+        return jnp.where(state.size > 0, known, ring_.even_probability(ring, slots))
+
+    def metrics(self, state: ReFERState, ring: Ring) -> dict[str, Array]:
+        return {
+            "far_share": state.far / jnp.maximum(state.size, 1),
+            "beta": state.beta,
+            "c_max": jnp.exp(state.log_c_max),
+            "remembered": state.size.astype(jnp.float32),
+            "forgotten_episodes": state.forgotten.astype(jnp.float32),
+            "reclaimed_episodes": state.reclaimed.astype(jnp.float32),
+        }
 
 
-def _requirements(config: ReFERConfig) -> Requirements:
-    of_returns = estimates.FEEDBACK if config.returns else frozenset()
-    read = {"first", "last"} | ({"reward", "discount"} if config.returns else set())
-    return Requirements(
-        feedback=of_returns | {"log_ratio"},
-        feedback_of_new=of_returns,
-        single_steps=True,
-        new_steps=True,
-        whole_episodes=True,
-        transition_fields=frozenset(read),
-    )
+@takes_own_config
+def sampler(config: ReFERConfig = ReFERConfig()) -> ReFER:
+    """Return ReF-ER's sampler (Novati & Koumoutsakos 2019, Alg. 1)."""
+    return ReFER(config)
 
 
 @takes_own_config
@@ -218,60 +305,9 @@ def objective(config: ReFERConfig = ReFERConfig()) -> Objective:
 
 
 @takes_own_config
-def method(config: ReFERConfig = ReFERConfig(), updates: int | None = None) -> Method:
-    """Make ReF-ER: its sampler and its objective; `updates` is not used."""
-    del updates
+def method(config: ReFERConfig = ReFERConfig()) -> Method:
+    """Return ReF-ER: its sampler and its objective."""
     return Method(sampler(config), objective(config))
-
-
-def _init(config: ReFERConfig, key: Array, ring: Ring) -> ReFERState:
-    del key
-    slots, zero = jnp.zeros(ring.capacity, jnp.int32), jnp.zeros((), jnp.int32)
-    return ReFERState(
-        log_ratio=jnp.zeros(ring.capacity, jnp.float32),
-        episode=slots,
-        status=slots.astype(jnp.int8),
-        start=slots,
-        current=jnp.full(ring.num_envs, -1, jnp.int32),
-        live=jnp.zeros(ring.capacity, bool),
-        order=slots,
-        size=zero,
-        far=zero,
-        log_c_max=jnp.asarray(log_c_max(config, 0), jnp.float32),
-        beta=jnp.asarray(config.beta if config.penalise else 1.0, jnp.float32),
-        updates=zero,
-        forgotten=zero,
-        reclaimed=zero,
-        estimates=estimates.init(ring) if config.returns else (),
-    )
-
-
-def _add(
-    config: ReFERConfig,
-    refresh: Callable[[ReFERState, Ring], ReFERState],
-    state: ReFERState,
-    ring: Ring,
-    slots: Array,
-    transition: Row,
-    **fresh: Array,
-) -> ReFERState:
-    """Enter new steps into their episodes, and now and then go through the whole memory."""
-    # An episode may have been left, for instance where a loop was stopped and went on.
-    left = fields.get(transition, "first") & (state.current >= 0)
-    state = _leave(state, ring, left, (slots - ring.num_envs) % ring.capacity)
-    state = _enter(state, ring, slots, transition)
-    if isinstance(state.estimates, Estimates):
-        known = estimates.enter(state.estimates, slots, transition, fresh)
-        state = state._replace(estimates=known)
-    due = ring_.is_due(ring, _refresh_every(config, ring))
-    if not isinstance(due, Tracer):  # outside of jit, which would compile the branches anew
-        return refresh(state, ring) if due else state
-    return jax.lax.cond(due, lambda s: _refresh(config, s, ring), lambda s: s, state)
-
-
-def _end_episodes(state: ReFERState, ring: Ring) -> ReFERState:
-    lanes = jnp.arange(ring.num_envs, dtype=jnp.int32)
-    return _leave(state, ring, state.current >= 0, ring_.recent(ring, lanes))
 
 
 def _leave(state: ReFERState, ring: Ring, left: Array, newest: Array) -> ReFERState:
@@ -281,20 +317,20 @@ def _leave(state: ReFERState, ring: Ring, left: Array, newest: Array) -> ReFERSt
     """
     running = _episode_of(state.current, ring)
     finished = jnp.maximum(state.status[running], jnp.int8(_FINISHED))
-    running = jnp.where(left, running, ring.capacity)
+    running = jnp.where(left, running, IGNORED)
     state = state._replace(status=buffer.write(state.status, running, finished))
-    if not isinstance(state.estimates, Estimates):
+    if state.estimates is None:
         return state
-    ended = estimates.end(state.estimates, jnp.where(left, newest, ring.capacity))
+    ended = estimates.end(state.estimates, jnp.where(left, newest, IGNORED))
     return state._replace(estimates=ended)
 
 
-def _enter(state: ReFERState, ring: Ring, slots: Array, transition: Row) -> ReFERState:
+def _insert(state: ReFERState, ring: Ring, slots: Array, transition: Row) -> ReFERState:
     begins = fields.get(transition, "first") | (state.current < 0)
     later = clocks.tick(state.current, clocks.lap(ring_.rows(ring)))
     current = jnp.where(begins, later, state.current)
     episode = _episode_of(current, ring)
-    begun = jnp.where(begins, episode, ring.capacity)
+    begun = jnp.where(begins, episode, IGNORED)
     status = jnp.where(fields.get(transition, "last"), _FINISHED, _RUNNING).astype(jnp.int8)
     now = jnp.broadcast_to(ring.rows_added, slots.shape)
     return state._replace(
@@ -318,9 +354,12 @@ def _refresh_every(config: ReFERConfig, ring: Ring) -> int:
 
 def _refresh(config: ReFERConfig, state: ReFERState, ring: Ring) -> ReFERState:
     state = _remember(config, state, ring)
-    if not isinstance(state.estimates, Estimates):
+    if state.estimates is None:
         return state
     return state._replace(estimates=estimates.refresh(state.estimates, state.log_ratio, ring))
+
+
+_refresh_compiled = jax.jit(_refresh, static_argnums=0)
 
 
 def _remember(config: ReFERConfig, state: ReFERState, ring: Ring) -> ReFERState:
@@ -369,67 +408,6 @@ def _going(
         ring_.since(ring, state.start) * ring.num_envs + lane,
         ring.capacity // config.capacity_factor,
     )
-
-
-def _sample(state: ReFERState, ring: Ring, key: Array, batch_size: int) -> Draw:
-    # Before the first refresh that finds something to remember, everything stored will do.
-    size = jnp.where(state.size > 0, state.size, jnp.maximum(ring_.size(ring), 1))
-    number = random_bits.integers(key, (batch_size,), size)
-    indices = jnp.where(state.size > 0, state.order[number], number)
-    q_ret = ()
-    if isinstance(state.estimates, Estimates):
-        q_ret = estimates.returns_of(state.estimates, indices)
-    aux = Aux(state.beta, state.log_c_max, q_ret)
-    ones = jnp.ones(batch_size, jnp.float32)
-    return Draw(indices, ones, aux, ones / size)
-
-
-def _update(
-    config: ReFERConfig,
-    state: ReFERState,
-    ring: Ring,
-    sample: Sample,
-    *,
-    log_ratio: Array,
-    **feedback: Array,
-) -> ReFERState:
-    """Note how far the policy has moved on a batch, count the far-policy steps, and adapt beta."""
-    live = buffer.read_or(state.live, sample.indices, False)
-    slots = jnp.where(live, sample.indices, ring.capacity)
-    log_ratio = jnp.clip(log_ratio, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-    ratios, before = buffer.modify(state.log_ratio, slots, log_ratio)
-    if isinstance(state.estimates, Estimates):
-        state = state._replace(estimates=estimates.see(state.estimates, slots, feedback))
-    # Read again: of a slot that is in the batch twice, the ring keeps one ratio.
-    after = buffer.read_or(ratios, slots, 0.0)
-    change = is_far(after, state.log_c_max).astype(jnp.int32) - is_far(before, state.log_c_max)
-    changes = jnp.where(_first_of_its_kind(slots), change, 0)
-    far = state.far + changes.sum(dtype=jnp.int32)
-    beta = state.beta
-    if config.penalise:
-        share = far / jnp.maximum(state.size, 1)
-        beta = next_beta(beta, share.astype(jnp.float32), config.target, config.beta_rate)
-    return state._replace(log_ratio=ratios, far=far, beta=beta, updates=clocks.tick(state.updates))
-
-
-def _probability(state: ReFERState, ring: Ring, slots: Array, batch_size: int) -> Array:
-    del batch_size
-    live = buffer.read_or(state.live, slots, False)
-    share = 1.0 / jnp.maximum(state.size, 1).astype(jnp.float32)
-    known = jnp.where(live, share, 0.0)
-    return jnp.where(state.size > 0, known, ring_.even_probability(ring, slots))
-
-
-def _metrics(state: ReFERState, ring: Ring) -> dict[str, Array]:
-    del ring
-    return {
-        "far_share": state.far / jnp.maximum(state.size, 1),
-        "beta": state.beta,
-        "c_max": jnp.exp(state.log_c_max),
-        "remembered": state.size.astype(jnp.float32),
-        "forgotten_episodes": state.forgotten.astype(jnp.float32),
-        "reclaimed_episodes": state.reclaimed.astype(jnp.float32),
-    }
 
 
 def _first_of_its_kind(slots: Array) -> Array:

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from jaxreplay import objectives
 from jaxreplay import ring as ring_
 from jaxreplay._internal import random_bits
-from jaxreplay.fields import Row
 from jaxreplay.methods.parts.options import LossOptions
 from jaxreplay.option import takes_own_config
 from jaxreplay.ring import Ring
-from jaxreplay.types import Array, Draw, Method, Sample, Sampler
+from jaxreplay.sampler import Method, Sampler
+from jaxreplay.types import Array, Draw
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,35 +19,32 @@ class UniformConfig(LossOptions):
     """Hyperparameters of uniform replay."""
 
 
-def sampler() -> Sampler:
-    """Make the uniform sampler: independent draws with replacement, weights 1, no state."""
+@dataclasses.dataclass(frozen=True)
+class Uniform(Sampler):
+    """Independent draws with replacement, with weights of 1; it has no state."""
 
-    def init(key: Array, ring: Ring) -> tuple[()]:
+    @property
+    def is_uniform(self) -> bool:
+        return True
+
+    def init(self, key: Array, ring: Ring) -> None:
         del key, ring
-        return ()
 
-    def add(
-        state: tuple[()], ring: Ring, slots: Array, transition: Row, **feedback: Array
-    ) -> tuple[()]:
-        del ring, slots, transition, feedback
-        return state
-
-    def sample(state: tuple[()], ring: Ring, key: Array, batch_size: int) -> Draw:
+    def sample(self, state: None, ring: Ring, key: Array, batch_size: int) -> Draw:
+        """Draw slots that hold a transition."""
         del state
         size = jnp.maximum(ring_.size(ring), 1)
         indices = random_bits.integers(key, (batch_size,), size)
         ones = jnp.ones((batch_size,), jnp.float32)
         return Draw(indices, ones, probability=ones / size)
 
-    def update(state: tuple[()], ring: Ring, sample: Sample, **feedback: Array) -> tuple[()]:
-        del ring, sample, feedback
-        return state
 
-    return Sampler(init, add, sample, update, even=True)
+def sampler() -> Uniform:
+    """Return the uniform sampler."""
+    return Uniform()
 
 
 @takes_own_config
-def method(config: UniformConfig = UniformConfig(), updates: int | None = None) -> Method:
-    """Make uniform replay; `updates` (the run's gradient steps) is not used."""
-    del updates
+def method(config: UniformConfig = UniformConfig()) -> Method:
+    """Return uniform replay, with an objective of unweighted means."""
     return Method(sampler(), objectives.plain(config.named_loss))

@@ -13,11 +13,12 @@ import jax.numpy as jnp
 from jaxreplay import objectives
 from jaxreplay import ring as ring_
 from jaxreplay._internal import random_bits
-from jaxreplay.methods import uniform
+from jaxreplay.methods.uniform import Uniform
 from jaxreplay.option import Config, option, takes_own_config
-from jaxreplay.requirements import Requirements
+from jaxreplay.requirements import Provision, Requirements
 from jaxreplay.ring import Ring
-from jaxreplay.types import Array, Draw, Method, Sampler
+from jaxreplay.sampler import Method
+from jaxreplay.types import Array, Draw
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,26 +36,35 @@ class Aux(NamedTuple):
     slots: Array  # [T, B / T] int32, time first; a batch is this, flattened
 
 
-@takes_own_config
-def sampler(config: WindowsConfig = WindowsConfig()) -> Sampler:
-    """Make the sampler of windows: T successive steps of an environment, all weights 1.
+@dataclasses.dataclass(frozen=True)
+class Windows(Uniform):
+    """Draws windows of T successive steps of one environment, with weights of 1.
 
-    A window may hold the end of one episode and the beginning of the next (`last` tells), and
-    never reaches across the write cursor: the ring's oldest and newest T - 1 rows are in fewer
-    windows than the others. The batch size is a multiple of T, and at least T times the
-    environments.
-
-    Raises:
-      ValueError: by `make_replay`, where the batch size is none of these, or the capacity less.
+    A window may hold the end of one episode and the beginning of the next (`last` marks the end),
+    and never crosses the write cursor: the oldest and newest T - 1 steps of the ring are in fewer
+    windows than the others. The batch size is a multiple of T, at least T times the environments.
     """
-    length = config.length
 
-    def check(capacity: int, num_envs: int, batch_size: int) -> None:
+    config: WindowsConfig = WindowsConfig()
+
+    @property
+    def requires(self) -> Requirements:
+        """Single steps."""
+        return Requirements(single_steps=True)
+
+    @property
+    def provides(self) -> frozenset[Provision]:
+        """Trajectories, at the slots in `Aux`."""
+        return frozenset({"trajectories"})
+
+    def check_sizes(self, capacity: int, num_envs: int, batch_size: int) -> None:
+        """Raise ValueError unless the batch is a multiple of T that the capacity holds."""
+        length = self.config.length
         least = length * num_envs
         if capacity < least:
             raise ValueError(
-                f"capacity {capacity} does not hold windows of {length} steps: use {least} at "
-                f"least, {length} for each of {num_envs} environments"
+                f"capacity {capacity} does not hold windows of {length} steps: use at least "
+                f"{least}, {length} for each of {num_envs} environments"
             )
         if batch_size % length or batch_size < least:
             raise ValueError(
@@ -62,48 +72,48 @@ def sampler(config: WindowsConfig = WindowsConfig()) -> Sampler:
                 f"of {length}, at least {least}"
             )
 
-    def starts(ring: Ring) -> Array:
-        """Return how many rows a window may start at, `[]`; they are the oldest ones."""
-        return jnp.maximum(ring_.size(ring) // ring.num_envs - length + 1, 1)
-
-    def sample(state: tuple[()], ring: Ring, key: Array, batch_size: int) -> Draw:
-        del state
-        key_row, key_lane = jax.random.split(key)
+    def sample(self, state: None, ring: Ring, key: Array, batch_size: int) -> Draw:
+        """Draw windows; indices are `[B]`, time first."""
+        length, starts = self.config.length, self._starts(ring)
+        key_step, key_env = jax.random.split(key)
         count = (batch_size // length,)
-        behind = length - 1 + random_bits.integers(key_row, count, starts(ring))
-        lane = random_bits.integers(key_lane, count, ring.num_envs)
-        rows = behind - jnp.arange(length, dtype=jnp.int32)[:, None]  # behind the newest
-        slots = ring_.recent(ring, rows * ring.num_envs + lane)
-        weights = jnp.where(ready((), ring), jnp.ones(batch_size, jnp.float32), 0.0)
-        chance = probability((), ring, slots.ravel(), batch_size)
+        oldest = length - 1 + random_bits.integers(key_step, count, starts)
+        environment = random_bits.integers(key_env, count, ring.num_envs)
+        age = oldest - jnp.arange(length, dtype=jnp.int32)[:, None]
+        slots = ring_.recent(ring, age * ring.num_envs + environment)
+        ready = self.ready(state, ring, batch_size)
+        weights = jnp.where(ready, jnp.ones(batch_size, jnp.float32), 0.0)
+        chance = self.probability(state, ring, slots.ravel(), batch_size)
         return Draw(slots.ravel(), weights, Aux(slots), chance)
 
-    def probability(state: tuple[()], ring: Ring, slots: Array, batch_size: int) -> Array:
-        del state, batch_size
-        rows = ring_.size(ring) // ring.num_envs
+    def probability(self, state: None, ring: Ring, slots: Array, batch_size: int) -> Array:
+        """Return the share of windows that a slot is in."""
+        length, starts = self.config.length, self._starts(ring)
+        steps = ring_.size(ring) // ring.num_envs
         age = ring_.age(ring, slots)
-        windows = jnp.minimum(jnp.minimum(age + 1, rows - age), length)
-        windows = jnp.minimum(windows, starts(ring))  # that a step is in
-        chance = windows / (starts(ring) * length * ring.num_envs)
-        return jnp.where((slots < ring_.size(ring)) & ready((), ring), chance, 0.0)
+        windows = jnp.minimum(jnp.minimum(age + 1, steps - age), length)
+        windows = jnp.minimum(windows, starts)  # that a step is in
+        chance = windows / (starts * length * ring.num_envs)
+        ready = self.ready(state, ring, batch_size)
+        return jnp.where((slots < ring_.size(ring)) & ready, chance, 0.0)
 
-    def ready(state: tuple[()], ring: Ring) -> Array:
-        """Tell whether a window is stored; batches are drawn with replacement."""
-        del state
-        return ring_.size(ring) >= length * ring.num_envs
+    def ready(self, state: None, ring: Ring, batch_size: int) -> Array:
+        """Return whether a window is stored; batches are drawn with replacement."""
+        del state, batch_size
+        return ring_.size(ring) >= self.config.length * ring.num_envs
 
-    return uniform.sampler()._replace(
-        sample=sample,
-        probability=probability,
-        requires=Requirements(single_steps=True),
-        provides=frozenset({"trajectories"}),
-        ready=ready,
-        check_sizes=check,
-    )
+    def _starts(self, ring: Ring) -> Array:
+        """Return the number of steps at which a window may start, `[]`: the oldest ones."""
+        return jnp.maximum(ring_.size(ring) // ring.num_envs - self.config.length + 1, 1)
 
 
 @takes_own_config
-def method(config: WindowsConfig = WindowsConfig(), updates: int | None = None) -> Method:
-    """Make replayed windows: their sampler, and unweighted means; `updates` is not used."""
-    del updates
+def sampler(config: WindowsConfig = WindowsConfig()) -> Windows:
+    """Return the sampler of windows."""
+    return Windows(config)
+
+
+@takes_own_config
+def method(config: WindowsConfig = WindowsConfig()) -> Method:
+    """Return replayed windows, with an objective of unweighted means."""
     return Method(sampler(config), objectives.plain())

@@ -11,7 +11,7 @@ import pytest
 from agents.ppo import PPOConfig, clipped_loss, ppo
 from agents.types import Continuous
 from experiments.training.config import LoopConfig, check
-from jaxreplay import Transition, make_replay
+from jaxreplay import Transition, Replay
 from jaxreplay.methods import latest
 
 T, E, OBS, GAMMA = 6, 2, 3, 0.9
@@ -58,7 +58,7 @@ def compiled(functions, *names):
 
 @functools.cache
 def made_replay():
-    replay = make_replay(latest.sampler(), capacity=T * E, batch_size=T * E, num_envs=E)
+    replay = Replay(latest.sampler(), capacity=T * E, batch_size=T * E, num_envs=E)
     return compiled(replay, "init", "add", "sample", "probability")
 
 
@@ -72,7 +72,7 @@ def make(**options):
 @pytest.mark.parametrize("rows", [T, T + 1, 3 * T - 2])
 def test_replay_returns_the_newest_steps_in_order(rows):
     replay, held = filled(*make(), rows)
-    held, batch = replay.sample(held, KEY)
+    batch = replay.sample(held, KEY)
     expected = np.arange(rows * E)[-T * E :]
     np.testing.assert_array_equal(batch.transition.reward, expected)
     assert batch.aux.slots.shape == (T, E)
@@ -105,7 +105,7 @@ def test_first_gradient_step_uses_advantages_along_each_environment(terminal):
     """
     agent, state = make(epochs=1, minibatch=T * E, gae=0.8)
     replay, held = filled(agent, state, terminal=terminal)
-    _, batch = replay.sample(held, KEY)
+    batch = replay.sample(held, KEY)
     t = batch.transition
     values, next_values = (
         np.asarray(agent.feedback(state, t._replace(obs=obs), KEY)["q_value"])
@@ -134,7 +134,7 @@ def test_first_gradient_step_uses_advantages_along_each_environment(terminal):
 def test_update_moves_towards_better_actions_and_is_pure():
     agent, state = make(actor_learning_rate=1e-2)
     replay, held = filled(agent, state)
-    _, batch = replay.sample(held, KEY)
+    batch = replay.sample(held, KEY)
     after, info = agent.update(state, batch, KEY)
     jax.tree.map(np.testing.assert_array_equal, after, agent.update(state, batch, KEY)[0])
     assert float(info.metrics["kl"]) > 0
@@ -143,7 +143,7 @@ def test_update_moves_towards_better_actions_and_is_pure():
 
 
 def test_loops_that_do_not_renew_the_data_are_refused():
-    replay = make_replay(latest.sampler(), capacity=64, batch_size=64, num_envs=2)
+    replay = Replay(latest.sampler(), capacity=64, batch_size=64, num_envs=2)
     check(LoopConfig(warmup=64, learn_every=32), replay)
     for bad in ({"learn_every": 16}, {"learn_every": 32, "updates": 2}):
         with pytest.raises(ValueError, match="one update of 64 transitions, all new"):

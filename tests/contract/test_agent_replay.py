@@ -9,7 +9,7 @@ import pytest
 
 from agents.types import Continuous, Discrete
 from experiments.runs.registry import AGENTS, feeds, replay_options
-from jaxreplay import Transition, make_replay
+from jaxreplay import Transition, Replay
 from jaxreplay.methods import METHODS
 
 # Every method with one agent, every agent with the methods that differ most; the rest is slow.
@@ -49,7 +49,7 @@ def pair(request):
     space = Discrete(3) if entry.actions == "discrete" else Continuous(2)
     loud = {"sigma": 3.0} if name == "rainbow" else {}  # so that seven actions show the noise
     agent = entry.make(entry.config(hidden=(8, 8), **loud), space, method.objective)
-    replay = make_replay(method.sampler, capacity=64, batch_size=BATCH, num_envs=E)
+    replay = Replay(method.sampler, capacity=64, batch_size=BATCH, num_envs=E)
     action = jnp.ones((), jnp.int32) if entry.actions == "discrete" else jnp.ones(2) / 2
     scalar, flag = jnp.zeros(()), jnp.zeros((), bool)
     obs = jnp.zeros(OBS)
@@ -79,7 +79,7 @@ def pair(request):
 
     def learn(state, held, key):
         key_sample, key_agent = jax.random.split(key)
-        held, sample = replay.sample(held, key_sample)
+        sample = replay.sample(held, key_sample)
         state, info = agent.update(state, sample, key_agent)
         return state, replay.update(held, sample, **info.feedback), info
 

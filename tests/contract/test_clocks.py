@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import clocks, make_replay, n_step, testing
+from jaxreplay import clocks, Replay, n_step, testing
 from jaxreplay.methods import METHODS, per, pser, refer, sequences, windows
 from jaxreplay.n_step import Step
 
@@ -51,7 +51,7 @@ def at(state, rows_added, count):
 
 @pytest.mark.parametrize(("name", "capacity", "lanes"), CASES)
 def test_a_replay_goes_on_past_the_last_row_that_32_bits_can_count(name, capacity, lanes):
-    replay = make_replay(
+    replay = Replay(
         SAMPLERS[name], capacity=capacity, batch_size=8 if lanes == 1 else 16, num_envs=lanes
     )
 
@@ -62,7 +62,7 @@ def test_a_replay_goes_on_past_the_last_row_that_32_bits_can_count(name, capacit
     def step(state, time):
         """Feedback comes after the next row, as in a loop that runs ahead."""
         keys = jax.random.split(jax.random.fold_in(jax.random.key(3), time), 3)
-        state, batch = replay.sample(state, keys[0])
+        batch = replay.sample(state, keys[0])
         state = add(state, time)
         told = 3 * jax.random.normal(keys[1], batch.indices.shape)
         state = replay.update(state, batch, **dict.fromkeys(testing.FEEDBACK, told))
@@ -89,11 +89,11 @@ def test_a_replay_goes_on_past_the_last_row_that_32_bits_can_count(name, capacit
 
 
 def test_totals_and_clocks_stay_at_the_end():
-    replay = make_replay(per.sampler(), capacity=8, batch_size=4)
+    replay = Replay(per.sampler(), capacity=8, batch_size=4)
     state = replay.init(jax.random.key(0), {"x": jnp.zeros(3)})
     state = at(replay.add(state, {"x": jnp.ones((1, 3))}), 1, clocks.LAST - 1)
     state = state._replace(dropped=jnp.int32(clocks.LAST - 1))
-    state, batch = replay.sample(state, jax.random.key(0))
+    batch = replay.sample(state, jax.random.key(0))
     for _ in range(2):
         state = replay.update(state, batch, td_error=jnp.full(4, jnp.nan))
         state = replay.add(state, {"x": jnp.full((1, 3), jnp.inf)})

@@ -11,7 +11,7 @@ from agents.racer import RACERConfig, racer
 from experiments import environments
 from experiments.runs.registry import AGENTS, feeds, replay_options
 from experiments.training.loop import make_train
-from jaxreplay import make_replay
+from jaxreplay import Replay
 from jaxreplay.methods import METHODS
 from jaxreplay.methods.refer import ReFERConfig
 
@@ -43,7 +43,7 @@ def test_trains_as_one_program(agent_name, name):
         options = dataclasses.replace(options, length=4)
     method = METHODS[name].method(options, 60)
     agent = entry.make(entry.config(hidden=(8,)), environment.action_space, method.objective)
-    replay = make_replay(method.sampler, capacity=64, batch_size=8, num_envs=2)
+    replay = Replay(method.sampler, capacity=64, batch_size=8, num_envs=2)
     rows = 4 if replay.requires.all_new else 1
     config = dataclasses.replace(
         entry.loop, learn_every=rows, steps=140, warmup=20, eval_every=40, eval_episodes=2,
@@ -68,7 +68,7 @@ def test_a_diverging_agent_leaves_nothing_that_is_not_finite():
     method = METHODS["refer"].method(ReFERConfig(returns=True, **off), None)
     config = RACERConfig(hidden=(8,), learning_rate=10.0)
     agent = racer(config, environment.action_space, method.objective)
-    replay = make_replay(method.sampler, capacity=64, batch_size=8)
+    replay = Replay(method.sampler, capacity=64, batch_size=8)
     loop = dataclasses.replace(AGENTS["racer"].loop, steps=400, warmup=40, eval_every=90)
     train = make_train(environment, agent, replay, loop)
     state, metrics = jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), 4))

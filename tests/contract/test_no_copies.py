@@ -17,7 +17,7 @@ from experiments.benchmarks.hlo import large_copies
 from experiments.training.config import LoopConfig
 from experiments.training.loop import make_program
 from experiments.training.seeds import over_seeds
-from jaxreplay import Transition, make_replay, packed, sum_tree
+from jaxreplay import Transition, Replay, packed, sum_tree
 from jaxreplay._internal import gather
 from jaxreplay.methods import METHODS, ners, per, pser, refer, sequences
 from tests.xla import AS_USERS
@@ -58,7 +58,7 @@ def train_step(replay, order):
     """A small train step in either of the usual loop orders."""
 
     def learn(params, state, key):
-        state, batch = replay.sample(state, key)
+        batch = replay.sample(state, key)
         (_, td), grads = jax.value_and_grad(critic, has_aux=True)(params, batch)
         params = jax.tree.map(lambda p, g: p - 0.01 * g, params, grads)
         names = ("td_error", "target", "log_ratio", "value", "advantage", "next_value")
@@ -137,7 +137,7 @@ def test_small_orders_are_not_copied():
 
 def scanned(name, order, seeds, capacity=CAPACITY):
     """Compile a loop of train steps, for one seed (None) or for several; return its HLO."""
-    replay = make_replay(VARIANTS[name].sampler, capacity=capacity, batch_size=BATCH)
+    replay = Replay(VARIANTS[name].sampler, capacity=capacity, batch_size=BATCH)
     step = train_step(replay, order)
     params = {"w": jnp.ones((5, 4)), "v": jnp.ones(4)}
 
@@ -155,16 +155,16 @@ def scanned(name, order, seeds, capacity=CAPACITY):
 
 
 def test_a_call_with_few_arrays_copies_nothing_large():
-    replay = make_replay(VARIANTS["per"].sampler, capacity=CAPACITY, batch_size=BATCH)
+    replay = Replay(VARIANTS["per"].sampler, capacity=CAPACITY, batch_size=BATCH)
 
     def turn(state, batch, td, row, key):
         state, batch, row = (packed.unpack(x) for x in (state, batch, row))
         state = replay.add(replay.update(state, batch, td_error=td), row)
-        state, batch = replay.sample(state, key)
+        batch = replay.sample(state, key)
         return packed.pack(state), packed.pack(batch)
 
     state, key = replay.init(jax.random.key(0), EXAMPLE), jax.random.key(1)
-    batch = jax.eval_shape(lambda state: packed.pack(replay.sample(state, key)[1]), state)
+    batch = jax.eval_shape(lambda state: packed.pack(replay.sample(state, key)), state)
     row = packed.pack(jax.tree.map(lambda x: np.asarray(x)[None], EXAMPLE))
     state = jax.jit(packed.pack)(state)
     assert len(state.arrays) == 3 and len(batch.arrays) == len(row.arrays) == 1
@@ -196,7 +196,7 @@ def test_tree_alone_is_not_copied_at_any_capacity(capacity, vmapped):
 
 @pytest.mark.parametrize("order", ["add first", "add last"])
 def test_capacity_without_padding_copies_nothing_large(order):
-    replay = make_replay(VARIANTS["per"].sampler, capacity=8**5, batch_size=BATCH)
+    replay = Replay(VARIANTS["per"].sampler, capacity=8**5, batch_size=BATCH)
     step = train_step(replay, order)
     carry = ({"w": jnp.ones((5, 4)), "v": jnp.ones(4)}, replay.init(jax.random.key(0), EXAMPLE))
     keys = jax.random.split(jax.random.key(0), 10)
@@ -214,7 +214,7 @@ def test_capacity_without_padding_copies_nothing_large(order):
     ],
 )
 def test_frames_that_are_stored_once_are_not_copied(order, vmapped):
-    replay = make_replay(
+    replay = Replay(
         per.sampler(), capacity=CAPACITY, batch_size=BATCH, frame_stack=4, frame_spare=0.1
     )
     stack = jnp.zeros((3, 5, 4), jnp.uint8)
@@ -228,7 +228,7 @@ def test_frames_that_are_stored_once_are_not_copied(order, vmapped):
 
         if order == "add first":
             state = add(state)
-        state, batch = replay.sample(state, key)
+        batch = replay.sample(state, key)
         td = batch.transition.obs.astype(jnp.float32).mean(axis=(1, 2, 3))
         td -= batch.transition.next_obs.astype(jnp.float32).mean(axis=(1, 2, 3))
         state = replay.update(state, batch, td_error=td)
@@ -247,7 +247,7 @@ def test_frames_that_are_stored_once_are_not_copied(order, vmapped):
 
 @pytest.mark.parametrize("order", ["add last", pytest.param("add first", marks=pytest.mark.slow)])
 def test_observations_that_are_stored_once_are_not_copied(order):
-    replay = make_replay(
+    replay = Replay(
         per.sampler(), capacity=CAPACITY, batch_size=BATCH, store_next_obs=False, frame_spare=0.1
     )
     step = train_step(replay, order)
@@ -278,7 +278,7 @@ def test_observations_that_are_stored_once_are_not_copied(order):
 def test_warm_up_and_training_copy_nothing_large(method):
     environment = environments.make("gymnax/CartPole-v1")
     agent = dqn(DQNConfig(hidden=(8,)), environment.action_space, method.objective)
-    replay = make_replay(method.sampler, capacity=CAPACITY, batch_size=BATCH)
+    replay = Replay(method.sampler, capacity=CAPACITY, batch_size=BATCH)
     config = LoopConfig(steps=400, warmup=100, eval_every=100, n_step=3)
     seeds = over_seeds(make_program(environment, agent, replay, config))
     keys = jax.random.split(jax.random.key(0), SEEDS)

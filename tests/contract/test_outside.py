@@ -13,7 +13,7 @@ import pytest
 from experiments import compare, sweep, train, watch
 from experiments.cli.shared import labelled
 from experiments.runs import outside, registry
-from jaxreplay import make_replay, methods, testing
+from jaxreplay import Replay, methods, testing
 from jaxreplay.methods import METHODS, proportional
 from jaxreplay.option import Config
 
@@ -273,7 +273,7 @@ def test_config_classes_are_checked():
 
 def test_a_missing_field_is_explained_when_the_replay_is_made():
     sampler = METHODS["ero"].method(METHODS["ero"].config(), None).sampler
-    replay = make_replay(sampler, capacity=8, batch_size=2)
+    replay = Replay(sampler, capacity=8, batch_size=2)
     with pytest.raises(ValueError, match="looks at reward of transitions"):
         replay.init(jax.random.key(0), testing.EXAMPLE._replace(reward=()))
 

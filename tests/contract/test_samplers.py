@@ -12,7 +12,7 @@ from jax import monitoring
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from jaxreplay import bucket_order, make_replay, ring, sum_tree, testing
+from jaxreplay import bucket_order, Replay, ring, sum_tree, testing
 from jaxreplay.methods import METHODS, per, proportional, pser, rank, refer, sequences, windows
 from jaxreplay.option import options_of
 from jaxreplay.replay import check_valid
@@ -146,7 +146,7 @@ INDEPENDENT["sequences-iid"] = sequences.method(
 def draws_of(case, state, count):
     """Return so many batches' indices, of stretches and windows their first steps'."""
     keys = jax.random.split(jax.random.key(1), count)
-    batches = jax.jit(jax.vmap(lambda key: case.replay.sample(state, key)[1]))(keys)
+    batches = jax.jit(jax.vmap(lambda key: case.replay.sample(state, key)))(keys)
     if isinstance(batches.aux, windows.Aux):
         return np.asarray(batches.aux.slots)[:, 0]
     return np.asarray(batches.indices).reshape(count, BATCH, -1)[..., 0]
@@ -255,7 +255,7 @@ def test_any_sequence_of_operations_keeps_the_invariants(name, operations):
 )
 def test_sizes_that_do_not_fit_are_refused(sizes, message):
     with pytest.raises(ValueError, match=message):
-        make_replay(VARIANTS["uniform"].sampler, **sizes)
+        Replay(VARIANTS["uniform"].sampler, **sizes)
 
 
 @pytest.mark.parametrize("name", sorted(VARIANTS | MORE))
@@ -271,7 +271,7 @@ def test_dtypes_stay_where_doubles_are_enabled(name):
         state = replay.add(
             before, row, **dict.fromkeys(replay.requires.feedback_of_new, double[:E])
         )
-        state, batch = replay.sample(state, key)
+        batch = replay.sample(state, key)
         td = jnp.broadcast_to(double.reshape(-1, *(1,) * (len(shape) - 1)), shape)
         state = replay.update(state, batch, **dict.fromkeys(testing.FEEDBACK, td))
         state = replay.observe(state, double[0], key)
@@ -334,7 +334,7 @@ def test_replays_work_where_programs_may_mix_neither_dtypes_nor_ranks(name, sett
         state = replay.init(key, EXAMPLE)
         new = dict.fromkeys(replay.requires.feedback_of_new, jnp.ones(E))
         state = replay.end_episodes(replay.add(state, row, **new))
-        state, batch = replay.sample(state, key)
+        batch = replay.sample(state, key)
         state = replay.update(state, batch, **case.feedback_of(told))
         state = replay.observe(state, told.mean(), key)
         slots = jnp.arange(3)
@@ -348,7 +348,7 @@ def test_replays_work_where_programs_may_mix_neither_dtypes_nor_ranks(name, sett
 @pytest.mark.parametrize("name", sorted(METHODS.keys() - {"latest", "sequences", "windows"}))
 def test_nothing_trips_debug_nans(name):
     """Nothing of a replay stops a search for NaN by `jax_debug_nans`, in or outside of jit."""
-    replay = make_replay(METHODS[name].method().sampler, capacity=16, batch_size=4)
+    replay = Replay(METHODS[name].method().sampler, capacity=16, batch_size=4)
     row = jax.tree.map(lambda x: jnp.asarray(x)[None], EXAMPLE)
     new = dict.fromkeys(replay.requires.feedback_of_new, jnp.ones(1))
     told = dict.fromkeys(replay.requires.feedback, jnp.ones(4))
@@ -357,7 +357,7 @@ def test_nothing_trips_debug_nans(name):
         add = jax.jit(replay.add)
         for _ in range(6):
             state = add(state, row, **new)
-        state, batch = replay.sample(state, jax.random.key(1))
+        batch = replay.sample(state, jax.random.key(1))
         state = replay.update(state, batch, **told)
         for episode_return in (1.0, 2.0):
             state = replay.observe(state, jnp.float32(episode_return), jax.random.key(2))
@@ -377,7 +377,7 @@ def _losses(case, told_of):
         row = row._replace(obs=row.obs * told, reward=row.reward * told)
         new = dict.fromkeys(case.replay.requires.feedback_of_new, row.reward)
         state = case.replay.add(state, row, **new)
-        state, batch = case.replay.sample(state, jax.random.key(time))
+        batch = case.replay.sample(state, jax.random.key(time))
         td = batch.transition.obs.sum(axis=-1) * weight - 1.0
         about = batch._replace(weights=batch.weights * told)
         own = batch.transition.obs.sum(axis=-1) * told - 1.0
@@ -419,7 +419,7 @@ def test_an_update_changes_no_gradient_of_the_loss_that_does_it(name):
     case = case_of(name)
 
     def loss(weight, updates):
-        state, batch = case.replay.sample(case.full, jax.random.key(1))
+        batch = case.replay.sample(case.full, jax.random.key(1))
         td = batch.transition.obs.sum(axis=-1) * weight - 1.0
         if updates:
             state = case.replay.update(state, batch, **case.feedback_of(td))

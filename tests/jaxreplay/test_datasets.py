@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import datasets, make_replay, ring
+from jaxreplay import datasets, Replay, ring
 from jaxreplay.methods import latest, per, refer, uniform
 
 GAMMA, KEY = 0.5, jax.random.key(0)
@@ -80,7 +80,7 @@ EPISODES = [episode(1, 5), episode(2, 3, "truncated"), episode(3, 4, None), epis
 
 @pytest.mark.parametrize(("n", "chunk"), [(1, 4), (3, 5), (3, 100)])
 def test_one_lane_holds_all_episodes_in_order(n, chunk):
-    replay = make_replay(per.sampler(), capacity=32, batch_size=4)
+    replay = Replay(per.sampler(), capacity=32, batch_size=4)
     episodes = iter(EPISODES)
     done = datasets.fill(replay, episodes, key=KEY, gamma=GAMMA, n_step=n, chunk=chunk)
     assert (done.stored, done.left_out) == (18, 0)
@@ -91,7 +91,7 @@ def test_one_lane_holds_all_episodes_in_order(n, chunk):
 
 
 def test_lanes_hold_whole_episodes_and_end_together():
-    replay = make_replay(uniform.sampler(), capacity=32, batch_size=4, num_envs=2)
+    replay = Replay(uniform.sampler(), capacity=32, batch_size=4, num_envs=2)
     done = datasets.fill(replay, EPISODES, key=KEY, gamma=GAMMA, n_step=2, chunk=3)
     # Lane 0: episodes of 5 and 4; lane 1: of 3, then of 6 as it has fewer steps: 9 rows each?
     lanes = [[EPISODES[0], EPISODES[3]], [EPISODES[1], EPISODES[2]]]
@@ -105,14 +105,14 @@ def test_lanes_hold_whole_episodes_and_end_together():
 
 def test_a_small_ring_keeps_the_newest_with_observations_stored_once():
     once = {"store_next_obs": False, "frame_spare": 1.0}
-    replay = make_replay(uniform.sampler(), capacity=7, batch_size=4, **once)
+    replay = Replay(uniform.sampler(), capacity=7, batch_size=4, **once)
     done = datasets.fill(replay, EPISODES, key=KEY, gamma=GAMMA, n_step=2, chunk=4)
     assert done.stored == 18
     np.testing.assert_allclose(as_rows(stored(done), 0), expected(EPISODES, 2)[-7:], rtol=1e-6)
 
 
 def test_returns_reach_no_further_than_observations_stored_once_have_room_for():
-    replay = make_replay(
+    replay = Replay(
         uniform.sampler(), capacity=7, batch_size=4, store_next_obs=False, frame_ahead=1
     )
     with pytest.raises(ValueError, match="up to 1 steps: make it with frame_ahead=2"):
@@ -120,7 +120,7 @@ def test_returns_reach_no_further_than_observations_stored_once_have_room_for():
 
 
 def test_what_is_stored_may_be_chosen():
-    replay = make_replay(uniform.sampler(), capacity=20, batch_size=4)
+    replay = Replay(uniform.sampler(), capacity=20, batch_size=4)
     done = datasets.fill(
         replay, EPISODES, key=KEY, gamma=GAMMA, prepare=lambda obs: obs["speed"][:, 0] / 100
     )
@@ -163,21 +163,21 @@ REFUSED = [
 
 @pytest.mark.parametrize(("sampler", "episodes", "options", "message"), REFUSED)
 def test_what_can_not_be_stored_is_refused(sampler, episodes, options, message):
-    replay = make_replay(sampler, capacity=32, batch_size=4)
+    replay = Replay(sampler, capacity=32, batch_size=4)
     with pytest.raises(ValueError, match=message) as refused:
         datasets.fill(replay, episodes, key=KEY, gamma=GAMMA, **options)
     assert "\n" not in str(refused.value)
 
 
 def test_rows_on_the_host_are_refused():
-    replay = make_replay(per.sampler(), capacity=32, batch_size=4, rows_on_host=True)
+    replay = Replay(per.sampler(), capacity=32, batch_size=4, rows_on_host=True)
     episodes = [item._replace(actions=np.zeros((len(item.rewards), 2))) for item in EPISODES]
     with pytest.raises(ValueError, match="rows_on_host: the caller keeps the rows"):
         datasets.fill(replay, episodes, key=KEY, gamma=GAMMA)
 
 
 def test_lanes_without_an_episode_are_refused():
-    replay = make_replay(latest.sampler(), capacity=32, batch_size=8, num_envs=8)
+    replay = Replay(latest.sampler(), capacity=32, batch_size=8, num_envs=8)
     with pytest.raises(ValueError, match="fewer episodes than the 8 environments"):
         datasets.fill(replay, EPISODES, key=KEY, gamma=GAMMA)
 
@@ -202,7 +202,7 @@ def test_a_minari_dataset_is_stored_as_it_was_recorded(tmp_path, monkeypatch):
         "own/test-v0", buffers, observation_space=spaces.Dict(space),
         action_space=spaces.Discrete(1000),
     )  # fmt: skip
-    replay = make_replay(per.sampler(), capacity=32, batch_size=4)
+    replay = Replay(per.sampler(), capacity=32, batch_size=4)
     wanted = expected([*EPISODES[:2], EPISODES[3]], 1)
     for dataset in ("own/test-v0", recorded):
         done = datasets.from_minari(replay, dataset, key=KEY, gamma=GAMMA, chunk=16)
@@ -213,6 +213,6 @@ def test_a_minari_dataset_is_stored_as_it_was_recorded(tmp_path, monkeypatch):
 
 def test_a_missing_minari_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "minari", None)
-    replay = make_replay(per.sampler(), capacity=32, batch_size=4)
+    replay = Replay(per.sampler(), capacity=32, batch_size=4)
     with pytest.raises(ImportError, match=r"-m pip install 'minari\[hdf5\]'"):
         datasets.from_minari(replay, "own/test-v0", key=KEY, gamma=GAMMA)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxreplay
-from jaxreplay import fields, make_replay, n_step, testing
+from jaxreplay import fields, Replay, n_step, testing
 from jaxreplay import ring as ring_
 from jaxreplay.methods import METHODS, ere, pser, refer, sequences, windows
 from jaxreplay.testing import EXAMPLE, E
@@ -31,7 +31,7 @@ SEQUENCES = sequences.SequencesConfig(length=6, period=2, prioritised=False)
 @pytest.mark.parametrize("marks", [["last"], ["first"], ["first", "last"]])
 @pytest.mark.parametrize("done", [3, 8])  # steps of the episode that is left
 def test_no_stretch_leads_from_an_episode_that_was_left_into_the_next(marks, done, tmp_path):
-    replay = make_replay(sequences.sampler(SEQUENCES), capacity=64, batch_size=64, num_envs=E)
+    replay = Replay(sequences.sampler(SEQUENCES), capacity=64, batch_size=64, num_envs=E)
     example = {"episode": jnp.int32(0)} | {name: jnp.zeros((), bool) for name in marks}
     state = replay.init(jax.random.key(0), example)
     state = run_of(replay, example, state, 1, 7, ended=True)
@@ -66,7 +66,7 @@ def test_every_method_ends_episodes(name):
 
 
 def test_rows_that_tell_no_episodes_apart_are_left_as_they_are():
-    replay = make_replay(windows.sampler(), capacity=64, batch_size=32, num_envs=E)
+    replay = Replay(windows.sampler(), capacity=64, batch_size=32, num_envs=E)
     state = replay.init(jax.random.key(0), {"x": jnp.zeros(())})
     state = replay.add(state, {"x": jnp.ones(E)})
     testing.same(replay.end_episodes(state), state)
@@ -134,7 +134,7 @@ def test_steps_that_wait_are_those_of_an_ended_episode(n, terminated):
 
 
 def test_a_ring_without_ends_is_not_marked():
-    replay = make_replay(pser.sampler(), capacity=8, batch_size=2, num_envs=E)
+    replay = Replay(pser.sampler(), capacity=8, batch_size=2, num_envs=E)
     state = replay.init(jax.random.key(0), EXAMPLE._replace(last=()))
     row = jax.tree.map(lambda x: jnp.stack([x] * E), EXAMPLE._replace(last=()))
     state = replay.end_episodes(replay.add(state, row))

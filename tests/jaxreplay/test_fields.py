@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import struct
 
-from jaxreplay import Requirements, Transition, fields, make_replay, ring, testing
+from jaxreplay import Requirements, Transition, fields, Replay, ring, testing
 from jaxreplay.methods import METHODS, ners, pser, uniform
 
 FIELDS = {k: v for k, v in testing.EXAMPLE._asdict().items() if k not in ("extras", "n_steps")}
@@ -57,12 +57,12 @@ def test_a_row_of_any_type_comes_back_as_it_was(row):
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 def test_a_replay_takes_a_row_of_any_type(row):
-    replay = make_replay(uniform.sampler(), capacity=4, batch_size=3, num_envs=2)
+    replay = Replay(uniform.sampler(), capacity=4, batch_size=3, num_envs=2)
     example = jax.tree.map(lambda x: x[0], row)
 
     def cycle(key):
         state = replay.add(replay.init(key, example), row)
-        return replay.sample(state, key)[1].transition
+        return replay.sample(state, key).transition
 
     batch = jax.eval_shape(cycle, jax.random.key(0))
     assert jax.tree.structure(batch) == jax.tree.structure(row)
@@ -123,7 +123,7 @@ def start(name, options, example):
         row = jax.tree.map(lambda x: jnp.broadcast_to(x, (testing.E, *x.shape)), example)
         wanted = method.requires.feedback_of_new
         state = case.replay.add(state, row, **dict.fromkeys(wanted, jnp.zeros(testing.E)))
-        state, batch = case.replay.sample(state, key)
+        batch = case.replay.sample(state, key)
         state = case.replay.update(state, batch, **case.feedback_of(jnp.zeros(testing.BATCH)))
         return case.replay.observe(state, jnp.zeros(()), key)
 
@@ -184,14 +184,14 @@ def test_a_field_of_ones_own_is_missed_by_its_name():
     sampler = uniform.sampler()._replace(
         requires=Requirements(transition_fields=frozenset({"mood"}))
     )
-    replay = make_replay(sampler, capacity=4, batch_size=2)
+    replay = Replay(sampler, capacity=4, batch_size=2)
     jax.eval_shape(replay.init, jax.random.key(0), Step(NUMBERS, NUMBERS, NUMBERS))
     with pytest.raises(ValueError, match="looks at mood of transitions, which the example, a Pair"):
         replay.init(jax.random.key(0), Pair(NUMBERS, NUMBERS))
 
 
 def test_scores_are_of_single_arrays():
-    replay = make_replay(ners.sampler(), capacity=4, batch_size=2)
+    replay = Replay(ners.sampler(), capacity=4, batch_size=2)
     example = FIELDS | {"obs": {"image": NUMBERS, "speed": NUMBERS}}
     with pytest.raises(ValueError, match="ners scores obs that are single arrays"):
         replay.init(jax.random.key(0), example)
@@ -199,7 +199,7 @@ def test_scores_are_of_single_arrays():
 
 def test_frames_need_to_know_where_episodes_begin():
     stack = np.zeros((2, 2, 4), np.uint8)
-    replay = make_replay(uniform.sampler(), capacity=8, batch_size=2, frame_stack=4)
+    replay = Replay(uniform.sampler(), capacity=8, batch_size=2, frame_stack=4)
     with pytest.raises(ValueError, match=r"lacks first: store it"):
         replay.init(jax.random.key(0), {"obs": stack, "next_obs": stack})
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxreplay import frames, make_replay, n_step, ring, testing
+from jaxreplay import frames, Replay, n_step, ring, testing
 from jaxreplay.methods import uniform
 from jaxreplay.n_step import Step
 
@@ -61,7 +61,7 @@ class Game:
 
 @functools.cache
 def made(capacity, num_envs, n, on_host, stack=K, spare=1.0):
-    replay = make_replay(
+    replay = Replay(
         uniform.sampler(), capacity=capacity, batch_size=4, num_envs=num_envs, frame_stack=stack,
         frame_spare=spare, frame_ahead=None if spare else n, frames_on_host=on_host,
     )  # fmt: skip
@@ -159,7 +159,7 @@ def test_a_sample_brings_the_stacks():
 
 
 def test_too_short_episodes_are_counted():
-    replay = make_replay(
+    replay = Replay(
         uniform.sampler(), capacity=600, batch_size=4, frame_stack=K, frame_spare=0.0
     )
     add, metrics, yes = jax.jit(replay.add), jax.jit(replay.metrics), np.ones(1, bool)
@@ -212,7 +212,7 @@ def test_memory_of_a_million_atari_frames():
         obs=np.zeros((84, 84, 4), np.uint8), next_obs=np.zeros((84, 84, 4), np.uint8)
     )
     for num_envs in (1, 8):
-        replay = make_replay(
+        replay = Replay(
             uniform.sampler(), capacity=1_000_000, batch_size=32, num_envs=num_envs, frame_stack=4
         )
         shapes = jax.eval_shape(replay.init, jax.random.key(0), example)
@@ -225,7 +225,7 @@ def test_memory_of_a_million_atari_frames():
     [(3, 0.1, "their last axis must be the stack"), (4, -0.1, "frame_spare is -0.1")],
 )
 def test_what_can_not_be_stored_is_refused(stack, spare, message):
-    replay = make_replay(
+    replay = Replay(
         uniform.sampler(), capacity=8, batch_size=4, frame_stack=stack, frame_spare=spare
     )
     with pytest.raises(ValueError, match=message):

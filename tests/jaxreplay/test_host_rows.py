@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import host_rows, make_replay, ring, saving, testing
+from jaxreplay import host_rows, Replay, ring, saving, testing
 from jaxreplay.methods import (
     ere,
     ero,
@@ -62,7 +62,7 @@ def row_of(rng, time):
 
 def verbs(method, on_host):
     """Return a replay and its verbs, compiled."""
-    replay = make_replay(
+    replay = Replay(
         method.sampler, capacity=CAPACITY, batch_size=BATCH, num_envs=E, rows_on_host=on_host
     )
     wanted = method.requires.feedback_of_new
@@ -156,7 +156,7 @@ class Word(NamedTuple):
 def test_rows_may_be_of_any_type_and_a_replay_saved_beside_its_rows(tmp_path):
     letters, first = np.zeros(5, np.int8), np.zeros((), bool)
     for example in (Word(letters, first), {"letters": letters, "first": first}):
-        replay = make_replay(uniform.sampler(), capacity=4, batch_size=2, rows_on_host=True)
+        replay = Replay(uniform.sampler(), capacity=4, batch_size=2, rows_on_host=True)
         state = replay.init(jax.random.key(0), example)
         rows = host_rows.empty(state.ring)
         row = jax.tree.map(lambda x: jnp.ones((1, *x.shape), x.dtype), example)
@@ -165,7 +165,7 @@ def test_rows_may_be_of_any_type_and_a_replay_saved_beside_its_rows(tmp_path):
             host_rows.write(rows, state.ring.leaving)
         replay_file = saving.save(replay, state, tmp_path / "replay")
         state = saving.load(replay, replay_file, example)
-        state, batch = replay.sample(state, jax.random.key(1))
+        batch = replay.sample(state, jax.random.key(1))
         batch = host_rows.join(state.ring, batch, host_rows.read(rows, batch.indices))
         assert type(batch.transition) is type(example)
         assert all(leaf.all() for leaf in jax.tree.leaves(batch.transition))
@@ -183,7 +183,7 @@ def test_rows_may_be_of_any_type_and_a_replay_saved_beside_its_rows(tmp_path):
 )
 def test_what_can_not_be_on_the_host_is_refused(sampler, example, more, message):
     with pytest.raises(ValueError, match=message):
-        make_replay(sampler, capacity=8, batch_size=4, rows_on_host=True, **more).init(
+        Replay(sampler, capacity=8, batch_size=4, rows_on_host=True, **more).init(
             jax.random.key(0), example
         )
 
@@ -206,7 +206,7 @@ def test_a_ring_of_whole_rows_has_none_on_the_host():
 
 def test_rows_of_another_ring_are_refused():
     sizes = {"batch_size": 4, "num_envs": E, "rows_on_host": True}
-    replay = make_replay(uniform.sampler(), capacity=CAPACITY, **sizes)
+    replay = Replay(uniform.sampler(), capacity=CAPACITY, **sizes)
     state = replay.init(jax.random.key(0), EXAMPLE)
     state = replay.add(state, row_of(np.random.default_rng(0), 0))
     leaving, rows = state.ring.leaving, host_rows.empty(state.ring)
@@ -242,12 +242,12 @@ def test_rows_of_another_ring_are_refused():
 
 
 def test_a_batch_is_joined_with_its_own_words_alone():
-    replay = make_replay(
+    replay = Replay(
         uniform.sampler(), capacity=CAPACITY, batch_size=4, num_envs=E, rows_on_host=True
     )
     state = replay.init(jax.random.key(0), EXAMPLE)
     state = replay.add(state, row_of(np.random.default_rng(0), 0))
-    state, batch = replay.sample(state, jax.random.key(0))
+    batch = replay.sample(state, jax.random.key(0))
     words = host_rows.read(host_rows.empty(state.ring), batch.indices)
     host_rows.join(state.ring, batch, words)
     for other, shown in (

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxreplay import Transition, make_replay, n_step, ring
+from jaxreplay import Transition, Replay, n_step, ring
 from jaxreplay.methods import ners, uniform
 from jaxreplay.n_step import Step
 
@@ -22,7 +22,7 @@ SIZES = [(12, 1, 1), (12, 1, 3), (24, 2, 2)]  # capacity, environments, n
 @functools.cache
 def made(capacity, num_envs, n, spare=1.0, ahead=None):
     make = functools.partial(
-        make_replay, uniform.sampler(), capacity=capacity, batch_size=4, num_envs=num_envs
+        Replay, uniform.sampler(), capacity=capacity, batch_size=4, num_envs=num_envs
     )
     replays = make(), make(store_next_obs=False, frame_spare=spare, frame_ahead=ahead)
     step = Step(OBS, np.int32(0), NUMBER, FLAG, FLAG, OBS, FLAG)
@@ -113,7 +113,7 @@ PAIRS = {
 )
 def test_it_takes_about_half_the_memory(kind, num_envs, ahead, share):
     def size(**options):
-        replay = make_replay(
+        replay = Replay(
             uniform.sampler(), capacity=2**17, batch_size=4, num_envs=num_envs, **options
         )
         shapes = jax.eval_shape(replay.init, jax.random.key(0), PAIRS[kind])
@@ -123,7 +123,7 @@ def test_it_takes_about_half_the_memory(kind, num_envs, ahead, share):
 
 
 def test_rows_of_ones_own_type_will_do():
-    replay = make_replay(uniform.sampler(), capacity=4, batch_size=2, store_next_obs=False)
+    replay = Replay(uniform.sampler(), capacity=4, batch_size=2, store_next_obs=False)
     row = {"obs": np.float32([[1, 2]]), "next_obs": np.float32([[3, 4]]), "first": np.array([True])}
     example = jax.tree.map(lambda x: x[0], row)
     state = jax.jit(replay.add)(replay.init(jax.random.key(0), example), row)
@@ -133,13 +133,13 @@ def test_rows_of_ones_own_type_will_do():
 
 def test_a_sampler_may_look_at_them():
     config = ners.NERSConfig(features=("obs", "next_obs"), hidden=(4,), score_hidden=(4,))
-    replay = make_replay(ners.sampler(config), capacity=8, batch_size=2, store_next_obs=False)
+    replay = Replay(ners.sampler(config), capacity=8, batch_size=2, store_next_obs=False)
     example = EXAMPLE._replace(obs=OBS["speed"], next_obs=OBS["speed"])
     row = jax.tree.map(lambda x: np.stack([x]), example)
 
     def cycle(key):
         state = replay.add(replay.init(key, example), row)
-        state, batch = replay.sample(state, key)
+        batch = replay.sample(state, key)
         return replay.update(state, batch, td_error=jnp.ones(2), target=jnp.ones(2))
 
     jax.eval_shape(cycle, jax.random.key(0))
@@ -154,7 +154,7 @@ def test_a_sampler_may_look_at_them():
     ],
 )
 def test_observations_that_can_not_be_shared_are_refused(change, message):
-    replay = make_replay(uniform.sampler(), capacity=4, batch_size=2, store_next_obs=False)
+    replay = Replay(uniform.sampler(), capacity=4, batch_size=2, store_next_obs=False)
     with pytest.raises(ValueError, match=message):
         replay.init(jax.random.key(0), EXAMPLE._replace(**change))
 
@@ -172,7 +172,7 @@ def test_rows_may_reach_as_far_ahead_as_was_said(n, ahead, lost):
     ("ahead", "message"), [(0, "frame_ahead is 0: it must be"), (1.5, "must be a whole number")]
 )
 def test_how_far_rows_reach_is_a_positive_whole_number(ahead, message):
-    replay = make_replay(
+    replay = Replay(
         uniform.sampler(), capacity=4, batch_size=2, store_next_obs=False, frame_ahead=ahead
     )
     with pytest.raises(ValueError, match=message):
@@ -180,7 +180,7 @@ def test_how_far_rows_reach_is_a_positive_whole_number(ahead, message):
 
 
 def test_what_is_added_has_to_fit():
-    replay = make_replay(uniform.sampler(), capacity=4, batch_size=2, store_next_obs=False)
+    replay = Replay(uniform.sampler(), capacity=4, batch_size=2, store_next_obs=False)
     state = jax.eval_shape(replay.init, jax.random.key(0), EXAMPLE)
     row = jax.tree.map(lambda x: np.stack([x]), EXAMPLE)
     for change, message in (
@@ -191,6 +191,6 @@ def test_what_is_added_has_to_fit():
         with pytest.raises(ValueError, match=message):
             jax.eval_shape(lambda s, c=change: replay.add(s, row._replace(**c)), state)
     with pytest.raises(ValueError, match="leave store_next_obs out, or frame_stack"):
-        make_replay(
+        Replay(
             uniform.sampler(), capacity=4, batch_size=2, frame_stack=4, store_next_obs=False
         )

@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import Replay, make_replay, testing
+from jaxreplay import Replay, Replay, testing
 from jaxreplay.methods import ero, latest, per, rank, refer, uniform
 
 
 def held(sampler, **sizes):
     sizes = {"capacity": 24, "batch_size": 8, "num_envs": testing.E} | sizes
-    replay = make_replay(sampler, **sizes)
+    replay = Replay(sampler, **sizes)
     return replay, jax.eval_shape(replay.init, jax.random.key(0), testing.EXAMPLE)
 
 
@@ -115,7 +115,7 @@ def test_an_episode_has_one_return(method, given, message):
 
 @pytest.mark.parametrize("method", [uniform, per, rank, latest], ids=lambda m: m.__name__)
 def test_slots_that_are_none_are_never_drawn(method):
-    replay = make_replay(method.sampler(), capacity=8, batch_size=2)
+    replay = Replay(method.sampler(), capacity=8, batch_size=2)
     state = replay.init(jax.random.key(0), {"a": np.float32(0)})
     feedback = {name: np.zeros(1, np.float32) for name in replay.requires.feedback_of_new}
     for _ in range(8):
@@ -143,7 +143,7 @@ def test_a_size_has_to_be_known_when_sample_is_compiled():
 
 
 def test_whether_a_batch_can_be_drawn_depends_on_its_size():
-    replay = make_replay(per.sampler(), capacity=8, batch_size=6, num_envs=2)
+    replay = Replay(per.sampler(), capacity=8, batch_size=6, num_envs=2)
     state = replay.init(jax.random.key(0), {"a": np.float32(0)})
     for _ in range(2):
         state = replay.add(state, {"a": np.ones(2, np.float32)})
@@ -152,7 +152,7 @@ def test_whether_a_batch_can_be_drawn_depends_on_its_size():
 
 @pytest.mark.parametrize("method", [uniform, per], ids=["uniform", "per"])
 def test_rows_of_an_empty_replay_weigh_nothing_under_jit(method):
-    replay = make_replay(method.sampler(), capacity=8, batch_size=4)
+    replay = Replay(method.sampler(), capacity=8, batch_size=4)
     state = replay.init(jax.random.key(0), {"a": np.float32(0)})
     batch = jax.jit(replay.sample)(state, jax.random.key(1))[1]
     np.testing.assert_array_equal(batch.weights, 0.0)
@@ -181,8 +181,8 @@ def test_on_policy_batches_have_their_size():
 )
 def test_what_is_no_sampler_is_refused_with_a_hint_that_leads_to_one(given, message):
     with pytest.raises(ValueError) as error:
-        make_replay(given, capacity=8, batch_size=2)
-    assert str(error.value) == f"make_replay takes a Sampler, not {message}"
+        Replay(given, capacity=8, batch_size=2)
+    assert str(error.value) == f"Replay takes a Sampler, not {message}"
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_what_is_no_sampler_is_refused_with_a_hint_that_leads_to_one(given, mess
     ids=["per", "rank", "ero", "refer"],
 )
 def test_feedback_beyond_float32_is_dropped_like_infinity_where_doubles_are_enabled(method, name):
-    replay = make_replay(method.sampler, capacity=24, batch_size=8, num_envs=testing.E)
+    replay = Replay(method.sampler, capacity=24, batch_size=8, num_envs=testing.E)
     new = replay.requires.feedback_of_new
     init, sample = jax.jit(lambda key: replay.init(key, testing.EXAMPLE)), jax.jit(replay.sample)
     add = jax.jit(lambda state, row, told: replay.add(state, row, **dict.fromkeys(new, told)))
@@ -233,17 +233,17 @@ def test_feedback_beyond_float32_is_dropped_like_infinity_where_doubles_are_enab
 def test_numbers_beyond_the_dtype_that_stores_them_are_dropped_like_infinity(stored, given):
     obs = jnp.zeros((1, 3), jnp.float16)
     example = testing.EXAMPLE._replace(obs=obs, next_obs=obs, reward=jnp.zeros(()))
-    replay = make_replay(uniform.sampler(), capacity=8, batch_size=4, num_envs=2, **stored)
+    replay = Replay(uniform.sampler(), capacity=8, batch_size=4, num_envs=2, **stored)
     wide = jnp.ones((2, 1, 3), given).at[1, 0, 2].set(100_000)  # float16 ends at 65 504
     row = jax.tree.map(lambda x: jnp.broadcast_to(x, (2, *x.shape)), example)
     state = replay.add(replay.init(jax.random.key(0), example), row._replace(obs=wide))
     assert int(state.dropped) == 1
-    state, batch = replay.sample(state, jax.random.key(1))
+    batch = replay.sample(state, jax.random.key(1))
     assert np.isfinite(np.asarray(batch.transition.obs, np.float32)).all()
 
 
 def test_feedback_of_new_transitions_that_is_not_finite_is_counted():
-    replay = make_replay(
+    replay = Replay(
         per.sampler(per.PERConfig(initial="td")), capacity=8, batch_size=4, num_envs=2
     )
     (name,) = replay.requires.feedback_of_new

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxreplay import make_replay, objectives
+from jaxreplay import Replay, objectives
 from jaxreplay.methods import METHODS, ere, ero, latest, ners, per, pser, refer, uniform
 from jaxreplay.requirements import (
     Offers,
@@ -29,7 +29,7 @@ def requires(name, **options):
 
 
 def replay_of(sampler, **sizes):
-    return make_replay(sampler, **{"capacity": 16, "batch_size": 4} | sizes)
+    return Replay(sampler, **{"capacity": 16, "batch_size": 4} | sizes)
 
 
 def test_a_method_needs_what_its_halves_need():

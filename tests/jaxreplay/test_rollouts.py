@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import make_replay, testing
+from jaxreplay import Replay, testing
 from jaxreplay.methods import METHODS, per, uniform
 
 T, E = 30, testing.E  # more rows than the ring has
@@ -28,7 +28,7 @@ def test_a_rollout_is_as_many_adds(name):
 @pytest.mark.parametrize("options", [{}, {"store_next_obs": False}])
 @pytest.mark.parametrize("jitted", [False, True])
 def test_steps_come_with_feedback_and_observations_stored_once(options, jitted):
-    replay = make_replay(
+    replay = Replay(
         per.sampler(per.PERConfig(initial="td")), capacity=24, batch_size=4, num_envs=E, **options
     )
     rows = [testing.rows(time) for time in range(T)]
@@ -45,7 +45,7 @@ HELD = {"x": np.zeros(2, np.uint8), "n": np.int32(0)}
 
 
 def held(**options):
-    replay = make_replay(uniform.sampler(), capacity=8, batch_size=2, num_envs=2, **options)
+    replay = Replay(uniform.sampler(), capacity=8, batch_size=2, num_envs=2, **options)
     return replay, replay.init(jax.random.key(0), HELD)
 
 

@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import jaxreplay
-from jaxreplay import Sampler, array_file, make_replay, ring, sum_tree, testing
+from jaxreplay import Sampler, array_file, Replay, ring, sum_tree, testing
 from jaxreplay.array_file import Damaged
 from jaxreplay.methods import METHODS, per, proportional, rank, sequences, uniform
 
@@ -28,7 +28,7 @@ SIZES = {"capacity": 8, "batch_size": 4, "num_envs": 2}
 
 @functools.cache
 def filled(sampler=None, rows=5, **sizes):
-    replay = make_replay(sampler or per.sampler(), **SIZES | sizes)
+    replay = Replay(sampler or per.sampler(), **SIZES | sizes)
     state, add = replay.init(jax.random.key(0), EXAMPLE), jax.jit(replay.add)
     rng = np.random.default_rng(0)
     for number in range(rows):
@@ -54,7 +54,7 @@ def test_what_is_loaded_is_what_was_saved(sampler, tmp_path):
     replay, state = filled(sampler)
     path = jaxreplay.save(replay, state, tmp_path / "replay.safetensors")
     assert os.listdir(tmp_path) == ["replay.safetensors"]
-    back = jaxreplay.load(make_replay(sampler, **SIZES), path, EXAMPLE)
+    back = jaxreplay.load(Replay(sampler, **SIZES), path, EXAMPLE)
     assert jax.tree.structure(back) == jax.tree.structure(state)
     assert bits(back) == bits(state)
     sample = jax.jit(replay.sample)
@@ -135,7 +135,7 @@ def test_keys_and_odd_types_of_a_sampler_s_own_are_kept(tmp_path):
 
     plain = uniform.sampler()
     sampler = Sampler(init, plain.add, plain.sample, plain.update)
-    replay = make_replay(sampler, **SIZES)
+    replay = Replay(sampler, **SIZES)
     state = replay.init(jax.random.key(5), EXAMPLE)
     back = jaxreplay.load(replay, jaxreplay.save(replay, state, tmp_path / "r"), EXAMPLE)
     assert bits(back) == bits(state)
@@ -168,7 +168,7 @@ OTHERS = [
 def test_another_layout_is_refused_by_name(sizes, fields, message, tmp_path):
     replay, state = filled(rows=2)
     path = jaxreplay.save(replay, state, tmp_path / "r")
-    other = make_replay(per.sampler(), **SIZES | sizes)
+    other = Replay(per.sampler(), **SIZES | sizes)
     with pytest.raises(ValueError, match=message) as refused:
         jaxreplay.load(other, path, EXAMPLE | fields)
     assert "\n" not in str(refused.value)
@@ -177,7 +177,7 @@ def test_another_layout_is_refused_by_name(sizes, fields, message, tmp_path):
 @pytest.mark.parametrize("wide", [True, False])
 @pytest.mark.parametrize("dtype", [np.float64, np.int64, np.uint64])
 def test_numbers_of_another_width_name_the_setting(wide, dtype, tmp_path):
-    replay, example = make_replay(uniform.sampler(), **SIZES), {"x": dtype(0)}
+    replay, example = Replay(uniform.sampler(), **SIZES), {"x": dtype(0)}
     with jax.enable_x64(wide):
         path = jaxreplay.save(replay, replay.init(jax.random.key(0), example), tmp_path / "r")
     message = f"field x, .*: set jax_enable_x64 to {wide}"
@@ -194,7 +194,7 @@ def test_another_sampler_is_refused_by_name(tmp_path):
         (rank.sampler(), r"nothing for array \.sampler\.order\.values, and this replay has float"),
     ):
         with pytest.raises(ValueError, match=message):
-            jaxreplay.load(make_replay(sampler, **SIZES), path, example)
+            jaxreplay.load(Replay(sampler, **SIZES), path, example)
 
 
 def rewritten(path, **changes):
@@ -206,7 +206,7 @@ def rewritten(path, **changes):
 
 
 def test_what_is_no_saved_replay_is_refused(tmp_path):
-    replay = make_replay(per.sampler(), **SIZES)
+    replay = Replay(per.sampler(), **SIZES)
     with pytest.raises(ValueError, match="there is no file"):
         jaxreplay.load(replay, tmp_path / "none", EXAMPLE)
     rewritten(tmp_path / "later", format=9, version="3.0")
@@ -248,7 +248,7 @@ WRONG_HEADERS = {
 def test_a_header_of_the_wrong_kind_is_damage(name, value, tmp_path):
     rewritten(tmp_path / "r", **{name: value})
     with pytest.raises(Damaged, match=name) as error:
-        jaxreplay.load(make_replay(per.sampler(), **SIZES), tmp_path / "r", EXAMPLE)
+        jaxreplay.load(Replay(per.sampler(), **SIZES), tmp_path / "r", EXAMPLE)
     assert str(error.value).isprintable()
 
 
@@ -259,17 +259,17 @@ def test_a_header_that_is_not_an_object_is_damage(text, tmp_path):
     written = {"jaxreplay.replay": f"{zlib.crc32(text.encode()):08x} {text}"}
     save_file({"x": np.ones(3, np.float32)}, tmp_path / "r", metadata=written)
     with pytest.raises(Damaged):
-        jaxreplay.load(make_replay(per.sampler(), **SIZES), tmp_path / "r", EXAMPLE)
+        jaxreplay.load(Replay(per.sampler(), **SIZES), tmp_path / "r", EXAMPLE)
 
 
 def test_names_from_a_file_are_repeated_without_escapes(tmp_path):
     rewritten(tmp_path / "r", row=[["\x1b[31mred", "\ud800"]])
     with pytest.raises(ValueError, match="nothing for field") as error:
-        jaxreplay.load(make_replay(per.sampler(), **SIZES), tmp_path / "r", EXAMPLE)
+        jaxreplay.load(Replay(per.sampler(), **SIZES), tmp_path / "r", EXAMPLE)
     assert str(error.value).isprintable()
     rewritten(tmp_path / "r", format=9, version="\x1b[31m")
     with pytest.raises(ValueError, match="format 9") as error:
-        jaxreplay.load(make_replay(per.sampler(), **SIZES), tmp_path / "r", EXAMPLE)
+        jaxreplay.load(Replay(per.sampler(), **SIZES), tmp_path / "r", EXAMPLE)
     assert str(error.value).isprintable()
 
 
@@ -326,7 +326,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
 def test_stretches_keep_their_length(tmp_path):
     def made(length):
         config = sequences.SequencesConfig(length=length, period=1)
-        return make_replay(sequences.sampler(config), capacity=24, batch_size=2, num_envs=2)
+        return Replay(sequences.sampler(config), capacity=24, batch_size=2, num_envs=2)
 
     example = {"last": np.bool_(0)}
     state = made(4).init(jax.random.key(0), example)
@@ -341,15 +341,15 @@ def test_a_state_of_another_replay_is_not_saved_over_a_good_one(tmp_path):
     good = path.read_bytes()
     two = jax.tree.map(lambda x: jnp.stack([x, x]), state)
     for other, kept, message in (
-        (make_replay(per.sampler(), **SIZES | {"capacity": 16}), state, "capacity 16"),
-        (make_replay(uniform.sampler(), **SIZES), state, "not of this replay"),
+        (Replay(per.sampler(), **SIZES | {"capacity": 16}), state, "capacity 16"),
+        (Replay(uniform.sampler(), **SIZES), state, "not of this replay"),
         (replay, two, "vmapped: save one at a time"),
     ):
         with pytest.raises(ValueError, match=message):
             jaxreplay.save(other, kept, path)
     # Of stacks of frames the ring does not say what a row was: sizes alone can tell.
     small, large, wide = (
-        make_replay(uniform.sampler(), batch_size=4, frame_stack=2, **sizes)
+        Replay(uniform.sampler(), batch_size=4, frame_stack=2, **sizes)
         for sizes in ({"capacity": 32}, {"capacity": 64}, {"capacity": 32, "num_envs": 2})
     )
     stack = np.zeros((2, 2), np.float32)
@@ -368,7 +368,7 @@ MARKED = {"lane": np.int32(0), "time": np.int32(0), "first": np.bool_(0), "last"
 @functools.cache
 def marked(names, rows, num_envs=2, capacity=24, method=uniform):
     """A replay of rows that know where they are from, in episodes of five steps."""
-    replay = make_replay(method.sampler(), capacity=capacity, batch_size=4, num_envs=num_envs)
+    replay = Replay(method.sampler(), capacity=capacity, batch_size=4, num_envs=num_envs)
     example = {name: MARKED[name] for name in names}
     state, add = replay.init(jax.random.key(0), example), jax.jit(replay.add)
     for time in range(rows):
@@ -389,7 +389,7 @@ def test_rows_alone_are_loaded_for_other_environments(names, rows, num_envs, cap
     replay, state, example = marked(names, rows)
     path = jaxreplay.save(replay, state, tmp_path / "r")
     sampler = per.sampler()
-    other = make_replay(sampler, capacity=capacity, batch_size=2, num_envs=num_envs)
+    other = Replay(sampler, capacity=capacity, batch_size=2, num_envs=num_envs)
     found = jaxreplay.load_rows(other, path, example, jax.random.key(0))
     count = int(found.ring.rows_added)
     each = min(rows, 12, capacity // 2)
@@ -414,7 +414,7 @@ def test_no_stretch_leads_from_one_environment_s_rows_into_another_s(tmp_path):
     replay, state, example = marked(names, 7)
     path = jaxreplay.save(replay, state, tmp_path / "r")
     config = sequences.SequencesConfig(length=4, period=1, prioritised=False)
-    other = make_replay(sequences.sampler(config), capacity=24, batch_size=24)
+    other = Replay(sequences.sampler(config), capacity=24, batch_size=24)
     state = jaxreplay.load_rows(other, path, example, jax.random.key(0))
     _, batch = other.sample(state, jax.random.key(1))
     lane, mask = np.asarray(batch.transition["lane"]), np.asarray(batch.aux.mask)
@@ -425,10 +425,10 @@ def test_rows_that_are_not_there_as_they_were_are_not_loaded(tmp_path):
     row = {"obs": np.zeros(3), "next_obs": np.zeros(3), "first": np.bool_(0)}
     sizes = {"capacity": 32, "batch_size": 4}
     plain, once, far = (
-        make_replay(uniform.sampler(), **sizes, **options)
+        Replay(uniform.sampler(), **sizes, **options)
         for options in ({}, {"store_next_obs": False}, {"rows_on_host": True})
     )
-    told = make_replay(per.sampler(per.PERConfig(initial="td")), **sizes)
+    told = Replay(per.sampler(per.PERConfig(initial="td")), **sizes)
     key = jax.random.key(0)
     paths = [
         jaxreplay.save(replay, replay.init(key, row), tmp_path / name)

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from experiments.benchmarks.peer_loops import Missing, Setting, SingleDone, Train, Variant
 from experiments.benchmarks.peer_loops.versions import version_of
 from experiments.installation.commands import install
-from jaxreplay import make_replay
+from jaxreplay import Replay
 from jaxreplay.methods import uniform
 from jaxreplay.types import Array, Transition
 
@@ -184,7 +184,7 @@ def _make_buffer(max_length: int, sample_batch_size: int, **others: Any) -> _Buf
     samples, so that nothing is copied for that.
     """
     del others
-    replay = make_replay(uniform.sampler(), capacity=max_length, batch_size=sample_batch_size)
+    replay = Replay(uniform.sampler(), capacity=max_length, batch_size=sample_batch_size)
     no = jnp.zeros(1, bool)
 
     def row(step: _Step, next_obs: Array) -> Transition:
@@ -204,7 +204,7 @@ def _make_buffer(max_length: int, sample_batch_size: int, **others: Any) -> _Buf
         return replay.add(inner, row(held, step.obs)), alike(step)
 
     def sample(state: Any, key: Array) -> _Drawn:
-        t = replay.sample(state[0], key)[1].transition
+        t = replay.sample(state[0], key).transition
         first = _Step(t.obs, t.action, t.reward, t.discount == 0)
         return _Drawn(_Pair(first, first._replace(obs=t.next_obs)))
 

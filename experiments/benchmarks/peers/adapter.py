@@ -1,65 +1,65 @@
-"""Our own five verbs around other replay buffers that are pure functions.
+"""The functions of our replay for other replay buffers that are pure functions.
 
 They then run in the same loops as ours: those of the benchmarks, and whole training loops.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
 from experiments.benchmarks.peers.types import BETA
 from jaxreplay._internal import buffer
-from jaxreplay.types import Array, Replay, Sample, Transition
+from jaxreplay.requirements import Requirements
+from jaxreplay.types import Array, Sample, Transition
+
+
+class PeerReplay(NamedTuple):
+    """The functions of `jaxreplay.Replay` that loops call, of another buffer."""
+
+    init: Callable[..., Any]
+    add: Callable[..., Any]
+    sample: Callable[..., Sample]
+    update: Callable[..., Any]
+    can_sample: Callable[..., Array]
+    capacity: int
+    batch_size: int
+    num_envs: int = 1
+    requires: Requirements = Requirements()
 
 
 def as_replay(
     init: Callable[[Transition], Any],
     add: Callable[[Any, Transition], Any],
-    sample: Callable[[Any, Array], tuple[Any, Sample]],
+    sample: Callable[[Any, Array], Sample],
     update: Callable[[Any, Array, Array], Any],
     can_sample: Callable[[Any], Array],
     capacity: int,
     batch_size: int,
-) -> Replay:
-    """Make a Replay, for one environment, from a buffer's functions.
+) -> Any:
+    """Return a buffer's functions as those of a Replay of one environment.
 
     Args:
-      init: one unbatched transition -> `S`.
-      add: `S` and one unbatched transition -> `S`.
-      sample: `S` and a key -> `S` and a batch.
+      init: one transition without a batch axis -> `S`.
+      add: `S` and one such transition -> `S`.
+      sample: `S` and a key -> a batch.
       update: `S`, indices `[B]` and TD errors `[B]` -> `S`.
       can_sample: `S` -> `[]` bool.
       capacity: transitions.
       batch_size: B.
     """
-
-    def unknown(state: Any, slots: Array) -> Array:
-        del state
-        return jnp.full(slots.shape, jnp.nan)
-
-    def nothing(state: Any) -> Mapping[str, Array]:
-        del state
-        return {}
-
-    return Replay(
+    return PeerReplay(
         init=lambda key, example: init(example),
         add=lambda state, transition: add(state, one(transition)),
         sample=sample,
         update=lambda state, batch, *, td_error, **_: update(state, batch.indices, td_error),
-        observe=lambda state, episode_return, key: state,
         can_sample=can_sample,
-        probability=unknown,
-        metrics=nothing,
-        end_episodes=unknown,
-        add_rollout=unknown,
         capacity=capacity,
-        num_envs=1,
         batch_size=batch_size,
     )
 
 
-def fenced(replay: Replay) -> Replay:
+def fenced(replay: PeerReplay) -> PeerReplay:
     """Return a replay whose writes, to the compiler, depend on the batch read before them.
 
     They use a zero computed from the batch, which XLA cannot recognise as zero.
@@ -72,13 +72,13 @@ def fenced(replay: Replay) -> Replay:
         inner, fence = state
         return replay.add(inner, buffer.after(fence, transition)), fence
 
-    def sample(state: tuple[Any, Array], key: Array) -> tuple[tuple[Any, Array], Sample]:
-        inner, batch = buffer.settled(replay.sample(state[0], key))
-        fence = buffer.fence(batch)
-        return (inner, fence), batch._replace(indices=buffer.after(fence, batch.indices))
+    def sample(state: tuple[Any, Array], key: Array) -> Sample:
+        batch = buffer.settled(replay.sample(state[0], key))
+        return batch._replace(indices=buffer.after(buffer.fence(batch), batch.indices))
 
     def update(state: tuple[Any, Array], batch: Sample, **feedback: Array) -> tuple[Any, Array]:
-        return replay.update(state[0], batch, **feedback), state[1]
+        inner = replay.update(state[0], batch, **feedback)
+        return inner, state[1] + buffer.fence(batch.indices)
 
     return replay._replace(
         init=init,
@@ -91,7 +91,7 @@ def fenced(replay: Replay) -> Replay:
 
 def one(transition: Transition) -> Transition:
     """Return the single transition that is added, `[1, ...]`, unbatched."""
-    return Transition(*(field if isinstance(field, tuple) else field[0] for field in transition))
+    return Transition(*(field if field is None else field[0] for field in transition))
 
 
 def weights(probabilities: Array) -> Array:

@@ -1,13 +1,14 @@
 """The shortest prioritised replay in JAX: every batch takes a cumulative sum of all priorities."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from experiments.benchmarks.peers import adapter
 from experiments.benchmarks.peers.types import ALPHA, EPSILON, Peer
-from jaxreplay.types import Array, Replay, Sample, Transition
+from jaxreplay.replay import Replay
+from jaxreplay.types import Array, Sample, Transition
 
 
 class _State(NamedTuple):
@@ -28,14 +29,14 @@ def _replay(capacity: int, batch_size: int) -> Replay:
         priorities = state.priorities.at[slot].set(state.largest)
         return _State(rows, priorities, state.largest, state.added + 1)
 
-    def sample(state: _State, key: Array) -> tuple[Any, Sample]:
+    def sample(state: _State, key: Array) -> Sample:
         sums = jnp.cumsum(state.priorities)
         targets = jax.random.uniform(key, (batch_size,)) * sums[-1]
         indices = jnp.searchsorted(sums, targets, side="right").astype(jnp.int32)
         indices = jnp.minimum(indices, capacity - 1)
         rows = jax.tree.map(lambda x: x[indices], state.rows)
         weights = adapter.weights(state.priorities[indices] / sums[-1])
-        return state, adapter.batch(indices, rows, weights)
+        return adapter.batch(indices, rows, weights)
 
     def update(state: _State, indices: Array, td_error: Array) -> _State:
         new = (jnp.abs(td_error) + EPSILON) ** ALPHA

@@ -17,7 +17,8 @@ import jax.numpy as jnp
 
 from experiments.benchmarks.peers import adapter
 from experiments.benchmarks.peers.types import ALPHA, EPSILON, Peer
-from jaxreplay.types import Array, Replay, Sample, Transition
+from jaxreplay.replay import Replay
+from jaxreplay.types import Array, Sample, Transition
 
 
 def _timestep(transition: Transition) -> dict[str, Any]:
@@ -40,12 +41,12 @@ def _prioritised(capacity: int, batch_size: int, *, barrier: bool = False) -> Re
         device=jax.default_backend(),
     )
 
-    def sample(state: Any, key: Array) -> tuple[Any, Sample]:
+    def sample(state: Any, key: Array) -> Sample:
         drawn = buffer.sample(state, key)
         if barrier:
-            state, drawn = jax.lax.optimization_barrier((state, drawn))
+            drawn = jax.lax.optimization_barrier(drawn)
         weights = adapter.weights(drawn.probabilities)
-        return state, adapter.batch(drawn.indices, _transition(drawn.experience), weights)
+        return adapter.batch(drawn.indices, _transition(drawn.experience), weights)
 
     def update(state: Any, indices: Array, td_error: Array) -> Any:
         return buffer.set_priorities(state, indices, jnp.abs(td_error) + EPSILON)
@@ -70,11 +71,11 @@ def _uniform(capacity: int, batch_size: int) -> Replay:
         max_length=capacity, min_length=batch_size, sample_batch_size=batch_size
     )
 
-    def sample(state: Any, key: Array) -> tuple[Any, Sample]:
+    def sample(state: Any, key: Array) -> Sample:
         drawn = buffer.sample(state, key)
         unknown = jnp.full(batch_size, -1, jnp.int32)
         ones = jnp.ones(batch_size, jnp.float32)
-        return state, adapter.batch(unknown, _transition(drawn.experience), ones)
+        return adapter.batch(unknown, _transition(drawn.experience), ones)
 
     return adapter.as_replay(
         lambda example: buffer.init(_timestep(example)),

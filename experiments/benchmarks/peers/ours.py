@@ -1,20 +1,19 @@
 """This project's own replay: proportional prioritisation and uniform draws."""
 
 from experiments.benchmarks.peers.types import ALPHA, BETA, EPSILON, Peer
-from jaxreplay import make_replay
 from jaxreplay.methods import per, uniform
-from jaxreplay.types import Replay
+from jaxreplay.replay import Replay
 
 PRIORITISED, UNIFORM = "jaxreplay per", "jaxreplay uniform"
 
 
 def _per(capacity: int, batch_size: int) -> Replay:
     config = per.PERConfig(alpha=ALPHA, beta=BETA, beta_end=BETA, epsilon=EPSILON)
-    return make_replay(per.sampler(config), capacity=capacity, batch_size=batch_size)
+    return Replay(per.sampler(config), capacity=capacity, batch_size=batch_size)
 
 
 def _uniform(capacity: int, batch_size: int) -> Replay:
-    return make_replay(uniform.sampler(), capacity=capacity, batch_size=batch_size)
+    return Replay(uniform.sampler(), capacity=capacity, batch_size=batch_size)
 
 
 def peers() -> tuple[Peer, ...]:

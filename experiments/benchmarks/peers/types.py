@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from jaxreplay.types import Replay
+from jaxreplay.replay import Replay
 
 OBS, ACTION = 17, 6  # a locomotion task's sizes
 ALPHA, BETA, EPSILON = 0.6, 0.4, 1e-6  # of every prioritised buffer (Schaul et al. 2016)

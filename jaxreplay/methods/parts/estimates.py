@@ -48,7 +48,7 @@ def init(ring: Ring) -> Estimates:
     )
 
 
-def enter(state: Estimates, slots: Array, transition: Row, fresh: Mapping[str, Array]) -> Estimates:
+def add(state: Estimates, slots: Array, transition: Row, fresh: Mapping[str, Array]) -> Estimates:
     """Take in new steps at `slots` `[E]`, estimated by one step until the next refresh.
 
     Estimates that are not finite count as 0.

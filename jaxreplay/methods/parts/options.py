@@ -5,16 +5,15 @@ last. A method with another default says so with `override`.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal
 
-from jaxreplay import objectives
-from jaxreplay.methods import proportional
-from jaxreplay.methods.proportional import Initial, Normalisation, Odds
+from jaxreplay import objectives, schedules
+from jaxreplay.methods.proportional import ImportanceWeights, Initial, Normalisation
+from jaxreplay.objectives import Objective
 from jaxreplay.option import Config, option
 from jaxreplay.sum_tree import Sampling
-from jaxreplay.types import Array, Objective
 
 _PER = "Schaul et al. 2016"
 
@@ -63,26 +62,19 @@ class ImportanceOptions(Config):
         at_most=1,
     )
     beta_updates: int | None = option(
-        None, "gradient steps until beta_end; none: the whole run", f"{_PER}, Sec. 3.4", at_least=1
+        None,
+        "gradient steps until beta_end; none: the whole run",
+        f"{_PER}, Sec. 3.4",
+        at_least=1,
+        whole_run=True,
     )
     normalise: Normalisation = option("batch", "maximum that importance weights are divided by")
 
-    def importance(self, updates: int | None) -> Callable[[Odds], Array]:
-        """Make the weights `[B]` of a draw (Schaul et al. 2016, Sec. 3.4).
-
-        Args:
-          updates: gradient steps of the run, over which beta moves if `beta_updates` leaves it
-            open; None keeps an open beta where it is.
-        """
-        horizon = self._horizon(updates)
-        return proportional.importance(self.beta, self.beta_end, horizon, self.normalise)
-
-    def beta_at(self, updates: int | None) -> Callable[[Array], Array]:
-        """Make the exponent `[]`, a function of the updates so far; `updates` as above."""
-        return proportional.exponent(self.beta, self.beta_end, self._horizon(updates))
-
-    def _horizon(self, updates: int | None) -> int | None:
-        return self.beta_updates if self.beta_updates is not None else updates
+    @property
+    def weight(self) -> ImportanceWeights:
+        """Importance weights with this schedule of beta; beta is constant without a horizon."""
+        beta = schedules.linear(self.beta, self.beta_end, self.beta_updates)
+        return ImportanceWeights(beta, self.normalise)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,7 +27,7 @@ def init(ring: Ring) -> Positions:
     return Positions(jnp.zeros(ring.capacity, jnp.int32), lanes)
 
 
-def enter(positions: Positions, slots: Array, first: Array) -> Positions:
+def add(positions: Positions, slots: Array, first: Array) -> Positions:
     """Count the new transitions at `slots` `[E]`; `first` `[E]` bool starts an episode."""
     latest = jnp.where(first, 0, clocks.tick(positions.latest))
     steps = buffer.write(positions.steps, slots, latest)

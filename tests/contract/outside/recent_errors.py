@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxreplay import objectives, ring
 from jaxreplay.methods import proportional
 from jaxreplay.option import Config, option
-from jaxreplay.types import Method
+from jaxreplay.sampler import Method
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ from experiments.pages import page
 from experiments.papers import blocks
 from jaxreplay.methods import uniform
 
-REPLAY = jr.make_replay(uniform.sampler(), capacity=2, batch_size=1)
+REPLAY = jr.Replay(uniform.sampler(), capacity=2, batch_size=1)
 
 
 def filmed(path: Path) -> None:

@@ -13,7 +13,7 @@ from experiments.papers.entry import Request
 from experiments.papers.registry import ENTRIES
 from experiments.papers.tables import Data
 from jaxreplay import sum_tree
-from jaxreplay.replay import make_replay
+from jaxreplay.replay import Replay
 
 
 def made_up(each=180, seed=0):
@@ -74,7 +74,7 @@ def learner():
     """A memory of 80 examples, how it is learned from, and parameters to begin with."""
     images, labels = made_up(8)
     train = Examples(jnp.asarray(images), jnp.asarray(labels))
-    replay = make_replay(digits.SAMPLERS["per"], capacity=80, num_envs=80, batch_size=60)
+    replay = Replay(digits.SAMPLERS["per"], capacity=80, num_envs=80, batch_size=60)
 
     @jax.jit
     def learn(params, memory, key, step_size, factor):
@@ -129,7 +129,7 @@ def test_batches_are_drawn_in_proportion_to_the_loss(learner):
     np.testing.assert_allclose(leaves[drawn], loss[drawn] + 1e-6, rtol=1e-5)
     share = leaves / leaves.sum()
     assert 1 / (80 * (share**2).sum()) < 0.9
-    draw = jax.jit(jax.vmap(lambda key: replay.sample(memory, key)[1].indices))
+    draw = jax.jit(jax.vmap(lambda key: replay.sample(memory, key).indices))
     counts = np.bincount(draw(jax.random.split(jax.random.key(0), 1000)).ravel(), minlength=80)
     np.testing.assert_allclose(counts / counts.sum(), share, atol=4 * np.sqrt(share / 60_000).max())
 

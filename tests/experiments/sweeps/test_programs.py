@@ -116,7 +116,7 @@ def same_as_alone(group, lanes=(1,)):
                 )
         replay, key = assemble(pair[lane].config).replay, jax.random.key(7)
         drawn = [
-            jax.jit(jax.vmap(lambda each: replay.sample(each, key)[1].indices, (axes,)))(each)
+            jax.jit(jax.vmap(lambda each: replay.sample(each, key).indices, (axes,)))(each)
             for each, axes in (
                 (state[1].replay, both.axes[1].replay),
                 (own_state.replay, alone.axes.replay),

@@ -25,7 +25,7 @@ from experiments.training.config import LoopConfig
 from experiments.training.host_loop import HostRun
 from experiments.training.loop import make_program
 from experiments.training.seeds import CutShort, over_seeds
-from jaxreplay import Method, Requirements, make_replay, ring
+from jaxreplay import Method, Requirements, Replay, ring
 from jaxreplay.methods import latest, per, uniform
 
 GAMMA, LENGTH = 0.5, 4
@@ -96,7 +96,7 @@ def make_run(
 
     agent = dqn(DQNConfig(hidden=(8,)), Discrete(2), method.objective)
     agent = agent if change is None else change(agent)
-    replay = make_replay(method.sampler, capacity=240, batch_size=16, num_envs=num_envs)
+    replay = Replay(method.sampler, capacity=240, batch_size=16, num_envs=num_envs)
     return HostRun(make, make(1, True).spec, agent, replay, config, seeds)
 
 
@@ -370,7 +370,7 @@ def test_seeds_share_what_they_share_in_the_compiled_loop():
     )
     method = per.method()
     agent = dqn(DQNConfig(hidden=(8,)), Discrete(2), method.objective)
-    replay = make_replay(method.sampler, capacity=240, batch_size=16)
+    replay = Replay(method.sampler, capacity=240, batch_size=16)
     config = LoopConfig(
         steps=120, warmup=40, eval_every=20, eval_episodes=3, gamma=GAMMA, inspect=0
     )

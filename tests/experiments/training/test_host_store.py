@@ -14,7 +14,7 @@ from experiments.runs import checkpoint
 from experiments.training import host_store
 from experiments.training.config import LoopConfig
 from experiments.training.host_loop import HostRun
-from jaxreplay import make_replay, ring
+from jaxreplay import Replay, ring
 from jaxreplay.methods import ners, per
 from jaxreplay.types import Sample
 
@@ -73,7 +73,7 @@ def make_run(on, num_envs, n_step):
     method = per.method()
     agent = dqn(DQNConfig(network="mlp", hidden=(8,)), Discrete(2), method.objective)
     once = {"frame_stack": STACK, "frame_spare": 0.5, "frames_on_host": on == "frames"}
-    replay = make_replay(
+    replay = Replay(
         method.sampler, capacity=40, batch_size=8, num_envs=num_envs,
         **({"rows_on_host": True} if on == "rows" else once),
     )  # fmt: skip
@@ -152,5 +152,5 @@ def test_a_run_from_the_command_line(tmp_path):
 def test_samplers_that_look_at_observations_are_refused():
     sizes = {"capacity": 8, "batch_size": 4, "frame_stack": 3, "frames_on_host": True}
     with pytest.raises(ValueError, match="this sampler looks at observations"):
-        make_replay(ners.sampler(), **sizes)
-    make_replay(ners.sampler(ners.NERSConfig(features=("reward", "td_error"))), **sizes)
+        Replay(ners.sampler(), **sizes)
+    Replay(ners.sampler(ners.NERSConfig(features=("reward", "td_error"))), **sizes)

@@ -8,7 +8,7 @@ import pytest
 from agents.tabular import TabularConfig, tabular
 from agents.types import Discrete
 from experiments.training.inspection import ODDS_EDGES, conclude, inspect, measure, measure_share
-from jaxreplay import Transition, make_replay, sum_tree
+from jaxreplay import Transition, Replay, sum_tree
 from jaxreplay.methods import per, uniform
 
 COUNT, BATCH = 64, 16
@@ -17,7 +17,7 @@ COUNT, BATCH = 64, 16
 def inspected(sampler, leaves=None, batches=200, num_envs=1, count=COUNT):
     """Look at a replay of COUNT states, whose TD errors are their rewards 0, 1, 2 ..."""
     agent = tabular(TabularConfig(num_states=COUNT, initial_std=0.0), Discrete(1))
-    replay = make_replay(sampler, capacity=2 * COUNT, batch_size=BATCH, num_envs=num_envs)
+    replay = Replay(sampler, capacity=2 * COUNT, batch_size=BATCH, num_envs=num_envs)
     scalar, flag = jnp.zeros(()), jnp.zeros((), bool)
     number = jnp.zeros((), jnp.int32)
     example = Transition(number, number, scalar, scalar, number, flag, flag)
@@ -32,7 +32,7 @@ def inspected(sampler, leaves=None, batches=200, num_envs=1, count=COUNT):
     state = agent.init(jax.random.key(0), number, number)
 
     def learn(key):  # nothing: the agent only says what it sees
-        batch = replay.sample(held, key)[1]
+        batch = replay.sample(held, key)
         seen = agent.feedback(state, batch.transition, key)
         return measure(batch, seen, held.ring) | measure_share(batch, held)
 

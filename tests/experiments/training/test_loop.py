@@ -31,7 +31,7 @@ from experiments.training.state import (
     reset_keys,
     step_keys,
 )
-from jaxreplay import make_replay, ring
+from jaxreplay import Replay, ring
 from jaxreplay.methods import ero, latest, ners, per, refer, uniform, windows
 from jaxreplay.requirements import Requirements
 from jaxreplay.testing import EXAMPLE
@@ -64,7 +64,7 @@ def counting(ends_after: int, max_steps: int, unit: float = 1.0, spread: float =
 def small(environment, n_step=1, num_envs=1, method=None, **loop):
     method = method or per.method()
     agent = dqn(DQNConfig(hidden=(8,)), environment.action_space, method.objective)
-    replay = make_replay(method.sampler, capacity=120, batch_size=16, num_envs=num_envs)
+    replay = Replay(method.sampler, capacity=120, batch_size=16, num_envs=num_envs)
     config = LoopConfig(
         **{"steps": 120, "warmup": 40, "eval_every": 20, "eval_episodes": 2, "gamma": GAMMA}
         | {"n_step": n_step, "inspect": 0, **loop}
@@ -268,12 +268,12 @@ def test_what_cannot_run_is_refused(change, message):
 
 
 def test_check_accepts_a_warmup_that_just_fits():
-    replay = make_replay(uniform.sampler(), capacity=64, batch_size=16)
+    replay = Replay(uniform.sampler(), capacity=64, batch_size=16)
     check(LoopConfig(warmup=16), replay)
 
 
 def test_methods_that_walk_episodes_refuse_n_step_returns():
-    replay = make_replay(refer.sampler(), capacity=64, batch_size=16)
+    replay = Replay(refer.sampler(), capacity=64, batch_size=16)
     with pytest.raises(ValueError, match="n_step is 3: this replay method follows single steps"):
         check(LoopConfig(n_step=3), replay)
 
@@ -283,7 +283,7 @@ def test_episodes_that_may_outgrow_the_memory_are_announced():
 
     def remarks(module, config, method, capacity):
         agent = module(config(hidden=(4,)), environment.action_space, method.objective)
-        replay = make_replay(method.sampler, capacity=capacity, batch_size=16)
+        replay = Replay(method.sampler, capacity=capacity, batch_size=16)
         return make_program(
             environment, agent, replay, LoopConfig(warmup=16, learn_every=16, inspect=0)
         ).remarks
@@ -300,7 +300,7 @@ def test_episodes_that_may_outgrow_the_memory_are_announced():
 def test_units_are_measured_after_the_warmup_and_rewards_again():
     environment = environments.make("gymnax/Pendulum-v1", max_steps=20)
     agent = ddpg(DDPGConfig(hidden=(4,)), environment.action_space)
-    replay = make_replay(uniform.sampler(), capacity=256, batch_size=16)
+    replay = Replay(uniform.sampler(), capacity=256, batch_size=16)
     config = LoopConfig(
         steps=200, warmup=60, eval_every=40, scale_observations=True, scale_rewards=True,
         rescale_every=50, inspect=0,
@@ -348,7 +348,7 @@ def test_scaled_rewards_are_the_same_whatever_their_units_after_the_next_measure
     )  # fmt: skip
     seen, starts = [], []
     for unit in (1.0, 7.0):
-        replay = make_replay(uniform.sampler(), capacity=120, batch_size=16)
+        replay = Replay(uniform.sampler(), capacity=120, batch_size=16)
         program = make_program(counting(4, 99, unit), watching(), replay, config)
         start = jax.jit(program.init)(jax.random.key(0))
         starts.append(start)
@@ -369,7 +369,7 @@ def test_scaled_rewards_are_the_same_whatever_their_units_after_the_next_measure
 def test_warm_up_actions_are_random_or_the_agents_own(random_warmup, noise):
     environment = environments.make("gymnax/Pendulum-v1")
     agent = ddpg(DDPGConfig(hidden=(4,), noise=noise), environment.action_space)
-    replay = make_replay(uniform.sampler(), capacity=256, batch_size=16)
+    replay = Replay(uniform.sampler(), capacity=256, batch_size=16)
     config = LoopConfig(steps=300, warmup=200, random_warmup=random_warmup, inspect=0)
     state = jax.jit(make_program(environment, agent, replay, config).init)(jax.random.key(0))
     actions = ring.contents(state.replay.ring).action[:200]
@@ -382,7 +382,7 @@ def test_a_random_warm_up_is_refused_where_densities_are_stored():
     environment = environments.make("gymnax/Pendulum-v1")
     method = refer.method(refer.ReFERConfig(), None)
     agent = ddpg(DDPGConfig(hidden=(4,)), environment.action_space, method.objective)
-    replay = make_replay(method.sampler, capacity=256, batch_size=16)
+    replay = Replay(method.sampler, capacity=256, batch_size=16)
     program = make_program(environment, agent, replay, LoopConfig(steps=300, warmup=200))
     with pytest.raises(ValueError, match="use random_warmup false, in every arm"):
         jax.eval_shape(program.init, jax.random.key(0))
@@ -483,7 +483,7 @@ def test_an_offline_run_learns_from_what_the_warm_up_stored():
     assert int(after.rows) == 50 and int(after.updates) == 10
     chex.assert_trees_all_equal(after.replay.ring, state.replay.ring)
     assert float(metrics["episodes"]) > 0
-    replay = make_replay(latest.sampler(), capacity=16, batch_size=16)
+    replay = Replay(latest.sampler(), capacity=16, batch_size=16)
     with pytest.raises(ValueError, match="works on what is added all along"):
         check(LoopConfig(offline=True, learn_every=16), replay)
 
@@ -501,7 +501,7 @@ def test_new_transitions_may_enter_with_their_td_error():
 
 
 def test_a_warm_up_longer_than_the_memory_is_refused():
-    replay = make_replay(refer.sampler(), capacity=128, batch_size=16)
+    replay = Replay(refer.sampler(), capacity=128, batch_size=16)
     check(LoopConfig(warmup=128), replay)
     with pytest.raises(ValueError, match="more than the 128 steps that the replay remembers"):
         check(LoopConfig(warmup=129), replay)

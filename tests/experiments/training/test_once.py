@@ -11,7 +11,7 @@ from experiments.training import once
 from experiments.training.config import LoopConfig
 from experiments.training.loop import make_program
 from experiments.training.seeds import over_seeds
-from jaxreplay import make_replay
+from jaxreplay import Replay
 from jaxreplay.methods import uniform
 from tests.xla import HAS_OLD_FUSIONS
 
@@ -41,7 +41,7 @@ def test_options_reach_xla_and_the_warm_up_has_them(monkeypatch):
     environment = environments.make("gymnax/CartPole-v1")
     method = uniform.method()
     agent = dqn(DQNConfig(hidden=(4,)), environment.action_space, method.objective)
-    replay = make_replay(method.sampler, capacity=64, batch_size=4)
+    replay = Replay(method.sampler, capacity=64, batch_size=4)
     program = make_program(
         environment, agent, replay, LoopConfig(steps=40, warmup=20, eval_every=20)
     )

@@ -13,7 +13,7 @@ from experiments.training.config import LoopConfig
 from experiments.training.loop import make_program
 from experiments.training.rows_loop import RowsRun
 from experiments.training.seeds import CompiledRun
-from jaxreplay import host_rows, make_replay, ring
+from jaxreplay import host_rows, Replay, ring
 from jaxreplay.methods import per
 from jaxreplay.types import Sample
 
@@ -36,7 +36,7 @@ def wandering():
 def parts(on_host):
     method = per.method()
     agent = dqn(DQNConfig(hidden=(8,)), Discrete(2), method.objective)
-    replay = make_replay(
+    replay = Replay(
         method.sampler, capacity=200, batch_size=16, num_envs=2, rows_on_host=on_host
     )
     config = LoopConfig(

@@ -15,7 +15,7 @@ from experiments.training.config import LoopConfig
 from experiments.training.loop import make_program
 from experiments.training.seeds import CompiledRun
 from experiments.training.spread import Layout, SpreadRun, layout, width_of
-from jaxreplay import make_replay
+from jaxreplay import Replay
 from jaxreplay.methods import per
 
 SEEDS = range(7, 12)  # as two programs of three, the last one of them a copy
@@ -38,7 +38,7 @@ def walk():
 def program():
     environment, method = walk(), per.method()
     agent = dqn(DQNConfig(hidden=(8,)), environment.action_space, method.objective)
-    replay = make_replay(method.sampler, capacity=64, batch_size=8, num_envs=1)
+    replay = Replay(method.sampler, capacity=64, batch_size=8, num_envs=1)
     config = LoopConfig(steps=60, warmup=20, eval_every=10, eval_episodes=2, inspect=0)
     return make_program(environment, agent, replay, config)
 

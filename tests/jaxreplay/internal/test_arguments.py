@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import make_replay, ring
+from jaxreplay import Replay, ring
 from jaxreplay.methods import METHODS, per, refer, uniform
 from jaxreplay.testing import EXAMPLE, rows
 
@@ -14,7 +14,7 @@ READS = [name for name, entry in METHODS.items() if entry.method().sampler.requi
 
 
 def started(method, **sizes):
-    replay = make_replay(
+    replay = Replay(
         method.sampler, **{"capacity": 24, "batch_size": BATCH, "num_envs": E} | sizes
     )
 
@@ -142,7 +142,7 @@ def test_transitions_must_fit_the_ring(stored, change, message, jitted):
 
 
 def test_one_environment_is_told_of_the_axis_in_front():
-    replay = make_replay(uniform.sampler(), capacity=8, batch_size=2)
+    replay = Replay(uniform.sampler(), capacity=8, batch_size=2)
     state = replay.init(jax.random.key(0), EXAMPLE)
     with pytest.raises(
         ValueError, match=r"one row for the environment \(add an axis .*: obs\[None"
@@ -159,7 +159,7 @@ def test_wider_numbers_that_lose_no_kind_are_taken(stored):
 
 def stores(field, leaf, jitted=False):
     """Add two rows with one field of whole numbers; return what the ring has of them."""
-    replay = make_replay(uniform.sampler(), capacity=4, batch_size=2, num_envs=E)
+    replay = Replay(uniform.sampler(), capacity=4, batch_size=2, num_envs=E)
     state = replay.init(jax.random.key(0), {"a": field})
     add = lambda state, leaf: replay.add(state, {"a": leaf})
     state = (jax.jit(add) if jitted else add)(state, leaf)
@@ -194,7 +194,7 @@ def test_numbers_of_64_bits_are_not_cut_where_jax_has_them():
 
 
 def test_stacks_stored_once_are_checked_too():
-    replay = make_replay(per.sampler(), capacity=16, batch_size=2, frame_stack=2)
+    replay = Replay(per.sampler(), capacity=16, batch_size=2, frame_stack=2)
     stack = jnp.zeros((3, 3, 2), jnp.uint8)
     example = EXAMPLE._replace(obs=stack, next_obs=stack)
     state = replay.init(jax.random.key(0), example)
@@ -206,13 +206,13 @@ def test_stacks_stored_once_are_checked_too():
 
 def test_a_method_is_no_sampler():
     with pytest.raises(ValueError, match=r"takes a Sampler, not a Method: give its .sampler"):
-        make_replay(per.method(), capacity=8, batch_size=2)
+        Replay(per.method(), capacity=8, batch_size=2)
     with pytest.raises(ValueError, match=r"not a function: call it$"):
-        make_replay(per.sampler, capacity=8, batch_size=2)
+        Replay(per.sampler, capacity=8, batch_size=2)
     with pytest.raises(ValueError, match=r"not a module: give its .sampler\(\)$"):
-        make_replay(per, capacity=8, batch_size=2)
+        Replay(per, capacity=8, batch_size=2)
     with pytest.raises(ValueError, match=r"takes a Sampler, not a str$"):
-        make_replay("per", capacity=8, batch_size=2)
+        Replay("per", capacity=8, batch_size=2)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -220,7 +220,7 @@ def test_batches_of_an_empty_replay_count_nothing(name):
     entry = METHODS[name]
     config = entry.config(**({"length": 4} if name == "windows" else {}))
     sampler = entry.method(config, None).sampler
-    replay = make_replay(sampler, capacity=24, batch_size=BATCH, num_envs=E)
+    replay = Replay(sampler, capacity=24, batch_size=BATCH, num_envs=E)
     state = replay.init(jax.random.key(0), EXAMPLE)
     assert not bool(replay.can_sample(state))
     after, batch = jax.jit(replay.sample)(state, jax.random.key(0))

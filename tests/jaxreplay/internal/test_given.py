@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import make_replay, n_step, ring, sum_tree, testing
+from jaxreplay import Replay, n_step, ring, sum_tree, testing
 from jaxreplay.methods import METHODS, per, refer, sequences
 from jaxreplay.n_step import Step
 from jaxreplay.testing import E
@@ -25,7 +25,7 @@ KEY = jax.random.key(1)
 @functools.cache
 def held(name, capacity=16, rows=8):
     """Return a replay, its state and a batch."""
-    replay = make_replay(SAMPLERS[name], capacity=capacity, batch_size=4, num_envs=E)
+    replay = Replay(SAMPLERS[name], capacity=capacity, batch_size=4, num_envs=E)
     state, add = jax.jit(replay.init)(KEY, testing.EXAMPLE), jax.jit(replay.add)
     for time in range(rows):
         state = add(state, testing.rows(time), **told(replay.requires.feedback_of_new, E))

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import Transition, make_replay
+from jaxreplay import Transition, Replay
 from jaxreplay.methods.ere import EREConfig, sampler, window
 
 EXAMPLE = Transition(
@@ -44,13 +44,13 @@ def episode(replay, state, steps, updates):
         last = jnp.array([step == steps - 1, step == 0])
         state = replay.add(state, row._replace(last=last))
         if step < updates:
-            state, batch = replay.sample(state, jax.random.key(step))
+            batch = replay.sample(state, jax.random.key(step))
             state = replay.update(state, batch)
     return state
 
 
 def replay_of(config, updates=None):
-    return make_replay(
+    return Replay(
         sampler(config, updates), capacity=CAPACITY, batch_size=BATCH, num_envs=LANES
     )
 
@@ -72,7 +72,7 @@ def test_the_window_shrinks_with_the_updates_of_an_episode():
     state = state._replace(sampler=state.sampler._replace(done=jnp.int32(6)))
     assert width(replay, state) == int(CAPACITY * 0.996 ** (6 * 1000 / 7))
     keys = jax.random.split(jax.random.key(0), 2000)
-    drawn = jax.jit(jax.vmap(lambda key: replay.sample(state, key)[1].indices))(keys)
+    drawn = jax.jit(jax.vmap(lambda key: replay.sample(state, key).indices))(keys)
     counts = np.bincount(np.asarray(drawn).ravel(), minlength=CAPACITY)
     assert set(np.flatnonzero(counts)) == set(range(96 - 32, 96))
     expected = 2000 * BATCH * np.asarray(replay.probability(state, jnp.arange(CAPACITY)))

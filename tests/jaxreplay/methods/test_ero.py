@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxreplay import Transition, make_replay, sum_tree
+from jaxreplay import Transition, Replay, sum_tree
 from jaxreplay.methods.ero import EROConfig, log_likelihood, sampler
 
 EXAMPLE = Transition(
@@ -20,7 +20,7 @@ EXAMPLE = Transition(
 )
 CAPACITY, BATCH = 40, 4
 CONFIG = EROConfig(hidden=(8,), learning_rate=1e-2, batch_size=16)
-REPLAY = make_replay(sampler(CONFIG), capacity=CAPACITY, batch_size=BATCH)
+REPLAY = Replay(sampler(CONFIG), capacity=CAPACITY, batch_size=BATCH)
 OBSERVE, ADD = jax.jit(REPLAY.observe), jax.jit(REPLAY.add)
 
 

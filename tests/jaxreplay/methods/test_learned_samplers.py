@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import make_replay, testing
+from jaxreplay import Replay, testing
 from jaxreplay.methods import ero, ners
 
 CAPACITY, BATCH = 12, 4
@@ -36,11 +36,11 @@ class Made(NamedTuple):
 
 @functools.cache
 def made(name):
-    replay = make_replay(SMALL[name], capacity=CAPACITY, batch_size=BATCH, num_envs=testing.E)
+    replay = Replay(SMALL[name], capacity=CAPACITY, batch_size=BATCH, num_envs=testing.E)
 
     @jax.jit
     def replayed(state, seed):
-        state, batch = replay.sample(state, jax.random.key(seed))
+        batch = replay.sample(state, jax.random.key(seed))
         td = jax.random.normal(jax.random.key(100 + seed), (BATCH,))
         return replay.update(state, batch, td_error=td, target=2 * td)
 

@@ -10,11 +10,12 @@ import numpy as np
 import optax
 import pytest
 
-from jaxreplay import make_replay, ring, sum_tree, testing
+from jaxreplay import Replay, ring, sum_tree, testing
 from jaxreplay.methods import proportional
 from jaxreplay.methods.ners import Collected, NERSConfig, log_probabilities, method, sampler
 from jaxreplay.methods.parts.score_network import Features, ScoreNetwork
-from jaxreplay.types import Replay, Sample
+from jaxreplay.replay import Replay
+from jaxreplay.types import Sample
 
 EXAMPLE = testing.EXAMPLE._replace(action=np.zeros(2, np.float32))
 CAPACITY, BATCH = 12, 4
@@ -226,10 +227,10 @@ class Made(NamedTuple):
 
 @functools.cache
 def made(config):
-    replay = make_replay(sampler(config), capacity=CAPACITY, batch_size=BATCH)
+    replay = Replay(sampler(config), capacity=CAPACITY, batch_size=BATCH)
 
     def replayed(state, key, td):
-        state, batch = replay.sample(state, key)
+        batch = replay.sample(state, key)
         return replay.update(state, batch, td_error=td, q_value=td, target=2 * td), batch
 
     functions = (replay.init, replay.add, replayed, replay.observe)
@@ -395,7 +396,7 @@ def test_collected_is_a_uniform_subset():
     replay = made(config).replay
 
     def step(state, key):
-        state, batch = replay.sample(state, key)
+        batch = replay.sample(state, key)
         td = jnp.zeros(BATCH)
         return replay.update(state, batch, td_error=td, target=td), batch.indices
 
@@ -453,7 +454,7 @@ def test_features_and_clock_are_options():
 
 def test_training_returns_are_asked_for_by_name():
     assert made(CONFIG).replay.requires.episode_returns == "evaluation"
-    star = make_replay(sampler(NERSConfig(**SMALL, reward="training")), capacity=8, batch_size=2)
+    star = Replay(sampler(NERSConfig(**SMALL, reward="training")), capacity=8, batch_size=2)
     assert star.requires.episode_returns == "training"
 
 

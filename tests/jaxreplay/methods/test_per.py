@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxreplay import make_replay, sum_tree
+from jaxreplay import Replay, sum_tree
 from jaxreplay.methods import per
 from jaxreplay.methods.per import PERConfig
 from jaxreplay.replay import ReplayState
 from jaxreplay.testing import EXAMPLE
-from jaxreplay.types import Draw, Sampler
+from jaxreplay.sampler import Sampler
+from jaxreplay.types import Draw
 
 TD = np.array([0.5, -2, 0, 1, 4])
 ROW = jax.tree.map(lambda x: x[None], EXAMPLE)
@@ -34,13 +35,13 @@ class Made(NamedTuple):
 @functools.cache
 def made(config, n, updates=None):
     sampler = per.sampler(config, updates)
-    replay = make_replay(sampler, capacity=n, batch_size=n)
+    replay = Replay(sampler, capacity=n, batch_size=n)
     rows = jax.tree.map(lambda x: np.broadcast_to(x, (n, *x.shape)), ROW)
 
     def hold(td):
         add = lambda state, row: (replay.add(state, row), None)
         state, _ = jax.lax.scan(add, replay.init(jax.random.key(0), EXAMPLE), rows)
-        batch = replay.sample(state, jax.random.key(0))[1]
+        batch = replay.sample(state, jax.random.key(0))
         slots = jnp.arange(n)
         batch = batch._replace(indices=slots, version=slots + 1)
         return replay.update(state, batch, td_error=td)
@@ -135,14 +136,14 @@ def test_epsilon_stands_inside_the_power():
 
 
 def test_new_transitions_get_the_largest_leaf_so_far():
-    replay = make_replay(per.sampler(PERConfig(epsilon=0.0)), capacity=3, batch_size=1)
+    replay = Replay(per.sampler(PERConfig(epsilon=0.0)), capacity=3, batch_size=1)
     add = jax.jit(replay.add)
     state = add(replay.init(jax.random.key(0), EXAMPLE), ROW)
     newest = []
 
     @jax.jit
     def rewrite(state, slot, td):
-        batch = replay.sample(state, jax.random.key(0))[1]
+        batch = replay.sample(state, jax.random.key(0))
         batch = batch._replace(indices=slot[None], version=slot[None] + 1)
         return replay.update(state, batch, td_error=td[None])
 
@@ -268,7 +269,7 @@ def test_a_leaf_without_mass_does_not_set_the_largest_weight():
 
 @pytest.mark.parametrize("unknown", [1e25, np.inf, np.nan])
 def test_a_new_transition_without_a_finite_leaf_gets_the_largest_so_far(unknown):
-    replay = make_replay(per.sampler(PERConfig(alpha=2.0, initial="td")), capacity=4, batch_size=2)
+    replay = Replay(per.sampler(PERConfig(alpha=2.0, initial="td")), capacity=4, batch_size=2)
     state = replay.init(jax.random.key(0), EXAMPLE)
     for td in (1.0, unknown, 2.0):
         state = replay.add(state, ROW, td_error=jnp.full(1, td))

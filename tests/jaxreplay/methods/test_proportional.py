@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import make_replay, ring
+from jaxreplay import Replay, ring
 from jaxreplay.methods import lap, per, proportional, pser, sequences
 from jaxreplay.testing import EXAMPLE, E, rows
 
@@ -19,14 +19,14 @@ METHODS = {
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_leaf_beyond_float32_leaves_the_old_one_and_is_counted(name):
-    replay = make_replay(METHODS[name].sampler, capacity=8, batch_size=4, num_envs=E)
+    replay = Replay(METHODS[name].sampler, capacity=8, batch_size=4, num_envs=E)
 
     @jax.jit
     def run(td_error):
         state = replay.init(jax.random.key(0), EXAMPLE)
         for time in range(4):
             state = replay.add(state, rows(time)._replace(first=jnp.ones(E, bool)))
-        state, batch = replay.sample(state, jax.random.key(0))
+        batch = replay.sample(state, jax.random.key(0))
         slots = jnp.arange(4)
         batch = batch._replace(indices=slots, version=ring.version(state.ring, slots))
         state = replay.update(state, batch, td_error=td_error)
@@ -55,7 +55,7 @@ LARGE = {
 @pytest.mark.parametrize("name", LARGE)
 def test_one_priority_close_to_the_largest_float32_leaves_probabilities(name):
     """New transitions enter with it, until the total would overflow if leaves were not capped."""
-    replay = make_replay(LARGE[name].sampler, capacity=1000, batch_size=32)
+    replay = Replay(LARGE[name].sampler, capacity=1000, batch_size=32)
 
     def added(state, count):
         row = lambda time: jax.tree.map(lambda x: x[:1], rows(time))
@@ -64,10 +64,10 @@ def test_one_priority_close_to_the_largest_float32_leaves_probabilities(name):
     @jax.jit
     def run(key):
         state = added(replay.init(key, EXAMPLE), 600)
-        state, batch = replay.sample(state, key)
+        batch = replay.sample(state, key)
         td_error = jnp.ones(batch.indices.shape).at[0].set(1e38)
         state = added(replay.update(state, batch, td_error=td_error), 400)
-        return replay.probability(state, jnp.arange(1000)), replay.sample(state, key)[1]
+        return replay.probability(state, jnp.arange(1000)), replay.sample(state, key)
 
     chance, batch = run(jax.random.key(0))
     assert float(chance.sum()) == pytest.approx(1, rel=1e-4)
@@ -80,10 +80,10 @@ def test_weights_over_the_buffer_need_the_smallest_probability():
     weigh = proportional.importance(0.4, 1.0, 10, "buffer")
     for tracked in (True, False):
         sampler = proportional.sampler(leaf, weigh, track_minimum=tracked)
-        replay = make_replay(sampler, capacity=8, batch_size=4, num_envs=E)
+        replay = Replay(sampler, capacity=8, batch_size=4, num_envs=E)
         state = replay.add(replay.init(jax.random.key(0), EXAMPLE), rows(0))
         if tracked:
-            np.testing.assert_allclose(replay.sample(state, jax.random.key(0))[1].weights, 1)
+            np.testing.assert_allclose(replay.sample(state, jax.random.key(0)).weights, 1)
             continue
         for sample in (replay.sample, jax.jit(replay.sample)):
             with pytest.raises(ValueError, match="make the sampler with track_minimum=True"):
@@ -115,10 +115,10 @@ def test_leaves_are_looked_through_in_one_go():
 
 def test_beta_is_told():
     config = per.PERConfig(beta=0.4, beta_end=1.0)
-    replay = make_replay(per.sampler(config, 10), capacity=8, batch_size=4, num_envs=E)
+    replay = Replay(per.sampler(config, 10), capacity=8, batch_size=4, num_envs=E)
     state = replay.init(jax.random.key(0), EXAMPLE)
     state = replay.add(replay.add(state, rows(0)), rows(1))
     assert float(replay.metrics(state)["beta"]) == pytest.approx(0.4)
-    state, batch = replay.sample(state, jax.random.key(0))
+    batch = replay.sample(state, jax.random.key(0))
     state = replay.update(state, batch, td_error=jnp.ones(4))
     assert float(replay.metrics(state)["beta"]) == pytest.approx(0.46)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxreplay import make_replay, sum_tree
+from jaxreplay import Replay, sum_tree
 from jaxreplay.methods import per
 from jaxreplay.methods.per import PERConfig
 from jaxreplay.methods.pser import PSERConfig, sampler, window_of
@@ -23,7 +23,7 @@ PLAIN = {"alpha": 1.0, "epsilon": 0.0, "rho": 0.4, "window": 5}
 
 @functools.cache
 def functions(config: PSERConfig, capacity: int, lanes: int, batch: int):
-    replay = make_replay(sampler(config), capacity=capacity, batch_size=batch, num_envs=lanes)
+    replay = Replay(sampler(config), capacity=capacity, batch_size=batch, num_envs=lanes)
     return replay, *(jax.jit(f) for f in (replay.init, replay.add, replay.sample, replay.update))
 
 
@@ -315,7 +315,7 @@ def test_without_eta_and_hardly_any_decay_it_is_per(combine):
     config = PSERConfig(**options, eta=0.0, rho=1e-14, window=1, combine=combine)
     errors = [(2, 0.5), (0, -2.0), (5, 0.0), (3, 1.0)]
     state = update(config, held(config, [1.0] * 7), errors)
-    other = make_replay(per.sampler(PERConfig(**options)), capacity=7, batch_size=4)
+    other = Replay(per.sampler(PERConfig(**options)), capacity=7, batch_size=4)
     plain, add = jax.jit(other.init)(jax.random.key(0), EXAMPLE), jax.jit(other.add)
     for _ in range(7):
         plain = add(plain, ROW)

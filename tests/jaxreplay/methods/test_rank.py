@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import bucket_order, make_replay, ring
+from jaxreplay import bucket_order, Replay, ring
 from jaxreplay.methods import rank
 from jaxreplay.methods.parts.rank_mass import mass, reaches, segments
 from jaxreplay.methods.rank import RankConfig, falling, sampler
@@ -19,7 +19,7 @@ ROW = jax.tree.map(lambda x: x[None], EXAMPLE)
 @functools.cache
 def made(config, capacity, batch):
     """Return a replay whose functions are compiled."""
-    replay = make_replay(sampler(config), capacity=capacity, batch_size=batch)
+    replay = Replay(sampler(config), capacity=capacity, batch_size=batch)
     names = ("init", "add", "sample", "update", "probability", "metrics")
     return replay._replace(**{name: jax.jit(getattr(replay, name)) for name in names})
 
@@ -40,7 +40,7 @@ def held(config, errors):
 
 def told(config, state, slots, errors, batch):
     replay = made(config, state.ring.capacity, batch)
-    drawn = replay.sample(state, jax.random.key(0))[1]
+    drawn = replay.sample(state, jax.random.key(0))
     slots = np.int32(slots)
     drawn = drawn._replace(indices=slots, version=_version(state.ring, slots))
     return replay.update(state, drawn, td_error=np.float32(errors))
@@ -118,7 +118,7 @@ def test_segments_need_as_many_ranks_as_draws(stored):
     ranks = np.arange(1.0, stored + 1) ** (-0.7 if stored < 8 else 0.0)  # of 8, one draw each
     chance = np.append(ranks / ranks.sum(), np.zeros(8 - stored))
     np.testing.assert_allclose(replay.probability(state, np.arange(8)), chance, rtol=1e-5)
-    batch = replay.sample(state, jax.random.key(0))[1]
+    batch = replay.sample(state, jax.random.key(0))
     np.testing.assert_allclose(batch.probability, chance[batch.indices], rtol=1e-5)
 
 
@@ -127,9 +127,9 @@ def test_greedy_batches_of_more_than_is_stored_repeat_the_largest():
     state = replay.init(jax.random.key(0), EXAMPLE)
     for _ in range(2):
         state = replay.add(state, ROW)
-    state, batch = replay.sample(state, jax.random.key(0))  # both as large as any so far
+    batch = replay.sample(state, jax.random.key(0))  # both as large as any so far
     state = replay.update(state, batch, td_error=np.where(batch.indices == 1, 2.0, 0.5))
-    state, batch = replay.sample(state, jax.random.key(0))
+    batch = replay.sample(state, jax.random.key(0))
     np.testing.assert_array_equal(batch.indices, [1, 0, 1, 1])
     np.testing.assert_allclose(replay.probability(state, np.arange(8)), [0.25, 0.75] + [0] * 6)
     rank.check_valid(replay.update(state, batch, td_error=np.ones(4)).sampler, state.ring)
@@ -151,7 +151,7 @@ def test_only_the_order_of_errors_counts():
 def test_new_transitions_come_first():
     state = held(RankConfig(order="sorted"), [3.0, 1.0, 5.0, 2.0, 4.0, 6.0])
     replay = made(RankConfig(order="sorted"), 6, 6)
-    drawn = lambda state: np.asarray(replay.sample(state, jax.random.key(0))[1].indices).tolist()
+    drawn = lambda state: np.asarray(replay.sample(state, jax.random.key(0)).indices).tolist()
     assert drawn(state) == [5, 2, 4, 0, 3, 1]
     state = replay.add(replay.add(state, ROW), ROW)  # slots 0 and 1 get 6, the largest so far
     assert drawn(state) == [0, 1, 5, 2, 4, 3]
@@ -166,7 +166,7 @@ def test_near_equals_share_the_mass_of_their_ranks():
                      chance[1:3].mean(), chance[3:6].mean(), chance[0]])  # fmt: skip
     state, replay = held(config, errors), made(config, 7, 7)
     np.testing.assert_allclose(replay.probability(state, np.arange(7)), tied, rtol=1e-5)
-    batch = replay.sample(state, jax.random.key(0))[1]
+    batch = replay.sample(state, jax.random.key(0))
     weights = (7 * tied[np.asarray(batch.indices)]) ** -0.5
     np.testing.assert_allclose(batch.weights, weights / weights.max(), rtol=1e-5)
 
@@ -242,7 +242,7 @@ def test_the_order_is_never_stale():
         state = held_evenly(order)
 
         def step(state, key, replay=replay):
-            state, batch = replay.sample(state, key)
+            batch = replay.sample(state, key)
             errors = jnp.maximum(state.sampler.order.values[batch.indices] / 2, 1e-3)
             return replay.update(state, batch, td_error=errors), batch.indices
 
@@ -281,7 +281,7 @@ def test_draws_follow_the_probabilities(sampling, order):
     replay = made(config, 24, 6)
     draws = 4000
     keys = jax.random.split(jax.random.key(5), draws)
-    indices = jax.jit(jax.vmap(lambda key: replay.sample(state, key)[1].indices))(keys)
+    indices = jax.jit(jax.vmap(lambda key: replay.sample(state, key).indices))(keys)
     counts = np.bincount(np.asarray(indices).ravel(), minlength=24)
     expected = 6 * draws * np.float64(replay.probability(state, np.arange(24)))
     assert expected.sum() == pytest.approx(6 * draws, rel=1e-5)
@@ -311,7 +311,7 @@ def test_effective_weights_make_any_average_unbiased():
     replay = made(config, 24, 6)
 
     def estimate(key):
-        batch = replay.sample(state, key)[1]
+        batch = replay.sample(state, key)
         return (batch.weights * jnp.asarray(values, jnp.float32)[batch.indices]).mean()
 
     estimates = jax.jit(jax.vmap(estimate))(jax.random.split(jax.random.key(0), 20_000))
@@ -326,7 +326,7 @@ def test_buffer_normalised_weights_reach_one_for_the_least_likely():
         state = held_small(config, np.arange(1.0, 21.0))
         replay = made(config, 24, 6)
         keys = jax.random.split(jax.random.key(0), 500)
-        drawn = jax.jit(jax.vmap(lambda key: replay.sample(state, key)[1].weights))(keys)
+        drawn = jax.jit(jax.vmap(lambda key: replay.sample(state, key).weights))(keys)
         assert float(drawn.max()) == pytest.approx(1.0, rel=1e-5)
 
 
@@ -352,7 +352,7 @@ def test_refusals(options, message):
 
 def test_a_batch_of_more_than_all_ranks_is_refused():
     with pytest.raises(ValueError, match="batch_size 9 is larger than the capacity 8"):
-        make_replay(sampler(), capacity=8, batch_size=9)
+        Replay(sampler(), capacity=8, batch_size=9)
 
 
 def test_ranks_of_the_refer_paper_by_hand():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxreplay import make_replay, ring, testing
+from jaxreplay import Replay, ring, testing
 from jaxreplay.methods import refer
 from jaxreplay.methods.parts import estimates
 from jaxreplay.methods.refer import ReFERConfig
@@ -110,7 +110,7 @@ class Memory:
 @functools.cache
 def made(config, capacity=MEMORY, batch_size=BATCH, num_envs=1):
     """Return a replay whose functions are compiled."""
-    replay = make_replay(
+    replay = Replay(
         refer.sampler(config), capacity=capacity, batch_size=batch_size, num_envs=num_envs
     )
     names = ("init", "add", "sample", "update", "probability", "metrics")
@@ -156,7 +156,7 @@ def test_memory_equals_one_in_plain_python(config, seed, length, rows):
         compare(state, memory, config)
         if number * E < BATCH or not memory.live:
             continue
-        state, batch = replay.sample(state, jax.random.key(number))
+        batch = replay.sample(state, jax.random.key(number))
         slots = np.asarray(batch.indices)
         assert set(slots) <= {memory.slot(s) for s in memory.live}
         # The same for the same slot.
@@ -214,7 +214,7 @@ def test_before_any_episode_is_over_the_running_ones_are_drawn():
         swept = number // 4 * 4 or number
         chance = np.asarray(replay.probability(state, np.arange(state.ring.capacity)))
         np.testing.assert_allclose(chance[:swept], 1 / swept, rtol=1e-6)
-        state, batch = replay.sample(state, jax.random.key(number))
+        batch = replay.sample(state, jax.random.key(number))
         assert int(batch.indices.max()) < swept
         state = replay.update(state, batch, log_ratio=np.full(4, 3.0, np.float32))
 
@@ -230,7 +230,7 @@ def test_an_episode_longer_than_the_memory_is_kept_while_it_is_alone():
 def test_fresh_episodes_outlive_older_far_ones():
     replay = made(ReFERConfig(refresh_every=1), capacity=10, batch_size=8)
     state = play(replay, [4, 4])
-    batch = replay.sample(state, jax.random.key(0))[1]
+    batch = replay.sample(state, jax.random.key(0))
     slots = np.int32([4, 5, 6, 7, 4, 5, 6, 7])  # the second episode is far
     batch = batch._replace(indices=slots, version=ring.version(state.ring, slots))
     state = replay.update(state, batch, log_ratio=np.full(8, 5.0, np.float32))
@@ -255,7 +255,7 @@ def test_episodes_that_the_ring_reclaims_are_counted_apart():
 def test_ratios_beyond_the_limit_are_clipped_and_still_far():
     replay = made(ReFERConfig(refresh_every=1), capacity=8, batch_size=4)
     state = play(replay, [4, 4])
-    state, batch = replay.sample(state, jax.random.key(0))
+    batch = replay.sample(state, jax.random.key(0))
     state = replay.update(state, batch, log_ratio=np.full(4, -80.0, np.float32))
     assert float(np.abs(state.sampler.log_ratio).max()) == 7
     assert float(replay.metrics(state)["far_share"]) > 0
@@ -281,7 +281,7 @@ def test_returns_are_in_units_of_scaled_rewards():
     got = _returns_of(state.sampler.estimates, np.arange(5))
     np.testing.assert_allclose(got, np.array([11.25, 10.5, 9.0, 6.0, 6.0]) / 4)
     # A batch that was overwritten meanwhile says nothing, not that the scale is 0.
-    state, batch = replay.sample(state, jax.random.key(0))
+    batch = replay.sample(state, jax.random.key(0))
     told = {name: np.full(2, 8.0, np.float32) for name in (*fresh, "log_ratio", "reward_scale")}
     state = replay.update(state, batch._replace(version=batch.version - 1), **told)
     assert (int(state.dropped), float(state.sampler.estimates.reward_scale)) == (2, 4)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxreplay import make_replay, ring, sum_tree
+from jaxreplay import Replay, ring, sum_tree
 from jaxreplay.methods import sequences
 from jaxreplay.methods.sequences import SequencesConfig
 
@@ -20,7 +20,7 @@ SMALL = SequencesConfig(length=4, period=2, burn_in=1)
 
 @functools.cache
 def made(config, capacity):
-    replay = make_replay(sequences.sampler(config), capacity=capacity, batch_size=B, num_envs=E)
+    replay = Replay(sequences.sampler(config), capacity=capacity, batch_size=B, num_envs=E)
     verbs = (replay.init, replay.add, replay.sample, replay.update)
     return replay, *(jax.jit(verb) for verb in verbs)
 
@@ -195,7 +195,7 @@ def test_draws_follow_the_priorities():
         td = jax.random.normal(jax.random.key(50 + key), (B, 4)) * 2
         state = update(state, batch, td_error=td)
     leaves = live(state)
-    draw = jax.jit(jax.vmap(lambda key: replay.sample(state, key, 1)[1].indices[0, 0]))
+    draw = jax.jit(jax.vmap(lambda key: replay.sample(state, key, 1).indices[0, 0]))
     drawn = np.asarray(draw(jax.random.split(jax.random.key(1), 20_000)))
     total = sum(leaves.values())
     expected = np.array([20_000 * leaf / total for leaf in leaves.values()])
@@ -224,7 +224,7 @@ def test_uniform_stretches_are_all_alike():
 
 @pytest.mark.parametrize("edge", ["first", "last"])
 def test_one_edge_of_episodes_will_do(edge):
-    replay = make_replay(sequences.sampler(SMALL), capacity=24, batch_size=B, num_envs=E)
+    replay = Replay(sequences.sampler(SMALL), capacity=24, batch_size=B, num_envs=E)
     state = replay.init(jax.random.key(0), {edge: np.bool_(0)})
     both = made(SMALL, 24)
     whole = both[1](jax.random.key(0), EXAMPLE)
@@ -242,7 +242,7 @@ def test_what_can_not_work_is_refused():
         SequencesConfig(burn_in=80)
     with pytest.raises(ValueError, match="period is 50: beyond 40"):
         SequencesConfig(length=80, burn_in=40, period=50)
-    replay = make_replay(sequences.sampler(SMALL), capacity=8, batch_size=B, num_envs=E)
+    replay = Replay(sequences.sampler(SMALL), capacity=8, batch_size=B, num_envs=E)
     with pytest.raises(ValueError, match=r"4 steps of each environment: .* take 5 at least"):
         jax.eval_shape(replay.init, jax.random.key(0), EXAMPLE)
     replay, init, add, *_ = made(SMALL, 24)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import Transition, make_replay
+from jaxreplay import Transition, Replay
 from jaxreplay.methods.windows import WindowsConfig, sampler
 
 E, LENGTH, BATCH = 2, 4, 16
@@ -14,7 +14,7 @@ EXAMPLE = Transition(SCALAR, SCALAR, SCALAR, SCALAR, SCALAR, FLAG, FLAG)
 
 
 def filled(rows, capacity=24):
-    replay = make_replay(
+    replay = Replay(
         sampler(WindowsConfig(LENGTH)), capacity=capacity, batch_size=BATCH, num_envs=E
     )
     state = replay.init(jax.random.key(0), EXAMPLE)
@@ -28,7 +28,7 @@ def filled(rows, capacity=24):
 def test_windows_run_forward_in_one_environment(rows):
     replay, state = filled(rows)
     for seed in range(20):
-        _, batch = replay.sample(state, jax.random.key(seed))
+        batch = replay.sample(state, jax.random.key(seed))
         reward = np.asarray(batch.transition.reward).reshape(LENGTH, -1)
         np.testing.assert_array_equal(np.diff(reward, axis=0), 10)
         assert reward.min() // 10 >= max(0, rows - 12) and reward.max() // 10 < rows
@@ -38,7 +38,7 @@ def test_windows_run_forward_in_one_environment(rows):
 @pytest.mark.parametrize("rows", [5, 8, 20])
 def test_every_window_is_as_likely_as_any(rows):
     replay, state = filled(rows)
-    draw = jax.jit(jax.vmap(lambda key: replay.sample(state, key)[1]))
+    draw = jax.jit(jax.vmap(lambda key: replay.sample(state, key)))
     batch = draw(jax.random.split(jax.random.key(1), 4000))
     rewards = np.asarray(batch.transition.reward)
     starts, counts = np.unique(rewards.reshape(4000, LENGTH, -1)[:, 0], return_counts=True)
@@ -74,14 +74,14 @@ def test_every_window_is_as_likely_as_any(rows):
 def test_sizes_that_hold_no_window_are_refused(length, capacity, batch, message):
     sizes = {"capacity": capacity, "num_envs": 2}
     with pytest.raises(ValueError, match=message):
-        make_replay(sampler(WindowsConfig(length)), batch_size=batch, **sizes)
+        Replay(sampler(WindowsConfig(length)), batch_size=batch, **sizes)
 
 
 def test_another_size_that_holds_no_window_is_refused():
-    replay = make_replay(sampler(WindowsConfig(4)), capacity=32, batch_size=16, num_envs=2)
+    replay = Replay(sampler(WindowsConfig(4)), capacity=32, batch_size=16, num_envs=2)
     state = jax.eval_shape(replay.init, jax.random.key(0), EXAMPLE)
     with pytest.raises(ValueError, match="use a multiple of 4, at least 16"):
-        make_replay(sampler(WindowsConfig(4)), capacity=32, batch_size=12, num_envs=4)
+        Replay(sampler(WindowsConfig(4)), capacity=32, batch_size=12, num_envs=4)
     with pytest.raises(ValueError, match="batch_size 10 does not hold windows of 4 steps"):
         jax.eval_shape(lambda s, k: replay.sample(s, k, 10), state, jax.random.key(0))
 

@@ -12,8 +12,8 @@ from jaxreplay._internal.packing import Layout
 from jaxreplay.types import Array, Tree
 
 
-class Parting(NamedTuple):
-    """Which leaves of a row are kept where; both parts are rows of its type, `()` in the gaps."""
+class HostSplit(NamedTuple):
+    """Which leaves of a row are kept where; both parts are rows of its type, None in the gaps."""
 
     whole: Layout
     here: Layout  # on the device
@@ -28,7 +28,7 @@ class Leaving(NamedTuple):
     slots: Array  # [E] int32
 
 
-def plan(example: Tree, kept: Collection[str]) -> Parting:
+def plan(example: Tree, kept: Collection[str]) -> HostSplit:
     """Part rows: single numbers, and the fields named, stay on the device.
 
     Args:
@@ -42,40 +42,40 @@ def plan(example: Tree, kept: Collection[str]) -> Parting:
     goes = tuple(math.prod(x.shape) > 1 and x.top not in kept for x in whole.fields)
     if not any(goes):
         raise ValueError(
-            "rows_on_host: the example holds nothing but single numbers and what the sampler looks "
+            "on_host: the example holds nothing but single numbers and what the sampler looks "
             "at, which stay on the device: leave it out"
         )
     if all(goes):
         raise ValueError(
-            "rows_on_host: the example holds no single number to keep on the device: add a field, "
+            "on_host: the example holds no single number to keep on the device: add a field, "
             "such as first (where episodes begin)"
         )
     leaves = jax.tree.leaves(example)
     stays = tuple(not x for x in goes)
     here, there = (packing.plan(_only(whole, leaves, which)) for which in (stays, goes))
-    return Parting(whole, here, there, goes)
+    return HostSplit(whole, here, there, goes)
 
 
-def parts(parting: Parting, row: Tree) -> tuple[Tree, Tree]:
+def divide(split: HostSplit, row: Tree) -> tuple[Tree, Tree]:
     """Return what of rows `[E, ...]` stays on the device, and what goes to the host."""
-    leaves = parting.whole.treedef.flatten_up_to(row)
-    stays = tuple(not x for x in parting.goes)
-    return _only(parting.whole, leaves, stays), _only(parting.whole, leaves, parting.goes)
+    leaves = split.whole.treedef.flatten_up_to(row)
+    stays = tuple(not x for x in split.goes)
+    return _only(split.whole, leaves, stays), _only(split.whole, leaves, split.goes)
 
 
-def joined(parting: Parting, here: Tree, there: Tree) -> Tree:
+def join(split: HostSplit, here: Tree, there: Tree) -> Tree:
     """Return rows `[B, ...]` of both parts."""
-    both = (parting.whole.treedef.flatten_up_to(part) for part in (here, there))
-    leaves = [away if goes else own for own, away, goes in zip(*both, parting.goes, strict=True)]
-    return jax.tree.unflatten(parting.whole.treedef, leaves)
+    both = (split.whole.treedef.flatten_up_to(part) for part in (here, there))
+    leaves = [away if goes else own for own, away, goes in zip(*both, split.goes, strict=True)]
+    return jax.tree.unflatten(split.whole.treedef, leaves)
 
 
-def nothing_left(parting: Parting, num_envs: int) -> Leaving:
+def nothing(split: HostSplit, num_envs: int) -> Leaving:
     """Return what leaves before there is anything: zeros, for slots that are empty as well."""
-    words = jnp.zeros((num_envs, parting.there.words), jnp.uint32)
+    words = jnp.zeros((num_envs, split.there.words), jnp.uint32)
     return Leaving(words, jnp.arange(num_envs, dtype=jnp.int32))
 
 
 def _only(whole: Layout, leaves: list[Any], which: tuple[bool, ...]) -> Tree:
-    chosen = [leaf if wanted else () for leaf, wanted in zip(leaves, which, strict=True)]
+    chosen = [leaf if wanted else None for leaf, wanted in zip(leaves, which, strict=True)]
     return jax.tree.unflatten(whole.treedef, chosen)
