@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxreplay.branches import rarely
+from tests.refusals import refused
 
 
 def change(tree, extra):
@@ -57,7 +58,7 @@ def test_a_change_that_closes_over_traced_arrays_is_refused():
     def program(due, x, y):
         return rarely(due, lambda x: x + y, x)
 
-    with pytest.raises(ValueError, match="may not close over traced arrays"):
+    with refused():
         jax.vmap(program)(jnp.array([True, False]), jnp.ones(2), jnp.ones(2))
 
 

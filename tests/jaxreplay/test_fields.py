@@ -12,6 +12,7 @@ from flax import struct
 
 from jaxreplay import Requirements, Transition, fields, Replay, ring, testing
 from jaxreplay.methods import METHODS, ners, pser, uniform
+from tests.refusals import refused
 
 FIELDS = {k: v for k, v in testing.EXAMPLE._asdict().items() if k not in ("extras", "n_steps")}
 
@@ -135,7 +136,7 @@ def start(name, options, example):
 def test_a_field_that_a_method_reads_is_missed_when_it_starts(name, options, field, as_dict):
     example = {k: v for k, v in FIELDS.items() if k != field}
     example = example if as_dict else Transition(**example)
-    with pytest.raises(ValueError, match=rf"looks at {field} of transitions \(\w+.*\), which"):
+    with refused(field, type(example).__name__):
         start(name, options, example)
 
 
@@ -157,14 +158,14 @@ def test_methods_read_no_field_that_they_do_not_declare(name, options):
 
 
 def test_a_row_of_another_type_than_the_example_is_refused():
-    held = ring.init({"b": np.float32(0), "a": np.int32(0)}, 4)
+    held = ring.init({"speed": np.float32(0), "angle": np.int32(0)}, 4)
     one = np.ones(1, np.float32)
-    with pytest.raises(ValueError, match="the transition lacks b, unlike the example"):
-        ring.add(held, {"a": one.astype(np.int32)})
-    swapped = collections.OrderedDict(b=one, a=one.astype(np.int32))
-    with pytest.raises(ValueError, match=r"\(OrderedDict\) has its fields in another order"):
+    with refused("speed"):
+        ring.add(held, {"angle": one.astype(np.int32)})
+    swapped = collections.OrderedDict(speed=one, angle=one.astype(np.int32))
+    with refused("OrderedDict"):
         ring.add(held, swapped)
-    with pytest.raises(ValueError, match="the transition lacks a"):
+    with refused("angle"):
         ring.add(held, one)
 
 
@@ -176,7 +177,7 @@ def test_fields_are_found_and_replaced_by_name():
     assert fields.replace(Pair(1, 2), obs=3) == Pair(3, 2)
     assert dataclasses.is_dataclass(row)
     assert not fields.has(np.zeros(3), "last") and not fields.has(Transition(), "obs")
-    with pytest.raises(ValueError, match="ndarray has no fields to replace"):
+    with refused("ndarray"):
         fields.replace(np.zeros(3), last=1)
 
 
@@ -186,27 +187,27 @@ def test_a_field_of_ones_own_is_missed_by_its_name():
     )
     replay = Replay(sampler, capacity=4, batch_size=2)
     jax.eval_shape(replay.init, jax.random.key(0), Step(NUMBERS, NUMBERS, NUMBERS))
-    with pytest.raises(ValueError, match="looks at mood of transitions, which the example, a Pair"):
+    with refused("mood", "Pair"):
         replay.init(jax.random.key(0), Pair(NUMBERS, NUMBERS))
 
 
 def test_scores_are_of_single_arrays():
     replay = Replay(ners.sampler(), capacity=4, batch_size=2)
     example = FIELDS | {"obs": {"image": NUMBERS, "speed": NUMBERS}}
-    with pytest.raises(ValueError, match="ners scores obs that are single arrays"):
+    with refused("ners", "obs"):
         replay.init(jax.random.key(0), example)
 
 
 def test_frames_need_to_know_where_episodes_begin():
     stack = np.zeros((2, 2, 4), np.uint8)
-    replay = Replay(uniform.sampler(), capacity=8, batch_size=2, frame_stack=4)
-    with pytest.raises(ValueError, match=r"lacks first: store it"):
+    replay = make_replay(uniform.sampler(), capacity=8, batch_size=2, frame_stack=4)
+    with refused("first", "dict"):
         replay.init(jax.random.key(0), {"obs": stack, "next_obs": stack})
 
 
 def test_episodes_end_in_rows_that_tell_them_apart():
     held = ring.init({"a": np.float32(0)}, 4)
-    with pytest.raises(ValueError, match="without a field `last`"):
+    with refused("last"):
         ring.end_episodes(held)
     held = ring.init({"a": np.float32(0), "last": np.bool_(False)}, 4)
     ring.check_valid(ring.end_episodes(held))  # there is no row yet to be marked
@@ -215,7 +216,7 @@ def test_episodes_end_in_rows_that_tell_them_apart():
 
 
 def test_what_is_no_number_is_refused_by_name():
-    with pytest.raises(ValueError, match=r"key of dtype key<fry> can't be stored"):
+    with refused("key", "key<fry>"):
         ring.init({"key": jax.random.key(0)}, 4)
 
 
@@ -223,16 +224,19 @@ class Unregistered:
     """A class that JAX knows nothing of."""
 
 
+REGISTER = "jax.tree_util.register_dataclass"
+
+
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("row", "parts"),
     [
-        ({"obs": np.zeros(2), "who": Unregistered()}, "who is of type Unregistered, and rows hold"),
-        ({"obs": "up"}, "obs is of type str, and rows hold arrays"),
-        (Unregistered(), "the row is of type Unregistered"),
-        ({}, "the row holds no array"),
-        (Transition(), "the row holds no array"),
+        ({"obs": np.zeros(2), "who": Unregistered()}, ("who", "Unregistered", REGISTER)),
+        ({"obs": "up"}, ("obs", "str")),
+        (Unregistered(), ("Unregistered", REGISTER)),
+        ({}, ()),
+        (Transition(), ()),
     ],
 )
-def test_what_is_no_row_of_arrays_is_refused(row, message):
-    with pytest.raises(ValueError, match=message):
+def test_what_is_no_row_of_arrays_is_refused(row, parts):
+    with refused(*parts):
         ring.init(row, 4)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from jaxreplay import frames, Replay, n_step, ring, testing
 from jaxreplay.methods import uniform
 from jaxreplay.n_step import Step
+from tests.refusals import refused
 
 SHAPE, K, GAMMA = (2, 3), 4, 0.9
 BLANK = np.zeros((*SHAPE, K), np.uint8)
@@ -221,12 +222,12 @@ def test_memory_of_a_million_atari_frames():
 
 
 @pytest.mark.parametrize(
-    ("stack", "spare", "message"),
-    [(3, 0.1, "their last axis must be the stack"), (4, -0.1, "frame_spare is -0.1")],
+    ("stack", "spare", "parts"),
+    [(3, 0.1, ("frame_stack", "3", "2, 3, 4")), (4, -0.1, ("frame_spare", "-0.1"))],
 )
-def test_what_can_not_be_stored_is_refused(stack, spare, message):
-    replay = Replay(
+def test_what_can_not_be_stored_is_refused(stack, spare, parts):
+    replay = make_replay(
         uniform.sampler(), capacity=8, batch_size=4, frame_stack=stack, frame_spare=spare
     )
-    with pytest.raises(ValueError, match=message):
+    with refused(*parts):
         replay.init(jax.random.key(0), EXAMPLE)

@@ -23,6 +23,7 @@ from jaxreplay.methods import (
 )
 from jaxreplay.testing import BATCH, CAPACITY, E
 from jaxreplay.types import Transition
+from tests.refusals import refused
 
 METHODS = {
     "uniform": uniform.method(),
@@ -172,18 +173,18 @@ def test_rows_may_be_of_any_type_and_a_replay_saved_beside_its_rows(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("sampler", "example", "more", "message"),
+    ("sampler", "example", "more", "parts"),
     [
-        (ners.sampler(), EXAMPLE, {}, "rows_on_host: this sampler looks at observations"),
-        (uniform.sampler(), EXAMPLE, {"store_next_obs": False}, "leave store_next_obs out"),
-        (uniform.sampler(), EXAMPLE, {"frame_stack": 1}, "use frames_on_host"),
-        (uniform.sampler(), np.zeros(3), {}, "no single number to keep on the device"),
-        (uniform.sampler(), {"first": np.zeros(())}, {}, "nothing but single numbers"),
+        (ners.sampler(), EXAMPLE, {}, ("rows_on_host", "obs", "next_obs")),
+        (uniform.sampler(), EXAMPLE, {"store_next_obs": False}, ("rows_on_host", "store_next_obs")),
+        (uniform.sampler(), EXAMPLE, {"frame_stack": 1}, ("rows_on_host", "frames_on_host")),
+        (uniform.sampler(), np.zeros(3), {}, ("rows_on_host", "first")),
+        (uniform.sampler(), {"first": np.zeros(())}, {}, ("rows_on_host",)),
     ],
 )
-def test_what_can_not_be_on_the_host_is_refused(sampler, example, more, message):
-    with pytest.raises(ValueError, match=message):
-        Replay(sampler, capacity=8, batch_size=4, rows_on_host=True, **more).init(
+def test_what_can_not_be_on_the_host_is_refused(sampler, example, more, parts):
+    with refused(*parts):
+        make_replay(sampler, capacity=8, batch_size=4, rows_on_host=True, **more).init(
             jax.random.key(0), example
         )
 
@@ -192,15 +193,15 @@ def test_a_row_that_does_not_fit_is_named():
     replay, add, _, _ = verbs(METHODS["uniform"], True)
     state = replay.init(jax.random.key(0), EXAMPLE)
     row = row_of(np.random.default_rng(0), 0)
-    with pytest.raises(ValueError, match="lacks action"):
+    with refused("action"):
         add(state, row._replace(action=()))
-    with pytest.raises(ValueError, match="action"):
+    with refused("action", "[2, 3]", "[2, 2]"):
         add(state, row._replace(action=np.zeros((E, 3), np.float32)))
 
 
 def test_a_ring_of_whole_rows_has_none_on_the_host():
     held = ring.init(EXAMPLE, CAPACITY, E)
-    with pytest.raises(ValueError, match="make the replay with rows_on_host=True"):
+    with refused("rows_on_host=True"):
         host_rows.empty(held)
 
 
@@ -213,31 +214,31 @@ def test_rows_of_another_ring_are_refused():
     written = rows.copy()
     host_rows.write(written, leaving)
     host_rows.read(written, [0, CAPACITY - 1])
-    for other, message in (
-        (rows[:, 1:], "rows have shape .* to be written"),
-        (np.stack([rows] * 2), "rows have shape .* to be written"),
-        (rows[:1], f"slot {E - 1} is beyond the 1 rows"),
-        (rows.astype(np.float32), "rows are uint32 of shape .C, V., not float32 of shape"),
-        (rows.tolist(), "rows are uint32 of shape .C, V., not list"),
+    for other, parts in (
+        (rows[:, 1:], ("24, 11", "2, 12")),
+        (np.stack([rows] * 2), ("2, 24, 12", "2, 12")),
+        (rows[:1], (E - 1, "1")),
+        (rows.astype(np.float32), ("uint32", "float32")),
+        (rows.tolist(), ("uint32", "list")),
     ):
-        with pytest.raises(ValueError, match=message + ".*: make them for this replay, by host_"):
+        with refused("rows", *parts, "host_rows.empty(state.ring)"):
             host_rows.write(other, leaving)
-    with pytest.raises(ValueError, match="not a tuple: make the replay with rows_on_host=True"):
+    with refused("tuple", "rows_on_host=True"):
         host_rows.write(rows, ())
-    for slots, message in (
-        ([0, CAPACITY], f"slots reach from 0 to {CAPACITY}, and there are {CAPACITY} rows"),
-        ([-1], "slots reach from -1 to -1"),
-        ([0.0], "slots are of dtype float64: give whole numbers"),
+    for slots, parts in (
+        ([0, CAPACITY], ("slots", CAPACITY)),
+        ([-1], ("slots", "-1", CAPACITY)),
+        ([0.0], ("slots", "float64")),
     ):
-        with pytest.raises(ValueError, match=message):
+        with refused(*parts):
             host_rows.read(rows, slots)
-    with pytest.raises(ValueError, match=r"rows are of 2 states, and slots have shape \(3,\)"):
+    with refused("rows", "2", "slots", "3"):
         host_rows.read(np.stack([rows] * 2), [0, 1, 2])
     words = np.zeros(leaving.words.shape)
     for other in (leaving._replace(words=words), leaving._replace(slots=np.zeros(1, np.int32))):
-        with pytest.raises(ValueError, match=r"rows have shape .* to be written"):
+        with refused("rows", "24, 12", "2, 12"):
             host_rows.write(rows, other)
-    with pytest.raises(ValueError, match=f"slot {2**32} is beyond"):
+    with refused(2**32, CAPACITY):
         host_rows.write(rows, leaving._replace(slots=np.full(E, 2**32)))
 
 
@@ -253,11 +254,11 @@ def test_a_batch_is_joined_with_its_own_words_alone():
     for other, shown in (
         (words.astype(np.float32), "float32"),
         (words.astype(np.int32), "int32"),
-        (words[:2], r"\[2, "),
-        (words[None], r"\[1, 4, "),
+        (words[:2], "2, 12"),
+        (words[None], "1, 4, 12"),
         (words.tolist(), "list"),
     ):
-        with pytest.raises(ValueError, match=f"^words are .*{shown}"):
+        with refused("words", shown):
             host_rows.join(state.ring, batch, other)
-    with pytest.raises(ValueError, match=r"ReplayState: give state\.ring"):
+    with refused("ReplayState", "state.ring"):
         host_rows.join(state, batch, words)

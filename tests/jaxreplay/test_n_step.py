@@ -7,6 +7,7 @@ import pytest
 
 from jaxreplay import n_step
 from jaxreplay.n_step import Step
+from tests.refusals import refused
 
 E = 4
 NUMBER, FLAG, OBS = np.float32(0), np.bool_(0), np.zeros(2, np.float32)
@@ -14,26 +15,24 @@ EXAMPLE = Step(OBS, np.int32(0), NUMBER, FLAG, FLAG, OBS, FLAG)
 ROW = jax.tree.map(lambda x: jnp.zeros((E, *x.shape), x.dtype), EXAMPLE)
 
 STEPS = [
-    (jax.tree.map(lambda x: x[:1], ROW), r"obs was pushed with shape \[1, 2\], and the window "
-     r"wants \[4, 2\], a row for each of 4"),
-    (ROW._replace(reward=jnp.zeros(8)), r"reward was pushed with shape \[8\]"),
-    (ROW._replace(reward=jnp.zeros((E, 1))), r"reward was pushed with shape \[4, 1\]"),
-    (EXAMPLE, r"obs was pushed with shape \[2\]"),
-    (ROW._replace(terminated=jnp.zeros(E)), r"terminated was pushed as float32, and the window, "
-     r"by its example, holds bool: convert it \(terminated > 0\)"),
-    (ROW._replace(action=jnp.zeros(E)), "action was pushed as float32, .* holds int32"),
-    (ROW._replace(extras=jnp.zeros(E)), "the step has extras, unlike the example that the window"),
-    (ROW._replace(obs=()), "the step lacks obs"),
-    (tuple(ROW), r"push was given a tuple: give an n_step.Step"),
-]  # fmt: skip
+    (jax.tree.map(lambda x: x[:1], ROW), ("obs", "[1, 2]", "[4, 2]")),
+    (ROW._replace(reward=jnp.zeros(8)), ("reward", "[8]", "[4]")),
+    (ROW._replace(reward=jnp.zeros((E, 1))), ("reward", "[4, 1]", "[4]")),
+    (EXAMPLE, ("obs", "[2]", "[4, 2]")),
+    (ROW._replace(terminated=jnp.zeros(E)), ("float32", "bool", "terminated > 0")),
+    (ROW._replace(action=jnp.zeros(E)), ("action", "float32", "int32")),
+    (ROW._replace(extras=jnp.zeros(E)), ("extras",)),
+    (ROW._replace(obs=()), ("obs",)),
+    (tuple(ROW), ("push", "tuple", "n_step.Step")),
+]
 
 
-@pytest.mark.parametrize(("step", "message"), STEPS, ids=[message[:20] for _, message in STEPS])
+@pytest.mark.parametrize(("step", "parts"), STEPS, ids=[" ".join(x) for _, x in STEPS])
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("jitted", [False, True])
-def test_a_step_has_a_row_for_each_lane_of_the_kind_of_the_example(step, message, n, jitted):
+def test_a_step_has_a_row_for_each_lane_of_the_kind_of_the_example(step, parts, n, jitted):
     push = lambda window: n_step.push(window, step, 0.9)
-    with pytest.raises(ValueError, match=f"^{message}"):
+    with refused(*parts):
         (jax.jit(push) if jitted else push)(n_step.init(EXAMPLE, n, E))
 
 
@@ -52,14 +51,15 @@ def test_numbers_that_the_window_s_hold_are_taken(n):
 @pytest.mark.parametrize("dtype", [np.float32, np.int32, np.complex64])
 def test_no_advice_leads_to_an_example_that_is_refused(name, dtype):
     window = n_step.init(EXAMPLE, 2, E)
-    with pytest.raises(ValueError, match=f"^{name} was pushed as .* bool: convert it") as refused:
+    given = np.dtype(dtype).name
+    with refused(given, "bool", f"{name} > 0") as error:
         n_step.push(window, ROW._replace(**{name: jnp.zeros(E, dtype)}), 0.9)
-    assert "example with" not in str(refused.value)
+    assert str(error.value).count(given) == 1  # not as the dtype of another example, too
 
 
 @pytest.mark.parametrize("gamma", [99, -0.1, float("nan"), float("inf"), jnp.float32(1.1), "half"])
 def test_gamma_lies_in_0_1(gamma):
-    with pytest.raises(ValueError, match=r"^gamma is \S+: it must "):
+    with refused("gamma"):
         n_step.push(n_step.init(EXAMPLE, 2, E), ROW, gamma)
 
 
@@ -85,19 +85,17 @@ def test_a_window_is_carried_by_a_loop_within_shard_map():
 
 
 EXAMPLES = [
-    ({"n": 1.5}, "n_step is 1.5: it must be a whole number"),
-    ({"n": 0}, "n_step is 0: it must be at least 1"),
-    ({"num_envs": 0}, "num_envs is 0: it must be at least 1"),
-    ({"num_envs": "4"}, "num_envs is '4': it must be a whole number"),
-    ({"example": ROW}, r"the window looks at reward as one real number of each step, shape \[\], "
-     r"and the example's is float32 of shape \[4\]: leave out the axes"),
-    ({"example": EXAMPLE._replace(terminated=NUMBER)}, r"the window looks at terminated as one "
-     r"bool .* the example's is float32: convert it \(terminated > 0\)"),
-    ({"example": EXAMPLE._replace(first=())}, "the window looks at first .* is a tuple: give"),
-]  # fmt: skip
+    ({"n": 1.5}, ("n_step", "1.5")),
+    ({"n": 0}, ("n_step", "0")),
+    ({"num_envs": 0}, ("num_envs", "0")),
+    ({"num_envs": "4"}, ("num_envs", "'4'")),
+    ({"example": ROW}, ("reward", "float32", "[4]")),
+    ({"example": EXAMPLE._replace(terminated=NUMBER)}, ("float32", "bool", "terminated > 0")),
+    ({"example": EXAMPLE._replace(first=())}, ("first", "tuple")),
+]
 
 
-@pytest.mark.parametrize(("change", "message"), EXAMPLES, ids=[x[:25] for _, x in EXAMPLES])
-def test_a_window_is_made_of_one_step(change, message):
-    with pytest.raises(ValueError, match=f"^{message}"):
+@pytest.mark.parametrize(("change", "parts"), EXAMPLES, ids=[" ".join(x) for _, x in EXAMPLES])
+def test_a_window_is_made_of_one_step(change, parts):
+    with refused(*parts):
         n_step.init(**{"example": EXAMPLE, "n": 2, "num_envs": E} | change)

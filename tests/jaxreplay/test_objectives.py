@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 from jaxreplay import objectives, schedules
 from jaxreplay.methods import pal, per, pser, uniform
 from jaxreplay.types import Sample
+from tests.refusals import refused
 
 CASES = {  # TD errors, alpha, kappa and what Fujimoto et al. 2020 make of them
     "A": {
@@ -321,16 +322,16 @@ def test_weights_enter_the_critic_only():
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "parts"),
     [
-        (lambda: objectives.huber(0.0), "kappa is 0.0"),
-        (lambda: objectives.pal(alpha=1.5), "alpha is 1.5"),
-        (lambda: objectives.pal(kappa=-1.0), "kappa is -1.0"),
-        (lambda: objectives.pal(twin="min"), "use one of own, max"),
+        (lambda: objectives.huber(0.0), ("kappa", "0.0")),
+        (lambda: objectives.pal(alpha=1.5), ("alpha", "1.5")),
+        (lambda: objectives.pal(kappa=-1.0), ("kappa", "-1.0")),
+        (lambda: objectives.pal(twin="min"), ("twin", "min", "own", "max")),
     ],
 )
-def test_arguments_are_checked(make, message):
-    with pytest.raises(ValueError, match=message):
+def test_arguments_are_checked(make, parts):
+    with refused(*parts):
         make()
 
 
@@ -361,9 +362,8 @@ def test_numbers_that_make_no_loss_and_no_schedule_are_refused(name):
     bad = [np.nan, np.inf, -np.inf, 1e300, None, "a", True, jnp.nan, np.ones(2), *below]
     for make in NUMBERS[name]:
         for value in bad:
-            with pytest.raises(ValueError, match=f"^{name} is ") as refused:
+            with refused(name, *([] if isinstance(value, np.ndarray) else [value])):
                 make(value)
-            assert str(value) in str(refused.value) or isinstance(value, np.ndarray)
         make(np.float32(0.5))
         if name != "rho":  # which decides on shapes
             jax.jit(lambda x, make=make: make(x) and 0)(0.5)  # as an input of a program
@@ -377,7 +377,7 @@ def test_ablations_of_pal_by_hand():
     np.testing.assert_allclose(huber, np.array(case["huber"]) / scale, rtol=1e-6)
     bare = objectives.pal(0.4, 1.0, divide=False)(td)
     np.testing.assert_allclose(bare, np.array(case["pal"]) * scale, rtol=1e-6)
-    with pytest.raises(ValueError, match="form is 'l1'"):
+    with refused("form", "l1", "pal", "huber"):
         objectives.pal(form="l1")
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from jaxreplay import Transition, Replay, n_step, ring
 from jaxreplay.methods import ners, uniform
 from jaxreplay.n_step import Step
+from tests.refusals import refused
 
 OBS = {"speed": np.zeros(3, np.float32), "image": np.zeros((2, 3), np.uint8), "on": np.bool_(0)}
 FLAG, NUMBER = np.bool_(0), np.float32(0)
@@ -146,16 +147,16 @@ def test_a_sampler_may_look_at_them():
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "parts"),
     [
-        ({"obs": OBS["speed"]}, "differ in structure, shape or dtype: store them as they are"),
-        ({"next_obs": OBS | {"on": NUMBER}}, "differ in structure, shape or dtype"),
-        ({"first": ()}, r"the example \(Transition\) lacks first: store it"),
+        ({"obs": OBS["speed"]}, ("obs", "next_obs")),
+        ({"next_obs": OBS | {"on": NUMBER}}, ("obs", "next_obs")),
+        ({"first": ()}, ("first", "Transition")),
     ],
 )
-def test_observations_that_can_not_be_shared_are_refused(change, message):
-    replay = Replay(uniform.sampler(), capacity=4, batch_size=2, store_next_obs=False)
-    with pytest.raises(ValueError, match=message):
+def test_observations_that_can_not_be_shared_are_refused(change, parts):
+    replay = make_replay(uniform.sampler(), capacity=4, batch_size=2, store_next_obs=False)
+    with refused(*parts):
         replay.init(jax.random.key(0), EXAMPLE._replace(**change))
 
 
@@ -169,13 +170,13 @@ def test_rows_may_reach_as_far_ahead_as_was_said(n, ahead, lost):
 
 
 @pytest.mark.parametrize(
-    ("ahead", "message"), [(0, "frame_ahead is 0: it must be"), (1.5, "must be a whole number")]
+    ("ahead", "parts"), [(0, ("frame_ahead", "0")), (1.5, ("frame_ahead", "1.5"))]
 )
-def test_how_far_rows_reach_is_a_positive_whole_number(ahead, message):
-    replay = Replay(
+def test_how_far_rows_reach_is_a_positive_whole_number(ahead, parts):
+    replay = make_replay(
         uniform.sampler(), capacity=4, batch_size=2, store_next_obs=False, frame_ahead=ahead
     )
-    with pytest.raises(ValueError, match=message):
+    with refused(*parts):
         replay.init(jax.random.key(0), EXAMPLE)
 
 
@@ -183,14 +184,14 @@ def test_what_is_added_has_to_fit():
     replay = Replay(uniform.sampler(), capacity=4, batch_size=2, store_next_obs=False)
     state = jax.eval_shape(replay.init, jax.random.key(0), EXAMPLE)
     row = jax.tree.map(lambda x: np.stack([x]), EXAMPLE)
-    for change, message in (
-        ({"next_obs": ()}, "the transition's next_obs lacks "),
-        ({"obs": row.obs | {"on": np.zeros(2, bool)}}, r"obs, on was added with shape \[2\]"),
-        ({"obs": row.obs | {"on": np.ones(1)}}, "obs, on was added as float64, and the ring"),
+    for change, parts in (
+        ({"next_obs": ()}, ("next_obs",)),
+        ({"obs": row.obs | {"on": np.zeros(2, bool)}}, ("obs", "on", "[2]", "[1]")),
+        ({"obs": row.obs | {"on": np.ones(1)}}, ("obs", "on", "float64", "bool")),
     ):
-        with pytest.raises(ValueError, match=message):
+        with refused(*parts):
             jax.eval_shape(lambda s, c=change: replay.add(s, row._replace(**c)), state)
-    with pytest.raises(ValueError, match="leave store_next_obs out, or frame_stack"):
-        Replay(
+    with refused("store_next_obs", "frame_stack"):
+        make_replay(
             uniform.sampler(), capacity=4, batch_size=2, frame_stack=4, store_next_obs=False
         )

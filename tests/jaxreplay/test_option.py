@@ -2,7 +2,6 @@
 
 import dataclasses
 import inspect
-import re
 from typing import Literal
 
 import pytest
@@ -12,6 +11,7 @@ from jaxreplay.methods import METHODS
 from jaxreplay.methods.lap import LAPConfig
 from jaxreplay.methods.per import PERConfig
 from jaxreplay.option import Config, check_class, option, options_of, override
+from tests.refusals import refused
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,35 +63,34 @@ def test_what_is_allowed_is_taken():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "parts"),
     [
-        ({"beta": 1.5}, "beta is 1.5: it must lie in [0, 1]"),
-        ({"beta": float("nan")}, "beta is nan: it must lie in [0, 1]"),
-        ({"beta": None}, "beta is none: it needs a value"),
-        ({"clip": 0.0}, "clip is 0.0: it must be positive, or none"),
-        ({"loss": "l2"}, "loss is 'l2': use one of mse, l1"),
-        ({"form": "cubic"}, "form is 'cubic': use one of dg, sg"),
-        ({"hidden": ()}, "hidden is empty: give one or more"),
-        ({"hidden": 8}, "hidden is 8: give a tuple, such as (8,)"),
-        ({"hidden": (4, 2.5)}, "hidden is 2.5: it must be a whole number"),
-        ({"clip": "far"}, "clip is 'far': it must be a number, or none"),
-        ({"beta": True}, "beta is True: it must be a number"),
-        ({"least": 2e6}, "least is 2000000.0: it must be at most 1,000,000 in size"),
-        ({"least": -1e9}, "least is -1000000000.0: it must be at most 1,000,000 in size"),
-        ({"turns": -(2**31)}, "turns is -2147483648: it must be at most 2,147,483,647 in size"),
-        ({"double": 1}, "double is 1: it must be true or false"),
-        ({"hidden": (4, 0)}, "hidden is 0: it must be at least 1"),
-        ({"inputs": ()}, "inputs is empty: give one or more of obs, time, or none"),
-        ({"inputs": ("obs", "age")}, "inputs is 'age': use one of obs, time, or none"),
-        ({"loss": "l1"}, "loss l1 needs a clip"),
-        ({"loss": "l1", "beta": -1}, "beta is -1: it must lie in [0, 1]"),  # alone comes first
+        ({"beta": 1.5}, ("beta", "1.5", "[0, 1]")),
+        ({"beta": float("nan")}, ("beta", "nan", "[0, 1]")),
+        ({"beta": None}, ("beta",)),
+        ({"clip": 0.0}, ("clip", "0.0", "none")),
+        ({"loss": "l2"}, ("loss", "l2", "mse", "l1")),
+        ({"form": "cubic"}, ("form", "cubic", "dg", "sg")),
+        ({"hidden": ()}, ("hidden",)),
+        ({"hidden": 8}, ("hidden", "8", "(8,)")),
+        ({"hidden": (4, 2.5)}, ("hidden", "2.5")),
+        ({"clip": "far"}, ("clip", "far", "none")),
+        ({"beta": True}, ("beta", "True")),
+        ({"least": 2e6}, ("least", "2000000.0", "1,000,000")),
+        ({"least": -1e9}, ("least", "-1000000000.0", "1,000,000")),
+        ({"turns": -(2**31)}, ("turns", "-2147483648", "2,147,483,647")),
+        ({"double": 1}, ("double", "1")),
+        ({"hidden": (4, 0)}, ("hidden", "0")),
+        ({"inputs": ()}, ("inputs", "obs", "time", "none")),
+        ({"inputs": ("obs", "age")}, ("inputs", "age", "obs", "time", "none")),
+        ({"loss": "l1"}, ("loss", "l1", "clip")),
+        ({"loss": "l1", "beta": -1}, ("beta", "-1", "[0, 1]")),  # alone comes first
     ],
 )
-def test_refusals(options, message):
-    with pytest.raises(ValueError) as refused:
+def test_refusals(options, parts):
+    with refused(*parts):
         Method(**options)
-    assert str(refused.value) == message
-    with pytest.raises(ValueError, match=re.escape(message)):
+    with refused(*parts):
         dataclasses.replace(Method(), **options)
 
 
@@ -101,12 +100,16 @@ class Open(Config):
 
 
 @pytest.mark.parametrize(
-    ("config", "message"),
-    [(int, "int is no config"), (3, "3 is no config"), (Open, "option 'rate' of Open")],
+    ("config", "parts"),
+    [
+        (int, ("int", "jaxreplay.option.Config")),
+        (3, ("3", "jaxreplay.option.Config")),
+        (Open, ("rate", "Open")),
+    ],
 )
-def test_what_cannot_be_the_config_of_a_method_is_refused(config, message):
+def test_what_cannot_be_the_config_of_a_method_is_refused(config, parts):
     check_class(Method)
-    with pytest.raises(ValueError, match=message):
+    with refused(*parts):
         check_class(config)
 
 
@@ -124,6 +127,6 @@ def test_the_config_of_another_method_is_refused(name):
                 continue
             kind = config if isinstance(config, type) else type(config)
             for call in (lambda: make(config), lambda: make(config=config)):
-                with pytest.raises(ValueError, match=f"{kind.__name__}: .*{wanted.__name__}"):
+                with refused("config", kind.__name__, f"{wanted.__name__}("):
                     call()
         make(wanted())

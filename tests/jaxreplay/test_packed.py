@@ -9,6 +9,7 @@ import pytest
 
 from jaxreplay import packed
 from jaxreplay.keys import unrolled
+from tests.refusals import refused
 
 pack, unpack = jax.jit(packed.pack), jax.jit(packed.unpack)
 
@@ -89,29 +90,37 @@ def test_the_host_packs_what_a_compiled_function_would():
 
 
 UNFIT = [
-    (np.array([0, 2**40 + 7]), r"a.b holds 1099511627783, and JAX int32, which ends before"),
-    (-(2**40), "a.b holds -1099511627776, and JAX int32"),
-    (np.full(2, 2**63, np.uint64), "a.b holds 9223372036854775808, and JAX uint32"),
-    (np.full(2**14, 2**40), "a.b holds 1099511627776, and JAX int32"),  # apart from the words
-    ("x", "a.b is of dtype <U1, and JAX has no such numbers"),
-    (object(), "a.b is of dtype object"),
-    (np.datetime64("2020-01-01"), r"a.b is of dtype datetime64\[D\]"),
-    (np.ones(3, ">f4"), "a.b is of dtype >f4, .* another machine's order"),
+    (np.array([0, 2**40 + 7]), ("a.b", "1099511627783", "int32")),
+    (-(2**40), ("a.b", "-1099511627776", "int32")),
+    (np.full(2, 2**63, np.uint64), ("a.b", "9223372036854775808", "uint32")),
+    (np.full(2**14, 2**40), ("a.b", "1099511627776", "int32")),  # apart from the words
+    ("x", ("a.b", "<U1")),
+    (object(), ("a.b", "object")),
+    (np.datetime64("2020-01-01"), ("a.b", "datetime64[D]")),
+    (np.ones(3, ">f4"), ("a.b", ">f4", "astype")),
 ]
 
 
-@pytest.mark.parametrize(("leaf", "message"), UNFIT, ids=lambda x: str(x)[:20])
-def test_what_jax_can_not_hold_is_named_on_the_host(leaf, message):
+@pytest.mark.parametrize(("leaf", "parts"), UNFIT, ids=lambda x: str(x)[:20])
+def test_what_jax_can_not_hold_is_named_on_the_host(leaf, parts):
     tree = {"a": Pair(np.zeros(3), leaf), "c": np.zeros(2)}
-    with pytest.raises(ValueError, match=f"^{message}"):
+    with refused(*parts):
         packed.pack(tree)
 
 
 @pytest.mark.parametrize("beside", [np.zeros(2), jnp.zeros(2)], ids=["numpy", "jax"])
-@pytest.mark.parametrize("leaf", [1e300, np.array([1.0, -1e300]), np.array([1e300 + 1j]), 2**40])
-def test_numbers_that_would_become_others_are_refused(leaf, beside):
-    with pytest.raises(ValueError, match=r"^a .*(1e\+300|1099511627776)"):
-        packed.pack({"a": leaf, "b": beside})
+@pytest.mark.parametrize(
+    ("leaf", "shown"),
+    [
+        (1e300, "1e+300"),
+        (np.array([1.0, -1e300]), "-1e+300"),
+        (np.array([1e300 + 1j]), "1e+300+1j"),
+        (2**40, "1099511627776"),
+    ],
+)
+def test_numbers_that_would_become_others_are_refused(leaf, shown, beside):
+    with refused("angle", shown):
+        packed.pack({"angle": leaf, "b": beside})
     kept = packed.unpack(packed.pack({"a": np.array([1e30, np.inf, np.nan, 1e-300]), "b": beside}))
     np.testing.assert_array_equal(kept["a"], np.float32([1e30, np.inf, np.nan, 0]))
 

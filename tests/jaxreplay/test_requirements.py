@@ -18,6 +18,7 @@ from jaxreplay.requirements import (
     union,
 )
 from jaxreplay.testing import EXAMPLE
+from tests.refusals import assert_names, refused
 
 VALUES = Offers(frozenset({"td_error", "q_value", "target"}))
 LOOP = {"n_step": 1, "learn_every": 1, "updates": 1, "warmup": 8}
@@ -39,8 +40,9 @@ def test_a_method_needs_what_its_halves_need():
     assert joint.feedback == {"td_error", "target"}
     assert joint.single_steps and joint.density and not joint.all_new
     assert joint.episode_returns == "training"
-    with pytest.raises(ValueError, match="can't both be observed"):
+    with refused("training") as error:
         union(second, Requirements(episode_returns="evaluation"))
+    assert "evaluation" in str(error.value)
 
 
 def test_options_decide_what_a_method_needs():
@@ -60,9 +62,10 @@ def test_what_an_agent_lacks_is_said_in_words():
     assert lacking_in_agent(requires("uniform"), VALUES) == []
     assert lacking_in_agent(requires("per"), VALUES) == []
     assert lacking_in_agent(requires("per"), Offers(frozenset())) == ["td_error"]
-    assert lacking_in_agent(requires("lap"), VALUES) == ["a scalar TD error to shape the loss of"]
-    assert lacking_in_agent(requires("refer"), VALUES) == ["a policy with a density (log_ratio)"]
-    assert lacking_in_agent(requires("latest"), VALUES) == ["an agent that learns on-policy"]
+    assert len(lacking_in_agent(requires("lap"), VALUES)) == 1
+    (density,) = lacking_in_agent(requires("refer"), VALUES)
+    assert_names(density, "log_ratio")
+    assert len(lacking_in_agent(requires("latest"), VALUES)) == 1
     assert asked_of_agent(requires("lap")) == ["td_error", "scalar_loss"]
 
 
@@ -71,28 +74,28 @@ def test_what_a_method_lacks_is_said_in_words():
     assert lacking_in_method(requires("per"), (), reader) == ["returns"]
     assert lacking_in_method(requires("per"), ("returns",), reader) == []
     on_policy = VALUES._replace(on_policy=True)
-    assert lacking_in_method(requires("per"), (), on_policy) == ["batches of new steps only"]
+    assert len(lacking_in_method(requires("per"), (), on_policy)) == 1
     assert lacking_in_method(requires("latest"), (), on_policy) == []
 
 
 def test_objectives_that_compare_densities_are_refused():
     refuse_density(None, "it has none")
     refuse_density(objectives.weighted(), "it has none")
-    with pytest.raises(ValueError, match="it has none, and this replay method needs a policy"):
+    with refused("it has none", "log_ratio"):
         refuse_density(refer.objective(), "it has none")
 
 
 @pytest.mark.parametrize(
-    ("sampler", "loop", "message"),
+    ("sampler", "loop", "parts"),
     [
-        (refer.sampler(), {"n_step": 3}, "n_step is 3: this replay method follows single steps"),
-        (refer.sampler(), {"warmup": 17}, "warmup 17 is more than the 16 steps"),
-        (latest.sampler(), {}, "one update of 4 transitions, all new"),
-        (latest.sampler(), {"learn_every": 4, "updates": 2}, "use updates 1"),
+        (refer.sampler(), {"n_step": 3}, ("n_step", "3", "1")),
+        (refer.sampler(), {"warmup": 17}, ("warmup", "17", "16")),
+        (latest.sampler(), {}, ("updates", "4", "learn_every")),
+        (latest.sampler(), {"learn_every": 4, "updates": 2}, ("updates", "1", "learn_every")),
     ],
 )
-def test_loops_that_do_not_fit_are_refused(sampler, loop, message):
-    with pytest.raises(ValueError, match=message):
+def test_loops_that_do_not_fit_are_refused(sampler, loop, parts):
+    with refused(*parts):
         check_loop(replay_of(sampler), **LOOP | loop)
 
 
@@ -103,42 +106,41 @@ def test_loops_that_fit_pass():
 
 def test_long_episodes_are_remarked_on_where_they_are_kept_whole():
     (remark,) = remarks(replay_of(refer.sampler()), "pendulum", 200)
-    assert "200 steps" in remark and "the 16 to be remembered" in remark
+    assert_names(remark, "200", "16")
     assert remarks(replay_of(refer.sampler()), "pendulum", 16) == ()
     assert remarks(replay_of(uniform.sampler()), "pendulum", 200) == ()
 
 
 def test_a_sampler_that_observes_says_whose_returns():
     sampler = ners.sampler()._replace(requires=Requirements())
-    with pytest.raises(ValueError, match=r"requires\.episode_returns` go together"):
+    with refused("observe", "requires.episode_returns"):
         replay_of(sampler)
-    with pytest.raises(ValueError, match="go together"):
+    with refused("observe", "requires.episode_returns"):
         replay_of(uniform.sampler()._replace(requires=Requirements(episode_returns="training")))
 
 
 def test_observations_that_a_sampler_looks_at_stay_on_the_device():
-    with pytest.raises(ValueError, match="choose features without obs and next_obs"):
+    with refused("frames_on_host", "features", "obs", "next_obs"):
         replay_of(ners.sampler(), frames_on_host=True)
     replay_of(per.sampler(), frames_on_host=True, frame_stack=2)
 
 
-COLUMN = np.zeros(1, np.float32)
+COLUMN, ONCE = np.zeros(1, np.float32), {"store_next_obs": False}
 SINGLES = [
-    (ere.sampler(), {"last": COLUMN > 0}, {}, r"this sampler looks at last as one bool of each "
-     r"step, shape \[\], and the example's is bool of shape \[1\]: leave out the axes"),
-    (ere.sampler(), {"last": np.float32(0)}, {}, r"last .* is float32: convert it \(last > 0\)"),
-    (pser.sampler(), {"first": np.int32(0)}, {}, r"first .* is int32: convert it \(first > 0\)"),
-    (ero.sampler(), {"reward": COLUMN}, {}, r"reward as one real number .* of shape \[1\]"),
-    (uniform.sampler(), {"first": COLUMN > 0}, {"store_next_obs": False}, "a ring that stores obs"),
-    (uniform.sampler(), {"first": np.float32(0)}, {"store_next_obs": False}, "first .* float32"),
-    (uniform.sampler(), {"n_steps": np.float32(0)}, {"store_next_obs": False}, "n_steps .* whole"),
-]  # fmt: skip
+    (ere.sampler(), {"last": COLUMN > 0}, {}, ("last", "bool", "[1]")),
+    (ere.sampler(), {"last": np.float32(0)}, {}, ("bool", "float32", "last > 0")),
+    (pser.sampler(), {"first": np.int32(0)}, {}, ("bool", "int32", "first > 0")),
+    (ero.sampler(), {"reward": COLUMN}, {}, ("reward", "float32", "[1]")),
+    (uniform.sampler(), {"first": COLUMN > 0}, ONCE, ("first", "bool", "[1]")),
+    (uniform.sampler(), {"first": np.float32(0)}, ONCE, ("bool", "float32", "first > 0")),
+    (uniform.sampler(), {"n_steps": np.float32(0)}, ONCE, ("n_steps", "float32")),
+]
 
 
-@pytest.mark.parametrize(("sampler", "change", "options", "message"), SINGLES)
-def test_fields_that_are_looked_at_are_one_number_of_a_step(sampler, change, options, message):
+@pytest.mark.parametrize(("sampler", "change", "options", "parts"), SINGLES)
+def test_fields_that_are_looked_at_are_one_number_of_a_step(sampler, change, options, parts):
     replay = replay_of(sampler, **options)
-    with pytest.raises(ValueError, match=message):
+    with refused(*parts):
         replay.init(jax.random.key(0), EXAMPLE._replace(**change))
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from jaxreplay import Transition, n_step, ring
 from jaxreplay.n_step import Step
+from tests.refusals import refused
 
 
 def transition(value, num_envs):
@@ -145,11 +146,12 @@ PARTS_OF_BYTES = ["int2", "uint2", "int4", "uint4", "float4_e2m1fn"]
 def test_parts_of_bytes_are_refused_when_a_ring_or_a_window_is_made(dtype, options):
     stack = jnp.ones((3, 2), dtype)
     row = {"obs": stack, "next_obs": stack, "first": jnp.zeros((), bool)}
-    with pytest.raises(ValueError, match=f"^(next_)?obs of dtype {dtype} can't be stored"):
+    with refused(dtype) as error:
         ring.init(row, 8, 2, **options)
+    assert "obs" in str(error.value)  # or next_obs, whichever comes first
     flag = np.bool_(0)
     step = n_step.Step(stack, np.int32(0), np.float32(0), flag, flag, stack, flag)
-    with pytest.raises(ValueError, match=f"^obs of dtype {dtype} can't be stored"):
+    with refused("obs", dtype):
         n_step.init(step, 2)
 
 
@@ -167,22 +169,22 @@ def test_doubles_are_kept_where_they_are_enabled():
 
 
 def test_ring_refuses_what_does_not_fit():
-    with pytest.raises(ValueError, match="complex64 can't be stored"):
+    with refused("extras", "complex64"):
         ring.init(example(2)._replace(extras=np.zeros((), np.complex64)), 6, 2)
-    with pytest.raises(ValueError, match="use 9 or 12"):
+    with refused("capacity", "10", "3", "9", "12"):
         ring.init(example(3), 10, 3)
-    with pytest.raises(ValueError, match="at least one slot"):
+    with refused("capacity", "2", "3"):
         ring.init(example(3), 2, 3)
     held = ring.init(example(2), 6, 2)
-    with pytest.raises(ValueError, match="a row for each of 2"):
+    with refused("obs['image']", "[3, 2, 3]", "[2, 2, 3]"):
         ring.add(held, transition(0, 3))
-    with pytest.raises(ValueError, match=r"lacks extras\[0\], unlike the example"):
+    with refused("extras[0]"):
         ring.add(held, transition(0, 2)._replace(extras=()))
     lists = transition(0, 2)._replace(reward=[0.0, 1.0])
-    with pytest.raises(ValueError, match="has a list or tuple as reward, and the ring an array"):
+    with refused("reward", "jnp.asarray(reward)"):
         ring.add(held, lists)
     nested = lists._replace(reward=[[0.0], [1.0]])
-    with pytest.raises(ValueError, match=r"as reward, .*: give jnp.asarray\(reward\)"):
+    with refused("reward", "jnp.asarray(reward)"):
         ring.add(held, nested)
 
 
@@ -256,5 +258,5 @@ def test_n_step_against_its_definition(marks, n):
 
 def test_n_step_of_nothing_is_refused():
     zero = np.zeros((), np.float32)
-    with pytest.raises(ValueError, match="n_step is 0"):
+    with refused("n_step", "0"):
         n_step.init(Step(zero, zero, zero, zero, zero, zero, zero), 0)

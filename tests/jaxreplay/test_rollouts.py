@@ -7,6 +7,7 @@ import pytest
 
 from jaxreplay import Replay, testing
 from jaxreplay.methods import METHODS, per, uniform
+from tests.refusals import refused
 
 T, E = 30, testing.E  # more rows than the ring has
 
@@ -57,29 +58,30 @@ def test_numbers_of_numpy_are_looked_at():
         expected = replay.add(expected, {name: x[row] for name, x in rollout.items()})
     testing.same(replay.add_rollout(state, rollout), expected)
     rollout["x"][1, 0, 0] = 256
-    with pytest.raises(ValueError, match=r"^x holds 256, and the ring uint8"):
+    with refused("x", "256", "uint8"):
         replay.add_rollout(state, rollout)
 
 
 GOOD = {"x": jnp.zeros((3, 2, 2), jnp.uint8), "n": jnp.zeros((3, 2), jnp.int32)}
 OTHERS = [
-    ({"n": GOOD["n"][:2]}, {}, r"n of \[2\] steps and x of \[3\]"),
-    ({"n": 0, "x": 0}, {}, r"^n of a rollout has shape \[\]"),
-    (jax.tree.map(lambda x: x[:0], GOOD), {}, "has no steps"),
-    (jax.tree.map(lambda x: x[0], GOOD), {}, r"^n was added with shape \[\], .* wants \[2\]"),
-    ({"x": GOOD["x"].astype(float)}, {}, "^x was added as float32"),
-    ({"y": GOOD["n"]}, {}, "has y, unlike the example"),
-    ({}, {"td_error": jnp.zeros(2)}, r"td_error of \[2\]"),
-    ({}, {"td": jnp.zeros((3, 2))}, "no feedback is called td"),
+    ({"n": GOOD["n"][:2]}, {}, ("n", "[2]", "x", "[3]")),
+    ({"n": 0, "x": 0}, {}, ("n", "[]", "[T, E]")),
+    (jax.tree.map(lambda x: x[:0], GOOD), {}, ("rollout",)),
+    (jax.tree.map(lambda x: x[0], GOOD), {}, ("n", "[]", "[2]")),
+    ({"x": GOOD["x"].astype(float)}, {}, ("x", "float32", "uint8")),
+    ({"y": GOOD["n"]}, {}, ("y",)),
+    ({}, {"td_error": jnp.zeros(2)}, ("td_error", "[2]", "[3]")),
+    ({}, {"td": jnp.zeros((3, 2))}, ("td",)),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("fields", "feedback", "message"), OTHERS, ids=[x for *_, x in OTHERS])
-def test_a_rollout_that_does_not_fit_is_refused_by_name(fields, feedback, message):
+@pytest.mark.parametrize(
+    ("fields", "feedback", "parts"), OTHERS, ids=[" ".join(x) for *_, x in OTHERS]
+)
+def test_a_rollout_that_does_not_fit_is_refused_by_name(fields, feedback, parts):
     replay, state = held()
-    with pytest.raises(ValueError, match=message) as refused:
+    with refused(*parts):
         replay.add_rollout(state, GOOD | fields, **feedback)
-    assert "\n" not in str(refused.value)
 
 
 def test_rows_on_the_host_are_taken_one_at_a_time():

@@ -8,6 +8,7 @@ import pytest
 from experiments.benchmarks.hlo import large_copies
 from jaxreplay._internal import buffer
 from jaxreplay._internal.dependence import computed_once, opaque_zero
+from tests.refusals import refused
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (3, 4)])
@@ -30,7 +31,7 @@ def test_arrays_of_one_shape_come_of_one_operation():
     seeds = jax.jit(jax.vmap(lambda x: computed_once((x, jnp.float32(2)))))(x)
     jax.tree.map(np.testing.assert_array_equal, seeds, (x, jnp.full(3, 2.0)))
     assert computed_once(()) == ()
-    with pytest.raises(ValueError, match="of one shape"):
+    with refused("3", "2"):
         computed_once((x, x[:2]))
 
 
@@ -69,7 +70,7 @@ def test_modify_returns_what_was_there():
     after, before = jax.jit(buffer.modify)(array, slots, jnp.asarray([7.0, 8.0, 9.0]))
     np.testing.assert_array_equal(after, [9, 2, 7])
     np.testing.assert_array_equal(before, [3, 0, 1])
-    with pytest.raises(ValueError, match="floating-point"):
+    with refused("modify", "int32"):
         buffer.modify(jnp.arange(3), slots, slots)
 
 

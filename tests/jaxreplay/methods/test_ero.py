@@ -8,6 +8,7 @@ import pytest
 
 from jaxreplay import Transition, Replay, sum_tree
 from jaxreplay.methods.ero import EROConfig, log_likelihood, sampler
+from tests.refusals import refused
 
 EXAMPLE = Transition(
     obs=jnp.zeros(1),
@@ -156,14 +157,14 @@ def test_features_are_scaled_by_the_deviation_of_what_is_stored():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "parts"),
     [
-        ({"hidden": ()}, "hidden is"),
-        ({"hidden": (8, 0)}, "hidden is"),
-        ({"learning_rate": 0.0}, "learning_rate is 0.0"),
-        ({"batch_size": 0}, "batch_size is 0"),
+        ({"hidden": ()}, ("hidden",)),
+        ({"hidden": (8, 0)}, ("hidden", "0")),
+        ({"learning_rate": 0.0}, ("learning_rate", "0.0")),
+        ({"batch_size": 0}, ("batch_size", "0")),
     ],
 )
-def test_refusals(options, message):
-    with pytest.raises(ValueError, match=message):
+def test_refusals(options, parts):
+    with refused(*parts):
         EROConfig(**options)

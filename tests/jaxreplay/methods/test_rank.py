@@ -12,6 +12,7 @@ from jaxreplay.methods import rank
 from jaxreplay.methods.parts.rank_mass import mass, reaches, segments
 from jaxreplay.methods.rank import RankConfig, falling, sampler
 from jaxreplay.testing import EXAMPLE
+from tests.refusals import refused
 
 ROW = jax.tree.map(lambda x: x[None], EXAMPLE)
 
@@ -331,28 +332,28 @@ def test_buffer_normalised_weights_reach_one_for_the_least_likely():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "parts"),
     [
-        ({"alpha": -0.1}, "alpha is -0.1"),
-        ({"beta": 1.5}, "beta is 1.5"),
-        ({"beta_updates": 0}, "beta_updates is 0"),
-        ({"order": "heap"}, "order is 'heap'"),
-        ({"alpha_end": -1.0}, "alpha_end is -1.0"),
-        ({"alpha_updates": 0}, "alpha_updates is 0"),
-        ({"sampling": "heap"}, "sampling is 'heap'"),
-        ({"weights": "exact"}, "weights is 'exact'"),
-        ({"normalise": "max"}, "normalise is 'max'"),
-        ({"loss": "l3"}, "loss is 'l3'"),
+        ({"alpha": -0.1}, ("alpha", "-0.1")),
+        ({"beta": 1.5}, ("beta", "1.5")),
+        ({"beta_updates": 0}, ("beta_updates", "0")),
+        ({"order": "heap"}, ("order", "heap")),
+        ({"alpha_end": -1.0}, ("alpha_end", "-1.0")),
+        ({"alpha_updates": 0}, ("alpha_updates", "0")),
+        ({"sampling": "heap"}, ("sampling", "heap")),
+        ({"weights": "exact"}, ("weights", "exact")),
+        ({"normalise": "max"}, ("normalise", "max")),
+        ({"loss": "l3"}, ("loss", "l3")),
     ],
 )
-def test_refusals(options, message):
-    with pytest.raises(ValueError, match=message):
+def test_refusals(options, parts):
+    with refused(*parts):
         RankConfig(**options)
 
 
 def test_a_batch_of_more_than_all_ranks_is_refused():
-    with pytest.raises(ValueError, match="batch_size 9 is larger than the capacity 8"):
-        Replay(sampler(), capacity=8, batch_size=9)
+    with refused("batch_size", "9", "capacity", "8"):
+        make_replay(sampler(), capacity=8, batch_size=9)
 
 
 def test_ranks_of_the_refer_paper_by_hand():

@@ -13,6 +13,7 @@ from jaxreplay import Replay, ring, testing
 from jaxreplay.methods import refer
 from jaxreplay.methods.parts import estimates
 from jaxreplay.methods.refer import ReFERConfig
+from tests.refusals import refused
 
 EXAMPLE = testing.EXAMPLE._replace(action=np.zeros(1, np.float32))
 ROW = jax.tree.map(lambda x: x[None], EXAMPLE)
@@ -316,5 +317,5 @@ def test_steps_that_are_not_finite_are_stored_as_zero_and_counted():
 def test_returns_are_refused_without_feedback_about_new_steps():
     replay = made(ReFERConfig(returns=True), capacity=8, batch_size=2)
     state = replay.init(jax.random.key(0), EXAMPLE)
-    with pytest.raises(ValueError, match="add needs advantage, next_value, value"):
+    with refused("add", "advantage", "next_value", "value"):
         replay.add(state, ROW)

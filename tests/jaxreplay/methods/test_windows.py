@@ -7,6 +7,7 @@ import pytest
 
 from jaxreplay import Transition, Replay
 from jaxreplay.methods.windows import WindowsConfig, sampler
+from tests.refusals import refused
 
 E, LENGTH, BATCH = 2, 4, 16
 FLAG, SCALAR = jnp.zeros((), bool), jnp.zeros(())
@@ -53,39 +54,39 @@ def test_every_window_is_as_likely_as_any(rows):
 
 
 @pytest.mark.parametrize(
-    ("length", "capacity", "batch", "message"),
+    ("length", "capacity", "batch", "parts"),
     [
         (
             3,
             32,
             16,
-            "windows of 3 steps: use a multiple of 3, at least 6",
+            ("batch_size", "16", "3", "6"),
         ),
-        (16, 32, 16, "does not hold windows of 16 steps: use a multiple of 16, at least 32"),
-        (8, 64, 20, "batch_size 20 does not hold windows of 8 steps"),
+        (16, 32, 16, ("batch_size", "16", "32")),
+        (8, 64, 20, ("batch_size", "20", "8", "16")),
         (
             80,
             64,
             20,
-            "capacity 64 does not hold windows of 80 steps: use 160 at least",
+            ("capacity", "64", "80", "160"),
         ),
     ],
 )
-def test_sizes_that_hold_no_window_are_refused(length, capacity, batch, message):
+def test_sizes_that_hold_no_window_are_refused(length, capacity, batch, parts):
     sizes = {"capacity": capacity, "num_envs": 2}
-    with pytest.raises(ValueError, match=message):
-        Replay(sampler(WindowsConfig(length)), batch_size=batch, **sizes)
+    with refused(*parts):
+        make_replay(sampler(WindowsConfig(length)), batch_size=batch, **sizes)
 
 
 def test_another_size_that_holds_no_window_is_refused():
     replay = Replay(sampler(WindowsConfig(4)), capacity=32, batch_size=16, num_envs=2)
     state = jax.eval_shape(replay.init, jax.random.key(0), EXAMPLE)
-    with pytest.raises(ValueError, match="use a multiple of 4, at least 16"):
-        Replay(sampler(WindowsConfig(4)), capacity=32, batch_size=12, num_envs=4)
-    with pytest.raises(ValueError, match="batch_size 10 does not hold windows of 4 steps"):
+    with refused("batch_size", "12", "4", "16"):
+        make_replay(sampler(WindowsConfig(4)), capacity=32, batch_size=12, num_envs=4)
+    with refused("batch_size", "10", "4", "8"):
         jax.eval_shape(lambda s, k: replay.sample(s, k, 10), state, jax.random.key(0))
 
 
 def test_windows_have_a_step():
-    with pytest.raises(ValueError, match="length is 0"):
+    with refused("length", "0"):
         WindowsConfig(0)
