@@ -127,7 +127,7 @@ def test_extras_exist():
         for found in re.findall(r"(?:jaxreplay|'\.)\[([a-z0-9_,]+)\]", path.read_text()):
             assert set(found.split(",")) <= extras, f"{name}: {found}"
     start = PAGES["start.md"].read_text()
-    rows = start.partition("| extra | what for |\n| --- | --- |\n")[2].partition("\n\n")[0]
+    rows = re.search(r"\| extra \|.*\n\| --- .*\n((?:\|.*\n)+)", start)[1]
     first_cells = "".join(row.split("|")[1] for row in rows.splitlines())
     listed = set(re.findall(r"`([a-z0-9]+)`", first_cells))
     assert listed and listed <= extras

@@ -1,5 +1,7 @@
 """The site builds without a warning, says what the code declares, and fetches nothing."""
 
+import html
+import inspect
 import os
 import re
 import subprocess
@@ -11,7 +13,8 @@ import pytest
 
 from experiments.environments.registry import FAMILIES
 from experiments.runs.registry import AGENTS
-from jaxreplay.methods import METHODS
+from jaxreplay.methods import METHODS, rank
+from jaxreplay.option import options_of
 from tests.documents import PAGES, ROOT
 
 LOADING = ("link", "script", "img", "iframe", "source", "video", "audio", "embed")
@@ -78,13 +81,21 @@ def check_styles_and_scripts(site: Path) -> None:
         assert not re.search(r"(import\(|fetch\(|src\s*=)\s*[`'\"](https?:)?//", text), script
 
 
+def text_of(page: str) -> str:
+    return html.unescape(re.sub(r"<[^>]+>", "", page))
+
+
 def check_generated(site: Path) -> None:
     """Formulas, options and the comments beside fields are on their pages."""
     page = (site / "methods" / "per.html").read_text()
     assert "<math" in page and "$" not in re.sub(r"<(script|pre).*?</\1>", "", page, flags=re.S)
-    assert "--replay.beta-updates" in page and "reached linearly" in page
+    helps = {entry.name: entry.help for entry in options_of(METHODS["per"].config)}
+    assert "--replay.beta-updates" in page
+    assert helps["beta_updates"].replace("`", "") in text_of(page)
     api = (site / "api" / "methods.html").read_text()
-    assert "the largest |TD error| so far, initially 1" in api
+    source = Path(inspect.getsourcefile(rank)).read_text()
+    (comment,) = re.findall(r"^    largest: Array  # \[\] float32, (.+)$", source, re.MULTILINE)
+    assert comment.replace("`", "") in text_of(api)
 
 
 def test_it_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path):

@@ -23,6 +23,7 @@ from jaxreplay import objectives
 from jaxreplay.methods import per
 from jaxreplay.requirements import Requirements
 from jaxreplay.types import Sample
+from tests.refusals import refused
 
 ROWS = 8
 HIDDEN = (16, 16)
@@ -263,9 +264,8 @@ MADE = {
     ],
 )
 def test_actions_of_the_other_kind_are_refused(make, config, space, needed):
-    with pytest.raises(ValueError, match=f"needs {needed} actions") as refused:
+    with refused(needed, space):
         make(config(), space)
-    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -274,30 +274,30 @@ def test_actions_of_the_other_kind_are_refused(make, config, space, needed):
 )
 def test_what_agents_can_not_be_made_with_is_refused(make, config, kind):
     size = kind._fields[0]
-    with pytest.raises(ValueError, match=rf"was given 3 as its action space: give {kind.__name__}"):
+    with refused("3", kind.__name__):
         make(config(), 3)
     for count in (0, 2.5, True):
-        with pytest.raises(ValueError, match=f"{size} must be a whole number of at least 1"):
+        with refused(kind(count), size, "1"):
             make(config(), kind(count))
-    with pytest.raises(ValueError, match="takes a replay method's objective, not a Method: give "):
+    with refused("objective", "Method", ".objective"):
         make(config(), kind(2), per.method())
-    with pytest.raises(ValueError, match=r"takes a replay method's objective, not a str$"):
+    with refused("objective", "str"):
         make(config(), kind(2), "per")
 
 
 @pytest.mark.parametrize(
-    ("make", "config", "space", "message"),
+    ("make", "config", "space", "agent"),
     [
-        (dqn, DQNConfig, Discrete(2), "DQN's policy has no density"),
-        (rainbow, RainbowConfig, Discrete(2), "Rainbow's policy has no density"),
-        (tabular, TabularConfig, Discrete(2), "the tabular agent's policy has no density"),
-        (td3, TD3Config, Continuous(2), "TD3's policy has no density"),
-        (acer, ACERConfig, Continuous(2), "ACER bounds its policy's change by itself"),
-        (ppo, PPOConfig, Continuous(2), "PPO bounds its policy's change by itself"),
+        (dqn, DQNConfig, Discrete(2), "DQN"),
+        (rainbow, RainbowConfig, Discrete(2), "Rainbow"),
+        (tabular, TabularConfig, Discrete(2), "tabular"),
+        (td3, TD3Config, Continuous(2), "TD3"),
+        (acer, ACERConfig, Continuous(2), "ACER"),
+        (ppo, PPOConfig, Continuous(2), "PPO"),
     ],
 )
-def test_objectives_that_compare_densities_are_refused(make, config, space, message):
-    with pytest.raises(ValueError, match=message):
+def test_objectives_that_compare_densities_are_refused(make, config, space, agent):
+    with refused(agent, "density", "log_ratio"):
         make(config(), space, objectives.plain()._replace(requires=Requirements(density=True)))
 
 

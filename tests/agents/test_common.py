@@ -9,6 +9,7 @@ import pytest
 from agents import common
 from agents.common import Critique
 from jaxreplay import objectives
+from tests.refusals import refused
 
 # Two critics' errors Q - y of four samples; with target 0 and Q as the parameters themselves,
 # the gradient is the loss's derivative with respect to Q.
@@ -110,7 +111,7 @@ def test_a_penalty_is_minimised_but_not_reported_as_loss_and_aux_comes_back(make
 
 
 def test_an_objective_without_a_loss_is_refused(make_sample):
-    with pytest.raises(ValueError, match="complete it first"):
+    with refused("loss", "complete"):
         common.critic_gradient(
             lambda q: Critique(q, jnp.zeros(4)), Q, four_rows(make_sample), objectives.plain()
         )

@@ -15,6 +15,7 @@ from agents.networks import (
     init_twin,
     network_for,
 )
+from tests.refusals import refused
 
 
 def start(net, obs):
@@ -39,18 +40,18 @@ def test_torso_sizes(network, shape, size):
 def test_network_is_chosen_by_shape():
     shapes = {(4,): "mlp", (10, 5): "mlp", (84, 84, 4): "nature", (10, 10, 7): "minatar"}
     assert {shape: network_for(shape) for shape in shapes} == shapes
-    with pytest.raises(ValueError, match="name one of"):
+    with refused("(64, 64, 3)", "mlp", "nature", "minatar"):
         network_for((64, 64, 3))
 
 
 def test_image_network_refuses_vectors():
-    with pytest.raises(ValueError, match="needs \\[H, W, C\\] images"):
+    with refused("nature", "[H, W, C]", "(4,)", "auto"):
         start(QNetwork(3, "nature"), np.zeros((1, 4), np.float32))
 
 
 @pytest.mark.parametrize("network", ["nature", "data_efficient"])
 def test_image_network_refuses_small_images(network):
-    with pytest.raises(ValueError, match="needs larger images than"):
+    with refused(network, "(10, 10, 4)", "auto"):
         start(QNetwork(3, network), np.zeros((1, 10, 10, 4), np.float32))
 
 

@@ -13,6 +13,7 @@ from agents.types import Continuous
 from experiments.training.config import LoopConfig, check
 from jaxreplay import Transition, Replay
 from jaxreplay.methods import latest
+from tests.refusals import refused
 
 T, E, OBS, GAMMA = 6, 2, 3, 0.9
 KEY = jax.random.key(0)
@@ -146,7 +147,7 @@ def test_loops_that_do_not_renew_the_data_are_refused():
     replay = Replay(latest.sampler(), capacity=64, batch_size=64, num_envs=2)
     check(LoopConfig(warmup=64, learn_every=32), replay)
     for bad in ({"learn_every": 16}, {"learn_every": 32, "updates": 2}):
-        with pytest.raises(ValueError, match="one update of 64 transitions, all new"):
+        with refused("64", "updates", "learn_every", "num_envs"):
             check(LoopConfig(warmup=64, **bad), replay)
 
 
@@ -155,5 +156,5 @@ def test_loops_that_do_not_renew_the_data_are_refused():
     [("clip", 0.0), ("gae", 1.5), ("epochs", 0), ("minibatch", 0), ("initial_variance", -1.0)],
 )
 def test_bad_options_are_refused(option, value):
-    with pytest.raises(ValueError, match=f"{option} is"):
+    with refused(option, value):
         PPOConfig(**{option: value})

@@ -14,6 +14,7 @@ from agents.noisy import draw_noises, noisy, with_noise
 from agents.rainbow import RainbowConfig, cross_entropy, kl_divergence, project, rainbow
 from agents.types import Discrete
 from jaxreplay import objectives
+from tests.refusals import refused
 
 STATES = np.eye(2, dtype=np.float32)
 SUPPORT = np.float32([-2, -1, 0, 1, 2])
@@ -297,33 +298,32 @@ def test_values_of_a_chain(make_sample, noisy):
 
 
 @pytest.mark.parametrize(
-    "options, message",
+    "options, parts",
     [
-        ({"atoms": 1}, "atoms is 1: it must be at least 2"),
-        ({"v_min": 1.0, "v_max": 1.0}, "v_min is 1.0 and v_max 1.0"),
-        ({"v_max": float("inf")}, "v_max is inf: it must be finite"),
-        ({"v_min": float("nan")}, "v_min is nan"),
-        ({"sigma": 0.0}, "sigma is 0.0"),
-        ({"network": "resnet"}, "use one of"),
-        ({"hidden": ()}, "hidden"),
-        ({"learning_rate": 0.0}, "learning_rate is 0.0"),
-        ({"adam_eps": 0.0}, "adam_eps is 0.0"),
-        ({"target_every": 0}, "target_every is 0"),
-        ({"epsilon_end": -0.1}, "epsilon_end is -0.1"),
-        ({"max_grad_norm": -1.0}, "max_grad_norm is -1.0"),
-        ({"priority": "td"}, "priority is 'td': use one of cross_entropy, kl"),
-        ({"optimiser": "sgd"}, "optimiser is 'sgd': use one of adam, rmsprop"),
-        ({"rmsprop_decay": 1.0}, "rmsprop_decay is 1.0"),
-        ({"rmsprop_eps": 0.0}, "rmsprop_eps is 0.0"),
+        ({"atoms": 1}, ("atoms", "1", "2")),
+        ({"v_min": 1.0, "v_max": 1.0}, ("v_min", "v_max", "1.0")),
+        ({"v_max": float("inf")}, ("v_max", "inf")),
+        ({"v_min": float("nan")}, ("v_min", "nan")),
+        ({"sigma": 0.0}, ("sigma", "0.0")),
+        ({"network": "resnet"}, ("network", "resnet", "auto", "mlp", "data_efficient")),
+        ({"hidden": ()}, ("hidden",)),
+        ({"learning_rate": 0.0}, ("learning_rate", "0.0")),
+        ({"adam_eps": 0.0}, ("adam_eps", "0.0")),
+        ({"target_every": 0}, ("target_every", "0")),
+        ({"epsilon_end": -0.1}, ("epsilon_end", "-0.1")),
+        ({"max_grad_norm": -1.0}, ("max_grad_norm", "-1.0")),
+        ({"priority": "td"}, ("priority", "td", "cross_entropy", "kl")),
+        ({"optimiser": "sgd"}, ("optimiser", "sgd", "adam", "rmsprop")),
+        ({"rmsprop_decay": 1.0}, ("rmsprop_decay", "1.0")),
+        ({"rmsprop_eps": 0.0}, ("rmsprop_eps", "0.0")),
     ],
 )
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
+def test_bad_options_are_refused(options, parts):
+    with refused(*parts):
         RainbowConfig(**options)
 
 
 @pytest.mark.parametrize("error", [objectives.l1, objectives.huber(1.0), objectives.pal()])
 def test_losses_of_a_scalar_error_are_refused(error):
-    with pytest.raises(ValueError, match="no scalar TD error") as refused:
+    with refused("Rainbow", "--replay.loss agent"):
         rainbow(RainbowConfig(), Discrete(2), objectives.weighted(error))
-    assert "\n" not in str(refused.value)

@@ -8,6 +8,7 @@ import pytest
 
 from agents.td3 import TD3Config, clipped_double_q_target, td3
 from agents.types import Continuous
+from tests.refusals import refused
 
 SMALL = {"hidden": (16, 16)}
 
@@ -138,15 +139,15 @@ def test_delay_stays_a_branch_under_vmap(sample):
 
 
 @pytest.mark.parametrize(
-    "options, message",
+    "options, parts",
     [
-        ({"hidden": (256, 0)}, "hidden"),
-        ({"actor_learning_rate": -1.0}, "actor_learning_rate is -1.0"),
-        ({"tau": 0.0}, "tau is 0.0"),
-        ({"target_noise": -0.1}, "target_noise is -0.1"),
-        ({"policy_delay": 0}, "policy_delay is 0"),
+        ({"hidden": (256, 0)}, ("hidden",)),
+        ({"actor_learning_rate": -1.0}, ("actor_learning_rate", "-1.0")),
+        ({"tau": 0.0}, ("tau", "0.0")),
+        ({"target_noise": -0.1}, ("target_noise", "-0.1")),
+        ({"policy_delay": 0}, ("policy_delay", "0")),
     ],
 )
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
+def test_bad_options_are_refused(options, parts):
+    with refused(*parts):
         TD3Config(**options)

@@ -8,6 +8,7 @@ from experiments import environments
 from experiments.environments.atari import PROTOCOLS, AtariConfig
 from experiments.environments.host import lane_seeds
 from experiments.environments.resize import Bilinear
+from tests.refusals import refused
 
 ale_py = pytest.importorskip("ale_py", reason="needs jaxreplay[atari]")
 
@@ -237,16 +238,16 @@ def test_protocols_are_the_papers():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "parts"),
     [
-        ({"sticky": 1.5}, "sticky is 1.5"),
-        ({"noops": -1}, "noops is -1"),
-        ({"frame_skip": 0}, "frame_skip is 0"),
-        ({"protocol": "dqn"}, "use one of per, lap, pser, ners"),
-        ({"resize": "cubic"}, "use one of area, linear, or none"),
-        ({"max_steps": -3}, "max_steps is -3: it must be at least 1"),
+        ({"sticky": 1.5}, ("sticky", "1.5")),
+        ({"noops": -1}, ("noops", "-1")),
+        ({"frame_skip": 0}, ("frame_skip", "0")),
+        ({"protocol": "dqn"}, ("protocol", "dqn", "per", "lap", "pser", "ners")),
+        ({"resize": "cubic"}, ("resize", "cubic", "area", "linear", "none")),
+        ({"max_steps": -3}, ("max_steps", "-3")),
     ],
 )
-def test_options_out_of_range_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
+def test_options_out_of_range_are_refused(options, parts):
+    with refused(*parts):
         environments.make_host("atari/Pong", 1, **options)

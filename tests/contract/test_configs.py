@@ -12,6 +12,7 @@ from experiments.runs.registry import AGENTS
 from experiments.training.config import LoopConfig, ReplaySizes
 from jaxreplay.methods import METHODS
 from jaxreplay.option import Config, Option, options_of
+from tests.refusals import refused
 
 
 def below(config: type) -> set[type]:
@@ -61,10 +62,8 @@ def test_what_is_not_allowed_is_refused_in_one_line_that_names_the_option(config
     assert config() == config()
     for entry in options_of(config):
         for value in beyond(entry):
-            with pytest.raises(ValueError) as refused:
+            with refused(entry.name):
                 config(**{entry.name: value})
-            assert str(refused.value).startswith(f"{entry.name} is "), value
-            assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.__name__)
@@ -73,5 +72,6 @@ def test_options_explain_themselves_in_one_line(config):
         assert entry.help and "\n" not in entry.help + entry.source
         assert entry.kind in (bool, int, float, str)
         # A name is chosen from some; but labels, metrics, addresses and folders are the user's.
-        free = config.__name__ in ("Question", "SweepOptions") or "folder" in entry.help
+        folders = ("purejaxrl", "rejax")
+        free = config.__name__ in ("Question", "SweepOptions") or entry.name in folders
         assert entry.choices or entry.kind is not str or free

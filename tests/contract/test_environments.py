@@ -14,6 +14,7 @@ import pytest
 
 from agents.types import Discrete
 from experiments import environments
+from tests.refusals import refused
 
 GYMNAX = [name for name in environments.names() if name.startswith("gymnax/")]
 FEW = [*GYMNAX, "sparse_pendulum/Pendulum-v0", "walk/10", "brax/inverted_pendulum"]
@@ -294,30 +295,29 @@ def test_brax_runs_on_every_backend(backend):
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "message"),
+    ("name", "options", "parts"),
     [
-        ("gymnax/CartPol-v1", {}, "did you mean 'gymnax/CartPole-v1'"),
-        ("brax/aunt", {}, "did you mean 'brax/ant'"),
-        ("playground/CheetaRun", {}, "did you mean 'playground/CheetahRun'"),
-        ("brax/ant", {"backend": "newton"}, "use one of spring, positional"),
+        ("gymnax/CartPol-v1", {}, ("gymnax/CartPol-v1", "gymnax/CartPole-v1")),
+        ("brax/aunt", {}, ("brax/aunt", "brax/ant")),
+        ("playground/CheetaRun", {}, ("playground/CheetaRun", "playground/CheetahRun")),
+        ("brax/ant", {"backend": "newton"}, ("backend", "newton", "spring", "positional")),
         (
             "gymnax/CartPole-v1",
             {"backend": "spring"},
-            "has no option 'backend': it is an option of brax/",
+            ("gymnax/CartPole-v1", "brax/", "--env.backend"),
         ),
-        ("gymnax/CartPole-v1", {"max_steps": -1}, "max_steps is -1: it must be at least 1"),
+        ("gymnax/CartPole-v1", {"max_steps": -1}, ("max_steps", "-1")),
     ],
 )
-def test_what_does_not_exist_is_refused_in_one_line(name, options, message):
-    with pytest.raises(ValueError, match=message) as error:
+def test_what_does_not_exist_is_refused_in_one_line(name, options, parts):
+    with refused(*parts):
         environments.make(name, **options)
-    assert "\n" not in str(error.value)
 
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     name = "playground/CheetahRun"
-    with pytest.raises(ValueError, match=r"pip install .*\[playground\]") as error:
+    with refused(name, "pip install", "[playground]") as error:
         environments.make(name)
     assert environments.missing(name) == str(error.value)
     assert environments.action_kind(name) == "continuous"

@@ -13,6 +13,7 @@ from experiments import environments
 from experiments.environments import EnvironmentFailed
 from experiments.environments.host import lane_seeds
 from experiments.installation.commands import install
+from tests.refusals import assert_names, refused
 
 LIMIT = 12  # agent steps: some episodes end before it, some at it
 NAMES = {  # name -> options
@@ -236,19 +237,19 @@ def test_pictures(name, make):
     assert not np.array_equal(first, environment.render())
     plain = make(name)
     plain.reset(0)
-    with pytest.raises(ValueError, match="without render=True"):
+    with refused(name, "render=True"):
         plain.render()
 
 
 def test_sending_and_receiving_take_turns(make):
     environment = make("gymnasium/CartPole-v1")
-    with pytest.raises(RuntimeError, match="reset"):
+    with refused("reset(", error=RuntimeError):
         environment.step([0, 0])
     environment.reset(0)
-    with pytest.raises(RuntimeError, match="without a send"):
+    with refused("receive()", "send()", error=RuntimeError):
         environment.receive()
     environment.send([0, 1])
-    with pytest.raises(RuntimeError, match="under way"):
+    with refused("receive()", error=RuntimeError):
         environment.send([0, 1])
     np.testing.assert_array_equal(environment.reset(1), make("gymnasium/CartPole-v1").reset(1))
 
@@ -256,13 +257,13 @@ def test_sending_and_receiving_take_turns(make):
 def test_actions_that_do_not_fit_are_refused(make):
     cart, pendulum = make("gymnasium/CartPole-v1"), make("gymnasium/Pendulum-v1")
     cart.reset(0), pendulum.reset(0)
-    with pytest.raises(ValueError, match=r"wants actions \[2\], not \[3\]"):
+    with refused("gymnasium/CartPole-v1", "[2]", "[3]"):
         cart.step([0, 0, 0])
-    with pytest.raises(ValueError, match="has actions 0 to 1"):
+    with refused("gymnasium/CartPole-v1", "0", "1", "[0 2]"):
         cart.step([0, 2])
-    with pytest.raises(ValueError, match=r"wants actions \[2, 1\], not \[2\]"):
+    with refused("gymnasium/Pendulum-v1", "[2, 1]", "[2]"):
         pendulum.step([0.0, 0.0])
-    with pytest.raises(EnvironmentFailed, match=r"environment 1, step 1.* received an action"):
+    with refused("gymnasium/Pendulum-v1", "1", "action", error=EnvironmentFailed):
         pendulum.step([[0.0], [np.nan]])
 
 
@@ -304,27 +305,25 @@ def registry():
 
 
 @pytest.mark.parametrize(
-    ("fault", "words", "vectorisation"),
+    ("fault", "parts", "vectorisation"),
     [
-        ("step", "raised ZeroDivisionError: division by zero", "sync"),
-        ("step", "raised ZeroDivisionError: division by zero", "async"),
-        ("observation", "returned an observation that is not finite", "sync"),
-        ("reward", "returned a reward that is not finite", "sync"),
-        ("reset", r"raised KeyError: 'no\nstart'", "sync"),
+        ("step", ("ZeroDivisionError", "division by zero"), "sync"),
+        ("step", ("ZeroDivisionError", "division by zero"), "async"),
+        ("observation", ("observation",), "sync"),
+        ("reward", ("reward",), "sync"),
+        ("reset", ("KeyError",), "sync"),
     ],
 )
-def test_failures_say_where_and_when(fault, words, vectorisation, make, registry):
+def test_failures_say_where_and_when(fault, parts, vectorisation, make, registry):
     faulty(fault)
     environment = make("gymnasium/Faulty-v0", max_steps=20, vectorisation=vectorisation)
-    with pytest.raises(EnvironmentFailed) as error:
+    step = 0 if fault == "reset" else 3
+    where = "gymnasium/Faulty-v0", "1", step, "7"  # of the batch, since its reset, its seed
+    with refused(*where, *parts, error=EnvironmentFailed) as error:
         environment.reset(7)
         for _ in range(3):
             environment.send([0, 0])
             environment.receive()
-    step = 0 if fault == "reset" else 3
-    where = f"gymnasium/Faulty-v0 (environment 1, step {step} since its reset with seed 7) "
-    assert str(error.value).startswith(where)
-    assert words.split(":")[0] in str(error.value) and "\n" not in str(error.value)
     if vectorisation == "sync" and fault in ("step", "reset"):
         assert isinstance(error.value.__cause__, ZeroDivisionError | KeyError)
 
@@ -338,22 +337,25 @@ def test_ids_that_are_not_listed_work_as_well(make, registry):
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "message"),
+    ("name", "options", "parts"),
     [
-        ("gymnasium/Hoper-v5", {}, "did you mean gymnasium/Hopper-v"),
-        ("gymnasium/nosuchmodule:Env-v0", {}, "importing nosuchmodule raised"),
-        ("gymnasium/FrozenLake-v1", {}, "only Box is supported"),
-        ("atari/Pung", {}, "did you mean 'atari/Pong'"),
-        ("gymnax/CartPole-v1", {}, "compiles and does not live on the host"),
-        ("gymnasium/CartPole-v1", {"max_steps": 0}, "max_steps is 0: it must be at least 1"),
-        ("gymnasium/CartPole-v1", {"sticky": 0.5}, "is an option of atari/"),
-        ("gymnasium/CartPole-v1", {"speed": 1}, r"no option 'speed' \(options: max_steps"),
+        ("gymnasium/Hoper-v5", {}, ("Hoper-v5", "gymnasium/Hopper-v5")),
+        ("gymnasium/nosuchmodule:Env-v0", {}, ("nosuchmodule", "ModuleNotFoundError")),
+        ("gymnasium/FrozenLake-v1", {}, ("gymnasium/FrozenLake-v1", "Discrete(16)", "Box")),
+        ("atari/Pung", {}, ("atari/Pung", "atari/Pong")),
+        ("gymnax/CartPole-v1", {}, ("gymnax/CartPole-v1", "environments.make")),
+        ("gymnasium/CartPole-v1", {"max_steps": 0}, ("max_steps", "0")),
+        (
+            "gymnasium/CartPole-v1",
+            {"sticky": 0.5},
+            ("gymnasium/CartPole-v1", "atari/", "--env.sticky"),
+        ),
+        ("gymnasium/CartPole-v1", {"speed": 1}, ("max_steps", "vectorisation", "--env.speed")),
     ],
 )
-def test_what_does_not_exist_is_refused_in_one_line(name, options, message):
-    with pytest.raises(ValueError, match=message) as error:
+def test_what_does_not_exist_is_refused_in_one_line(name, options, parts):
+    with refused(*parts):
         environments.make_host(name, 1, **options)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -375,12 +377,11 @@ def test_a_missing_package_is_named_and_the_environment_still_listed(
         importlib.util, "find_spec", lambda wanted: None if wanted == module else find(wanted)
     )
     assert name in environments.names()
-    assert environments.missing(name).endswith(f": {install(extra)}")
-    with pytest.raises(ValueError, match=extra) as error:
+    assert_names(environments.missing(name), name, module, install(extra))
+    with refused(name, install(extra)):
         environments.make_host(name, 1)
-    assert "\n" not in str(error.value)
 
 
 def test_the_compiled_loop_refuses_environments_of_the_host():
-    with pytest.raises(ValueError, match="lives on the host"):
+    with refused("atari/Pong", "environments.make_host"):
         environments.make("atari/Pong")

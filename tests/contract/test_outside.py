@@ -16,6 +16,7 @@ from experiments.runs import outside, registry
 from jaxreplay import Replay, methods, testing
 from jaxreplay.methods import METHODS, proportional
 from jaxreplay.option import Config
+from tests.refusals import assert_names, refused
 
 FOLDER = Path(__file__).parent / "outside"
 NAME = "recent_errors"
@@ -79,7 +80,7 @@ def test_it_trains_and_goes_on_where_it_is_named_again(tmp_path, capsys):
     capsys.readouterr()
     with pytest.raises(SystemExit):
         train.main([*options, "--replay.half-life", "0", "--out", str(tmp_path / "bad")])
-    assert "--replay.half-life is 0.0: it must be positive" in capsys.readouterr().err
+    assert_names(capsys.readouterr().err, "--replay.half-life", "0.0")
     assert watch.main([str(out), "--replay", NAME, "--max-steps", "2"]) == 0
 
 
@@ -88,8 +89,7 @@ def test_no_folder_imports_a_module(tmp_path, capsys):
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(SystemExit):
         train.main(["--resume", str(tmp_path)])
-    message = capsys.readouterr().err
-    assert f"there is no replay '{NAME}'" in message and f"--replay {NAME}" in message
+    assert_names(capsys.readouterr().err, tmp_path, f"--replay {NAME}")
     assert NAME not in sys.modules
 
 
@@ -122,25 +122,25 @@ def test_a_comparison_calls_a_module_by_its_last_name(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "parts"),
     [
-        ("recent_errers", "unknown replay 'recent_errers'"),
-        ("mypackage.none", "no module of that name can be imported"),
-        ("broken", "importing broken failed: ZeroDivisionError"),
-        ("leaving", "importing leaving failed: SystemExit: 0"),
-        ("lacking", "importing lacking failed: No module named 'not_there'"),
-        ("dataclasses", "holds no method"),
+        ("recent_errers", ("uniform", "per", "rank")),
+        ("mypackage.none", ("module",)),
+        ("broken", ("ZeroDivisionError",)),
+        ("leaving", ("SystemExit",)),
+        ("lacking", ("not_there",)),
+        ("dataclasses", ("uniform", "per", "rank")),
     ],
 )
-def test_what_is_no_method_is_refused_in_a_line(text, message, tmp_path, monkeypatch, capsys):
+def test_what_is_no_method_is_refused_in_a_line(text, parts, tmp_path, monkeypatch, capsys):
     (tmp_path / "broken.py").write_text("1 / 0\n")
     (tmp_path / "lacking.py").write_text("import not_there\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "leaving.py").write_text("import sys\nsys.exit(0)\n")
-    with pytest.raises(SystemExit) as refused:
+    with pytest.raises(SystemExit) as stop:
         train.main(["--replay", text])
-    assert refused.value.code == 2
-    assert message in " ".join(capsys.readouterr().err.split())
+    assert stop.value.code == 2
+    assert_names(" ".join(capsys.readouterr().err.split()), "--replay", text, *parts)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_a_name_stands_for_one_method():
     entry = METHODS["per"]
     methods.register("mine", entry.config, entry.method)
     methods.register("mine", entry.config, entry.method)
-    with pytest.raises(ValueError, match="another replay method 'mine'"):
+    with refused("mine", "replace=True"):
         methods.register("mine", METHODS["lap"].config, METHODS["lap"].method)
     with pytest.raises(TypeError):
         METHODS["yours"] = entry
@@ -213,7 +213,7 @@ def test_an_agent_may_live_elsewhere(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     with pytest.raises(SystemExit):
         train.main(["--agent", "my_agent", "--replay", "ners"])
-    assert "replay 'ners' needs target, which agent 'my_agent'" in capsys.readouterr().err
+    assert_names(capsys.readouterr().err, "ners", "target", "my_agent")
 
 
 def test_a_method_that_breaks_a_law_is_told_which():
@@ -228,7 +228,7 @@ def test_a_method_that_breaks_a_law_is_told_which():
         )
         return made._replace(sampler=wrong)
 
-    with pytest.raises(AssertionError, match="draws_follow_the_probabilities: slots"):
+    with pytest.raises(AssertionError, match="draws_follow_the_probabilities"):
         testing.check_method(entry.config(alpha=1.0), method)
 
 
@@ -240,8 +240,7 @@ def test_a_method_that_forgets_the_sign_of_errors_is_told(initial):
         sampler = proportional.sampler(leaf, weigh, initial=initial)
         return METHODS["per"].method(METHODS["per"].config(), updates)._replace(sampler=sampler)
 
-    message = r"finite_feedback_of_either_sign_is_kept: update skips \d priorities"
-    with pytest.raises(AssertionError, match=message):
+    with refused("finite_feedback_of_either_sign_is_kept", error=AssertionError):
         testing.check_method(METHODS["uniform"].config(), method)
 
 
@@ -250,9 +249,10 @@ def test_a_law_that_ends_in_another_error_is_named():
         made = METHODS["uniform"].method(config, updates)
         return made._replace(sampler=made.sampler._replace(update=lambda *_, **__: 1 // 0))
 
-    with pytest.raises(AssertionError, match=r"[a-z_]+: it raises ZeroDivisionError: ") as caught:
+    with refused("ZeroDivisionError", error=AssertionError) as caught:
         testing.check_method(METHODS["uniform"].config(), method)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert any(law.__name__ in str(caught.value) for law in testing.LAWS)
 
 
 def test_config_classes_are_checked():
@@ -260,27 +260,27 @@ def test_config_classes_are_checked():
     class Bare:
         alpha: float = 0.5
 
-    with pytest.raises(AssertionError, match="Bare is not below"):
+    with refused("Bare", "jaxreplay.option.Config", error=AssertionError):
         testing.check_config(Bare())
 
     @dataclasses.dataclass(frozen=True)
     class Undeclared(Config):
         alpha: float = 0.5
 
-    with pytest.raises(AssertionError, match=r"alpha is not declared with option"):
+    with refused("alpha", "option(", error=AssertionError):
         testing.check_config(Undeclared())
 
 
 def test_a_missing_field_is_explained_when_the_replay_is_made():
     sampler = METHODS["ero"].method(METHODS["ero"].config(), None).sampler
-    replay = Replay(sampler, capacity=8, batch_size=2)
-    with pytest.raises(ValueError, match="looks at reward of transitions"):
+    replay = make_replay(sampler, capacity=8, batch_size=2)
+    with refused("reward", "Transition"):
         replay.init(jax.random.key(0), testing.EXAMPLE._replace(reward=()))
 
 
 def test_a_name_is_taken_once_unless_it_is_replaced():
     config, method, *_ = METHODS["uniform"]
-    with pytest.raises(ValueError, match="another replay method 'per'"):
+    with refused("per", "replace=True"):
         methods.register("per", config, method)
     methods.register("per", config, method, replace=True)
     assert METHODS["per"].config is config

@@ -33,6 +33,7 @@ from experiments.benchmarks.tables import table
 from experiments.installation.commands import install, install_package
 from experiments.runs.results import versions
 from jaxreplay import packed
+from tests.refusals import assert_names
 
 FAST = ["--turns", "2", "--seconds", "0.002"]
 CAPACITY, BATCH = 64, 32
@@ -168,9 +169,9 @@ def test_replay_command_measures_every_mode(tmp_path, capsys):
     assert {r["large_copies"] for r in compiled} == {0}
     assert png.read_bytes().startswith(b"\x89PNG")
     printed = capsys.readouterr()
-    assert "| jaxreplay per " in printed.out and "to one seed" in printed.out
-    assert "vmapped 2 seeds" in printed.out
-    assert "filling jaxreplay uniform" in printed.err
+    assert "| jaxreplay per " in printed.out
+    assert_names(printed.out, "vmapped", "2")
+    assert_names(printed.err, "jaxreplay uniform")
 
 
 def test_numbers_take_the_place_of_numbers_alone(tmp_path, capsys):
@@ -178,16 +179,16 @@ def test_numbers_take_the_place_of_numbers_alone(tmp_path, capsys):
     mine.write_text('{"machine": "mine"}')
     plan.write_text("notes")
     (tmp_path / "x.png").write_bytes(b"a picture")
-    for option, path, message in (
-        ("--out", mine, "was not written by a benchmark"),
-        ("--out", plan, "is no .json file"),
-        ("--out", tmp_path, "is no .json file"),
-        ("--out", mine / "x.json", f"nothing can be written in {mine}"),
-        ("--figure", tmp_path / "x.png", "was not written by a benchmark"),
+    for option, path, *parts in (
+        ("--out", mine, mine),
+        ("--out", plan, plan, ".json"),
+        ("--out", tmp_path, tmp_path, ".json"),
+        ("--out", mine / "x.json", mine),
+        ("--figure", tmp_path / "x.png", tmp_path / "x.png"),
     ):
         with pytest.raises(SystemExit):
             replay.main([option, str(path)])
-        assert message in capsys.readouterr().err.splitlines()[-1]
+        assert_names(capsys.readouterr().err.splitlines()[-1], option, *parts)
     assert mine.read_text() == '{"machine": "mine"}' and plan.read_text() == "notes"
     assert outputs.numbers(str(ours)) == ours and not ours.parent.exists()
     outputs.write(ours, {"us": [1.0]})
@@ -197,7 +198,7 @@ def test_numbers_take_the_place_of_numbers_alone(tmp_path, capsys):
     for command in ([soak.main, "tree"], [methods.main]):
         with pytest.raises(SystemExit):
             command[0]([*command[1:], "--out", str(summary)])
-        assert "was not written by a benchmark" in capsys.readouterr().err
+        assert_names(capsys.readouterr().err, "--out", summary)
 
 
 def test_figure_has_a_panel_per_mode_and_batch_size(tmp_path):
@@ -234,8 +235,7 @@ def test_replay_command_names_missing_peers_and_goes_on(tmp_path, capsys, monkey
     argv += ["--peers", "ours", "flashbax", "torchrl", "--out", str(out)]
     assert replay.main([*argv, *FAST]) == 0
     printed = capsys.readouterr().out
-    assert f"missing: flashbax (not installed: {install('bench')})" in printed
-    assert f"missing: torchrl (not installed: {install_package('torchrl')} (brings" in printed
+    assert_names(printed, "flashbax", install("bench"), "torchrl", install_package("torchrl"))
     content = json.loads(out.read_text())
     assert content["missing"] == ["flashbax", "torchrl"]
     assert {r["peer"] for r in content["results"]} == {"jaxreplay per", "jaxreplay uniform"}
@@ -248,7 +248,8 @@ def test_a_peer_that_does_not_work_is_named_with_the_reason(monkeypatch):
     monkeypatch.setattr(importlib, "import_module", broken)
     found = peers.find(["cumsum"])
     assert found.peers == ()
-    assert found.missing == {"cumsum": "installed, but does not work here: undefined symbol"}
+    assert set(found.missing) == {"cumsum"}
+    assert_names(found.missing["cumsum"], "undefined symbol")
 
 
 def test_growth_of_costs_and_memory(tmp_path, capsys):
@@ -261,7 +262,7 @@ def test_growth_of_costs_and_memory(tmp_path, capsys):
     assert small["replay_ratio"] == small["tree_ratio"] == 1
     assert min(large["replay_us"], large["tree_us"], large["tree_ratio"]) > 0
     assert set(content["tree_memory_by_branching"]) == {"2", "4", "8", "16", "32", "128"}
-    assert "tree alone" in capsys.readouterr().out
+    assert_names(capsys.readouterr().out, "tree")
 
 
 @pytest.mark.parametrize("branching", [8, 16, 32])
@@ -270,21 +271,22 @@ def test_tree_takes_little_more_than_its_leaves(branching):
 
 
 @pytest.mark.parametrize(
-    ("argv", "message"),
+    ("argv", "parts"),
     [
-        (["--capacities", "10", "--batch-sizes", "32"], "larger than the capacity"),
-        (["--turns", "0"], "turns is 0: it must be at least 1"),
-        (["--seconds", "0"], "seconds is 0.0: it must be positive"),
-        (["--modes", "scam"], "did you mean 'scan'?"),
-        (["--peers", "flashback"], "did you mean 'flashbax'?"),
-        (["--figure", "x.png", "--verbs", "add"], "--figure shows whole cycles"),
+        (["--capacities", "10", "--batch-sizes", "32"], ("batch_sizes", "32", "10")),
+        (["--turns", "0"], ("--turns", "0")),
+        (["--seconds", "0"], ("--seconds", "0.0")),
+        (["--modes", "scam"], ("--modes", "scam", "scan")),
+        (["--peers", "flashback"], ("--peers", "flashback", "flashbax")),
+        (["--figure", "x.png", "--verbs", "add"], ("--figure", "cycles")),
     ],
 )
-def test_replay_command_refuses_in_one_line(argv, message, capsys):
+def test_replay_command_refuses_in_one_line(argv, parts, capsys):
     with pytest.raises(SystemExit) as stop:
         replay.main(argv)
     printed = capsys.readouterr().err
-    assert stop.value.code == 2 and message in printed and printed.count("\n") == 1
+    assert stop.value.code == 2 and printed.count("\n") == 1
+    assert_names(printed, *parts)
 
 
 def test_methods_command(tmp_path, capsys):
@@ -313,7 +315,9 @@ def test_frames_command(tmp_path, capsys):
         assert entry["bytes"] / 40 > 84 * 84
     with pytest.raises(SystemExit):
         frames.main(["--turns", "0"])
-    assert capsys.readouterr().err == "error: turns is 0: it must be at least 1\n"
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and said.count("\n") == 1
+    assert_names(said, "turns", "0")
 
 
 def test_rows_command(tmp_path, capsys, monkeypatch):

@@ -19,6 +19,7 @@ from experiments.benchmarks import peer_loops
 from experiments.benchmarks.peer_loops import Missing, Setting, SingleDone, Variant
 from experiments.benchmarks.peer_loops import purejaxrl as of_purejaxrl
 from experiments.benchmarks.peer_loops.versions import version_of
+from tests.refusals import refused
 
 TINY = Setting("dqn", "CartPole-v1", 8, (4, 4), 64, learning_rate=1e-3, tau=0.01)
 
@@ -37,22 +38,22 @@ def test_a_loop_runs_where_its_project_is(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "agent", "message"),
+    ("name", "agent", "parts"),
     [
-        ("purejaxrl", "dqn", "has no purejaxrl/dqn.py: give a checkout of luchris429/purejaxrl"),
-        ("rejax", "sac", "has no rejax/__init__.py: give a checkout of keraJLi/rejax"),
+        ("purejaxrl", "dqn", ("purejaxrl/dqn.py", "luchris429/purejaxrl")),
+        ("rejax", "sac", ("rejax/__init__.py", "keraJLi/rejax")),
     ],
 )
-def test_a_folder_without_the_project_is_named(name, agent, message, tmp_path):
-    with pytest.raises(Missing, match=message):
+def test_a_folder_without_the_project_is_named(name, agent, parts, tmp_path):
+    with refused(tmp_path, *parts, error=Missing):
         peer_loops.variants(name, tmp_path, TINY._replace(agent=agent))
 
 
 def test_what_is_not_given_is_missing(monkeypatch):
-    with pytest.raises(Missing, match="give a checkout of luchris429/purejaxrl with --purejaxrl"):
+    with refused("luchris429/purejaxrl", "--purejaxrl", error=Missing):
         peer_loops.variants("purejaxrl", None, TINY)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None)
-    with pytest.raises(Missing, match="give a checkout of keraJLi/rejax with --rejax"):
+    with refused("keraJLi/rejax", "--rejax", error=Missing):
         peer_loops.variants("rejax", None, TINY)
 
 
@@ -61,7 +62,7 @@ def test_a_project_that_fails_is_missing(tmp_path):
         pytest.skip("flashbax is not installed, and missed first")
     (tmp_path / "purejaxrl").mkdir()
     (tmp_path / "purejaxrl" / "dqn.py").write_text("import wandb\nfrom jax import nothing_at_all")
-    with pytest.raises(Missing, match="does not work here: cannot import name"):
+    with refused("nothing_at_all", error=Missing):
         peer_loops.variants("purejaxrl", tmp_path, TINY)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from experiments.benchmarks import training
 from tests.experiments.benchmarks.test_benchmarks import FAST, installed
+from tests.refusals import assert_names
 
 
 def test_training_command(tmp_path, capsys, monkeypatch):
@@ -41,9 +42,8 @@ def test_training_command(tmp_path, capsys, monkeypatch):
     assert min(uniform["compile_seconds"], uniform["program"]["instructions"]) > 0
     assert uniform["large_copies"] == per["large_copies"] == 0
     printed = capsys.readouterr().out
-    assert "missing: sbx (not installed" in printed and "| uniform " in printed
-    assert "missing: rejax (not installed: give a checkout" in printed
-    assert "steps/s of all seeds" in printed and "| dqn, 1 seed |" in printed
+    assert "| uniform " in printed
+    assert_names(printed, "sbx", "--rejax", "dqn", "steps/s")
 
 
 @pytest.mark.skipif(not installed("flashbax"), reason="flashbax is not installed")
@@ -57,20 +57,21 @@ def test_our_loop_runs_around_flashbax():
 
 
 @pytest.mark.parametrize(
-    ("argv", "message"),
+    ("argv", "parts"),
     [
-        (["--capacity", "100"], "capacity is 100: it must hold a batch of 256"),
-        (["--cores", "1", "9999"], "cores is 9999: this process has"),
-        (["--purejaxrl", "/nope"], "purejaxrl is /nope"),
-        (["--rejax", "/nope"], "rejax is /nope"),
-        (["--rejax", "/nope", "--peers", "none"], "rejax"),
+        (["--capacity", "100"], ("capacity", "100", "256")),
+        (["--cores", "1", "9999"], ("cores", "9999")),
+        (["--purejaxrl", "/nope"], ("purejaxrl", "/nope")),
+        (["--rejax", "/nope"], ("rejax", "/nope")),
+        (["--rejax", "/nope", "--peers", "none"], ("rejax", "peers")),
     ],
 )
-def test_training_command_refuses_in_one_line_before_anything_is_compiled(argv, message, capsys):
+def test_training_command_refuses_in_one_line_before_anything_is_compiled(argv, parts, capsys):
     with pytest.raises(SystemExit):
         training.main(argv)
     printed = capsys.readouterr().err
-    assert message in printed and printed.count("\n") == 1
+    assert printed.count("\n") == 1
+    assert_names(printed, *parts)
 
 
 @pytest.mark.slow

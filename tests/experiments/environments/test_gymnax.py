@@ -9,6 +9,7 @@ import pytest
 
 from experiments import environments
 from experiments.runs.registry import THRESHOLDS
+from tests.refusals import refused
 
 DEEP_SEA = "gymnax/DeepSea-bsuite"
 
@@ -113,5 +114,5 @@ def test_any_size_is_a_deep_sea():
 
 @pytest.mark.parametrize("text", ["1", "65", "08", "", "x"])
 def test_other_sizes_are_refused_in_one_line(text):
-    with pytest.raises(ValueError, match="a whole number from 2 to 64, as in gymnax/DeepSea-b"):
+    with refused(f"{DEEP_SEA}-{text}", "2", "64", f"{DEEP_SEA}-10"):
         environments.make(f"{DEEP_SEA}-{text}")

@@ -8,6 +8,7 @@ import pytest
 from experiments import environments
 from experiments.environments.config import EnvironmentConfig
 from experiments.environments.sparse_pendulum import Pendulum, count_upright, reward, swing
+from tests.refusals import refused
 
 NAME = "sparse_pendulum/Pendulum-v0"
 
@@ -116,7 +117,7 @@ def test_its_limit_is_200_unless_another_is_asked_for():
     assert environments.make(NAME).max_steps == 200
     assert environments.make(NAME, max_steps=None).max_steps == 200
     assert environments.make(NAME, max_steps=7).max_steps == 7
-    with pytest.raises(ValueError, match="max_steps is 0: it must be at least 1"):
+    with refused("max_steps", "0"):
         environments.make(NAME, max_steps=0)
 
 
@@ -125,10 +126,10 @@ def test_options_are_taken_as_they_are_and_changed_by_name():
     assert config == EnvironmentConfig(max_steps=7)
     assert environments.make(NAME, config).max_steps == 7
     assert environments.make(NAME, config, max_steps=8).max_steps == 8
-    with pytest.raises(ValueError, match="has options EnvironmentConfig, not BraxConfig"):
+    with refused(NAME, "EnvironmentConfig", "BraxConfig"):
         environments.make(NAME, environments.options("brax/ant"))
 
 
 def test_it_has_no_backend():
-    with pytest.raises(ValueError, match="has no option 'backend'"):
+    with refused(NAME, "--env.backend"):
         environments.make(NAME, backend="spring")

@@ -11,6 +11,7 @@ from experiments.installation.accelerator import (
     unused,
 )
 from experiments.installation.commands import install_accelerator
+from tests.refusals import assert_names
 
 DRIVERS = {  # first lines of /proc/driver/nvidia/version, as drivers of three kinds write them
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023": 535,
@@ -50,14 +51,14 @@ def test_windows_lends_its_gpu(tmp_path):
 def test_a_container_that_was_not_given_the_gpu_cannot_reach_it(tmp_path):
     found = find_nvidia(files(tmp_path, "proc/driver/nvidia/version", "dev/null"))
     assert found == NvidiaGPU(None, reachable=False)
-    assert unused(found, "cpu", "").endswith("start the container with --gpus all")
+    assert_names(unused(found, "cpu", ""), "--gpus all")
 
 
 @pytest.mark.parametrize(("driver", "extra"), [(None, "cuda12"), (535, "cuda12"), (580, "cuda13")])
 def test_an_unused_gpu_is_named_with_the_command_that_its_driver_can_run(driver, extra):
     said = unused(NvidiaGPU(driver, reachable=True), "cpu", "")
-    assert said.startswith("warning: this machine has an NVIDIA GPU, but jax runs on the CPU: ")
-    assert "\n" not in said and said.endswith(f": {install_accelerator(extra)}")
+    assert said.startswith("warning: ") and "\n" not in said
+    assert_names(said, "NVIDIA", "CPU", install_accelerator(extra))
 
 
 @pytest.mark.parametrize(
@@ -78,4 +79,4 @@ def test_the_device_is_said_in_one_line():
     assert first == describe(jax.local_devices()) and first.startswith("device: ")
     assert all(line.startswith("warning: ") for line in more)
     if jax.default_backend() == "cpu":
-        assert first.startswith("device: CPU (")
+        assert_names(first, "CPU")

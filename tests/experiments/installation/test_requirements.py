@@ -5,11 +5,13 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from experiments.installation import requirements
+from tests.refusals import assert_names
 
 ROOT = Path(__file__).parents[3]
 
@@ -30,17 +32,18 @@ def test_this_python_has_what_this_project_needs():
 
 
 @pytest.mark.parametrize(
-    ("library", "codebase", "said"),
+    ("library", "codebase", "parts"),
     [
-        (["jax>=99.1,<100"], [], r"needs jax>=99\.1, and \d[\w.]* is installed here: "),
-        (["numpy"], ["no-such-package>=1"], "needs no-such-package, which is not installed here: "),
-        (["none-a"], ["none-b"], "needs none-a, none-b, which are not installed here: "),
-        (["jax>=99"], ["none-b"], "needs none-b, which is not installed here: "),
+        (["jax>=99.1,<100"], [], ("jax>=99.1", metadata.version("jax"))),
+        (["numpy"], ["no-such-package>=1"], ("no-such-package",)),
+        (["none-a"], ["none-b"], ("none-a", "none-b")),
+        (["jax>=99"], ["none-b"], ("none-b",)),
     ],
 )
-def test_what_is_missing_or_too_old_is_named_with_a_command(tmp_path, library, codebase, said):
+def test_what_is_missing_or_too_old_is_named_with_a_command(tmp_path, library, codebase, parts):
     message = requirements.unmet(root=project(tmp_path, library, codebase))
-    assert re.match(f"experiments {said}", message) and "\n" not in message
+    assert "\n" not in message
+    assert_names(message, "experiments", *parts)
     assert re.search(
         r"-m pip install -c .*constraints.txt -e .*\[codebase\]|make -C .* setup", message
     )
@@ -53,7 +56,7 @@ def test_newer_versions_are_let_pass(tmp_path, library):
 
 def test_an_old_python_is_named():
     message = requirements.unmet(python=(3, 9))
-    assert message.startswith("experiments needs Python 3.11 or newer, and this is 3.9: make -C ")
+    assert_names(message, "experiments", "3.11", "3.9", f"make -C {ROOT}")
     assert "\n" not in message and requirements.unmet(python=(3, 11)) is None
 
 
@@ -75,8 +78,8 @@ def run(code, *more):
 def test_imported_without_packages_it_raises_one_line():
     ended = run("import experiments")
     last = ended.stderr.splitlines()[-1]
-    assert ended.returncode == 1 and last.startswith("ImportError: experiments needs ")
-    assert "not installed here: " in last
+    assert ended.returncode == 1 and last.startswith("ImportError: ")
+    assert_names(last, "experiments", "packaging", f"make -C {ROOT}")
 
 
 def test_a_command_without_packages_ends_with_one_line_and_no_traceback():
@@ -84,4 +87,5 @@ def test_a_command_without_packages_ends_with_one_line_and_no_traceback():
     env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=env, timeout=60)
     assert ended.returncode == 2 and ended.stdout == ""
-    assert ended.stderr.startswith("error: experiments needs ") and ended.stderr.count("\n") == 1
+    assert ended.stderr.startswith("error: ") and ended.stderr.count("\n") == 1
+    assert_names(ended.stderr, "experiments", "packaging")

@@ -4,6 +4,7 @@ import pytest
 
 from experiments.training.config import ReplaySizes
 from jaxreplay.methods import uniform
+from tests.refusals import refused
 
 
 @pytest.mark.parametrize(
@@ -26,12 +27,12 @@ def test_the_replay_has_the_sizes_of_its_config():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "message"),
+    ("sizes", "parts"),
     [
-        (ReplaySizes(), "capacity is none"),
-        (ReplaySizes(capacity=32), "batch_size 64 is larger than the capacity 32"),
+        (ReplaySizes(), ("capacity", "none")),
+        (ReplaySizes(capacity=32), ("batch_size", "64", "capacity", "32")),
     ],
 )
-def test_sizes_that_make_no_replay_are_refused(sizes, message):
-    with pytest.raises(ValueError, match=message):
+def test_sizes_that_make_no_replay_are_refused(sizes, parts):
+    with refused(*parts):
         sizes.make(uniform.sampler())

@@ -27,6 +27,7 @@ from experiments.training.loop import make_program
 from experiments.training.seeds import CutShort, over_seeds
 from jaxreplay import Method, Requirements, Replay, ring
 from jaxreplay.methods import latest, per, uniform
+from tests.refusals import assert_names
 
 GAMMA, LENGTH = 0.5, 4
 
@@ -208,9 +209,7 @@ SMALL = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("value", "what"), [(np.nan, "an observation that is not finite"), (None, "the game fell over")]
-)
+@pytest.mark.parametrize(("value", "what"), [(np.nan, "observation"), (None, "the game fell over")])
 def test_a_failing_environment_ends_the_run_and_spares_the_checkpoint(
     tmp_path, monkeypatch, capsys, value, what
 ):
@@ -226,9 +225,8 @@ def test_a_failing_environment_ends_the_run_and_spares_the_checkpoint(
     command = [*SMALL, "--env", "gymnasium/CartPole-v1"]
     assert train.main([*command, "--out", out]) == 1
     said = capsys.readouterr().err.splitlines()[-1]
-    assert said.startswith("error: seed 0, agent step 101: test/Counting (")
-    assert what in said and "step 101 since" in said
-    assert f"--resume {out}" in said
+    assert said.startswith("error: ")
+    assert_names(said, "seed", "0", "101", "test/Counting", what, f"--resume {out}")
     assert pd.read_csv(f"{out}/metrics.csv")["step"].max() == 80
     monkeypatch.setattr(environments, "make_host", lambda *a, **k: Counting(*a[1:]))
     assert train.main([*command, "--resume", out]) == 0
@@ -254,13 +252,13 @@ def test_control_c_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path):
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the environments' processes too
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 130
-    assert "stopping now" in said and f"--resume {out} continues" in said
     assert "Traceback" not in said
     steps = pd.read_csv(metrics)["step"].max()
     (checkpoint,) = (out / "checkpoints").iterdir()
     at = int(checkpoint.stem.split("_")[1])
     # The checkpoint of a stop during an evaluation is at the log point whose row is not there yet.
-    assert steps <= at <= steps + 40 and f"{at:,} of 2,000,000" in said
+    assert steps <= at <= steps + 40
+    assert_names(said, f"{at:,}", "2,000,000", f"--resume {out}")
 
 
 @pytest.mark.parametrize(("patience", "at"), [(20, None), (78, 78), (84, 80)])
@@ -288,7 +286,8 @@ def test_a_run_stops_between_log_points_and_goes_on_from_there(
     options += ["--env", "gymnasium/CartPole-v1", "--out", out]
     assert train.main(options) == 130
     said = capsys.readouterr().err.splitlines()[-1]
-    assert ("in the warm-up" if at is None else f"stopped at {at} of 200") in said
+    where = ("warm-up",) if at is None else (at, 200)
+    assert_names(said, *where, f"--resume {out}")
     monkeypatch.setattr(interrupt, "deferred", never)
     assert train.main(["--resume", out]) == 0
     frame = pd.read_csv(f"{out}/metrics.csv")

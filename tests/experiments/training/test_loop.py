@@ -35,6 +35,7 @@ from jaxreplay import Replay, ring
 from jaxreplay.methods import ero, latest, ners, per, refer, uniform, windows
 from jaxreplay.requirements import Requirements
 from jaxreplay.testing import EXAMPLE
+from tests.refusals import refused
 
 GAMMA = 0.5
 ERO = ero.EROConfig(hidden=(4,))
@@ -251,19 +252,19 @@ def test_log_points_lie_on_multiples_and_at_the_end():
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "parts"),
     [
-        ({"steps": 0}, "steps is 0"),
-        ({"gamma": 1.5}, "gamma is 1.5"),
-        ({"warmup": 15}, "use a warm-up of 16"),
-        ({"n_step": 30}, "use a warm-up of 45"),
-        ({"n_step": 3, "num_envs": 2, "warmup": 18}, "use a warm-up of 20"),
-        ({"eval_every": 0}, "eval_every is 0"),
-        ({"eval_epsilon": 1.5}, "eval_epsilon is 1.5"),
+        ({"steps": 0}, ("steps", "0")),
+        ({"gamma": 1.5}, ("gamma", "1.5")),
+        ({"warmup": 15}, ("warmup", "15", "16")),
+        ({"n_step": 30}, ("warmup", "40", "45")),
+        ({"n_step": 3, "num_envs": 2, "warmup": 18}, ("warmup", "18", "20")),
+        ({"eval_every": 0}, ("eval_every", "0")),
+        ({"eval_epsilon": 1.5}, ("eval_epsilon", "1.5")),
     ],
 )
-def test_what_cannot_run_is_refused(change, message):
-    with pytest.raises(ValueError, match=message):
+def test_what_cannot_run_is_refused(change, parts):
+    with refused(*parts):
         make_program(*small(counting(4, 99), **change))
 
 
@@ -273,8 +274,8 @@ def test_check_accepts_a_warmup_that_just_fits():
 
 
 def test_methods_that_walk_episodes_refuse_n_step_returns():
-    replay = Replay(refer.sampler(), capacity=64, batch_size=16)
-    with pytest.raises(ValueError, match="n_step is 3: this replay method follows single steps"):
+    replay = make_replay(refer.sampler(), capacity=64, batch_size=16)
+    with refused("n_step", "3", "1"):
         check(LoopConfig(n_step=3), replay)
 
 
@@ -384,7 +385,7 @@ def test_a_random_warm_up_is_refused_where_densities_are_stored():
     agent = ddpg(DDPGConfig(hidden=(4,)), environment.action_space, method.objective)
     replay = Replay(method.sampler, capacity=256, batch_size=16)
     program = make_program(environment, agent, replay, LoopConfig(steps=300, warmup=200))
-    with pytest.raises(ValueError, match="use random_warmup false, in every arm"):
+    with refused("random_warmup", "false"):
         jax.eval_shape(program.init, jax.random.key(0))
 
 
@@ -483,8 +484,8 @@ def test_an_offline_run_learns_from_what_the_warm_up_stored():
     assert int(after.rows) == 50 and int(after.updates) == 10
     chex.assert_trees_all_equal(after.replay.ring, state.replay.ring)
     assert float(metrics["episodes"]) > 0
-    replay = Replay(latest.sampler(), capacity=16, batch_size=16)
-    with pytest.raises(ValueError, match="works on what is added all along"):
+    replay = make_replay(latest.sampler(), capacity=16, batch_size=16)
+    with refused("offline"):
         check(LoopConfig(offline=True, learn_every=16), replay)
 
 
@@ -503,5 +504,5 @@ def test_new_transitions_may_enter_with_their_td_error():
 def test_a_warm_up_longer_than_the_memory_is_refused():
     replay = Replay(refer.sampler(), capacity=128, batch_size=16)
     check(LoopConfig(warmup=128), replay)
-    with pytest.raises(ValueError, match="more than the 128 steps that the replay remembers"):
+    with refused("warmup", "129", "128"):
         check(LoopConfig(warmup=129), replay)
