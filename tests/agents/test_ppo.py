@@ -11,7 +11,7 @@ import pytest
 from agents.ppo import PPOConfig, clipped_loss, ppo
 from agents.types import Continuous
 from experiments.training.config import LoopConfig, check
-from jaxreplay import Transition, Replay
+from jaxreplay import Replay, Transition
 from jaxreplay.methods import latest
 from tests.refusals import refused
 

@@ -9,7 +9,7 @@ import pytest
 
 from agents.types import Continuous, Discrete
 from experiments.runs.registry import AGENTS, feeds, replay_options
-from jaxreplay import Transition, Replay
+from jaxreplay import Replay, Transition
 from jaxreplay.methods import METHODS
 
 # Every method with one agent, every agent with the methods that differ most; the rest is slow.

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import clocks, Replay, n_step, testing
+from jaxreplay import Replay, clocks, n_step, testing
 from jaxreplay.methods import METHODS, per, pser, refer, sequences, windows
 from jaxreplay.n_step import Step
 

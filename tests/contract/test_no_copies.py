@@ -17,7 +17,7 @@ from experiments.benchmarks.hlo import large_copies
 from experiments.training.config import LoopConfig
 from experiments.training.loop import make_program
 from experiments.training.seeds import over_seeds
-from jaxreplay import Transition, Replay, packed, sum_tree
+from jaxreplay import Replay, Transition, packed, sum_tree
 from jaxreplay._internal import gather
 from jaxreplay.methods import METHODS, ners, per, pser, refer, sequences
 from tests.xla import AS_USERS

@@ -61,7 +61,7 @@ def test_its_leaves_are_errors_times_recency():
     outside.load_method(NAME)
     config = METHODS[NAME].config(alpha=1.0, half_life=0.5)
     case = testing.Case(METHODS[NAME].method(config, None))
-    state, batch = case.sample(case.full, jax.random.key(0))
+    batch = case.sample(case.full, jax.random.key(0))
     slots = jnp.arange(testing.BATCH)
     batch = batch._replace(indices=slots, version=state.ring.rows_added - 11 + slots // testing.E)
     state = case.replay.update(state, batch, td_error=jnp.full(testing.BATCH, -2.0))
@@ -273,7 +273,7 @@ def test_config_classes_are_checked():
 
 def test_a_missing_field_is_explained_when_the_replay_is_made():
     sampler = METHODS["ero"].method(METHODS["ero"].config(), None).sampler
-    replay = make_replay(sampler, capacity=8, batch_size=2)
+    replay = Replay(sampler, capacity=8, batch_size=2)
     with refused("reward", "Transition"):
         replay.init(jax.random.key(0), testing.EXAMPLE._replace(reward=()))
 

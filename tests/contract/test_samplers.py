@@ -12,7 +12,7 @@ from jax import monitoring
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from jaxreplay import bucket_order, Replay, ring, sum_tree, testing
+from jaxreplay import Replay, bucket_order, ring, sum_tree, testing
 from jaxreplay.methods import METHODS, per, proportional, pser, rank, refer, sequences, windows
 from jaxreplay.option import options_of
 from jaxreplay.replay import check_valid
@@ -100,7 +100,7 @@ PROPORTIONAL = ("per", "lap", "per-buffer-iid")
 @pytest.mark.parametrize("name", PROPORTIONAL)
 def test_feedback_for_overwritten_slots_touches_no_leaf(name):
     case = case_of(name)
-    _, batch = case.sample(case.full, jax.random.key(0))
+    batch = case.sample(case.full, jax.random.key(0))
     later = case.full
     for time in range(5):
         later = case.add(later, rows(100 + time))
@@ -118,10 +118,10 @@ def test_a_batch_goes_by_slot_or_rank_unless_its_draws_are_independent(name):
     case = case_of(name)
     state = case.full
     for seed in range(3):
-        state, batch = case.sample(state, jax.random.key(seed))
+        batch = case.sample(state, jax.random.key(seed))
         td_error = {"td_error": jax.random.normal(jax.random.key(seed), (BATCH,))}
         state = case.update(state, batch, case.feedback_of(jnp.ones(BATCH)) | td_error)
-    _, batch = case.sample(state, jax.random.key(7))
+    batch = case.sample(state, jax.random.key(7))
     order = np.asarray(batch.indices)
     if name == "rank":
         order = -np.log(bucket_order.values(state.sampler.order)[order])
@@ -182,7 +182,7 @@ def test_no_slot_is_drawn_twice_where_that_is_promised(name):
 @pytest.mark.parametrize("name", PROPORTIONAL)
 def test_feedback_that_is_no_number_keeps_the_tree(name, bad):
     case = case_of(name)
-    state, batch = case.sample(case.full, jax.random.key(0))
+    batch = case.sample(case.full, jax.random.key(0))
     slots = jnp.arange(BATCH)
     batch = batch._replace(indices=slots, version=ring.version(state.ring, slots))
     after = case.replay.update(state, batch, **case.feedback_of(jnp.ones(BATCH).at[2].set(bad)))
@@ -256,7 +256,7 @@ def test_any_sequence_of_operations_keeps_the_invariants(name, operations):
 )
 def test_sizes_that_do_not_fit_are_refused(sizes, parts):
     with refused(*parts):
-        make_replay(VARIANTS["uniform"].sampler, **sizes)
+        Replay(VARIANTS["uniform"].sampler, **sizes)
 
 
 @pytest.mark.parametrize("name", sorted(VARIANTS | MORE))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import datasets, Replay, ring
+from jaxreplay import Replay, datasets, ring
 from jaxreplay.methods import latest, per, refer, uniform
 from tests.refusals import refused
 
@@ -173,7 +173,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("sampler", "episodes", "options", "parts"), REFUSED)
 def test_what_can_not_be_stored_is_refused(sampler, episodes, options, parts):
-    replay = make_replay(sampler, capacity=32, batch_size=4)
+    replay = Replay(sampler, capacity=32, batch_size=4)
     with refused(*parts):
         datasets.fill(replay, episodes, key=KEY, gamma=GAMMA, **options)
 
@@ -186,7 +186,7 @@ def test_rows_on_the_host_are_refused():
 
 
 def test_lanes_without_an_episode_are_refused():
-    replay = make_replay(latest.sampler(), capacity=32, batch_size=8, num_envs=8)
+    replay = Replay(latest.sampler(), capacity=32, batch_size=8, num_envs=8)
     with refused("8", "num_envs=1"):
         datasets.fill(replay, EPISODES, key=KEY, gamma=GAMMA)
 

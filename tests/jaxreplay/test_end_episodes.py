@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxreplay
-from jaxreplay import fields, Replay, n_step, testing
+from jaxreplay import Replay, fields, n_step, testing
 from jaxreplay import ring as ring_
 from jaxreplay.methods import METHODS, ere, pser, refer, sequences, windows
 from jaxreplay.testing import EXAMPLE, E
@@ -77,7 +77,7 @@ def started(method, updates=0):
     case = testing.Case(method)
     state = case.filled(6)
     for time in range(updates):
-        state, batch = case.sample(state, jax.random.key(time))
+        batch = case.sample(state, jax.random.key(time))
         state = case.update(state, batch, case.feedback_of(jnp.ones(case.shape)))
     return case, case.replay.end_episodes(state)
 

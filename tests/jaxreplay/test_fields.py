@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import struct
 
-from jaxreplay import Requirements, Transition, fields, Replay, ring, testing
+from jaxreplay import Replay, Requirements, Transition, fields, ring, testing
 from jaxreplay.methods import METHODS, ners, pser, uniform
 from tests.refusals import refused
 
@@ -200,7 +200,7 @@ def test_scores_are_of_single_arrays():
 
 def test_frames_need_to_know_where_episodes_begin():
     stack = np.zeros((2, 2, 4), np.uint8)
-    replay = make_replay(uniform.sampler(), capacity=8, batch_size=2, frame_stack=4)
+    replay = Replay(uniform.sampler(), capacity=8, batch_size=2, frame_stack=4)
     with refused("first", "dict"):
         replay.init(jax.random.key(0), {"obs": stack, "next_obs": stack})
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxreplay import frames, Replay, n_step, ring, testing
+from jaxreplay import Replay, frames, n_step, ring, testing
 from jaxreplay.methods import uniform
 from jaxreplay.n_step import Step
 from tests.refusals import refused
@@ -64,7 +64,7 @@ class Game:
 def made(capacity, num_envs, n, on_host, stack=K, spare=1.0):
     replay = Replay(
         uniform.sampler(), capacity=capacity, batch_size=4, num_envs=num_envs, frame_stack=stack,
-        frame_spare=spare, frame_ahead=None if spare else n, frames_on_host=on_host,
+        frame_spare=spare, frame_ahead=None if spare else n, ON_HOST=on_host,
     )  # fmt: skip
     number, flag = np.zeros((), np.float32), np.zeros((), bool)
     obs = BLANK[..., :stack]
@@ -160,9 +160,7 @@ def test_a_sample_brings_the_stacks():
 
 
 def test_too_short_episodes_are_counted():
-    replay = Replay(
-        uniform.sampler(), capacity=600, batch_size=4, frame_stack=K, frame_spare=0.0
-    )
+    replay = Replay(uniform.sampler(), capacity=600, batch_size=4, frame_stack=K, frame_spare=0.0)
     add, metrics, yes = jax.jit(replay.add), jax.jit(replay.metrics), np.ones(1, bool)
     state = jax.jit(replay.init)(jax.random.key(0), EXAMPLE)
     places = state.ring.frames.places
@@ -226,7 +224,7 @@ def test_memory_of_a_million_atari_frames():
     [(3, 0.1, ("frame_stack", "3", "2, 3, 4")), (4, -0.1, ("frame_spare", "-0.1"))],
 )
 def test_what_can_not_be_stored_is_refused(stack, spare, parts):
-    replay = make_replay(
+    replay = Replay(
         uniform.sampler(), capacity=8, batch_size=4, frame_stack=stack, frame_spare=spare
     )
     with refused(*parts):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import host_rows, Replay, ring, saving, testing
+from jaxreplay import Replay, host_rows, ring, saving, testing
 from jaxreplay.methods import (
     ere,
     ero,
@@ -184,7 +184,7 @@ def test_rows_may_be_of_any_type_and_a_replay_saved_beside_its_rows(tmp_path):
 )
 def test_what_can_not_be_on_the_host_is_refused(sampler, example, more, parts):
     with refused(*parts):
-        make_replay(sampler, capacity=8, batch_size=4, rows_on_host=True, **more).init(
+        Replay(sampler, capacity=8, batch_size=4, rows_on_host=True, **more).init(
             jax.random.key(0), example
         )
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxreplay import Transition, Replay, n_step, ring
+from jaxreplay import Replay, Transition, n_step, ring
 from jaxreplay.methods import ners, uniform
 from jaxreplay.n_step import Step
 from tests.refusals import refused
@@ -155,7 +155,7 @@ def test_a_sampler_may_look_at_them():
     ],
 )
 def test_observations_that_can_not_be_shared_are_refused(change, parts):
-    replay = make_replay(uniform.sampler(), capacity=4, batch_size=2, store_next_obs=False)
+    replay = Replay(uniform.sampler(), capacity=4, batch_size=2, store_next_obs=False)
     with refused(*parts):
         replay.init(jax.random.key(0), EXAMPLE._replace(**change))
 
@@ -173,7 +173,7 @@ def test_rows_may_reach_as_far_ahead_as_was_said(n, ahead, lost):
     ("ahead", "parts"), [(0, ("frame_ahead", "0")), (1.5, ("frame_ahead", "1.5"))]
 )
 def test_how_far_rows_reach_is_a_positive_whole_number(ahead, parts):
-    replay = make_replay(
+    replay = Replay(
         uniform.sampler(), capacity=4, batch_size=2, store_next_obs=False, frame_ahead=ahead
     )
     with refused(*parts):
@@ -192,6 +192,4 @@ def test_what_is_added_has_to_fit():
         with refused(*parts):
             jax.eval_shape(lambda s, c=change: replay.add(s, row._replace(**c)), state)
     with refused("store_next_obs", "frame_stack"):
-        make_replay(
-            uniform.sampler(), capacity=4, batch_size=2, frame_stack=4, store_next_obs=False
-        )
+        Replay(uniform.sampler(), capacity=4, batch_size=2, frame_stack=4, store_next_obs=False)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import Replay, Replay, testing
+from jaxreplay import Replay, testing
 from jaxreplay.methods import ero, latest, per, rank, refer, uniform
 from tests.refusals import refused
 
@@ -81,7 +81,7 @@ def test_what_sample_returns_has_to_be_taken_apart(verb):
         "sample": (jax.random.key(0),), "observe": (1.0, jax.random.key(0)), "probability": ([0],),
         "end_episodes": (), "add_rollout": (testing.EXAMPLE,),
     }  # fmt: skip
-    with refused(verb, "state, batch = replay.sample(state, key)"):
+    with refused(verb, "batch = replay.sample(state, key)"):
         getattr(replay, verb)(both, *rest[verb])
     with refused(verb, "dict"):
         getattr(replay, verb)({}, *rest[verb])
@@ -90,7 +90,7 @@ def test_what_sample_returns_has_to_be_taken_apart(verb):
 def test_a_batch_has_to_be_taken_apart():
     replay, state = held(per.sampler())
     both = jax.eval_shape(replay.sample, state, jax.random.key(0))
-    with refused("update", "Sample", "state, batch = replay.sample(state, key)"):
+    with refused("update", "Sample", "batch = replay.sample(state, key)"):
         replay.update(state, both, td_error=np.zeros(8))
     with refused("update", "Sample", "ndarray"):
         replay.update(state, np.zeros(8), td_error=np.zeros(8))
@@ -178,8 +178,8 @@ def test_on_policy_batches_have_their_size():
     ],
 )
 def test_what_is_no_sampler_is_refused_with_a_hint_that_leads_to_one(given, parts):
-    with refused("make_replay", "Sampler", *parts) as error:
-        make_replay(given, capacity=8, batch_size=2)
+    with refused("Replay", "Sampler", *parts) as error:
+        Replay(given, capacity=8, batch_size=2)
     if given is jnp or given is None:  # where no hint leads to one
         assert ".sampler" not in str(error.value)
 
@@ -242,9 +242,7 @@ def test_numbers_beyond_the_dtype_that_stores_them_are_dropped_like_infinity(sto
 
 
 def test_feedback_of_new_transitions_that_is_not_finite_is_counted():
-    replay = Replay(
-        per.sampler(per.PERConfig(initial="td")), capacity=8, batch_size=4, num_envs=2
-    )
+    replay = Replay(per.sampler(per.PERConfig(initial="td")), capacity=8, batch_size=4, num_envs=2)
     (name,) = replay.requires.feedback_of_new
     state = replay.init(jax.random.key(0), testing.EXAMPLE)
     row = jax.tree.map(lambda x: jnp.broadcast_to(x, (2, *jnp.shape(x))), testing.EXAMPLE)

@@ -121,8 +121,8 @@ def test_a_sampler_that_observes_says_whose_returns():
 
 def test_observations_that_a_sampler_looks_at_stay_on_the_device():
     with refused("frames_on_host", "features", "obs", "next_obs"):
-        replay_of(ners.sampler(), frames_on_host=True)
-    replay_of(per.sampler(), frames_on_host=True, frame_stack=2)
+        replay_of(ners.sampler(), ON_HOST=True)
+    replay_of(per.sampler(), ON_HOST=True, frame_stack=2)
 
 
 COLUMN, ONCE = np.zeros(1, np.float32), {"store_next_obs": False}

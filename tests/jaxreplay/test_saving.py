@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import jaxreplay
-from jaxreplay import Sampler, array_file, Replay, ring, sum_tree, testing
+from jaxreplay import Replay, Sampler, array_file, ring, sum_tree, testing
 from jaxreplay.array_file import Damaged
 from jaxreplay.methods import METHODS, per, proportional, rank, sequences, uniform
 from tests.refusals import refused
@@ -169,7 +169,7 @@ OTHERS = [
 def test_another_layout_is_refused_by_name(sizes, fields, parts, tmp_path):
     replay, state = filled(rows=2)
     path = jaxreplay.save(replay, state, tmp_path / "r")
-    other = make_replay(per.sampler(), **SIZES | sizes)
+    other = Replay(per.sampler(), **SIZES | sizes)
     with refused(*parts):
         jaxreplay.load(other, path, EXAMPLE | fields)
 
@@ -193,7 +193,7 @@ def test_another_sampler_is_refused_by_name(tmp_path):
         (rank.sampler(), (".sampler.order.values", "float32[64]")),
     ):
         with refused(*parts):
-            jaxreplay.load(make_replay(sampler, **SIZES), path, example)
+            jaxreplay.load(Replay(sampler, **SIZES), path, example)
 
 
 def rewritten(path, **changes):
@@ -205,7 +205,7 @@ def rewritten(path, **changes):
 
 
 def test_what_is_no_saved_replay_is_refused(tmp_path):
-    replay = make_replay(per.sampler(), **SIZES)
+    replay = Replay(per.sampler(), **SIZES)
     with refused(tmp_path / "none", "jaxreplay.save"):
         jaxreplay.load(replay, tmp_path / "none", EXAMPLE)
     rewritten(tmp_path / "later", format=9, version="3.0")
@@ -247,7 +247,7 @@ WRONG_HEADERS = {
 def test_a_header_of_the_wrong_kind_is_damage(name, value, tmp_path):
     rewritten(tmp_path / "r", **{name: value})
     with refused(tmp_path / "r", name, error=Damaged) as error:
-        jaxreplay.load(make_replay(per.sampler(), **SIZES), tmp_path / "r", EXAMPLE)
+        jaxreplay.load(Replay(per.sampler(), **SIZES), tmp_path / "r", EXAMPLE)
     assert str(error.value).isprintable()
 
 
@@ -258,17 +258,17 @@ def test_a_header_that_is_not_an_object_is_damage(text, tmp_path):
     written = {"jaxreplay.replay": f"{zlib.crc32(text.encode()):08x} {text}"}
     save_file({"x": np.ones(3, np.float32)}, tmp_path / "r", metadata=written)
     with refused(tmp_path / "r", error=Damaged):
-        jaxreplay.load(make_replay(per.sampler(), **SIZES), tmp_path / "r", EXAMPLE)
+        jaxreplay.load(Replay(per.sampler(), **SIZES), tmp_path / "r", EXAMPLE)
 
 
 def test_names_from_a_file_are_repeated_without_escapes(tmp_path):
     rewritten(tmp_path / "r", row=[["\x1b[31mred", "\ud800"]])
     with refused("flag", "bool[]") as error:
-        jaxreplay.load(make_replay(per.sampler(), **SIZES), tmp_path / "r", EXAMPLE)
+        jaxreplay.load(Replay(per.sampler(), **SIZES), tmp_path / "r", EXAMPLE)
     assert str(error.value).isprintable()
     rewritten(tmp_path / "r", format=9, version="\x1b[31m")
     with refused("9", r"\x1b[31m") as error:
-        jaxreplay.load(make_replay(per.sampler(), **SIZES), tmp_path / "r", EXAMPLE)
+        jaxreplay.load(Replay(per.sampler(), **SIZES), tmp_path / "r", EXAMPLE)
     assert str(error.value).isprintable()
 
 
@@ -340,8 +340,8 @@ def test_a_state_of_another_replay_is_not_saved_over_a_good_one(tmp_path):
     good = path.read_bytes()
     two = jax.tree.map(lambda x: jnp.stack([x, x]), state)
     for other, kept, parts in (
-        (make_replay(per.sampler(), **SIZES | {"capacity": 16}), state, ("capacity", "16")),
-        (make_replay(uniform.sampler(), **SIZES), state, ("capacity", "8")),
+        (Replay(per.sampler(), **SIZES | {"capacity": 16}), state, ("capacity", "16")),
+        (Replay(uniform.sampler(), **SIZES), state, ("capacity", "8")),
         (replay, two, ("jax.tree.map",)),
     ):
         with refused(*parts):

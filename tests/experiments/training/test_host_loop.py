@@ -25,7 +25,7 @@ from experiments.training.config import LoopConfig
 from experiments.training.host_loop import HostRun
 from experiments.training.loop import make_program
 from experiments.training.seeds import CutShort, over_seeds
-from jaxreplay import Method, Requirements, Replay, ring
+from jaxreplay import Method, Replay, Requirements, ring
 from jaxreplay.methods import latest, per, uniform
 from tests.refusals import assert_names
 

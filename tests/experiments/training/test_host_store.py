@@ -153,5 +153,5 @@ def test_a_run_from_the_command_line(tmp_path):
 def test_samplers_that_look_at_observations_are_refused():
     sizes = {"capacity": 8, "batch_size": 4, "frame_stack": 3, "frames_on_host": True}
     with refused("frames_on_host", "obs", "next_obs"):
-        make_replay(ners.sampler(), **sizes)
-    make_replay(ners.sampler(ners.NERSConfig(features=("reward", "td_error"))), **sizes)
+        Replay(ners.sampler(), **sizes)
+    Replay(ners.sampler(ners.NERSConfig(features=("reward", "td_error"))), **sizes)

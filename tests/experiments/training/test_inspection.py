@@ -8,7 +8,7 @@ import pytest
 from agents.tabular import TabularConfig, tabular
 from agents.types import Discrete
 from experiments.training.inspection import ODDS_EDGES, conclude, inspect, measure, measure_share
-from jaxreplay import Transition, Replay, sum_tree
+from jaxreplay import Replay, Transition, sum_tree
 from jaxreplay.methods import per, uniform
 
 COUNT, BATCH = 64, 16

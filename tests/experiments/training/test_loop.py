@@ -274,7 +274,7 @@ def test_check_accepts_a_warmup_that_just_fits():
 
 
 def test_methods_that_walk_episodes_refuse_n_step_returns():
-    replay = make_replay(refer.sampler(), capacity=64, batch_size=16)
+    replay = Replay(refer.sampler(), capacity=64, batch_size=16)
     with refused("n_step", "3", "1"):
         check(LoopConfig(n_step=3), replay)
 
@@ -484,7 +484,7 @@ def test_an_offline_run_learns_from_what_the_warm_up_stored():
     assert int(after.rows) == 50 and int(after.updates) == 10
     chex.assert_trees_all_equal(after.replay.ring, state.replay.ring)
     assert float(metrics["episodes"]) > 0
-    replay = make_replay(latest.sampler(), capacity=16, batch_size=16)
+    replay = Replay(latest.sampler(), capacity=16, batch_size=16)
     with refused("offline"):
         check(LoopConfig(offline=True, learn_every=16), replay)
 

@@ -13,7 +13,7 @@ from experiments.training.config import LoopConfig
 from experiments.training.loop import make_program
 from experiments.training.rows_loop import RowsRun
 from experiments.training.seeds import CompiledRun
-from jaxreplay import host_rows, Replay, ring
+from jaxreplay import Replay, host_rows, ring
 from jaxreplay.methods import per
 from jaxreplay.types import Sample
 from tests.refusals import refused
@@ -37,9 +37,7 @@ def wandering():
 def parts(on_host):
     method = per.method()
     agent = dqn(DQNConfig(hidden=(8,)), Discrete(2), method.objective)
-    replay = Replay(
-        method.sampler, capacity=200, batch_size=16, num_envs=2, rows_on_host=on_host
-    )
+    replay = Replay(method.sampler, capacity=200, batch_size=16, num_envs=2, rows_on_host=on_host)
     config = LoopConfig(
         steps=1_000, warmup=300, eval_every=40, eval_episodes=2, n_step=3, learn_every=2,
         updates=2, inspect=2,

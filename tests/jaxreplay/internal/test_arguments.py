@@ -15,9 +15,7 @@ READS = [name for name, entry in METHODS.items() if entry.method().sampler.requi
 
 
 def started(method, **sizes):
-    replay = Replay(
-        method.sampler, **{"capacity": 24, "batch_size": BATCH, "num_envs": E} | sizes
-    )
+    replay = Replay(method.sampler, **{"capacity": 24, "batch_size": BATCH, "num_envs": E} | sizes)
 
     @jax.jit
     def fill():
@@ -204,13 +202,13 @@ def test_stacks_stored_once_are_checked_too():
 
 def test_a_method_is_no_sampler():
     with refused("Sampler", "Method", ".sampler"):
-        make_replay(per.method(), capacity=8, batch_size=2)
+        Replay(per.method(), capacity=8, batch_size=2)
     with refused("Sampler", "function"):
-        make_replay(per.sampler, capacity=8, batch_size=2)
+        Replay(per.sampler, capacity=8, batch_size=2)
     with refused("Sampler", "module", ".sampler()"):
-        make_replay(per, capacity=8, batch_size=2)
+        Replay(per, capacity=8, batch_size=2)
     with refused("Sampler", "str"):
-        make_replay("per", capacity=8, batch_size=2)
+        Replay("per", capacity=8, batch_size=2)
 
 
 @pytest.mark.parametrize("name", METHODS)

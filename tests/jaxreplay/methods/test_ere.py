@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import Transition, Replay
+from jaxreplay import Replay, Transition
 from jaxreplay.methods.ere import EREConfig, sampler, window
 from tests.refusals import refused
 
@@ -51,9 +51,7 @@ def episode(replay, state, steps, updates):
 
 
 def replay_of(config, updates=None):
-    return Replay(
-        sampler(config, updates), capacity=CAPACITY, batch_size=BATCH, num_envs=LANES
-    )
+    return Replay(sampler(config, updates), capacity=CAPACITY, batch_size=BATCH, num_envs=LANES)
 
 
 def width(replay, state):

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxreplay import Transition, Replay, sum_tree
+from jaxreplay import Replay, Transition, sum_tree
 from jaxreplay.methods.ero import EROConfig, log_likelihood, sampler
 from tests.refusals import refused
 

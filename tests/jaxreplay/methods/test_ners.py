@@ -14,7 +14,8 @@ from jaxreplay import Replay, ring, sum_tree, testing
 from jaxreplay.methods import proportional
 from jaxreplay.methods.ners import Collected, NERSConfig, log_probabilities, method, sampler
 from jaxreplay.methods.parts.score_network import Features, ScoreNetwork
-from jaxreplay.types import Replay, Sample
+from jaxreplay.replay import Replay
+from jaxreplay.types import Sample
 from tests.refusals import refused
 
 EXAMPLE = testing.EXAMPLE._replace(action=np.zeros(2, np.float32))

@@ -16,8 +16,9 @@ from jaxreplay import Replay, sum_tree
 from jaxreplay.methods import per
 from jaxreplay.methods.per import PERConfig
 from jaxreplay.replay import ReplayState
+from jaxreplay.sampler import Sampler
 from jaxreplay.testing import EXAMPLE
-from jaxreplay.types import Draw, Sampler
+from jaxreplay.types import Draw
 from tests.refusals import refused
 
 TD = np.array([0.5, -2, 0, 1, 4])

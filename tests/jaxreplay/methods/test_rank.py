@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import bucket_order, Replay, ring
+from jaxreplay import Replay, bucket_order, ring
 from jaxreplay.methods import rank
 from jaxreplay.methods.parts.rank_mass import mass, reaches, segments
 from jaxreplay.methods.rank import RankConfig, falling, sampler
@@ -353,7 +353,7 @@ def test_refusals(options, parts):
 
 def test_a_batch_of_more_than_all_ranks_is_refused():
     with refused("batch_size", "9", "capacity", "8"):
-        make_replay(sampler(), capacity=8, batch_size=9)
+        Replay(sampler(), capacity=8, batch_size=9)
 
 
 def test_ranks_of_the_refer_paper_by_hand():

@@ -243,7 +243,7 @@ def test_what_can_not_work_is_refused():
         SequencesConfig(burn_in=80)
     with refused("period", "50", "40"):
         SequencesConfig(length=80, burn_in=40, period=50)
-    replay = make_replay(sequences.sampler(SMALL), capacity=8, batch_size=B, num_envs=E)
+    replay = Replay(sequences.sampler(SMALL), capacity=8, batch_size=B, num_envs=E)
     with refused("capacity", "4", "5"):
         jax.eval_shape(replay.init, jax.random.key(0), EXAMPLE)
     replay, init, add, *_ = made(SMALL, 24)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import Transition, Replay
+from jaxreplay import Replay, Transition
 from jaxreplay.methods.windows import WindowsConfig, sampler
 from tests.refusals import refused
 
@@ -15,9 +15,7 @@ EXAMPLE = Transition(SCALAR, SCALAR, SCALAR, SCALAR, SCALAR, FLAG, FLAG)
 
 
 def filled(rows, capacity=24):
-    replay = Replay(
-        sampler(WindowsConfig(LENGTH)), capacity=capacity, batch_size=BATCH, num_envs=E
-    )
+    replay = Replay(sampler(WindowsConfig(LENGTH)), capacity=capacity, batch_size=BATCH, num_envs=E)
     state = replay.init(jax.random.key(0), EXAMPLE)
     for row in range(rows):
         t = jax.tree.map(lambda x: jnp.stack([x] * E), EXAMPLE)
@@ -75,14 +73,14 @@ def test_every_window_is_as_likely_as_any(rows):
 def test_sizes_that_hold_no_window_are_refused(length, capacity, batch, parts):
     sizes = {"capacity": capacity, "num_envs": 2}
     with refused(*parts):
-        make_replay(sampler(WindowsConfig(length)), batch_size=batch, **sizes)
+        Replay(sampler(WindowsConfig(length)), batch_size=batch, **sizes)
 
 
 def test_another_size_that_holds_no_window_is_refused():
     replay = Replay(sampler(WindowsConfig(4)), capacity=32, batch_size=16, num_envs=2)
     state = jax.eval_shape(replay.init, jax.random.key(0), EXAMPLE)
     with refused("batch_size", "12", "4", "16"):
-        make_replay(sampler(WindowsConfig(4)), capacity=32, batch_size=12, num_envs=4)
+        Replay(sampler(WindowsConfig(4)), capacity=32, batch_size=12, num_envs=4)
     with refused("batch_size", "10", "4", "8"):
         jax.eval_shape(lambda s, k: replay.sample(s, k, 10), state, jax.random.key(0))
 
