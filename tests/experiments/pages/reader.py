@@ -1,7 +1,10 @@
 """Reads a page as a browser would, for tests of what it shows."""
 
+import functools
 import json
 from html.parser import HTMLParser
+
+from tests.refusals import _contains
 
 
 class Page(HTMLParser):
@@ -52,6 +55,10 @@ class Page(HTMLParser):
             self.warnings.append(data)
         if tag not in ("script", "style"):
             self.text += data
+
+    def warns(self, *parts):
+        """Return whether a single warning names all parts."""
+        return any(all(map(functools.partial(_contains, line), parts)) for line in self.warnings)
 
     def table(self, *beginning):
         """Return the rows of the table whose header begins so, as dictionaries by column."""
