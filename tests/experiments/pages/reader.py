@@ -66,6 +66,8 @@ class Page(HTMLParser):
         return [dict(zip(found[0], row, strict=True)) for row in found[1:]]
 
     def plot(self, title):
-        """Return the plot of this title."""
-        (found,) = [plot for plot, own in zip(self.plots, self.titles, strict=True) if own == title]
+        """Return the plot of this title, or the only one whose title contains it."""
+        drawn = list(zip(self.plots, self.titles, strict=True))
+        exact = [plot for plot, own in drawn if own == title]
+        (found,) = exact or [plot for plot, own in drawn if title in own.lower()]
         return found

@@ -62,7 +62,7 @@ def test_the_table_is_that_of_the_comparison(pages):
 
 def test_curves_are_interquartile_means_with_bootstrap_intervals(pages):
     name = "sparse_pendulum_td3"
-    traces = Page(pages(name)).plot("All arms")["data"]
+    traces = Page(pages(name)).plot("arms")["data"]
     frame = pd.read_csv(RESULTS / name / "per" / "metrics.csv")
     table = statistics.curves(frame)
     band, line = [trace for trace in traces if trace["meta"] == "per"]
@@ -74,7 +74,7 @@ def test_curves_are_interquartile_means_with_bootstrap_intervals(pages):
 
 def test_differences_are_shown_for_every_seed(pages):
     saved = json.loads((RESULTS / "breakout_dqn" / "verdicts.json").read_text())
-    traces = Page(pages("breakout_dqn")).plot("Differences, seed by seed")["data"]
+    traces = Page(pages("breakout_dqn")).plot("differences")["data"]
     for label, arm in saved["arms"].items():
         points, interval = [trace for trace in traces if trace["meta"] == label]
         np.testing.assert_allclose(points["x"], arm["pairs"]["differences"], rtol=1e-6)
@@ -90,14 +90,14 @@ def test_untested_arms_are_hollow_and_named(pages):
     assert untested and len(untested) < len(saved["arms"])
     (line,) = [line for line in shown.warnings if "not tested" in line.lower()]
     assert_names(line, *untested)
-    traces = shown.plot("Probability of improvement")["data"]
+    traces = shown.plot("improvement")["data"]
     hollow = {t["meta"] for t in traces if t["marker"]["color"] == "#ffffff"}
     assert hollow == set(untested)
 
 
 def test_groups_that_learn_equally_often_are_shown_together(pages):
     shown = Page(pages("walk_dqn"))
-    assert shown.titles.count("Probability of improvement") == 3
+    assert sum("improvement" in title for title in shown.titles) == 3
     assert_names(shown.text, "learn_every 16", "2 replays")
     assert "per" in shown.arms and "per_every16" not in shown.arms  # one switch for all groups
 

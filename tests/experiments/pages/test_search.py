@@ -78,7 +78,7 @@ def test_a_search_that_is_still_at_work_has_a_page():
     half = Page(text)
     assert half.warns("walk/10", "per", "8", "64")
     assert half.warns("walk/10", "uniform")
-    assert_names(half.text, "walk/10 per gone: no such thing")
+    assert_names(half.text, "walk/10 per gone", "no such thing")
     assert "#trials" in half.references and "<b>div" not in text
     (row,) = half.table("", "trials")
     assert (row["trials"], row["failed"]) == ("8", "2")
