@@ -178,8 +178,8 @@ def test_what_was_stopped_goes_on(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(seeds_.CompiledRun, "chunk", stopped_in_the_second_run)
     assert papers.main([*WALK, "--out", str(tmp_path)]) == 130
     last = capsys.readouterr().err.splitlines()[-1]
-    assert_names(last, "walk/10", "per_every16")
-    assert "--resume" not in last  # the option of another command
+    assert_names(last, "walk_dqn", "walk/10", "per_every16")
+    assert "--resume" not in last  # an option of other commands
     begun = tables.read(tmp_path, "walk_dqn", "smoke")
     assert begun is not None and list(begun.runs["walk/10"]) == ["uniform_every16"]
     assert papers.main(["list", "all.walk", "--size", "smoke", "--results", str(tmp_path)]) == 0
