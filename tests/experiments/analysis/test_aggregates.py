@@ -5,6 +5,7 @@ from experiments.analysis import aggregates
 from experiments.analysis.aggregates import gain, min_max, normalised, profile, share_above
 from experiments.analysis.atari_scores import SCORES
 from experiments.analysis.bootstrap import stratified_interval
+from tests.refusals import refused
 
 # Scores [seeds, tasks], and below what rliable 1.2.0 (numpy 2.4.6, scipy 1.17.1) says of them.
 X = np.array([[0.2, 1.5, 0.0], [0.9, 1.1, 0.4], [0.5, 0.7, 0.4], [1.3, 2.0, 0.1], [0.6, 0.9, 0.8]])
@@ -58,7 +59,7 @@ def test_best_of_trials_is_the_mean_of_the_best_seeds():
 def test_normalised_by_hand():
     scores = normalised([[5.0, -3.0], [0.0, 1.0]], random=[1.0, 1.0], reference=[3.0, -1.0])
     np.testing.assert_allclose(scores, [[2.0, -2.0], [-0.5, 0.0]])
-    with pytest.raises(ValueError, match="equals random play's"):
+    with refused("random"):
         normalised([1.0], [2.0], [2.0])
 
 
@@ -81,5 +82,5 @@ def test_min_max_is_within_the_comparison():
 
 def test_gain_is_over_the_size_of_the_baseline():
     np.testing.assert_allclose(gain([3.0, -1.0], [2.0, -4.0]), [0.5, 0.75])
-    with pytest.raises(ValueError, match="gain over a score of 0"):
+    with refused("gain", "0"):
         gain([1.0], [0.0])

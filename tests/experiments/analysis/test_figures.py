@@ -182,7 +182,7 @@ def test_learning_curves_name_what_diverged(monkeypatch):
     broken = broken.assign(**{"agent/loss": np.where(broken["seed"] == 1, np.nan, 0.5)})
     frames = {"uniform": whole.assign(**{"agent/loss": 0.5}), "per": broken}
     told, _ = texts_of(monkeypatch, curves, lambda: learning_curves(frames, "x.png", "title"))
-    assert any(text.endswith("; diverged: per 1/3") for text in told)
+    assert any("per" in text and "1/3" in text for text in told)
 
 
 def test_rounding_errors_of_a_metric_do_not_fill_its_panel(monkeypatch):

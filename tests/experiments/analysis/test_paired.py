@@ -20,6 +20,7 @@ from experiments.analysis.paired import (
     probability_of_improvement,
     sign_flip_test,
 )
+from tests.refusals import refused
 
 INF, NAN = math.inf, math.nan
 
@@ -88,12 +89,12 @@ def test_exchanging_the_arms_mirrors_everything(values):
 
 @pytest.mark.parametrize(("arm", "baseline"), [([1.0, 2.0], [1.0]), ([[1.0]], [[1.0]])])
 def test_arms_that_make_no_pairs_are_refused(arm, baseline):
-    with pytest.raises(ValueError, match="make no pairs"):
+    with refused(np.shape(arm), np.shape(baseline)):
         compare_pairs(arm, baseline)
 
 
 def test_one_seed_has_no_interval():
-    with pytest.raises(ValueError, match="at least two seeds"):
+    with refused("seeds"):
         compare_pairs([1.0], [2.0])
 
 
@@ -174,7 +175,7 @@ def test_arms_are_compared_with_the_baseline_and_corrected():
     assert list(compared) == ["far", "near"]
     assert compared["far"].p_holm == pytest.approx(2 * compared["far"].p_value)
     assert compared["near"].p_holm >= compared["near"].p_value
-    with pytest.raises(ValueError, match="no arm is called 'per': the arms are far, uniform, near"):
+    with refused("per", "far", "uniform", "near"):
         compare_arms(values, "per")
 
 
@@ -184,7 +185,7 @@ def test_arms_are_aligned_by_seed():
     assert values["a"].tolist() == [2.0, 1.0]
     assert values["b"].tolist() == [5.0, 6.0]
     arms["c"] = pd.Series([1.0], index=[3])
-    with pytest.raises(ValueError, match="'a' has seeds 3, 4, 'c' 3: pairs need the same seeds"):
+    with refused("'a'", "3", "4", "'c'"):
         aligned(arms)
 
 

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from experiments.analysis.primary import described, parse
+from tests.refusals import refused
 
 NAN = math.nan
 
@@ -60,27 +61,24 @@ def test_metrics_say_how_to_read_them(name):
 
 @pytest.mark.parametrize("name", ["", "last", "last_0", "last_x", "lowest", "Final"])
 def test_other_names_are_refused_with_those_that_there_are(name):
-    message = (
-        f"'{name}' is no primary metric: choose final, auc, best, steps_to_threshold or last_K"
-    )
-    with pytest.raises(ValueError, match=message):
+    with refused(repr(name), "final", "auc", "best", "steps_to_threshold", "last_K"):
         parse(name)
 
 
 def test_steps_need_a_threshold():
-    with pytest.raises(ValueError, match="needs a return that counts as solved"):
+    with refused("steps_to_threshold", "threshold"):
         parse("steps_to_threshold")
 
 
 @pytest.mark.parametrize(
-    ("name", "frame", "message"),
+    ("name", "frame", "parts"),
     [
-        ("last_10", FRAME, "'last_10' needs 10 evaluations, and there are 3: evaluate more often"),
-        ("final", metrics({}), "'final' needs 1 evaluation, and there are 0"),
+        ("last_10", FRAME, ("10", "3")),
+        ("final", metrics({}), ("1", "0")),
     ],
 )
-def test_too_few_evaluations_are_refused(name, frame, message):
-    with pytest.raises(ValueError, match=message):
+def test_too_few_evaluations_are_refused(name, frame, parts):
+    with refused(name, *parts):
         parse(name)(frame)
 
 

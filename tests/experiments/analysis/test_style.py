@@ -3,6 +3,7 @@
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from experiments.analysis.style import make_figure, warn_of_few
+from tests.refusals import assert_names
 
 
 def test_a_pilots_note_meets_neither_title_nor_axes():
@@ -13,7 +14,8 @@ def test_a_pilots_note_meets_neither_title_nor_axes():
     axes.set_xlabel("a label below")
     warn_of_few(figure, 5)
     FigureCanvasAgg(figure).draw()
-    note = next(text for text in figure.texts if "pilot" in text.get_text())
+    (note,) = (text for text in figure.texts if text is not title)
+    assert_names(note.get_text(), "5", "seeds")
     box = note.get_window_extent()
     assert not box.overlaps(title.get_window_extent())
     assert not box.overlaps(axes.get_tightbbox())

@@ -1,7 +1,10 @@
 """Reads a page as a browser would, for tests of what it shows."""
 
+import functools
 import json
 from html.parser import HTMLParser
+
+from tests.refusals import _contains
 
 
 class Page(HTMLParser):
@@ -53,12 +56,18 @@ class Page(HTMLParser):
         if tag not in ("script", "style"):
             self.text += data
 
+    def warns(self, *parts):
+        """Return whether a single warning names all parts."""
+        return any(all(map(functools.partial(_contains, line), parts)) for line in self.warnings)
+
     def table(self, *beginning):
         """Return the rows of the table whose header begins so, as dictionaries by column."""
         (found,) = [t for t in self.tables if tuple(t[0][: len(beginning)]) == beginning]
         return [dict(zip(found[0], row, strict=True)) for row in found[1:]]
 
     def plot(self, title):
-        """Return the plot of this title."""
-        (found,) = [plot for plot, own in zip(self.plots, self.titles, strict=True) if own == title]
+        """Return the plot of this title, or the only one whose title contains it."""
+        drawn = list(zip(self.plots, self.titles, strict=True))
+        exact = [plot for plot, own in drawn if own == title]
+        (found,) = exact or [plot for plot, own in drawn if title in own.lower()]
         return found

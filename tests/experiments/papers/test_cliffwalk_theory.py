@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.papers.cliffwalk_theory import PROCESSES, expected_per, expected_pser, simulate
+from tests.refusals import refused
 
 RUNS = 4000
 
@@ -121,12 +122,12 @@ def test_written_before_the_update_pser_grows_linearly_and_after_it_exponentiall
 
 def test_refusals():
     rng = np.random.default_rng(0)
-    with pytest.raises(ValueError, match="n is 1"):
+    with refused("n", "1"):
         expected_per(1)
-    with pytest.raises(ValueError, match="priority is 'old'"):
+    with refused("priority", "old", "post", "pre"):
         expected_per(4, "old")
-    with pytest.raises(ValueError, match=r"rho is 1\.0"):
+    with refused("rho", "1.0"):
         expected_pser(4, 1.0)
-    with pytest.raises(ValueError, match="process is 'per'"):
+    with refused("process", repr("per"), *PROCESSES):
         simulate(4, "per", 0.4, rng, 3)
     assert len(PROCESSES) == 5

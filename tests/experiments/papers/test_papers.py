@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+import re
 import shutil
 
 import jax
@@ -10,10 +11,12 @@ import pandas as pd
 import pytest
 
 from experiments.papers import __main__ as papers
-from experiments.papers import per, running, tables, tasks
+from experiments.papers import per, report, running, tables, tasks
+from experiments.papers.registry import ENTRIES
 from experiments.papers.results import COMMITTED
 from experiments.runs import code
 from experiments.training import seeds as seeds_
+from tests.refusals import assert_names
 
 WALK = ["run", "all.walk", "--size", "smoke"]
 
@@ -45,9 +48,9 @@ def test_a_table_a_figure_and_a_report(walked, capsys):
     assert papers.main(["report", "all.walk", "--size", "smoke", "--results", str(walked)]) == 0
     said = capsys.readouterr().out
     assert "### all.walk" in said and "effective buffer" in said
-    assert "python -m experiments.papers run all.walk --size smoke" in said
+    assert_names(said, "python -m experiments.papers run all.walk --size smoke")
     assert papers.main(["list", "all.walk", "--size", "smoke", "--results", str(walked)]) == 0
-    assert "done" in capsys.readouterr().out
+    assert_names(capsys.readouterr().out, report.status(ENTRIES["all.walk"], "smoke", data))
 
 
 def test_what_is_finished_is_kept(walked, monkeypatch):
@@ -81,7 +84,7 @@ def test_only_what_is_damaged_is_run_again(walked, tmp_path, monkeypatch, capsys
     (run / "metrics.csv").write_text("\n".join(rows[:-2]) + "\n")
     assert papers.main([*WALK, "--out", str(walked)]) == 0
     said = capsys.readouterr().err
-    assert f"{numbers} is damaged" in said and f"{run} is damaged" in said
+    assert_names(said, numbers, run)
     log_points = len({row.split(",")[1] for row in rows[1:]})
     assert len(chunks) == log_points  # of one run
     assert tables.read(walked, "walk_dqn", "smoke") is not None
@@ -98,17 +101,17 @@ def test_results_of_other_code_or_settings_are_not_mixed(walked, monkeypatch, ca
     with monkeypatch.context() as patch:
         patch.setattr(code, "version", lambda *more: "0123456789ab")
         said = refused([*WALK, "--out", str(walked)], capsys)
-        assert "made by another version of the code" in said and "--other-code" in said
+        assert_names(said, walked / "walk_dqn.smoke.csv.gz", "0123456789ab", "--other-code")
         assert papers.main([*WALK, "--out", str(walked), "--other-code"]) == 0
     with jax.threefry_partitionable(False):
         for runs in ([], ["--runs", str(walked / "runs")]):
             out = walked / "other" if runs else walked
             said = refused([*WALK, "--out", str(out), *runs], capsys)
-            assert "jax_threefry_partitionable=false" in said
+            assert_names(said, "jax_threefry_partitionable=false")
     said = refused([*WALK, "--seeds", "3", "--out", str(walked)], capsys)
-    assert "ran with other settings of seeds" in said and "--overwrite" in said
-    report = ["report", "all.walk", "--size", "smoke", "--results", str(walked)]
-    assert papers.main(report) == 0 and "effective buffer" in capsys.readouterr().out
+    assert_names(said, "seeds", "--overwrite")
+    command = ["report", "all.walk", "--size", "smoke", "--results", str(walked)]
+    assert papers.main(command) == 0 and "effective buffer" in capsys.readouterr().out
 
 
 def test_overwriting_makes_anew_only_what_other_code_or_settings_made(
@@ -134,7 +137,7 @@ def test_runs_of_other_code_are_not_mixed_either(walked, tmp_path, monkeypatch, 
     monkeypatch.setattr(code, "version", lambda *more: "0123456789ab")
     runs = ["--runs", str(walked / "runs"), "--out", str(tmp_path)]
     said = refused([*WALK, *runs], capsys)
-    assert "walk_10/uniform_every16 was made by another version of the code" in said
+    assert_names(said, "walk_10/uniform_every16", "0123456789ab", "--other-code")
     assert not list(tmp_path.glob("*.csv.gz"))
 
 
@@ -174,11 +177,13 @@ def test_what_was_stopped_goes_on(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(seeds_.CompiledRun, "chunk", stopped_in_the_second_run)
     assert papers.main([*WALK, "--out", str(tmp_path)]) == 130
-    assert "the same command goes on from there" in capsys.readouterr().err
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert_names(last, "walk_dqn", "walk/10", "per_every16")
+    assert "--resume" not in last  # an option of other commands
     begun = tables.read(tmp_path, "walk_dqn", "smoke")
     assert begun is not None and list(begun.runs["walk/10"]) == ["uniform_every16"]
     assert papers.main(["list", "all.walk", "--size", "smoke", "--results", str(tmp_path)]) == 0
-    assert "begun" in capsys.readouterr().out
+    assert_names(capsys.readouterr().out, report.status(ENTRIES["all.walk"], "smoke", begun))
     assert papers.main([*WALK, "--out", str(tmp_path)]) == 0
     assert len(chunks) == 6  # two a run; the one that was cut short again from its beginning
     whole = tables.read(tmp_path, "walk_dqn", "smoke")
@@ -186,27 +191,27 @@ def test_what_was_stopped_goes_on(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "parts"),
     [
-        (["run", "per.fig99"], "unknown entry 'per.fig99': did you mean"),
-        (["run"], "name entries (list shows them)"),
-        (["run", "per.fig1", "--paper", "lap"], "name entries or papers, not both"),
-        (["report", "--paper", "lap", "per.fig1"], "name entries or papers, not both"),
-        (["list", "--paper", "pre"], "unknown paper 'pre': did you mean 'per'?"),
-        (["list", "--results", "/no/such"], "/no/such is no folder"),
-        (["run", "all.walk", "--seeds", "1"], "seeds is 1: an interval needs 2"),
-        (["run", "pser.tab1", "--seeds", "5"], "pser_atari_table has no seeds"),
-        (["run", "per.fig1", "--seeds", "999999999"], "add --yes to start it"),
-        (["run", "pser.fig3", "--size", "smoke", "--seeds", "999999999"], "add --yes to start it"),
-        (["report", "per.tab3", "--all"], "--all is every entry"),
-        (["run", "lap.fig1", "--size", "paper"], "add --yes to start it, or choose --size small"),
-        (["run", "all.walk", "--size", "tiny"], "invalid choice: 'tiny'"),
-        (["draw"], "draw"),
+        (["run", "per.fig99"], ("per.fig99", "per.fig9")),
+        (["run"], ("list", "--paper")),
+        (["run", "per.fig1", "--paper", "lap"], ("entries",)),
+        (["report", "--paper", "lap", "per.fig1"], ("entries",)),
+        (["list", "--paper", "pre"], ("pre", "per")),
+        (["list", "--results", "/no/such"], ("/no/such", "--results")),
+        (["run", "all.walk", "--seeds", "1"], ("seeds", "1", "2")),
+        (["run", "pser.tab1", "--seeds", "5"], ("pser_atari_table", "--seeds")),
+        (["run", "per.fig1", "--seeds", "999999999"], ("--yes",)),
+        (["run", "pser.fig3", "--size", "smoke", "--seeds", "999999999"], ("--yes",)),
+        (["report", "per.tab3", "--all"], ("--all", "--paper")),
+        (["run", "lap.fig1", "--size", "paper"], ("--yes", "--size small")),
+        (["run", "all.walk", "--size", "tiny"], ("--size", "tiny", "smoke", "small", "paper")),
+        (["draw"], ("draw",)),
     ],
 )
-def test_refusals(options, message, tmp_path, capsys):
+def test_refusals(options, parts, tmp_path, capsys):
     more = ["--out", str(tmp_path / "new")] if options[0] == "run" else []
-    assert message in refused([*options, *more], capsys)
+    assert_names(refused([*options, *more], capsys), *parts)
     assert not (tmp_path / "new").exists()
 
 
@@ -215,20 +220,23 @@ def test_lists_say_what_is_to_do(capsys, tmp_path):
     said = capsys.readouterr().out
     assert "lap.fig3" in said and "per.fig1" not in said
     (line,) = [line for line in said.splitlines() if line.startswith("lap.thm3 ")]
-    assert "to do" in line and "PER minimises another power" in line
+    entry = ENTRIES["lap.thm3"]
+    assert_names(line, report.status(entry, "small", None), entry.claims[0].says)
 
 
 def test_lists_name_the_command_that_makes_a_table_anew(tmp_path, capsys):
     assert papers.main(["run", "pser.tab1", "--out", str(tmp_path)]) == 0
     shown = ["list", "pser.tab1", "--results", str(tmp_path)]
-    assert papers.main(shown) == 0 and "older code" not in capsys.readouterr().err.splitlines()[-1]
+    assert papers.main(shown) == 0
+    assert "--overwrite" not in capsys.readouterr().err.splitlines()[-1]
     facts = tmp_path / "pser_atari_table.small.json"
     saved = json.loads(facts.read_text())
     saved["made"]["versions"]["code"] = "0123456789ab"
     facts.write_text(json.dumps(saved))
     assert papers.main(shown) == 0
     (said,) = capsys.readouterr().err.splitlines()
-    command = said.removeprefix("1 of these is by older code: ").removesuffix(" makes one anew")
+    command = papers._renewing(argparse.Namespace(results=tmp_path, size="small"))
+    assert_names(said, "1", command)
     assert papers.main(command.replace("ID", "pser.tab1").split()) == 0
     capsys.readouterr()
     assert papers.main(shown) == 0 and capsys.readouterr().err == ""
@@ -251,8 +259,9 @@ def test_a_report_has_no_table_of_what_its_size_lacks(tmp_path, capsys):
     command = ["report", "per.fig1", "--size", "smoke", "--results", str(tmp_path)]
     assert papers.main(command) == 0
     said = capsys.readouterr().out
-    assert "(size smoke has no oracle where kind updates, values table, n 16.)" in said
-    assert "| of |" not in said
+    (line, *_) = (line for line in said.splitlines() if line.startswith("- **not tested**"))
+    assert_names(line, "smoke", "oracle", "kind updates", "values table", "n 16")
+    assert not any(line.startswith("|") for line in said.splitlines())
 
 
 def test_a_report_is_written_where_it_is_wanted(walked, tmp_path, capsys):
@@ -260,12 +269,12 @@ def test_a_report_is_written_where_it_is_wanted(walked, tmp_path, capsys):
     command = ["report", "--all", "--size", "smoke", "--results", str(walked), "--write", str(path)]
     assert papers.main(command) == 0
     text = path.read_text()
-    assert text.startswith("# Results\n") and "| claim | entry | verdict | why |" in text
+    assert text.startswith(report.TITLE) and f"| {' | '.join(report.CLAIM_COLUMNS)} |" in text
     assert "](../" in text  # figures, seen from where it lies
-    assert "claims about what this size does not have" in text
+    assert re.search(r"^- \*\*not tested\*\*: \d+ ", text, re.MULTILINE)  # more are counted
     foreign = tmp_path / "NOTES.md"
     foreign.write_text("mine")
-    assert "is no report of ours" in refused([*command[:-1], str(foreign)], capsys)
+    assert_names(refused([*command[:-1], str(foreign)], capsys), foreign, "--write")
     assert foreign.read_text() == "mine"
     assert papers.main(command) == 0  # one of ours may be written again
 
