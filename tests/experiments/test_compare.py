@@ -65,7 +65,8 @@ def test_a_page_is_written_at_the_end_unless_it_is_not_wanted(compared, capsys):
     assert not page.exists()
     assert compare.main(["--resume", str(compared), "--report", "true"]) == 0
     assert_names(capsys.readouterr().out, page)
-    assert "<h1>dqn on walk/10</h1>" in page.read_text()
+    (title,) = re.findall("<h1>(.*?)</h1>", page.read_text())
+    assert_names(title, "dqn", "walk/10")
     page.write_text("mine")
     assert compare.main(["--resume", str(compared)]) == 0  # it goes on as it was
     assert_names(capsys.readouterr().out, page, "--out")
@@ -151,8 +152,8 @@ def test_several_cadences_are_an_axis(tmp_path, capsys, monkeypatch):
     before = (out / "control_every8" / "metrics.csv").read_bytes()
     assert compare.main(["--resume", str(out)]) == 0
     assert (out / "control_every8" / "metrics.csv").read_bytes() == before
-    out_lines = lines_with(capsys.readouterr().out, "16", "4")
-    assert out_lines  # learning at every 16th step is 4 replays of each transition
+    # Learning at every 16th step is 4 replays of each transition.
+    assert lines_with(capsys.readouterr().out, "16", "4")
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,8 @@ def test_the_page_of_a_run_stands_beside_it_and_is_made_anew(run, capsys):
     assert report.main([str(run)]) == 0
     assert_names(capsys.readouterr().out, run / "report.html")
     first = (run / "report.html").read_bytes()
-    assert b"racer with refer replay on gymnax/Pendulum-v1" in first
+    (title,) = re.findall("<h1>(.*?)</h1>", first.decode())
+    assert_names(title, "racer", "refer", "gymnax/Pendulum-v1")
     assert b'id="verdicts"' not in first and b"data-arm" not in first  # nothing to compare
     assert report.main([str(run)]) == 0
     assert (run / "report.html").read_bytes() == first

@@ -138,7 +138,9 @@ def test_a_point_that_diverged_has_no_score():
         "diverged": [0, 0, 1, 1],
     })  # fmt: skip
     metric = primary.parse("final")
-    assert search.scored(rows, metric) == (None, "seed 1: diverged")
+    score, why = search.scored(rows, metric)
+    assert score is None
+    assert_names(why, "seed 1")
     assert search.scored(rows.assign(diverged=0), metric) == (1.0, None)
     never = primary.parse("steps_to_threshold", 5.0)
     assert search.scored(rows.assign(diverged=0), never) == (2.0, None)  # the least it can be
