@@ -7,6 +7,7 @@ import pytest
 
 from experiments import plot, train
 from experiments.runs import code
+from tests.refusals import assert_names
 
 SIZES = [
     "--env", "gymnax/Pendulum-v1", "--seeds", "1", "--steps", "60", "--warmup", "20",
@@ -41,29 +42,33 @@ def test_what_cannot_be_plotted_is_refused(runs, capsys):
     unfinished.mkdir()
     (unfinished / "metrics.csv").write_text("seed,step,eval_return\n")
     both = [str(runs / "naf")]
-    for arguments, message in (
-        ([*both, str(runs / "none"), "--out", str(runs / "x")], "holds no run"),
-        ([*both, str(unfinished), "--out", str(runs / "x")], "finish it with --resume"),
-        ([*both, f"naf={runs / 'ddpg'}", "--out", str(runs / "x")], "two runs are called 'naf'"),
-        ([*both, "--out", str(runs / "ddpg")], "choose another --out"),
-        ([f"={runs / 'ddpg'}", "--out", str(runs / "x")], "the label is empty"),
+    elsewhere = ["--out", str(runs / "x")]
+    for arguments, parts in (
+        ([*both, str(runs / "none"), *elsewhere], (runs / "none",)),
+        ([*both, str(unfinished), *elsewhere], (f"--resume {unfinished}",)),
+        ([*both, f"naf={runs / 'ddpg'}", *elsewhere], ("naf", "LABEL=FOLDER")),
+        ([*both, "--out", str(runs / "ddpg")], (runs / "ddpg", "--out")),
+        ([f"={runs / 'ddpg'}", *elsewhere], ("LABEL=FOLDER", "x=runs/x")),
     ):
         with pytest.raises(SystemExit):
             plot.main(arguments)
-        assert message in capsys.readouterr().err
+        assert_names(capsys.readouterr().err, *parts)
     assert not (runs / "x").exists()
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "parts"),
     [
-        ({"env": "gymnax/Reacher-misc"}, "different environments"),
-        ({"versions": {"code": "0123456789ab"}}, "different versions of the code"),
-        ({"versions": {"code": f"{code.digest()} (jax_enable_x64=true)"}}, "jax_enable_x64=true"),
-        ({"versions": {}}, "different versions of the code"),  # as before they were recorded
+        ({"env": "gymnax/Reacher-misc"}, ("gymnax/Pendulum-v1", "gymnax/Reacher-misc")),
+        ({"versions": {"code": "0123456789ab"}}, ("0123456789ab", "--other-code")),
+        (
+            {"versions": {"code": f"{code.digest()} (jax_enable_x64=true)"}},
+            ("jax_enable_x64=true", "--other-code"),
+        ),
+        ({"versions": {}}, (code.digest(), "--other-code")),  # as before they were recorded
     ],
 )
-def test_runs_that_do_not_belong_together_are_refused(runs, tmp_path, capsys, change, message):
+def test_runs_that_do_not_belong_together_are_refused(runs, tmp_path, capsys, change, parts):
     other = tmp_path / "other"
     shutil.copytree(runs / "naf", other)
     summary = json.loads((other / "summary.json").read_text())
@@ -71,32 +76,28 @@ def test_runs_that_do_not_belong_together_are_refused(runs, tmp_path, capsys, ch
     command = [str(runs / "naf"), str(other), "--out", str(tmp_path / "x")]
     with pytest.raises(SystemExit):
         plot.main(command)
-    assert message in capsys.readouterr().err
+    assert_names(capsys.readouterr().err, "naf", "other", *parts)
     assert not (tmp_path / "x").exists()
     if "versions" in change:
         assert plot.main([*command, "--other-code"]) == 0
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "message"),
+    ("name", "change", "parts"),
     [
-        ("metrics.csv", lambda lines: lines[:-1], "missing or doubled"),
-        ("metrics.csv", lambda lines: [*lines, lines[-1]], "missing or doubled"),
-        ("metrics.csv", lambda lines: lines[:1], "missing or doubled"),
-        ("metrics.csv", lambda lines: lines[1:], "is damaged"),
-        ("metrics.csv", lambda lines: [], "is damaged"),
-        (
-            "metrics.csv",
-            lambda lines: [*lines[:-1], lines[-1][:-1] + "1\n"],
-            "not as the run wrote",
-        ),
-        ("summary.json", lambda lines: ["{}"], "lacks env"),
-        ("summary.json", lambda lines: ["[]"], "is damaged"),
-        ("summary.json", lambda lines: ["{"], "is damaged"),
-        ("summary.json", lambda lines: ["3"], "is damaged"),
+        ("metrics.csv", lambda lines: lines[:-1], ()),
+        ("metrics.csv", lambda lines: [*lines, lines[-1]], ()),
+        ("metrics.csv", lambda lines: lines[:1], ()),
+        ("metrics.csv", lambda lines: lines[1:], ()),
+        ("metrics.csv", lambda lines: [], ()),
+        ("metrics.csv", lambda lines: [*lines[:-1], lines[-1][:-1] + "1\n"], ()),
+        ("summary.json", lambda lines: ["{}"], ("env",)),
+        ("summary.json", lambda lines: ["[]"], ()),
+        ("summary.json", lambda lines: ["{"], ("--resume",)),
+        ("summary.json", lambda lines: ["3"], ()),
     ],
 )
-def test_damaged_runs_are_not_plotted(runs, tmp_path, capsys, name, change, message):
+def test_damaged_runs_are_not_plotted(runs, tmp_path, capsys, name, change, parts):
     run = tmp_path / "damaged"
     shutil.copytree(runs / "naf", run)
     lines = (run / name).read_text().splitlines(keepends=True)
@@ -104,7 +105,8 @@ def test_damaged_runs_are_not_plotted(runs, tmp_path, capsys, name, change, mess
     with pytest.raises(SystemExit):
         plot.main([str(run), "--out", str(tmp_path / "x")])
     error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
+    assert error.count("\n") == 1
+    assert_names(error, run / name, *parts)
     assert not (tmp_path / "x").exists()
 
 

@@ -13,6 +13,7 @@ import pytest
 from experiments import compare, report, sweep, train, watch
 from experiments.pages import source
 from experiments.runs import manifest, registry
+from tests import refusals
 
 TINY = [
     "--agent", "dqn", "--seeds", "2", "--steps", "200", "--warmup", "100", "--eval-every", "50",
@@ -157,7 +158,8 @@ def test_a_saved_study_holds_values_within_bounds_and_nothing_else(folders, caps
 
 def test_what_a_sweep_was_asked_for_is_gone_on_with(folders, capsys):
     assert sweep.main(["--resume", str(folders / "grid")]) == 0
-    assert "Scores: final" in capsys.readouterr().out  # --primary, which the folder keeps
+    said = capsys.readouterr().out  # scores are of --primary, which the folder keeps
+    assert re.search(r"\bfinal\b", said) and not re.search(r"\bauc\b", said)
     for option, words in {
         "agent": ["--agent", "rainbow"], "replays": ["--replays", "per"],
         "envs": ["--envs", "walk/5"], "preset": ["--preset", "per"],
@@ -166,9 +168,7 @@ def test_what_a_sweep_was_asked_for_is_gone_on_with(folders, capsys):
         assert f"--{option}" in refused(capsys, sweep, "--resume", str(folders / "grid"), *words)
 
 
-def test_a_module_is_imported_where_the_command_line_names_it_again(
-    tmp_path, monkeypatch, capsys, request
-):
+def test_a_module_is_imported_where_the_command_line_names_it_again(tmp_path, monkeypatch, request):
     path = tmp_path / "mine_elsewhere.py"
     path.write_text(MODULE.format(mark=str(tmp_path / "mark"), config="DQNConfig"))
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -176,8 +176,9 @@ def test_a_module_is_imported_where_the_command_line_names_it_again(
     out = str(tmp_path / "x")
     words = [*TINY, "--agent", path.stem, "--envs", "walk/4", "--replays", "uniform"]
     assert sweep.main([*words, "--figures", "false", "--out", out]) == 0
+    whole = (tmp_path / "x" / "sweep.csv.gz").read_bytes()
     assert sweep.main(["--resume", out, "--agent", path.stem]) == 0
-    assert "nothing is missing" in capsys.readouterr().err
+    assert (tmp_path / "x" / "sweep.csv.gz").read_bytes() == whole
 
 
 @pytest.mark.parametrize(
@@ -242,7 +243,7 @@ def test_a_film_that_is_a_link_is_named_and_not_shown(folders, tmp_path, is_link
     assert report.main([str(folders / "run")]) == 0
     page = (folders / "run" / "report.html").read_text()
     assert (base64.b64encode(content).decode() in page) != is_link
-    assert ("episode.gif is a link" in page) == is_link
+    assert ("episode.gif" in page) == is_link
 
 
 @pytest.mark.parametrize("name", ["metrics.csv", "timing.csv", "config.json", "manifest.json"])
@@ -261,9 +262,9 @@ def test_a_comparison_leads_nowhere_else(folders):
         saved = json.loads((path / "manifest.json").read_text())
         saved[part] = {"../run": saved[part]["per"]} if part == "runs" else {"per": "../run"}
         (path / "manifest.json").write_text(json.dumps(saved))
-        with pytest.raises(ValueError, match=r"manifest\.json is damaged.*\.\./run"):
+        with refusals.refused(path / "manifest.json", "../run"):
             manifest.read(path)
     (path / "manifest.json").unlink()
     edited(path / "summary.json", lambda saved: saved.update({"../run": saved["per"]}))
-    with pytest.raises(ValueError, match=r"summary\.json is damaged.*\.\./run"):
+    with refusals.refused(path / "summary.json", "../run"):
         source.comparison(path)

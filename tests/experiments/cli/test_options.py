@@ -1,5 +1,6 @@
 import dataclasses
 import math
+import re
 from typing import Any, Literal
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from experiments.cli.options import Parser, add_options, one_of, read_options, unknown
 from jaxreplay.option import Config as Checked
 from jaxreplay.option import option
+from tests.refusals import assert_names, refused
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,10 +36,10 @@ def refusal(capsys, *words: str) -> str:
     parser.add_argument("--agent", type=one_of("agent", ["dqn", "td3"]))
     parser.add_argument("--dry-run", action="store_true")
     add_options(parser, Config, "replay.")
-    with pytest.raises(SystemExit) as refused:
+    with pytest.raises(SystemExit) as ended:
         parser.parse_args(words)
     output = capsys.readouterr()
-    assert refused.value.code == 2
+    assert ended.value.code == 2
     assert output.out == ""
     assert output.err.startswith("error: ") and output.err.count("\n") == 1
     return output.err
@@ -53,7 +55,7 @@ class Paired(Checked):
 
 
 @pytest.mark.parametrize(
-    ("words", "refused"),
+    ("words", "idle"),
     [
         ((), False), (("--p.trials", "3"), True), (("--p.trials", "3", "--p.fixed", "false"), True),
         (("--p.trials", "4", "--p.fixed", "true"), False),
@@ -61,12 +63,12 @@ class Paired(Checked):
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("start", [Paired(), Paired(search="x")])
-def test_an_option_that_does_nothing_without_another_is_refused(words, refused, start):
+def test_an_option_that_does_nothing_without_another_is_refused(words, idle, start):
     parser = Parser()
     add_options(parser, start, "p.")
     given = parser.parse_args(list(words))
-    if refused and start.search is None:
-        with pytest.raises(ValueError, match=r"--p\.trials .* --p\.search or"):
+    if idle and start.search is None:
+        with refused("--p.trials", "--p.search", "--p.fixed"):
             read_options(given, start, "p.")
     else:
         assert read_options(given, start, "p.").trials in (3, 4)
@@ -139,41 +141,41 @@ def test_help_gives_no_source_for_a_value_that_is_not_from_there():
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "parts"),
     [
-        ("--replay.alhpa 3", "unknown option '--replay.alhpa': did you mean '--replay.alpha'?"),
-        ("--replay.alhpa=3", "unknown option '--replay.alhpa': did you mean '--replay.alpha'?"),
-        ("--replay.alph 3", "unknown option '--replay.alph'"),
-        ("--agent dqm", "unknown agent 'dqm': did you mean 'dqn'? (choices: dqn, td3)"),
-        ("--replay.norm bufer", "unknown norm 'bufer': did you mean 'buffer'?"),
-        ("--replay.alpha x", "--replay.alpha: 'x' is not a number"),
-        ("--replay.alpha nan", "--replay.alpha: 'nan' is not a number"),
-        ("--replay.beta-steps 1.5", "'1.5' is not a whole number"),
-        ("--replay.beta-steps 1e30", "'1e30' is not a whole number"),
-        ("--replay.beta-steps inf", "'inf' is not a whole number"),
-        ("--replay.hidden 3 x", "--replay.hidden: 'x' is not a whole number"),
-        ("--replay.double yes", "'yes' is not 'true' or 'false'"),
-        ("--replay.alpha", "--replay.alpha: needs a value"),
-        ("stray", "unexpected argument 'stray'"),
+        ("--replay.alhpa 3", ("--replay.alhpa", "--replay.alpha")),
+        ("--replay.alhpa=3", ("--replay.alhpa", "--replay.alpha")),
+        ("--replay.alph 3", ("--replay.alph", "--replay.alpha")),
+        ("--agent dqm", ("--agent", "dqm", "dqn", "td3")),
+        ("--replay.norm bufer", ("--replay.norm", "bufer", "buffer")),
+        ("--replay.alpha x", ("--replay.alpha", "x")),
+        ("--replay.alpha nan", ("--replay.alpha", "nan")),
+        ("--replay.beta-steps 1.5", ("--replay.beta-steps", "1.5")),
+        ("--replay.beta-steps 1e30", ("--replay.beta-steps", "1e30")),
+        ("--replay.beta-steps inf", ("--replay.beta-steps", "inf")),
+        ("--replay.hidden 3 x", ("--replay.hidden", "x")),
+        ("--replay.double yes", ("--replay.double", "yes", "true", "false")),
+        ("--replay.alpha", ("--replay.alpha",)),
+        ("stray", ("stray",)),
     ],
 )
-def test_bad_input_is_refused_in_one_line_with_code_2(capsys, words, says):
-    assert says in refusal(capsys, *words.split(" "))
+def test_bad_input_is_refused_in_one_line_with_code_2(capsys, words, parts):
+    assert_names(refusal(capsys, *words.split(" ")), *parts)
 
 
 def test_unknown_leaves_out_many_choices_where_one_is_near():
     names = [f"per.fig{number}" for number in range(50)]
-    assert unknown("entry", "per.figg7", names) == (
-        "unknown entry 'per.figg7': did you mean 'per.fig7'?"
-    )
-    assert unknown("entry", "xyz", names).endswith(f"(choices: {', '.join(names)})")
+    message = unknown("entry", "per.figg7", names)
+    assert_names(message, "entry", "per.figg7", "per.fig7")
+    assert not [name for name in names if name in message.replace("per.fig7", "")]
+    assert_names(unknown("entry", "xyz", names), "entry", "xyz", *names)
 
 
 def test_unknown_names_the_nearest_and_all_choices():
-    assert unknown("replay", "perr", ["uniform", "per", "lap"]) == (
-        "unknown replay 'perr': did you mean 'per'? (choices: uniform, per, lap)"
-    )
-    assert unknown("replay", "zzz", ["per"]) == "unknown replay 'zzz' (choices: per)"
+    message = unknown("replay", "perr", ["uniform", "per", "lap"])
+    assert_names(message, "replay", "perr", "uniform", "per", "lap")
+    assert len(re.findall(r"\bper\b", message)) == 2  # as the nearest, and among all
+    assert_names(unknown("replay", "zzz", ["per"]), "replay", "zzz", "per")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,7 +207,7 @@ def test_names_are_read_by_the_literals_of_their_field():
 
 
 def test_values_out_of_bounds_are_refused_by_the_config():
-    with pytest.raises(ValueError, match=r"^--replay\.beta is 1\.5: it must lie in \[0, 1\]"):
+    with refused("--replay.beta", "1.5", "0", "1"):
         parse("--replay.beta", "1.5", start=Bounded())
 
 
@@ -219,9 +221,9 @@ class Together(Bounded):
 
 
 def test_values_that_do_not_go_together_name_their_group():
-    with pytest.raises(ValueError, match=r"^--per\.beta-end is -1\.0: "):
+    with refused("--per.beta-end", "-1.0"):
         parse("--per.beta-end", "-1", prefix="per.", start=Together())
-    with pytest.raises(ValueError, match=r"^per: beta_end is below beta"):
+    with refused("per", "beta_end is below beta"):
         parse("--per.beta-end", "0.1", prefix="per.", start=Together())
     with pytest.raises(ValueError, match=r"^beta_end is below beta"):
         parse("--beta-end", "0.1", prefix="", start=Together())
@@ -271,9 +273,10 @@ def test_a_config_written_as_options_is_read_back(config):
 
 
 def test_an_option_without_its_group_is_recognised(capsys):
-    assert "did you mean '--replay.alpha'?" in refusal(capsys, "--alpa", "1")
-    assert "did you mean '--replay.beta-steps'?" in refusal(capsys, "--agent.beta-step", "1")
-    assert "did you mean '--dry-run'?" in refusal(capsys, "--dry")
+    assert_names(refusal(capsys, "--alpa", "1"), "--alpa", "--replay.alpha")
+    assert_names(refusal(capsys, "--agent.beta-step", "1"), "--replay.beta-steps")
+    assert_names(refusal(capsys, "--dry"), "--dry", "--dry-run")
     # Near in the name of the group alone, or in the dashes.
     for word in ("--zzz", "--replay.alone", "--json", "--reply", "--dr"):
-        assert "did you mean" not in refusal(capsys, word, "1"), word
+        others = refusal(capsys, word, "1").replace(word, "")
+        assert set(re.findall(r"--[\w.-]+", others)) <= {"--help"}, word

@@ -7,6 +7,7 @@ import pytest
 from experiments.runs import arms
 from experiments.runs.arms import CONTROL, Question
 from experiments.runs.run_config import defaults
+from tests.refusals import assert_names, refused
 
 
 def bases(*names, seeds=3):
@@ -46,25 +47,25 @@ def test_the_baseline_is_the_first_that_draws_evenly_unless_one_is_named():
 
 
 @pytest.mark.parametrize(
-    ("question", "names", "seeds", "message"),
+    ("question", "names", "seeds", "parts"),
     [
-        (Question(primary="fnal"), ("per",), 3, "'fnal' is no primary metric"),
-        (Question(control=False), ("per",), 3, "nothing to be compared with"),
-        (Question(baseline="rank"), ("per",), 3, "baseline 'rank' is none of per"),
-        (Question(), ("per",), 1, "a comparison needs 2 for an interval"),
+        (Question(primary="fnal"), ("per",), 3, ("fnal", "auc", "steps_to_threshold", "last_K")),
+        (Question(control=False), ("per",), 3, ("control",)),
+        (Question(baseline="rank"), ("per",), 3, ("baseline", "rank", "per")),
+        (Question(), ("per",), 1, ("seeds", "1", "2")),
     ],
 )
-def test_questions_that_cannot_be_answered_are_refused(question, names, seeds, message):
-    with pytest.raises(ValueError, match=message):
+def test_questions_that_cannot_be_answered_are_refused(question, names, seeds, parts):
+    with refused(*parts):
         arms.check(question, bases(*names, seeds=seeds), 475.0)
 
 
 def test_every_cadence_needs_the_evaluations_that_decide():
     made = arms.expand(Question(primary="last_40"), bases("uniform", "per"), [1, 5_000])
-    with pytest.raises(ValueError, match="'last_40' needs 40 evaluations, and there are 10"):
+    with refused("last_40", "40", "10"):
         arms.check_expanded(Question(primary="last_40"), made, 475.0)
     (remark,) = arms.check_expanded(Question(), made, 475.0)
-    assert remark == "3 seeds make a pilot, without verdicts: these need 10 (--seeds 10)"
+    assert_names(remark, "3", "--seeds 10")
     ten = {label: dataclasses.replace(base, seeds=10) for label, base in bases("per").items()}
     assert arms.check_expanded(Question(), arms.expand(Question(), ten, ()), 475.0) == []
 
@@ -74,7 +75,7 @@ def test_who_cannot_learn_often_enough_is_said_beforehand():
     often = dataclasses.replace(config, loop=dataclasses.replace(config.loop, observe_every=50))
     made = arms.expand(Question(control=False), {"often": often, "ners": config}, ())
     _, remark = arms.check_expanded(Question(), made, 475.0)
-    assert remark.startswith("ners learns from 48 evaluations at most")
+    assert_names(remark, "ners", "48")
 
 
 def test_offline_the_replay_ratio_is_of_what_the_warm_up_stored():
@@ -87,12 +88,12 @@ def test_offline_the_replay_ratio_is_of_what_the_warm_up_stored():
 def test_a_threshold_metric_needs_a_threshold():
     question = Question(primary="steps_to_threshold")
     arms.check(question, bases("per"), 475.0)
-    with pytest.raises(ValueError, match="needs a return that counts as solved"):
+    with refused("steps_to_threshold", "final", "auc"):
         arms.check(question, bases("per"), None)
 
 
 @pytest.mark.parametrize("reason", ["", "  ", "because"])
 def test_the_gate_is_switched_off_with_a_reason_only(reason):
-    with pytest.raises(ValueError, match="give it in words"):
+    with refused("ungated"):
         Question(ungated=reason)
     assert Question(ungated="alpha 0 is meant to be uniform").ungated

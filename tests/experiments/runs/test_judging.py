@@ -10,6 +10,7 @@ import pytest
 from experiments.runs import arms, judging
 from experiments.runs.arms import Question
 from experiments.runs.run_config import defaults
+from tests.refusals import assert_names
 
 SEEDS = 12
 
@@ -60,8 +61,8 @@ def test_verdicts_and_the_gate():
         "per": "agrees", "rank": "disagrees", "lap": "not tested", "pal": "agrees",
         "ners": "not tested", "ero": "agrees", "control": "undecided",
     }  # fmt: skip
-    assert "effective buffer 0.97 is above 0.95" in rows["lap"].judgement.reason
-    assert "updated 29 times" in rows["ners"].judgement.reason
+    assert_names(rows["lap"].judgement.reason, "effective buffer", "0.97", "0.95")
+    assert_names(rows["ners"].judgement.reason, "29")
     assert (rows["per"].pairs.wins, rows["rank"].pairs.losses) == (SEEDS, SEEDS)
     assert rows["control"].pairs.ties == SEEDS  # the k-th seed beside the k-th
     assert rows["control"].pairs.p_holm is None

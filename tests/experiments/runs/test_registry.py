@@ -10,6 +10,7 @@ from experiments.runs import registry
 from experiments.runs.registry import AGENTS, check_fit
 from jaxreplay import methods
 from jaxreplay.methods import METHODS, refer
+from tests.refusals import refused
 
 
 def test_every_method_of_errors_fits_every_agent_with_a_scalar_error():
@@ -22,33 +23,27 @@ def test_every_method_of_errors_fits_every_agent_with_a_scalar_error():
 @pytest.mark.parametrize("agent", ["td3", "dqn"])
 def test_methods_that_need_a_density_refuse_agents_without_one(agent):
     environment = "gymnax/CartPole-v1" if agent == "dqn" else "gymnax/Pendulum-v1"
-    with pytest.raises(ValueError) as error:
+    with refused("refer", "log_ratio", agent):
         check_fit(agent, "refer", environment)
-    message = str(error.value)
-    assert "replay 'refer' needs a policy with a density (log_ratio)" in message
-    assert f"agent '{agent}' does not give" in message
     space = Discrete(2) if agent == "dqn" else Continuous(1)
-    with pytest.raises(ValueError, match="has no density"):
+    with refused(agent.upper(), "log_ratio"):
         AGENTS[agent].make(AGENTS[agent].config(), space, refer.method().objective)
 
 
 def test_on_policy_agents_and_their_replay_want_one_another():
     check_fit("ppo", "latest", "gymnax/Pendulum-v1")
-    with pytest.raises(ValueError, match="agent 'ppo' needs batches of new steps"):
+    with refused("ppo", "refer", "latest"):
         check_fit("ppo", "refer", "gymnax/Pendulum-v1")
-    with pytest.raises(ValueError, match="needs an agent that learns on-policy"):
+    with refused("latest", "sac", "windows"):
         check_fit("sac", "latest", "gymnax/Pendulum-v1")
 
 
 def test_agents_that_need_returns_refuse_methods_without():
-    with pytest.raises(ValueError) as error:
+    with refused("racer", "returns", "per", "refer"):
         check_fit("racer", "per", "gymnax/Pendulum-v1")
-    assert str(error.value) == (
-        "agent 'racer' needs returns, which replay 'per' does not give: use one of refer"
-    )
     assert registry.replay_options("racer", "refer").returns
     assert not registry.replay_options("ddpg", "refer").returns
-    with pytest.raises(ValueError, match="leave out the one"):
+    with refused("racer", "returns", "refer"):
         registry.check_made("racer", "refer", refer.method(refer.ReFERConfig(returns=False)))
 
 
@@ -74,18 +69,18 @@ def test_all_other_methods_have_one_default_for_both():
 
 
 @pytest.mark.parametrize(
-    ("discrete", "message"),
+    ("discrete", "parts"),
     [
-        ({"kapa": 0.01}, "LAPConfig has no option 'kapa'"),
-        ({"kappa": 0.0}, "kappa is 0.0"),
-        (0.01, "give a mapping of options to values"),
+        ({"kapa": 0.01}, ("LAPConfig", "kapa")),
+        ({"kappa": 0.0}, ("kappa", "0.0")),
+        (0.01, ("LAPConfig", "0.01")),
     ],
 )
-def test_defaults_that_there_cannot_be_are_refused(discrete, message):
+def test_defaults_that_there_cannot_be_are_refused(discrete, parts):
     entry = METHODS["lap"]
-    with pytest.raises(ValueError, match=message) as refused:
+    with refused(*parts):
         methods.register("other_lap", entry.config, entry.method, discrete)
-    assert "\n" not in str(refused.value) and "other_lap" not in METHODS
+    assert "other_lap" not in METHODS
 
 
 @pytest.mark.parametrize("name", ["", 3, None, "two words", "-x", "a=b", "a,b", "a\n", "\x1b[31m"])
@@ -110,19 +105,16 @@ def test_entries_that_make_nothing_are_refused(changes):
         registry.register_agent("odd", METHODS["per"])
     with pytest.raises(ValueError, match="odd"):
         methods.register("odd", METHODS["per"].config, 3)
-    with pytest.raises(ValueError, match="replace is 'no'"):
+    with refused("replace", "no", "true", "false"):
         methods.register("odd", METHODS["per"].config, METHODS["per"].method, replace="no")
     assert "odd" not in METHODS and "odd" not in registry.AGENTS
 
 
 @pytest.mark.parametrize("replay", ["lap", "pal"])
 def test_methods_that_are_a_loss_of_a_scalar_error_need_one(replay):
-    with pytest.raises(ValueError) as error:
+    others = ("uniform", "per", "rank", "pser", "ere", "ero", "ners")
+    with refused(replay, "rainbow", *others):
         check_fit("rainbow", replay, "gymnax/CartPole-v1")
-    message = str(error.value)
-    assert f"replay '{replay}' needs a scalar TD error to shape the loss of" in message
-    assert "agent 'rainbow' does not give" in message
-    assert "uniform, per, rank, pser, ere, ero, ners" in message
 
 
 def test_the_catalogue_says_so_too():
@@ -135,5 +127,5 @@ def test_the_catalogue_says_so_too():
 
 
 def test_actions_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="agent 'sac' needs continuous actions"):
+    with refused("sac", "continuous", "gymnax/CartPole-v1"):
         check_fit("sac", "per", "gymnax/CartPole-v1")

@@ -34,7 +34,9 @@ from experiments.sweeps import (
 )
 from experiments.sweeps.options import SweepOptions
 from experiments.training import spread
+from tests import refusals
 from tests.experiments.sweeps.test_programs import tiny
+from tests.refusals import assert_names
 
 ROOT = Path(__file__).parents[3]
 TINY = [
@@ -67,7 +69,7 @@ def hang_up(server):
 
 @pytest.mark.parametrize("on", ["slurm", "ray://", "ray://host:port", "host", "here:80:1"])
 def test_what_is_no_place_to_run_is_refused(on):
-    with pytest.raises(ValueError, match=f"on is '{on}': use here, ray, ray://HOST"):
+    with refusals.refused("on", on, "here", "ray", "ray://HOST", "HOST:PORT"):
         SweepOptions(on=on)
 
 
@@ -76,42 +78,40 @@ def test_addresses_without_a_cluster_are_refused(tmp_path, capsys, monkeypatch):
     out, port = tmp_path / "x", free_port()
     for on in (f"ray://127.0.0.1:{port}", f"127.0.0.1:{port}"):
         said = refused(capsys, "--steps", "200", "--out", str(out), "--on", on)
-        assert f"no cluster answers at {on} (Connection refused): start a cluster there" in said
+        assert_names(said, f"--on {on}", "Connection refused", "ray start --head")
     with socket.create_server(("127.0.0.1", 0)) as other:  # something else, as on a wrong port
         threading.Thread(target=hang_up, args=(other,), daemon=True).start()
         on = f"127.0.0.1:{other.getsockname()[1]}"
         said = refused(capsys, "--steps", "200", "--out", str(out), "--on", on)
-        assert f"no cluster answers at {on} (it is something else)" in said
+        assert_names(said, f"--on {on}", "ray start --head")
+        assert "Connection refused" not in said
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
-    assert "no cluster answers" in refused(
-        capsys, "--steps", "200", "--out", str(out), "--on", "ray"
-    )
+    said = refused(capsys, "--steps", "200", "--out", str(out), "--on", "ray")
+    assert_names(said, "--on ray", f"127.0.0.1:{port}", "ray start --head")
     monkeypatch.setenv("RAY_ADDRESS", "somewhere")
-    assert "RAY_ADDRESS is 'somewhere'" in refused(
-        capsys, "--steps", "200", "--out", str(out), "--on", "ray"
-    )
+    said = refused(capsys, "--steps", "200", "--out", str(out), "--on", "ray")
+    assert_names(said, "RAY_ADDRESS", "somewhere", "HOST:PORT")
     assert not out.exists()
 
 
 def test_ray_itself_is_named_where_it_is_missing(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     said = refused(capsys, "--steps", "200", "--out", str(tmp_path / "x"), "--on", "ray")
-    assert "--on ray needs Ray: " in said and "[cluster]" in said
+    assert_names(said, "--on ray", "pip install", "[cluster]")
 
 
 def test_nodes_that_would_compute_something_else_are_refused():
     alike = {"code": store.code_version(), "platform": "cpu",
              "versions": {"jax": metadata.version("jax")}}  # fmt: skip
     cluster._check("n1", alike, None)
-    for other, said in (
-        ({"lacks": "No module named 'experiments'"}, "node n1 can't run this (No module named"),
-        ({**alike, "code": "0123"}, "node n1 has another version of the code (0123, here"),
-        ({**alike, "versions": {"jax": "0.1"}}, "node n1 has jax 0.1, and here is"),
+    for other, parts in (
+        ({"lacks": "No module named 'experiments'"}, ("No module named 'experiments'",)),
+        ({**alike, "code": "0123"}, ("0123", alike["code"])),
+        ({**alike, "versions": {"jax": "0.1"}}, ("jax", "0.1", alike["versions"]["jax"])),
     ):
-        with pytest.raises(ValueError) as error:
+        with refusals.refused("n1", *parts):
             cluster._check("n1", other, None)
-        assert said in str(error.value) and "\n" not in str(error.value)
-    with pytest.raises(ValueError, match="offers a GPU, and its jax computes on the CPU"):
+    with refusals.refused("n1", "GPU", "CPU", "JAX_PLATFORMS=cpu"):
         cluster._check("n1", alike, "GPU")
 
 
@@ -136,7 +136,7 @@ def test_a_plan_over_slots_is_as_wide_as_one_over_cores_and_has_their_memory():
     slots = [devices.Slot("cpu", "cpu", name, 10**9) for name in ("n1", "n1", "n2")]
     (here,), (there,) = laid_out(*spread.chosen(1)).jobs, laid_out(*slots).jobs
     assert (there.width, there.lanes) == (here.width, here.lanes)
-    with pytest.raises(ValueError, match="one run for each of 3 devices takes"):
+    with refusals.refused("walk/4 per", "3", "3e-08", "--devices"):
         laid_out(*slots[:2], devices.Slot("cpu", "cpu", "n3", 10))  # the least of them decides
 
 
@@ -296,7 +296,7 @@ def test_a_node_is_killed_and_the_table_is_that_of_one_machine(
     assert sweep.main([*LONG, *words, "--figures", "false"]) == 0
     assert done and not marked(second)
     said = capfd.readouterr().err
-    assert "2 nodes" in said and "a worker died, and another goes on from step" in said
+    assert "2 nodes" in said
     assert (out / "sweep.csv.gz").read_bytes() == (alone / "sweep.csv.gz").read_bytes()
     costs = json.loads((out / "sweep.json").read_text())["costs"]
     assert sum(len(seeds) for cost in costs for seeds in cost["runs"].values()) == 4  # once each
@@ -306,8 +306,7 @@ def test_a_node_is_killed_and_the_table_is_that_of_one_machine(
     words = ["--figures", "false", "--on", f"127.0.0.1:{nodes.port}"]
     assert sweep.main(["--resume", str(out), *words]) == 0
     assert json.loads((out / "sweep.json").read_text())["costs"] == costs
-    said = capfd.readouterr()
-    assert "nothing is missing" in said.err and "raylet" not in said.out
+    assert "raylet" not in capfd.readouterr().out
 
 
 @pytest.mark.slow
@@ -316,7 +315,7 @@ def test_a_node_without_the_package_is_refused(nodes, tmp_path, capsys):
     nodes.start(PYTHONPATH=str(tmp_path))
     words = ["--steps", "200", "--out", str(tmp_path / "x")]
     said = refused(capsys, *words, "--on", f"127.0.0.1:{nodes.port}")
-    assert "can't run this (no experiments here)" in said
+    assert "no experiments here" in said
     assert not (tmp_path / "x").exists()
 
 
@@ -337,6 +336,6 @@ def test_ctrl_c_ends_it_and_resuming_elsewhere_completes_it(nodes, alone, tmp_pa
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    assert "2 of 4 runs have ended and are kept" in said
+    assert_names(said, "2 of 4", "--resume")
     assert sweep.main(["--resume", str(out), "--figures", "false"]) == 0  # on this machine
     assert (out / "sweep.csv.gz").read_bytes() == (alone / "sweep.csv.gz").read_bytes()

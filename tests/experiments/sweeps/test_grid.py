@@ -7,6 +7,7 @@ import pytest
 from experiments.runs.run_config import defaults
 from experiments.sweeps import grid
 from experiments.sweeps.grid import Axis, Place
+from tests.refusals import assert_names, refused
 
 BASES = {
     ("walk/4", label): defaults("walk/4", "dqn", method)
@@ -41,7 +42,8 @@ def test_a_label_has_settings_of_its_own_which_win():
 def test_it_is_said_who_runs_without_a_setting():
     axes = [grid.read_axis("replay.alpha=0.2,0.6"), grid.read_axis("mine.beta=0,1")]
     (remark,) = grid.lacking(axes, BASES)
-    assert remark == "replay.alpha is no setting of uniform: run once without it"
+    assert_names(remark, "replay.alpha", "uniform")
+    assert "lap" not in remark  # which has it
 
 
 def test_values_are_read_as_on_the_command_line():
@@ -67,25 +69,22 @@ def test_defaults_are_added_where_the_grid_leaves_them_out():
 
 
 @pytest.mark.parametrize(
-    ("texts", "message"),
+    ("texts", "parts"),
     [
-        (["replay.alpah=1"], "'replay.alpah' of the grid: did you mean 'replay.alpha'?"),
-        (["uniform.alpha=1"], "unknown setting 'uniform.alpha'"),
-        (["replay.alpha=0.2,-1"], "grid replay.alpha, value 2 of 2 ('-1'), per: alpha is -1.0: "
-         "it must not be negative"),
-        (["replay.alpha=0.2,x"], "value 2 of 2 ('x'), per: 'x' is not a number"),
-        (["replay.beta=0,2"], "beta is 2.0: it must lie in [0, 1]"),
-        (["n_step=1,2", "n_step=3"], "grid n_step stands twice"),
-        (["replay.beta=0.4", "per.beta=0.5", "mine.beta=1"], "grid replay.beta has no effect"),
-        (["replay.alpha=0.2,0.20"], "names 0.20 twice"),
-        (["per.normalise=batch,size"], "unknown normalise 'size'"),
+        (["replay.alpah=1"], ("grid", "replay.alpah", "replay.alpha")),
+        (["uniform.alpha=1"], ("grid", "uniform.alpha")),
+        (["replay.alpha=0.2,-1"], ("grid", "replay.alpha", "-1", "per", "-1.0")),
+        (["replay.alpha=0.2,x"], ("replay.alpha", "x", "per")),
+        (["replay.beta=0,2"], ("replay.beta", "per", "2.0", "0", "1")),
+        (["n_step=1,2", "n_step=3"], ("grid", "n_step")),
+        (["replay.beta=0.4", "per.beta=0.5", "mine.beta=1"], ("grid", "replay.beta")),
+        (["replay.alpha=0.2,0.20"], ("replay.alpha", "0.20")),
+        (["per.normalise=batch,size"], ("per.normalise", "size", "batch", "buffer")),
     ],
-)  # fmt: skip
-def test_bad_grids_are_refused_with_their_place(texts, message):
-    with pytest.raises(ValueError) as error:
+)
+def test_bad_grids_are_refused_with_their_place(texts, parts):
+    with refused(*parts):
         expanded(*texts)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("text", ["replay.alpha", "replay.alpha=", "=1", "a=1,,2", "a=1,1"])
@@ -99,26 +98,21 @@ def test_dashes_in_names_are_underscores():
 
 
 @pytest.mark.parametrize(
-    ("texts", "given", "message"),
+    ("texts", "given", "parts"),
     [
-        (
-            ["replay.alpha=0.2"],
-            "per.alpha",
-            "--per.alpha 0.6 would not run, for the grid's repl",
-        ),
-        (["per.beta=0.2"], "per.beta", "--per.beta 0.4 would not run, for the grid's per.beta"),
-        (["n_step=2,3"], "n_step", "--n-step 5 would not run, for the grid's n_step takes its"),
-        (["agent.tau=0.1"], "agent.tau", "--agent.tau 0.005 would not run"),
+        (["replay.alpha=0.2"], "per.alpha", ("--per.alpha 0.6", "replay.alpha")),
+        (["per.beta=0.2"], "per.beta", ("--per.beta 0.4", "grid")),
+        (["n_step=2,3"], "n_step", ("--n-step 5", "n_step")),
+        (["agent.tau=0.1"], "agent.tau", ("--agent.tau 0.005", "grid")),
         (["per.alpha=0.2"], "mine.alpha", None),
         (["n_step=1,5"], "n_step", None),
         (["replay.alpha=0.2"], "steps", None),
     ],
 )
-def test_values_beside_a_grid_that_never_takes_them_are_refused(texts, given, message):
+def test_values_beside_a_grid_that_never_takes_them_are_refused(texts, given, parts):
     axes = [grid.read_axis(text) for text in texts]
-    if message is None:
+    if parts is None:
         grid.check_fixed(axes, BASES, {given})
         return
-    with pytest.raises(ValueError) as error:
+    with refused(*parts, "--defaults true"):
         grid.check_fixed(axes, BASES, {given})
-    assert str(error.value).startswith(message) and "\n" not in str(error.value)

@@ -9,6 +9,7 @@ from experiments.runs.run_config import defaults
 from experiments.sweeps import grid, samplers, spaces
 from experiments.sweeps.grid import Place
 from experiments.sweeps.spaces import Choices, Range
+from tests.refusals import refused
 
 BASES = {("walk/4", label): defaults("walk/4", "dqn", label) for label in ("uniform", "per", "lap")}
 ALPHA, RATE = Place("replay_options", "alpha"), Place("agent_options", "learning_rate")
@@ -36,25 +37,24 @@ def test_ranges_and_choices_are_read_for_those_who_have_the_setting():
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "parts"),
     [
-        ("replay.alpah=0:1", "unknown setting 'replay.alpah' of the space: did you mean 'replay"),
-        ("replay.alpha=-1:1", "space replay.alpha, lower end ('-1'), per: alpha is -1.0: it must"),
-        ("replay.beta=0:2", "space replay.beta, upper end ('2'), per: beta is 2.0: it must lie"),
-        ("replay.beta=0:x", "upper end ('x'), per: 'x' is not a number"),
-        ("replay.beta=1:0", "its lower end is not below its upper"),
-        ("replay.beta=0:1:log", "on a logarithmic scale the lower end has to be above 0"),
-        ("replay.beta=0:1:2", "write LOW:HIGH or LOW:HIGH:log"),
-        ("per.clip=1:none", "both ends have to be finite numbers"),
-        ("agent.hidden=64:256", "hidden is no number: list its values with commas"),
-        ("per.sampling=iid:stratified", "sampling is no number: list its values"),
-        ("per.sampling=iid,even", "space per.sampling, value 2 of 2 ('even'), per: "),
+        ("replay.alpah=0:1", ("replay.alpah", "replay.alpha")),
+        ("replay.alpha=-1:1", ("replay.alpha", "-1", "per", "-1.0")),
+        ("replay.beta=0:2", ("replay.beta", "2", "per", "2.0")),
+        ("replay.beta=0:x", ("replay.beta", "x", "per")),
+        ("replay.beta=1:0", ("replay.beta", "1:0")),
+        ("replay.beta=0:1:log", ("replay.beta", "0:1:log")),
+        ("replay.beta=0:1:2", ("replay.beta", "0:1:2", "LOW:HIGH", "LOW:HIGH:log")),
+        ("per.clip=1:none", ("per.clip", "1:none")),
+        ("agent.hidden=64:256", ("agent.hidden", "64:256")),
+        ("per.sampling=iid:stratified", ("per.sampling", "iid:stratified")),
+        ("per.sampling=iid,even", ("per.sampling", "even", "per", "systematic")),
     ],
 )
-def test_bad_spaces_are_refused_with_their_place(text, message):
-    with pytest.raises(ValueError) as error:
+def test_bad_spaces_are_refused_with_their_place(text, parts):
+    with refused("space", *parts):
         read(text)
-    assert message in str(error.value) and "\n" not in str(error.value)
 
 
 def draws(own, count=2000):
@@ -125,6 +125,6 @@ def test_optuna_learns_from_what_it_is_told():
 
 def test_a_missing_package_is_named_with_what_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(ValueError, match=r"--search optuna needs optuna: .*\[search\]"):
+    with refused("--search optuna", "pip install", "[search]"):
         samplers.check("optuna")
     samplers.check("random")
