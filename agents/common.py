@@ -12,8 +12,8 @@ from jax.typing import ArrayLike
 
 from agents.types import Continuous, Discrete, Info
 from jaxreplay import objectives
+from jaxreplay.loops import if_finite
 from jaxreplay.objectives import Objective
-from jaxreplay.optimisers import if_finite
 from jaxreplay.sampler import Method
 from jaxreplay.types import Array, Sample, Trust
 

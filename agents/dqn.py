@@ -13,7 +13,8 @@ from agents.common import Critique
 from agents.networks import Obs, Params, QNetwork, apply
 from agents.options import QNetworkOptions
 from agents.types import Agent, Discrete, Info
-from jaxreplay import clocks, objectives
+from jaxreplay import objectives
+from jaxreplay.loops import counters
 from jaxreplay.objectives import Objective
 from jaxreplay.option import option
 from jaxreplay.types import Array, Sample, Transition
@@ -128,7 +129,7 @@ class _DQN:
             state.params, sample, self.objective,
         )  # fmt: skip
         params, opt_state = common.descend(self.optimiser, grads, state.opt_state, state.params)
-        updates = clocks.tick(state.updates, config.target_every)
+        updates = counters.increment(state.updates, config.target_every)
         target_params = common.follow_every(
             params, state.target_params, updates, config.target_every, config.tau
         )

@@ -16,8 +16,8 @@ from agents.networks import MLP, Obs, Params, apply, flat
 from agents.options import NetworkOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import returns
+from jaxreplay.loops import IfFiniteState
 from jaxreplay.objectives import Objective
-from jaxreplay.optimisers import IfFiniteState
 from jaxreplay.option import option, override
 from jaxreplay.types import Array, Sample, Transition, Trust
 

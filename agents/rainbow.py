@@ -17,7 +17,8 @@ from agents.networks import Obs, Params, QNetwork, apply, dense
 from agents.noisy import Noise, draw_noises, noisy, with_noise
 from agents.options import QNetworkOptions
 from agents.types import Agent, Discrete, Info
-from jaxreplay import clocks, objectives
+from jaxreplay import objectives
+from jaxreplay.loops import counters
 from jaxreplay.objectives import Objective
 from jaxreplay.option import option, override
 from jaxreplay.types import Array, Sample, Transition
@@ -213,7 +214,7 @@ class _Rainbow:
 
         (value, (error, q)), grads = jax.value_and_grad(loss, has_aux=True)(state.params)
         params, opt_state = common.descend(self.optimiser, grads, state.opt_state, state.params)
-        updates = clocks.tick(state.updates, config.target_every)
+        updates = counters.increment(state.updates, config.target_every)
         target_params = common.follow_every(
             params, state.target_params, updates, config.target_every
         )

@@ -13,7 +13,8 @@ from agents.common import Critique
 from agents.networks import Actor, Critic, Obs, Params, apply, apply_twin, init_twin
 from agents.options import TwinCriticOptions
 from agents.types import Agent, Continuous, Info
-from jaxreplay import clocks, objectives
+from jaxreplay import objectives
+from jaxreplay.loops import counters
 from jaxreplay.objectives import Objective
 from jaxreplay.option import option
 from jaxreplay.types import Array, Sample, Transition
@@ -140,7 +141,7 @@ class _TD3:
         critics, critic_opt_state = common.descend(
             self.critic_optimiser, grads, state.critic_opt_state, state.critics
         )
-        updates = clocks.tick(state.updates, self.config.policy_delay)
+        updates = counters.increment(state.updates, self.config.policy_delay)
         policy = jax.lax.cond(
             updates % self.config.policy_delay == 0,
             lambda: self.improve_policy(state.policy, critics, sample),

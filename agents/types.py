@@ -4,7 +4,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 
-from jaxreplay.types import Sample, Transition, Tree
+from jaxreplay.types import Provision, Sample, Transition, Tree
 
 Array = jax.Array
 State = Any  # an agent's own state, any pytree
@@ -30,6 +30,16 @@ class Info(NamedTuple):
 
     feedback: dict[str, Array]  # each [B] float32: td_error, q_value ... of the pre-update networks
     metrics: dict[str, Array]  # each [] float32
+
+
+class Offers(NamedTuple):
+    """What an agent gives a replay method, and what it reads of one."""
+
+    feedback: frozenset[str]  # about transitions, by name
+    density: bool = False  # it hands `Trust` to the objective, if that asks
+    scalar_loss: bool = False  # its loss is one of a scalar TD error, which a method may replace
+    on_policy: bool = False  # it learns from new steps only, each once
+    reads: frozenset[Provision] = frozenset()  # what it must find in `Sample.aux`
 
 
 class InitAgent(Protocol):

@@ -1,49 +1,35 @@
 """Experience replay as pure functions: rings, sum trees, samplers and objectives for JAX.
 
-`__all__` has every public module, and what most programs call by the name of the library.
+`__all__` lists the public modules and the names that most programs use.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 from jaxreplay import (
-    array_file,
-    branches,
-    bucket_order,
-    clocks,
-    donation,
-    fields,
-    frames,
-    host_rows,
-    keys,
+    loops,
     methods,
     n_step,
     objectives,
-    optimisers,
     option,
-    packed,
     replay,
-    requirements,
     returns,
     ring,
     sampler,
     saving,
-    schedules,
     storage,
     sum_tree,
     types,
-    untrusted,
 )
-from jaxreplay._internal.version import VERSION
-from jaxreplay.donation import donatable
+from jaxreplay._internal.packages import VERSION
+from jaxreplay._internal.schedules import linear
+from jaxreplay._internal.tracing import donatable
 from jaxreplay.objectives import Objective
 from jaxreplay.replay import Replay, ReplayState
-from jaxreplay.requirements import Requirements
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.saving import load, load_rows, save
-from jaxreplay.schedules import linear
 from jaxreplay.storage import Frames, SharedObservations, Transitions
-from jaxreplay.types import IGNORED, Draw, Sample, Transition, Trust
+from jaxreplay.types import IGNORED, Draw, Requirements, Sample, Transition, Trust
 
 if TYPE_CHECKING:
     from jaxreplay import datasets, testing
@@ -66,41 +52,28 @@ __all__ = [
     "Transitions",
     "Trust",
     "__version__",
-    "array_file",
-    "branches",
-    "bucket_order",
-    "clocks",
     "datasets",
     "donatable",
-    "donation",
-    "fields",
-    "frames",
-    "host_rows",
-    "keys",
     "linear",
     "load",
     "load_rows",
+    "loops",
     "methods",
     "n_step",
     "objectives",
-    "optimisers",
     "option",
-    "packed",
     "replay",
-    "requirements",
     "returns",
     "ring",
     "sampler",
     "save",
     "saving",
-    "schedules",
     "storage",
     "sum_tree",
     "testing",
     "types",
-    "untrusted",
 ]
-_LATE = ("datasets", "testing")  # modules that few programs need: imported where they are named
+_LATE = ("datasets", "testing")  # modules that few programs need: imported on first use
 
 
 def __getattr__(name: str) -> Any:

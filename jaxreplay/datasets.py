@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxreplay import n_step as n_step_
-from jaxreplay._internal import optional
-from jaxreplay._internal.checks import Bounds, check_kind
+from jaxreplay._internal import packages
+from jaxreplay._internal.arguments import Bounds, check_kind
 from jaxreplay.n_step import Step
 from jaxreplay.replay import Replay, ReplayState
 from jaxreplay.types import Array, Transition, Tree
@@ -336,7 +336,7 @@ def _check(replay: Replay, n_step: int, chunk: int, gamma: float) -> None:
 
 
 def _load(name: str) -> Any:
-    minari = optional.imported("minari", "Minari datasets", "minari[hdf5]")
+    minari = packages.imported("minari", "Minari datasets", "minari[hdf5]")
     try:
         return minari.load_dataset(name)
     except (FileNotFoundError, ValueError) as error:

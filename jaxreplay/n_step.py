@@ -14,12 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxreplay import clocks
-from jaxreplay._internal import packing
-from jaxreplay._internal.arguments import PUSHED, check_single
-from jaxreplay._internal.checks import Bounds, check_kind
-from jaxreplay._internal.promotion import as_by_default
-from jaxreplay._internal.sharding import varying
+from jaxreplay._internal import counters, packing
+from jaxreplay._internal.arguments import PUSHED, Bounds, check_kind, check_single
+from jaxreplay._internal.tracing import as_by_default, varying
 from jaxreplay.types import Array, Transition
 
 
@@ -90,7 +87,7 @@ def push(window: Window, step: Step, gamma: float) -> tuple[Window, Transition]:
     _check_fits(window, step)
     n = len(window.steps.reward)
     if n == 1:
-        return window._replace(pushes=clocks.tick(window.pushes)), _of_one_step(step, gamma)
+        return window._replace(pushes=counters.increment(window.pushes)), _of_one_step(step, gamma)
     newest = window.pushes % n
     steps = jax.tree.map(
         lambda all_, one: jax.lax.dynamic_update_index_in_dim(
@@ -99,7 +96,7 @@ def push(window: Window, step: Step, gamma: float) -> tuple[Window, Transition]:
         window.steps,
         step,
     )
-    window = Window(steps, clocks.tick(window.pushes, clocks.lap(n)))
+    window = Window(steps, counters.increment(window.pushes, counters.rewind(n)))
     order = (window.pushes % n + jnp.arange(n)) % n  # positions, oldest step first
     ended = (steps.terminated | steps.truncated)[order]  # [n, E]
     over = jnp.cumsum(ended, axis=0) - ended > 0  # an earlier step of the window ended the episode

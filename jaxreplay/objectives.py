@@ -10,11 +10,10 @@ from typing import Literal, NamedTuple, cast, get_args
 import jax
 import jax.numpy as jnp
 
-from jaxreplay._internal.checks import Bounds, check_choice
-from jaxreplay._internal.powers import to_power
-from jaxreplay._internal.promotion import as_by_default
-from jaxreplay.requirements import DENSITY, Requirements
-from jaxreplay.types import Array, Sample, Trust
+from jaxreplay._internal.arguments import Bounds, check_choice
+from jaxreplay._internal.numerics import to_power
+from jaxreplay._internal.tracing import as_by_default
+from jaxreplay.types import DENSITY, Array, Requirements, Sample, Trust
 
 Loss = Callable[[Array], Array]
 Priority = Callable[[Array], Array]

@@ -21,7 +21,7 @@ import typing
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, ParamSpec, Self, TypeVar
 
-from jaxreplay._internal.checks import Bounds, check_choice, check_kind
+from jaxreplay._internal.arguments import Bounds, check_choice, check_kind
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -8,20 +8,16 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from jaxreplay import clocks, requirements
 from jaxreplay import ring as ring_
-from jaxreplay._internal import buffer, calls, rollouts, sharding
+from jaxreplay._internal import buffer, calls, counters, tracing
 from jaxreplay._internal.arguments import as_int32, check_episode_return
-from jaxreplay._internal.promotion import as_by_default
-from jaxreplay.branches import rarely
-from jaxreplay.donation import donatable
-from jaxreplay.fields import Row
-from jaxreplay.keys import unrolled
-from jaxreplay.requirements import Requirements
+from jaxreplay._internal.branches import cond_if_any
+from jaxreplay._internal.tracing import as_by_default, donatable
+from jaxreplay._internal.xla.keys import unrolled
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Sampler
 from jaxreplay.storage import Storage, Transitions
-from jaxreplay.types import IGNORED, Array, Sample, State, Tree
+from jaxreplay.types import IGNORED, Array, Requirements, Sample, State, Tree
 
 _MOST = 2**30  # slots: step counters of 32 bits go back by multiples of the ring's steps
 
@@ -90,9 +86,7 @@ class Replay:
             calls.check_size(name, getattr(self, name))
             # Plain numbers: they are written to files, too.
             object.__setattr__(self, name, int(getattr(self, name)))
-        requirements.check_batch_size(
-            Requirements(), self.batch_size, self.batch_size, self.capacity
-        )
+        calls.check_batch_size(Requirements(), self.batch_size, self.batch_size, self.capacity)
         if self.capacity % self.num_envs:
             raise ValueError(
                 f"capacity {self.capacity} is not a multiple of num_envs {self.num_envs}: use "
@@ -114,7 +108,7 @@ class Replay:
         return self.sampler.requires
 
     @as_by_default
-    def init(self, key: Array, example: Row) -> ReplayState:
+    def init(self, key: Array, example: Tree) -> ReplayState:
         """Return the state of an empty replay.
 
         Args:
@@ -126,16 +120,16 @@ class Replay:
           ValueError: the example lacks a field that the sampler reads, or holds an array that can't
             be stored.
         """
-        requirements.check_transition(self.requires, example)
+        calls.check_transition(self.requires, example)
         ring = ring_.init(
             example, self.slots, self.num_envs, self.storage, kept=self.requires.transition_fields
         )
         zero = jnp.zeros((), jnp.int32)
         inner = self.sampler.init(unrolled(key), ring)
-        return donatable(sharding.varying(ReplayState(ring, inner, dropped=zero, fence=zero)))
+        return donatable(tracing.varying(ReplayState(ring, inner, dropped=zero, fence=zero)))
 
     @as_by_default
-    def add(self, state: ReplayState, transition: Row, **feedback: Array) -> ReplayState:
+    def add(self, state: ReplayState, transition: Tree, **feedback: Array) -> ReplayState:
         """Return the state with one more transition of every environment.
 
         Numbers that are not finite are stored as 0 and counted by the metric `dropped`.
@@ -151,7 +145,7 @@ class Replay:
         return self._add(calls.checked_state(self, "add", state), transition, feedback)
 
     @as_by_default
-    def add_rollout(self, state: ReplayState, rollout: Row, **feedback: Array) -> ReplayState:
+    def add_rollout(self, state: ReplayState, rollout: Tree, **feedback: Array) -> ReplayState:
         """Return the state with T successive transitions of every environment.
 
         Args:
@@ -164,9 +158,9 @@ class Replay:
             transitions are added one at a time.
         """
         state = calls.checked_state(self, "add_rollout", state)
-        rollout = rollouts.checked(state.ring, rollout, feedback)
+        rollout = calls.checked_rollout(state.ring, rollout, feedback)
 
-        def add(state: ReplayState, given: tuple[Row, Mapping[str, Array]]) -> Any:
+        def add(state: ReplayState, given: tuple[Tree, Mapping[str, Array]]) -> Any:
             return self._add(state, *given), None
 
         return jax.lax.scan(add, state, (rollout, feedback))[0]
@@ -224,7 +218,7 @@ class Replay:
         state = calls.checked_state(self, "update", state)
         sample = calls.checked_batch(sample, self.slots, self.sampler.length)
         wanted, shape = self.requires.feedback, sample.indices.shape
-        requirements.check_feedback(wanted, feedback, "update", "sampled transition", shape)
+        calls.check_feedback(wanted, feedback, "update", "sampled transition", shape)
         valid = ring_.version(state.ring, sample.indices) == sample.version
         sample, feedback = _constant(sample), _single(feedback)
         for values in feedback.values():
@@ -234,7 +228,7 @@ class Replay:
         sample = sample._replace(indices=indices)
         feedback = {name: jnp.where(valid, values, 0.0) for name, values in feedback.items()}
         inner = self.sampler.update(state.sampler, state.ring, sample, **feedback)
-        dropped = clocks.total(state.dropped, (~valid).sum(dtype=jnp.int32))
+        dropped = counters.saturating_add(state.dropped, (~valid).sum(dtype=jnp.int32))
         fence = state.fence + buffer.fence((inner, indices))
         return buffer.settled(state._replace(sampler=inner, dropped=dropped, fence=fence))
 
@@ -269,7 +263,7 @@ class Replay:
             return state
         episode_return = _constant(jnp.asarray(episode_return, jnp.float32))
         due, given = jnp.isfinite(episode_return), (state.ring, episode_return, unrolled(key))
-        inner = rarely(due, self.sampler.observe, state.sampler, *given)
+        inner = cond_if_any(due, self.sampler.observe, state.sampler, *given)
         pairs = zip(jax.tree.leaves(inner), jax.tree.leaves(state.sampler), strict=True)
         changed = [new for new, old in pairs if new is not old]
         # Any of them is available only after all reads; the smallest is the cheapest to wait for.
@@ -340,16 +334,16 @@ class Replay:
         return buffer.settled(state._replace(ring=ring.replace(rows_added=counter), sampler=inner))
 
     def _add(
-        self, state: ReplayState, transition: Row, feedback: Mapping[str, Array]
+        self, state: ReplayState, transition: Tree, feedback: Mapping[str, Array]
     ) -> ReplayState:
         wanted, num_envs = self.requires.feedback_of_new, self.num_envs
-        requirements.check_feedback(wanted, feedback, "add", "new transition", (num_envs,))
+        calls.check_feedback(wanted, feedback, "add", "new transition", (num_envs,))
         ring_.check_fits(state.ring, transition)
         transition = _constant(ring_.as_stored(state.ring, jax.tree.map(jnp.asarray, transition)))
         new = buffer.after(state.fence, transition), _single(feedback)
         feedback = new[1]  # samplers decide about feedback that is not finite
         (transition, _), broken = _finite(new, num_envs)
-        state = state._replace(dropped=clocks.total(state.dropped, broken))
+        state = state._replace(dropped=counters.saturating_add(state.dropped, broken))
         ring, slots = ring_.write(state.ring, transition)
         slots = buffer.after(state.fence, slots)
         inner = self.sampler.add(state.sampler, ring, slots, transition, **feedback)
@@ -358,7 +352,7 @@ class Replay:
     def _size_of_batch(self, asked: int | None) -> int:
         if asked is None:
             return self.batch_size
-        requirements.check_batch_size(self.requires, asked, self.batch_size, self.capacity)
+        calls.check_batch_size(self.requires, asked, self.batch_size, self.capacity)
         self.sampler.check_sizes(self.capacity, self.num_envs, asked)
         return asked
 

@@ -9,7 +9,7 @@ associative scan solves in logarithmic depth. Arrays are `[T]` or `[T, E]`, time
 import jax
 import jax.numpy as jnp
 
-from jaxreplay._internal.checks import Bounds
+from jaxreplay._internal.arguments import Bounds
 from jaxreplay.types import Array
 
 

@@ -14,19 +14,16 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxreplay import clocks
-from jaxreplay import fields as fields_
-from jaxreplay import frames as frames_
-from jaxreplay._internal import buffer, host_split, packing
+from jaxreplay._internal import buffer, counters, host_split, packing
+from jaxreplay._internal import frames as frames_
 from jaxreplay._internal.arguments import as_int32, check_single, slots_within
 from jaxreplay._internal.buffer import Buffer
+from jaxreplay._internal.frames import FrameIndex, Spot
 from jaxreplay._internal.host_split import HostSplit, Leaving
 from jaxreplay._internal.packing import Layout
-from jaxreplay._internal.promotion import as_by_default
-from jaxreplay.fields import Row
-from jaxreplay.frames import FrameIndex, Spot
+from jaxreplay._internal.tracing import as_by_default
 from jaxreplay.storage import Frames, SharedObservations, Storage, Transitions
-from jaxreplay.types import Array, Transition
+from jaxreplay.types import Array, Transition, Tree, get_field, has_field, replace_fields
 
 
 class Ring(struct.PyTreeNode):
@@ -48,7 +45,7 @@ class Ring(struct.PyTreeNode):
 
 
 def init(
-    example: Row,
+    example: Tree,
     capacity: int,
     num_envs: int = 1,
     storage: Storage = Transitions(),
@@ -81,7 +78,7 @@ def init(
     frames = pixels = packed_obs = None
     if not isinstance(storage, Transitions):
         _check_stored_once(example)
-        obs, ahead = fields_.get(example, "obs"), storage.ahead
+        obs, ahead = get_field(example, "obs"), storage.ahead
         if isinstance(storage, SharedObservations):
             packed_obs = packing.plan(obs)
             obs = jnp.zeros((packed_obs.words, 1), jnp.uint32)
@@ -92,7 +89,7 @@ def init(
         if not (isinstance(storage, Frames) and storage.on_host):
             pixels = cast(Buffer, frames_.empty_pixels(frames))
         spot = Spot(*[jnp.zeros((), jnp.int32)] * 3)
-        example = fields_.replace(example, obs=spot, next_obs=None)
+        example = replace_fields(example, obs=spot, next_obs=None)
     split, leaving = None, None
     if isinstance(storage, Transitions) and storage.on_host:
         split = host_split.plan(_stored(example), kept)
@@ -106,7 +103,7 @@ def init(
 
 
 @as_by_default
-def add(ring: Ring, transition: Row) -> tuple[Ring, Array]:
+def add(ring: Ring, transition: Tree) -> tuple[Ring, Array]:
     """Return the ring with transitions `[E, ...]` in its oldest slots, and these slots `[E]` int32.
 
     Raises:
@@ -116,7 +113,7 @@ def add(ring: Ring, transition: Row) -> tuple[Ring, Array]:
     return write(ring, jax.lax.stop_gradient(transition))
 
 
-def write(ring: Ring, transition: Row) -> tuple[Ring, Array]:
+def write(ring: Ring, transition: Tree) -> tuple[Ring, Array]:
     """Do as `add`, with transitions that fit and carry no tangents."""
     slots = _cursor(ring) * ring.num_envs + jnp.arange(ring.num_envs, dtype=jnp.int32)
     if ring.frames is not None:
@@ -128,11 +125,11 @@ def write(ring: Ring, transition: Row) -> tuple[Ring, Array]:
         ring = ring.replace(leaving=Leaving(words, slots))
     packed = packing.pack(ring.layout, here, ring.num_envs)
     words = buffer.write(ring.words, slots, packed)
-    later = clocks.tick(ring.rows_added, clocks.lap(rows(ring)))
+    later = counters.increment(ring.rows_added, counters.rewind(rows(ring)))
     return ring.replace(words=words, rows_added=later), slots
 
 
-def check_fits(ring: Ring, transition: Row) -> None:
+def check_fits(ring: Ring, transition: Tree) -> None:
     """Refuse a row of transitions that the ring can't hold as it is; of stacks, frames check.
 
     Raises:
@@ -143,18 +140,18 @@ def check_fits(ring: Ring, transition: Row) -> None:
     packing.check_fits(row_layout(ring), _stored(transition), ring.num_envs, apart)
     if ring.packed_obs is not None:
         for name in apart:
-            obs = fields_.get(transition, name)
+            obs = get_field(transition, name)
             packing.check_fits(ring.packed_obs, obs, ring.num_envs, of=name)
 
 
-def as_stored(ring: Ring, transition: Row) -> Row:
+def as_stored(ring: Ring, transition: Tree) -> Tree:
     """Return transitions `[E, ...]`, as `check_fits` has them, with numbers as they are stored."""
     apart: dict[str, str] = {}
     if ring.packed_obs is not None:
-        named = ((name, fields_.get(transition, name)) for name in ("obs", "next_obs"))
+        named = ((name, get_field(transition, name)) for name in ("obs", "next_obs"))
         obs = {name: packing.as_stored(ring.packed_obs, x) for name, x in named}
-        rest = fields_.replace(transition, obs=None, next_obs=None)
-        return fields_.replace(packing.as_stored(row_layout(ring), rest), **obs)
+        rest = replace_fields(transition, obs=None, next_obs=None)
+        return replace_fields(packing.as_stored(row_layout(ring), rest), **obs)
     if ring.frames is not None:
         apart = {"obs": ring.frames.dtype, "next_obs": ring.frames.dtype}
     return packing.as_stored(row_layout(ring), transition, apart)
@@ -168,15 +165,15 @@ def end_episodes(ring: Ring) -> Ring:
     """
     slots = (_cursor(ring) - 1) % rows(ring) * ring.num_envs + jnp.arange(ring.num_envs)
     row = packing.unpack(ring.layout, buffer.read(ring.words, slots))
-    if not fields_.has(row, "last"):
+    if not has_field(row, "last"):
         raise ValueError("rows without a field `last` tell no episodes apart: store it")
     last = jnp.broadcast_to(ring.rows_added > 0, slots.shape)
-    packed = packing.pack(ring.layout, fields_.replace(row, last=last), ring.num_envs)
+    packed = packing.pack(ring.layout, replace_fields(row, last=last), ring.num_envs)
     return ring.replace(words=buffer.write(ring.words, slots, packed))
 
 
 @as_by_default
-def gather(ring: Ring, slots: Array) -> Row:
+def gather(ring: Ring, slots: Array) -> Tree:
     """Read the transitions of `slots` (`[B]` int32, in range): fields are `[B, ...]`.
 
     Of slots `[B, T]`, fields are `[B, T, ...]`. Fields that are kept on the host are left out:
@@ -190,17 +187,17 @@ def gather(ring: Ring, slots: Array) -> Row:
     frames, pixels = ring.frames, ring.pixels
     if frames is None:
         return read
-    located = frames_.locate(frames, slots, fields_.get(read, "obs"))
+    located = frames_.locate(frames, slots, get_field(read, "obs"))
     if pixels is None:
-        return fields_.replace(read, obs=located.obs, next_obs=located.next_obs)
+        return replace_fields(read, obs=located.obs, next_obs=located.next_obs)
     # One stack after the other: in one go, XLA takes longer to put their frames side by side.
     obs, next_obs = (frames_.assemble(frames, frames_.read(pixels, x)) for x in located)
     if ring.packed_obs is not None:
         obs, next_obs = (packing.unpack(ring.packed_obs, x[..., 0]) for x in (obs, next_obs))
-    return fields_.replace(read, obs=obs, next_obs=next_obs)
+    return replace_fields(read, obs=obs, next_obs=next_obs)
 
 
-def contents(ring: Ring) -> Row:
+def contents(ring: Ring) -> Tree:
     """Return all slots' transitions, `[C, ...]`, zero where never written.
 
     Under jit only the fields that are used are read. Of frames stored once there are no stacks:
@@ -252,8 +249,8 @@ def version(ring: Ring, slots: Array) -> Array:
     It tells apart what a slot has held over time; slots never written have a version below 1. What
     the clock goes back by is taken off the rows before, too: a slot keeps its version meanwhile.
     """
-    written, back = ring.rows_added - age(ring, slots), clocks.lap(rows(ring))
-    return jnp.where(written > clocks.LAST - back, written - back, written)
+    written, back = ring.rows_added - age(ring, slots), counters.rewind(rows(ring))
+    return jnp.where(written > counters.LAST - back, written - back, written)
 
 
 def time(ring: Ring, slots: Array) -> Array:
@@ -264,12 +261,12 @@ def time(ring: Ring, slots: Array) -> Array:
 def since(ring: Ring, rows_added: Array) -> Array:
     """Return how many rows came after the clock was at `rows_added` `[...]`, int32."""
     later = ring.rows_added - rows_added
-    return jnp.where(later < 0, later + clocks.lap(rows(ring)), later)
+    return jnp.where(later < 0, later + counters.rewind(rows(ring)), later)
 
 
 def is_due(ring: Ring, every: int) -> Array:
     """Tell whether the newest row is one of those at most `every` rows apart, `[]` bool."""
-    went_back = ring.rows_added == clocks.LAST + 1 - clocks.lap(rows(ring))
+    went_back = ring.rows_added == counters.LAST + 1 - counters.rewind(rows(ring))
     return (ring.rows_added % every == 0) | went_back
 
 
@@ -308,7 +305,7 @@ def metrics(ring: Ring) -> dict[str, Array]:
     # Pixels on the host are written when steps are taken, before the n-step window.
     ahead = frames.ahead if ring.pixels is None else 0
     live = jnp.arange(ring.capacity) < size(ring)
-    lost = frames_.lost(frames, fields_.get(contents(ring), "obs"), live, ahead)
+    lost = frames_.lost(frames, get_field(contents(ring), "obs"), live, ahead)
     return {"frames_lost": lost.astype(jnp.float32), "frames_odd": frames.odd.astype(jnp.float32)}
 
 
@@ -325,9 +322,9 @@ def check_valid(ring: Ring) -> None:
         raise ValueError("a slot beyond the size holds something")
 
 
-def _check_stored_once(example: Row) -> None:
+def _check_stored_once(example: Tree) -> None:
     """Refuse rows whose next observation can't be found in those that follow."""
-    missing = [x for x in ("obs", "next_obs", "first") if not fields_.has(example, x)]
+    missing = [x for x in ("obs", "next_obs", "first") if not has_field(example, x)]
     if missing:
         raise ValueError(
             "observations are stored once by obs, next_obs and first (where episodes begin), and "
@@ -335,10 +332,10 @@ def _check_stored_once(example: Row) -> None:
             "store observations as they are"
         )
     reader = "a ring that stores observations once"
-    check_single(reader, "first", fields_.get(example, "first"), bool)
-    if fields_.has(example, "n_steps"):
-        check_single(reader, "n_steps", fields_.get(example, "n_steps"), int)
-    both = [fields_.get(example, name) for name in ("obs", "next_obs")]
+    check_single(reader, "first", get_field(example, "first"), bool)
+    if has_field(example, "n_steps"):
+        check_single(reader, "n_steps", get_field(example, "n_steps"), int)
+    both = [get_field(example, name) for name in ("obs", "next_obs")]
     kinds = [[(jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(obs)] for obs in both]
     if kinds[0] != kinds[1] or jax.tree.structure(both[0]) != jax.tree.structure(both[1]):
         raise ValueError(
@@ -347,15 +344,15 @@ def _check_stored_once(example: Row) -> None:
         )
 
 
-def _is_single_step(example: Row) -> bool:
+def _is_single_step(example: Tree) -> bool:
     """Tell of a row that it has no place for `n_steps`, which a Transition's example may lack."""
-    return not isinstance(example, Transition) and not fields_.has(example, "n_steps")
+    return not isinstance(example, Transition) and not has_field(example, "n_steps")
 
 
-def _add_frames(ring: Ring, frames: FrameIndex, transition: Row) -> tuple[Ring, Row]:
+def _add_frames(ring: Ring, frames: FrameIndex, transition: Tree) -> tuple[Ring, Tree]:
     """Store a row's frames; return the transitions with where they are instead."""
     names = ("obs", "next_obs", "first", "n_steps")
-    obs, next_obs, first, n_steps = (fields_.get(transition, name) for name in names)
+    obs, next_obs, first, n_steps = (get_field(transition, name) for name in names)
     if ring.packed_obs is not None:
         layout, lanes = ring.packed_obs, ring.num_envs
         obs, next_obs = (packing.pack(layout, x, lanes)[..., None] for x in (obs, next_obs))
@@ -363,10 +360,10 @@ def _add_frames(ring: Ring, frames: FrameIndex, transition: Row) -> tuple[Ring, 
     if ring.pixels is not None:
         pixels = frames_.write(ring.pixels, frames, obs, next_obs, n_steps)
         ring = ring.replace(pixels=pixels)
-    return ring.replace(frames=frames), fields_.replace(transition, obs=spot, next_obs=None)
+    return ring.replace(frames=frames), replace_fields(transition, obs=spot, next_obs=None)
 
 
-def _stored(transition: Row) -> Row:
+def _stored(transition: Tree) -> Tree:
     """Return what is stored of a row: all but a Transition's `n_steps`, which frames take in."""
     return transition._replace(n_steps=None) if isinstance(transition, Transition) else transition
 

@@ -3,11 +3,9 @@
 from typing import Any, NamedTuple
 
 from jaxreplay import ring as ring_
-from jaxreplay.fields import Row
 from jaxreplay.objectives import Objective
-from jaxreplay.requirements import Provision, Requirements, union
 from jaxreplay.ring import Ring
-from jaxreplay.types import Array, Draw, Sample, State
+from jaxreplay.types import Array, Draw, Provision, Requirements, Sample, State, Tree, union
 
 
 class Sampler:
@@ -32,7 +30,7 @@ class Sampler:
         raise NotImplementedError
 
     def add(
-        self, state: State, ring: Ring, slots: Array, transition: Row, **feedback: Array
+        self, state: State, ring: Ring, slots: Array, transition: Tree, **feedback: Array
     ) -> State:
         """Return the state after new transitions; the default returns it unchanged.
 

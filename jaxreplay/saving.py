@@ -16,15 +16,15 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from jaxreplay import array_file, fields
 from jaxreplay import ring as ring_
-from jaxreplay._internal.version import VERSION
-from jaxreplay.array_file import Damaged
-from jaxreplay.fields import Row
+from jaxreplay._internal import array_file as array_file
+from jaxreplay._internal import untrusted as untrusted
+from jaxreplay._internal.array_file import Damaged
+from jaxreplay._internal.packages import VERSION
+from jaxreplay._internal.untrusted import check_writable, printable
 from jaxreplay.replay import Replay, ReplayState
 from jaxreplay.ring import Ring
-from jaxreplay.types import Array
-from jaxreplay.untrusted import check_writable, printable
+from jaxreplay.types import Array, Tree, get_field, has_field, replace_fields
 
 FORMAT = 1
 _TAG = "jaxreplay.replay"
@@ -67,7 +67,7 @@ def save(
     return path
 
 
-def load(replay: Replay, path: str | os.PathLike, example: Row) -> ReplayState:
+def load(replay: Replay, path: str | os.PathLike, example: Tree) -> ReplayState:
     """Return the state of a replay that was saved.
 
     Options of the sampler (alpha, beta) are not in the file, and nor is its name: make the replay
@@ -107,7 +107,7 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
         yield file, array_file.parse(written, str(path), FORMAT, _HEADER)
 
 
-def load_rows(replay: Replay, path: str | os.PathLike, example: Row, key: Array) -> ReplayState:
+def load_rows(replay: Replay, path: str | os.PathLike, example: Tree, key: Array) -> ReplayState:
     """Return a new state of a replay, filled with the rows of one that was saved.
 
     Number of environments, capacity and sampler may be others. Rows are added as new ones: what
@@ -150,7 +150,7 @@ def _check_takes_rows(replay: Replay, state: ReplayState) -> None:
         )
 
 
-def _stored_ring(path: Path, file: Any, header: dict[str, Any], example: Row) -> Ring:
+def _stored_ring(path: Path, file: Any, header: dict[str, Any], example: Tree) -> Ring:
     """Read the ring of a saved replay, whatever its sizes and sampler were."""
     _check_format(path, header)
     arrays = [".ring.words", ".ring.rows_added"]
@@ -186,10 +186,10 @@ def _filled(replay: Replay, state: ReplayState, ring: Ring) -> ReplayState:
     over = over.at[-1].set(True)
     begins = jnp.roll(over, 1, axis=0)
     for name, marks in {"first": begins, "last": over}.items():
-        if fields.has(rollout, name):
-            told = fields.get(rollout, name)
+        if has_field(rollout, name):
+            told = get_field(rollout, name)
             marked = jnp.where(marks, jnp.ones_like(told), told)
-            rollout = fields.replace(rollout, **{name: marked})
+            rollout = replace_fields(rollout, **{name: marked})
     return replay.end_episodes(jax.jit(replay.add_rollout)(state, rollout))
 
 

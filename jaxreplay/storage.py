@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from jaxreplay._internal.checks import Bounds, check_kind
+from jaxreplay._internal.arguments import Bounds, check_kind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -12,7 +12,7 @@ class Transitions:
     Args:
       on_host: keep in the device's memory only the scalar fields (rewards, flags, discrete actions)
         and the fields that the sampler reads. The caller keeps the rest in the host's memory:
-        see `jaxreplay.host_rows`.
+        see `jaxreplay.loops.host_rows`.
     """
 
     on_host: bool = False

@@ -27,10 +27,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxreplay._internal import buffer, double_single, random_bits
-from jaxreplay._internal.arguments import as_int32, slots_within
+from jaxreplay._internal import buffer, numerics
+from jaxreplay._internal.arguments import as_int32, check_choice, slots_within
 from jaxreplay._internal.buffer import Buffer
-from jaxreplay._internal.checks import check_choice
 from jaxreplay.types import Array
 
 Sampling = Literal["stratified", "systematic", "iid"]
@@ -221,19 +220,19 @@ def sample(tree: SumTree, key: Array, batch_size: int, sampling: Sampling = "str
 def shares(key: Array, batch_size: int, sampling: Sampling) -> Array:
     """Draw where in the total `sample` looks: `[batch_size]` uint32, in units of total / 2^32."""
     check_choice("sampling", sampling, SAMPLINGS)
-    bits = random_bits.bits(key, () if sampling == "systematic" else (batch_size,))
+    bits = numerics.bits(key, () if sampling == "systematic" else (batch_size,))
     if sampling != "iid":
         edges = np.array([(i << 32) // batch_size for i in range(batch_size + 1)])
         starts, widths = edges[:-1].astype(np.uint32), np.diff(edges)
         if widths.max() < 1 << 32:  # else the only range is the total
-            bits = random_bits.scaled(bits, jnp.asarray(widths.astype(np.uint32)))
+            bits = numerics.scaled(bits, jnp.asarray(widths.astype(np.uint32)))
         bits = bits + starts
     return bits
 
 
 def at_shares(tree: SumTree, shares: Array) -> Array:
     """Return the leaves `[B]` int32 at these shares `[B]` uint32 of the total."""
-    return find(tree, *double_single.fraction(shares, total(tree)))
+    return find(tree, *numerics.fraction(shares, total(tree)))
 
 
 def find(tree: SumTree, target: Array, rest: Array | float = 0.0) -> Array:
@@ -285,7 +284,7 @@ def _descend(rows: Array, starts: Sequence[int], walk: _Walk) -> _Walk:
             chosen = jax.lax.select(here, jax.lax.full_like(node, child), chosen)
             chosen_start = jax.lax.select(here, start, chosen_start)
             start = start + value
-        return node * branching + chosen, *double_single.floor(target - chosen_start, rest)
+        return node * branching + chosen, *numerics.floor(target - chosen_start, rest)
 
     return buffer.walk(rows, len(starts), family, step, walk)
 

@@ -14,15 +14,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreplay import fields
 from jaxreplay import ring as ring_
-from jaxreplay.fields import Row
 from jaxreplay.methods import MakeMethod
 from jaxreplay.option import Config
 from jaxreplay.replay import Replay, check_valid
-from jaxreplay.requirements import FEEDBACK
 from jaxreplay.sampler import Method
-from jaxreplay.types import Array, Sample, Transition
+from jaxreplay.types import (
+    FEEDBACK,
+    Array,
+    Sample,
+    Transition,
+    Tree,
+    get_field,
+    has_field,
+    replace_fields,
+)
 
 _FIELDS: dict[str, Any] = {  # of NumPy: importing this module starts no device
     "obs": np.zeros(3, np.float32),
@@ -40,7 +46,7 @@ E, CAPACITY, BATCH = 2, 24, 8
 class Case:
     """A method in a small replay of two environments, and its compiled verbs."""
 
-    def __init__(self, method: Method, example: Row = EXAMPLE) -> None:
+    def __init__(self, method: Method, example: Tree = EXAMPLE) -> None:
         """Put a method to the test; feedback of its own names gets numbers like any other."""
         self.method, self.example = method, example
         self.feedback = FEEDBACK | method.requires.feedback
@@ -57,9 +63,9 @@ class Case:
         self.update = jax.jit(lambda state, batch, told: self.replay.update(state, batch, **told))
         self.init = jax.jit(lambda key: self.replay.init(key, self.example))
 
-    def _add(self, state: Any, row: Row) -> Any:
+    def _add(self, state: Any, row: Tree) -> Any:
         wanted = self.method.requires.feedback_of_new
-        return self.replay.add(state, row, **{name: fields.get(row, "reward") for name in wanted})
+        return self.replay.add(state, row, **{name: get_field(row, "reward") for name in wanted})
 
     def cycle(self, state: Any, time: Any) -> tuple[Any, Sample]:
         """One add, sample, update and observe, all decided by `time`."""
@@ -85,7 +91,7 @@ class Case:
             state = self.add(state, self.rows(time))
         return state
 
-    def rows(self, time: Any) -> Row:
+    def rows(self, time: Any) -> Tree:
         """Return a row of E transitions that carry their number, in episodes of four steps."""
         return rows(time, self.example)
 
@@ -95,7 +101,7 @@ class Case:
         return self.filled(self.slots // E)
 
 
-def rows(time: Any, example: Row = EXAMPLE) -> Row:
+def rows(time: Any, example: Tree = EXAMPLE) -> Tree:
     """Return a row of E transitions that carry their number, in episodes of four steps.
 
     Reward and observation are the number; other fields are the example's.
@@ -106,9 +112,9 @@ def rows(time: Any, example: Row = EXAMPLE) -> Row:
         "first": jnp.full(E, time % 4 == 0),
         "last": jnp.full(E, time % 4 == 3),
         "reward": number,
-        "obs": _numbered(number, fields.get(example, "obs")),
+        "obs": _numbered(number, get_field(example, "obs")),
     }
-    return fields.replace(row, **{name: x for name, x in told.items() if fields.has(row, name)})
+    return replace_fields(row, **{name: x for name, x in told.items() if has_field(row, name)})
 
 
 def _numbered(number: Array, example: Any) -> Any:
@@ -124,7 +130,7 @@ def check_method(
     config: Any,
     method: MakeMethod,
     updates: int = 100,
-    example: Row = EXAMPLE,
+    example: Tree = EXAMPLE,
 ) -> None:
     """Check a replay method against every law of this module.
 
@@ -204,9 +210,9 @@ def batches_have_the_promised_shapes(case: Case) -> None:
     _ensure([(x.dtype, x.shape) for x in jax.tree.leaves(row)] == stored, "fields have changed")
     kinds = [jax.tree.structure(x) for x in (row, case.example)]
     _ensure(kinds[0] == kinds[1], f"a row comes back as {type(row).__name__}")
-    obs = fields.get(case.example, "obs")
+    obs = get_field(case.example, "obs")
     told = jax.tree.map(lambda x: x.reshape(-1, *x.shape[len(case.shape) :]), row)  # [B T, ...]
-    same(fields.get(told, "obs"), _numbered(fields.get(told, "reward"), obs))
+    same(get_field(told, "obs"), _numbered(get_field(told, "reward"), obs))
 
 
 def states_keep_their_types(case: Case) -> None:
@@ -231,7 +237,7 @@ def only_written_slots_are_drawn(case: Case) -> None:
             known = ((slots >= 0) & (slots < count * E)).all()
             _ensure(known, f"{count * E} slots are written, and drawn are {slots}")
             _ensure(counts.all() or not can, f"weights are {batch.weights}")
-            number = np.asarray(fields.get(batch.transition, "reward"))[counts]
+            number = np.asarray(get_field(batch.transition, "reward"))[counts]
             _ensure((number < count * E).all(), "a row holds another's step")
 
 
@@ -383,7 +389,7 @@ def batches_may_be_as_large_as_the_capacity(case: Case) -> None:
     for time in range(slots // E + 1):
         row = case.rows(time)
         wanted = case.method.requires.feedback_of_new
-        state = add(state, row, **{name: fields.get(row, "reward") for name in wanted})
+        state = add(state, row, **{name: get_field(row, "reward") for name in wanted})
     batch = jax.jit(replay.sample)(state, jax.random.key(0))
     drawn = set(np.asarray(batch.indices).ravel().tolist())
     _ensure(drawn <= set(range(slots)), "a slot is out of range")

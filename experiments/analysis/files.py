@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from jaxreplay import untrusted
+from jaxreplay.saving import untrusted
 
 _MOST = 2**30  # bytes of a file that is read whole; the largest of ours have a tenth of that
 

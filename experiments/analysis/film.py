@@ -9,7 +9,7 @@ from PIL import Image
 
 from experiments.analysis.files import replacing
 from experiments.installation.commands import install_package
-from jaxreplay.untrusted import check_writable
+from jaxreplay.saving import check_writable
 
 Array = np.ndarray
 

@@ -1,6 +1,6 @@
 """A Replay driven from Python with donated state: one jitted call per verb, or one for all.
 
-And one for all in which state, batch and row are few arrays (`jaxreplay.packed`).
+And one for all in which state, batch and row are few arrays (`jaxreplay.loops.packed`).
 """
 
 import itertools
@@ -12,11 +12,11 @@ import numpy as np
 
 from experiments.benchmarks import loops
 from experiments.benchmarks.peers.types import Drawn, Rows
-from jaxreplay import packed
-from jaxreplay.packed import Packed
+from jaxreplay.loops import packed
 from jaxreplay.replay import Replay
 from jaxreplay.types import Array, Sample, Transition
 
+Packed = packed.Packed
 _KEYS = 2**12
 
 
@@ -93,7 +93,7 @@ class Dispatched:
 
 
 class DispatchedPacked:
-    """One call between two learning steps that takes and returns few arrays (`jaxreplay.packed`).
+    """One call between two learning steps that takes and returns few arrays.
 
     Batches stay packed: a learner unpacks them in its own compiled step.
     """
@@ -112,7 +112,12 @@ class DispatchedPacked:
         return jax.jit(packed.unpack)(self._state)
 
     def _packed_turn(
-        self, state: Packed, batch: Packed, errors: Array, row: Packed, key: Array
+        self,
+        state: Packed,
+        batch: Packed,
+        errors: Array,
+        row: Packed,
+        key: Array,
     ) -> tuple[Packed, Packed]:
         state, batch, row = (packed.unpack(x) for x in (state, batch, row))
         state, batch = self._turn(state, batch, errors, row, key)

@@ -10,7 +10,7 @@ from PIL import Image
 
 from experiments.analysis.files import read_json, write_json
 from experiments.benchmarks import timing
-from jaxreplay.untrusted import check_writable
+from jaxreplay.saving import check_writable
 
 MARK = "jaxreplay experiments.benchmarks"  # the software that a picture of ours names
 

@@ -6,7 +6,7 @@ process; times are medians over the turns, and ratios are taken turn by turn. Mo
   scan        in a compiled loop
   dispatched  driven from Python, with donated state, one call per verb
   one-call    the same, one call between two learning steps: update, add and sample the next batch
-  packed-call the same, with state, row and batch as few arrays (jaxreplay.packed)
+  packed-call the same, with state, row and batch as few arrays (jaxreplay.loops.packed)
   numpy-call  the same, with batches and TD errors as NumPy arrays, for a learner without JAX
   vmapped     in a compiled loop for several seeds at once (time of all of them)
   train       a train step with a small critic, in a compiled loop

@@ -22,7 +22,8 @@ from experiments.benchmarks.tables import table
 from experiments.benchmarks.timing import Run, ratio, take_turns
 from experiments.benchmarks.training_loops import CASES, as_run
 from experiments.runs.log import say
-from jaxreplay import Replay, Transition, Transitions, host_rows
+from jaxreplay import Replay, Transition, Transitions
+from jaxreplay.loops import host_rows
 from jaxreplay.methods import METHODS
 
 _OBS, _ACTION = 376, 17

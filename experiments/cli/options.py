@@ -18,7 +18,7 @@ from experiments.cli import help as helps
 from experiments.cli.help import Group, Guide
 from experiments.cli.spelling import nearest
 from jaxreplay.option import Option, options_of
-from jaxreplay.untrusted import printable
+from jaxreplay.saving import printable
 
 Instance = TypeVar("Instance")
 _MANY = 40  # names, more than a reader looks through in a message

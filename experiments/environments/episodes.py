@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from agents.types import Continuous, Discrete
 from experiments.environments.types import Array, Environment, TimeStep
-from jaxreplay.branches import rarely
+from jaxreplay.loops import cond_if_any
 
 
 class EpisodeState(NamedTuple):
@@ -67,7 +67,7 @@ def make_episodic(
         truncated = (going_on.steps >= max_steps) & ~terminated
         over = terminated | truncated
         if costly_reset:
-            next_state, next_obs = rarely(
+            next_state, next_obs = cond_if_any(
                 over, lambda _, key: start(key), (going_on, obs), key_reset
             )
         else:

@@ -31,7 +31,7 @@ from experiments.papers.tables import Data
 from experiments.runs import compilation
 from experiments.runs.log import say, show
 from experiments.runs.rates import DAY, in_words
-from jaxreplay.untrusted import check_writable
+from jaxreplay.saving import check_writable
 
 _OUT = Path("runs/papers")  # unless another folder is named
 

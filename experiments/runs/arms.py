@@ -10,8 +10,8 @@ from experiments.runs.run_config import RunConfig
 from experiments.training.schedule import schedule
 from jaxreplay.methods import METHODS
 from jaxreplay.option import Config, option
-from jaxreplay.requirements import EpisodeReturns
 from jaxreplay.sampler import Sampler
+from jaxreplay.types import EpisodeReturns
 
 _FEWEST = 2  # seeds, for an interval
 _PLAIN = "uniform"  # the method of baselines

@@ -26,7 +26,7 @@ from experiments.training.schedule import schedule
 from experiments.training.seeds import CompiledRun, Run, with_axis
 from experiments.training.spread import SpreadRun, layout
 from experiments.training.state import a_key, example_action
-from jaxreplay.frames import AHEAD
+from jaxreplay.loops import frames
 from jaxreplay.methods import METHODS
 from jaxreplay.replay import Replay
 
@@ -136,9 +136,10 @@ def _check_frames(config: RunConfig, sizes: ReplaySizes) -> None:
             "scale_observations looks at whole observations, which are not stored where frames "
             "are stored once: leave it out, or give --frame-stack 0"
         )
-    if sizes.frame_stack and config.loop.n_step > AHEAD:
+    if sizes.frame_stack and config.loop.n_step > frames.AHEAD:
         raise ValueError(
-            f"n_step is {config.loop.n_step}: with frames stored once it may be {AHEAD} at most"
+            f"n_step is {config.loop.n_step}: with frames stored once it must be at most "
+            f"{frames.AHEAD}"
         )
     if sizes.replay_on == "device":
         return

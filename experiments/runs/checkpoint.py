@@ -14,9 +14,7 @@ from typing import Any
 
 import jax
 
-from jaxreplay import array_file
-from jaxreplay.array_file import Damaged as Damaged  # what reading one may raise
-from jaxreplay.untrusted import printable
+from jaxreplay.saving import array_file, printable
 
 Tree = Any  # any pytree of arrays, typed PRNG keys and Python scalars
 _NAME = re.compile(r"step_(\d{12})\.safetensors")

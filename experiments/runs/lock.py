@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from experiments.runs.folder import LOCK, make
-from jaxreplay.untrusted import check_writable
+from jaxreplay.saving import check_writable
 
 _LINE = re.compile(r"process \d+ on .*\n?")
 

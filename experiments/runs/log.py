@@ -22,7 +22,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from jaxreplay.untrusted import printable
+from jaxreplay.saving import printable
 
 Row = Mapping[str, Any]  # seed, step, and metrics by name
 

@@ -44,7 +44,7 @@ def load_agent(name: str) -> bool:
     """Import and register the agent in a module, unless the name is known.
 
     The module has `agent(config, action_space, objective) -> Agent`, `ACTIONS` ("discrete" or
-    "continuous"), `OFFERS` (`jaxreplay.requirements.Offers`), a config as methods have, and, if it
+    "continuous"), `OFFERS` (`agents.types.Offers`), a config as methods have, and, if it
     wants other defaults, `LOOP` (LoopConfig) and `SIZES` (ReplaySizes).
 
     Args:

@@ -1,12 +1,12 @@
 """Which agents there are, and what fits what: agents, replay methods, environments."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
 from agents import acer, ddpg, dqn, naf, ppo, racer, rainbow, sac, td3
-from agents.types import Agent
+from agents.types import Agent, Offers
 from experiments import environments
 from experiments.environments.sized import SIZES
 from experiments.runs import presets
@@ -15,8 +15,8 @@ from experiments.training.config import LoopConfig, ReplaySizes
 from jaxreplay.methods import METHODS
 from jaxreplay.objectives import Objective
 from jaxreplay.option import check_entry
-from jaxreplay.requirements import Offers, asked_of_agent, lacking_in_agent, lacking_in_method
 from jaxreplay.sampler import Method
+from jaxreplay.types import DENSITY, Provision, Requirements
 
 
 class MakeAgent(Protocol):
@@ -314,3 +314,32 @@ def catalogue() -> dict[str, Any]:
             for name, preset in PRESETS.items()
         },
     }
+
+
+def asked_of_agent(requires: Requirements) -> list[str]:
+    """Return the names of what a method needs of an agent: feedback, then properties."""
+    properties = ("density", "scalar_loss", "all_new")
+    asked = [name for name in properties if getattr(requires, name)]
+    return sorted(requires.feedback | requires.feedback_of_new) + asked
+
+
+def lacking_in_agent(requires: Requirements, offers: Offers) -> list[str]:
+    """Return in words what a method needs and an agent does not give; empty if it fits."""
+    lacking = sorted((requires.feedback | requires.feedback_of_new) - offers.feedback)
+    if requires.density and not offers.density:
+        lacking = [name for name in lacking if name != "log_ratio"] + [DENSITY]
+    if requires.scalar_loss and not offers.scalar_loss:
+        lacking.append("a scalar TD error to shape the loss of")
+    if requires.all_new and not offers.on_policy:
+        lacking.append("an agent that learns on-policy")
+    return lacking
+
+
+def lacking_in_method(
+    requires: Requirements, provides: Iterable[Provision], offers: Offers
+) -> list[str]:
+    """Return in words what an agent reads and a method does not provide; empty if it fits."""
+    lacking: list[str] = sorted(offers.reads - set(provides))
+    if offers.on_policy and not requires.all_new:
+        lacking.append("batches of new steps only")
+    return lacking

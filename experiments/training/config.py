@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Literal
 
-from jaxreplay.frames import AHEAD
+from jaxreplay.loops import frames
 from jaxreplay.option import Config, option
 from jaxreplay.replay import Replay
 from jaxreplay.sampler import Sampler
@@ -112,7 +112,7 @@ class ReplaySizes(Config):
         if self.frame_stack:
             # The same `ahead` for every n, so that n does not change the shapes in checkpoints.
             storage = Frames(
-                stack=self.frame_stack, spare=self.frame_spare, ahead=AHEAD, on_host=on_host
+                stack=self.frame_stack, spare=self.frame_spare, ahead=frames.AHEAD, on_host=on_host
             )
         return Replay(
             sampler,

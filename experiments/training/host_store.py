@@ -16,9 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreplay import frames as frames_
-from jaxreplay import host_rows
-from jaxreplay.frames import FrameIndex
+from jaxreplay.loops import frames as frames_
+from jaxreplay.loops import host_rows
 from jaxreplay.ring import Ring
 from jaxreplay.types import Sample
 
@@ -59,7 +58,7 @@ class HostRows:
     """Rows, but for what the device keeps of them."""
 
     def __init__(self, kept: np.ndarray) -> None:
-        self.kept = kept  # [S, C, V] uint32, as in `jaxreplay.host_rows`
+        self.kept = kept  # [S, C, V] uint32, as in `jaxreplay.loops.host_rows`
 
     def step(self, obs: np.ndarray, next_obs: np.ndarray, first: np.ndarray) -> None:
         """Do nothing: rows come when they are added."""
@@ -77,14 +76,14 @@ class Pixels(NamedTuple):
     """Frames, which are written in place, and where every lane is."""
 
     pixels: np.ndarray  # [S, E * places + 1, D]
-    newest: np.ndarray  # [S, E] int32, as in `FrameIndex`
-    age: np.ndarray  # [S, E] int32, as in `FrameIndex`
+    newest: np.ndarray  # [S, E] int32, as in `frames.FrameIndex`
+    age: np.ndarray  # [S, E] int32, as in `frames.FrameIndex`
 
 
 class HostFrames:
     """Frames of stacks that are stored once; the device knows which a stack is made of."""
 
-    def __init__(self, frames: FrameIndex, kept: Pixels) -> None:
+    def __init__(self, frames: frames_.FrameIndex, kept: Pixels) -> None:
         self.kept, self._frames = kept, frames
 
     def step(self, obs: np.ndarray, next_obs: np.ndarray, first: np.ndarray) -> None:

@@ -29,8 +29,7 @@ from experiments.training.state import Episodes, LoopState, Metrics, Sums
 from jaxreplay import n_step
 from jaxreplay.n_step import Step
 from jaxreplay.replay import Replay
-from jaxreplay.requirements import known_feedback
-from jaxreplay.types import Sample, Transition
+from jaxreplay.types import Sample, Transition, known_feedback
 
 # When a step is taken: before learning has begun, or after.
 Mode = Literal["warm-up", "act"]

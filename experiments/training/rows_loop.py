@@ -22,7 +22,7 @@ from experiments.training.once import jit_once
 from experiments.training.schedule import schedule
 from experiments.training.seeds import axes_of, keys_of
 from experiments.training.state import LoopState, Metrics, Sums, a_key, evaluation_key
-from jaxreplay import host_rows
+from jaxreplay.loops import host_rows
 from jaxreplay.replay import Replay
 from jaxreplay.types import Sample
 

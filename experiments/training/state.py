@@ -10,7 +10,7 @@ from flax import struct
 from agents.types import Agent, Continuous, Discrete
 from experiments.environments.types import Array
 from jaxreplay import n_step
-from jaxreplay.keys import unrolled
+from jaxreplay.loops import unrolled
 from jaxreplay.n_step import Step, Window
 from jaxreplay.replay import Replay
 from jaxreplay.types import Transition

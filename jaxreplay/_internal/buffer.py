@@ -26,8 +26,8 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import jax
 import jax.numpy as jnp
 
-from jaxreplay._internal.dependence import at_least_two, computed_once, opaque_zero
-from jaxreplay._internal.gather import in_one_thread, scratch_for, take_few_rows, take_rows
+from jaxreplay._internal.xla.dependence import at_least_two, computed_once, opaque_zero
+from jaxreplay._internal.xla.gather import in_one_thread, scratch_for, take_few_rows, take_rows
 from jaxreplay.types import Array
 
 Buffer: TypeAlias = Array  # [n, ...], an array whose rows are read and written here only

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from jaxreplay._internal.checks import check_kind
+from jaxreplay._internal.arguments import check_kind
 from jaxreplay.methods import (
     ere,
     ero,

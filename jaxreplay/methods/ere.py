@@ -5,17 +5,15 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from jaxreplay import clocks, fields, objectives, schedules
+from jaxreplay import objectives
 from jaxreplay import ring as ring_
-from jaxreplay._internal import random_bits
-from jaxreplay._internal.promotion import as_by_default
-from jaxreplay.fields import Row
+from jaxreplay._internal import counters, numerics, schedules
+from jaxreplay._internal.tracing import as_by_default
 from jaxreplay.methods.parts.options import LossOptions
 from jaxreplay.option import option, takes_own_config
-from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
-from jaxreplay.types import Array, Draw, Sample
+from jaxreplay.types import Array, Draw, Requirements, Sample, Tree, get_field
 
 _PAPER = "Wang & Ross 2019"
 
@@ -88,18 +86,18 @@ class ERE(Sampler):
         return EREState(zero, zero, zero, none, none)
 
     def add(
-        self, state: EREState, ring: Ring, slots: Array, transition: Row, **feedback: Array
+        self, state: EREState, ring: Ring, slots: Array, transition: Tree, **feedback: Array
     ) -> EREState:
-        return _end(state, fields.get(transition, "last")[0])
+        return _end(state, get_field(transition, "last")[0])
 
     def sample(self, state: EREState, ring: Ring, key: Array, batch_size: int) -> Draw:
         recent, ones = self._width(state, ring), jnp.ones(batch_size, jnp.float32)
-        order = random_bits.integers(key, (batch_size,), recent)
+        order = numerics.integers(key, (batch_size,), recent)
         return Draw(ring_.recent(ring, order), ones, probability=ones / recent)
 
     def update(self, state: EREState, ring: Ring, sample: Sample, **feedback: Array) -> EREState:
         widths = state.widths + self._width(state, ring)
-        done, updates = clocks.tick(state.done), clocks.tick(state.updates)
+        done, updates = counters.increment(state.done), counters.increment(state.updates)
         return state._replace(done=done, updates=updates, widths=widths)
 
     def end_episodes(self, state: EREState, ring: Ring) -> EREState:

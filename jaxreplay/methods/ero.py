@@ -8,20 +8,18 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
-from jaxreplay import clocks, fields, objectives, sum_tree
+from jaxreplay import objectives, sum_tree
 from jaxreplay import ring as ring_
-from jaxreplay._internal import buffer, random_bits
+from jaxreplay._internal import buffer, counters, numerics
 from jaxreplay._internal.buffer import Buffer
-from jaxreplay._internal.sharding import varying
-from jaxreplay.fields import Row
+from jaxreplay._internal.optimisers import if_finite
+from jaxreplay._internal.tracing import varying
 from jaxreplay.methods.parts.options import LossOptions
-from jaxreplay.optimisers import if_finite
 from jaxreplay.option import option, takes_own_config
-from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.sum_tree import SumTree
-from jaxreplay.types import Array, Draw, Sample
+from jaxreplay.types import Array, Draw, Requirements, Sample, Tree, get_field
 
 _PAPER = "Zha et al. 2019"
 # Items scored at a time: bounds the memory of the hidden layers, and the work while few are stored.
@@ -117,19 +115,19 @@ class ERO(Sampler):
         )
 
     def add(
-        self, state: EROState, ring: Ring, slots: Array, transition: Row, **feedback: Array
+        self, state: EROState, ring: Ring, slots: Array, transition: Tree, **feedback: Array
     ) -> EROState:
         ones = jnp.ones(slots.shape, jnp.float32)
         return state._replace(
             chosen=sum_tree.set(state.chosen, slots, ones),
-            reward=buffer.write(state.reward, slots, fields.get(transition, "reward")),
+            reward=buffer.write(state.reward, slots, get_field(transition, "reward")),
             td_error=buffer.write(state.td_error, slots, 0.0 * ones),
         )
 
     def sample(self, state: EROState, ring: Ring, key: Array, batch_size: int) -> Draw:
         size = jnp.maximum(ring_.size(ring), 1)
         within = sum_tree.sample(state.chosen, key, batch_size, sampling="iid")
-        anywhere = random_bits.integers(key, (batch_size,), size)
+        anywhere = numerics.integers(key, (batch_size,), size)
         count = sum_tree.total(state.chosen)
         enough, ones = count >= batch_size, jnp.ones(batch_size, jnp.float32)
         chance = ones / jnp.where(enough, count, size)
@@ -192,7 +190,7 @@ def _learn(config: EROConfig, state: EROState, ring: Ring, reward: Array, key: A
     key_batch, key_choice = jax.random.split(key)
     features = _features(state, ring)
     size = jnp.maximum(ring_.size(ring), 1)
-    slots = random_bits.integers(key_batch, (config.batch_size,), size)
+    slots = numerics.integers(key_batch, (config.batch_size,), size)
     before = state.params, state.opt_state
 
     def loss(params: Any) -> Array:
@@ -206,7 +204,7 @@ def _learn(config: EROConfig, state: EROState, ring: Ring, reward: Array, key: A
         lambda new, old: jnp.where(reward != 0, new, old), moved, before
     )
     chosen = sum_tree.rebuild(state.chosen, _choose(config, params, features, ring, key_choice))
-    learned = clocks.total(state.learned, (reward != 0) & opt_state.finite)
+    learned = counters.saturating_add(state.learned, (reward != 0) & opt_state.finite)
     return state._replace(params=params, opt_state=opt_state, chosen=chosen, learned=learned)
 
 

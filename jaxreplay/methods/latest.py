@@ -9,10 +9,9 @@ from jaxreplay import objectives
 from jaxreplay import ring as ring_
 from jaxreplay.methods.uniform import Uniform
 from jaxreplay.option import Config, takes_own_config
-from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
-from jaxreplay.types import Array, Draw
+from jaxreplay.types import Array, Draw, Requirements
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxreplay import clocks, fields, sum_tree
 from jaxreplay import ring as ring_
-from jaxreplay._internal import buffer
+from jaxreplay import sum_tree
+from jaxreplay._internal import buffer, counters
 from jaxreplay._internal.buffer import Buffer
-from jaxreplay.fields import Row
+from jaxreplay._internal.optimisers import if_finite
 from jaxreplay.methods import proportional
 from jaxreplay.methods.parts import positions as positions_
 from jaxreplay.methods.parts.options import (
@@ -22,12 +22,10 @@ from jaxreplay.methods.parts.options import (
 from jaxreplay.methods.parts.positions import Positions
 from jaxreplay.methods.parts.score_network import Features, ScoreNetwork
 from jaxreplay.methods.proportional import ProportionalState
-from jaxreplay.optimisers import if_finite
 from jaxreplay.option import option, takes_own_config
-from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
-from jaxreplay.types import IGNORED, Array, Draw, Sample
+from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree, get_field
 
 Feature = Literal["obs", "action", "reward", "next_obs", "time", "td_error", "q_value"]
 _PAPER = "Oh et al. 2021"
@@ -159,12 +157,12 @@ class NERS(Sampler):
         )
 
     def add(
-        self, state: NERSState, ring: Ring, slots: Array, transition: Row, **feedback: Array
+        self, state: NERSState, ring: Ring, slots: Array, transition: Tree, **feedback: Array
     ) -> NERSState:
         ones = jnp.ones(slots.shape, jnp.float32)
         positions = state.positions
         if positions is not None:
-            positions = positions_.add(positions, slots, fields.get(transition, "first"))
+            positions = positions_.add(positions, slots, get_field(transition, "first"))
         return state._replace(
             priorities=proportional.insert(state.priorities, slots),
             td_error=buffer.write(state.td_error, slots, ones),
@@ -211,7 +209,7 @@ class NERS(Sampler):
             told=jnp.ones((), bool),
             episode_return=episode_return,
             replay_reward=jnp.where(jnp.isfinite(reward), reward, 0.0),
-            learned=clocks.total(state.learned, learns),
+            learned=counters.saturating_add(state.learned, learns),
         )
 
     def end_episodes(self, state: NERSState, ring: Ring) -> NERSState:
@@ -293,26 +291,26 @@ def _time(state: NERSState, ring: Ring, slots: Array) -> Array:
 
 
 def _features(
-    config: NERSConfig, transition: Row, time: Array, td_error: Array, q_value: Array
+    config: NERSConfig, transition: Tree, time: Array, td_error: Array, q_value: Array
 ) -> Features:
     """Choose what the network sees; TD error and Q `[m]` are squashed already."""
     rows = len(time)
     told = {"time": time, "td_error": td_error, "q_value": q_value}
 
     def column(name: str) -> Array:
-        values = told[name] if name in told else fields.get(transition, name)
+        values = told[name] if name in told else get_field(transition, name)
         return values.astype(jnp.float32).reshape(rows, -1)
 
     for name in sorted({"obs", "next_obs"} & set(config.features)):
-        if not hasattr(fields.get(transition, name), "shape"):
+        if not hasattr(get_field(transition, name), "shape"):
             raise ValueError(
                 f"ners scores {name} that are single arrays, not trees of them: leave it out of "
                 "its features"
             )
     chosen = [column(name) for name in ("action", "reward", *told) if name in config.features]
     return Features(
-        obs=fields.get(transition, "obs") if "obs" in config.features else None,
-        next_obs=fields.get(transition, "next_obs") if "next_obs" in config.features else None,
+        obs=get_field(transition, "obs") if "obs" in config.features else None,
+        next_obs=get_field(transition, "next_obs") if "next_obs" in config.features else None,
         scalars=jnp.concatenate(chosen, axis=1) if chosen else jnp.zeros((rows, 0)),
     )
 

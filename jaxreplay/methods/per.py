@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import jax.numpy as jnp
 
-from jaxreplay._internal.powers import to_power
+from jaxreplay._internal.numerics import to_power
 from jaxreplay.methods.parts.options import (
     ImportanceOptions,
     PriorityOptions,

@@ -11,18 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreplay import clocks, sum_tree
 from jaxreplay import ring as ring_
-from jaxreplay._internal import buffer, random_bits
-from jaxreplay._internal.powers import to_power
-from jaxreplay._internal.promotion import as_by_default
-from jaxreplay.fields import Row
-from jaxreplay.requirements import Requirements
+from jaxreplay import sum_tree
+from jaxreplay._internal import buffer, counters, numerics
+from jaxreplay._internal.numerics import to_power
+from jaxreplay._internal.schedules import Schedule
+from jaxreplay._internal.tracing import as_by_default
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Sampler
-from jaxreplay.schedules import Schedule
 from jaxreplay.sum_tree import Sampling, SumTree
-from jaxreplay.types import Array, Draw, Sample
+from jaxreplay.types import Array, Draw, Requirements, Sample, Tree
 
 Initial = Literal["max", "td"]
 Normalisation = Literal["batch", "buffer", "none"]
@@ -84,7 +82,7 @@ def insert(
 def write(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
     """Write the leaves `[B]` of an update; rows with an out-of-range slot are skipped."""
     state = _update_stats(_set(state, slots, values), slots, values)
-    return state._replace(updates=clocks.tick(state.updates))
+    return state._replace(updates=counters.increment(state.updates))
 
 
 @as_by_default
@@ -98,7 +96,7 @@ def draw(
     size = jnp.maximum(ring_.size(ring), 1)
     total = sum_tree.total(state.tree)
     shares = sum_tree.shares(key, batch_size, sampling)
-    evenly = random_bits.scaled(shares, size.astype(jnp.uint32)).astype(jnp.int32)
+    evenly = numerics.scaled(shares, size.astype(jnp.uint32)).astype(jnp.int32)
     indices = jnp.where(total > 0, sum_tree.at_shares(state.tree, shares), evenly)
     safe_total = jnp.where(total > 0, total, 1.0)
     smallest = None
@@ -247,7 +245,12 @@ class Proportional(Sampler):
         return init(ring.capacity, track_minimum=needs_minimum(self.weight))
 
     def add(
-        self, state: ProportionalState, ring: Ring, slots: Array, transition: Row, **feedback: Array
+        self,
+        state: ProportionalState,
+        ring: Ring,
+        slots: Array,
+        transition: Tree,
+        **feedback: Array,
     ) -> ProportionalState:
         """Insert new transitions `[E]`."""
         del transition
@@ -324,7 +327,7 @@ _LARGEST = np.finfo(np.float32).max
 
 def _update_stats(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
     overflown, largest = count_invalid_and_max(slots < state.tree.capacity, values)
-    skipped = clocks.total(state.skipped, overflown)
+    skipped = counters.saturating_add(state.skipped, overflown)
     return state._replace(skipped=skipped, max_leaf=jnp.maximum(state.max_leaf, largest))
 
 

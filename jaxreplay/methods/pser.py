@@ -10,21 +10,20 @@ from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 
-from jaxreplay import clocks, fields, objectives, schedules, sum_tree
+from jaxreplay import objectives, sum_tree
 from jaxreplay import ring as ring_
-from jaxreplay._internal.checks import Bounds
-from jaxreplay._internal.powers import to_power
-from jaxreplay.fields import Row
+from jaxreplay._internal import counters, schedules
+from jaxreplay._internal.arguments import Bounds
+from jaxreplay._internal.numerics import to_power
 from jaxreplay.methods import proportional
 from jaxreplay.methods.parts import positions as positions_
 from jaxreplay.methods.parts.options import LossOptions, PriorityOptions
 from jaxreplay.methods.parts.positions import Positions
 from jaxreplay.methods.proportional import ImportanceWeights, ProportionalState
 from jaxreplay.option import option, override, takes_own_config
-from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
-from jaxreplay.types import IGNORED, Array, Draw, Sample
+from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree, get_field
 
 _PAPER = "Brittain et al. 2019"
 
@@ -140,12 +139,12 @@ class PSER(Sampler):
         return PSERState(proportional.init(ring.capacity), positions_.init(ring))
 
     def add(
-        self, state: PSERState, ring: Ring, slots: Array, transition: Row, **feedback: Array
+        self, state: PSERState, ring: Ring, slots: Array, transition: Tree, **feedback: Array
     ) -> PSERState:
         config = self.config
         values = _leaf(config, feedback["td_error"]) if config.initial == "td" else None
         priorities = proportional.insert(state.priorities, slots, values)
-        positions = positions_.add(state.positions, slots, fields.get(transition, "first"))
+        positions = positions_.add(state.positions, slots, get_field(transition, "first"))
         state = PSERState(priorities, positions)
         if not config.decay_on_add:
             return state
@@ -166,8 +165,8 @@ class PSER(Sampler):
         priorities = old._replace(
             tree=sum_tree.put(old.tree, slots, values),
             max_leaf=jnp.maximum(old.max_leaf, largest),
-            updates=clocks.tick(old.updates),
-            skipped=clocks.total(old.skipped, overflown),
+            updates=counters.increment(old.updates),
+            skipped=counters.saturating_add(old.skipped, overflown),
         )
         # A leaf that overflows is skipped, and so lends nothing either.
         lenders = jnp.where(jnp.isfinite(values), slots, IGNORED)

@@ -7,20 +7,17 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxreplay import bucket_order, clocks, schedules
 from jaxreplay import ring as ring_
-from jaxreplay._internal import random_bits
-from jaxreplay.bucket_order import BucketOrder, Ties
-from jaxreplay.fields import Row
+from jaxreplay._internal import bucket_order, counters, numerics, schedules
+from jaxreplay._internal.bucket_order import BucketOrder, Ties
 from jaxreplay.methods.parts import rank_mass
 from jaxreplay.methods.parts.options import ImportanceOptions, WeightedLossOptions
 from jaxreplay.methods.parts.rank_mass import Segments
 from jaxreplay.methods.proportional import SamplingStats
 from jaxreplay.option import option, override, takes_own_config
-from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
-from jaxreplay.types import IGNORED, Array, Draw, Sample
+from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree
 
 _PAPER = "Schaul et al. 2016"
 _QUANTILES = (0.1, 0.5, 0.9)
@@ -109,7 +106,7 @@ class Rank(Sampler):
         )
 
     def add(
-        self, state: RankState, ring: Ring, slots: Array, transition: Row, **feedback: Array
+        self, state: RankState, ring: Ring, slots: Array, transition: Tree, **feedback: Array
     ) -> RankState:
         values = jnp.broadcast_to(state.largest, slots.shape)
         return state._replace(order=bucket_order.set(state.order, slots, values))
@@ -127,7 +124,7 @@ class Rank(Sampler):
         return RankState(
             order=bucket_order.set(state.order, sample.indices, values),
             largest=jnp.maximum(state.largest, written.max()),
-            updates=clocks.tick(state.updates),
+            updates=counters.increment(state.updates),
         )
 
     def probability(self, state: RankState, ring: Ring, slots: Array, batch_size: int) -> Array:
@@ -250,7 +247,7 @@ def _draw(
     config, size = rule.config, jnp.maximum(ring_.size(ring), 1)
     # With one turn for all ties, equal ranks are the same slot: independent draws take one each.
     turns = count if (config.order, config.sampling) == ("buckets", "iid") else 1
-    bits = random_bits.bits(key, (count + turns,))
+    bits = numerics.bits(key, (count + turns,))
     rank, segments = _draw_rank(rule, state, ring, bits[:count])
     if config.order == "sorted":
         slots, ties = falling(bucket_order.values(state.order))[rank], Ties(rank, rank + 1)
@@ -285,7 +282,7 @@ def _draw_rank(rule: _Rule, state: RankState, ring: Ring, bits: Array) -> tuple[
     if rule.config.sampling == "iid":
         return end - 1, segments
     wide = (segments.end - segments.start).astype(jnp.uint32)
-    inside = random_bits.scaled(bits, wide).astype(jnp.int32)
+    inside = numerics.scaled(bits, wide).astype(jnp.int32)
     return jnp.where(segmented, segments.start + inside, end - 1), segments
 
 

@@ -14,20 +14,28 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from jaxreplay import clocks, fields
 from jaxreplay import ring as ring_
-from jaxreplay._internal import buffer, random_bits
+from jaxreplay._internal import buffer, counters, numerics
 from jaxreplay._internal.buffer import Buffer
-from jaxreplay.fields import Row
 from jaxreplay.methods.parts import estimates
 from jaxreplay.methods.parts.estimates import Estimates
 from jaxreplay.methods.parts.forgetting import to_forget
 from jaxreplay.objectives import Objective
 from jaxreplay.option import Config, option, takes_own_config
-from jaxreplay.requirements import Provision, Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
-from jaxreplay.types import IGNORED, LOG_RATIO_LIMIT, Array, Draw, Sample, Trust
+from jaxreplay.types import (
+    IGNORED,
+    LOG_RATIO_LIMIT,
+    Array,
+    Draw,
+    Provision,
+    Requirements,
+    Sample,
+    Tree,
+    Trust,
+    get_field,
+)
 
 _PAPER = "Novati & Koumoutsakos 2019"
 _RUNNING, _FINISHED, _FORGOTTEN = 0, 1, 2
@@ -198,11 +206,11 @@ class ReFER(Sampler):
         )
 
     def add(
-        self, state: ReFERState, ring: Ring, slots: Array, transition: Row, **feedback: Array
+        self, state: ReFERState, ring: Ring, slots: Array, transition: Tree, **feedback: Array
     ) -> ReFERState:
         """Insert new steps into their episodes, and refresh the memory if it is due."""
         # An episode may have been left, for instance where a loop was stopped and resumed.
-        left = fields.get(transition, "first") & (state.current >= 0)
+        left = get_field(transition, "first") & (state.current >= 0)
         state = _leave(state, ring, left, (slots - ring.num_envs) % ring.capacity)
         state = _insert(state, ring, slots, transition)
         if state.estimates is not None:
@@ -216,7 +224,7 @@ class ReFER(Sampler):
     def sample(self, state: ReFERState, ring: Ring, key: Array, batch_size: int) -> Draw:
         # Before the first refresh that finds something to remember, everything stored will do.
         size = jnp.where(state.size > 0, state.size, jnp.maximum(ring_.size(ring), 1))
-        number = random_bits.integers(key, (batch_size,), size)
+        number = numerics.integers(key, (batch_size,), size)
         indices = jnp.where(state.size > 0, state.order[number], number)
         q_ret = None
         if state.estimates is not None:
@@ -245,7 +253,7 @@ class ReFER(Sampler):
         if config.penalise:
             share = far / jnp.maximum(state.size, 1)
             beta = next_beta(beta, share.astype(jnp.float32), config.target, config.beta_rate)
-        updates = clocks.tick(state.updates)
+        updates = counters.increment(state.updates)
         return state._replace(log_ratio=ratios, far=far, beta=beta, updates=updates)
 
     def end_episodes(self, state: ReFERState, ring: Ring) -> ReFERState:
@@ -325,13 +333,13 @@ def _leave(state: ReFERState, ring: Ring, left: Array, newest: Array) -> ReFERSt
     return state._replace(estimates=ended)
 
 
-def _insert(state: ReFERState, ring: Ring, slots: Array, transition: Row) -> ReFERState:
-    begins = fields.get(transition, "first") | (state.current < 0)
-    later = clocks.tick(state.current, clocks.lap(ring_.rows(ring)))
+def _insert(state: ReFERState, ring: Ring, slots: Array, transition: Tree) -> ReFERState:
+    begins = get_field(transition, "first") | (state.current < 0)
+    later = counters.increment(state.current, counters.rewind(ring_.rows(ring)))
     current = jnp.where(begins, later, state.current)
     episode = _episode_of(current, ring)
     begun = jnp.where(begins, episode, IGNORED)
-    status = jnp.where(fields.get(transition, "last"), _FINISHED, _RUNNING).astype(jnp.int8)
+    status = jnp.where(get_field(transition, "last"), _FINISHED, _RUNNING).astype(jnp.int8)
     now = jnp.broadcast_to(ring.rows_added, slots.shape)
     return state._replace(
         log_ratio=buffer.write(state.log_ratio, slots, jnp.zeros(slots.shape)),
@@ -381,8 +389,8 @@ def _remember(config: ReFERConfig, state: ReFERState, ring: Ring) -> ReFERState:
     counts = going.sum(dtype=jnp.int32), reclaimed.sum(dtype=jnp.int32)
     going = buffer.after(buffer.fence(counts), going)
     return state._replace(
-        forgotten=clocks.total(state.forgotten, counts[0]),
-        reclaimed=clocks.total(state.reclaimed, counts[1]),
+        forgotten=counters.saturating_add(state.forgotten, counts[0]),
+        reclaimed=counters.saturating_add(state.reclaimed, counts[1]),
         status=jnp.where(going, jnp.int8(_FORGOTTEN), state.status),
         log_ratio=log_ratio,
         live=live,

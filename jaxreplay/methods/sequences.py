@@ -10,21 +10,19 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from jaxreplay import fields, objectives, schedules, sum_tree
+from jaxreplay import objectives, sum_tree
 from jaxreplay import ring as ring_
-from jaxreplay._internal import buffer
+from jaxreplay._internal import buffer, schedules
 from jaxreplay._internal.buffer import Buffer
-from jaxreplay._internal.powers import to_power
-from jaxreplay._internal.promotion import as_by_default
-from jaxreplay.fields import Row
+from jaxreplay._internal.numerics import to_power
+from jaxreplay._internal.tracing import as_by_default
 from jaxreplay.methods import proportional
 from jaxreplay.methods.parts.options import SamplingOptions
 from jaxreplay.methods.proportional import ImportanceWeights, ProportionalState
 from jaxreplay.option import option, takes_own_config
-from jaxreplay.requirements import Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
-from jaxreplay.types import IGNORED, Array, Draw, Sample
+from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree, get_field, has_field
 
 _PAPER = "Kapturowski et al. 2019"
 
@@ -172,7 +170,7 @@ class Sequences(Sampler):
         state: SequencesState,
         ring: Ring,
         slots: Array,
-        transition: Row,
+        transition: Tree,
         **feedback: Array,
     ) -> SequencesState:
         """Insert sequences that are complete now, and drop those that lose their first step."""
@@ -249,7 +247,7 @@ class Sequences(Sampler):
                 f"one every {period} steps, need at least {length + period - 1}"
             )
         blank = ring_.gather(ring, jnp.zeros(1, jnp.int32))
-        if not (fields.has(blank, "last") or fields.has(blank, "first")):
+        if not (has_field(blank, "last") or has_field(blank, "first")):
             raise ValueError(
                 "this sampler reads last or first (whether a step ends or begins an episode), and "
                 f"the example, a {type(blank).__name__}, has neither: store one of them, False "
@@ -283,17 +281,17 @@ def check_valid(state: SequencesState, ring: Ring, config: SequencesConfig) -> N
 
 
 def _enter(
-    config: SequencesConfig, state: SequencesState, ring: Ring, slots: Array, transition: Row
+    config: SequencesConfig, state: SequencesState, ring: Ring, slots: Array, transition: Tree
 ) -> SequencesState:
     """Count the new steps at `slots` `[E]` into their episodes."""
     begins = state.ended
-    if fields.has(transition, "first"):
-        begins = begins | fields.get(transition, "first").astype(bool)
+    if has_field(transition, "first"):
+        begins = begins | get_field(transition, "first").astype(bool)
     current = state.current + begins
     position = jnp.where(begins, 0, (state.position + 1) % config.period)
     ended = jnp.zeros_like(begins)
-    if fields.has(transition, "last"):
-        ended = fields.get(transition, "last").astype(bool)
+    if has_field(transition, "last"):
+        ended = get_field(transition, "last").astype(bool)
     row = (state.newest + 1) % config.length
     return state._replace(
         episode=buffer.write(state.episode, slots, current),

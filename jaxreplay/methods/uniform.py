@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from jaxreplay import objectives
 from jaxreplay import ring as ring_
-from jaxreplay._internal import random_bits
+from jaxreplay._internal import numerics
 from jaxreplay.methods.parts.options import LossOptions
 from jaxreplay.option import takes_own_config
 from jaxreplay.ring import Ring
@@ -34,7 +34,7 @@ class Uniform(Sampler):
         """Draw slots that hold a transition."""
         del state
         size = jnp.maximum(ring_.size(ring), 1)
-        indices = random_bits.integers(key, (batch_size,), size)
+        indices = numerics.integers(key, (batch_size,), size)
         ones = jnp.ones((batch_size,), jnp.float32)
         return Draw(indices, ones, probability=ones / size)
 

@@ -12,13 +12,12 @@ import jax.numpy as jnp
 
 from jaxreplay import objectives
 from jaxreplay import ring as ring_
-from jaxreplay._internal import random_bits
+from jaxreplay._internal import numerics
 from jaxreplay.methods.uniform import Uniform
 from jaxreplay.option import Config, option, takes_own_config
-from jaxreplay.requirements import Provision, Requirements
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
-from jaxreplay.types import Array, Draw
+from jaxreplay.types import Array, Draw, Provision, Requirements
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,8 +76,8 @@ class Windows(Uniform):
         length, starts = self.config.length, self._starts(ring)
         key_step, key_env = jax.random.split(key)
         count = (batch_size // length,)
-        oldest = length - 1 + random_bits.integers(key_step, count, starts)
-        environment = random_bits.integers(key_env, count, ring.num_envs)
+        oldest = length - 1 + numerics.integers(key_step, count, starts)
+        environment = numerics.integers(key_env, count, ring.num_envs)
         age = oldest - jnp.arange(length, dtype=jnp.int32)[:, None]
         slots = ring_.recent(ring, age * ring.num_envs + environment)
         ready = self.ready(state, ring, batch_size)

@@ -21,7 +21,7 @@ from agents.td3 import TD3Config, td3
 from agents.types import Agent, Continuous, Discrete
 from jaxreplay import objectives
 from jaxreplay.methods import per
-from jaxreplay.requirements import Requirements
+from jaxreplay.types import Requirements
 from jaxreplay.types import Sample
 from tests.refusals import refused
 

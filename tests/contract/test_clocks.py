@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import Replay, clocks, n_step, testing
+from jaxreplay import Replay, n_step, testing
+from jaxreplay.loops import counters
 from jaxreplay.methods import METHODS, per, pser, refer, sequences, windows
 from jaxreplay.n_step import Step
 
@@ -78,8 +79,8 @@ def test_a_replay_goes_on_past_the_last_row_that_32_bits_can_count(name, capacit
     state = replay.init(jax.random.key(0), testing.EXAMPLE)
     fill = jax.jit(lambda state: jax.lax.scan(lambda s, t: (add(s, t), ()), state, jnp.arange(50)))
     state = fill(state)[0]
-    _, (expected, *others) = run(at(state, 2**29, clocks.LAST - 500))
-    after, (batches, *found) = run(at(state, clocks.LAST, clocks.LAST - 2))
+    _, (expected, *others) = run(at(state, 2**29, counters.LAST - 500))
+    after, (batches, *found) = run(at(state, counters.LAST, counters.LAST - 2))
     testing.same(batches._replace(version=expected.version), expected, rtol=1e-6)
     testing.same(found, others, rtol=1e-6)
     assert int(batches.version.min()) > 0
@@ -91,13 +92,13 @@ def test_a_replay_goes_on_past_the_last_row_that_32_bits_can_count(name, capacit
 def test_totals_and_clocks_stay_at_the_end():
     replay = Replay(per.sampler(), capacity=8, batch_size=4)
     state = replay.init(jax.random.key(0), {"x": jnp.zeros(3)})
-    state = at(replay.add(state, {"x": jnp.ones((1, 3))}), 1, clocks.LAST - 1)
-    state = state._replace(dropped=jnp.int32(clocks.LAST - 1))
+    state = at(replay.add(state, {"x": jnp.ones((1, 3))}), 1, counters.LAST - 1)
+    state = state._replace(dropped=jnp.int32(counters.LAST - 1))
     batch = replay.sample(state, jax.random.key(0))
     for _ in range(2):
         state = replay.update(state, batch, td_error=jnp.full(4, jnp.nan))
         state = replay.add(state, {"x": jnp.full((1, 3), jnp.inf)})
-    assert int(state.dropped) == int(state.sampler.updates) == clocks.LAST
+    assert int(state.dropped) == int(state.sampler.updates) == counters.LAST
 
 
 @pytest.mark.parametrize("lanes", [1, 4])
@@ -113,21 +114,21 @@ def test_a_window_goes_on_past_its_last_push(n, lanes):
     push, begin = jax.jit(n_step.push), 6
     for time in range(begin):
         window, _ = push(window, step(time), 0.9)
-    late = clocks.LAST - (clocks.LAST - begin) % n - n
+    late = counters.LAST - (counters.LAST - begin) % n - n
     other = window._replace(pushes=jnp.int32(late))
     for time in range(begin, begin + 4 * n):
         window, expected = push(window, step(time), 0.9)
         other, found = push(other, step(time), 0.9)
         testing.same(found, expected)
         assert bool(n_step.ready(other))
-    assert int(other.pushes) <= clocks.LAST
+    assert int(other.pushes) <= counters.LAST
 
 
 @pytest.mark.parametrize("period", [1, 2, 3, 7, 1000, 2**20, 2**30])
 def test_a_clock_keeps_its_place_in_every_period(period):
-    clock = jnp.asarray([0, clocks.LAST - 1, clocks.LAST], jnp.int32)
-    for back in (period, clocks.lap(period)):
-        later = np.asarray(clocks.tick(clock, back), np.int64)
+    clock = jnp.asarray([0, counters.LAST - 1, counters.LAST], jnp.int32)
+    for back in (period, counters.rewind(period)):
+        later = np.asarray(counters.increment(clock, back), np.int64)
         assert (later % period == (np.asarray(clock, np.int64) + 1) % period).all()
         assert (later >= [1, 1, 2**30]).all()
-    np.testing.assert_array_equal(clocks.total(clock, 5), [5, clocks.LAST, clocks.LAST])
+    np.testing.assert_array_equal(counters.saturating_add(clock, 5), [5, counters.LAST, counters.LAST])

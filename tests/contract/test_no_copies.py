@@ -17,8 +17,9 @@ from experiments.benchmarks.hlo import large_copies
 from experiments.training.config import LoopConfig
 from experiments.training.loop import make_program
 from experiments.training.seeds import over_seeds
-from jaxreplay import Replay, Transition, packed, sum_tree
-from jaxreplay._internal import gather
+from jaxreplay import Replay, Transition, sum_tree
+from jaxreplay.loops import packed
+from jaxreplay._internal.xla import gather
 from jaxreplay.methods import METHODS, ners, per, pser, refer, sequences
 from tests.xla import AS_USERS
 

@@ -12,7 +12,8 @@ from jax import monitoring
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from jaxreplay import Replay, bucket_order, ring, sum_tree, testing
+from jaxreplay import Replay, ring, sum_tree, testing
+from jaxreplay._internal import bucket_order
 from jaxreplay.methods import METHODS, per, proportional, pser, rank, refer, sequences, windows
 from jaxreplay.option import options_of
 from jaxreplay.replay import check_valid

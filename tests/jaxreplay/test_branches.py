@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay.branches import rarely
+from jaxreplay.loops import cond_if_any
 from tests.refusals import refused
 
 
@@ -25,7 +25,7 @@ def start(size=()):
 
 @pytest.mark.parametrize("due", [False, True])
 def test_one_program(due):
-    found = jax.jit(lambda due: rarely(due, change, start(), jnp.arange(3.0)))(jnp.array(due))
+    found = jax.jit(lambda due: cond_if_any(due, change, start(), jnp.arange(3.0)))(jnp.array(due))
     jax.tree.map(np.testing.assert_array_equal, found, plain(due, start(), jnp.arange(3.0)))
 
 
@@ -37,7 +37,7 @@ def test_many_programs_of_which_some_are_due(size, extra_axis, mask):
     extra = jnp.arange(3.0) + (10 * jnp.arange(size)[:, None] if extra_axis == 0 else 0)
     axes = (0, (0, None, 0), extra_axis)
     outs = (0, None, 0)  # the clock that `change` leaves alone stays single
-    found = jax.jit(jax.vmap(lambda *a: rarely(a[0], change, *a[1:]), axes, outs))
+    found = jax.jit(jax.vmap(lambda *a: cond_if_any(a[0], change, *a[1:]), axes, outs))
     args = (due, start((size,)), extra)
     expected = jax.vmap(plain, axes, outs)(*args)
     jax.tree.map(np.testing.assert_array_equal, found(*args), expected)
@@ -45,7 +45,7 @@ def test_many_programs_of_which_some_are_due(size, extra_axis, mask):
 
 def test_a_decision_that_all_share_stays_a_branch():
     def program(due, x):
-        return rarely(due, lambda x: jnp.sort(x), x)
+        return cond_if_any(due, lambda x: jnp.sort(x), x)
 
     mapped = jax.vmap(program, (None, 0))
     x = jnp.array([[2.0, 1.0], [4.0, 3.0]])
@@ -56,7 +56,7 @@ def test_a_decision_that_all_share_stays_a_branch():
 
 def test_a_change_that_closes_over_traced_arrays_is_refused():
     def program(due, x, y):
-        return rarely(due, lambda x: x + y, x)
+        return cond_if_any(due, lambda x: x + y, x)
 
     with refused():
         jax.vmap(program)(jnp.array([True, False]), jnp.ones(2), jnp.ones(2))
@@ -69,14 +69,14 @@ def test_outside_of_jit_a_change_is_traced_once():
         traces.append(by)
         return x + by
 
-    results = [float(rarely(jnp.array(due), count, jnp.float32(1), 2.0)) for due in (1 > 0, 0 > 1)]
+    results = [float(cond_if_any(jnp.array(due), count, jnp.float32(1), 2.0)) for due in (1 > 0, 0 > 1)]
     assert results == [3, 1] and len(traces) == 1
 
 
 def test_within_a_loop_and_over_two_axes():
     def program(dues):
         def step(total, due):
-            return rarely(due, lambda t: t + 1, total), total
+            return cond_if_any(due, lambda t: t + 1, total), total
 
         return jax.lax.scan(step, jnp.zeros((), jnp.int32), dues)[0]
 
@@ -97,7 +97,7 @@ def test_programs_over_two_axes_are_so_many_more(shared):
         return jax.vmap(inner, (0, 0, axes[0]))
 
     def own(due, x, extra):
-        return rarely(due, lambda x, extra: jnp.sort(x) + extra, x, extra)
+        return cond_if_any(due, lambda x, extra: jnp.sort(x) + extra, x, extra)
 
     def plain(due, x, extra):
         return jnp.where(due, jnp.sort(x) + extra, x)

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import jaxreplay
-from jaxreplay import Replay, fields, n_step, testing
+from jaxreplay import Replay, n_step, testing
 from jaxreplay import ring as ring_
 from jaxreplay.methods import METHODS, ere, pser, refer, sequences, windows
 from jaxreplay.testing import EXAMPLE, E
+from jaxreplay.types import has_field
 
 
 def run_of(replay, example, state, episode, count, ended):
@@ -138,5 +139,5 @@ def test_a_ring_without_ends_is_not_marked():
     state = replay.init(jax.random.key(0), EXAMPLE._replace(last=()))
     row = jax.tree.map(lambda x: jnp.stack([x] * E), EXAMPLE._replace(last=()))
     state = replay.end_episodes(replay.add(state, row))
-    assert not fields.has(ring_.gather(state.ring, jnp.arange(2)), "last")
+    assert not has_field(ring_.gather(state.ring, jnp.arange(2)), "last")
     assert (state.sampler.positions.latest == -1).all()

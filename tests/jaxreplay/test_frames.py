@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxreplay import Replay, frames, n_step, ring, testing
+from jaxreplay import Replay, n_step, ring, testing
+from jaxreplay.loops import frames
 from jaxreplay.methods import uniform
 from jaxreplay.n_step import Step
 from tests.refusals import refused

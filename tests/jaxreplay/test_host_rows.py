@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import Replay, host_rows, ring, saving, testing
+from jaxreplay import Replay, ring, saving, testing
+from jaxreplay.loops import host_rows
 from jaxreplay.methods import (
     ere,
     ero,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxreplay._internal import random_bits
-from jaxreplay.keys import unrolled
+from jaxreplay._internal import numerics
+from jaxreplay.loops import unrolled
 
 on_cpu = pytest.mark.skipif(jax.default_backend() != "cpu", reason="elsewhere jax writes it out")
 USES = {
@@ -29,7 +29,7 @@ USES = {
     "randint": lambda key: jax.random.randint(key, (6,), 0, 10),
     "permutation": lambda key: jax.random.permutation(key, 9),
     "bernoulli": lambda key: jax.random.bernoulli(key, 0.3, (6,)),
-    "the library's bits": lambda key: random_bits.bits(key, (2, 5)),
+    "the library's bits": lambda key: numerics.bits(key, (2, 5)),
 }
 
 
@@ -78,7 +78,7 @@ def test_words_of_64_bits():
 
 def test_under_vmap():
     keys = jax.random.split(jax.random.key(2), 6).reshape(2, 3)
-    mine = jax.vmap(jax.vmap(lambda key: random_bits.bits(key, (4,))))(keys)
+    mine = jax.vmap(jax.vmap(lambda key: numerics.bits(key, (4,))))(keys)
     split = jax.random.key_data(jax.vmap(jax.vmap(jax.random.split))(unrolled(keys)))
     for at in np.ndindex(2, 3):
         np.testing.assert_array_equal(mine[at], jax.random.bits(keys[at], (4,)))
@@ -130,13 +130,13 @@ def test_keys_of_ours_stay_what_they_are():
 def test_other_generators_are_left_alone():
     key = jax.random.key(5, impl="rbg")
     assert unrolled(key) is key
-    np.testing.assert_array_equal(random_bits.bits(key, (9,)), jax.random.bits(key, (9,)))
+    np.testing.assert_array_equal(numerics.bits(key, (9,)), jax.random.bits(key, (9,)))
     with jax.threefry_partitionable(False):
         key = jax.random.key(5)
         assert unrolled(key) is key
-        np.testing.assert_array_equal(random_bits.bits(key, (9,)), jax.random.bits(key, (9,)))
+        np.testing.assert_array_equal(numerics.bits(key, (9,)), jax.random.bits(key, (9,)))
 
 
 def test_many_keys_are_refused_as_by_jax():
     with pytest.raises((TypeError, ValueError), match="single key"):
-        random_bits.bits(jax.random.split(jax.random.key(5)), (2,))
+        numerics.bits(jax.random.split(jax.random.key(5)), (2,))

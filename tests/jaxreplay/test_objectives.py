@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 
-from jaxreplay import objectives, schedules
+from jaxreplay import objectives
+from jaxreplay.loops import schedules
 from jaxreplay.methods import pal, per, pser, uniform
 from jaxreplay.types import Sample
 from tests.refusals import refused

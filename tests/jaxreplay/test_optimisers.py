@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxreplay.optimisers import if_finite
+from jaxreplay.loops import if_finite
 
 ADAM = if_finite(optax.adam(0.1))
 

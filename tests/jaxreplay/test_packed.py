@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import packed
-from jaxreplay.keys import unrolled
+from jaxreplay.loops import packed
+from jaxreplay.loops import unrolled
 from tests.refusals import refused
 
 pack, unpack = jax.jit(packed.pack), jax.jit(packed.unpack)

@@ -6,17 +6,10 @@ import pytest
 
 from jaxreplay import Replay, objectives
 from jaxreplay.methods import METHODS, ere, ero, latest, ners, per, pser, refer, uniform
-from jaxreplay.requirements import (
-    Offers,
-    Requirements,
-    asked_of_agent,
-    check_loop,
-    lacking_in_agent,
-    lacking_in_method,
-    refuse_density,
-    remarks,
-    union,
-)
+from agents.types import Offers
+from jaxreplay.types import Requirements, union
+from experiments.runs.registry import asked_of_agent, lacking_in_agent, lacking_in_method
+from jaxreplay._internal.requirements import check_loop, refuse_density, remarks
 from jaxreplay.testing import EXAMPLE
 from tests.refusals import assert_names, refused
 

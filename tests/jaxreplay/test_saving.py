@@ -13,8 +13,9 @@ import pytest
 from safetensors.numpy import save_file
 
 import jaxreplay
-from jaxreplay import Replay, Sampler, array_file, ring, sum_tree, testing
-from jaxreplay.array_file import Damaged
+from jaxreplay import Replay, Sampler, ring, sum_tree, testing
+from jaxreplay.saving import array_file
+from jaxreplay.saving import Damaged
 from jaxreplay.methods import METHODS, per, proportional, rank, sequences, uniform
 from tests.refusals import refused
 

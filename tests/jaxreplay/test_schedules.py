@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxreplay import schedules
+from jaxreplay.loops import schedules
 from jaxreplay.methods import per, rank
 from tests.refusals import refused
 

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 
 from experiments.benchmarks.peers.types import BETA
 from jaxreplay._internal import buffer
-from jaxreplay.requirements import Requirements
-from jaxreplay.types import Array, Sample, Transition
+from jaxreplay.types import Array, Requirements, Sample, Transition
 
 
 class PeerReplay(NamedTuple):

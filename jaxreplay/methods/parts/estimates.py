@@ -5,13 +5,12 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from jaxreplay import fields, returns
+from jaxreplay import returns
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer
 from jaxreplay._internal.buffer import Buffer
-from jaxreplay.fields import Row
 from jaxreplay.ring import Ring
-from jaxreplay.types import Array
+from jaxreplay.types import Array, Tree, get_field
 
 FEEDBACK = frozenset({"value", "advantage", "next_value"})  # what an agent has to tell of a step
 
@@ -48,14 +47,14 @@ def init(ring: Ring) -> Estimates:
     )
 
 
-def add(state: Estimates, slots: Array, transition: Row, fresh: Mapping[str, Array]) -> Estimates:
+def add(state: Estimates, slots: Array, transition: Tree, fresh: Mapping[str, Array]) -> Estimates:
     """Take in new steps at `slots` `[E]`, estimated by one step until the next refresh.
 
     Estimates that are not finite count as 0.
     """
     fresh = {name: jnp.where(jnp.isfinite(x), x, 0.0) for name, x in fresh.items()}
     state = see(state, slots, fresh)
-    reward, discount, last = (fields.get(transition, x) for x in ("reward", "discount", "last"))
+    reward, discount, last = (get_field(transition, x) for x in ("reward", "discount", "last"))
     q_ret = reward + discount * fresh["next_value"] * state.reward_scale
     return state._replace(
         q_ret=buffer.write(state.q_ret, slots, q_ret),

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxreplay._internal.sharding import varying
+from jaxreplay._internal.tracing import varying
 from jaxreplay.types import Array
 
 

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal
 
-from jaxreplay import objectives, schedules
+from jaxreplay import objectives
+from jaxreplay._internal import schedules
 from jaxreplay.methods.proportional import ImportanceWeights, Initial, Normalisation
 from jaxreplay.objectives import Objective
 from jaxreplay.option import Config, option

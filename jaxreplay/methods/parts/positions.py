@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from jaxreplay import clocks
-from jaxreplay._internal import buffer
+from jaxreplay._internal import buffer, counters
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array
@@ -29,7 +28,7 @@ def init(ring: Ring) -> Positions:
 
 def add(positions: Positions, slots: Array, first: Array) -> Positions:
     """Count the new transitions at `slots` `[E]`; `first` `[E]` bool starts an episode."""
-    latest = jnp.where(first, 0, clocks.tick(positions.latest))
+    latest = jnp.where(first, 0, counters.increment(positions.latest))
     steps = buffer.write(positions.steps, slots, latest)
     return Positions(steps, latest)
 

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxreplay._internal import buffer
-from jaxreplay._internal.counting import count_up_to
-from jaxreplay._internal.promotion import as_by_default
+from jaxreplay._internal.numerics import count_up_to
+from jaxreplay._internal.tracing import as_by_default
 from jaxreplay.types import Array
 
 _HEAD = 16  # terms that are added up one by one

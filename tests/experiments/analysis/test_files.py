@@ -12,7 +12,7 @@ from experiments.analysis import files
 from experiments.runs import checkpoint, lock
 from experiments.runs.run_config import read as read_config
 from experiments.sweeps import store
-from jaxreplay.untrusted import DEEPEST, printable
+from jaxreplay.saving import DEEPEST, printable
 
 TINY = [
     "--agent", "dqn", "--seeds", "2", "--steps", "200", "--warmup", "100", "--eval-every", "50",

@@ -32,7 +32,7 @@ from experiments.benchmarks.peers.types import ALPHA, BETA, endless_episode, row
 from experiments.benchmarks.tables import table
 from experiments.installation.commands import install, install_package
 from experiments.runs.results import versions
-from jaxreplay import packed
+from jaxreplay.loops import packed
 from tests.refusals import assert_names
 
 FAST = ["--turns", "2", "--seconds", "0.002"]

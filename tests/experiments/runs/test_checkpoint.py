@@ -24,7 +24,8 @@ from experiments.runs.checkpoint import (
     save,
     set_aside,
 )
-from jaxreplay import array_file, sum_tree
+from jaxreplay.saving import array_file
+from jaxreplay import sum_tree
 from tests.refusals import assert_names, refused
 
 

@@ -33,7 +33,7 @@ from experiments.training.state import (
 )
 from jaxreplay import Replay, ring
 from jaxreplay.methods import ero, latest, ners, per, refer, uniform, windows
-from jaxreplay.requirements import Requirements
+from jaxreplay.types import Requirements
 from jaxreplay.testing import EXAMPLE
 from tests.refusals import refused
 

@@ -13,7 +13,8 @@ from experiments.training.config import LoopConfig
 from experiments.training.loop import make_program
 from experiments.training.rows_loop import RowsRun
 from experiments.training.seeds import CompiledRun
-from jaxreplay import Replay, host_rows, ring
+from jaxreplay import Replay, ring
+from jaxreplay.loops import host_rows
 from jaxreplay.methods import per
 from jaxreplay.types import Sample
 from tests.refusals import refused

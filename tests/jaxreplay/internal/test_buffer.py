@@ -7,7 +7,7 @@ import pytest
 
 from experiments.benchmarks.hlo import large_copies
 from jaxreplay._internal import buffer
-from jaxreplay._internal.dependence import computed_once, opaque_zero
+from jaxreplay._internal.xla.dependence import computed_once, opaque_zero
 from tests.refusals import refused
 
 

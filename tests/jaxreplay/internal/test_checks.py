@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxreplay._internal.checks import Bounds, check_choice
+from jaxreplay._internal.arguments import Bounds, check_choice
 from tests.refusals import refused
 
 INF, NAN = math.inf, math.nan

@@ -11,8 +11,9 @@ import pytest
 
 from experiments.benchmarks.hlo import large_copies
 from jaxreplay import ring, sum_tree
-from jaxreplay._internal import buffer, gather
-from jaxreplay._internal.gather import take_rows
+from jaxreplay._internal import buffer
+from jaxreplay._internal.xla import gather
+from jaxreplay._internal.xla.gather import take_rows
 from tests.xla import AS_USERS
 
 

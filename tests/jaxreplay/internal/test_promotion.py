@@ -6,18 +6,9 @@ import numpy as np
 import optax
 import pytest
 
-from jaxreplay import (
-    bucket_order,
-    frames,
-    n_step,
-    objectives,
-    optimisers,
-    returns,
-    ring,
-    schedules,
-    sum_tree,
-    testing,
-)
+from jaxreplay._internal import bucket_order
+from jaxreplay.loops import frames, optimisers, schedules
+from jaxreplay import n_step, objectives, returns, ring, sum_tree, testing
 from jaxreplay.methods import ere, sequences
 
 T = jnp.ones((3, 2))

@@ -8,7 +8,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxreplay._internal import random_bits
+from jaxreplay._internal import numerics
 
 words = st.integers(0, 2**32 - 1)
 
@@ -18,12 +18,12 @@ words = st.integers(0, 2**32 - 1)
 def test_scaled_is_the_quotient_of_whole_numbers(pairs):
     x, y = (np.array(column, np.uint32) for column in zip(*pairs))
     expected = [(a * b) >> 32 for a, b in pairs]
-    np.testing.assert_array_equal(random_bits.scaled(jnp.asarray(x), jnp.asarray(y)), expected)
+    np.testing.assert_array_equal(numerics.scaled(jnp.asarray(x), jnp.asarray(y)), expected)
 
 
 @pytest.mark.parametrize("below", [1, 7, 1000])
 def test_every_number_below_is_equally_likely(below):
-    drawn = jax.jit(lambda key, n: random_bits.integers(key, (200, 1000), n))(
+    drawn = jax.jit(lambda key, n: numerics.integers(key, (200, 1000), n))(
         jax.random.key(1), below
     )
     counts = np.bincount(np.asarray(drawn).ravel(), minlength=below)
@@ -33,7 +33,7 @@ def test_every_number_below_is_equally_likely(below):
 
 def test_large_bounds_are_reached():
     below = 2**31 - 1
-    drawn = np.asarray(random_bits.integers(jax.random.key(0), (100_000,), below), np.int64)
+    drawn = np.asarray(numerics.integers(jax.random.key(0), (100_000,), below), np.int64)
     assert drawn.min() >= 0 and drawn.max() < below
     assert scipy.stats.kstest(drawn / below, "uniform").pvalue > 1e-3
     assert np.unique(drawn).size > 99_990  # all 32 bits count

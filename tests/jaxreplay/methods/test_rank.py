@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import Replay, bucket_order, ring
+from jaxreplay import Replay, ring
+from jaxreplay._internal import bucket_order
 from jaxreplay.methods import rank
 from jaxreplay.methods.parts.rank_mass import mass, reaches, segments
 from jaxreplay.methods.rank import RankConfig, falling, sampler

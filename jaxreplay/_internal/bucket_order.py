@@ -19,10 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxreplay._internal import buffer, random_bits
+from jaxreplay._internal import buffer, numerics
 from jaxreplay._internal.arguments import as_int32
 from jaxreplay._internal.buffer import Buffer
-from jaxreplay._internal.promotion import as_by_default
+from jaxreplay._internal.tracing import as_by_default
 from jaxreplay.types import Array
 
 # Buckets by the bits of a float32, which are ordered as the numbers are: eight in each octave from
@@ -166,7 +166,7 @@ def find(order: BucketOrder, ranks: Array, turn: Array) -> tuple[Array, Ties]:
     ranks = ranks.astype(jnp.int32)
     bucket, place, count = _bucket(order, ranks)
     first = ranks - place
-    number = place + random_bits.scaled(turn, count.astype(jnp.uint32)).astype(jnp.int32)
+    number = place + numerics.scaled(turn, count.astype(jnp.uint32)).astype(jnp.int32)
     number = jnp.where(number < count, number, number - count)
     number = jnp.minimum(number, count - 1)  # of no values: -1, which leads to slot 0
     slot, left = _member(order, bucket, number)

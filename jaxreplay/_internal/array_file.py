@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreplay import sum_tree, untrusted
-from jaxreplay._internal import optional
+from jaxreplay import sum_tree
+from jaxreplay._internal import packages, untrusted
 from jaxreplay.sum_tree import SumTree
 from jaxreplay.types import Tree
 
@@ -212,8 +212,8 @@ def _single(described: str) -> str:
 
 
 def _safetensors() -> Any:
-    optional.imported("safetensors.numpy", "files of arrays")
-    return optional.imported("safetensors", "files of arrays")
+    packages.imported("safetensors.numpy", "files of arrays")
+    return packages.imported("safetensors", "files of arrays")
 
 
 def _is_tree(node: Any) -> bool:

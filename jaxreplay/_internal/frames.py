@@ -21,11 +21,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxreplay import clocks
-from jaxreplay._internal import buffer
+from jaxreplay._internal import buffer, counters
+from jaxreplay._internal.arguments import Bounds, check_kind
 from jaxreplay._internal.buffer import Buffer
-from jaxreplay._internal.checks import Bounds, check_kind
-from jaxreplay._internal.promotion import as_by_default
+from jaxreplay._internal.tracing import as_by_default
 from jaxreplay.types import Array
 
 OnEither = TypeVar("OnEither", Array, np.ndarray)  # on the device or on the host
@@ -141,7 +140,7 @@ def add(
     if obs is None:
         return frames.replace(newest=newest, age=age), spot
     early = (obs[..., :-1] != 0).any(axis=tuple(range(1, obs.ndim)))
-    odd = clocks.total(frames.odd, (first & early).sum(dtype=jnp.int32))
+    odd = counters.saturating_add(frames.odd, (first & early).sum(dtype=jnp.int32))
     return frames.replace(newest=newest, age=age, odd=odd), spot
 
 
@@ -160,8 +159,8 @@ def advance(
     """
     begins = first | (newest < 0)
     later = newest + 1 + begins
-    later = later - (later > _FURTHEST) * np.int32(clocks.lap(places))
-    return later, (age + (age < clocks.LAST)) * ~begins
+    later = later - (later > _FURTHEST) * np.int32(counters.rewind(places))
+    return later, (age + (age < counters.LAST)) * ~begins
 
 
 def destinations(
@@ -257,7 +256,7 @@ def lost(frames: FrameIndex, spot: Spot, live: Array, ahead: int = 0) -> Array:
     """
     spot, live = jax.tree.map(lambda x: x.reshape(-1, frames.newest.size), (spot, live))
     place = spot.place - frames.newest  # of observations, those of the newest row being 0
-    place = jnp.where(place > 0, place - clocks.lap(frames.places), place)
+    place = jnp.where(place > 0, place - counters.rewind(frames.places), place)
     after = place + spot.n_steps  # of next observations
     written = jnp.max(jnp.where(live, after, -1), axis=0) + ahead  # [E]
     # Early in an episode, the n steps reach over places to which nothing has been written yet.

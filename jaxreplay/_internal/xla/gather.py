@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreplay._internal.dependence import opaque_zero
-from jaxreplay._internal.sharding import varying
+from jaxreplay._internal.tracing import varying
+from jaxreplay._internal.xla.dependence import opaque_zero
 from jaxreplay.types import Array
 
 # Measured on a CPU with 1 MB of second and 32 MB of third cache, jax 0.10, with batches of 32 and

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxreplay._internal.promotion import as_by_default
+from jaxreplay._internal.tracing import as_by_default
 from jaxreplay.types import Array
 
 

@@ -12,7 +12,7 @@ from jax.extend import random as jax_random
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
-from jaxreplay._internal.dependence import computed_once
+from jaxreplay._internal.xla.dependence import computed_once
 from jaxreplay.types import Array
 
 # By round of threefry2x32 (Salmon et al. 2011, table 2), and the constant of its key schedule.

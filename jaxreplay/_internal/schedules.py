@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxreplay._internal.checks import Bounds
-from jaxreplay._internal.promotion import as_by_default
+from jaxreplay._internal.arguments import Bounds
+from jaxreplay._internal.tracing import as_by_default
 from jaxreplay.types import Array
 
 Schedule = Callable[[Array], Array]  # from the number of updates so far to a value

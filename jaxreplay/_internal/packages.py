@@ -1,9 +1,27 @@
-"""Packages that a few functions need, and the library does not depend on."""
+"""The version of the library, and optional packages."""
 
 import importlib
 import shlex
 import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
 from types import ModuleType
+
+
+def find() -> str:
+    """Return the version that is installed, or else that of the clone which this file lies in."""
+    try:
+        return metadata.version("jaxreplay")
+    except metadata.PackageNotFoundError:
+        file = Path(__file__).parents[2] / "pyproject.toml"
+        project = (
+            tomllib.loads(file.read_bytes().decode()).get("project", {}) if file.is_file() else {}
+        )
+        return project["version"] if project.get("name") == "jaxreplay" else "0+unknown"
+
+
+VERSION = find()
 
 
 def imported(name: str, what: str, package: str | None = None) -> ModuleType:

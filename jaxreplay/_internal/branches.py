@@ -14,13 +14,13 @@ from jax.core import Tracer
 from jax.custom_batching import custom_vmap
 from jax.extend.core import jaxpr_as_fun
 
-from jaxreplay._internal.sharding import varying
+from jaxreplay._internal.tracing import varying
 from jaxreplay.types import Array
 
 Tree = TypeVar("Tree")
 
 
-def rarely(due: Array, change: Callable[..., Tree], tree: Tree, *others: Any) -> Tree:
+def cond_if_any(due: Array, change: Callable[..., Tree], tree: Tree, *others: Any) -> Tree:
     """Return `change(tree, *others)` where due, else `tree`.
 
     Under vmap, or several of them, the programs that are due go through `change` one after the

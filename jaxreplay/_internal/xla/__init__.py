@@ -1,0 +1,1 @@
+"""Replacements of JAX operations that are tuned to XLA on CPU."""
