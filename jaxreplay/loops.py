@@ -11,9 +11,9 @@
 
 from jaxreplay._internal import counters, frames, host_rows, packed, schedules
 from jaxreplay._internal.branches import cond_if_any
+from jaxreplay._internal.buffer import unrolled
 from jaxreplay._internal.optimisers import IfFiniteState, if_finite
 from jaxreplay._internal.tracing import donatable
-from jaxreplay._internal.xla.keys import unrolled
 
 __all__ = [
     "IfFiniteState",

@@ -12,8 +12,8 @@ from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer, calls, counters, tracing
 from jaxreplay._internal.arguments import as_int32, check_episode_return
 from jaxreplay._internal.branches import cond_if_any
+from jaxreplay._internal.buffer import unrolled
 from jaxreplay._internal.tracing import as_by_default, donatable
-from jaxreplay._internal.xla.keys import unrolled
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Sampler
 from jaxreplay.storage import Storage, Transitions

@@ -104,7 +104,7 @@ def set(order: BucketOrder, slots: Array, values: Array) -> BucketOrder:
         number = jnp.where(jnp.isnan(before), before, number)
         held, new = buffer.write(held, jnp.where(valid, slots, beyond), number), values
         valid &= buffer.once(buffer.read_few(held, near)) == number
-    slots = buffer.briefly(jnp.where(valid, slots, beyond), near)
+    slots = buffer.single_threaded(jnp.where(valid, slots, beyond), near)
     held = buffer.write(held, slots, new)
     gone = jnp.where(valid & (before >= 0), bucket_of(before), _NONE)
     come = jnp.where(valid, bucket_of(values), _NONE)
@@ -170,7 +170,7 @@ def find(order: BucketOrder, ranks: Array, turn: Array) -> tuple[Array, Ties]:
     number = jnp.where(number < count, number, number - count)
     number = jnp.minimum(number, count - 1)  # of no values: -1, which leads to slot 0
     slot, left = _member(order, bucket, number)
-    # Changes nothing, as there nobody ties; it is the second use that `buffer.briefly` asks for.
+    # No effect, as nothing ties there: `buffer.single_threaded` needs a second use.
     none = left < 0
     return slot, Ties(jnp.where(none, 0, first), jnp.where(none, 0, first + count))
 
@@ -270,7 +270,7 @@ def _bucket(order: BucketOrder, ranks: Array) -> tuple[Array, Array, Array]:
     row, number = buffer.once(_pick(list(rows), ranks))
     row = jnp.minimum(row, _TOTALS - 1)
     child, number = _pick(_words(totals, row * _WORDS, _WORDS), number)
-    child, number = buffer.briefly_both(child, number, 28, ranks)  # of at most `_MOST` - 1
+    child, number = buffer.single_threaded_pair(child, number, 28, ranks)  # of at most `_MOST` - 1
     bucket = buffer.once(jnp.minimum(row * _WORDS + child, BUCKETS - 1))
     return bucket, number, buffer.read(totals, bucket)
 
@@ -291,14 +291,14 @@ def _member(order: BucketOrder, bucket: Array, number: Array) -> tuple[Array, Ar
         words = _words(order.counts, row(level, block), children)
         child, number = _pick([word.astype(jnp.int32) for word in words], number)
         # 28 bits hold the number and its sign: a child has 2^24 slots at most.
-        child, number = buffer.briefly_both(child, number, 28, bucket)
+        child, number = buffer.single_threaded_pair(child, number, 28, bucket)
         block = block * _WORDS + child
     child, number = _pick_packed(_words(order.counts, row(0, block), _WORDS), number)
-    child, number = buffer.briefly_both(child, number, 26, bucket)
+    child, number = buffer.single_threaded_pair(child, number, 26, bucket)
     block = block * _BLOCK + child
     flags = [_flags(word, bucket) for word in _words(order.buckets, block * _WORDS, _WORDS)]
     child, number = _pick_packed(flags, number)
-    child, number = buffer.briefly_both(child, number, 26, bucket)
+    child, number = buffer.single_threaded_pair(child, number, 26, bucket)
     return block * _BLOCK + child, number
 
 

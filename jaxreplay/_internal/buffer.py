@@ -1,23 +1,24 @@
 """Large arrays that a compiled loop reads and writes in place.
 
-A replay's arrays have a million rows, of which a step reads and writes a few dozen. To JAX every
-write makes a new array; only XLA decides whether it lies where the old one did. It does so if every
-read of the old array is certain to come before the write. Otherwise it copies the whole array in
-every step, which takes a thousand times as long as the step itself. Three things go wrong:
+A ring or a tree has a million rows, of which an iteration reads and writes a few dozen. In JAX
+every write makes a new array; XLA decides whether it reuses the memory of the old one. It does so
+if every read of the old array is certain to precede the write. Otherwise it copies the whole array
+in every iteration, which takes a thousand times as long. There are three causes of copies:
 
-* *A read on whose result the write does not depend.* XLA may read after it writes, and so keeps
-  the old array. Optimisation barriers don't help: on CPU they are dropped before copies are
-  decided. What helps is that what is written, or where, depends on what was read: `modify` sees to
-  it for one array, `fence` and `after` for all that a step reads before the next one writes.
-* *A write of a single row.* XLA fuses it with the reads that follow, which then see both arrays.
-  `write` never writes fewer than two rows.
-* *A number that each consumer computes anew*, from the array as it was: `once`.
+* *A read on which the write does not depend.* XLA may schedule it after the write, and so keeps the
+  old array. Optimisation barriers do not help on CPU, where XLA removes them before it decides
+  about copies. What helps is a dependence that XLA can't remove: `modify` makes the write of one
+  array depend on its read, `fence` and `after` make the writes of an iteration depend on all reads.
+* *A write of a single row.* XLA makes it an update of a slice and fuses it with the reads that
+  follow, which then need both arrays. `write` writes at least two rows.
+* *A value that every consumer recomputes* from the old array: `once`.
 
-So ring, tree and replay methods keep such arrays as `Buffer`s and go through this module; what they
-read before they write needs no thought then. A Buffer is a plain array, so that states remain
-pytrees of arrays and whole-array arithmetic needs no wrapping: the name marks the field. The
-tests read compiled loops for copies, in both loop orders, alone and vmapped
-(`tests/contract/test_no_copies.py`).
+So all modules keep such arrays as `Buffer`s and use the functions below. A Buffer is a plain array:
+states stay pytrees of arrays, and the type only marks the field.
+`jaxreplay.testing.assert_in_place` finds the copies in a compiled program.
+
+This is the only module that uses `tuned`, the operations that are written for XLA on CPU. Without
+them everything gives the same numbers.
 """
 
 from collections.abc import Callable
@@ -26,29 +27,37 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import jax
 import jax.numpy as jnp
 
-from jaxreplay._internal.xla.dependence import at_least_two, computed_once, opaque_zero
-from jaxreplay._internal.xla.gather import in_one_thread, scratch_for, take_few_rows, take_rows
 from jaxreplay.types import Array
 
-Buffer: TypeAlias = Array  # [n, ...], an array whose rows are read and written here only
+try:
+    from jaxreplay._internal import tuned
+except ImportError:  # the folder may be deleted
+    tuned: Any = None
+
+Buffer: TypeAlias = Array  # [n, ...], an array that is read and written by this module only
 Carry = TypeVar("Carry")
 Tree = TypeVar("Tree")
 
 
 def read(buffer: Buffer, slots: Array) -> Array:
-    """Read rows: `[B]` int32, all in range -> `[B, ...]`."""
-    return take_rows(jnp.asarray(buffer), slots)
+    """Return rows `[B, ...]`; `slots` `[B]` int32 are in range."""
+    if _is_tuned():
+        return tuned.gather.take_rows(jnp.asarray(buffer), slots)
+    return _take(buffer, slots)
 
 
 def read_or(buffer: Buffer, slots: Array, missing: float | bool) -> Array:
-    """Read rows, and `missing` for slots beyond the end: `[B]` int32 -> `[B, ...]`."""
+    """Return rows `[B, ...]`, and `missing` for slots that are out of range."""
     return jnp.asarray(buffer).at[slots].get(mode="fill", fill_value=missing)
 
 
 def read_few(buffer: Buffer, slots: Array) -> Array:
-    """Read as `read` does, a few short rows of a large array, in one thread."""
-    buffer = jnp.asarray(buffer)
-    return take_few_rows(scratch_for(buffer, slots.size), buffer, slots)[0]
+    """Return rows as `read` does; faster for a few short rows of a large array."""
+    if _is_tuned():
+        buffer = jnp.asarray(buffer)
+        scratch = tuned.gather.scratch_for(buffer, slots.size)
+        return tuned.gather.take_few_rows(scratch, buffer, slots)[0]
+    return _take(buffer, slots)
 
 
 def walk(
@@ -58,116 +67,153 @@ def walk(
     step: Callable[[int, Carry, Array], Carry],
     carry: Carry,
 ) -> Carry:
-    """Read a few rows in every turn, chosen by what the turns before found.
+    """Return the carry after `turns` steps, each of which reads a few rows chosen by the last one.
 
-    Written out: a loop takes twice as many operations, half of which copy what it carries.
+    The steps are unrolled: a loop takes twice as many operations, half of which copy the carry.
 
     Args:
       buffer: `[n, ...]`.
-      turns: how many.
+      turns: number of steps.
       where: `(turn, carry) -> slots[B]`, int32 in range.
       step: `(turn, carry, rows[B, ...]) -> carry`.
-      carry: arrays of one shape that go from turn to turn.
+      carry: arrays of one shape.
     """
+    if not _is_tuned():
+        for turn in range(turns):
+            carry = step(turn, carry, _take(buffer, where(turn, carry)))
+        return carry
     if not turns:
         return carry
     buffer = jnp.asarray(buffer)
-    scratch = scratch_for(buffer, jax.eval_shape(lambda carry: where(0, carry), carry).size)
+    scratch = tuned.gather.scratch_for(
+        buffer, jax.eval_shape(lambda carry: where(0, carry), carry).size
+    )
     for turn in range(turns):
-        rows, scratch = take_few_rows(scratch, buffer, where(turn, carry))
-        # Else the turns become one fusion, which computes each one's ancestors again.
-        carry = computed_once(step(turn, carry, rows))
+        rows, scratch = tuned.gather.take_few_rows(scratch, buffer, where(turn, carry))
+        # Otherwise the steps become one fusion, which recomputes the ancestors of every step.
+        carry = once(step(turn, carry, rows))
     return carry
 
 
 def write(
     buffer: Buffer, slots: Array, values: Array, how: Literal["set", "max"] = "set"
 ) -> Buffer:
-    """Write rows; those whose slot is out of range are skipped.
+    """Return the buffer with other rows; slots that are out of range are skipped.
 
     Args:
       buffer: `[n, ...]`.
-      slots: `[B]` int32; where one occurs twice, one of its values is kept.
-      values: `[B, ...]`, brought to the buffer's dtype: they are doubles where JAX is told so.
-      how: "max" keeps what is there if it is larger; of several values the largest counts.
+      slots: `[B]` int32; of equal slots, one of their values is kept.
+      values: `[B, ...]`, cast to the buffer's dtype.
+      how: "max" keeps the larger of the old and the new values; of equal slots, the largest.
     """
-    at = jnp.asarray(buffer).at[at_least_two(slots).astype(jnp.uint32)]
-    values = at_least_two(values).astype(buffer.dtype)
+    at = jnp.asarray(buffer).at[_at_least_two(slots).astype(jnp.uint32)]
+    values = _at_least_two(values).astype(buffer.dtype)
     return (at.max if how == "max" else at.set)(values, mode="drop")
 
 
 def add(buffer: Buffer, slots: Array, values: Array) -> Buffer:
-    """Add to rows; of a slot that occurs more than once, every value counts. Else like `write`."""
+    """Return the buffer with `values` added to its rows; the values of equal slots add up."""
     if len(slots) == 1:
         values = jnp.concatenate([values, jnp.zeros_like(values)])
-    at = jnp.asarray(buffer).at[at_least_two(slots).astype(jnp.uint32)]
+    at = jnp.asarray(buffer).at[_at_least_two(slots).astype(jnp.uint32)]
     return at.add(values.astype(buffer.dtype), mode="drop")
 
 
 def modify(buffer: Buffer, slots: Array, values: Array) -> tuple[Buffer, Array]:
-    """Write rows of float32 as `write` does; return also what was there, 0 beyond the end.
+    """Write rows as `write` does; return also the old rows, 0 for slots that are out of range.
 
-    The comparison makes the write follow the read. A row that holds NaN would keep it.
+    A comparison makes the write depend on the read. It keeps rows that hold NaN.
 
     Raises:
       ValueError: the buffer does not hold floating-point numbers.
     """
     if not jnp.issubdtype(buffer.dtype, jnp.floating):
-        raise ValueError(f"modify is for floating-point numbers, not {buffer.dtype}")
-    slots, values, count = at_least_two(slots), at_least_two(values), len(slots)
+        raise ValueError(f"buffer has dtype {buffer.dtype}: modify takes floating-point numbers")
+    slots, values, count = _at_least_two(slots), _at_least_two(values), len(slots)
     before = read_or(buffer, slots, 0.0)
     return write(buffer, slots, jnp.where(jnp.isnan(before), before, values)), before[:count]
 
 
 def once(values: Tree) -> Tree:
-    """Return arrays of one shape, computed once and together, however many consumers they have."""
-    return computed_once(values)
+    """Return arrays of one shape that XLA computes once, however many consumers they have."""
+    return tuned.once.once(values) if _is_tuned() else values
 
 
-def briefly(values: Array, numbers: Array) -> Array:
-    """Return a small array `[n, ...]`, computed in one thread although it comes of much reading.
+def single_threaded(values: Array, numbers: Array) -> Array:
+    """Return a small array `[n, ...]` that is computed in one thread, although it reads much.
 
     Args:
-      values: of 64 KB at most, or nothing is done about it; used in more than one way.
-      numbers: `[B]` int32, not negative, that are known before: such as the slots that were read.
+      values: at most 64 KB, or it has no effect; used in more than one way.
+      numbers: `[B]` int32, not negative, that are known before, such as the slots that are read.
     """
-    return in_one_thread(values, numbers)
+    return tuned.gather.in_one_thread(values, numbers) if _is_tuned() else values
 
 
-def briefly_both(high: Array, low: Array, bits: int, numbers: Array) -> tuple[Array, Array]:
-    """Return two results `[n]` of one computation `briefly`, which XLA would do for each of them.
+def single_threaded_pair(high: Array, low: Array, bits: int, numbers: Array) -> tuple[Array, Array]:
+    """Return two results `[n]` of one computation in one thread, which XLA would repeat for each.
 
     Args:
-      high: int32, not negative, in as many of its 32 bits as are left.
-      low: int32, in so many bits with its sign.
-      bits: how many, between 1 and 31.
-      numbers: as those of `briefly`.
+      high: int32, not negative, below 2^(32 - bits).
+      low: int32, of this many bits including its sign.
+      bits: between 1 and 31.
+      numbers: as for `single_threaded`.
     """
     mask, shift = jnp.int32(2**bits - 1), jnp.int32(bits)
-    both = briefly(high.astype(jnp.int32) << shift | low.astype(jnp.int32) & mask, numbers)
+    both = single_threaded(high.astype(jnp.int32) << shift | low.astype(jnp.int32) & mask, numbers)
     rest = jnp.int32(32 - bits)
     return jax.lax.shift_right_logical(both, shift), both << rest >> rest
 
 
+def unrolled(key: Array) -> Array:
+    """Return keys with the same random numbers, which XLA on CPU hashes faster in compiled loops.
+
+    JAX hashes threefry2x32 keys in a loop of five small steps, and XLA on CPU runs the loop one
+    operation at a time: that is most of the work of a small training loop. Unrolled, every hash is
+    one operation, and compiles faster. `jax.random` accepts the new keys, and keys split from them
+    are of their kind. Their dtype differs from that of the given keys: carry either in a loop.
+
+    Args:
+      key: `[...]` PRNG keys, typed or raw. Keys of another kind, and keys on other devices, are
+        returned unchanged.
+    """
+    return tuned.keys.unrolled(key) if _is_tuned() else key
+
+
 def fence(tree: Any) -> Array:
-    """Return an int32 0, `[]`, that is known only once every array of a pytree is."""
-    return opaque_zero(tree)
+    """Return an int32 0, `[]`, that is available only after every array of a pytree."""
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if leaf.size]
+    if not leaves:
+        return jnp.zeros((), jnp.int32)
+    keys = [jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves]
+    leaves = [jax.random.key_data(x) if k else x for x, k in zip(leaves, keys, strict=True)]
+    firsts = [leaf.ravel()[0].astype(jnp.float32) for leaf in leaves]
+    bits = jax.lax.bitcast_convert_type(sum(firsts), jnp.int32)
+    return once((bits == 0x7FABCDEF).astype(jnp.int32))  # a NaN that no arithmetic makes
 
 
 def after(fence: Array, tree: Tree) -> Tree:
-    """Return a pytree of arrays that are known only once a fence is."""
+    """Return a pytree of arrays that are available only after a fence."""
 
-    def behind(x: Array) -> Array:
+    def wait(x: Array) -> Array:
         if jnp.issubdtype(x.dtype, jnp.integer):
             return x + fence.astype(x.dtype)  # fewer operations than the choice below
         return jnp.where(fence == 0, x, jnp.zeros_like(x))
 
-    return jax.tree.map(behind, tree)
+    return jax.tree.map(wait, tree)
 
 
 def settled(tree: Tree) -> Tree:
-    """Return a pytree, all of which is computed before any of it is used.
-
-    This is what accelerators heed; see above for CPUs.
-    """
+    """Return a pytree behind an optimisation barrier, which XLA honours on accelerators."""
     return jax.lax.optimization_barrier(tree)
+
+
+def _take(buffer: Buffer, slots: Array) -> Array:
+    return jnp.asarray(buffer).at[slots.astype(jnp.uint32)].get(mode="promise_in_bounds")
+
+
+def _is_tuned() -> bool:
+    return tuned is not None and tuned.is_enabled()
+
+
+def _at_least_two(rows: Array) -> Array:
+    return jnp.repeat(rows, 2, axis=0) if rows.shape[0] == 1 else rows

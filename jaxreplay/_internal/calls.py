@@ -21,7 +21,7 @@ from jaxreplay._internal.arguments import (
     check_known,
     check_single,
 )
-from jaxreplay._internal.xla.keys import unrolled
+from jaxreplay._internal.buffer import unrolled
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler, observes
 from jaxreplay.storage import Storage

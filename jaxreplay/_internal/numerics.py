@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreplay._internal.xla.dependence import computed_once
-from jaxreplay._internal.xla.keys import unrolled
+from jaxreplay._internal.buffer import once, unrolled
 from jaxreplay.types import Array
 
 
@@ -113,5 +112,5 @@ def count_up_to(ends: Array, values: Array) -> Array:
     rows = jnp.pad(ends, (0, -len(ends) % width), constant_values=np.iinfo(np.int32).max)
     rows = rows.reshape(-1, width)
     row = (rows[:, -1] <= values[:, None]).sum(axis=1, dtype=jnp.int32)
-    row = computed_once(jnp.minimum(row, len(rows) - 1))
+    row = once(jnp.minimum(row, len(rows) - 1))
     return row * width + (rows[row] <= values[:, None]).sum(axis=1, dtype=jnp.int32)

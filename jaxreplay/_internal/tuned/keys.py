@@ -12,7 +12,7 @@ from jax.extend import random as jax_random
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
-from jaxreplay._internal.xla.dependence import computed_once
+from jaxreplay._internal.tuned.once import once
 from jaxreplay.types import Array
 
 # By round of threefry2x32 (Salmon et al. 2011, table 2), and the constant of its key schedule.
@@ -116,13 +116,13 @@ def _random_bits(key: Array, width: int, shape: tuple[int, ...]) -> Array:
 
 @functools.partial(jax.jit, static_argnums=1, inline=True)
 def _split_once(key: Array, shape: tuple[int, ...]) -> Array:
-    return computed_once(_beside(*_threefry(key, shape)))
+    return once(_beside(*_threefry(key, shape)))
 
 
 @functools.partial(jax.jit, inline=True)
 def _fold_in_once(key: Array, data: Any) -> Array:
     low = jnp.asarray(data).astype(jnp.uint32)
-    return computed_once(_beside(*_hash(key, low)))
+    return once(_beside(*_hash(key, low)))
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2), inline=True)
@@ -130,7 +130,7 @@ def _random_bits_once(key: Array, width: int, shape: tuple[int, ...]) -> Array:
     if width == 64 or math.prod(shape) > 2**32:
         return _stock().random_bits(key, width, shape)
     high, low = _threefry(key, shape)
-    return computed_once(high ^ low).astype({8: jnp.uint8, 16: jnp.uint16, 32: jnp.uint32}[width])
+    return once(high ^ low).astype({8: jnp.uint8, 16: jnp.uint16, 32: jnp.uint32}[width])
 
 
 def _beside(x: Array, y: Array) -> Array:

@@ -1,1 +1,0 @@
-"""Replacements of JAX operations that are tuned to XLA on CPU."""
