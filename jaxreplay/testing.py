@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxreplay import ring as ring_
+from jaxreplay._internal.hlo import assert_in_place as assert_in_place
+from jaxreplay._internal.hlo import large_copies as large_copies
 from jaxreplay.methods import MakeMethod
 from jaxreplay.option import Config
 from jaxreplay.replay import Replay, check_valid

@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.benchmarks.hlo import large_copies
 from experiments.benchmarks.peers.types import ACTION, OBS, Rows, endless_episode
 from experiments.training.seeds import axes_of
 from jaxreplay.replay import Replay
+from jaxreplay.testing import large_copies
 from jaxreplay.types import Array, Sample, Transition
 
 ORDERS = ("add-sample-update", "sample-update-add")

@@ -1,0 +1,98 @@
+"""Copies of large arrays in compiled loops, found in the optimised HLO."""
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+_ITERATIONS = 10
+
+
+def assert_in_place(step: Callable[..., Any], state: Any, *args: Any, size: int = 0) -> None:
+    """Assert that a compiled loop of `step` copies no large array of its state.
+
+    XLA copies an array in every iteration if it can't prove that all reads of the array precede its
+    next write (see `jaxreplay._internal.buffer`). The loop is compiled for the backend in use, and
+    not run.
+
+    Args:
+      step: `(state, *args) -> state`, one iteration of the loop.
+      state: pytree of arrays, such as a `ReplayState` with parameters; shapes and dtypes suffice.
+      *args: other arguments of every iteration.
+      size: arrays with a dimension of at least this size are checked; 0 is the largest dimension of
+        any array of the state, divided by eight.
+
+    Raises:
+      AssertionError: one line that names the arrays which are copied.
+
+    Example:
+      >>> def step(state, key):
+      ...     state = replay.add(state, transition)
+      ...     batch = replay.sample(state, key)
+      ...     return replay.update(state, batch, td_error=batch.weights)
+      >>> assert_in_place(step, state, jax.random.key(0))  # doctest: +SKIP
+    """
+
+    def loop(state: Any, *args: Any) -> Any:
+        return jax.lax.fori_loop(0, _ITERATIONS, lambda _, carry: step(carry, *args), state)
+
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    size = size or max(max(jnp.shape(leaf), default=1) for _, leaf in leaves) // 8
+    text = jax.jit(loop, donate_argnums=0).lower(state, *args).compile().as_text()
+    copies = large_copies(text, size)
+    if copies:
+        shapes = {",".join(map(str, jnp.shape(x))): jax.tree_util.keystr(at) for at, x in leaves}
+        found = [re.findall(r"= \(?(\w+\[([\d,]+)\])", line)[0] for line in copies]
+        names = dict.fromkeys(f"{kind} ({shapes.get(dims, 'a temporary')})" for kind, dims in found)
+        raise AssertionError(f"every iteration copies {', '.join(names)}: see Replay.update")
+
+
+def large_copies(text: str, size: int, children: int | None = None) -> list[str]:
+    """Return the instructions in loops that copy an array with a dimension of at least `size`.
+
+    Args:
+      text: optimised HLO.
+      size: number of elements, such as the capacity of a replay.
+      children: also find arrays `[n, children]` of at least `size` elements, the rows of a tree.
+    """
+    found = []
+    called = _called(text)
+    waiting, inside = re.findall(r"body=%([\w.-]+)", text), set()
+    while waiting:
+        name = waiting.pop()
+        if name not in inside:
+            inside.add(name)
+            waiting += called.get(name, ())
+    for name, line in _lines(text):
+        match = re.search(r"= \(?\w+\[([\d,]+)\][^=]*?\bcopy(?:-start)?\(", line)
+        if name not in inside or not match:
+            continue
+        shape = [int(n) for n in match[1].split(",")]
+        if max(shape) >= size or (shape[-1] == children and math.prod(shape) >= size):
+            found.append(line.strip())
+    return found
+
+
+def _lines(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the instructions, each with the name of its computation."""
+    name = ""
+    for line in text.splitlines():
+        if start := re.match(r"(?:ENTRY )?%([\w.-]+) \(", line):
+            name = start[1]
+        yield name, line
+
+
+def _called(text: str) -> dict[str, list[str]]:
+    """Return the computations that each computation calls: fusions, branches, nested loops."""
+    called: dict[str, list[str]] = {}
+    for name, line in _lines(text):
+        for one in re.findall(
+            r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%([\w.-]+)", line
+        ):
+            called.setdefault(name, []).append(one)
+        for several in re.findall(r"branch_computations=\{([^}]*)\}", line):
+            called.setdefault(name, []).extend(re.findall(r"%([\w.-]+)", several))
+    return called
