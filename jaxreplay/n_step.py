@@ -15,7 +15,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jaxreplay._internal import counters, packing
-from jaxreplay._internal.arguments import PUSHED, Bounds, check_kind, check_single
+from jaxreplay._internal.arguments import Bounds, check_kind, check_scalar
 from jaxreplay._internal.tracing import as_by_default, varying
 from jaxreplay.types import Array, Transition
 
@@ -50,9 +50,9 @@ def init(example: Step, n: int, num_envs: int = 1) -> Window:
     for name, size in {"n_step": n, "num_envs": num_envs}.items():
         check_kind(name, size, int)
         Bounds(at_least=1).check(name, size)
-    check_single("the window", "reward", example.reward, float)
+    check_scalar("reward", example.reward, float)
     for name in ("terminated", "truncated", "first"):
-        check_single("the window", name, getattr(example, name), bool)
+        check_scalar(name, getattr(example, name), bool)
     packing.plan(example)  # refuses here what `push` would refuse
     steps = jax.tree.map(
         lambda x: jnp.zeros((n, num_envs, *jnp.shape(x)), jnp.asarray(x).dtype), example
@@ -157,7 +157,7 @@ def _check_fits(window: Window, step: Step) -> None:
         )
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), window.steps)
     num_envs = window.steps.reward.shape[1]
-    packing.check_fits(packing.plan(one), step, num_envs, handing=PUSHED)
+    packing.check_fits(packing.plan(one), step, num_envs)
 
 
 def _of_one_step(step: Step, gamma: float) -> Transition:

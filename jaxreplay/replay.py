@@ -10,7 +10,7 @@ from jax.core import Tracer
 
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer, calls, counters, tracing
-from jaxreplay._internal.arguments import as_int32, check_episode_return
+from jaxreplay._internal.arguments import as_int32, check_feedback_array
 from jaxreplay._internal.branches import cond_if_any
 from jaxreplay._internal.buffer import unrolled
 from jaxreplay._internal.tracing import as_by_default, donatable
@@ -218,7 +218,7 @@ class Replay:
         state = calls.checked_state(self, "update", state)
         sample = calls.checked_batch(sample, self.slots, self.sampler.length)
         wanted, shape = self.requires.feedback, sample.indices.shape
-        calls.check_feedback(wanted, feedback, "update", "sampled transition", shape)
+        calls.check_feedback(wanted, feedback, "update", shape)
         valid = ring_.version(state.ring, sample.indices) == sample.version
         sample, feedback = _constant(sample), _single(feedback)
         for values in feedback.values():
@@ -258,7 +258,7 @@ class Replay:
           key: PRNG key.
         """
         state = calls.checked_state(self, "observe", state)
-        check_episode_return(episode_return)
+        check_feedback_array("episode_return", episode_return, ())
         if self.requires.episode_returns is None:
             return state
         episode_return = _constant(jnp.asarray(episode_return, jnp.float32))
@@ -337,7 +337,7 @@ class Replay:
         self, state: ReplayState, transition: Tree, feedback: Mapping[str, Array]
     ) -> ReplayState:
         wanted, num_envs = self.requires.feedback_of_new, self.num_envs
-        calls.check_feedback(wanted, feedback, "add", "new transition", (num_envs,))
+        calls.check_feedback(wanted, feedback, "add", (num_envs,))
         ring_.check_fits(state.ring, transition)
         transition = _constant(ring_.as_stored(state.ring, jax.tree.map(jnp.asarray, transition)))
         new = buffer.after(state.fence, transition), _single(feedback)

@@ -16,7 +16,7 @@ from flax import struct
 
 from jaxreplay._internal import buffer, counters, host_split, packing
 from jaxreplay._internal import frames as frames_
-from jaxreplay._internal.arguments import as_int32, check_single, slots_within
+from jaxreplay._internal.arguments import as_int32, check_scalar, slots_within
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.frames import FrameIndex, Spot
 from jaxreplay._internal.host_split import HostSplit, Leaving
@@ -331,10 +331,9 @@ def _check_stored_once(example: Tree) -> None:
             f"the example ({type(example).__name__}) lacks {', '.join(missing)}: store it, or "
             "store observations as they are"
         )
-    reader = "a ring that stores observations once"
-    check_single(reader, "first", get_field(example, "first"), bool)
+    check_scalar("first", get_field(example, "first"), bool)
     if has_field(example, "n_steps"):
-        check_single(reader, "n_steps", get_field(example, "n_steps"), int)
+        check_scalar("n_steps", get_field(example, "n_steps"), int)
     both = [get_field(example, name) for name in ("obs", "next_obs")]
     kinds = [[(jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(obs)] for obs in both]
     if kinds[0] != kinds[1] or jax.tree.structure(both[0]) != jax.tree.structure(both[1]):

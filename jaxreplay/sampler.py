@@ -1,6 +1,6 @@
 """The base class of samplers, and the pair of a sampler and an objective: a replay method."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxreplay import ring as ring_
 from jaxreplay.objectives import Objective
@@ -152,8 +152,3 @@ class Method(NamedTuple):
         """Needs of both; an objective with a loss of its own needs an agent with TD errors."""
         own = Requirements(scalar_loss=self.objective.error is not None)
         return union(union(self.sampler.requires, self.objective.requires), own)
-
-
-def observes(sampler: Any) -> bool:
-    """Return whether a sampler's `observe` does anything."""
-    return type(sampler).observe is not Sampler.observe

@@ -405,7 +405,7 @@ def other_batch_sizes_are_drawn_on_demand(case: Case) -> None:
         try:
             jax.eval_shape(lambda s, k: case.replay.sample(s, k, size), state, key)
         except ValueError as error:
-            _ensure("leave it out" in str(error), str(error))
+            _ensure("batch_size" in str(error), str(error))
         else:
             raise AssertionError("a batch of another size is drawn")
         return

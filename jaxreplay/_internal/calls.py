@@ -13,17 +13,16 @@ from jax.core import Tracer
 from jaxreplay import ring as ring_
 from jaxreplay._internal import packing
 from jaxreplay._internal.arguments import (
-    SINGLE,
+    SCALARS,
     Bounds,
     as_int32,
-    check_feedback_arrays,
+    check_feedback_array,
     check_kind,
-    check_known,
-    check_single,
+    check_scalar,
 )
 from jaxreplay._internal.buffer import unrolled
 from jaxreplay.ring import Ring
-from jaxreplay.sampler import Method, Sampler, observes
+from jaxreplay.sampler import Method, Sampler
 from jaxreplay.storage import Storage
 from jaxreplay.types import (
     FEEDBACK,
@@ -34,6 +33,8 @@ from jaxreplay.types import (
     get_field,
     has_field,
 )
+
+_OBSERVATIONS = frozenset({"obs", "next_obs"})
 
 
 def check_sampler(sampler: Any, storage: Any) -> None:
@@ -53,9 +54,17 @@ def check_sampler(sampler: Any, storage: Any) -> None:
             f"storage is {storage!r}: give jaxreplay.Transitions(), SharedObservations() or "
             "Frames(stack=4)"
         )
-    if getattr(storage, "on_host", False):
-        check_on_host(sampler.requires, "on_host")
-    check_observer(sampler.requires, observes(sampler))
+    if getattr(storage, "on_host", False) and sampler.requires.transition_fields & _OBSERVATIONS:
+        raise ValueError(
+            "storage has on_host=True, and this sampler reads observations: store them on the "
+            "device, or choose features without obs and next_obs"
+        )
+    observes = type(sampler).observe is not Sampler.observe
+    if observes != (sampler.requires.episode_returns is not None):
+        raise ValueError(
+            f"{type(sampler).__name__} must have both `observe` and `requires.episode_returns` "
+            '("evaluation" or "training"), or neither'
+        )
 
 
 def check_size(name: str, size: Any) -> None:
@@ -149,151 +158,107 @@ def _instead(given: Any) -> str:
     return ", by calling it" if is_class or isinstance(given, type) else ""
 
 
-_OBSERVATIONS = frozenset({"obs", "next_obs"})
-_TELLS = {  # what a field is looked at for
-    "obs": "what the agent saw",
-    "action": "what it did",
-    "reward": "what the step gave",
-    "discount": "whether it terminated",
-    "next_obs": "what the agent saw next",
-    "first": "where episodes begin",
-    "last": "where episodes end",
+_FIELDS = {  # meanings of fields, for messages
+    "obs": "the observation before the action",
+    "action": "the action",
+    "reward": "the reward",
+    "discount": "gamma^n, or 0 after termination",
+    "next_obs": "the observation after the action",
+    "first": "whether a step begins an episode",
+    "last": "whether a step ends an episode",
 }
 
 
-def check_observer(requires: Requirements, observes: bool) -> None:
-    """Refuse a sampler that observes returns but not whose, or says whose and observes none.
-
-    Raises:
-      ValueError: one line that says what to do.
-    """
-    if observes != (requires.episode_returns is not None):
-        raise ValueError(
-            "a sampler's `observe` and `requires.episode_returns` go together: give both, the "
-            'latter "evaluation" or "training", or neither'
-        )
-
-
 def check_feedback(
-    wanted: frozenset[str], given: Mapping[str, Any], verb: str, what: str, shape: tuple[int, ...]
+    wanted: frozenset[str], feedback: Mapping[str, Any], function: str, shape: tuple[int, ...]
 ) -> None:
-    """Refuse a call of the replay without the feedback that its sampler reads, or with odd one.
+    """Raise ValueError unless feedback is complete, known, and one real number per transition.
 
     Args:
-      wanted: names of what the sampler reads.
-      given: feedback by name; names of `FEEDBACK` that the sampler does not read are ignored.
-      verb: that was called.
-      what: the transitions that it is about, in the singular.
-      shape: theirs, `[B]` or `[B, T]`.
-
-    Raises:
-      ValueError: one line that names what is missing or unknown, or what is not one real number
-        for each transition.
+      wanted: names of the feedback that the sampler reads.
+      feedback: by name; names of `FEEDBACK` that the sampler does not read are ignored.
+      function: "add" or "update".
+      shape: of the transitions, `[B]` or `[B, T]`.
     """
-    check_known(given, FEEDBACK, wanted)
-    missing = wanted - set(given)
+    unknown = sorted(set(feedback) - FEEDBACK - wanted)
+    if unknown:
+        reads = ", ".join(sorted(wanted)) or "no feedback"
+        raise ValueError(
+            f"{function} was given {', '.join(unknown)}, which is not a name of feedback: this "
+            f"sampler reads {reads}"
+        )
+    missing = sorted(wanted - set(feedback))
     if missing:
-        was = f"and was given {', '.join(sorted(given))}" if given else "and was given nothing"
-        raise ValueError(f"{verb} needs {', '.join(sorted(missing))} of every {what}, {was}")
-    check_feedback_arrays(given, shape, verb, what)
+        given = f"only {', '.join(sorted(feedback))}" if feedback else "no feedback"
+        raise ValueError(f"{function} needs {', '.join(missing)}, and was given {given}")
+    for name, values in feedback.items():
+        check_feedback_array(name, values, shape)
 
 
 def check_transition(requires: Requirements, example: Tree) -> None:
-    """Refuse rows without a field that the sampler looks at, or with more than a number there.
+    """Raise ValueError unless the example has the fields that a sampler reads.
 
-    Raises:
-      ValueError: one line that names the fields, and says what they tell, or what they are to be:
-        first, last, terminated and truncated one bool, reward and discount one real number.
+    The fields first, last, terminated and truncated are one bool, reward and discount one real
+    number.
     """
     missing = sorted(name for name in requires.transition_fields if not has_field(example, name))
     if missing:
-        tells = ", ".join(_TELLS[name] for name in missing if name in _TELLS)
+        named = ", ".join(f"{name} ({_FIELDS.get(name, 'a field')})" for name in missing)
         raise ValueError(
-            f"this sampler looks at {', '.join(missing)} of transitions{tells and f' ({tells})'}, "
-            f"which the example, a {type(example).__name__}, lacks: store it, or choose a sampler "
-            "that does without"
+            f"the example, a {type(example).__name__}, lacks {named}, which this sampler reads: "
+            "add it, or use another sampler"
         )
-    for name in sorted(requires.transition_fields & SINGLE.keys()):
-        check_single("this sampler", name, get_field(example, name), SINGLE[name])
+    for name in sorted(requires.transition_fields & SCALARS.keys()):
+        check_scalar(name, get_field(example, name), SCALARS[name])
 
 
 def check_batch_size(requires: Requirements, asked: Any, own: int, capacity: int) -> None:
-    """Refuse a batch of another size that can't be drawn.
+    """Raise ValueError unless a batch size is a static number that can be sampled.
 
     Args:
       requires: of the sampler.
-      asked: rows of one sample.
+      asked: the batch size.
       own: the replay's batch size.
-      capacity: transitions that it remembers.
-
-    Raises:
-      ValueError: one line that says what to do.
+      capacity: the replay's capacity.
     """
     if isinstance(asked, Tracer):
         raise ValueError(
-            "batch_size must be known when sample is compiled: give a plain number, or "
+            "batch_size is traced: it must be static, as in "
             "jax.jit(replay.sample, static_argnames='batch_size')"
         )
-    check_kind("batch_size", asked, int)
-    if asked < 1:
-        raise ValueError(f"batch_size is {asked}: it must be at least 1")
+    check_size("batch_size", asked)
     if asked > capacity:
-        raise ValueError(
-            f"batch_size {asked} is larger than the capacity {capacity}: "
-            "use a larger capacity or a smaller batch"
-        )
+        raise ValueError(f"batch_size {asked} is larger than the capacity {capacity}")
     if requires.all_new and asked != own:
         raise ValueError(
-            f"batch_size is {asked}: this replay method gives every new step once, in batches of "
-            f"{own}: leave it out"
-        )
-
-
-def check_on_host(requires: Requirements, option: str) -> None:
-    """Refuse observations on the host for a sampler that looks at them.
-
-    Args:
-      requires: of the sampler.
-      option: by which they would be there.
-
-    Raises:
-      ValueError: one line that says what to do.
-    """
-    if requires.transition_fields & _OBSERVATIONS:
-        raise ValueError(
-            f"{option}: this sampler looks at observations, which must be on the device: "
-            "leave it out, or choose features without obs and next_obs"
+            f"batch_size is {asked}: this sampler returns every new step once, in batches of {own}"
         )
 
 
 def checked_rollout(ring: Ring, rollout: Tree, feedback: Mapping[str, Any]) -> Tree:
-    """Return steps `[T, E, ...]` in the dtypes of a ring.
-
-    Raises:
-      ValueError: one line: fields differ in T, a row does not fit, or the caller keeps rows.
-    """
+    """Return a rollout `[T, E, ...]` in a ring's dtypes; raise ValueError if it does not fit."""
     if ring.split is not None:
-        raise ValueError("rows_on_host: the caller takes every row after its own add: add them so")
+        raise ValueError("add_rollout needs storage on the device: with on_host=True use add")
     leaves = jax.tree.leaves_with_path((rollout, dict(feedback)))
     lengths = {packing.name_of(path[1:]): jnp.shape(leaf)[:1] for path, leaf in leaves}
     (first, steps), *others = lengths.items() or [("the rollout", ())]
     for name, other in others:
         if other != steps:
             raise ValueError(
-                f"a rollout has {first} of {list(steps)} steps and {name} of {list(other)}: give "
-                "all of its fields the same number"
+                f"rollout has {first} of {list(steps)} steps and {name} of {list(other)}: all "
+                "fields must have the same number"
             )
     if not steps:
-        raise ValueError(f"{first} of a rollout has shape []: give it the axes [T, E]")
+        raise ValueError(f"rollout has {first} of shape []: it must begin with [T, E]")
     if not steps[0]:
-        raise ValueError("a rollout has no steps: give one at least")
-    # All steps are of one kind and differ in their numbers alone.
+        raise ValueError("rollout has no steps: it must have at least 1")
+    # All steps have the same shapes and dtypes; of integers on the host, the extremes must fit.
     for extreme in (np.min, np.max):
-        ring_.check_fits(ring, jax.tree.map(functools.partial(_one_for_all, extreme), rollout))
+        ring_.check_fits(ring, jax.tree.map(functools.partial(_one_step, extreme), rollout))
     return ring_.as_stored(ring, jax.tree.map(jnp.asarray, rollout))
 
 
-def _one_for_all(extreme: Callable[..., Any], leaf: Any) -> Any:
-    """Return one row of a leaf `[T, E, ...]`: where numbers are at hand, by their extremes."""
+def _one_step(extreme: Callable[..., Any], leaf: Any) -> Any:
+    """Return a field of one step from all steps `[T, E, ...]`."""
     known = isinstance(leaf, np.ndarray) and np.issubdtype(leaf.dtype, np.integer)
     return extreme(leaf, axis=0) if known else leaf[0]

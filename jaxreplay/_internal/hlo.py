@@ -41,8 +41,8 @@ def assert_in_place(step: Callable[..., Any], state: Any, *args: Any, size: int 
 
     leaves = jax.tree_util.tree_leaves_with_path(state)
     size = size or max(max(jnp.shape(leaf), default=1) for _, leaf in leaves) // 8
-    text = jax.jit(loop, donate_argnums=0).lower(state, *args).compile().as_text()
-    copies = large_copies(text, size)
+    compiled = jax.jit(loop, donate_argnums=0).lower(state, *args).compile()
+    copies = large_copies(compiled.as_text() or "", size)
     if copies:
         shapes = {",".join(map(str, jnp.shape(x))): jax.tree_util.keystr(at) for at, x in leaves}
         found = [re.findall(r"= \(?(\w+\[([\d,]+)\])", line)[0] for line in copies]

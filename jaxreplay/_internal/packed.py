@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxreplay._internal import packing
-from jaxreplay._internal.arguments import beyond, can_be_stored
+from jaxreplay._internal.arguments import can_be_stored, find_overflow
 from jaxreplay._internal.packing import Layout
 from jaxreplay.types import Array, Tree
 
@@ -235,7 +235,7 @@ def _narrowed(treedef: Any, number: int, leaf: np.ndarray) -> np.ndarray:
     dtype = _own(treedef, number, leaf.dtype)
     if dtype == leaf.dtype:
         return leaf
-    value = beyond(leaf, dtype)
+    value = find_overflow(leaf, dtype)
     if value is None:
         return leaf.astype(dtype)
     raise ValueError(

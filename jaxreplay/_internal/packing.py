@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreplay._internal.arguments import ADDED, Handing, can_be_stored, check_leaf
+from jaxreplay._internal.arguments import can_be_stored, check_leaf
 from jaxreplay.types import Array, Tree
 
 _WHOLE = "the row"  # the name of a leaf that is the whole pytree
@@ -75,50 +75,40 @@ def plan(example: Tree) -> Layout:
 
 
 def check_fits(
-    layout: Layout, tree: Tree, rows: int, without: Collection[str] = (), of: str = "",
-    handing: Handing = ADDED,
-) -> None:  # fmt: skip
-    """Refuse a pytree of `rows` rows that the layout can't hold as it is.
+    layout: Layout, tree: Tree, num_envs: int, without: Collection[str] = (), of: str = ""
+) -> None:
+    """Raise ValueError, naming the field, unless transitions can be stored without loss.
 
     Args:
-      layout: of one row.
-      tree: leaves are `[rows, ...]`.
-      rows: how many there are to be.
-      without: first parts of names that are not looked at, on either side.
-      of: what of the transition the pytree is; "": all of it.
-      handing: what is handed over to what.
-
-    Raises:
-      ValueError: one line that names the field: it is missing or unknown, or has another number of
-        rows, another shape, or a dtype that the layout's would not hold (1.7 as an integer).
+      layout: of one transition.
+      tree: leaves are `[E, ...]`.
+      num_envs: E.
+      without: top-level fields that are not checked.
+      of: the field that the pytree is, or "" for a whole transition.
     """
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     named = [(*_names(path), leaf) for path, leaf in leaves]
     found = {name: leaf for name, top, leaf in named if top not in without}
-    whole, holder = f"the {handing.what}", handing.holder
-    whole = f"{whole}'s {of}" if of else whole
     places = [field for field in layout.fields if field.top not in without]
     names = [field.name for field in places]
+    whole = of or "the transition"
     for name in (*names, *found):
         if name not in found and any(other.startswith(f"{name}[0]") for other in found):
             raise ValueError(
-                f"{whole} has a list or tuple as {name}, and the {holder} an array: "
-                f"give jnp.asarray({name})"
+                f"{name} of {whole} is a list or tuple, and an array in the example: give "
+                f"jnp.asarray({name})"
             )
         if name not in found or name not in names:
-            what = "lacks" if name in names else "has"
-            raise ValueError(
-                f"{whole} {what} {name}, unlike the example that the {holder} was made for: "
-                "give both the same fields"
-            )
-    if list(found) != names:  # same names, other types: a dict's are sorted, others' are not
+            lacks = "lacks" if name in names else "has"
+            raise ValueError(f"{whole} {lacks} {name}, unlike the example")
+    if list(found) != names:  # equal names of different types: dicts are sorted, others are not
         raise ValueError(
-            f"{whole} ({type(tree).__name__}) has its fields in another order than the "
-            f"example that the {holder} was made for: give both the same type"
+            f"{whole}, a {type(tree).__name__}, has its fields in another order than the example: "
+            "use the same type"
         )
     for field in places:
         name = field.name if not of else of if field.name == _WHOLE else f"{of}, {field.name}"
-        check_leaf(name, found[field.name], field.shape, jnp.dtype(field.dtype), rows, handing)
+        check_leaf(name, found[field.name], field.shape, jnp.dtype(field.dtype), num_envs)
 
 
 def as_stored(layout: Layout, tree: Tree, apart: Mapping[str, str] = MappingProxyType({})) -> Tree:
