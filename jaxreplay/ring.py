@@ -1,10 +1,10 @@
-"""Where transitions live: a lane-strided ring of packed rows.
+"""The storage of transitions: a ring of slots, strided by environment.
 
-With E environments, row r of the ring is the slots `r * E .. r * E + E - 1`, one per lane, so the
-step before slot s in the same environment is slot `s - E` (modulo the capacity): walking an episode
-is arithmetic. All fields of a row, whatever their dtypes, share one row of 32-bit words, so that
-reading a batch is one gather. A row is a `Transition` or any other pytree of arrays, and comes back
-as the type that it was.
+With E environments, step t of the ring is in the slots `t * E .. t * E + E - 1`, one for each
+environment. The step before slot s in the same environment is therefore slot `s - E` (modulo the
+capacity): walking along an episode is arithmetic. All fields of a transition, whatever their
+dtypes, share one row of 32-bit words, so that reading a batch is one gather. A transition is a
+`Transition` or any other pytree of arrays, and is returned as the type that was added.
 """
 
 from collections.abc import Collection
@@ -31,7 +31,7 @@ class Ring(struct.PyTreeNode):
 
     words: Buffer  # [C, W] uint32, the bits of all fields of a slot
     rows_added: Array  # [] int32, step counter: adds so far. The write cursor is this modulo the
-    # steps of the ring; after 2^31 - 1 it goes back by a multiple of these (`clocks`)
+    # steps of the ring; after 2^31 - 1 it goes back by a multiple of these (`counters`)
     frames: FrameIndex | None  # where observations are that are stored once
     pixels: Buffer | None  # [.., D] these observations, unless they are on the host
     layout: Layout = struct.field(pytree_node=False)
@@ -130,11 +130,10 @@ def write(ring: Ring, transition: Tree) -> tuple[Ring, Array]:
 
 
 def check_fits(ring: Ring, transition: Tree) -> None:
-    """Refuse a row of transitions that the ring can't hold as it is; of stacks, frames check.
+    """Raise ValueError unless transitions `[E, ...]` can be stored without loss.
 
-    Raises:
-      ValueError: one line that names the field: it is missing or unknown, or has another number of
-        rows, another shape, or a dtype that the ring's would not hold (1.7 as an integer).
+    The message names the field: it is missing or unknown, or has another shape than in the example,
+    or a dtype that the example's does not represent (1.7 as an integer).
     """
     apart = ("obs", "next_obs") if ring.frames is not None else ()
     packing.check_fits(row_layout(ring), _stored(transition), ring.num_envs, apart)
@@ -145,7 +144,7 @@ def check_fits(ring: Ring, transition: Tree) -> None:
 
 
 def as_stored(ring: Ring, transition: Tree) -> Tree:
-    """Return transitions `[E, ...]`, as `check_fits` has them, with numbers as they are stored."""
+    """Return transitions `[E, ...]` that pass `check_fits`, in the dtypes of the ring."""
     apart: dict[str, str] = {}
     if ring.packed_obs is not None:
         named = ((name, get_field(transition, name)) for name in ("obs", "next_obs"))
@@ -158,15 +157,15 @@ def as_stored(ring: Ring, transition: Tree) -> Tree:
 
 
 def end_episodes(ring: Ring) -> Ring:
-    """Mark the newest row as the last of its episodes, for a loop that leaves them there.
+    """Return the ring with `last` set in the newest transition of every environment.
 
     Raises:
-      ValueError: rows have no field `last`.
+      ValueError: transitions have no field `last`.
     """
     slots = (_cursor(ring) - 1) % rows(ring) * ring.num_envs + jnp.arange(ring.num_envs)
     row = packing.unpack(ring.layout, buffer.read(ring.words, slots))
     if not has_field(row, "last"):
-        raise ValueError("rows without a field `last` tell no episodes apart: store it")
+        raise ValueError("transitions have no field `last`: add it to the example")
     last = jnp.broadcast_to(ring.rows_added > 0, slots.shape)
     packed = packing.pack(ring.layout, replace_fields(row, last=last), ring.num_envs)
     return ring.replace(words=buffer.write(ring.words, slots, packed))
@@ -174,10 +173,9 @@ def end_episodes(ring: Ring) -> Ring:
 
 @as_by_default
 def gather(ring: Ring, slots: Array) -> Tree:
-    """Read the transitions of `slots` (`[B]` int32, in range): fields are `[B, ...]`.
+    """Return the transitions of slots `[B]` or `[B, T]` int32, in range, as `[B, ...]`.
 
-    Of slots `[B, T]`, fields are `[B, T, ...]`. Fields that are kept on the host are left out:
-    `host_rows.join` puts them in.
+    Fields that are stored on the host are None until `host_rows.join`.
     """
     slots = slots_within(slots, ring.capacity)
     if slots.ndim > 1:
@@ -190,7 +188,7 @@ def gather(ring: Ring, slots: Array) -> Tree:
     located = frames_.locate(frames, slots, get_field(read, "obs"))
     if pixels is None:
         return replace_fields(read, obs=located.obs, next_obs=located.next_obs)
-    # One stack after the other: in one go, XLA takes longer to put their frames side by side.
+    # One stack after the other: XLA takes longer to assemble both at once.
     obs, next_obs = (frames_.assemble(frames, frames_.read(pixels, x)) for x in located)
     if ring.packed_obs is not None:
         obs, next_obs = (packing.unpack(ring.packed_obs, x[..., 0]) for x in (obs, next_obs))
@@ -198,21 +196,21 @@ def gather(ring: Ring, slots: Array) -> Tree:
 
 
 def contents(ring: Ring) -> Tree:
-    """Return all slots' transitions, `[C, ...]`, zero where never written.
+    """Return the transitions of all slots, `[C, ...]`, zero where nothing was written.
 
-    Under jit only the fields that are used are read. Of frames stored once there are no stacks:
-    observations are then a `frames.Spot`. Fields that are kept on the host are left out.
+    Under jit only the fields that are used are read. Observations that are stored once are a
+    `frames.Spot`, and fields that are stored on the host None.
     """
     return packing.unpack(ring.layout, ring.words)
 
 
 def row_layout(ring: Ring) -> Layout:
-    """Return how a whole row lies in words, wherever its fields are kept."""
+    """Return the layout of a transition with all fields, on the device and on the host."""
     return ring.layout if ring.split is None else ring.split.whole
 
 
 def rows(ring: Ring) -> int:
-    """Return how many rows there are, with a slot for each lane."""
+    """Return the number of steps that the ring stores, `capacity / E`."""
     return ring.capacity // ring.num_envs
 
 
@@ -222,10 +220,7 @@ def size(ring: Ring) -> Array:
 
 
 def even_probability(ring: Ring, slots: Array) -> Array:
-    """Return the chance `[n]` float32 of each slot where all stored transitions are equally likely.
-
-    Slots that were never written have none.
-    """
+    """Return the probability `[n]` float32 of slots under uniform sampling, 0 for empty slots."""
     _check_one(ring)
     slots, stored = as_int32("slots", slots, ring.capacity), size(ring)
     share = 1.0 / jnp.maximum(stored, 1).astype(jnp.float32)
@@ -233,7 +228,7 @@ def even_probability(ring: Ring, slots: Array) -> Array:
 
 
 def age(ring: Ring, slots: Array) -> Array:
-    """Return how many rows `[B]` each slot lies behind the newest (0 for the newest)."""
+    """Return the age of slots in steps, `[B]` int32: 0 for the newest transitions."""
     return _behind(ring, slots_within(slots, ring.capacity) // ring.num_envs)
 
 
@@ -244,36 +239,36 @@ def ages(ring: Ring) -> Array:
 
 
 def version(ring: Ring, slots: Array) -> Array:
-    """Return the value `[B]` of `rows_added` just after each slot was last written.
+    """Return the step counter after each slot was last written, `[B]` int32.
 
-    It tells apart what a slot has held over time; slots never written have a version below 1. What
-    the clock goes back by is taken off the rows before, too: a slot keeps its version meanwhile.
+    It identifies the transition in a slot, and is below 1 for slots that were never written. It
+    does not change when the counter goes back.
     """
     written, back = ring.rows_added - age(ring, slots), counters.rewind(rows(ring))
     return jnp.where(written > counters.LAST - back, written - back, written)
 
 
 def time(ring: Ring, slots: Array) -> Array:
-    """Return when in the run so far slots `[B]` were last written: float32, 1 for the newest."""
+    """Return the time that slots `[B]` were written, float32 in (0, 1]: 1 for the newest."""
     return (ring.rows_added - age(ring, slots)) / jnp.maximum(ring.rows_added, 1)
 
 
 def since(ring: Ring, rows_added: Array) -> Array:
-    """Return how many rows came after the clock was at `rows_added` `[...]`, int32."""
+    """Return the number of steps since the step counter was `rows_added` `[...]`, int32."""
     later = ring.rows_added - rows_added
     return jnp.where(later < 0, later + counters.rewind(rows(ring)), later)
 
 
 def is_due(ring: Ring, every: int) -> Array:
-    """Tell whether the newest row is one of those at most `every` rows apart, `[]` bool."""
+    """Return whether the step counter is a multiple of `every` or has just gone back, `[]`."""
     went_back = ring.rows_added == counters.LAST + 1 - counters.rewind(rows(ring))
     return (ring.rows_added % every == 0) | went_back
 
 
 def recent(ring: Ring, order: Array) -> Array:
-    """Return the slots `[B]` of the `order[B]`-th newest transitions, the newest being number 0.
+    """Return the slots `[B]` int32 of the `order[B]`-th newest transitions, counted from 0.
 
-    Rows count from the newest back, lanes upwards within a row; `order` must be below the size.
+    Within a step, environments are counted upwards. `order` must be below the size.
     """
     order = slots_within(order, ring.capacity)
     row = _behind(ring, order // ring.num_envs)
@@ -281,11 +276,16 @@ def recent(ring: Ring, order: Array) -> Array:
 
 
 def previous(ring: Ring, slots: Array, steps: int | Array = 1) -> tuple[Array, Array]:
-    """Walk `steps` back in the same environment.
+    """Return the slots `steps` earlier in the same environment, and whether they are stored.
+
+    Args:
+      ring: the ring.
+      slots: `[B]` int32.
+      steps: a number, or an array that broadcasts with `slots`.
 
     Returns:
-      The earlier slots `[B]` int32, and `[B]` bool whether the ring still has them: False where
-      the walk would cross the write cursor. Episode edges are the caller's, who reads `first`.
+      The earlier slots `[B]` int32, and `[B]` bool, False where the walk crosses the write cursor.
+      Boundaries of episodes are not considered: read `first`.
     """
     slots = slots_within(slots, ring.capacity)
     earlier = (slots - steps * ring.num_envs) % ring.capacity
@@ -310,26 +310,26 @@ def metrics(ring: Ring) -> dict[str, Array]:
 
 
 def check_valid(ring: Ring) -> None:
-    """Check a concrete ring's invariants.
+    """Check the invariants of a concrete ring.
 
     Raises:
-      ValueError: the clock is negative, or a slot that was never written is not zero.
+      ValueError: the step counter is negative, or a slot that was never written is not zero.
     """
     _check_one(ring)
     if int(ring.rows_added) < 0:
         raise ValueError(f"rows_added is {int(ring.rows_added)}: it must not be negative")
     if ring.words[int(size(ring)) :].any():
-        raise ValueError("a slot beyond the size holds something")
+        raise ValueError("a slot that was never written is not zero")
 
 
 def _check_stored_once(example: Tree) -> None:
-    """Refuse rows whose next observation can't be found in those that follow."""
+    """Raise ValueError unless the next observations can be found in the following transitions."""
     missing = [x for x in ("obs", "next_obs", "first") if not has_field(example, x)]
     if missing:
         raise ValueError(
-            "observations are stored once by obs, next_obs and first (where episodes begin), and "
-            f"the example ({type(example).__name__}) lacks {', '.join(missing)}: store it, or "
-            "store observations as they are"
+            "storing observations once needs obs, next_obs and first (whether a step begins an "
+            f"episode), and the example, a {type(example).__name__}, lacks {', '.join(missing)}: "
+            "add it, or use storage=Transitions()"
         )
     check_scalar("first", get_field(example, "first"), bool)
     if has_field(example, "n_steps"):
@@ -338,23 +338,23 @@ def _check_stored_once(example: Tree) -> None:
     kinds = [[(jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(obs)] for obs in both]
     if kinds[0] != kinds[1] or jax.tree.structure(both[0]) != jax.tree.structure(both[1]):
         raise ValueError(
-            "observations are stored once where obs and next_obs are of one kind, and those of the "
-            "example differ in structure, shape or dtype: store them as they are"
+            "obs and next_obs of the example differ in structure, shape or dtype: use "
+            "storage=Transitions()"
         )
 
 
 def _is_single_step(example: Tree) -> bool:
-    """Tell of a row that it has no place for `n_steps`, which a Transition's example may lack."""
+    """Return whether transitions can't have `n_steps`; the example of a Transition may lack it."""
     return not isinstance(example, Transition) and not has_field(example, "n_steps")
 
 
 def _add_frames(ring: Ring, frames: FrameIndex, transition: Tree) -> tuple[Ring, Tree]:
-    """Store a row's frames; return the transitions with where they are instead."""
+    """Store the observations of a step; return its transitions with their places instead."""
     names = ("obs", "next_obs", "first", "n_steps")
     obs, next_obs, first, n_steps = (get_field(transition, name) for name in names)
     if ring.packed_obs is not None:
-        layout, lanes = ring.packed_obs, ring.num_envs
-        obs, next_obs = (packing.pack(layout, x, lanes)[..., None] for x in (obs, next_obs))
+        layout, envs = ring.packed_obs, ring.num_envs
+        obs, next_obs = (packing.pack(layout, x, envs)[..., None] for x in (obs, next_obs))
     frames, spot = frames_.add(frames, obs, first, n_steps)
     if ring.pixels is not None:
         pixels = frames_.write(ring.pixels, frames, obs, next_obs, n_steps)
@@ -363,15 +363,15 @@ def _add_frames(ring: Ring, frames: FrameIndex, transition: Tree) -> tuple[Ring,
 
 
 def _stored(transition: Tree) -> Tree:
-    """Return what is stored of a row: all but a Transition's `n_steps`, which frames take in."""
+    """Return the fields of transitions that are stored: all but `n_steps` of a Transition."""
     return transition._replace(n_steps=None) if isinstance(transition, Transition) else transition
 
 
 def _check_one(ring: Ring) -> None:
     if jnp.ndim(ring.rows_added):
         raise ValueError(
-            f"the ring is vmapped ({len(ring.rows_added)} of them): call the function under "
-            "jax.vmap, or take one, jax.tree.map(lambda x: x[0], ring)"
+            f"ring is vmapped ({len(ring.rows_added)} of them): call the function under jax.vmap, "
+            "or take one, jax.tree.map(lambda x: x[0], ring)"
         )
 
 
@@ -381,10 +381,9 @@ def _cursor(ring: Ring) -> Array:
 
 
 def _behind(ring: Ring, row: Array) -> Array:
-    """Return how far rows `[...]` lie behind the newest, around the ring.
+    """Return the age of steps `[...]` of the ring; it is its own inverse.
 
-    It is its own inverse: given a distance, it returns the row. Without remainders, which
-    processors compute one by one.
+    It avoids remainders, which CPUs do not vectorise.
     """
     behind = _cursor(ring) - 1 - row
     return jnp.where(behind < 0, behind + rows(ring), behind)

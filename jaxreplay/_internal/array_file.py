@@ -1,10 +1,10 @@
-"""Pytrees of arrays in safetensors files: bit for bit, checked, complete or not there at all.
+"""Pytrees of arrays in safetensors files, exact, with checksums, and written atomically.
 
-One file holds arrays and a header, without pickle, so that one rename publishes it. Every array
-has a checksum of its bytes, dtype and shape. What the header says besides is the caller's.
+A file contains arrays and a header with entries of the caller, without pickle, and one rename
+publishes it. Every array has a checksum of its bytes, dtype and shape.
 
-Of a sum tree, a file holds the leaves alone: how many nodes lie above them depends on the device.
-`unflatten` builds the tree for the device in use, the same bit for bit as a tree with that history.
+A sum tree is stored as its leaves, because the number of its nodes depends on the device.
+`unflatten` builds the tree for the device in use; it equals a tree with the same history.
 """
 
 import json
@@ -26,25 +26,25 @@ from jaxreplay.types import Tree
 
 
 class Damaged(ValueError):
-    """A file's bytes are not those that were written."""
+    """The contents of a file have changed since it was written."""
 
 
 class _Leaves(NamedTuple):
-    """The part of a sum tree that files hold."""
+    """The stored part of a sum tree."""
 
     leaves: Any  # [..., C] float32
 
 
 def write(tree: Tree, path: Path, temporary: Path, tag: str, about: dict[str, Any]) -> None:
-    """Write a pytree; the file appears under its name only when it is complete and on disk.
+    """Write a pytree to a file that appears under its name when it is complete and on disk.
 
     Args:
       tree: of arrays (any JAX dtype), typed PRNG keys and Python scalars.
-      path: where to; what is there is replaced.
-      temporary: a path in the same file system that nobody else uses, best in a folder of its own:
-        safetensors puts a file of its own beside it.
-      tag: whose file it is.
-      about: JSON-able, for the header.
+      path: of the file, which is replaced.
+      temporary: an unused path in the same file system, best in a folder of its own: safetensors
+        creates another file next to it.
+      tag: identifies the program that wrote the file.
+      about: JSON-able entries of the header.
 
     Raises:
       ImportError: safetensors is not installed.
@@ -59,28 +59,29 @@ def write(tree: Tree, path: Path, temporary: Path, tag: str, about: dict[str, An
         "crc32": {name: _checksum(array) for name, array in arrays.items()},
     }
     text = json.dumps(header)
-    # One entry: safetensors writes several in an order that changes from process to process.
+    # One entry: safetensors writes several in an order that differs between processes.
     metadata = {tag: f"{zlib.crc32(text.encode()):08x} {text}"}
     try:
         safetensors.numpy.save_file(arrays, temporary, metadata=metadata)
     except safetensors.SafetensorError as error:
         raise OSError(f"{path} can't be written: {error}") from None
-    # safetensors lets nobody else read it: whoever may look into the folder may do so here.
+    # safetensors makes it private: give it the permissions of the folder.
     temporary.chmod(path.parent.stat().st_mode & 0o666)
     _fsync(temporary)
     os.replace(temporary, path)
 
 
 def publish(folder: Path) -> None:
-    """Bring a folder's entries to the disk, after files in it were renamed."""
+    """Flush a folder to the disk, after files in it were renamed."""
     _fsync(folder)
 
 
 def open_file(path: Path) -> Any:
-    """Open a file for `tagged` and `read`, as a context manager.
+    """Return a context manager of an open file, for `tagged` and `read`.
 
     Raises:
-      ImportError: safetensors is not installed; Damaged: it is no such file, or cut short.
+      ImportError: safetensors is not installed.
+      Damaged: the file is not in safetensors format, or truncated.
     """
     safetensors = _safetensors()
     if not untrusted.is_regular(path):
@@ -92,22 +93,22 @@ def open_file(path: Path) -> Any:
 
 
 def tagged(file: Any, tag: str) -> str | None:
-    """Return what the file's header says under a tag, None if it has none."""
+    """Return the text of the header with a tag, None without one."""
     return (file.metadata() or {}).get(tag)
 
 
 def parse(written: str, what: str, known: int, about: Mapping[str, type]) -> dict[str, Any]:
-    """Return a header, from what is written under the tag of `what`.
+    """Return the header from its text.
 
     Args:
-      written: the tag's text.
-      what: whose header it is, for messages.
-      known: the format that is understood.
-      about: types of the caller's own entries. A header of another format is returned without a
-        look at any entry but `format`, which the caller has to refuse.
+      written: text that `tagged` returned.
+      what: name of the file, for messages.
+      known: the supported format. Headers of other formats are returned with an unchecked content;
+        the caller rejects them.
+      about: types of the caller's entries.
 
     Raises:
-      Damaged: it is not what was written.
+      Damaged: the header has changed since it was written.
     """
     checksum, _, text = written.partition(" ")
     if checksum != f"{zlib.crc32(text.encode(errors='replace')):08x}":
@@ -121,18 +122,18 @@ def parse(written: str, what: str, known: int, about: Mapping[str, type]) -> dic
         kinds |= {**about, "leaves": dict, "crc32": dict}
     for name, kind in kinds.items():
         if not isinstance(header, dict) or type(header.get(name)) is not kind:
-            raise Damaged(f"{what} is damaged (its header has no {name} that is {kind.__name__})")
+            raise Damaged(f"{what} is damaged ({name} of its header is not {kind.__name__})")
     return header
 
 
 def read(file: Any, header: dict[str, Any], name: str, like: Any, what: str) -> Any:
-    """Read one leaf; `like` tells its kind: only shape and dtype are looked at.
+    """Return one leaf with the shape and dtype of `like`.
 
     Raises:
-      Damaged: it is not what was written.
+      Damaged: its bytes have changed since it was written.
     """
     safetensors = _safetensors()
-    stored = name if name in header["crc32"] else _nodes_of(name)
+    stored = next((x for x in _names_of(name) if x in header["crc32"]), name)
     try:
         array = file.get_tensor(stored)
     except (safetensors.SafetensorError, ValueError, TypeError) as error:
@@ -140,23 +141,23 @@ def read(file: Any, header: dict[str, Any], name: str, like: Any, what: str) -> 
     if _checksum(array) != header["crc32"].get(stored):
         raise Damaged(f"{what} is damaged ({name or 'its one array'})")
     try:
-        if stored != name:  # the leaves come first
+        if stored.endswith("nodes"):  # the leaves come first
             array = array[..., : like.shape[-1]]
         return _restore(array, like)
-    except (ValueError, TypeError) as error:  # of another dtype or shape than the header says
+    except (ValueError, TypeError) as error:  # dtype or shape differ from the header
         raise Damaged(f"{what} is damaged ({name}: {untrusted.printable(error)})") from None
 
 
 def flatten(tree: Tree) -> list[tuple[Any, Any]]:
-    """Return the leaves of a pytree with their paths; of a sum tree, its own leaves are one."""
+    """Return the leaves of a pytree with their paths; a sum tree has one, its leaves."""
     return jax.tree_util.tree_flatten_with_path(_without_nodes(tree))[0]
 
 
 def unflatten(like: Tree, leaves: list[Any]) -> Tree:
-    """Return the pytree of these leaves, in the order in which `flatten` returns those of `like`.
+    """Return the pytree with the structure of `like` and these leaves, in the order of `flatten`.
 
     Args:
-      like: of the same structure; of its arrays, only shapes and dtypes are looked at.
+      like: pytree of arrays or their shapes.
       leaves: arrays.
     """
     read = jax.tree.unflatten(jax.tree.structure(_without_nodes(like)), leaves)
@@ -168,19 +169,21 @@ def unflatten(like: Tree, leaves: list[Any]) -> Tree:
 
 
 def stated(header: dict[str, Any], wanted: dict[str, str]) -> dict[str, str]:
-    """Return dtype and shape of every array in a file, by place.
+    """Return dtype and shape of every array in a file, by path, under the names of this version.
 
-    Files of earlier versions hold whole sum trees. They are stated by their leaves alone, which
-    `read` takes out of them.
+    Files of earlier versions contain all nodes of sum trees, of which `read` returns the leaves.
 
     Args:
-      header: as `parse` returns it.
-      wanted: dtype and shape of the arrays to be read, by place.
+      header: from `parse`.
+      wanted: dtype and shape of the expected arrays, by path.
     """
     stated = dict(header["leaves"])
     for name in wanted:
-        nodes, root = _nodes_of(name), name.removesuffix("leaves") + "root"
-        if name not in stated and nodes in stated and root in stated:
+        _, old, nodes = _names_of(name)
+        root = nodes.removesuffix("nodes") + "root"
+        if name not in stated and old in stated:
+            stated[name] = stated.pop(old)
+        elif name not in stated and nodes in stated and root in stated:
             stated[name] = wanted[name]
             del stated[nodes], stated[root]
     return stated
@@ -194,12 +197,12 @@ def describe(leaf: Any) -> str:
 
 
 def advice(saved: str | None, own: str | None, otherwise: str) -> str:
-    """Return what to do about an array that is saved as another than is wanted.
+    """Return a remedy for an array whose saved dtype or shape differs from the expected one.
 
     Args:
-      saved: dtype and shape, as `describe` has them; None: there is none.
-      own: the same of what is wanted.
-      otherwise: what to do unless it is the setting of JAX by which numbers have 64 bits.
+      saved: dtype and shape from `describe`, or None if the array is missing.
+      own: the same of the expected array.
+      otherwise: remedy for differences other than `jax_enable_x64`.
     """
     if saved is None or own is None or saved == own or _single(saved) != _single(own):
         return otherwise
@@ -207,7 +210,7 @@ def advice(saved: str | None, own: str | None, otherwise: str) -> str:
 
 
 def _single(described: str) -> str:
-    """Return how an array of 64 bits is described where JAX has 32."""
+    """Return the description of an array with 32 instead of 64 bits."""
     return re.sub(r"^(u?int|float)64\b", r"\g<1>32", described)
 
 
@@ -221,7 +224,7 @@ def _is_tree(node: Any) -> bool:
 
 
 def _without_nodes(tree: Tree) -> Tree:
-    """Replace every sum tree, of arrays or of their shapes, by its leaves."""
+    """Return a pytree with the leaves of every sum tree in its place, of arrays or shapes."""
 
     def bare(node: Any) -> Any:
         if not _is_tree(node):
@@ -233,9 +236,13 @@ def _without_nodes(tree: Tree) -> Tree:
     return jax.tree.map(bare, tree, is_leaf=_is_tree)
 
 
-def _nodes_of(name: str) -> str:
-    """Return where the nodes of a tree are whose leaves are at `name`, in files of before."""
-    return name.removesuffix("leaves") + "nodes"
+_RENAMED = {".steps_added": ".rows_added", ".has_observed": ".told", ".malformed": ".odd"}
+
+
+def _names_of(name: str) -> tuple[str, str, str]:
+    """Return the names of an array in this version and before, and of the nodes of a sum tree."""
+    old = re.sub(r"\.\w+$", lambda match: _RENAMED.get(match[0], match[0]), name)
+    return name, old, name.removesuffix("leaves") + "nodes"
 
 
 def _checksum(array: np.ndarray) -> int:

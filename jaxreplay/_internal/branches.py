@@ -1,8 +1,8 @@
-"""A branch that few of many vmapped programs take, and only they pay for.
+"""A conditional that few of many vmapped programs take.
 
-Under `jax.vmap`, a condition that differs between programs makes `jax.lax.cond` a choice: all of
-them compute both branches, every time. That is right for a few operations and ruinous for work over
-a whole buffer that one program in a hundred is due for.
+Under `jax.vmap`, a condition that differs between programs turns `jax.lax.cond` into a selection:
+all programs compute both branches, every time. That is too expensive for work over a whole buffer
+that one program in a hundred needs.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -21,38 +21,33 @@ Tree = TypeVar("Tree")
 
 
 def cond_if_any(due: Array, change: Callable[..., Tree], tree: Tree, *others: Any) -> Tree:
-    """Return `change(tree, *others)` where due, else `tree`.
+    """Return `change(tree, *others)` if due, else `tree`.
 
-    Under vmap, or several of them, the programs that are due go through `change` one after the
-    other; if none is, nothing is computed. Leaves that `change` returns as they were given are not
-    touched. Outside of `jit` it is compiled once for each `change`, so that it is better one
-    function than a new one at every call.
+    Under vmap, nested or not, the programs with `due` run `change` one after the other; if there is
+    none, nothing is computed. Leaves that `change` returns unchanged are not copied. Outside of
+    `jit`, it is compiled once for every function `change`: do not define a new one for every call.
 
     Args:
       due: `[]` bool.
-      change: `(tree, *others)` -> the changed tree, of the same shapes and dtypes; it reads no
-        other traced arrays.
+      change: `(tree, *others) -> tree`, with the same shapes and dtypes.
       tree: a pytree of arrays.
       *others: pytrees of arrays that `change` reads.
 
     Raises:
-      ValueError: `change` reads a traced array that is not among its arguments.
+      ValueError: `change` closes over a traced array.
     """
     given = jax.tree.leaves((due, tree, others))
     if isinstance(change, Hashable) and not any(isinstance(x, Tracer) for x in given):
         return _compiled(change, due, tree, *others)
-    return _rarely(change, due, tree, *others)
+    return _cond_if_any(change, due, tree, *others)
 
 
-def _rarely(change: Callable[..., Tree], due: Array, tree: Tree, *others: Any) -> Tree:
+def _cond_if_any(change: Callable[..., Tree], due: Array, tree: Tree, *others: Any) -> Tree:
     leaves, treedef = jax.tree.flatten(tree)
     inputs = [*leaves, *jax.tree.leaves(others)]
     traced = jax.make_jaxpr(change)(tree, *others)
     if any(isinstance(x, Tracer) for x in traced.consts):
-        raise ValueError(
-            "this function is called now and then only, and may not close over traced arrays: "
-            "keep them in the state"
-        )
+        raise ValueError("change closes over traced arrays: pass them as arguments")
     changed = [
         place
         for place, (new, old) in enumerate(
@@ -72,12 +67,12 @@ def _rarely(change: Callable[..., Tree], due: Array, tree: Tree, *others: Any) -
     return jax.tree.unflatten(treedef, leaves)
 
 
-# What follows makes functions anew at every call, which JAX would compile anew.
-_compiled = jax.jit(_rarely, static_argnums=0)
+# The functions below are new at every call, and JAX would compile them again.
+_compiled = jax.jit(_cond_if_any, static_argnums=0)
 
 
 def _call(branch: Callable[..., list[Array]], changed: Sequence[int]) -> Callable[..., list[Array]]:
-    """Make `call(due, *inputs) -> the changed leaves`, with a batching rule of its own."""
+    """Return `call(due, *inputs) -> changed leaves`, with its own batching rule."""
 
     @custom_vmap
     def call(due: Array, *inputs: Array) -> list[Array]:
@@ -87,7 +82,7 @@ def _call(branch: Callable[..., list[Array]], changed: Sequence[int]) -> Callabl
     @call.def_vmap
     def _(size: int, batched: list[bool], due: Array, *inputs: Array) -> Any:
         differs, *batched = batched
-        if not differs:  # a clock's decision: all of them, or none
+        if not differs:  # all programs, or none
             axes = [0 if each else None for each in batched]
             kept = varying(_spread(inputs, batched, changed, size))
             out = jax.lax.cond(
@@ -106,7 +101,7 @@ def _call(branch: Callable[..., list[Array]], changed: Sequence[int]) -> Callabl
 def _programs(
     branch: Callable[..., list[Array]], changed: Sequence[int], size: int, batched: Sequence[bool]
 ) -> Callable[..., list[Array]]:
-    """Make `call(due[size], *inputs)` for many programs; vmapped again, they are so many more."""
+    """Return `call(due[size], *inputs)` for many programs, which may be vmapped again."""
 
     @custom_vmap
     def call(due: Array, *inputs: Array) -> list[Array]:
@@ -159,7 +154,7 @@ def _one_by_one(
 def _spread(
     inputs: Sequence[Array], batched: Sequence[bool], places: Sequence[int], size: int
 ) -> list[Array]:
-    """Return the inputs at `places`, all with the axis of the programs in front."""
+    """Return the inputs at `places`, all with a leading axis of programs."""
     return [
         inputs[place]
         if batched[place]

@@ -1,12 +1,12 @@
-"""Which slots have which ranks: an order of values that is always fresh; near equals are ties.
+"""Ranks of slots by value, exact up to ties, and up to date after every write.
 
-To sort a million values takes a thousand times as long as to draw a batch of them. So values are
-put into buckets that are about a tenth wide, and those of one bucket are ties. How many values rank
-before a bucket is then a sum of counts. To find its members, slots are grouped in blocks, and these
-in larger blocks: for each bucket, the order counts its members in every block, and a walk from the
-largest blocks down leads to the slot. A slot that changes its value takes one from the
-counts of its old bucket and gives one to those of its new one. Counts are integers, so that nothing
-drifts: an order after any history equals one that is built afresh from its values.
+Sorting a million values takes a thousand times as long as drawing a batch. Therefore values are
+sorted into buckets with a relative width of about 10 %, and the values of a bucket are ties. The
+number of values that rank before a bucket is a sum of counts. Slots are grouped in blocks, and
+blocks in larger blocks: the order counts the members of every bucket in every block, and a walk
+from the largest blocks down finds the slot of a rank. A write moves one slot between the counts of
+two buckets. Counts are integers, so that nothing drifts: an order after any history equals an
+order that is built from its values.
 """
 
 import functools
@@ -25,13 +25,13 @@ from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.tracing import as_by_default
 from jaxreplay.types import Array
 
-# Buckets by the bits of a float32, which are ordered as the numbers are: eight in each octave from
-# 2^-15 to 2^13, that is, 7 to 12.5 % wide, and one for sixteen octaves beyond. They fit in a byte:
-# the fewer bytes are read, the fewer waits for memory, which is what the order costs.
+# Buckets are ranges of the bits of a float32, which are in the order of the numbers: eight per
+# octave from 2^-15 to 2^13, 7 to 12.5 % wide, and one per sixteen octaves beyond. A bucket number
+# fits into a byte: reading memory is most of the cost of the order.
 _MANTISSA = 23  # bits
-_FINE = 3  # bits of them that count, within
-_LOW, _HIGH = 127 - 15, 127 + 13  # exponents as they are stored
-_COARSE = 4  # bits of an exponent that do not count, beyond
+_FINE = 3  # bits that matter, between 2^-15 and 2^13
+_LOW, _HIGH = 127 - 15, 127 + 13  # stored exponents
+_COARSE = 4  # bits of an exponent that do not matter, beyond
 _BELOW = _LOW >> _COARSE
 _WITHIN = (_HIGH - _LOW) << _FINE
 _ABOVE = -(-(255 - _HIGH) >> _COARSE)
@@ -39,38 +39,38 @@ BUCKETS = _BELOW + _WITHIN + _ABOVE
 _NONE = 255  # the bucket of a slot without a value
 _MOST = 2**27  # slots: see `_bucket`
 
-# In the lowest level a word has four counts of 8 bits: they are 64 at most. Together, those of a
-# row are the blocks of a larger block.
-_WORDS = 16  # of 32 bits in a row, which is a line of the cache
+# In the lowest level a word has four counts of 8 bits, at most 64 each. The counts of a row are
+# those of the blocks of a larger block.
+_WORDS = 16  # of 32 bits in a row, a cache line
 _PACKED = 4
 _BLOCK = _WORDS * _PACKED  # slots of a smallest block, and smallest blocks of a row
 _TOTALS = -(-BUCKETS // _WORDS)  # rows of the buckets' totals
 
 
 class BucketOrder(struct.PyTreeNode):
-    """Values of `capacity` slots, and how many of each of the K buckets lie where."""
+    """Values of `capacity` slots, and counts of the members of K buckets."""
 
-    values: Buffer  # [S] float32, S the capacity in whole blocks; -1 where there is none
+    values: Buffer  # [S] float32, S the capacity in whole blocks; -1 without a value
     buckets: Buffer  # [S / 4] uint32, of four slots a word
-    counts: Buffer  # [R * 16] uint32, members of each bucket by blocks and in all, see `_levels`
+    counts: Buffer  # [R * 16] uint32, members of each bucket by block and in total (`_levels`)
     capacity: int = struct.field(pytree_node=False)
 
 
 class Ties(NamedTuple):
-    """Which ranks, counted from 0, a value shares with its ties."""
+    """The ranks, counted from 0, that a value shares with its ties."""
 
     first: Array  # [...] int32
-    last: Array  # [...] int32, behind the last of them
+    last: Array  # [...] int32, the last rank plus 1
 
 
 def init(capacity: int) -> BucketOrder:
-    """Make an order without values.
+    """Return an order without values.
 
     Raises:
       ValueError: `capacity` is below 1 or beyond 2^27.
     """
     if not 1 <= capacity <= _MOST:
-        raise ValueError(f"capacity is {capacity}: an order has 1 to {_MOST:,} slots")
+        raise ValueError(f"capacity is {capacity}: it must lie in [1, {_MOST:,}]")
     size = -(-capacity // _BLOCK) * _BLOCK
     return BucketOrder(
         values=jnp.full(size, -1.0, jnp.float32),
@@ -81,10 +81,10 @@ def init(capacity: int) -> BucketOrder:
 
 
 def set(order: BucketOrder, slots: Array, values: Array) -> BucketOrder:
-    """Give slots their values, whether or not they had others.
+    """Return the order with new values of slots.
 
-    A row is skipped if its slot is outside `[0, capacity)` or its value is NaN, infinite or
-    negative. Where a slot occurs twice, one of its values is kept.
+    Slots outside of `[0, capacity)` and values that are NaN, infinite or negative are skipped. Of
+    equal slots, one of their values is kept.
 
     Args:
       order: the order.
@@ -92,14 +92,14 @@ def set(order: BucketOrder, slots: Array, values: Array) -> BucketOrder:
       values: `[B]` float32, not negative.
     """
     slots = as_int32("slots", slots, order.capacity)
-    values = jax.lax.stop_gradient(jnp.asarray(values))  # to differentiation an order is a constant
+    values = jax.lax.stop_gradient(jnp.asarray(values))  # orders carry no tangents
     valid = (slots >= 0) & (slots < order.capacity) & jnp.isfinite(values) & (values >= 0)
     beyond = order.values.size
     near = jnp.where(valid, slots, 0)
     before = buffer.once(buffer.read_few(order.values, near))
-    # A choice that is always the same lets the write wait for the read: see `buffer`.
+    # A selection with a constant result makes the write depend on the read: see `buffer`.
     held, new = order.values, jnp.where(jnp.isnan(before), before, values)
-    if len(slots) > 1:  # Of equal slots one row counts: the one whose number is then found there.
+    if len(slots) > 1:  # Of equal slots, the one that is found after writing their numbers counts.
         number = jnp.arange(len(slots), dtype=jnp.float32)
         number = jnp.where(jnp.isnan(before), before, number)
         held, new = buffer.write(held, jnp.where(valid, slots, beyond), number), values
@@ -112,12 +112,12 @@ def set(order: BucketOrder, slots: Array, values: Array) -> BucketOrder:
 
 
 def values(order: BucketOrder) -> Array:
-    """Return the value of every slot, `[C]` float32, -1 where there is none."""
+    """Return the value of every slot, `[C]` float32, -1 without a value."""
     return order.values[: order.capacity]
 
 
 def bucket_of(values: Array) -> Array:
-    """Return the bucket of values that are not negative, int32; that of 0 is the last."""
+    """Return the buckets of values that are not negative, int32; 0 is in the last bucket."""
     bits = jnp.maximum(jax.lax.bitcast_convert_type(values, jnp.int32), 0)  # -0.0 is 0, too
     octave, fine = bits >> _MANTISSA, bits >> (_MANTISSA - _FINE)
     low, high = _LOW << _FINE, _HIGH << _FINE
@@ -139,9 +139,9 @@ def ties(order: BucketOrder) -> Ties:
 
 @as_by_default
 def quantiles(order: BucketOrder, shares: Array) -> Array:
-    """Return the values `[n]` float32 that are above these shares `[n]` of all, rounded down.
+    """Return quantiles `[n]` float32 of the values, at `shares` `[n]`.
 
-    That is, to the smallest value of a bucket; 0 if there are no values.
+    They are rounded down to the smallest value of a bucket, and 0 without values.
     """
     ends = ties(order).last
     rank = jnp.floor((1.0 - shares) * ends[-1]).astype(jnp.int32)
@@ -151,17 +151,17 @@ def quantiles(order: BucketOrder, shares: Array) -> Array:
 
 
 def find(order: BucketOrder, ranks: Array, turn: Array) -> tuple[Array, Ties]:
-    """Find the slots at ranks, counted from 0.
+    """Return the slots at ranks.
 
     Args:
-      order: the order, of more values than any of the ranks.
-      ranks: `[B]` int32.
-      turn: `[]` or `[B]` uint32, by which ties are turned, that is, who comes first among them; if
-        these are random bits, all ties are equally likely to have any of their ranks. One turn for
-        all gives different ranks different slots; draws that are to be independent need one each.
+      order: the order, with more values than the largest rank.
+      ranks: `[B]` int32, counted from 0.
+      turn: `[]` or `[B]` uint32, the rotation of ties among their ranks. With random bits, all ties
+        are equally likely at each of their ranks. One turn returns different slots for different
+        ranks; independent draws need a turn each.
 
     Returns:
-      slots `[B]` int32 and with whom they tie, `[B]`.
+      Slots `[B]` int32, and their `Ties` `[B]`.
     """
     ranks = ranks.astype(jnp.int32)
     bucket, place, count = _bucket(order, ranks)
@@ -176,11 +176,11 @@ def find(order: BucketOrder, ranks: Array, turn: Array) -> tuple[Array, Ties]:
 
 
 def check_valid(order: BucketOrder) -> None:
-    """Check a concrete order's invariants.
+    """Check the invariants of a concrete order.
 
     Raises:
-      ValueError: a value is NaN, infinite or negative, there is one beyond the capacity, or a count
-        differs from what the values give.
+      ValueError: a value is NaN, infinite or negative, a slot beyond the capacity has a value, or a
+        count differs from that of the values.
     """
     held = np.asarray(order.values)
     bad = ~np.isfinite(held) | ((held < 0) & (held != -1))
@@ -205,15 +205,14 @@ def check_valid(order: BucketOrder) -> None:
 
 
 class _Levels(NamedTuple):
-    """Levels of blocks, from the smallest blocks to those of which one row holds all.
+    """Levels of blocks, from the smallest blocks to a level with one row per bucket.
 
-    For each bucket, a level has a word for every row of the level below; in the lowest one, a word
-    has four counts, of the smallest blocks. Behind them come the buckets' totals, that of the
-    largest values first.
+    For each bucket, a level has one word per row of the level below. A word of the lowest level has
+    four counts, of the smallest blocks. The totals of the buckets follow, largest values first.
     """
 
     rows: tuple[int, ...]  # of a bucket
-    starts: tuple[int, ...]  # the word with which each level begins, and that of the totals
+    starts: tuple[int, ...]  # the first word of each level, and of the totals
     size: int  # words in all
 
 
@@ -228,9 +227,9 @@ def _levels(capacity: int) -> _Levels:
 
 
 def _places(capacity: int, bucket: Any, slots: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield where in `counts` slots of buckets are counted, and what counts as one there.
+    """Yield the words in `counts` for slots of buckets, and the increment of one slot.
 
-    For each level, and last for the totals; of arrays `[...]` of NumPy or JAX.
+    For each level and then for the totals; arrays `[...]` are of NumPy or JAX.
     """
     levels = _levels(capacity)
     block = slots // _BLOCK
@@ -244,8 +243,8 @@ def _places(capacity: int, bucket: Any, slots: Any) -> Iterator[tuple[Any, Any]]
 
 
 def _move(order: BucketOrder, slots: Array, gone: Array, come: Array) -> BucketOrder:
-    """Move slots `[B]`, each at most once, from one bucket to another, or from or to `_NONE`."""
-    change = (come - gone) << slots % _PACKED * 8  # in its byte: what is added to the others is 0
+    """Return the order with slots `[B]`, each at most once, moved between buckets or `_NONE`."""
+    change = (come - gone) << slots % _PACKED * 8  # in its byte; the other bytes get 0
     buckets = buffer.add(order.buckets, slots // _PACKED, change.astype(jnp.uint32))
     places, changes = [], []
     gone, come = buffer.once((gone, come))
@@ -259,12 +258,12 @@ def _move(order: BucketOrder, slots: Array, gone: Array, come: Array) -> BucketO
 
 
 def _totals(order: BucketOrder) -> Array:
-    """Return the members of each bucket, int32, and zeros behind: as many rows of `_WORDS`."""
+    """Return the number of members of each bucket, int32, padded to rows of `_WORDS`."""
     return order.counts[_levels(order.capacity).starts[-1] :].astype(jnp.int32)
 
 
 def _bucket(order: BucketOrder, ranks: Array) -> tuple[Array, Array, Array]:
-    """Return the bucket of each rank, which of its members that is, and how many it has: `[B]`."""
+    """Return the bucket of each rank, the number of the member, and the bucket's members, `[B]`."""
     totals = buffer.once(_totals(order))
     rows = totals.reshape(_TOTALS, _WORDS).sum(axis=1, dtype=jnp.int32)
     row, number = buffer.once(_pick(list(rows), ranks))
@@ -276,10 +275,7 @@ def _bucket(order: BucketOrder, ranks: Array) -> tuple[Array, Array, Array]:
 
 
 def _member(order: BucketOrder, bucket: Array, number: Array) -> tuple[Array, Array]:
-    """Return the slot `[B]` of each bucket's member of a number `[B]`, counted from 0.
-
-    And 0, or -1 where there is none.
-    """
+    """Return the slots `[B]` of members of buckets by number `[B]`, and 0, or -1 without one."""
     levels = _levels(order.capacity)
     block = jnp.zeros_like(bucket)
 
@@ -290,7 +286,7 @@ def _member(order: BucketOrder, bucket: Array, number: Array) -> tuple[Array, Ar
         children = min(levels.rows[level - 1], _WORDS)
         words = _words(order.counts, row(level, block), children)
         child, number = _pick([word.astype(jnp.int32) for word in words], number)
-        # 28 bits hold the number and its sign: a child has 2^24 slots at most.
+        # 28 bits represent the number and its sign: a child has at most 2^24 slots.
         child, number = buffer.single_threaded_pair(child, number, 28, bucket)
         block = block * _WORDS + child
     child, number = _pick_packed(_words(order.counts, row(0, block), _WORDS), number)
@@ -303,16 +299,16 @@ def _member(order: BucketOrder, bucket: Array, number: Array) -> tuple[Array, Ar
 
 
 def _words(array: Buffer, first: Array, count: int) -> list[Array]:
-    """Read so many words each from the `first` `[B]` on, as an array `[B]` for each word.
+    """Return `count` words from `first` `[B]` on, as an array `[B]` for each word.
 
-    Not as an array of rows: that would be written and read again, and takes three times as long.
+    An array of rows would be written and read again, and take three times as long.
     """
     at = buffer.once(first)
     return [buffer.read(array, at + number) for number in range(count)]
 
 
 def _flags(word: Array, bucket: Array) -> Array:
-    """Return 1 in the bytes of words `[B]` that are a bucket `[B]`, else 0."""
+    """Return 1 in the bytes of words `[B]` that equal a bucket `[B]`, else 0."""
     differs = word ^ bucket.astype(jnp.uint32) * jnp.uint32(0x01010101)
     low = jnp.uint32(0x7F7F7F7F)  # added to seven bits, it carries into the eighth unless all are 0
     return ~((differs & low) + low | differs | low) >> 7
@@ -328,7 +324,7 @@ def _floor_bits(bucket: Array) -> Array:
 
 
 def _pick(counts: Sequence[Array], number: Array) -> tuple[Array, Array]:
-    """Return where the running sum of counts `[B]` passes `number` `[B]`, and what is left."""
+    """Return the index where the running sum of counts `[B]` passes `number` `[B]`, and the rest."""
     passed = chosen = before = jnp.zeros_like(number)
     for count in counts:
         passed = passed + count
@@ -339,7 +335,7 @@ def _pick(counts: Sequence[Array], number: Array) -> tuple[Array, Array]:
 
 
 def _pick_packed(words: Sequence[Array], number: Array) -> tuple[Array, Array]:
-    """Do as `_pick` does, with four counts packed in each word `[B]`."""
+    """Do as `_pick`, with four counts in each word `[B]`."""
     passed = chosen = before = jnp.zeros_like(number)
     here = words[0]
     for word, following in zip(words, [*words[1:], words[-1]], strict=True):

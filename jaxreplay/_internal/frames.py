@@ -1,13 +1,14 @@
-"""Stacks of frames, each frame stored once.
+"""Observations that are stored once: stacks of frames, each frame stored once.
 
-An observation is a stack `[..., K]` of the latest K frames, newest last, zero where the episode is
-younger. Successive observations share all frames but one, and a transition's two observations
-overlap as well: storing both stacks of every transition would take 2 K times the memory.
+An observation is a stack `[..., K]` of the latest K frames, newest last, zero from before the
+episode. Successive observations share K - 1 frames, and the two observations of a transition
+overlap as well: both stacks of every transition would take 2 K times the memory. Observations of
+any kind are stored once as stacks of a single frame.
 
-Every lane has a row of places, one per frame, that wraps round: an episode's frames follow one
-another, the true last one included, and the next episode's come after. A slot knows the place of
-its observation's newest frame, how many frames of the stack there are, and how many places on its
-next observation ends; from that the stacks are put together again when they are sampled.
+Every environment has a circular row of places, one frame each: the frames of an episode, including
+the true last one, and then those of the next episode. A slot stores the place of its observation's
+newest frame, the number of frames in the stack, and the places from there to the next observation.
+Stacks are assembled when they are sampled.
 
 The positions (`FrameIndex`) are separate from the pixels, which are on the device or on the host.
 """
@@ -28,20 +29,20 @@ from jaxreplay._internal.tracing import as_by_default
 from jaxreplay.types import Array
 
 OnEither = TypeVar("OnEither", Array, np.ndarray)  # on the device or on the host
-AHEAD = 255  # `FrameIndex.ahead` at most, unless the caller says more
-_FURTHEST = 2**30 + 2**29  # place: the frames of n steps on are counted in 32 bits, too
-_LEAST_AHEAD = 32  # what it is at least where nobody says how far rows reach
+AHEAD = 255  # largest default of `FrameIndex.ahead`
+_FURTHEST = 2**30 + 2**29  # largest place: those of n steps later need 32 bits, too
+_LEAST_AHEAD = 32  # smallest default
 
 
 class FrameIndex(struct.PyTreeNode):
-    """Where every lane is, and the sizes of the store."""
+    """The latest place of every environment, and the sizes of the store."""
 
-    newest: Array  # [E] int32, place of the latest observation, ever counted (`advance`); -2 before
-    # the first
+    newest: Array  # [E] int32, place of the latest observation, counted from the first; -2 before
+    # it (see `advance`)
     age: Array  # [E] int32, agent steps of the running episode before the latest observation
     odd: Array  # [] int32, episodes that began with a stack of more than one frame
     stack: int = struct.field(pytree_node=False)  # K
-    places: int = struct.field(pytree_node=False)  # of each lane
+    places: int = struct.field(pytree_node=False)  # of each environment
     shape: tuple[int, ...] = struct.field(pytree_node=False)  # of one frame
     dtype: str = struct.field(pytree_node=False)
     ahead: int = struct.field(pytree_node=False, default=AHEAD)  # places beyond its observation
@@ -49,15 +50,15 @@ class FrameIndex(struct.PyTreeNode):
 
 
 class Spot(NamedTuple):
-    """Where a transition's frames are; kept in its slot, in the place of its observation."""
+    """The places of a transition's frames; stored in its slot instead of the observation."""
 
-    place: Array  # [...] int32, of the newest frame of the observation, ever counted
+    place: Array  # [...] int32, of the newest frame of the observation
     depth: Array  # [...] int32, frames of the stack that the episode had, 1 .. K
     n_steps: Array  # [...] int32, places from there to the newest frame of the next observation
 
 
 class Located(NamedTuple):
-    """Which rows of pixels make up a batch's stacks, oldest first; the last row of all is zero."""
+    """Rows of the pixels in the stacks of a batch, oldest first; the last row of all is zero."""
 
     obs: Array  # [B, K] int32
     next_obs: Array  # [B, K] int32
@@ -71,19 +72,19 @@ def init(
     spare: float,
     ahead: int | None = None,
 ) -> FrameIndex:
-    """Make the book-keeping of an empty store.
+    """Return the index of an empty store.
 
-    Every lane has R + ceil(spare R) + ahead + K places, with R = C / E rows.
+    Every environment has R + ceil(spare R) + ahead + K places, with R = C / E steps.
 
     Args:
       obs: one observation, a single array `[..., K]`.
       capacity: slots C.
-      num_envs: lanes E.
+      num_envs: environments E.
       stack: K.
-      spare: places beyond one per slot, as a share of them, for the last frames of episodes: 0.04
-        suits episodes of 25 agent steps or more on average.
-      ahead: agent steps from a transition's observation to its next one, at most: the largest n of
-        n-step returns. None: a quarter of R, but at least 32 and at most 255.
+      spare: extra places for the last frames of episodes, as a share of R: 0.04 is enough for
+        episodes of 25 agent steps or more on average.
+      ahead: the largest n of n-step returns, in agent steps. None is a quarter of R, at least 32
+        and at most 255.
 
     Raises:
       ValueError: observations are not such stacks, `spare` is negative, or `ahead` below 1.
@@ -92,19 +93,18 @@ def init(
     if len(leaves) != 1 or leaves[0].ndim < 2 or leaves[0].shape[-1] != stack:
         shapes = ", ".join(str(leaf.shape) for leaf in leaves)
         raise ValueError(
-            f"frame_stack is {stack}, but observations have shape {shapes}: their last axis must "
-            "be the stack"
+            f"stack is {stack}, and observations have shape {shapes}: the last axis must be "
+            "the stack"
         )
-    if not spare >= 0:
-        raise ValueError(f"frame_spare is {spare}: it must not be negative")
+    Bounds(at_least=0).check("spare", spare)
     rows = capacity // num_envs
     if ahead is None:
         ahead = min(AHEAD, max(_LEAST_AHEAD, rows // 4))
-    check_kind("frame_ahead", ahead, int)
-    Bounds(at_least=1).check("frame_ahead", ahead)
-    lanes = jnp.zeros(num_envs, jnp.int32)
+    check_kind("ahead", ahead, int)
+    Bounds(at_least=1).check("ahead", ahead)
+    zeros = jnp.zeros(num_envs, jnp.int32)
     return FrameIndex(
-        newest=lanes - 2,
+        newest=zeros - 2,
         age=jnp.zeros(num_envs, jnp.int32),
         odd=jnp.zeros((), jnp.int32),
         stack=stack,
@@ -116,7 +116,7 @@ def init(
 
 
 def empty_pixels(frames: FrameIndex, on_host: bool = False) -> Buffer | np.ndarray:
-    """Make a store's pixels `[E * places + 1, D]`, all zero; the last row stays so."""
+    """Return the pixels of an empty store, `[E * places + 1, D]`; the last row stays zero."""
     make: Any = np if on_host else jnp
     return make.zeros((_zero_row(frames) + 1, math.prod(frames.shape)), frames.dtype)
 
@@ -125,13 +125,13 @@ def empty_pixels(frames: FrameIndex, on_host: bool = False) -> Buffer | np.ndarr
 def add(
     frames: FrameIndex, obs: Array | None, first: Array, n_steps: Array | None
 ) -> tuple[FrameIndex, Spot]:
-    """Take in one row of transitions.
+    """Return the index after a step of every environment, and the places of its transitions.
 
     Args:
-      frames: the books.
-      obs: `[E, ..., K]`, to see that episodes begin with one frame; None if they are not at hand.
-      first: `[E]`.
-      n_steps: `[E]`, agent steps to the next observation, or None for 1.
+      frames: the index.
+      obs: `[E, ..., K]`, to count episodes that begin with several frames; None if unavailable.
+      first: `[E]` bool, whether the step begins an episode.
+      n_steps: `[E]` int32, agent steps to the next observation; None is 1.
     """
     newest, age = advance(frames.newest, frames.age, first, frames.places)
     depth = jnp.minimum(age + 1, frames.stack)
@@ -148,14 +148,13 @@ def add(
 def advance(
     newest: OnEither, age: OnEither, first: OnEither, places: int = 1
 ) -> tuple[OnEither, OnEither]:
-    """Return place and age `[E]` of the next observation; NumPy arrays will do as well.
+    """Return place and age `[E]` of the next observation, of JAX or NumPy arrays.
 
     Args:
       newest: `[E]`, place of the latest observation.
       age: `[E]`, agent steps of its episode before it.
-      first: `[E]`, the next one begins an episode.
-      places: of each lane (`FrameIndex.places`): after 2^30 + 2^29 places, counting goes back by
-        rounds of so many.
+      first: `[E]`, whether the next observation begins an episode.
+      places: `FrameIndex.places`; after 2^30 + 2^29 places, the count goes back by a multiple.
     """
     begins = first | (newest < 0)
     later = newest + 1 + begins
@@ -166,26 +165,25 @@ def advance(
 def destinations(
     frames: FrameIndex, newest: OnEither, n_steps: OnEither | None
 ) -> tuple[OnEither, OnEither]:
-    """Return where the frames of the latest transitions go, and which of them are meant.
+    """Return the rows of the pixels for the frames of the latest transitions.
 
     Args:
-      frames: only its sizes are read.
+      frames: the index; only its sizes are read.
       newest: `[E]`, place of the observation.
       n_steps: `[E]`, agent steps to the next observation, or None for 1.
 
     Returns:
-      rows `[E, 1 + K]` of the pixels, of the observation's newest frame and of all frames of the
-      next one, and `[E, 1 + K]` bool: False for frames that are in place already.
+      Rows `[E, 1 + K]` for the observation's newest frame and for all frames of the next one, and
+      `[E, 1 + K]` bool, False for frames that are stored already.
     """
     behind = np.arange(frames.stack)[::-1]
-    ahead = (_one_unless(n_steps) + newest * 0)[
-        :, None
-    ] - behind  # of the observation's newest frame
-    lane = np.arange(len(newest))[:, None] * frames.places
+    steps = _one_unless(n_steps) + newest * 0
+    ahead = steps[:, None] - behind  # of the observation's newest frame
+    start = np.arange(len(newest))[:, None] * frames.places
     make: Any = np if isinstance(newest, np.ndarray) else jnp
     ahead = make.concatenate([newest[:, None] * 0, ahead], axis=1)
-    rows = lane + (newest[:, None] + ahead) % frames.places
-    # What lies behind is there since an earlier transition, or is of another episode.
+    rows = start + (newest[:, None] + ahead) % frames.places
+    # Older frames are stored since an earlier transition, or belong to another episode.
     return rows, make.concatenate([ahead[:, :1] == 0, ahead[:, 1:] > 0], axis=1)
 
 
@@ -193,11 +191,11 @@ def destinations(
 def write(
     pixels: Buffer, frames: FrameIndex, obs: Array, next_obs: Array, n_steps: Array | None
 ) -> Buffer:
-    """Write the frames of the row of transitions that `frames` was told of last.
+    """Return the pixels with the frames of the step that was added last.
 
     Args:
       pixels: `[E * places + 1, D]`, on the device.
-      frames: after `add`.
+      frames: the index after `add`.
       obs: `[E, ..., K]`.
       next_obs: `[E, ..., K]`.
       n_steps: `[E]`, agent steps to the next observation, or None for 1.
@@ -215,7 +213,7 @@ def write_on_host(
     next_obs: np.ndarray,
     n_steps: np.ndarray | None,
 ) -> None:
-    """Do what `write` does, in place, with pixels on the host; `newest` `[E]` is kept there too."""
+    """Write frames as `write` does, in place, to pixels on the host."""
     rows, meant = destinations(frames, newest, n_steps)
     meant = meant.ravel()
     pixels[rows.ravel()[meant]] = _columns(frames, obs, next_obs)[meant]
@@ -223,12 +221,12 @@ def write_on_host(
 
 @as_by_default
 def locate(frames: FrameIndex, slots: Array, spot: Spot) -> Located:
-    """Find the frames of both stacks of `slots` `[B]` that hold `spot` `[B]`."""
+    """Return the rows of the pixels of both stacks of `slots` `[B]` with places `spot` `[B]`."""
     behind = jnp.arange(frames.stack)[::-1]
-    lane = slots % frames.newest.size * frames.places
+    start = slots % frames.newest.size * frames.places
 
     def rows(end: Array, depth: Array) -> Array:
-        at = lane[:, None] + (end[:, None] - behind) % frames.places
+        at = start[:, None] + (end[:, None] - behind) % frames.places
         return jnp.where(behind < depth[:, None], at, _zero_row(frames))
 
     return Located(
@@ -237,35 +235,40 @@ def locate(frames: FrameIndex, slots: Array, spot: Spot) -> Located:
 
 
 def read(pixels: Buffer, rows: Array) -> Array:
-    """Read the frames of `rows` `[B, K]` from pixels on the device: `[B, K, D]`."""
+    """Return the frames of `rows` `[B, K]`, `[B, K, D]`, from pixels on the device."""
     found = buffer.read(pixels, rows.ravel())
     return found.reshape(*rows.shape, *found.shape[1:])
 
 
 def assemble(frames: FrameIndex, found: OnEither) -> OnEither:
-    """Return observations `[B, ..., K]` from the frames that were read `[B, K, D]`."""
+    """Return observations `[B, ..., K]` from frames `[B, K, D]`."""
     return found.swapaxes(1, 2).reshape(len(found), *frames.shape, frames.stack)
 
 
 @as_by_default
 def lost(frames: FrameIndex, spot: Spot, live: Array, ahead: int = 0) -> Array:
-    """Return how many of the `live` `[C]` slots have had frames overwritten, `[]` int32.
+    """Return the number of slots with overwritten frames, `[]` int32.
 
-    Episodes are then too short for the spare places, and samples are wrong. `ahead` is how many
-    places the pixels may be ahead of the books; slots that may be lost by then are counted.
+    Samples of these slots are wrong: episodes are too short for the spare places.
+
+    Args:
+      frames: the index.
+      spot: `[C]`.
+      live: `[C]` bool, slots that hold a transition.
+      ahead: places that the pixels may be ahead of the index.
     """
     spot, live = jax.tree.map(lambda x: x.reshape(-1, frames.newest.size), (spot, live))
-    place = spot.place - frames.newest  # of observations, those of the newest row being 0
+    place = spot.place - frames.newest  # relative to the newest observation
     place = jnp.where(place > 0, place - counters.rewind(frames.places), place)
     after = place + spot.n_steps  # of next observations
     written = jnp.max(jnp.where(live, after, -1), axis=0) + ahead  # [E]
-    # Early in an episode, the n steps reach over places to which nothing has been written yet.
+    # Early in an episode, the n steps cover places that are not written yet.
     running = live & (place >= -frames.age)
     steps = jnp.max(jnp.where(running, spot.n_steps, 0), axis=0)
     resumes = jnp.where(ahead > 0, 1, jnp.maximum(steps - frames.age - frames.stack + 1, 1))
 
     def overwritten(end: Array, depth: Array) -> Array:
-        """Tell of stacks whether a later frame lies where one of theirs was."""
+        """Return whether a later frame was written over one of these stacks."""
         end = end + frames.places
         start = end - jnp.minimum(depth, frames.stack) + 1
         return (start <= 0) | ((end >= resumes) & (start <= written))
@@ -283,7 +286,7 @@ def _one_unless(n_steps: OnEither | None) -> OnEither | int:
 
 
 def _columns(frames: FrameIndex, obs: OnEither, next_obs: OnEither) -> OnEither:
-    """Return the newest frame and the next observation's frames as rows `[E * (1 + K), D]`."""
+    """Return the newest frame and those of the next observation as rows `[E * (1 + K), D]`."""
     make: Any = np if isinstance(obs, np.ndarray) else jnp
     rows, size, stack = len(obs), math.prod(frames.shape), frames.stack
     own = obs.reshape(rows, size, stack)[:, :, -1:]

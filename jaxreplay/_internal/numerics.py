@@ -11,9 +11,9 @@ from jaxreplay.types import Array
 
 
 def bits(key: Array, shape: tuple[int, ...]) -> Array:
-    """Draw random bits: uint32 of this shape, the very ones of `jax.random.bits`.
+    """Return the random bits of `jax.random.bits`, uint32, faster on CPU (see `unrolled`).
 
-    On CPU, 256 numbers take 0.5 us instead of 4, and 4096 take 5 instead of 37: see `unrolled`.
+    256 numbers take 0.5 us instead of 4, and 4096 take 5 us instead of 37.
 
     Raises:
       ValueError or TypeError: `key` is not a single key.
@@ -22,11 +22,11 @@ def bits(key: Array, shape: tuple[int, ...]) -> Array:
 
 
 def integers(key: Array, shape: tuple[int, ...], below: Array | int) -> Array:
-    """Draw independent integers from 0 to `below` - 1, all equally likely: int32 of this shape.
+    """Return independent integers, int32, uniform in [0, below).
 
-    Fixed-point multiplication of 32 random bits (Lemire 2019, arXiv:1805.10941, without its
-    rejection): probabilities differ from `1 / below` by at most a share of `below / 2^32`. One hash
-    per number, where `jax.random.randint` takes two and a division.
+    They come from a fixed-point multiplication of 32 random bits (Lemire 2019, arXiv:1805.10941,
+    without rejection): probabilities differ from `1 / below` by a relative `below / 2^32` at most.
+    It takes one hash per number; `jax.random.randint` takes two and a division.
 
     Args:
       key: PRNG key.
@@ -37,9 +37,9 @@ def integers(key: Array, shape: tuple[int, ...], below: Array | int) -> Array:
 
 
 def scaled(x: Array, y: Array) -> Array:
-    """Return `x * y / 2^32` of two uint32, rounded down: random bits `x` become a number below `y`.
+    """Return `x * y / 2^32` of two uint32, rounded down, without 64-bit integers.
 
-    Without 64-bit integers, and without the division that `x % y` takes.
+    For random bits `x` it is a random number below `y`, without the division of `x % y`.
     """
     x_high, x_low, y_high, y_low = x >> 16, x & 0xFFFF, y >> 16, y & 0xFFFF
     middle = x_high * y_low + (x_low * y_low >> 16)
@@ -48,10 +48,10 @@ def scaled(x: Array, y: Array) -> Array:
 
 
 def fraction(bits: Array, whole: Array) -> tuple[Array, Array]:
-    """Return `bits / 2^32 * whole` as a float32 and what of it float32 rounds away.
+    """Return `bits / 2^32 * whole` as the sum of two float32.
 
-    float32 alone resolves 2^-24 of the whole: with priorities many orders of magnitude apart, some
-    of the small ones would never be drawn. Factors of 12 bits make every product here exact.
+    One float32 resolves 2^-24 of the whole: of priorities many orders of magnitude apart, some of
+    the small ones would never be drawn. Factors of 12 bits make every product exact.
 
     Args:
       bits: `[...]` uint32.
@@ -71,10 +71,14 @@ def fraction(bits: Array, whole: Array) -> tuple[Array, Array]:
 
 
 def floor(value: Array, rest: Array) -> tuple[Array, Array]:
-    """Return the largest float32 up to `value + rest`, and what is left, which is not negative.
+    """Return the largest float32 up to `value + rest`, and the remainder, which is not negative.
 
-    `rest` is small beside `value`, which is not negative. Rounding down matters where ranges are
-    looked for: what is rounded up to where one begins would fall into it.
+    Rounding down matters for the search of ranges: a number that is rounded up to the start of a
+    range would fall into it.
+
+    Args:
+      value: not negative.
+      rest: small in comparison with `value`.
     """
     near = value + rest
     left = rest - (near - value)
@@ -85,14 +89,14 @@ def floor(value: Array, rest: Array) -> tuple[Array, Array]:
 
 
 def to_power(base: Array, exponent: Array | float) -> Array:
-    """Return `base ** exponent` of 0 and positive normal numbers, to 1e-5 of the result.
+    """Return `base ** exponent` for 0 and positive normal numbers, with a relative error of 1e-5.
 
-    XLA on CPU computes powers one number after the other, logarithms and exponentials several at a
-    time: of 128 numbers in 0.3 instead of 1.0 us. Of priorities near 1 the result is exact to 1e-7.
+    XLA on CPU vectorises logarithms and exponentials, and not powers: 128 numbers take 0.3 us
+    instead of 1.0. For priorities near 1 the error is 1e-7.
 
     Args:
-      base: `[...]` float32, not negative; no derivative at 0.
-      exponent: `[]`; 0 gives 1, and a Python number 1 or 2 exact powers.
+      base: `[...]` float32, not negative; not differentiable at 0.
+      exponent: `[]`; 0 returns 1, and the Python numbers 1 and 2 return exact powers.
     """
     if isinstance(exponent, int | float):
         if exponent in (0, 1, 2):
@@ -102,11 +106,14 @@ def to_power(base: Array, exponent: Array | float) -> Array:
 
 
 def count_up_to(ends: Array, values: Array) -> Array:
-    """Return how many of the rising `ends` `[n]` int32 are at most each value `[B]`: `[B]` int32.
+    """Return `jnp.searchsorted(ends, values, side="right")`, `[B]` int32.
 
-    In two steps of about the root of n comparisons: the binary search of `jnp.searchsorted` is a
-    loop of small steps or, unrolled, a chain of gathers. There is at least one end, and all values
-    are below 2^31 - 1.
+    It takes two steps of about sqrt(n) comparisons; `jnp.searchsorted` is a loop of small steps or,
+    unrolled, a chain of gathers.
+
+    Args:
+      ends: `[n]` int32, ascending, n at least 1.
+      values: `[B]` int32, below 2^31 - 1.
     """
     width = math.isqrt(len(ends))
     rows = jnp.pad(ends, (0, -len(ends) % width), constant_values=np.iinfo(np.int32).max)

@@ -1,4 +1,4 @@
-"""Optimisers for gradients that may overflow: of learned samplers, and of agents."""
+"""Optimisers for gradients that may overflow."""
 
 from typing import NamedTuple, cast
 
@@ -11,29 +11,29 @@ from jaxreplay.types import Array
 
 
 class IfFiniteState(NamedTuple):
-    """State of an optimiser that passes over gradients which are not finite."""
+    """State of an optimiser that skips gradients which are not finite."""
 
     finite: Array  # [] bool, whether the latest gradient was
     inner: optax.OptState
 
 
 def if_finite(inner: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Leave parameters and state as they are where a gradient is not finite, however often.
+    """Return an optimiser that skips gradients which are not finite.
 
-    `optax.apply_if_finite` without its limit, and with a choice for each number, which XLA fuses
-    with the step, instead of a branch, for which it keeps gradients and moments ready.
+    It is `optax.apply_if_finite` without a limit, and with a selection per number instead of a
+    branch: XLA fuses it with the update.
 
-    Gradients count as finite if the sum of each leaf's squares is, which is quicker to ask than
-    every number: Adam's second moment of larger ones would be infinite, and its parameter never
-    move again. As that moment is, squares are of the leaf's own dtype (float16: of numbers below
-    256), but their sum is of float32 or wider. Without leaves they are finite.
+    Gradients count as finite if the sum of squares of every leaf is finite. That is cheaper to
+    compute than a test of every number, and stricter on purpose: Adam's second moment of larger
+    gradients would be infinite, and their parameter never move again. Squares have the leaf's
+    dtype, like that moment (float16 holds squares of numbers below 256), and are summed in float32
+    or wider.
 
     Args:
-      inner: the optimiser of gradients that are finite.
+      inner: optimiser of finite gradients.
 
     Returns:
-      An optimiser of the same gradients whose state is an `IfFiniteState`: `finite` says whether
-      the latest gradient was, and its steps are 0 where it was not.
+      An optimiser with an `IfFiniteState`; its updates are 0 for a gradient that is not finite.
     """
 
     def init(params: optax.Params) -> IfFiniteState:
@@ -54,7 +54,7 @@ def if_finite(inner: optax.GradientTransformation) -> optax.GradientTransformati
 
 
 def _squares_are_finite(updates: optax.Updates) -> Array:
-    """Tell whether the sum of squares of every leaf is finite, `[]` bool."""
+    """Return whether the sum of squares of every leaf is finite, `[]` bool; True without leaves."""
     squares = [(x * x.conj()).real for x in jax.tree.leaves(updates)]
     if not squares:
         return jnp.ones((), bool)

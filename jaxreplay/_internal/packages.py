@@ -10,7 +10,7 @@ from types import ModuleType
 
 
 def find() -> str:
-    """Return the version that is installed, or else that of the clone which this file lies in."""
+    """Return the installed version, or that of the clone that contains this file."""
     try:
         return metadata.version("jaxreplay")
     except metadata.PackageNotFoundError:
@@ -25,15 +25,15 @@ VERSION = find()
 
 
 def imported(name: str, what: str, package: str | None = None) -> ModuleType:
-    """Import a module of a package that may be missing.
+    """Return a module of an optional package.
 
     Args:
       name: of the module.
-      what: needs it, in the plural, such as "Minari datasets".
-      package: what to install; None: what the module's name begins with.
+      what: the features that need it, in the plural, such as "Minari datasets".
+      package: to install; None is the first part of `name`.
 
     Raises:
-      ImportError: one line: it is missing, with a command that mends it.
+      ImportError: the package is missing; one line with the command that installs it.
     """
     package = package or name.partition(".")[0]
     try:

@@ -1,12 +1,11 @@
-"""Pytrees as few arrays, for calls from Python.
+"""Pytrees as few arrays, for calls of compiled functions from Python.
 
-A call of a compiled function pays for every array that goes in or comes out: on a CPU a microsecond
-for each result and two for each NumPy array, which for a replay's state, a batch and a row comes to
-more than adding, sampling and updating take. Packed, each of them is one array of words, and those
-arrays that are large.
+A call costs time for every array: on CPU a microsecond for each result and two for each NumPy
+argument. For the state of a replay, a batch and a transition this exceeds the time to add, sample
+and update. A packed pytree is one array of words, and its large arrays.
 
-Pack what crosses the border between Python and a compiled function, and unpack it on the other
-side. Within a compiled loop there is no such border, and nothing to gain.
+Pack arguments and results of compiled functions, and unpack them on the other side. Inside a
+compiled loop packing has no benefit.
 """
 
 import functools
@@ -24,33 +23,32 @@ from jaxreplay._internal.arguments import can_be_stored, find_overflow
 from jaxreplay._internal.packing import Layout
 from jaxreplay.types import Array, Tree
 
-_LARGE = 2**15  # bytes of an array from which on handing it over takes less than copying it
+_LARGE = 2**15  # bytes of an array above which passing it is faster than copying it
 _SHAPE_AND_DTYPE = operator.attrgetter("shape", "dtype")
 
 
 class _Plan(NamedTuple):
-    """Where the leaves of a pytree are."""
+    """The places of the leaves of a pytree."""
 
     treedef: Any  # jax.tree_util.PyTreeDef
-    apart: tuple[bool, ...]  # of each leaf: it is not among the words
-    kinds: tuple[Any, ...]  # of each leaf: that of the PRNG keys that it holds; None: it holds none
-    layout: Layout | None  # of the leaves that are not apart, as one row; None: all are
-    record: np.dtype | None  # the same row for NumPy
-    names: tuple[str, ...]  # of each leaf: that of its field in the record; "": it is apart
+    apart: tuple[bool, ...]  # [leaves], whether a leaf is an array of its own
+    kinds: tuple[Any, ...]  # [leaves], the implementation of PRNG keys, or None
+    layout: Layout | None  # of the words; None if all leaves are arrays of their own
+    record: np.dtype | None  # the same for NumPy
+    names: tuple[str, ...]  # [leaves], the name of its field in the record, or ""
 
 
 class Packed:
-    """A pytree as few arrays; itself a pytree, which may be donated.
+    """A pytree as few arrays; it is a pytree, and may be donated.
 
-    No dataclass: JAX takes several times as long to take those apart and put them together.
+    It is not a dataclass, which JAX flattens several times slower.
     """
 
     __slots__ = ("arrays", "plan")
 
     def __init__(self, arrays: tuple[Any, ...], plan: _Plan) -> None:
         """Use `pack`."""
-        self.arrays = arrays  # [W] uint32, the bits of all small leaves; then the others as they
-        # are. There are no words if there are no small leaves
+        self.arrays = arrays  # [W] uint32, the bits of all small leaves, if any; then the others
         self.plan = plan
 
 
@@ -64,21 +62,20 @@ jax.tree_util.register_pytree_node(
 def pack(tree: Tree) -> Packed:
     """Return a pytree as few arrays.
 
-    A pytree of NumPy arrays and numbers, such as a row from an environment on the host, is packed
-    there; anything else belongs into a compiled function. Arrays of 32 KB or more stay as they are,
-    and so do those that have no place in 32-bit words, such as complex numbers: copy them first if
-    the environment writes into them again, since JAX may read them after a call has returned.
+    A pytree of NumPy arrays and numbers, such as transitions from environments on the host, is
+    packed on the host; pack other pytrees inside a compiled function. Arrays of 32 KB or more, and
+    dtypes without a 32-bit representation, such as complex numbers, are not copied: copy them if
+    the environment reuses them, since JAX may read them after the call has returned.
 
     Args:
-      tree: any pytree of arrays, PRNG keys among them.
+      tree: any pytree of arrays, including PRNG keys.
 
     Raises:
-      ValueError: one line that names a leaf on the host which JAX can't hold as it is: a text, an
-        object, bytes in another machine's order, or numbers beyond 32 bits (`jax_enable_x64` allows
-        64).
+      ValueError: JAX can't represent a leaf on the host: a text, an object, a foreign byte order,
+        or numbers beyond 32 bits (`jax_enable_x64` allows 64). The message names the leaf.
     """
     leaves, treedef = jax.tree.flatten(tree)
-    # Quickly, as every call pays for this: to ask whether something is a jax.Array takes longer.
+    # Every call pays for this: isinstance(leaf, jax.Array) is slower.
     if not set(map(type, leaves)) <= {np.ndarray}:
         if any(isinstance(leaf, jax.Array) for leaf in leaves):
             for number, leaf in enumerate(leaves):
@@ -100,18 +97,17 @@ def pack(tree: Tree) -> Packed:
 
 
 def unpack(packed: Packed) -> Tree:
-    """Return what was packed, bit for bit: in a compiled function, where it costs next to nothing.
+    """Return the pytree that was packed, exactly, on the device; call it in a compiled function.
 
-    What was packed on the host is on the device then, in the dtypes that JAX has for it.
+    Leaves that were packed on the host have the dtypes that JAX has for them.
     """
     return _unpack(packed)
 
 
 def as_numpy(packed: Packed) -> Tree:
-    """Return what was packed as NumPy arrays, for learners that are no compiled functions.
+    """Return the pytree that was packed as NumPy arrays, for learners without JAX.
 
-    Where JAX computes on the CPU they are views of its memory, read-only and without a copy. Of
-    PRNG keys they are the words.
+    On CPU they are read-only views of JAX's memory. PRNG keys are returned as their words.
     """
     plan, leaves = packed.plan, list(map(np.asarray, packed.arrays))
     if plan.record is not None:
@@ -157,7 +153,7 @@ def _packed(plan: _Plan, leaves: list[Any], words: Any) -> Packed:
 def _host_plan(
     treedef: Any, leaves: tuple[tuple[tuple[int, ...], Any], ...], wide: bool
 ) -> tuple[_Plan, tuple[int, ...]]:
-    """Return `_plan` for NumPy arrays, and which hold numbers wider than JAX's."""
+    """Return `_plan` for NumPy arrays, and the numbers of leaves with wider dtypes than JAX's."""
     wider = []
     for number, (_, dtype) in enumerate(leaves):
         if _own(treedef, number, dtype) != dtype:
@@ -167,11 +163,11 @@ def _host_plan(
 
 @functools.cache
 def _plan(treedef: Any, leaves: tuple[tuple[tuple[int, ...], Any], ...], wide: bool) -> _Plan:
-    """Plan for leaves of these shapes and dtypes, with JAX's numbers of 64 bits or without.
+    """Return the plan for leaves of these shapes and dtypes.
 
-    One plan for all that are equal, as JAX compares them at every call.
+    Equal leaves share one plan, as JAX compares plans at every call.
     """
-    del wide  # JAX knows, and other plans are made if it changes
+    del wide  # a key of the cache: other plans apply if `jax_enable_x64` changes
     kinds, apart, small = [], [], []
     for shape, dtype in leaves:
         words, kind = _words_of(shape, dtype)
@@ -195,7 +191,7 @@ def _plan(treedef: Any, leaves: tuple[tuple[tuple[int, ...], Any], ...], wide: b
 
 
 def _words_of(shape: tuple[int, ...], dtype: Any) -> tuple[jax.ShapeDtypeStruct | None, Any]:
-    """Return what of a leaf goes into words, None if nothing does, and its kind of PRNG keys."""
+    """Return shape and dtype of a leaf that becomes words, else None; and its kind of PRNG keys."""
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         kinds = []
 
@@ -215,23 +211,23 @@ def _words_of(shape: tuple[int, ...], dtype: Any) -> tuple[jax.ShapeDtypeStruct 
 
 
 def _own(treedef: Any, number: int, dtype: np.dtype) -> np.dtype:
-    """Return the dtype in which JAX holds a leaf from the host; refuse one that it has not."""
+    """Return the dtype that JAX has for a leaf on the host; raise ValueError without one."""
     if _is_jax_s(dtype):
         return jax.dtypes.canonicalize_dtype(dtype)
-    why = "JAX has no such numbers: convert it, or leave it out"
+    why = "which JAX does not support: convert it, or leave it out"
     if not dtype.isnative:
-        why = "its bytes are in another machine's order: convert it (astype)"
-    raise ValueError(f"{_name(treedef, number)} is of dtype {dtype}, and {why}")
+        why = "which has a foreign byte order: convert it (astype)"
+    raise ValueError(f"{_name(treedef, number)} has dtype {dtype}, {why}")
 
 
 def _is_jax_s(dtype: np.dtype) -> bool:
-    """Tell whether JAX takes NumPy arrays of a dtype."""
+    """Return whether JAX accepts NumPy arrays of a dtype."""
     known = can_be_stored(dtype) or jnp.issubdtype(dtype, jnp.complexfloating)
     return bool(known and dtype.isnative)
 
 
 def _narrowed(treedef: Any, number: int, leaf: np.ndarray) -> np.ndarray:
-    """Return a leaf in JAX's dtype; refuse it if a number of it is beyond that."""
+    """Return a leaf in JAX's dtype; raise ValueError if a number overflows."""
     dtype = _own(treedef, number, leaf.dtype)
     if dtype == leaf.dtype:
         return leaf
@@ -239,13 +235,13 @@ def _narrowed(treedef: Any, number: int, leaf: np.ndarray) -> np.ndarray:
     if value is None:
         return leaf.astype(dtype)
     raise ValueError(
-        f"{_name(treedef, number)} holds {value}, and JAX {dtype}, which ends before: convert it, "
+        f"{_name(treedef, number)} holds {value}, which {dtype} does not represent: convert it, "
         "or set jax_enable_x64"
     )
 
 
 def _name(treedef: Any, number: int) -> str:
-    """Return where a leaf is, as a user would say it."""
+    """Return the name of a leaf."""
     numbered = jax.tree.unflatten(treedef, range(treedef.num_leaves))
     paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(numbered)[0]]
     return packing.name_of(paths[number])

@@ -1,4 +1,4 @@
-"""Any pytree of arrays as one row of 32-bit words, and back."""
+"""Pytrees of arrays as rows of 32-bit words."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -12,12 +12,12 @@ import numpy as np
 from jaxreplay._internal.arguments import can_be_stored, check_leaf
 from jaxreplay.types import Array, Tree
 
-_WHOLE = "the row"  # the name of a leaf that is the whole pytree
+_WHOLE = "the transition"  # the name of a leaf that is the whole pytree
 _ITEM_SIZES = (8, 4, 2, 1)  # bytes, in the order of a row
 
 
 class Field(NamedTuple):
-    """Where one leaf of a pytree lies in a packed row."""
+    """The place of one leaf of a pytree in a packed row."""
 
     name: str  # path in the pytree, such as "extras.noise"
     top: str  # its first part, such as "extras"
@@ -27,12 +27,12 @@ class Field(NamedTuple):
 
     @property
     def stored(self) -> jnp.dtype:
-        """What its bytes stand for; booleans are stored as one byte each."""
+        """The dtype in which it is stored: booleans take one byte each."""
         return jnp.dtype("uint8" if self.dtype == "bool" else self.dtype)
 
 
 class Layout(NamedTuple):
-    """Where all leaves of a pytree lie in a packed row, and what puts them together again."""
+    """The places of all leaves of a pytree in a packed row."""
 
     treedef: Any  # jax.tree_util.PyTreeDef
     fields: tuple[Field, ...]  # in the order of the leaves
@@ -40,26 +40,26 @@ class Layout(NamedTuple):
 
 
 def plan(example: Tree) -> Layout:
-    """Give every leaf of one row its place: the widest dtypes first, each in whole words.
+    """Return the layout of a pytree: the widest dtypes first, each dtype in whole words.
 
     Raises:
-      ValueError: a leaf is no array, or of a dtype that can't be stored, or there is none.
+      ValueError: a leaf is not an array or of a dtype that can't be stored, or there are no leaves.
     """
     leaves, treedef = jax.tree_util.tree_flatten_with_path(example)
     if not leaves:
-        raise ValueError(f"{_WHOLE} holds no array: give an example of what is to be stored")
+        raise ValueError(f"{_WHOLE} has no array: give one transition as an example")
     fields = []
     for path, leaf in leaves:
         names = _names(path)
         try:
             dtype = jnp.result_type(leaf)
-        except TypeError as error:  # a string, or an object that is no pytree
+        except TypeError as error:  # a string, or an object of an unregistered class
             if isinstance(leaf, np.ndarray | np.generic):
                 message = f"{names[0]} of dtype {leaf.dtype} can't be stored: convert it first"
                 raise ValueError(message) from error
             raise ValueError(
-                f"{names[0]} is of type {type(leaf).__name__}, and rows hold arrays: leave it out, "
-                "or register its class by jax.tree_util.register_dataclass"
+                f"{names[0]} is a {type(leaf).__name__}, not an array: leave it out, or register "
+                "its class by jax.tree_util.register_dataclass"
             ) from error
         if not can_be_stored(dtype):
             raise ValueError(f"{names[0]} of dtype {dtype} can't be stored: convert it first")
@@ -112,14 +112,14 @@ def check_fits(
 
 
 def as_stored(layout: Layout, tree: Tree, apart: Mapping[str, str] = MappingProxyType({})) -> Tree:
-    """Bring numbers to the dtypes that they are kept in: what a float can't hold is infinite then.
+    """Return a pytree that passes `check_fits` in the dtypes of the layout.
 
-    Whole numbers that are kept as such are known to fit (`check_fits`).
+    Numbers that a narrower float can't represent become infinite.
 
     Args:
-      layout: of one row.
-      tree: leaves of numbers that the layout's dtypes can be made of (`check_fits`).
-      apart: dtypes of leaves that are kept elsewhere, by name.
+      layout: of one transition.
+      tree: leaves are `[E, ...]`.
+      apart: dtypes of leaves that are stored elsewhere, by name.
     """
     dtypes = {field.name: field.dtype for field in layout.fields} | dict(apart)
 
@@ -133,7 +133,7 @@ def as_stored(layout: Layout, tree: Tree, apart: Mapping[str, str] = MappingProx
 
 
 def unpack(layout: Layout, rows: Array) -> Tree:
-    """Turn words `[B, W]` into a pytree `[B, ...]`."""
+    """Return the pytree `[B, ...]` of words `[B, W]`."""
     leaves = []
     for field in layout.fields:
         item, count = field.stored.itemsize, math.prod(field.shape)
@@ -148,7 +148,7 @@ def unpack(layout: Layout, rows: Array) -> Tree:
 
 
 def pack(layout: Layout, tree: Tree, rows: int) -> Array:
-    """Turn a pytree `[rows, ...]` into words `[rows, W]`."""
+    """Return the words `[rows, W]` of a pytree `[rows, ...]`."""
     leaves = jax.tree.leaves(tree)
     parts: dict[int, list[Array]] = {size: [] for size in _ITEM_SIZES}
     for leaf, field in zip(leaves, layout.fields, strict=True):
@@ -161,12 +161,12 @@ def pack(layout: Layout, tree: Tree, rows: int) -> Array:
 
 
 def name_of(path: Any) -> str:
-    """Return where a leaf is, as a user would say it."""
+    """Return the name of a leaf, such as "extras.noise"."""
     return _names(path)[0]
 
 
 def _names(path: Any) -> tuple[str, str]:
-    """Return where a leaf is, as a user would say it, and the first part of that."""
+    """Return the name of a leaf, and its first part."""
     if not path:
         return _WHOLE, ""
     top = jax.tree_util.keystr(path[:1], simple=True)
@@ -174,7 +174,7 @@ def _names(path: Any) -> tuple[str, str]:
 
 
 def _words(items: Array) -> Array:
-    """Put unsigned integers `[E, n]` of any width side by side in words, the rest being zero."""
+    """Return unsigned integers `[E, n]` of any width as words, padded with zeros."""
     rows, count = items.shape
     size = items.dtype.itemsize
     if size < 4:

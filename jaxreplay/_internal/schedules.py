@@ -64,7 +64,7 @@ def _line(start: float, end: float, step: Array, steps: int | Array, divisor: in
 
 
 def _whole(steps: int | Array) -> int | Array:
-    """Return the number of steps, checked: an int wherever its value is known."""
+    """Return the number of steps, as an int if it is not traced; raise ValueError if invalid."""
     if isinstance(steps, jax.Array | np.ndarray | np.generic):
         fits = jnp.issubdtype(steps.dtype, jnp.integer) and steps.ndim == 0
     else:
@@ -72,5 +72,5 @@ def _whole(steps: int | Array) -> int | Array:
     if fits and isinstance(steps, Tracer):
         return steps
     if not fits or steps < 0:
-        raise ValueError(f"a schedule of {steps!r} steps: give a whole number from 0 on, or None")
+        raise ValueError(f"steps is {steps!r}: it must be a whole number, at least 0, or None")
     return int(steps)

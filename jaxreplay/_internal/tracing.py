@@ -14,17 +14,17 @@ Result = TypeVar("Result")
 
 
 def as_by_default(function: Callable[Args, Result]) -> Callable[Args, Result]:
-    """Return a function in which dtypes and ranks mix as they do by JAX's default.
+    """Return a function that is traced with JAX's default promotion of dtypes and ranks.
 
-    `jax_numpy_dtype_promotion="strict"` and `jax_numpy_rank_promotion="raise"` find mistakes in the
-    code of those who set them. What is mixed here is meant, and Optax and Flax mix as well.
+    `jax_numpy_dtype_promotion="strict"` and `jax_numpy_rank_promotion="raise"` are for the code of
+    the users who set them. The library promotes on purpose, like Optax and Flax.
     """
 
     @functools.wraps(function)
     def call(*args: Args.args, **kwargs: Args.kwargs) -> Result:
         config: Any = jax.config
         set_to = config.jax_numpy_dtype_promotion, config.jax_numpy_rank_promotion
-        if set_to == ("standard", "allow"):  # in another context, it would be traced once more
+        if set_to == ("standard", "allow"):  # another context would trace it again
             return function(*args, **kwargs)
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             return function(*args, **kwargs)
@@ -36,10 +36,10 @@ Tree = TypeVar("Tree")
 
 
 def varying(tree: Tree) -> Tree:
-    """Return arrays that vary over all axes that the program is mapped over by `jax.shard_map`.
+    """Return arrays that vary over all mesh axes of an enclosing `jax.shard_map`.
 
-    A loop may carry them then, whatever varies of what is written into them. Elsewhere they are
-    returned as they are.
+    A loop may then carry them, whichever writes vary. Outside of `jax.shard_map` they are returned
+    unchanged.
     """
     axes = tuple(jax.sharding.get_abstract_mesh().manual_axes)
     if not axes:
@@ -49,14 +49,12 @@ def varying(tree: Tree) -> Tree:
 
 
 def donatable(tree: Any) -> Any:
-    """Return a pytree in which no two leaves are one array: a copy stands for all but the first.
+    """Return a pytree whose leaves are distinct arrays, for `jax.jit(step, donate_argnums=0)`.
 
-    JAX refuses to donate an array twice, and a state that was made outside of `jit` may hold one
-    in several places (networks and their targets at first, counters that are all 0). What a
-    jitted function returns needs none of this: every output has a buffer of its own.
-
-    What `Replay(...).init` returns is so already; the state of an agent in a loop of your own
-    is not.
+    JAX does not donate an array twice, and a state that was made outside of `jit` may contain one
+    in several places: networks and their initial targets, or counters that are all 0. Copies
+    replace all but the first. Outputs of jitted functions and of `Replay.init` are distinct
+    already.
 
     Args:
       tree: any pytree of arrays.

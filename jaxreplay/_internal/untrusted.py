@@ -1,15 +1,15 @@
-"""Text from files that may be anybody's: parsed, and repeated in messages, without harm."""
+"""Safe handling of files and texts from unknown sources."""
 
 import json
 import os
 import stat
 from typing import Any
 
-DEEPEST = 100  # levels of nesting, more than any file of ours has
+DEEPEST = 100  # levels of nesting
 
 
 def is_regular(path: str | os.PathLike) -> bool:
-    """Return whether reading a path ends: it is a file, and no pipe, device, socket or folder."""
+    """Return whether a path is a regular file, not a pipe, device, socket or folder."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)
     except (OSError, ValueError):  # a name with a NUL is a ValueError
@@ -17,11 +17,7 @@ def is_regular(path: str | os.PathLike) -> bool:
 
 
 def check_writable(path: str | os.PathLike, advice: str) -> None:
-    """Refuse a path that something other than a regular file has.
-
-    Raises:
-      ValueError: a link, a folder, a pipe, a device or a socket is there.
-    """
+    """Raise ValueError if a path is a link, folder, pipe, device or socket."""
     if os.path.islink(path):
         raise ValueError(f"{path} is a link, which is not followed: {advice}")
     if os.path.exists(path) and not is_regular(path):
@@ -30,10 +26,10 @@ def check_writable(path: str | os.PathLike, advice: str) -> None:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return what a JSON text holds.
+    """Return the value of a JSON text.
 
     Raises:
-      ValueError: it is not JSON, its encoding is not UTF-8, or it is nested too deeply.
+      ValueError: the text is not JSON, not encoded in UTF-8, or nested too deeply.
     """
     try:
         return shallow(json.loads(text))
@@ -42,10 +38,9 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def shallow(value: Any) -> Any:
-    """Return a parsed value unless it is nested too deeply for functions that call themselves.
+    """Return a parsed value; raise ValueError if it has more than `DEEPEST` levels of nesting.
 
-    Raises:
-      ValueError: it is nested in more than `DEEPEST` levels.
+    Recursive functions would overflow the stack on deeper values.
     """
     level, depth = [[value]], 0
     while level:
@@ -58,7 +53,7 @@ def shallow(value: Any) -> Any:
 
 
 def printable(text: Any) -> str:
-    """Return a text with characters that control a terminal, or can't be encoded, as escapes."""
+    """Return a text with escapes for control characters and characters that can't be encoded."""
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in str(text))
 
 

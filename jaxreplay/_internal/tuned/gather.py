@@ -1,7 +1,7 @@
-"""Reading rows of large arrays, for `buffer`, without the waits that a plain gather has on CPU.
+"""Reads of large arrays that are faster than a plain gather on CPU, with the same result.
 
-It waits for memory at nearly every row; for threads, however little it reads; and under vmap it
-takes twice as long. None of this changes what is read.
+A plain gather waits for memory at nearly every row and for other threads even if it reads little,
+and takes twice as long under vmap.
 """
 
 from collections.abc import Sequence
@@ -16,23 +16,22 @@ from jaxreplay.types import Array
 
 # Measured on a CPU with 1 MB of second and 32 MB of third cache, jax 0.10, with batches of 32 and
 # 256 rows of 16 to 400 words.
-_CACHE = 2**23  # bytes of an array above which fetching its rows ahead pays
-_NEAR = 2**18  # bytes of rows that are fetched at a time, and are still there when all are
-_LONG = 256  # bytes of a row from which on XLA copies it by vector instructions
-_LITTLE = 2**16  # bytes that are read before another thread has woken up
+_CACHE = 2**23  # bytes of an array above which prefetching its rows is worthwhile
+_NEAR = 2**18  # bytes of rows that are prefetched at a time, and fit into the cache
+_LONG = 256  # bytes of a row above which XLA copies it by vector instructions
+_LITTLE = 2**16  # bytes that are read faster than another thread wakes up
 # Of XLA's pass that assigns parallel tasks: 256 KB for each of two threads, at least.
-_CUT = 2**19  # bytes of an array from which on its reads are cut
-_LINE = 64  # bytes that memory is read in
+_CUT = 2**19  # bytes of an array above which XLA splits its reads
+_LINE = 64  # bytes of a cache line
 
 
 @jax.custom_batching.custom_vmap
 def take_rows(array: Array, indices: Array) -> Array:
     """Return `array[indices]`: `[n, ...]` and `[B]` int32, in range -> `[B, ...]`.
 
-    Under vmap on CPU, the rows of all arrays are read by one plain gather: XLA's batched one takes
-    twice as long. Accelerators keep the batched one, which can also be split over devices. Few rows
-    of a large array are read by one thread, if they are used in more than one way (`take_few_rows`
-    tells why).
+    Under vmap on CPU, one plain gather reads the rows of all arrays: XLA's batched gather takes
+    twice as long. Accelerators keep the batched one, which can also be partitioned. Few rows of a
+    large array are read by one thread, if they are used in more than one way (see `take_few_rows`).
     """
     rows = indices.astype(jnp.uint32)  # unsigned, nothing has to be done about negative ones
     if _on_cpu() and rows.size and _far(array):
@@ -41,24 +40,24 @@ def take_rows(array: Array, indices: Array) -> Array:
             return _take_parts(array, rows, part)
         rows = rows + _fetched(array, rows)
     read = array.at[rows].get(mode="promise_in_bounds")
-    # Single numbers are better read by whatever uses them.
+    # Scalars are read by their consumers.
     return in_one_thread(read, indices) if array.ndim > 1 and array.nbytes >= _CUT else read
 
 
 def _far(array: Array) -> bool:
-    """Tell whether rows are in no cache, and worth bringing into one before they are copied."""
+    """Return whether rows are probably not in a cache, and worth prefetching."""
     if array.ndim != 2 or array.size * array.dtype.itemsize <= _CACHE:
         return False
     return array.shape[1] * array.dtype.itemsize < _LONG
 
 
 def _in_lines(array: Array) -> int:
-    """Return the bytes of the lines of a row `[n, W]`."""
+    """Return the bytes of a row in whole cache lines."""
     return -(-array.shape[1] * array.dtype.itemsize // _LINE) * _LINE
 
 
 def _take_parts(array: Array, rows: Array, part: int) -> Array:
-    """Return the rows, read so many at a time."""
+    """Return the rows, `part` of them at a time."""
 
     def turn(number: Array, taken: Array) -> Array:
         start = jnp.minimum(number * part, rows.size - part)  # the last two may overlap
@@ -71,11 +70,10 @@ def _take_parts(array: Array, rows: Array, part: int) -> Array:
 
 
 def _fetched(array: Array, rows: Array) -> Array:
-    """Return a uint32 0 that is known once rows `[B]` of `array` `[n, W]` are in the CPU's cache.
+    """Return a uint32 0 that is available once rows `[B]` of `array` `[n, W]` are in the cache.
 
-    A gather copies short rows word by word, so that the CPU sees few rows ahead and waits for
-    memory at nearly every one. One word of each line is quickly asked for, and memory answers many
-    at a time.
+    A gather copies short rows word by word: the CPU has few rows in flight and waits for memory at
+    nearly every one. Requests for one word of every line are fast, and served in parallel.
     """
     last, step = array.shape[1] - 1, max(1, _LINE // array.dtype.itemsize)
     columns = jnp.asarray([*range(0, last, step), last], jnp.uint32)
@@ -97,20 +95,20 @@ def _take_rows_batched(
 
 
 def scratch_for(array: Array, count: int) -> Array:
-    """Return the scratch that `take_few_rows` needs for so many rows of an array."""
+    """Return the scratch of `take_few_rows` for `count` rows of an array."""
     return jnp.zeros((count + 1, *array.shape[1:]), array.dtype)
 
 
 @jax.custom_batching.custom_vmap
 def take_few_rows(scratch: Array, array: Array, indices: Array) -> tuple[Array, Array]:
-    """Return `take_rows(array, indices)`, and the scratch: a walk hands it on, others make it anew.
+    """Return `take_rows(array, indices)` and the scratch, which a walk passes on.
 
-    XLA on CPU cuts what reads an array of half a megabyte in parts for several threads (in the HLO,
-    `outer_dimension_partitions`), however little it reads; waking them takes longer. It does not
-    cut an operation that ends in an update of a slice. So the rows are written over the beginning
-    of the scratch; that this is all of it but one row, and that the beginning is 0, XLA can't tell,
-    or it would drop the update. Use the rows in more than one way: XLA makes the update a part of
-    a single use, and then cuts that.
+    XLA on CPU partitions operations that read an array of half a megabyte for several threads
+    (`outer_dimension_partitions` in the HLO), even if they read little and waking the threads takes
+    longer. It does not partition an operation that ends in an update of a slice. Therefore the rows
+    are written to the beginning of the scratch, which has one more row, at an index that is 0 in a
+    way that XLA can't prove; otherwise it would remove the update. Use the rows in more than one
+    way: XLA fuses the update with a single use, and partitions the fusion.
     """
     rows = indices.astype(jnp.uint32)
     read = array.at[rows].get(mode="promise_in_bounds")
@@ -138,9 +136,9 @@ def _take_few_rows_batched(
 
 @jax.custom_batching.custom_vmap
 def in_one_thread(values: Array, numbers: Array) -> Array:
-    """Return values `[n, ...]` that no other thread is woken up for, as `take_few_rows` explains.
+    """Return values `[n, ...]` that are computed by one thread (see `take_few_rows`).
 
-    `numbers` `[B]` are int32 and not negative, which XLA can't tell. Use the result in more than
+    `numbers` `[B]` are int32 and not negative, which XLA can't prove. Use the result in more than
     one way.
     """
     if not _on_cpu() or not 0 < values.nbytes <= _LITTLE:
@@ -166,7 +164,7 @@ def _in_one_thread_batched(
 def _flattened(
     axis_size: int, in_batched: Sequence[bool], array: Array, indices: Array
 ) -> tuple[Array, Array] | None:
-    """Return arrays of all seeds as one, and the indices in it; None: leave them apart."""
+    """Return the arrays of all programs as one, and indices into it; None to keep them separate."""
     array_batched, indices_batched = in_batched
     length = array.shape[1] if array_batched else 0
     if not _on_cpu() or axis_size * length > np.iinfo(np.int32).max:
@@ -180,5 +178,5 @@ def _flattened(
 
 
 def _on_cpu() -> bool:
-    """Tell whether the backend in use is a CPU's."""
+    """Return whether the default backend is the CPU."""
     return jax.default_backend() == "cpu"

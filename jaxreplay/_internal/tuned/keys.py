@@ -1,4 +1,4 @@
-"""Keys whose hash XLA compiles to one operation on CPU: the same numbers, sooner."""
+"""PRNG keys whose hash XLA on CPU compiles to one operation, with the same random numbers."""
 
 import functools
 import math
@@ -19,30 +19,18 @@ from jaxreplay.types import Array
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 _PARITY = 0x1BD11BDA
 
-_FIRST = np.array([True, False])  # a constant: XLA would take a comparison out of a loop
+_FIRST = np.array([True, False])  # a constant: XLA would move a comparison out of a loop
 
 
 def unrolled(key: Array) -> Array:
-    """Return a key, or keys, that give the very numbers of the given ones, and are hashed faster.
-
-    On CPU, jax hashes threefry2x32 in a loop of five small steps, which XLA runs operation by
-    operation: in a compiled training loop most of what runs is that. Written out, each hash becomes
-    one operation, equal ones become one, and there is less to compile. `jax.random` takes such keys
-    like any others, and what is split off them is like them.
-
-    A key of another kind, and any key on a device that is no CPU, is returned as it is. Such a key
-    and one made of it have different dtypes: keep the one or the other in the carry of a loop.
-
-    Args:
-      key: `[...]` PRNG keys, typed or raw.
-    """
+    """Return keys that are hashed faster: see `buffer.unrolled`."""
     if not _loops(key):
         return key
     return jax.random.wrap_key_data(jax.random.key_data(key), impl=_UNROLLED)
 
 
 def _loops(key: Array) -> bool:
-    """Tell whether jax would hash this key in a loop."""
+    """Return whether JAX would hash this key in a loop."""
     partitionable = jax.config.jax_threefry_partitionable  # pyright: ignore[reportAttributeAccessIssue]
     if jax.default_backend() != "cpu" or not partitionable:
         return False
@@ -61,11 +49,11 @@ def _hash(key: Array, numbers: Array) -> tuple[Array, Array]:
 
 
 def _rounds(first: Array, second: Array, y: Array) -> tuple[Array, Array]:
-    """Write the hash out, element by element, so that the key schedule hangs on `y`, too.
+    """Return the hash, element by element, with a key schedule that depends on `y`, too.
 
-    What hangs on the key alone, XLA would take out of a loop in which the key does not change: six
-    small operations for each hash, to compile and to carry through the loop, and two equal hashes
-    would no longer be equal, as each has its own.
+    XLA would move operations that depend on the key alone out of a loop in which the key does not
+    change: six small operations per hash, to compile and to carry through the loop, and equal
+    hashes would no longer be recognised as equal.
     """
     lax = jax.lax
     mixed = lax.bitwise_xor(lax.bitwise_xor(first, y), lax.bitwise_xor(second, y))
@@ -84,14 +72,14 @@ def _rounds(first: Array, second: Array, y: Array) -> tuple[Array, Array]:
 
 
 def _over_batch(words: Sequence[Array], axes: Sequence[int | None]) -> Any:
-    """Hash words some of which have one more axis."""
+    """Return the hash of words, some of which have one more axis."""
     size = next(x.shape[i] for x, i in zip(words, axes, strict=True) if i is not None)
     words = [batching.bdim_at_front(x, i, size) for x, i in zip(words, axes, strict=True)]
     return _HASH.bind(*words), (0, 0)
 
 
 def _hash_primitive() -> Primitive:
-    """Make the hash one operation until it is lowered: its 160 are slow to trace and to batch."""
+    """Return the hash as one primitive until lowering: its 160 operations are slow to trace."""
     made = Primitive("threefry2x32_unrolled")
     made.multiple_results = True
     made.def_impl(jax.jit(_rounds))
@@ -101,7 +89,7 @@ def _hash_primitive() -> Primitive:
     return made
 
 
-# What a key names is a plain function, or the key could not be pickled.
+# Plain functions, so that keys can be pickled.
 def _split(key: Array, shape: tuple[int, ...]) -> Array:
     return _split_once(key, shape)
 
@@ -134,7 +122,7 @@ def _random_bits_once(key: Array, width: int, shape: tuple[int, ...]) -> Array:
 
 
 def _beside(x: Array, y: Array) -> Array:
-    """Return both words `[..., 2]`; `jnp.stack` would have the hash compiled twice."""
+    """Return both words `[..., 2]`; `jnp.stack` would compile the hash twice."""
     return jnp.where(_FIRST, x[..., None], y[..., None])
 
 
