@@ -324,7 +324,7 @@ def _floor_bits(bucket: Array) -> Array:
 
 
 def _pick(counts: Sequence[Array], number: Array) -> tuple[Array, Array]:
-    """Return the index where the running sum of counts `[B]` passes `number` `[B]`, and the rest."""
+    """Return where the running sum of counts `[B]` passes `number` `[B]`, and the rest."""
     passed = chosen = before = jnp.zeros_like(number)
     for count in counts:
         passed = passed + count
