@@ -85,94 +85,79 @@ class Trust(NamedTuple):
 EpisodeReturns = Literal["evaluation", "training"]
 Provision = Literal["returns", "trajectories"]
 
-# What agents may tell about transitions, whether the method at hand reads it or not.
+# Names of feedback that agents may give, whether or not the sampler reads it.
 FEEDBACK = frozenset(
     {
         "td_error", "q_value", "target", "log_ratio", "value", "advantage", "next_value",
         "reward_scale",
     }
 )  # fmt: skip
-_NAMES: frozenset[str] = frozenset()
 DENSITY = "a policy with a density (log_ratio)"
+_NONE: frozenset[str] = frozenset()
 
 
 class Requirements(NamedTuple):
-    """What a replay method needs; the default is nothing.
+    """Needs of a sampler or an objective; the default is none."""
 
-    Of the agent: `feedback`, `feedback_of_new`, `density`, `scalar_loss`. Of agent and loop:
-    `all_new`. Of the loop: `new_steps`, `single_steps`, `whole_episodes`, `episode_returns`. Of
-    what is stored: `transition_fields`.
-    """
-
-    feedback: frozenset[str] = _NAMES  # about sampled transitions, read by `update`
-    feedback_of_new: frozenset[str] = _NAMES  # about new transitions, read by `add`
-    density: bool = False  # the objective reads `Trust`, which takes a policy with a density
+    feedback: frozenset[str] = _NONE  # feedback that `update` reads, about sampled transitions
+    feedback_of_new: frozenset[str] = _NONE  # feedback that `add` reads, about new transitions
+    density: bool = False  # the objective reads `Trust`: the policy must have a density
     scalar_loss: bool = False  # the objective replaces the loss of a scalar TD error
-    all_new: bool = False  # every batch is what was added since the batch before: for on-policy
-    # agents and loops that collect a batch between two updates
-    new_steps: bool = False  # what it does hangs on steps being added all along
-    single_steps: bool = False  # transitions are of one step, not of n
-    whole_episodes: bool = False  # episodes are remembered whole or not at all
-    episode_returns: EpisodeReturns | None = None  # whose returns `observe` is told; None: nobody's
-    transition_fields: frozenset[str] = _NAMES  # fields of a row that the sampler looks at
+    all_new: bool = False  # a batch holds the transitions since the batch before: agent and loop
+    # must be on-policy
+    new_steps: bool = False  # the loop must keep adding transitions
+    single_steps: bool = False  # transitions must be of single steps, not n-step
+    whole_episodes: bool = False  # episodes are stored whole or not at all
+    episode_returns: EpisodeReturns | None = None  # the kind of returns that `observe` takes
+    transition_fields: frozenset[str] = _NONE  # fields of transitions that the sampler reads
+
+    def known(self, feedback: Mapping[str, Any]) -> dict[str, Any]:
+        """Return feedback without the names that `Replay` does not accept."""
+        names = FEEDBACK | self.feedback
+        return {name: values for name, values in feedback.items() if name in names}
 
 
 def union(first: Requirements, second: Requirements) -> Requirements:
-    """Return what two halves of a method need together.
+    """Return the needs of two parts of a method together.
 
     Raises:
-      ValueError: one wants the returns of evaluations, the other those of training.
+      ValueError: one needs returns of evaluations and the other returns of training episodes.
     """
     returns = {first.episode_returns, second.episode_returns} - {None}
     if len(returns) > 1:
-        raise ValueError("returns of evaluations and of training can't both be observed: use one")
-    return Requirements(
-        feedback=first.feedback | second.feedback,
-        feedback_of_new=first.feedback_of_new | second.feedback_of_new,
-        density=first.density or second.density,
-        scalar_loss=first.scalar_loss or second.scalar_loss,
-        all_new=first.all_new or second.all_new,
-        new_steps=first.new_steps or second.new_steps,
-        single_steps=first.single_steps or second.single_steps,
-        whole_episodes=first.whole_episodes or second.whole_episodes,
-        episode_returns=first.episode_returns or second.episode_returns,
-        transition_fields=first.transition_fields | second.transition_fields,
-    )
+        raise ValueError("episode_returns is both evaluation and training: use one")
+    pairs = zip(first, second, strict=True)
+    return Requirements(*(x | y if isinstance(x, frozenset) else x or y for x, y in pairs))
 
 
-def known_feedback(requires: Requirements, feedback: Mapping[str, Any]) -> dict[str, Any]:
-    """Return feedback without names of the agent's own that this replay method does not read."""
-    known = FEEDBACK | requires.feedback
-    return {name: values for name, values in feedback.items() if name in known}
+def get_field(transition: Tree, name: str) -> Any:
+    """Return a field of a mapping, NamedTuple or dataclass by name, or None without one."""
+    if isinstance(transition, Mapping):
+        return transition.get(name)
+    return getattr(transition, name, None)
 
 
-def get_field(row: Tree, name: str) -> Any:
-    """Return a field of a row, None if it has none of that name."""
-    return row.get(name) if isinstance(row, Mapping) else getattr(row, name, None)
+def has_field(transition: Tree, name: str) -> bool:
+    """Return whether transitions have a field of this name that holds an array."""
+    return bool(jax.tree.leaves(get_field(transition, name)))
 
 
-def has_field(row: Tree, name: str) -> bool:
-    """Tell whether a row has a field of that name with an array in it."""
-    return bool(jax.tree.leaves(get_field(row, name)))
-
-
-def replace_fields(row: Tree, **changes: Any) -> Tree:
-    """Return a row of the same type with other values in some of its fields.
+def replace_fields(transition: Tree, **changes: Any) -> Tree:
+    """Return transitions of the same type with other values in some fields.
 
     Args:
-      row: a mapping, a NamedTuple or a dataclass.
-      **changes: new values of fields that it has.
+      transition: a mapping, a NamedTuple or a dataclass.
+      **changes: new values by name.
 
     Raises:
-      ValueError: the row is of another type.
+      ValueError: the transition is of another type.
     """
-    if isinstance(row, Mapping):
-        return type(row)({**row, **changes})  # pyright: ignore[reportCallIssue]
-    if isinstance(row, tuple) and hasattr(row, "_replace"):
-        return row._replace(**changes)  # pyright: ignore[reportAttributeAccessIssue]
-    if dataclasses.is_dataclass(row) and not isinstance(row, type):
-        return dataclasses.replace(row, **changes)
+    if isinstance(transition, Mapping):
+        return type(transition)({**transition, **changes})  # pyright: ignore[reportCallIssue]
+    if isinstance(transition, tuple) and hasattr(transition, "_replace"):
+        return transition._replace(**changes)  # pyright: ignore[reportAttributeAccessIssue]
+    if dataclasses.is_dataclass(transition) and not isinstance(transition, type):
+        return dataclasses.replace(transition, **changes)
     raise ValueError(
-        f"a row of type {type(row).__name__} has no fields to replace: use a dict, a NamedTuple or "
-        "a dataclass"
+        f"the transition is a {type(transition).__name__}: use a dict, a NamedTuple or a dataclass"
     )

@@ -29,7 +29,7 @@ from experiments.training.state import Episodes, LoopState, Metrics, Sums
 from jaxreplay import n_step
 from jaxreplay.n_step import Step
 from jaxreplay.replay import Replay
-from jaxreplay.types import Sample, Transition, known_feedback
+from jaxreplay.types import Sample, Transition
 
 # When a step is taken: before learning has begun, or after.
 Mode = Literal["warm-up", "act"]
@@ -164,7 +164,7 @@ class Phases:
     def learn_from(self, state: LoopState, batch: Sample) -> tuple[LoopState, Sums]:
         """Update the agent from a batch, and tell the replay what came of it."""
         agent_state, info = self.agent.update(state.agent, batch, state_.learning_keys(state)[1])
-        feedback = known_feedback(self.replay.requires, info.feedback)
+        feedback = self.replay.requires.known(info.feedback)
         replay_state = self.replay.update(state.replay, batch, **feedback)
         metrics = {f"agent/{name}": value for name, value in info.metrics.items()}
         metrics |= measure_share(batch, state.replay)
