@@ -126,7 +126,7 @@ def union(first: Requirements, second: Requirements) -> Requirements:
     returns = {first.episode_returns, second.episode_returns} - {None}
     if len(returns) > 1:
         raise ValueError("episode_returns is both evaluation and training: use one")
-    pairs = zip(first, second, strict=True)
+    pairs: Any = zip(first, second, strict=True)
     return Requirements(*(x | y if isinstance(x, frozenset) else x or y for x, y in pairs))
 
 
