@@ -1,4 +1,4 @@
-"""Agents as pure functions, one module each; they know no replay method by name."""
+"""Agents as pure functions, one module each. They work with every replay method that they fit."""
 
 from agents.types import Agent, Continuous, Discrete, Info
 
