@@ -1,4 +1,4 @@
-"""Agents as pure functions, one module each. They work with every replay method that they fit."""
+"""Agents as pure functions, one module each, independent of the replay method."""
 
 from agents.types import Agent, Continuous, Discrete, Info
 

@@ -29,7 +29,7 @@ class ACERConfig(BaselineOptions):
         1.0, "delta: bound on the linearised KL divergence", _PAPER, above=0, finite=False
     )
     tau: float = option(0.001, "soft-update rate of the average policy", _PAPER, above=0, at_most=1)
-    samples: int = option(5, "samples for the mean of the advantage", _PAPER, at_least=1)
+    samples: int = option(5, "action samples of the mean advantage", _PAPER, at_least=1)
     noise_std: float = option(
         0.3, "std of the policy, in units of the action range [-1, 1]", "Wang et al. 2017", above=0
     )

@@ -46,7 +46,7 @@ def quadratic(factor: Array, action: Array, mean: Array) -> Array:
 def quadratic_expectation(factor: Array, variance: Array) -> Array:
     """Return the expectation of `quadratic`, `-1/2 Tr(L L^T Sigma)` `[]`.
 
-    Eq. 15 of the paper omits the factor -1/2, which Monte Carlo estimates confirm.
+    The factor -1/2, missing in Eq. 15 of the paper, was verified by Monte Carlo.
     """
     return -0.5 * (jnp.square(factor).sum(axis=1) * variance).sum()
 

@@ -67,7 +67,7 @@ def complete(objective: Objective | None, error: Callable[[Array], Array]) -> Ob
     """Return the objective with the agent's defaults filled in.
 
     Args:
-      objective: of the replay method; None means means weighted by importance weights.
+      objective: of the replay method; None means losses with importance weights.
       error: the agent's loss of the TD error, used if `objective.error` is None.
     """
     objective = objective or objectives.weighted()

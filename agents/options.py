@@ -42,7 +42,7 @@ class QNetworkOptions(Config):
     rmsprop_eps_in_root: bool = option(
         False, "add rmsprop_eps to the variance, as TensorFlow; false adds it to the root, as Torch"
     )
-    max_grad_norm: float = option(10.0, "maximal global gradient norm; 0 disables it", at_least=0)
+    max_grad_norm: float = option(10.0, "maximal gradient norm; 0 disables clipping", at_least=0)
     target_every: int = option(1, "updates per update of the target network", at_least=1)
     epsilon_start: float = option(
         1.0, "initial probability of a random action", at_least=0, at_most=1

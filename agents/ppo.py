@@ -30,7 +30,7 @@ class PPOConfig(BaselineOptions):
     clip: float = option(
         0.2, "epsilon: ratios are clipped to 1 +- this in the policy loss", _PAPER, above=0
     )
-    gae: float = option(0.97, "lambda of generalised advantages", _PAPER, at_least=0, at_most=1)
+    gae: float = option(0.97, "lambda of advantage estimates (GAE)", _PAPER, at_least=0, at_most=1)
     epochs: int = option(10, "passes over the steps of an update", _PAPER, at_least=1)
     minibatch: int = option(64, "steps per gradient step", _PAPER, at_least=1)
     initial_variance: float = option(0.2, "initial variance per action dimension", above=0)

@@ -78,7 +78,7 @@ def surrogate_loss(
       log_prob: `[]`, log pi(a|s).
       log_ratio: `[]`, log pi(a|s) / mu(a|s).
       value: `[]`, V(s).
-      advantage: `[]`, A(s, a), constant in the policy's mean and variance.
+      advantage: `[]`, A(s, a), without gradients through the policy's mean and variance.
       q_ret: `[]`, Retrace's estimate of Q(s, a).
     """
     constant = jax.lax.stop_gradient
@@ -119,7 +119,7 @@ class _RACER:
         return gaussian.act(out.mean, out.variance, key)
 
     def advantage(self, out: Outputs, action: Array) -> Array:
-        """Return A(s, a) `[B]`, constant in the policy's mean and variance."""
+        """Return A(s, a) `[B]`, without gradients through the policy's mean and variance."""
         mean, variance = jax.lax.stop_gradient((out.mean, out.variance))
         advantage = jax.vmap(self.form.advantage, in_axes=(0, 0, 0, None))
         return advantage(out.shape, action, mean, variance)
