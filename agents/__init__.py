@@ -1,4 +1,4 @@
-"""Agents as pure functions, one module each; they know no replay method by name."""
+"""Agents as pure functions, one module each, independent of the replay method."""
 
 from agents.types import Agent, Continuous, Discrete, Info
 

@@ -9,7 +9,7 @@ import optax
 
 from agents import common, gaussian
 from agents.gaussian import Behaviour
-from agents.networks import MLP, Actor, Critic, Obs, Params, apply, flat
+from agents.networks import MLP, Actor, Critic, Obs, Params, apply, flatten
 from agents.options import BaselineOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives, returns
@@ -22,23 +22,21 @@ _PAPER = "Novati & Koumoutsakos 2019, App. D"
 
 @dataclasses.dataclass(frozen=True)
 class ACERConfig(BaselineOptions):
-    """Hyperparameters of ACER; trajectories' length and number are those of its replay."""
+    """Hyperparameters of ACER; the replay sets the length and number of trajectories."""
 
-    truncation: float = option(5.0, "c: importance ratios are truncated here", _PAPER, above=0)
+    truncation: float = option(5.0, "c: truncation of importance ratios", _PAPER, above=0)
     trust_region: float = option(
-        1.0, "delta: bound of the KL divergence's growth", _PAPER, above=0, finite=False
+        1.0, "delta: bound on the linearised KL divergence", _PAPER, above=0, finite=False
     )
-    tau: float = option(
-        0.001, "rate of the average policy, at every update", _PAPER, above=0, at_most=1
-    )
-    samples: int = option(5, "actions whose mean advantage is subtracted", _PAPER, at_least=1)
+    tau: float = option(0.001, "soft-update rate of the average policy", _PAPER, above=0, at_most=1)
+    samples: int = option(5, "action samples of the mean advantage", _PAPER, at_least=1)
     noise_std: float = option(
-        0.3, "of the policy, in units of the action range", "Wang et al. 2017", above=0
+        0.3, "std of the policy, in units of the action range [-1, 1]", "Wang et al. 2017", above=0
     )
 
 
 class Networks(NamedTuple):
-    """The three networks' parameters."""
+    """Parameters of the three networks."""
 
     policy: Params
     value: Params
@@ -46,27 +44,27 @@ class Networks(NamedTuple):
 
 
 class ACERState(NamedTuple):
-    """What ACER carries from update to update."""
+    """State of ACER."""
 
     networks: Networks
-    average: Params  # the average policy's
+    average: Params  # of the average policy network
     opt_state: optax.OptState
 
 
 class Choice(NamedTuple):
-    """An action in every state of a batch: the one that was taken, or one drawn anew."""
+    """Actions in the states of a batch: the stored ones, or new samples from the policy."""
 
     action: Array  # [B, A] float32
-    advantage: Array  # [B] float32, its value minus V(s)
+    advantage: Array  # [B] float32, estimate of Q(s, a) - V(s)
     log_ratio: Array  # [B] float32, log pi/mu
 
 
 class Targets(NamedTuple):
-    """What the networks learn from a batch, held constant under differentiation."""
+    """Regression targets and ascent directions of a batch, constant under differentiation."""
 
-    q: Array  # [B] float32, of Q(s, a)
-    value: Array  # [B] float32, of V(s)
-    ascent: Array  # [B, A] float32, where the policy's mean is to go
+    q: Array  # [B] float32, target of Q(s, a)
+    value: Array  # [B] float32, target of V(s)
+    ascent: Array  # [B, A] float32, ascent direction of the policy's mean
 
 
 def policy_gradient(
@@ -80,38 +78,39 @@ def policy_gradient(
 ) -> Array:
     """Return one example's ascent direction `[A]` for the policy's mean (Wang et al. 2017, Eq. 14).
 
-    The importance ratio is truncated, and an action drawn anew from the policy makes up for what
-    is cut off.
+    The importance ratio of the stored action is truncated at c. A bias correction, evaluated at an
+    action sampled from the current policy, compensates for the truncation.
 
     Args:
-      score: `[A]`, gradient of the stored action's log density by the mean.
-      score_new: `[A]`, the same of the new action.
+      score: `[A]`, gradient of the log density of the stored action with respect to the mean.
+      score_new: `[A]`, the same for the sampled action.
       advantage: `[]`, Q^opc - V of the stored action.
-      advantage_new: `[]`, Q - V of the new action.
+      advantage_new: `[]`, Q - V of the sampled action.
       log_ratio: `[]`, log pi/mu of the stored action.
-      log_ratio_new: `[]`, log pi/mu of the new action.
-      truncation: c.
+      log_ratio_new: `[]`, log pi/mu of the sampled action.
+      truncation: the threshold c.
     """
-    kept = jnp.minimum(jnp.exp(log_ratio), truncation) * advantage * score
-    cut = jax.nn.relu(1 - truncation * jnp.exp(-log_ratio_new)) * advantage_new * score_new
-    return kept + cut
+    truncated = jnp.minimum(jnp.exp(log_ratio), truncation) * advantage * score
+    excess = jax.nn.relu(1 - truncation * jnp.exp(-log_ratio_new))
+    return truncated + excess * advantage_new * score_new
 
 
 def within_trust_region(gradient: Array, divergence: Array, bound: float) -> Array:
-    """Return the closest direction `[A]` along which the divergence grows by `bound` at most.
+    """Project an ascent direction onto the trust region (Wang et al. 2017, Eq. 12).
 
-    Wang et al. 2017, Eq. 12: `g - max(0, (k^T g - delta) / |k|^2) k`, with k the divergence's
-    gradient `[A]`.
+    Returns `g - max(0, (k^T g - delta) / |k|^2) k` `[A]`, the direction closest to `gradient` g
+    with `k^T g <= bound`, where k is `divergence` `[A]`, the gradient of the KL divergence, and
+    delta is `bound`.
     """
     excess = jax.nn.relu(gradient @ divergence - bound)
     return gradient - excess / jnp.maximum(jnp.square(divergence).sum(), 1e-12) * divergence
 
 
 class _ACER:
-    """The functions of one agent, over networks that are made once."""
+    """Functions of an ACER agent."""
 
     def __init__(self, config: ACERConfig, space: Continuous, objective: Objective | None) -> None:
-        common.check_made("ACER", space, Continuous, objective)
+        common.check_arguments("ACER", space, Continuous, objective)
         objectives.check_no_density(objective, "ACER bounds its policy's change by itself")
         hidden, activation = config.hidden, config.activation
         self.config = config
@@ -120,7 +119,7 @@ class _ACER:
         self.policy = Actor(self.size, hidden, activation)
         self.value = MLP((*hidden, 1), activation)
         self.advantage = Critic(hidden, activation)
-        self.optimiser = common.adam_of_fields(
+        self.optimiser = common.adam_per_field(
             config.anneal,
             policy=config.actor_learning_rate,
             value=config.critic_learning_rate,
@@ -131,7 +130,7 @@ class _ACER:
         keys = jax.random.split(key, 3)
         networks = Networks(
             self.policy.init(keys[0], obs[None]),
-            self.value.init(keys[1], flat(obs[None])),
+            self.value.init(keys[1], flatten(obs[None])),
             self.advantage.init(keys[2], obs[None], action[None]),
         )
         average = networks.policy
@@ -141,21 +140,21 @@ class _ACER:
         return apply(self.policy, params, obs)
 
     def values(self, networks: Networks, obs: Obs) -> Array:
-        return apply(self.value, networks.value, flat(obs))[:, 0]
+        return apply(self.value, networks.value, flatten(obs))[:, 0]
 
-    def q_values(self, networks: Networks, obs: Obs, action: Array, drawn: Array) -> Array:
-        """Return the stochastic duelling network's Q `[B]` (Wang et al. 2017, Eq. 13).
+    def q_values(self, networks: Networks, obs: Obs, action: Array, samples: Array) -> Array:
+        """Return Q `[B]` of the stochastic dueling network (Wang et al. 2017, Eq. 13).
 
-        `V(s) + A(s, a) - mean_i A(s, u_i)`, with u `drawn` `[n, B, A]` by the policy.
+        `V(s) + A(s, a) - mean_i A(s, u_i)`, with u the `samples` `[n, B, A]` of the policy.
         """
         params = networks.advantage
-        mean = jax.vmap(lambda u: apply(self.advantage, params, obs, u))(drawn).mean(axis=0)
+        mean = jax.vmap(lambda u: apply(self.advantage, params, obs, u))(samples).mean(axis=0)
         return self.values(networks, obs) + apply(self.advantage, params, obs, action) - mean
 
     def draw(self, mean: Array, key: Array) -> Array:
-        """Return actions `[n, B, A]` of the policy, for `q_values`."""
-        many = jnp.broadcast_to(mean, (self.config.samples, *mean.shape))
-        return gaussian.sample(many, jnp.asarray(self.variance, many.dtype), key)
+        """Sample actions `[n, B, A]` of the policy, for `q_values`."""
+        means = jnp.broadcast_to(mean, (self.config.samples, *mean.shape))
+        return gaussian.sample(means, jnp.asarray(self.variance, means.dtype), key)
 
     def greedy(self, state: ACERState, obs: Obs) -> Array:
         return self.mean(state.networks.policy, obs)
@@ -175,8 +174,8 @@ class _ACER:
     ) -> tuple[Array, Array]:
         """Return Q^ret and Q^opc `[B]` of successive steps.
 
-        Traces are cut by the A-th root of the importance ratio, or not at all for Q^opc, from
-        which the policy learns.
+        The traces of Q^ret are the A-th root of the importance ratio, truncated at 1. Those of
+        Q^opc, the policy's target, are 1.
         """
         t, shape = sample.transition, sample.aux.slots.shape
         next_value = self.values(networks, t.next_obs)
@@ -191,7 +190,7 @@ class _ACER:
         return estimate(log_ratio / self.size), estimate(jnp.zeros_like(log_ratio))
 
     def ascent(self, state: ACERState, t: Transition, stored: Choice, new: Choice) -> Array:
-        """Return where the policy's mean is to go, `[B, A]`, within the trust region."""
+        """Return the ascent direction `[B, A]` of the policy's mean, within the trust region."""
         mean = self.greedy(state, t.obs)
         ascent = jax.vmap(policy_gradient, (0, 0, 0, 0, 0, 0, None))(
             (stored.action - mean) / self.variance, (new.action - mean) / self.variance,
@@ -199,17 +198,17 @@ class _ACER:
             self.config.truncation,
         )  # fmt: skip
         average = self.mean(state.average, t.obs)
-        divergence = (mean - average) / self.variance  # gradient of the KL divergence by the mean
+        divergence = (mean - average) / self.variance  # gradient of the KL divergence
         return jax.vmap(within_trust_region, (0, 0, None))(
             ascent, divergence, self.config.trust_region
         )
 
     def loss(
-        self, networks: Networks, t: Transition, drawn: Array, targets: Targets
+        self, networks: Networks, t: Transition, samples: Array, targets: Targets
     ) -> tuple[Array, dict[str, Array]]:
         mean = self.mean(networks.policy, t.obs)
         policy = -(targets.ascent * mean).sum(axis=1).mean()
-        q_error = targets.q - self.q_values(networks, t.obs, t.action, drawn)
+        q_error = targets.q - self.q_values(networks, t.obs, t.action, samples)
         v_error = targets.value - self.values(networks, t.obs)
         value = 0.5 * (jnp.square(q_error) + jnp.square(v_error)).mean()
         return policy + value, {"loss": value, "actor_loss": policy}
@@ -219,20 +218,20 @@ class _ACER:
         t, networks = sample.transition, state.networks
         mean = self.greedy(state, t.obs)
         trust = self.trust(mean, t, t.action)
-        drawn = self.draw(mean, key_duel)
-        q, value = self.q_values(networks, t.obs, t.action, drawn), self.values(networks, t.obs)
+        samples, value = self.draw(mean, key_duel), self.values(networks, t.obs)
+        q = self.q_values(networks, t.obs, t.action, samples)
         q_ret, q_opc = self.estimates(networks, sample, q, value, trust.log_ratio)
 
         action, _ = gaussian.act(mean, jnp.asarray(self.variance), key_new)
-        advantage = self.q_values(networks, t.obs, action, drawn) - value
+        advantage = self.q_values(networks, t.obs, action, samples) - value
         new = Choice(action, advantage, self.trust(mean, t, action).log_ratio)
         stored = Choice(t.action, q_opc - value, trust.log_ratio)
         v_target = returns.trace_corrected_value(q_ret, value, q - value, trust.log_ratio)
         targets = Targets(q_ret, v_target, self.ascent(state, t, stored, new))
 
-        grads, metrics = jax.grad(self.loss, has_aux=True)(networks, t, drawn, targets)
+        grads, metrics = jax.grad(self.loss, has_aux=True)(networks, t, samples, targets)
         networks, opt_state = common.descend(self.optimiser, grads, state.opt_state, networks)
-        average = common.follow(networks.policy, state.average, self.config.tau)
+        average = common.soft_update(networks.policy, state.average, self.config.tau)
         feedback = {"td_error": q_ret - q, "q_value": q, "target": q_ret}
         metrics |= {"q_value": q.mean(), "grad_norm": optax.tree.norm(grads)}
         info = common.add_trust(Info(feedback, metrics), trust)
@@ -247,13 +246,13 @@ class _ACER:
 
 
 def acer(config: ACERConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
-    """Make an ACER agent; its losses are its own, so `objective` is not used.
+    """Make an ACER agent, with a Gaussian policy of fixed standard deviation.
 
-    It learns from successive steps (`Sample.aux.slots` `[T, windows]`); the policy is a Gaussian
-    of fixed standard deviation.
+    Batches consist of successive steps, at `Sample.aux.slots` `[T, windows]`. ACER has losses of
+    its own and ignores `objective`.
 
     Raises:
-      ValueError: the action space is not continuous, or the objective asks for trust terms.
+      ValueError: `action_space` is not `Continuous`, or the objective requires a density.
     """
-    made = _ACER(config, action_space, objective)
-    return Agent(made.init, made.act, made.greedy, made.update, made.feedback)
+    agent = _ACER(config, action_space, objective)
+    return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

@@ -1,4 +1,4 @@
-"""What agents share: optimisers, feedback, and regression of critics to a target."""
+"""Shared parts of agents: argument checks, optimisers, target networks and critic regression."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, cast
@@ -17,7 +17,7 @@ from jaxreplay.objectives import Objective
 from jaxreplay.sampler import Method
 from jaxreplay.types import Array, Sample, Trust
 
-P = TypeVar("P")  # what is learned, any pytree of arrays: the parameters of one network, or of two
+P = TypeVar("P")  # learned parameters: a pytree of arrays, of one network or several
 
 
 def require(ok: bool, message: str) -> None:
@@ -26,47 +26,59 @@ def require(ok: bool, message: str) -> None:
         raise ValueError(message)
 
 
-def check_made(
+def check_arguments(
     agent: str, action_space: Any, kind: type[Discrete] | type[Continuous], objective: Any
 ) -> None:
-    """Refuse what an agent can't be made with: actions of the other kind, or no objective.
+    """Raise ValueError if an agent can't be made with these arguments.
 
-    Raises:
-      ValueError: one line that names the agent.
+    Args:
+      agent: name of the agent, for the message.
+      action_space: must be of type `kind`, with at least one action or dimension.
+      kind: the type of action space that the agent supports.
+      objective: an `Objective`, or None.
     """
     needed, other = "discrete", "continuous"
     if kind is Continuous:
         needed, other = other, needed
+    (size,) = kind._fields
     require(
         isinstance(action_space, Discrete | Continuous),
-        f"{agent} was given {action_space!r} as its action space: give {kind.__name__}"
-        f"({kind._fields[0]})",
+        f"action_space of {agent} is {action_space!r}: it must be {kind.__name__}({size})",
     )
     require(
         isinstance(action_space, kind),
-        f"{agent} needs {needed} actions, not {action_space}: choose an agent for {other} actions",
+        f"action_space is {action_space}: {agent} needs {needed} actions; choose an agent for "
+        f"{other} actions",
     )
     (count,) = action_space
-    whole = isinstance(count, int | np.integer) and not isinstance(count, bool)
+    is_int = isinstance(count, int | np.integer) and not isinstance(count, bool)
     require(
-        whole and int(count) >= 1,
-        f"{agent} was given {action_space}: {kind._fields[0]} must be a whole number of at least 1",
+        is_int and int(count) >= 1,
+        f"action_space of {agent} is {action_space}: {size} must be an integer of at least 1",
     )
     require(
         objective is None or isinstance(objective, Objective),
-        f"{agent} takes a replay method's objective, not a {type(objective).__name__}"
-        + (": give its .objective" if isinstance(objective, Method) else ""),
+        f"objective of {agent} is of type {type(objective).__name__}: it must be an Objective"
+        + (", the method's .objective" if isinstance(objective, Method) else ""),
     )
 
 
 def complete(objective: Objective | None, error: Callable[[Array], Array]) -> Objective:
-    """Fill in what a method leaves to the agent: weighted means, and the agent's own `error`."""
+    """Return the objective with the agent's defaults filled in.
+
+    Args:
+      objective: of the replay method; None means losses with importance weights.
+      error: the agent's loss of the TD error, used if `objective.error` is None.
+    """
     objective = objective or objectives.weighted()
     return objective if objective.error is not None else objective._replace(error=error)
 
 
-def annealed(rate: float, anneal: float) -> optax.Schedule:
-    """Return `rate / (1 + anneal k)` at gradient step k (Novati & Koumoutsakos 2019, Eq. 10)."""
+def inverse_time_decay(rate: float, anneal: float) -> optax.Schedule:
+    """Return the schedule `rate / (1 + anneal k)` of gradient step k.
+
+    Novati & Koumoutsakos 2019, Eq. 10.
+    """
     return lambda step: rate / (1.0 + anneal * step)
 
 
@@ -75,26 +87,30 @@ def adam(
 ) -> optax.GradientTransformation:
     """Make Adam for agents whose importance ratios or advantages may diverge.
 
-    Its step size is annealed, weight decay is added to the gradient (L2), and a gradient that is
-    not finite leaves parameters and moments as they are.
+    A gradient that is not finite leaves parameters and moments unchanged.
+
+    Args:
+      rate: initial step size.
+      anneal: decay of the step size, see `inverse_time_decay`.
+      weight_decay: L2 coefficient; the decay term is added to the gradient, before the moments.
     """
-    inner = optax.adam(annealed(rate, anneal))
+    inner = optax.adam(inverse_time_decay(rate, anneal))
     if weight_decay:
         inner = optax.chain(optax.add_decayed_weights(weight_decay), inner)
     return if_finite(inner)
 
 
-def adam_of_fields(anneal: float, **rates: float) -> optax.GradientTransformation:
-    """Make `adam` with a step size for each field of a NamedTuple of parameters, by its name."""
+def adam_per_field(anneal: float, **rates: float) -> optax.GradientTransformation:
+    """Make `adam` with one step size per field of a NamedTuple of parameters, by field name."""
     optimisers: dict[Any, Any] = {name: adam(rate, anneal) for name, rate in rates.items()}
     return optax.multi_transform(optimisers, lambda params: type(params)(*params._fields))
 
 
-def clipped(
+def clip_gradients(
     inner: optax.GradientTransformation, max_norm: ArrayLike
 ) -> optax.GradientTransformation:
-    """Limit the global norm of the gradients that an optimiser gets; 0 is no limit."""
-    if isinstance(max_norm, jax.Array):  # an input of the program, which may be 0
+    """Clip the global norm of the gradients passed to an optimiser; 0 disables clipping."""
+    if isinstance(max_norm, jax.Array):  # a traced input of the program, possibly 0
         max_norm = jnp.where(max_norm > 0, max_norm, jnp.inf)
     elif max_norm == 0:
         return inner
@@ -104,24 +120,25 @@ def clipped(
 def centred_rmsprop(
     rate: float, decay: float, eps: float, eps_in_root: bool
 ) -> optax.GradientTransformation:
-    """Make RMSProp that divides by the gradient's standard deviation, without momentum.
+    """Make RMSProp normalised by the standard deviation of the gradient, without momentum.
 
-    Mnih et al. 2015, Tab. 1, after Graves 2013, Eq. 38 to 40. It is `optax.rmsprop(centered=True)`,
-    except that a variance which rounding makes negative, as where a gradient hardly changes, counts
-    as 0; optax's steps are NaN there.
+    Mnih et al. 2015, Tab. 1, after Graves 2013, Eq. 38 to 40. It equals
+    `optax.rmsprop(centered=True)`, except that a variance estimate that rounding makes negative, as
+    for a nearly constant gradient, is set to 0; optax's steps are NaN there.
 
     Args:
       rate: step size.
-      decay: of the running means of the gradient and of its square, which begin at 0.
-      eps: added to the variance, or to its root.
-      eps_in_root: whether to the variance, as TensorFlow does; Torch adds it to the root.
+      decay: decay rate of the moments, the running means of the gradient and of its square.
+      eps: added to the variance or to the standard deviation, to avoid division by 0.
+      eps_in_root: True adds `eps` to the variance, as TensorFlow does; False adds it to the
+        standard deviation, as Torch does.
     """
 
     def init(params: optax.Params) -> optax.ScaleByRStdDevState:
         zeros = optax.tree.zeros_like(params)
         return optax.ScaleByRStdDevState(mu=zeros, nu=zeros)
 
-    def scaled(gradient: Array, mean: Array, square: Array) -> Array:
+    def normalise(gradient: Array, mean: Array, square: Array) -> Array:
         variance = jnp.maximum(square - jnp.square(mean), 0.0)
         return gradient / (jnp.sqrt(variance + eps) if eps_in_root else jnp.sqrt(variance) + eps)
 
@@ -132,7 +149,7 @@ def centred_rmsprop(
         moments = cast(optax.ScaleByRStdDevState, state)
         mu = optax.tree.update_moment(updates, moments.mu, decay, 1)
         nu = optax.tree.update_moment(updates, moments.nu, decay, 2)
-        return jax.tree.map(scaled, updates, mu, nu), optax.ScaleByRStdDevState(mu=mu, nu=nu)
+        return jax.tree.map(normalise, updates, mu, nu), optax.ScaleByRStdDevState(mu=mu, nu=nu)
 
     scale = optax.GradientTransformation(init, update)
     return optax.chain(scale, optax.scale_by_learning_rate(rate))
@@ -141,63 +158,60 @@ def centred_rmsprop(
 def descend(
     optimiser: optax.GradientTransformation, grads: P, opt_state: optax.OptState, params: P
 ) -> tuple[P, optax.OptState]:
-    """Take one gradient step: return the parameters and the optimiser's state after it."""
+    """Take one optimiser step; return the new parameters and optimiser state."""
     steps, opt_state = optimiser.update(cast(Any, grads), opt_state, cast(Any, params))
     return cast(P, optax.apply_updates(cast(Any, params), steps)), opt_state
 
 
-def follow(params: P, target_params: P, tau: float) -> P:
-    """Return the target network moved towards the online one, `tau params + (1 - tau) target`.
+def soft_update(params: P, target_params: P, tau: float) -> P:
+    """Return updated target parameters, `tau * params + (1 - tau) * target_params`.
 
     A `tau` of 1 copies the online network.
     """
-    moved = optax.incremental_update(cast(Any, params), cast(Any, target_params), tau)
-    return cast(P, moved)
+    return cast(P, optax.incremental_update(cast(Any, params), cast(Any, target_params), tau))
 
 
-def follow_every(params: P, target_params: P, updates: Array, every: int, tau: float = 1.0) -> P:
-    """Return the target network after `updates` updates: it follows at each multiple of `every`."""
+def periodic_update(params: P, target_params: P, updates: Array, every: int, tau: float = 1.0) -> P:
+    """Return the target parameters after a `soft_update` at each multiple of `every` updates.
+
+    `updates` `[]` int32 counts the agent's updates, the current one included.
+    """
     return jax.lax.cond(
-        updates % every == 0,
-        lambda: follow(params, target_params, tau),
-        lambda: target_params,
+        updates % every == 0, lambda: soft_update(params, target_params, tau), lambda: target_params
     )
 
 
 def epsilon_greedy(best: Array, key: Array, epsilon: ArrayLike, num_actions: int) -> Array:
-    """Return the best actions `[E]`, each replaced by a random one with probability `epsilon`."""
-    coin, number = jax.random.uniform(key, (2, *best.shape))  # in one hash
-    return jnp.where(coin < epsilon, action_of(number, num_actions), best)
+    """Return greedy actions `[E]`, each replaced by a random one with probability `epsilon`."""
+    coin, number = jax.random.uniform(key, (2, *best.shape))  # one call hashes once
+    return jnp.where(coin < epsilon, uniform_to_action(number, num_actions), best)
 
 
-def action_of(number: Array, num_actions: int) -> Array:
-    """Return the int32 actions of numbers that are uniform in [0, 1): all equally likely."""
+def uniform_to_action(number: Array, num_actions: int) -> Array:
+    """Map uniform numbers in [0, 1) to int32 actions 0 .. num_actions - 1, equally likely."""
     return (number * num_actions).astype(jnp.int32)
 
 
-def of_action(values: Array, action: Array) -> Array:
-    """Return the entries of `values` `[B, n, ...]` that belong to actions `[B]`: `[B, ...]`.
+def batched_index(values: Array, action: Array) -> Array:
+    """Return the entries `[B, ...]` of `values` `[B, n, ...]` at actions `[B]`.
 
-    They are 0 for an action that is none of the n.
+    Actions outside of 0 .. n-1 give 0.
+
+    >>> batched_index(jnp.float32([[1, 2], [3, 4]]), jnp.int32([1, 0])).tolist()
+    [2.0, 3.0]
     """
     chex.assert_rank(action, 1)
-    # A sum of one number and zeros: a gather is slower, and its gradient is a scatter.
-    own = jnp.arange(values.shape[1]) == action[:, None]
-    own = own.reshape(*own.shape, *[1] * (values.ndim - 2))
-    return jnp.where(own, values, 0).sum(axis=1)
+    # A masked sum: a gather is slower, and its gradient is a scatter.
+    mask = jnp.arange(values.shape[1]) == action[:, None]
+    mask = mask.reshape(*mask.shape, *[1] * (values.ndim - 2))
+    return jnp.where(mask, values, 0).sum(axis=1)
 
 
-def one_step_target(next_value: Array, reward: Array, discount: Array) -> Array:
-    """Return one example's target `r + discount V(s')`; all `[]`."""
-    chex.assert_rank([next_value, reward, discount], 0)
-    return reward + discount * next_value
+def largest_magnitude(td: Array) -> Array:
+    """Return the entry of `td` `[N]` with the largest magnitude, with its sign, `[]`.
 
-
-def largest(td: Array) -> Array:
-    """Return the entry of `td` `[N]` that is largest in size, with its sign.
-
-    The best of the priorities tried for twin critics (Fujimoto et al. 2020, App. D.1). Of x and -x
-    it is the positive one; NaN if any of them is.
+    It is the priority of twin critics that Fujimoto et al. 2020 found best (App. D.1). Of x and -x
+    it is the positive one. It is NaN if any entry is.
     """
     chex.assert_rank(td, 1)
     highest, lowest = td.max(), td.min()
@@ -205,45 +219,46 @@ def largest(td: Array) -> Array:
 
 
 def value_feedback(q: Array, target: Array) -> dict[str, Array]:
-    """Return the feedback about values `[N, B]` of N critics and their common target `[B]`.
+    """Return the feedback about values `[N, B]` of N critics with a common target `[B]`.
 
-    `td_error` is target - Q of the critic that errs most, `q_value` the least Q; all `[B]`.
+    Returns:
+      `td_error`, target - Q of the critic with the largest error; `q_value`, the minimum over the
+      critics; and `target`; each `[B]` float32.
     """
-    td = target - q
-    largest_td = jax.vmap(largest, in_axes=1)(td)
-    return {"td_error": largest_td, "q_value": q.min(axis=0), "target": target}
+    td_error = jax.vmap(largest_magnitude, in_axes=1)(target - q)
+    return {"td_error": td_error, "q_value": q.min(axis=0), "target": target}
 
 
 def trust_feedback(trust: Trust | None) -> dict[str, Array]:
-    """Return the feedback about importance ratios `[B]`, if there are any."""
+    """Return the feedback `log_ratio` `[B]`, or an empty dict if `trust` is None."""
     return {} if trust is None else {"log_ratio": trust.log_ratio}
 
 
 def add_trust(info: Info, trust: Trust | None) -> Info:
-    """Return an Info that also says how far the policy is from the behaviour, if that is known."""
+    """Return an Info with the feedback `log_ratio` and the metric `kl` added, if they are given."""
     if trust is None:
         return info
     return Info(info.feedback | trust_feedback(trust), info.metrics | {"kl": trust.kl.mean()})
 
 
 def per_sample_loss(objective: Objective, td: Array) -> Array:
-    """Return the loss `[B]` of TD errors `[N, B]`, summed over critics.
+    """Return the losses `[B]` of TD errors `[N, B]`, summed over the critics.
 
     Raises:
-      ValueError: the objective leaves its `error` open (see `complete`).
+      ValueError: `objective.error` is None (see `complete`).
     """
     if objective.error is None:
-        raise ValueError("this objective leaves the loss to the agent: complete it first")
+        raise ValueError("objective.error is None: set the agent's loss by `complete`")
     return objective.error(td).sum(axis=0)
 
 
 class Critique(NamedTuple):
-    """What N critics make of a batch, as a function of the parameters that are learned."""
+    """Values and target of N critics on a batch, as a function of the learned parameters."""
 
-    q: Array  # [N, B] float32, values of the actions taken
-    target: Array  # [B] float32, what they should have been
-    penalty: Array | float = 0.0  # [] float32, what else to minimise
-    aux: Any = None  # what to hand back as it is: running statistics of normalised layers, metrics
+    q: Array  # [N, B] float32, values of the taken actions
+    target: Array  # [B] float32
+    penalty: Array | float = 0.0  # [] float32, added to the loss
+    aux: Any = None  # returned as it is, such as running statistics of normalised layers
 
 
 def critic_gradient(
@@ -253,22 +268,23 @@ def critic_gradient(
     objective: Objective,
     trust: Trust | None = None,
 ) -> tuple[P, Info, Any]:
-    """Differentiate the loss of N critics that share a target.
+    """Differentiate the loss of N critics with a common target.
 
-    The gradient runs through everything that `criticise` computes, the target included: a target
-    that is to be constant is computed outside, or wrapped in `jax.lax.stop_gradient` inside. Inside
-    is the place of targets that share a forward pass with the values (CrossQ), or whose gradient is
-    wanted (residual gradients).
+    The loss is `objective.critic(sum_n error(target - q_n), sample, trust) + penalty`. Its gradient
+    includes the target's. For a constant target, compute it outside of `criticise`, or apply
+    `jax.lax.stop_gradient` inside; compute it inside if it shares a forward pass with the values
+    (CrossQ), or for residual gradients.
 
     Args:
       criticise: `params -> Critique`.
-      params: where to evaluate the gradient.
-      sample: what the objective may want to look at (weights, aux).
-      objective: shapes the loss; its `error` must be set.
-      trust: how far the policy is from the behaviour, for objectives that ask.
+      params: the point at which the gradient is evaluated.
+      sample: the batch, passed to the objective (importance weights, aux).
+      objective: with its `error` set.
+      trust: ratio and divergence of policy and behaviour policy, for objectives that require them.
 
     Returns:
-      The gradient; an Info with the feedback of `value_feedback`; and the Critique's `aux`.
+      The gradient; an Info with `value_feedback` and the metrics `loss`, `q_value` and `grad_norm`;
+      and the Critique's `aux`.
     """
 
     def total(params: P) -> tuple[Array, tuple[Array, Critique]]:

@@ -34,19 +34,19 @@ class DDPGConfig(NoisyTargetOptions):
         1e-4, "L2 coefficient of the critic's weights", _PAPER, at_least=0
     )
     bounded: bool = option(
-        True, "tanh keeps the mean within the bounds; false: u-DDPG, a linear mean", _PAPER
+        True, "bound the mean by tanh; false gives u-DDPG, whose mean is linear", _PAPER
     )
 
 
 class Networks(NamedTuple):
-    """Both networks' parameters."""
+    """Parameters of both networks."""
 
     actor: Params
     critic: Params
 
 
 class DDPGState(NamedTuple):
-    """What DDPG carries from update to update."""
+    """State of DDPG."""
 
     networks: Networks
     targets: Networks
@@ -55,10 +55,10 @@ class DDPGState(NamedTuple):
 
 
 class _DDPG(exploration.NoisyPolicy):
-    """The functions of one agent, over networks that are made once."""
+    """Functions of a DDPG agent."""
 
     def __init__(self, config: DDPGConfig, space: Continuous, objective: Objective | None) -> None:
-        common.check_made("DDPG", space, Continuous, objective)
+        common.check_arguments("DDPG", space, Continuous, objective)
         self.config, self.objective = config, common.complete(objective, objectives.mse)
         exploration.check_noise(config, self.objective.requires.density)
         self.actor = Actor(space.size, config.hidden, config.activation)
@@ -94,12 +94,12 @@ class _DDPG(exploration.NoisyPolicy):
     def targets(self, state: DDPGState, t: Transition) -> Array:
         action = self.policy(state.targets.actor, t.next_obs)
         next_value = apply(self.critic, state.targets.critic, t.next_obs, action)
-        return jax.vmap(common.one_step_target)(next_value, t.reward, t.discount)
+        return t.reward + t.discount * next_value
 
     def actor_gradient(
         self, params: Params, critic_params: Params, sample: Sample
     ) -> tuple[Array, Params]:
-        """Return the actor's loss `[]` and its gradient."""
+        """Return the loss `[]` of the actor and its gradient."""
         t = sample.transition
 
         def loss(params: Params) -> Array:
@@ -125,7 +125,7 @@ class _DDPG(exploration.NoisyPolicy):
             self.actor_optimiser, grads, state.actor_opt_state, networks.actor
         )
         networks = Networks(actor, critic)
-        targets = common.follow(networks, state.targets, self.config.tau)
+        targets = common.soft_update(networks, state.targets, self.config.tau)
         state = DDPGState(networks, targets, actor_opt_state, critic_opt_state)
         return state, common.add_trust(info, trust)
 
@@ -138,11 +138,17 @@ class _DDPG(exploration.NoisyPolicy):
 
 
 def ddpg(config: DDPGConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
-    """Make a DDPG agent; `objective` shapes its losses (default: weighted half squared error).
+    """Make a DDPG agent.
+
+    Args:
+      config: hyperparameters.
+      action_space: dimensions of the actions.
+      objective: of the replay method; None means half the squared error, with importance weights.
 
     Raises:
-      ValueError: the action space is not continuous, or the noise does not fit the objective.
+      ValueError: `action_space` is not `Continuous`, or the objective requires a density and the
+        noise is correlated.
     """
-    made = _DDPG(config, action_space, objective)
-    of_action = made.objective.requires.density  # else extras are where the noise is
-    return Agent(made.init, made.act, made.greedy, made.update, made.feedback, of_action)
+    agent = _DDPG(config, action_space, objective)
+    of_action = agent.objective.requires.density  # otherwise extras describe the noise only
+    return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback, of_action)

@@ -1,4 +1,4 @@
-"""The diagonal Gaussian squashed by tanh into (-1, 1) (Haarnoja et al. 2018, App. C)."""
+"""The diagonal Gaussian squashed into (-1, 1) by tanh (Haarnoja et al. 2018, App. C)."""
 
 import math
 from typing import NamedTuple
@@ -13,14 +13,14 @@ _EPS = 1e-6  # keeps log(1 - a^2) finite where tanh saturates
 
 
 class TanhNormal(NamedTuple):
-    """The distribution of tanh(u), u ~ N(mean, exp(log_std)^2) in every dimension."""
+    """The distribution of tanh(u), where u ~ N(mean, exp(log_std)^2) in each dimension."""
 
     mean: Array  # [..., A] float32
     log_std: Array  # [..., A] float32
 
 
 def from_outputs(outputs: Array) -> TanhNormal:
-    """Split network outputs `[..., 2 A]` into mean and log std, the latter clipped to [-20, 2]."""
+    """Return the TanhNormal of network outputs `[..., 2 A]`, log stds clipped to [-20, 2]."""
     mean, log_std = jnp.split(outputs, 2, axis=-1)
     return TanhNormal(mean, jnp.clip(log_std, LOG_STD_MIN, LOG_STD_MAX))
 
@@ -31,23 +31,23 @@ def _log_prob(dist: TanhNormal, z: Array, u: Array) -> Array:
 
 
 def log_prob_of_pre_tanh(dist: TanhNormal, u: Array) -> Array:
-    """Return log pi(tanh u) `[...]` given u `[..., A]` (Fujimoto et al. 2020, Eq. 28)."""
+    """Return log pi(tanh(u)) `[...]` of u `[..., A]` (Fujimoto et al. 2020, Eq. 28)."""
     return _log_prob(dist, (u - dist.mean) * jnp.exp(-dist.log_std), u)
 
 
 def log_prob(dist: TanhNormal, action: Array) -> Array:
-    """Return log pi(a) `[...]` of actions `[..., A]`; those at +-1 count as just inside."""
+    """Return log pi(a) `[...]` of actions `[..., A]`, clipped to the open interval (-1, 1)."""
     return log_prob_of_pre_tanh(dist, jnp.arctanh(jnp.clip(action, -1 + _EPS, 1 - _EPS)))
 
 
 def sample_and_log_prob(dist: TanhNormal, key: Array) -> tuple[Array, Array]:
-    """Return an action `[..., A]`, differentiable in `dist`, and its log density `[...]`."""
+    """Return a reparameterised sample `[..., A]` and its log density `[...]`."""
     z = jax.random.normal(key, dist.mean.shape)
     u = dist.mean + jnp.exp(dist.log_std) * z
-    # z itself, since (u - mean) / std has lost all digits where std is far below mean.
+    # From z: (u - mean) / std loses all digits to rounding if std is far below the mean.
     return jnp.tanh(u), _log_prob(dist, z, u)
 
 
 def mode(dist: TanhNormal) -> Array:
-    """Return tanh of the mean `[..., A]`, the action of greedy evaluation."""
+    """Return tanh of the mean `[..., A]`, the greedy action."""
     return jnp.tanh(dist.mean)

@@ -1,4 +1,4 @@
-"""DQN with Double Q-learning and dueling networks as arguments (Mnih et al. 2015)."""
+"""DQN (Mnih et al. 2015) with optional Double Q-learning, dueling and Munchausen targets."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -28,47 +28,57 @@ class DQNConfig(QNetworkOptions):
 
     tau: float = option(
         0.005,
-        "target rate; 1 copies the online network, as Mnih et al. 2015 every 10 000 updates",
+        "soft-update rate; 1 copies the network, as Mnih et al. 2015 every 10 000 updates",
         above=0,
         at_most=1,
     )
-    munchausen: bool = option(False, "Munchausen targets; published with n_step 1", _MUNCHAUSEN)
+    munchausen: bool = option(False, "Munchausen targets, published with n_step 1", _MUNCHAUSEN)
     munchausen_alpha: float = option(0.9, "weight of the log policy", _MUNCHAUSEN, above=0)
     munchausen_tau: float = option(0.03, "temperature of the policy", _MUNCHAUSEN, above=0)
-    munchausen_clip: float = option(-1.0, "least tau * log policy", _MUNCHAUSEN, at_most=0)
+    munchausen_clip: float = option(-1.0, "lower bound of tau * log policy", _MUNCHAUSEN, at_most=0)
 
 
 class DQNState(NamedTuple):
-    """What DQN carries from update to update."""
+    """State of DQN and of Rainbow."""
 
     params: Params  # of the online network
     target_params: Params  # of the target network
     opt_state: optax.OptState
-    updates: Array  # [] int32, the clock of epsilon and of the target network
+    updates: Array  # [] int32, counter for epsilon and target updates
 
 
 def double_q_target(q_target_t: Array, q_online_t: Array, reward: Array, discount: Array) -> Array:
-    """Return one example's Double DQN target (van Hasselt et al. 2016, Eq. 4).
+    """Return one example's Double DQN target `[]` (van Hasselt et al. 2016, Eq. 4).
+
+    `r + discount * q_target_t[argmax q_online_t]`.
 
     Args:
       q_target_t: `[n]`, the target network's values of the next observation.
-      q_online_t: `[n]`, the online network's, whose argmax is the next action.
+      q_online_t: `[n]`, the online network's values, which select the next action.
       reward: `[]`.
       discount: `[]`, 0 if the episode terminated.
     """
     chex.assert_rank([q_target_t, q_online_t, reward, discount], [1, 1, 0, 0])
-    return reward + discount * common.of_action(q_target_t[None], jnp.argmax(q_online_t)[None])[0]
+    best = jnp.argmax(q_online_t)[None]
+    return reward + discount * common.batched_index(q_target_t[None], best)[0]
 
 
 def munchausen_target(
     q_tm1: Array, action: Array, q_t: Array, reward: Array, discount: Array, config: DQNConfig
 ) -> Array:
-    """Return one example's Munchausen DQN target (Vieillard et al. 2020, Sec. 2; clip: Sec. 4).
+    """Return one example's Munchausen DQN target `[]` (Vieillard et al. 2020, Sec. 2 and 4).
 
-    `r + alpha [tau log pi(a|s)]_clip^0 + discount sum_b pi(b|s') (Q(s', b) - tau log pi(b|s'))`,
-    pi = softmax(Q / tau), where the sum is tau logsumexp(Q(s') / tau). Both `q_tm1` `[n]`, of the
-    observation, and `q_t` `[n]`, of the next, are the target network's. Of n-step transitions only
-    the first action earns its log policy: those between are not stored.
+    `r + alpha [tau log pi(a|s)]_clip^0 + discount sum_b pi(b|s') (Q(s', b) - tau log pi(b|s'))`
+    with pi = softmax(Q / tau); the sum is `tau logsumexp(Q(s') / tau)`. An n-step target includes
+    the log policy of the first action only, since the others are not stored.
+
+    Args:
+      q_tm1: `[n]`, the target network's values of the observation.
+      action: `[]` int32.
+      q_t: `[n]`, the target network's values of the next observation.
+      reward: `[]`.
+      discount: `[]`, 0 if the episode terminated.
+      config: alpha, tau and clip.
     """
     chex.assert_rank([q_tm1, action, q_t, reward, discount], [1, 0, 1, 0, 0])
     tau = config.munchausen_tau
@@ -78,10 +88,10 @@ def munchausen_target(
 
 
 class _DQN:
-    """The functions of one agent, over a network that is made once."""
+    """Functions of a DQN agent."""
 
     def __init__(self, config: DQNConfig, space: Discrete, objective: Objective | None) -> None:
-        common.check_made("DQN", space, Discrete, objective)
+        common.check_arguments("DQN", space, Discrete, objective)
         self.config, self.objective = config, common.complete(objective, objectives.huber(1.0))
         self.num_actions = space.n
         self.network = QNetwork(space.n, config.network, config.hidden, config.dueling)
@@ -100,13 +110,13 @@ class _DQN:
 
     def act(
         self, state: DQNState, obs: Obs, key: Array, previous: Any = None
-    ) -> tuple[Array, tuple[()]]:
+    ) -> tuple[Array, None]:
         del previous
         epsilon = self.epsilon(state.updates)
-        return common.epsilon_greedy(self.greedy(state, obs), key, epsilon, self.num_actions), ()
+        return common.epsilon_greedy(self.greedy(state, obs), key, epsilon, self.num_actions), None
 
     def q_values(self, params: Params, t: Transition) -> Array:
-        return common.of_action(apply(self.network, params, t.obs), t.action)[None]  # [1, B]
+        return common.batched_index(apply(self.network, params, t.obs), t.action)[None]  # [1, B]
 
     def targets(self, state: DQNState, t: Transition) -> Array:
         q_target = apply(self.network, state.target_params, t.next_obs)
@@ -115,8 +125,7 @@ class _DQN:
             target = jax.vmap(munchausen_target, in_axes=(0, 0, 0, 0, 0, None))
             return target(q, t.action, q_target, t.reward, t.discount, self.config)
         if not self.config.double:
-            best = q_target.max(axis=-1)
-            return jax.vmap(common.one_step_target)(best, t.reward, t.discount)
+            return t.reward + t.discount * q_target.max(axis=-1)
         q_select = apply(self.network, state.params, t.next_obs)
         return jax.vmap(double_q_target)(q_target, q_select, t.reward, t.discount)
 
@@ -130,7 +139,7 @@ class _DQN:
         )  # fmt: skip
         params, opt_state = common.descend(self.optimiser, grads, state.opt_state, state.params)
         updates = counters.increment(state.updates, config.target_every)
-        target_params = common.follow_every(
+        target_params = common.periodic_update(
             params, state.target_params, updates, config.target_every, config.tau
         )
         info.metrics["epsilon"] = jnp.asarray(self.epsilon(updates), jnp.float32)
@@ -142,10 +151,16 @@ class _DQN:
 
 
 def dqn(config: DQNConfig, action_space: Discrete, objective: Objective | None = None) -> Agent:
-    """Make a DQN agent; `objective` shapes its loss (default: weighted Huber, kappa 1).
+    """Make a DQN agent.
+
+    Args:
+      config: hyperparameters.
+      action_space: number of actions.
+      objective: of the replay method; None means the Huber loss with kappa 1, with importance
+        weights.
 
     Raises:
-      ValueError: the action space is not discrete.
+      ValueError: `action_space` is not `Discrete`, or the objective requires a density.
     """
-    made = _DQN(config, action_space, objective)
-    return Agent(made.init, made.act, made.greedy, made.update, made.feedback)
+    agent = _DQN(config, action_space, objective)
+    return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

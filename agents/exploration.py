@@ -1,4 +1,4 @@
-"""Noise of a fixed size around a deterministic policy, and the density it gives the policy."""
+"""Exploration noise of a fixed size around a deterministic policy, and its density."""
 
 from typing import Any, NamedTuple, cast
 
@@ -14,75 +14,58 @@ _OU_DECAY = 0.85  # 1 - theta, theta 0.15 (Lillicrap et al. 2016, Sec. 7)
 
 
 class Extras(NamedTuple):
-    """What is stored with each step."""
+    """Extras stored with each step."""
 
-    behaviour: Behaviour | None = None  # [E, A] each, for replay methods that ask
-    noise: Array | None = None  # [E, A], where the Ornstein-Uhlenbeck process is
+    behaviour: Behaviour | None = None  # [E, A] each, if the replay method requires a density
+    noise: Array | None = None  # [E, A] float32, value of the Ornstein-Uhlenbeck process
 
 
 class NoisyPolicy:
-    """What agents share whose policy is deterministic, with noise of a fixed size around it."""
+    """Base class of agents with a deterministic policy and additive noise (DDPG, NAF)."""
 
-    config: Any  # below NoiseOptions
+    config: Any  # a subclass of NoiseOptions
     objective: Objective
 
     def greedy(self, state: Any, obs: Any) -> Array:
-        """Return the policy's mean `[E, A]`."""
+        """Return the mean actions `[E, A]` of the policy."""
         raise NotImplementedError
 
     def act(
         self, state: Any, obs: Any, key: Array, previous: Any = None
     ) -> tuple[Array, Extras | None]:
-        """Return actions `[E, A]`, and what is stored with them."""
-        with_behaviour = self.objective.requires.density
-        return explore(self.greedy(state, obs), key, self.config, previous, with_behaviour)
+        """Return noisy actions `[E, A]` and their Extras, or None if nothing is stored.
+
+        `previous` are the Extras of the previous step, zeros at the start of an episode; None
+        means zeros.
+        """
+        mean = self.greedy(state, obs)
+        variance = jnp.asarray(self.config.noise_std**2, mean.dtype)
+        if self.config.noise == "gaussian":
+            action, behaviour = gaussian.act(mean, variance, key)
+            return action, Extras(behaviour) if self.objective.requires.density else None
+        drift = jnp.zeros_like(mean) if previous is None else _OU_DECAY * previous.noise
+        noise = gaussian.sample(drift, variance, key)
+        return mean + noise, Extras(noise=noise)
 
     def trust(self, mean: Array, t: Transition) -> Trust | None:
-        """Return how far the policy is from the behaviour in `t`; None if nobody asks."""
-        return trust(mean, t, self.config) if self.objective.requires.density else None
+        """Return ratio and divergence of `N(mean, noise_std^2)` and the stored behaviour policy.
+
+        None if the objective requires no density.
+        """
+        if not self.objective.requires.density:
+            return None
+        behaviour = cast(Behaviour, cast(Extras, t.extras).behaviour)
+        return gaussian.trust(mean, jnp.asarray(self.config.noise_std**2), behaviour, t.action)
 
 
-def check_noise(config: NoiseOptions, trust: bool) -> None:
-    """Refuse noise without a density of its own for methods that compare densities.
+def check_noise(config: NoiseOptions, density: bool) -> None:
+    """Raise ValueError if a method requires a density and the noise is correlated in time.
 
-    An Ornstein-Uhlenbeck process gives every action a density that depends on the noise before,
-    which is no part of the policy: fresh actions would count as far from it.
-
-    Raises:
-      ValueError: the noise is correlated, and `trust` is asked for.
+    The density of an Ornstein-Uhlenbeck process depends on the previous noise, which is not part of
+    the policy: even new actions would count as far-policy.
     """
-    if trust and config.noise != "gaussian":
+    if density and config.noise != "gaussian":
         raise ValueError(
-            f"noise is {config.noise!r}, which has no density for this replay method to compare: "
+            f"noise is {config.noise!r}, whose density this replay method can't compare: "
             "use noise gaussian, or another replay method"
         )
-
-
-def explore(
-    mean: Array, key: Array, config: NoiseOptions, previous: Any, with_behaviour: bool
-) -> tuple[Array, Extras | None]:
-    """Add noise to mean actions `[E, A]`.
-
-    Args:
-      mean: `[E, A]`, what the policy does.
-      key: of the noise.
-      config: its options.
-      previous: Extras of the step before, zeros where an episode begins; None: everywhere.
-      with_behaviour: whether to store the behaviour.
-
-    Returns:
-      Actions `[E, A]`, and Extras, or None if there is nothing to store.
-    """
-    variance = jnp.asarray(config.noise_std**2, mean.dtype)
-    if config.noise == "gaussian":
-        action, behaviour = gaussian.act(mean, variance, key)
-        return action, Extras(behaviour) if with_behaviour else None
-    drift = jnp.zeros_like(mean) if previous is None else _OU_DECAY * previous.noise
-    noise = gaussian.sample(drift, variance, key)
-    return mean + noise, Extras(noise=noise)
-
-
-def trust(mean: Array, t: Transition, config: NoiseOptions) -> Trust:
-    """Return how far the policy `N(mean, noise_std^2)` is from the behaviour stored in `t`."""
-    behaviour = cast(Behaviour, cast(Extras, t.extras).behaviour)
-    return gaussian.trust(mean, jnp.asarray(config.noise_std**2), behaviour, t.action)

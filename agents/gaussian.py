@@ -1,7 +1,7 @@
-"""The diagonal Gaussian policy: its actions, and how far it is from the policy that acted.
+"""The diagonal Gaussian policy, with importance ratios and divergences to the behaviour policy.
 
-Per example: means, variances and actions are `[A]`; batches come by vmap or leading axes, over
-which everything here broadcasts. Actions are not bounded (environments clip them).
+Means, variances and actions are `[..., A]`; functions broadcast over leading axes. Actions are
+unbounded (environments clip them).
 """
 
 import math
@@ -14,35 +14,36 @@ from jaxreplay.types import LOG_RATIO_LIMIT, Array, Trust
 
 
 class Behaviour(NamedTuple):
-    """The policy that acted, stored with each step as extras."""
+    """The behaviour policy in one state, stored with each step as extras."""
 
     mean: Array  # [..., A] float32
     variance: Array  # [..., A] float32
 
 
 def sample(mean: Array, variance: Array, key: Array, bound: float = 3.0) -> Array:
-    """Draw actions `[..., A]` within `bound` standard deviations of the mean.
+    """Sample actions `[..., A]`, truncated to `bound` standard deviations around the mean.
 
-    The truncation's constant cancels in importance ratios (Novati & Koumoutsakos 2019, App. D).
+    The normalising constant of the truncation cancels in importance ratios (Novati & Koumoutsakos
+    2019, App. D).
     """
     z = jax.random.truncated_normal(key, -bound, bound, mean.shape)
     return mean + jnp.sqrt(variance) * z
 
 
 def act(mean: Array, variance: Array, key: Array) -> tuple[Array, Behaviour]:
-    """Draw actions `[E, A]`, and say what drew them.
+    """Sample actions `[E, A]`, and return them with their Behaviour.
 
     Args:
       mean: `[E, A]`.
-      variance: `[E, A]`, or `[A]` or `[]` if it is the same in every state.
-      key: of the noise.
+      variance: `[E, A]`, or `[A]` or `[]` if all states share it.
+      key: PRNG key.
     """
     behaviour = Behaviour(mean, jnp.broadcast_to(variance, mean.shape))
     return sample(*behaviour, key), behaviour
 
 
 def log_prob(mean: Array, variance: Array, action: Array) -> Array:
-    """Return the log density `[...]` of actions."""
+    """Return the log density `[...]` of actions `[..., A]`."""
     squares = jnp.square(action - mean) / variance + jnp.log(2 * math.pi * variance)
     return -0.5 * squares.sum(axis=-1)
 
@@ -54,7 +55,7 @@ def kl(mean: Array, variance: Array, mean_of: Array, variance_of: Array) -> Arra
 
 
 def trust(mean: Array, variance: Array, behaviour: Behaviour, action: Array) -> Trust:
-    """Return how far the policy `N(mean, variance)` is from the behaviour that took `action`."""
+    """Return clipped log ratio and both divergences of `N(mean, variance)` and `behaviour`."""
     variance = jnp.broadcast_to(variance, mean.shape)
     log_ratio = log_prob(mean, variance, action) - log_prob(*behaviour, action)
     return Trust(

@@ -1,19 +1,18 @@
-"""Linear layers made of the products that XLA computes fast.
+"""Linear layers with matrix products that are fast on CPU.
 
-JAX differentiates `x @ kernel` by the kernel as the transpose of `grad.T @ x`. On CPU that costs a
-first layer of few inputs ten times as much as `x.T @ grad`, and every reader of the gradient, such
-as Adam, goes through it against the grain.
+JAX computes the gradient of `x @ kernel` with respect to the kernel as the transpose of
+`grad.T @ x`. On CPU this takes ten times as long as `x.T @ grad` for a first layer with few inputs,
+and operations on the gradient, such as Adam's, then read memory with a stride.
 
-XLA on CPU is fast at products of large matrices, and of a matrix and a vector, but not at those of
-which one side is a few numbers long, such as the values of two actions. Of 256 hidden units and two
-outputs, the gradient by the kernel takes a quarter as long as that of 256 outputs would; one output
-after the other, as vectors, it takes a fortieth of it. A sum over a few numbers is written out: it
-then becomes a part of the operation that follows, such as a ReLU.
+XLA on CPU is fast for products of large matrices, and of a matrix and a vector, but slow if one
+dimension is tiny, such as the values of two actions. For 256 hidden units and two outputs, the
+gradient by the kernel takes a quarter of the time of 256 outputs; as one matrix-vector product per
+output it takes a fortieth. A sum over few inputs is unrolled: XLA then fuses it into the next
+operation, such as a ReLU.
 
-It may become a part of several operations, each of which rounds it in its own way. So the values
-of critics, of which the least is taken, are never such sums: the gradient of a minimum goes to the
-numbers that are equal to it, and would be 0 / 0 if none were. What has no more outputs than inputs
-therefore remains a product.
+XLA may fuse an unrolled sum into several operations that round it differently. This must not happen
+to the values of twin critics: the gradient of their minimum goes to the elements equal to it, and
+would be 0 / 0 if rounding left none. A layer with no more outputs than inputs is never unrolled.
 """
 
 import functools
@@ -27,69 +26,69 @@ from jax.custom_derivatives import CustomVJPPrimal
 Array = jax.Array
 
 # Measured with batches of 32 to 256, 64 to 256 hidden units, one seed and eight.
-_FEW = 8  # inputs or outputs, up to which a product is better written out
-_NARROW = 32  # outputs, up to which `grad.T @ x` is the faster of the two
+_FEW = 8  # largest number of inputs or outputs for which unrolling is faster
+_NARROW = 32  # largest number of outputs for which `grad.T @ x` is faster than `x.T @ grad`
 
 
 @jax.custom_vjp
 def product(x: Array, kernel: Array) -> Array:
-    """Return `x @ kernel` for `[..., D]` and `[D, features]`; no forward-mode derivatives."""
+    """Return `x @ kernel` for x `[..., D]` and kernel `[D, features]`, by reverse-mode AD only."""
     return _product(x, kernel)
 
 
 def _forward(x: CustomVJPPrimal, kernel: CustomVJPPrimal) -> tuple[Array, tuple[Any, Any]]:
-    # What nobody differentiates by needs no product on the way back.
-    kept = x.value if kernel.perturbed else None, kernel.value if x.perturbed else None
-    return _product(x.value, kernel.value), kept
+    # An argument that isn't differentiated needs no product in the backward pass.
+    residuals = x.value if kernel.perturbed else None, kernel.value if x.perturbed else None
+    return _product(x.value, kernel.value), residuals
 
 
-def _backward(kept: tuple[Any, Any], grad: Any) -> tuple[Array | None, Array | None]:
-    x, kernel = kept
+def _backward(residuals: tuple[Any, Any], grad: Any) -> tuple[Array | None, Array | None]:
+    x, kernel = residuals
     return (
-        None if kernel is None else _by_x(grad, kernel),
-        None if x is None else _by_kernel(x, grad),
+        None if kernel is None else _grad_by_x(grad, kernel),
+        None if x is None else _grad_by_kernel(x, grad),
     )
 
 
 def _product(x: Array, kernel: Array) -> Array:
-    if not _written_out(*kernel.shape):
+    if not _is_unrolled(*kernel.shape):
         return jnp.matmul(x, kernel)
     terms = [x[..., i, None] * kernel[i] for i in range(kernel.shape[0])]
     return functools.reduce(jnp.add, terms)
 
 
-def _by_x(grad: Array, kernel: Array) -> Array:
-    if _written_out(*kernel.T.shape):
+def _grad_by_x(grad: Array, kernel: Array) -> Array:
+    if _is_unrolled(*kernel.T.shape):
         return _product(grad, kernel.T)
-    # A product with the transpose would copy it.
+    # `grad @ kernel.T` would copy the kernel.
     return jax.lax.dot_general(grad, kernel, (((grad.ndim - 1,), (1,)), ((), ())))
 
 
-def _by_kernel(x: Array, grad: Array) -> Array:
-    """Return the sum over all rows of `x[..., D]` times `grad[..., features]`."""
-    rows = tuple(range(grad.ndim - 1))
+def _grad_by_kernel(x: Array, grad: Array) -> Array:
+    """Return `[D, features]`, the products of x `[..., D]` and grad summed over leading axes."""
+    batch = tuple(range(grad.ndim - 1))
     inputs, outputs = x.shape[-1], grad.shape[-1]
 
     def dot(a: Array, b: Array) -> Array:
-        return jax.lax.dot_general(a, b, ((rows, rows), ((), ())))
+        return jax.lax.dot_general(a, b, ((batch, batch), ((), ())))
 
-    if rows and _written_out(outputs, inputs):
+    if batch and _is_unrolled(outputs, inputs):
         return jnp.stack([dot(x, grad[..., i]) for i in range(outputs)], axis=1)
     if outputs <= min(_NARROW, inputs):
         return dot(grad, x).T
     return dot(x, grad)
 
 
-def _written_out(few: int, many: int) -> bool:
+def _is_unrolled(few: int, many: int) -> bool:
     return 1 <= few <= _FEW and few < many and jax.default_backend() == "cpu"
 
 
 product.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
-def _of_layer(x: Array, kernel: Array, dimensions: Any, precision: Any = None) -> Array:
-    del dimensions, precision  # flax's layer asks for `x @ kernel` in general terms
+def _dot_general(x: Array, kernel: Array, dimensions: Any, precision: Any = None) -> Array:
+    del dimensions, precision  # flax contracts the last axis of x with the first of the kernel
     return product(x, kernel)
 
 
-Dense = functools.partial(nn.Dense, dot_general=_of_layer)
+Dense = functools.partial(nn.Dense, dot_general=_dot_general)

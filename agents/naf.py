@@ -28,31 +28,31 @@ class NAFConfig(NoisyTargetOptions):
 
 
 class Outputs(NamedTuple):
-    """What the one network returns for every state."""
+    """Outputs of the network."""
 
-    mean: Array  # [B, A], of the policy, and where Q is largest
-    value: Array  # [B]
+    mean: Array  # [B, A], the mean of the policy and the maximum of Q
+    value: Array  # [B], V(s)
     factor: Array  # [B, A, A], lower triangular L
 
 
 class NAFState(NamedTuple):
-    """What NAF carries from update to update."""
+    """State of NAF."""
 
     params: Params
-    target: Params
+    target: Params  # of the target network
     opt_state: optax.OptState
 
 
 def q_value(outputs: Outputs, action: Array) -> Array:
-    """Return `Q(s, a) = V(s) - 1/2 (a - m)^T L L^T (a - m)`, `[B]` (Gu et al. 2016, Eq. 4)."""
+    """Return `Q(s, a) = V(s) - 1/2 (a - m)^T L L^T (a - m)` `[B]` (Gu et al. 2016, Eq. 4)."""
     return outputs.value + jax.vmap(advantages.quadratic)(outputs.factor, action, outputs.mean)
 
 
 class _NAF(exploration.NoisyPolicy):
-    """The functions of one agent, over a network that is made once."""
+    """Functions of a NAF agent."""
 
     def __init__(self, config: NAFConfig, space: Continuous, objective: Objective | None) -> None:
-        common.check_made("NAF", space, Continuous, objective)
+        common.check_arguments("NAF", space, Continuous, objective)
         self.config, self.objective = config, common.complete(objective, objectives.mse)
         self.size = size = space.size
         self.network = Actor(size + 1 + size * (size + 1) // 2, config.hidden, config.activation)
@@ -75,19 +75,19 @@ class _NAF(exploration.NoisyPolicy):
 
     def targets(self, state: NAFState, t: Transition) -> Array:
         next_value = self.outputs(state.target, t.next_obs).value
-        return jax.vmap(common.one_step_target)(next_value, t.reward, t.discount)
+        return t.reward + t.discount * next_value
 
     def criticise(self, params: Params, sample: Sample, target: Array) -> Critique:
         t, outputs = sample.transition, self.outputs(params, sample.transition.obs)
         if not self.objective.requires.density:
             return Critique(q_value(outputs, t.action)[None], target)
-        # The mean learns from an actor's loss alone, value and factor from the critic's.
+        # The critic's loss trains value and factor only, the actor's loss the mean.
         fixed_mean = outputs._replace(mean=jax.lax.stop_gradient(outputs.mean))
         q = q_value(fixed_mean, t.action)[None]
         return Critique(q, target, penalty=self.mean_loss(params, sample, target))
 
     def mean_loss(self, params: Params, sample: Sample, target: Array) -> Array:
-        """Return the loss `[]` that moves the mean alone, as an actor's."""
+        """Return the actor's loss `[]`, a function of the mean only."""
         t, outputs = sample.transition, self.outputs(params, sample.transition.obs)
         mean_only = jax.lax.stop_gradient(outputs)._replace(mean=outputs.mean)
         td = target - q_value(mean_only, t.action)
@@ -103,7 +103,7 @@ class _NAF(exploration.NoisyPolicy):
             state.params, sample, self.objective, trust,
         )  # fmt: skip
         params, opt_state = common.descend(self.optimiser, grads, state.opt_state, state.params)
-        target_params = common.follow(params, state.target, self.config.tau)
+        target_params = common.soft_update(params, state.target, self.config.tau)
         return NAFState(params, target_params, opt_state), common.add_trust(info, trust)
 
     def feedback(self, state: NAFState, t: Transition, key: Array) -> dict[str, Array]:
@@ -115,14 +115,20 @@ class _NAF(exploration.NoisyPolicy):
 
 
 def naf(config: NAFConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
-    """Make a NAF agent; `objective` shapes its loss (default: weighted half squared error).
+    """Make a NAF agent.
 
-    Its loss is a critic's. For objectives with trust terms it is an actor's where it moves the
-    mean: a penalty is mixed with that part alone (Novati & Koumoutsakos 2019, App. D).
+    For an objective that requires a density, the gradient of the mean is that of `objective.actor`,
+    whose penalty then doesn't affect value and factor (Novati & Koumoutsakos 2019, App. D).
+
+    Args:
+      config: hyperparameters.
+      action_space: dimensions of the actions.
+      objective: of the replay method; None means half the squared error, with importance weights.
 
     Raises:
-      ValueError: the action space is not continuous, or the noise does not fit the objective.
+      ValueError: `action_space` is not `Continuous`, or the objective requires a density and the
+        noise is correlated.
     """
-    made = _NAF(config, action_space, objective)
-    of_action = made.objective.requires.density  # else extras are where the noise is
-    return Agent(made.init, made.act, made.greedy, made.update, made.feedback, of_action)
+    agent = _NAF(config, action_space, objective)
+    of_action = agent.objective.requires.density  # otherwise extras describe the noise only
+    return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback, of_action)

@@ -1,8 +1,7 @@
-"""Networks: multilayer perceptrons, the three image torsos, and heads for values and actions.
+"""Networks: multilayer perceptrons, three image torsos, and heads for values and actions.
 
-Every layer starts from Torch's default, uniform in +-1/sqrt(fan-in) for weights and biases:
-the original DQN, TD3 and their successors in the papers were all trained from it
-(Fujimoto et al. 2020, App. D).
+Weights and biases of ReLU networks are initialised as in Torch, uniformly in +-1/sqrt(fan-in). DQN,
+TD3 and their successors were trained with this initialisation (Fujimoto et al. 2020, App. D).
 """
 
 from collections.abc import Callable, Mapping
@@ -15,14 +14,14 @@ from flax import linen as nn
 from agents.linear import Dense
 
 Array = jax.Array
-Params: TypeAlias = Mapping[str, Any]  # a module's variables: {"params": {layer: {"kernel": ...}}}
-Obs: TypeAlias = Any  # observations [B, ...]; one array, though a replay stores any pytree
+Params: TypeAlias = Mapping[str, Any]  # variables of a module: {"params": {layer: {"kernel": ...}}}
+Obs: TypeAlias = Any  # observations [B, ...], one array; a replay stores any pytree
 Layer = Callable[[Array, int], Array]  # (x [B, D], features) -> [B, features], inside a module
 
 Activation: TypeAlias = Literal["relu", "softsign", "tanh"]
 Network: TypeAlias = Literal["auto", "mlp", "minatar", "nature", "data_efficient"]
 
-# (channels, kernel size, stride) of each convolution, and the width of the hidden layer after them.
+# (channels, kernel size, stride) of each convolution; _HIDDEN is the width of the layer after them.
 _CONVOLUTIONS = {
     "minatar": ((16, 3, 1),),  # Young & Tian 2019
     "nature": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),  # Mnih et al. 2015
@@ -35,7 +34,7 @@ _small_kernel = nn.initializers.variance_scaling(0.01 / 3, "fan_in", "uniform") 
 
 
 def uniform_bias(fan_in: int) -> Callable[..., Array]:
-    """Return the initialiser of a bias, uniform in +-1/sqrt(fan_in)."""
+    """Return an initialiser of biases, uniform in +-1/sqrt(fan_in)."""
     bound = fan_in**-0.5
 
     def init(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
@@ -45,16 +44,16 @@ def uniform_bias(fan_in: int) -> Callable[..., Array]:
 
 
 def dense(x: Array, features: int) -> Array:
-    """Apply a linear layer to `[B, D]`, inside a module: `-> [B, features]`."""
+    """Apply a new linear layer `[B, D] -> [B, features]`, inside a module."""
     bias = uniform_bias(x.shape[-1])
     return Dense(features, kernel_init=uniform_kernel, bias_init=bias)(x)
 
 
 def _patch_convolution(x: Array, features: int, size: int, stride: int) -> Array:
-    """Convolve by patches times a matrix, for small images and kernels.
+    """Convolve small images by a matrix product over patches.
 
-    Several times faster than a convolution on CPU, and one batched matrix product under vmap
-    over seeds; large kernels would cost too much memory.
+    It is several times faster than a convolution on CPU, and becomes one batched matrix product
+    under vmap over seeds. Large kernels would take too much memory.
     """
     patches = jax.lax.conv_general_dilated_patches(
         x, (size, size), (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
@@ -79,21 +78,21 @@ def as_float(obs: Obs) -> Array:
     return obs.astype(jnp.float32) / scale
 
 
-def flat(obs: Obs) -> Array:
+def flatten(obs: Obs) -> Array:
     """Return observations `[B, ...]` as float32 vectors `[B, D]`."""
     return as_float(obs).reshape(obs.shape[0], -1)
 
 
 class MLP(nn.Module):
-    """Layers of the given sizes `[B, D] -> [B, features[-1]]`, the last one linear.
+    """A multilayer perceptron `[B, D] -> [B, features[-1]]` with a linear last layer.
 
-    Between them ReLU from Torch's initial weights, or softsign or tanh from those of Novati &
-    Koumoutsakos 2019 (App. D): Glorot's, small ones in the last layer, and biases of 0.
+    ReLU networks are initialised as in Torch. Softsign and tanh networks are initialised as in
+    Novati & Koumoutsakos 2019 (App. D): Glorot weights, small ones in the last layer, biases of 0.
     """
 
     features: tuple[int, ...]
     activation: Activation = "relu"
-    layer: Layer = dense  # of the ReLU network: plain, noisy, normalised ...
+    layer: Layer = dense  # of ReLU networks, such as a noisy or normalised layer
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -108,9 +107,9 @@ class MLP(nn.Module):
 
 
 class Torso(nn.Module):
-    """Convolutions of a named image network, flattened: `[B, H, W, C] -> [B, D]`.
+    """Convolutions of an image network with flattened output, `[B, H, W, C] -> [B, D]`.
 
-    84x84 images give D = 3136 ("nature") and 576 ("data_efficient").
+    D is 3136 ("nature") or 576 ("data_efficient") for 84x84 images.
     """
 
     network: Network
@@ -125,10 +124,13 @@ class Torso(nn.Module):
 
 
 def network_for(shape: tuple[int, ...]) -> Network:
-    """Return the name of the network that fits one observation of the given shape.
+    """Return the default network for one observation of the given shape.
+
+    >>> network_for((84, 84, 4))
+    'nature'
 
     Raises:
-      ValueError: no network is known for this shape.
+      ValueError: the shape has no default network.
     """
     if len(shape) <= 2:
         return "mlp"
@@ -137,23 +139,23 @@ def network_for(shape: tuple[int, ...]) -> Network:
     if len(shape) == 3 and shape[:2] == (10, 10):
         return "minatar"
     raise ValueError(
-        f"no network fits observations of shape {shape}: name one of {get_args(Network)[1:]}"
+        f"network is 'auto', with no default for observations of shape {shape}: choose one of "
+        f"{get_args(Network)[1:]}"
     )
 
 
 def dueling_q(value: Array, advantages: Array) -> Array:
-    """Return Q `[n]` from a value `[1]` and advantages `[n]` (Wang et al. 2016, Eq. 9)."""
+    """Return Q `[..., n]` of value `[..., 1]` and advantages (Wang et al. 2016, Eq. 9)."""
     return value + advantages - advantages.mean(axis=-1, keepdims=True)
 
 
 class QNetwork(nn.Module):
-    """Action values of every action, `[B, ...] -> [B, num_actions]`.
+    """Values of all actions, `[B, ...] -> [B, num_actions]`.
 
-    With `dueling`, value and advantages have a last hidden layer each and share the rest
-    (Wang et al. 2016). `hidden` are the hidden sizes of "mlp"; image networks have their own.
-    With `atoms`, each action has a vector of so many outputs, `-> [B, num_actions, atoms]`, and
-    value and advantages are vectors too (Hessel et al. 2018). `layer` makes all layers but
-    convolutions.
+    With `dueling`, value and advantages have separate last hidden layers and share the others (Wang
+    et al. 2016). With `atoms`, the output is `[B, num_actions, atoms]`, one vector per action, as
+    are value and advantages (Hessel et al. 2018). `hidden` are the hidden sizes of network "mlp";
+    image networks have fixed ones. `layer` creates all layers except convolutions.
     """
 
     num_actions: int
@@ -168,16 +170,16 @@ class QNetwork(nn.Module):
         shape = obs.shape[1:]
         network = network_for(shape) if self.network == "auto" else self.network
         if network == "mlp":
-            x, hidden = flat(obs), self.hidden
+            x, hidden = flatten(obs), self.hidden
         elif len(shape) == 3:
             x, hidden = Torso(network)(obs), (_HIDDEN[network],)
             if x.shape[-1] == 0:
                 raise ValueError(
-                    f"network {network!r} needs larger images than {shape}: use network auto"
+                    f"network is {network!r}, too deep for images {shape}: use network auto"
                 )
         else:
             raise ValueError(
-                f"network {network!r} needs [H, W, C] images, not shape {shape}: use network auto"
+                f"network is {network!r}, for images [H, W, C], not shape {shape}: use network auto"
             )
         if not self.dueling:
             return self._head(x, (*hidden, self.num_actions))
@@ -190,20 +192,20 @@ class QNetwork(nn.Module):
         return jax.vmap(dueling_q, in_axes=-1, out_axes=-1)(value, advantages)
 
     def _head(self, x: Array, sizes: tuple[int, ...], name: str | None = None) -> Array:
-        """Return what a network of `sizes` makes of `x`, the last size times `atoms` if any."""
-        *hidden, rows = sizes
+        """Apply an MLP `[B, D] -> [B, sizes[-1]]`, or `[B, sizes[-1], atoms]` with atoms."""
+        *hidden, outputs = sizes
         if self.atoms is None:
-            return MLP((*hidden, rows), layer=self.layer, name=name)(x)
-        out = MLP((*hidden, rows * self.atoms), layer=self.layer, name=name)(x)
-        return out.reshape(-1, rows, self.atoms)
+            return MLP((*hidden, outputs), layer=self.layer, name=name)(x)
+        out = MLP((*hidden, outputs * self.atoms), layer=self.layer, name=name)(x)
+        return out.reshape(-1, outputs, self.atoms)
 
 
 class Critic(nn.Module):
-    """Q of observations `[B, ...]` and actions `[B, A]`, `-> [B]`.
+    """Q `[B]` of observations `[B, ...]` and actions `[B, A]`.
 
-    `layer` makes the layers of ReLU networks. It may keep variables of its own, such as the running
-    statistics of batch normalisation: flax's `critic.apply(..., mutable=[...])` returns the new
-    ones, `common.Critique.aux` hands them on, and the agent's state carries them.
+    `layer` creates the layers of ReLU networks. It may have mutable variables, such as the running
+    statistics of batch normalisation: flax's `critic.apply(..., mutable=[...])` returns their
+    new values, which the agent passes on in `common.Critique.aux` and stores in its state.
     """
 
     hidden: tuple[int, ...]
@@ -212,12 +214,12 @@ class Critic(nn.Module):
 
     @nn.compact
     def __call__(self, obs: Obs, action: Array) -> Array:
-        x = jnp.concatenate([flat(obs), action], axis=-1)
+        x = jnp.concatenate([flatten(obs), action], axis=-1)
         return MLP((*self.hidden, 1), self.activation, self.layer)(x)[..., 0]
 
 
 class Actor(nn.Module):
-    """Unsquashed outputs `[B, size]` from observations `[B, ...]`; `layer` as in `Critic`."""
+    """Outputs `[B, size]` of observations `[B, ...]`, unbounded; `layer` as in `Critic`."""
 
     size: int
     hidden: tuple[int, ...]
@@ -226,24 +228,24 @@ class Actor(nn.Module):
 
     @nn.compact
     def __call__(self, obs: Obs) -> Array:
-        return MLP((*self.hidden, self.size), self.activation, self.layer)(flat(obs))
+        return MLP((*self.hidden, self.size), self.activation, self.layer)(flatten(obs))
 
 
 def apply(network: nn.Module, params: Params, *inputs: Any) -> Any:
-    """Return what a network's `__call__` returns for these inputs, e.g. `[B, n]`."""
+    """Return `network.apply(params, *inputs)`, such as values `[B, n]`."""
     return network.apply(params, *inputs)
 
 
 def init_twin(critic: nn.Module, key: Array, obs: Obs, action: Array) -> tuple[Params, Params]:
-    """Return parameters of two independent critics.
+    """Return the parameters of two independent critics.
 
-    Two trees and two calls: measured on one core, an update of SAC is 1 % faster so than with one
-    stacked tree under vmap for one seed, and 12 % for eight.
+    Two trees and two calls are faster than one stacked tree under vmap: by 1 % of an update of SAC
+    for one seed and by 12 % for eight, measured on one core.
     """
     first, second = jax.random.split(key)
     return critic.init(first, obs, action), critic.init(second, obs, action)
 
 
 def apply_twin(critic: nn.Module, params: tuple[Params, Params], obs: Obs, action: Array) -> Array:
-    """Return both critics' Q, `[2, B]`."""
+    """Return Q `[2, B]` of both critics."""
     return jnp.stack([apply(critic, p, obs, action) for p in params])

@@ -1,4 +1,4 @@
-"""Noisy linear layers: weights with learned noise explore by themselves (Fortunato et al. 2018)."""
+"""Noisy linear layers, which explore by learned noise of their weights (Fortunato et al. 2018)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,25 +12,25 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from agents.linear import product
 from agents.networks import Array, Layer, Params, uniform_bias, uniform_kernel
 
-_COLLECTION, _FACTORS = "noise", "factors"  # flax's collection of noise, the variable in it
-Noise = Mapping[str, Any]  # the factors of every noisy layer, nested as the layers are
+_COLLECTION, _FACTORS = "noise", "factors"  # names of the flax collection and its variable
+Noise = Mapping[str, Any]  # factors of every noisy layer, nested like the layers
 
 
 def squash(x: Array) -> Array:
-    """Return `sgn(x) sqrt(|x|)`, which shapes factorised noise (Fortunato et al. 2018, Sec. 3)."""
+    """Return `sgn(x) sqrt(|x|)`, applied to factorised noise (Fortunato et al. 2018, Sec. 3)."""
     return jnp.sign(x) * jnp.sqrt(jnp.abs(x))
 
 
 class NoisyDense(nn.Module):
-    """A linear layer `[B, D] -> [B, features]` whose weights and biases are noisy.
+    """A linear layer `[B, D] -> [B, features]` with noisy weights and biases.
 
     `y = (mu_w + sigma_w * eps_w) x + mu_b + sigma_b * eps_b` with factorised Gaussian noise,
-    `eps_w[i, j] = f(eps_i) f(eps_j)` and `eps_b[j] = f(eps_j)`, f as `squash`
-    (Fortunato et al. 2018, Eq. 9 to 11). Means start uniform in +-1/sqrt(D), as everywhere in
-    `agents.networks`; sigmas at `sigma` / sqrt(D) (Sec. 3.2).
+    `eps_w[i, j] = f(eps_i) f(eps_j)` and `eps_b[j] = f(eps_j)`, where f is `squash` (Fortunato et
+    al. 2018, Eq. 9 to 11). Means mu are initialised uniformly in +-1/sqrt(D), as in
+    `agents.networks`, and sigmas to `sigma` / sqrt(D) (Sec. 3.2).
 
-    Noise comes with the parameters (`with_noise`) and is the same for all rows of a batch. Without
-    it the weights are their means.
+    Noise is passed with the parameters (`with_noise`) and shared by the whole batch. Without it,
+    weights and biases are their means.
     """
 
     features: int
@@ -50,12 +50,12 @@ class NoisyDense(nn.Module):
             return mean
         factors = self.get_variable(_COLLECTION, _FACTORS)
         inputs, outputs = factors[:fan_in], factors[fan_in:]
-        # The matrix of noise is an outer product, never built: it scales inputs and outputs.
+        # The noise of the weights is an outer product: scale inputs and outputs instead.
         return mean + outputs * (product(x * inputs, kernel_sigma) + bias_sigma)
 
 
 def noisy(sigma: float) -> Layer:
-    """Return the layer that networks take: `NoisyDense` of an initial sigma."""
+    """Return the `layer` argument of networks that makes `NoisyDense` with an initial sigma."""
 
     def layer(x: Array, features: int) -> Array:
         return NoisyDense(features, sigma)(x)
@@ -64,9 +64,9 @@ def noisy(sigma: float) -> Layer:
 
 
 def draw_noises(params: Params, key: Array, count: int) -> Noise:
-    """Draw `count` independent noises for a network: each leaf is `[count, D + features]`.
+    """Draw `count` independent samples of a network's noise, leaves `[count, D + features]`.
 
-    All numbers come from one call, which compiles and runs faster than one for each layer.
+    One call draws all numbers, which compiles and runs faster than one call per layer.
     """
     sizes = {
         path[1:-1]: sum(leaf.shape)
@@ -82,5 +82,5 @@ def draw_noises(params: Params, key: Array, count: int) -> Noise:
 
 
 def with_noise(params: Params, noise: Noise) -> Params:
-    """Return parameters for `apply` with one noise: leaves `[D + features]`."""
+    """Return parameters for `apply` with one sample of noise, leaves `[D + features]`."""
     return {**params, _COLLECTION: noise}

@@ -1,4 +1,4 @@
-"""PPO with a clipped objective (Schulman et al. 2017), as a baseline."""
+"""PPO with the clipped objective (Schulman et al. 2017), as a baseline."""
 
 import dataclasses
 from typing import Any, NamedTuple, cast
@@ -11,7 +11,7 @@ from flax import linen as nn
 
 from agents import common, gaussian
 from agents.gaussian import Behaviour
-from agents.networks import MLP, Actor, Obs, Params, apply, flat
+from agents.networks import MLP, Actor, Obs, Params, apply, flatten
 from agents.options import BaselineOptions, NetworkOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import objectives, returns
@@ -24,20 +24,20 @@ _PAPER = "Novati & Koumoutsakos 2019, App. D"
 
 @dataclasses.dataclass(frozen=True)
 class PPOConfig(BaselineOptions):
-    """Hyperparameters of PPO; the steps between updates are the batch size of its replay."""
+    """Hyperparameters of PPO; the batch size of the replay sets the steps per update."""
 
     anneal: float = override(NetworkOptions, "anneal", 5e-7, _PAPER)
     clip: float = option(
-        0.2, "change of the ratio from which it gains nothing more", _PAPER, above=0
+        0.2, "epsilon: ratios are clipped to 1 +- this in the policy loss", _PAPER, above=0
     )
-    gae: float = option(0.97, "lambda of the generalised advantages", _PAPER, at_least=0, at_most=1)
+    gae: float = option(0.97, "lambda of advantage estimates (GAE)", _PAPER, at_least=0, at_most=1)
     epochs: int = option(10, "passes over the steps of an update", _PAPER, at_least=1)
-    minibatch: int = option(64, "steps in a gradient step", _PAPER, at_least=1)
-    initial_variance: float = option(0.2, "of every action dimension, as RACER's", above=0)
+    minibatch: int = option(64, "steps per gradient step", _PAPER, at_least=1)
+    initial_variance: float = option(0.2, "initial variance per action dimension", above=0)
 
 
 class Policy(nn.Module):
-    """Mean `[B, A]` of every state, and one variance `[A]` for all."""
+    """Mean `[B, A]` of the policy, and its variance `[A]`, shared by all states."""
 
     size: int
     config: PPOConfig
@@ -51,45 +51,48 @@ class Policy(nn.Module):
 
 
 class Networks(NamedTuple):
-    """Both networks' parameters."""
+    """Parameters of both networks."""
 
     policy: Params
     value: Params
 
 
 class PPOState(NamedTuple):
-    """What PPO carries from update to update."""
+    """State of PPO."""
 
     networks: Networks
     opt_state: optax.OptState
 
 
 class Steps(NamedTuple):
-    """What an update learns from its steps, computed before its gradient steps."""
+    """Training data of an update, computed before its gradient steps."""
 
     obs: Obs  # [B, ...]
     action: Array  # [B, A] float32
-    log_prob: Array  # [B] float32, under the policy that acted
-    advantage: Array  # [B] float32, scaled to mean 0 and standard deviation 1 over the update
-    target: Array  # [B] float32, of the value
+    log_prob: Array  # [B] float32, under the behaviour policy
+    advantage: Array  # [B] float32, normalised to mean 0 and standard deviation 1 over the update
+    target: Array  # [B] float32, target of the value
 
 
 def clipped_loss(log_ratio: Array, advantage: Array, clip: float) -> Array:
-    """Return one example's policy loss `[]` (Schulman et al. 2017, Eq. 7, negated)."""
+    """Return one example's policy loss `[]` (Schulman et al. 2017, Eq. 7, negated).
+
+    `-min(ratio * advantage, clip(ratio, 1 - clip, 1 + clip) * advantage)`, `ratio` pi/mu.
+    """
     ratio = jnp.exp(log_ratio)
     return -jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip, 1 + clip) * advantage)
 
 
 class _PPO:
-    """The functions of one agent, over networks that are made once."""
+    """Functions of a PPO agent."""
 
     def __init__(self, config: PPOConfig, space: Continuous, objective: Objective | None) -> None:
-        common.check_made("PPO", space, Continuous, objective)
+        common.check_arguments("PPO", space, Continuous, objective)
         objectives.check_no_density(objective, "PPO bounds its policy's change by itself")
         self.config = config
         self.policy_network = Policy(space.size, config)
         self.value_network = MLP((*config.hidden, 1), config.activation)
-        self.optimiser = common.adam_of_fields(
+        self.optimiser = common.adam_per_field(
             config.anneal, policy=config.actor_learning_rate, value=config.critic_learning_rate
         )
 
@@ -98,12 +101,12 @@ class _PPO:
         policy_key, value_key = jax.random.split(key)
         networks = Networks(
             self.policy_network.init(policy_key, obs[None]),
-            self.value_network.init(value_key, flat(obs[None])),
+            self.value_network.init(value_key, flatten(obs[None])),
         )
         return PPOState(networks, self.optimiser.init(networks))
 
     def value(self, networks: Networks, obs: Obs) -> Array:
-        return apply(self.value_network, networks.value, flat(obs))[:, 0]
+        return apply(self.value_network, networks.value, flatten(obs))[:, 0]
 
     def policy(self, networks: Networks, obs: Obs) -> tuple[Array, Array]:
         """Return mean `[B, A]` and variance `[A]`."""
@@ -123,7 +126,7 @@ class _PPO:
         return gaussian.trust(*policy, cast(Behaviour, t.extras), t.action)
 
     def prepare(self, networks: Networks, sample: Sample) -> tuple[Steps, dict[str, Array]]:
-        """Return what the steps teach, and the feedback about them."""
+        """Return the Steps of a batch, and its feedback."""
         t, shape = sample.transition, sample.aux.slots.shape
         value, next_value = self.value(networks, t.obs), self.value(networks, t.next_obs)
         advantage = returns.advantages(
@@ -152,7 +155,7 @@ class _PPO:
         steps, feedback = self.prepare(state.networks, sample)
         total = steps.target.size
         size = min(self.config.minibatch, total)
-        whole = total // size * size  # an epoch leaves out what fills no minibatch
+        whole = total // size * size  # an epoch drops the incomplete minibatch
 
         def minibatch(state: PPOState, rows: Array) -> tuple[PPOState, dict[str, Array]]:
             return self.gradient_step(state, jax.tree.map(lambda x: x[rows], steps))
@@ -177,13 +180,13 @@ class _PPO:
 
 
 def ppo(config: PPOConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
-    """Make a PPO agent; its losses are its own, so `objective` is not used.
+    """Make a PPO agent.
 
-    It learns from the newest steps, in order (`Sample.aux.slots` `[T, E]`), each used in one
-    update alone.
+    Batches consist of the newest steps in order, at `Sample.aux.slots` `[T, E]`; each step is used
+    in one update. PPO has losses of its own and ignores `objective`.
 
     Raises:
-      ValueError: the action space is not continuous, or the objective asks for trust terms.
+      ValueError: `action_space` is not `Continuous`, or the objective requires a density.
     """
-    made = _PPO(config, action_space, objective)
-    return Agent(made.init, made.act, made.greedy, made.update, made.feedback)
+    agent = _PPO(config, action_space, objective)
+    return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

@@ -12,7 +12,7 @@ from flax import linen as nn
 from agents import common, gaussian
 from agents.advantages import FORMS, FormName
 from agents.gaussian import Behaviour
-from agents.networks import MLP, Obs, Params, apply, flat
+from agents.networks import MLP, Obs, Params, apply, flatten
 from agents.options import NetworkOptions
 from agents.types import Agent, Continuous, Info
 from jaxreplay import returns
@@ -32,28 +32,28 @@ class RACERConfig(NetworkOptions):
     learning_rate: float = option(1e-4, "Adam step size", _PAPER, above=0, at_most=10)
     advantage: FormName = option("dg", "form of the advantage; none: V-RACER", f"{_PAPER}, App. A")
     initial_variance: float = option(
-        0.2, "of every action dimension, in units of the action range [-1, 1]", _PAPER, above=0
+        0.2, "initial variance of the policy, per dimension of actions in [-1, 1]", _PAPER, above=0
     )
 
 
 class Outputs(NamedTuple):
-    """What the network returns for every state."""
+    """Outputs of the network."""
 
-    mean: Array  # [B, A], of the policy
-    variance: Array  # [A], of the policy in every state
-    value: Array  # [B]
-    shape: Array  # [B, k], of the advantage, as its form takes them
+    mean: Array  # [B, A], mean of the policy
+    variance: Array  # [A], variance of the policy, shared by all states
+    value: Array  # [B], V(s)
+    shape: Array  # [B, size(A)], inputs of the advantage's Form
 
 
 class RACERState(NamedTuple):
-    """What RACER carries from update to update."""
+    """State of RACER."""
 
     params: Params
     opt_state: optax.OptState
 
 
 class Network(nn.Module):
-    """Mean, value and advantage of every state from one network; one variance for all."""
+    """A network of mean, value and advantage; the variance is a parameter of its own."""
 
     size: int
     config: RACERConfig
@@ -62,9 +62,9 @@ class Network(nn.Module):
     def __call__(self, obs: Obs) -> Outputs:
         form = FORMS[self.config.advantage]
         width = self.size + 1 + form.size(self.size)
-        out = MLP((*self.config.hidden, width), self.config.activation)(flat(obs))
+        out = MLP((*self.config.hidden, width), self.config.activation)(flatten(obs))
         mean, value, shape = jnp.split(out, [self.size, self.size + 1], axis=-1)
-        start = float(np.log(np.expm1(self.config.initial_variance)))  # softplus's inverse
+        start = float(np.log(np.expm1(self.config.initial_variance)))  # inverse of softplus
         variance = self.param("variance", nn.initializers.constant(start), (self.size,))
         return Outputs(mean, nn.softplus(variance), value[:, 0], shape + form.bias(self.size))
 
@@ -72,13 +72,13 @@ class Network(nn.Module):
 def surrogate_loss(
     log_prob: Array, log_ratio: Array, value: Array, advantage: Array, q_ret: Array
 ) -> Array:
-    """Return one example's loss `[]`, whose gradient is minus RACER's (Eq. 5, 6 and 8).
+    """Return one example's loss `[]`; its gradient is minus RACER's (Eq. 5, 6 and 8).
 
     Args:
-      log_prob: `[]`, of the action under the policy.
-      log_ratio: `[]`, log pi/mu of the action.
+      log_prob: `[]`, log pi(a|s).
+      log_ratio: `[]`, log pi(a|s) / mu(a|s).
       value: `[]`, V(s).
-      advantage: `[]`, A(s, a), with the policy inside it held constant.
+      advantage: `[]`, A(s, a), without gradients through the policy's mean and variance.
       q_ret: `[]`, Retrace's estimate of Q(s, a).
     """
     constant = jax.lax.stop_gradient
@@ -91,11 +91,11 @@ def surrogate_loss(
 
 
 class _RACER:
-    """The functions of one agent, over a network that is made once."""
+    """Functions of a RACER agent."""
 
     def __init__(self, config: RACERConfig, space: Continuous, objective: Objective | None) -> None:
-        common.check_made("RACER", space, Continuous, objective)
-        self.objective = common.complete(objective, jnp.square)  # whose `error` is not used
+        common.check_arguments("RACER", space, Continuous, objective)
+        self.objective = common.complete(objective, jnp.square)  # RACER ignores `error`
         self.form = FORMS[config.advantage]
         self.network = Network(space.size, config)
         self.optimiser = common.adam(config.learning_rate, config.anneal)
@@ -119,10 +119,10 @@ class _RACER:
         return gaussian.act(out.mean, out.variance, key)
 
     def advantage(self, out: Outputs, action: Array) -> Array:
-        """Return A(s, a) `[B]`, with the policy inside it held constant."""
+        """Return A(s, a) `[B]`, without gradients through the policy's mean and variance."""
         mean, variance = jax.lax.stop_gradient((out.mean, out.variance))
-        of_batch = jax.vmap(self.form.advantage, in_axes=(0, 0, 0, None))
-        return of_batch(out.shape, action, mean, variance)
+        advantage = jax.vmap(self.form.advantage, in_axes=(0, 0, 0, None))
+        return advantage(out.shape, action, mean, variance)
 
     def trust(self, out: Outputs, t: Transition) -> Trust:
         return gaussian.trust(out.mean, out.variance, cast(Behaviour, t.extras), t.action)
@@ -153,7 +153,7 @@ class _RACER:
 
     def update(self, state: RACERState, sample: Sample, key: Array) -> tuple[RACERState, Info]:
         del key
-        q_ret = _returns(sample)
+        q_ret = _get_returns(sample)
         (loss, (out, trust)), grads = jax.value_and_grad(self.loss, has_aux=True)(
             state.params, sample, q_ret
         )
@@ -165,7 +165,7 @@ class _RACER:
             "q_value": feedback["q_value"].mean(),
             "grad_norm": optax.tree.norm(grads),
             "variance": out.variance.mean(),
-            # The share of updates that were not finite.
+            # 1 if the gradient was not finite, and the update skipped.
             "skipped": 1.0 - cast(IfFiniteState, opt_state).finite,
         }
         return RACERState(params, opt_state), common.add_trust(Info(feedback, metrics), trust)
@@ -174,18 +174,18 @@ class _RACER:
         del key
         out = self.outputs(state.params, t.obs)
         feedback = self._feedback(state, t, out, self.trust(out, t))
-        # Of one step alone: the returns are estimated by the replay, which is not asked here.
+        # One-step target: only batches of the replay have return estimates.
         target = t.reward + t.discount * feedback["next_value"]
         return feedback | {"td_error": target - feedback["q_value"], "target": target}
 
 
-def _returns(sample: Sample) -> Array:
-    """Return the replay's estimates of Q(s, a) `[B]`."""
+def _get_returns(sample: Sample) -> Array:
+    """Return the replay's estimates of Q(s, a) `[B]`, or raise ValueError if it has none."""
     q_ret = getattr(sample.aux, "q_ret", None)
     if q_ret is None:
         raise ValueError(
-            "RACER learns from returns that the replay estimates: use a replay method that keeps "
-            "them (its option `returns`)"
+            "RACER needs the replay's estimates of returns: use a replay method that computes them "
+            "(its option `returns`)"
         )
     return q_ret
 
@@ -193,12 +193,18 @@ def _returns(sample: Sample) -> Array:
 def racer(
     config: RACERConfig, action_space: Continuous, objective: Objective | None = None
 ) -> Agent:
-    """Make a RACER agent; `objective` shapes its loss as an actor's (default: the mean).
+    """Make a RACER agent.
 
-    It learns from Retrace's estimates, which the replay has to keep (`Sample.aux.q_ret`).
+    It is trained on the replay's Retrace estimates, `Sample.aux.q_ret` `[B]`, computed from its
+    feedback `value`, `advantage`, `next_value` and `log_ratio`.
+
+    Args:
+      config: hyperparameters.
+      action_space: dimensions of the actions.
+      objective: of the replay method; its `actor` reduces the losses `[B]`. None means their mean.
 
     Raises:
-      ValueError: the action space is not continuous.
+      ValueError: `action_space` is not `Continuous`.
     """
-    made = _RACER(config, action_space, objective)
-    return Agent(made.init, made.act, made.greedy, made.update, made.feedback)
+    agent = _RACER(config, action_space, objective)
+    return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

@@ -1,11 +1,11 @@
-"""Rainbow: DQN that learns distributions of returns, with noisy layers (Hessel et al. 2018).
+"""Rainbow: distributional DQN with noisy layers (Hessel et al. 2018).
 
-Double, dueling and noisy are options here; multi-step returns belong to the loop, prioritised
-replay to the replay method. Without the distributions it is `agents.dqn`.
+Double Q-learning, dueling and noisy layers are options. Multi-step returns are an option of the
+loop, and prioritised replay is a replay method. `agents.dqn` is DQN without distributions.
 """
 
 import dataclasses
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import chex
 import jax
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from agents import common
+from agents.dqn import DQNState
 from agents.networks import Obs, Params, QNetwork, apply, dense
 from agents.noisy import Noise, draw_noises, noisy, with_noise
 from agents.options import QNetworkOptions
@@ -30,66 +31,55 @@ _PAPER = "Hessel et al. 2018, Tab. 1"
 class RainbowConfig(QNetworkOptions):
     """Hyperparameters of Rainbow; the defaults suit small environments, such as CartPole.
 
-    Random actions are taken only if it is not noisy. `experiments/runs/presets` holds the
-    settings of the papers, for Atari.
+    Epsilon-greedy exploration is used only if `noisy` is False. `experiments/runs/presets` has the
+    papers' settings for Atari.
     """
 
     dueling: bool = override(QNetworkOptions, "dueling", True, "Wang et al. 2016")
     adam_eps: float = override(QNetworkOptions, "adam_eps", 1.5e-4, _PAPER)
     target_every: int = override(QNetworkOptions, "target_every", 200)
     noisy: bool = option(
-        True, "explore by noisy layers instead of random actions", "Fortunato et al. 2018"
+        True, "explore by noisy layers instead of epsilon-greedy", "Fortunato et al. 2018"
     )
     sigma: float = option(
-        0.1,
-        "initial noise of noisy layers, times 1/sqrt(inputs); 0.5 is usual for Atari",
-        above=0,
+        0.1, "initial sigma of noisy layers times sqrt(inputs); 0.5 is usual for Atari", above=0
     )
     atoms: int = option(
-        51, "returns that the distribution is over", "Bellemare et al. 2017", at_least=2
+        51, "number of atoms of the return distribution", "Bellemare et al. 2017", at_least=2
     )
-    v_min: float = option(-10.0, "the least of them", "Bellemare et al. 2017")
+    v_min: float = option(-10.0, "smallest atom", "Bellemare et al. 2017")
     v_max: float = option(
         10.0,
-        "the largest; targets beyond count as this (CartPole's returns reach 100)",
+        "largest atom; larger targets are clipped to it (CartPole's returns reach 100)",
         "Bellemare et al. 2017",
     )
 
     priority: Literal["cross_entropy", "kl"] = option(
         "cross_entropy",
-        "what replay methods are told as TD error: the loss, as the code of Oh et al. 2021, or the "
-        "KL divergence, which is less by the target's entropy (Hessel et al. 2018)",
+        "feedback td_error: the loss, as in the code of Oh et al. 2021, or the KL divergence, the "
+        "loss minus the entropy of the target (Hessel et al. 2018)",
     )
 
     def check(self) -> None:
-        """Refuse a support that is empty."""
+        """Raise ValueError if the support is empty."""
         if not self.v_min < self.v_max:
             raise ValueError(
-                f"v_min is {self.v_min} and v_max {self.v_max}: give two numbers, v_min the lesser"
+                f"v_min is {self.v_min}, v_max {self.v_max}: v_min must be less than v_max"
             )
-
-
-class RainbowState(NamedTuple):
-    """What Rainbow carries from update to update."""
-
-    params: Params  # of the online network
-    target_params: Params  # of the target network
-    opt_state: optax.OptState
-    updates: Array  # [] int32, the clock of epsilon and of the target network
 
 
 def project(probability: Array, reward: Array, discount: Array, support: Array) -> Array:
     """Return one example's projected target distribution `[m]` (Bellemare et al. 2017, Eq. 7).
 
-    Every atom z moves to `reward + discount * z`, clipped to the support's ends, and shares its
-    probability between the two atoms around it, in proportion to how near they are: an atom gets
-    `1 - distance / gap` of it, and all of it where they coincide.
+    Each atom z moves to `reward + discount * z`, clipped to the range of the support. Linear
+    interpolation divides its probability between the two neighbouring atoms: an atom receives the
+    share `1 - distance / gap`.
 
     Args:
-      probability: `[m]`, of the next state's return.
+      probability: `[m]`, return distribution of the next state.
       reward: `[]`.
-      discount: `[]`, 0 if the episode terminated: then all mass moves to the reward.
-      support: `[m]`, the evenly spaced atoms in ascending order.
+      discount: `[]`, 0 if the episode terminated, which moves all mass to the reward.
+      support: `[m]`, evenly spaced atoms in ascending order.
     """
     chex.assert_rank([probability, reward, discount, support], [1, 0, 0, 1])
     chex.assert_equal_shape([probability, support])
@@ -100,31 +90,31 @@ def project(probability: Array, reward: Array, discount: Array, support: Array) 
 
 
 def cross_entropy(target: Array, logits: Array) -> Array:
-    """Return the cross-entropy `[]` of a distribution `[m]`, given by logits, to a target `[m]`."""
+    """Return the cross-entropy `[]` of `softmax(logits)` `[m]` relative to `target` `[m]`."""
     chex.assert_rank([target, logits], 1)
     return -jnp.dot(target, jax.nn.log_softmax(logits))
 
 
 def kl_divergence(cross_entropy: Array, target: Array) -> Array:
-    """Return `KL(target || prediction)` `[]`, given the cross-entropy `[]` and the target `[m]`.
+    """Return `KL(target || prediction)` `[]` from their cross-entropy `[]` and `target` `[m]`.
 
-    It is the cross-entropy less the target's entropy, which is constant for the prediction: the
-    gradient is the same. Hessel et al. 2018 prioritise by it (Sec. "The Integrated Agent").
+    It is the cross-entropy minus the entropy of the target, and has the same gradient. Hessel et
+    al. 2018 use it as priority (Sec. "The Integrated Agent").
     """
     chex.assert_rank([cross_entropy, target], [0, 1])
     return jnp.maximum(cross_entropy - jax.scipy.special.entr(target).sum(), 0.0)
 
 
 class _Rainbow:
-    """The functions of one agent, over a network that is made once."""
+    """Functions of a Rainbow agent."""
 
     def __init__(self, config: RainbowConfig, space: Discrete, objective: Objective | None) -> None:
-        common.check_made("Rainbow", space, Discrete, objective)
+        common.check_arguments("Rainbow", space, Discrete, objective)
         self.config, self.objective = config, objective or objectives.weighted()
         common.require(
             self.objective.error is None,
-            "Rainbow learns distributions and has no scalar TD error whose loss could be replaced: "
-            "leave the loss to the agent (--replay.loss agent), or use another replay method",
+            "objective.error is set, but Rainbow's loss is a cross-entropy, not a function of TD "
+            "errors: use the agent's loss (--replay.loss agent), or another replay method",
         )
         self.num_actions = space.n
         layer = noisy(config.sigma) if config.noisy else dense
@@ -136,14 +126,14 @@ class _Rainbow:
         self.epsilon = config.epsilon()
         objectives.check_no_density(self.objective, "Rainbow's policy has no density")
 
-    def init(self, key: Array, obs: Obs, action: Array) -> RainbowState:
+    def init(self, key: Array, obs: Obs, action: Array) -> DQNState:
         del action
         params = self.network.init(key, obs[None])
         updates = jnp.zeros((), jnp.int32)
-        return RainbowState(params, params, self.optimiser.init(params), updates)
+        return DQNState(params, params, self.optimiser.init(params), updates)
 
     def noises(self, params: Params, key: Array, count: int) -> Noise | None:
-        """Return `count` noises for networks of such parameters, leaves `[count, ...]`, or None."""
+        """Draw `count` samples of noise, leaves `[count, ...]`; None without noisy layers."""
         return draw_noises(params, key, count) if self.config.noisy else None
 
     def logits(self, params: Params, obs: Obs, noise: Noise | None) -> Array:
@@ -154,39 +144,39 @@ class _Rainbow:
         q = jax.nn.softmax(self.logits(params, obs, noise)) @ self.support
         return jnp.argmax(q, axis=-1).astype(jnp.int32)
 
-    def greedy(self, state: RainbowState, obs: Obs) -> Array:
+    def greedy(self, state: DQNState, obs: Obs) -> Array:
         return self.best(state.params, obs, None)
 
     def act(
-        self, state: RainbowState, obs: Obs, key: Array, previous: Any = None
-    ) -> tuple[Array, tuple[()]]:
+        self, state: DQNState, obs: Obs, key: Array, previous: Any = None
+    ) -> tuple[Array, None]:
         del previous
-        if self.config.noisy:  # every environment explores by noise of its own
+        if self.config.noisy:  # independent noise per environment
             noises = self.noises(state.params, key, obs.shape[0])
             best = jax.vmap(self.best, in_axes=(None, 0, 0))
-            return best(state.params, obs[:, None], noises)[:, 0], ()
+            return best(state.params, obs[:, None], noises)[:, 0], None
         epsilon = self.epsilon(state.updates)
-        return common.epsilon_greedy(self.greedy(state, obs), key, epsilon, self.num_actions), ()
+        return common.epsilon_greedy(self.greedy(state, obs), key, epsilon, self.num_actions), None
 
     def targets(
-        self, state: RainbowState, t: Transition, select: Noise | None, evaluate: Noise | None
+        self, state: DQNState, t: Transition, select: Noise | None, evaluate: Noise | None
     ) -> Array:
-        """Return targets `[B, m]`, given the noises that select and evaluate the next action."""
+        """Return targets `[B, m]`, given noise of the online (`select`) and the target network."""
         next_logits = self.logits(state.target_params, t.next_obs, evaluate)
         if self.config.double:
             action = self.best(state.params, t.next_obs, select)
         else:
             action = jnp.argmax(jax.nn.softmax(next_logits) @ self.support, axis=-1)
-        probability = jax.nn.softmax(common.of_action(next_logits, action))
+        probability = jax.nn.softmax(common.batched_index(next_logits, action))
         return jax.vmap(project, in_axes=(0, 0, 0, None))(
             probability, t.reward, t.discount, self.support
         )
 
-    def prepare(self, state: RainbowState, t: Transition, key: Array) -> tuple[Array, Noise | None]:
-        """Return targets `[B, m]` and the noise of the network that learns.
+    def prepare(self, state: DQNState, t: Transition, key: Array) -> tuple[Array, Noise | None]:
+        """Return targets `[B, m]` and the noise of the online network's predictions.
 
-        Noises are independent for what learns, what selects the next action and what evaluates it
-        (Fortunato et al. 2018, Sec. 3.1).
+        Prediction, selection and evaluation of the next action use independent noise (Fortunato et
+        al. 2018, Sec. 3.1).
         """
         noises = self.noises(state.params, key, 3)
         learn, select, evaluate = (jax.tree.map(lambda x, i=i: x[i], noises) for i in range(3))
@@ -196,7 +186,7 @@ class _Rainbow:
         self, params: Params, t: Transition, target: Array, noise: Noise | None
     ) -> tuple[Array, Array]:
         """Return cross-entropies and expected values of the taken actions, `[B]` each."""
-        taken = common.of_action(self.logits(params, t.obs, noise), t.action)  # [B, m]
+        taken = common.batched_index(self.logits(params, t.obs, noise), t.action)  # [B, m]
         return jax.vmap(cross_entropy)(target, taken), jax.nn.softmax(taken) @ self.support
 
     def _feedback(self, error: Array, q: Array, target: Array) -> dict[str, Array]:
@@ -204,7 +194,7 @@ class _Rainbow:
             error = jax.vmap(kl_divergence)(error, target)
         return {"td_error": error, "q_value": q, "target": target @ self.support}
 
-    def update(self, state: RainbowState, sample: Sample, key: Array) -> tuple[RainbowState, Info]:
+    def update(self, state: DQNState, sample: Sample, key: Array) -> tuple[DQNState, Info]:
         t, config = sample.transition, self.config
         target, noise = self.prepare(state, t, key)
 
@@ -215,22 +205,22 @@ class _Rainbow:
         (value, (error, q)), grads = jax.value_and_grad(loss, has_aux=True)(state.params)
         params, opt_state = common.descend(self.optimiser, grads, state.opt_state, state.params)
         updates = counters.increment(state.updates, config.target_every)
-        target_params = common.follow_every(
+        target_params = common.periodic_update(
             params, state.target_params, updates, config.target_every
         )
         metrics = {
             "loss": value,
             "q_value": q.mean(),
             "grad_norm": optax.tree.norm(grads),
-            # A large share says that v_min and v_max are too close together.
+            # Large if the range from v_min to v_max is too small for the returns.
             "mass_at_ends": (target[:, 0] + target[:, -1]).mean(),
         }
         if not config.noisy:
             metrics["epsilon"] = jnp.asarray(self.epsilon(updates), jnp.float32)
         info = Info(self._feedback(error, q, target), metrics)
-        return RainbowState(params, target_params, opt_state, updates), info
+        return DQNState(params, target_params, opt_state, updates), info
 
-    def feedback(self, state: RainbowState, t: Transition, key: Array) -> dict[str, Array]:
+    def feedback(self, state: DQNState, t: Transition, key: Array) -> dict[str, Array]:
         target, noise = self.prepare(state, t, key)
         return self._feedback(*self.errors(state.params, t, target, noise), target)
 
@@ -238,16 +228,21 @@ class _Rainbow:
 def rainbow(
     config: RainbowConfig, action_space: Discrete, objective: Objective | None = None
 ) -> Agent:
-    """Make a Rainbow agent; `objective` weighs its cross-entropies (default: by the weights).
+    """Make a Rainbow agent.
 
-    Its feedback: `td_error` is the unweighted cross-entropy or KL divergence, by the option
-    `priority` (never negative), which stands for the size of the TD error; `q_value` the mean of
-    the taken action's distribution; `target` the mean of the projected target. Noise of noisy
-    layers is drawn anew for every step of each environment, and three times in an update; `greedy`
-    acts by the means of their weights.
+    Feedback: `td_error` is the unweighted cross-entropy or KL divergence (config.priority), never
+    negative; `q_value` and `target` are the means of the taken action's distribution and of the
+    projected target. Noise is sampled for each step of each environment, and three times per
+    update; `greedy` uses mean weights.
+
+    Args:
+      config: hyperparameters.
+      action_space: number of actions.
+      objective: of the replay method; None means cross-entropies with importance weights.
 
     Raises:
-      ValueError: the action space is not discrete, or the objective is a loss of scalar errors.
+      ValueError: `action_space` is not `Discrete`, or the objective replaces the loss of the TD
+        error or requires a density.
     """
-    made = _Rainbow(config, action_space, objective)
-    return Agent(made.init, made.act, made.greedy, made.update, made.feedback)
+    agent = _Rainbow(config, action_space, objective)
+    return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

@@ -30,37 +30,39 @@ class SACConfig(TwinCriticOptions):
     alpha_learning_rate: float = option(
         3e-4, "Adam step size of the log temperature", _PAPER, above=0, at_most=10
     )
-    initial_alpha: float = option(1.0, "temperature before the first update", above=0)
-    target_entropy: float = option(-1.0, "entropy aimed at, per action dimension", _PAPER)
+    initial_alpha: float = option(1.0, "initial temperature", above=0)
+    target_entropy: float = option(-1.0, "target entropy per action dimension", _PAPER)
 
 
 class SACState(NamedTuple):
-    """What SAC carries from update to update."""
+    """State of SAC."""
 
     actor: Params
     critics: tuple[Params, Params]
     target_critics: tuple[Params, Params]
-    log_alpha: Array  # [] float32, log temperature
+    log_alpha: Array  # [] float32, logarithm of the temperature
     actor_opt_state: optax.OptState
     critic_opt_state: optax.OptState
     alpha_opt_state: optax.OptState
 
 
 class Extras(NamedTuple):
-    """What is stored with each step for replay methods that ask for the behaviour."""
+    """Extras stored with each step, if the replay method requires a density."""
 
-    behaviour: Behaviour  # before tanh
-    pre_tanh: Array  # [E, A], the action before tanh, which rounding hides where tanh is near +-1
+    behaviour: Behaviour  # [E, A] each, of the action before tanh
+    pre_tanh: Array  # [E, A], action before tanh; arctanh can't recover it near +-1
 
 
 def soft_target(
     q_t: Array, log_prob_t: Array, alpha: Array, reward: Array, discount: Array
 ) -> Array:
-    """Return one example's soft target (Haarnoja et al. 2018, Eq. 5 and 6).
+    """Return one example's soft target `[]` (Haarnoja et al. 2018, Eq. 5 and 6).
+
+    `r + discount * (min_n q_t[n] - alpha * log_prob_t)`.
 
     Args:
       q_t: `[N]`, the target critics' values of the next observation and a sampled action.
-      log_prob_t: `[]`, log density of that action.
+      log_prob_t: `[]`, log density of the sampled action.
       alpha: `[]`, temperature.
       reward: `[]`.
       discount: `[]`, 0 if the episode terminated.
@@ -70,19 +72,19 @@ def soft_target(
 
 
 def temperature_loss(log_alpha: Array, log_prob: Array, target_entropy: float) -> Array:
-    """Return the loss `[]` of the temperature (Haarnoja et al. 2018, Eq. 18).
+    """Return the loss of the temperature, `-alpha * mean(log_prob + target_entropy)` `[]`.
 
-    Descending it raises alpha while the entropy, the mean of minus `log_prob` `[B]`, lies below
-    `target_entropy`, and lowers it while above.
+    Haarnoja et al. 2018, Eq. 18. Gradient descent increases alpha if the entropy, the mean of
+    `-log_prob` `[B]`, is below `target_entropy`, and decreases it otherwise.
     """
     return -jnp.exp(log_alpha) * jnp.mean(log_prob + target_entropy)
 
 
 class _SAC:
-    """The functions of one agent, over networks that are made once."""
+    """Functions of a SAC agent."""
 
     def __init__(self, config: SACConfig, space: Continuous, objective: Objective | None) -> None:
-        common.check_made("SAC", space, Continuous, objective)
+        common.check_arguments("SAC", space, Continuous, objective)
         self.config, self.objective = config, common.complete(objective, objectives.mse)
         self.target_entropy = config.target_entropy * space.size
         self.actor, self.critic = Actor(2 * space.size, config.hidden), Critic(config.hidden)
@@ -113,17 +115,17 @@ class _SAC:
 
     def act(
         self, state: SACState, obs: Obs, key: Array, previous: Any = None
-    ) -> tuple[Array, Extras | tuple[()]]:
+    ) -> tuple[Array, Extras | None]:
         del previous
         dist = self.policy(state.actor, obs)
         pre_tanh = dist.mean + jnp.exp(dist.log_std) * jax.random.normal(key, dist.mean.shape)
-        extras = Extras(_before_tanh(dist), pre_tanh) if self.objective.requires.density else ()
+        extras = Extras(_before_tanh(dist), pre_tanh) if self.objective.requires.density else None
         return jnp.tanh(pre_tanh), extras
 
     def trust(self, dist: distributions.TanhNormal, t: Transition) -> Trust | None:
         if not self.objective.requires.density:
             return None
-        # Ratio and divergence are the same before tanh, where both policies are Gaussian.
+        # Ratio and divergences are invariant under tanh: compute them for the Gaussians.
         extras = cast(Extras, t.extras)
         return gaussian.trust(*_before_tanh(dist), extras.behaviour, extras.pre_tanh)
 
@@ -138,7 +140,7 @@ class _SAC:
     def improve_actor(
         self, state: SACState, sample: Sample, key: Array
     ) -> tuple[SACState, dict[str, Array]]:
-        """Take a gradient step with the actor, then with the temperature; return metrics too."""
+        """Take a gradient step of actor and temperature; return the state and metrics."""
         t = sample.transition
 
         def actor_loss(params: Params) -> tuple[Array, Array]:
@@ -179,7 +181,7 @@ class _SAC:
         state = state._replace(critics=critics, critic_opt_state=critic_opt_state)
         state, metrics = self.improve_actor(state, sample, actor_key)
         info.metrics.update(metrics, alpha=alpha)
-        target_critics = common.follow(critics, state.target_critics, self.config.tau)
+        target_critics = common.soft_update(critics, state.target_critics, self.config.tau)
         return state._replace(target_critics=target_critics), common.add_trust(info, trust)
 
     def feedback(self, state: SACState, t: Transition, key: Array) -> dict[str, Array]:
@@ -194,10 +196,15 @@ def _before_tanh(dist: distributions.TanhNormal) -> Behaviour:
 
 
 def sac(config: SACConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
-    """Make a SAC agent; `objective` shapes its losses (default: weighted half squared error).
+    """Make a SAC agent.
+
+    Args:
+      config: hyperparameters.
+      action_space: dimensions of the actions.
+      objective: of the replay method; None means half the squared error, with importance weights.
 
     Raises:
-      ValueError: the action space is not continuous.
+      ValueError: `action_space` is not `Continuous`.
     """
-    made = _SAC(config, action_space, objective)
-    return Agent(made.init, made.act, made.greedy, made.update, made.feedback)
+    agent = _SAC(config, action_space, objective)
+    return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

@@ -1,4 +1,4 @@
-"""Observations and rewards in natural units, for any agent (Novati & Koumoutsakos 2019, App. C)."""
+"""Normalisation of observations and rewards (Novati & Koumoutsakos 2019, App. C)."""
 
 from typing import Any, NamedTuple
 
@@ -15,25 +15,29 @@ _EPSILON = 1e-7
 
 
 class Scaling(NamedTuple):
-    """The units of observations and rewards."""
+    """Statistics that observations and rewards are normalised by."""
 
-    mean: chex.ArrayTree  # [...] float32, of observations
-    std: chex.ArrayTree  # [...] float32, of observations
-    reward: Array  # [] float32, root mean square
+    mean: chex.ArrayTree  # [...] float32, mean of observations
+    std: chex.ArrayTree  # [...] float32, standard deviation of observations
+    reward: Array  # [] float32, root mean square of rewards
 
 
 class ScaledState(NamedTuple):
-    """An agent's state, and the units of what it is shown."""
+    """State of an agent with normalised inputs."""
 
-    agent: Any  # the inner agent's state
+    agent: Any  # state of the wrapped agent
     scaling: Scaling
 
 
-def scaled(agent: Agent) -> Agent:
-    """Make an agent that is shown observations and rewards in the units of its state's `scaling`.
+def normalise_inputs(agent: Agent) -> Agent:
+    """Wrap an agent: normalise its observations and rewards by its state's `scaling`.
 
-    Values, TD errors and their feedback are then in units of scaled rewards, whose size the
-    feedback `reward_scale` [B] gives. Until they are measured, means are 0 and scales 1.
+    Values and TD errors, also those of the feedback, then refer to scaled rewards; the feedback
+    `reward_scale` `[B]` is the scale. The initial scaling is the identity; the loop updates it by
+    `measure_observations` and `measure_rewards`.
+
+    Returns:
+      An agent with state `ScaledState`.
     """
 
     def init(key: Array, obs: chex.ArrayTree, action: Array) -> ScaledState:
@@ -66,14 +70,14 @@ def scaled(agent: Agent) -> Agent:
 
 
 def scale_observations(scaling: Scaling, obs: chex.ArrayTree) -> chex.ArrayTree:
-    """Return observations `[..., ...]` in units of their standard deviation, centred."""
+    """Return observations with mean subtracted and divided by their standard deviation."""
     return jax.tree.map(
         lambda x, mean, std: (x - mean) / (std + _EPSILON), obs, scaling.mean, scaling.std
     )
 
 
 def scale_transition(scaling: Scaling, t: Transition) -> Transition:
-    """Return a transition `[B, ...]` in the units of `scaling`."""
+    """Return a transition `[B, ...]` with normalised observations and scaled rewards."""
     return t._replace(
         obs=scale_observations(scaling, t.obs),
         next_obs=scale_observations(scaling, t.next_obs),
@@ -82,15 +86,15 @@ def scale_transition(scaling: Scaling, t: Transition) -> Transition:
 
 
 def measure_observations(scaling: Scaling, ring: Ring) -> Scaling:
-    """Take mean and standard deviation of all stored observations, per dimension (Eq. 21 to 23).
+    """Return the scaling with mean and standard deviation of all stored observations.
 
-    Divided by the number that is summed; the paper's own sums run one too far.
+    Per dimension, Eq. 21 to 23, divided by the number of summands (the paper's sums have one more).
     """
-    live, size = _live(ring)
+    stored, size = _stored_slots(ring)
 
     def mean(x: Array) -> Array:
-        weights = live.reshape(-1, *[1] * (x.ndim - 1))
-        return jnp.where(weights, x.astype(jnp.float32), 0.0).sum(axis=0) / size
+        mask = stored.reshape(-1, *[1] * (x.ndim - 1))
+        return jnp.where(mask, x.astype(jnp.float32), 0.0).sum(axis=0) / size
 
     obs = ring_.contents(ring).obs
     means = jax.tree.map(mean, obs)
@@ -99,17 +103,18 @@ def measure_observations(scaling: Scaling, ring: Ring) -> Scaling:
 
 
 def measure_rewards(scaling: Scaling, ring: Ring) -> Scaling:
-    """Take the root mean square of all stored rewards, without centring."""
-    live, size = _live(ring)
-    squares = jnp.where(live, jnp.square(ring_.contents(ring).reward), 0.0)
+    """Return the scaling with the root mean square of all stored rewards."""
+    stored, size = _stored_slots(ring)
+    squares = jnp.where(stored, jnp.square(ring_.contents(ring).reward), 0.0)
     return scaling._replace(reward=_or_one(jnp.sqrt(squares.sum() / size)))
 
 
 def _or_one(scale: Array) -> Array:
-    """Return a scale, or 1 where it is 0, so that what has never varied is not divided by 0."""
+    """Replace scales of 0, of constant inputs, by 1."""
     return jnp.where(scale > 0, scale, 1.0)
 
 
-def _live(ring: Ring) -> tuple[Array, Array]:
+def _stored_slots(ring: Ring) -> tuple[Array, Array]:
+    """Return which slots hold a transition, `[C]` bool, and their number, at least 1."""
     size = ring_.size(ring)
     return jnp.arange(ring.capacity) < size, jnp.maximum(size, 1)

@@ -1,4 +1,4 @@
-"""Q-learning with a table, or linear in one-hot states: the agent of the Blind Cliffwalk."""
+"""Q-learning with a table or with linear values, as on the Blind Cliffwalk."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -22,31 +22,29 @@ _PAPER = "Schaul et al. 2016, App. B.1"
 class TabularConfig(Config):
     """Hyperparameters of Q-learning over states 0 .. num_states - 1."""
 
-    num_states: int = option(2, "states, numbered from 0", at_least=1)
-    linear: bool = option(
-        False, "one-hot state and a constant feature, which all states share", _PAPER
-    )
+    num_states: int = option(2, "number of states", at_least=1)
+    linear: bool = option(False, "linear values of a one-hot state and a constant feature", _PAPER)
     learning_rate: float = option(0.25, "step size", _PAPER, above=0, at_most=10)
     initial_std: float = option(0.1, "std of the initial weights", _PAPER, at_least=0)
     epsilon: float = option(0.1, "probability of a random action", at_least=0, at_most=1)
 
 
 class TabularState(NamedTuple):
-    """What Q-learning carries from update to update."""
+    """State of the tabular agent."""
 
     weights: Array  # [num_states (+ 1 if linear), actions] float32
 
 
 def q_table(config: TabularConfig, state: TabularState) -> Array:
-    """Return Q of all states and actions, `[num_states, actions]`."""
+    """Return Q `[num_states, actions]` of all states and actions."""
     return _values(config, state.weights, jnp.arange(config.num_states))
 
 
 class _Tabular:
-    """The functions of one agent."""
+    """Functions of a tabular agent."""
 
     def __init__(self, config: TabularConfig, space: Discrete, objective: Objective | None) -> None:
-        common.check_made("The tabular agent", space, Discrete, objective)
+        common.check_arguments("The tabular agent", space, Discrete, objective)
         self.config, self.objective = config, common.complete(objective, objectives.mse)
         self.num_actions = space.n
         objectives.check_no_density(self.objective, "the tabular agent's policy has no density")
@@ -62,13 +60,13 @@ class _Tabular:
 
     def act(
         self, state: TabularState, obs: Obs, key: Array, previous: Any = None
-    ) -> tuple[Array, tuple[()]]:
+    ) -> tuple[Array, None]:
         del previous
         best, epsilon = self.greedy(state, obs), self.config.epsilon
-        return common.epsilon_greedy(best, key, epsilon, self.num_actions), ()
+        return common.epsilon_greedy(best, key, epsilon, self.num_actions), None
 
     def q_values(self, weights: Array, t: Transition) -> Array:
-        return common.of_action(_values(self.config, weights, t.obs), t.action)[None]  # [1, B]
+        return common.batched_index(_values(self.config, weights, t.obs), t.action)[None]  # [1, B]
 
     def targets(self, state: TabularState, t: Transition) -> Array:
         next_q = _values(self.config, state.weights, t.next_obs)
@@ -91,7 +89,7 @@ class _Tabular:
 
 
 def _values(config: TabularConfig, weights: Array, states: Obs) -> Array:
-    """Return Q of `states` `[B]`, `[B, actions]`."""
+    """Return Q `[B, actions]` of `states` `[B]`."""
     own = weights[states]
     return own + weights[-1] if config.linear else own
 
@@ -99,13 +97,18 @@ def _values(config: TabularConfig, weights: Array, states: Obs) -> Array:
 def tabular(
     config: TabularConfig, action_space: Discrete, objective: Objective | None = None
 ) -> Agent:
-    """Make a Q-learning agent whose observations are state numbers, int32 scalars.
+    """Make a Q-learning agent for observations that are state numbers, int32 scalars.
 
-    Targets come from the same weights: there is no target network. The default loss is half the
-    squared error, so one transition moves Q by `learning_rate` times its TD error.
+    It has no target network. With the default loss, a batch of one transition changes Q by
+    `learning_rate` times the TD error.
+
+    Args:
+      config: hyperparameters.
+      action_space: number of actions.
+      objective: of the replay method; None means half the squared error, with importance weights.
 
     Raises:
-      ValueError: the action space is not discrete.
+      ValueError: `action_space` is not `Discrete`, or the objective requires a density.
     """
-    made = _Tabular(config, action_space, objective)
-    return Agent(made.init, made.act, made.greedy, made.update, made.feedback)
+    agent = _Tabular(config, action_space, objective)
+    return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

@@ -26,10 +26,10 @@ _PAPER = "Fujimoto et al. 2020, Tab. 6"
 class TD3Config(TwinCriticOptions):
     """Hyperparameters of TD3; noise is in units of the action range [-1, 1]."""
 
-    exploration_noise: float = option(0.1, "std of the noise on actions taken", _PAPER, at_least=0)
+    exploration_noise: float = option(0.1, "std of the exploration noise", _PAPER, at_least=0)
     target_noise: float = option(0.2, "std of the noise on target actions", _PAPER, at_least=0)
     target_noise_clip: float = option(
-        0.5, "bound of the noise on target actions", _PAPER, at_least=0, finite=False
+        0.5, "clip the noise on target actions to +- this", _PAPER, at_least=0, finite=False
     )
     policy_delay: int = option(
         2,
@@ -40,26 +40,28 @@ class TD3Config(TwinCriticOptions):
 
 
 class Policy(NamedTuple):
-    """The part of the state that moves only every `policy_delay` updates."""
+    """The part of the state that is updated every `policy_delay` updates."""
 
     actor: Params
     target_actor: Params
     target_critics: tuple[Params, Params]
-    opt_state: optax.OptState  # the actor's
-    loss: Array  # [] float32, the actor's at its last update
+    opt_state: optax.OptState  # of the actor
+    loss: Array  # [] float32, loss of the actor at its last update
 
 
 class TD3State(NamedTuple):
-    """What TD3 carries from update to update."""
+    """State of TD3."""
 
     policy: Policy
     critics: tuple[Params, Params]
     critic_opt_state: optax.OptState
-    updates: Array  # [] int32, the clock of the delayed updates
+    updates: Array  # [] int32, counter for the delayed updates
 
 
 def clipped_double_q_target(q_t: Array, reward: Array, discount: Array) -> Array:
-    """Return one example's target (Fujimoto et al. 2018, Eq. 10).
+    """Return one example's target `[]` (Fujimoto et al. 2018, Eq. 10).
+
+    `r + discount * min_n q_t[n]`.
 
     Args:
       q_t: `[N]`, the target critics' values of the next observation and target action.
@@ -71,10 +73,10 @@ def clipped_double_q_target(q_t: Array, reward: Array, discount: Array) -> Array
 
 
 class _TD3:
-    """The functions of one agent, over networks that are made once."""
+    """Functions of a TD3 agent."""
 
     def __init__(self, config: TD3Config, space: Continuous, objective: Objective | None) -> None:
-        common.check_made("TD3", space, Continuous, objective)
+        common.check_arguments("TD3", space, Continuous, objective)
         self.config, self.objective = config, common.complete(objective, objectives.mse)
         self.actor, self.critic = Actor(space.size, config.hidden), Critic(config.hidden)
         self.actor_optimiser = optax.adam(config.actor_learning_rate)
@@ -98,11 +100,11 @@ class _TD3:
 
     def act(
         self, state: TD3State, obs: Obs, key: Array, previous: Any = None
-    ) -> tuple[Array, tuple[()]]:
+    ) -> tuple[Array, None]:
         del previous
         action = self.greedy(state, obs)
         noise = self.config.exploration_noise * jax.random.normal(key, action.shape)
-        return jnp.clip(action + noise, -1, 1), ()
+        return jnp.clip(action + noise, -1, 1), None
 
     def targets(self, policy: Policy, t: Transition, key: Array) -> Array:
         action = self.policy_action(policy.target_actor, t.next_obs)
@@ -115,7 +117,7 @@ class _TD3:
     def improve_policy(
         self, policy: Policy, critics: tuple[Params, Params], sample: Sample
     ) -> Policy:
-        """Take a gradient step with the actor, and move all target networks."""
+        """Take a gradient step of the actor, and update all target networks."""
         obs = sample.transition.obs
 
         def actor_loss(params: Params) -> Array:
@@ -126,7 +128,7 @@ class _TD3:
         actor, opt_state = common.descend(
             self.actor_optimiser, grads, policy.opt_state, policy.actor
         )
-        target_actor, target_critics = common.follow(
+        target_actor, target_critics = common.soft_update(
             (actor, critics), (policy.target_actor, policy.target_critics), self.config.tau
         )
         return Policy(actor, target_actor, target_critics, opt_state, loss)
@@ -156,10 +158,15 @@ class _TD3:
 
 
 def td3(config: TD3Config, action_space: Continuous, objective: Objective | None = None) -> Agent:
-    """Make a TD3 agent; `objective` shapes its losses (default: weighted half squared error).
+    """Make a TD3 agent.
+
+    Args:
+      config: hyperparameters.
+      action_space: dimensions of the actions.
+      objective: of the replay method; None means half the squared error, with importance weights.
 
     Raises:
-      ValueError: the action space is not continuous.
+      ValueError: `action_space` is not `Continuous`, or the objective requires a density.
     """
-    made = _TD3(config, action_space, objective)
-    return Agent(made.init, made.act, made.greedy, made.update, made.feedback)
+    agent = _TD3(config, action_space, objective)
+    return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

@@ -1,5 +1,6 @@
-"""What an agent is: five pure functions, and the action spaces they act in."""
+"""The interface of agents, pure functions over an explicit state, and the spaces of actions."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -17,43 +18,29 @@ class Discrete(NamedTuple):
 
 
 class Continuous(NamedTuple):
-    """Action vectors of `size` float32 numbers, bounded by [-1, 1] in every dimension.
+    """Action vectors `[size]` float32 with components in [-1, 1].
 
-    Environments scale to their own bounds (and clip), so that agents need to know none.
+    Environments clip actions and rescale them to their own bounds.
     """
 
     size: int
 
 
 class Info(NamedTuple):
-    """What one update tells: per-sample feedback for the replay, scalars for the log."""
+    """Results of an update besides the state: feedback for the replay, and metrics for logs."""
 
-    feedback: dict[str, Array]  # each [B] float32: td_error, q_value ... of the pre-update networks
+    feedback: dict[str, Array]  # each [B] float32, of the networks before the update: td_error ...
     metrics: dict[str, Array]  # each [] float32
 
 
 class Offers(NamedTuple):
-    """What an agent gives a replay method, and what it reads of one."""
+    """Properties of an agent that are matched with a replay method's `Requirements`."""
 
-    feedback: frozenset[str]  # about transitions, by name
-    density: bool = False  # it hands `Trust` to the objective, if that asks
-    scalar_loss: bool = False  # its loss is one of a scalar TD error, which a method may replace
-    on_policy: bool = False  # it learns from new steps only, each once
-    reads: frozenset[Provision] = frozenset()  # what it must find in `Sample.aux`
-
-
-class InitAgent(Protocol):
-    """Make the state of an agent that has learned nothing."""
-
-    def __call__(self, key: Array, obs: Tree, action: Array, /) -> State:
-        """Return the state.
-
-        Args:
-          key: PRNG key.
-          obs: one unbatched observation (shapes and dtypes).
-          action: one unbatched action, int32 `[]` or float32 `[A]`.
-        """
-        ...
+    feedback: frozenset[str]  # names of the feedback per transition
+    density: bool = False  # the policy has a density: objectives that require it receive `Trust`
+    scalar_loss: bool = False  # the loss is a function of a TD error; a method may replace it
+    on_policy: bool = False  # learns from new steps only, and once from each
+    reads: frozenset[Provision] = frozenset()  # contents of `Sample.aux` that the agent requires
 
 
 class Act(Protocol):
@@ -62,57 +49,52 @@ class Act(Protocol):
     def __call__(
         self, state: State, obs: Tree, key: Array, previous: Tree = None, /
     ) -> tuple[Array, Tree]:
-        """Return the actions, and what is to be stored with the step.
+        """Return actions, and extras to store with the step.
 
         Args:
-          state: the agent's.
-          obs: `[E, ...]`.
+          state: state of the agent.
+          obs: observations `[E, ...]`.
           key: PRNG key.
-          previous: what was to be stored with the step before in the same episode, zeros at an
-            episode's first step: for noise that is correlated in time.
+          previous: extras of the previous step, zeros at the first step of an episode, for noise
+            that is correlated in time. None means zeros.
 
         Returns:
-          `action`, int32 `[E]` or float32 `[E, A]`, and `extras`, a pytree of `[E, ...]` (the
-          behaviour's mean and variance ...), or None.
+          `action`, int32 `[E]` or float32 `[E, A]`, and `extras`, a pytree of `[E, ...]` (such as
+          the mean and variance of the behaviour policy) or None.
         """
         ...
 
 
-class Greedy(Protocol):
-    """Choose actions without exploration."""
-
-    def __call__(self, state: State, obs: Tree, /) -> Array:
-        """Return the actions `[E, ...]` for observations `[E, ...]`."""
-        ...
-
-
 class UpdateAgent(Protocol):
-    """Take one gradient step."""
+    """Update the agent from one batch."""
 
     def __call__(self, state: State, sample: Sample, key: Array, /) -> tuple[State, Info]:
-        """Return the state after a step on a batch `[B, ...]`, and what it tells."""
-        ...
+        """Return the state after the update, and its feedback and metrics.
 
-
-class FeedbackOfAgent(Protocol):
-    """Tell what an update would, without learning."""
-
-    def __call__(self, state: State, transition: Transition, key: Array, /) -> dict[str, Array]:
-        """Return the feedback that `update` would give about transitions `[B, ...]`.
-
-        Returns:
-          `[B]` float32 each, by name.
+        Args:
+          state: state of the agent.
+          sample: a batch of transitions `[B, ...]` with importance weights `[B]`.
+          key: PRNG key.
         """
         ...
 
 
 class Agent(NamedTuple):
-    """An agent as pure functions over its own state."""
+    """An agent as pure functions over an explicit state.
 
-    init: InitAgent
+    * `init(key, obs, action)` returns the state of an untrained agent, for one unbatched
+      observation and action, int32 `[]` or float32 `[A]`.
+    * `act(state, obs, key, previous)`: see `Act`.
+    * `greedy(state, obs)` returns actions `[E, ...]` without exploration.
+    * `update(state, sample, key)`: see `UpdateAgent`.
+    * `feedback(state, transition, key)` returns the feedback that `update` would compute for
+      transitions `[B, ...]`, by name, `[B]` float32 each.
+    """
+
+    init: Callable[[Array, Tree, Array], State]
     act: Act
-    greedy: Greedy
+    greedy: Callable[[State, Tree], Array]
     update: UpdateAgent
-    feedback: FeedbackOfAgent
-    extras_of_action: bool = True  # extras tell of the action with which they came (its density):
-    # no other action may be taken in its place, such as a random one in the warm-up
+    feedback: Callable[[State, Transition, Array], dict[str, Array]]
+    extras_of_action: bool = True  # extras describe the action, such as its density: they can't be
+    # stored with another one, such as a random action of the warm-up

@@ -51,7 +51,7 @@ def make_phases(
     """
     check(config, replay)
     if config.scale_observations or config.scale_rewards:
-        agent = scaling.scaled(agent)
+        agent = scaling.normalise_inputs(agent)
     return Phases(action_space, agent, replay, config)
 
 
@@ -333,7 +333,7 @@ def _unless(done: Array, extras: chex.ArrayTree) -> chex.ArrayTree:
 def _random_actions(space: Discrete | Continuous, key: Array, count: int) -> Array:
     """Draw uniform actions `[count]` int32 or `[count, A]` float32."""
     if isinstance(space, Discrete):
-        return common.action_of(jax.random.uniform(key, (count,)), space.n)
+        return common.uniform_to_action(jax.random.uniform(key, (count,)), space.n)
     return jax.random.uniform(key, (count, space.size), jnp.float32, -1.0, 1.0)
 
 
