@@ -4,6 +4,7 @@ Weights and biases of ReLU networks are initialised as in Torch, uniformly in +-
 TD3 and their successors were trained with this initialisation (Fujimoto et al. 2020, App. D).
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -11,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from agents.linear import Dense
+from jaxreplay.loops import product
 
 Array = jax.Array
 Params: TypeAlias = Mapping[str, Any]  # variables of a module: {"params": {layer: {"kernel": ...}}}
@@ -31,6 +32,14 @@ _HIDDEN = {"minatar": 128, "nature": 512, "data_efficient": 256}
 
 uniform_kernel = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 _small_kernel = nn.initializers.variance_scaling(0.01 / 3, "fan_in", "uniform")  # +-0.1/sqrt(fan)
+
+
+def _dot_general(x: Array, kernel: Array, dimensions: Any, precision: Any = None) -> Array:
+    del dimensions, precision  # flax contracts the last axis of x with the first of the kernel
+    return product(x, kernel)
+
+
+Dense = functools.partial(nn.Dense, dot_general=_dot_general)
 
 
 def uniform_bias(fan_in: int) -> Callable[..., Array]:

@@ -9,8 +9,8 @@ import numpy as np
 from flax import linen as nn
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from agents.linear import product
 from agents.networks import Array, Layer, Params, uniform_bias, uniform_kernel
+from jaxreplay.loops import product
 
 _COLLECTION, _FACTORS = "noise", "factors"  # names of the flax collection and its variable
 Noise = Mapping[str, Any]  # factors of every noisy layer, nested like the layers

@@ -179,6 +179,14 @@ def unrolled(key: Array) -> Array:
     return tuned.keys.unrolled(key) if _is_tuned() else key
 
 
+def product(x: Array, kernel: Array) -> Array:
+    """Return `x @ kernel` for `[..., D]` and `[D, features]`; faster on CPU for small dimensions.
+
+    It has no forward-mode derivative.
+    """
+    return tuned.linear.product(x, kernel) if _is_tuned() else jnp.matmul(x, kernel)
+
+
 def fence(tree: Any) -> Array:
     """Return an int32 0, `[]`, that is available only after every array of a pytree."""
     leaves = [leaf for leaf in jax.tree.leaves(tree) if leaf.size]

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.linear import Dense, product
+from agents.networks import Dense
+from jaxreplay.loops import product
 
 
 def arrays(rows, inputs, outputs):

@@ -10,9 +10,9 @@ import warnings
 
 import jax
 
-from jaxreplay._internal.tuned import gather, keys, once
+from jaxreplay._internal.tuned import gather, keys, linear, once
 
-__all__ = ["TRIED", "gather", "is_enabled", "keys", "once"]
+__all__ = ["TRIED", "gather", "is_enabled", "keys", "linear", "once"]
 TRIED = ((0, 10),)  # versions of JAX
 
 

@@ -20,10 +20,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import linen as nn
 from jax.custom_derivatives import CustomVJPPrimal
 
-Array = jax.Array
+from jaxreplay.types import Array
 
 # Measured with batches of 32 to 256, 64 to 256 hidden units, one seed and eight.
 _FEW = 8  # largest number of inputs or outputs for which unrolling is faster
@@ -84,11 +83,3 @@ def _is_unrolled(few: int, many: int) -> bool:
 
 
 product.defvjp(_forward, _backward, symbolic_zeros=True)
-
-
-def _dot_general(x: Array, kernel: Array, dimensions: Any, precision: Any = None) -> Array:
-    del dimensions, precision  # flax contracts the last axis of x with the first of the kernel
-    return product(x, kernel)
-
-
-Dense = functools.partial(nn.Dense, dot_general=_dot_general)
