@@ -224,7 +224,7 @@ def check_class(config: Any) -> None:
             raise ValueError(f"option '{field.name}' of {config.__name__} has no default: give one")
 
 
-def takes_own_config(make: Callable[P, T]) -> Callable[P, T]:
+def check_config_class(make: Callable[P, T]) -> Callable[P, T]:
     """Let a function refuse a `config` that is not of the class of its default.
 
     Raises:
