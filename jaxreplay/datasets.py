@@ -130,7 +130,7 @@ def fill(
     state = replay.init(key, Transition(*transition))
     if state.ring.split is not None:
         raise ValueError(
-            "storage is Transitions(on_host=True), and fill does not return the transitions for the "
+            "storage is Transitions(on_host=True), and fill does not return transitions for the "
             "host: make the replay with storage=Transitions()"
         )
     if state.ring.frames is not None and n_step > state.ring.frames.ahead:
@@ -166,7 +166,7 @@ class _Feed:
         self.taken = 0  # steps of every environment that `pieces` has yielded
         self.left_out = 0
         if not self._receive():
-            raise ValueError("there is no episode with a step: give at least one")
+            raise ValueError("no episode has a step: give at least one that has")
         self.example = self._queues[0][0]
 
     def pieces(self, chunk: int, lag: int) -> Iterator[Step]:
@@ -178,8 +178,8 @@ class _Feed:
         rest = self._take(min(self._received) - self.taken)
         if not self.taken:
             raise ValueError(
-                f"num_envs of the replay is {len(self._queues)}, more than there are episodes: make "
-                "it with num_envs=1"
+                f"num_envs of the replay is {len(self._queues)}, more than there are episodes: use "
+                "num_envs=1"
             )
         self.left_out = sum(self._received) - self.taken * len(self._queues)
         rest.truncated[-1:] |= ~rest.terminated[-1:]  # the last steps of episodes that are cut here

@@ -113,7 +113,8 @@ class Option(NamedTuple):
         if self.many and not value:
             some = f" of {', '.join(self.choices)}" if self.choices else ""
             raise ValueError(f"{self.name} is empty: give one or more{some}{alternative}")
-        for single in value if self.many else (value,):
+        singles: tuple[Any, ...] = value if self.many else (value,)
+        for single in singles:
             if self.choices:
                 check_choice(self.name, single, self.choices, alternative)
                 continue

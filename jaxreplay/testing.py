@@ -61,8 +61,9 @@ class Case:
     ) -> None:  # fmt: skip
         self.method, self.example = method, example
         self.feedback = FEEDBACK | method.requires.feedback
-        sizes = {"capacity": capacity, "batch_size": batch_size, "num_envs": E}
-        self.replay: Replay = Replay(method.sampler, **sizes)
+        self.replay: Replay = Replay(
+            method.sampler, capacity=capacity, batch_size=batch_size, num_envs=E
+        )
         self.slots, length = self.replay.slots, method.sampler.length
         self.shape = (batch_size,) if length is None else (batch_size, length)  # of the indices
         self.traces = 0  # of `step`
