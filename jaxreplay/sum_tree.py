@@ -44,8 +44,8 @@ SAMPLINGS: tuple[Sampling, ...] = get_args(Sampling)
 _SMALL = 512
 # By backend: CPUs are fast with short rows, accelerators with few levels.
 _BRANCHING = {"cpu": 8, "gpu": 32, "tpu": 128}
-# XLA multiplies by the reciprocal of a divisor, which for totals above 2^126 is denormal and flushed
-# to 0, like all probabilities then. The factor of 2 below that allows for rounding of sums.
+# XLA multiplies by the reciprocal of a divisor. That of a total above 2^126 is denormal and flushed
+# to 0, which makes all probabilities 0. The factor of 2 below this allows for rounding of sums.
 _LARGEST_TOTAL = 2.0**125
 
 
