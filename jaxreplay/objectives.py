@@ -1,7 +1,7 @@
-"""Losses of the TD error, and how a loss and a sampling scheme stand for one another.
+"""Losses of the TD error, equivalences between losses and sampling schemes, and objectives.
 
-A loss maps TD errors `[N, B]` (or any shape) element-wise to losses of the same shape. All losses
-here are even in the TD error, so its sign convention does not matter.
+A loss maps TD errors, `[N, B]` of N critics or of any other shape, to losses of the same shape. All
+losses are even functions, so the sign convention of the TD error does not matter.
 """
 
 from collections.abc import Callable
@@ -22,20 +22,29 @@ Form = Literal["pal", "huber"]
 
 
 def mse(td: Array) -> Array:
-    """Return half the squared error, whose gradient is the TD error itself."""
+    """Return `td^2 / 2`, with the gradient `td`."""
     return 0.5 * jnp.square(td)
 
 
 def l1(td: Array) -> Array:
-    """Return the absolute error, whose gradient is the sign."""
+    """Return `|td|`, with the gradient `sign(td)`."""
     return jnp.abs(td)
 
 
 def huber(kappa: float = 1.0) -> Loss:
-    """Make the Huber loss: half squared up to `kappa`, linear beyond (Fujimoto et al. 2020, Eq. 2).
+    """Return the Huber loss (Fujimoto et al. 2020, Eq. 2).
+
+    `td^2 / 2` if `|td| <= kappa`, and `kappa * (|td| - kappa / 2)` otherwise.
+
+    Args:
+      kappa: TD error at which the loss becomes linear, positive.
 
     Raises:
       ValueError: `kappa` is not positive.
+
+    Example:
+      >>> huber(1.0)(jnp.array([0.5, 2.0])).tolist()
+      [0.125, 1.5]
     """
     Bounds(above=0).check("kappa", kappa)
 
@@ -47,10 +56,14 @@ def huber(kappa: float = 1.0) -> Loss:
 
 
 def power(exponent: float, scale: float | Array = 1.0) -> Loss:
-    """Make `scale * |td|^exponent`, with a gradient of 0 at 0 for exponents above 1.
+    """Return the loss `scale * |td|^exponent`, with a gradient of 0 at 0.
+
+    Args:
+      exponent: exponent, at least 0.
+      scale: factor, at least 0.
 
     Raises:
-      ValueError: `exponent` or `scale` is negative, or no finite number.
+      ValueError: `exponent` or `scale` is negative or not finite.
     """
     Bounds(at_least=0).check("exponent", exponent)
     Bounds(at_least=0).check("scale", cast(float, scale))
@@ -64,10 +77,14 @@ def power(exponent: float, scale: float | Array = 1.0) -> Loss:
 
 
 def lap_priority(alpha: float, kappa: float) -> Priority:
-    """Make LAP's priority `max(|td|, kappa)^alpha` (Fujimoto et al. 2020, Eq. 9).
+    """Return the priority function of LAP, `max(|td|, kappa)^alpha` (Fujimoto et al. 2020, Eq. 9).
+
+    Args:
+      alpha: priority exponent, at least 0.
+      kappa: lower bound of the absolute TD error, at least 0.
 
     Raises:
-      ValueError: an argument is negative, or no finite number.
+      ValueError: an argument is negative or not finite.
     """
     for name, value in {"alpha": alpha, "kappa": kappa}.items():
         Bounds(at_least=0).check(name, value)
@@ -81,27 +98,27 @@ def pal(
     form: Form = "pal",
     divide: bool = True,
 ) -> Loss:
-    """Make PAL, the uniform-sampling loss whose expected gradient is LAP's.
+    """Return the PAL loss, which under uniform sampling has the expected gradient of LAP.
 
-    Fujimoto et al. 2020, Eq. 10 and 31: `(1/lambda) * (1/2 kappa^alpha td^2)` up to `kappa`, and
-    `(1/lambda) * kappa |td|^(1+alpha) / (1+alpha)` beyond, with lambda the batch mean of LAP's
-    priority, held constant under differentiation. With N critics the priority is that of the
-    largest error over the critics.
+    `kappa^alpha td^2 / (2 lambda)` if `|td| <= kappa`, and
+    `kappa |td|^(1 + alpha) / ((1 + alpha) lambda)` otherwise (Fujimoto et al. 2020, Eq. 10 and 31).
+    Lambda is the mean of LAP's priority over the batch, without gradients. The priority of a
+    transition is that of the largest absolute TD error among its critics.
 
     Args:
       alpha: exponent of the equivalent priority, in [0, 1].
-      kappa: where the loss turns from quadratic to the power 1 + alpha; positive.
-      twin: "own" lets each critic's own error shape its loss, as the authors' code does; "max"
-        weighs every critic by the priority of the largest error, which is what makes PAL equal
-        LAP in expectation with more than one critic.
+      kappa: TD error above which the loss is no longer quadratic, positive.
+      twin: "own" evaluates the loss of each critic at its own TD error, as in the authors' code;
+        "max" multiplies the Huber loss of each critic by the priority of the transition. With
+        several critics, only "max" equals LAP in expectation.
       form: "pal", or "huber" for the paper's ablation with the Huber loss in its place.
-      divide: by lambda; False is the paper's ablation without it.
+      divide: whether to divide by lambda; False is the paper's ablation.
 
     Returns:
-      A loss of `[N, B]` (or `[B]`) TD errors; the last axis is the batch.
+      A loss of TD errors `[N, B]` or `[B]`; the last axis is the batch.
 
     Raises:
-      ValueError: an argument is outside its range.
+      ValueError: an argument is out of range.
     """
     Bounds(at_least=0, at_most=1).check("alpha", alpha)
     Bounds(above=0).check("kappa", kappa)
@@ -112,7 +129,7 @@ def pal(
 
     def own(td: Array) -> Array:
         size = jnp.abs(td)
-        outer = jnp.maximum(size, kappa)  # keeps the unused branch's gradient finite at 0
+        outer = jnp.maximum(size, kappa)  # for a finite gradient of the unused branch at 0
         return jnp.where(
             size <= kappa,
             0.5 * kappa**alpha * jnp.square(td),
@@ -132,15 +149,19 @@ def pal(
     return loss
 
 
-# --- A loss under prioritised sampling and a loss under uniform sampling ---------------------
+# --- Equivalent losses under prioritised and uniform sampling --------------------------------
 
 
 def uniform_equivalent(loss: Loss, priority: Priority) -> Loss:
-    """Make the loss that, sampled uniformly, has `loss`'s expected gradient under `priority`.
+    """Return the loss for uniform sampling with the expected gradient of `loss` under `priority`.
 
-    Fujimoto et al. 2020, Corollary 1: `L(td_i) = priority(td_i) * loss(td_i) / lambda`, lambda the
-    mean priority, both held constant. Exact when called on the whole buffer; on a batch, lambda
-    is a ratio estimate with a bias of order 1/B.
+    `L(td_i) = priority(td_i) * loss(td_i) / lambda`, with lambda the mean priority, and without
+    gradients of either (Fujimoto et al. 2020, Corollary 1). It is exact for the TD errors of the
+    whole buffer. For those of a batch, 1 / lambda has a bias of order 1/B.
+
+    Args:
+      loss: loss under prioritised sampling.
+      priority: function of TD errors that returns unnormalised sampling probabilities.
     """
 
     def equivalent(td: Array) -> Array:
@@ -151,11 +172,11 @@ def uniform_equivalent(loss: Loss, priority: Priority) -> Loss:
 
 
 def minimal_variance_priority(loss: Loss) -> Priority:
-    """Return the priority under which the L1 loss has `loss`'s expected uniform gradient.
+    """Return the priority function `|d loss / d td|` (Fujimoto et al. 2020, Corollary 2).
 
-    `priority(td) = |d loss / d td|` (Fujimoto et al. 2020, Corollary 2). Of all pairs of a loss and
-    a priority with that expected gradient, L1 with this priority has the least variance
-    (Theorem 2); scale the L1 loss by the mean priority (`prioritised_equivalent` does both).
+    With it, the L1 loss times the mean priority has the expected gradient of `loss` under uniform
+    sampling, and the least variance of all pairs of a loss and a priority that do (Theorem 2).
+    `prioritised_equivalent` returns both.
     """
 
     def priority(td: Array) -> Array:
@@ -165,18 +186,23 @@ def minimal_variance_priority(loss: Loss) -> Priority:
 
 
 def prioritised_equivalent(loss: Loss) -> tuple[Loss, Priority]:
-    """Return the least-variance pair (loss, priority) with `loss`'s expected uniform gradient.
+    """Return the pair (loss, priority) of least variance with the expected gradient of `loss`.
 
-    Fujimoto et al. 2020, Corollary 2 and Theorem 2: L1 scaled by the mean priority, sampled in
-    proportion to the size of `loss`'s gradient.
+    The priority is `|d loss / d td|`, and the loss is L1 times the mean priority (Fujimoto et al.
+    2020, Corollary 2 and Theorem 2). The expected gradient under this priority is that of `loss`
+    under uniform sampling.
 
-    The loss takes the mean priority of the TD errors that it is given, which have to be all that
-    are stored, or a uniform sample of them. It is wrong for a batch that was drawn by these
-    priorities: their mean there estimates `sum_i p_i^2 / sum_i p_i` instead of `sum_i p_i / N`, and
-    the gradient is too large by that factor. For such a batch scale `l1` by the harmonic mean of
-    its priorities instead, `1 / (1 / priority(td)).mean()`, held constant and if none is 0: under
-    these draws, 1 / p has the mean `N / sum_i p_i`. On a batch it is a ratio estimate with a bias
-    of order 1/B.
+    The returned loss averages the priorities of its argument, which must be the TD errors of the
+    whole buffer or of a uniform sample. Do not apply it to a batch drawn by priority: the mean of
+    such a batch estimates `sum_i p_i^2 / sum_i p_i` instead of `sum_i p_i / N`, and the gradient is
+    too large. Multiply `l1` by the harmonic mean of the priorities instead,
+    `1 / (1 / priority(td)).mean()`, without gradients and if no priority is 0: under these draws,
+    1 / p has the mean `N / sum_i p_i`. On a batch its bias is of order 1/B.
+
+    Example:
+      >>> loss, priority = prioritised_equivalent(mse)
+      >>> loss(jnp.array([1.0, -3.0])).tolist(), priority(jnp.array([1.0, -3.0])).tolist()
+      ([2.0, 6.0], [1.0, 3.0])
     """
     priority = minimal_variance_priority(loss)
 
@@ -187,15 +213,20 @@ def prioritised_equivalent(loss: Loss) -> tuple[Loss, Priority]:
 
 
 def per_equivalent(alpha: float, beta: float, tau: float = 2.0) -> Loss:
-    """Make the uniform loss that proportional PER with `|td|^tau / tau` minimises.
+    """Return the loss under uniform sampling that proportional PER minimises.
 
-    Fujimoto et al. 2020, Theorem 3, for priorities `|td|^alpha` and importance weights of
-    exponent `beta` divided by their maximum over the same TD errors:
-    `eta N / (tau + alpha - alpha beta) * |td|^(tau + alpha - alpha beta)` with
-    `eta = min_j |td_j|^(alpha beta) / sum_j |td_j|^alpha`, held constant.
+    `eta N / c * |td|^c` with `c = tau + alpha - alpha beta` and
+    `eta = min_j |td_j|^(alpha beta) / sum_j |td_j|^alpha`, without gradients of eta (Fujimoto et
+    al. 2020, Theorem 3). It is for PER with the loss `|td|^tau / tau`, priorities `|td|^alpha` and
+    importance weights divided by their maximum over the same TD errors.
+
+    Args:
+      alpha: priority exponent, at least 0.
+      beta: exponent of the importance weights, in [0, 1].
+      tau: exponent of PER's loss, positive; 2 is the mean squared error, 1 is L1.
 
     Raises:
-      ValueError: `alpha` is negative, `beta` outside of [0, 1], or `tau` not positive.
+      ValueError: an argument is out of range.
     """
     Bounds(at_least=0).check("alpha", alpha)
     Bounds(at_least=0, at_most=1).check("beta", beta)
@@ -210,33 +241,37 @@ def per_equivalent(alpha: float, beta: float, tau: float = 2.0) -> Loss:
     return loss
 
 
-# --- Objectives: the half of a replay method that goes to the agent ----------------------------
+# --- Objectives ---------------------------------------------------------------------------------
 
 
 Reduce = Callable[[Array, Sample, Trust | None], Array]  # losses [B] of a batch to a loss []
 
 
 class Objective(NamedTuple):
-    """The half of a replay method that shapes an agent's losses."""
+    """The part of a replay method that changes the losses of an agent.
 
-    error: Loss | None  # losses [N, B] of the TD errors [N, B] of N critics; None keeps the agent's
-    # own: Huber with kappa 1 for DQN, squared for TD3 and SAC
-    critic: Reduce  # the last argument is None from agents without a density
+    An agent computes its critic loss as `critic(error(td_error).sum(axis=0), sample, trust)`, and
+    its actor loss as `actor(losses, sample, trust)`.
+    """
+
+    error: Loss | None  # losses [N, B] of the TD errors [N, B] of N critics; None keeps the loss of
+    # the agent: Huber with kappa 1 for DQN, squared for TD3 and SAC
+    critic: Reduce  # trust is None for agents without a density
     actor: Reduce
     requires: Requirements = Requirements()
 
 
 def check_no_density(objective: Objective | None, reason: str) -> None:
-    """Raise ValueError if an objective reads `Trust`, for agents without a density.
+    """Raise ValueError if an objective requires `Trust`, for agents without a density.
 
     Args:
-      objective: of the agent.
+      objective: objective given to the agent, or None.
       reason: beginning of the message, such as "DQN's policy has no density".
     """
     if objective is not None and objective.requires.density:
         raise ValueError(
-            f"{reason}, and this replay method needs {DENSITY}: use an agent that has one, or "
-            "another replay method"
+            f"{reason}, and this replay method needs {DENSITY}: use an agent with one, or another "
+            "replay method"
         )
 
 
@@ -251,14 +286,20 @@ def _weighted_mean(loss: Array, sample: Sample, trust: Trust | None) -> Array:
 
 
 def plain(error: Loss | None = None) -> Objective:
-    """Make the objective of unweighted means; `error` None leaves the agent's own loss."""
+    """Return the objective with unweighted means over the batch.
+
+    Args:
+      error: loss of the TD errors; None keeps that of the agent.
+    """
     return Objective(error=error, critic=_mean, actor=_mean)
 
 
 def weighted(error: Loss | None = None, actor: bool = False) -> Objective:
-    """Make the objective whose critic loss is weighted by `Sample.weights`.
+    """Return the objective that multiplies losses of the critic by `Sample.weights`.
 
-    The actor's loss stays unweighted, as in the LAP/PAL paper's TD3 with PER, unless `actor`, as
-    in the authors' code of Novati & Koumoutsakos 2019.
+    Args:
+      error: loss of the TD errors; None keeps that of the agent.
+      actor: whether to weight the loss of the actor, too, as in the code of Novati & Koumoutsakos
+        2019. It is unweighted in TD3 with PER of Fujimoto et al. 2020.
     """
     return Objective(error=error, critic=_weighted_mean, actor=_weighted_mean if actor else _mean)

@@ -1,14 +1,14 @@
-"""Hyperparameters as dataclass fields that know their meaning, their bounds and their source.
+"""Hyperparameters as dataclass fields with help, bounds and a source.
 
-A config is a frozen dataclass below `Config`, each of whose fields is declared by `option`:
+A config is a frozen dataclass that subclasses `Config`. `option` declares each of its fields:
 
     @dataclasses.dataclass(frozen=True)
     class PERConfig(Config):
         alpha: float = option(0.6, "priority exponent", "Schaul et al. 2016, Tab. 3", at_least=0)
-        sampling: Literal["stratified", "iid"] = option("stratified", "how a batch is drawn")
+        sampling: Literal["stratified", "iid"] = option("stratified", "draws of a batch")
 
-What is declared there is checked on construction and shown by command lines; it is not repeated
-anywhere. Options that several configs share are a base class of them all.
+Values are validated when a config is constructed. Command lines and the documentation read the same
+declarations. To share options among configs, declare them in a common base class.
 """
 
 import dataclasses
@@ -16,7 +16,6 @@ import functools
 import inspect
 import math
 import re
-import types
 import typing
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, ParamSpec, Self, TypeVar
@@ -41,25 +40,26 @@ def option(
     needs: tuple[str, ...] = (),
     whole_run: bool = False,
 ) -> Any:
-    """Declare one hyperparameter of a `Config`.
+    """Declare a hyperparameter of a `Config`; return its dataclass field.
 
-    The field's type says what is allowed: bool, int, float or str, a `Literal` of names, a tuple
-    `tuple[T, ...]` of these, which is never empty, and whether None is. Of a tuple, bounds are
-    those of every element. NaN is never allowed.
+    The annotation of the field decides which values are valid: `bool`, `int`, `float`, `str`, a
+    `Literal` of names, a non-empty tuple `tuple[T, ...]` of one of these, and None if the
+    annotation includes it. Bounds apply to every element of a tuple. NaN is never valid.
 
     Args:
-      default: its default value.
-      help: one line that says what it is, with units.
-      source: where the default comes from (paper, table), if from anywhere.
-      choices: the names allowed, where they come from a table; a `Literal` says them by itself.
-      at_least: the least number allowed.
-      above: the same, the bound itself excluded.
-      at_most: the largest number allowed; if nothing is said, 2^31 - 1 or a million, by the type.
-      below: the same, the bound itself excluded.
-      finite: whether infinity is refused.
-      needs: other options of the config, one of which must be on for this one to count; command
-        lines refuse it without.
-      whole_run: None stands for the gradient steps of the run, which `Config.for_run` fills in.
+      default: default value.
+      help: one line for command lines and documentation, with units.
+      source: paper and table of the default value.
+      choices: valid names, if they are not listed in a `Literal`.
+      at_least: inclusive lower bound.
+      above: exclusive lower bound.
+      at_most: inclusive upper bound; without an upper bound, the limit is 2^31 - 1 for int and 10^6
+        for float. The same limits apply to negative numbers without a lower bound.
+      below: exclusive upper bound.
+      finite: whether infinity is invalid.
+      needs: other options of the config that enable this one. Command lines accept it only if one
+        of them is on.
+      whole_run: `Config.for_run` replaces None by the number of gradient steps of the run.
     """
     bounds = Bounds(at_least, above, at_most, below, finite)
     metadata = {"help": help, "source": source, "choices": choices, "bounds": bounds}
@@ -68,13 +68,15 @@ def option(
 
 
 def override(config: type["Config"], name: str, default: Any, source: str = "") -> Any:
-    """Declare an option that a base class has, with another default.
+    """Declare an inherited option with another default; return its dataclass field.
+
+    Example: `beta: float = override(PERConfig, "beta", 0.5, "Tab. 4")`.
 
     Args:
       config: the base class.
-      name: of the option, and of the field that this is assigned to.
-      default: its default value here.
-      source: where this default comes from, if from anywhere.
+      name: the option, under the same name as in the base class.
+      default: default value in the subclass.
+      source: paper and table of this default value.
     """
     fields = {field.name: field for field in dataclasses.fields(config)}
     metadata = {**fields[name].metadata, "source": source}
@@ -82,33 +84,33 @@ def override(config: type["Config"], name: str, default: Any, source: str = "") 
 
 
 class Option(NamedTuple):
-    """What is declared of one hyperparameter."""
+    """Declaration of one hyperparameter."""
 
     name: str
     default: Any
     help: str
     source: str
     kind: Any  # type of the value, or of each element of a tuple
-    many: bool  # a tuple
-    optional: bool  # None is allowed
+    many: bool  # whether the value is a tuple
+    optional: bool  # whether None is valid
     choices: tuple[str, ...]  # () allows any value
     bounds: Bounds
-    needs: tuple[str, ...] = ()  # options of which one must be on
+    needs: tuple[str, ...] = ()  # options that enable this one
 
     def check(self, value: Any) -> None:
-        """Refuse a value that is not allowed.
+        """Validate a value.
 
         Raises:
-          ValueError: one line that names the option.
+          ValueError: one line with the name of the option, the value and the valid values.
         """
-        if value is None and self.optional:
-            return
         alternative = ", or none" if self.optional else ""
         if value is None:
+            if self.optional:
+                return
             raise ValueError(f"{self.name} is none: it needs a value")
         if self.many and not isinstance(value, tuple):
             raise ValueError(f"{self.name} is {value!r}: give a tuple, such as ({value!r},)")
-        if self.many and len(value) == 0:
+        if self.many and not value:
             some = f" of {', '.join(self.choices)}" if self.choices else ""
             raise ValueError(f"{self.name} is empty: give one or more{some}{alternative}")
         singles: tuple[Any, ...] = value if self.many else (value,)
@@ -122,7 +124,7 @@ class Option(NamedTuple):
                 self._check_size(single, alternative)
 
     def _check_size(self, value: float, alternative: str) -> None:
-        """Refuse numbers that int32 or float32 do not hold in what is computed from them."""
+        """Validate the size of a number that has no bound, for arithmetic in int32 and float32."""
         largest = 2**31 - 1 if self.kind is int else 1e6
         low, high = self.bounds.ends()
         if (high is None and largest < value < math.inf) or (
@@ -135,10 +137,10 @@ class Option(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Base of all configs: refuses, on construction, values that their options do not allow.
+    """Base class of configs, which validates all options on construction.
 
     Raises:
-      ValueError: one line that names the option.
+      ValueError: an option is invalid, or `check` raises; one line that names the option.
     """
 
     def __post_init__(self) -> None:
@@ -147,13 +149,16 @@ class Config:
         self.check()
 
     def for_run(self, updates: int) -> Self:
-        """Return the config for a run of so many gradient steps: open horizons become these."""
+        """Return the config for a run of `updates` gradient steps.
+
+        Horizons of schedules that are None (options with `whole_run`) become `updates`.
+        """
         horizons = [x.name for x in dataclasses.fields(self) if x.metadata.get("whole_run")]
         values = {name: updates for name in horizons if getattr(self, name) is None}
         return dataclasses.replace(self, **values)
 
     def check(self) -> None:
-        """Refuse values that do not go together; every single one is within its bounds by now.
+        """Validate combinations of options, after each option by itself; override it.
 
         Raises:
           ValueError: one line that names the options.
@@ -162,21 +167,23 @@ class Config:
 
 @functools.cache
 def options_of(config: type) -> tuple[Option, ...]:
-    """Return what is declared of the fields of a dataclass; fields without `option` are left out.
+    """Return the options of a config class, in the order of its dataclass fields.
 
-    Bases come before what is declared in the class itself, the last base first.
+    Options of base classes come first. Fields that were not declared with `option` are omitted.
     """
     hints = typing.get_type_hints(config)
     fields = [field for field in dataclasses.fields(config) if "help" in field.metadata]
-    return tuple(_read(field, hints[field.name]) for field in fields)
+    return tuple(_parse(field, hints[field.name]) for field in fields)
 
 
-def _read(field: dataclasses.Field, hint: Any) -> Option:
-    kind, optional = _without_none(hint)
-    arms = typing.get_args(kind)
-    many = typing.get_origin(kind) is tuple and len(arms) == 2 and arms[1] is Ellipsis
-    kind = arms[0] if many else kind
-    choices = field.metadata["choices"]
+def _parse(field: dataclasses.Field, hint: Any) -> Option:
+    arms = typing.get_args(hint)
+    optional = type(None) in arms and len(arms) == 2
+    if optional:
+        (hint,) = (arm for arm in arms if arm is not type(None))
+        arms = typing.get_args(hint)
+    many = typing.get_origin(hint) is tuple and len(arms) == 2 and arms[1] is Ellipsis
+    kind, choices = arms[0] if many else hint, field.metadata["choices"]
     if typing.get_origin(kind) is Literal:
         kind, choices = str, typing.get_args(kind)
     return Option(
@@ -185,65 +192,58 @@ def _read(field: dataclasses.Field, hint: Any) -> Option:
     )  # fmt: skip
 
 
-def _without_none(hint: Any) -> tuple[Any, bool]:
-    """Return a type without None, and whether None was part of it."""
-    arms = typing.get_args(hint)
-    is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)
-    if not is_union or type(None) not in arms or len(arms) != 2:
-        return hint, False
-    (kind,) = (arm for arm in arms if arm is not type(None))
-    return kind, True
-
-
 def check_entry(name: Any, config: Any, make: Any) -> None:
-    """Refuse what can't be registered as a method or agent from elsewhere.
+    """Validate a method or agent before it is registered.
+
+    Args:
+      name: its name on command lines.
+      config: its `Config` class.
+      make: function of a config.
 
     Raises:
-      ValueError: one line: the name is not a word that a command line may have, `make` can't be
-        called, or as `check_class`.
+      ValueError: one line: `name` is not a word of letters, digits and `_.:-`, `make` is not
+        callable, or `check_class` raises.
     """
     if not isinstance(name, str) or not re.fullmatch(r"\w[\w.:-]*", name):
-        raise ValueError(f"name is {name!r}: it must be a word of letters, digits, '_', '.' or '-'")
+        raise ValueError(f"name is {name!r}: it must be a word of letters, digits and '_', '.:-'")
     check_class(config)
     if not callable(make):
-        raise ValueError(f"what is to make '{name}' is {make!r}: give a function of its config")
+        raise ValueError(f"the function of '{name}' is {make!r}: give a function of its config")
 
 
 def check_class(config: Any) -> None:
-    """Refuse what can't be the config of a method or agent from elsewhere.
+    """Validate the config class of a method or agent.
 
     Raises:
-      ValueError: one line: it is no `Config`, or has an option without a default.
+      ValueError: one line: it is not a subclass of `Config`, or an option has no default.
     """
     if not (isinstance(config, type) and issubclass(config, Config)):
         name = getattr(config, "__name__", repr(config))
-        raise ValueError(f"{name} is no config: make it a dataclass below jaxreplay.option.Config")
+        raise ValueError(
+            f"{name} is not a config: give a dataclass that subclasses jaxreplay.option.Config"
+        )
     missing = dataclasses.MISSING
     for field in dataclasses.fields(config):
         if field.default is missing and field.default_factory is missing:
             raise ValueError(f"option '{field.name}' of {config.__name__} has no default: give one")
 
 
-def takes_own_config(make: Callable[P, T]) -> Callable[P, T]:
-    """Let a function refuse a `config` that is not of the class of its default.
+def check_config_class(make: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function to accept a `config` of the class of its default alone.
 
     Raises:
-      ValueError: when it is called, one line that names both classes.
+      ValueError: when the function is called, one line that names both classes.
     """
     signature = inspect.signature(make)
-    wanted = type(signature.parameters["config"].default)
+    default = signature.parameters["config"].default
 
     @functools.wraps(make)
     def checked(*args: P.args, **kwargs: P.kwargs) -> T:
-        given = signature.bind(*args, **kwargs).arguments
-        config = given.get("config", signature.parameters["config"].default)
-        if not isinstance(config, wanted):
-            kind = (
-                f"the class {config.__name__}"
-                if isinstance(config, type)
-                else (f"a {type(config).__name__}")
-            )
-            raise ValueError(f"config is {kind}: give a {wanted.__name__}(...)")
+        config = signature.bind(*args, **kwargs).arguments.get("config", default)
+        if not isinstance(config, type(default)):
+            kind = config if isinstance(config, type) else type(config)
+            found = f"{'the class' if kind is config else 'a'} {kind.__name__}"
+            raise ValueError(f"config is {found}: give a {type(default).__name__}(...)")
         return make(*args, **kwargs)
 
     return checked

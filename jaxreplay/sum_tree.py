@@ -1,19 +1,24 @@
-"""Where priorities live: a tree of sums that repairs itself.
+"""Sum trees: priorities as leaves, with updates and proportional sampling in logarithmic time.
 
-Every node is recomputed from its children when one of them changes; differences are never added,
-so nothing drifts and a tree after any history equals, bit for bit, one built afresh from its
-leaves. The same structure with `reduce="min"` keeps a minimum.
+Example:
+  >>> tree = init(4)
+  >>> tree = set(tree, jnp.array([0, 2]), jnp.array([1.0, 3.0]))
+  >>> total(tree).item()
+  4.0
+  >>> find(tree, jnp.array([0.5, 1.5])).tolist()
+  [0, 2]
 
-Levels lie one after the other in one array, the leaves first, each padded to a multiple of the
-branching factor with the neutral element (0 for sums, infinity for minima): one array is cheap to
-dispatch. The root is a scalar beside it, so that the total can be read at any time without a read
-of the array that the next write must wait for.
+When a child changes, its parent is recomputed from all children. Differences are never added, so
+errors do not accumulate, and a tree equals bit for bit the one that `rebuild` makes of its leaves.
+With `reduce="min"`, nodes are minima instead of sums.
 
-To differentiation a tree is a constant: what is written carries no tangents.
+One array contains all levels, leaves first, which keeps dispatch cheap. Each level is padded to a
+multiple of the branching factor with the neutral element (0 for sums, infinity for minima). The
+root is a separate scalar: reading it does not make the next write to the array wait.
 
-A batch of leaves is written by scattering into the large levels and computing the small ones whole;
-a single leaf, by reading all of its ancestors' children in one gather and writing them in one
-scatter.
+A write of a batch scatters into the large levels and recomputes the small ones completely. A write
+of one leaf gathers the children of all its ancestors at once and scatters all results at once.
+Trees carry no tangents: gradients stop at written values.
 """
 
 import functools
@@ -35,28 +40,28 @@ from jaxreplay.types import Array
 Sampling = Literal["stratified", "systematic", "iid"]
 SAMPLINGS: tuple[Sampling, ...] = get_args(Sampling)
 
-# Up to this many nodes a level is computed whole: cheaper than a scatter of a batch's parents.
+# Levels of at most this many nodes are recomputed completely, which is cheaper than a scatter.
 _SMALL = 512
-# By backend: CPUs like few operations on short rows, accelerators few dependent launches.
+# By backend: CPUs are fast with short rows, accelerators with few levels.
 _BRANCHING = {"cpu": 8, "gpu": 32, "tpu": 128}
-# XLA divides many numbers by one as it multiplies them by its reciprocal, which is denormal for
-# totals above 2^126, and taken as 0: all probabilities would be. Sums are rounded, hence the half.
+# XLA multiplies by the reciprocal of a divisor. That of a total above 2^126 is denormal and flushed
+# to 0, which makes all probabilities 0. The factor of 2 below this allows for rounding of sums.
 _LARGEST_TOTAL = 2.0**125
 
 
 class _Levels(NamedTuple):
-    """How the levels lie in `SumTree.nodes`, from the leaves up."""
+    """Positions of the levels in `SumTree.nodes`, from the leaves up."""
 
     sizes: tuple[int, ...]  # padded, without the root
-    starts: tuple[int, ...]  # where each begins
-    large: int  # so many of them are scattered into: the leaves, and levels of more than _SMALL
+    starts: tuple[int, ...]  # index of the first node of each level
+    large: int  # number of levels that are scattered into: leaves, and levels larger than _SMALL
 
 
 class SumTree(struct.PyTreeNode):
-    """A complete tree over `capacity` leaves."""
+    """A tree of sums (or minima) over `capacity` leaves."""
 
     nodes: Buffer  # [T] float32, all levels from the leaves up, without the root
-    root: Array  # [] float32
+    root: Array  # [] float32, sum or minimum of all leaves
     capacity: int = struct.field(pytree_node=False)
     branching: int = struct.field(pytree_node=False)
     reduce: Literal["sum", "min"] = struct.field(pytree_node=False)
@@ -65,15 +70,16 @@ class SumTree(struct.PyTreeNode):
 def init(
     capacity: int, branching: int | None = None, reduce: Literal["sum", "min"] = "sum"
 ) -> SumTree:
-    """Make a tree of `capacity` empty leaves (0 for sums, infinity for minima).
+    """Return a tree of empty leaves: 0 for sums, infinity for minima.
 
     Args:
-      capacity: number of leaves.
-      branching: children per node; None takes the default of the backend in use.
+      capacity: number of leaves C.
+      branching: children per node; None is the default of the backend: 8 on CPU, 32 on GPU, 128 on
+        TPU.
       reduce: "sum", or "min" for a tree of minima.
 
     Raises:
-      ValueError: `capacity` is below 1 or `branching` below 2, or `reduce` is neither.
+      ValueError: `capacity` is below 1, `branching` is below 2, or `reduce` is unknown.
     """
     check_choice("reduce", reduce, ("sum", "min"))
     if branching is None:
@@ -88,17 +94,16 @@ def init(
 
 
 def set(tree: SumTree, indices: Array, values: Array) -> SumTree:
-    """Write leaves and repair every node above them.
+    """Return the tree with new values of leaves, and all nodes above them recomputed.
 
-    A row is skipped, keeping the old leaf, if its index is outside `[0, capacity)` or its value is
-    NaN, infinite or negative. Where an index occurs twice, one of its values is kept. Values are
-    capped at 2^125 divided by the capacity, so that no sum overflows and 1 / total is a normal
-    float32.
+    A leaf keeps its value if the index is outside of `[0, capacity)`, or the new value is NaN,
+    infinite or negative. Values are clipped to 2^125 / capacity, so that sums do not overflow and
+    1 / total is a normal float32.
 
     Args:
       tree: the tree.
-      indices: `[B]` int32.
-      values: `[B]` float32, not negative.
+      indices: `[B]` int32; of a duplicate index, an unspecified one of its values is written.
+      values: `[B]` float32, at least 0.
     """
     indices, values = as_int32("indices", indices, tree.capacity), jnp.asarray(values)
     if indices.size == 1:
@@ -107,13 +112,16 @@ def set(tree: SumTree, indices: Array, values: Array) -> SumTree:
 
 
 def put(tree: SumTree, indices: Array, values: Array, *, raise_only: bool = False) -> SumTree:
-    """Write leaves as `set` does, but leave the nodes above stale until `repair`.
+    """Write leaves as `set` does, without the nodes above, which are stale until `repair`.
 
-    With `raise_only` a leaf keeps its value if that is larger; where an index occurs twice, the
-    largest counts.
+    Args:
+      tree: the tree.
+      indices: `[B]` int32.
+      values: `[B]` float32, at least 0.
+      raise_only: whether a leaf becomes the maximum of its old value and all its new ones.
     """
     indices = as_int32("indices", indices, tree.capacity)
-    valid, values = _checked(tree, indices, values)
+    valid, values = _validate(tree, indices, values)
     slots = jnp.where(valid, indices, tree.nodes.size)
     nodes = buffer.write(tree.nodes, slots, values, "max" if raise_only else "set")
     return tree.replace(nodes=nodes)
@@ -122,17 +130,17 @@ def put(tree: SumTree, indices: Array, values: Array, *, raise_only: bool = Fals
 def add(
     tree: SumTree, indices: Array, values: Array, *, power: float = 1.0, limit: Array | float
 ) -> SumTree:
-    """Add to leaves, but leave the nodes above stale until `repair`.
+    """Add to the priorities p behind leaves `p^power`; nodes above are stale until `repair`.
 
-    A leaf x becomes `min((x^(1 / power) + values)^power, limit)`: priorities whose powers are the
-    leaves add up themselves. Where an index occurs more than once, all of its values count.
+    A leaf x becomes `min((x^(1 / power) + value)^power, limit)`. All values of a duplicate index
+    are added.
 
     Args:
       tree: a tree of sums.
-      indices: `[B]` int32; rows outside `[0, capacity)` are skipped.
-      values: `[B]` float32, not negative.
-      power: of what is added up, positive.
-      limit: `[]`, the largest leaf to come of it.
+      indices: `[B]` int32; indices outside of `[0, capacity)` are ignored.
+      values: `[B]` float32, at least 0.
+      power: exponent that makes leaves of priorities, positive.
+      limit: `[]`, upper bound of the new leaves.
     """
     indices = as_int32("indices", indices, tree.capacity)
     inside = jnp.minimum(indices, tree.capacity - 1)
@@ -145,11 +153,11 @@ def add(
 
 
 def repair(tree: SumTree, indices: Array) -> SumTree:
-    """Recompute every node above the leaves `indices` (`[B]` int32; out of range is ignored)."""
+    """Recompute every node above the leaves `indices` (`[B]` int32); ignore those out of range."""
     indices = as_int32("indices", indices, tree.capacity)
     levels = _levels(tree.capacity, tree.branching)
     nodes = tree.nodes
-    # Repairing a parent that did not change is harmless.
+    # Indices out of range become 0: recomputing an unchanged node is harmless.
     parents = jnp.where((indices >= 0) & (indices < tree.capacity), indices, 0).astype(jnp.uint32)
     for below, above in itertools.pairwise(levels.starts[: levels.large]):
         parents = parents // tree.branching
@@ -160,12 +168,12 @@ def repair(tree: SumTree, indices: Array) -> SumTree:
     top = _above(nodes[start : start + size], levels.sizes[levels.large :], tree)
     if top:
         nodes = buffer.write(nodes, jnp.arange(start + size, nodes.size), jnp.concatenate(top))
-    # From what is written, not from what it was made of: that read might come after the write.
+    # Computed from the written nodes: a read of the old ones could follow the write, which copies.
     return tree.replace(nodes=nodes, root=_root(nodes, tree))
 
 
 def rebuild(tree: SumTree, leaves: Array) -> SumTree:
-    """Replace all leaves (`[C]` float32, not checked) and recompute every node."""
+    """Replace all leaves (`[C]` float32, not validated) and recompute every node."""
     first, *others = _levels(tree.capacity, tree.branching).sizes
     leaves = jax.lax.stop_gradient(leaves.astype(jnp.float32))
     padded = _pad(leaves, first, tree.reduce)
@@ -173,22 +181,22 @@ def rebuild(tree: SumTree, leaves: Array) -> SumTree:
     return tree.replace(nodes=nodes, root=_root(nodes, tree))
 
 
-def regrown(like: SumTree, leaves: Array) -> SumTree:
-    """Return a tree like another, or trees of several seeds, of the leaves `[..., C]`; compiled."""
-    grow = functools.partial(rebuild, like)
+def rebuild_batched(tree: SumTree, leaves: Array) -> SumTree:
+    """Rebuild a tree from leaves `[..., C]`, vmapped over the leading axes, in one program."""
+    build = functools.partial(rebuild, tree)
     for _ in leaves.shape[1:]:
-        grow = jax.vmap(grow)
-    return jax.jit(grow)(leaves)
+        build = jax.vmap(build)
+    return jax.jit(build)(leaves)
 
 
 def get(tree: SumTree, indices: Array) -> Array:
-    """Read leaves: `[B]` int32 within the capacity -> `[B]` float32."""
+    """Return the leaves `[B]` float32 at `indices` (`[B]` int32, within the capacity)."""
     return buffer.read(tree.nodes, slots_within(indices, tree.capacity))
 
 
 def leaves(tree: SumTree) -> Array:
     """Return all leaves, `[C]` float32."""
-    return tree.nodes[..., : tree.capacity]  # of several seeds, `[..., C]`
+    return tree.nodes[..., : tree.capacity]  # [..., C] of vmapped trees
 
 
 def total(tree: SumTree) -> Array:
@@ -197,63 +205,61 @@ def total(tree: SumTree) -> Array:
 
 
 def sample(tree: SumTree, key: Array, batch_size: int, sampling: Sampling = "stratified") -> Array:
-    """Draw leaves in proportion to their values: `[batch_size]` int32.
+    """Draw indices of leaves `[batch_size]` int32 with probability leaf / total.
 
-    A leaf of value 0 is never drawn while any leaf is positive. If all are 0 the result is
-    meaningless (the caller looks at `total`).
+    A leaf of value 0 is never drawn. If all leaves are 0, the result is undefined: check `total`.
 
     Args:
       tree: a tree of sums.
       key: PRNG key.
       batch_size: number of draws B.
-      sampling: "stratified" cuts the total into B equal ranges and draws once in each (Schaul et
-        al. 2016, App. B.2.1); "systematic" draws at the same place in all of them, with a single
-        random number (Carpenter et al. 1999); "iid" draws independently. A leaf's expected share
-        of the batch is the same.
+      sampling: "stratified" draws uniformly in each of B equal ranges of the total (Schaul et al.
+        2016, App. B.2.1), "systematic" at the same random offset in each of them (Carpenter et al.
+        1999), and "iid" independently. The expected number of draws of a leaf is the same.
 
     Raises:
-      ValueError: `sampling` is none of these.
+      ValueError: `sampling` is unknown.
     """
     return at_shares(tree, shares(key, batch_size, sampling))
 
 
 def shares(key: Array, batch_size: int, sampling: Sampling) -> Array:
-    """Draw where in the total `sample` looks: `[batch_size]` uint32, in units of total / 2^32."""
+    """Draw the positions of a sample: `[batch_size]` uint32, in units of total / 2^32."""
     check_choice("sampling", sampling, SAMPLINGS)
     bits = numerics.bits(key, () if sampling == "systematic" else (batch_size,))
     if sampling != "iid":
         edges = np.array([(i << 32) // batch_size for i in range(batch_size + 1)])
         starts, widths = edges[:-1].astype(np.uint32), np.diff(edges)
-        if widths.max() < 1 << 32:  # else the only range is the total
+        if widths.max() < 1 << 32:  # otherwise batch_size is 1
             bits = numerics.scaled(bits, jnp.asarray(widths.astype(np.uint32)))
         bits = bits + starts
     return bits
 
 
 def at_shares(tree: SumTree, shares: Array) -> Array:
-    """Return the leaves `[B]` int32 at these shares `[B]` uint32 of the total."""
+    """Return the indices `[B]` int32 of the leaves at positions `shares` (`[B]` uint32)."""
     return find(tree, *numerics.fraction(shares, total(tree)))
 
 
 def find(tree: SumTree, target: Array, rest: Array | float = 0.0) -> Array:
-    """Find the leaf at which the running sum of the leaves passes `target + rest`.
+    """Find the leaves at which the cumulative sum of the leaves exceeds `target + rest`.
 
-    At each node the walk takes the last positive child whose range starts at or before the
-    target, so a target at or beyond the total (rounding) ends on the last positive leaf.
+    At each node, the search descends to the last positive child with a cumulative sum before it of
+    at most the target. A target at or above the total, by rounding, gives the last positive leaf.
 
     Args:
       tree: a tree of sums.
       target: `[B]` float32 in [0, total).
-      rest: `[B]` float32, what of the target is too small for float32 beside it.
+      rest: `[B]` float32, the rounding error of the target in float32.
 
     Returns:
       `[B]` int32 leaf indices.
     """
     levels = _levels(tree.capacity, tree.branching)
-    small = sum(levels.sizes[: levels.large])  # where the small levels begin
+    small = sum(levels.sizes[: levels.large])  # index of the first node of the small levels
     rest = jnp.broadcast_to(jnp.asarray(rest, jnp.float32), target.shape)
     walk = (jnp.zeros(target.shape, jnp.int32), target, rest)
-    # On their own: they are in the cache.
+    # The small levels are an array of their own, which stays in the cache.
     starts = [start - small for start in levels.starts[levels.large :]]
     walk = _descend(_rows(tree.nodes[small:], tree), starts, walk)
     return _descend(_rows(tree.nodes, tree), levels.starts[: levels.large], walk)[0]
@@ -265,8 +271,8 @@ _Walk = tuple[Array, Array, Array]  # node [B] in its level, target [B] within i
 def _descend(rows: Array, starts: Sequence[int], walk: _Walk) -> _Walk:
     """Choose a child at each level, from the last of `starts` to the first.
 
-    `rows` `[n, b]` are nodes, one row for the children of one parent; `starts` are where in them
-    the levels begin.
+    `rows` `[n, b]` are nodes, with the children of one parent in each row. The level i begins at
+    node `starts[i]`.
     """
     branching = rows.shape[1]
 
@@ -279,10 +285,10 @@ def _descend(rows: Array, starts: Sequence[int], walk: _Walk) -> _Walk:
         start = chosen_start = jnp.zeros_like(target)
         chosen = jnp.zeros_like(node)
         for child, value in enumerate(_columns(children)):
-            here = (value > 0) & (start <= target)
-            # Not `jnp.where`, a function to be traced and called: dozens of them are.
-            chosen = jax.lax.select(here, jax.lax.full_like(node, child), chosen)
-            chosen_start = jax.lax.select(here, start, chosen_start)
+            descend = (value > 0) & (start <= target)
+            # `lax.select` traces and compiles faster than `jnp.where`, and there are dozens.
+            chosen = jax.lax.select(descend, jax.lax.full_like(node, child), chosen)
+            chosen_start = jax.lax.select(descend, start, chosen_start)
             start = start + value
         return node * branching + chosen, *numerics.floor(target - chosen_start, rest)
 
@@ -290,31 +296,32 @@ def _descend(rows: Array, starts: Sequence[int], walk: _Walk) -> _Walk:
 
 
 def check_valid(tree: SumTree) -> None:
-    """Check a concrete tree's invariants.
+    """Validate a concrete tree.
 
     Raises:
-      ValueError: a leaf is NaN, infinite or negative, padding is not neutral, or a node differs
-        from what its children give.
+      ValueError: a leaf is NaN, infinite or negative, padding is not neutral, or a node is not the
+        sum (or minimum) of its children.
     """
     live = np.asarray(leaves(tree))
     bad = ~np.isfinite(live) | (live < 0)
     if tree.reduce == "min":
         bad = np.isnan(live) | (live < 0)
     if bad.any():
-        raise ValueError(f"leaf {bad.argmax()} is {live[bad.argmax()]}")
-    # Compiled: operation by operation, every size of tree would be dozens of programs.
-    fresh = jax.jit(rebuild)(tree, live)
-    if tree.root != fresh.root:
-        raise ValueError(f"the root is {tree.root}, its children give {fresh.root}")
-    nodes, children = np.asarray(tree.nodes), np.asarray(fresh.nodes)
-    if (nodes != children).any():
-        at = (nodes != children).argmax()
-        raise ValueError(f"node {at} is {nodes[at]}, its children give {children[at]}")
+        at = bad.argmax()
+        raise ValueError(f"leaf {at} is {live[at]}: it must be finite and not negative")
+    # Jitted, since eager operations would compile dozens of programs for every size of tree.
+    expected = jax.jit(rebuild)(tree, live)
+    if tree.root != expected.root:
+        raise ValueError(f"the root is {tree.root}: it must be {expected.root}, by its children")
+    nodes, correct = np.asarray(tree.nodes), np.asarray(expected.nodes)
+    if (nodes != correct).any():
+        at = (nodes != correct).argmax()
+        raise ValueError(f"node {at} is {nodes[at]}: it must be {correct[at]}, by its children")
 
 
 @functools.cache
 def _levels(capacity: int, branching: int) -> _Levels:
-    """Lay out the levels below the root."""
+    """Compute the layout of the levels below the root."""
     sizes, size = [], capacity
     while size > 1 or not sizes:
         sizes.append(size)
@@ -327,8 +334,8 @@ def _levels(capacity: int, branching: int) -> _Levels:
 def _set_one(tree: SumTree, index: Array, value: Array) -> SumTree:
     """Write one leaf and its ancestors, as `set` does."""
     levels = _levels(tree.capacity, tree.branching)
-    valid, value = _checked(tree, index, value)
-    # Unsigned: quotients and remainders of signed numbers take a dozen operations more, each.
+    valid, value = _validate(tree, index, value)
+    # Division and remainder of signed integers take a dozen operations more.
     index = jnp.clip(index, 0, tree.capacity - 1).astype(jnp.uint32)
     paths = [index // tree.branching**level for level in range(len(levels.sizes))]
     places = [start + path for start, path in zip(levels.starts, paths, strict=True)]
@@ -336,12 +343,12 @@ def _set_one(tree: SumTree, index: Array, value: Array) -> SumTree:
     rows = buffer.read_few(_rows(tree.nodes, tree), families)
     written = [value]
     for level, path in enumerate(paths):
-        mine = path % tree.branching
+        position = path % tree.branching
         if level == 0:
-            mine = jnp.where(valid, mine, tree.branching)  # nobody's
-        # Scalars, one by one: XLA would compute a vector's chain anew for each of its entries.
+            position = jnp.where(valid, position, tree.branching)  # none of the children
+        # Scalars: for a vector, XLA would recompute all lower levels for each of its entries.
         family = [
-            jax.lax.select(mine == child, written[-1], rows[level, child])
+            jax.lax.select(position == child, written[-1], rows[level, child])
             for child in range(tree.branching)
         ]
         written.append(_join(family, tree.reduce))
@@ -351,8 +358,8 @@ def _set_one(tree: SumTree, index: Array, value: Array) -> SumTree:
     return tree.replace(nodes=nodes, root=root)
 
 
-def _checked(tree: SumTree, indices: Array, values: Array) -> tuple[Array, Array]:
-    """Return which rows may be written, and their values, capped."""
+def _validate(tree: SumTree, indices: Array, values: Array) -> tuple[Array, Array]:
+    """Return a mask of valid rows, and the clipped values."""
     valid = (indices >= 0) & (indices < tree.capacity) & jnp.isfinite(values) & (values >= 0)
     capped = jnp.minimum(jax.lax.stop_gradient(values), _LARGEST_TOTAL / tree.capacity)
     return valid, capped.astype(jnp.float32)
@@ -363,7 +370,7 @@ def _rows(nodes: Array, tree: SumTree) -> Array:
 
 
 def _above(level: Array, sizes: Sequence[int], tree: SumTree) -> list[Array]:
-    """Compute the levels of these sizes, each from the one below, beginning with `level`."""
+    """Compute the levels of these sizes above `level`, each from the one below."""
     levels = []
     for size in sizes:
         parents = _combine(level.reshape(-1, tree.branching), tree.reduce)
@@ -386,13 +393,13 @@ def _combine(children: Array, reduce: str) -> Array:
 
 
 def _columns(rows: Array) -> list[Array]:
-    """Take `[..., b]` apart: b arrays `[...]`."""
+    """Split `[..., b]` into b arrays `[...]`."""
     last = rows.ndim - 1
     return [jax.lax.index_in_dim(rows, i, last, keepdims=False) for i in range(rows.shape[-1])]
 
 
 def _join(columns: list[Array], reduce: str) -> Array:
-    """Reduce children to their parent, in a fixed order so that every path gives the same bits."""
+    """Reduce children to their parent, always in the same order, for identical rounding."""
     join = jnp.add if reduce == "sum" else jnp.minimum
     while len(columns) > 1:
         columns = [functools.reduce(join, columns[i : i + 2]) for i in range(0, len(columns), 2)]

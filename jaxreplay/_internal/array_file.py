@@ -163,7 +163,7 @@ def unflatten(like: Tree, leaves: list[Any]) -> Tree:
     read = jax.tree.unflatten(jax.tree.structure(_without_nodes(like)), leaves)
 
     def whole(like: Any, read: Any) -> Any:
-        return sum_tree.regrown(like, read.leaves) if _is_tree(like) else read
+        return sum_tree.rebuild_batched(like, read.leaves) if _is_tree(like) else read
 
     return jax.tree.map(whole, like, read, is_leaf=_is_tree)
 

@@ -10,7 +10,7 @@ from jaxreplay import ring as ring_
 from jaxreplay._internal import counters, numerics, schedules
 from jaxreplay._internal.tracing import as_by_default
 from jaxreplay.methods.parts.options import LossOptions
-from jaxreplay.option import option, takes_own_config
+from jaxreplay.option import check_config_class, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.types import Array, Draw, Requirements, Sample, Tree, get_field
@@ -133,13 +133,13 @@ def _end(state: EREState, over: Array | bool) -> EREState:
     )
 
 
-@takes_own_config
+@check_config_class
 def sampler(config: EREConfig = EREConfig()) -> ERE:
     """Return ERE's sampler (Wang & Ross 2019)."""
     return ERE(config)
 
 
-@takes_own_config
+@check_config_class
 def method(config: EREConfig = EREConfig()) -> Method:
     """Return ERE: its sampler, and an objective of unweighted means."""
     return Method(sampler(config), objectives.plain(config.named_loss))

@@ -15,7 +15,7 @@ from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.optimisers import if_finite
 from jaxreplay._internal.tracing import varying
 from jaxreplay.methods.parts.options import LossOptions
-from jaxreplay.option import option, takes_own_config
+from jaxreplay.option import check_config_class, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.sum_tree import SumTree
@@ -165,13 +165,13 @@ class ERO(Sampler):
         }
 
 
-@takes_own_config
+@check_config_class
 def sampler(config: EROConfig = EROConfig()) -> ERO:
     """Return ERO's sampler (Zha et al. 2019)."""
     return ERO(config)
 
 
-@takes_own_config
+@check_config_class
 def method(config: EROConfig = EROConfig()) -> Method:
     """Return ERO: its sampler, and an objective of unweighted means."""
     return Method(sampler(config), objectives.plain(config.named_loss))

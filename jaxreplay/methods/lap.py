@@ -8,7 +8,7 @@ from typing import Any
 from jaxreplay import objectives
 from jaxreplay.methods.parts.options import SamplingOptions
 from jaxreplay.methods.proportional import Proportional
-from jaxreplay.option import option, takes_own_config
+from jaxreplay.option import check_config_class, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
 from jaxreplay.types import Array
@@ -54,7 +54,7 @@ class LAPLeaf:
         return objectives.lap_priority(self.alpha, self.kappa)(feedback["td_error"])
 
 
-@takes_own_config
+@check_config_class
 def sampler(config: LAPConfig = LAPConfig()) -> Proportional:
     """Return LAP's sampler: `P(i) ~ max(|td_i|, kappa)^alpha`, with weights of 1.
 
@@ -63,7 +63,7 @@ def sampler(config: LAPConfig = LAPConfig()) -> Proportional:
     return Proportional(LAPLeaf(config.alpha, config.kappa), sampling=config.sampling)
 
 
-@takes_own_config
+@check_config_class
 def method(config: LAPConfig = LAPConfig()) -> Method:
     """Return LAP: its sampler and the unweighted Huber loss."""
     return Method(sampler(config), objectives.plain(objectives.huber(config.kappa)))

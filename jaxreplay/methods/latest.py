@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxreplay import objectives
 from jaxreplay import ring as ring_
 from jaxreplay.methods.uniform import Uniform
-from jaxreplay.option import Config, takes_own_config
+from jaxreplay.option import Config, check_config_class
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
 from jaxreplay.types import Array, Draw, Requirements
@@ -68,7 +68,7 @@ def sampler() -> Latest:
     return Latest()
 
 
-@takes_own_config
+@check_config_class
 def method(config: LatestConfig = LatestConfig()) -> Method:
     """Return the method of on-policy agents, with an objective of unweighted means."""
     return Method(sampler(), objectives.plain())

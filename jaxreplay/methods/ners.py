@@ -22,7 +22,7 @@ from jaxreplay.methods.parts.options import (
 from jaxreplay.methods.parts.positions import Positions
 from jaxreplay.methods.parts.score_network import Features, ScoreNetwork
 from jaxreplay.methods.proportional import ProportionalState
-from jaxreplay.option import option, takes_own_config
+from jaxreplay.option import check_config_class, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree, get_field
@@ -228,13 +228,13 @@ class NERS(Sampler):
         }
 
 
-@takes_own_config
+@check_config_class
 def sampler(config: NERSConfig = NERSConfig()) -> NERS:
     """Return the NERS sampler (Oh et al. 2021)."""
     return NERS(config)
 
 
-@takes_own_config
+@check_config_class
 def method(config: NERSConfig = NERSConfig()) -> Method:
     """Return NERS: its sampler, and an objective weighted by importance."""
     return Method(sampler(config), config.objective())

@@ -5,7 +5,7 @@ import dataclasses
 from jaxreplay import objectives
 from jaxreplay.methods import lap, uniform
 from jaxreplay.objectives import Form, Twin
-from jaxreplay.option import Config, option, takes_own_config
+from jaxreplay.option import Config, check_config_class, option
 from jaxreplay.sampler import Method
 
 _PAPER = "Fujimoto et al. 2020"
@@ -34,7 +34,7 @@ class PALConfig(Config):
     divide: bool = option(True, "ablation: divide by lambda, LAP's mean priority", f"{_PAPER}, C.1")
 
 
-@takes_own_config
+@check_config_class
 def method(config: PALConfig = PALConfig()) -> Method:
     """Return PAL: uniform sampling, with the loss whose expected gradient is LAP's."""
     loss = objectives.pal(config.alpha, config.kappa, config.twin, config.loss, config.divide)

@@ -12,7 +12,7 @@ from jaxreplay.methods.parts.options import (
     WeightedLossOptions,
 )
 from jaxreplay.methods.proportional import Proportional
-from jaxreplay.option import option, takes_own_config
+from jaxreplay.option import check_config_class, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
 from jaxreplay.types import Array
@@ -44,7 +44,7 @@ class PERLeaf:
         return to_power(size + self.epsilon, self.alpha)
 
 
-@takes_own_config
+@check_config_class
 def sampler(config: PERConfig = PERConfig()) -> Proportional:
     """Return the proportional PER sampler: `P(i) = p_i^alpha / sum_j p_j^alpha`.
 
@@ -60,7 +60,7 @@ def sampler(config: PERConfig = PERConfig()) -> Proportional:
     )
 
 
-@takes_own_config
+@check_config_class
 def method(config: PERConfig = PERConfig()) -> Method:
     """Return proportional PER: its sampler, and an objective weighted by importance."""
     return Method(sampler(config), config.objective())

@@ -20,7 +20,7 @@ from jaxreplay.methods.parts import positions as positions_
 from jaxreplay.methods.parts.options import LossOptions, PriorityOptions
 from jaxreplay.methods.parts.positions import Positions
 from jaxreplay.methods.proportional import ImportanceWeights, ProportionalState
-from jaxreplay.option import option, override, takes_own_config
+from jaxreplay.option import check_config_class, option, override
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree, get_field
@@ -183,13 +183,13 @@ class PSER(Sampler):
         return own | {"beta": jnp.asarray(self.config.beta, jnp.float32)}
 
 
-@takes_own_config
+@check_config_class
 def sampler(config: PSERConfig = PSERConfig()) -> PSER:
     """Return PSER's sampler (Brittain et al. 2019)."""
     return PSER(config)
 
 
-@takes_own_config
+@check_config_class
 def method(config: PSERConfig = PSERConfig()) -> Method:
     """Return PSER: its sampler, and an objective weighted by importance."""
     return Method(sampler(config), objectives.weighted(config.named_loss))

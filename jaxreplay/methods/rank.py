@@ -14,7 +14,7 @@ from jaxreplay.methods.parts import rank_mass
 from jaxreplay.methods.parts.options import ImportanceOptions, WeightedLossOptions
 from jaxreplay.methods.parts.rank_mass import Segments
 from jaxreplay.methods.proportional import SamplingStats
-from jaxreplay.option import option, override, takes_own_config
+from jaxreplay.option import check_config_class, option, override
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree
@@ -163,7 +163,7 @@ class Rank(Sampler):
         }
 
 
-@takes_own_config
+@check_config_class
 def sampler(config: RankConfig = RankConfig()) -> Rank:
     """Return the rank-based sampler.
 
@@ -173,7 +173,7 @@ def sampler(config: RankConfig = RankConfig()) -> Rank:
     return Rank(config)
 
 
-@takes_own_config
+@check_config_class
 def method(config: RankConfig = RankConfig()) -> Method:
     """Return rank-based PER: its sampler, and an objective weighted by importance."""
     return Method(sampler(config), config.objective())

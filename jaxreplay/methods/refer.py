@@ -21,7 +21,7 @@ from jaxreplay.methods.parts import estimates
 from jaxreplay.methods.parts.estimates import Estimates
 from jaxreplay.methods.parts.forgetting import to_forget
 from jaxreplay.objectives import Objective
-from jaxreplay.option import Config, option, takes_own_config
+from jaxreplay.option import Config, check_config_class, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.types import (
@@ -277,13 +277,13 @@ class ReFER(Sampler):
         }
 
 
-@takes_own_config
+@check_config_class
 def sampler(config: ReFERConfig = ReFERConfig()) -> ReFER:
     """Return ReF-ER's sampler (Novati & Koumoutsakos 2019, Alg. 1)."""
     return ReFER(config)
 
 
-@takes_own_config
+@check_config_class
 def objective(config: ReFERConfig = ReFERConfig()) -> Objective:
     """Make ReF-ER's objective (Eq. 3): near-policy steps alone give a gradient.
 
@@ -312,7 +312,7 @@ def objective(config: ReFERConfig = ReFERConfig()) -> Objective:
     return Objective(error=None, critic=critic, actor=actor, requires=Requirements(density=True))
 
 
-@takes_own_config
+@check_config_class
 def method(config: ReFERConfig = ReFERConfig()) -> Method:
     """Return ReF-ER: its sampler and its objective."""
     return Method(sampler(config), objective(config))

@@ -19,7 +19,7 @@ from jaxreplay._internal.tracing import as_by_default
 from jaxreplay.methods import proportional
 from jaxreplay.methods.parts.options import SamplingOptions
 from jaxreplay.methods.proportional import ImportanceWeights, ProportionalState
-from jaxreplay.option import option, takes_own_config
+from jaxreplay.option import check_config_class, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree, get_field, has_field
@@ -255,13 +255,13 @@ class Sequences(Sampler):
             )
 
 
-@takes_own_config
+@check_config_class
 def sampler(config: SequencesConfig = SequencesConfig()) -> Sequences:
     """Return the sampler of sequences."""
     return Sequences(config)
 
 
-@takes_own_config
+@check_config_class
 def method(config: SequencesConfig = SequencesConfig()) -> Method:
     """Return replayed sequences, with weighted means of the losses `[B]` of sequences."""
     return Method(sampler(config), objectives.weighted())

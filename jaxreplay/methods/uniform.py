@@ -8,7 +8,7 @@ from jaxreplay import objectives
 from jaxreplay import ring as ring_
 from jaxreplay._internal import numerics
 from jaxreplay.methods.parts.options import LossOptions
-from jaxreplay.option import takes_own_config
+from jaxreplay.option import check_config_class
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.types import Array, Draw
@@ -44,7 +44,7 @@ def sampler() -> Uniform:
     return Uniform()
 
 
-@takes_own_config
+@check_config_class
 def method(config: UniformConfig = UniformConfig()) -> Method:
     """Return uniform replay, with an objective of unweighted means."""
     return Method(sampler(), objectives.plain(config.named_loss))

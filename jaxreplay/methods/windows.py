@@ -14,7 +14,7 @@ from jaxreplay import objectives
 from jaxreplay import ring as ring_
 from jaxreplay._internal import numerics
 from jaxreplay.methods.uniform import Uniform
-from jaxreplay.option import Config, option, takes_own_config
+from jaxreplay.option import Config, check_config_class, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
 from jaxreplay.types import Array, Draw, Provision, Requirements
@@ -106,13 +106,13 @@ class Windows(Uniform):
         return jnp.maximum(ring_.size(ring) // ring.num_envs - self.config.length + 1, 1)
 
 
-@takes_own_config
+@check_config_class
 def sampler(config: WindowsConfig = WindowsConfig()) -> Windows:
     """Return the sampler of windows."""
     return Windows(config)
 
 
-@takes_own_config
+@check_config_class
 def method(config: WindowsConfig = WindowsConfig()) -> Method:
     """Return replayed windows, with an objective of unweighted means."""
     return Method(sampler(config), objectives.plain())
