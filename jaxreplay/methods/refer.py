@@ -19,7 +19,7 @@ from jaxreplay._internal import buffer, counters, numerics
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay.methods.parts import estimates
 from jaxreplay.methods.parts.estimates import Estimates
-from jaxreplay.methods.parts.forgetting import to_forget
+from jaxreplay.methods.parts.forgetting import choose_forgotten
 from jaxreplay.objectives import Objective
 from jaxreplay.option import Config, option, takes_own_config
 from jaxreplay.ring import Ring
@@ -243,7 +243,7 @@ class ReFER(Sampler):
         log_ratio = jnp.clip(feedback["log_ratio"], -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
         ratios, before = buffer.modify(state.log_ratio, slots, log_ratio)
         if state.estimates is not None:
-            state = state._replace(estimates=estimates.see(state.estimates, slots, feedback))
+            state = state._replace(estimates=estimates.update(state.estimates, slots, feedback))
         # Read again: of a slot that is in the batch twice, the ring keeps one ratio.
         after = buffer.read_or(ratios, slots, 0.0)
         change = is_far(after, state.log_c_max).astype(jnp.int32) - is_far(before, state.log_c_max)
@@ -410,7 +410,7 @@ def _going(
     steps, far_steps = counts[:, 0], counts[:, 1]
     share = far_steps / jnp.maximum(steps, 1)
     lane = jnp.arange(ring.capacity) % ring.num_envs
-    return to_forget(
+    return choose_forgotten(
         share if config.forget == "far" else jnp.zeros_like(share),
         steps,
         ring_.since(ring, state.start) * ring.num_envs + lane,
