@@ -45,8 +45,8 @@ class RankConfig(WeightedLossOptions, ImportanceOptions):
     beta: float = override(ImportanceOptions, "beta", 0.5, f"{_PAPER}, Tab. 3")
     order: Literal["buckets", "sorted"] = option(
         "buckets",
-        "order of |TD errors|: by buckets of 7 to 12.5 % width, whose members are ties (wider below "
-        "3e-5 and above 8192), or exact, by sorting the whole buffer at every draw",
+        "order of |TD errors|: by buckets of 7 to 12.5 % width (wider below 3e-5 and above 8192), "
+        "whose members are ties, or exact, by sorting the whole buffer at every draw",
         f"instead of the heap of {_PAPER}, App. B.2.1",
     )
     sampling: Literal["segments", "iid", "greedy"] = option(

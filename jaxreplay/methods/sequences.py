@@ -117,8 +117,8 @@ def priority(td_error: Array, learn: Array, eta: float) -> Array:
 
     Example:
       >>> td_error, learn = jnp.array([[1.0, -3.0, 9.0]]), jnp.array([[True, True, False]])
-      >>> priority(td_error, learn, eta=0.9).tolist()
-      [2.9000000953674316]
+      >>> priority(td_error, learn, eta=0.5).tolist()
+      [2.5]
     """
     size = jnp.where(learn, jnp.abs(td_error), 0.0)
     mean = size.sum(axis=1) / jnp.maximum(learn.sum(axis=1), 1)

@@ -48,7 +48,7 @@ def add(state: Estimates, slots: Array, transition: Tree, values: Mapping[str, A
       state: the estimates.
       slots: `[E]` int32.
       transition: `[E, ...]`.
-      values: as in `update`, `[E]`; those that are not finite become 0.
+      values: as in `update`, `[E]`; NaN and infinity become 0.
     """
     values = {name: jnp.where(jnp.isfinite(x), x, 0.0) for name, x in values.items()}
     state = update(state, slots, values)

@@ -18,7 +18,7 @@ def choose_forgotten(share: Array, steps: Array, oldness: Array, memory: int) ->
 
     Args:
       share: `[n]` float32 in [0, 1], of far-policy steps; all equal for first in, first out.
-      steps: `[n]` int32, steps of each episode; 0 means that there is no episode.
+      steps: `[n]` int32, steps of each episode; 0 for empty entries.
       oldness: `[n]` int32, at least 0, distinct, larger for older episodes.
       memory: number of steps that may remain.
 
