@@ -55,8 +55,8 @@ def window(done: Array, length: Array, eta: Array | float, capacity: int, smalle
     with k clipped to K - 1.
 
     Args:
-      done: k, `[]` int32, from 0.
-      length: K, `[]` int32; 0 if it is unknown yet, which gives the whole buffer.
+      done: k, from 0.
+      length: K; 0 if it is unknown yet, which gives the whole buffer.
       eta: decay in (0, 1].
       capacity: N, the slots of the ring, as in the authors' code.
       smallest: c_min.

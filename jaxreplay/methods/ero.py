@@ -143,9 +143,7 @@ class ERO(Sampler):
         reward = episode_return - state.episode_return
         counts = state.has_observed & jnp.isfinite(reward)  # the first call only sets the baseline
         learned = jax.lax.cond(
-            counts,
-            lambda: _learn(self.config, state, ring, reward, key),
-            lambda: state,
+            counts, lambda: _learn(self.config, state, ring, reward, key), lambda: state
         )
         return learned._replace(
             has_observed=jnp.ones((), bool),
@@ -246,9 +244,5 @@ def _features(state: EROState, ring: Ring) -> Array:
         scale = jnp.std(values, where=live)
         return jnp.tanh(values / jnp.where(scale > 0, scale, 1.0))
 
-    features = [
-        squash(state.reward),
-        squash(state.td_error),
-        ring_.time(ring, slots).astype(jnp.float32),
-    ]
-    return jnp.stack(features, axis=1)
+    time = ring_.time(ring, slots).astype(jnp.float32)
+    return jnp.stack([squash(state.reward), squash(state.td_error), time], axis=1)

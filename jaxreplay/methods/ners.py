@@ -14,11 +14,7 @@ from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.optimisers import if_finite
 from jaxreplay.methods import proportional
 from jaxreplay.methods.parts import positions as positions_
-from jaxreplay.methods.parts.options import (
-    ImportanceOptions,
-    SamplingOptions,
-    WeightedLossOptions,
-)
+from jaxreplay.methods.parts.options import ImportanceOptions, SamplingOptions, WeightedLossOptions
 from jaxreplay.methods.parts.positions import Positions
 from jaxreplay.methods.parts.score_network import Features, ScoreNetwork
 from jaxreplay.methods.proportional import ProportionalState

@@ -25,8 +25,7 @@ class PALConfig(Config):
     )
     twin: Twin = option(
         "own",
-        "weigh each of the twin critics by its own error (authors' code) or the largest (exact "
-        "LAP)",
+        "weigh twin critics by each one's own error (authors' code) or the largest (exact LAP)",
         f"{_PAPER}, Eq. 31",
     )
     loss: Form = option("pal", "PAL's loss, or the Huber loss as an ablation", f"{_PAPER}, C.1")

@@ -6,11 +6,7 @@ from collections.abc import Mapping
 import jax.numpy as jnp
 
 from jaxreplay._internal.numerics import to_power
-from jaxreplay.methods.parts.options import (
-    ImportanceOptions,
-    PriorityOptions,
-    WeightedLossOptions,
-)
+from jaxreplay.methods.parts.options import ImportanceOptions, PriorityOptions, WeightedLossOptions
 from jaxreplay.methods.proportional import Proportional
 from jaxreplay.option import option, takes_own_config
 from jaxreplay.ring import Ring

@@ -70,13 +70,10 @@ def init(capacity: int, *, track_minimum: bool = False) -> ProportionalState:
 def insert(
     state: ProportionalState, slots: Array, values: Array | None = None
 ) -> ProportionalState:
-    """Return the state with the leaves of new transitions.
+    """Return the state with leaves `values` `[E]` of new transitions at `slots` `[E]` int32.
 
-    Args:
-      state: of the buffer.
-      slots: `[E]` int32, their slots.
-      values: `[E]` float32; None, or a value that is negative or not finite, gives the largest leaf
-        so far, so that no slot keeps the leaf of the transition it held before.
+    None, and values that are negative or not finite, give the largest leaf so far: a slot must not
+    keep the leaf of an overwritten transition.
     """
     if values is None:
         return _set(state, slots, jnp.broadcast_to(state.max_leaf, slots.shape))
@@ -85,13 +82,9 @@ def insert(
 
 
 def write(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
-    """Return the state with new leaves of a batch, and one more update.
+    """Return the state with new leaves `values` `[B]` of a batch at `slots` `[B]` int32.
 
-    Args:
-      state: of the buffer.
-      slots: `[B]` int32; `IGNORED` slots are skipped.
-      values: `[B]` float32, leaves; a slot keeps its old leaf if the new one is negative or not
-        finite.
+    `IGNORED` slots are skipped, and so are leaves that are negative or not finite.
     """
     state = _update_stats(_set(state, slots, values), slots, values)
     return state._replace(updates=counters.increment(state.updates))
@@ -103,15 +96,8 @@ def draw(
 ) -> tuple[Array, SamplingStats]:
     """Draw slots in proportion to their leaves; if all leaves are 0, uniformly.
 
-    Args:
-      state: of the buffer.
-      ring: the transitions.
-      key: PRNG key.
-      batch_size: B.
-      sampling: dependence between the draws of a batch, see `sum_tree.sample`.
-
     Returns:
-      Slots `[B]` int32, and the statistics for their importance weights.
+      Slots `[B]` int32, B = `batch_size`, and the inputs of their importance weights.
     """
     size = jnp.maximum(ring_.size(ring), 1)
     total = sum_tree.total(state.tree)
@@ -145,8 +131,7 @@ class ImportanceWeights:
 
     Args:
       beta: exponent, a schedule over calls of `update`, such as `linear(0.4, 1.0, 10_000)`.
-      normalise: divide by the largest weight of the "batch" or of the "buffer"; "none" does not
-        divide.
+      normalise: divide by the largest weight of the "batch" or the "buffer", or not ("none").
     """
 
     beta: Schedule
@@ -182,10 +167,9 @@ def unweighted(stats: SamplingStats) -> Array:
 
 @as_by_default
 def metrics(state: ProportionalState, ring: Ring) -> dict[str, Array]:
-    """Return the mean, maximum and quantiles of the leaves, and the number of skipped leaves.
+    """Return mean, largest so far and quantiles of the leaves, and the number of skipped leaves.
 
-    All are `[]` float32. The maximum is over all leaves so far, including overwritten ones. A leaf
-    is skipped if it is negative or not finite.
+    A leaf is skipped if it is negative or not finite.
     """
     size = jnp.maximum(ring_.size(ring), 1)
     return {

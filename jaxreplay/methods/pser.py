@@ -37,11 +37,7 @@ class PSERConfig(LossOptions, PriorityOptions):
 
     alpha: float = override(PriorityOptions, "alpha", 0.5, f"{_PAPER}, Tab. 3")
     beta: float = option(
-        0.5,
-        "constant importance-sampling exponent",
-        f"{_PAPER}, Tab. 4",
-        at_least=0,
-        at_most=1,
+        0.5, "constant importance-sampling exponent", f"{_PAPER}, Tab. 4", at_least=0, at_most=1
     )
     rho: float = option(
         0.4, "decay of the priority per step back", f"{_PAPER}, Tab. 2", above=0, below=1

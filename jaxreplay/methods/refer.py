@@ -72,14 +72,11 @@ class ReFERConfig(Config):
     reject: bool = option(True, "mask the losses of far-policy steps; false: plain replay")
     penalise: bool = option(True, "add a KL penalty with an adaptive weight; false: beta is 1")
     forget: Literal["far", "oldest"] = option(
-        "far",
-        "episodes forgotten first: the largest share of far-policy steps, or the oldest",
-        f"{_PAPER}, Alg. 1",
+        "far", "episodes forgotten first: the most far-policy, or the oldest", f"{_PAPER}, Alg. 1"
     )
     direction: Literal["behaviour", "policy"] = option(
         "behaviour",
-        "first argument of the KL divergence: KL(behaviour || policy), or KL(policy || behaviour) "
-        "as in the authors' code",
+        "KL divergence: KL(behaviour || policy), or KL(policy || behaviour) as in authors' code",
         f"{_PAPER}, Eq. 3",
     )
     returns: bool = option(False, "store Retrace estimates, for agents that learn from returns")
@@ -147,15 +144,9 @@ def is_far(log_ratio: Array, log_c_max: Array) -> Array:
 
 
 def next_beta(beta: Array, far_share: Array, target: float, rate: float) -> Array:
-    """Return beta after one gradient step (Eq. 4).
+    """Return beta, `[]` float32, after one gradient step (Eq. 4).
 
-    It falls towards 0 while the share of far-policy steps exceeds the target, and else rises to 1.
-
-    Args:
-      beta: `[]` float32, before the step.
-      far_share: `[]` float32, n_far / n_obs.
-      target: D.
-      rate: change per step.
+    It falls towards 0 while n_far / n_obs, `far_share`, exceeds D, `target`, and else rises to 1.
     """
     return (1.0 - rate) * beta + jnp.where(far_share > target, 0.0, rate)
 
@@ -170,8 +161,8 @@ class ReFER(Sampler):
     the count of far-policy steps is exact. Until the first episode has ended, steps of running
     episodes are drawn.
 
-    Feedback is `log_ratio` and, with `returns`, `value`, `advantage`, `next_value` (and
-    `reward_scale` if the agent scales rewards). Transitions must be single steps.
+    Feedback is `log_ratio`, and with `returns` also `value`, `advantage`, `next_value`, and
+    optionally `reward_scale`. Transitions must be single steps.
     """
 
     config: ReFERConfig = ReFERConfig()
@@ -332,19 +323,14 @@ def objective(config: ReFERConfig = ReFERConfig()) -> Objective:
 
 @takes_own_config
 def method(config: ReFERConfig = ReFERConfig()) -> Method:
-    """Return ReF-ER: its sampler and its objective (Novati & Koumoutsakos 2019).
-
-    Example:
-      >>> from jaxreplay import Replay
-      >>> replay = Replay(method().sampler, capacity=100_000, batch_size=256)
-    """
+    """Return ReF-ER: its sampler and its objective (Novati & Koumoutsakos 2019)."""
     return Method(sampler(config), objective(config))
 
 
 def _finish_episodes(state: ReFERState, ring: Ring, over: Array, newest: Array) -> ReFERState:
-    """Finish running episodes that are `over` `[E]` bool, with the last steps at `newest` `[E]`.
+    """Finish the running episodes that are `over` `[E]` bool; `newest` `[E]` are their last steps.
 
-    Episodes that are forgotten already remain so.
+    Forgotten episodes remain forgotten.
     """
     running = _episode_of(state.current, ring)
     finished = jnp.maximum(state.status[running], jnp.int8(_FINISHED))
@@ -404,9 +390,8 @@ def _remember(config: ReFERConfig, state: ReFERState, ring: Ring) -> ReFERState:
     of_slot = state.status[state.episode]
     candidate = stored & (of_slot == _FINISHED)
     threshold = log_c_max(config, state.updates)
-    forgotten = _choose_forgotten(
-        config, state, ring, candidate, is_far(state.log_ratio, threshold)
-    )
+    far = is_far(state.log_ratio, threshold)
+    forgotten = _choose_forgotten(config, state, ring, candidate, far)
     live = candidate & ~forgotten[state.episode]
     running = stored & (of_slot == _RUNNING)
     live = jnp.where(live.sum(dtype=jnp.int32) > 0, live, running)

@@ -106,9 +106,7 @@ class SequencesState(NamedTuple):
 
 @as_by_default
 def priority(td_error: Array, learn: Array, eta: float) -> Array:
-    """Return the priorities `eta max|td| + (1 - eta) mean|td|` of sequences, `[B]` float32.
-
-    Kapturowski et al. 2019, Sec. 2.3.
+    """Return `eta max|td| + (1 - eta) mean|td|`, `[B]` (Kapturowski et al. 2019, Sec. 2.3).
 
     Args:
       td_error: `[B, T]` float32.
@@ -168,12 +166,7 @@ class Sequences(Sampler):
         )
 
     def add(
-        self,
-        state: SequencesState,
-        ring: Ring,
-        slots: Array,
-        transition: Tree,
-        **feedback: Array,
+        self, state: SequencesState, ring: Ring, slots: Array, transition: Tree, **feedback: Array
     ) -> SequencesState:
         """Insert newly complete sequences, and remove those with an overwritten first step."""
         state = _count_steps(self.config, state, slots, transition)
@@ -265,12 +258,7 @@ def sampler(config: SequencesConfig = SequencesConfig()) -> Sequences:
 def method(config: SequencesConfig = SequencesConfig()) -> Method:
     """Return replayed sequences: the sampler, and the weighted mean of their losses `[B]`.
 
-    The agent reduces its losses over the steps in `Sample.aux.learn` `[B, T]` to one per sequence.
-
-    Example:
-      >>> from jaxreplay import Replay
-      >>> r2d2 = method(SequencesConfig(length=120, burn_in=40))
-      >>> replay = Replay(r2d2.sampler, capacity=100_000, batch_size=64)
+    The agent averages the losses of a sequence over the steps in `Sample.aux.learn` `[B, T]`.
     """
     return Method(sampler(config), objectives.weighted())
 

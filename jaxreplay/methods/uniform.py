@@ -44,15 +44,9 @@ def sampler() -> Uniform:
 
 @takes_own_config
 def method(config: UniformConfig = UniformConfig()) -> Method:
-    """Return uniform replay: the uniform sampler, and the mean of the agent's loss.
-
-    It is the baseline of every comparison.
+    """Return uniform replay, the baseline: its sampler, and the mean of the agent's loss.
 
     Args:
       config: `loss` replaces the agent's own loss of the TD error.
-
-    Example:
-      >>> from jaxreplay import Replay
-      >>> replay = Replay(method().sampler, capacity=100_000, batch_size=256)
     """
     return Method(sampler(), objectives.plain(config.named_loss))

@@ -110,10 +110,5 @@ class WeightedLossOptions(LossOptions):
 
 
 _LOSSES: Mapping[str, objectives.Loss | None] = MappingProxyType(
-    {
-        "agent": None,
-        "mse": objectives.mse,
-        "huber": objectives.huber(1.0),
-        "l1": objectives.l1,
-    }
+    {"agent": None, "mse": objectives.mse, "huber": objectives.huber(1.0), "l1": objectives.l1}
 )
