@@ -65,6 +65,6 @@ def method(config: LAPConfig = LAPConfig()) -> Method:
     """Return LAP: its sampler, and the unweighted mean of the Huber loss with the same kappa.
 
     The loss replaces the agent's own loss of the TD error. All TD errors in its quadratic part have
-    the same priority, so that prioritisation biases only the linear part (Sec. 4.1).
+    the same priority, so that prioritisation biases only the linear part.
     """
     return Method(sampler(config), objectives.plain(objectives.huber(config.kappa)))

@@ -83,7 +83,7 @@ class ReFERConfig(Config):
     refresh_every: int | None = option(
         None,
         "steps per environment between two refreshes of the memory (returns, forgetting), at most "
-        "half of those stored; none: a thousandth",
+        "half the ring's; none: a thousandth of the ring's",
         at_least=1,
     )
     capacity_factor: int = option(
