@@ -1,8 +1,8 @@
-"""Replay methods, one file each; `METHODS` maps their names to config and factory.
+"""Replay methods, one module each; `METHODS` maps their names to config and factory.
 
-A method of your own is a file with a frozen config dataclass and a `method(config)` that
-returns a `jaxreplay.Method`; `register` gives it a name, and the commands take the dotted
-name of its module. To add one here, write a file and a line below.
+To write your own, define a frozen dataclass of options and a function `method(config)` that returns
+a `jaxreplay.Method`. `register` adds it to `METHODS`; commands also accept the dotted name of its
+module. To add one to the library, write a module and a line below.
 """
 
 import dataclasses
@@ -54,18 +54,18 @@ __all__ = [
 ]
 
 
-MakeMethod = Callable[[Any], Method]  # from an instance of the entry's config
+MakeMethod = Callable[[Any], Method]  # takes an instance of the entry's config
 
 
 class MethodEntry(NamedTuple):
-    """How to make a method from its options."""
+    """The config and the factory of a method."""
 
     config: type[Any]  # a frozen dataclass of `option` fields
     method: MakeMethod
-    discrete: Mapping[str, Any] = MappingProxyType({})  # other defaults where actions are discrete
+    discrete: Mapping[str, Any] = MappingProxyType({})  # other defaults for discrete actions
 
     def defaults(self, actions: Literal["discrete", "continuous"]) -> Any:
-        """Return the config with the defaults for a kind of actions."""
+        """Return the config with the defaults for discrete or continuous actions."""
         return self.config(**self.discrete) if actions == "discrete" else self.config()
 
 
@@ -83,7 +83,7 @@ _METHODS = {
     "windows": MethodEntry(windows.WindowsConfig, windows.method),
     "latest": MethodEntry(latest.LatestConfig, latest.method),
 }
-METHODS: Mapping[str, MethodEntry] = MappingProxyType(_METHODS)  # a view: `register` adds to it
+METHODS: Mapping[str, MethodEntry] = MappingProxyType(_METHODS)  # read-only; `register` adds to it
 
 
 def register(
@@ -94,18 +94,18 @@ def register(
     *,
     replace: bool = False,
 ) -> None:
-    """Make a method of your own known by a name, to whatever asks `METHODS`.
+    """Add a method of your own to `METHODS`, so that commands accept its name.
 
     Args:
-      name: that no other method has.
+      name: name of the method, a word that no other method uses.
       config: a frozen dataclass of `option` fields, all with defaults.
       method: `method(config) -> Method`.
-      discrete: options that have other defaults for agents with discrete actions.
-      replace: take the name from a method that has it, as when a notebook's cell runs again.
+      discrete: options with other defaults for agents with discrete actions, and these defaults.
+      replace: replace a method of the same name, for instance when a notebook cell runs again.
 
     Raises:
-      ValueError: another method has the name, it is not a word, the config is no such class, the
-        method can't be called, or the config does not allow the options in `discrete`.
+      ValueError: `name` is taken or not a word, `config` is not such a dataclass, `method` is not
+        callable, or `discrete` has options or values that the config does not allow.
     """
     check_entry(name, config, method)
     check_kind("replace", replace, bool)
@@ -113,7 +113,7 @@ def register(
     _check_discrete(entry)
     if not replace and METHODS.get(name, entry) != entry:
         raise ValueError(
-            f"there is another replay method '{name}': use another name, or replace=True"
+            f"name is '{name}': another replay method has it; use another name, or replace=True"
         )
     _METHODS[name] = entry
 
@@ -121,13 +121,10 @@ def register(
 def _check_discrete(entry: MethodEntry) -> None:
     if not isinstance(entry.discrete, Mapping):
         raise ValueError(
-            f"the defaults of {entry.config.__name__} where actions are discrete are "
-            f"{entry.discrete!r}: give a mapping of options to values"
+            f"discrete of {entry.config.__name__} is {entry.discrete!r}: it must be a mapping of "
+            "options to values"
         )
     names = {field.name for field in dataclasses.fields(entry.config)}
     for name in sorted(set(entry.discrete) - names):
-        raise ValueError(
-            f"{entry.config.__name__} has no option '{name}', for which there is a default where "
-            "actions are discrete: leave it out"
-        )
+        raise ValueError(f"discrete has '{name}': it must be an option of {entry.config.__name__}")
     entry.defaults("discrete")

@@ -23,62 +23,66 @@ class EREConfig(LossOptions):
     """Hyperparameters of ERE."""
 
     eta: float = option(
-        0.996, "initial decay of the window, 1 is uniform", f"{_PAPER}, Sec. 4", above=0, at_most=1
+        0.996, "initial decay of the window; 1 is uniform", f"{_PAPER}, Sec. 4", above=0, at_most=1
     )
     eta_updates: int | None = option(
         None,
-        "gradient steps until eta is 1, linearly; none: the whole run",
+        "gradient steps over which eta rises linearly to 1; none: the whole run",
         f"{_PAPER}, Sec. 4",
         at_least=1,
         whole_run=True,
     )
     smallest: int = option(
-        5000, "transitions that are never left out", f"{_PAPER}, Sec. 4", at_least=1
+        5000, "least number of transitions in the window", f"{_PAPER}, Sec. 4", at_least=1
     )
 
 
 class EREState(NamedTuple):
-    """Where in the episode's updates we are; episodes are those of the first environment."""
+    """Updates of the current and the previous episode of the first environment."""
 
-    done: Array  # [] int32, updates since the latest episode ended: k
-    length: Array  # [] int32, updates during the latest whole episode: K; 0 before there is one
-    updates: Array  # [] int32, a clock: calls of update
-    widths: Array  # [] float32, sum of the windows' widths since the latest episode ended
-    mean_width: Array  # [] float32, their mean during the latest whole episode; 0 before
+    done: Array  # [] int32, k: updates since the latest episode ended
+    length: Array  # [] int32, K: updates during the latest complete episode; 0 before the first
+    updates: Array  # [] int32, calls of update
+    widths: Array  # [] float32, sum of the windows' sizes since the latest episode ended
+    mean_width: Array  # [] float32, their mean during the latest complete episode; 0 before
 
 
 @as_by_default
 def window(done: Array, length: Array, eta: Array | float, capacity: int, smallest: int) -> Array:
-    """Return how many of the most recent transitions `[]` the next batch is drawn from.
+    """Return the number of most recent transitions, `[]`, from which the next batch is drawn.
 
-    `c_k = max(N eta^(1000 k / K), c_min)` for the k-th of K updates (Wang & Ross 2019, Eq. 1).
-    Updates of an episode that outlasts the one before count as its last.
+    `c_k = max(N eta^(1000 k / K), c_min)` for the k-th of K updates (Wang & Ross 2019, Eq. 1),
+    with k clipped to K - 1.
 
     Args:
       done: k, from 0.
-      length: K; 0 stands for "not known yet" and gives everything.
-      eta: decay.
+      length: K; 0 if it is unknown yet, which gives the whole buffer.
+      eta: decay in (0, 1].
       capacity: N, the slots of the ring, as in the authors' code.
       smallest: c_min.
+
+    Example:
+      >>> int(window(500, 1000, eta=0.996, capacity=1_000_000, smallest=5000))
+      134793
     """
     k = jnp.where(length > 0, jnp.minimum(done, length - 1), 0)
-    wanted = capacity * eta ** (k * 1000.0 / jnp.maximum(length, 1))
-    return jnp.maximum(wanted, smallest)
+    width = capacity * eta ** (k * 1000.0 / jnp.maximum(length, 1))
+    return jnp.maximum(width, smallest)
 
 
 @dataclasses.dataclass(frozen=True)
 class ERE(Sampler):
-    """Samples uniformly from the most recent transitions, fewer and fewer of them in an episode.
+    """Samples uniformly from a window of recent transitions that shrinks during each episode.
 
-    The authors take all K updates of an episode at its end. With updates between steps, as here, K
-    is that of the episode before. Eta rises to 1 over `eta_updates`, and is constant without them.
+    The authors take all K updates of an episode at its end. Here updates alternate with steps, and
+    K is the number of updates in the previous episode. Eta rises linearly to 1 over `eta_updates`
+    and is constant if that is None.
     """
 
     config: EREConfig = EREConfig()
 
     @property
     def requires(self) -> Requirements:
-        """The field `last`, and a loop that keeps adding."""
         return Requirements(new_steps=True, transition_fields=frozenset({"last"}))
 
     def init(self, key: Array, ring: Ring) -> EREState:
@@ -88,7 +92,7 @@ class ERE(Sampler):
     def add(
         self, state: EREState, ring: Ring, slots: Array, transition: Tree, **feedback: Array
     ) -> EREState:
-        return _end(state, get_field(transition, "last")[0])
+        return _end_episode(state, get_field(transition, "last")[0])
 
     def sample(self, state: EREState, ring: Ring, key: Array, batch_size: int) -> Draw:
         recent, ones = self._width(state, ring), jnp.ones(batch_size, jnp.float32)
@@ -101,7 +105,7 @@ class ERE(Sampler):
         return state._replace(done=done, updates=updates, widths=widths)
 
     def end_episodes(self, state: EREState, ring: Ring) -> EREState:
-        return _end(state, True)
+        return _end_episode(state, True)
 
     def probability(self, state: EREState, ring: Ring, slots: Array, batch_size: int) -> Array:
         recent = self._width(state, ring)
@@ -110,20 +114,20 @@ class ERE(Sampler):
         return jnp.where((slots < ring_.size(ring)) & (order < recent), share, 0.0)
 
     def metrics(self, state: EREState, ring: Ring) -> dict[str, Array]:
-        # Not the current width, which log points would always read at the same phase.
+        # A mean, since log points may always fall on the same phase of an episode.
         so_far = state.widths / jnp.maximum(state.done, 1)
         return {"window": jnp.where(state.length > 0, state.mean_width, so_far)}
 
     def _width(self, state: EREState, ring: Ring) -> Array:
         eta = schedules.linear(self.config.eta, 1.0, self.config.eta_updates)
         decay = jnp.asarray(eta(state.updates))
-        wanted = window(state.done, state.length, decay, ring.capacity, self.config.smallest)
-        return jnp.maximum(jnp.minimum(wanted.astype(jnp.int32), ring_.size(ring)), 1)
+        width = window(state.done, state.length, decay, ring.capacity, self.config.smallest)
+        return jnp.maximum(jnp.minimum(width.astype(jnp.int32), ring_.size(ring)), 1)
 
 
-def _end(state: EREState, over: Array | bool) -> EREState:
-    """Count the running episode of the first environment as a whole one, where it is over."""
-    over = over & (state.done > 0)  # an episode without updates gives no K
+def _end_episode(state: EREState, over: Array | bool) -> EREState:
+    """Set K to the updates of the first environment's episode if it is `over`, `[]` bool."""
+    over = over & (state.done > 0)  # K stays positive: skip episodes without updates
     mean = state.widths / jnp.maximum(state.done, 1)
     return state._replace(
         done=jnp.where(over, 0, state.done),
@@ -141,5 +145,9 @@ def sampler(config: EREConfig = EREConfig()) -> ERE:
 
 @check_config_class
 def method(config: EREConfig = EREConfig()) -> Method:
-    """Return ERE: its sampler, and an objective of unweighted means."""
+    """Return ERE: its sampler, and the mean of the agent's loss.
+
+    Args:
+      config: `config.for_run(updates)` anneals eta to 1 over that many gradient steps.
+    """
     return Method(sampler(config), objectives.plain(config.named_loss))

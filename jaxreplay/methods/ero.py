@@ -22,9 +22,9 @@ from jaxreplay.sum_tree import SumTree
 from jaxreplay.types import Array, Draw, Requirements, Sample, Tree, get_field
 
 _PAPER = "Zha et al. 2019"
-# Items scored at a time: bounds the memory of the hidden layers, and the work while few are stored.
+# Transitions scored at a time: limits the memory of hidden layers, and the work for small buffers.
 _CHUNK = 4_096
-_LEAST = 1e-6  # scores stay this far from 0 and 1 in logarithms
+_LEAST = 1e-6  # probabilities are clipped to [1e-6, 1 - 1e-6] in logarithms
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,21 +41,21 @@ class EROConfig(LossOptions):
 
 
 class EROState(NamedTuple):
-    """The replay policy, what it chose, and what it looks at."""
+    """The replay policy, its features, and the subset it chose."""
 
     params: Any
     opt_state: optax.OptState
-    chosen: SumTree  # leaves [C]: 1 in the subset, 0 left out
+    chosen: SumTree  # leaves [C] float32: 1 in the subset, else 0
     reward: Buffer  # [C] float32
     td_error: Buffer  # [C] float32, when last replayed; 0 before
-    told: Array  # [] bool, whether observe was called
-    episode_return: Array  # [] float32, at its latest call
-    replay_reward: Array  # [] float32, its latest change
-    learned: Array  # [] int32, steps of the policy so far
+    has_observed: Array  # [] bool, whether `observe` was called
+    episode_return: Array  # [] float32, of the latest call
+    replay_reward: Array  # [] float32, its change since the previous call
+    learned: Array  # [] int32, gradient steps of the policy
 
 
 class ReplayPolicy(nn.Module):
-    """Logits `[n]` of keeping each of n items, from features `[n, d]`, one item at a time."""
+    """Logits `[n]` of keeping transitions with features `[n, d]`, each computed independently."""
 
     hidden: tuple[int, ...]
 
@@ -68,9 +68,11 @@ class ReplayPolicy(nn.Module):
 
 
 def log_likelihood(logits: Array, chosen: Array) -> Array:
-    """Return the log probability `[]` of independent choices `[n]` (0 or 1) under `logits` `[n]`.
+    """Return the log likelihood `[]` of independent Bernoulli choices (Zha et al. 2019, Eq. 5).
 
-    Zha et al. 2019, Eq. 5; probabilities are kept 1e-6 away from 0 and 1.
+    Args:
+      logits: `[n]` float32; probabilities are clipped to [1e-6, 1 - 1e-6].
+      chosen: `[n]` float32, 0 or 1.
     """
     keep = jnp.clip(jax.nn.sigmoid(logits), _LEAST, 1.0 - _LEAST)
     return (chosen * jnp.log(keep) + (1.0 - chosen) * jnp.log1p(-keep)).sum()
@@ -78,21 +80,21 @@ def log_likelihood(logits: Array, chosen: Array) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class ERO(Sampler):
-    """Samples uniformly from a subset that a learned policy chooses, transition by transition.
+    """Samples uniformly from a subset of the buffer that a learned replay policy chooses.
 
-    A transition is in the subset with a probability of its own, a function of its reward, its
-    latest TD error (both divided by their standard deviation over the buffer, then squashed by
-    tanh) and the time it was added. After the return of every training episode, the policy takes a
-    REINFORCE step on the change since the episode before (the paper uses means of recent episodes),
-    over transitions drawn uniformly from the whole buffer, and chooses a new subset. Transitions
-    added since are in the subset. A subset smaller than a batch is replaced by the whole buffer.
+    The policy keeps each transition with a probability that depends on its reward, its latest TD
+    error (both divided by their standard deviation over the buffer, then squashed by tanh) and the
+    time it was added. After every training episode, the policy takes one REINFORCE step on
+    transitions drawn uniformly from the buffer, and chooses a new subset. Its reward is the change
+    of the episode return since the previous episode (the paper averages over recent episodes). New
+    transitions are always in the subset. If the subset is smaller than a batch, the whole buffer is
+    used.
     """
 
     config: EROConfig = EROConfig()
 
     @property
     def requires(self) -> Requirements:
-        """TD errors, rewards, and returns of training episodes."""
         return Requirements(
             feedback=frozenset({"td_error"}),
             episode_returns="training",
@@ -108,7 +110,7 @@ class ERO(Sampler):
             chosen=sum_tree.init(ring.capacity),
             reward=empty,
             td_error=empty,
-            told=jnp.zeros((), bool),
+            has_observed=jnp.zeros((), bool),
             episode_return=jnp.zeros((), jnp.float32),
             replay_reward=jnp.zeros((), jnp.float32),
             learned=jnp.zeros((), jnp.int32),
@@ -139,14 +141,12 @@ class ERO(Sampler):
 
     def observe(self, state: EROState, ring: Ring, episode_return: Array, key: Array) -> EROState:
         reward = episode_return - state.episode_return
-        counts = state.told & jnp.isfinite(reward)  # the first call only sets the baseline
+        counts = state.has_observed & jnp.isfinite(reward)  # the first call only sets the baseline
         learned = jax.lax.cond(
-            counts,
-            lambda: _learn(self.config, state, ring, reward, key),
-            lambda: state,
+            counts, lambda: _learn(self.config, state, ring, reward, key), lambda: state
         )
         return learned._replace(
-            told=jnp.ones((), bool),
+            has_observed=jnp.ones((), bool),
             episode_return=episode_return,
             replay_reward=jnp.where(counts, reward, 0.0),
         )
@@ -173,7 +173,10 @@ def sampler(config: EROConfig = EROConfig()) -> ERO:
 
 @check_config_class
 def method(config: EROConfig = EROConfig()) -> Method:
-    """Return ERO: its sampler, and an objective of unweighted means."""
+    """Return ERO: its sampler, and the mean of the agent's loss.
+
+    The loop passes returns of training episodes to `Replay.observe`.
+    """
     return Method(sampler(config), objectives.plain(config.named_loss))
 
 
@@ -186,22 +189,22 @@ def _optimiser(config: EROConfig) -> optax.GradientTransformation:
 
 
 def _learn(config: EROConfig, state: EROState, ring: Ring, reward: Array, key: Array) -> EROState:
-    """Take one step of the policy, and choose anew."""
+    """Take one REINFORCE step of the policy, and choose a new subset."""
     key_batch, key_choice = jax.random.split(key)
     features = _features(state, ring)
     size = jnp.maximum(ring_.size(ring), 1)
     slots = numerics.integers(key_batch, (config.batch_size,), size)
-    before = state.params, state.opt_state
 
     def loss(params: Any) -> Array:
         logits = _logits(config, params, features[slots])
         return -reward * log_likelihood(logits, sum_tree.get(state.chosen, slots))
 
     steps, opt_state = _optimiser(config).update(jax.grad(loss)(state.params), state.opt_state)
-    moved = optax.apply_updates(state.params, steps), opt_state
-    # Without a reward there is nothing to learn, but Adam's momentum would still move.
+    # Without a reward, Adam's momentum would still move the parameters.
     params, opt_state = jax.tree.map(
-        lambda new, old: jnp.where(reward != 0, new, old), moved, before
+        lambda new, old: jnp.where(reward != 0, new, old),
+        (optax.apply_updates(state.params, steps), opt_state),
+        (state.params, state.opt_state),
     )
     chosen = sum_tree.rebuild(state.chosen, _choose(config, params, features, ring, key_choice))
     learned = counters.saturating_add(state.learned, (reward != 0) & opt_state.finite)
@@ -209,7 +212,7 @@ def _learn(config: EROConfig, state: EROState, ring: Ring, reward: Array, key: A
 
 
 def _choose(config: EROConfig, params: Any, features: Array, ring: Ring, key: Array) -> Array:
-    """Decide about every item `[C]`: 1.0 in the subset, 0.0 left out."""
+    """Return the choice for every slot, `[C]` float32: 1 in the subset, else 0."""
     chunk = min(_CHUNK, ring.capacity)
 
     def score(number: Array, logits: Array) -> Array:
@@ -233,7 +236,7 @@ def _logits(config: EROConfig, params: Any, features: Array) -> Array:
 
 
 def _features(state: EROState, ring: Ring) -> Array:
-    """Return the features `[C, 3]` of every slot: reward, TD error, and time in (0, 1]."""
+    """Return the features of every slot, `[C, 3]`: reward, TD error, and time in (0, 1]."""
     slots = jnp.arange(ring.capacity)
     live = slots < ring_.size(ring)
 
@@ -241,9 +244,5 @@ def _features(state: EROState, ring: Ring) -> Array:
         scale = jnp.std(values, where=live)
         return jnp.tanh(values / jnp.where(scale > 0, scale, 1.0))
 
-    features = [
-        squash(state.reward),
-        squash(state.td_error),
-        ring_.time(ring, slots).astype(jnp.float32),
-    ]
-    return jnp.stack(features, axis=1)
+    time = ring_.time(ring, slots).astype(jnp.float32)
+    return jnp.stack([squash(state.reward), squash(state.td_error), time], axis=1)

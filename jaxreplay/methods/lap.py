@@ -15,19 +15,18 @@ from jaxreplay.types import Array
 
 _PAPER = "Fujimoto et al. 2020"
 
-# Defaults where actions are discrete (Fujimoto et al. 2020, Tab. 7 and App. D.2: Atari): TD errors
-# of clipped rewards are far below 1, so that a kappa of 1 would make the sampling uniform.
+# Defaults for discrete actions (Fujimoto et al. 2020, Tab. 7 and App. D.2: Atari). The TD errors of
+# clipped rewards are far below 1: with a kappa of 1, sampling would be uniform.
 DISCRETE: Mapping[str, Any] = MappingProxyType({"alpha": 0.6, "kappa": 0.01})
 
 
 @dataclasses.dataclass(frozen=True)
 class LAPConfig(SamplingOptions):
-    """Hyperparameters of LAP; those of its paper for Atari are `LAPConfig(**DISCRETE)`.
+    """Hyperparameters of LAP; `LAPConfig(**DISCRETE)` has the paper's values for Atari.
 
-    The loss's gradient is bounded by kappa: below 1, optimisers that divide by the gradient's size
-    hardly notice, unless their epsilon is as large as the gradient (Adam's 1e-8 is not, 1.5e-4 is,
-    and so is one that RMSProp adds within the root). The authors' code draws independently
-    (`sampling="iid"`).
+    Kappa bounds the loss's gradient. Optimisers that normalise gradients (Adam, RMSProp) undo a
+    small bound unless their epsilon is of the gradient's size, such as 1.5e-4; Adam's default of
+    1e-8 is not. The authors' code draws independently (`sampling="iid"`).
     """
 
     alpha: float = option(
@@ -35,7 +34,7 @@ class LAPConfig(SamplingOptions):
     )
     kappa: float = option(
         1.0,
-        "floor of |TD error| in priorities, and the Huber loss's",
+        "least |TD error| in priorities, and the Huber loss's threshold",
         f"{_PAPER}, Tab. 6",
         above=0,
     )
@@ -43,14 +42,12 @@ class LAPConfig(SamplingOptions):
 
 @dataclasses.dataclass(frozen=True)
 class LAPLeaf:
-    """`max(|td|, kappa)^alpha` (Fujimoto et al. 2020, Eq. 9)."""
+    """Computes `max(|td|, kappa)^alpha` (Fujimoto et al. 2020, Eq. 9)."""
 
     alpha: float
     kappa: float
 
     def __call__(self, feedback: Mapping[str, Array], slots: Array, ring: Ring) -> Array:
-        """Return the leaves `[B]` of TD errors `[B]`."""
-        del slots, ring
         return objectives.lap_priority(self.alpha, self.kappa)(feedback["td_error"])
 
 
@@ -58,12 +55,16 @@ class LAPLeaf:
 def sampler(config: LAPConfig = LAPConfig()) -> Proportional:
     """Return LAP's sampler: `P(i) ~ max(|td_i|, kappa)^alpha`, with weights of 1.
 
-    Fujimoto et al. 2020, Eq. 9.
+    Fujimoto et al. 2020, Eq. 9. New transitions get the largest priority so far.
     """
     return Proportional(LAPLeaf(config.alpha, config.kappa), sampling=config.sampling)
 
 
 @check_config_class
 def method(config: LAPConfig = LAPConfig()) -> Method:
-    """Return LAP: its sampler and the unweighted Huber loss."""
+    """Return LAP: its sampler, and the unweighted mean of the Huber loss with the same kappa.
+
+    The loss replaces the agent's own loss of the TD error. All TD errors in its quadratic part have
+    the same priority, so that prioritisation biases only the linear part.
+    """
     return Method(sampler(config), objectives.plain(objectives.huber(config.kappa)))

@@ -14,11 +14,7 @@ from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.optimisers import if_finite
 from jaxreplay.methods import proportional
 from jaxreplay.methods.parts import positions as positions_
-from jaxreplay.methods.parts.options import (
-    ImportanceOptions,
-    SamplingOptions,
-    WeightedLossOptions,
-)
+from jaxreplay.methods.parts.options import ImportanceOptions, SamplingOptions, WeightedLossOptions
 from jaxreplay.methods.parts.positions import Positions
 from jaxreplay.methods.parts.score_network import Features, ScoreNetwork
 from jaxreplay.methods.proportional import ProportionalState
@@ -34,81 +30,81 @@ _CODE = "authors' code"
 
 @dataclasses.dataclass(frozen=True)
 class NERSConfig(WeightedLossOptions, ImportanceOptions, SamplingOptions):
-    """Hyperparameters of NERS; the paper prints none, so most are PER's or the authors' code's.
+    """Hyperparameters of NERS; most are from PER or the authors' code, as the paper gives none.
 
-    Its Alg. 1 weights the actor's loss like the critic's (`weigh_actor`).
+    The paper's Alg. 1 also weights the actor's loss: set `weigh_actor=True`.
     """
 
     alpha: float = option(
-        0.6, "exponent of the scores, 0 is uniform", "Schaul et al. 2016, Tab. 3", at_least=0
+        0.6, "exponent of the scores; 0 is uniform", "Schaul et al. 2016, Tab. 3", at_least=0
     )
     reward: Literal["evaluation", "training"] = option(
         "evaluation",
-        "returns that reward the sampler: of evaluations (NERS) or training episodes (NERS*)",
+        "returns that reward the sampler: of evaluations (NERS) or of training episodes (NERS*)",
         f"{_PAPER}, Eq. 6 and Sec. 3.3",
     )
     gradient: Literal["buffer", "none"] = option(
         "buffer",
-        "probabilities in the gradient: normalised over the buffer, or bare scores (code)",
+        "probabilities in the gradient: normalised over the buffer, or plain scores (code)",
         f"{_PAPER}, Eq. 7",
     )
     features: tuple[Feature, ...] = option(
-        get_args(Feature), "what the sampler sees", f"{_PAPER}, Sec. 2.2"
+        get_args(Feature), "inputs of the score network", f"{_PAPER}, Sec. 2.2"
     )
     global_context: bool = option(
-        True, "scores see the average of the batch", f"{_PAPER}, Sec. 2.2 and Fig. 4a"
+        True, "scores also depend on the average of the batch", f"{_PAPER}, Sec. 2.2 and Fig. 4a"
     )
     clock: Literal["run", "episode"] = option(
-        "run", "time feature: of the run, in (0, 1], or steps in the episode (code)"
+        "run", "time feature: time of the run in (0, 1], or steps of the episode (code)"
     )
-    squash: bool = option(False, "tanh over all features, not just TD error and Q", _CODE)
+    squash: bool = option(False, "apply tanh to all features, not just to TD error and Q", _CODE)
     hidden: tuple[int, ...] = option(
-        (128, 256, 128, 64), "layers of local and global network", _CODE, at_least=1
+        (128, 256, 128, 64), "layer sizes of the local and global networks", _CODE, at_least=1
     )
     score_hidden: tuple[int, ...] = option(
-        (128, 64), "hidden layers of the score network", _CODE, at_least=1
+        (128, 64), "hidden layer sizes of the score network", _CODE, at_least=1
     )
     learning_rate: float = option(1e-4, "Adam step size of the sampler", _CODE, above=0)
     train_size: int = option(256, "replayed transitions in each update of the sampler", at_least=1)
 
 
 class Collected(NamedTuple):
-    """A uniform subset of what was replayed since the latest update of the sampler.
+    """A uniform sample of the transitions replayed since the sampler's latest gradient step.
 
-    Every replayed row gets a random ticket; the n smallest stay.
+    Every replayed transition gets a random ticket, and the n smallest tickets are kept.
     """
 
     slots: Array  # [n] int32
-    versions: Array  # [n] int32, what was in the slot then
-    tickets: Array  # [n] float32, below 1; 1 where there is none
+    versions: Array  # [n] int32, as in `Sample.version`
+    tickets: Array  # [n] float32, below 1; 1 marks empty entries
 
 
 class NERSState(NamedTuple):
-    """The score network, the scores, and what the network looks at."""
+    """The score network, its features, and the scores."""
 
     params: Any
     opt_state: optax.OptState
     priorities: ProportionalState  # leaves are score^alpha
-    td_error: Buffer  # [C] float32, tanh of it when last replayed; 1 before
+    td_error: Buffer  # [C] float32, tanh(TD error) when last replayed; 1 before
     q_value: Buffer  # [C] float32, tanh of the critic's target when last replayed; 1 before
     positions: Positions | None  # within episodes, if they are the time feature
     collected: Collected
-    told: Array  # [] bool, whether observe was called
-    episode_return: Array  # [] float32, at its latest call
-    replay_reward: Array  # [] float32, its latest change
-    learned: Array  # [] int32, steps of the score network so far
+    has_observed: Array  # [] bool, whether `observe` was called
+    episode_return: Array  # [] float32, of the latest call
+    replay_reward: Array  # [] float32, its change since the previous call
+    learned: Array  # [] int32, gradient steps of the score network
 
 
 def log_probabilities(scores: Array, counted: Array, alpha: float, rest: Array | float) -> Array:
-    """Return log p_i `[n]` of scored transitions (Oh et al. 2021, Eq. 1 in Eq. 7).
+    """Return the log probabilities of transitions, `[n]` (Oh et al. 2021, Eq. 1 and 7).
 
     `p_i = sigma_i^alpha / (sum_k sigma_k^alpha + rest)`.
 
     Args:
-      scores: `[n]` in (0, 1).
-      counted: `[n]` bool, those that the sum runs over: each transition once.
+      scores: `[n]` float32, sigma in (0, 1).
+      counted: `[n]` bool, the terms of the sum; False for repetitions of a transition.
       alpha: exponent.
-      rest: `[]`, the mass of all other transitions in the buffer, a constant.
+      rest: `[]`, the sum over all other transitions in the buffer, a constant.
     """
     total = jnp.where(counted, scores**alpha, 0.0).sum() + rest
     return alpha * jnp.log(scores) - jnp.log(total)
@@ -116,25 +112,24 @@ def log_probabilities(scores: Array, counted: Array, alpha: float, rest: Array |
 
 @dataclasses.dataclass(frozen=True)
 class NERS(Sampler):
-    """Samples with `P(i) ~ score^alpha`, where a network scores replayed transitions.
+    """Samples with `P(i) ~ score^alpha`, where a network computes the scores.
 
-    New transitions have a score of 1. Each batch gets new scores after the agent's update, as a
-    set. After every return of the policy, the network takes one REINFORCE step that makes the
-    transitions replayed since more likely if the return rose, and less if it fell (Oh et al. 2021,
-    Eq. 6 and 7).
+    New transitions have a score of 1. After every update of the agent, the network scores the batch
+    as a set. After every observed return, the network takes one REINFORCE step that makes the
+    recently replayed transitions more likely if the return rose, and less likely if it fell (Oh et
+    al. 2021, Eq. 6 and 7).
     """
 
     config: NERSConfig = NERSConfig()
 
     @property
     def requires(self) -> Requirements:
-        """TD errors, targets, returns, and the fields that are features."""
-        seen = set(self.config.features) - {"time", "td_error", "q_value"}
+        fields = set(self.config.features) - {"time", "td_error", "q_value"}
         first = {"first"} if self.config.clock == "episode" else set()
         return Requirements(
             feedback=frozenset({"td_error", "target"}),
             episode_returns="training" if self.config.reward == "training" else "evaluation",
-            transition_fields=frozenset(seen | first),
+            transition_fields=frozenset(fields | first),
         )
 
     def init(self, key: Array, ring: Ring) -> NERSState:
@@ -149,8 +144,8 @@ class NERS(Sampler):
             td_error=ones,
             q_value=ones,
             positions=positions_.init(ring) if self.config.clock == "episode" else None,
-            collected=_nothing(self.config.train_size),
-            told=jnp.zeros((), bool),
+            collected=_empty(self.config.train_size),
+            has_observed=jnp.zeros((), bool),
             episode_return=jnp.zeros((), jnp.float32),
             replay_reward=jnp.zeros((), jnp.float32),
             learned=jnp.zeros((), jnp.int32),
@@ -179,7 +174,7 @@ class NERS(Sampler):
         return Draw(indices, self.config.weight(stats), tickets, stats.probability)
 
     def update(self, state: NERSState, ring: Ring, sample: Sample, **feedback: Array) -> NERSState:
-        """Compute the scores of a batch, and offer it to the network's training subset."""
+        """Score a batch, and offer it to `Collected`."""
         slots, valid = sample.indices, sample.indices != IGNORED
         td_error, q_value = jnp.tanh(feedback["td_error"]), jnp.tanh(feedback["target"])
         time = _time(state, ring, jnp.minimum(slots, ring.capacity - 1))
@@ -194,7 +189,7 @@ class NERS(Sampler):
 
     def observe(self, state: NERSState, ring: Ring, episode_return: Array, key: Array) -> NERSState:
         # The first call only sets the baseline.
-        reward = jnp.where(state.told, episode_return - state.episode_return, 0.0)
+        reward = jnp.where(state.has_observed, episode_return - state.episode_return, 0.0)
         learns = jnp.isfinite(reward) & (reward != 0)
         params, opt_state = jax.lax.cond(
             learns,
@@ -205,16 +200,16 @@ class NERS(Sampler):
         return state._replace(
             params=params,
             opt_state=opt_state,
-            collected=_nothing(self.config.train_size),
-            told=jnp.ones((), bool),
+            collected=_empty(self.config.train_size),
+            has_observed=jnp.ones((), bool),
             episode_return=episode_return,
             replay_reward=jnp.where(jnp.isfinite(reward), reward, 0.0),
             learned=counters.saturating_add(state.learned, learns),
         )
 
     def end_episodes(self, state: NERSState, ring: Ring) -> NERSState:
-        known = state.positions
-        return state._replace(positions=None if known is None else positions_.end(known))
+        positions = None if state.positions is None else positions_.end(state.positions)
+        return state._replace(positions=positions)
 
     def probability(self, state: NERSState, ring: Ring, slots: Array, batch_size: int) -> Array:
         return proportional.probability(state.priorities, ring, slots)
@@ -236,7 +231,13 @@ def sampler(config: NERSConfig = NERSConfig()) -> NERS:
 
 @check_config_class
 def method(config: NERSConfig = NERSConfig()) -> Method:
-    """Return NERS: its sampler, and an objective weighted by importance."""
+    """Return NERS: its sampler, and the importance-weighted mean of the critic's loss.
+
+    The loop passes the returns named by `config.reward` to `Replay.observe`.
+
+    Args:
+      config: `config.for_run(updates)` anneals beta to `beta_end` over that many gradient steps.
+    """
     return Method(sampler(config), config.objective())
 
 
@@ -293,35 +294,36 @@ def _time(state: NERSState, ring: Ring, slots: Array) -> Array:
 def _features(
     config: NERSConfig, transition: Tree, time: Array, td_error: Array, q_value: Array
 ) -> Features:
-    """Choose what the network sees; TD error and Q `[m]` are squashed already."""
-    rows = len(time)
-    told = {"time": time, "td_error": td_error, "q_value": q_value}
+    """Return the network's inputs; `td_error` and `q_value` `[m]` are squashed already."""
+    count = len(time)
+    estimates = {"time": time, "td_error": td_error, "q_value": q_value}
 
     def column(name: str) -> Array:
-        values = told[name] if name in told else get_field(transition, name)
-        return values.astype(jnp.float32).reshape(rows, -1)
+        values = estimates[name] if name in estimates else get_field(transition, name)
+        return values.astype(jnp.float32).reshape(count, -1)
 
     for name in sorted({"obs", "next_obs"} & set(config.features)):
         if not hasattr(get_field(transition, name), "shape"):
             raise ValueError(
-                f"ners scores {name} that are single arrays, not trees of them: leave it out of "
-                "its features"
+                f"{name} is a tree of arrays: it must be a single array, or leave it out of the "
+                "features of ners"
             )
-    chosen = [column(name) for name in ("action", "reward", *told) if name in config.features]
+    scalars = ("action", "reward", *estimates)
+    columns = [column(name) for name in scalars if name in config.features]
     return Features(
         obs=get_field(transition, "obs") if "obs" in config.features else None,
         next_obs=get_field(transition, "next_obs") if "next_obs" in config.features else None,
-        scalars=jnp.concatenate(chosen, axis=1) if chosen else jnp.zeros((rows, 0)),
+        scalars=jnp.concatenate(columns, axis=1) if columns else jnp.zeros((count, 0)),
     )
 
 
-def _nothing(count: int) -> Collected:
-    empty = jnp.zeros(count, jnp.int32)
-    return Collected(empty, jnp.zeros(count, jnp.int32), jnp.ones(count, jnp.float32))
+def _empty(count: int) -> Collected:
+    slots, versions = jnp.zeros(count, jnp.int32), jnp.zeros(count, jnp.int32)
+    return Collected(slots, versions, jnp.ones(count, jnp.float32))
 
 
 def _collect(collected: Collected, sample: Sample, valid: Array) -> Collected:
-    """Offer a batch to the subset; its tickets are the auxiliary data of the sample."""
+    """Add a batch, and keep the smallest tickets; `sample.aux` holds those of the batch."""
     tickets = jnp.concatenate([collected.tickets, jnp.where(valid, sample.aux, 1.0)])
     slots = jnp.concatenate([collected.slots, jnp.where(valid, sample.indices, 0)])
     versions = jnp.concatenate([collected.versions, sample.version])

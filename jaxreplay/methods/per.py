@@ -6,11 +6,7 @@ from collections.abc import Mapping
 import jax.numpy as jnp
 
 from jaxreplay._internal.numerics import to_power
-from jaxreplay.methods.parts.options import (
-    ImportanceOptions,
-    PriorityOptions,
-    WeightedLossOptions,
-)
+from jaxreplay.methods.parts.options import ImportanceOptions, PriorityOptions, WeightedLossOptions
 from jaxreplay.methods.proportional import Proportional
 from jaxreplay.option import check_config_class, option
 from jaxreplay.ring import Ring
@@ -23,21 +19,19 @@ class PERConfig(WeightedLossOptions, ImportanceOptions, PriorityOptions):
     """Hyperparameters of proportional prioritised replay."""
 
     clip: float | None = option(
-        None, "largest |TD error| that counts for the priority; none: no limit", above=0
+        None, "upper bound of |TD error| in priorities; none: unbounded", above=0
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class PERLeaf:
-    """`(min(|td|, clip) + epsilon)^alpha` (Schaul et al. 2016, Sec. 3.3)."""
+    """Computes `(min(|td|, clip) + epsilon)^alpha` (Schaul et al. 2016, Sec. 3.3)."""
 
     alpha: float
     epsilon: float
     clip: float | None
 
     def __call__(self, feedback: Mapping[str, Array], slots: Array, ring: Ring) -> Array:
-        """Return the leaves `[B]` of TD errors `[B]`."""
-        del slots, ring
         size = jnp.abs(feedback["td_error"])
         if self.clip is not None:
             size = jnp.minimum(size, self.clip)
@@ -50,7 +44,7 @@ def sampler(config: PERConfig = PERConfig()) -> Proportional:
 
     The priority is `p = |td| + epsilon` (Schaul et al. 2016, Eq. 1 and Alg. 1). Importance weights
     are `(N P(i))^-beta`, divided by the largest of the batch or of the buffer, or not at all. Beta
-    is constant, unless `beta_updates` or `config.for_run` gives its schedule an end.
+    is constant unless `beta_updates` or `config.for_run` sets the horizon of its schedule.
     """
     return Proportional(
         PERLeaf(config.alpha, config.epsilon, config.clip),
@@ -62,5 +56,14 @@ def sampler(config: PERConfig = PERConfig()) -> Proportional:
 
 @check_config_class
 def method(config: PERConfig = PERConfig()) -> Method:
-    """Return proportional PER: its sampler, and an objective weighted by importance."""
+    """Return proportional PER: its sampler, and the importance-weighted mean of the critic's loss.
+
+    Args:
+      config: `config.for_run(updates)` anneals beta to `beta_end` over that many gradient steps.
+
+    Example:
+      >>> from jaxreplay import Replay
+      >>> per = method(PERConfig(alpha=0.7).for_run(100_000))
+      >>> replay = Replay(per.sampler, capacity=100_000, batch_size=256)
+    """
     return Method(sampler(config), config.objective())

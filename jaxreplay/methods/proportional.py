@@ -1,11 +1,12 @@
-"""Sampling in proportion to priorities that are kept in a sum tree.
+"""Sampling in proportion to priorities stored in a sum tree.
 
-PER and LAP are `Proportional` with a leaf and a weight; PSER, NERS and sequences use the functions.
+PER and LAP are `Proportional` with a leaf and a weight. The samplers of PSER, NERS and sequences
+hold a `ProportionalState` and call the functions of this module.
 """
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,33 +28,34 @@ Normalisation = Literal["batch", "buffer", "none"]
 
 
 class ProportionalState(NamedTuple):
-    """Leaves, their largest so far, and a clock."""
+    """Leaves of all slots, and counters."""
 
     tree: SumTree  # leaves [C] float32, 0 where never written
-    minimum: SumTree | None  # those above 0 in a tree of minima, if weights need the smallest
+    minimum: SumTree | None  # tree of minima over the positive leaves, if weights need the smallest
     max_leaf: Array  # [] float32, the largest leaf ever written, initially 1
-    updates: Array  # [] int32, a clock: calls of update
-    skipped: Array  # [] int32, leaves so far that were no number or negative, and left the old one
+    updates: Array  # [] int32, calls of update
+    skipped: Array  # [] int32, leaves not written because they were negative or not finite
 
 
 class SamplingStats(NamedTuple):
-    """Quantities that importance weights depend on."""
+    """Quantities from which importance weights are computed."""
 
     probability: Array  # [B] float32, of each drawn slot
-    smallest: Array | None  # [] float32, smallest positive probability in the buffer, if it is kept
+    smallest: Array | None  # [] float32, smallest positive probability in the buffer, if tracked
     size: Array  # [] int32, stored transitions
     updates: Array  # [] int32, calls of update so far
 
 
+Leaf = Callable[[Mapping[str, Array], Array, Ring], Array]  # see `Proportional`
 Weight = Callable[[SamplingStats], Array]  # returns importance weights [B] float32
 
 
 def init(capacity: int, *, track_minimum: bool = False) -> ProportionalState:
-    """Make the state of an empty buffer.
+    """Return the state of an empty buffer.
 
     Args:
-      capacity: slots of the ring.
-      track_minimum: keep a tree of minima, for weights that need the smallest probability.
+      capacity: C, slots of the ring.
+      track_minimum: also keep a tree of minima, which `SamplingStats.smallest` needs.
     """
     minimum = sum_tree.init(capacity, reduce="min") if track_minimum else None
     return ProportionalState(
@@ -68,10 +70,10 @@ def init(capacity: int, *, track_minimum: bool = False) -> ProportionalState:
 def insert(
     state: ProportionalState, slots: Array, values: Array | None = None
 ) -> ProportionalState:
-    """Give new transitions their leaves `[E]`: `values`, or the largest leaf so far.
+    """Return the state with leaves `values` `[E]` of new transitions at `slots` `[E]` int32.
 
-    Values that are no leaves get the largest one as well: their slots would otherwise keep the
-    leaf of the transition they held before.
+    None, and values that are negative or not finite, give the largest leaf so far: a slot must not
+    keep the leaf of an overwritten transition.
     """
     if values is None:
         return _set(state, slots, jnp.broadcast_to(state.max_leaf, slots.shape))
@@ -80,7 +82,10 @@ def insert(
 
 
 def write(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
-    """Write the leaves `[B]` of an update; rows with an out-of-range slot are skipped."""
+    """Return the state with new leaves `values` `[B]` of a batch at `slots` `[B]` int32.
+
+    `IGNORED` slots are skipped, and so are leaves that are negative or not finite.
+    """
     state = _update_stats(_set(state, slots, values), slots, values)
     return state._replace(updates=counters.increment(state.updates))
 
@@ -89,9 +94,10 @@ def write(state: ProportionalState, slots: Array, values: Array) -> Proportional
 def draw(
     state: ProportionalState, ring: Ring, key: Array, batch_size: int, sampling: Sampling
 ) -> tuple[Array, SamplingStats]:
-    """Draw slots `[B]` in proportion to their leaves.
+    """Draw slots in proportion to their leaves; if all leaves are 0, uniformly.
 
-    With every leaf at zero nothing distinguishes the slots: all are equally likely then.
+    Returns:
+      Slots `[B]` int32, B = `batch_size`, and the inputs of their importance weights.
     """
     size = jnp.maximum(ring_.size(ring), 1)
     total = sum_tree.total(state.tree)
@@ -112,7 +118,7 @@ def draw(
 
 
 def probability(state: ProportionalState, ring: Ring, slots: Array) -> Array:
-    """Return the probability `[n]` float32 of each slot: its leaf's share of the total."""
+    """Return the probability `[n]` float32 of slots `[n]` int32: leaf / sum of leaves."""
     total = sum_tree.total(state.tree)
     even = ring_.even_probability(ring, slots)
     safe_total = jnp.where(total > 0, total, 1.0)
@@ -121,29 +127,33 @@ def probability(state: ProportionalState, ring: Ring, slots: Array) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class ImportanceWeights:
-    """Importance weights `(N P(i))^-beta` (Schaul et al. 2016, Sec. 3.4).
+    """Importance weights `(N P(i))^-beta` of N transitions (Schaul et al. 2016, Sec. 3.4).
 
     Args:
       beta: exponent, a schedule over calls of `update`, such as `linear(0.4, 1.0, 10_000)`.
-      normalise: divide by the largest weight of the "batch", of the "buffer", or of "none".
+      normalise: divide by the largest weight of the "batch" or the "buffer", or not ("none").
     """
 
     beta: Schedule
     normalise: Normalisation = "batch"
 
     def exponent(self, updates: Array) -> Array:
-        """Return beta `[]` float32 after this many updates."""
+        """Return beta, `[]` float32, after `updates` `[]` int32."""
         return jnp.asarray(self.beta(updates), jnp.float32)
 
     @as_by_default
     def __call__(self, stats: SamplingStats) -> Array:
-        """Return the weights `[B]` float32."""
+        """Return the weights `[B]` float32.
+
+        Raises:
+          ValueError: `normalise` is "buffer", and the sampler does not track the minimum.
+        """
         minus = -self.exponent(stats.updates)
         if self.normalise == "buffer":
             if stats.smallest is None:
                 raise ValueError(
-                    'normalise "buffer" needs the smallest probability, which this sampler does '
-                    'not keep: use "batch"'
+                    'normalise is "buffer": it must be "batch" or "none" with this sampler, which '
+                    "does not track the smallest probability"
                 )
             return to_power(stats.probability / stats.smallest, minus)
         weights = to_power(stats.size * stats.probability, minus)
@@ -151,15 +161,15 @@ class ImportanceWeights:
 
 
 def unweighted(stats: SamplingStats) -> Array:
-    """Return weights of 1, `[B]` float32."""
+    """Return weights of 1, `[B]` float32, for samplers without bias correction."""
     return jnp.ones_like(stats.probability)
 
 
 @as_by_default
 def metrics(state: ProportionalState, ring: Ring) -> dict[str, Array]:
-    """Return mean, largest and quantiles of the leaves, and how many were skipped so far.
+    """Return mean, largest so far and quantiles of the leaves, and the number of skipped leaves.
 
-    A leaf is skipped if it is not finite or negative: the slot keeps the one of before.
+    A leaf is skipped if it is negative or not finite.
     """
     size = jnp.maximum(ring_.size(ring), 1)
     return {
@@ -172,40 +182,27 @@ def metrics(state: ProportionalState, ring: Ring) -> dict[str, Array]:
 
 @as_by_default
 def quantiles(priority: Callable[[Array], Array], size: Array) -> dict[str, Array]:
-    """Return the 10th, 50th and 90th percentile of the priorities of what is stored.
+    """Return the 10th, 50th and 90th percentile of the stored transitions' priorities.
+
+    They are interpolated linearly, over at most 4096 evenly spaced slots.
 
     Args:
-      priority: slots `[n]` int32 -> `[n]` float32.
-      size: `[]` int32, slots 0 to `size` - 1 are stored; of more than 4096, as many are looked at,
-        at even distances.
+      priority: function from slots `[n]` int32 to priorities `[n]` float32.
+      size: `[]` int32, at least 1: slots 0 to `size` - 1 are stored.
     """
-    looks = jnp.minimum(size, _LOOKS)
-    places = jnp.arange(_LOOKS) % looks
-    slots = (places * (size / looks)).astype(jnp.int32)
-    # Where fewer are stored, only the first look at each counts.
-    seen = jnp.sort(jnp.where(jnp.arange(_LOOKS) < looks, priority(slots), _LARGEST))
-    place = jnp.array([0.1, 0.5, 0.9], jnp.float32) * (looks - 1)
+    count = jnp.minimum(size, _MAX_QUANTILE_SLOTS)
+    number = jnp.arange(_MAX_QUANTILE_SLOTS)
+    slots = (number % count * (size / count)).astype(jnp.int32)
+    # The array has a static size: entries from `count` on are repetitions, and are sorted last.
+    ordered = jnp.sort(jnp.where(number < count, priority(slots), _LARGEST))
+    place = jnp.array([0.1, 0.5, 0.9], jnp.float32) * (count - 1)
     before = place.astype(jnp.int32)
-    low, high = seen[before], seen[jnp.minimum(before + 1, looks - 1)]
-    found = low + (high - low) * (place - before)
-    return {f"priority_p{name}": value for name, value in zip((10, 50, 90), found, strict=True)}
+    low, high = ordered[before], ordered[jnp.minimum(before + 1, count - 1)]
+    values = low + (high - low) * (place - before)
+    return {f"priority_p{name}": value for name, value in zip((10, 50, 90), values, strict=True)}
 
 
-_LOOKS = 4096
-
-
-class Leaf(Protocol):
-    """A function of feedback that returns priorities to the power of alpha, the tree's leaves."""
-
-    def __call__(self, feedback: Mapping[str, Array], slots: Array, ring: Ring, /) -> Array:
-        """Return the leaves `[B]` float32, not negative.
-
-        Args:
-          feedback: `[B]` each, by name.
-          slots: `[B]` int32, the slots of the transitions, some of them `IGNORED`.
-          ring: the transitions.
-        """
-        ...
+_MAX_QUANTILE_SLOTS = 4096
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,17 +210,19 @@ class Proportional(Sampler):
     """Samples transition i with probability `leaf_i / sum_j leaf_j`.
 
     Args:
-      leaf: the leaf of a transition, from its latest feedback.
-      weight: importance weights `[B]` of a draw, such as `ImportanceWeights(beta)`.
+      leaf: `leaf(feedback, slots, ring)` returns the leaves, `[B]` float32, at least 0, of the
+        transitions at `slots` `[B]` int32 (some may be `IGNORED`); `feedback` maps names to `[B]`
+        float32. Frozen dataclasses make equal samplers compare equal.
+      weight: computes importance weights `[B]`, such as `ImportanceWeights(beta)`.
       feedback: names of the feedback that `leaf` reads.
       sampling: dependence between the draws of a batch, see `sum_tree.sample`.
-      initial: leaf of a new transition: the largest leaf so far, initially 1 ("max", Schaul et al.
-        2016, Alg. 1), or that of the feedback that comes with it ("td").
+      initial: leaf of a new transition. "max" is the largest leaf so far, initially 1 (Schaul et
+        al. 2016, Alg. 1); "td" computes it from the feedback passed to `Replay.add`.
 
     Example:
       >>> import jax.numpy as jnp
       >>> def leaf(feedback, slots, ring):
-      ...     return jnp.abs(feedback["td_error"])
+      ...     return jnp.abs(feedback["td_error"]) ** 0.6
       >>> sampler = Proportional(leaf)
     """
 
@@ -235,14 +234,13 @@ class Proportional(Sampler):
 
     @property
     def requires(self) -> Requirements:
-        """The feedback that `leaf` reads, with "td" also of new transitions."""
         of_new = self.feedback if self.initial == "td" else frozenset()
         return Requirements(feedback=self.feedback, feedback_of_new=of_new)
 
     def init(self, key: Array, ring: Ring) -> ProportionalState:
-        """Return the state of an empty buffer."""
-        del key
-        return init(ring.capacity, track_minimum=needs_minimum(self.weight))
+        weight = self.weight
+        by_buffer = isinstance(weight, ImportanceWeights) and weight.normalise == "buffer"
+        return init(ring.capacity, track_minimum=by_buffer)
 
     def add(
         self,
@@ -252,47 +250,35 @@ class Proportional(Sampler):
         transition: Tree,
         **feedback: Array,
     ) -> ProportionalState:
-        """Insert new transitions `[E]`."""
-        del transition
         leaves = self.leaf(feedback, slots, ring) if self.initial == "td" else None
         return insert(state, slots, leaves)
 
     def sample(self, state: ProportionalState, ring: Ring, key: Array, batch_size: int) -> Draw:
-        """Draw in proportion to the leaves."""
         indices, stats = draw(state, ring, key, batch_size, self.sampling)
         return Draw(indices, weights(self.weight, stats), probability=stats.probability)
 
     def update(
         self, state: ProportionalState, ring: Ring, sample: Sample, **feedback: Array
     ) -> ProportionalState:
-        """Write the leaves of a batch."""
         return write(state, sample.indices, self.leaf(feedback, sample.indices, ring))
 
     def probability(
         self, state: ProportionalState, ring: Ring, slots: Array, batch_size: int
     ) -> Array:
-        """Return the share of each leaf in their sum."""
-        del batch_size
         return probability(state, ring, slots)
 
     def metrics(self, state: ProportionalState, ring: Ring) -> dict[str, Array]:
-        """Return statistics of the leaves, and beta."""
         own = metrics(state, ring)
         if isinstance(self.weight, ImportanceWeights):
             own["beta"] = self.weight.exponent(state.updates)
         return own
 
 
-def needs_minimum(weight: Weight) -> bool:
-    """Return whether weights are normalised by the smallest probability in the buffer."""
-    return isinstance(weight, ImportanceWeights) and weight.normalise == "buffer"
-
-
 def weights(weight: Weight, stats: SamplingStats) -> Array:
-    """Return the importance weights `[B]` of a draw.
+    """Return the importance weights `[B]` float32 of a draw.
 
-    They are available only after the leaves were read, even if they do not depend on them: the next
-    write of the tree waits for them.
+    They depend on the read of the leaves even if `weight` ignores it, so that the next write of the
+    tree happens in place.
     """
     return buffer.after(buffer.fence(stats.probability), weight(stats))
 
@@ -301,13 +287,13 @@ def check_valid(state: ProportionalState, ring: Ring) -> None:
     """Check a concrete state against its ring.
 
     Raises:
-      ValueError: a tree is inconsistent, a slot never written has mass, or a leaf exceeds the
+      ValueError: a tree is inconsistent, an empty slot has a positive leaf, or a leaf exceeds the
         running maximum.
     """
     sum_tree.check_valid(state.tree)
     leaves = sum_tree.leaves(state.tree)
     if leaves[int(ring_.size(ring)) :].any():
-        raise ValueError("a slot that was never written has a priority")
+        raise ValueError("an empty slot has a priority: it must be 0")
     if leaves.max() > state.max_leaf:
         raise ValueError(f"a leaf of {leaves.max()} exceeds the running maximum {state.max_leaf}")
     if state.minimum is not None:
@@ -317,7 +303,7 @@ def check_valid(state: ProportionalState, ring: Ring) -> None:
 def _set(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
     minimum = state.minimum
     if minimum is not None:
-        # What has no mass is never drawn: no weight is divided by its own.
+        # Leaves of 0 are never drawn, so no weight is normalised by their probability.
         minimum = sum_tree.set(minimum, slots, jnp.where(values == 0, _LARGEST, values))
     return state._replace(tree=sum_tree.set(state.tree, slots, values), minimum=minimum)
 
@@ -326,23 +312,26 @@ _LARGEST = np.finfo(np.float32).max
 
 
 def _update_stats(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
-    overflown, largest = count_invalid_and_max(slots < state.tree.capacity, values)
-    skipped = counters.saturating_add(state.skipped, overflown)
+    invalid, largest = count_invalid_and_max(slots < state.tree.capacity, values)
+    skipped = counters.saturating_add(state.skipped, invalid)
     return state._replace(skipped=skipped, max_leaf=jnp.maximum(state.max_leaf, largest))
 
 
 def count_invalid_and_max(live: Array, values: Array) -> tuple[Array, Array]:
-    """Return how many leaves `[B]` are no leaves, `[]` int32, and the largest of the others.
+    """Return the number of invalid leaves, `[]` int32, and the largest valid leaf, `[]` float32.
 
-    Those are not finite, as of errors beyond float32's powers, or negative: the tree skips them. Of
-    the leaves that are not `live` `[B]`, neither counts; the largest is at least 0. One reduction
-    finds both: XLA makes two operations of each that is alone.
+    Leaves are invalid, and skipped by the tree, if they are negative or not finite (powers of TD
+    errors may overflow). The maximum is at least 0. Both come from a single reduction, since XLA
+    compiles separate ones to two operations each.
+
+    Args:
+      live: `[B]` bool; False excludes a leaf from both results.
+      values: `[B]` leaves.
     """
-    values = values.astype(jnp.float32)
-    told = jnp.where(live, values, 0.0)
-    written = jnp.where(jnp.isfinite(told), told, 0.0)
-    lost = (jnp.abs(written) != told).astype(jnp.int32)  # one comparison for either kind
-    return jax.lax.reduce((lost, written), (np.int32(0), np.float32(0)), _sum_and_maximum, (0,))
+    values = jnp.where(live, values.astype(jnp.float32), 0.0)
+    valid = jnp.where(jnp.isfinite(values), values, 0.0)
+    invalid = (jnp.abs(valid) != values).astype(jnp.int32)  # negative or not finite
+    return jax.lax.reduce((invalid, valid), (np.int32(0), np.float32(0)), _sum_and_maximum, (0,))
 
 
 def _sum_and_maximum(x: tuple[Array, Array], y: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -1,7 +1,6 @@
 """Prioritised sequence experience replay, PSER (Brittain et al. 2019).
 
-A surprising transition lends part of its priority to the steps that led to it: rho^k of it to the
-k-th step before, within the episode.
+A transition passes its priority, decayed by rho per step, back to the steps that led to it.
 """
 
 import dataclasses
@@ -32,48 +31,44 @@ _PAPER = "Brittain et al. 2019"
 class PSERConfig(LossOptions, PriorityOptions):
     """Hyperparameters of PSER.
 
-    The paper's numbers came from code that decays the tree's leaves, square roots of the Huber
-    loss: `decay_space="leaf", leaf="sqrt_huber"`.
+    The paper's results come from code that decays the tree's leaves and computes them as square
+    roots of the Huber loss: `decay_space="leaf", leaf="sqrt_huber"`.
     """
 
     alpha: float = override(PriorityOptions, "alpha", 0.5, f"{_PAPER}, Tab. 3")
     beta: float = option(
-        0.5,
-        "importance-sampling exponent, constant",
-        f"{_PAPER}, Tab. 4",
-        at_least=0,
-        at_most=1,
+        0.5, "constant importance-sampling exponent", f"{_PAPER}, Tab. 4", at_least=0, at_most=1
     )
     rho: float = option(
         0.4, "decay of the priority per step back", f"{_PAPER}, Tab. 2", above=0, below=1
     )
     window: int | None = option(
         None,
-        "steps back; none: until rho^k falls below `threshold`",
+        "number of earlier steps; none: all k with rho^k at least `threshold`",
         f"{_PAPER}, Eq. 9",
         at_least=1,
     )
     threshold: float = option(
-        0.01, "decayed share that is still passed on", f"{_PAPER}, Eq. 8", above=0, below=1
+        0.01, "least decay rho^k that is passed back", f"{_PAPER}, Eq. 8", above=0, below=1
     )
     eta: float = option(
         0.7,
-        "share of its old priority that a replayed transition keeps",
+        "least share of its old priority that a replayed transition keeps",
         f"{_PAPER}, Eq. 10",
         at_least=0,
         at_most=1,
     )
     combine: Literal["max", "add"] = option(
-        "max", "how decayed and own priority join", f"{_PAPER}, Eq. 6 and 7"
+        "max", "combination of decayed and own priority", f"{_PAPER}, Eq. 6 and 7"
     )
     decay_on_add: bool = option(
-        False, "decay from new transitions too (as the theory does)", f"{_PAPER}, Sec. 3"
+        False, "also decay the priority of new transitions (theory)", f"{_PAPER}, Sec. 3"
     )
     decay_space: Literal["raw", "leaf"] = option(
-        "raw", "what rho and eta act on: the priority (paper) or its power (code)"
+        "raw", "rho and eta scale the priority (paper) or the leaf, its power (code)"
     )
     leaf: Literal["power", "sqrt_huber"] = option(
-        "power", "leaf of a TD error: (|td| + epsilon)^alpha, or sqrt(Huber) (code)"
+        "power", "leaf of a TD error: (|td| + epsilon)^alpha, or sqrt(Huber loss) (code)"
     )
 
     @property
@@ -82,30 +77,34 @@ class PSERConfig(LossOptions, PriorityOptions):
         return ImportanceWeights(schedules.linear(self.beta, self.beta, None))
 
     def check(self) -> None:
-        """Refuse decays that reach nobody, and leaves that the decay can't act on."""
+        """Raise ValueError if options contradict each other."""
         if self.window is None and window_of(self.rho, self.threshold) < 1:
             raise ValueError(
-                f"rho {self.rho} is below the threshold {self.threshold} after one step: "
-                "use a larger rho, or give the window"
+                f"rho is {self.rho}: it must be at least the threshold {self.threshold}, or set "
+                "the window"
             )
         if self.leaf == "sqrt_huber" and self.decay_space == "raw":
-            raise ValueError("leaf sqrt_huber is no power of a priority: use decay_space leaf")
+            raise ValueError("leaf is sqrt_huber: it must be power, or use decay_space leaf")
         if self.combine == "add" and self.decay_space == "raw" and self.alpha == 0:
-            raise ValueError("combine add with alpha 0 has nothing to add: use combine max")
+            raise ValueError("combine is add: it must be max if alpha is 0")
 
 
 class PSERState(NamedTuple):
-    """Priorities, and how far a walk back may go."""
+    """Priorities, and positions within episodes."""
 
     priorities: ProportionalState
     positions: Positions
 
 
 def window_of(rho: float, threshold: float = 0.01) -> int:
-    """Return the steps k for which `rho^k >= threshold` (Brittain et al. 2019, Eq. 9, floored).
+    """Return the largest k with `rho^k >= threshold` (Brittain et al. 2019, Eq. 9, rounded down).
 
     Raises:
-      ValueError: an argument lies outside (0, 1).
+      ValueError: an argument is outside (0, 1).
+
+    Example:
+      >>> window_of(0.4)
+      5
     """
     for name, value in {"rho": rho, "threshold": threshold}.items():
         Bounds(above=0, below=1).check(name, value)
@@ -114,20 +113,19 @@ def window_of(rho: float, threshold: float = 0.01) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class PSER(Sampler):
-    """PER whose updates also raise the priorities of the preceding steps.
+    """Samples as PER does; updates also raise the priorities of the preceding steps.
 
-    A replayed transition gets the priority `max(|td| + epsilon, eta * old)` (Eq. 10), and from it
-    the k-th step before gets `max(rho^k p, own)` (Eq. 6) or `min(rho^k p + own, largest so far)`
-    (Eq. 7), for k up to the window, back to the start of the episode and never across the write
-    cursor. The result equals processing the batch in the order of time; of a slot that was drawn
-    twice with different errors, one error counts.
+    A replayed transition gets the priority `p = max(|td| + epsilon, eta * old)` (Eq. 10). The k-th
+    step before it gets `max(rho^k p, own)` (Eq. 6) or `min(rho^k p + own, largest so far)` (Eq. 7),
+    for k up to the window, within the episode and behind the write cursor. The result is that of
+    processing the batch in order of time. If a slot is drawn twice with different TD errors, one of
+    them is used.
     """
 
     config: PSERConfig = PSERConfig()
 
     @property
     def requires(self) -> Requirements:
-        """TD errors, and where episodes begin."""
         td_error = frozenset({"td_error"})
         return Requirements(
             feedback=td_error,
@@ -148,7 +146,7 @@ class PSER(Sampler):
         state = PSERState(priorities, positions)
         if not config.decay_on_add:
             return state
-        return _lend(config, state, ring, slots, sum_tree.get(priorities.tree, slots))
+        return _pass_back(config, state, ring, slots, sum_tree.get(priorities.tree, slots))
 
     def sample(self, state: PSERState, ring: Ring, key: Array, batch_size: int) -> Draw:
         sampling = self.config.sampling
@@ -161,16 +159,16 @@ class PSER(Sampler):
         kept = _in_leaves(config, config.eta) * sum_tree.get(old.tree, jnp.where(valid, slots, 0))
         leaves = _leaf(config, feedback["td_error"])
         values = jnp.where(valid, jnp.maximum(leaves, kept), 0.0)
-        overflown, largest = proportional.count_invalid_and_max(valid, values)
+        invalid, largest = proportional.count_invalid_and_max(valid, values)
         priorities = old._replace(
             tree=sum_tree.put(old.tree, slots, values),
             max_leaf=jnp.maximum(old.max_leaf, largest),
             updates=counters.increment(old.updates),
-            skipped=counters.saturating_add(old.skipped, overflown),
+            skipped=counters.saturating_add(old.skipped, invalid),
         )
-        # A leaf that overflows is skipped, and so lends nothing either.
-        lenders = jnp.where(jnp.isfinite(values), slots, IGNORED)
-        return _lend(config, state._replace(priorities=priorities), ring, lenders, values)
+        # The tree skips leaves that are not finite: don't pass them back either.
+        slots = jnp.where(jnp.isfinite(values), slots, IGNORED)
+        return _pass_back(config, state._replace(priorities=priorities), ring, slots, values)
 
     def end_episodes(self, state: PSERState, ring: Ring) -> PSERState:
         return state._replace(positions=positions_.end(state.positions))
@@ -191,7 +189,7 @@ def sampler(config: PSERConfig = PSERConfig()) -> PSER:
 
 @check_config_class
 def method(config: PSERConfig = PSERConfig()) -> Method:
-    """Return PSER: its sampler, and an objective weighted by importance."""
+    """Return PSER: its sampler, and the importance-weighted mean of the critic's loss."""
     return Method(sampler(config), objectives.weighted(config.named_loss))
 
 
@@ -202,27 +200,27 @@ def _leaf(config: PSERConfig, td_error: Array) -> Array:
 
 
 def _in_leaves(config: PSERConfig, factor: float) -> float:
-    """Return what a factor of priorities p is of the tree's leaves p^alpha.
+    """Return the factor of leaves p^alpha that scales priorities p by `factor`.
 
-    A maximum commutes with the power, so that "max" never needs p itself.
+    Maxima commute with the power, so that combine "max" needs leaves only.
     """
     return factor**config.alpha if config.decay_space == "raw" else factor
 
 
-def _lend(
+def _pass_back(
     config: PSERConfig, state: PSERState, ring: Ring, slots: Array, values: Array
 ) -> PSERState:
-    """Pass `values` `[B]`, just put at `slots`, on to the steps before, and repair the tree.
+    """Decay the leaves `values` `[B]`, just put at `slots`, to earlier steps, and repair the tree.
 
-    Rows whose slot is out of range are skipped.
+    `IGNORED` slots are skipped.
     """
     priorities = state.priorities
     steps = jnp.arange(1, (config.window or window_of(config.rho, config.threshold)) + 1)
-    rows = jnp.minimum(slots, ring.capacity - 1)[:, None]
-    earlier, stored = ring_.previous(ring, rows, steps)  # [B, W]
-    reached = stored & (steps <= state.positions.steps[rows]) & (slots != IGNORED)[:, None]
+    safe = jnp.minimum(slots, ring.capacity - 1)[:, None]
+    earlier, stored = ring_.previous(ring, safe, steps)  # [B, W]
+    reached = stored & (steps <= state.positions.steps[safe]) & (slots != IGNORED)[:, None]
     if config.combine == "add":
-        # A slot drawn twice lends once.
+        # Add once for a slot that was drawn twice.
         again = jnp.tril(slots[:, None] == slots, -1).any(axis=1)
         reached &= ~again[:, None]
     before = jnp.where(reached, earlier, IGNORED).ravel()
@@ -236,7 +234,7 @@ def _lend(
         tree = sum_tree.add(
             priorities.tree, before, shares.ravel(), power=power, limit=priorities.max_leaf
         )
-    chain = jnp.where(reached, earlier, rows)  # the same parents again are harmless
+    chain = jnp.where(reached, earlier, safe)  # repairing a slot's parents twice is harmless
     touched = jnp.concatenate([slots[:, None], chain], axis=1)
     tree = sum_tree.repair(tree, touched.ravel())
     return state._replace(priorities=priorities._replace(tree=tree))

@@ -1,9 +1,9 @@
 """Remember and forget for experience replay, ReF-ER (Novati & Koumoutsakos 2019).
 
-The memory holds whole episodes. Steps whose policy has since become too different from the one
-that acted (far-policy steps) give no gradient but a pull back towards the behaviour, and episodes
-with many of them are forgotten first. For agents that learn from returns, the memory also keeps
-Retrace's estimates.
+The memory consists of whole episodes. A step is far-policy if the current policy differs too much
+from the behaviour policy there. Far-policy steps contribute only a KL penalty to the gradient, and
+episodes with many of them are forgotten first. For agents that learn from returns, the memory also
+stores Retrace estimates.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from jaxreplay._internal import buffer, counters, numerics
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay.methods.parts import estimates
 from jaxreplay.methods.parts.estimates import Estimates
-from jaxreplay.methods.parts.forgetting import to_forget
+from jaxreplay.methods.parts.forgetting import choose_forgotten
 from jaxreplay.objectives import Objective
 from jaxreplay.option import Config, check_config_class, option
 from jaxreplay.ring import Ring
@@ -47,115 +47,122 @@ class ReFERConfig(Config):
 
     clip: float = option(
         4.0,
-        "C: near-policy steps have an importance ratio in (1 / (1 + C), 1 + C)",
+        "C: the importance ratio of near-policy steps is in (1 / (1 + C), 1 + C)",
         f"{_PAPER}, Tab. 1",
         above=0,
     )
     anneal: float = option(
         5e-7,
-        "C shrinks as 1 / (1 + this * gradient steps); 0 keeps it",
+        "C decays as 1 / (1 + anneal * gradient steps); 0 keeps it constant",
         f"{_PAPER}, Eq. 10",
         at_least=0,
     )
     target: float = option(
-        0.1, "D: share of far-policy steps aimed at", f"{_PAPER}, Tab. 1", at_least=0, at_most=1
+        0.1, "D: target share of far-policy steps", f"{_PAPER}, Tab. 1", at_least=0, at_most=1
     )
     beta: float = option(
         0.2,
-        "initial weight of the agent's gradient against the KL penalty's",
+        "initial weight of the agent's gradient; the KL penalty's is 1 - beta",
         at_least=0,
         at_most=1,
     )
     beta_rate: float = option(
-        1e-4, "step size of beta, per gradient step", f"{_PAPER}, Eq. 4", at_least=0, at_most=1
+        1e-4, "change of beta per gradient step", f"{_PAPER}, Eq. 4", at_least=0, at_most=1
     )
-    reject: bool = option(True, "far-policy steps give no gradient; false: plain replay")
-    penalise: bool = option(True, "KL penalty with adaptive weight; false: none, beta stays 1")
+    reject: bool = option(True, "mask the losses of far-policy steps; false: plain replay")
+    penalise: bool = option(True, "add a KL penalty with an adaptive weight; false: beta is 1")
     forget: Literal["far", "oldest"] = option(
         "far", "episodes forgotten first: the most far-policy, or the oldest", f"{_PAPER}, Alg. 1"
     )
     direction: Literal["behaviour", "policy"] = option(
         "behaviour",
-        "the KL divergence's first argument: KL(behaviour || policy), or the authors' code's",
+        "KL divergence: KL(behaviour || policy), or KL(policy || behaviour) as in authors' code",
         f"{_PAPER}, Eq. 3",
     )
-    returns: bool = option(False, "keep Retrace's estimates, for agents that learn from returns")
+    returns: bool = option(False, "store Retrace estimates, for agents that learn from returns")
     refresh_every: int | None = option(
         None,
-        "rows between two passes over the memory (returns, forgetting), at most half the ring's; "
-        "none: a thousandth of the ring's",
+        "steps per environment between two refreshes of the memory (returns, forgetting), at most "
+        "half the ring's; none: a thousandth of the ring's",
         at_least=1,
     )
     capacity_factor: int = option(
         2,
-        "slots of the ring per step remembered, so that old episodes may outlive newer ones",
+        "slots of the ring per remembered step, so that old episodes can outlive newer ones",
         at_least=1,
     )
 
     def check(self) -> None:
-        """Refuse a clip that no ratio reaches."""
+        """Raise ValueError if no ratio reaches the clip."""
         if math.log1p(self.clip) >= LOG_RATIO_LIMIT:
             raise ValueError(
-                f"clip is {self.clip}: ratios are known up to exp({LOG_RATIO_LIMIT:g}) only, so "
-                "that nothing would be far: use less than 1000"
+                f"clip is {self.clip}: it must be below 1000, as ratios are clipped to "
+                f"exp({LOG_RATIO_LIMIT:g})"
             )
 
 
 class Aux(NamedTuple):
-    """What a batch brings along for the objective, and for agents that learn from returns."""
+    """Inputs of the objective, and the estimates for agents that learn from returns."""
 
     beta: Array  # [] float32, weight of the agent's gradient
-    log_c_max: Array  # [] float32, |log ratio| from which a step is far
-    q_ret: Array | None  # [B] float32, Retrace's estimate of Q(s, a), if returns are kept
+    log_c_max: Array  # [] float32, least |log ratio| of far-policy steps
+    q_ret: Array | None  # [B] float32, Retrace's estimate of Q(s, a), if `returns` is on
 
 
 class ReFERState(NamedTuple):
-    """The memory's book-keeping; an episode's number is its lane's count of them, modulo rows."""
+    """The memory's steps and episodes.
+
+    `status` and `start` have one entry per episode, at the indices in `episode`.
+    """
 
     log_ratio: Buffer  # [C] float32, log pi/mu when last sampled; 0 unless remembered
-    episode: Buffer  # [C] int32, where the slot's episode stands in `status` and `start`
-    status: Buffer  # [C] int8, of episodes, not slots: running, finished or forgotten
-    start: Buffer  # [C] int32, of episodes: rows ever added when they began
-    current: Array  # [E] int32, each lane's count of episodes; -1 before the first
-    live: Buffer  # [C] bool, whether the slot may be drawn
-    order: Buffer  # [C] int32, the live slots, `size` of them
-    size: Array  # [] int32, steps that may be drawn: n_obs
-    far: Array  # [] int32, of these, the far-policy ones: n_far
-    log_c_max: Array  # [] float32, |log ratio| from which a step is far, since the latest refresh
-    beta: Array  # [] float32
-    updates: Array  # [] int32, a clock: calls of update
-    forgotten: Array  # [] int32, finished episodes forgotten so far as `forget` has it
-    reclaimed: Array  # [] int32, and those given up because the ring overwrites their slots
-    estimates: Estimates | None  # None unless returns are kept
+    episode: Buffer  # [C] int32, the step's episode
+    status: Buffer  # [C] int8, of episodes: running, finished or forgotten
+    start: Buffer  # [C] int32, of episodes: `Ring.rows_added` at their first step
+    current: Array  # [E] int32, number of each environment's running episode; -1 before the first
+    live: Buffer  # [C] bool, whether the step may be drawn
+    order: Buffer  # [C] int32, the live slots in its first `size` entries
+    size: Array  # [] int32, n_obs: live steps
+    far: Array  # [] int32, n_far: live far-policy steps
+    log_c_max: Array  # [] float32, least |log ratio| of far-policy steps, at the latest refresh
+    beta: Array  # [] float32, weight of the agent's gradient
+    updates: Array  # [] int32, calls of update
+    forgotten: Array  # [] int32, finished episodes that `forget` has removed
+    reclaimed: Array  # [] int32, finished episodes removed before the ring overwrites them
+    estimates: Estimates | None  # None if `returns` is off
 
 
 def log_c_max(config: ReFERConfig, updates: Array | int) -> Array:
-    """Return the log of `c_max = 1 + C / (1 + anneal k)` at gradient step k (Eq. 10)."""
+    """Return the log of `c_max = 1 + C / (1 + anneal k)` after k updates, `[]` float32 (Eq. 10)."""
     steps = jnp.asarray(updates, jnp.float32)
     return jnp.log1p(config.clip / (1.0 + config.anneal * steps))
 
 
 def is_far(log_ratio: Array, log_c_max: Array) -> Array:
-    """Tell which steps `[n]` are far-policy: not `1 / c_max < ratio < c_max`."""
+    """Return whether steps `[n]` are far-policy: not `1 / c_max < ratio < c_max`."""
     return jnp.abs(log_ratio) >= log_c_max
 
 
 def next_beta(beta: Array, far_share: Array, target: float, rate: float) -> Array:
-    """Return beta after one gradient step (Eq. 4): towards 0 while too many steps are far."""
+    """Return beta, `[]` float32, after one gradient step (Eq. 4).
+
+    It falls towards 0 while n_far / n_obs, `far_share`, exceeds D, `target`, and else rises to 1.
+    """
     return (1.0 - rate) * beta + jnp.where(far_share > target, 0.0, rate)
 
 
 @dataclasses.dataclass(frozen=True)
 class ReFER(Sampler):
-    """Samples uniformly from the steps of the finished episodes that are remembered.
+    """Samples uniformly from the steps of remembered episodes.
 
-    The replay's capacity is the number N of steps remembered; the ring has `capacity_factor` times
-    as many slots. Every `refresh_every` steps the memory is refreshed: episodes that have ended
-    since enter it, others are forgotten, and c_max is annealed, so that the far-policy steps are
-    counted exactly in between. Until an episode has ended, steps of running ones are drawn.
+    The memory has up to N steps, the replay's capacity, of finished episodes; the ring has
+    `capacity_factor` times as many slots. A refresh, every `refresh_every` steps, adds the episodes
+    that have ended, forgets others, and anneals c_max. Between refreshes c_max is constant, so that
+    the count of far-policy steps is exact. Until the first episode has ended, steps of running
+    episodes are drawn.
 
-    Feedback is `log_ratio` and, to keep returns, `value`, `advantage` and `next_value` (and
-    `reward_scale`, if the agent scales rewards). Transitions must be single steps.
+    Feedback is `log_ratio`, and with `returns` also `value`, `advantage`, `next_value`, and
+    optionally `reward_scale`. Transitions must be single steps.
     """
 
     config: ReFERConfig = ReFERConfig()
@@ -208,21 +215,20 @@ class ReFER(Sampler):
     def add(
         self, state: ReFERState, ring: Ring, slots: Array, transition: Tree, **feedback: Array
     ) -> ReFERState:
-        """Insert new steps into their episodes, and refresh the memory if it is due."""
-        # An episode may have been left, for instance where a loop was stopped and resumed.
-        left = get_field(transition, "first") & (state.current >= 0)
-        state = _leave(state, ring, left, (slots - ring.num_envs) % ring.capacity)
+        # An episode may have no last step, for instance if a loop was stopped and resumed.
+        over = get_field(transition, "first") & (state.current >= 0)
+        state = _finish_episodes(state, ring, over, (slots - ring.num_envs) % ring.capacity)
         state = _insert(state, ring, slots, transition)
         if state.estimates is not None:
-            known = estimates.add(state.estimates, slots, transition, feedback)
-            state = state._replace(estimates=known)
+            added = estimates.add(state.estimates, slots, transition, feedback)
+            state = state._replace(estimates=added)
         due = ring_.is_due(ring, _refresh_every(self.config, ring))
-        if not isinstance(due, Tracer):  # outside of jit, which would compile the branches again
+        if not isinstance(due, Tracer):  # not in jit, where `cond` would compile at every call
             return _refresh_compiled(self.config, state, ring) if due else state
         return jax.lax.cond(due, lambda s: _refresh(self.config, s, ring), lambda s: s, state)
 
     def sample(self, state: ReFERState, ring: Ring, key: Array, batch_size: int) -> Draw:
-        # Before the first refresh that finds something to remember, everything stored will do.
+        # Draw from all stored steps until a refresh has found live ones.
         size = jnp.where(state.size > 0, state.size, jnp.maximum(ring_.size(ring), 1))
         number = numerics.integers(key, (batch_size,), size)
         indices = jnp.where(state.size > 0, state.order[number], number)
@@ -236,18 +242,17 @@ class ReFER(Sampler):
     def update(
         self, state: ReFERState, ring: Ring, sample: Sample, **feedback: Array
     ) -> ReFERState:
-        """Store the importance ratios of a batch, count the far-policy steps, and adapt beta."""
         config = self.config
         live = buffer.read_or(state.live, sample.indices, False)
         slots = jnp.where(live, sample.indices, IGNORED)
         log_ratio = jnp.clip(feedback["log_ratio"], -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
         ratios, before = buffer.modify(state.log_ratio, slots, log_ratio)
         if state.estimates is not None:
-            state = state._replace(estimates=estimates.see(state.estimates, slots, feedback))
-        # Read again: of a slot that is in the batch twice, the ring keeps one ratio.
+            state = state._replace(estimates=estimates.update(state.estimates, slots, feedback))
+        # Read again, as only one ratio is stored for a slot that is in the batch twice.
         after = buffer.read_or(ratios, slots, 0.0)
         change = is_far(after, state.log_c_max).astype(jnp.int32) - is_far(before, state.log_c_max)
-        changes = jnp.where(_first_of_its_kind(slots), change, 0)
+        changes = jnp.where(_is_first_occurrence(slots), change, 0)
         far = state.far + changes.sum(dtype=jnp.int32)
         beta = state.beta
         if config.penalise:
@@ -257,14 +262,14 @@ class ReFER(Sampler):
         return state._replace(log_ratio=ratios, far=far, beta=beta, updates=updates)
 
     def end_episodes(self, state: ReFERState, ring: Ring) -> ReFERState:
-        lanes = jnp.arange(ring.num_envs, dtype=jnp.int32)
-        return _leave(state, ring, state.current >= 0, ring_.recent(ring, lanes))
+        newest = ring_.recent(ring, jnp.arange(ring.num_envs, dtype=jnp.int32))
+        return _finish_episodes(state, ring, state.current >= 0, newest)
 
     def probability(self, state: ReFERState, ring: Ring, slots: Array, batch_size: int) -> Array:
         live = buffer.read_or(state.live, slots, False)
         share = 1.0 / jnp.maximum(state.size, 1).astype(jnp.float32)
-        known = jnp.where(live, share, 0.0)
-        return jnp.where(state.size > 0, known, ring_.even_probability(ring, slots))
+        remembered = jnp.where(live, share, 0.0)
+        return jnp.where(state.size > 0, remembered, ring_.even_probability(ring, slots))
 
     def metrics(self, state: ReFERState, ring: Ring) -> dict[str, Array]:
         return {
@@ -285,15 +290,19 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> ReFER:
 
 @check_config_class
 def objective(config: ReFERConfig = ReFERConfig()) -> Objective:
-    """Make ReF-ER's objective (Eq. 3): near-policy steps alone give a gradient.
+    """Return ReF-ER's objective, which masks the losses of far-policy steps.
 
-    The actor's loss becomes `beta * near * loss + (1 - beta) * KL`; the critic's `near * loss`,
-    without beta, as the authors do with a critic of its own.
+    The actor's loss is the mean of `beta * near * loss + (1 - beta) * KL` (Novati & Koumoutsakos
+    2019, Eq. 3), where `near` is 0 for far-policy steps, else 1. The critic's is the mean of
+    `near * loss`, as in the authors' code for separate critics.
+
+    Raises:
+      ValueError: when called with losses of an agent without a policy density.
     """
 
     def near(loss: Array, sample: Sample, trust: Trust | None) -> Array:
         if trust is None:
-            raise ValueError("ReF-ER needs an agent whose policy has a density")
+            raise ValueError("ReF-ER needs a policy with a density: use another agent or method")
         if not config.reject:
             return loss
         return jnp.where(is_far(trust.log_ratio, sample.aux.log_c_max), 0.0, loss)
@@ -314,22 +323,22 @@ def objective(config: ReFERConfig = ReFERConfig()) -> Objective:
 
 @check_config_class
 def method(config: ReFERConfig = ReFERConfig()) -> Method:
-    """Return ReF-ER: its sampler and its objective."""
+    """Return ReF-ER: its sampler and its objective (Novati & Koumoutsakos 2019)."""
     return Method(sampler(config), objective(config))
 
 
-def _leave(state: ReFERState, ring: Ring, left: Array, newest: Array) -> ReFERState:
-    """Finish the running episodes of the lanes `left` `[E]`, unless they are forgotten already.
+def _finish_episodes(state: ReFERState, ring: Ring, over: Array, newest: Array) -> ReFERState:
+    """Finish the running episodes that are `over` `[E]` bool; `newest` `[E]` are their last steps.
 
-    Their last steps are at `newest` `[E]`.
+    Forgotten episodes remain forgotten.
     """
     running = _episode_of(state.current, ring)
     finished = jnp.maximum(state.status[running], jnp.int8(_FINISHED))
-    running = jnp.where(left, running, IGNORED)
+    running = jnp.where(over, running, IGNORED)
     state = state._replace(status=buffer.write(state.status, running, finished))
     if state.estimates is None:
         return state
-    ended = estimates.end(state.estimates, jnp.where(left, newest, IGNORED))
+    ended = estimates.end(state.estimates, jnp.where(over, newest, IGNORED))
     return state._replace(estimates=ended)
 
 
@@ -351,7 +360,7 @@ def _insert(state: ReFERState, ring: Ring, slots: Array, transition: Tree) -> Re
 
 
 def _episode_of(current: Array, ring: Ring) -> Array:
-    """Return where the episodes that each lane is in, by its count `[E]`, stand in `status`."""
+    """Return the index in `status` of each environment's episode number `current`, `[E]`."""
     return current % ring_.rows(ring) * ring.num_envs + jnp.arange(ring.num_envs)
 
 
@@ -371,27 +380,28 @@ _refresh_compiled = jax.jit(_refresh, static_argnums=0)
 
 
 def _remember(config: ReFERConfig, state: ReFERState, ring: Ring) -> ReFERState:
-    """Forget episodes as needed, list what is left, and count it."""
-    # Episodes whose beginning will be overwritten before the next refresh are given up now.
+    """Forget episodes as needed, then list and count the remaining steps."""
+    # Remove episodes that the ring would start to overwrite before the next refresh.
     kept_rows = ring_.rows(ring) - _refresh_every(config, ring)
     reclaimed = (state.status == _FINISHED) & (ring_.since(ring, state.start) >= kept_rows)
     state = state._replace(status=jnp.where(reclaimed, jnp.int8(_FORGOTTEN), state.status))
-    staying = jnp.arange(ring.capacity) < ring_.size(ring)
-    staying &= ring_.ages(ring) < kept_rows
+    stored = jnp.arange(ring.capacity) < ring_.size(ring)
+    stored &= ring_.ages(ring) < kept_rows
     of_slot = state.status[state.episode]
-    candidate = staying & (of_slot == _FINISHED)
+    candidate = stored & (of_slot == _FINISHED)
     threshold = log_c_max(config, state.updates)
-    going = _going(config, state, ring, candidate, is_far(state.log_ratio, threshold))
-    live = candidate & ~going[state.episode]
-    running = staying & (of_slot == _RUNNING)
+    far = is_far(state.log_ratio, threshold)
+    forgotten = _choose_forgotten(config, state, ring, candidate, far)
+    live = candidate & ~forgotten[state.episode]
+    running = stored & (of_slot == _RUNNING)
     live = jnp.where(live.sum(dtype=jnp.int32) > 0, live, running)
     log_ratio = jnp.where(live, state.log_ratio, 0.0)
-    counts = going.sum(dtype=jnp.int32), reclaimed.sum(dtype=jnp.int32)
-    going = buffer.after(buffer.fence(counts), going)
+    counts = forgotten.sum(dtype=jnp.int32), reclaimed.sum(dtype=jnp.int32)
+    forgotten = buffer.after(buffer.fence(counts), forgotten)
     return state._replace(
         forgotten=counters.saturating_add(state.forgotten, counts[0]),
         reclaimed=counters.saturating_add(state.reclaimed, counts[1]),
-        status=jnp.where(going, jnp.int8(_FORGOTTEN), state.status),
+        status=jnp.where(forgotten, jnp.int8(_FORGOTTEN), state.status),
         log_ratio=log_ratio,
         live=live,
         order=jnp.nonzero(live, size=ring.capacity, fill_value=0)[0].astype(jnp.int32),
@@ -401,25 +411,25 @@ def _remember(config: ReFERConfig, state: ReFERState, ring: Ring) -> ReFERState:
     )
 
 
-def _going(
+def _choose_forgotten(
     config: ReFERConfig, state: ReFERState, ring: Ring, candidate: Array, far: Array
 ) -> Array:
-    """Choose the episodes `[C]` to be forgotten; `candidate` and `far` `[C]` are of slots."""
+    """Return whether to forget each episode, `[C]`; `candidate` and `far` `[C]` are of slots."""
     of_slots = jnp.stack([candidate, candidate & far], 1).astype(jnp.int32)
     counts = jnp.zeros((ring.capacity, 2), jnp.int32).at[state.episode].add(of_slots)
     steps, far_steps = counts[:, 0], counts[:, 1]
     share = far_steps / jnp.maximum(steps, 1)
-    lane = jnp.arange(ring.capacity) % ring.num_envs
-    return to_forget(
+    environment = jnp.arange(ring.capacity) % ring.num_envs
+    return choose_forgotten(
         share if config.forget == "far" else jnp.zeros_like(share),
         steps,
-        ring_.since(ring, state.start) * ring.num_envs + lane,
+        ring_.since(ring, state.start) * ring.num_envs + environment,
         ring.capacity // config.capacity_factor,
     )
 
 
-def _first_of_its_kind(slots: Array) -> Array:
-    """Tell of every row `[B]` whether no earlier one has the same slot."""
-    row = jnp.arange(slots.size)
-    # All pairs: for a batch, several times faster than sorting it.
-    return ~((slots[:, None] == slots) & (row[:, None] > row)).any(axis=1)
+def _is_first_occurrence(slots: Array) -> Array:
+    """Return whether each slot `[B]` differs from all earlier ones."""
+    number = jnp.arange(slots.size)
+    # Comparing all pairs is several times faster than sorting, for a batch.
+    return ~((slots[:, None] == slots) & (number[:, None] > number)).any(axis=1)

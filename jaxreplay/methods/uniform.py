@@ -21,18 +21,16 @@ class UniformConfig(LossOptions):
 
 @dataclasses.dataclass(frozen=True)
 class Uniform(Sampler):
-    """Independent draws with replacement, with weights of 1; it has no state."""
+    """Samples stored transitions uniformly with replacement, with weights of 1; has no state."""
 
     @property
     def is_uniform(self) -> bool:
         return True
 
     def init(self, key: Array, ring: Ring) -> None:
-        del key, ring
+        return None
 
     def sample(self, state: None, ring: Ring, key: Array, batch_size: int) -> Draw:
-        """Draw slots that hold a transition."""
-        del state
         size = jnp.maximum(ring_.size(ring), 1)
         indices = numerics.integers(key, (batch_size,), size)
         ones = jnp.ones((batch_size,), jnp.float32)
@@ -46,5 +44,9 @@ def sampler() -> Uniform:
 
 @check_config_class
 def method(config: UniformConfig = UniformConfig()) -> Method:
-    """Return uniform replay, with an objective of unweighted means."""
+    """Return uniform replay, the baseline: its sampler, and the mean of the agent's loss.
+
+    Args:
+      config: `loss` replaces the agent's own loss of the TD error.
+    """
     return Method(sampler(), objectives.plain(config.named_loss))

@@ -1,7 +1,7 @@
-"""Stretches of successive steps, drawn uniformly: for agents that learn from trajectories.
+"""Uniformly sampled windows of successive steps, for agents that learn from trajectories.
 
-Batches are flat, as every agent of this repository takes them, and any step may begin a window;
-`sequences` has stretches `[B, T]` that keep to the episodes, for recurrent agents.
+Batches are flat, `[B]`, and a window may start at any step. For recurrent agents, `sequences`
+samples `[B, T]` sequences that start at fixed steps of an episode.
 """
 
 import dataclasses
@@ -25,54 +25,51 @@ class WindowsConfig(Config):
     """Hyperparameters of replayed windows."""
 
     length: int = option(
-        16, "T: successive steps of one environment; a batch is B / T windows", at_least=1
+        16, "T: successive steps of one environment; a batch has B / T windows", at_least=1
     )
 
 
 class Aux(NamedTuple):
-    """Where the rows of a batch stand in time."""
+    """The time axis of a flat batch."""
 
-    slots: Array  # [T, B / T] int32, time first; a batch is this, flattened
+    slots: Array  # [T, B / T] int32, the slots of the batch before they are flattened
 
 
 @dataclasses.dataclass(frozen=True)
 class Windows(Uniform):
-    """Draws windows of T successive steps of one environment, with weights of 1.
+    """Samples windows of T successive steps of one environment, with weights of 1.
 
-    A window may hold the end of one episode and the beginning of the next (`last` marks the end),
-    and never crosses the write cursor: the oldest and newest T - 1 steps of the ring are in fewer
-    windows than the others. The batch size is a multiple of T, at least T times the environments.
+    All windows are equally likely and drawn with replacement. A window may contain the end of one
+    episode and the beginning of the next (`last` marks the end). It never crosses the write cursor,
+    so that the oldest and newest T - 1 steps are in fewer windows than the others. The batch size
+    is a multiple of T, at least T times the number of environments; `Aux.slots` is `[T, B / T]`.
     """
 
     config: WindowsConfig = WindowsConfig()
 
     @property
     def requires(self) -> Requirements:
-        """Single steps."""
         return Requirements(single_steps=True)
 
     @property
     def provides(self) -> frozenset[Provision]:
-        """Trajectories, at the slots in `Aux`."""
         return frozenset({"trajectories"})
 
     def check_sizes(self, capacity: int, num_envs: int, batch_size: int) -> None:
-        """Raise ValueError unless the batch is a multiple of T that the capacity holds."""
         length = self.config.length
         least = length * num_envs
         if capacity < least:
             raise ValueError(
-                f"capacity {capacity} does not hold windows of {length} steps: use at least "
-                f"{least}, {length} for each of {num_envs} environments"
+                f"capacity is {capacity}: it must be at least {least}, a window of {length} steps "
+                f"for each of {num_envs} environments"
             )
         if batch_size % length or batch_size < least:
             raise ValueError(
-                f"batch_size {batch_size} does not hold windows of {length} steps: use a multiple "
-                f"of {length}, at least {least}"
+                f"batch_size is {batch_size}: it must be a multiple of {length}, the steps of a "
+                f"window, and at least {least}"
             )
 
     def sample(self, state: None, ring: Ring, key: Array, batch_size: int) -> Draw:
-        """Draw windows; indices are `[B]`, time first."""
         length, starts = self.config.length, self._starts(ring)
         key_step, key_env = jax.random.split(key)
         count = (batch_size // length,)
@@ -86,33 +83,34 @@ class Windows(Uniform):
         return Draw(slots.ravel(), weights, Aux(slots), chance)
 
     def probability(self, state: None, ring: Ring, slots: Array, batch_size: int) -> Array:
-        """Return the share of windows that a slot is in."""
         length, starts = self.config.length, self._starts(ring)
         steps = ring_.size(ring) // ring.num_envs
         age = ring_.age(ring, slots)
         windows = jnp.minimum(jnp.minimum(age + 1, steps - age), length)
-        windows = jnp.minimum(windows, starts)  # that a step is in
+        windows = jnp.minimum(windows, starts)  # the number of windows that contain the step
         chance = windows / (starts * length * ring.num_envs)
         ready = self.ready(state, ring, batch_size)
         return jnp.where((slots < ring_.size(ring)) & ready, chance, 0.0)
 
     def ready(self, state: None, ring: Ring, batch_size: int) -> Array:
-        """Return whether a window is stored; batches are drawn with replacement."""
-        del state, batch_size
         return ring_.size(ring) >= self.config.length * ring.num_envs
 
     def _starts(self, ring: Ring) -> Array:
-        """Return the number of steps at which a window may start, `[]`: the oldest ones."""
+        """Return the number of start steps of windows per environment, `[]`, at least 1."""
         return jnp.maximum(ring_.size(ring) // ring.num_envs - self.config.length + 1, 1)
 
 
 @check_config_class
 def sampler(config: WindowsConfig = WindowsConfig()) -> Windows:
-    """Return the sampler of windows."""
+    """Return the sampler of windows of `config.length` steps."""
     return Windows(config)
 
 
 @check_config_class
 def method(config: WindowsConfig = WindowsConfig()) -> Method:
-    """Return replayed windows, with an objective of unweighted means."""
+    """Return uniformly sampled windows, and the mean of the agent's loss.
+
+    Agents that compute targets along trajectories, such as ACER, read the time axis from
+    `Sample.aux.slots`.
+    """
     return Method(sampler(config), objectives.plain())

@@ -1,1 +1,1 @@
-"""What replay methods are made of."""
+"""Components that several replay methods share, or that one is built from."""

@@ -1,4 +1,4 @@
-"""Retrace's estimates of Q for every stored step, kept beside a ring."""
+"""Retrace estimates of Q for every stored step (Munos et al. 2016)."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -12,50 +12,48 @@ from jaxreplay._internal.buffer import Buffer
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Tree, get_field
 
-FEEDBACK = frozenset({"value", "advantage", "next_value"})  # what an agent has to tell of a step
+FEEDBACK = frozenset({"value", "advantage", "next_value"})  # required of the agent
 
 
 class Estimates(NamedTuple):
-    """What the agent last said about every step, and Retrace made of it."""
+    """The agent's latest value estimates of every step, and Retrace's result.
 
-    value: Buffer  # [C] float32, V(s_t), in scaled rewards, as the next two
-    advantage: Buffer  # [C] float32, A(s_t, a_t)
-    next_value: Buffer  # [C] float32, V(s_{t+1}), of the true observation after the step
-    q_ret: Buffer  # [C] float32, Retrace's Q(s_t, a_t) at the latest refresh, in rewards
-    # as they came: it stays right when the scale changes
-    reward: Buffer  # [C] float32, as they came; read by refreshes without the ring's rows
+    Values are in scaled rewards (divided by `reward_scale`). `q_ret` is unscaled, and remains valid
+    when the scale changes.
+    """
+
+    value: Buffer  # [C] float32, V(s_t), scaled
+    advantage: Buffer  # [C] float32, A(s_t, a_t), scaled
+    next_value: Buffer  # [C] float32, V(s_{t+1}) of the true next observation, scaled
+    q_ret: Buffer  # [C] float32, Retrace's Q(s_t, a_t) at the latest refresh, unscaled
+    reward: Buffer  # [C] float32, unscaled; a copy of the ring's, as are the next two
     discount: Buffer  # [C] float32
-    last: Buffer  # [C] bool
-    reward_scale: Array  # [] float32, what the agent divides rewards by
+    last: Buffer  # [C] bool, whether the step ends its episode
+    reward_scale: Array  # [] float32, divisor of the agent's rewards
 
 
 def init(ring: Ring) -> Estimates:
-    """Make the estimates of an empty ring."""
-
-    def numbers() -> Buffer:  # each its own, for donation
-        return jnp.zeros(ring.capacity, jnp.float32)
-
+    """Return the estimates of an empty ring."""
+    # Separate arrays, as donating a state twice is an error.
+    zeros = (jnp.zeros(ring.capacity, jnp.float32) for _ in range(6))
     return Estimates(
-        value=numbers(),
-        advantage=numbers(),
-        next_value=numbers(),
-        q_ret=numbers(),
-        reward=numbers(),
-        discount=numbers(),
-        last=jnp.zeros(ring.capacity, bool),
-        reward_scale=jnp.ones((), jnp.float32),
+        *zeros, last=jnp.zeros(ring.capacity, bool), reward_scale=jnp.ones((), jnp.float32)
     )
 
 
-def add(state: Estimates, slots: Array, transition: Tree, fresh: Mapping[str, Array]) -> Estimates:
-    """Take in new steps at `slots` `[E]`, estimated by one step until the next refresh.
+def add(state: Estimates, slots: Array, transition: Tree, values: Mapping[str, Array]) -> Estimates:
+    """Add new steps at `slots` `[E]`, with one-step estimates of Q until the next refresh.
 
-    Estimates that are not finite count as 0.
+    Args:
+      state: the estimates.
+      slots: `[E]` int32.
+      transition: `[E, ...]`.
+      values: as in `update`, `[E]`; NaN and infinity become 0.
     """
-    fresh = {name: jnp.where(jnp.isfinite(x), x, 0.0) for name, x in fresh.items()}
-    state = see(state, slots, fresh)
+    values = {name: jnp.where(jnp.isfinite(x), x, 0.0) for name, x in values.items()}
+    state = update(state, slots, values)
     reward, discount, last = (get_field(transition, x) for x in ("reward", "discount", "last"))
-    q_ret = reward + discount * fresh["next_value"] * state.reward_scale
+    q_ret = reward + discount * values["next_value"] * state.reward_scale
     return state._replace(
         q_ret=buffer.write(state.q_ret, slots, q_ret),
         reward=buffer.write(state.reward, slots, reward),
@@ -65,24 +63,24 @@ def add(state: Estimates, slots: Array, transition: Tree, fresh: Mapping[str, Ar
 
 
 def end(state: Estimates, slots: Array) -> Estimates:
-    """Let returns stop at `slots` `[E]`, whose episodes went no further."""
+    """End the episodes of the steps at `slots` `[E]`."""
     return state._replace(last=buffer.write(state.last, slots, jnp.ones(slots.shape, bool)))
 
 
 def returns_of(state: Estimates, slots: Array) -> Array:
-    """Return the estimates of Q(s, a) of `slots` `[B]`, in scaled rewards."""
+    """Return the estimates of Q(s, a) at `slots` `[B]`, in scaled rewards."""
     return state.q_ret[slots] / state.reward_scale
 
 
-def see(state: Estimates, slots: Array, values: Mapping[str, Array]) -> Estimates:
-    """Write what the agent says about `slots` `[B]`; rows with an out-of-range slot are skipped.
+def update(state: Estimates, slots: Array, values: Mapping[str, Array]) -> Estimates:
+    """Write the agent's estimates of a batch.
 
     Args:
       state: the estimates.
-      slots: `[B]` int32.
-      values: by name, each `[B]`: those of `FEEDBACK`, and `reward_scale` if the agent has one.
+      slots: `[B]` int32; `IGNORED` slots are skipped.
+      values: arrays `[B]` float32 by name: those of `FEEDBACK`, and optionally `reward_scale`.
     """
-    # Rows to be ignored say 0.
+    # The feedback of ignored transitions is 0.
     scale = values["reward_scale"].max() if "reward_scale" in values else state.reward_scale
     return state._replace(
         value=buffer.write(state.value, slots, values["value"]),
@@ -97,15 +95,14 @@ def refresh(state: Estimates, log_ratio: Array, ring: Ring) -> Estimates:
 
     Args:
       state: the estimates.
-      log_ratio: `[C]`, log pi/mu of every step.
-      ring: which step is the newest.
+      log_ratio: `[C]` float32, log pi/mu of every step.
+      ring: the transitions.
     """
-
     ends = state.last | (ring_.ages(ring) == 0)
     steps = (
         state.reward / state.reward_scale, state.discount, ends,
         state.value, state.advantage, state.next_value, log_ratio,
     )  # fmt: skip
-    by_lane = [x.reshape(-1, ring.num_envs) for x in steps]
-    q_ret = returns.retrace(*by_lane, wrap=True).ravel() * state.reward_scale
+    by_environment = [x.reshape(-1, ring.num_envs) for x in steps]
+    q_ret = returns.retrace(*by_environment, wrap=True).ravel() * state.reward_scale
     return state._replace(q_ret=q_ret)

@@ -1,7 +1,7 @@
-"""Options that several methods share: a method's config has them by inheritance.
+"""Options shared by several methods, whose configs inherit them.
 
-Dataclasses list the fields of the last base first, so the base whose options matter most stands
-last. A method with another default says so with `override`.
+Dataclasses list the fields of the last base first, so put the base with the most important options
+last. `override` changes a default.
 """
 
 import dataclasses
@@ -21,29 +21,29 @@ _PER = "Schaul et al. 2016"
 
 @dataclasses.dataclass(frozen=True)
 class SamplingOptions(Config):
-    """How a batch is drawn from a tree of priorities."""
+    """Dependence between the draws of a batch from a sum tree."""
 
     sampling: Sampling = option(
         "stratified",
-        "one draw in each of B equal ranges of the total (systematic: at the same place in all)"
-        ", or independent draws",
+        "one draw in each of B equal ranges of the total priority, or at the same offset in each "
+        "(systematic), or independent draws (iid)",
         f"{_PER}, App. B.2.1",
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class PriorityOptions(SamplingOptions):
-    """How TD errors become priorities, `(|td| + epsilon)^alpha`, and what new transitions get."""
+    """Priorities `(|td| + epsilon)^alpha`, and those of new transitions."""
 
     alpha: float = option(
         0.6, "prioritisation exponent, 0 is uniform", f"{_PER}, Tab. 3", at_least=0
     )
     epsilon: float = option(
-        1e-6, "added to |TD error| before the exponent; not given in the paper", at_least=0
+        1e-6, "added to |TD error| before the exponent; the paper gives no value", at_least=0
     )
     initial: Initial = option(
         "max",
-        "priority of new transitions: the largest so far, or that of their TD error now",
+        "priority of new transitions: the largest so far, or from their current TD error",
         f"{_PER}, Alg. 1; td: Brittain et al. 2019, Sec. 5.3",
     )
 
@@ -64,54 +64,51 @@ class ImportanceOptions(Config):
     )
     beta_updates: int | None = option(
         None,
-        "gradient steps until beta_end; none: the whole run",
+        "gradient steps over which beta reaches beta_end; none: the whole run",
         f"{_PER}, Sec. 3.4",
         at_least=1,
         whole_run=True,
     )
-    normalise: Normalisation = option("batch", "maximum that importance weights are divided by")
+    normalise: Normalisation = option(
+        "batch", "divide importance weights by the largest of the batch or of the buffer, or not"
+    )
 
     @property
     def weight(self) -> ImportanceWeights:
-        """Importance weights with this schedule of beta; beta is constant without a horizon."""
+        """Importance weights with this schedule; beta is constant if `beta_updates` is None."""
         beta = schedules.linear(self.beta, self.beta_end, self.beta_updates)
         return ImportanceWeights(beta, self.normalise)
 
 
 @dataclasses.dataclass(frozen=True)
 class LossOptions(Config):
-    """Which loss of the TD error the agent minimises."""
+    """Loss of the TD error that the agent minimises."""
 
     loss: Literal["agent", "mse", "huber", "l1"] = option(
-        "agent", "loss of the TD error, before any weights; 'agent' takes the agent's own"
+        "agent", "loss of the TD error, before importance weights; 'agent' keeps the agent's own"
     )
 
     @property
     def named_loss(self) -> objectives.Loss | None:
-        """The loss itself; None leaves it to the agent. "huber" has kappa 1."""
+        """The loss function, or None for the agent's own. "huber" has kappa 1."""
         return _LOSSES[self.loss]
 
 
 @dataclasses.dataclass(frozen=True)
 class WeightedLossOptions(LossOptions):
-    """Which loss, and whose gradients are weighted."""
+    """Loss of the TD error, and the losses that importance weights apply to."""
 
     weigh_actor: bool = option(
         False,
-        "weigh the actor's loss like the critic's",
+        "apply importance weights to the actor's loss too, not just to the critic's",
         "true: Oh et al. 2021, Alg. 1; code of Novati & Koumoutsakos",
     )
 
     def objective(self) -> Objective:
-        """Make the objective that is weighted by importance."""
+        """Return the objective that weights losses by importance."""
         return objectives.weighted(self.named_loss, self.weigh_actor)
 
 
 _LOSSES: Mapping[str, objectives.Loss | None] = MappingProxyType(
-    {
-        "agent": None,
-        "mse": objectives.mse,
-        "huber": objectives.huber(1.0),
-        "l1": objectives.l1,
-    }
+    {"agent": None, "mse": objectives.mse, "huber": objectives.huber(1.0), "l1": objectives.l1}
 )

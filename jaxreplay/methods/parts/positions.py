@@ -1,6 +1,7 @@
-"""How far each stored transition lies behind its episode's start, for walks that must not cross it.
+"""Positions of stored transitions within their episodes.
 
-Counted as transitions arrive, so that a walk of any length needs one read, not one per step.
+They are counted when transitions are added, so that one read gives the number of earlier steps of
+the same episode.
 """
 
 from typing import NamedTuple
@@ -17,22 +18,22 @@ class Positions(NamedTuple):
     """Positions within episodes, in steps of one environment."""
 
     steps: Buffer  # [C] int32, steps since the episode's first stored transition
-    latest: Array  # [E] int32, the same of each lane's newest transition
+    latest: Array  # [E] int32, that of each environment's newest transition; -1 if none
 
 
 def init(ring: Ring) -> Positions:
-    """Make the positions of an empty ring."""
-    lanes = jnp.full(ring.num_envs, -1, jnp.int32)
-    return Positions(jnp.zeros(ring.capacity, jnp.int32), lanes)
+    """Return the positions of an empty ring."""
+    latest = jnp.full(ring.num_envs, -1, jnp.int32)
+    return Positions(jnp.zeros(ring.capacity, jnp.int32), latest)
 
 
 def add(positions: Positions, slots: Array, first: Array) -> Positions:
-    """Count the new transitions at `slots` `[E]`; `first` `[E]` bool starts an episode."""
+    """Add new transitions at `slots` `[E]`; `first` `[E]` bool marks starts of episodes."""
     latest = jnp.where(first, 0, counters.increment(positions.latest))
     steps = buffer.write(positions.steps, slots, latest)
     return Positions(steps, latest)
 
 
 def end(positions: Positions) -> Positions:
-    """Let the next transition of every lane start an episode."""
+    """Start a new episode with the next transition of every environment."""
     return positions._replace(latest=jnp.full_like(positions.latest, -1))

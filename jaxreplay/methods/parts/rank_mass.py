@@ -1,9 +1,9 @@
-"""Sums of rank^-alpha in closed form, and what is drawn by them.
+"""Sums of rank^-alpha in closed form, their quantiles, and segments of equal probability.
 
-Rank-based replay draws in proportion to rank^-alpha (Schaul et al. 2016, Sec. 3.3). With an
-exponent that changes during a run, running sums over all ranks can't be kept. The first terms are
-added up as they are; of those beyond, the sum is the integral over half a rank more at both ends
-(the midpoint rule), less the first term of its Euler-Maclaurin correction.
+Rank-based replay draws in proportion to rank^-alpha (Schaul et al. 2016, Sec. 3.3). The exponent
+changes during a run, so that prefix sums can't be precomputed. The first 16 terms are summed
+directly. The sum of the others is approximated by the midpoint rule (an integral from half a rank
+before the first to half a rank after the last), with its first Euler-Maclaurin correction.
 """
 
 from typing import NamedTuple
@@ -16,11 +16,11 @@ from jaxreplay._internal.numerics import count_up_to
 from jaxreplay._internal.tracing import as_by_default
 from jaxreplay.types import Array
 
-_HEAD = 16  # terms that are added up one by one
+_HEAD = 16  # terms that are summed directly
 
 
 class Segments(NamedTuple):
-    """Ranks 1..N cut into B segments, none empty: segment j holds `start[j] + 1 .. end[j]`."""
+    """Ranks 1..N in B segments, none empty: segment j has the ranks `start[j] + 1 .. end[j]`."""
 
     start: Array  # [B] int32
     end: Array  # [B] int32
@@ -28,14 +28,15 @@ class Segments(NamedTuple):
 
 @as_by_default
 def mass(first: Array | int, last: Array, alpha: Array | float) -> Array:
-    """Add up n^-alpha over `first < n <= last`, to about a millionth of the sum.
+    """Return the sum of n^-alpha over `first < n <= last`, `[...]` float32.
 
-    Ranks counted from 0 are `n - 1`: the sum is that of the ranks `first` up to `last` - 1.
+    In ranks counted from 0, `n - 1`, these are `first` to `last - 1`. The relative error is about
+    1e-6.
 
     Args:
-      first: `[...]` int32, not negative.
+      first: `[...]` int32, at least 0.
       last: `[...]` int32, at least `first`.
-      alpha: the exponent, not negative, the same for all.
+      alpha: exponent `[]`, at least 0.
     """
     exponent = jnp.asarray(alpha, jnp.float32)
     total = jnp.zeros(jnp.broadcast_shapes(jnp.shape(first), jnp.shape(last)), jnp.float32)
@@ -51,16 +52,16 @@ def mass(first: Array | int, last: Array, alpha: Array | float) -> Array:
 
 
 @as_by_default
-def reaches(share: Array, size: Array, alpha: Array | float) -> Array:
-    """Return the smallest n with `mass(0, n) >= share * mass(0, size)`: `[...]` int32.
+def quantile(share: Array, size: Array, alpha: Array | float) -> Array:
+    """Return the smallest n with `mass(0, n) >= share * mass(0, size)`, `[...]` int32.
 
-    Up to rounding in float32, by which the last ranks can't be told apart: of a million, n is off
-    by up to 10 at alpha 0.7, 35 at 1, 200 at 1.2 and 6,000 at 1.5.
+    Rounding in float32 limits the resolution of the last ranks: of a million ranks, n is off by up
+    to 10 at alpha 0.7, 35 at 1, 200 at 1.2 and 6,000 at 1.5.
 
     Args:
       share: `[...]` float32 in [0, 1].
-      size: `[]` int32, at least 1.
-      alpha: the exponent, not negative.
+      size: number of ranks, `[]` int32, at least 1.
+      alpha: exponent `[]`, at least 0.
     """
     exponent = jnp.asarray(alpha, jnp.float32)
     target = share * buffer.once(mass(0, size, exponent)) * (1.0 - 2e-6)
@@ -75,7 +76,7 @@ def reaches(share: Array, size: Array, alpha: Array | float) -> Array:
     slope = 1.0 - exponent
     inside = jnp.maximum(slope * jnp.maximum(integral, 0.0), -1.0 + 1e-7)
     end = start * jnp.exp(jnp.maximum(integral, 0.0) * _ratio_log1p(inside))
-    end = end - exponent / (24 * end)  # the correction's other end
+    end = end - exponent / (24 * end)  # the correction at the upper limit
     beyond = jnp.ceil(end - 0.5 - (1e-3 + 1e-6 * end))
     beyond = jnp.clip(beyond, _HEAD + 1, 2.0**30).astype(jnp.int32)
     return buffer.once(jnp.minimum(jnp.where(found > _HEAD, beyond, found), size))
@@ -83,35 +84,34 @@ def reaches(share: Array, size: Array, alpha: Array | float) -> Array:
 
 @as_by_default
 def segments(size: Array, count: int, alpha: Array | float) -> Segments:
-    """Cut ranks 1..size into `count` segments of about equal probability.
+    """Return `count` segments of the ranks 1..size, of about equal probability.
 
-    A segment's end is the first rank at which the running mass reaches (j+1)/count of the whole,
-    moved where needed so that no segment is empty.
+    Segment j ends at the `(j + 1) / count` quantile, moved if a segment would be empty.
 
     Args:
-      size: `[]` int32, how many ranks there are, at least `count`.
+      size: number of ranks, `[]` int32, at least `count`.
       count: number of segments.
-      alpha: the exponent, not negative.
+      alpha: exponent `[]`, at least 0.
     """
     number = jnp.arange(1, count + 1)
-    return spread(reaches(number / count, size, alpha), size)
+    return segments_from_ends(quantile(number / count, size, alpha), size)
 
 
-def spread(end: Array, size: Array) -> Segments:
-    """Make segments of ranks 1..size by their ends `[B]`, moved where one would be empty."""
+def segments_from_ends(end: Array, size: Array) -> Segments:
+    """Return segments of the ranks 1..size with the ends `[B]`, moved if one would be empty."""
     count = len(end)
     number = jnp.arange(1, count + 1, dtype=jnp.int32)
     end = jax.lax.cummax(end.at[-1].set(size) - number) + number  # strictly rising
     end = jnp.minimum(end, size - (count - number))
-    start = jax.lax.pad(end, jnp.int32(0), [(1, -1, 0)])  # the end before
+    start = jax.lax.pad(end, jnp.int32(0), [(1, -1, 0)])  # the end of the previous segment
     return Segments(start, end)
 
 
 @as_by_default
 def share_of_segments(segments: Segments, first: Array, last: Array) -> Array:
-    """Return how many of the segments' draws fall on the ranks `first` up to `last` - 1.
+    """Return the expected number of draws on the ranks `first` to `last - 1`, `[n]` float32.
 
-    One draw in each segment takes any of its ranks with equal chance.
+    There is one draw in each segment, uniform over its ranks.
 
     Args:
       segments: of all ranks.
@@ -126,12 +126,12 @@ def share_of_segments(segments: Segments, first: Array, last: Array) -> Array:
 
 
 def _ratio_expm1(x: Array) -> Array:
-    """Return (e^x - 1) / x, and its limit at 0."""
+    """Return (e^x - 1) / x, which is 1 at 0."""
     small = jnp.abs(x) < 1e-4
     return jnp.where(small, 1.0 + x / 2, jnp.expm1(x) / jnp.where(small, 1.0, x))
 
 
 def _ratio_log1p(x: Array) -> Array:
-    """Return log(1 + x) / x, and its limit at 0."""
+    """Return log(1 + x) / x, which is 1 at 0."""
     small = jnp.abs(x) < 1e-4
     return jnp.where(small, 1.0 - x / 2, jnp.log1p(x) / jnp.where(small, 1.0, x))

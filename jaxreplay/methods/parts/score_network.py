@@ -1,7 +1,6 @@
-"""The permutation-equivariant network that scores a set of transitions (Oh et al. 2021, Sec. 2.2).
+"""The permutation-equivariant score network of NERS (Oh et al. 2021, Sec. 2.2).
 
-Every score depends on its own transition and, through an average, on the whole set; permuting the
-set permutes the scores.
+Every score depends on its own transition and, through an average, on the whole set.
 """
 
 from typing import NamedTuple
@@ -12,8 +11,8 @@ from flax import linen as nn
 from jaxreplay.types import Array
 
 _ENCODED = (256, 64, 32)  # fully connected layers behind the convolutions, authors' code
-# (channels, kernel, stride) by the side of the image: as van Hasselt et al. 2019 for 84 pixels,
-# one small convolution for grids such as MinAtar's.
+# (channels, kernel, stride) of the convolutions: as van Hasselt et al. 2019 for images of 84
+# pixels, one small convolution for grids such as MinAtar's.
 _LARGE = ((32, 5, 5), (64, 5, 5))
 _SMALL = ((16, 3, 1),)
 _SMALL_SIDE = 24
@@ -21,7 +20,7 @@ _LEAST = 1e-6
 
 
 class Features(NamedTuple):
-    """What is known of m transitions; fields are None if left out."""
+    """Inputs of the network for m transitions; observations are None if left out."""
 
     obs: Array | None  # [m, ...]
     next_obs: Array | None  # [m, ...]
@@ -29,16 +28,16 @@ class Features(NamedTuple):
 
 
 class ScoreNetwork(nn.Module):
-    """Scores in (0, 1), `[m]`, of m transitions.
+    """Scores `[m]` float32 in (0, 1) of m transitions.
 
-    `sigma_k = f_s(f_l(D_k) + mean_j f_g(D_j))`, + being concatenation (Oh et al. 2021, Eq. 4),
-    with a sigmoid at the end as in the authors' code.
+    `sigma_k = f_s(f_l(D_k) + mean_j f_g(D_j))`, where + concatenates (Oh et al. 2021, Eq. 4), with
+    a final sigmoid as in the authors' code.
 
     Attributes:
-      hidden: layer sizes of f_l and f_g, the last one linear.
+      hidden: layer sizes of f_l and f_g; the last layer is linear.
       score_hidden: hidden layer sizes of f_s.
-      global_context: False leaves out f_g, the paper's ablation.
-      squash: tanh over all features, as in the authors' code.
+      global_context: whether to use f_g; False is the paper's ablation.
+      squash: apply tanh to all features, as in the authors' code.
     """
 
     hidden: tuple[int, ...] = (128, 256, 128, 64)
@@ -48,7 +47,7 @@ class ScoreNetwork(nn.Module):
 
     @nn.compact
     def __call__(self, features: Features, valid: Array | None = None) -> Array:
-        """Score `m` transitions; rows that are not `valid` `[m]` bool do not enter the average."""
+        """Return the scores; the average is over transitions that are `valid`, `[m]` bool."""
         x = self._join(features)
         if self.squash:
             x = jnp.tanh(x)
@@ -62,7 +61,7 @@ class ScoreNetwork(nn.Module):
         return jnp.maximum(nn.sigmoid(logit), _LEAST)  # log(0) would make every parameter NaN
 
     def _join(self, features: Features) -> Array:
-        """Concatenate all features; both images go through one encoder."""
+        """Concatenate all features; one encoder is shared by both images."""
         images = [obs for obs in (features.obs, features.next_obs) if obs is not None]
         parts = []
         if images and images[0].ndim == 4:
@@ -90,7 +89,7 @@ class ImageEncoder(nn.Module):
 def _patches(x: Array, size: int, stride: int) -> Array:
     """Cut `[m, H, W, C]` into patches `[m, h, w, size * size * C]`.
 
-    A matrix product over patches is a convolution, and stays one product under vmap over seeds.
+    A matrix product over patches is a convolution that remains one product under vmap over seeds.
     """
     rows = range(size)
     height, width = ((side - size) // stride + 1 for side in x.shape[1:3])
@@ -103,7 +102,7 @@ def _patches(x: Array, size: int, stride: int) -> Array:
 
 
 def _layers(x: Array, sizes: tuple[int, ...], name: str) -> Array:
-    """Apply layers of the given sizes: ReLU between, the last linear."""
+    """Apply dense layers with ReLU between them; the last one is linear."""
     for number, size in enumerate(sizes):
         x = nn.Dense(size, name=f"{name}_{number}")(x)
         if number < len(sizes) - 1:
