@@ -123,13 +123,13 @@ def fill(
     state = replay.init(key, _transition(example))
     if state.ring.split is not None:
         raise ValueError(
-            "rows_on_host: the caller keeps the rows, and would miss those that are filled in at "
+            "on_host: the caller keeps the rows, and would miss those that are filled in at "
             "once: leave it out"
         )
     if state.ring.frames is not None and n_step > state.ring.frames.ahead:
         raise ValueError(
             f"n_step is {n_step}, and the replay stores observations once for returns of up to "
-            f"{state.ring.frames.ahead} steps: make it with frame_ahead={n_step}"
+            f"{state.ring.frames.ahead} steps: give its storage ahead={n_step}"
         )
 
     def put(carry: tuple[Any, ReplayState], steps: Step) -> tuple[Any, ReplayState]:

@@ -93,16 +93,16 @@ def init(
     if len(leaves) != 1 or leaves[0].ndim < 2 or leaves[0].shape[-1] != stack:
         shapes = ", ".join(str(leaf.shape) for leaf in leaves)
         raise ValueError(
-            f"frame_stack is {stack}, but observations have shape {shapes}: their last axis must "
+            f"stack is {stack}, but observations have shape {shapes}: their last axis must "
             "be the stack"
         )
     if not spare >= 0:
-        raise ValueError(f"frame_spare is {spare}: it must not be negative")
+        raise ValueError(f"spare is {spare}: it must not be negative")
     rows = capacity // num_envs
     if ahead is None:
         ahead = min(AHEAD, max(_LEAST_AHEAD, rows // 4))
-    check_kind("frame_ahead", ahead, int)
-    Bounds(at_least=1).check("frame_ahead", ahead)
+    check_kind("ahead", ahead, int)
+    Bounds(at_least=1).check("ahead", ahead)
     lanes = jnp.zeros(num_envs, jnp.int32)
     return FrameIndex(
         newest=lanes - 2,

@@ -145,8 +145,8 @@ def _check_takes_rows(replay: Replay, state: ReplayState) -> None:
         )
     if state.ring.frames is not None or state.ring.split is not None:
         raise ValueError(
-            "rows are loaded into a replay that stores them as they are: make it without "
-            "frame_stack, store_next_obs and rows_on_host"
+            "rows are loaded into a replay that stores transitions as they are: make it with "
+            "storage=Transitions()"
         )
 
 

@@ -21,7 +21,7 @@ def checked(ring: Ring, rollout: Row, feedback: Mapping[str, Any]) -> Row:
       ValueError: one line: fields differ in T, a row does not fit, or the caller keeps rows.
     """
     if ring.split is not None:
-        raise ValueError("rows_on_host: the caller takes every row after its own add: add them so")
+        raise ValueError("on_host: the caller takes every row after its own add: add them so")
     leaves = jax.tree.leaves_with_path((rollout, dict(feedback)))
     lengths = {packing.name_of(path[1:]): jnp.shape(leaf)[:1] for path, leaf in leaves}
     (first, steps), *others = lengths.items() or [("the rollout", ())]

@@ -1,4 +1,4 @@
-"""What a replay's verbs are given: refused in one line, or taken as it is meant."""
+"""Arguments of a replay's methods: refused in one line, or taken as they are meant."""
 
 import functools
 import itertools
@@ -30,7 +30,7 @@ def held(name, capacity=16, rows=8):
     state, add = jax.jit(replay.init)(KEY, testing.EXAMPLE), jax.jit(replay.add)
     for time in range(rows):
         state = add(state, testing.rows(time), **told(replay.requires.feedback_of_new, E))
-    return replay, *jax.jit(replay.sample)(state, KEY)
+    return replay, state, jax.jit(replay.sample)(state, KEY)
 
 
 def told(names, *shape):
@@ -38,12 +38,13 @@ def told(names, *shape):
 
 
 def calls(replay, state, batch):
-    """Yield a call of every verb by its name."""
+    """Yield the name of every method and a call of it."""
     wanted = replay.requires
     new, about = told(wanted.feedback_of_new, E), told(wanted.feedback, *batch.indices.shape)
     yield "add", lambda: replay.add(state, testing.rows(3), **new)
     yield "sample", lambda: replay.sample(state, KEY)
     yield "update", lambda: replay.update(state, batch, **about)
+    yield "after_reading", lambda: replay.after_reading(state, batch)
     yield "observe", lambda: replay.observe(state, np.float32(1), KEY)
     yield "can_sample", lambda: replay.can_sample(state)
     yield "probability", lambda: replay.probability(state, np.arange(3))
@@ -77,8 +78,9 @@ def test_states_of_other_sizes_and_vmapped_ones_are_refused(name):
         for verb, call in calls(replay, other, batch):
             with refused(verb, said):
                 call()
-    with refused("update", "indices"):
-        dict(calls(replay, state, stacked(batch)))["update"]()
+    for verb in ("update", "after_reading"):
+        with refused("indices", "jax.vmap"):
+            dict(calls(replay, state, stacked(batch)))[verb]()
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
