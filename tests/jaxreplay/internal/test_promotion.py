@@ -7,6 +7,7 @@ import optax
 import pytest
 
 from jaxreplay import (
+    SharedObservations,
     bucket_order,
     frames,
     n_step,
@@ -25,7 +26,7 @@ FLAGS = jnp.zeros((3, 2), bool)
 
 
 def stored_once():
-    held = ring.init(testing.EXAMPLE, 8, 2, store_next_obs=False)
+    held = ring.init(testing.EXAMPLE, 8, 2, SharedObservations())
     held, slots = ring.add(held, testing.rows(0))
     return ring.gather(held, slots), held.frames
 

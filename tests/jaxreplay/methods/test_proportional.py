@@ -109,11 +109,16 @@ def test_leaves_are_count_invalid_and_max_in_one_go():
     assert [float(x) for x in proportional.count_invalid_and_max(~live, values)] == [1, 9]
     nothing = proportional.count_invalid_and_max(live[:0], values[:0])
     assert [float(x) for x in nothing] == [0, 0]
-    lost, largest = jax.vmap(proportional.count_invalid_and_max, (None, 0))(live, jnp.stack([values] * 2))
+    lost, largest = jax.vmap(proportional.count_invalid_and_max, (None, 0))(
+        live, jnp.stack([values] * 2)
+    )
     assert (lost.tolist(), largest.tolist()) == ([2, 2], [3, 3])
     signs = jnp.float32([-1.0, -0.0, 0.0, -jnp.inf, 2.0, -3.0])
     assert [float(x) for x in proportional.count_invalid_and_max(live, signs)] == [2, 0]
-    assert proportional.count_invalid_and_max(live, values.astype(jnp.bfloat16))[1].dtype == jnp.float32
+    assert (
+        proportional.count_invalid_and_max(live, values.astype(jnp.bfloat16))[1].dtype
+        == jnp.float32
+    )
 
 
 def test_beta_is_told():
