@@ -30,7 +30,7 @@ SEQUENCES = sequences.SequencesConfig(length=6, period=2, prioritised=False)
 
 @pytest.mark.parametrize("marks", [["last"], ["first"], ["first", "last"]])
 @pytest.mark.parametrize("done", [3, 8])  # steps of the episode that is left
-def test_no_stretch_leads_from_an_episode_that_was_left_into_the_next(marks, done, tmp_path):
+def test_no_sequence_leads_from_an_episode_that_was_left_into_the_next(marks, done, tmp_path):
     replay = Replay(sequences.sampler(SEQUENCES), capacity=64, batch_size=64, num_envs=E)
     example = {"episode": jnp.int32(0)} | {name: jnp.zeros((), bool) for name in marks}
     state = replay.init(jax.random.key(0), example)

@@ -24,6 +24,7 @@ from jaxreplay import (
     sum_tree,
     testing,
 )
+from jaxreplay._internal import calls
 from jaxreplay.array_file import Damaged
 from jaxreplay.methods import METHODS, per, proportional, rank, sequences, uniform
 from tests.refusals import refused
@@ -75,9 +76,16 @@ def test_what_is_loaded_is_what_was_saved(sampler, tmp_path):
     assert len(set(buffers)) == len(buffers)  # it may be donated
 
 
-def as_on(monkeypatch, branching):
+@pytest.fixture
+def as_on(monkeypatch):
     """Make sum trees as on a device of another kind."""
-    monkeypatch.setitem(sum_tree._BRANCHING, "cpu", branching)
+
+    def change(branching):
+        monkeypatch.setitem(sum_tree._BRANCHING, "cpu", branching)
+        calls._sampler_state.cache_clear()  # a process has one kind of device
+
+    yield change
+    calls._sampler_state.cache_clear()
 
 
 BRANCHINGS = [(8, 32), (128, 8), (32, 2)]
@@ -85,14 +93,12 @@ BRANCHINGS = [(8, 32), (128, 8), (32, 2)]
 
 @pytest.mark.parametrize("normalise", ["batch", "buffer"])  # the latter also keeps minima
 @pytest.mark.parametrize(("there", "here"), BRANCHINGS)
-def test_trees_are_built_for_the_device_that_loads_them(
-    there, here, normalise, tmp_path, monkeypatch
-):
-    as_on(monkeypatch, there)
+def test_trees_are_built_for_the_device_that_loads_them(there, here, normalise, tmp_path, as_on):
+    as_on(there)
     sampler = per.sampler(per.PERConfig(normalise=normalise))
     replay, state = filled.__wrapped__(sampler, rows=40, capacity=64)
     path = jaxreplay.save(replay, state, tmp_path / "r")
-    as_on(monkeypatch, here)
+    as_on(here)
     replay, expected = filled.__wrapped__(sampler, rows=40, capacity=64)  # the same, made here
     loaded = jaxreplay.load(replay, path, EXAMPLE)
     assert loaded.sampler.tree.branching == here
@@ -105,13 +111,13 @@ def test_trees_are_built_for_the_device_that_loads_them(
 
 
 @pytest.mark.parametrize(("there", "here"), BRANCHINGS)
-def test_files_of_whole_trees_are_read(there, here, tmp_path, monkeypatch):
-    as_on(monkeypatch, there)
+def test_files_of_whole_trees_are_read(there, here, tmp_path, as_on, monkeypatch):
+    as_on(there)
     replay, state = filled.__wrapped__(rows=40, capacity=64)
     with monkeypatch.context() as patch:  # as versions did that wrote every node
         patch.setattr(array_file, "flatten", lambda x: jax.tree_util.tree_flatten_with_path(x)[0])
         path = jaxreplay.save(replay, state, tmp_path / "r")
-    as_on(monkeypatch, here)
+    as_on(here)
     replay = filled.__wrapped__(rows=1, capacity=64)[0]
     loaded = jaxreplay.load(replay, path, EXAMPLE)
     fresh = sum_tree.rebuild(sum_tree.init(64), sum_tree.leaves(state.sampler.tree))
@@ -335,7 +341,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
-def test_stretches_keep_their_length(tmp_path):
+def test_sequences_keep_their_length(tmp_path):
     def made(length):
         config = sequences.SequencesConfig(length=length, period=1)
         return Replay(sequences.sampler(config), capacity=24, batch_size=2, num_envs=2)
@@ -421,7 +427,7 @@ def test_rows_alone_are_loaded_for_other_environments(names, rows, num_envs, cap
     assert (leaves[: count * num_envs] == 1).all() and not leaves[count * num_envs :].any()
 
 
-def test_no_stretch_leads_from_one_environment_s_rows_into_another_s(tmp_path):
+def test_no_sequence_leads_from_one_environment_s_rows_into_another_s(tmp_path):
     names = ("lane", "time", "last")
     replay, state, example = marked(names, 7)
     path = jaxreplay.save(replay, state, tmp_path / "r")

@@ -200,17 +200,6 @@ def test_stacks_stored_once_are_checked_too():
     replay.add(state, row)
 
 
-def test_a_method_is_no_sampler():
-    with refused("Sampler", "Method", ".sampler"):
-        Replay(per.method(), capacity=8, batch_size=2)
-    with refused("Sampler", "function"):
-        Replay(per.sampler, capacity=8, batch_size=2)
-    with refused("Sampler", "module", ".sampler()"):
-        Replay(per, capacity=8, batch_size=2)
-    with refused("Sampler", "str"):
-        Replay("per", capacity=8, batch_size=2)
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_batches_of_an_empty_replay_count_nothing(name):
     entry = METHODS[name]

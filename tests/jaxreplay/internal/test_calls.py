@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import Replay, n_step, ring, sum_tree, testing
+from jaxreplay import IGNORED, Replay, n_step, ring, sum_tree, testing
 from jaxreplay.methods import METHODS, per, refer, sequences
 from jaxreplay.n_step import Step
 from jaxreplay.testing import E
@@ -114,6 +114,22 @@ def test_numbers_of_64_bits_are_no_other_slots():
             read(state.ring, np.ones(2))
     with refused("indices", "float32"):
         replay.update(state, batch._replace(indices=jnp.ones(4)), td_error=np.ones(4))
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_transitions_to_be_ignored_change_no_large_array(name):
+    replay, state, batch = held(name)
+    ignored = batch._replace(indices=jnp.full_like(batch.indices, IGNORED))
+    feedback = {x: 9.0 + jnp.arange(batch.indices.size).reshape(batch.indices.shape)
+                for x in replay.requires.feedback}  # fmt: skip
+    update = jax.jit(lambda sample: replay.sampler.update(
+        state.sampler, state.ring, sample, **feedback))  # fmt: skip
+    large = lambda inner: [x for x in jax.tree.leaves(inner) if x.size >= state.ring.capacity]
+    before = large(state.sampler)
+    testing.same(large(update(ignored)), before)
+    if replay.requires.feedback:  # which the same call would have written
+        after = large(update(batch))
+        assert any((new != old).any() for new, old in zip(after, before, strict=True))
 
 
 def test_vmapped_rings_and_windows_are_refused():

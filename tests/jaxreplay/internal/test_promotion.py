@@ -72,7 +72,7 @@ FUNCTIONS = {
     "returns": lambda: returns.retrace(T, T, FLAGS, T, T, T, T),
     "advantages": lambda: returns.advantages(T, T, FLAGS, T, T, 0.9),
     "ERE's window": lambda: ere.window(jnp.int32(3), jnp.int32(5), 0.9, 100, 5),
-    "a stretch": lambda: sequences.priority(T, T > 0, 0.9),
+    "a sequence": lambda: sequences.priority(T, T > 0, 0.9),
 }
 
 

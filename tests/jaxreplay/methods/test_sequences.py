@@ -1,4 +1,4 @@
-"""Stretches of successive steps, against a plain list of what was stored."""
+"""Sequences of successive steps, against a plain list of what was stored."""
 
 import functools
 
@@ -27,7 +27,7 @@ def made(config, capacity):
 
 
 class Model:
-    """What each lane was given, as lists; which stretches may be drawn, by the definition."""
+    """What each lane was given, as lists; which sequences may be drawn, by the definition."""
 
     def __init__(self, config, capacity):
         self.config, self.rows = config, capacity // E
@@ -41,8 +41,8 @@ class Model:
             lane.append((episode + 1, 0) if begins else (episode, position + 1))
         self.ended = list(lasts)
 
-    def stretches(self):
-        """Return the (row, lane) at which a stretch starts that may be drawn."""
+    def sequences(self):
+        """Return the (row, lane) at which a sequence starts that may be drawn."""
         config, found = self.config, []
         for lane, steps in enumerate(self.lanes):
             oldest = max(0, len(steps) - self.rows)
@@ -81,7 +81,7 @@ def played(config, capacity, rows, seed, length=6):
 
 
 def live(state):
-    """Return {(slot): leaf} of the stretches that may be drawn."""
+    """Return {(slot): leaf} of the sequences that may be drawn."""
     leaves = np.asarray(sum_tree.leaves(state.sampler.priorities.tree))
     return {int(slot): leaves[slot] for slot in np.flatnonzero(leaves)}
 
@@ -101,10 +101,10 @@ SIZES = [
 @given(
     st.sampled_from(SIZES), st.integers(0, 50), st.integers(0, 2**31), st.sampled_from([2, 6, 40])
 )
-def test_stretches_are_those_of_the_definition(sizes, rows, seed, length):
+def test_sequences_are_those_of_the_definition(sizes, rows, seed, length):
     config, capacity = sizes
     replay, state, model = played(config, capacity, rows, seed, length)
-    wanted = {slot_of(*start, capacity): start for start in model.stretches()}
+    wanted = {slot_of(*start, capacity): start for start in model.sequences()}
     assert set(live(state)) == set(wanted)
     sequences.check_valid(state.sampler, state.ring, config)
     assert bool(replay.can_sample(state)) == bool(wanted)
@@ -131,7 +131,7 @@ def test_a_priority_is_a_mean_of_largest_and_mean_error():
     np.testing.assert_allclose(found, [0.9 * 3 + 0.1 * 2.5, 0.9 * 4 + 0.1 * 4 / 3, 0], rtol=1e-6)
 
 
-def test_an_update_gives_stretches_their_priority_and_no_more():
+def test_an_update_gives_sequences_their_priority_and_no_more():
     capacity, config = 24, SMALL
     _, _, _, sample, update = made(config, capacity)
     _, state, model = played(config, capacity, 30, seed=3)
@@ -152,7 +152,7 @@ def test_an_update_gives_stretches_their_priority_and_no_more():
                                largest, rtol=1e-6)  # fmt: skip
 
 
-def test_a_stretch_that_has_been_overwritten_since_gets_no_priority():
+def test_a_sequence_that_has_been_overwritten_since_gets_no_priority():
     capacity, config = 24, SMALL
     _, _, add, sample, update = made(config, capacity)
     _, state, model = played(config, capacity, 40, seed=5, length=40)
@@ -211,7 +211,7 @@ def test_draws_follow_the_priorities():
     np.testing.assert_allclose(batch.weights, (odds / odds.min()) ** -0.6, rtol=1e-4)
 
 
-def test_uniform_stretches_are_all_alike():
+def test_uniform_sequences_are_all_alike():
     config = SequencesConfig(length=3, period=2, prioritised=False)  # rows: no multiple of it
     sampler = sequences.sampler(config)
     assert sampler.is_uniform and sampler.requires.feedback == frozenset()
@@ -258,8 +258,8 @@ def test_what_can_not_work_is_refused():
         replay.update(state, batch, td_error=jnp.zeros(B))
 
 
-def test_metrics_count_stretches():
+def test_metrics_count_sequences():
     replay, state, model = played(SMALL, 24, 30, seed=3)
     found = jax.jit(replay.metrics)(state)
-    assert int(found["sequences"]) == len(model.stretches()) > 0
+    assert int(found["sequences"]) == len(model.sequences()) > 0
     np.testing.assert_allclose(found["mean_priority"], 1.0)
