@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.benchmarks.hlo import large_copies
 from jaxreplay import Frames, Replay, Sampler, SharedObservations, Transitions, testing
 from jaxreplay.methods import METHODS, ero, latest, per, rank, refer, sequences, uniform
 from tests.refusals import refused
+from tests.xla import AS_USERS
 
 
 def held(sampler, **sizes):
@@ -159,6 +161,33 @@ def test_after_reading_only_delays_the_next_write():
     testing.same(replay.after_reading(state, jax.device_get(batch)), state)
     many = jax.tree.map(lambda x: jnp.stack([x, x]), (state, batch))
     testing.same(jax.vmap(replay.after_reading)(*many), many[0])
+
+
+LARGE = 200_003  # a prime: no other array has a dimension of this size
+
+
+@pytest.mark.parametrize("method", [uniform, per], ids=["uniform", "per"])
+@pytest.mark.parametrize("storage", [Transitions(), SharedObservations()], ids=["twice", "once"])
+def test_a_loop_that_adds_between_sample_and_update_copies_nothing_after_reading(method, storage):
+    replay = Replay(method.sampler(), capacity=LARGE, batch_size=64, storage=storage)
+
+    def copies(waits):
+        def step(state, key):
+            batch = replay.sample(state, key)
+            if waits:
+                state = replay.after_reading(state, batch)
+            row = jax.tree.map(lambda x: x[None], testing.EXAMPLE)
+            state = replay.add(state, row._replace(reward=jax.random.normal(key, (1,))))
+            td = batch.weights * batch.transition.obs.sum(axis=-1)
+            return replay.update(state, batch, td_error=td), None
+
+        scan = jax.jit(lambda state, keys: jax.lax.scan(step, state, keys)[0], donate_argnums=0)
+        state = jax.eval_shape(replay.init, jax.random.key(0), testing.EXAMPLE)
+        lowered = scan.lower(state, jax.random.split(jax.random.key(0), 10))
+        return large_copies(lowered.compile(AS_USERS).as_text(), LARGE)
+
+    assert copies(waits=False)  # of the ring, in every step
+    assert copies(waits=True) == []
 
 
 @pytest.mark.parametrize("method", [uniform, ero, refer], ids=["uniform", "ero", "refer"])
