@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import Replay, datasets, ring
+from jaxreplay import Replay, SharedObservations, Transitions, datasets, ring
 from jaxreplay.methods import latest, per, refer, uniform
 from tests.refusals import refused
 
@@ -105,18 +105,17 @@ def test_lanes_hold_whole_episodes_and_end_together():
 
 
 def test_a_small_ring_keeps_the_newest_with_observations_stored_once():
-    once = {"store_next_obs": False, "frame_spare": 1.0}
-    replay = Replay(uniform.sampler(), capacity=7, batch_size=4, **once)
+    once = SharedObservations(spare=1.0)
+    replay = Replay(uniform.sampler(), capacity=7, batch_size=4, storage=once)
     done = datasets.fill(replay, EPISODES, key=KEY, gamma=GAMMA, n_step=2, chunk=4)
     assert done.stored == 18
     np.testing.assert_allclose(as_rows(stored(done), 0), expected(EPISODES, 2)[-7:], rtol=1e-6)
 
 
 def test_returns_reach_no_further_than_observations_stored_once_have_room_for():
-    replay = Replay(
-        uniform.sampler(), capacity=7, batch_size=4, store_next_obs=False, frame_ahead=1
-    )
-    with refused("n_step", "frame_ahead=2"):
+    once = SharedObservations(ahead=1)
+    replay = Replay(uniform.sampler(), capacity=7, batch_size=4, storage=once)
+    with refused("n_step", "ahead=2"):
         datasets.fill(replay, EPISODES, key=KEY, gamma=GAMMA, n_step=2)
 
 
@@ -179,9 +178,9 @@ def test_what_can_not_be_stored_is_refused(sampler, episodes, options, parts):
 
 
 def test_rows_on_the_host_are_refused():
-    replay = Replay(per.sampler(), capacity=32, batch_size=4, rows_on_host=True)
+    replay = Replay(per.sampler(), capacity=32, batch_size=4, storage=Transitions(on_host=True))
     episodes = [item._replace(actions=np.zeros((len(item.rewards), 2))) for item in EPISODES]
-    with refused("rows_on_host"):
+    with refused("on_host"):
         datasets.fill(replay, episodes, key=KEY, gamma=GAMMA)
 
 

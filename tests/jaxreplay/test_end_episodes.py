@@ -31,7 +31,7 @@ SEQUENCES = sequences.SequencesConfig(length=6, period=2, prioritised=False)
 
 @pytest.mark.parametrize("marks", [["last"], ["first"], ["first", "last"]])
 @pytest.mark.parametrize("done", [3, 8])  # steps of the episode that is left
-def test_no_stretch_leads_from_an_episode_that_was_left_into_the_next(marks, done, tmp_path):
+def test_no_sequence_leads_from_an_episode_that_was_left_into_the_next(marks, done, tmp_path):
     replay = Replay(sequences.sampler(SEQUENCES), capacity=64, batch_size=64, num_envs=E)
     example = {"episode": jnp.int32(0)} | {name: jnp.zeros((), bool) for name in marks}
     state = replay.init(jax.random.key(0), example)
@@ -40,7 +40,7 @@ def test_no_stretch_leads_from_an_episode_that_was_left_into_the_next(marks, don
     path = jaxreplay.save(replay, state, tmp_path / "replay")
     state = replay.end_episodes(jaxreplay.load(replay, path, example))
     state = run_of(replay, example, state, 3, 9, ended=False)
-    _, batch = jax.jit(replay.sample)(state, jax.random.key(1))
+    batch = jax.jit(replay.sample)(state, jax.random.key(1))
     episodes, mask = np.asarray(batch.transition["episode"]), np.asarray(batch.aux.mask)
     assert set(episodes[:, 0]) == {1, 2, 3}
     assert (mask == (episodes == episodes[:, :1])).all() and not mask.all()
@@ -136,8 +136,8 @@ def test_steps_that_wait_are_those_of_an_ended_episode(n, terminated):
 
 def test_a_ring_without_ends_is_not_marked():
     replay = Replay(pser.sampler(), capacity=8, batch_size=2, num_envs=E)
-    state = replay.init(jax.random.key(0), EXAMPLE._replace(last=()))
-    row = jax.tree.map(lambda x: jnp.stack([x] * E), EXAMPLE._replace(last=()))
+    state = replay.init(jax.random.key(0), EXAMPLE._replace(last=None))
+    row = jax.tree.map(lambda x: jnp.stack([x] * E), EXAMPLE._replace(last=None))
     state = replay.end_episodes(replay.add(state, row))
     assert not has_field(ring_.gather(state.ring, jnp.arange(2)), "last")
     assert (state.sampler.positions.latest == -1).all()

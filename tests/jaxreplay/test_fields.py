@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from flax import struct
 
-from jaxreplay import Replay, Requirements, Transition, ring, testing
+from jaxreplay import Frames, Replay, Requirements, Transition, fields, ring, testing
 from jaxreplay.methods import METHODS, ners, pser, uniform
 from tests.refusals import refused
-from jaxreplay.types import get_field, has_field, replace_fields
 
 FIELDS = {k: v for k, v in testing.EXAMPLE._asdict().items() if k not in ("extras", "n_steps")}
 
@@ -78,9 +77,8 @@ def in_order(example):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_run_the_same_program_on_a_mapping_as_on_a_transition(name):
-    method = METHODS[name].method(
-        METHODS[name].config(**({"length": 4} if name == "windows" else {})), 100
-    )
+    options = {"length": 4} if name == "windows" else {}
+    method = METHODS[name].method(METHODS[name].config(**options).for_run(100))
 
     def program(example):
         case = testing.Case(method, example)
@@ -117,7 +115,7 @@ READS = [
 
 def start(name, options, example):
     """Everything that looks at rows: init, add, sample, update, of shapes alone."""
-    method = METHODS[name].method(METHODS[name].config(**options), 100)
+    method = METHODS[name].method(METHODS[name].config(**options).for_run(100))
     case = testing.Case(method, example)
 
     def cycle(key):
@@ -152,7 +150,7 @@ BY_EPISODE = pytest.param("ners", OPTIONS["ners"] | {"clock": "episode"}, id="ne
 
 @pytest.mark.parametrize(("name", "options"), [*READERS, BY_EPISODE])
 def test_methods_read_no_field_that_they_do_not_declare(name, options):
-    method = METHODS[name].method(METHODS[name].config(**options), 100)
+    method = METHODS[name].method(METHODS[name].config(**options).for_run(100))
     read = method.requires.transition_fields
     least = {k: v for k, v in FIELDS.items() if k in read} | {"mine": np.zeros(2, np.float32)}
     start(name, options, least)
@@ -172,21 +170,26 @@ def test_a_row_of_another_type_than_the_example_is_refused():
 
 def test_fields_are_found_and_replaced_by_name():
     row = Step(1, 2, 3)
-    assert get_field(row, "mood") == 3 and get_field(row, "first") == ()
-    assert replace_fields(row, mood=4) == Step(1, 2, 4)
-    assert replace_fields({"a": 1, "b": 2}, b=3) == {"a": 1, "b": 3}
-    assert replace_fields(Pair(1, 2), obs=3) == Pair(3, 2)
+    assert fields.get(row, "mood") == 3 and fields.get(row, "first") is None
+    assert fields.replace(row, mood=4) == Step(1, 2, 4)
+    assert fields.replace({"a": 1, "b": 2}, b=3) == {"a": 1, "b": 3}
+    assert fields.replace(Pair(1, 2), obs=3) == Pair(3, 2)
     assert dataclasses.is_dataclass(row)
-    assert not has_field(np.zeros(3), "last") and not has_field(Transition(), "obs")
+    assert not fields.has(np.zeros(3), "last") and not fields.has(Transition(), "obs")
     with refused("ndarray"):
-        replace_fields(np.zeros(3), last=1)
+        fields.replace(np.zeros(3), last=1)
+
+
+class Moody(uniform.Uniform):
+    """A sampler that reads a field of its own."""
+
+    @property
+    def requires(self):
+        return Requirements(transition_fields=frozenset({"mood"}))
 
 
 def test_a_field_of_ones_own_is_missed_by_its_name():
-    sampler = uniform.sampler()._replace(
-        requires=Requirements(transition_fields=frozenset({"mood"}))
-    )
-    replay = Replay(sampler, capacity=4, batch_size=2)
+    replay = Replay(Moody(), capacity=4, batch_size=2)
     jax.eval_shape(replay.init, jax.random.key(0), Step(NUMBERS, NUMBERS, NUMBERS))
     with refused("mood", "Pair"):
         replay.init(jax.random.key(0), Pair(NUMBERS, NUMBERS))
@@ -201,7 +204,7 @@ def test_scores_are_of_single_arrays():
 
 def test_frames_need_to_know_where_episodes_begin():
     stack = np.zeros((2, 2, 4), np.uint8)
-    replay = Replay(uniform.sampler(), capacity=8, batch_size=2, frame_stack=4)
+    replay = Replay(uniform.sampler(), capacity=8, batch_size=2, storage=Frames(stack=4))
     with refused("first", "dict"):
         replay.init(jax.random.key(0), {"obs": stack, "next_obs": stack})
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxreplay import Replay, n_step, ring, testing
-from jaxreplay.loops import frames
+from jaxreplay import Frames, Replay, frames, n_step, ring, testing
 from jaxreplay.methods import uniform
 from jaxreplay.n_step import Step
 from tests.refusals import refused
@@ -63,10 +62,10 @@ class Game:
 
 @functools.cache
 def made(capacity, num_envs, n, on_host, stack=K, spare=1.0):
+    storage = Frames(stack=stack, spare=spare, ahead=None if spare else n, on_host=on_host)
     replay = Replay(
-        uniform.sampler(), capacity=capacity, batch_size=4, num_envs=num_envs, frame_stack=stack,
-        frame_spare=spare, frame_ahead=None if spare else n, ON_HOST=on_host,
-    )  # fmt: skip
+        uniform.sampler(), capacity=capacity, batch_size=4, num_envs=num_envs, storage=storage
+    )
     number, flag = np.zeros((), np.float32), np.zeros((), bool)
     obs = BLANK[..., :stack]
     step = Step(obs, EXAMPLE.action, number, flag, flag, obs, flag)
@@ -106,7 +105,7 @@ def play(seed, length, capacity, num_envs, n, rows, on_host=False, newest=-2):
             frames.write_on_host(
                 pixels, state.ring.frames, place, *map(np.asarray, (t.obs, t.next_obs, t.n_steps))
             )
-            t = t._replace(obs=(), next_obs=())
+            t = t._replace(obs=None, next_obs=None)
         state = add(state, t)
     return state, pixels, naive
 
@@ -153,7 +152,7 @@ def test_pixels_may_live_on_the_host(seed, sizes, newest):
 def test_a_sample_brings_the_stacks():
     replay = made(12, 1, 1, False)[0]
     state, _, naive = play(0, 5, 12, 1, 1, 30)
-    state, batch = jax.jit(replay.sample)(state, jax.random.key(0))
+    batch = jax.jit(replay.sample)(state, jax.random.key(0))
     batch = jax.tree.map(np.asarray, batch)
     for row, slot in enumerate(batch.indices.tolist()):
         np.testing.assert_array_equal(batch.transition.obs[row], naive[slot][0])
@@ -161,7 +160,8 @@ def test_a_sample_brings_the_stacks():
 
 
 def test_too_short_episodes_are_counted():
-    replay = Replay(uniform.sampler(), capacity=600, batch_size=4, frame_stack=K, frame_spare=0.0)
+    storage = Frames(stack=K, spare=0.0)
+    replay = Replay(uniform.sampler(), capacity=600, batch_size=4, storage=storage)
     add, metrics, yes = jax.jit(replay.add), jax.jit(replay.metrics), np.ones(1, bool)
     state = jax.jit(replay.init)(jax.random.key(0), EXAMPLE)
     places = state.ring.frames.places
@@ -212,21 +212,14 @@ def test_memory_of_a_million_atari_frames():
         obs=np.zeros((84, 84, 4), np.uint8), next_obs=np.zeros((84, 84, 4), np.uint8)
     )
     for num_envs in (1, 8):
-        replay = Replay(
-            uniform.sampler(), capacity=1_000_000, batch_size=32, num_envs=num_envs, frame_stack=4
-        )
+        sizes = {"capacity": 1_000_000, "batch_size": 32, "num_envs": num_envs}
+        replay = Replay(uniform.sampler(), **sizes, storage=Frames(stack=4))
         shapes = jax.eval_shape(replay.init, jax.random.key(0), example)
         size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes.ring))
         assert size <= 1.05 * 7.2e9
 
 
-@pytest.mark.parametrize(
-    ("stack", "spare", "parts"),
-    [(3, 0.1, ("frame_stack", "3", "2, 3, 4")), (4, -0.1, ("frame_spare", "-0.1"))],
-)
-def test_what_can_not_be_stored_is_refused(stack, spare, parts):
-    replay = Replay(
-        uniform.sampler(), capacity=8, batch_size=4, frame_stack=stack, frame_spare=spare
-    )
-    with refused(*parts):
+def test_stacks_of_another_size_are_refused():
+    replay = Replay(uniform.sampler(), capacity=8, batch_size=4, storage=Frames(stack=3))
+    with refused("stack", "3", "2, 3, 4"):
         replay.init(jax.random.key(0), EXAMPLE)

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import Replay, ring, saving, testing
-from jaxreplay.loops import host_rows
+from jaxreplay import Replay, Transitions, host_rows, ring, saving, testing
 from jaxreplay.methods import (
     ere,
     ero,
@@ -39,6 +38,7 @@ METHODS = {
     "windows": windows.method(windows.WindowsConfig(length=4)),
     "sequences": sequences.method(sequences.SequencesConfig(length=4, period=2, burn_in=1)),
 }
+ON_HOST = Transitions(on_host=True)
 SLOW = ("rank", "lap", "ere", "windows")  # others keep the same arrays, or read the same fields
 EXAMPLE = Transition(
     obs={"image": np.zeros((3, 2, 1), np.uint8), "speed": np.zeros(3, np.float32)},
@@ -64,9 +64,8 @@ def row_of(rng, time):
 
 def verbs(method, on_host):
     """Return a replay and its verbs, compiled."""
-    replay = Replay(
-        method.sampler, capacity=CAPACITY, batch_size=BATCH, num_envs=E, rows_on_host=on_host
-    )
+    sizes = {"capacity": CAPACITY, "batch_size": BATCH, "num_envs": E}
+    replay = Replay(method.sampler, **sizes, storage=Transitions(on_host=on_host))
     wanted = method.requires.feedback_of_new
     names = testing.FEEDBACK | method.requires.feedback
 
@@ -95,9 +94,9 @@ def play(method, on_host, steps=40):
             host_rows.write(rows, state.ring.leaving)
         if not replay.can_sample(state):
             continue
-        state, batch = sample(state, jax.random.key(time))
+        batch = sample(state, jax.random.key(time))
         if on_host:
-            assert batch.transition.obs == {"image": (), "speed": ()}
+            assert batch.transition.obs == {"image": None, "speed": None}
             words = host_rows.read(rows, batch.indices)
         state, batch = update(state, batch, words, jax.random.key(100 + time))
         batches.append(jax.tree.map(np.asarray, batch))
@@ -158,7 +157,7 @@ class Word(NamedTuple):
 def test_rows_may_be_of_any_type_and_a_replay_saved_beside_its_rows(tmp_path):
     letters, first = np.zeros(5, np.int8), np.zeros((), bool)
     for example in (Word(letters, first), {"letters": letters, "first": first}):
-        replay = Replay(uniform.sampler(), capacity=4, batch_size=2, rows_on_host=True)
+        replay = Replay(uniform.sampler(), capacity=4, batch_size=2, storage=ON_HOST)
         state = replay.init(jax.random.key(0), example)
         rows = host_rows.empty(state.ring)
         row = jax.tree.map(lambda x: jnp.ones((1, *x.shape), x.dtype), example)
@@ -174,20 +173,13 @@ def test_rows_may_be_of_any_type_and_a_replay_saved_beside_its_rows(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("sampler", "example", "more", "parts"),
-    [
-        (ners.sampler(), EXAMPLE, {}, ("rows_on_host", "obs", "next_obs")),
-        (uniform.sampler(), EXAMPLE, {"store_next_obs": False}, ("rows_on_host", "store_next_obs")),
-        (uniform.sampler(), EXAMPLE, {"frame_stack": 1}, ("rows_on_host", "frames_on_host")),
-        (uniform.sampler(), np.zeros(3), {}, ("rows_on_host", "first")),
-        (uniform.sampler(), {"first": np.zeros(())}, {}, ("rows_on_host",)),
-    ],
+    ("example", "parts"),
+    [(np.zeros(3), ("on_host", "first")), ({"first": np.zeros(())}, ("on_host",))],
 )
-def test_what_can_not_be_on_the_host_is_refused(sampler, example, more, parts):
+def test_what_can_not_be_on_the_host_is_refused(example, parts):
+    replay = Replay(uniform.sampler(), capacity=8, batch_size=4, storage=ON_HOST)
     with refused(*parts):
-        Replay(sampler, capacity=8, batch_size=4, rows_on_host=True, **more).init(
-            jax.random.key(0), example
-        )
+        replay.init(jax.random.key(0), example)
 
 
 def test_a_row_that_does_not_fit_is_named():
@@ -195,19 +187,19 @@ def test_a_row_that_does_not_fit_is_named():
     state = replay.init(jax.random.key(0), EXAMPLE)
     row = row_of(np.random.default_rng(0), 0)
     with refused("action"):
-        add(state, row._replace(action=()))
+        add(state, row._replace(action=None))
     with refused("action", "[2, 3]", "[2, 2]"):
         add(state, row._replace(action=np.zeros((E, 3), np.float32)))
 
 
 def test_a_ring_of_whole_rows_has_none_on_the_host():
     held = ring.init(EXAMPLE, CAPACITY, E)
-    with refused("rows_on_host=True"):
+    with refused("on_host=True"):
         host_rows.empty(held)
 
 
 def test_rows_of_another_ring_are_refused():
-    sizes = {"batch_size": 4, "num_envs": E, "rows_on_host": True}
+    sizes = {"batch_size": 4, "num_envs": E, "storage": ON_HOST}
     replay = Replay(uniform.sampler(), capacity=CAPACITY, **sizes)
     state = replay.init(jax.random.key(0), EXAMPLE)
     state = replay.add(state, row_of(np.random.default_rng(0), 0))
@@ -224,8 +216,8 @@ def test_rows_of_another_ring_are_refused():
     ):
         with refused("rows", *parts, "host_rows.empty(state.ring)"):
             host_rows.write(other, leaving)
-    with refused("tuple", "rows_on_host=True"):
-        host_rows.write(rows, ())
+    with refused("NoneType", "on_host=True"):
+        host_rows.write(rows, None)  # the `leaving` of a ring of whole rows
     for slots, parts in (
         ([0, CAPACITY], ("slots", CAPACITY)),
         ([-1], ("slots", "-1", CAPACITY)),
@@ -244,9 +236,8 @@ def test_rows_of_another_ring_are_refused():
 
 
 def test_a_batch_is_joined_with_its_own_words_alone():
-    replay = Replay(
-        uniform.sampler(), capacity=CAPACITY, batch_size=4, num_envs=E, rows_on_host=True
-    )
+    sizes = {"capacity": CAPACITY, "batch_size": 4, "num_envs": E}
+    replay = Replay(uniform.sampler(), **sizes, storage=ON_HOST)
     state = replay.init(jax.random.key(0), EXAMPLE)
     state = replay.add(state, row_of(np.random.default_rng(0), 0))
     batch = replay.sample(state, jax.random.key(0))

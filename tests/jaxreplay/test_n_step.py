@@ -22,7 +22,7 @@ STEPS = [
     (ROW._replace(terminated=jnp.zeros(E)), ("float32", "bool", "terminated > 0")),
     (ROW._replace(action=jnp.zeros(E)), ("action", "float32", "int32")),
     (ROW._replace(extras=jnp.zeros(E)), ("extras",)),
-    (ROW._replace(obs=()), ("obs",)),
+    (ROW._replace(obs=None), ("obs",)),
     (tuple(ROW), ("push", "tuple", "n_step.Step")),
 ]
 
@@ -91,7 +91,7 @@ EXAMPLES = [
     ({"num_envs": "4"}, ("num_envs", "'4'")),
     ({"example": ROW}, ("reward", "float32", "[4]")),
     ({"example": EXAMPLE._replace(terminated=NUMBER)}, ("float32", "bool", "terminated > 0")),
-    ({"example": EXAMPLE._replace(first=())}, ("first", "tuple")),
+    ({"example": EXAMPLE._replace(first=None)}, ("first", "NoneType")),
 ]
 
 

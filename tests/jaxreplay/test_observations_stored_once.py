@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxreplay import Replay, Transition, n_step, ring
+from jaxreplay import Replay, SharedObservations, Transition, Transitions, n_step, ring
 from jaxreplay.methods import ners, uniform
 from jaxreplay.n_step import Step
 from tests.refusals import refused
@@ -25,7 +25,7 @@ def made(capacity, num_envs, n, spare=1.0, ahead=None):
     make = functools.partial(
         Replay, uniform.sampler(), capacity=capacity, batch_size=4, num_envs=num_envs
     )
-    replays = make(), make(store_next_obs=False, frame_spare=spare, frame_ahead=ahead)
+    replays = make(), make(storage=SharedObservations(spare=spare, ahead=ahead))
     step = Step(OBS, np.int32(0), NUMBER, FLAG, FLAG, OBS, FLAG)
 
     @jax.jit
@@ -113,18 +113,18 @@ PAIRS = {
     ],
 )
 def test_it_takes_about_half_the_memory(kind, num_envs, ahead, share):
-    def size(**options):
+    def size(storage):
         replay = Replay(
-            uniform.sampler(), capacity=2**17, batch_size=4, num_envs=num_envs, **options
+            uniform.sampler(), capacity=2**17, batch_size=4, num_envs=num_envs, storage=storage
         )
         shapes = jax.eval_shape(replay.init, jax.random.key(0), PAIRS[kind])
         return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes))
 
-    assert size(store_next_obs=False, frame_ahead=ahead) < share * size()
+    assert size(SharedObservations(ahead=ahead)) < share * size(Transitions())
 
 
 def test_rows_of_ones_own_type_will_do():
-    replay = Replay(uniform.sampler(), capacity=4, batch_size=2, store_next_obs=False)
+    replay = Replay(uniform.sampler(), capacity=4, batch_size=2, storage=SharedObservations())
     row = {"obs": np.float32([[1, 2]]), "next_obs": np.float32([[3, 4]]), "first": np.array([True])}
     example = jax.tree.map(lambda x: x[0], row)
     state = jax.jit(replay.add)(replay.init(jax.random.key(0), example), row)
@@ -134,7 +134,7 @@ def test_rows_of_ones_own_type_will_do():
 
 def test_a_sampler_may_look_at_them():
     config = ners.NERSConfig(features=("obs", "next_obs"), hidden=(4,), score_hidden=(4,))
-    replay = Replay(ners.sampler(config), capacity=8, batch_size=2, store_next_obs=False)
+    replay = Replay(ners.sampler(config), capacity=8, batch_size=2, storage=SharedObservations())
     example = EXAMPLE._replace(obs=OBS["speed"], next_obs=OBS["speed"])
     row = jax.tree.map(lambda x: np.stack([x]), example)
 
@@ -151,11 +151,11 @@ def test_a_sampler_may_look_at_them():
     [
         ({"obs": OBS["speed"]}, ("obs", "next_obs")),
         ({"next_obs": OBS | {"on": NUMBER}}, ("obs", "next_obs")),
-        ({"first": ()}, ("first", "Transition")),
+        ({"first": None}, ("first", "Transition")),
     ],
 )
 def test_observations_that_can_not_be_shared_are_refused(change, parts):
-    replay = Replay(uniform.sampler(), capacity=4, batch_size=2, store_next_obs=False)
+    replay = Replay(uniform.sampler(), capacity=4, batch_size=2, storage=SharedObservations())
     with refused(*parts):
         replay.init(jax.random.key(0), EXAMPLE._replace(**change))
 
@@ -169,27 +169,14 @@ def test_rows_may_reach_as_far_ahead_as_was_said(n, ahead, lost):
         jax.tree.map(np.testing.assert_array_equal, both, once)
 
 
-@pytest.mark.parametrize(
-    ("ahead", "parts"), [(0, ("frame_ahead", "0")), (1.5, ("frame_ahead", "1.5"))]
-)
-def test_how_far_rows_reach_is_a_positive_whole_number(ahead, parts):
-    replay = Replay(
-        uniform.sampler(), capacity=4, batch_size=2, store_next_obs=False, frame_ahead=ahead
-    )
-    with refused(*parts):
-        replay.init(jax.random.key(0), EXAMPLE)
-
-
 def test_what_is_added_has_to_fit():
-    replay = Replay(uniform.sampler(), capacity=4, batch_size=2, store_next_obs=False)
+    replay = Replay(uniform.sampler(), capacity=4, batch_size=2, storage=SharedObservations())
     state = jax.eval_shape(replay.init, jax.random.key(0), EXAMPLE)
     row = jax.tree.map(lambda x: np.stack([x]), EXAMPLE)
     for change, parts in (
-        ({"next_obs": ()}, ("next_obs",)),
+        ({"next_obs": None}, ("next_obs",)),
         ({"obs": row.obs | {"on": np.zeros(2, bool)}}, ("obs", "on", "[2]", "[1]")),
         ({"obs": row.obs | {"on": np.ones(1)}}, ("obs", "on", "float64", "bool")),
     ):
         with refused(*parts):
             jax.eval_shape(lambda s, c=change: replay.add(s, row._replace(**c)), state)
-    with refused("store_next_obs", "frame_stack"):
-        Replay(uniform.sampler(), capacity=4, batch_size=2, frame_stack=4, store_next_obs=False)

@@ -95,6 +95,35 @@ def test_refusals(options, parts):
 
 
 @dataclasses.dataclass(frozen=True)
+class Scheduled(Config):
+    rise: int | None = option(None, "steps", at_least=1, whole_run=True)
+    fall: int | None = option(None, "steps", at_least=1, whole_run=True)
+    limit: int | None = option(None, "steps, of something else", at_least=1)
+
+
+def test_open_horizons_become_the_steps_of_the_run():
+    assert Scheduled().for_run(50) == Scheduled(rise=50, fall=50)
+    assert Scheduled(fall=7).for_run(50) == Scheduled(rise=50, fall=7)
+    assert Scheduled(fall=7).for_run(50).for_run(90) == Scheduled(rise=50, fall=7)
+    assert Shared().for_run(50) == Shared()
+    with refused("rise", "0"):
+        Scheduled().for_run(0)
+
+
+def test_methods_have_schedules_over_the_run():
+    found = {name: entry.config().for_run(50) for name, entry in METHODS.items()}
+    filled = {
+        name: {x for x, value in dataclasses.asdict(config).items() if value == 50}
+        for name, config in found.items()
+    }
+    expected = {
+        "per": {"beta_updates"}, "ners": {"beta_updates"}, "ere": {"eta_updates"},
+        "rank": {"alpha_updates", "beta_updates"},
+    }  # fmt: skip
+    assert filled == {name: expected.get(name, set()) for name in METHODS}
+
+
+@dataclasses.dataclass(frozen=True)
 class Open(Config):
     rate: float
 

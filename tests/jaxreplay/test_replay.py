@@ -1,13 +1,19 @@
-"""The verbs of a replay: sizes that are asked for on demand, feedback, what is no sampler."""
+"""A replay as a value, and its methods: sizes, storage, feedback, what is no sampler."""
+
+import dataclasses
+import functools
+import inspect
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import Replay, testing
-from jaxreplay.methods import ero, latest, per, rank, refer, uniform
+from experiments.benchmarks.hlo import large_copies
+from jaxreplay import Frames, Replay, Sampler, SharedObservations, Transitions, testing
+from jaxreplay.methods import METHODS, ero, latest, per, rank, refer, sequences, uniform
 from tests.refusals import refused
+from tests.xla import AS_USERS
 
 
 def held(sampler, **sizes):
@@ -16,11 +22,11 @@ def held(sampler, **sizes):
     return replay, jax.eval_shape(replay.init, jax.random.key(0), testing.EXAMPLE)
 
 
-VERBS = Replay._fields[: Replay._fields.index("capacity")]
+VERBS = [name for name, _ in inspect.getmembers(Replay, inspect.isfunction) if name[0] != "_"]
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_verbs_are_explained_where_they_are_held(name):
+def test_methods_are_explained_where_they_are_held(name):
     verb = getattr(held(uniform.sampler())[0], name)
     assert verb.__qualname__ == f"Replay.{name}" and verb.__name__ == name
     assert verb.__doc__
@@ -52,10 +58,8 @@ def test_sizes_that_can_not_be_drawn_are_refused(size, parts):
     [
         ({"num_envs": 0}, ("num_envs", "0")),
         ({"num_envs": 5}, ("capacity", "24", "5", "20")),
-        ({"frame_spare": "x"}, ("frame_spare", "'x'")),
-        ({"frame_spare": -0.5}, ("frame_spare", "-0.5")),
-        ({"store_next_obs": "no"}, ("store_next_obs", "'no'")),
-        ({"rows_on_host": "no"}, ("rows_on_host", "'no'")),
+        ({"storage": "once"}, ("storage", "'once'", "SharedObservations()")),
+        ({"storage": Frames}, ("storage", "Frames", "SharedObservations()")),
     ],
 )
 def test_arguments_of_another_kind_are_refused(options, parts):
@@ -64,36 +68,126 @@ def test_arguments_of_another_kind_are_refused(options, parts):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("frame_ahead", -7), ("frame_ahead", 7), ("frame_ahead", "x"), ("frames_on_host", True)],
+    ("kind", "options", "parts"),
+    [
+        (Transitions, {"on_host": "no"}, ("on_host", "'no'")),
+        (SharedObservations, {"spare": "x"}, ("spare", "'x'")),
+        (SharedObservations, {"spare": -0.5}, ("spare", "-0.5")),
+        (SharedObservations, {"ahead": 0}, ("ahead", "0")),
+        (SharedObservations, {"ahead": 1.5}, ("ahead", "1.5")),
+        (Frames, {"stack": 0}, ("stack", "0")),
+        (Frames, {"stack": "x"}, ("stack", "'x'")),
+        (Frames, {"stack": 4, "spare": -0.1}, ("spare", "-0.1")),
+        (Frames, {"stack": 4, "ahead": -7}, ("ahead", "-7")),
+        (Frames, {"stack": 4, "on_host": 1}, ("on_host", "1")),
+    ],
 )
-def test_options_of_frames_without_frames_are_refused(name, value):
-    with refused(name, repr(value), "frame_stack"):
-        held(uniform.sampler(), **{name: value})
+def test_storage_of_no_sense_is_refused_when_it_is_made(kind, options, parts):
+    with refused(*parts):
+        kind(**options)
 
 
-@pytest.mark.parametrize("verb", VERBS[1:])
-def test_what_sample_returns_has_to_be_taken_apart(verb):
+MAKERS = {name: (entry.config, entry.method) for name, entry in METHODS.items()}
+MAKERS["sequences"] = sequences.SequencesConfig, sequences.method
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_replays_built_alike_are_equal_and_hash_alike(name):
+    config, method = MAKERS[name]
+
+    def build(updates=100, **sizes):
+        sampler = method(config().for_run(updates)).sampler
+        sizes = {"capacity": 64, "batch_size": 16, "storage": SharedObservations(ahead=3)} | sizes
+        return Replay(sampler, **sizes)
+
+    replays = build(), build()
+    assert replays[0].sampler is not replays[1].sampler
+    assert replays[0] == replays[1] and hash(replays[0]) == hash(replays[1])
+    others = [{"capacity": 128}, {"batch_size": 32}, {"storage": Transitions()}]
+    others += [{"updates": 50}] if config().for_run(50) != config().for_run(100) else []
+    assert all(build(**other) != replays[0] for other in others)
+    traces = []
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def traced(replay):
+        traces.append(replay)
+        return replay.capacity
+
+    assert [int(traced(replay)) for replay in replays] == [64, 64] and len(traces) == 1
+
+
+@pytest.mark.parametrize("verb", [name for name in VERBS if name != "init"])
+def test_a_state_is_what_init_returned(verb):
     replay, state = held(per.sampler())
-    both = jax.eval_shape(replay.sample, state, jax.random.key(0))
+    batch = jax.eval_shape(replay.sample, state, jax.random.key(0))
     rest = {
-        "add": (testing.EXAMPLE,), "update": (both[1],), "can_sample": (), "metrics": (),
+        "add": (testing.EXAMPLE,), "update": (batch,), "can_sample": (), "metrics": (),
         "sample": (jax.random.key(0),), "observe": (1.0, jax.random.key(0)), "probability": ([0],),
-        "end_episodes": (), "add_rollout": (testing.EXAMPLE,),
+        "end_episodes": (), "add_rollout": (testing.EXAMPLE,), "after_reading": (batch,),
     }  # fmt: skip
-    with refused(verb, "batch = replay.sample(state, key)"):
-        getattr(replay, verb)(both, *rest[verb])
-    with refused(verb, "dict"):
-        getattr(replay, verb)({}, *rest[verb])
+    for other in (batch, (state, batch), {}):
+        with refused(verb, type(other).__name__):
+            getattr(replay, verb)(other, *rest[verb])
 
 
-def test_a_batch_has_to_be_taken_apart():
+@pytest.mark.parametrize("verb", ["update", "after_reading"])
+def test_a_batch_is_what_sample_returned(verb):
     replay, state = held(per.sampler())
-    both = jax.eval_shape(replay.sample, state, jax.random.key(0))
-    with refused("update", "Sample", "batch = replay.sample(state, key)"):
-        replay.update(state, both, td_error=np.zeros(8))
-    with refused("update", "Sample", "ndarray"):
-        replay.update(state, np.zeros(8), td_error=np.zeros(8))
+    for other in (np.zeros(8), state):
+        with refused(type(other).__name__, "replay.sample"):
+            getattr(replay, verb)(state, other)
+
+
+def test_after_reading_only_delays_the_next_write():
+    replay = Replay(per.sampler(), capacity=24, batch_size=8, num_envs=testing.E)
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def played(key, waits):
+        def step(state, time):
+            batch = replay.sample(state, jax.random.fold_in(key, time))
+            if waits:
+                state = replay.after_reading(state, batch)
+            state = replay.add(state, testing.rows(time))
+            state = replay.update(state, batch, td_error=batch.transition.reward)
+            return state, batch
+
+        state = replay.add(replay.init(key, testing.EXAMPLE), testing.rows(0))
+        return jax.lax.scan(step, state, jnp.arange(20))
+
+    testing.same(played(jax.random.key(0), True), played(jax.random.key(0), False))
+    state, batches = played(jax.random.key(0), True)
+    batch = jax.tree.map(lambda x: x[-1], batches)
+    testing.same(replay.after_reading(state, batch), state)
+    testing.same(replay.after_reading(state, jax.device_get(batch)), state)
+    many = jax.tree.map(lambda x: jnp.stack([x, x]), (state, batch))
+    testing.same(jax.vmap(replay.after_reading)(*many), many[0])
+
+
+LARGE = 200_003  # a prime: no other array has a dimension of this size
+
+
+@pytest.mark.parametrize("method", [uniform, per], ids=["uniform", "per"])
+@pytest.mark.parametrize("storage", [Transitions(), SharedObservations()], ids=["twice", "once"])
+def test_a_loop_that_adds_between_sample_and_update_copies_nothing_after_reading(method, storage):
+    replay = Replay(method.sampler(), capacity=LARGE, batch_size=64, storage=storage)
+
+    def copies(waits):
+        def step(state, key):
+            batch = replay.sample(state, key)
+            if waits:
+                state = replay.after_reading(state, batch)
+            row = jax.tree.map(lambda x: x[None], testing.EXAMPLE)
+            state = replay.add(state, row._replace(reward=jax.random.normal(key, (1,))))
+            td = batch.weights * batch.transition.obs.sum(axis=-1)
+            return replay.update(state, batch, td_error=td), None
+
+        scan = jax.jit(lambda state, keys: jax.lax.scan(step, state, keys)[0], donate_argnums=0)
+        state = jax.eval_shape(replay.init, jax.random.key(0), testing.EXAMPLE)
+        lowered = scan.lower(state, jax.random.split(jax.random.key(0), 10))
+        return large_copies(lowered.compile(AS_USERS).as_text(), LARGE)
+
+    assert copies(waits=False)  # of the ring, in every step
+    assert copies(waits=True) == []
 
 
 @pytest.mark.parametrize("method", [uniform, ero, refer], ids=["uniform", "ero", "refer"])
@@ -136,7 +230,7 @@ def test_a_size_has_to_be_known_when_sample_is_compiled():
     with pytest.raises(ValueError, match="static_argnames='batch_size'"):
         jax.eval_shape(jax.jit(replay.sample), state, jax.random.key(0), 4)
     sample = jax.jit(replay.sample, static_argnames="batch_size")
-    _, batch = jax.eval_shape(lambda s, k: sample(s, k, batch_size=4), state, jax.random.key(0))
+    batch = jax.eval_shape(lambda s, k: sample(s, k, batch_size=4), state, jax.random.key(0))
     assert batch.indices.shape == batch.weights.shape == (4,)
 
 
@@ -152,7 +246,7 @@ def test_whether_a_batch_can_be_drawn_depends_on_its_size():
 def test_rows_of_an_empty_replay_weigh_nothing_under_jit(method):
     replay = Replay(method.sampler(), capacity=8, batch_size=4)
     state = replay.init(jax.random.key(0), {"a": np.float32(0)})
-    batch = jax.jit(replay.sample)(state, jax.random.key(1))[1]
+    batch = jax.jit(replay.sample)(state, jax.random.key(1))
     np.testing.assert_array_equal(batch.weights, 0.0)
 
 
@@ -174,14 +268,35 @@ def test_on_policy_batches_have_their_size():
         (per.PERConfig(), ("PERConfig",)),
         (jnp, ("module",)),
         (jnp.zeros, ("function",)),
+        ("per", ("str",)),
         (None, ("NoneType",)),
     ],
 )
 def test_what_is_no_sampler_is_refused_with_a_hint_that_leads_to_one(given, parts):
-    with refused("Replay", "Sampler", *parts) as error:
+    with refused("Sampler", *parts) as error:
         Replay(given, capacity=8, batch_size=2)
     if given is jnp or given is None:  # where no hint leads to one
         assert ".sampler" not in str(error.value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Listed(uniform.Uniform):
+    """It has an option that can't be hashed."""
+
+    options: list = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class Thawed(Sampler):
+    """Its options may change."""
+
+    option: int = 0
+
+
+@pytest.mark.parametrize(("sampler", "why"), [(Listed(), "list"), (Thawed(), "Thawed")])
+def test_a_sampler_that_can_not_be_hashed_is_refused(sampler, why):
+    with refused(type(sampler).__name__, why, "frozen"):
+        Replay(sampler, capacity=8, batch_size=2)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +323,7 @@ def test_feedback_beyond_float32_is_dropped_like_infinity_where_doubles_are_enab
             told = np.ones(testing.E, bad.dtype)
             told[0] = bad if time == 6 else 1
             state = add(state, row, told)
-        state, batch = sample(state, key)
+        batch = sample(state, key)
         told = 0.5 + np.arange(8, dtype=bad.dtype) / 4
         told[2] = bad
         return update(state, batch, told)
@@ -226,13 +341,11 @@ def test_feedback_beyond_float32_is_dropped_like_infinity_where_doubles_are_enab
 
 
 @pytest.mark.parametrize("given", [jnp.float32, jnp.int32])
-@pytest.mark.parametrize(
-    "stored", [{}, {"store_next_obs": False}, {"frame_stack": 3}], ids=["twice", "once", "stacks"]
-)
-def test_numbers_beyond_the_dtype_that_stores_them_are_dropped_like_infinity(stored, given):
+@pytest.mark.parametrize("storage", [Transitions(), SharedObservations(), Frames(stack=3)])
+def test_numbers_beyond_the_dtype_that_stores_them_are_dropped_like_infinity(storage, given):
     obs = jnp.zeros((1, 3), jnp.float16)
     example = testing.EXAMPLE._replace(obs=obs, next_obs=obs, reward=jnp.zeros(()))
-    replay = Replay(uniform.sampler(), capacity=8, batch_size=4, num_envs=2, **stored)
+    replay = Replay(uniform.sampler(), capacity=8, batch_size=4, num_envs=2, storage=storage)
     wide = jnp.ones((2, 1, 3), given).at[1, 0, 2].set(100_000)  # float16 ends at 65 504
     row = jax.tree.map(lambda x: jnp.broadcast_to(x, (2, *x.shape)), example)
     state = replay.add(replay.init(jax.random.key(0), example), row._replace(obs=wide))

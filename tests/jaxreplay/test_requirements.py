@@ -4,22 +4,25 @@ import jax
 import numpy as np
 import pytest
 
-from jaxreplay import Replay, objectives
-from jaxreplay.methods import METHODS, ere, ero, latest, ners, per, pser, refer, uniform
-from agents.types import Offers
-from jaxreplay.types import Requirements, union
-from experiments.runs.registry import asked_of_agent, lacking_in_agent, lacking_in_method
-from jaxreplay._internal.requirements import check_loop, refuse_density, remarks
+from jaxreplay import Frames, Replay, SharedObservations, Transitions, objectives
+from jaxreplay.methods import METHODS, ere, ero, ners, per, pser, refer, uniform
+from jaxreplay.requirements import (
+    Offers,
+    Requirements,
+    asked_of_agent,
+    lacking_in_agent,
+    lacking_in_method,
+    union,
+)
 from jaxreplay.testing import EXAMPLE
 from tests.refusals import assert_names, refused
 
 VALUES = Offers(frozenset({"td_error", "q_value", "target"}))
-LOOP = {"n_step": 1, "learn_every": 1, "updates": 1, "warmup": 8}
 
 
 def requires(name, **options):
     entry = METHODS[name]
-    return entry.method(entry.config(**options), None).requires
+    return entry.method(entry.config(**options)).requires
 
 
 def replay_of(sampler, **sizes):
@@ -72,53 +75,38 @@ def test_what_a_method_lacks_is_said_in_words():
 
 
 def test_objectives_that_compare_densities_are_refused():
-    refuse_density(None, "it has none")
-    refuse_density(objectives.weighted(), "it has none")
+    objectives.check_no_density(None, "it has none")
+    objectives.check_no_density(objectives.weighted(), "it has none")
     with refused("it has none", "log_ratio"):
-        refuse_density(refer.objective(), "it has none")
+        objectives.check_no_density(refer.objective(), "it has none")
 
 
-@pytest.mark.parametrize(
-    ("sampler", "loop", "parts"),
-    [
-        (refer.sampler(), {"n_step": 3}, ("n_step", "3", "1")),
-        (refer.sampler(), {"warmup": 17}, ("warmup", "17", "16")),
-        (latest.sampler(), {}, ("updates", "4", "learn_every")),
-        (latest.sampler(), {"learn_every": 4, "updates": 2}, ("updates", "1", "learn_every")),
-    ],
-)
-def test_loops_that_do_not_fit_are_refused(sampler, loop, parts):
-    with refused(*parts):
-        check_loop(replay_of(sampler), **LOOP | loop)
+class Unasked(ners.NERS):
+    """It observes returns, of nobody in particular."""
+
+    requires = Requirements()
 
 
-def test_loops_that_fit_pass():
-    check_loop(replay_of(uniform.sampler()), **LOOP | {"n_step": 3, "warmup": 100})
-    check_loop(replay_of(latest.sampler()), **LOOP | {"learn_every": 4})
+class Deaf(uniform.Uniform):
+    """It asks for returns that it does not observe."""
+
+    requires = Requirements(episode_returns="training")
 
 
-def test_long_episodes_are_remarked_on_where_they_are_kept_whole():
-    (remark,) = remarks(replay_of(refer.sampler()), "pendulum", 200)
-    assert_names(remark, "200", "16")
-    assert remarks(replay_of(refer.sampler()), "pendulum", 16) == ()
-    assert remarks(replay_of(uniform.sampler()), "pendulum", 200) == ()
-
-
-def test_a_sampler_that_observes_says_whose_returns():
-    sampler = ners.sampler()._replace(requires=Requirements())
+@pytest.mark.parametrize("sampler", [Unasked(), Deaf()])
+def test_a_sampler_that_observes_says_whose_returns(sampler):
     with refused("observe", "requires.episode_returns"):
         replay_of(sampler)
-    with refused("observe", "requires.episode_returns"):
-        replay_of(uniform.sampler()._replace(requires=Requirements(episode_returns="training")))
 
 
-def test_observations_that_a_sampler_looks_at_stay_on_the_device():
-    with refused("frames_on_host", "features", "obs", "next_obs"):
-        replay_of(ners.sampler(), ON_HOST=True)
-    replay_of(per.sampler(), ON_HOST=True, frame_stack=2)
+@pytest.mark.parametrize("storage", [Transitions(on_host=True), Frames(stack=2, on_host=True)])
+def test_observations_that_a_sampler_looks_at_stay_on_the_device(storage):
+    with refused("on_host", "features", "obs", "next_obs"):
+        replay_of(ners.sampler(), storage=storage)
+    replay_of(per.sampler(), storage=storage)
 
 
-COLUMN, ONCE = np.zeros(1, np.float32), {"store_next_obs": False}
+COLUMN, ONCE = np.zeros(1, np.float32), {"storage": SharedObservations()}
 SINGLES = [
     (ere.sampler(), {"last": COLUMN > 0}, {}, ("last", "bool", "[1]")),
     (ere.sampler(), {"last": np.float32(0)}, {}, ("bool", "float32", "last > 0")),
@@ -138,5 +126,5 @@ def test_fields_that_are_looked_at_are_one_number_of_a_step(sampler, change, opt
 
 
 def test_fields_that_nobody_looks_at_may_be_anything():
-    example = EXAMPLE._replace(last=COLUMN, reward=COLUMN, first=np.int32(0), discount=())
+    example = EXAMPLE._replace(last=COLUMN, reward=COLUMN, first=np.int32(0), discount=None)
     jax.eval_shape(replay_of(per.sampler()).init, jax.random.key(0), example)

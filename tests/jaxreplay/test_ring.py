@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxreplay import Transition, n_step, ring
+from jaxreplay import Frames, SharedObservations, Transition, Transitions, n_step, ring
 from jaxreplay.n_step import Step
 from tests.refusals import refused
 
@@ -125,7 +125,7 @@ def test_fields_without_numbers_are_kept_alone_or_stored_once(dtype, shape, once
         row = row if once else {"obs": empty}
 
         def read():
-            held = ring.init(row, 8, 2, store_next_obs=not once)
+            held = ring.init(row, 8, 2, SharedObservations() if once else Transitions())
             held, slots = ring.add(held, jax.tree.map(lambda x: jnp.stack([x, x]), row))
             return ring.gather(held, slots)
 
@@ -142,12 +142,12 @@ PARTS_OF_BYTES = ["int2", "uint2", "int4", "uint4", "float4_e2m1fn"]
 
 
 @pytest.mark.parametrize("dtype", PARTS_OF_BYTES)
-@pytest.mark.parametrize("options", [{}, {"store_next_obs": False}, {"frame_stack": 2}])
-def test_parts_of_bytes_are_refused_when_a_ring_or_a_window_is_made(dtype, options):
+@pytest.mark.parametrize("storage", [Transitions(), SharedObservations(), Frames(stack=2)])
+def test_parts_of_bytes_are_refused_when_a_ring_or_a_window_is_made(dtype, storage):
     stack = jnp.ones((3, 2), dtype)
     row = {"obs": stack, "next_obs": stack, "first": jnp.zeros((), bool)}
     with refused(dtype) as error:
-        ring.init(row, 8, 2, **options)
+        ring.init(row, 8, 2, storage)
     assert "obs" in str(error.value)  # or next_obs, whichever comes first
     flag = np.bool_(0)
     step = n_step.Step(stack, np.int32(0), np.float32(0), flag, flag, stack, flag)
@@ -179,7 +179,7 @@ def test_ring_refuses_what_does_not_fit():
     with refused("obs['image']", "[3, 2, 3]", "[2, 2, 3]"):
         ring.add(held, transition(0, 3))
     with refused("extras[0]"):
-        ring.add(held, transition(0, 2)._replace(extras=()))
+        ring.add(held, transition(0, 2)._replace(extras=None))
     lists = transition(0, 2)._replace(reward=[0.0, 1.0])
     with refused("reward", "jnp.asarray(reward)"):
         ring.add(held, lists)

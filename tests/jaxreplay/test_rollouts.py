@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import Replay, testing
+from jaxreplay import Replay, SharedObservations, Transitions, testing
 from jaxreplay.methods import METHODS, per, uniform
 from tests.refusals import refused
 
@@ -26,12 +26,11 @@ def test_a_rollout_is_as_many_adds(name):
     testing.same(add(case.init(jax.random.key(0)), rollout, **new), case.filled(T))
 
 
-@pytest.mark.parametrize("options", [{}, {"store_next_obs": False}])
+@pytest.mark.parametrize("storage", [Transitions(), SharedObservations()])
 @pytest.mark.parametrize("jitted", [False, True])
-def test_steps_come_with_feedback_and_observations_stored_once(options, jitted):
-    replay = Replay(
-        per.sampler(per.PERConfig(initial="td")), capacity=24, batch_size=4, num_envs=E, **options
-    )
+def test_steps_come_with_feedback_and_observations_stored_once(storage, jitted):
+    sampler = per.sampler(per.PERConfig(initial="td"))
+    replay = Replay(sampler, capacity=24, batch_size=4, num_envs=E, storage=storage)
     rows = [testing.rows(time) for time in range(T)]
     state = replay.init(jax.random.key(0), testing.EXAMPLE)
     one, expected = jax.jit(replay.add), state
@@ -85,6 +84,6 @@ def test_a_rollout_that_does_not_fit_is_refused_by_name(fields, feedback, parts)
 
 
 def test_rows_on_the_host_are_taken_one_at_a_time():
-    replay, state = held(rows_on_host=True)
-    with pytest.raises(ValueError, match="rows_on_host"):
+    replay, state = held(storage=Transitions(on_host=True))
+    with refused("on_host"):
         replay.add_rollout(state, GOOD)

@@ -1,5 +1,6 @@
 """A replay in a file: bit for bit, and only where it fits."""
 
+import dataclasses
 import functools
 import json
 import os
@@ -13,9 +14,18 @@ import pytest
 from safetensors.numpy import save_file
 
 import jaxreplay
-from jaxreplay import Replay, Sampler, ring, sum_tree, testing
-from jaxreplay.saving import array_file
-from jaxreplay.saving import Damaged
+from jaxreplay import (
+    Frames,
+    Replay,
+    SharedObservations,
+    Transitions,
+    array_file,
+    ring,
+    sum_tree,
+    testing,
+)
+from jaxreplay._internal import calls
+from jaxreplay.array_file import Damaged
 from jaxreplay.methods import METHODS, per, proportional, rank, sequences, uniform
 from tests.refusals import refused
 
@@ -41,7 +51,7 @@ def filled(sampler=None, rows=5, **sizes):
             "reward": np.float32([number, -0.0]),
         }
         state = add(state, row)
-    state, batch = jax.jit(replay.sample)(state, jax.random.key(1))
+    batch = jax.jit(replay.sample)(state, jax.random.key(1))
     told = {name: rng.normal(size=4).astype(np.float32) for name in replay.requires.feedback}
     return replay, jax.jit(replay.update)(state, batch, **told)
 
@@ -60,15 +70,22 @@ def test_what_is_loaded_is_what_was_saved(sampler, tmp_path):
     assert jax.tree.structure(back) == jax.tree.structure(state)
     assert bits(back) == bits(state)
     sample = jax.jit(replay.sample)
-    draws = [sample(x, jax.random.key(7))[1] for x in (state, back)]
+    draws = [sample(x, jax.random.key(7)) for x in (state, back)]
     assert bits(draws[0]) == bits(draws[1])
     buffers = [x.unsafe_buffer_pointer() for x in jax.tree.leaves(back) if x.size]
     assert len(set(buffers)) == len(buffers)  # it may be donated
 
 
-def as_on(monkeypatch, branching):
+@pytest.fixture
+def as_on(monkeypatch):
     """Make sum trees as on a device of another kind."""
-    monkeypatch.setitem(sum_tree._BRANCHING, "cpu", branching)
+
+    def change(branching):
+        monkeypatch.setitem(sum_tree._BRANCHING, "cpu", branching)
+        calls._sampler_state.cache_clear()  # a process has one kind of device
+
+    yield change
+    calls._sampler_state.cache_clear()
 
 
 BRANCHINGS = [(8, 32), (128, 8), (32, 2)]
@@ -76,14 +93,12 @@ BRANCHINGS = [(8, 32), (128, 8), (32, 2)]
 
 @pytest.mark.parametrize("normalise", ["batch", "buffer"])  # the latter also keeps minima
 @pytest.mark.parametrize(("there", "here"), BRANCHINGS)
-def test_trees_are_built_for_the_device_that_loads_them(
-    there, here, normalise, tmp_path, monkeypatch
-):
-    as_on(monkeypatch, there)
+def test_trees_are_built_for_the_device_that_loads_them(there, here, normalise, tmp_path, as_on):
+    as_on(there)
     sampler = per.sampler(per.PERConfig(normalise=normalise))
     replay, state = filled.__wrapped__(sampler, rows=40, capacity=64)
     path = jaxreplay.save(replay, state, tmp_path / "r")
-    as_on(monkeypatch, here)
+    as_on(here)
     replay, expected = filled.__wrapped__(sampler, rows=40, capacity=64)  # the same, made here
     loaded = jaxreplay.load(replay, path, EXAMPLE)
     assert loaded.sampler.tree.branching == here
@@ -96,13 +111,13 @@ def test_trees_are_built_for_the_device_that_loads_them(
 
 
 @pytest.mark.parametrize(("there", "here"), BRANCHINGS)
-def test_files_of_whole_trees_are_read(there, here, tmp_path, monkeypatch):
-    as_on(monkeypatch, there)
+def test_files_of_whole_trees_are_read(there, here, tmp_path, as_on, monkeypatch):
+    as_on(there)
     replay, state = filled.__wrapped__(rows=40, capacity=64)
     with monkeypatch.context() as patch:  # as versions did that wrote every node
         patch.setattr(array_file, "flatten", lambda x: jax.tree_util.tree_flatten_with_path(x)[0])
         path = jaxreplay.save(replay, state, tmp_path / "r")
-    as_on(monkeypatch, here)
+    as_on(here)
     replay = filled.__wrapped__(rows=1, capacity=64)[0]
     loaded = jaxreplay.load(replay, path, EXAMPLE)
     fresh = sum_tree.rebuild(sum_tree.init(64), sum_tree.leaves(state.sampler.tree))
@@ -122,6 +137,15 @@ class Keyed(NamedTuple):
     nothing: jax.Array
 
 
+@dataclasses.dataclass(frozen=True)
+class KeepsKeys(uniform.Uniform):
+    """Uniform, with a state of its own."""
+
+    def init(self, key, ring):
+        odd = jnp.array([np.nan, -0.0, np.inf], jnp.bfloat16)
+        return Keyed(jax.random.split(key, 2), odd, jnp.array([True, False]), jnp.zeros((0, 3)))
+
+
 def test_sizes_may_be_numbers_of_numpy(tmp_path):
     replay, state = filled(**{name: np.int64(size) for name, size in SIZES.items()})
     assert all(type(getattr(replay, name)) is int for name in SIZES)
@@ -131,13 +155,7 @@ def test_sizes_may_be_numbers_of_numpy(tmp_path):
 
 
 def test_keys_and_odd_types_of_a_sampler_s_own_are_kept(tmp_path):
-    def init(key, ring):
-        odd = jnp.array([np.nan, -0.0, np.inf], jnp.bfloat16)
-        return Keyed(jax.random.split(key, 2), odd, jnp.array([True, False]), jnp.zeros((0, 3)))
-
-    plain = uniform.sampler()
-    sampler = Sampler(init, plain.add, plain.sample, plain.update)
-    replay = Replay(sampler, **SIZES)
+    replay = Replay(KeepsKeys(), **SIZES)
     state = replay.init(jax.random.key(5), EXAMPLE)
     back = jaxreplay.load(replay, jaxreplay.save(replay, state, tmp_path / "r"), EXAMPLE)
     assert bits(back) == bits(state)
@@ -148,7 +166,7 @@ def test_keys_and_odd_types_of_a_sampler_s_own_are_kept(tmp_path):
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_s_state_can_be_saved(name, tmp_path):
     options = {"length": 4} if name == "windows" else {}  # of which the case's batches hold some
-    case = testing.Case(METHODS[name].method(METHODS[name].config(**options), 100))
+    case = testing.Case(METHODS[name].method(METHODS[name].config(**options).for_run(100)))
     shapes = jax.eval_shape(case.replay.init, jax.random.key(0), case.example)
     number = iter(range(10**6))
     state = jax.tree.map(lambda x: np.full(x.shape, next(number) % 2, x.dtype), shapes)
@@ -323,7 +341,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
-def test_stretches_keep_their_length(tmp_path):
+def test_sequences_keep_their_length(tmp_path):
     def made(length):
         config = sequences.SequencesConfig(length=length, period=1)
         return Replay(sequences.sampler(config), capacity=24, batch_size=2, num_envs=2)
@@ -349,7 +367,7 @@ def test_a_state_of_another_replay_is_not_saved_over_a_good_one(tmp_path):
             jaxreplay.save(other, kept, path)
     # Of stacks of frames the ring does not say what a row was: sizes alone can tell.
     small, large, wide = (
-        Replay(uniform.sampler(), batch_size=4, frame_stack=2, **sizes)
+        Replay(uniform.sampler(), batch_size=4, storage=Frames(stack=2), **sizes)
         for sizes in ({"capacity": 32}, {"capacity": 64}, {"capacity": 32, "num_envs": 2})
     )
     stack = np.zeros((2, 2), np.float32)
@@ -409,14 +427,14 @@ def test_rows_alone_are_loaded_for_other_environments(names, rows, num_envs, cap
     assert (leaves[: count * num_envs] == 1).all() and not leaves[count * num_envs :].any()
 
 
-def test_no_stretch_leads_from_one_environment_s_rows_into_another_s(tmp_path):
+def test_no_sequence_leads_from_one_environment_s_rows_into_another_s(tmp_path):
     names = ("lane", "time", "last")
     replay, state, example = marked(names, 7)
     path = jaxreplay.save(replay, state, tmp_path / "r")
     config = sequences.SequencesConfig(length=4, period=1, prioritised=False)
     other = Replay(sequences.sampler(config), capacity=24, batch_size=24)
     state = jaxreplay.load_rows(other, path, example, jax.random.key(0))
-    _, batch = other.sample(state, jax.random.key(1))
+    batch = other.sample(state, jax.random.key(1))
     lane, mask = np.asarray(batch.transition["lane"]), np.asarray(batch.aux.mask)
     assert mask.any() and (lane == lane[:, :1])[mask].all() and (lane != lane[:, :1]).any()
 
@@ -425,8 +443,8 @@ def test_rows_that_are_not_there_as_they_were_are_not_loaded(tmp_path):
     row = {"obs": np.zeros(3), "next_obs": np.zeros(3), "first": np.bool_(0)}
     sizes = {"capacity": 32, "batch_size": 4}
     plain, once, far = (
-        Replay(uniform.sampler(), **sizes, **options)
-        for options in ({}, {"store_next_obs": False}, {"rows_on_host": True})
+        Replay(uniform.sampler(), **sizes, storage=storage)
+        for storage in (Transitions(), SharedObservations(), Transitions(on_host=True))
     )
     told = Replay(per.sampler(per.PERConfig(initial="td")), **sizes)
     key = jax.random.key(0)
@@ -437,8 +455,8 @@ def test_rows_that_are_not_there_as_they_were_are_not_loaded(tmp_path):
     for replay, path, parts in (
         (plain, paths[1], (paths[1], "num_envs")),
         (plain, paths[2], (paths[2], "num_envs")),
-        (once, paths[0], ("store_next_obs",)),
-        (far, paths[0], ("rows_on_host",)),
+        (once, paths[0], ("storage",)),
+        (far, paths[0], ("storage",)),
         (told, paths[0], ("td_error",)),
         (plain, tmp_path / "none", (tmp_path / "none", "jaxreplay.save")),
     ):

@@ -1,13 +1,16 @@
 """Schedules, with what they are made of known or not."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from jaxreplay.loops import schedules
-from jaxreplay.methods import per, rank
+from jaxreplay import linear, schedules
+from jaxreplay.methods.ere import EREConfig
+from jaxreplay.methods.per import PERConfig
 from tests.refusals import refused
 
 STEPS = jnp.arange(0, 900, 7)
@@ -47,10 +50,21 @@ def test_a_whole_number_may_be_an_array(steps):
 def test_other_numbers_of_steps_are_refused(steps):
     with refused("steps", repr(steps), "None"):
         schedules.linear(0.4, 1.0, steps)
-    for module in (per, rank):
-        config = {"alpha_end": 0.1} if module is rank else {}
-        with refused("steps", repr(steps), "None"):
-            module.method(getattr(module, f"{'Rank' if config else 'PER'}Config")(**config), steps)
+    for config, name in ((PERConfig(), "beta_updates"), (EREConfig(), "eta_updates")):
+        with refused(name, steps if isinstance(steps, str) else repr(steps)):
+            config.for_run(steps)
+
+
+def test_schedules_of_the_same_arguments_are_equal_and_hash_alike():
+    schedule = linear(0.4, 1.0, 500)
+    for steps in (500, np.int64(500), np.array(500), jnp.array(500)):
+        assert linear(0.4, 1.0, steps) == schedule
+        assert hash(linear(0.4, 1.0, steps)) == hash(schedule)
+    assert linear(0.4, 1.0, None) == linear(0.4, 1.0, 0)
+    others = linear(0.5, 1.0, 500), linear(0.4, 0.9, 500), linear(0.4, 1.0, 501)
+    assert len({schedule, *others}) == 4
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        schedule.steps = 3
 
 
 @pytest.mark.parametrize("steps", [jnp.float32(2.5), jnp.array([5, 6]), jnp.array(True)], ids=repr)

@@ -6,9 +6,19 @@ import numpy as np
 import optax
 import pytest
 
-from jaxreplay._internal import bucket_order
-from jaxreplay.loops import frames, optimisers, schedules
-from jaxreplay import n_step, objectives, returns, ring, sum_tree, testing
+from jaxreplay import (
+    SharedObservations,
+    bucket_order,
+    frames,
+    n_step,
+    objectives,
+    optimisers,
+    returns,
+    ring,
+    schedules,
+    sum_tree,
+    testing,
+)
 from jaxreplay.methods import ere, sequences
 
 T = jnp.ones((3, 2))
@@ -16,7 +26,7 @@ FLAGS = jnp.zeros((3, 2), bool)
 
 
 def stored_once():
-    held = ring.init(testing.EXAMPLE, 8, 2, store_next_obs=False)
+    held = ring.init(testing.EXAMPLE, 8, 2, SharedObservations())
     held, slots = ring.add(held, testing.rows(0))
     return ring.gather(held, slots), held.frames
 
@@ -62,7 +72,7 @@ FUNCTIONS = {
     "returns": lambda: returns.retrace(T, T, FLAGS, T, T, T, T),
     "advantages": lambda: returns.advantages(T, T, FLAGS, T, T, 0.9),
     "ERE's window": lambda: ere.window(jnp.int32(3), jnp.int32(5), 0.9, 100, 5),
-    "a stretch": lambda: sequences.priority(T, T > 0, 0.9),
+    "a sequence": lambda: sequences.priority(T, T > 0, 0.9),
 }
 
 

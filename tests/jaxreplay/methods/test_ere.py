@@ -50,8 +50,8 @@ def episode(replay, state, steps, updates):
     return state
 
 
-def replay_of(config, updates=None):
-    return Replay(sampler(config, updates), capacity=CAPACITY, batch_size=BATCH, num_envs=LANES)
+def replay_of(config):
+    return Replay(sampler(config), capacity=CAPACITY, batch_size=BATCH, num_envs=LANES)
 
 
 def width(replay, state):
@@ -110,7 +110,7 @@ def test_smallest_and_the_size_bound_the_window():
 
 
 def test_eta_rises_to_one_over_the_run():
-    replay = replay_of(EREConfig(eta=0.99, smallest=1), updates=60)
+    replay = replay_of(EREConfig(eta=0.99, smallest=1).for_run(60))
     state = episode(replay, replay.init(jax.random.key(0), EXAMPLE), 30, 30)
     state = state._replace(sampler=state.sampler._replace(done=jnp.int32(29)))
     halfway = CAPACITY * 0.995 ** (29 * 1000 / 30)

@@ -111,7 +111,7 @@ def test_a_better_return_makes_the_choices_made_likelier():
 
 def frequencies(state, draws=4000):
     keys = jax.random.split(jax.random.key(3), draws)
-    drawn = jax.jit(jax.vmap(lambda key: REPLAY.sample(state, key)[1].indices))(keys)
+    drawn = jax.jit(jax.vmap(lambda key: REPLAY.sample(state, key).indices))(keys)
     counts = np.bincount(np.asarray(drawn).ravel(), minlength=CAPACITY)
     chance = np.asarray(REPLAY.probability(state, jnp.arange(CAPACITY)))
     assert chance.sum() == pytest.approx(1, rel=1e-5)

@@ -10,11 +10,10 @@ import numpy as np
 import optax
 import pytest
 
-from jaxreplay import Replay, ring, sum_tree, testing
+from jaxreplay import Replay, linear, ring, sum_tree, testing
 from jaxreplay.methods import proportional
 from jaxreplay.methods.ners import Collected, NERSConfig, log_probabilities, method, sampler
 from jaxreplay.methods.parts.score_network import Features, ScoreNetwork
-from jaxreplay.replay import Replay
 from jaxreplay.types import Sample
 from tests.refusals import refused
 
@@ -170,10 +169,11 @@ def test_leaves_probabilities_and_weights_by_hand():
     np.testing.assert_allclose(
         chance, [0.2727949844, 0.2439952517, 0.1494159666, 0.0609988129, 0.2727949844], rtol=1e-6
     )
-    odds = proportional.Odds(chance[[0, 2, 3]], np.nan, 5, np.int32(0))
-    raw = jax.jit(proportional.importance(0.4, 0.4, None, "none"))(odds)
+    stats = proportional.SamplingStats(chance[[0, 2, 3]], None, 5, np.int32(0))
+    beta = linear(0.4, 0.4, None)
+    raw = jax.jit(proportional.ImportanceWeights(beta, "none"))(stats)
     np.testing.assert_allclose(raw, [0.8832373901, 1.123707281, 1.6079903753], rtol=1e-6)
-    scaled = jax.jit(proportional.importance(0.4, 0.4, None, "batch"))(odds)
+    scaled = jax.jit(proportional.ImportanceWeights(beta, "batch"))(stats)
     np.testing.assert_allclose(scaled, [0.5492802717, 0.6988271188, 1], rtol=1e-6)
 
 

@@ -34,8 +34,8 @@ class Made(NamedTuple):
 
 
 @functools.cache
-def made(config, n, updates=None):
-    sampler = per.sampler(config, updates)
+def made(config, n):
+    sampler = per.sampler(config)
     replay = Replay(sampler, capacity=n, batch_size=n)
     rows = jax.tree.map(lambda x: np.broadcast_to(x, (n, *x.shape)), ROW)
 
@@ -64,8 +64,8 @@ class Held(NamedTuple):
         return jax.tree.map(np.asarray, draw)
 
 
-def holding(td, config, updates=None):
-    made_ = made(config, len(td), updates)
+def holding(td, config):
+    made_ = made(config, len(td))
     return Held(made_, made_.hold(np.float32(td)))
 
 
@@ -166,7 +166,8 @@ def test_beta_rises_linearly_with_the_updates():
         schedule(np.maximum(steps - 1000, 0)), [0.4, 0.4, 0.7, 1, 1], rtol=1e-6
     )
     # And the sampler follows it: weights of exponent beta after as many updates.
-    held = holding(TD, PERConfig(epsilon=0.01, normalise="none"), updates=49_000)
+    config = PERConfig(epsilon=0.01, normalise="none").for_run(49_000)
+    held = holding(TD, config)
     for count, beta in ((0, 0.4), (24_500, 0.7), (49_000, 1.0), (59_000, 1.0)):
         inner = held.state.sampler._replace(updates=np.int32(count))
         then = held._replace(state=held.state._replace(sampler=inner))

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import Replay, ring
+from jaxreplay import Replay, linear, ring
 from jaxreplay.methods import lap, per, proportional, pser, sequences
 from jaxreplay.testing import EXAMPLE, E, rows
 from tests.refusals import refused
@@ -77,17 +77,19 @@ def test_one_priority_close_to_the_largest_float32_leaves_probabilities(name):
 
 
 def test_weights_over_the_buffer_need_the_smallest_probability():
-    leaf = proportional.of_td_error(jnp.abs)
-    weigh = proportional.importance(0.4, 1.0, 10, "buffer")
-    for tracked in (True, False):
-        sampler = proportional.sampler(leaf, weigh, track_minimum=tracked)
+    def leaf(feedback, slots, ring):
+        return jnp.abs(feedback["td_error"])
+
+    weight = proportional.ImportanceWeights(linear(0.4, 1.0, 10), "buffer")
+    for wrapped in (False, True):  # a sampler keeps it for weights that it knows to need it
+        sampler = proportional.Proportional(leaf, (lambda x: weight(x)) if wrapped else weight)
         replay = Replay(sampler, capacity=8, batch_size=4, num_envs=E)
         state = replay.add(replay.init(jax.random.key(0), EXAMPLE), rows(0))
-        if tracked:
+        if not wrapped:
             np.testing.assert_allclose(replay.sample(state, jax.random.key(0)).weights, 1)
             continue
         for sample in (replay.sample, jax.jit(replay.sample)):
-            with refused("track_minimum=True"):
+            with refused("normalise", "buffer", "batch"):
                 sample(state, jax.random.key(0))
 
 
@@ -100,23 +102,28 @@ def test_quantiles_are_of_what_is_stored(size):
     np.testing.assert_allclose(shares, wanted, rtol=1e-5 if size <= 4096 else 0.06)
 
 
-def test_leaves_are_looked_through_in_one_go():
+def test_leaves_are_count_invalid_and_max_in_one_go():
     values = jnp.float32([3.0, jnp.inf, 1.0, jnp.nan, 9.0, jnp.inf])
     live = jnp.array([True, True, True, True, False, False])
-    assert [float(x) for x in proportional.looked_through(live, values)] == [2, 3]
-    assert [float(x) for x in proportional.looked_through(~live, values)] == [1, 9]
-    nothing = proportional.looked_through(live[:0], values[:0])
+    assert [float(x) for x in proportional.count_invalid_and_max(live, values)] == [2, 3]
+    assert [float(x) for x in proportional.count_invalid_and_max(~live, values)] == [1, 9]
+    nothing = proportional.count_invalid_and_max(live[:0], values[:0])
     assert [float(x) for x in nothing] == [0, 0]
-    lost, largest = jax.vmap(proportional.looked_through, (None, 0))(live, jnp.stack([values] * 2))
+    lost, largest = jax.vmap(proportional.count_invalid_and_max, (None, 0))(
+        live, jnp.stack([values] * 2)
+    )
     assert (lost.tolist(), largest.tolist()) == ([2, 2], [3, 3])
     signs = jnp.float32([-1.0, -0.0, 0.0, -jnp.inf, 2.0, -3.0])
-    assert [float(x) for x in proportional.looked_through(live, signs)] == [2, 0]
-    assert proportional.looked_through(live, values.astype(jnp.bfloat16))[1].dtype == jnp.float32
+    assert [float(x) for x in proportional.count_invalid_and_max(live, signs)] == [2, 0]
+    assert (
+        proportional.count_invalid_and_max(live, values.astype(jnp.bfloat16))[1].dtype
+        == jnp.float32
+    )
 
 
 def test_beta_is_told():
-    config = per.PERConfig(beta=0.4, beta_end=1.0)
-    replay = Replay(per.sampler(config, 10), capacity=8, batch_size=4, num_envs=E)
+    config = per.PERConfig(beta=0.4, beta_end=1.0).for_run(10)
+    replay = Replay(per.sampler(config), capacity=8, batch_size=4, num_envs=E)
     state = replay.init(jax.random.key(0), EXAMPLE)
     state = replay.add(replay.add(state, rows(0)), rows(1))
     assert float(replay.metrics(state)["beta"]) == pytest.approx(0.4)

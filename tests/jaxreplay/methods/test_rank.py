@@ -1,6 +1,7 @@
 """Rank-based PER: numbers worked by hand, sums of masses, orders, probabilities, refusals."""
 
 import functools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -20,10 +21,10 @@ ROW = jax.tree.map(lambda x: x[None], EXAMPLE)
 
 @functools.cache
 def made(config, capacity, batch):
-    """Return a replay whose functions are compiled."""
+    """Return the functions of a replay, compiled."""
     replay = Replay(sampler(config), capacity=capacity, batch_size=batch)
     names = ("init", "add", "sample", "update", "probability", "metrics")
-    return replay._replace(**{name: jax.jit(getattr(replay, name)) for name in names})
+    return SimpleNamespace(**{name: jax.jit(getattr(replay, name)) for name in names})
 
 
 _version, _segments = jax.jit(ring.version), jax.jit(segments, static_argnums=1)
@@ -103,7 +104,7 @@ def test_every_draw_sees_the_exact_order_if_asked():
     errors = np.array([0.5, -2.0, 0.0, 1.0, 4.0, -1.0, 1.0, 0.25])
     config = RankConfig(order="sorted")
     state = held(config, errors)
-    batch = made(config, 8, 8).sample(state, jax.random.key(0))[1]
+    batch = made(config, 8, 8).sample(state, jax.random.key(0))
     # As many segments as ranks: one draw of each, ties by slot.
     assert np.asarray(batch.indices).tolist() == [4, 1, 3, 5, 6, 0, 7, 2]
     chance = np.arange(1.0, 9) ** -0.7 / mass_of(8, 0.7)[-1]
@@ -143,7 +144,7 @@ def test_only_the_order_of_errors_counts():
     sample = made(config, 16, 16).sample
     for key in range(3):
         draws = [
-            sample(held(config, some), jax.random.key(key))[1].indices
+            sample(held(config, some), jax.random.key(key)).indices
             for some in (errors, np.exp(errors), errors**3 / 100)
         ]
         np.testing.assert_array_equal(draws[0], draws[1])
@@ -231,9 +232,9 @@ def test_alpha_goes_to_its_end():
         np.testing.assert_allclose(replay.probability(state, np.arange(8)), chance, rtol=1e-5)
         state = told(config, state, np.arange(8), errors, 8)
     # Over the run if nothing is said; not at all if its length is not known.
-    for updates, alpha in ((10, 0.25), (None, 0.5)):
-        open_end = RankConfig(alpha=0.5, alpha_end=0.0).exponent(updates)
-        assert float(open_end(jnp.asarray(5))) == pytest.approx(alpha)
+    open_end = RankConfig(alpha=0.5, alpha_end=0.0)
+    for config, alpha in ((open_end.for_run(10), 0.25), (open_end, 0.5)):
+        assert float(config.exponent(jnp.asarray(5))) == pytest.approx(alpha)
 
 
 def test_the_order_is_never_stale():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -110,12 +111,12 @@ class Memory:
 
 @functools.cache
 def made(config, capacity=MEMORY, batch_size=BATCH, num_envs=1):
-    """Return a replay whose functions are compiled."""
+    """Return the functions of a replay, compiled."""
     replay = Replay(
         refer.sampler(config), capacity=capacity, batch_size=batch_size, num_envs=num_envs
     )
     names = ("init", "add", "sample", "update", "probability", "metrics")
-    return replay._replace(**{name: jax.jit(getattr(replay, name)) for name in names})
+    return SimpleNamespace(**{name: jax.jit(getattr(replay, name)) for name in names})
 
 
 CONFIGS = [

@@ -80,7 +80,7 @@ def test_more_and_more_steps_are_far_but_never_those_of_the_policy(ratios, clip,
 
 
 def sample_of(beta, c_max, size):
-    aux = Aux(jnp.asarray(beta), jnp.log(c_max), ())
+    aux = Aux(jnp.asarray(beta), jnp.log(c_max), None)
     return Sample(jnp.arange(size), None, jnp.ones(size), jnp.ones(size), aux)
 
 

@@ -1,4 +1,4 @@
-"""Stretches of successive steps, against a plain list of what was stored."""
+"""Sequences of successive steps, against a plain list of what was stored."""
 
 import functools
 
@@ -27,7 +27,7 @@ def made(config, capacity):
 
 
 class Model:
-    """What each lane was given, as lists; which stretches may be drawn, by the definition."""
+    """What each lane was given, as lists; which sequences may be drawn, by the definition."""
 
     def __init__(self, config, capacity):
         self.config, self.rows = config, capacity // E
@@ -41,8 +41,8 @@ class Model:
             lane.append((episode + 1, 0) if begins else (episode, position + 1))
         self.ended = list(lasts)
 
-    def stretches(self):
-        """Return the (row, lane) at which a stretch starts that may be drawn."""
+    def sequences(self):
+        """Return the (row, lane) at which a sequence starts that may be drawn."""
         config, found = self.config, []
         for lane, steps in enumerate(self.lanes):
             oldest = max(0, len(steps) - self.rows)
@@ -81,7 +81,7 @@ def played(config, capacity, rows, seed, length=6):
 
 
 def live(state):
-    """Return {(slot): leaf} of the stretches that may be drawn."""
+    """Return {(slot): leaf} of the sequences that may be drawn."""
     leaves = np.asarray(sum_tree.leaves(state.sampler.priorities.tree))
     return {int(slot): leaves[slot] for slot in np.flatnonzero(leaves)}
 
@@ -101,16 +101,16 @@ SIZES = [
 @given(
     st.sampled_from(SIZES), st.integers(0, 50), st.integers(0, 2**31), st.sampled_from([2, 6, 40])
 )
-def test_stretches_are_those_of_the_definition(sizes, rows, seed, length):
+def test_sequences_are_those_of_the_definition(sizes, rows, seed, length):
     config, capacity = sizes
     replay, state, model = played(config, capacity, rows, seed, length)
-    wanted = {slot_of(*start, capacity): start for start in model.stretches()}
+    wanted = {slot_of(*start, capacity): start for start in model.sequences()}
     assert set(live(state)) == set(wanted)
     sequences.check_valid(state.sampler, state.ring, config)
     assert bool(replay.can_sample(state)) == bool(wanted)
     if not wanted:
         return
-    _, batch = made(config, capacity)[3](state, jax.random.key(seed))
+    batch = made(config, capacity)[3](state, jax.random.key(seed))
     assert batch.indices.shape == batch.aux.mask.shape == (B, config.length)
     assert batch.weights.shape == (B,)
     for number in range(B):
@@ -131,12 +131,12 @@ def test_a_priority_is_a_mean_of_largest_and_mean_error():
     np.testing.assert_allclose(found, [0.9 * 3 + 0.1 * 2.5, 0.9 * 4 + 0.1 * 4 / 3, 0], rtol=1e-6)
 
 
-def test_an_update_gives_stretches_their_priority_and_no_more():
+def test_an_update_gives_sequences_their_priority_and_no_more():
     capacity, config = 24, SMALL
     _, _, _, sample, update = made(config, capacity)
     _, state, model = played(config, capacity, 30, seed=3)
     before = live(state)
-    state, batch = sample(state, jax.random.key(1))
+    batch = sample(state, jax.random.key(1))
     td = np.random.default_rng(0).normal(size=(B, 4)).astype(np.float32)
     after = live(update(state, batch, td_error=td))
     learn = np.asarray(batch.aux.learn)
@@ -152,11 +152,11 @@ def test_an_update_gives_stretches_their_priority_and_no_more():
                                largest, rtol=1e-6)  # fmt: skip
 
 
-def test_a_stretch_that_has_been_overwritten_since_gets_no_priority():
+def test_a_sequence_that_has_been_overwritten_since_gets_no_priority():
     capacity, config = 24, SMALL
     _, _, add, sample, update = made(config, capacity)
     _, state, model = played(config, capacity, 40, seed=5, length=40)
-    _, batch = sample(state, jax.random.key(0))
+    batch = sample(state, jax.random.key(0))
     for number in range(40, 46):  # half of the ring
         state = add(state, row_of(number, [False] * E, [False] * E))
     before = live(state)
@@ -174,7 +174,7 @@ def test_errors_that_are_no_numbers_leave_the_others():
     capacity = 24
     _, _, _, sample, update = made(SMALL, capacity)
     _, state, _ = played(SMALL, capacity, 30, seed=3, length=40)
-    state, batch = sample(state, jax.random.key(1))
+    batch = sample(state, jax.random.key(1))
     assert len(set(np.asarray(batch.indices)[:, 0].tolist())) == B
     td = np.full((B, 4), 2.0, np.float32)
     td[0, 2] = np.nan  # of one step: the others count
@@ -192,7 +192,7 @@ def test_draws_follow_the_priorities():
     replay, _, _, sample, update = made(config, capacity)
     _, state, _ = played(config, capacity, 31, seed=8, length=40)
     for key in range(3):
-        state, batch = sample(state, jax.random.key(key))
+        batch = sample(state, jax.random.key(key))
         td = jax.random.normal(jax.random.key(50 + key), (B, 4)) * 2
         state = update(state, batch, td_error=td)
     leaves = live(state)
@@ -205,22 +205,22 @@ def test_draws_follow_the_priorities():
     chi_square = ((counts - expected) ** 2 / expected).sum()
     freedom = len(leaves) - 1
     assert freedom > 3 and chi_square < freedom + 5 * np.sqrt(2 * freedom)
-    _, batch = sample(state, jax.random.key(7))
+    batch = sample(state, jax.random.key(7))
     odds = np.array([leaves[int(slot)] / total for slot in batch.indices[:, 0]])
     np.testing.assert_allclose(batch.probability, odds, rtol=1e-5)
     np.testing.assert_allclose(batch.weights, (odds / odds.min()) ** -0.6, rtol=1e-4)
 
 
-def test_uniform_stretches_are_all_alike():
+def test_uniform_sequences_are_all_alike():
     config = SequencesConfig(length=3, period=2, prioritised=False)  # rows: no multiple of it
     sampler = sequences.sampler(config)
-    assert sampler.even and sampler.requires.feedback == frozenset()
+    assert sampler.is_uniform and sampler.requires.feedback == frozenset()
     replay, *_, sample, update = made(config, 20)
     _, state, _ = played(config, 20, 30, seed=1)
     assert set(live(state).values()) == {1.0}
-    after, batch = sample(state, jax.random.key(0))
+    batch = sample(state, jax.random.key(0))
     np.testing.assert_array_equal(batch.weights, 1)
-    assert live(update(after, batch)) == live(state)
+    assert live(update(state, batch)) == live(state)
 
 
 @pytest.mark.parametrize("edge", ["first", "last"])
@@ -253,13 +253,13 @@ def test_what_can_not_work_is_refused():
     with refused("can_sample"):
         replay.sample(state, jax.random.key(0))
     _, state, _ = played(SMALL, 24, 12, seed=0)
-    state, batch = made(SMALL, 24)[3](state, jax.random.key(0))
+    batch = made(SMALL, 24)[3](state, jax.random.key(0))
     with refused("td_error", "[5]", "[5, 4]"):
         replay.update(state, batch, td_error=jnp.zeros(B))
 
 
-def test_metrics_count_stretches():
+def test_metrics_count_sequences():
     replay, state, model = played(SMALL, 24, 30, seed=3)
     found = jax.jit(replay.metrics)(state)
-    assert int(found["stretches"]) == len(model.stretches()) > 0
+    assert int(found["sequences"]) == len(model.sequences()) > 0
     np.testing.assert_allclose(found["mean_priority"], 1.0)

@@ -1,4 +1,4 @@
-"""What a replay's verbs are given: refused in one line, or taken as it is meant."""
+"""Arguments of a replay's methods: refused in one line, or taken as they are meant."""
 
 import functools
 import itertools
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import Replay, n_step, ring, sum_tree, testing
+from jaxreplay import IGNORED, Replay, n_step, ring, sum_tree, testing
 from jaxreplay.methods import METHODS, per, refer, sequences
 from jaxreplay.n_step import Step
 from jaxreplay.testing import E
@@ -30,7 +30,7 @@ def held(name, capacity=16, rows=8):
     state, add = jax.jit(replay.init)(KEY, testing.EXAMPLE), jax.jit(replay.add)
     for time in range(rows):
         state = add(state, testing.rows(time), **told(replay.requires.feedback_of_new, E))
-    return replay, *jax.jit(replay.sample)(state, KEY)
+    return replay, state, jax.jit(replay.sample)(state, KEY)
 
 
 def told(names, *shape):
@@ -38,12 +38,13 @@ def told(names, *shape):
 
 
 def calls(replay, state, batch):
-    """Yield a call of every verb by its name."""
+    """Yield the name of every method and a call of it."""
     wanted = replay.requires
     new, about = told(wanted.feedback_of_new, E), told(wanted.feedback, *batch.indices.shape)
     yield "add", lambda: replay.add(state, testing.rows(3), **new)
     yield "sample", lambda: replay.sample(state, KEY)
     yield "update", lambda: replay.update(state, batch, **about)
+    yield "after_reading", lambda: replay.after_reading(state, batch)
     yield "observe", lambda: replay.observe(state, np.float32(1), KEY)
     yield "can_sample", lambda: replay.can_sample(state)
     yield "probability", lambda: replay.probability(state, np.arange(3))
@@ -77,8 +78,9 @@ def test_states_of_other_sizes_and_vmapped_ones_are_refused(name):
         for verb, call in calls(replay, other, batch):
             with refused(verb, said):
                 call()
-    with refused("update", "indices"):
-        dict(calls(replay, state, stacked(batch)))["update"]()
+    for verb in ("update", "after_reading"):
+        with refused("indices", "jax.vmap"):
+            dict(calls(replay, state, stacked(batch)))[verb]()
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
@@ -112,6 +114,22 @@ def test_numbers_of_64_bits_are_no_other_slots():
             read(state.ring, np.ones(2))
     with refused("indices", "float32"):
         replay.update(state, batch._replace(indices=jnp.ones(4)), td_error=np.ones(4))
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_transitions_to_be_ignored_change_no_large_array(name):
+    replay, state, batch = held(name)
+    ignored = batch._replace(indices=jnp.full_like(batch.indices, IGNORED))
+    feedback = {x: 9.0 + jnp.arange(batch.indices.size).reshape(batch.indices.shape)
+                for x in replay.requires.feedback}  # fmt: skip
+    update = jax.jit(lambda sample: replay.sampler.update(
+        state.sampler, state.ring, sample, **feedback))  # fmt: skip
+    large = lambda inner: [x for x in jax.tree.leaves(inner) if x.size >= state.ring.capacity]
+    before = large(state.sampler)
+    testing.same(large(update(ignored)), before)
+    if replay.requires.feedback:  # which the same call would have written
+        after = large(update(batch))
+        assert any((new != old).any() for new, old in zip(after, before, strict=True))
 
 
 def test_vmapped_rings_and_windows_are_refused():
