@@ -9,8 +9,10 @@ from jaxreplay import Replay, clocks, n_step, testing
 from jaxreplay.methods import METHODS, per, pser, refer, sequences, windows
 from jaxreplay.n_step import Step
 
-SAMPLERS = {name: entry.method(entry.config(), 100).sampler for name, entry in METHODS.items()} | {
-    "per-buffer": per.sampler(per.PERConfig(normalise="buffer", initial="td"), 100),
+SAMPLERS = {
+    name: entry.method(entry.config().for_run(100)).sampler for name, entry in METHODS.items()
+} | {
+    "per-buffer": per.sampler(per.PERConfig(normalise="buffer", initial="td").for_run(100)),
     "pser-add": pser.sampler(pser.PSERConfig(combine="add", decay_on_add=True)),
     "refer-returns": refer.sampler(refer.ReFERConfig(returns=True, capacity_factor=1)),
     "windows": windows.sampler(windows.WindowsConfig(length=4)),

@@ -17,7 +17,7 @@ from experiments.benchmarks.hlo import large_copies
 from experiments.training.config import LoopConfig
 from experiments.training.loop import make_program
 from experiments.training.seeds import over_seeds
-from jaxreplay import Replay, Transition, packed, sum_tree
+from jaxreplay import Frames, Replay, SharedObservations, Transition, packed, sum_tree
 from jaxreplay._internal import gather
 from jaxreplay.methods import METHODS, ners, per, pser, refer, sequences
 from tests.xla import AS_USERS
@@ -36,7 +36,7 @@ EXAMPLE = Transition(
     first=jnp.zeros((), bool),
     last=jnp.zeros((), bool),
 )
-VARIANTS = {name: entry.method(entry.config(), 100) for name, entry in METHODS.items()} | {
+VARIANTS = {name: entry.method(entry.config().for_run(100)) for name, entry in METHODS.items()} | {
     "per-buffer": per.method(per.PERConfig(normalise="buffer")),
     "pser-add": pser.method(pser.PSERConfig(combine="add")),
     "refer-returns": refer.method(refer.ReFERConfig(returns=True)),
@@ -51,7 +51,7 @@ def compiled(lowered, options=AS_USERS) -> str:
 def critic(params, batch):
     hidden = jnp.tanh(batch.transition.obs @ params["w"])
     td = batch.transition.reward - hidden @ params["v"]
-    return (batch.weights * (td**2).T).mean(), td  # of stretches, td is [B, T]
+    return (batch.weights * (td**2).T).mean(), td  # of sequences, td is [B, T]
 
 
 def train_step(replay, order):
@@ -215,7 +215,10 @@ def test_capacity_without_padding_copies_nothing_large(order):
 )
 def test_frames_that_are_stored_once_are_not_copied(order, vmapped):
     replay = Replay(
-        per.sampler(), capacity=CAPACITY, batch_size=BATCH, frame_stack=4, frame_spare=0.1
+        per.sampler(),
+        capacity=CAPACITY,
+        batch_size=BATCH,
+        storage=Frames(stack=4, spare=0.1),
     )
     stack = jnp.zeros((3, 5, 4), jnp.uint8)
     example = EXAMPLE._replace(obs=stack, next_obs=stack)
@@ -248,7 +251,10 @@ def test_frames_that_are_stored_once_are_not_copied(order, vmapped):
 @pytest.mark.parametrize("order", ["add last", pytest.param("add first", marks=pytest.mark.slow)])
 def test_observations_that_are_stored_once_are_not_copied(order):
     replay = Replay(
-        per.sampler(), capacity=CAPACITY, batch_size=BATCH, store_next_obs=False, frame_spare=0.1
+        per.sampler(),
+        capacity=CAPACITY,
+        batch_size=BATCH,
+        storage=SharedObservations(spare=0.1),
     )
     step = train_step(replay, order)
     params = {"w": jnp.ones((5, 4)), "v": jnp.ones(4)}

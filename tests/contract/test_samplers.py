@@ -19,11 +19,11 @@ from jaxreplay.replay import check_valid
 from jaxreplay.testing import BATCH, CAPACITY, EXAMPLE, E, rows
 from tests.refusals import refused
 
-VARIANTS = {name: entry.method(entry.config(), 100) for name, entry in METHODS.items()} | {
+VARIANTS = {name: entry.method(entry.config().for_run(100)) for name, entry in METHODS.items()} | {
     "per-buffer-iid": per.method(
-        per.PERConfig(normalise="buffer", sampling="iid", initial="td"), 100
+        per.PERConfig(normalise="buffer", sampling="iid", initial="td").for_run(100)
     ),
-    "per-none": per.method(per.PERConfig(normalise="none"), 100),
+    "per-none": per.method(per.PERConfig(normalise="none").for_run(100)),
     "pser-add": pser.method(pser.PSERConfig(combine="add", decay_on_add=True)),
     "refer-tight": refer.method(refer.ReFERConfig(capacity_factor=1)),
     "refer-returns": refer.method(
@@ -31,7 +31,7 @@ VARIANTS = {name: entry.method(entry.config(), 100) for name, entry in METHODS.i
     ),
     "windows": windows.method(windows.WindowsConfig(length=4)),
     "sequences": sequences.method(sequences.SequencesConfig(length=4, period=2, burn_in=1)),
-    "rank-sorted": rank.method(rank.RankConfig(order="sorted", alpha_end=0.0), 100),
+    "rank-sorted": rank.method(rank.RankConfig(order="sorted", alpha_end=0.0).for_run(100)),
 }
 
 
@@ -134,7 +134,7 @@ INDEPENDENT = {
     name: VARIANTS[name] for name in ("uniform", "pal", "ere", "ero", "refer", "windows")
 }
 INDEPENDENT |= {
-    f"{name}-iid": entry.method(entry.config(sampling="iid"), 100)
+    f"{name}-iid": entry.method(entry.config(sampling="iid").for_run(100))
     for name, entry in METHODS.items()
     if any(x.name == "sampling" and "iid" in x.choices for x in options_of(entry.config))
 }
@@ -145,7 +145,7 @@ INDEPENDENT["sequences-iid"] = sequences.method(
 
 
 def draws_of(case, state, count):
-    """Return so many batches' indices, of stretches and windows their first steps'."""
+    """Return so many batches' indices, of sequences and windows their first steps'."""
     keys = jax.random.split(jax.random.key(1), count)
     batches = jax.jit(jax.vmap(lambda key: case.replay.sample(state, key)))(keys)
     if isinstance(batches.aux, windows.Aux):
@@ -182,7 +182,8 @@ def test_no_slot_is_drawn_twice_where_that_is_promised(name):
 @pytest.mark.parametrize("name", PROPORTIONAL)
 def test_feedback_that_is_no_number_keeps_the_tree(name, bad):
     case = case_of(name)
-    batch = case.sample(case.full, jax.random.key(0))
+    state = case.full
+    batch = case.sample(state, jax.random.key(0))
     slots = jnp.arange(BATCH)
     batch = batch._replace(indices=slots, version=ring.version(state.ring, slots))
     after = case.replay.update(state, batch, **case.feedback_of(jnp.ones(BATCH).at[2].set(bad)))
@@ -223,7 +224,7 @@ def test_any_sequence_of_operations_keeps_the_invariants(name, operations):
         elif rows_added * E >= BATCH:
             # Half of the updates arrive late, after whatever happened since the last sample.
             if batch is None or number % 2:
-                state, batch = sample(state, jax.random.key(number))
+                batch = sample(state, jax.random.key(number))
             state = update(state, batch, **values(value))
             for slot, version in zip(np.asarray(batch.indices), np.asarray(batch.version)):
                 if written[slot][0] + 1 != version or not np.isfinite(value):
@@ -420,7 +421,8 @@ def test_an_update_changes_no_gradient_of_the_loss_that_does_it(name):
     case = case_of(name)
 
     def loss(weight, updates):
-        batch = case.replay.sample(case.full, jax.random.key(1))
+        state = case.full
+        batch = case.replay.sample(state, jax.random.key(1))
         td = batch.transition.obs.sum(axis=-1) * weight - 1.0
         if updates:
             state = case.replay.update(state, batch, **case.feedback_of(td))
