@@ -102,7 +102,7 @@ class _DQN:
     ) -> tuple[Array, tuple[()]]:
         del previous
         epsilon = self.epsilon(state.updates)
-        return common.epsilon_greedy(self.greedy(state, obs), key, epsilon, self.num_actions), ()
+        return common.epsilon_greedy(self.greedy(state, obs), key, epsilon, self.num_actions), None
 
     def q_values(self, params: Params, t: Transition) -> Array:
         return common.of_action(apply(self.network, params, t.obs), t.action)[None]  # [1, B]

@@ -163,9 +163,9 @@ class _Rainbow:
         if self.config.noisy:  # every environment explores by noise of its own
             noises = self.noises(state.params, key, obs.shape[0])
             best = jax.vmap(self.best, in_axes=(None, 0, 0))
-            return best(state.params, obs[:, None], noises)[:, 0], ()
+            return best(state.params, obs[:, None], noises)[:, 0], None
         epsilon = self.epsilon(state.updates)
-        return common.epsilon_greedy(self.greedy(state, obs), key, epsilon, self.num_actions), ()
+        return common.epsilon_greedy(self.greedy(state, obs), key, epsilon, self.num_actions), None
 
     def targets(
         self, state: RainbowState, t: Transition, select: Noise | None, evaluate: Noise | None

@@ -117,7 +117,7 @@ class _SAC:
         del previous
         dist = self.policy(state.actor, obs)
         pre_tanh = dist.mean + jnp.exp(dist.log_std) * jax.random.normal(key, dist.mean.shape)
-        extras = Extras(_before_tanh(dist), pre_tanh) if self.objective.requires.density else ()
+        extras = Extras(_before_tanh(dist), pre_tanh) if self.objective.requires.density else None
         return jnp.tanh(pre_tanh), extras
 
     def trust(self, dist: distributions.TanhNormal, t: Transition) -> Trust | None:

@@ -65,7 +65,7 @@ class _Tabular:
     ) -> tuple[Array, tuple[()]]:
         del previous
         best, epsilon = self.greedy(state, obs), self.config.epsilon
-        return common.epsilon_greedy(best, key, epsilon, self.num_actions), ()
+        return common.epsilon_greedy(best, key, epsilon, self.num_actions), None
 
     def q_values(self, weights: Array, t: Transition) -> Array:
         return common.of_action(_values(self.config, weights, t.obs), t.action)[None]  # [1, B]

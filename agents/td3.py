@@ -101,7 +101,7 @@ class _TD3:
         del previous
         action = self.greedy(state, obs)
         noise = self.config.exploration_noise * jax.random.normal(key, action.shape)
-        return jnp.clip(action + noise, -1, 1), ()
+        return jnp.clip(action + noise, -1, 1), None
 
     def targets(self, policy: Policy, t: Transition, key: Array) -> Array:
         action = self.policy_action(policy.target_actor, t.next_obs)

@@ -322,5 +322,5 @@ def test_clocks_of_updates_go_on_past_32_bits(name, make_sample):
         for number in range(7):
             late = update(late, sample, jax.random.key(number))[0]
         assert int(late.updates) > 2**30
-        states.append(late._replace(updates=()))
+        states.append(late._replace(updates=None))
     assert_same(*states)

@@ -97,7 +97,7 @@ def test_the_gradient_runs_through_targets_unless_they_are_stopped(make_sample):
     np.testing.assert_allclose(info.feedback["td_error"], td)
     np.testing.assert_allclose(residual, (td * (y - x)).mean())
     np.testing.assert_allclose(semi, (-td * x).mean())
-    assert aux == ()
+    assert aux is None
 
 
 def test_a_penalty_is_minimised_but_not_reported_as_loss_and_aux_comes_back(make_sample):

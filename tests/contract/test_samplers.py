@@ -218,9 +218,12 @@ def test_any_sequence_of_operations_keeps_the_invariants(name, operations):
     }.get(name)
     for number, (what, value) in enumerate(operations):
         if what == "add":
+            new = dict.fromkeys(replay.requires.feedback_of_new, jnp.full(E, float(number)))
+            leaf = leaf_of(number) if new else largest
+            largest = max(largest, leaf)
             for lane in range(E):
-                written[(rows_added * E + lane) % CAPACITY] = (rows_added, largest)
-            state, rows_added = add(state, rows(rows_added)), rows_added + 1
+                written[(rows_added * E + lane) % CAPACITY] = (rows_added, leaf)
+            state, rows_added = add(state, rows(rows_added), **new), rows_added + 1
         elif rows_added * E >= BATCH:
             # Half of the updates arrive late, after whatever happened since the last sample.
             if batch is None or number % 2:
