@@ -11,6 +11,7 @@ What is declared there is checked on construction and shown by command lines; it
 anywhere. Options that several configs share are a base class of them all.
 """
 
+import copy
 import dataclasses
 import functools
 import inspect
@@ -147,10 +148,19 @@ class Config:
         self.check()
 
     def for_run(self, updates: int) -> Self:
-        """Return the config for a run of so many gradient steps: open horizons become these."""
-        horizons = [x.name for x in dataclasses.fields(self) if x.metadata.get("whole_run")]
-        values = {name: updates for name in horizons if getattr(self, name) is None}
-        return dataclasses.replace(self, **values)
+        """Return the config for a run of so many gradient steps: open horizons become these.
+
+        Raises:
+          ValueError: `updates` is not a whole number from 0 on.
+        """
+        check_kind("updates", updates, int)
+        Bounds(at_least=0).check("updates", updates)
+        config = copy.copy(self)
+        for field in dataclasses.fields(self):
+            if field.metadata.get("whole_run") and getattr(self, field.name) is None:
+                # Not by `replace`, which checks every option: a sweep's may be tracers.
+                object.__setattr__(config, field.name, int(updates))
+        return config
 
     def check(self) -> None:
         """Refuse values that do not go together; every single one is within its bounds by now.
