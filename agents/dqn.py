@@ -99,7 +99,7 @@ class _DQN:
 
     def act(
         self, state: DQNState, obs: Obs, key: Array, previous: Any = None
-    ) -> tuple[Array, tuple[()]]:
+    ) -> tuple[Array, None]:
         del previous
         epsilon = self.epsilon(state.updates)
         return common.epsilon_greedy(self.greedy(state, obs), key, epsilon, self.num_actions), None

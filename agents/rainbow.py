@@ -158,7 +158,7 @@ class _Rainbow:
 
     def act(
         self, state: RainbowState, obs: Obs, key: Array, previous: Any = None
-    ) -> tuple[Array, tuple[()]]:
+    ) -> tuple[Array, None]:
         del previous
         if self.config.noisy:  # every environment explores by noise of its own
             noises = self.noises(state.params, key, obs.shape[0])

@@ -113,7 +113,7 @@ class _SAC:
 
     def act(
         self, state: SACState, obs: Obs, key: Array, previous: Any = None
-    ) -> tuple[Array, Extras | tuple[()]]:
+    ) -> tuple[Array, Extras | None]:
         del previous
         dist = self.policy(state.actor, obs)
         pre_tanh = dist.mean + jnp.exp(dist.log_std) * jax.random.normal(key, dist.mean.shape)

@@ -62,7 +62,7 @@ class _Tabular:
 
     def act(
         self, state: TabularState, obs: Obs, key: Array, previous: Any = None
-    ) -> tuple[Array, tuple[()]]:
+    ) -> tuple[Array, None]:
         del previous
         best, epsilon = self.greedy(state, obs), self.config.epsilon
         return common.epsilon_greedy(best, key, epsilon, self.num_actions), None

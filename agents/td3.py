@@ -97,7 +97,7 @@ class _TD3:
 
     def act(
         self, state: TD3State, obs: Obs, key: Array, previous: Any = None
-    ) -> tuple[Array, tuple[()]]:
+    ) -> tuple[Array, None]:
         del previous
         action = self.greedy(state, obs)
         noise = self.config.exploration_noise * jax.random.normal(key, action.shape)

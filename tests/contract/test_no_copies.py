@@ -55,10 +55,12 @@ def critic(params, batch):
 
 
 def train_step(replay, order):
-    """A small train step in either of the usual loop orders."""
+    """A small train step that adds first, last, or between sample and update."""
 
-    def learn(params, state, key):
+    def learn(params, state, row, key):
         batch = replay.sample(state, key)
+        if order == "add between":
+            state = add(replay.after_reading(state, batch), row)
         (_, td), grads = jax.value_and_grad(critic, has_aux=True)(params, batch)
         params = jax.tree.map(lambda p, g: p - 0.01 * g, params, grads)
         names = ("td_error", "target", "log_ratio", "value", "advantage", "next_value")
@@ -73,7 +75,7 @@ def train_step(replay, order):
         row = row._replace(reward=jax.random.normal(key, (1,)))
         if order == "add first":
             state = add(state, row)
-        params, state = learn(params, state, key)
+        params, state = learn(params, state, row, key)
         if order == "add last":
             state = add(state, row)
         return (params, state), None
@@ -85,7 +87,10 @@ def train_step(replay, order):
 # that keep nothing but another's arrays are slow tests, and so are variants of one method.
 ALIKE = ("lap", "pal", "ere", "ero")
 RARE = tuple(name for name in VARIANTS if name not in (*METHODS, "sequences"))
-ORDERS = [*((name, "add last") for name in VARIANTS), ("per", "add first"), ("pser", "add first")]
+ORDERS = [
+    *((name, "add last") for name in VARIANTS),
+    ("per", "add first"), ("pser", "add first"), ("per", "add between"), ("uniform", "add between"),
+]  # fmt: skip
 CASES = [
     pytest.param(
         name,
