@@ -229,8 +229,10 @@ class Replay:
         sample, feedback = _constant(sample), _single(feedback)
         for values in feedback.values():
             valid &= jnp.isfinite(values)
-        # The writes of the next call follow those of this one, and the reads of `sample`.
-        indices = buffer.once(jnp.where(valid, sample.indices, IGNORED))
+        # These writes follow all reads so far, such as those of `observe`; the writes of the next
+        # call follow these writes, and the reads of `sample`.
+        indices = buffer.after(state.fence, jnp.where(valid, sample.indices, IGNORED))
+        indices = buffer.once(indices)
         sample = sample._replace(indices=indices)
         feedback = {name: jnp.where(valid, values, 0.0) for name, values in feedback.items()}
         inner = self.sampler.update(state.sampler, state.ring, sample, **feedback)
