@@ -209,7 +209,7 @@ REFUSALS = [
     (["--replay", "per", "--replay.alpha", "-1"], ("alpha", "-1.0")),
     (["--replay", "per", "--replay.beta", "1.5"], ("beta", "1.5", "[0, 1]")),
     (["--warmup", "10"], ("warmup", "10")),
-    (["--steps", "500"], ("steps", "500", "warmup")),
+    (["--steps", "500"], ("steps", "500", "1000")),
     (["--seeds", "0"], ("seeds", "0")),
     (["--replay.alhpa", "1"], ("--replay.alhpa",)),
     (["--num-envs", "3", "--capacity", "100"], ("capacity", "100", "num_envs", "3", "99")),
