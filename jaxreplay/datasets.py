@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxreplay import n_step as n_step_
 from jaxreplay._internal import packages
-from jaxreplay._internal.arguments import Bounds, beyond, check_kind
+from jaxreplay._internal.arguments import Bounds, check_kind, find_overflow
 from jaxreplay.n_step import Step
 from jaxreplay.replay import Replay, ReplayState
 from jaxreplay.types import Array, Transition, Tree
@@ -281,7 +281,7 @@ def _as_array(name: str, values: Any, steps: int) -> np.ndarray:
             "rewards"
         )
     dtype = jax.dtypes.canonicalize_dtype(array.dtype)
-    if dtype.kind in "iu" and (value := beyond(array, dtype)) is not None:
+    if dtype.kind in "iu" and (value := find_overflow(array, dtype)) is not None:
         raise ValueError(f"{name} of an episode have {value}, which is out of range for {dtype}")
     return array.astype(dtype)
 

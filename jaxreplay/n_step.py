@@ -22,7 +22,7 @@ from jax.typing import ArrayLike
 
 from jaxreplay._internal import counters, packing
 from jaxreplay._internal.arguments import Bounds, check_kind, check_scalar
-from jaxreplay._internal.tracing import as_by_default, varying
+from jaxreplay._internal.tracing import varying, with_default_promotion
 from jaxreplay.types import Array, Transition
 
 
@@ -78,7 +78,7 @@ def ready(window: Window) -> Array:
     return window.pushes >= window.steps.reward.shape[0]
 
 
-@as_by_default
+@with_default_promotion
 def push(window: Window, step: Step, gamma: float) -> tuple[Window, Transition]:
     """Push one step and emit the n-step transition that began n - 1 pushes ago.
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from jaxreplay._internal.arguments import Bounds, check_choice
 from jaxreplay._internal.numerics import to_power
-from jaxreplay._internal.tracing import as_by_default
+from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.types import DENSITY, Array, Requirements, Sample, Trust
 
 Loss = Callable[[Array], Array]
@@ -136,7 +136,7 @@ def pal(
             kappa * outer ** (1.0 + alpha) / (1.0 + alpha),
         )
 
-    @as_by_default
+    @with_default_promotion
     def loss(td: Array) -> Array:
         largest = jnp.abs(td).max(axis=0) if td.ndim > 1 else jnp.abs(td)
         weight = jax.lax.stop_gradient(priority(largest))  # [B]

@@ -11,6 +11,7 @@ Values are validated when a config is constructed. Command lines and the documen
 declarations. To share options among configs, declare them in a common base class.
 """
 
+import copy
 import dataclasses
 import functools
 import inspect
@@ -152,10 +153,18 @@ class Config:
         """Return the config for a run of `updates` gradient steps.
 
         Horizons of schedules that are None (options with `whole_run`) become `updates`.
+
+        Raises:
+          ValueError: `updates` is not a whole number, at least 0.
         """
-        horizons = [x.name for x in dataclasses.fields(self) if x.metadata.get("whole_run")]
-        values = {name: updates for name in horizons if getattr(self, name) is None}
-        return dataclasses.replace(self, **values)
+        check_kind("updates", updates, int)
+        Bounds(at_least=0).check("updates", updates)
+        config = copy.copy(self)
+        for field in dataclasses.fields(self):
+            if field.metadata.get("whole_run") and getattr(self, field.name) is None:
+                # `dataclasses.replace` would validate all options; those of sweeps may be traced.
+                object.__setattr__(config, field.name, int(updates))
+        return config
 
     def check(self) -> None:
         """Validate combinations of options, after each option by itself; override it.

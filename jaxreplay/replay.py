@@ -13,7 +13,7 @@ from jaxreplay._internal import buffer, calls, counters, tracing
 from jaxreplay._internal.arguments import as_int32, check_feedback_array
 from jaxreplay._internal.branches import cond_if_any
 from jaxreplay._internal.buffer import unrolled
-from jaxreplay._internal.tracing import as_by_default, donatable
+from jaxreplay._internal.tracing import donatable, with_default_promotion
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Sampler
 from jaxreplay.storage import Storage, Transitions
@@ -107,7 +107,7 @@ class Replay:
         """Needs of the sampler."""
         return self.sampler.requires
 
-    @as_by_default
+    @with_default_promotion
     def init(self, key: Array, example: Tree) -> ReplayState:
         """Return the state of an empty replay.
 
@@ -128,7 +128,7 @@ class Replay:
         inner = self.sampler.init(unrolled(key), ring)
         return donatable(tracing.varying(ReplayState(ring, inner, dropped=zero, fence=zero)))
 
-    @as_by_default
+    @with_default_promotion
     def add(self, state: ReplayState, transition: Tree, **feedback: Array) -> ReplayState:
         """Return the state with one more transition of every environment.
 
@@ -144,7 +144,7 @@ class Replay:
         """
         return self._add(calls.checked_state(self, "add", state), transition, feedback)
 
-    @as_by_default
+    @with_default_promotion
     def add_rollout(self, state: ReplayState, rollout: Tree, **feedback: Array) -> ReplayState:
         """Return the state with T successive transitions of every environment.
 
@@ -165,7 +165,7 @@ class Replay:
 
         return jax.lax.scan(add, state, (rollout, feedback))[0]
 
-    @as_by_default
+    @with_default_promotion
     def sample(self, state: ReplayState, key: Array, batch_size: int | None = None) -> Sample:
         """Return a batch of transitions, `[B, ...]`.
 
@@ -199,7 +199,7 @@ class Replay:
         fence = buffer.fence(batch._replace(probability=None))
         return batch._replace(indices=buffer.after(fence, batch.indices))
 
-    @as_by_default
+    @with_default_promotion
     def update(self, state: ReplayState, sample: Sample, **feedback: Array) -> ReplayState:
         """Return the state after the agent's feedback about a batch.
 
@@ -223,8 +223,10 @@ class Replay:
         sample, feedback = _constant(sample), _single(feedback)
         for values in feedback.values():
             valid &= jnp.isfinite(values)
-        # The writes of the next call follow those of this one, and the reads of `sample`.
-        indices = buffer.once(jnp.where(valid, sample.indices, IGNORED))
+        # These writes follow all reads so far, such as those of `observe`; the writes of the next
+        # call follow these writes, and the reads of `sample`.
+        indices = buffer.after(state.fence, jnp.where(valid, sample.indices, IGNORED))
+        indices = buffer.once(indices)
         sample = sample._replace(indices=indices)
         feedback = {name: jnp.where(valid, values, 0.0) for name, values in feedback.items()}
         inner = self.sampler.update(state.sampler, state.ring, sample, **feedback)
@@ -232,7 +234,7 @@ class Replay:
         fence = state.fence + buffer.fence((inner, indices))
         return buffer.settled(state._replace(sampler=inner, dropped=dropped, fence=fence))
 
-    @as_by_default
+    @with_default_promotion
     def after_reading(self, state: ReplayState, batch: Sample) -> ReplayState:
         """Return the same state, whose next writes wait until a batch has been read.
 
@@ -247,7 +249,7 @@ class Replay:
         batch = calls.checked_batch(batch, self.slots, self.sampler.length)
         return state._replace(fence=state.fence + buffer.fence(batch.indices))
 
-    @as_by_default
+    @with_default_promotion
     def observe(self, state: ReplayState, episode_return: Array, key: Array) -> ReplayState:
         """Return the state after an episode return, for learned samplers; others ignore it.
 
@@ -270,7 +272,7 @@ class Replay:
         fence = state.fence + buffer.fence(sorted(changed, key=jnp.size)[:1])
         return buffer.settled(state._replace(sampler=inner, fence=fence))
 
-    @as_by_default
+    @with_default_promotion
     def can_sample(self, state: ReplayState, batch_size: int | None = None) -> Array:
         """Return whether a batch can be drawn, `[]` bool.
 
@@ -284,7 +286,7 @@ class Replay:
         state = calls.checked_state(self, "can_sample", state)
         return self.sampler.ready(state.sampler, state.ring, self._size_of_batch(batch_size))
 
-    @as_by_default
+    @with_default_promotion
     def probability(self, state: ReplayState, slots: Array, batch_size: int | None = None) -> Array:
         """Return the probability of slots to be drawn, `[n]` float32.
 
@@ -303,7 +305,7 @@ class Replay:
         chance = self.sampler.probability(state.sampler, state.ring, known, size)
         return jnp.where(exists, chance, 0.0)
 
-    @as_by_default
+    @with_default_promotion
     def metrics(self, state: ReplayState) -> dict[str, Array]:
         """Return metrics of replay and sampler, `[]` float32 each, by name."""
         state = calls.checked_state(self, "metrics", state)
@@ -314,7 +316,7 @@ class Replay:
             **ring_.metrics(state.ring),
         }
 
-    @as_by_default
+    @with_default_promotion
     def end_episodes(self, state: ReplayState) -> ReplayState:
         """Return the state in which the newest transition of every environment ended its episode.
 
@@ -325,13 +327,13 @@ class Replay:
         `n_step.end_episodes` instead.
         """
         state = calls.checked_state(self, "end_episodes", state)
-        counter = state.ring.rows_added
+        counter = state.ring.steps_added
         # The newest transition is found only after all reads.
-        ring = state.ring.replace(rows_added=buffer.after(state.fence, counter))
+        ring = state.ring.replace(steps_added=buffer.after(state.fence, counter))
         if any(field.top == "last" for field in ring.layout.fields):
             ring = ring_.end_episodes(ring)
         inner = self.sampler.end_episodes(state.sampler, ring)
-        return buffer.settled(state._replace(ring=ring.replace(rows_added=counter), sampler=inner))
+        return buffer.settled(state._replace(ring=ring.replace(steps_added=counter), sampler=inner))
 
     def _add(
         self, state: ReplayState, transition: Tree, feedback: Mapping[str, Array]
@@ -358,8 +360,8 @@ class Replay:
 
     def _check_not_empty(self, state: ReplayState) -> None:
         # Under jit the size is unknown: the loop asks `can_sample` instead.
-        rows_added = state.ring.rows_added
-        if not isinstance(rows_added, Tracer) and int(rows_added) == 0:
+        steps_added = state.ring.steps_added
+        if not isinstance(steps_added, Tracer) and int(steps_added) == 0:
             raise ValueError("the replay is empty: add transitions before sampling")
         ready = self.sampler.ready(state.sampler, state.ring, 1)
         if not isinstance(ready, Tracer) and not ready:

@@ -21,7 +21,7 @@ from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.frames import FrameIndex, Spot
 from jaxreplay._internal.host_split import HostSplit, Leaving
 from jaxreplay._internal.packing import Layout
-from jaxreplay._internal.tracing import as_by_default
+from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.storage import Frames, SharedObservations, Storage, Transitions
 from jaxreplay.types import Array, Transition, Tree, get_field, has_field, replace_fields
 
@@ -30,7 +30,7 @@ class Ring(struct.PyTreeNode):
     """Transitions in the order of their steps; the oldest are overwritten first."""
 
     words: Buffer  # [C, W] uint32, the bits of all fields of a slot
-    rows_added: Array  # [] int32, step counter: adds so far. The write cursor is this modulo the
+    steps_added: Array  # [] int32, step counter: adds so far. The write cursor is this modulo the
     # steps of the ring; after 2^31 - 1 it goes back by a multiple of these (`counters`)
     frames: FrameIndex | None  # where observations are that are stored once
     pixels: Buffer | None  # [.., D] these observations, unless they are on the host
@@ -102,7 +102,7 @@ def init(
     )
 
 
-@as_by_default
+@with_default_promotion
 def add(ring: Ring, transition: Tree) -> tuple[Ring, Array]:
     """Return the ring with transitions `[E, ...]` in its oldest slots, and these slots `[E]` int32.
 
@@ -125,8 +125,8 @@ def write(ring: Ring, transition: Tree) -> tuple[Ring, Array]:
         ring = ring.replace(leaving=Leaving(words, slots))
     packed = packing.pack(ring.layout, here, ring.num_envs)
     words = buffer.write(ring.words, slots, packed)
-    later = counters.increment(ring.rows_added, counters.rewind(rows(ring)))
-    return ring.replace(words=words, rows_added=later), slots
+    later = counters.increment(ring.steps_added, counters.rewind(num_steps(ring)))
+    return ring.replace(words=words, steps_added=later), slots
 
 
 def check_fits(ring: Ring, transition: Tree) -> None:
@@ -162,16 +162,16 @@ def end_episodes(ring: Ring) -> Ring:
     Raises:
       ValueError: transitions have no field `last`.
     """
-    slots = (_cursor(ring) - 1) % rows(ring) * ring.num_envs + jnp.arange(ring.num_envs)
+    slots = (_cursor(ring) - 1) % num_steps(ring) * ring.num_envs + jnp.arange(ring.num_envs)
     row = packing.unpack(ring.layout, buffer.read(ring.words, slots))
     if not has_field(row, "last"):
         raise ValueError("transitions have no field `last`: add it to the example")
-    last = jnp.broadcast_to(ring.rows_added > 0, slots.shape)
+    last = jnp.broadcast_to(ring.steps_added > 0, slots.shape)
     packed = packing.pack(ring.layout, replace_fields(row, last=last), ring.num_envs)
     return ring.replace(words=buffer.write(ring.words, slots, packed))
 
 
-@as_by_default
+@with_default_promotion
 def gather(ring: Ring, slots: Array) -> Tree:
     """Return the transitions of slots `[B]` or `[B, T]` int32, in range, as `[B, ...]`.
 
@@ -209,14 +209,14 @@ def row_layout(ring: Ring) -> Layout:
     return ring.layout if ring.split is None else ring.split.whole
 
 
-def rows(ring: Ring) -> int:
+def num_steps(ring: Ring) -> int:
     """Return the number of steps that the ring stores, `capacity / E`."""
     return ring.capacity // ring.num_envs
 
 
 def size(ring: Ring) -> Array:
     """Return the number of slots that hold a transition, `[]` int32: slots 0 .. size - 1."""
-    return jnp.minimum(ring.rows_added, rows(ring)) * ring.num_envs
+    return jnp.minimum(ring.steps_added, num_steps(ring)) * ring.num_envs
 
 
 def even_probability(ring: Ring, slots: Array) -> Array:
@@ -234,8 +234,8 @@ def age(ring: Ring, slots: Array) -> Array:
 
 def ages(ring: Ring) -> Array:
     """Return the `age` of all slots, `[C]` int32, without a division for each."""
-    by_row = _behind(ring, jnp.arange(rows(ring)))
-    return jnp.broadcast_to(by_row[:, None], (rows(ring), ring.num_envs)).ravel()
+    by_row = _behind(ring, jnp.arange(num_steps(ring)))
+    return jnp.broadcast_to(by_row[:, None], (num_steps(ring), ring.num_envs)).ravel()
 
 
 def version(ring: Ring, slots: Array) -> Array:
@@ -244,25 +244,25 @@ def version(ring: Ring, slots: Array) -> Array:
     It identifies the transition in a slot, and is below 1 for slots that were never written. It
     does not change when the counter goes back.
     """
-    written, back = ring.rows_added - age(ring, slots), counters.rewind(rows(ring))
+    written, back = ring.steps_added - age(ring, slots), counters.rewind(num_steps(ring))
     return jnp.where(written > counters.LAST - back, written - back, written)
 
 
 def time(ring: Ring, slots: Array) -> Array:
     """Return the time that slots `[B]` were written, float32 in (0, 1]: 1 for the newest."""
-    return (ring.rows_added - age(ring, slots)) / jnp.maximum(ring.rows_added, 1)
+    return (ring.steps_added - age(ring, slots)) / jnp.maximum(ring.steps_added, 1)
 
 
-def since(ring: Ring, rows_added: Array) -> Array:
-    """Return the number of steps since the step counter was `rows_added` `[...]`, int32."""
-    later = ring.rows_added - rows_added
-    return jnp.where(later < 0, later + counters.rewind(rows(ring)), later)
+def since(ring: Ring, steps_added: Array) -> Array:
+    """Return the number of steps since the step counter was `steps_added` `[...]`, int32."""
+    later = ring.steps_added - steps_added
+    return jnp.where(later < 0, later + counters.rewind(num_steps(ring)), later)
 
 
 def is_due(ring: Ring, every: int) -> Array:
     """Return whether the step counter is a multiple of `every` or has just gone back, `[]`."""
-    went_back = ring.rows_added == counters.LAST + 1 - counters.rewind(rows(ring))
-    return (ring.rows_added % every == 0) | went_back
+    went_back = ring.steps_added == counters.LAST + 1 - counters.rewind(num_steps(ring))
+    return (ring.steps_added % every == 0) | went_back
 
 
 def recent(ring: Ring, order: Array) -> Array:
@@ -289,7 +289,7 @@ def previous(ring: Ring, slots: Array, steps: int | Array = 1) -> tuple[Array, A
     """
     slots = slots_within(slots, ring.capacity)
     earlier = (slots - steps * ring.num_envs) % ring.capacity
-    stored = age(ring, slots) + steps < jnp.minimum(ring.rows_added, rows(ring))
+    stored = age(ring, slots) + steps < jnp.minimum(ring.steps_added, num_steps(ring))
     return earlier, stored
 
 
@@ -297,7 +297,7 @@ def metrics(ring: Ring) -> dict[str, Array]:
     """Return metrics `[]` float32 of observations that are stored once; of other rings, none.
 
     `frames_lost` counts transitions whose observations were overwritten because `spare` or `ahead`
-    is too small; `frames_odd` episodes that began with a stack of more than one frame.
+    is too small; `frames_malformed` episodes that began with a stack of more than one frame.
     """
     frames = ring.frames
     if frames is None:
@@ -306,7 +306,8 @@ def metrics(ring: Ring) -> dict[str, Array]:
     ahead = frames.ahead if ring.pixels is None else 0
     live = jnp.arange(ring.capacity) < size(ring)
     lost = frames_.lost(frames, get_field(contents(ring), "obs"), live, ahead)
-    return {"frames_lost": lost.astype(jnp.float32), "frames_odd": frames.odd.astype(jnp.float32)}
+    counts = {"frames_lost": lost, "frames_malformed": frames.malformed}
+    return {name: count.astype(jnp.float32) for name, count in counts.items()}
 
 
 def check_valid(ring: Ring) -> None:
@@ -316,8 +317,8 @@ def check_valid(ring: Ring) -> None:
       ValueError: the step counter is negative, or a slot that was never written is not zero.
     """
     _check_one(ring)
-    if int(ring.rows_added) < 0:
-        raise ValueError(f"rows_added is {int(ring.rows_added)}: it must not be negative")
+    if int(ring.steps_added) < 0:
+        raise ValueError(f"steps_added is {int(ring.steps_added)}: it must not be negative")
     if ring.words[int(size(ring)) :].any():
         raise ValueError("a slot that was never written is not zero")
 
@@ -368,16 +369,16 @@ def _stored(transition: Tree) -> Tree:
 
 
 def _check_one(ring: Ring) -> None:
-    if jnp.ndim(ring.rows_added):
+    if jnp.ndim(ring.steps_added):
         raise ValueError(
-            f"ring is vmapped ({len(ring.rows_added)} of them): call the function under jax.vmap, "
+            f"ring is vmapped ({len(ring.steps_added)} of them): call the function under jax.vmap, "
             "or take one, jax.tree.map(lambda x: x[0], ring)"
         )
 
 
 def _cursor(ring: Ring) -> Array:
     _check_one(ring)
-    return ring.rows_added % rows(ring)
+    return ring.steps_added % num_steps(ring)
 
 
 def _behind(ring: Ring, row: Array) -> Array:
@@ -386,4 +387,4 @@ def _behind(ring: Ring, row: Array) -> Array:
     It avoids remainders, which CPUs do not vectorise.
     """
     behind = _cursor(ring) - 1 - row
-    return jnp.where(behind < 0, behind + rows(ring), behind)
+    return jnp.where(behind < 0, behind + num_steps(ring), behind)

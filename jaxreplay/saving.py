@@ -166,20 +166,20 @@ def _open(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
 
 def _read_ring(path: Path, file: Any, header: dict[str, Any], example: Tree) -> Ring:
     """Return the ring of a saved replay of any size and with any sampler."""
-    names = [".ring.words", ".ring.rows_added"]
+    names = [".ring.words", ".ring.steps_added"]
     if {x for x in header["leaves"] if x.startswith(".ring.")} != set(names):
         raise ValueError(
             f"{path} is a replay that stores observations once, or transitions on the host: load "
             f"it into a replay with the same storage and num_envs {header['num_envs']}"
         )
     kinds = jax.ShapeDtypeStruct((), jnp.uint32), jax.ShapeDtypeStruct((), jnp.int32)
-    words, rows_added = (
+    words, steps_added = (
         array_file.read(file, header, name, kind, str(path))
         for name, kind in zip(names, kinds, strict=True)
     )
     like = jax.eval_shape(lambda: ring_.init(example, len(words), header["num_envs"]))
     _check_fields(path, header, _fields(like))
-    return like.replace(words=words, rows_added=rows_added)
+    return like.replace(words=words, steps_added=steps_added)
 
 
 def _add_rows(replay: Replay, state: ReplayState, ring: Ring) -> ReplayState:
@@ -208,9 +208,9 @@ def _add_rows(replay: Replay, state: ReplayState, ring: Ring) -> ReplayState:
 def _check_state(replay: Replay, state: ReplayState) -> None:
     """Validate that `load` can return the state to this replay."""
     ring = state.ring
-    if isinstance(ring.rows_added, Tracer):
+    if isinstance(ring.steps_added, Tracer):
         raise ValueError("save is called inside of jit: call it with a concrete state")
-    if ring.rows_added.ndim:
+    if ring.steps_added.ndim:
         raise ValueError(
             "the state is vmapped: save one at a time, jax.tree.map(lambda x: x[seed], state)"
         )

@@ -60,7 +60,7 @@ class Frames(_StoredOnce):
     """Store every frame of stacked observations `[..., K]` once.
 
     The newest frame is the last of a stack. Frames from before the episode are zero; the metric
-    `frames_odd` counts episodes that begin with more than one frame.
+    `frames_malformed` counts episodes that begin with more than one frame.
 
     Args:
       stack: K, frames per observation.

@@ -121,7 +121,7 @@ def test_the_wheel_runs_where_only_its_dependencies_are(built, tmp_path):
 import importlib.util, json, jaxreplay
 seen = [name for name in {ABSENT!r} if importlib.util.find_spec(name)]
 {readme_example()}
-rows = int(state.ring.rows_added)
+rows = int(state.ring.steps_added)
 print(json.dumps([jaxreplay.__file__, jaxreplay.__version__, seen, rows]))
 """
     place, version, *found = json.loads(run(python, code, tmp_path).splitlines()[-1])

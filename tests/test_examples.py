@@ -63,7 +63,7 @@ def filled(add_batch_size, steps=30):
 def test_flashbax_s_pairs_follow_one_another(add_batch_size):
     buffer, state, ready = filled(add_batch_size)
     assert ready.index(True) == 4 // (add_batch_size or 1)
-    _, drawn = jax.jit(buffer.sample)(state, jax.random.key(1))
+    drawn = jax.jit(buffer.sample)(state, jax.random.key(1))
     first, second = drawn.experience
     assert first["obs"].shape == (8, 2) and drawn.probabilities.shape == (8,)
     np.testing.assert_array_equal(second["reward"], first["reward"] + 1)
@@ -74,11 +74,11 @@ def test_flashbax_s_priorities_decide_what_is_drawn():
     buffer, state, _ = filled(None)
     verbs = (buffer.add, buffer.sample, buffer.set_priorities)
     add, sample, set_priorities = map(jax.jit, verbs)
-    state, drawn = sample(state, jax.random.key(0))
+    drawn = sample(state, jax.random.key(0))
     high = float(drawn.experience.first["reward"][3])
     priorities = jnp.where(drawn.experience.first["reward"] == high, 1e6, 1e-3)
     state = set_priorities(state, drawn.indices, priorities)
-    _, drawn = sample(state, jax.random.key(1))
+    drawn = sample(state, jax.random.key(1))
     assert (np.asarray(drawn.experience.first["reward"]) == high).mean() > 0.9
     for number in range(16):  # everything is overwritten: the old indices say nothing any more
         step = {"obs": jnp.full(2, 100.0 + number), "reward": jnp.float32(100 + number)}

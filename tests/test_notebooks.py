@@ -29,7 +29,7 @@ SHORTER = {
     "05_inside_ners": {
         "steps=5_000, warmup=1_000, eval_every=500": "steps=1_000, warmup=500, eval_every=250",
         '"uniform": uniform.method(),': "",  # as the others, in 01 and 02
-        '"per": per.method(per.PERConfig(), updates),': "",
+        '"per": per.method(per.PERConfig().for_run(updates)),': "",
     },
     "06_inside_refer": {
         "steps=16_000": "steps=3_000",

@@ -77,6 +77,6 @@ def test_its_example_learns(capsys):
     names = {}
     documents.run(block.text, names)
     np.testing.assert_allclose(names["w"], [1.0, -2.0, 3.0], atol=1e-3)
-    assert int(names["state"].ring.rows_added) == 500
+    assert int(names["state"].ring.steps_added) == 500
     assert float(names["replay"].metrics(names["state"])["beta"]) >= 0.4
     assert "[" in capsys.readouterr().out

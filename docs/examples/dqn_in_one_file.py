@@ -44,7 +44,7 @@ def make_train(config: dict[str, Any]) -> Any:
     actions = env.action_space(env_params).n
     network = nn.Sequential([nn.Dense(64), nn.relu, nn.Dense(64), nn.relu, nn.Dense(actions)])
     optimiser = optax.adam(optax.linear_schedule(config["learning_rate"], 0.0, updates))
-    sampler = per.sampler(per.PERConfig(), updates)  # (1) another method: another line
+    sampler = per.sampler(per.PERConfig().for_run(updates))  # (1) another method: another line
     sizes = {name: config[name] for name in ("capacity", "batch_size", "num_envs")}
     replay = Replay(sampler, **sizes)
 
@@ -75,7 +75,7 @@ def make_train(config: dict[str, Any]) -> Any:
         number, key = given
         key_interact, key_sample = jax.random.split(key)
         carry, latest = interact(carry, key_interact)
-        batch = replay.sample(carry.replay, key_sample)  # (3) pass the state on
+        batch = replay.sample(carry.replay, key_sample)  # (3) a batch, read only
         t = batch.transition
 
         def loss(params: Any) -> tuple[jax.Array, jax.Array]:
@@ -88,7 +88,7 @@ def make_train(config: dict[str, Any]) -> Any:
         steps, opt_state = optimiser.update(grads, carry.opt_state)
         params = optax.apply_updates(carry.params, steps)
         target = optax.periodic_update(params, carry.target, number, config["target_every"])
-        held = replay.update(held, batch, td_error=td)  # (5) priorities
+        held = replay.update(carry.replay, batch, td_error=td)  # (5) priorities
         carry = carry._replace(params=params, target=target, opt_state=opt_state, replay=held)
         return carry, latest
 

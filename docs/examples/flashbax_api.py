@@ -4,15 +4,15 @@
 | ---------------------------------- | ------------------------------------------------------- |
 | `init(timestep)`                   | `init(key, example)`                                    |
 | `add(state, timestep)`             | `add(state, row)`, a row for each environment           |
-| `sample(state, key)`               | `sample(state, key)`: also the state, to be passed on   |
-| `.experience.first`, `.second`     | one transition, or a stretch of two steps, as here      |
+| `sample(state, key)`               | `sample(state, key)`                                    |
+| `.experience.first`, `.second`     | one transition, or a sequence of two steps, as here     |
 | `.probabilities`                   | `.probability`, and `.weights` ready for use            |
 | `set_priorities(state, indices, p)`| `update(state, batch, td_error=...)`                    |
 | `can_sample(state)`                | `can_sample(state)`                                     |
 
-Two things differ. `sample` returns the state: in a compiled loop, writes wait for that read, and
-nothing is copied. And `indices` are more than numbers: they say what was in the slots, so that
-priorities for what has been overwritten since are dropped.
+Two things differ. In a compiled loop, `set_priorities` follows every `sample`: later writes then
+wait for the reads of the batch, and nothing is copied. And `indices` are more than numbers: they
+identify the contents of the slots, so that priorities for overwritten slots are dropped.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ class Buffer(NamedTuple):
 
     init: Callable[..., Any]
     add: Callable[..., Any]
-    sample: Callable[..., tuple[Any, Drawn]]
+    sample: Callable[..., Drawn]
     can_sample: Callable[..., jax.Array]
     set_priorities: Callable[..., Any]
 
@@ -76,17 +76,17 @@ def make_prioritised_flat_buffer(
         # Flashbax knows no episodes: pairs across their ends are the user's to leave out.
         return replay.add(state, {"timestep": timestep, "last": jnp.zeros(lanes, bool)})
 
-    def sample(state: Any, key: jax.Array) -> tuple[Any, Drawn]:
+    def sample(state: Any, key: jax.Array) -> Drawn:
         batch = replay.sample(state, key)
         steps = batch.transition["timestep"]  # [B, 2, ...]
         first, second = (jax.tree.map(lambda x, at=at: x[:, at], steps) for at in (0, 1))
-        return state, Drawn(Pair(first, second), batch._replace(transition=()), batch.probability)
+        return Drawn(Pair(first, second), batch._replace(transition=None), batch.probability)
 
     def can_sample(state: Any) -> jax.Array:
         return (ring.size(state.ring) >= min_length) & replay.can_sample(state)
 
     def set_priorities(state: Any, indices: Any, priorities: jax.Array) -> Any:
-        both = jnp.stack([priorities, priorities], axis=1)  # largest and mean of a stretch alike
+        both = jnp.stack([priorities, priorities], axis=1)  # largest and mean of a sequence alike
         return replay.update(state, indices, td_error=both)
 
     return Buffer(init, add, sample, can_sample, set_priorities)

@@ -106,7 +106,7 @@ def refresh(capacity: int) -> Callable[[], float]:
     scalar, flag = jnp.zeros(()), jnp.zeros((), bool)
     blank = Transition(scalar, scalar, scalar, scalar, scalar, flag, flag)
     held = ring.init(blank, capacity * refer.ReFERConfig().capacity_factor)
-    held = held.replace(rows_added=jnp.asarray(held.capacity + 12_345))  # it has wrapped round
+    held = held.replace(steps_added=jnp.asarray(held.capacity + 12_345))  # it has wrapped round
     slots = jnp.arange(held.capacity)
     numbers = jax.random.normal(jax.random.key(0), (5, held.capacity))
     kept = estimates.init(held)._replace(

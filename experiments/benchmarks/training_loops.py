@@ -197,7 +197,7 @@ def step_products(case: Case) -> list[gemm.Product]:
     def step(agent_state: Any, obs: Array, batch: Sample, key: Array) -> Any:
         return agent.act(agent_state, obs, key), agent.update(agent_state, batch, key)
 
-    batch = jax.eval_shape(replay.sample, state.replay, jax.random.key(0))[1]
+    batch = jax.eval_shape(replay.sample, state.replay, jax.random.key(0))
     # TD3 updates its actor only in some of the updates.
     share = 1 / getattr(config.agent_options, "policy_delay", 1)
     return gemm.products(step, state.agent, state.obs, batch, jax.random.key(0), share=share)

@@ -11,7 +11,7 @@ import numpy as np
 from agents.types import Continuous, Discrete
 from experiments import environments
 from experiments.runs.registry import AGENTS
-from jaxreplay import Replay, n_step, ring, sum_tree
+from jaxreplay import Frames, Replay, SharedObservations, n_step, ring, sum_tree
 from jaxreplay.methods import METHODS, per, register
 from jaxreplay.option import options_of
 from jaxreplay.sampler import Method
@@ -45,7 +45,8 @@ def _stored(name: str) -> tuple[Case, Any, Any]:
 
     def start() -> Any:
         state = case.replay.init(jax.random.key(0), EXAMPLE)
-        return case.replay.sample(case._add(state, rows(0)), jax.random.key(0))
+        state = case._add(state, rows(0))
+        return state, case.replay.sample(state, jax.random.key(0))
 
     return case, *jax.eval_shape(start)
 
@@ -92,7 +93,7 @@ def of_transitions() -> Iterator[Call]:
         "complex rewards": {"reward": row.reward.astype(np.complex64)},
         "0.5 as a flag": {"first": np.full(E, 0.5)},
         "numbers as flags": {"last": np.zeros(E, np.int32)},
-        "no observations": {"obs": ()},
+        "no observations": {"obs": None},
         "extras that nobody announced": {"extras": np.zeros(E)},
         "a dictionary of observations": {"obs": {"image": row.obs}},
     }
@@ -120,7 +121,7 @@ def _of_rows(case: Case, state: Any) -> Iterator[Call]:
         yield Call(
             f"add: {what}", lambda t=row: jax.eval_shape(lambda s: case.replay.add(s, t), state)
         )
-    lean = Replay(per.sampler(), capacity=8, batch_size=2, store_next_obs=False)
+    lean = Replay(per.sampler(), capacity=8, batch_size=2, storage=SharedObservations())
     for what, example in {
         "no first": {"obs": np.zeros(2), "next_obs": np.zeros(2)},
         "observations of two kinds": EXAMPLE._replace(obs=np.zeros(2)),
@@ -151,7 +152,8 @@ def of_sizes() -> Iterator[Call]:
         "half a batch": lambda: Replay(sampler, capacity=8, batch_size=1.5),
         "lanes that don't divide": lambda: Replay(sampler, capacity=8, batch_size=2, num_envs=3),
         "no lanes": lambda: Replay(sampler, capacity=8, batch_size=2, num_envs=0),
-        "a negative stack": lambda: Replay(sampler, capacity=8, batch_size=2, frame_stack=-1),
+        "a negative stack": lambda: Frames(stack=-1),
+        "a storage by name": lambda: Replay(sampler, capacity=8, batch_size=2, storage="frames"),
         "ring of nothing": lambda: ring.init(EXAMPLE, 0),
         "tree of nothing": lambda: sum_tree.init(0),
         "tree of one child": lambda: sum_tree.init(4, 1),

@@ -236,7 +236,7 @@ def _without_nodes(tree: Tree) -> Tree:
     return jax.tree.map(bare, tree, is_leaf=_is_tree)
 
 
-_RENAMED = {".steps_added": ".rows_added", ".has_observed": ".told", ".malformed": ".odd"}
+_RENAMED = {".steps_added": ".steps_added", ".has_observed": ".told", ".malformed": ".odd"}
 
 
 def _names_of(name: str) -> tuple[str, str, str]:

@@ -22,7 +22,7 @@ from flax import struct
 from jaxreplay._internal import buffer, numerics
 from jaxreplay._internal.arguments import as_int32
 from jaxreplay._internal.buffer import Buffer
-from jaxreplay._internal.tracing import as_by_default
+from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.types import Array
 
 # Buckets are ranges of the bits of a float32, which are in the order of the numbers: eight per
@@ -137,7 +137,7 @@ def ties(order: BucketOrder) -> Ties:
     return Ties(last - totals, last)
 
 
-@as_by_default
+@with_default_promotion
 def quantiles(order: BucketOrder, shares: Array) -> Array:
     """Return quantiles `[n]` float32 of the values, at `shares` `[n]`.
 

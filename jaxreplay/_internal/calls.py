@@ -1,5 +1,6 @@
 """Checks of the arguments of `Replay`. Every error is a ValueError of one line."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from types import ModuleType
@@ -45,10 +46,11 @@ def check_sampler(sampler: Any, storage: Any) -> None:
     try:
         hash(sampler)
     except TypeError as error:
-        raise ValueError(
-            f"{type(sampler).__name__} can't be hashed ({error}): make it a frozen dataclass of "
-            "hashable options"
-        ) from None
+        if not _is_traced(sampler):
+            raise ValueError(
+                f"{type(sampler).__name__} can't be hashed ({error}): make it a frozen dataclass "
+                "of hashable options"
+            ) from None
     if not isinstance(storage, Storage):
         raise ValueError(
             f"storage is {storage!r}: give jaxreplay.Transitions(), SharedObservations() or "
@@ -91,7 +93,8 @@ def checked_state(replay: Any, function: str, state: Any) -> Any:
         )
     leaves, treedef = jax.tree.flatten(ring)
     kinds = tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves)
-    if _shapes(state.sampler) != _shapes(_sampler_state(replay.sampler, treedef, kinds)):
+    expected = _sampler_state.__wrapped__ if _is_traced(replay.sampler) else _sampler_state
+    if _shapes(state.sampler) != _shapes(expected(replay.sampler, treedef, kinds)):
         raise ValueError(
             f"{function} was given the state of another sampler (a {type(state.sampler).__name__}) "
             "or of other options: give the state that this replay's init returned"
@@ -140,6 +143,15 @@ def as_arrays(tree: Tree) -> Tree:
         return jnp.asarray(leaf) if isinstance(leaf, np.ndarray | np.generic) else leaf
 
     return jax.tree.map(one, tree)
+
+
+def _is_traced(option: Any) -> bool:
+    """Return whether options are inputs of a program that is being traced, as in sweeps."""
+    if dataclasses.is_dataclass(option):
+        return any(_is_traced(getattr(option, x.name)) for x in dataclasses.fields(option))
+    if isinstance(option, tuple):
+        return any(map(_is_traced, option))
+    return isinstance(option, Tracer)
 
 
 def _shapes(tree: Tree) -> tuple[Any, list[tuple[int, ...]]]:

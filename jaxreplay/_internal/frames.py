@@ -25,7 +25,7 @@ from flax import struct
 from jaxreplay._internal import buffer, counters
 from jaxreplay._internal.arguments import Bounds, check_kind
 from jaxreplay._internal.buffer import Buffer
-from jaxreplay._internal.tracing import as_by_default
+from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.types import Array
 
 OnEither = TypeVar("OnEither", Array, np.ndarray)  # on the device or on the host
@@ -40,7 +40,7 @@ class FrameIndex(struct.PyTreeNode):
     newest: Array  # [E] int32, place of the latest observation, counted from the first; -2 before
     # it (see `advance`)
     age: Array  # [E] int32, agent steps of the running episode before the latest observation
-    odd: Array  # [] int32, episodes that began with a stack of more than one frame
+    malformed: Array  # [] int32, episodes that began with a stack of more than one frame
     stack: int = struct.field(pytree_node=False)  # K
     places: int = struct.field(pytree_node=False)  # of each environment
     shape: tuple[int, ...] = struct.field(pytree_node=False)  # of one frame
@@ -106,7 +106,7 @@ def init(
     return FrameIndex(
         newest=zeros - 2,
         age=jnp.zeros(num_envs, jnp.int32),
-        odd=jnp.zeros((), jnp.int32),
+        malformed=jnp.zeros((), jnp.int32),
         stack=stack,
         places=rows + math.ceil(spare * rows) + ahead + stack,
         shape=leaves[0].shape[:-1],
@@ -121,7 +121,7 @@ def empty_pixels(frames: FrameIndex, on_host: bool = False) -> Buffer | np.ndarr
     return make.zeros((_zero_row(frames) + 1, math.prod(frames.shape)), frames.dtype)
 
 
-@as_by_default
+@with_default_promotion
 def add(
     frames: FrameIndex, obs: Array | None, first: Array, n_steps: Array | None
 ) -> tuple[FrameIndex, Spot]:
@@ -140,11 +140,11 @@ def add(
     if obs is None:
         return frames.replace(newest=newest, age=age), spot
     early = (obs[..., :-1] != 0).any(axis=tuple(range(1, obs.ndim)))
-    odd = counters.saturating_add(frames.odd, (first & early).sum(dtype=jnp.int32))
-    return frames.replace(newest=newest, age=age, odd=odd), spot
+    malformed = counters.saturating_add(frames.malformed, (first & early).sum(dtype=jnp.int32))
+    return frames.replace(newest=newest, age=age, malformed=malformed), spot
 
 
-@as_by_default
+@with_default_promotion
 def advance(
     newest: OnEither, age: OnEither, first: OnEither, places: int = 1
 ) -> tuple[OnEither, OnEither]:
@@ -187,7 +187,7 @@ def destinations(
     return rows, make.concatenate([ahead[:, :1] == 0, ahead[:, 1:] > 0], axis=1)
 
 
-@as_by_default
+@with_default_promotion
 def write(
     pixels: Buffer, frames: FrameIndex, obs: Array, next_obs: Array, n_steps: Array | None
 ) -> Buffer:
@@ -219,7 +219,7 @@ def write_on_host(
     pixels[rows.ravel()[meant]] = _columns(frames, obs, next_obs)[meant]
 
 
-@as_by_default
+@with_default_promotion
 def locate(frames: FrameIndex, slots: Array, spot: Spot) -> Located:
     """Return the rows of the pixels of both stacks of `slots` `[B]` with places `spot` `[B]`."""
     behind = jnp.arange(frames.stack)[::-1]
@@ -245,7 +245,7 @@ def assemble(frames: FrameIndex, found: OnEither) -> OnEither:
     return found.swapaxes(1, 2).reshape(len(found), *frames.shape, frames.stack)
 
 
-@as_by_default
+@with_default_promotion
 def lost(frames: FrameIndex, spot: Spot, live: Array, ahead: int = 0) -> Array:
     """Return the number of slots with overwritten frames, `[]` int32.
 

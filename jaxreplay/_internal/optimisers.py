@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxreplay._internal.tracing import as_by_default
+from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.types import Array
 
 
@@ -39,7 +39,7 @@ def if_finite(inner: optax.GradientTransformation) -> optax.GradientTransformati
     def init(params: optax.Params) -> IfFiniteState:
         return IfFiniteState(jnp.ones((), bool), inner.init(params))
 
-    @as_by_default
+    @with_default_promotion
     def update(
         updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
     ) -> tuple[optax.Updates, optax.OptState]:

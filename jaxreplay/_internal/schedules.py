@@ -9,7 +9,7 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxreplay._internal.arguments import Bounds
-from jaxreplay._internal.tracing import as_by_default
+from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.types import Array
 
 Schedule = Callable[[Array], Array]  # from the number of updates so far to a value
@@ -23,7 +23,7 @@ class Linear:
     end: float
     steps: int | Array
 
-    @as_by_default
+    @with_default_promotion
     def __call__(self, step: Array) -> Array:
         """Return the value `[]` at a step `[]`."""
         if not isinstance(self.steps, int):

@@ -13,7 +13,7 @@ Args = ParamSpec("Args")
 Result = TypeVar("Result")
 
 
-def as_by_default(function: Callable[Args, Result]) -> Callable[Args, Result]:
+def with_default_promotion(function: Callable[Args, Result]) -> Callable[Args, Result]:
     """Return a function that is traced with JAX's default promotion of dtypes and ranks.
 
     `jax_numpy_dtype_promotion="strict"` and `jax_numpy_rank_promotion="raise"` are for the code of

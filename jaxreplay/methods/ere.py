@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxreplay import objectives
 from jaxreplay import ring as ring_
 from jaxreplay._internal import counters, numerics, schedules
-from jaxreplay._internal.tracing import as_by_default
+from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.methods.parts.options import LossOptions
 from jaxreplay.option import check_config_class, option
 from jaxreplay.ring import Ring
@@ -47,7 +47,7 @@ class EREState(NamedTuple):
     mean_width: Array  # [] float32, their mean during the latest complete episode; 0 before
 
 
-@as_by_default
+@with_default_promotion
 def window(done: Array, length: Array, eta: Array | float, capacity: int, smallest: int) -> Array:
     """Return the number of most recent transitions, `[]`, from which the next batch is drawn.
 

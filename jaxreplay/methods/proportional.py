@@ -17,7 +17,7 @@ from jaxreplay import sum_tree
 from jaxreplay._internal import buffer, counters, numerics
 from jaxreplay._internal.numerics import to_power
 from jaxreplay._internal.schedules import Schedule
-from jaxreplay._internal.tracing import as_by_default
+from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Sampler
 from jaxreplay.sum_tree import Sampling, SumTree
@@ -90,7 +90,7 @@ def write(state: ProportionalState, slots: Array, values: Array) -> Proportional
     return state._replace(updates=counters.increment(state.updates))
 
 
-@as_by_default
+@with_default_promotion
 def draw(
     state: ProportionalState, ring: Ring, key: Array, batch_size: int, sampling: Sampling
 ) -> tuple[Array, SamplingStats]:
@@ -141,7 +141,7 @@ class ImportanceWeights:
         """Return beta, `[]` float32, after `updates` `[]` int32."""
         return jnp.asarray(self.beta(updates), jnp.float32)
 
-    @as_by_default
+    @with_default_promotion
     def __call__(self, stats: SamplingStats) -> Array:
         """Return the weights `[B]` float32.
 
@@ -165,7 +165,7 @@ def unweighted(stats: SamplingStats) -> Array:
     return jnp.ones_like(stats.probability)
 
 
-@as_by_default
+@with_default_promotion
 def metrics(state: ProportionalState, ring: Ring) -> dict[str, Array]:
     """Return mean, largest so far and quantiles of the leaves, and the number of skipped leaves.
 
@@ -180,7 +180,7 @@ def metrics(state: ProportionalState, ring: Ring) -> dict[str, Array]:
     }
 
 
-@as_by_default
+@with_default_promotion
 def quantiles(priority: Callable[[Array], Array], size: Array) -> dict[str, Array]:
     """Return the 10th, 50th and 90th percentile of the stored transitions' priorities.
 

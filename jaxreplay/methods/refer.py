@@ -118,7 +118,7 @@ class ReFERState(NamedTuple):
     log_ratio: Buffer  # [C] float32, log pi/mu when last sampled; 0 unless remembered
     episode: Buffer  # [C] int32, the step's episode
     status: Buffer  # [C] int8, of episodes: running, finished or forgotten
-    start: Buffer  # [C] int32, of episodes: `Ring.rows_added` at their first step
+    start: Buffer  # [C] int32, of episodes: `Ring.steps_added` at their first step
     current: Array  # [E] int32, number of each environment's running episode; -1 before the first
     live: Buffer  # [C] bool, whether the step may be drawn
     order: Buffer  # [C] int32, the live slots in its first `size` entries
@@ -344,12 +344,12 @@ def _finish_episodes(state: ReFERState, ring: Ring, over: Array, newest: Array) 
 
 def _insert(state: ReFERState, ring: Ring, slots: Array, transition: Tree) -> ReFERState:
     begins = get_field(transition, "first") | (state.current < 0)
-    later = counters.increment(state.current, counters.rewind(ring_.rows(ring)))
+    later = counters.increment(state.current, counters.rewind(ring_.num_steps(ring)))
     current = jnp.where(begins, later, state.current)
     episode = _episode_of(current, ring)
     begun = jnp.where(begins, episode, IGNORED)
     status = jnp.where(get_field(transition, "last"), _FINISHED, _RUNNING).astype(jnp.int8)
-    now = jnp.broadcast_to(ring.rows_added, slots.shape)
+    now = jnp.broadcast_to(ring.steps_added, slots.shape)
     return state._replace(
         log_ratio=buffer.write(state.log_ratio, slots, jnp.zeros(slots.shape)),
         episode=buffer.write(state.episode, slots, episode),
@@ -361,11 +361,11 @@ def _insert(state: ReFERState, ring: Ring, slots: Array, transition: Tree) -> Re
 
 def _episode_of(current: Array, ring: Ring) -> Array:
     """Return the index in `status` of each environment's episode number `current`, `[E]`."""
-    return current % ring_.rows(ring) * ring.num_envs + jnp.arange(ring.num_envs)
+    return current % ring_.num_steps(ring) * ring.num_envs + jnp.arange(ring.num_envs)
 
 
 def _refresh_every(config: ReFERConfig, ring: Ring) -> int:
-    rows = ring_.rows(ring)
+    rows = ring_.num_steps(ring)
     return min(config.refresh_every or max(1, rows // 1000), max(1, rows // 2))
 
 
@@ -382,7 +382,7 @@ _refresh_compiled = jax.jit(_refresh, static_argnums=0)
 def _remember(config: ReFERConfig, state: ReFERState, ring: Ring) -> ReFERState:
     """Forget episodes as needed, then list and count the remaining steps."""
     # Remove episodes that the ring would start to overwrite before the next refresh.
-    kept_rows = ring_.rows(ring) - _refresh_every(config, ring)
+    kept_rows = ring_.num_steps(ring) - _refresh_every(config, ring)
     reclaimed = (state.status == _FINISHED) & (ring_.since(ring, state.start) >= kept_rows)
     state = state._replace(status=jnp.where(reclaimed, jnp.int8(_FORGOTTEN), state.status))
     stored = jnp.arange(ring.capacity) < ring_.size(ring)

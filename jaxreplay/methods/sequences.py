@@ -15,7 +15,7 @@ from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer, schedules
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.numerics import to_power
-from jaxreplay._internal.tracing import as_by_default
+from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.methods import proportional
 from jaxreplay.methods.parts.options import SamplingOptions
 from jaxreplay.methods.proportional import ImportanceWeights, ProportionalState
@@ -104,7 +104,7 @@ class SequencesState(NamedTuple):
     newest: Array  # [] int32, index of the newest step in these two
 
 
-@as_by_default
+@with_default_promotion
 def priority(td_error: Array, learn: Array, eta: float) -> Array:
     """Return `eta max|td| + (1 - eta) mean|td|`, `[B]` (Kapturowski et al. 2019, Sec. 2.3).
 
@@ -234,7 +234,7 @@ class Sequences(Sampler):
 
     def _check(self, ring: Ring) -> None:
         """Raise ValueError if the ring is too short or lacks the ends of episodes."""
-        length, period, steps = self.config.length, self.config.period, ring_.rows(ring)
+        length, period, steps = self.config.length, self.config.period, ring_.num_steps(ring)
         if steps < length + period - 1:
             raise ValueError(
                 f"capacity is {steps} steps of each environment: it must be at least "
@@ -306,11 +306,11 @@ def _find_complete(
     config: SequencesConfig, state: SequencesState, ring: Ring
 ) -> tuple[Array, Array]:
     """Return the slots `[E]` of T steps ago, and whether a sequence starts there, `[E]` bool."""
-    step = ring.rows_added - config.length
+    step = ring.steps_added - config.length
     start, after = ((state.newest + steps) % config.length for steps in (1, 1 + config.burn_in))
     outlasts = state.recent[after] == state.recent[start]
     environments = jnp.arange(ring.num_envs, dtype=jnp.int32)
-    slots = step % ring_.rows(ring) * ring.num_envs + environments
+    slots = step % ring_.num_steps(ring) * ring.num_envs + environments
     return slots, (step >= 0) & state.starts[start] & outlasts
 
 

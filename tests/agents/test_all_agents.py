@@ -21,8 +21,7 @@ from agents.td3 import TD3Config, td3
 from agents.types import Agent, Continuous, Discrete
 from jaxreplay import objectives
 from jaxreplay.methods import per
-from jaxreplay.types import Requirements
-from jaxreplay.types import Sample
+from jaxreplay.types import Requirements, Sample
 from tests.refusals import refused
 
 ROWS = 8
@@ -322,5 +321,5 @@ def test_clocks_of_updates_go_on_past_32_bits(name, make_sample):
         for number in range(7):
             late = update(late, sample, jax.random.key(number))[0]
         assert int(late.updates) > 2**30
-        states.append(late._replace(updates=()))
+        states.append(late._replace(updates=None))
     assert_same(*states)

@@ -60,7 +60,7 @@ def test_bounds_of_the_mean():
 def test_nothing_is_stored_unless_asked(which):
     obs = np.zeros((4, OBS), np.float32)
     agent, state = make(which, refer=False)
-    assert agent.act(state, obs, KEY)[1] == ()
+    assert agent.act(state, obs, KEY)[1] is None
     agent, state = make(which)
     _, extras = agent.act(state, obs, KEY)
     np.testing.assert_allclose(extras.behaviour.variance, 0.04)
@@ -72,7 +72,7 @@ def test_ornstein_uhlenbeck_noise(which):
     """A step keeps 0.85 of the noise before; its std tends to 0.2 / sqrt(1 - 0.85^2)."""
     agent, state = make(which, refer=False, noise="ou")
     obs = np.zeros((500, OBS), np.float32)
-    previous = Extras((), np.zeros((500, 2), np.float32))
+    previous = Extras(None, np.zeros((500, 2), np.float32))
 
     def step(previous, key):
         action, extras = agent.act(state, obs, key, previous)

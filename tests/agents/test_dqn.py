@@ -72,7 +72,7 @@ def test_exploration_falls_linearly_with_updates():
     for updates, epsilon in [(0, 0.8), (50, 0.5), (100, 0.2), (1000, 0.2)]:
         clock = state._replace(updates=jnp.int32(updates))
         action, extras = act(clock, obs, jax.random.key(updates))
-        assert action.dtype == jnp.int32 and extras == ()
+        assert action.dtype == jnp.int32 and extras is None
         np.testing.assert_allclose((action == 0).mean(), epsilon / 2, atol=0.015)
 
 

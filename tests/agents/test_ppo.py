@@ -1,6 +1,7 @@
 """PPO's loss, targets and on-policy replay."""
 
 import functools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +38,7 @@ def filled(agent, state, rows=T, terminal=(False, False)):
 
     Episodes have four steps; they terminate in the lanes that are `terminal`, or are truncated.
     """
-    replay = made_replay()
+    replay = compiled_replay()
     obs, next_obs = np.random.default_rng(0).normal(size=(2, rows, E, OBS)).astype(np.float32)
     held = None
     for row in range(rows):
@@ -53,20 +54,20 @@ def filled(agent, state, rows=T, terminal=(False, False)):
 
 
 def compiled(functions, *names):
-    """Return an agent or a replay, some of whose functions are compiled."""
-    return functions._replace(**{name: jax.jit(getattr(functions, name)) for name in names})
+    """Return the functions of an agent or a replay with these names, compiled."""
+    return {name: jax.jit(getattr(functions, name)) for name in names}
 
 
 @functools.cache
-def made_replay():
+def compiled_replay():
     replay = Replay(latest.sampler(), capacity=T * E, batch_size=T * E, num_envs=E)
-    return compiled(replay, "init", "add", "sample", "probability")
+    return SimpleNamespace(**compiled(replay, "init", "add", "sample", "probability"))
 
 
 @functools.cache
 def make(**options):
     agent = ppo(PPOConfig(hidden=(8,), **options), Continuous(2))
-    agent = compiled(agent, "init", "act", "update", "feedback")
+    agent = agent._replace(**compiled(agent, "init", "act", "update", "feedback"))
     return agent, agent.init(KEY, np.zeros(OBS, np.float32), np.zeros(2, np.float32))
 
 

@@ -213,7 +213,7 @@ def test_acting_draws_noise_for_every_step_and_environment():
     agent, state, obs, values = noisy_agent()
     act = jax.jit(agent.act)
     action, extras = act(state, obs, jax.random.key(0))
-    assert extras == () and action.dtype == jnp.int32
+    assert extras is None and action.dtype == jnp.int32
     assert len(set(action.tolist())) > 1  # the same observation everywhere
     assert not np.array_equal(act(state, obs, jax.random.key(1))[0], action)
     # In one environment alone, the noise is the one drawn from its key.

@@ -81,7 +81,7 @@ def test_acting_samples_and_evaluating_does_not():
     action, extras = agent.act(state, obs, jax.random.key(1))
     dist = distributions.from_outputs(Actor(4, HIDDEN).apply(state.actor, obs[:1]))
     u = np.arctanh(np.asarray(action))
-    assert extras == ()
+    assert extras is None
     np.testing.assert_allclose(u.mean(0), dist.mean[0], atol=0.07)
     np.testing.assert_allclose(u.std(0), np.exp(dist.log_std[0]), rtol=0.07)
     np.testing.assert_allclose(agent.greedy(state, obs[:1]), np.tanh(dist.mean), rtol=1e-5)

@@ -65,7 +65,7 @@ def test_units_do_not_matter(seed, factor, shift):
 
 def test_agent_sees_scaled_and_says_so():
     inner = td3(TD3Config((8,)), Continuous(1))
-    agent = scaling.scaled(inner)
+    agent = scaling.normalise_inputs(inner)
     obs = np.float32([[4.0, 8.0], [2.0, 4.0]])
     state = jax.jit(agent.init)(jax.random.key(0), obs[0], np.zeros(1, np.float32))
     greedy, inner_greedy = jax.jit(agent.greedy), jax.jit(inner.greedy)
@@ -87,7 +87,7 @@ def test_agent_sees_scaled_and_says_so():
 
 @pytest.mark.parametrize(("make", "config"), [(racer, RACERConfig), (sac, SACConfig)])
 def test_ratios_of_steps_just_taken_are_one_in_any_units(make, config):
-    agent = scaling.scaled(make(config((8,)), Continuous(2), refer.objective()))
+    agent = scaling.normalise_inputs(make(config((8,)), Continuous(2), refer.objective()))
     obs = np.float32([5.0, -40.0]) + np.float32([2.0, 30.0]) * np.arange(10).reshape(5, 2)
     obs, feedback_of = np.float32(obs), jax.jit(agent.feedback)
     state = jax.jit(agent.init)(jax.random.key(0), obs[0], np.zeros(2, np.float32))

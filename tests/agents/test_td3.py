@@ -88,7 +88,7 @@ def test_exploration_noise():
     agent, state = make(exploration_noise=0.1)
     obs = np.zeros((20_000, 3), np.float32)
     action, extras = jax.jit(agent.act)(state, obs, jax.random.key(1))
-    assert extras == () and np.abs(action).max() <= 1
+    assert extras is None and np.abs(action).max() <= 1
     noise = np.subtract(action, jax.jit(agent.greedy)(state, obs))
     np.testing.assert_allclose(noise.mean(0), 0.0, atol=0.005)
     np.testing.assert_allclose(noise.std(0), 0.1, atol=0.005)

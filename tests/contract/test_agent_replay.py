@@ -32,7 +32,7 @@ def method_of(agent, replay):
     options = replay_options(agent, replay)
     if replay == "windows":
         options = dataclasses.replace(options, length=4)
-    return METHODS[replay].method(options, 100)
+    return METHODS[replay].method(options.for_run(100))
 
 
 def pairs_that(hold):

@@ -10,8 +10,10 @@ from jaxreplay.loops import counters
 from jaxreplay.methods import METHODS, per, pser, refer, sequences, windows
 from jaxreplay.n_step import Step
 
-SAMPLERS = {name: entry.method(entry.config(), 100).sampler for name, entry in METHODS.items()} | {
-    "per-buffer": per.sampler(per.PERConfig(normalise="buffer", initial="td"), 100),
+SAMPLERS = {
+    name: entry.method(entry.config().for_run(100)).sampler for name, entry in METHODS.items()
+} | {
+    "per-buffer": per.sampler(per.PERConfig(normalise="buffer", initial="td").for_run(100)),
     "pser-add": pser.sampler(pser.PSERConfig(combine="add", decay_on_add=True)),
     "refer-returns": refer.sampler(refer.ReFERConfig(returns=True, capacity_factor=1)),
     "windows": windows.sampler(windows.WindowsConfig(length=4)),
@@ -35,15 +37,15 @@ def row_of(time, lanes):
     return row._replace(reward=number, first=first, last=last)
 
 
-def at(state, rows_added, count):
+def at(state, steps_added, count):
     """Return a state as of a run whose clock and counts have come so far."""
 
-    rows, now = state.ring.capacity // state.ring.num_envs, int(state.ring.rows_added)
-    more = (rows_added - now) // rows * rows
+    rows, now = state.ring.capacity // state.ring.num_envs, int(state.ring.steps_added)
+    more = (steps_added - now) // rows * rows
 
     def counted(path, leaf):
         name = getattr(path[-1], "name", "")
-        if name in ("rows_added", "start"):  # of the ring, and of ReF-ER's episodes
+        if name in ("steps_added", "start"):  # of the ring, and of ReF-ER's episodes
             return leaf + more
         return jnp.full_like(leaf, count) if name in COUNTS else leaf
 
@@ -85,7 +87,7 @@ def test_a_replay_goes_on_past_the_last_row_that_32_bits_can_count(name, capacit
     testing.same(found, others, rtol=1e-6)
     assert int(batches.version.min()) > 0
     for path, leaf in jax.tree_util.tree_leaves_with_path(after):
-        grows = getattr(path[-1], "name", "") in (*COUNTS, "rows_added")
+        grows = getattr(path[-1], "name", "") in (*COUNTS, "steps_added")
         assert not grows or int(leaf.min()) >= 0, path
 
 
@@ -131,4 +133,5 @@ def test_a_clock_keeps_its_place_in_every_period(period):
         later = np.asarray(counters.increment(clock, back), np.int64)
         assert (later % period == (np.asarray(clock, np.int64) + 1) % period).all()
         assert (later >= [1, 1, 2**30]).all()
-    np.testing.assert_array_equal(counters.saturating_add(clock, 5), [5, counters.LAST, counters.LAST])
+    total = counters.saturating_add(clock, 5)
+    np.testing.assert_array_equal(total, [5, counters.LAST, counters.LAST])

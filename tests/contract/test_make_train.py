@@ -41,7 +41,7 @@ def test_trains_as_one_program(agent_name, name):
     options = replay_options(agent_name, name)
     if name == "windows":
         options = dataclasses.replace(options, length=4)
-    method = METHODS[name].method(options, 60)
+    method = METHODS[name].method(options.for_run(60))
     agent = entry.make(entry.config(hidden=(8,)), environment.action_space, method.objective)
     replay = Replay(method.sampler, capacity=64, batch_size=8, num_envs=2)
     rows = 4 if replay.requires.all_new else 1
@@ -65,7 +65,7 @@ def test_a_diverging_agent_leaves_nothing_that_is_not_finite():
     # RACER on plain replay, with steps far too large: its gradients overflow.
     environment = environments.make("gymnax/Pendulum-v1", max_steps=8)
     off = {"reject": False, "penalise": False, "forget": "oldest"}
-    method = METHODS["refer"].method(ReFERConfig(returns=True, **off), None)
+    method = METHODS["refer"].method(ReFERConfig(returns=True, **off))
     config = RACERConfig(hidden=(8,), learning_rate=10.0)
     agent = racer(config, environment.action_space, method.objective)
     replay = Replay(method.sampler, capacity=64, batch_size=8)

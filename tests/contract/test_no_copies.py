@@ -13,14 +13,14 @@ import pytest
 
 from agents.dqn import DQNConfig, dqn
 from experiments import environments
-from experiments.benchmarks.hlo import large_copies
 from experiments.training.config import LoopConfig
 from experiments.training.loop import make_program
 from experiments.training.seeds import over_seeds
-from jaxreplay import Replay, Transition, sum_tree
+from jaxreplay import Frames, Replay, SharedObservations, Transition, sum_tree
+from jaxreplay._internal.tuned import gather
 from jaxreplay.loops import packed
-from jaxreplay._internal.xla import gather
 from jaxreplay.methods import METHODS, ners, per, pser, refer, sequences
+from jaxreplay.testing import large_copies
 from tests.xla import AS_USERS
 
 # A prime: no other array has a dimension of this size. Ring and tree are large enough to be read as
@@ -37,7 +37,7 @@ EXAMPLE = Transition(
     first=jnp.zeros((), bool),
     last=jnp.zeros((), bool),
 )
-VARIANTS = {name: entry.method(entry.config(), 100) for name, entry in METHODS.items()} | {
+VARIANTS = {name: entry.method(entry.config().for_run(100)) for name, entry in METHODS.items()} | {
     "per-buffer": per.method(per.PERConfig(normalise="buffer")),
     "pser-add": pser.method(pser.PSERConfig(combine="add")),
     "refer-returns": refer.method(refer.ReFERConfig(returns=True)),
@@ -52,14 +52,16 @@ def compiled(lowered, options=AS_USERS) -> str:
 def critic(params, batch):
     hidden = jnp.tanh(batch.transition.obs @ params["w"])
     td = batch.transition.reward - hidden @ params["v"]
-    return (batch.weights * (td**2).T).mean(), td  # of stretches, td is [B, T]
+    return (batch.weights * (td**2).T).mean(), td  # of sequences, td is [B, T]
 
 
 def train_step(replay, order):
-    """A small train step in either of the usual loop orders."""
+    """A small train step that adds first, last, or between sample and update."""
 
-    def learn(params, state, key):
+    def learn(params, state, row, key):
         batch = replay.sample(state, key)
+        if order == "add between":
+            state = add(replay.after_reading(state, batch), row)
         (_, td), grads = jax.value_and_grad(critic, has_aux=True)(params, batch)
         params = jax.tree.map(lambda p, g: p - 0.01 * g, params, grads)
         names = ("td_error", "target", "log_ratio", "value", "advantage", "next_value")
@@ -74,7 +76,7 @@ def train_step(replay, order):
         row = row._replace(reward=jax.random.normal(key, (1,)))
         if order == "add first":
             state = add(state, row)
-        params, state = learn(params, state, key)
+        params, state = learn(params, state, row, key)
         if order == "add last":
             state = add(state, row)
         return (params, state), None
@@ -86,7 +88,10 @@ def train_step(replay, order):
 # that keep nothing but another's arrays are slow tests, and so are variants of one method.
 ALIKE = ("lap", "pal", "ere", "ero")
 RARE = tuple(name for name in VARIANTS if name not in (*METHODS, "sequences"))
-ORDERS = [*((name, "add last") for name in VARIANTS), ("per", "add first"), ("pser", "add first")]
+ORDERS = [
+    *((name, "add last") for name in VARIANTS),
+    ("per", "add first"), ("pser", "add first"), ("per", "add between"), ("uniform", "add between"),
+]  # fmt: skip
 CASES = [
     pytest.param(
         name,
@@ -216,7 +221,10 @@ def test_capacity_without_padding_copies_nothing_large(order):
 )
 def test_frames_that_are_stored_once_are_not_copied(order, vmapped):
     replay = Replay(
-        per.sampler(), capacity=CAPACITY, batch_size=BATCH, frame_stack=4, frame_spare=0.1
+        per.sampler(),
+        capacity=CAPACITY,
+        batch_size=BATCH,
+        storage=Frames(stack=4, spare=0.1),
     )
     stack = jnp.zeros((3, 5, 4), jnp.uint8)
     example = EXAMPLE._replace(obs=stack, next_obs=stack)
@@ -249,7 +257,10 @@ def test_frames_that_are_stored_once_are_not_copied(order, vmapped):
 @pytest.mark.parametrize("order", ["add last", pytest.param("add first", marks=pytest.mark.slow)])
 def test_observations_that_are_stored_once_are_not_copied(order):
     replay = Replay(
-        per.sampler(), capacity=CAPACITY, batch_size=BATCH, store_next_obs=False, frame_spare=0.1
+        per.sampler(),
+        capacity=CAPACITY,
+        batch_size=BATCH,
+        storage=SharedObservations(spare=0.1),
     )
     step = train_step(replay, order)
     params = {"w": jnp.ones((5, 4)), "v": jnp.ones(4)}

@@ -20,11 +20,11 @@ from jaxreplay.replay import check_valid
 from jaxreplay.testing import BATCH, CAPACITY, EXAMPLE, E, rows
 from tests.refusals import refused
 
-VARIANTS = {name: entry.method(entry.config(), 100) for name, entry in METHODS.items()} | {
+VARIANTS = {name: entry.method(entry.config().for_run(100)) for name, entry in METHODS.items()} | {
     "per-buffer-iid": per.method(
-        per.PERConfig(normalise="buffer", sampling="iid", initial="td"), 100
+        per.PERConfig(normalise="buffer", sampling="iid", initial="td").for_run(100)
     ),
-    "per-none": per.method(per.PERConfig(normalise="none"), 100),
+    "per-none": per.method(per.PERConfig(normalise="none").for_run(100)),
     "pser-add": pser.method(pser.PSERConfig(combine="add", decay_on_add=True)),
     "refer-tight": refer.method(refer.ReFERConfig(capacity_factor=1)),
     "refer-returns": refer.method(
@@ -32,7 +32,7 @@ VARIANTS = {name: entry.method(entry.config(), 100) for name, entry in METHODS.i
     ),
     "windows": windows.method(windows.WindowsConfig(length=4)),
     "sequences": sequences.method(sequences.SequencesConfig(length=4, period=2, burn_in=1)),
-    "rank-sorted": rank.method(rank.RankConfig(order="sorted", alpha_end=0.0), 100),
+    "rank-sorted": rank.method(rank.RankConfig(order="sorted", alpha_end=0.0).for_run(100)),
 }
 
 
@@ -53,7 +53,7 @@ SLOW = ("per-none", "rank-sorted", "pser-add", "refer-tight")
 PARAMS = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in VARIANTS]
 
 
-@pytest.mark.parametrize("law", testing.LAWS, ids=lambda law: law.__name__)
+@pytest.mark.parametrize("law", testing.CHECKS, ids=lambda law: law.__name__)
 @pytest.mark.parametrize("name", PARAMS)
 def test_laws(name, law):
     law(case_of(name))
@@ -135,7 +135,7 @@ INDEPENDENT = {
     name: VARIANTS[name] for name in ("uniform", "pal", "ere", "ero", "refer", "windows")
 }
 INDEPENDENT |= {
-    f"{name}-iid": entry.method(entry.config(sampling="iid"), 100)
+    f"{name}-iid": entry.method(entry.config(sampling="iid").for_run(100))
     for name, entry in METHODS.items()
     if any(x.name == "sampling" and "iid" in x.choices for x in options_of(entry.config))
 }
@@ -146,7 +146,7 @@ INDEPENDENT["sequences-iid"] = sequences.method(
 
 
 def draws_of(case, state, count):
-    """Return so many batches' indices, of stretches and windows their first steps'."""
+    """Return so many batches' indices, of sequences and windows their first steps'."""
     keys = jax.random.split(jax.random.key(1), count)
     batches = jax.jit(jax.vmap(lambda key: case.replay.sample(state, key)))(keys)
     if isinstance(batches.aux, windows.Aux):
@@ -159,7 +159,7 @@ def draws_of(case, state, count):
 def test_two_draws_coincide_as_often_as_independent_ones(name, updates):
     """Of two rows of a batch, both are slot i with probability P(i)^2: of ties, too."""
     case = testing.Case(INDEPENDENT[name])
-    state = case.filled(8)
+    state = case.fill(8)
     for time in range(8, 8 + updates):
         state, _ = case.step(state, time)
     drawn = draws_of(case, state, 4000)
@@ -172,7 +172,7 @@ def test_two_draws_coincide_as_often_as_independent_ones(name, updates):
 @pytest.mark.parametrize("name", ["rank", "rank-greedy", "rank-sorted", "latest"])
 def test_no_slot_is_drawn_twice_where_that_is_promised(name):
     case = case_of(name)
-    state = case.filled(8)  # all of them ties, as far as there are any
+    state = case.fill(8)  # all of them ties, as far as there are any
     for time in range(8, 12):
         drawn = np.sort(draws_of(case, state, 500), axis=1)
         assert (np.diff(drawn, axis=1) > 0).all()
@@ -183,7 +183,8 @@ def test_no_slot_is_drawn_twice_where_that_is_promised(name):
 @pytest.mark.parametrize("name", PROPORTIONAL)
 def test_feedback_that_is_no_number_keeps_the_tree(name, bad):
     case = case_of(name)
-    batch = case.sample(case.full, jax.random.key(0))
+    state = case.full
+    batch = case.sample(state, jax.random.key(0))
     slots = jnp.arange(BATCH)
     batch = batch._replace(indices=slots, version=ring.version(state.ring, slots))
     after = case.replay.update(state, batch, **case.feedback_of(jnp.ones(BATCH).at[2].set(bad)))
@@ -210,7 +211,7 @@ def test_any_sequence_of_operations_keeps_the_invariants(name, operations):
     replay = case_of(name).replay
     add, sample, update = map(jitted, (replay.add, replay.sample, replay.update))
     state, batch, written, dropped = replay.init(jax.random.key(0), EXAMPLE), None, {}, 0
-    largest, rows_added = 1.0, 0
+    largest, steps_added = 1.0, 0
     leaf_of = {
         "per": lambda td: (abs(td) + 1e-6) ** 0.6,
         "per-buffer-iid": lambda td: (abs(td) + 1e-6) ** 0.6,
@@ -218,13 +219,16 @@ def test_any_sequence_of_operations_keeps_the_invariants(name, operations):
     }.get(name)
     for number, (what, value) in enumerate(operations):
         if what == "add":
+            new = dict.fromkeys(replay.requires.feedback_of_new, jnp.full(E, float(number)))
+            leaf = leaf_of(number) if new else largest
+            largest = max(largest, leaf)
             for lane in range(E):
-                written[(rows_added * E + lane) % CAPACITY] = (rows_added, largest)
-            state, rows_added = add(state, rows(rows_added)), rows_added + 1
-        elif rows_added * E >= BATCH:
+                written[(steps_added * E + lane) % CAPACITY] = (steps_added, leaf)
+            state, steps_added = add(state, rows(steps_added), **new), steps_added + 1
+        elif steps_added * E >= BATCH:
             # Half of the updates arrive late, after whatever happened since the last sample.
             if batch is None or number % 2:
-                state, batch = sample(state, jax.random.key(number))
+                batch = sample(state, jax.random.key(number))
             state = update(state, batch, **values(value))
             for slot, version in zip(np.asarray(batch.indices), np.asarray(batch.version)):
                 if written[slot][0] + 1 != version or not np.isfinite(value):
@@ -421,7 +425,8 @@ def test_an_update_changes_no_gradient_of_the_loss_that_does_it(name):
     case = case_of(name)
 
     def loss(weight, updates):
-        batch = case.replay.sample(case.full, jax.random.key(1))
+        state = case.full
+        batch = case.replay.sample(state, jax.random.key(1))
         td = batch.transition.obs.sum(axis=-1) * weight - 1.0
         if updates:
             state = case.replay.update(state, batch, **case.feedback_of(td))

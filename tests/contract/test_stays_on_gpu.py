@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental import io_callback
 
-from jaxreplay._internal.xla import keys
 from jaxreplay import testing
+from jaxreplay._internal.tuned import keys
 from tests.contract.test_samplers import SLOW, VARIANTS
 
 # Calls of what is no program of XLA's own, but runs on the device: jax's hash of PRNG keys.

@@ -69,7 +69,9 @@ def test_outside_of_jit_a_change_is_traced_once():
         traces.append(by)
         return x + by
 
-    results = [float(cond_if_any(jnp.array(due), count, jnp.float32(1), 2.0)) for due in (1 > 0, 0 > 1)]
+    results = [
+        float(cond_if_any(jnp.array(due), count, jnp.float32(1), 2.0)) for due in (1 > 0, 0 > 1)
+    ]
     assert results == [3, 1] and len(traces) == 1
 
 

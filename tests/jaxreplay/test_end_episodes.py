@@ -53,8 +53,8 @@ def test_every_method_ends_episodes(name):
     end = jax.jit(case.replay.end_episodes)
     empty = case.init(jax.random.key(0))
     jaxreplay.replay.check_valid(end(empty))  # there is nothing yet to be marked
-    case.step(end(case.filled(5)), 5)
-    before = case.filled(6)  # in the middle of an episode of four steps
+    case.step(end(case.fill(5)), 5)
+    before = case.fill(6)  # in the middle of an episode of four steps
     after = end(before)
     types = [[(x.dtype, x.shape, x.weak_type) for x in jax.tree.leaves(s)] for s in (before, after)]
     assert types[0] == types[1]
@@ -76,7 +76,7 @@ def test_rows_that_tell_no_episodes_apart_are_left_as_they_are():
 def started(method, updates=0):
     """Return a case, and its state in the middle of an episode, after so many updates."""
     case = testing.Case(method)
-    state = case.filled(6)
+    state = case.fill(6)
     for time in range(updates):
         batch = case.sample(state, jax.random.key(time))
         state = case.update(state, batch, case.feedback_of(jnp.ones(case.shape)))

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from flax import struct
 
-from jaxreplay import Frames, Replay, Requirements, Transition, fields, ring, testing
+from jaxreplay import Frames, Replay, Requirements, Transition, ring, testing
 from jaxreplay.methods import METHODS, ners, pser, uniform
+from jaxreplay.types import get_field, has_field, replace_fields
 from tests.refusals import refused
 
 FIELDS = {k: v for k, v in testing.EXAMPLE._asdict().items() if k not in ("extras", "n_steps")}
@@ -170,14 +171,14 @@ def test_a_row_of_another_type_than_the_example_is_refused():
 
 def test_fields_are_found_and_replaced_by_name():
     row = Step(1, 2, 3)
-    assert fields.get(row, "mood") == 3 and fields.get(row, "first") is None
-    assert fields.replace(row, mood=4) == Step(1, 2, 4)
-    assert fields.replace({"a": 1, "b": 2}, b=3) == {"a": 1, "b": 3}
-    assert fields.replace(Pair(1, 2), obs=3) == Pair(3, 2)
+    assert get_field(row, "mood") == 3 and get_field(row, "first") is None
+    assert replace_fields(row, mood=4) == Step(1, 2, 4)
+    assert replace_fields({"a": 1, "b": 2}, b=3) == {"a": 1, "b": 3}
+    assert replace_fields(Pair(1, 2), obs=3) == Pair(3, 2)
     assert dataclasses.is_dataclass(row)
-    assert not fields.has(np.zeros(3), "last") and not fields.has(Transition(), "obs")
+    assert not has_field(np.zeros(3), "last") and not has_field(Transition(), "obs")
     with refused("ndarray"):
-        fields.replace(np.zeros(3), last=1)
+        replace_fields(np.zeros(3), last=1)
 
 
 class Moody(uniform.Uniform):

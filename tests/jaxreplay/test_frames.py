@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxreplay import Frames, Replay, frames, n_step, ring, testing
+from jaxreplay import Frames, Replay, n_step, ring, testing
+from jaxreplay.loops import frames
 from jaxreplay.methods import uniform
 from jaxreplay.n_step import Step
 from tests.refusals import refused
@@ -204,7 +205,7 @@ def test_stacks_that_do_not_begin_with_zeros_are_counted():
     newest[..., -1] = 7
     for obs, first, odd in ((newest, 1, 0), (newest + 1, 0, 0), (newest + 1, 1, 1)):
         state = add(state, ROW._replace(obs=obs, first=np.array([first == 1])))
-        assert float(metrics(state)["frames_odd"]) == odd
+        assert float(metrics(state)["frames_malformed"]) == odd
 
 
 def test_memory_of_a_million_atari_frames():

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import Replay, Transitions, host_rows, ring, saving, testing
+from jaxreplay import Replay, Transitions, ring, saving, testing
+from jaxreplay.loops import host_rows
 from jaxreplay.methods import (
     ere,
     ero,

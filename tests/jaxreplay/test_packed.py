@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay.loops import packed
-from jaxreplay.loops import unrolled
+from jaxreplay.loops import packed, unrolled
 from tests.refusals import refused
 
 pack, unpack = jax.jit(packed.pack), jax.jit(packed.unpack)

@@ -4,17 +4,12 @@ import jax
 import numpy as np
 import pytest
 
+from agents.types import Offers
+from experiments.runs.registry import asked_of_agent, lacking_in_agent, lacking_in_method
 from jaxreplay import Frames, Replay, SharedObservations, Transitions, objectives
 from jaxreplay.methods import METHODS, ere, ero, ners, per, pser, refer, uniform
-from jaxreplay.requirements import (
-    Offers,
-    Requirements,
-    asked_of_agent,
-    lacking_in_agent,
-    lacking_in_method,
-    union,
-)
 from jaxreplay.testing import EXAMPLE
+from jaxreplay.types import Requirements, union
 from tests.refusals import assert_names, refused
 
 VALUES = Offers(frozenset({"td_error", "q_value", "target"}))

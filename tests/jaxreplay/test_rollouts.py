@@ -23,7 +23,7 @@ def test_a_rollout_is_as_many_adds(name):
     rollout = together([case.rows(time) for time in range(T)])
     new = dict.fromkeys(case.replay.requires.feedback_of_new, rollout.reward)
     add = jax.jit(case.replay.add_rollout)
-    testing.same(add(case.init(jax.random.key(0)), rollout, **new), case.filled(T))
+    testing.same(add(case.init(jax.random.key(0)), rollout, **new), case.fill(T))
 
 
 @pytest.mark.parametrize("storage", [Transitions(), SharedObservations()])

@@ -14,19 +14,10 @@ import pytest
 from safetensors.numpy import save_file
 
 import jaxreplay
-from jaxreplay import (
-    Frames,
-    Replay,
-    SharedObservations,
-    Transitions,
-    array_file,
-    ring,
-    sum_tree,
-    testing,
-)
+from jaxreplay import Frames, Replay, SharedObservations, Transitions, ring, sum_tree, testing
 from jaxreplay._internal import calls
-from jaxreplay.array_file import Damaged
 from jaxreplay.methods import METHODS, per, proportional, rank, sequences, uniform
+from jaxreplay.saving import Damaged, array_file
 from tests.refusals import refused
 
 EXAMPLE = {
@@ -409,7 +400,7 @@ def test_rows_alone_are_loaded_for_other_environments(names, rows, num_envs, cap
     sampler = per.sampler()
     other = Replay(sampler, capacity=capacity, batch_size=2, num_envs=num_envs)
     found = jaxreplay.load_rows(other, path, example, jax.random.key(0))
-    count = int(found.ring.rows_added)
+    count = int(found.ring.steps_added)
     each = min(rows, 12, capacity // 2)
     assert count == 2 * each // num_envs
     here = jax.tree.map(np.asarray, ring.contents(found.ring))

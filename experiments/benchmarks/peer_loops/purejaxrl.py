@@ -180,8 +180,8 @@ def _make_buffer(max_length: int, sample_batch_size: int, **others: Any) -> _Buf
     """Put our uniform replay behind flashbax's functions.
 
     Its loop adds a step before it knows the next observation, so a step waits here until the next
-    one comes; the first row is made up. It drops the state that `sample` returns: it adds before it
-    samples, so that nothing is copied for that.
+    one comes; the first row is made up. Its loop adds before it samples, so that nothing is copied
+    although it never calls `update`.
     """
     del others
     replay = Replay(uniform.sampler(), capacity=max_length, batch_size=sample_batch_size)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from jaxreplay._internal import buffer
 from jaxreplay._internal.numerics import count_up_to
-from jaxreplay._internal.tracing import as_by_default
+from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.types import Array
 
 _HEAD = 16  # terms that are summed directly
@@ -26,7 +26,7 @@ class Segments(NamedTuple):
     end: Array  # [B] int32
 
 
-@as_by_default
+@with_default_promotion
 def mass(first: Array | int, last: Array, alpha: Array | float) -> Array:
     """Return the sum of n^-alpha over `first < n <= last`, `[...]` float32.
 
@@ -51,7 +51,7 @@ def mass(first: Array | int, last: Array, alpha: Array | float) -> Array:
     return total + integral - correction
 
 
-@as_by_default
+@with_default_promotion
 def quantile(share: Array, size: Array, alpha: Array | float) -> Array:
     """Return the smallest n with `mass(0, n) >= share * mass(0, size)`, `[...]` int32.
 
@@ -82,7 +82,7 @@ def quantile(share: Array, size: Array, alpha: Array | float) -> Array:
     return buffer.once(jnp.minimum(jnp.where(found > _HEAD, beyond, found), size))
 
 
-@as_by_default
+@with_default_promotion
 def segments(size: Array, count: int, alpha: Array | float) -> Segments:
     """Return `count` segments of the ranks 1..size, of about equal probability.
 
@@ -107,7 +107,7 @@ def segments_from_ends(end: Array, size: Array) -> Segments:
     return Segments(start, end)
 
 
-@as_by_default
+@with_default_promotion
 def share_of_segments(segments: Segments, first: Array, last: Array) -> Array:
     """Return the expected number of draws on the ranks `first` to `last - 1`, `[n]` float32.
 

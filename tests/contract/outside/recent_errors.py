@@ -4,10 +4,9 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from jaxreplay import objectives, ring
-from jaxreplay.methods import proportional
+from jaxreplay import Method, linear, objectives, ring
+from jaxreplay.methods.proportional import ImportanceWeights, Proportional
 from jaxreplay.option import Config, option
-from jaxreplay.sampler import Method
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,15 +15,22 @@ class RecentErrorsConfig(Config):
 
     alpha: float = option(0.6, "prioritisation exponent, 0 is uniform", at_least=0)
     half_life: float = option(0.5, "age that halves the priority, share of the buffer", above=0)
+    beta_updates: int | None = option(None, "updates until beta is 1; none: all", whole_run=True)
 
 
-def method(config: RecentErrorsConfig, updates: int | None = None) -> Method:
-    """Make the method: P(i) ~ (|td_i| 2^(-age_i / half-life))^alpha, weights as in PER."""
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """`(|td| 2^(-age / half-life))^alpha`."""
 
-    def leaf(feedback, slots, memory):
-        rows = memory.capacity / memory.num_envs
-        recency = 0.5 ** (ring.age(memory, slots) / (config.half_life * rows))
-        return ((jnp.abs(feedback["td_error"]) + 1e-6) * recency) ** config.alpha
+    config: RecentErrorsConfig
 
-    weigh = proportional.importance(0.4, 1.0, updates, "batch")
-    return Method(proportional.sampler(leaf, weigh), objectives.weighted())
+    def __call__(self, feedback, slots, memory):
+        steps = self.config.half_life * memory.capacity / memory.num_envs
+        recency = 0.5 ** (ring.age(memory, slots) / steps)
+        return ((jnp.abs(feedback["td_error"]) + 1e-6) * recency) ** self.config.alpha
+
+
+def method(config: RecentErrorsConfig = RecentErrorsConfig()) -> Method:
+    """Return the method: draws in proportion to `Leaf`, with importance weights as in PER."""
+    weight = ImportanceWeights(linear(0.4, 1.0, config.beta_updates))
+    return Method(Proportional(Leaf(config), weight), objectives.weighted())

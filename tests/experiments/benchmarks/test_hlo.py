@@ -3,7 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from experiments.benchmarks.hlo import counts, large_copies
+from experiments.benchmarks.hlo import counts
+from jaxreplay.testing import large_copies
 
 
 def test_large_copies_are_found():

@@ -12,8 +12,7 @@ from experiments.papers.digits import DIGITS, Examples
 from experiments.papers.entry import Request
 from experiments.papers.registry import ENTRIES
 from experiments.papers.tables import Data
-from jaxreplay import sum_tree
-from jaxreplay.replay import make_replay
+from jaxreplay import Replay, sum_tree
 from tests.refusals import refused
 
 

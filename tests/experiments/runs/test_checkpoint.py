@@ -24,8 +24,8 @@ from experiments.runs.checkpoint import (
     save,
     set_aside,
 )
-from jaxreplay.saving import array_file
 from jaxreplay import sum_tree
+from jaxreplay.saving import array_file
 from tests.refusals import assert_names, refused
 
 

@@ -25,7 +25,7 @@ from experiments.training.config import LoopConfig
 from experiments.training.host_loop import HostRun
 from experiments.training.loop import make_program
 from experiments.training.seeds import CutShort, over_seeds
-from jaxreplay import Method, Replay, Requirements, ring
+from jaxreplay import Replay, Requirements, ring
 from jaxreplay.methods import latest, per, uniform
 from tests.refusals import assert_names
 
@@ -297,17 +297,26 @@ def test_a_run_stops_between_log_points_and_goes_on_from_there(
     assert checkpoint.read_meta(f"{out}/checkpoints")["progress"] == [4, 0]
 
 
+class CountingReturns(uniform.Uniform):
+    """Uniform replay whose state is the number of returns that it was given."""
+
+    @property
+    def requires(self):
+        return Requirements(episode_returns="evaluation")
+
+    def init(self, key, ring):
+        return jnp.zeros((), jnp.int32)
+
+    def observe(self, state, ring, episode_return, key):
+        return state + 1
+
+    def metrics(self, state, ring):
+        return {"observations": state.astype(jnp.float32)}
+
+
 def test_what_is_since_a_log_point_survives_a_stop(tmp_path):
     """Sums over updates and episodes, and an evaluation that the replay is yet to be told of."""
-
-    counting = uniform.sampler()._replace(
-        init=lambda key, ring: jnp.zeros((), jnp.int32),
-        observe=lambda state, ring, episode_return, key: state + 1,
-        metrics=lambda state, ring: {"observations": state.astype(jnp.float32)},
-        requires=Requirements(episode_returns="evaluation"),
-    )
-    method = Method(counting, uniform.method().objective)
-
+    method = uniform.method()._replace(sampler=CountingReturns())
     run, blocks = make_run(method=method, observe_every=4), 20
 
     def metrics(state, blocks):

@@ -14,7 +14,7 @@ from experiments.runs import checkpoint
 from experiments.training import host_store
 from experiments.training.config import LoopConfig
 from experiments.training.host_loop import HostRun
-from jaxreplay import Replay, ring
+from jaxreplay import Frames, Replay, Transitions, ring
 from jaxreplay.methods import ners, per
 from jaxreplay.types import Sample
 from tests.refusals import refused
@@ -73,11 +73,10 @@ def make_run(on, num_envs, n_step):
     )
     method = per.method()
     agent = dqn(DQNConfig(network="mlp", hidden=(8,)), Discrete(2), method.objective)
-    once = {"frame_stack": STACK, "frame_spare": 0.5, "frames_on_host": on == "frames"}
-    replay = Replay(
-        method.sampler, capacity=40, batch_size=8, num_envs=num_envs,
-        **({"rows_on_host": True} if on == "rows" else once),
-    )  # fmt: skip
+    storage = Frames(stack=STACK, spare=0.5, on_host=on == "frames")
+    if on == "rows":
+        storage = Transitions(on_host=True)
+    replay = Replay(method.sampler, capacity=40, batch_size=8, num_envs=num_envs, storage=storage)
     return HostRun(Painting, Painting(1, True).spec, agent, replay, config, (0, 1))
 
 
@@ -151,7 +150,7 @@ def test_a_run_from_the_command_line(tmp_path):
 
 
 def test_samplers_that_look_at_observations_are_refused():
-    sizes = {"capacity": 8, "batch_size": 4, "frame_stack": 3, "frames_on_host": True}
-    with refused("frames_on_host", "obs", "next_obs"):
+    sizes = {"capacity": 8, "batch_size": 4, "storage": Frames(stack=3, on_host=True)}
+    with refused("on_host", "obs", "next_obs"):
         Replay(ners.sampler(), **sizes)
     Replay(ners.sampler(ners.NERSConfig(features=("reward", "td_error"))), **sizes)

@@ -33,8 +33,8 @@ from experiments.training.state import (
 )
 from jaxreplay import Replay, ring
 from jaxreplay.methods import ero, latest, ners, per, refer, uniform, windows
-from jaxreplay.types import Requirements
 from jaxreplay.testing import EXAMPLE
+from jaxreplay.types import Requirements
 from tests.refusals import refused
 
 GAMMA = 0.5
@@ -192,7 +192,7 @@ def test_clocks_are_shared_by_the_seeds_and_what_is_never_written(n, window):
     axes = over_seeds(program).axes
     assert axes.window.steps.obs == window
     assert axes.rows is None and axes.updates is None
-    assert axes.replay.ring.rows_added is None
+    assert axes.replay.ring.steps_added is None
     assert axes.agent.updates is None
     assert axes.replay.dropped == 0  # starts equal for all, but depends on the data
     assert axes.replay.ring.words == 0
@@ -329,7 +329,7 @@ def watching():
 
     return Agent(
         init=lambda key, obs, action: jnp.zeros(16),
-        act=lambda state, obs, key, previous=None: (jnp.zeros(len(obs), jnp.int32), ()),
+        act=lambda state, obs, key, previous=None: (jnp.zeros(len(obs), jnp.int32), None),
         greedy=lambda state, obs: jnp.zeros(len(obs), jnp.int32),
         update=update,
         feedback=lambda state, t, key: {"td_error": t.reward},
@@ -381,7 +381,7 @@ def test_warm_up_actions_are_random_or_the_agents_own(random_warmup, noise):
 
 def test_a_random_warm_up_is_refused_where_densities_are_stored():
     environment = environments.make("gymnax/Pendulum-v1")
-    method = refer.method(refer.ReFERConfig(), None)
+    method = refer.method()
     agent = ddpg(DDPGConfig(hidden=(4,)), environment.action_space, method.objective)
     replay = Replay(method.sampler, capacity=256, batch_size=16)
     program = make_program(environment, agent, replay, LoopConfig(steps=300, warmup=200))
@@ -401,57 +401,67 @@ def test_looking_at_what_is_replayed_changes_nothing():
     assert np.isfinite(metrics[3]["replayed/abs_td"]).all()
 
 
-def listening(replay, whose):
-    """Return the replay with an `observe` that keeps what it was told: how often, and a hash."""
+@dataclasses.dataclass(frozen=True)
+class Listening(uniform.Uniform):
+    """Uniform replay whose state is a number made of the returns that it was given, in order."""
 
-    def observe(state, episode_return, key):
-        del key
-        told = jnp.isfinite(episode_return)
-        heard = state.dropped * 7 + jnp.nan_to_num(episode_return).astype(jnp.int32) % 7
-        return state._replace(dropped=jnp.where(told, heard, state.dropped))
+    whose: str
 
-    return replay._replace(observe=observe, requires=Requirements(episode_returns=whose))
+    @property
+    def requires(self):
+        return Requirements(episode_returns=self.whose)
+
+    def init(self, key, ring):
+        return jnp.zeros((), jnp.int32)
+
+    def observe(self, state, ring, episode_return, key):
+        return state * 7 + episode_return.astype(jnp.int32) % 7
+
+
+def listening(whose):
+    return uniform.method()._replace(sampler=Listening(whose))
 
 
 def test_every_training_episode_is_told_in_order():
     # Rewards are 1 to 4 times the lane's unit, so that returns tell lanes apart.
-    environment, agent, replay, config = small(counting(4, 99), num_envs=2, learn_every=6)
-    program = make_program(environment, agent, listening(replay, "training"), config)
+    method = listening("training")
+    program = make_program(*small(counting(4, 99), num_envs=2, learn_every=6, method=method))
     state = jax.jit(program.init)(jax.random.key(0))
-    assert int(state.replay.dropped) == 0  # the warm-up's are not told: 20 rows of 2
+    assert int(state.replay.sampler) == 0  # the warm-up's are not told: 20 rows of 2
     before, _ = jax.jit(program.chunk)(state, 1)
     # Rows 21 to 26: both lanes end an episode of return 10 at row 24.
-    assert int(before.replay.dropped) == 10 % 7 * 7 + 10 % 7
+    assert int(before.replay.sampler) == 10 % 7 * 7 + 10 % 7
     after, _ = jax.jit(program.chunk)(before, 1)  # rows 27 to 32: at 28 and at 32
-    heard = int(before.replay.dropped)
+    heard = int(before.replay.sampler)
     for _ in range(4):
         heard = heard * 7 + 3
-    assert int(after.replay.dropped) == heard
+    assert int(after.replay.sampler) == heard
 
 
 def test_returns_of_training_are_those_of_whole_episodes_and_lanes_come_in_order():
     environment = environments.make("gymnax/CartPole-v1")
-    _, agent, replay, config = small(environment, num_envs=2)
-    phases = make_phases(environment.action_space, agent, listening(replay, "training"), config)
+    parts = small(environment, num_envs=2, method=listening("training"))
+    phases = make_phases(environment.action_space, *parts[1:])
     state = phases.replay.init(jax.random.key(0), EXAMPLE)
     tell = jax.jit(phases._told)
-    assert int(tell(state, jnp.array([3.0, 5.0]), jax.random.key(0)).dropped) == 3 * 7 + 5
-    assert int(tell(state, jnp.array([jnp.nan, 5.0]), jax.random.key(0)).dropped) == 5
+    assert int(tell(state, jnp.array([3.0, 5.0]), jax.random.key(0)).sampler) == 3 * 7 + 5
+    assert int(tell(state, jnp.array([jnp.nan, 5.0]), jax.random.key(0)).sampler) == 5
 
 
 @pytest.mark.parametrize("num_envs", [1, 2])
 def test_evaluations_for_the_replay_need_no_log_points(num_envs):
+    method = listening("evaluation")
     environment, agent, replay, config = unlearning(
-        small(counting(4, 99), num_envs=num_envs, method=uniform.method(), eval_every=40)
+        small(counting(4, 99), num_envs=num_envs, method=method, eval_every=40)
     )
     counts = {}
     for every in (None, 8):
         loop = dataclasses.replace(config, observe_every=every)
-        program = make_program(environment, agent, listening(replay, "evaluation"), loop)
+        program = make_program(environment, agent, replay, loop)
         state = jax.jit(program.init)(jax.random.key(0))
         state, metrics = jax.jit(program.chunk)(state, 40 // num_envs)
         assert metrics["eval_return"] == 10
-        told, counts[every] = int(state.replay.dropped), 0
+        told, counts[every] = int(state.replay.sampler), 0
         while told:
             assert told % 7 == 3
             told, counts[every] = told // 7, counts[every] + 1

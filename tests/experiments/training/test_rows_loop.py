@@ -13,7 +13,7 @@ from experiments.training.config import LoopConfig
 from experiments.training.loop import make_program
 from experiments.training.rows_loop import RowsRun
 from experiments.training.seeds import CompiledRun
-from jaxreplay import Replay, ring
+from jaxreplay import Replay, Transitions, ring
 from jaxreplay.loops import host_rows
 from jaxreplay.methods import per
 from jaxreplay.types import Sample
@@ -38,7 +38,8 @@ def wandering():
 def parts(on_host):
     method = per.method()
     agent = dqn(DQNConfig(hidden=(8,)), Discrete(2), method.objective)
-    replay = Replay(method.sampler, capacity=200, batch_size=16, num_envs=2, rows_on_host=on_host)
+    storage = Transitions(on_host=on_host)
+    replay = Replay(method.sampler, capacity=200, batch_size=16, num_envs=2, storage=storage)
     config = LoopConfig(
         steps=1_000, warmup=300, eval_every=40, eval_episodes=2, n_step=3, learn_every=2,
         updates=2, inspect=2,
@@ -64,7 +65,7 @@ def rows_of(run, state, seed):
     )  # fmt: skip
     slots = np.arange(int(ring.size(held)))
     read = Sample(slots, ring.gather(held, slots), slots, slots)
-    if held.parting is None:
+    if held.split is None:
         return read.transition
     return host_rows.join(held, read, host_rows.read(state.host[seed], slots)).transition
 
@@ -99,7 +100,7 @@ def test_a_run_goes_on_from_a_checkpoint_bit_for_bit(on_host, tmp_path):
 
 
 def test_a_replay_of_whole_rows_is_refused():
-    with refused("rows_on_host"):
+    with refused("storage=Transitions(on_host=True)"):
         RowsRun(*parts(False), SEEDS)
 
 

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.benchmarks.hlo import large_copies
 from jaxreplay._internal import buffer
-from jaxreplay._internal.xla.dependence import computed_once, opaque_zero
+from jaxreplay._internal.buffer import fence, once
+from jaxreplay.testing import large_copies
 from tests.refusals import refused
 
 
@@ -15,32 +15,32 @@ from tests.refusals import refused
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.int32, bool])
 def test_computed_once_returns_what_it_is_given(shape, dtype):
     values = jnp.asarray(np.random.default_rng(0).integers(0, 2, shape)).astype(dtype)
-    once = jax.jit(computed_once)(values)
-    assert once.dtype == values.dtype
-    np.testing.assert_array_equal(once, values)
+    computed = jax.jit(once)(values)
+    assert computed.dtype == values.dtype
+    np.testing.assert_array_equal(computed, values)
 
 
 def test_arrays_of_one_shape_come_of_one_operation():
     def both(x):
-        return computed_once({"sum": x + jnp.pi, "over": x > 1})
+        return once({"sum": x + jnp.pi, "over": x > 1})
 
     x = jnp.arange(3.0)
-    once = jax.jit(both)(x)
-    jax.tree.map(np.testing.assert_array_equal, once, {"sum": x + jnp.pi, "over": x > 1})
+    computed = jax.jit(both)(x)
+    jax.tree.map(np.testing.assert_array_equal, computed, {"sum": x + jnp.pi, "over": x > 1})
     assert str(jax.make_jaxpr(both)(x)).count("reduce[") == 1
-    seeds = jax.jit(jax.vmap(lambda x: computed_once((x, jnp.float32(2)))))(x)
+    seeds = jax.jit(jax.vmap(lambda x: once((x, jnp.float32(2)))))(x)
     jax.tree.map(np.testing.assert_array_equal, seeds, (x, jnp.full(3, 2.0)))
-    assert computed_once(()) == ()
+    assert once(()) == ()
     with refused("3", "2"):
-        computed_once((x, x[:2]))
+        once((x, x[:2]))
 
 
 def test_opaque_zero_is_zero_whatever_the_numbers():
     odd = [jnp.asarray([np.nan, 1.0]), jnp.asarray(-np.inf), jnp.arange(3), jnp.zeros((0, 2))]
-    assert int(jax.jit(opaque_zero)(odd)) == 0
-    assert int(opaque_zero(())) == 0
-    assert int(opaque_zero(jnp.asarray([True]))) == 0
-    assert int(opaque_zero((jax.random.key(1), jax.random.split(jax.random.key(2))))) == 0
+    assert int(jax.jit(fence)(odd)) == 0
+    assert int(fence(())) == 0
+    assert int(fence(jnp.asarray([True]))) == 0
+    assert int(fence((jax.random.key(1), jax.random.split(jax.random.key(2))))) == 0
 
 
 @pytest.mark.parametrize("shape", [(7,), (7, 3)])
@@ -120,7 +120,7 @@ def test_a_walk_of_no_turns_is_where_it_began():
 def test_two_results_of_one_computation_come_back_with_their_signs(bits):
     low = np.asarray([-1, 0, 1, 2 ** (bits - 1) - 1], np.int32)
     high = np.asarray([0, 2 ** (32 - bits) - 1, 2 ** (31 - bits), 1], np.int32)
-    found = jax.jit(lambda high, low: buffer.briefly_both(high, low, bits, jnp.arange(4)))(
+    found = jax.jit(lambda high, low: buffer.single_threaded_pair(high, low, bits, jnp.arange(4)))(
         high, low
     )
     np.testing.assert_array_equal(found[0], high)

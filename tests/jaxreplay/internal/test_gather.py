@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.benchmarks.hlo import large_copies
 from jaxreplay import ring, sum_tree
 from jaxreplay._internal import buffer
-from jaxreplay._internal.xla import gather
-from jaxreplay._internal.xla.gather import take_rows
+from jaxreplay._internal.tuned import gather
+from jaxreplay._internal.tuned.gather import take_rows
+from jaxreplay.testing import large_copies
 from tests.xla import AS_USERS
 
 

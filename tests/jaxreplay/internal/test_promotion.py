@@ -6,19 +6,9 @@ import numpy as np
 import optax
 import pytest
 
-from jaxreplay import (
-    SharedObservations,
-    bucket_order,
-    frames,
-    n_step,
-    objectives,
-    optimisers,
-    returns,
-    ring,
-    schedules,
-    sum_tree,
-    testing,
-)
+from jaxreplay import SharedObservations, n_step, objectives, returns, ring, sum_tree, testing
+from jaxreplay._internal import bucket_order
+from jaxreplay.loops import frames, optimisers, schedules
 from jaxreplay.methods import ere, sequences
 
 T = jnp.ones((3, 2))

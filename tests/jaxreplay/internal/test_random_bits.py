@@ -23,9 +23,7 @@ def test_scaled_is_the_quotient_of_whole_numbers(pairs):
 
 @pytest.mark.parametrize("below", [1, 7, 1000])
 def test_every_number_below_is_equally_likely(below):
-    drawn = jax.jit(lambda key, n: numerics.integers(key, (200, 1000), n))(
-        jax.random.key(1), below
-    )
+    drawn = jax.jit(lambda key, n: numerics.integers(key, (200, 1000), n))(jax.random.key(1), below)
     counts = np.bincount(np.asarray(drawn).ravel(), minlength=below)
     assert counts.size == below  # none is out of range
     assert scipy.stats.chisquare(counts).pvalue > 1e-3 or below == 1

@@ -98,16 +98,16 @@ def test_a_change_beyond_float32_changes_nothing(name):
     assert unchanged(after, start) and reward(name, after) == 0
     if name == "ero":  # nor does it choose anew
         np.testing.assert_array_equal(after.sampler.chosen.nodes, start.sampler.chosen.nodes)
-    assert bool(after.sampler.told) and after.sampler.episode_return == np.float32(3e38)
+    assert bool(after.sampler.has_observed) and after.sampler.episode_return == np.float32(3e38)
 
 
 @both
 def test_the_first_return_is_only_the_baseline(name):
     start = made(name).state
-    assert not start.sampler.told
+    assert not start.sampler.has_observed
     first = told(name, 5.0)
     assert unchanged(first, start)
-    assert bool(first.sampler.told) and reward(name, first) == 0
+    assert bool(first.sampler.has_observed) and reward(name, first) == 0
     second = told(name, 7.0, state=first)
     assert not unchanged(second, start)
     assert reward(name, second) == 2 and int(second.sampler.learned) == 1

@@ -164,7 +164,7 @@ def test_leaves_probabilities_and_weights_by_hand():
     state = proportional.init(5)
     leaves = np.float32(scores**alpha)
     state = state._replace(tree=jax.jit(sum_tree.rebuild)(state.tree, leaves))
-    held = ring.init(EXAMPLE, 5).replace(rows_added=np.int32(5))
+    held = ring.init(EXAMPLE, 5).replace(steps_added=np.int32(5))
     chance = np.asarray(jax.jit(proportional.probability)(state, held, np.arange(5)))
     np.testing.assert_allclose(
         chance, [0.2727949844, 0.2439952517, 0.1494159666, 0.0609988129, 0.2727949844], rtol=1e-6

@@ -62,7 +62,7 @@ def update(config, state, errors: dict[int, float] | list[tuple[int, float]], la
     ring = state.ring
     *_, change = functions(config, ring.capacity, ring.num_envs, len(pairs))
     slots = np.int32([slot for slot, _ in pairs])
-    rows, added = ring.capacity // ring.num_envs, int(ring.rows_added)
+    rows, added = ring.capacity // ring.num_envs, int(ring.steps_added)
     version = added - (added - 1 - slots // ring.num_envs) % rows
     version -= rows * (np.arange(len(pairs)) < late)
     drawn = Sample(slots, EXAMPLE, np.ones(len(pairs), np.float32), np.int32(version))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxreplay.methods.parts.forgetting import to_forget
+from jaxreplay.methods.parts.forgetting import choose_forgotten
 
 
 def by_hand(share, steps, oldness, memory):
@@ -24,7 +24,7 @@ def by_hand(share, steps, oldness, memory):
 
 def forgotten(share, steps, oldness, memory):
     arrays = jnp.asarray(share, jnp.float32), jnp.asarray(steps), jnp.asarray(oldness)
-    return np.flatnonzero(jax.jit(to_forget)(*arrays, memory)).tolist()
+    return np.flatnonzero(jax.jit(choose_forgotten)(*arrays, memory)).tolist()
 
 
 STEPS = [300, 200, 250, 200, 150]
