@@ -1,0 +1,94 @@
+"""The operations tuned to XLA on CPU change speed only, and can be switched off or deleted."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import jaxreplay
+from jaxreplay import testing
+from jaxreplay._internal import buffer, tuned
+from jaxreplay.methods import METHODS
+
+STEPS = 6
+LOOP = f"""
+import jax
+import numpy as np
+from jaxreplay import testing
+from jaxreplay.methods import METHODS
+
+case = testing.Case(METHODS["per"].method(METHODS["per"].config()))
+state, draws = case.fill(), []
+for time in range({STEPS}):
+    state, batch = case.step(state, time)
+    draws.append(np.asarray(batch.indices).tolist())
+print(draws)
+"""
+
+
+def run(name):
+    entry = METHODS[name]
+    config = entry.config(**{"length": 4} if name == "windows" else {})
+    case = testing.Case(entry.method(config.for_run(100)))
+    state, draws = case.fill(), []
+    for time in range(STEPS):
+        state, batch = case.step(state, time)
+        draws.append(np.asarray(batch.indices).tolist())
+    return draws, jax.tree.leaves(state)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("per", "rank", "refer") else pytest.param(name, marks=pytest.mark.slow)
+        for name in METHODS
+    ],
+)
+def test_plain_operations_give_the_same_draws(name, monkeypatch):
+    draws, state = run(name)
+    monkeypatch.setattr(buffer, "_is_tuned", lambda: False)
+    plain_draws, plain_state = run(name)
+    assert plain_draws == draws
+    testing.same(plain_state, state, rtol=1e-6)  # XLA rounds by what it fuses
+
+
+def test_the_folder_may_be_deleted(tmp_path):
+    source = Path(jaxreplay.__file__).parent
+    shutil.copytree(source, tmp_path / "jaxreplay", ignore=shutil.ignore_patterns("tuned"))
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", LOOP],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(folder)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for folder in (tmp_path, source.parent)
+    ]
+    assert not (tmp_path / "jaxreplay" / "_internal" / "tuned").exists()
+    assert found[0] == found[1] and found[0].count("[") == STEPS + 1
+
+
+@pytest.fixture
+def asked_again():
+    tuned.is_enabled.cache_clear()
+    yield
+    tuned.is_enabled.cache_clear()
+
+
+def test_other_versions_of_jax_warn_once_and_run_plain(asked_again, monkeypatch):
+    monkeypatch.setattr(jax, "__version_info__", (9, 9, 9))
+    with pytest.warns(RuntimeWarning, match=jax.__version__) as warned:
+        assert not tuned.is_enabled() and not tuned.is_enabled()
+    assert len(warned) == 1
+
+
+def test_the_switch_turns_them_off_without_a_warning(asked_again, monkeypatch, recwarn):
+    monkeypatch.setenv("JAXREPLAY_TUNED", "off")
+    assert not tuned.is_enabled() and not recwarn.list
