@@ -16,11 +16,11 @@ from experiments import environments
 from experiments.training.config import LoopConfig
 from experiments.training.loop import make_program
 from experiments.training.seeds import over_seeds
-from jaxreplay import Frames, Replay, SharedObservations, Transition, sum_tree
+from jaxreplay import Frames, Replay, SharedObservations, Transition, Transitions, sum_tree
 from jaxreplay._internal.tuned import gather
 from jaxreplay.loops import packed
 from jaxreplay.methods import METHODS, ners, per, pser, refer, sequences
-from jaxreplay.testing import large_copies
+from jaxreplay.testing import assert_in_place, large_copies
 from tests.xla import AS_USERS
 
 # A prime: no other array has a dimension of this size. Ring and tree are large enough to be read as
@@ -315,3 +315,33 @@ def test_a_read_that_outlives_the_write_would_be_seen():
     run = jax.jit(lambda array: jax.lax.scan(careless, array, keys), donate_argnums=0)
     text = compiled(run.lower(jnp.zeros(CAPACITY)))
     assert large_copies(text, CAPACITY) != []
+
+
+STORAGES = {
+    "transitions": (Transitions(), EXAMPLE),
+    "on host": (Transitions(on_host=True), EXAMPLE),
+    "shared": (SharedObservations(spare=0.1), EXAMPLE),
+    "frames": (
+        Frames(stack=4, spare=0.1),
+        EXAMPLE._replace(obs=jnp.zeros((3, 4)), next_obs=jnp.zeros((3, 4))),
+    ),
+}
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_a_step_that_adds_between_sample_and_update_is_in_place(storage):
+    how, example = STORAGES[storage]
+    replay = Replay(per.sampler(), capacity=CAPACITY, batch_size=BATCH, storage=how)
+    row = jax.tree.map(lambda x: x[None], example)
+
+    def step(state, key, waits=True):
+        batch = replay.sample(state, key)
+        if waits:
+            state = replay.after_reading(state, batch)
+        state = replay.add(state, row)
+        return replay.update(state, batch, td_error=batch.transition.reward)
+
+    state = jax.eval_shape(replay.init, jax.random.key(0), example)
+    assert_in_place(step, state, jax.random.key(1))
+    with pytest.raises(AssertionError, match=r"\.sampler\.tree\.nodes"):
+        assert_in_place(lambda *args: step(*args, waits=False), state, jax.random.key(1))
