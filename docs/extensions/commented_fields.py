@@ -1,7 +1,7 @@
-"""What a field holds, from the comment beside it, in the pages of the API.
+"""Descriptions of fields in the API pages, from the comments in the source.
 
 The library documents the fields of its tuples and states by comments (`updates: Array  # [] int32,
-a clock`), and hyperparameters by `option`. Both become the section "Fields" of the class.
+step counter`), and hyperparameters by `option`. Both become the section "Fields" of the class.
 """
 
 import ast
@@ -19,7 +19,7 @@ from jaxreplay.option import options_of
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Listen to autodoc, before all other listeners."""
+    """Connect to autodoc, before all other extensions."""
     app.connect("autodoc-process-docstring", _add_fields, priority=200)
     app.connect("autodoc-skip-member", _skip_field)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
@@ -40,7 +40,7 @@ def _add_fields(
 def _skip_field(
     app: Sphinx, what: str, name: str, member: Any, skip: bool, options: Any
 ) -> bool | None:
-    """Leave out fields, which stand in the section of their class."""
+    """Omit fields, which the section of their class describes."""
     is_field = type(member).__name__ in ("_tuplegetter", "member_descriptor")
     return True if is_field or name in ("replace", "check", "__post_init__") else None
 
@@ -54,7 +54,7 @@ def _options(subject: type) -> Iterator[tuple[str, str]]:
 
 
 def _commented(subject: type) -> Iterator[tuple[str, str]]:
-    """Yield each annotated field of a class with the comment beside and below it."""
+    """Yield each annotated field of a class with the comment that follows it."""
     classes, comments = _read(subject.__module__)
     definition = classes.get(subject.__qualname__)
     if definition is None:

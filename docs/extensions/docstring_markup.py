@@ -1,6 +1,7 @@
-"""Docstrings here are plain text with code in single backticks, or indented below a colon.
+"""Plain text in docstrings, with code in single backticks or indented below a colon.
 
-Stars, bars and trailing underscores mean something in reStructuredText, but not in our docstrings.
+reStructuredText interprets stars, bars and trailing underscores; in our docstrings they are plain
+characters, except for a star that begins an item of a list.
 """
 
 import re
@@ -10,11 +11,11 @@ from sphinx.application import Sphinx
 
 _CODE = re.compile(r"(`[^`]*`)")
 _INDENTED = re.compile(r":(?=\n\n {4})")
-_MARKUP = re.compile(r"(?<!\\)([*|]|(?<=\w)_(?!\w))")
+_MARKUP = re.compile(r"(?<=\n) *\* |(?<!\\)([*|]|(?<=\w)_(?!\w))")
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Listen to autodoc, before napoleon reads the sections."""
+    """Connect to autodoc, before napoleon parses the sections."""
     app.connect("autodoc-process-docstring", _escape, priority=300)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -24,5 +25,9 @@ def _escape(
 ) -> None:
     text = _INDENTED.sub("::", "\n".join(lines))
     pieces = _CODE.split(text)
-    pieces[::2] = [_MARKUP.sub(r"\\\1", piece) for piece in pieces[::2]]
+    pieces[::2] = [_MARKUP.sub(_escaped, piece) for piece in pieces[::2]]
     lines[:] = "".join(pieces).split("\n")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\{found[1]}" if found[1] else found[0]

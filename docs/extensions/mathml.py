@@ -1,4 +1,4 @@
-"""Formulas as MathML, made when the site is built: browsers draw it without scripts or fonts."""
+"""Formulas as MathML, generated with the site: browsers render it without scripts or fonts."""
 
 from typing import Any
 

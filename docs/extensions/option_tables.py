@@ -18,17 +18,17 @@ from jaxreplay.option import Option, options_of
 
 _SIGNS = {"<=": "≤", ">=": "≥", "<": "<", ">": ">"}
 _INEQUALITY = re.compile("[<>]=?")
-_HEAD = ("option", "default", "what it is", "allowed")
+_HEAD = ("option", "default", "meaning", "allowed")
 
 
 class OptionTable(SphinxDirective):
-    """A table of all options of a config, or of those that another config does not have."""
+    """A table of the options of a config, without those of another config (`beyond`)."""
 
     required_arguments = 1
     option_spec: ClassVar = {"prefix": directives.unchanged, "beyond": directives.unchanged}
 
     def run(self) -> list[nodes.Node]:
-        """Return the table, or a sentence where there are no options."""
+        """Return the table, or a sentence for a config without options."""
         prefix = self.options.get("prefix", "--")
         known = options_of(_load(self.options["beyond"])) if "beyond" in self.options else ()
         entries = [entry for entry in options_of(_load(self.arguments[0])) if entry not in known]
@@ -53,7 +53,7 @@ def shown(value: Any) -> str:
 
 
 def allowed(entry: Option) -> str:
-    """Return what an option may be: names, or bounds of numbers, and whether `none` is one."""
+    """Return the allowed values of an option: names, or bounds of numbers, and `none`."""
     if entry.choices:
         text = ", ".join(entry.choices)
     elif entry.kind is bool:

@@ -1,4 +1,4 @@
-"""Protocols of one call are shown as what they are: how to call, without a constructor."""
+"""Signatures of protocols in the API pages: how to call them, without a constructor."""
 
 import inspect
 from typing import Any
@@ -7,9 +7,9 @@ from sphinx.application import Sphinx
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Listen to autodoc."""
+    """Connect to autodoc."""
     app.connect("autodoc-process-signature", _drop_constructor)
-    app.connect("autodoc-skip-member", _skip_other_calls)
+    app.connect("autodoc-skip-member", _skip_undocumented_calls)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -20,8 +20,8 @@ def _drop_constructor(
     return ("", None) if is_protocol else None
 
 
-def _skip_other_calls(
+def _skip_undocumented_calls(
     app: Sphinx, what: str, name: str, member: Any, skip: bool, options: Any
 ) -> bool | None:
-    """Leave out `__call__` where it says nothing, as of networks."""
+    """Omit `__call__` methods without a docstring, such as those of networks."""
     return True if name == "__call__" and not inspect.getdoc(member) else None
