@@ -72,10 +72,8 @@ class Decision:
 def looks(first: int, batch: int, most: int) -> list[int]:
     """Return the numbers of seeds at which to look: first, first + batch, ..., and most at last."""
     if not (1 <= first <= most and batch >= 1):
-        raise ValueError(
-            f"no schedule of looks from {first} to {most} seeds in steps of {batch}: "
-            "give 1 <= first <= most and a batch of at least one seed"
-        )
+        given = f"first = {first}, batch = {batch}, most = {most}"
+        raise ValueError(f"{given} schedule no looks: give 1 <= first <= most and batch >= 1")
     return [*range(first, most, batch), most]
 
 
@@ -207,8 +205,8 @@ def decide(
     An arm is better or worse if its anytime-valid p-value, corrected over the arms by Holm's
     method, is below alpha. There is "no difference" if its interval at alpha / arms lies inside
     (1/2 - margin, 1/2 + margin). An arm claimed to be at least as good is decided when its interval
-    answers the claim. Later looks of a decided arm are ignored and may be missing, so a decision
-    depends neither on interruptions of the study nor on seeds trained since.
+    answers the claim. Later looks of a decided arm are ignored and may be missing, so that
+    interrupting a study, or training more seeds since, changes no decision.
 
     Args:
       arms: for each arm, the counts of all seeds up to each look. Give all arms of the study: their
@@ -260,7 +258,7 @@ def seeds_needed(
 
     Args:
       pilot: counts that the rates come from, or a guess of them.
-      alpha: that of the study divided by its number of arms.
+      alpha: of the study, divided by its number of arms.
       margin: as in `decide`.
       claim: about the arm.
       seen: counts that the study continues from.
@@ -288,9 +286,7 @@ def _decides(counts: np.ndarray, alpha: float, margin: float, claim: "Claim") ->
     if claim == "at least as good":
         return below
     above = log_capital(counts, 0.5 + margin) >= limit
-    wins, ties, losses = counts
-    near = np.abs(wins - losses) < 2 * margin * (wins + ties + losses)
-    return (log_sign_capital(counts) >= limit) | (near & below & above)
+    return (log_sign_capital(counts) >= limit) | (below & above)
 
 
 def _at_look(counts: Counts, p: float, alpha: float, level: float, margin: float) -> Decision:
@@ -314,5 +310,7 @@ def _check(arms: Mapping[str, Sequence[Counts]], alpha: float, claims: Mapping) 
             raise ValueError(f"'{label}' has no look: count its pairs after the first batch")
         if (np.diff(np.array(counts), axis=0, prepend=0) < 0).any():
             raise ValueError(f"looks of '{label}' lose pairs: count all seeds up to each look")
-        if (own := [look.seeds for look in counts]) != schedule[: len(own)]:
-            raise ValueError(f"'{label}' has looks at {own} seeds, other arms at {schedule}")
+        for look, seeds in zip(counts, schedule, strict=False):
+            if look.seeds != seeds:
+                differs = f"'{label}' has a look at {look.seeds} seeds, another arm at {seeds}"
+                raise ValueError(f"{differs}: count all arms at the same looks")
