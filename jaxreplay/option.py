@@ -155,13 +155,12 @@ class Config:
         Horizons of schedules that are None (options with `whole_run`) become `updates`.
 
         Raises:
-          ValueError: `updates` is not a whole number, at least 0.
+          ValueError: a horizon does not allow this number.
         """
-        check_kind("updates", updates, int)
-        Bounds(at_least=0).check("updates", updates)
         config = copy.copy(self)
         for field in dataclasses.fields(self):
             if field.metadata.get("whole_run") and getattr(self, field.name) is None:
+                next(x for x in options_of(type(self)) if x.name == field.name).check(updates)
                 # `dataclasses.replace` would validate all options; those of sweeps may be traced.
                 object.__setattr__(config, field.name, int(updates))
         return config

@@ -45,8 +45,9 @@ class Replay:
         state = replay.update(state, batch, td_error=td_error)
 
     Call `update` for every batch, also with samplers that need no feedback. It makes later writes
-    wait until the batch has been read: without it XLA copies the whole ring in every iteration of a
-    compiled loop. A loop that adds between `sample` and `update` calls `after_reading` before.
+    wait until the batch has been read: an `add` after `sample` that does not wait makes XLA copy
+    the whole ring in every iteration of a compiled loop. A loop that adds between `sample` and
+    `update` calls `after_reading` before the add.
 
     Args:
       sampler: chooses the slots of a batch, such as `methods.per.sampler()`.
@@ -260,7 +261,7 @@ class Replay:
           key: PRNG key.
         """
         state = calls.checked_state(self, "observe", state)
-        check_feedback_array("episode_return", episode_return, ())
+        check_feedback_array("observe", "episode_return", episode_return, ())
         if self.requires.episode_returns is None:
             return state
         episode_return = _constant(jnp.asarray(episode_return, jnp.float32))

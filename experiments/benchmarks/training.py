@@ -43,6 +43,7 @@ from experiments.benchmarks.training_tables import Products, Result
 from experiments.cli.options import Parser, add_options, read_options
 from experiments.runs.log import say
 from jaxreplay.option import option
+from jaxreplay.testing import large_copies
 
 _REPLAYS = ("uniform", "per", "lap", "pal")
 _ALL = (*_REPLAYS, "rank", "ners")  # by default only those above
@@ -269,7 +270,7 @@ def _result(
         of_own=timing.ratio(reached, rates[_OWN]),
         compile_seconds=loop.compiling,
         program=hlo.counts(loop.text)._asdict() if loop.text else None,
-        large_copies=len(hlo.large_copies(loop.text, capacity)) if loop.text else None,
+        large_copies=len(large_copies(loop.text, capacity)) if loop.text else None,
     )
 
 

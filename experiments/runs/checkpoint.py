@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 
+from jaxreplay.saving import Damaged as Damaged  # raised by reading a checkpoint
 from jaxreplay.saving import array_file, printable
 
 Tree = Any  # any pytree of arrays, typed PRNG keys and Python scalars

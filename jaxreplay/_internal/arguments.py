@@ -116,24 +116,26 @@ def check_choice(name: str, value: str, choices: Sequence[str], alternative: str
         raise ValueError(f"{name} is {value!r}: use one of {', '.join(choices)}{alternative}")
 
 
-def check_feedback_array(name: str, values: Any, shape: tuple[int, ...]) -> None:
+def check_feedback_array(function: str, name: str, values: Any, shape: tuple[int, ...]) -> None:
     """Raise ValueError unless feedback is one real number per transition.
 
     Args:
+      function: "add", "update" or "observe".
       name: of the feedback, or of an episode return.
       values: the argument.
       shape: `[B]`, `[B, T]` for sequences, or `[]` for an episode return.
     """
     if not hasattr(values, "dtype") and not isinstance(values, int | float | complex):
-        raise ValueError(f"{name} is a {type(values).__name__}: give an array")
+        raise ValueError(f"{function} was given {name} as a {type(values).__name__}: give an array")
     given, dtype = jnp.shape(values), jnp.result_type(values)
     if given != shape:
         raise ValueError(
-            f"{name} has shape {_show(given)}: it must have shape {_show(shape)}"
+            f"{function} was given {name} of shape {_show(given)}: it must have shape "
+            f"{_show(shape)}"
             f"{_hint(name, given, shape)}"
         )
     if not (jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)):
-        raise ValueError(f"{name} has dtype {dtype}: it must be real")
+        raise ValueError(f"{function} was given {name} of dtype {dtype}: it must be real")
 
 
 def _hint(name: str, given: tuple[int, ...], shape: tuple[int, ...]) -> str:

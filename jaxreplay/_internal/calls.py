@@ -204,7 +204,7 @@ def check_feedback(
         given = f"only {', '.join(sorted(feedback))}" if feedback else "no feedback"
         raise ValueError(f"{function} needs {', '.join(missing)}, and was given {given}")
     for name, values in feedback.items():
-        check_feedback_array(name, values, shape)
+        check_feedback_array(function, name, values, shape)
 
 
 def check_transition(requires: Requirements, example: Tree) -> None:

@@ -208,9 +208,9 @@ def test_weight_decay_adds_to_the_gradient():
 
 
 def test_steps_sizes_anneal():
-    from agents.common import annealed
+    from agents.common import inverse_time_decay
 
-    rates = [annealed(1e-4, 5e-7)(k) for k in (0, 10**5, 10**6, 2 * 10**6, 10**7)]
+    rates = [inverse_time_decay(1e-4, 5e-7)(k) for k in (0, 10**5, 10**6, 2 * 10**6, 10**7)]
     expected = [1e-4, 9.5238095238e-5, 6.6666666667e-5, 5e-5, 1.6666666667e-5]
     np.testing.assert_allclose(rates, expected, rtol=1e-6)
 

@@ -199,7 +199,7 @@ AGENT = """
 from agents.dqn import DQNConfig as config
 from agents.dqn import dqn as agent
 from experiments.training.config import ReplaySizes
-from jaxreplay.requirements import Offers
+from agents.types import Offers
 
 ACTIONS, OFFERS = "discrete", Offers(frozenset({"td_error"}))
 SIZES = ReplaySizes(batch_size=16)

@@ -27,7 +27,7 @@ Path({mark!r}).write_text("it ran")
 from agents.dqn import DQNConfig, dqn as agent
 from experiments.training.config import ReplaySizes
 from jaxreplay.methods import METHODS
-from jaxreplay.requirements import Offers
+from agents.types import Offers
 ACTIONS, OFFERS = "discrete", Offers(frozenset({{"td_error"}}))
 method, config = METHODS["uniform"].method, {config}
 """

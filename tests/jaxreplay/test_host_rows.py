@@ -211,17 +211,18 @@ def test_rows_of_another_ring_are_refused():
     for other, parts in (
         (rows[:, 1:], ("24, 11", "2, 12")),
         (np.stack([rows] * 2), ("2, 24, 12", "2, 12")),
-        (rows[:1], (E - 1, "1")),
         (rows.astype(np.float32), ("uint32", "float32")),
         (rows.tolist(), ("uint32", "list")),
     ):
         with refused("rows", *parts, "host_rows.empty(state.ring)"):
             host_rows.write(other, leaving)
+    with refused("slots", E - 1, 0):
+        host_rows.write(rows[:1], leaving)
     with refused("NoneType", "on_host=True"):
         host_rows.write(rows, None)  # the `leaving` of a ring of whole rows
     for slots, parts in (
-        ([0, CAPACITY], ("slots", CAPACITY)),
-        ([-1], ("slots", "-1", CAPACITY)),
+        ([0, CAPACITY], ("slots", CAPACITY, CAPACITY - 1)),
+        ([-1], ("slots", "-1", CAPACITY - 1)),
         ([0.0], ("slots", "float64")),
     ):
         with refused(*parts):
@@ -232,7 +233,7 @@ def test_rows_of_another_ring_are_refused():
     for other in (leaving._replace(words=words), leaving._replace(slots=np.zeros(1, np.int32))):
         with refused("rows", "24, 12", "2, 12"):
             host_rows.write(rows, other)
-    with refused(2**32, CAPACITY):
+    with refused(2**32, CAPACITY - 1):
         host_rows.write(rows, leaving._replace(slots=np.full(E, 2**32)))
 
 

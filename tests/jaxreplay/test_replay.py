@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.benchmarks.hlo import large_copies
 from jaxreplay import Frames, Replay, Sampler, SharedObservations, Transitions, testing
 from jaxreplay.methods import METHODS, ero, latest, per, rank, refer, sequences, uniform
+from jaxreplay.testing import large_copies
 from tests.refusals import refused
 from tests.xla import AS_USERS
 

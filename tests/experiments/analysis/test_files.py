@@ -12,7 +12,7 @@ from experiments.analysis import files
 from experiments.runs import checkpoint, lock
 from experiments.runs.run_config import read as read_config
 from experiments.sweeps import store
-from jaxreplay.saving import DEEPEST, printable
+from jaxreplay.saving import printable, untrusted
 
 TINY = [
     "--agent", "dqn", "--seeds", "2", "--steps", "200", "--warmup", "100", "--eval-every", "50",
@@ -179,12 +179,12 @@ def test_a_file_of_options_is_toml_of_ordinary_size(kind, text, tmp_path, capsys
 
 def test_what_is_nested_as_deeply_as_allowed_is_read(tmp_path):
     path = tmp_path / "x.json"
-    for levels, right in ((DEEPEST, True), (DEEPEST + 1, False)):
+    for levels, right in ((untrusted.DEEPEST, True), (untrusted.DEEPEST + 1, False)):
         path.write_text("[" * levels + "]" * levels)
         if right:
             files.read_json(path)
         else:
-            with pytest.raises(files.Unreadable, match=str(DEEPEST)):
+            with pytest.raises(files.Unreadable, match=str(untrusted.DEEPEST)):
                 files.read_json(path)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from jaxreplay import SharedObservations, n_step, objectives, returns, ring, sum_tree, testing
 from jaxreplay._internal import bucket_order
-from jaxreplay.loops import frames, optimisers, schedules
+from jaxreplay.loops import frames, if_finite, schedules
 from jaxreplay.methods import ere, sequences
 
 T = jnp.ones((3, 2))
@@ -45,7 +45,7 @@ def ranked():
 
 
 def learned():
-    optimiser = optimisers.if_finite(optax.adam(0.1))
+    optimiser = if_finite(optax.adam(0.1))
     return optimiser.update({"w": T}, optimiser.init({"w": T}))
 
 

@@ -351,7 +351,7 @@ def test_a_step_follows_the_gradient_written_out(stored, total, slots, rest):
     tree = state.sampler.priorities.tree.replace(root=np.float32(total))
     inner = state.sampler._replace(
         priorities=state.sampler.priorities._replace(tree=tree), collected=collected_of(slots),
-        told=np.bool_(True), episode_return=np.float32(1.0),
+        has_observed=np.bool_(True), episode_return=np.float32(1.0),
     )  # fmt: skip
     t, ones = ring.gather(state.ring, np.int32(slots)), np.ones((len(slots), 2), np.float32)
     time = np.float32(np.add(slots, 1) / stored)[:, None]
@@ -417,11 +417,11 @@ def test_collected_is_a_uniform_subset():
 
 
 def test_rows_of_a_batch_that_are_not_valid_are_not_collected():
-    from jaxreplay.methods.ners import _collect, _nothing
+    from jaxreplay.methods.ners import _collect, _empty
 
     rows, tickets = np.arange(4, dtype=np.int32), np.float32([0.4, 0.1, 0.3, 0.2])
     sample = Sample(rows, None, np.ones(4, np.float32), rows + 1, tickets)
-    slots, versions, kept = _collect(_nothing(4), sample, np.array([True, False, True, False]))
+    slots, versions, kept = _collect(_empty(4), sample, np.array([True, False, True, False]))
     np.testing.assert_array_equal(kept, np.float32([0.3, 0.4, 1, 1]))
     assert (np.asarray(slots)[:2].tolist(), np.asarray(versions)[:2].tolist()) == ([2, 0], [3, 1])
 

@@ -11,8 +11,8 @@ import pytest
 from jaxreplay import Replay, ring
 from jaxreplay._internal import bucket_order
 from jaxreplay.methods import rank
-from jaxreplay.methods.parts.rank_mass import mass, reaches, segments
-from jaxreplay.methods.rank import RankConfig, falling, sampler
+from jaxreplay.methods.parts.rank_mass import mass, quantile, segments
+from jaxreplay.methods.rank import RankConfig, argsort_descending, sampler
 from jaxreplay.testing import EXAMPLE
 from tests.refusals import refused
 
@@ -28,7 +28,7 @@ def made(config, capacity, batch):
 
 
 _version, _segments = jax.jit(ring.version), jax.jit(segments, static_argnums=1)
-_mass, _reaches = jax.jit(mass), jax.jit(reaches)
+_mass, _reaches = jax.jit(mass), jax.jit(quantile)
 
 
 def held(config, errors):
@@ -90,12 +90,12 @@ def test_falling_is_a_stable_sort(size):
     rng = np.random.default_rng(size)
     coarse = rng.integers(0, 50, size).astype(np.float32) / 4  # many ties
     coarse[rng.random(size) < 0.2] = -1.0
-    order = jax.jit(falling)(coarse)
+    order = jax.jit(argsort_descending)(coarse)
     np.testing.assert_array_equal(order, np.argsort(-coarse, kind="stable"))
     fine = np.abs(rng.normal(size=size)).astype(np.float32) * np.float32(10.0) ** rng.integers(
         -6, 6, size
     )
-    order = jax.jit(falling)(np.float32(fine))
+    order = jax.jit(argsort_descending)(np.float32(fine))
     assert order.dtype == jnp.int32
     np.testing.assert_array_equal(order, np.argsort(-fine.astype(np.float32), kind="stable"))
 
