@@ -1,4 +1,4 @@
-"""Agents as pure functions, one module each, independent of the replay method."""
+"""Agents as pure functions, one module per agent, independent of the replay method."""
 
 from agents.types import Agent, Continuous, Discrete, Info
 

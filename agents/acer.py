@@ -1,4 +1,4 @@
-"""ACER for continuous actions (Wang et al. 2017, Sec. 5 and Alg. 3), as a baseline."""
+"""A baseline implementation of continuous ACER (Wang et al. 2017, Sec. 5 and Alg. 3)."""
 
 import dataclasses
 from typing import Any, NamedTuple, cast
@@ -22,21 +22,21 @@ _PAPER = "Novati & Koumoutsakos 2019, App. D"
 
 @dataclasses.dataclass(frozen=True)
 class ACERConfig(BaselineOptions):
-    """Hyperparameters of ACER; the replay sets the length and number of trajectories."""
+    """ACER hyperparameters; the replay method sets the length and number of trajectories."""
 
-    truncation: float = option(5.0, "c: truncation of importance ratios", _PAPER, above=0)
+    truncation: float = option(5.0, "c: maximum importance ratio", _PAPER, above=0)
     trust_region: float = option(
         1.0, "delta: bound on the linearised KL divergence", _PAPER, above=0, finite=False
     )
-    tau: float = option(0.001, "soft-update rate of the average policy", _PAPER, above=0, at_most=1)
-    samples: int = option(5, "action samples of the mean advantage", _PAPER, at_least=1)
+    tau: float = option(0.001, "average policy's soft-update rate", _PAPER, above=0, at_most=1)
+    samples: int = option(5, "action samples per mean advantage", _PAPER, at_least=1)
     noise_std: float = option(
-        0.3, "std of the policy, in units of the action range [-1, 1]", "Wang et al. 2017", above=0
+        0.3, "std of the policy, for actions in [-1, 1]", "Wang et al. 2017", above=0
     )
 
 
 class Networks(NamedTuple):
-    """Parameters of the three networks."""
+    """Policy, value and advantage network parameters."""
 
     policy: Params
     value: Params
@@ -44,15 +44,15 @@ class Networks(NamedTuple):
 
 
 class ACERState(NamedTuple):
-    """State of ACER."""
+    """ACER agent state."""
 
     networks: Networks
-    average: Params  # of the average policy network
+    average: Params  # average policy network parameters
     opt_state: optax.OptState
 
 
 class Choice(NamedTuple):
-    """Actions in the states of a batch: the stored ones, or new samples from the policy."""
+    """Stored or newly sampled actions for a batch of states."""
 
     action: Array  # [B, A] float32
     advantage: Array  # [B] float32, estimate of Q(s, a) - V(s)
@@ -60,11 +60,11 @@ class Choice(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """Regression targets and ascent directions of a batch, constant under differentiation."""
+    """Regression targets and ascent directions for a batch, excluded from differentiation."""
 
-    q: Array  # [B] float32, target of Q(s, a)
-    value: Array  # [B] float32, target of V(s)
-    ascent: Array  # [B, A] float32, ascent direction of the policy's mean
+    q: Array  # [B] float32, target for Q(s, a)
+    value: Array  # [B] float32, target for V(s)
+    ascent: Array  # [B, A] float32, ascent direction for the policy mean
 
 
 def policy_gradient(
@@ -76,19 +76,19 @@ def policy_gradient(
     log_ratio_new: Array,
     truncation: float,
 ) -> Array:
-    """Return one example's ascent direction `[A]` for the policy's mean (Wang et al. 2017, Eq. 14).
+    """Return one example's ascent direction `[A]` for the policy mean (Wang et al. 2017, Eq. 14).
 
     The importance ratio of the stored action is truncated at c. A bias correction, evaluated at an
     action sampled from the current policy, compensates for the truncation.
 
     Args:
       score: `[A]`, gradient of the log density of the stored action with respect to the mean.
-      score_new: `[A]`, the same for the sampled action.
+      score_new: `[A]`, the same gradient for the sampled action.
       advantage: `[]`, Q^opc - V of the stored action.
       advantage_new: `[]`, Q - V of the sampled action.
       log_ratio: `[]`, log pi/mu of the stored action.
       log_ratio_new: `[]`, log pi/mu of the sampled action.
-      truncation: the threshold c.
+      truncation: the truncation threshold c.
     """
     truncated = jnp.minimum(jnp.exp(log_ratio), truncation) * advantage * score
     excess = jax.nn.relu(1 - truncation * jnp.exp(-log_ratio_new))
@@ -98,20 +98,20 @@ def policy_gradient(
 def within_trust_region(gradient: Array, divergence: Array, bound: float) -> Array:
     """Project an ascent direction onto the trust region (Wang et al. 2017, Eq. 12).
 
-    Returns `g - max(0, (k^T g - delta) / |k|^2) k` `[A]`, the direction closest to `gradient` g
-    with `k^T g <= bound`, where k is `divergence` `[A]`, the gradient of the KL divergence, and
-    delta is `bound`.
+    Returns `g - max(0, (k^T g - delta) / |k|^2) k` `[A]`, the direction z closest to `gradient` g
+    that satisfies `k^T z <= delta`. Here k is `divergence` `[A]`, the gradient of the KL divergence,
+    and delta is `bound`.
     """
     excess = jax.nn.relu(gradient @ divergence - bound)
     return gradient - excess / jnp.maximum(jnp.square(divergence).sum(), 1e-12) * divergence
 
 
 class _ACER:
-    """Functions of an ACER agent."""
+    """Implementation of ACER."""
 
     def __init__(self, config: ACERConfig, space: Continuous, objective: Objective | None) -> None:
         common.check_arguments("ACER", space, Continuous, objective)
-        objectives.check_no_density(objective, "ACER bounds its policy's change by itself")
+        objectives.check_no_density(objective, "ACER limits its policy updates itself")
         hidden, activation = config.hidden, config.activation
         self.config = config
         self.size = space.size
@@ -143,16 +143,16 @@ class _ACER:
         return apply(self.value, networks.value, flatten(obs))[:, 0]
 
     def q_values(self, networks: Networks, obs: Obs, action: Array, samples: Array) -> Array:
-        """Return Q `[B]` of the stochastic dueling network (Wang et al. 2017, Eq. 13).
+        """Return Q-values `[B]` from the stochastic dueling network (Wang et al. 2017, Eq. 13).
 
-        `V(s) + A(s, a) - mean_i A(s, u_i)`, with u the `samples` `[n, B, A]` of the policy.
+        Q is `V(s) + A(s, a) - mean_i A(s, u_i)`, where u_i are the policy's `samples` `[n, B, A]`.
         """
         params = networks.advantage
         mean = jax.vmap(lambda u: apply(self.advantage, params, obs, u))(samples).mean(axis=0)
         return self.values(networks, obs) + apply(self.advantage, params, obs, action) - mean
 
     def draw(self, mean: Array, key: Array) -> Array:
-        """Sample actions `[n, B, A]` of the policy, for `q_values`."""
+        """Sample actions `[n, B, A]` from the policy, for use in `q_values`."""
         means = jnp.broadcast_to(mean, (self.config.samples, *mean.shape))
         return gaussian.sample(means, jnp.asarray(self.variance, means.dtype), key)
 
@@ -172,10 +172,10 @@ class _ACER:
     def estimates(
         self, networks: Networks, sample: Sample, q: Array, value: Array, log_ratio: Array
     ) -> tuple[Array, Array]:
-        """Return Q^ret and Q^opc `[B]` of successive steps.
+        """Return Q^ret and Q^opc `[B]` for consecutive steps.
 
-        The traces of Q^ret are the A-th root of the importance ratio, truncated at 1. Those of
-        Q^opc, the policy's target, are 1.
+        Trace coefficients are 1 for Q^opc, the policy target. For Q^ret, they are the A-th root of
+        the importance ratio, truncated at 1.
         """
         t, shape = sample.transition, sample.aux.slots.shape
         next_value = self.values(networks, t.next_obs)
@@ -190,7 +190,7 @@ class _ACER:
         return estimate(log_ratio / self.size), estimate(jnp.zeros_like(log_ratio))
 
     def ascent(self, state: ACERState, t: Transition, stored: Choice, new: Choice) -> Array:
-        """Return the ascent direction `[B, A]` of the policy's mean, within the trust region."""
+        """Return the policy mean's ascent direction `[B, A]`, projected onto the trust region."""
         mean = self.greedy(state, t.obs)
         ascent = jax.vmap(policy_gradient, (0, 0, 0, 0, 0, 0, None))(
             (stored.action - mean) / self.variance, (new.action - mean) / self.variance,
@@ -246,13 +246,13 @@ class _ACER:
 
 
 def acer(config: ACERConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
-    """Make an ACER agent, with a Gaussian policy of fixed standard deviation.
+    """Create an ACER agent with a fixed-variance Gaussian policy.
 
-    Batches consist of successive steps, at `Sample.aux.slots` `[T, windows]`. ACER has losses of
-    its own and ignores `objective`.
+    Batches must consist of consecutive steps, with slots `Sample.aux.slots` `[T, windows]`. ACER
+    defines its own losses and does not use the losses in `objective`.
 
     Raises:
-      ValueError: `action_space` is not `Continuous`, or the objective requires a density.
+      ValueError: If `action_space` is not `Continuous`, or if `objective` requires a density.
     """
     agent = _ACER(config, action_space, objective)
     return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

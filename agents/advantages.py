@@ -1,8 +1,8 @@
 """Advantages with closed-form expectations under a Gaussian policy (Novati & Koumoutsakos 2019).
 
-Each advantage is a function of the action with its maximum at the mean, minus its expectation under
-`N(mean, variance)`, so that its own expectation is 0. Functions take one example: actions, means
-and variances are `[A]`, network outputs `[size(A)]`.
+Each advantage is a function of the action that peaks at the mean, minus the function's expectation
+under `N(mean, variance)`. The advantage therefore has expectation 0. All functions process a single
+example: actions, means and variances are `[A]`, and network outputs are `[size(A)]`.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,10 +19,10 @@ FormName: TypeAlias = Literal["dg", "sg", "quadratic", "none"]
 
 
 class Form(NamedTuple):
-    """A parametrisation of the advantage.
+    """A parametrisation of the advantage function.
 
     * `size(A) -> int`: number of network outputs.
-    * `bias(A) -> [size]`: initial biases of the outputs.
+    * `bias(A) -> [size]`: initial output biases.
     * `advantage(outputs[size], action[A], mean[A], variance[A]) -> []`
     """
 
@@ -32,30 +32,30 @@ class Form(NamedTuple):
 
 
 def lower_triangular(outputs: Array, size: int) -> Array:
-    """Return L `[A, A]` from outputs `[A (A + 1) / 2]`; softplus makes its diagonal positive."""
+    """Return L `[A, A]` from outputs `[A (A + 1) / 2]`, with a positive (softplus) diagonal."""
     rows, columns = np.tril_indices(size)
     values = jnp.where(rows == columns, jax.nn.softplus(outputs), outputs)
     return jnp.zeros((size, size), outputs.dtype).at[rows, columns].set(values)
 
 
 def quadratic(factor: Array, action: Array, mean: Array) -> Array:
-    """Return `-1/2 (a - m)^T L L^T (a - m)` `[]` of factor L `[A, A]` (Gu et al. 2016, Eq. 4)."""
+    """Return `-1/2 (a - m)^T L L^T (a - m)` `[]` for a factor L `[A, A]` (Gu et al. 2016, Eq. 4)."""
     return -0.5 * jnp.square((action - mean) @ factor).sum()
 
 
 def quadratic_expectation(factor: Array, variance: Array) -> Array:
     """Return the expectation of `quadratic`, `-1/2 Tr(L L^T Sigma)` `[]`.
 
-    The factor -1/2, missing in Eq. 15 of the paper, was verified by Monte Carlo.
+    Eq. 15 of the paper omits the factor -1/2, which was verified by Monte Carlo sampling.
     """
     return -0.5 * (jnp.square(factor).sum(axis=1) * variance).sum()
 
 
 def gaussian(height: Array, below: Array, above: Array, action: Array, mean: Array) -> Array:
-    """Return `K exp(-1/2 sum_i d_i^2 / L_i)` `[]`, d the distance from the mean (Eq. 14).
+    """Return `K exp(-1/2 sum_i d_i^2 / L_i)` `[]`, where d is `action - mean` (Eq. 14).
 
-    K is `height` `[]`; L_i is the squared width `above[i]` or `below[i]` of the action's side of
-    the mean. Equal widths give the symmetric form of Eq. 13.
+    K is `height` `[]`. L_i is the squared width, `above[i]` if d_i is positive and `below[i]`
+    otherwise. Equal widths yield the symmetric form in Eq. 13.
     """
     distance = action - mean
     width = jnp.where(distance > 0, above, below)
@@ -91,7 +91,7 @@ def _no_advantage(outputs: Array, action: Array, mean: Array, variance: Array) -
 
 
 def _gaussian_bias(widths: int) -> np.ndarray:
-    return np.r_[-1.0, np.ones(widths)].astype(np.float32)  # of K, then of the widths L
+    return np.r_[-1.0, np.ones(widths)].astype(np.float32)  # for K, then for the widths L
 
 
 FORMS: Mapping[FormName, Form] = MappingProxyType(
