@@ -24,12 +24,12 @@ _PAPER = "Novati & Koumoutsakos 2019, App. D"
 class ACERConfig(BaselineOptions):
     """ACER hyperparameters; the replay method sets the length and number of trajectories."""
 
-    truncation: float = option(5.0, "c: maximum importance ratio", _PAPER, above=0)
+    truncation: float = option(5.0, "c: importance ratio truncation threshold", _PAPER, above=0)
     trust_region: float = option(
         1.0, "delta: bound on the linearised KL divergence", _PAPER, above=0, finite=False
     )
-    tau: float = option(0.001, "average policy's soft-update rate", _PAPER, above=0, at_most=1)
-    samples: int = option(5, "action samples per mean advantage", _PAPER, at_least=1)
+    tau: float = option(0.001, "soft-update rate of the average policy", _PAPER, above=0, at_most=1)
+    samples: int = option(5, "action samples for the mean advantage", _PAPER, at_least=1)
     noise_std: float = option(
         0.3, "std of the policy, for actions in [-1, 1]", "Wang et al. 2017", above=0
     )
@@ -60,7 +60,7 @@ class Choice(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """Regression targets and ascent directions for a batch, excluded from differentiation."""
+    """Regression targets and ascent directions for a batch, held constant in the loss gradient."""
 
     q: Array  # [B] float32, target for Q(s, a)
     value: Array  # [B] float32, target for V(s)
@@ -99,8 +99,8 @@ def within_trust_region(gradient: Array, divergence: Array, bound: float) -> Arr
     """Project an ascent direction onto the trust region (Wang et al. 2017, Eq. 12).
 
     Returns `g - max(0, (k^T g - delta) / |k|^2) k` `[A]`, the direction z closest to `gradient` g
-    that satisfies `k^T z <= delta`. Here k is `divergence` `[A]`, the gradient of the KL divergence,
-    and delta is `bound`.
+    that satisfies `k^T z <= delta`. Here k is `divergence` `[A]`, the KL divergence's gradient, and
+    delta is `bound`.
     """
     excess = jax.nn.relu(gradient @ divergence - bound)
     return gradient - excess / jnp.maximum(jnp.square(divergence).sum(), 1e-12) * divergence
@@ -111,7 +111,7 @@ class _ACER:
 
     def __init__(self, config: ACERConfig, space: Continuous, objective: Objective | None) -> None:
         common.check_arguments("ACER", space, Continuous, objective)
-        objectives.check_no_density(objective, "ACER limits its policy updates itself")
+        objectives.check_no_density(objective, "ACER already limits its policy updates")
         hidden, activation = config.hidden, config.activation
         self.config = config
         self.size = space.size
@@ -145,7 +145,7 @@ class _ACER:
     def q_values(self, networks: Networks, obs: Obs, action: Array, samples: Array) -> Array:
         """Return Q-values `[B]` from the stochastic dueling network (Wang et al. 2017, Eq. 13).
 
-        Q is `V(s) + A(s, a) - mean_i A(s, u_i)`, where u_i are the policy's `samples` `[n, B, A]`.
+        Q is `V(s) + A(s, a) - mean_i A(s, u_i)`, where the u_i are policy `samples` `[n, B, A]`.
         """
         params = networks.advantage
         mean = jax.vmap(lambda u: apply(self.advantage, params, obs, u))(samples).mean(axis=0)
@@ -248,7 +248,7 @@ class _ACER:
 def acer(config: ACERConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
     """Create an ACER agent with a fixed-variance Gaussian policy.
 
-    Batches must consist of consecutive steps, with slots `Sample.aux.slots` `[T, windows]`. ACER
+    Batches must consist of consecutive steps, at slots `Sample.aux.slots` `[T, windows]`. ACER
     defines its own losses and does not use the losses in `objective`.
 
     Raises:

@@ -32,14 +32,14 @@ class Form(NamedTuple):
 
 
 def lower_triangular(outputs: Array, size: int) -> Array:
-    """Return L `[A, A]` from outputs `[A (A + 1) / 2]`, with a positive (softplus) diagonal."""
+    """Return L `[A, A]` with a positive (softplus) diagonal from outputs `[A (A + 1) / 2]`."""
     rows, columns = np.tril_indices(size)
     values = jnp.where(rows == columns, jax.nn.softplus(outputs), outputs)
     return jnp.zeros((size, size), outputs.dtype).at[rows, columns].set(values)
 
 
 def quadratic(factor: Array, action: Array, mean: Array) -> Array:
-    """Return `-1/2 (a - m)^T L L^T (a - m)` `[]` for a factor L `[A, A]` (Gu et al. 2016, Eq. 4)."""
+    """Return `-1/2 (a - m)^T L L^T (a - m)` `[]` for factor L `[A, A]` (Gu et al. 2016, Eq. 4)."""
     return -0.5 * jnp.square((action - mean) @ factor).sum()
 
 

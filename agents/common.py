@@ -1,4 +1,4 @@
-"""Components shared by agents: argument checks, optimisers, target networks and critic regression."""
+"""Shared agent components: argument checks, optimisers, target networks and critic regression."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, cast
@@ -68,7 +68,7 @@ def complete(objective: Objective | None, error: Callable[[Array], Array]) -> Ob
 
     Args:
       objective: the replay method's objective; None selects importance-weighted losses.
-      error: the agent's default loss of the TD error, used if `objective.error` is None.
+      error: the agent's default loss function for TD errors, used if `objective.error` is None.
     """
     objective = objective or objectives.weighted()
     return objective if objective.error is not None else objective._replace(error=error)
@@ -109,8 +109,8 @@ def adam_per_field(anneal: float, **rates: float) -> optax.GradientTransformatio
 def clip_gradients(
     inner: optax.GradientTransformation, max_norm: ArrayLike
 ) -> optax.GradientTransformation:
-    """Clip gradients by global norm before they reach `inner`; 0 disables clipping."""
-    if isinstance(max_norm, jax.Array):  # may be traced, and may be 0
+    """Clip gradients by global norm before `inner`; a `max_norm` of 0 disables clipping."""
+    if isinstance(max_norm, jax.Array):  # a traced value may be 0
         max_norm = jnp.where(max_norm > 0, max_norm, jnp.inf)
     elif max_norm == 0:
         return inner
@@ -120,10 +120,11 @@ def clip_gradients(
 def centred_rmsprop(
     rate: float, decay: float, eps: float, eps_in_root: bool
 ) -> optax.GradientTransformation:
-    """Create centred RMSProp without momentum (Graves 2013, Eq. 38 to 40; Mnih et al. 2015, Tab. 1).
+    """Create centred RMSProp without momentum (Graves 2013, Eq. 38-40; Mnih et al. 2015, Tab. 1).
 
-    This optimiser matches `optax.rmsprop(centered=True)`, except that negative variance estimates
-    are set to 0. Rounding produces them for nearly constant gradients, and optax then returns NaN.
+    This optimiser matches `optax.rmsprop(centered=True)`, except if rounding makes the variance
+    estimate of a nearly constant gradient negative. This optimiser then uses a variance of 0,
+    whereas optax returns NaN.
 
     Args:
       rate: learning rate.
@@ -182,7 +183,7 @@ def periodic_update(params: P, target_params: P, updates: Array, every: int, tau
 
 def epsilon_greedy(best: Array, key: Array, epsilon: ArrayLike, num_actions: int) -> Array:
     """Replace each greedy action in `best` `[E]` by a random action with probability `epsilon`."""
-    coin, number = jax.random.uniform(key, (2, *best.shape))  # a single PRNG call is faster
+    coin, number = jax.random.uniform(key, (2, *best.shape))  # one PRNG call is faster than two
     return jnp.where(coin < epsilon, uniform_to_action(number, num_actions), best)
 
 
@@ -221,8 +222,8 @@ def value_feedback(q: Array, target: Array) -> dict[str, Array]:
     """Return feedback for the values `[N, B]` of N critics with a common target `[B]`.
 
     Returns:
-      A dict of float32 arrays `[B]`: the `td_error`, target - Q, of the critic with the largest
-      absolute error, the minimum `q_value` over the critics, and the `target`.
+      A dict of float32 arrays `[B]`: `td_error`, target - Q of the critic with the largest absolute
+      error; `q_value`, the minimum over the critics; and `target`.
     """
     td_error = jax.vmap(largest_magnitude, in_axes=1)(target - q)
     return {"td_error": td_error, "q_value": q.min(axis=0), "target": target}
@@ -277,9 +278,9 @@ def critic_gradient(
     Args:
       criticise: function `params -> Critique`.
       params: parameters at which to evaluate the gradient.
-      sample: the batch, which `objective` receives.
-      objective: an objective with `error` set (see `complete`).
-      trust: comparison of policy and behaviour policy, for objectives that require it.
+      sample: batch to pass to the objective.
+      objective: objective with `error` set (see `complete`).
+      trust: importance ratios and KL divergences, for objectives that require them.
 
     Returns:
       A tuple of the gradient, an Info with `value_feedback` and the metrics `loss`, `q_value` and

@@ -1,4 +1,4 @@
-"""DDPG, bounded and unbounded (Lillicrap et al. 2016; Novati & Koumoutsakos 2019, Alg. 4)."""
+"""Bounded and unbounded DDPG (Lillicrap et al. 2016; Novati & Koumoutsakos 2019, Alg. 4)."""
 
 import dataclasses
 from typing import NamedTuple
@@ -22,31 +22,31 @@ _PAPER = "Novati & Koumoutsakos 2019, App. D"
 
 @dataclasses.dataclass(frozen=True)
 class DDPGConfig(NoisyTargetOptions):
-    """Hyperparameters of DDPG; noise is in units of the action range [-1, 1]."""
+    """DDPG hyperparameters; the noise scale assumes actions in [-1, 1]."""
 
     actor_learning_rate: float = option(
-        1e-5, "Adam step size of the actor", _PAPER, above=0, at_most=10
+        1e-5, "Adam learning rate for the actor", _PAPER, above=0, at_most=10
     )
     critic_learning_rate: float = option(
-        1e-4, "Adam step size of the critic", _PAPER, above=0, at_most=10
+        1e-4, "Adam learning rate for the critic", _PAPER, above=0, at_most=10
     )
     critic_weight_decay: float = option(
-        1e-4, "L2 coefficient of the critic's weights", _PAPER, at_least=0
+        1e-4, "L2 coefficient for the critic parameters", _PAPER, at_least=0
     )
     bounded: bool = option(
-        True, "bound the mean by tanh; false gives u-DDPG, whose mean is linear", _PAPER
+        True, "bound the mean by tanh; false selects u-DDPG with a linear mean", _PAPER
     )
 
 
 class Networks(NamedTuple):
-    """Parameters of both networks."""
+    """Actor and critic parameters."""
 
     actor: Params
     critic: Params
 
 
 class DDPGState(NamedTuple):
-    """State of DDPG."""
+    """DDPG agent state."""
 
     networks: Networks
     targets: Networks
@@ -55,7 +55,7 @@ class DDPGState(NamedTuple):
 
 
 class _DDPG(exploration.NoisyPolicy):
-    """Functions of a DDPG agent."""
+    """Implementation of DDPG."""
 
     def __init__(self, config: DDPGConfig, space: Continuous, objective: Objective | None) -> None:
         common.check_arguments("DDPG", space, Continuous, objective)
@@ -99,7 +99,7 @@ class _DDPG(exploration.NoisyPolicy):
     def actor_gradient(
         self, params: Params, critic_params: Params, sample: Sample
     ) -> tuple[Array, Params]:
-        """Return the loss `[]` of the actor and its gradient."""
+        """Return the actor loss `[]` and its gradient."""
         t = sample.transition
 
         def loss(params: Params) -> Array:
@@ -138,17 +138,17 @@ class _DDPG(exploration.NoisyPolicy):
 
 
 def ddpg(config: DDPGConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
-    """Make a DDPG agent.
+    """Create a DDPG agent.
 
     Args:
       config: hyperparameters.
-      action_space: dimensions of the actions.
-      objective: of the replay method; None means half the squared error, with importance weights.
+      action_space: action space of the environment.
+      objective: replay method's objective; None selects half the importance-weighted squared error.
 
     Raises:
-      ValueError: `action_space` is not `Continuous`, or the objective requires a density and the
-        noise is correlated.
+      ValueError: If `action_space` is not `Continuous`, or if `objective` requires a density but
+        the noise is temporally correlated.
     """
     agent = _DDPG(config, action_space, objective)
-    of_action = agent.objective.requires.density  # otherwise extras describe the noise only
+    of_action = agent.objective.requires.density  # otherwise, extras describe only the noise
     return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback, of_action)

@@ -1,4 +1,4 @@
-"""The diagonal Gaussian squashed into (-1, 1) by tanh (Haarnoja et al. 2018, App. C)."""
+"""A diagonal Gaussian squashed into (-1, 1) by tanh (Haarnoja et al. 2018, App. C)."""
 
 import math
 from typing import NamedTuple
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 Array = jax.Array
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
-_EPS = 1e-6  # keeps log(1 - a^2) finite where tanh saturates
+_EPS = 1e-6  # keeps log(1 - a^2) finite when tanh saturates
 
 
 class TanhNormal(NamedTuple):
@@ -20,7 +20,7 @@ class TanhNormal(NamedTuple):
 
 
 def from_outputs(outputs: Array) -> TanhNormal:
-    """Return the TanhNormal of network outputs `[..., 2 A]`, log stds clipped to [-20, 2]."""
+    """Return a TanhNormal from network outputs `[..., 2 A]`, with log stds clipped to [-20, 2]."""
     mean, log_std = jnp.split(outputs, 2, axis=-1)
     return TanhNormal(mean, jnp.clip(log_std, LOG_STD_MIN, LOG_STD_MAX))
 
@@ -31,12 +31,12 @@ def _log_prob(dist: TanhNormal, z: Array, u: Array) -> Array:
 
 
 def log_prob_of_pre_tanh(dist: TanhNormal, u: Array) -> Array:
-    """Return log pi(tanh(u)) `[...]` of u `[..., A]` (Fujimoto et al. 2020, Eq. 28)."""
+    """Return log pi(tanh(u)) `[...]` for u `[..., A]` (Fujimoto et al. 2020, Eq. 28)."""
     return _log_prob(dist, (u - dist.mean) * jnp.exp(-dist.log_std), u)
 
 
 def log_prob(dist: TanhNormal, action: Array) -> Array:
-    """Return log pi(a) `[...]` of actions `[..., A]`, clipped to the open interval (-1, 1)."""
+    """Return log pi(a) `[...]` for actions `[..., A]`, after clipping actions to within (-1, 1)."""
     return log_prob_of_pre_tanh(dist, jnp.arctanh(jnp.clip(action, -1 + _EPS, 1 - _EPS)))
 
 
@@ -44,10 +44,10 @@ def sample_and_log_prob(dist: TanhNormal, key: Array) -> tuple[Array, Array]:
     """Return a reparameterised sample `[..., A]` and its log density `[...]`."""
     z = jax.random.normal(key, dist.mean.shape)
     u = dist.mean + jnp.exp(dist.log_std) * z
-    # From z: (u - mean) / std loses all digits to rounding if std is far below the mean.
+    # Use z, since (u - mean) / std loses all precision if std is much smaller than the mean.
     return jnp.tanh(u), _log_prob(dist, z, u)
 
 
 def mode(dist: TanhNormal) -> Array:
-    """Return tanh of the mean `[..., A]`, the greedy action."""
+    """Return the greedy action `tanh(mean)` `[..., A]`."""
     return jnp.tanh(dist.mean)

@@ -24,27 +24,27 @@ _MUNCHAUSEN = "Vieillard et al. 2020"
 
 @dataclasses.dataclass(frozen=True)
 class DQNConfig(QNetworkOptions):
-    """Hyperparameters of DQN; the defaults suit vector observations, such as CartPole's."""
+    """DQN hyperparameters; the defaults suit vector observations, as in CartPole."""
 
     tau: float = option(
         0.005,
-        "soft-update rate; 1 copies the network, as Mnih et al. 2015 every 10 000 updates",
+        "soft-update rate; 1 copies the network, as in Mnih et al. 2015 (every 10 000 updates)",
         above=0,
         at_most=1,
     )
-    munchausen: bool = option(False, "Munchausen targets, published with n_step 1", _MUNCHAUSEN)
-    munchausen_alpha: float = option(0.9, "weight of the log policy", _MUNCHAUSEN, above=0)
-    munchausen_tau: float = option(0.03, "temperature of the policy", _MUNCHAUSEN, above=0)
-    munchausen_clip: float = option(-1.0, "lower bound of tau * log policy", _MUNCHAUSEN, at_most=0)
+    munchausen: bool = option(False, "use Munchausen targets; the paper uses n_step 1", _MUNCHAUSEN)
+    munchausen_alpha: float = option(0.9, "weight of the log-policy bonus", _MUNCHAUSEN, above=0)
+    munchausen_tau: float = option(0.03, "softmax policy temperature", _MUNCHAUSEN, above=0)
+    munchausen_clip: float = option(-1.0, "lower bound on tau * log policy", _MUNCHAUSEN, at_most=0)
 
 
 class DQNState(NamedTuple):
-    """State of DQN and of Rainbow."""
+    """DQN or Rainbow agent state."""
 
-    params: Params  # of the online network
-    target_params: Params  # of the target network
+    params: Params  # online network parameters
+    target_params: Params  # target network parameters
     opt_state: optax.OptState
-    updates: Array  # [] int32, counter for epsilon and target updates
+    updates: Array  # [] int32, update counter for epsilon and target updates
 
 
 def double_q_target(q_target_t: Array, q_online_t: Array, reward: Array, discount: Array) -> Array:
@@ -53,8 +53,8 @@ def double_q_target(q_target_t: Array, q_online_t: Array, reward: Array, discoun
     `r + discount * q_target_t[argmax q_online_t]`.
 
     Args:
-      q_target_t: `[n]`, the target network's values of the next observation.
-      q_online_t: `[n]`, the online network's values, which select the next action.
+      q_target_t: `[n]`, the target network's Q-values for the next observation.
+      q_online_t: `[n]`, the online network's Q-values, which select the next action.
       reward: `[]`.
       discount: `[]`, 0 if the episode terminated.
     """
@@ -69,16 +69,16 @@ def munchausen_target(
     """Return one example's Munchausen DQN target `[]` (Vieillard et al. 2020, Sec. 2 and 4).
 
     `r + alpha [tau log pi(a|s)]_clip^0 + discount sum_b pi(b|s') (Q(s', b) - tau log pi(b|s'))`
-    with pi = softmax(Q / tau); the sum is `tau logsumexp(Q(s') / tau)`. An n-step target includes
-    the log policy of the first action only, since the others are not stored.
+    with pi = softmax(Q / tau). The sum equals `tau logsumexp(Q(s') / tau)`. An n-step target
+    includes only the first action's log policy, since the other actions are not stored.
 
     Args:
-      q_tm1: `[n]`, the target network's values of the observation.
-      action: `[]` int32.
-      q_t: `[n]`, the target network's values of the next observation.
+      q_tm1: `[n]`, the target network's Q-values for the observation.
+      action: `[]` int32, the stored action.
+      q_t: `[n]`, the target network's Q-values for the next observation.
       reward: `[]`.
       discount: `[]`, 0 if the episode terminated.
-      config: alpha, tau and clip.
+      config: provides `munchausen_alpha`, `munchausen_tau` and `munchausen_clip`.
     """
     chex.assert_rank([q_tm1, action, q_t, reward, discount], [1, 0, 1, 0, 0])
     tau = config.munchausen_tau
@@ -88,7 +88,7 @@ def munchausen_target(
 
 
 class _DQN:
-    """Functions of a DQN agent."""
+    """Implementation of DQN."""
 
     def __init__(self, config: DQNConfig, space: Discrete, objective: Objective | None) -> None:
         common.check_arguments("DQN", space, Discrete, objective)
@@ -151,16 +151,16 @@ class _DQN:
 
 
 def dqn(config: DQNConfig, action_space: Discrete, objective: Objective | None = None) -> Agent:
-    """Make a DQN agent.
+    """Create a DQN agent.
 
     Args:
       config: hyperparameters.
-      action_space: number of actions.
-      objective: of the replay method; None means the Huber loss with kappa 1, with importance
-        weights.
+      action_space: action space of the environment.
+      objective: replay method's objective; None selects the importance-weighted Huber loss with
+        kappa 1.
 
     Raises:
-      ValueError: `action_space` is not `Discrete`, or the objective requires a density.
+      ValueError: If `action_space` is not `Discrete`, or if `objective` requires a density.
     """
     agent = _DQN(config, action_space, objective)
     return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

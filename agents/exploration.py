@@ -1,4 +1,4 @@
-"""Exploration noise of a fixed size around a deterministic policy, and its density."""
+"""Fixed-scale exploration noise around a deterministic policy, and its density."""
 
 from typing import Any, NamedTuple, cast
 
@@ -16,27 +16,27 @@ _OU_DECAY = 0.85  # 1 - theta, theta 0.15 (Lillicrap et al. 2016, Sec. 7)
 class Extras(NamedTuple):
     """Extras stored with each step."""
 
-    behaviour: Behaviour | None = None  # [E, A] each, if the replay method requires a density
-    noise: Array | None = None  # [E, A] float32, value of the Ornstein-Uhlenbeck process
+    behaviour: Behaviour | None = None  # [E, A] each; None if no density is required
+    noise: Array | None = None  # [E, A] float32, Ornstein-Uhlenbeck noise
 
 
 class NoisyPolicy:
-    """Base class of agents with a deterministic policy and additive noise (DDPG, NAF)."""
+    """Base class for agents with a deterministic policy and additive noise (DDPG, NAF)."""
 
     config: Any  # a subclass of NoiseOptions
     objective: Objective
 
     def greedy(self, state: Any, obs: Any) -> Array:
-        """Return the mean actions `[E, A]` of the policy."""
+        """Return the policy's mean actions `[E, A]`."""
         raise NotImplementedError
 
     def act(
         self, state: Any, obs: Any, key: Array, previous: Any = None
     ) -> tuple[Array, Extras | None]:
-        """Return noisy actions `[E, A]` and their Extras, or None if nothing is stored.
+        """Return noisy actions `[E, A]` and their Extras, or None if there are no Extras to store.
 
-        `previous` are the Extras of the previous step, zeros at the start of an episode; None
-        means zeros.
+        `previous` contains the Extras of the previous step, or zeros at the start of an episode.
+        None is equivalent to zeros.
         """
         mean = self.greedy(state, obs)
         variance = jnp.asarray(self.config.noise_std**2, mean.dtype)
@@ -48,9 +48,9 @@ class NoisyPolicy:
         return mean + noise, Extras(noise=noise)
 
     def trust(self, mean: Array, t: Transition) -> Trust | None:
-        """Return ratio and divergence of `N(mean, noise_std^2)` and the stored behaviour policy.
+        """Compare `N(mean, noise_std^2)` with the stored behaviour policy.
 
-        None if the objective requires no density.
+        Returns None if the objective does not require a density.
         """
         if not self.objective.requires.density:
             return None
@@ -59,13 +59,13 @@ class NoisyPolicy:
 
 
 def check_noise(config: NoiseOptions, density: bool) -> None:
-    """Raise ValueError if a method requires a density and the noise is correlated in time.
+    """Raise ValueError if a method requires a density and the noise is temporally correlated.
 
     The density of an Ornstein-Uhlenbeck process depends on the previous noise, which is not part of
-    the policy: even new actions would count as far-policy.
+    the policy. Even new actions would be classified as far-policy.
     """
     if density and config.noise != "gaussian":
         raise ValueError(
-            f"noise is {config.noise!r}, whose density this replay method can't compare: "
-            "use noise gaussian, or another replay method"
+            "noise must be 'gaussian' for replay methods that compare densities, got "
+            f"{config.noise!r}: use noise gaussian, or another replay method"
         )

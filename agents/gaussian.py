@@ -1,7 +1,7 @@
-"""The diagonal Gaussian policy, with importance ratios and divergences to the behaviour policy.
+"""Diagonal Gaussian policies, with importance ratios and divergences from the behaviour policy.
 
-Means, variances and actions are `[..., A]`; functions broadcast over leading axes. Actions are
-unbounded (environments clip them).
+Means, variances and actions are `[..., A]`, and functions broadcast over leading axes. Actions are
+unbounded; environments clip them.
 """
 
 import math
@@ -14,7 +14,7 @@ from jaxreplay.types import LOG_RATIO_LIMIT, Array, Trust
 
 
 class Behaviour(NamedTuple):
-    """The behaviour policy in one state, stored with each step as extras."""
+    """The behaviour policy at one state, stored as the extras of a step."""
 
     mean: Array  # [..., A] float32
     variance: Array  # [..., A] float32
@@ -31,7 +31,7 @@ def sample(mean: Array, variance: Array, key: Array, bound: float = 3.0) -> Arra
 
 
 def act(mean: Array, variance: Array, key: Array) -> tuple[Array, Behaviour]:
-    """Sample actions `[E, A]`, and return them with their Behaviour.
+    """Return sampled actions `[E, A]` and their Behaviour.
 
     Args:
       mean: `[E, A]`.
@@ -55,7 +55,7 @@ def kl(mean: Array, variance: Array, mean_of: Array, variance_of: Array) -> Arra
 
 
 def trust(mean: Array, variance: Array, behaviour: Behaviour, action: Array) -> Trust:
-    """Return clipped log ratio and both divergences of `N(mean, variance)` and `behaviour`."""
+    """Return the clipped log ratio and KL divergences between `N(mean, variance)` and `behaviour`."""
     variance = jnp.broadcast_to(variance, mean.shape)
     log_ratio = log_prob(mean, variance, action) - log_prob(*behaviour, action)
     return Trust(

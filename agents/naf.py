@@ -22,24 +22,24 @@ _PAPER = "Novati & Koumoutsakos 2019, App. D"
 
 @dataclasses.dataclass(frozen=True)
 class NAFConfig(NoisyTargetOptions):
-    """Hyperparameters of NAF; noise is in units of the action range [-1, 1]."""
+    """NAF hyperparameters; the noise scale assumes actions in [-1, 1]."""
 
-    learning_rate: float = option(1e-4, "Adam step size", _PAPER, above=0, at_most=10)
+    learning_rate: float = option(1e-4, "Adam learning rate", _PAPER, above=0, at_most=10)
 
 
 class Outputs(NamedTuple):
-    """Outputs of the network."""
+    """Network outputs."""
 
-    mean: Array  # [B, A], the mean of the policy and the maximum of Q
+    mean: Array  # [B, A], policy mean, which maximises Q
     value: Array  # [B], V(s)
-    factor: Array  # [B, A, A], lower triangular L
+    factor: Array  # [B, A, A], lower-triangular factor L
 
 
 class NAFState(NamedTuple):
-    """State of NAF."""
+    """NAF agent state."""
 
     params: Params
-    target: Params  # of the target network
+    target: Params  # target network parameters
     opt_state: optax.OptState
 
 
@@ -49,7 +49,7 @@ def q_value(outputs: Outputs, action: Array) -> Array:
 
 
 class _NAF(exploration.NoisyPolicy):
-    """Functions of a NAF agent."""
+    """Implementation of NAF."""
 
     def __init__(self, config: NAFConfig, space: Continuous, objective: Objective | None) -> None:
         common.check_arguments("NAF", space, Continuous, objective)
@@ -81,13 +81,13 @@ class _NAF(exploration.NoisyPolicy):
         t, outputs = sample.transition, self.outputs(params, sample.transition.obs)
         if not self.objective.requires.density:
             return Critique(q_value(outputs, t.action)[None], target)
-        # The critic's loss trains value and factor only, the actor's loss the mean.
+        # The critic loss trains only value and factor, and the actor loss trains only the mean.
         fixed_mean = outputs._replace(mean=jax.lax.stop_gradient(outputs.mean))
         q = q_value(fixed_mean, t.action)[None]
         return Critique(q, target, penalty=self.mean_loss(params, sample, target))
 
     def mean_loss(self, params: Params, sample: Sample, target: Array) -> Array:
-        """Return the actor's loss `[]`, a function of the mean only."""
+        """Return the actor loss `[]`, whose gradient reaches only the mean."""
         t, outputs = sample.transition, self.outputs(params, sample.transition.obs)
         mean_only = jax.lax.stop_gradient(outputs)._replace(mean=outputs.mean)
         td = target - q_value(mean_only, t.action)
@@ -115,20 +115,20 @@ class _NAF(exploration.NoisyPolicy):
 
 
 def naf(config: NAFConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
-    """Make a NAF agent.
+    """Create a NAF agent.
 
-    For an objective that requires a density, the gradient of the mean is that of `objective.actor`,
-    whose penalty then doesn't affect value and factor (Novati & Koumoutsakos 2019, App. D).
+    If the objective requires a density, `objective.actor` trains the mean, and its penalty does not
+    affect value and factor (Novati & Koumoutsakos 2019, App. D).
 
     Args:
       config: hyperparameters.
-      action_space: dimensions of the actions.
-      objective: of the replay method; None means half the squared error, with importance weights.
+      action_space: action space of the environment.
+      objective: replay method's objective; None selects half the importance-weighted squared error.
 
     Raises:
-      ValueError: `action_space` is not `Continuous`, or the objective requires a density and the
-        noise is correlated.
+      ValueError: If `action_space` is not `Continuous`, or if `objective` requires a density but
+        the noise is temporally correlated.
     """
     agent = _NAF(config, action_space, objective)
-    of_action = agent.objective.requires.density  # otherwise extras describe the noise only
+    of_action = agent.objective.requires.density  # otherwise, extras describe only the noise
     return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback, of_action)

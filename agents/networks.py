@@ -1,4 +1,4 @@
-"""Networks: multilayer perceptrons, three image torsos, and heads for values and actions.
+"""Multilayer perceptrons, image torsos, and value and policy networks.
 
 Weights and biases of ReLU networks are initialised as in Torch, uniformly in +-1/sqrt(fan-in). DQN,
 TD3 and their successors were trained with this initialisation (Fujimoto et al. 2020, App. D).
@@ -15,14 +15,14 @@ from flax import linen as nn
 from jaxreplay.loops import product
 
 Array = jax.Array
-Params: TypeAlias = Mapping[str, Any]  # variables of a module: {"params": {layer: {"kernel": ...}}}
-Obs: TypeAlias = Any  # observations [B, ...], one array; a replay stores any pytree
+Params: TypeAlias = Mapping[str, Any]  # module variables: {"params": {layer: {"kernel": ...}}}
+Obs: TypeAlias = Any  # one array of observations [B, ...]; replays accept any pytree
 Layer = Callable[[Array, int], Array]  # (x [B, D], features) -> [B, features], inside a module
 
 Activation: TypeAlias = Literal["relu", "softsign", "tanh"]
 Network: TypeAlias = Literal["auto", "mlp", "minatar", "nature", "data_efficient"]
 
-# (channels, kernel size, stride) of each convolution; _HIDDEN is the width of the layer after them.
+# (channels, kernel size, stride) per convolution; _HIDDEN is the width of the following layer.
 _CONVOLUTIONS = {
     "minatar": ((16, 3, 1),),  # Young & Tian 2019
     "nature": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),  # Mnih et al. 2015
@@ -35,7 +35,7 @@ _small_kernel = nn.initializers.variance_scaling(0.01 / 3, "fan_in", "uniform") 
 
 
 def _dot_general(x: Array, kernel: Array, dimensions: Any, precision: Any = None) -> Array:
-    del dimensions, precision  # flax contracts the last axis of x with the first of the kernel
+    del dimensions, precision  # flax contracts x's last axis and the kernel's first axis
     return product(x, kernel)
 
 
@@ -43,7 +43,7 @@ Dense = functools.partial(nn.Dense, dot_general=_dot_general)
 
 
 def uniform_bias(fan_in: int) -> Callable[..., Array]:
-    """Return an initialiser of biases, uniform in +-1/sqrt(fan_in)."""
+    """Return a bias initialiser, uniform in +-1/sqrt(fan_in)."""
     bound = fan_in**-0.5
 
     def init(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
@@ -53,7 +53,7 @@ def uniform_bias(fan_in: int) -> Callable[..., Array]:
 
 
 def dense(x: Array, features: int) -> Array:
-    """Apply a new linear layer `[B, D] -> [B, features]`, inside a module."""
+    """Create and apply a linear layer `[B, D] -> [B, features]` inside a module."""
     bias = uniform_bias(x.shape[-1])
     return Dense(features, kernel_init=uniform_kernel, bias_init=bias)(x)
 
@@ -61,8 +61,8 @@ def dense(x: Array, features: int) -> Array:
 def _patch_convolution(x: Array, features: int, size: int, stride: int) -> Array:
     """Convolve small images by a matrix product over patches.
 
-    It is several times faster than a convolution on CPU, and becomes one batched matrix product
-    under vmap over seeds. Large kernels would take too much memory.
+    The product is several times faster than a convolution on CPU, and vmap over seeds turns it into
+    one batched matrix product. Large kernels would require too much memory.
     """
     patches = jax.lax.conv_general_dilated_patches(
         x, (size, size), (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
@@ -82,7 +82,7 @@ def _convolution(x: Array, features: int, size: int, stride: int) -> Array:
 
 
 def as_float(obs: Obs) -> Array:
-    """Return observations as float32; uint8 images are scaled to [0, 1]."""
+    """Return observations as float32, with uint8 images scaled to [0, 1]."""
     scale = 255.0 if obs.dtype == jnp.uint8 else 1.0
     return obs.astype(jnp.float32) / scale
 
@@ -96,12 +96,12 @@ class MLP(nn.Module):
     """A multilayer perceptron `[B, D] -> [B, features[-1]]` with a linear last layer.
 
     ReLU networks are initialised as in Torch. Softsign and tanh networks are initialised as in
-    Novati & Koumoutsakos 2019 (App. D): Glorot weights, small ones in the last layer, biases of 0.
+    Novati & Koumoutsakos 2019 (App. D): Glorot weights, small last-layer weights, and zero biases.
     """
 
     features: tuple[int, ...]
     activation: Activation = "relu"
-    layer: Layer = dense  # of ReLU networks, such as a noisy or normalised layer
+    layer: Layer = dense  # layer in ReLU networks, such as a noisy or normalised layer
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -116,7 +116,7 @@ class MLP(nn.Module):
 
 
 class Torso(nn.Module):
-    """Convolutions of an image network with flattened output, `[B, H, W, C] -> [B, D]`.
+    """Convolutional layers with flattened output, `[B, H, W, C] -> [B, D]`.
 
     D is 3136 ("nature") or 576 ("data_efficient") for 84x84 images.
     """
@@ -133,13 +133,13 @@ class Torso(nn.Module):
 
 
 def network_for(shape: tuple[int, ...]) -> Network:
-    """Return the default network for one observation of the given shape.
+    """Return the default network for observations of an unbatched shape.
 
     >>> network_for((84, 84, 4))
     'nature'
 
     Raises:
-      ValueError: the shape has no default network.
+      ValueError: If there is no default network for `shape`.
     """
     if len(shape) <= 2:
         return "mlp"
@@ -148,23 +148,23 @@ def network_for(shape: tuple[int, ...]) -> Network:
     if len(shape) == 3 and shape[:2] == (10, 10):
         return "minatar"
     raise ValueError(
-        f"network is 'auto', with no default for observations of shape {shape}: choose one of "
+        f"network 'auto' has no default for observations of shape {shape}: choose one of "
         f"{get_args(Network)[1:]}"
     )
 
 
 def dueling_q(value: Array, advantages: Array) -> Array:
-    """Return Q `[..., n]` of value `[..., 1]` and advantages (Wang et al. 2016, Eq. 9)."""
+    """Combine value `[..., 1]` and advantages `[..., n]` into Q (Wang et al. 2016, Eq. 9)."""
     return value + advantages - advantages.mean(axis=-1, keepdims=True)
 
 
 class QNetwork(nn.Module):
-    """Values of all actions, `[B, ...] -> [B, num_actions]`.
+    """Q-values for all actions, `[B, ...] -> [B, num_actions]`.
 
-    With `dueling`, value and advantages have separate last hidden layers and share the others (Wang
-    et al. 2016). With `atoms`, the output is `[B, num_actions, atoms]`, one vector per action, as
-    are value and advantages (Hessel et al. 2018). `hidden` are the hidden sizes of network "mlp";
-    image networks have fixed ones. `layer` creates all layers except convolutions.
+    With `dueling`, the value and advantage streams have separate last hidden layers and share all
+    earlier layers (Wang et al. 2016). With `atoms`, the output is `[B, num_actions, atoms]`, and
+    both streams are combined per atom (Hessel et al. 2018). `hidden` sets the hidden layer sizes
+    for "mlp"; image networks have fixed sizes. `layer` creates all layers except convolutions.
     """
 
     num_actions: int
@@ -184,11 +184,11 @@ class QNetwork(nn.Module):
             x, hidden = Torso(network)(obs), (_HIDDEN[network],)
             if x.shape[-1] == 0:
                 raise ValueError(
-                    f"network is {network!r}, too deep for images {shape}: use network auto"
+                    f"network {network!r} is too deep for images of shape {shape}: use network auto"
                 )
         else:
             raise ValueError(
-                f"network is {network!r}, for images [H, W, C], not shape {shape}: use network auto"
+                f"network {network!r} requires images [H, W, C], got {shape}: use network auto"
             )
         if not self.dueling:
             return self._head(x, (*hidden, self.num_actions))
@@ -201,7 +201,7 @@ class QNetwork(nn.Module):
         return jax.vmap(dueling_q, in_axes=-1, out_axes=-1)(value, advantages)
 
     def _head(self, x: Array, sizes: tuple[int, ...], name: str | None = None) -> Array:
-        """Apply an MLP `[B, D] -> [B, sizes[-1]]`, or `[B, sizes[-1], atoms]` with atoms."""
+        """Apply an MLP `[B, D] -> [B, sizes[-1]]`, or `[B, sizes[-1], atoms]` if `atoms` is set."""
         *hidden, outputs = sizes
         if self.atoms is None:
             return MLP((*hidden, outputs), layer=self.layer, name=name)(x)
@@ -210,11 +210,11 @@ class QNetwork(nn.Module):
 
 
 class Critic(nn.Module):
-    """Q `[B]` of observations `[B, ...]` and actions `[B, A]`.
+    """Q-values `[B]` for observations `[B, ...]` and actions `[B, A]`.
 
-    `layer` creates the layers of ReLU networks. It may have mutable variables, such as the running
-    statistics of batch normalisation: flax's `critic.apply(..., mutable=[...])` returns their
-    new values, which the agent passes on in `common.Critique.aux` and stores in its state.
+    `layer` creates the layers of ReLU networks. Layers may have mutable variables, such as batch
+    normalisation statistics. `critic.apply(..., mutable=[...])` then returns the new values, which
+    the agent returns from its loss as `common.Critique.aux` and stores in the agent state.
     """
 
     hidden: tuple[int, ...]
@@ -228,7 +228,7 @@ class Critic(nn.Module):
 
 
 class Actor(nn.Module):
-    """Outputs `[B, size]` of observations `[B, ...]`, unbounded; `layer` as in `Critic`."""
+    """Unbounded outputs `[B, size]` for observations `[B, ...]`; for `layer`, see `Critic`."""
 
     size: int
     hidden: tuple[int, ...]
@@ -248,13 +248,13 @@ def apply(network: nn.Module, params: Params, *inputs: Any) -> Any:
 def init_twin(critic: nn.Module, key: Array, obs: Obs, action: Array) -> tuple[Params, Params]:
     """Return the parameters of two independent critics.
 
-    Two trees and two calls are faster than one stacked tree under vmap: by 1 % of an update of SAC
-    for one seed and by 12 % for eight, measured on one core.
+    Two trees and two calls are faster than one stacked tree under vmap. On one core, they save 1 %
+    of the time of a SAC update for one seed and 12 % for eight seeds.
     """
     first, second = jax.random.split(key)
     return critic.init(first, obs, action), critic.init(second, obs, action)
 
 
 def apply_twin(critic: nn.Module, params: tuple[Params, Params], obs: Obs, action: Array) -> Array:
-    """Return Q `[2, B]` of both critics."""
+    """Return the Q-values `[2, B]` of both critics."""
     return jnp.stack([apply(critic, p, obs, action) for p in params])

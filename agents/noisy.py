@@ -1,4 +1,4 @@
-"""Noisy linear layers, which explore by learned noise of their weights (Fortunato et al. 2018)."""
+"""Noisy linear layers, which explore through learned weight noise (Fortunato et al. 2018)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,11 +13,11 @@ from agents.networks import Array, Layer, Params, uniform_bias, uniform_kernel
 from jaxreplay.loops import product
 
 _COLLECTION, _FACTORS = "noise", "factors"  # names of the flax collection and its variable
-Noise = Mapping[str, Any]  # factors of every noisy layer, nested like the layers
+Noise = Mapping[str, Any]  # noise factors of all noisy layers, nested like the layers
 
 
 def squash(x: Array) -> Array:
-    """Return `sgn(x) sqrt(|x|)`, applied to factorised noise (Fortunato et al. 2018, Sec. 3)."""
+    """Return `sgn(x) sqrt(|x|)`, the factorised noise transform (Fortunato et al. 2018, Sec. 3)."""
     return jnp.sign(x) * jnp.sqrt(jnp.abs(x))
 
 
@@ -29,8 +29,8 @@ class NoisyDense(nn.Module):
     al. 2018, Eq. 9 to 11). Means mu are initialised uniformly in +-1/sqrt(D), as in
     `agents.networks`, and sigmas to `sigma` / sqrt(D) (Sec. 3.2).
 
-    Noise is passed with the parameters (`with_noise`) and shared by the whole batch. Without it,
-    weights and biases are their means.
+    The noise is passed with the parameters (see `with_noise`) and shared across the batch. Without
+    noise, the layer uses the mean weights and biases.
     """
 
     features: int
@@ -50,12 +50,12 @@ class NoisyDense(nn.Module):
             return mean
         factors = self.get_variable(_COLLECTION, _FACTORS)
         inputs, outputs = factors[:fan_in], factors[fan_in:]
-        # The noise of the weights is an outer product: scale inputs and outputs instead.
+        # The weight noise is an outer product, so scale the inputs and outputs instead.
         return mean + outputs * (product(x * inputs, kernel_sigma) + bias_sigma)
 
 
 def noisy(sigma: float) -> Layer:
-    """Return the `layer` argument of networks that makes `NoisyDense` with an initial sigma."""
+    """Return a `layer` argument for networks that creates `NoisyDense` with an initial sigma."""
 
     def layer(x: Array, features: int) -> Array:
         return NoisyDense(features, sigma)(x)
@@ -64,13 +64,13 @@ def noisy(sigma: float) -> Layer:
 
 
 def draw_noises(params: Params, key: Array, count: int) -> Noise:
-    """Draw `count` independent samples of a network's noise, leaves `[count, D + features]`.
+    """Draw `count` independent noise samples, as a tree with leaves `[count, D + features]`.
 
-    One call draws all numbers, which compiles and runs faster than one call per layer.
+    A single PRNG call compiles and runs faster than one call per layer.
     """
     sizes = {
         path[1:-1]: sum(leaf.shape)
-        for path, leaf in sorted(flatten_dict(params).items())  # jit sorts dicts, init does not
+        for path, leaf in sorted(flatten_dict(params).items())  # jit sorts dict keys; init doesn't
         if path[-1] == "kernel_sigma"
     }
     ends = np.cumsum(list(sizes.values()))
@@ -82,5 +82,5 @@ def draw_noises(params: Params, key: Array, count: int) -> Noise:
 
 
 def with_noise(params: Params, noise: Noise) -> Params:
-    """Return parameters for `apply` with one sample of noise, leaves `[D + features]`."""
+    """Return parameters for `apply` that include a noise sample with leaves `[D + features]`."""
     return {**params, _COLLECTION: noise}

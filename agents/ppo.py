@@ -1,4 +1,4 @@
-"""PPO with the clipped objective (Schulman et al. 2017), as a baseline."""
+"""A baseline implementation of PPO with the clipped objective (Schulman et al. 2017)."""
 
 import dataclasses
 from typing import Any, NamedTuple, cast
@@ -24,20 +24,20 @@ _PAPER = "Novati & Koumoutsakos 2019, App. D"
 
 @dataclasses.dataclass(frozen=True)
 class PPOConfig(BaselineOptions):
-    """Hyperparameters of PPO; the batch size of the replay sets the steps per update."""
+    """PPO hyperparameters; the replay's batch size sets the number of steps per update."""
 
     anneal: float = override(NetworkOptions, "anneal", 5e-7, _PAPER)
     clip: float = option(
-        0.2, "epsilon: ratios are clipped to 1 +- this in the policy loss", _PAPER, above=0
+        0.2, "epsilon: the policy loss clips ratios to 1 +- epsilon", _PAPER, above=0
     )
-    gae: float = option(0.97, "lambda of advantage estimates (GAE)", _PAPER, at_least=0, at_most=1)
-    epochs: int = option(10, "passes over the steps of an update", _PAPER, at_least=1)
-    minibatch: int = option(64, "steps per gradient step", _PAPER, at_least=1)
+    gae: float = option(0.97, "GAE lambda for advantage estimates", _PAPER, at_least=0, at_most=1)
+    epochs: int = option(10, "passes over the batch per update", _PAPER, at_least=1)
+    minibatch: int = option(64, "number of steps per minibatch", _PAPER, at_least=1)
     initial_variance: float = option(0.2, "initial variance per action dimension", above=0)
 
 
 class Policy(nn.Module):
-    """Mean `[B, A]` of the policy, and its variance `[A]`, shared by all states."""
+    """Policy network with a mean `[B, A]` and a state-independent variance `[A]`."""
 
     size: int
     config: PPOConfig
@@ -51,44 +51,44 @@ class Policy(nn.Module):
 
 
 class Networks(NamedTuple):
-    """Parameters of both networks."""
+    """Policy and value network parameters."""
 
     policy: Params
     value: Params
 
 
 class PPOState(NamedTuple):
-    """State of PPO."""
+    """PPO agent state."""
 
     networks: Networks
     opt_state: optax.OptState
 
 
 class Steps(NamedTuple):
-    """Training data of an update, computed before its gradient steps."""
+    """Training data for one update, computed before the gradient steps."""
 
     obs: Obs  # [B, ...]
     action: Array  # [B, A] float32
     log_prob: Array  # [B] float32, under the behaviour policy
     advantage: Array  # [B] float32, normalised to mean 0 and standard deviation 1 over the update
-    target: Array  # [B] float32, target of the value
+    target: Array  # [B] float32, value target
 
 
 def clipped_loss(log_ratio: Array, advantage: Array, clip: float) -> Array:
     """Return one example's policy loss `[]` (Schulman et al. 2017, Eq. 7, negated).
 
-    `-min(ratio * advantage, clip(ratio, 1 - clip, 1 + clip) * advantage)`, `ratio` pi/mu.
+    `-min(ratio * advantage, clip(ratio, 1 - clip, 1 + clip) * advantage)`, where `ratio` is pi/mu.
     """
     ratio = jnp.exp(log_ratio)
     return -jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip, 1 + clip) * advantage)
 
 
 class _PPO:
-    """Functions of a PPO agent."""
+    """Implementation of PPO."""
 
     def __init__(self, config: PPOConfig, space: Continuous, objective: Objective | None) -> None:
         common.check_arguments("PPO", space, Continuous, objective)
-        objectives.check_no_density(objective, "PPO bounds its policy's change by itself")
+        objectives.check_no_density(objective, "PPO already limits its policy updates")
         self.config = config
         self.policy_network = Policy(space.size, config)
         self.value_network = MLP((*config.hidden, 1), config.activation)
@@ -109,7 +109,7 @@ class _PPO:
         return apply(self.value_network, networks.value, flatten(obs))[:, 0]
 
     def policy(self, networks: Networks, obs: Obs) -> tuple[Array, Array]:
-        """Return mean `[B, A]` and variance `[A]`."""
+        """Return the policy mean `[B, A]` and variance `[A]`."""
         return apply(self.policy_network, networks.policy, obs)
 
     def greedy(self, state: PPOState, obs: Obs) -> Array:
@@ -126,7 +126,7 @@ class _PPO:
         return gaussian.trust(*policy, cast(Behaviour, t.extras), t.action)
 
     def prepare(self, networks: Networks, sample: Sample) -> tuple[Steps, dict[str, Array]]:
-        """Return the Steps of a batch, and its feedback."""
+        """Return the Steps and the feedback for a batch."""
         t, shape = sample.transition, sample.aux.slots.shape
         value, next_value = self.value(networks, t.obs), self.value(networks, t.next_obs)
         advantage = returns.advantages(
@@ -180,13 +180,14 @@ class _PPO:
 
 
 def ppo(config: PPOConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
-    """Make a PPO agent.
+    """Create a PPO agent.
 
-    Batches consist of the newest steps in order, at `Sample.aux.slots` `[T, E]`; each step is used
-    in one update. PPO has losses of its own and ignores `objective`.
+    Batches must consist of the newest steps in chronological order, at slots `Sample.aux.slots`
+    `[T, E]`, and each step must be used in only one update. PPO defines its own losses and does not
+    use the losses in `objective`.
 
     Raises:
-      ValueError: `action_space` is not `Continuous`, or the objective requires a density.
+      ValueError: If `action_space` is not `Continuous`, or if `objective` requires a density.
     """
     agent = _PPO(config, action_space, objective)
     return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

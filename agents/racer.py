@@ -1,4 +1,4 @@
-"""RACER: off-policy actor critic with one network (Novati & Koumoutsakos 2019, Sec. 4)."""
+"""RACER: an off-policy actor-critic with a single network (Novati & Koumoutsakos 2019, Sec. 4)."""
 
 import dataclasses
 from typing import Any, NamedTuple, cast
@@ -26,34 +26,34 @@ _PAPER = "Novati & Koumoutsakos 2019, Tab. 1"
 
 @dataclasses.dataclass(frozen=True)
 class RACERConfig(NetworkOptions):
-    """Hyperparameters of RACER."""
+    """RACER hyperparameters."""
 
     anneal: float = override(NetworkOptions, "anneal", 5e-7, f"{_PAPER}, Eq. 10")
-    learning_rate: float = option(1e-4, "Adam step size", _PAPER, above=0, at_most=10)
-    advantage: FormName = option("dg", "form of the advantage; none: V-RACER", f"{_PAPER}, App. A")
+    learning_rate: float = option(1e-4, "Adam learning rate", _PAPER, above=0, at_most=10)
+    advantage: FormName = option("dg", "advantage form; none selects V-RACER", f"{_PAPER}, App. A")
     initial_variance: float = option(
-        0.2, "initial variance of the policy, per dimension of actions in [-1, 1]", _PAPER, above=0
+        0.2, "initial policy variance per dimension, for actions in [-1, 1]", _PAPER, above=0
     )
 
 
 class Outputs(NamedTuple):
-    """Outputs of the network."""
+    """Network outputs."""
 
-    mean: Array  # [B, A], mean of the policy
-    variance: Array  # [A], variance of the policy, shared by all states
+    mean: Array  # [B, A], policy mean
+    variance: Array  # [A], policy variance, shared by all states
     value: Array  # [B], V(s)
-    shape: Array  # [B, size(A)], inputs of the advantage's Form
+    shape: Array  # [B, size(A)], inputs to the advantage's Form
 
 
 class RACERState(NamedTuple):
-    """State of RACER."""
+    """RACER agent state."""
 
     params: Params
     opt_state: optax.OptState
 
 
 class Network(nn.Module):
-    """A network of mean, value and advantage; the variance is a parameter of its own."""
+    """A network for mean, value and advantage, with a separate variance parameter."""
 
     size: int
     config: RACERConfig
@@ -72,14 +72,14 @@ class Network(nn.Module):
 def surrogate_loss(
     log_prob: Array, log_ratio: Array, value: Array, advantage: Array, q_ret: Array
 ) -> Array:
-    """Return one example's loss `[]`; its gradient is minus RACER's (Eq. 5, 6 and 8).
+    """Return one example's loss `[]`, whose negative gradient is given by Eq. 5, 6 and 8.
 
     Args:
       log_prob: `[]`, log pi(a|s).
       log_ratio: `[]`, log pi(a|s) / mu(a|s).
       value: `[]`, V(s).
-      advantage: `[]`, A(s, a), without gradients through the policy's mean and variance.
-      q_ret: `[]`, Retrace's estimate of Q(s, a).
+      advantage: `[]`, A(s, a), with no gradient through the policy mean and variance.
+      q_ret: `[]`, the Retrace estimate of Q(s, a).
     """
     constant = jax.lax.stop_gradient
     ratio = constant(jnp.exp(log_ratio))
@@ -91,7 +91,7 @@ def surrogate_loss(
 
 
 class _RACER:
-    """Functions of a RACER agent."""
+    """Implementation of RACER."""
 
     def __init__(self, config: RACERConfig, space: Continuous, objective: Objective | None) -> None:
         common.check_arguments("RACER", space, Continuous, objective)
@@ -119,7 +119,7 @@ class _RACER:
         return gaussian.act(out.mean, out.variance, key)
 
     def advantage(self, out: Outputs, action: Array) -> Array:
-        """Return A(s, a) `[B]`, without gradients through the policy's mean and variance."""
+        """Return A(s, a) `[B]`, with no gradient through the policy mean and variance."""
         mean, variance = jax.lax.stop_gradient((out.mean, out.variance))
         advantage = jax.vmap(self.form.advantage, in_axes=(0, 0, 0, None))
         return advantage(out.shape, action, mean, variance)
@@ -165,7 +165,7 @@ class _RACER:
             "q_value": feedback["q_value"].mean(),
             "grad_norm": optax.tree.norm(grads),
             "variance": out.variance.mean(),
-            # 1 if the gradient was not finite, and the update skipped.
+            # 1 if a non-finite gradient caused the update to be skipped.
             "skipped": 1.0 - cast(IfFiniteState, opt_state).finite,
         }
         return RACERState(params, opt_state), common.add_trust(Info(feedback, metrics), trust)
@@ -174,18 +174,18 @@ class _RACER:
         del key
         out = self.outputs(state.params, t.obs)
         feedback = self._feedback(state, t, out, self.trust(out, t))
-        # One-step target: only batches of the replay have return estimates.
+        # Use a one-step target, since only replay batches have return estimates.
         target = t.reward + t.discount * feedback["next_value"]
         return feedback | {"td_error": target - feedback["q_value"], "target": target}
 
 
 def _get_returns(sample: Sample) -> Array:
-    """Return the replay's estimates of Q(s, a) `[B]`, or raise ValueError if it has none."""
+    """Return the replay's estimates of Q(s, a) `[B]`, or raise ValueError if missing."""
     q_ret = getattr(sample.aux, "q_ret", None)
     if q_ret is None:
         raise ValueError(
-            "RACER needs the replay's estimates of returns: use a replay method that computes them "
-            "(its option `returns`)"
+            "RACER requires return estimates in Sample.aux.q_ret: use a replay method that "
+            "computes them (option `returns`)"
         )
     return q_ret
 
@@ -193,18 +193,19 @@ def _get_returns(sample: Sample) -> Array:
 def racer(
     config: RACERConfig, action_space: Continuous, objective: Objective | None = None
 ) -> Agent:
-    """Make a RACER agent.
+    """Create a RACER agent.
 
-    It is trained on the replay's Retrace estimates, `Sample.aux.q_ret` `[B]`, computed from its
-    feedback `value`, `advantage`, `next_value` and `log_ratio`.
+    RACER trains on the Retrace estimates `Sample.aux.q_ret` `[B]`. The replay computes them from
+    the agent's feedback `value`, `advantage`, `next_value` and `log_ratio`.
 
     Args:
       config: hyperparameters.
-      action_space: dimensions of the actions.
-      objective: of the replay method; its `actor` reduces the losses `[B]`. None means their mean.
+      action_space: action space of the environment.
+      objective: replay method's objective, whose `actor` reduces the losses `[B]`; None selects
+        their mean.
 
     Raises:
-      ValueError: `action_space` is not `Continuous`.
+      ValueError: If `action_space` is not `Continuous`.
     """
     agent = _RACER(config, action_space, objective)
     return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

@@ -1,7 +1,7 @@
 """Rainbow: distributional DQN with noisy layers (Hessel et al. 2018).
 
 Double Q-learning, dueling and noisy layers are options. Multi-step returns are an option of the
-loop, and prioritised replay is a replay method. `agents.dqn` is DQN without distributions.
+loop, and prioritised replay is a replay method. For non-distributional DQN, see `agents.dqn`.
 """
 
 import dataclasses
@@ -29,20 +29,20 @@ _PAPER = "Hessel et al. 2018, Tab. 1"
 
 @dataclasses.dataclass(frozen=True)
 class RainbowConfig(QNetworkOptions):
-    """Hyperparameters of Rainbow; the defaults suit small environments, such as CartPole.
+    """Rainbow hyperparameters; the defaults suit small environments, such as CartPole.
 
-    Epsilon-greedy exploration is used only if `noisy` is False. `experiments/runs/presets` has the
-    papers' settings for Atari.
+    Epsilon-greedy exploration is used only if `noisy` is False. `experiments/runs/presets` contains
+    the published Atari settings.
     """
 
     dueling: bool = override(QNetworkOptions, "dueling", True, "Wang et al. 2016")
     adam_eps: float = override(QNetworkOptions, "adam_eps", 1.5e-4, _PAPER)
     target_every: int = override(QNetworkOptions, "target_every", 200)
     noisy: bool = option(
-        True, "explore by noisy layers instead of epsilon-greedy", "Fortunato et al. 2018"
+        True, "explore with noisy layers instead of epsilon-greedy", "Fortunato et al. 2018"
     )
     sigma: float = option(
-        0.1, "initial sigma of noisy layers times sqrt(inputs); 0.5 is usual for Atari", above=0
+        0.1, "initial noisy-layer sigma times sqrt(inputs); 0.5 is common for Atari", above=0
     )
     atoms: int = option(
         51, "number of atoms of the return distribution", "Bellemare et al. 2017", at_least=2
@@ -50,21 +50,21 @@ class RainbowConfig(QNetworkOptions):
     v_min: float = option(-10.0, "smallest atom", "Bellemare et al. 2017")
     v_max: float = option(
         10.0,
-        "largest atom; larger targets are clipped to it (CartPole's returns reach 100)",
+        "largest atom; larger targets are clipped (CartPole returns reach 100)",
         "Bellemare et al. 2017",
     )
 
     priority: Literal["cross_entropy", "kl"] = option(
         "cross_entropy",
-        "feedback td_error: the loss, as in the code of Oh et al. 2021, or the KL divergence, the "
-        "loss minus the entropy of the target (Hessel et al. 2018)",
+        "feedback td_error: the cross-entropy, as in the code of Oh et al. 2021, or the KL "
+        "divergence, which subtracts the target entropy (Hessel et al. 2018)",
     )
 
     def check(self) -> None:
         """Raise ValueError if the support is empty."""
         if not self.v_min < self.v_max:
             raise ValueError(
-                f"v_min is {self.v_min}, v_max {self.v_max}: v_min must be less than v_max"
+                f"v_min must be less than v_max, got v_min {self.v_min} and v_max {self.v_max}"
             )
 
 
@@ -72,8 +72,8 @@ def project(probability: Array, reward: Array, discount: Array, support: Array) 
     """Return one example's projected target distribution `[m]` (Bellemare et al. 2017, Eq. 7).
 
     Each atom z moves to `reward + discount * z`, clipped to the range of the support. Linear
-    interpolation divides its probability between the two neighbouring atoms: an atom receives the
-    share `1 - distance / gap`.
+    interpolation splits the probability of z between the two neighbouring atoms, each of which
+    receives the share `1 - distance / gap`.
 
     Args:
       probability: `[m]`, return distribution of the next state.
@@ -98,23 +98,23 @@ def cross_entropy(target: Array, logits: Array) -> Array:
 def kl_divergence(cross_entropy: Array, target: Array) -> Array:
     """Return `KL(target || prediction)` `[]` from their cross-entropy `[]` and `target` `[m]`.
 
-    It is the cross-entropy minus the entropy of the target, and has the same gradient. Hessel et
-    al. 2018 use it as priority (Sec. "The Integrated Agent").
+    The divergence is the cross-entropy minus the target entropy, and has the same gradient. Hessel
+    et al. 2018 use the divergence as the priority (Sec. "The Integrated Agent").
     """
     chex.assert_rank([cross_entropy, target], [0, 1])
     return jnp.maximum(cross_entropy - jax.scipy.special.entr(target).sum(), 0.0)
 
 
 class _Rainbow:
-    """Functions of a Rainbow agent."""
+    """Implementation of Rainbow."""
 
     def __init__(self, config: RainbowConfig, space: Discrete, objective: Objective | None) -> None:
         common.check_arguments("Rainbow", space, Discrete, objective)
         self.config, self.objective = config, objective or objectives.weighted()
         common.require(
             self.objective.error is None,
-            "objective.error is set, but Rainbow's loss is a cross-entropy, not a function of TD "
-            "errors: use the agent's loss (--replay.loss agent), or another replay method",
+            "objective.error must be None for Rainbow, whose loss is a cross-entropy and not a "
+            "function of TD errors: use --replay.loss agent, or another replay method",
         )
         self.num_actions = space.n
         layer = noisy(config.sigma) if config.noisy else dense
@@ -133,7 +133,7 @@ class _Rainbow:
         return DQNState(params, params, self.optimiser.init(params), updates)
 
     def noises(self, params: Params, key: Array, count: int) -> Noise | None:
-        """Draw `count` samples of noise, leaves `[count, ...]`; None without noisy layers."""
+        """Return `count` noise samples, leaves `[count, ...]`, or None without noisy layers."""
         return draw_noises(params, key, count) if self.config.noisy else None
 
     def logits(self, params: Params, obs: Obs, noise: Noise | None) -> Array:
@@ -161,7 +161,7 @@ class _Rainbow:
     def targets(
         self, state: DQNState, t: Transition, select: Noise | None, evaluate: Noise | None
     ) -> Array:
-        """Return targets `[B, m]`, given noise of the online (`select`) and the target network."""
+        """Return targets `[B, m]`; `select` and `evaluate` are online and target network noise."""
         next_logits = self.logits(state.target_params, t.next_obs, evaluate)
         if self.config.double:
             action = self.best(state.params, t.next_obs, select)
@@ -173,10 +173,10 @@ class _Rainbow:
         )
 
     def prepare(self, state: DQNState, t: Transition, key: Array) -> tuple[Array, Noise | None]:
-        """Return targets `[B, m]` and the noise of the online network's predictions.
+        """Return targets `[B, m]` and noise for the online network's predictions.
 
-        Prediction, selection and evaluation of the next action use independent noise (Fortunato et
-        al. 2018, Sec. 3.1).
+        Predictions, next-action selection and next-action evaluation use independent noise
+        (Fortunato et al. 2018, Sec. 3.1).
         """
         noises = self.noises(state.params, key, 3)
         learn, select, evaluate = (jax.tree.map(lambda x, i=i: x[i], noises) for i in range(3))
@@ -185,7 +185,7 @@ class _Rainbow:
     def errors(
         self, params: Params, t: Transition, target: Array, noise: Noise | None
     ) -> tuple[Array, Array]:
-        """Return cross-entropies and expected values of the taken actions, `[B]` each."""
+        """Return cross-entropies `[B]` and expected values `[B]` for the stored actions."""
         taken = common.batched_index(self.logits(params, t.obs, noise), t.action)  # [B, m]
         return jax.vmap(cross_entropy)(target, taken), jax.nn.softmax(taken) @ self.support
 
@@ -212,7 +212,7 @@ class _Rainbow:
             "loss": value,
             "q_value": q.mean(),
             "grad_norm": optax.tree.norm(grads),
-            # Large if the range from v_min to v_max is too small for the returns.
+            # A large mass indicates that [v_min, v_max] is too narrow for the returns.
             "mass_at_ends": (target[:, 0] + target[:, -1]).mean(),
         }
         if not config.noisy:
@@ -228,21 +228,21 @@ class _Rainbow:
 def rainbow(
     config: RainbowConfig, action_space: Discrete, objective: Objective | None = None
 ) -> Agent:
-    """Make a Rainbow agent.
+    """Create a Rainbow agent.
 
-    Feedback: `td_error` is the unweighted cross-entropy or KL divergence (config.priority), never
-    negative; `q_value` and `target` are the means of the taken action's distribution and of the
-    projected target. Noise is sampled for each step of each environment, and three times per
-    update; `greedy` uses mean weights.
+    The feedback `td_error` is the non-negative unweighted cross-entropy or KL divergence, depending
+    on `config.priority`. `q_value` and `target` are the means of the stored action's distribution
+    and the projected target. Noise is sampled for each step of each environment, and three times
+    per update; `greedy` uses the mean weights.
 
     Args:
       config: hyperparameters.
-      action_space: number of actions.
-      objective: of the replay method; None means cross-entropies with importance weights.
+      action_space: action space of the environment.
+      objective: replay method's objective; None selects the importance-weighted cross-entropy.
 
     Raises:
-      ValueError: `action_space` is not `Discrete`, or the objective replaces the loss of the TD
-        error or requires a density.
+      ValueError: If `action_space` is not `Discrete`, or if `objective` has an `error` or requires
+        a density.
     """
     agent = _Rainbow(config, action_space, objective)
     return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

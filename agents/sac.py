@@ -25,17 +25,17 @@ _PAPER = "Haarnoja et al. 2018, Tab. 1"
 
 @dataclasses.dataclass(frozen=True)
 class SACConfig(TwinCriticOptions):
-    """Hyperparameters of SAC."""
+    """SAC hyperparameters."""
 
     alpha_learning_rate: float = option(
-        3e-4, "Adam step size of the log temperature", _PAPER, above=0, at_most=10
+        3e-4, "Adam learning rate for the log temperature", _PAPER, above=0, at_most=10
     )
     initial_alpha: float = option(1.0, "initial temperature", above=0)
     target_entropy: float = option(-1.0, "target entropy per action dimension", _PAPER)
 
 
 class SACState(NamedTuple):
-    """State of SAC."""
+    """SAC agent state."""
 
     actor: Params
     critics: tuple[Params, Params]
@@ -47,10 +47,10 @@ class SACState(NamedTuple):
 
 
 class Extras(NamedTuple):
-    """Extras stored with each step, if the replay method requires a density."""
+    """Extras stored with each step if the replay method requires a density."""
 
-    behaviour: Behaviour  # [E, A] each, of the action before tanh
-    pre_tanh: Array  # [E, A], action before tanh; arctanh can't recover it near +-1
+    behaviour: Behaviour  # [E, A] each, distribution of the action before tanh
+    pre_tanh: Array  # [E, A], action before tanh, which arctanh can't recover near +-1
 
 
 def soft_target(
@@ -61,7 +61,7 @@ def soft_target(
     `r + discount * (min_n q_t[n] - alpha * log_prob_t)`.
 
     Args:
-      q_t: `[N]`, the target critics' values of the next observation and a sampled action.
+      q_t: `[N]`, the target critics' Q-values for the next observation and a sampled action.
       log_prob_t: `[]`, log density of the sampled action.
       alpha: `[]`, temperature.
       reward: `[]`.
@@ -72,7 +72,7 @@ def soft_target(
 
 
 def temperature_loss(log_alpha: Array, log_prob: Array, target_entropy: float) -> Array:
-    """Return the loss of the temperature, `-alpha * mean(log_prob + target_entropy)` `[]`.
+    """Return the temperature loss, `-alpha * mean(log_prob + target_entropy)` `[]`.
 
     Haarnoja et al. 2018, Eq. 18. Gradient descent increases alpha if the entropy, the mean of
     `-log_prob` `[B]`, is below `target_entropy`, and decreases it otherwise.
@@ -81,7 +81,7 @@ def temperature_loss(log_alpha: Array, log_prob: Array, target_entropy: float) -
 
 
 class _SAC:
-    """Functions of a SAC agent."""
+    """Implementation of SAC."""
 
     def __init__(self, config: SACConfig, space: Continuous, objective: Objective | None) -> None:
         common.check_arguments("SAC", space, Continuous, objective)
@@ -125,7 +125,7 @@ class _SAC:
     def trust(self, dist: distributions.TanhNormal, t: Transition) -> Trust | None:
         if not self.objective.requires.density:
             return None
-        # Ratio and divergences are invariant under tanh: compute them for the Gaussians.
+        # The ratio and divergences are invariant under tanh, so compute them for the Gaussians.
         extras = cast(Extras, t.extras)
         return gaussian.trust(*_before_tanh(dist), extras.behaviour, extras.pre_tanh)
 
@@ -140,7 +140,7 @@ class _SAC:
     def improve_actor(
         self, state: SACState, sample: Sample, key: Array
     ) -> tuple[SACState, dict[str, Array]]:
-        """Take a gradient step of actor and temperature; return the state and metrics."""
+        """Take an actor and temperature gradient step, and return the state and metrics."""
         t = sample.transition
 
         def actor_loss(params: Params) -> tuple[Array, Array]:
@@ -196,15 +196,15 @@ def _before_tanh(dist: distributions.TanhNormal) -> Behaviour:
 
 
 def sac(config: SACConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
-    """Make a SAC agent.
+    """Create a SAC agent.
 
     Args:
       config: hyperparameters.
-      action_space: dimensions of the actions.
-      objective: of the replay method; None means half the squared error, with importance weights.
+      action_space: action space of the environment.
+      objective: replay method's objective; None selects half the importance-weighted squared error.
 
     Raises:
-      ValueError: `action_space` is not `Continuous`.
+      ValueError: If `action_space` is not `Continuous`.
     """
     agent = _SAC(config, action_space, objective)
     return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

@@ -1,4 +1,4 @@
-"""Normalisation of observations and rewards (Novati & Koumoutsakos 2019, App. C)."""
+"""Observation and reward normalisation (Novati & Koumoutsakos 2019, App. C)."""
 
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ _EPSILON = 1e-7
 
 
 class Scaling(NamedTuple):
-    """Statistics that observations and rewards are normalised by."""
+    """Statistics for normalising observations and rewards."""
 
     mean: chex.ArrayTree  # [...] float32, mean of observations
     std: chex.ArrayTree  # [...] float32, standard deviation of observations
@@ -30,14 +30,14 @@ class ScaledState(NamedTuple):
 
 
 def normalise_inputs(agent: Agent) -> Agent:
-    """Wrap an agent: normalise its observations and rewards by its state's `scaling`.
+    """Wrap an agent to normalise observations and rewards with the `scaling` in its state.
 
-    Values and TD errors, also those of the feedback, then refer to scaled rewards; the feedback
-    `reward_scale` `[B]` is the scale. The initial scaling is the identity; the loop updates it by
-    `measure_observations` and `measure_rewards`.
+    Values and TD errors, including those in the feedback, then refer to scaled rewards; the
+    feedback `reward_scale` `[B]` contains the scale. The initial scaling is the identity. The training
+    loop updates the scaling with `measure_observations` and `measure_rewards`.
 
     Returns:
-      An agent with state `ScaledState`.
+      An agent whose state is a `ScaledState`.
     """
 
     def init(key: Array, obs: chex.ArrayTree, action: Array) -> ScaledState:
@@ -70,7 +70,7 @@ def normalise_inputs(agent: Agent) -> Agent:
 
 
 def scale_observations(scaling: Scaling, obs: chex.ArrayTree) -> chex.ArrayTree:
-    """Return observations with mean subtracted and divided by their standard deviation."""
+    """Subtract the mean from observations, and divide them by the standard deviation."""
     return jax.tree.map(
         lambda x, mean, std: (x - mean) / (std + _EPSILON), obs, scaling.mean, scaling.std
     )
@@ -86,9 +86,10 @@ def scale_transition(scaling: Scaling, t: Transition) -> Transition:
 
 
 def measure_observations(scaling: Scaling, ring: Ring) -> Scaling:
-    """Return the scaling with mean and standard deviation of all stored observations.
+    """Return the scaling, updated with the mean and std of all stored observations.
 
-    Per dimension, Eq. 21 to 23, divided by the number of summands (the paper's sums have one more).
+    As in Eq. 21 to 23, statistics are computed per dimension. Sums are divided by the number of
+    summands, whereas the paper's sums have one more summand than the divisor.
     """
     stored, size = _stored_slots(ring)
 
@@ -103,18 +104,18 @@ def measure_observations(scaling: Scaling, ring: Ring) -> Scaling:
 
 
 def measure_rewards(scaling: Scaling, ring: Ring) -> Scaling:
-    """Return the scaling with the root mean square of all stored rewards."""
+    """Return the scaling, updated with the root mean square of all stored rewards."""
     stored, size = _stored_slots(ring)
     squares = jnp.where(stored, jnp.square(ring_.contents(ring).reward), 0.0)
     return scaling._replace(reward=_or_one(jnp.sqrt(squares.sum() / size)))
 
 
 def _or_one(scale: Array) -> Array:
-    """Replace scales of 0, of constant inputs, by 1."""
+    """Replace zero scales, which constant inputs produce, by 1."""
     return jnp.where(scale > 0, scale, 1.0)
 
 
 def _stored_slots(ring: Ring) -> tuple[Array, Array]:
-    """Return which slots hold a transition, `[C]` bool, and their number, at least 1."""
+    """Return a mask `[C]` of occupied slots, and the number of these slots, at least 1."""
     size = ring_.size(ring)
     return jnp.arange(ring.capacity) < size, jnp.maximum(size, 1)

@@ -1,4 +1,4 @@
-"""Q-learning with a table or with linear values, as on the Blind Cliffwalk."""
+"""Q-learning with a table or a linear value function, as on the Blind Cliffwalk."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -20,28 +20,28 @@ _PAPER = "Schaul et al. 2016, App. B.1"
 
 @dataclasses.dataclass(frozen=True)
 class TabularConfig(Config):
-    """Hyperparameters of Q-learning over states 0 .. num_states - 1."""
+    """Q-learning hyperparameters for states 0 .. num_states - 1."""
 
     num_states: int = option(2, "number of states", at_least=1)
-    linear: bool = option(False, "linear values of a one-hot state and a constant feature", _PAPER)
-    learning_rate: float = option(0.25, "step size", _PAPER, above=0, at_most=10)
+    linear: bool = option(False, "linear values with one-hot and constant features", _PAPER)
+    learning_rate: float = option(0.25, "learning rate", _PAPER, above=0, at_most=10)
     initial_std: float = option(0.1, "std of the initial weights", _PAPER, at_least=0)
     epsilon: float = option(0.1, "probability of a random action", at_least=0, at_most=1)
 
 
 class TabularState(NamedTuple):
-    """State of the tabular agent."""
+    """Tabular agent state."""
 
     weights: Array  # [num_states (+ 1 if linear), actions] float32
 
 
 def q_table(config: TabularConfig, state: TabularState) -> Array:
-    """Return Q `[num_states, actions]` of all states and actions."""
+    """Return the Q-values `[num_states, actions]` for all states and actions."""
     return _values(config, state.weights, jnp.arange(config.num_states))
 
 
 class _Tabular:
-    """Functions of a tabular agent."""
+    """Implementation of the tabular agent."""
 
     def __init__(self, config: TabularConfig, space: Discrete, objective: Objective | None) -> None:
         common.check_arguments("The tabular agent", space, Discrete, objective)
@@ -89,7 +89,7 @@ class _Tabular:
 
 
 def _values(config: TabularConfig, weights: Array, states: Obs) -> Array:
-    """Return Q `[B, actions]` of `states` `[B]`."""
+    """Return the Q-values `[B, actions]` for `states` `[B]`."""
     own = weights[states]
     return own + weights[-1] if config.linear else own
 
@@ -97,18 +97,18 @@ def _values(config: TabularConfig, weights: Array, states: Obs) -> Array:
 def tabular(
     config: TabularConfig, action_space: Discrete, objective: Objective | None = None
 ) -> Agent:
-    """Make a Q-learning agent for observations that are state numbers, int32 scalars.
+    """Create a Q-learning agent for observations that are int32 state indices.
 
-    It has no target network. With the default loss, a batch of one transition changes Q by
+    The agent has no target network. With the default loss, a batch of one transition changes Q by
     `learning_rate` times the TD error.
 
     Args:
       config: hyperparameters.
-      action_space: number of actions.
-      objective: of the replay method; None means half the squared error, with importance weights.
+      action_space: action space of the environment.
+      objective: replay method's objective; None selects half the importance-weighted squared error.
 
     Raises:
-      ValueError: `action_space` is not `Discrete`, or the objective requires a density.
+      ValueError: If `action_space` is not `Discrete`, or if `objective` requires a density.
     """
     agent = _Tabular(config, action_space, objective)
     return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

@@ -24,38 +24,38 @@ _PAPER = "Fujimoto et al. 2020, Tab. 6"
 
 @dataclasses.dataclass(frozen=True)
 class TD3Config(TwinCriticOptions):
-    """Hyperparameters of TD3; noise is in units of the action range [-1, 1]."""
+    """TD3 hyperparameters; the noise scales assume actions in [-1, 1]."""
 
     exploration_noise: float = option(0.1, "std of the exploration noise", _PAPER, at_least=0)
-    target_noise: float = option(0.2, "std of the noise on target actions", _PAPER, at_least=0)
+    target_noise: float = option(0.2, "std of the target action noise", _PAPER, at_least=0)
     target_noise_clip: float = option(
-        0.5, "clip the noise on target actions to +- this", _PAPER, at_least=0, finite=False
+        0.5, "clipping bound for the target action noise", _PAPER, at_least=0, finite=False
     )
     policy_delay: int = option(
         2,
-        "updates of the critics per update of actor and targets",
+        "critic updates per actor and target network update",
         "Fujimoto et al. 2018, Alg. 1",
         at_least=1,
     )
 
 
 class Policy(NamedTuple):
-    """The part of the state that is updated every `policy_delay` updates."""
+    """State components that change every `policy_delay` updates."""
 
     actor: Params
     target_actor: Params
     target_critics: tuple[Params, Params]
-    opt_state: optax.OptState  # of the actor
-    loss: Array  # [] float32, loss of the actor at its last update
+    opt_state: optax.OptState  # actor optimiser state
+    loss: Array  # [] float32, actor loss at the latest actor update
 
 
 class TD3State(NamedTuple):
-    """State of TD3."""
+    """TD3 agent state."""
 
     policy: Policy
     critics: tuple[Params, Params]
     critic_opt_state: optax.OptState
-    updates: Array  # [] int32, counter for the delayed updates
+    updates: Array  # [] int32, update counter for the policy delay
 
 
 def clipped_double_q_target(q_t: Array, reward: Array, discount: Array) -> Array:
@@ -64,7 +64,7 @@ def clipped_double_q_target(q_t: Array, reward: Array, discount: Array) -> Array
     `r + discount * min_n q_t[n]`.
 
     Args:
-      q_t: `[N]`, the target critics' values of the next observation and target action.
+      q_t: `[N]`, the target critics' Q-values for the next observation and target action.
       reward: `[]`.
       discount: `[]`, 0 if the episode terminated.
     """
@@ -73,7 +73,7 @@ def clipped_double_q_target(q_t: Array, reward: Array, discount: Array) -> Array
 
 
 class _TD3:
-    """Functions of a TD3 agent."""
+    """Implementation of TD3."""
 
     def __init__(self, config: TD3Config, space: Continuous, objective: Objective | None) -> None:
         common.check_arguments("TD3", space, Continuous, objective)
@@ -117,7 +117,7 @@ class _TD3:
     def improve_policy(
         self, policy: Policy, critics: tuple[Params, Params], sample: Sample
     ) -> Policy:
-        """Take a gradient step of the actor, and update all target networks."""
+        """Apply one actor gradient step, and update all target networks."""
         obs = sample.transition.obs
 
         def actor_loss(params: Params) -> Array:
@@ -158,15 +158,15 @@ class _TD3:
 
 
 def td3(config: TD3Config, action_space: Continuous, objective: Objective | None = None) -> Agent:
-    """Make a TD3 agent.
+    """Create a TD3 agent.
 
     Args:
       config: hyperparameters.
-      action_space: dimensions of the actions.
-      objective: of the replay method; None means half the squared error, with importance weights.
+      action_space: action space of the environment.
+      objective: replay method's objective; None selects half the importance-weighted squared error.
 
     Raises:
-      ValueError: `action_space` is not `Continuous`, or the objective requires a density.
+      ValueError: If `action_space` is not `Continuous`, or if `objective` requires a density.
     """
     agent = _TD3(config, action_space, objective)
     return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

@@ -20,7 +20,7 @@ class Discrete(NamedTuple):
 class Continuous(NamedTuple):
     """A continuous action space with float32 vectors `[size]` in [-1, 1].
 
-    Environments clip actions and rescale them to the environment's action bounds.
+    Each environment clips actions and rescales them to its own bounds.
     """
 
     size: int
@@ -29,7 +29,7 @@ class Continuous(NamedTuple):
 class Info(NamedTuple):
     """Feedback for the replay and metrics for logging, computed by an update."""
 
-    feedback: dict[str, Array]  # [B] float32 each, such as td_error, before the update
+    feedback: dict[str, Array]  # [B] float32 each, computed before the update
     metrics: dict[str, Array]  # [] float32 each
 
 
