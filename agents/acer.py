@@ -248,8 +248,8 @@ class _ACER:
 def acer(config: ACERConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
     """Create an ACER agent with a fixed-variance Gaussian policy.
 
-    Batches must consist of consecutive steps, at slots `Sample.aux.slots` `[T, windows]`. ACER
-    defines its own losses and does not use the losses in `objective`.
+    Batches must consist of consecutive steps, at `Sample.aux.slots` `[T, windows]`. ACER does not
+    use the losses in `objective`.
 
     Raises:
       ValueError: If `action_space` is not `Continuous`, or if `objective` requires a density.

@@ -122,9 +122,8 @@ def centred_rmsprop(
 ) -> optax.GradientTransformation:
     """Create centred RMSProp without momentum (Graves 2013, Eq. 38-40; Mnih et al. 2015, Tab. 1).
 
-    This optimiser matches `optax.rmsprop(centered=True)`, except if rounding makes the variance
-    estimate of a nearly constant gradient negative. This optimiser then uses a variance of 0,
-    whereas optax returns NaN.
+    For nearly constant gradients, rounding can make the variance estimate negative. This optimiser
+    then uses 0, whereas the otherwise equivalent `optax.rmsprop(centered=True)` returns NaN.
 
     Args:
       rate: learning rate.

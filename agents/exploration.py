@@ -33,7 +33,7 @@ class NoisyPolicy:
     def act(
         self, state: Any, obs: Any, key: Array, previous: Any = None
     ) -> tuple[Array, Extras | None]:
-        """Return noisy actions `[E, A]` and their Extras, or None if there are no Extras to store.
+        """Return noisy actions `[E, A]` and the Extras to store, which may be None.
 
         `previous` contains the Extras of the previous step, or zeros at the start of an episode.
         None is equivalent to zeros.

@@ -133,7 +133,7 @@ class Torso(nn.Module):
 
 
 def network_for(shape: tuple[int, ...]) -> Network:
-    """Return the default network for observations of an unbatched shape.
+    """Return the default network for the shape of a single observation.
 
     >>> network_for((84, 84, 4))
     'nature'
@@ -214,7 +214,7 @@ class Critic(nn.Module):
 
     `layer` creates the layers of ReLU networks. Layers may have mutable variables, such as batch
     normalisation statistics. `critic.apply(..., mutable=[...])` then returns the new values, which
-    the agent returns from its loss as `common.Critique.aux` and stores in the agent state.
+    the agent returns from its loss in `common.Critique.aux` and stores in the agent state.
     """
 
     hidden: tuple[int, ...]

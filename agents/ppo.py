@@ -182,9 +182,8 @@ class _PPO:
 def ppo(config: PPOConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
     """Create a PPO agent.
 
-    Batches must consist of the newest steps in chronological order, at slots `Sample.aux.slots`
-    `[T, E]`, and each step must be used in only one update. PPO defines its own losses and does not
-    use the losses in `objective`.
+    Batches must consist of the newest steps in chronological order, at `Sample.aux.slots` `[T, E]`,
+    and each step must be used in one update only. PPO does not use the losses in `objective`.
 
     Raises:
       ValueError: If `action_space` is not `Continuous`, or if `objective` requires a density.

@@ -201,8 +201,7 @@ def racer(
     Args:
       config: hyperparameters.
       action_space: action space of the environment.
-      objective: replay method's objective, whose `actor` reduces the losses `[B]`; None selects
-        their mean.
+      objective: replay method's objective, whose `actor` reduces the losses; None averages them.
 
     Raises:
       ValueError: If `action_space` is not `Continuous`.

@@ -33,8 +33,8 @@ def normalise_inputs(agent: Agent) -> Agent:
     """Wrap an agent to normalise observations and rewards with the `scaling` in its state.
 
     Values and TD errors, including those in the feedback, then refer to scaled rewards; the
-    feedback `reward_scale` `[B]` contains the scale. The initial scaling is the identity. The training
-    loop updates the scaling with `measure_observations` and `measure_rewards`.
+    feedback `reward_scale` `[B]` contains the scale. The initial scaling is the identity, and the
+    training loop updates the scaling with `measure_observations` and `measure_rewards`.
 
     Returns:
       An agent whose state is a `ScaledState`.
