@@ -62,7 +62,7 @@ class MethodEntry(NamedTuple):
 
     config: type[Any]  # frozen dataclass with `option` fields
     method: MakeMethod
-    discrete: Mapping[str, Any] = MappingProxyType({})  # options whose defaults differ
+    discrete: Mapping[str, Any] = MappingProxyType({})  # defaults for discrete actions
 
     def defaults(self, actions: Literal["discrete", "continuous"]) -> Any:
         """Return a config with the defaults for discrete or continuous actions."""
@@ -83,7 +83,7 @@ _METHODS = {
     "windows": MethodEntry(windows.WindowsConfig, windows.method),
     "latest": MethodEntry(latest.LatestConfig, latest.method),
 }
-METHODS: Mapping[str, MethodEntry] = MappingProxyType(_METHODS)  # read-only; use `register`
+METHODS: Mapping[str, MethodEntry] = MappingProxyType(_METHODS)  # read-only; see `register`
 
 
 def register(
@@ -114,8 +114,8 @@ def register(
     _check_discrete(entry)
     if not replace and METHODS.get(name, entry) != entry:
         raise ValueError(
-            f"name must be unique, got '{name}' of another replay method; choose another name, or "
-            "pass replace=True"
+            f"name '{name}' is already registered for another replay method; choose another name, "
+            "or pass replace=True"
         )
     _METHODS[name] = entry
 

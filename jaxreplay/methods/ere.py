@@ -56,7 +56,7 @@ def window(done: Array, length: Array, eta: Array | float, capacity: int, smalle
 
     Args:
       done: k, starting at 0.
-      length: K; 0 before the first complete episode, which selects the whole buffer.
+      length: K; 0 (the whole buffer) before the first complete episode.
       eta: decay in (0, 1].
       capacity: N, the number of slots in the ring buffer, as in the authors' code.
       smallest: c_min, the minimum window size.

@@ -64,7 +64,7 @@ def sampler(config: LAPConfig = LAPConfig()) -> Proportional:
 def method(config: LAPConfig = LAPConfig()) -> Method:
     """Return LAP: the sampler and the unweighted mean of the Huber loss with the same kappa.
 
-    The Huber loss replaces the agent's own loss on the TD error. All TD errors in its quadratic
+    The Huber loss replaces the agent's own loss on the TD error. All TD errors in the quadratic
     region have the same priority, so prioritisation introduces a bias only in the linear region.
     """
     return Method(sampler(config), objectives.plain(objectives.huber(config.kappa)))

@@ -69,7 +69,7 @@ class NERSConfig(WeightedLossOptions, ImportanceOptions, SamplingOptions):
 
 
 class Collected(NamedTuple):
-    """A uniform sample of the transitions replayed since the sampler's latest gradient step.
+    """A uniform reservoir sample of the transitions replayed since the latest gradient step.
 
     Each replayed transition receives a random ticket; the n smallest tickets are retained.
     """
@@ -305,8 +305,8 @@ def _features(
     for name in sorted({"obs", "next_obs"} & set(config.features)):
         if not hasattr(get_field(transition, name), "shape"):
             raise ValueError(
-                f"{name} must be a single array as a feature of ners, got a tree of arrays; leave "
-                f"{name} out of the features"
+                f"{name} must be a single array to be a feature of ners, got a pytree; remove "
+                f"{name} from the features"
             )
     scalars = ("action", "reward", *estimates)
     columns = [column(name) for name in scalars if name in config.features]

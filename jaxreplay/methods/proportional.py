@@ -167,7 +167,7 @@ def unweighted(stats: SamplingStats) -> Array:
 
 @with_default_promotion
 def metrics(state: ProportionalState, ring: Ring) -> dict[str, Array]:
-    """Return the mean, running maximum and quantiles of the leaves, and the skipped leaf count.
+    """Return the mean, running maximum and quantiles of leaves, and the number of skipped leaves.
 
     A leaf is skipped if it is negative or not finite.
     """
@@ -217,7 +217,7 @@ class Proportional(Sampler):
       feedback: names of the feedback that `leaf` reads.
       sampling: dependence between the draws in a batch; see `sum_tree.sample`.
       initial: leaf of a new transition. "max" is the running maximum of the leaves, initially 1
-        (Schaul et al. 2016, Alg. 1); "td" uses the feedback passed to `Replay.add`.
+        (Schaul et al. 2016, Alg. 1); "td" computes it from the feedback for `Replay.add`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -277,8 +277,8 @@ class Proportional(Sampler):
 def weights(weight: Weight, stats: SamplingStats) -> Array:
     """Return the importance weights `[B]` float32 of a batch.
 
-    The weights depend on the read of the leaves even if `weight` does not, so that XLA can update
-    the tree in place afterwards.
+    The weights are made to depend on the leaves that were read, even if `weight` ignores them, so
+    that XLA updates the tree in place.
     """
     return buffer.after(buffer.fence(stats.probability), weight(stats))
 
@@ -303,7 +303,7 @@ def check_valid(state: ProportionalState, ring: Ring) -> None:
 def _set(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
     minimum = state.minimum
     if minimum is not None:
-        # Leaves of 0 are never sampled, so weights are not normalised by their probability.
+        # Exclude leaves of 0 from the minimum because they are never sampled.
         minimum = sum_tree.set(minimum, slots, jnp.where(values == 0, _LARGEST, values))
     return state._replace(tree=sum_tree.set(state.tree, slots, values), minimum=minimum)
 

@@ -40,7 +40,7 @@ class PSERConfig(LossOptions, PriorityOptions):
         0.5, "constant importance-sampling exponent", f"{_PAPER}, Tab. 4", at_least=0, at_most=1
     )
     rho: float = option(
-        0.4, "decay of the priority per preceding step", f"{_PAPER}, Tab. 2", above=0, below=1
+        0.4, "decay factor of the priority per step", f"{_PAPER}, Tab. 2", above=0, below=1
     )
     window: int | None = option(
         None,
@@ -84,7 +84,7 @@ class PSERConfig(LossOptions, PriorityOptions):
                 "rho, or set the window"
             )
         if self.leaf == "sqrt_huber" and self.decay_space == "raw":
-            raise ValueError("leaf must be power, got sqrt_huber; use power, or decay_space leaf")
+            raise ValueError("leaf sqrt_huber requires decay_space leaf, got decay_space raw")
         if self.combine == "add" and self.decay_space == "raw" and self.alpha == 0:
             raise ValueError("combine must be max if alpha is 0, got add")
 
@@ -183,13 +183,13 @@ class PSER(Sampler):
 
 @check_config_class
 def sampler(config: PSERConfig = PSERConfig()) -> PSER:
-    """Return PSER's sampler (Brittain et al. 2019)."""
+    """Return the PSER sampler (Brittain et al. 2019)."""
     return PSER(config)
 
 
 @check_config_class
 def method(config: PSERConfig = PSERConfig()) -> Method:
-    """Return PSER: its sampler, and the importance-weighted mean of the critic's loss."""
+    """Return PSER: the sampler and the importance-weighted mean of the critic's loss."""
     return Method(sampler(config), objectives.weighted(config.named_loss))
 
 

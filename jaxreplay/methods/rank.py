@@ -82,9 +82,9 @@ class RankState(NamedTuple):
 class Rank(Sampler):
     """Samples with `P(i) = rank(i)^-alpha / sum_r r^-alpha` (Schaul et al. 2016, Sec. 3.3).
 
-    Rank 1 is the largest |TD error|, and every batch uses the current ranks. By default, nearly
-    equal |TD errors| are tied; the probability of a tied transition, also in its importance weight,
-    is the mean over the tied ranks. With `order="sorted"`, ranks are exact, and ties are broken in
+    The largest |TD error| has rank 1, and every batch uses the current ranks. By default, nearly
+    equal |TD errors| are tied: sampling and importance weights use the mean probability of the tied
+    ranks for all tied transitions. With `order="sorted"`, ranks are exact, and ties are broken in
     slot order.
 
     Independent draws invert the cumulative distribution function in float32. With a million ranks,
@@ -189,7 +189,7 @@ class Rank(Sampler):
     def _draw_rank(self, state: RankState, ring: Ring, bits: Array) -> tuple[Array, Segments]:
         """Return zero-based ranks `[B]` int32 for random bits `[B]` uint32, and the segments.
 
-        The segments are not meaningful for independent draws.
+        The segments are unused if draws are independent.
         """
         count, size = len(bits), jnp.maximum(ring_.size(ring), 1)
         share = (bits >> 8) * jnp.float32(2.0**-24)

@@ -67,7 +67,7 @@ class ReFERConfig(Config):
         at_most=1,
     )
     beta_rate: float = option(
-        1e-4, "step size of beta per gradient step", f"{_PAPER}, Eq. 4", at_least=0, at_most=1
+        1e-4, "change in beta per gradient step", f"{_PAPER}, Eq. 4", at_least=0, at_most=1
     )
     reject: bool = option(True, "mask the losses of far-policy steps; false: use all losses")
     penalise: bool = option(True, "add a KL penalty with an adaptive weight; false: beta is 1")
@@ -146,7 +146,7 @@ def is_far(log_ratio: Array, log_c_max: Array) -> Array:
 def next_beta(beta: Array, far_share: Array, target: float, rate: float) -> Array:
     """Return beta, `[]` float32, after one gradient step (Eq. 4).
 
-    Beta decays to 0 while `far_share`, n_far / n_obs, exceeds `target` (D), and otherwise rises to 1.
+    Beta decays to 0 while n_far / n_obs (`far_share`) > D (`target`), and otherwise rises to 1.
     """
     return (1.0 - rate) * beta + jnp.where(far_share > target, 0.0, rate)
 

@@ -31,7 +31,7 @@ _PAPER = "Kapturowski et al. 2019"
 class SequencesConfig(SamplingOptions):
     """Hyperparameters of sequence replay.
 
-    In the paper, a burn-in of 40 steps precedes the 80 steps: set `length=120, burn_in=40`.
+    In the paper, a burn-in of 40 steps precedes 80 training steps: set `length=120, burn_in=40`.
     """
 
     length: int = option(
@@ -79,8 +79,8 @@ class SequencesConfig(SamplingOptions):
             raise ValueError(f"burn_in must be below length {self.length}, got {self.burn_in}")
         if self.period > self.length - self.burn_in:
             raise ValueError(
-                f"period must be at most {self.length - self.burn_in} (length - burn_in), so that "
-                f"every step is trained on, got {self.period}"
+                f"period must be at most {self.length - self.burn_in} (length - burn_in) to train "
+                f"on every step, got {self.period}"
             )
 
 
@@ -110,7 +110,7 @@ def priority(td_error: Array, learn: Array, eta: float) -> Array:
 
     Args:
       td_error: `[B, T]` float32.
-      learn: `[B, T]` bool, mask of the steps; a sequence without any True step has priority 0.
+      learn: `[B, T]` bool, mask of the steps to include; the priority is 0 if no step is.
       eta: weight of the maximum, in [0, 1].
 
     Example:
@@ -128,7 +128,7 @@ class Sequences(Sampler):
     """Samples sequences of T consecutive steps from one environment, `[B, T]`.
 
     Sequences start at the first step of each episode and every `period` steps thereafter, if the
-    episode outlasts the burn-in, and are available once T steps are stored. A sequence may extend
+    episode outlasts the burn-in, and are sampled once all T steps are stored. A sequence may extend
     past the end of its episode, where `Aux.mask` is False, but is removed before it would cross the
     write cursor. New sequences receive the running maximum of the priorities.
 
@@ -243,7 +243,7 @@ class Sequences(Sampler):
         blank = ring_.gather(ring, jnp.zeros(1, jnp.int32))
         if not (has_field(blank, "last") or has_field(blank, "first")):
             raise ValueError(
-                f"the example transition must have a field last or first, got a "
+                "the example transition must have a field last or first, got a "
                 f"{type(blank).__name__} with neither; store whether a step ends or starts an "
                 "episode (False without episodes)"
             )
@@ -316,6 +316,6 @@ def _find_complete(
 
 
 def _walk(config: SequencesConfig, ring: Ring, slots: Array, back: bool = False) -> Array:
-    """Return `[n, T]` slots of T steps from `slots` `[n]`, forwards or backwards in time."""
+    """Return the slots `[n, T]` of T steps starting at `slots` `[n]`, forwards or backwards."""
     steps = jnp.arange(config.length, dtype=jnp.int32) * ring.num_envs
     return (slots[:, None] + (-steps if back else steps)) % ring.capacity

@@ -18,8 +18,8 @@ FEEDBACK = frozenset({"value", "advantage", "next_value"})  # feedback that the 
 class Estimates(NamedTuple):
     """The agent's latest value estimates and the Retrace estimate for each step.
 
-    Value estimates are for scaled rewards (divided by `reward_scale`). `q_ret` is unscaled, and so
-    remains valid when the scale changes.
+    Value estimates are for scaled rewards (divided by `reward_scale`). `q_ret` is unscaled and
+    therefore remains valid when the scale changes.
     """
 
     value: Buffer  # [C] float32, V(s_t), scaled

@@ -70,7 +70,7 @@ class ImportanceOptions(Config):
         whole_run=True,
     )
     normalise: Normalisation = option(
-        "batch", "divide importance weights by the largest weight in the batch or buffer, or not"
+        "batch", "divide importance weights by their batch maximum or buffer maximum, or not at all"
     )
 
     @property

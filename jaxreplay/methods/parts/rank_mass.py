@@ -97,7 +97,7 @@ def segments(size: Array, count: int, alpha: Array | float) -> Segments:
 
 
 def segments_from_ends(end: Array, size: Array) -> Segments:
-    """Return segments of ranks 1..size with ends `end` `[B]`, shifted if a segment is empty."""
+    """Return segments of ranks 1..size with ends `end` `[B]`, shifted so that none is empty."""
     count = len(end)
     number = jnp.arange(1, count + 1, dtype=jnp.int32)
     end = jax.lax.cummax(end.at[-1].set(size) - number) + number  # strictly increasing

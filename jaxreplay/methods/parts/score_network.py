@@ -89,7 +89,7 @@ class ImageEncoder(nn.Module):
 def _patches(x: Array, size: int, stride: int) -> Array:
     """Extract patches `[m, h, w, size * size * C]` from `[m, H, W, C]`.
 
-    A convolution as a matrix product over patches remains a single product under vmap over seeds.
+    A convolution expressed as a matrix product remains a single product under vmap over seeds.
     """
     rows = range(size)
     height, width = ((side - size) // stride + 1 for side in x.shape[1:3])
