@@ -116,10 +116,10 @@ class PSER(Sampler):
     """Samples in the same way as PER; updates also raise the priorities of preceding steps.
 
     A replayed transition receives the priority `p = max(|td| + epsilon, eta * old)` (Eq. 10). The
-    k-th preceding step receives `max(rho^k p, old)` (Eq. 6) or `min(rho^k p + old, largest)` (Eq.
-    7, capped at the running maximum), for k up to the window, in the same episode and not beyond
-    the write cursor. The result is equivalent to processing the batch in chronological order. If a
-    batch contains duplicates with different TD errors, one of these TD errors is used.
+    k-th preceding step, with priority `own`, receives `max(rho^k p, own)` (Eq. 6) or
+    `min(rho^k p + own, running maximum)` (Eq. 7), for k up to the window, in the same episode and
+    not beyond the write cursor. The result is equivalent to processing the batch in chronological
+    order. If a batch contains duplicates with different TD errors, one of them is used.
     """
 
     config: PSERConfig = PSERConfig()
