@@ -1,8 +1,8 @@
-"""Replay methods, one module each; `METHODS` maps their names to config and factory.
+"""Replay methods, one module per method; `METHODS` maps method names to configs and factories.
 
-To write your own, define a frozen dataclass of options and a function `method(config)` that returns
-a `jaxreplay.Method`. `register` adds it to `METHODS`; commands also accept the dotted name of its
-module. To add one to the library, write a module and a line below.
+To write a custom method, define a frozen dataclass of options and a function `method(config)` that
+returns a `jaxreplay.Method`. `register` adds the method to `METHODS`; commands also accept the
+dotted name of its module. To extend the library, add a module and an entry in `_METHODS`.
 """
 
 import dataclasses
@@ -54,18 +54,18 @@ __all__ = [
 ]
 
 
-MakeMethod = Callable[[Any], Method]  # takes an instance of the entry's config
+MakeMethod = Callable[[Any], Method]  # accepts an instance of the entry's config class
 
 
 class MethodEntry(NamedTuple):
-    """The config and the factory of a method."""
+    """Config class and factory of a replay method."""
 
-    config: type[Any]  # a frozen dataclass of `option` fields
+    config: type[Any]  # frozen dataclass with `option` fields
     method: MakeMethod
-    discrete: Mapping[str, Any] = MappingProxyType({})  # other defaults for discrete actions
+    discrete: Mapping[str, Any] = MappingProxyType({})  # defaults for discrete actions
 
     def defaults(self, actions: Literal["discrete", "continuous"]) -> Any:
-        """Return the config with the defaults for discrete or continuous actions."""
+        """Return a config with the defaults for discrete or continuous actions."""
         return self.config(**self.discrete) if actions == "discrete" else self.config()
 
 
@@ -83,7 +83,7 @@ _METHODS = {
     "windows": MethodEntry(windows.WindowsConfig, windows.method),
     "latest": MethodEntry(latest.LatestConfig, latest.method),
 }
-METHODS: Mapping[str, MethodEntry] = MappingProxyType(_METHODS)  # read-only; `register` adds to it
+METHODS: Mapping[str, MethodEntry] = MappingProxyType(_METHODS)  # read-only; see `register`
 
 
 def register(
@@ -94,18 +94,19 @@ def register(
     *,
     replace: bool = False,
 ) -> None:
-    """Add a method of your own to `METHODS`, so that commands accept its name.
+    """Add a custom method to `METHODS` under a name that commands accept.
 
     Args:
-      name: name of the method, a word that no other method uses.
-      config: a frozen dataclass of `option` fields, all with defaults.
-      method: `method(config) -> Method`.
-      discrete: options with other defaults for agents with discrete actions, and these defaults.
-      replace: replace a method of the same name, for instance when a notebook cell runs again.
+      name: unique name of the method, a single word.
+      config: frozen dataclass with `option` fields, all of which have defaults.
+      method: function `method(config) -> Method`.
+      discrete: maps options whose defaults differ for discrete actions to these defaults.
+      replace: whether to replace a method that is already registered under `name`, for example
+        when a notebook cell is run again.
 
     Raises:
-      ValueError: `name` is taken or not a word, `config` is not such a dataclass, `method` is not
-        callable, or `discrete` has options or values that the config does not allow.
+      ValueError: If `name` is already registered or not a single word, `config` is not a dataclass
+        of options, `method` is not callable, or `discrete` contains invalid options or values.
     """
     check_entry(name, config, method)
     check_kind("replace", replace, bool)
@@ -113,7 +114,8 @@ def register(
     _check_discrete(entry)
     if not replace and METHODS.get(name, entry) != entry:
         raise ValueError(
-            f"name is '{name}': another replay method has it; use another name, or replace=True"
+            f"name '{name}' is already registered for another replay method; choose another name, "
+            "or pass replace=True"
         )
     _METHODS[name] = entry
 
@@ -121,10 +123,10 @@ def register(
 def _check_discrete(entry: MethodEntry) -> None:
     if not isinstance(entry.discrete, Mapping):
         raise ValueError(
-            f"discrete of {entry.config.__name__} is {entry.discrete!r}: it must be a mapping of "
-            "options to values"
+            f"discrete must map options of {entry.config.__name__} to values, got "
+            f"{entry.discrete!r}"
         )
     names = {field.name for field in dataclasses.fields(entry.config)}
     for name in sorted(set(entry.discrete) - names):
-        raise ValueError(f"discrete has '{name}': it must be an option of {entry.config.__name__}")
+        raise ValueError(f"discrete must name options of {entry.config.__name__}, got '{name}'")
     entry.defaults("discrete")

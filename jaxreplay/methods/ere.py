@@ -23,43 +23,43 @@ class EREConfig(LossOptions):
     """Hyperparameters of ERE."""
 
     eta: float = option(
-        0.996, "initial decay of the window; 1 is uniform", f"{_PAPER}, Sec. 4", above=0, at_most=1
+        0.996, "initial window decay; 1 is uniform", f"{_PAPER}, Sec. 4", above=0, at_most=1
     )
     eta_updates: int | None = option(
         None,
-        "gradient steps over which eta rises linearly to 1; none: the whole run",
+        "gradient steps over which eta increases linearly to 1; none: the whole run",
         f"{_PAPER}, Sec. 4",
         at_least=1,
         whole_run=True,
     )
     smallest: int = option(
-        5000, "least number of transitions in the window", f"{_PAPER}, Sec. 4", at_least=1
+        5000, "minimum number of transitions in the window", f"{_PAPER}, Sec. 4", at_least=1
     )
 
 
 class EREState(NamedTuple):
-    """Updates of the current and the previous episode of the first environment."""
+    """Update counts and window sizes for the latest episodes of the first environment."""
 
-    done: Array  # [] int32, k: updates since the latest episode ended
-    length: Array  # [] int32, K: updates during the latest complete episode; 0 before the first
-    updates: Array  # [] int32, calls of update
-    widths: Array  # [] float32, sum of the windows' sizes since the latest episode ended
-    mean_width: Array  # [] float32, their mean during the latest complete episode; 0 before
+    done: Array  # [] int32, k: number of updates since the latest episode ended
+    length: Array  # [] int32, K: number of updates in the latest complete episode; initially 0
+    updates: Array  # [] int32, number of calls to `update`
+    widths: Array  # [] float32, sum of window sizes since the latest episode ended
+    mean_width: Array  # [] float32, mean window size in the latest complete episode; initially 0
 
 
 @with_default_promotion
 def window(done: Array, length: Array, eta: Array | float, capacity: int, smallest: int) -> Array:
-    """Return the number of most recent transitions, `[]`, from which the next batch is drawn.
+    """Return the window size `[]`: the number of recent transitions to sample a batch from.
 
     `c_k = max(N eta^(1000 k / K), c_min)` for the k-th of K updates (Wang & Ross 2019, Eq. 1),
     with k clipped to K - 1.
 
     Args:
-      done: k, from 0.
-      length: K; 0 if it is unknown yet, which gives the whole buffer.
+      done: k, starting at 0.
+      length: K; 0 (the whole buffer) before the first complete episode.
       eta: decay in (0, 1].
-      capacity: N, the slots of the ring, as in the authors' code.
-      smallest: c_min.
+      capacity: N, the number of slots in the ring buffer, as in the authors' code.
+      smallest: c_min, the minimum window size.
 
     Example:
       >>> int(window(500, 1000, eta=0.996, capacity=1_000_000, smallest=5000))
@@ -74,9 +74,9 @@ def window(done: Array, length: Array, eta: Array | float, capacity: int, smalle
 class ERE(Sampler):
     """Samples uniformly from a window of recent transitions that shrinks during each episode.
 
-    The authors take all K updates of an episode at its end. Here updates alternate with steps, and
-    K is the number of updates in the previous episode. Eta rises linearly to 1 over `eta_updates`
-    and is constant if that is None.
+    The authors perform all K updates of an episode after the episode ends. Here, updates alternate
+    with environment steps, and K is the number of updates in the previous episode. Eta increases
+    linearly to 1 over `eta_updates`, or is constant if `eta_updates` is None.
     """
 
     config: EREConfig = EREConfig()
@@ -114,7 +114,7 @@ class ERE(Sampler):
         return jnp.where((slots < ring_.size(ring)) & (order < recent), share, 0.0)
 
     def metrics(self, state: EREState, ring: Ring) -> dict[str, Array]:
-        # A mean, since log points may always fall on the same phase of an episode.
+        # Report a mean because all log points may fall in the same phase of an episode.
         so_far = state.widths / jnp.maximum(state.done, 1)
         return {"window": jnp.where(state.length > 0, state.mean_width, so_far)}
 
@@ -126,8 +126,8 @@ class ERE(Sampler):
 
 
 def _end_episode(state: EREState, over: Array | bool) -> EREState:
-    """Set K to the updates of the first environment's episode if it is `over`, `[]` bool."""
-    over = over & (state.done > 0)  # K stays positive: skip episodes without updates
+    """Set K to the update count of the first environment's episode if `over` `[]` is True."""
+    over = over & (state.done > 0)  # skip episodes without updates so that K stays positive
     mean = state.widths / jnp.maximum(state.done, 1)
     return state._replace(
         done=jnp.where(over, 0, state.done),
@@ -139,15 +139,15 @@ def _end_episode(state: EREState, over: Array | bool) -> EREState:
 
 @check_config_class
 def sampler(config: EREConfig = EREConfig()) -> ERE:
-    """Return ERE's sampler (Wang & Ross 2019)."""
+    """Return the ERE sampler (Wang & Ross 2019)."""
     return ERE(config)
 
 
 @check_config_class
 def method(config: EREConfig = EREConfig()) -> Method:
-    """Return ERE: its sampler, and the mean of the agent's loss.
+    """Return ERE: the sampler and the mean of the agent's loss.
 
     Args:
-      config: `config.for_run(updates)` anneals eta to 1 over that many gradient steps.
+      config: options; `config.for_run(updates)` anneals eta to 1 over `updates` gradient steps.
     """
     return Method(sampler(config), objectives.plain(config.named_loss))

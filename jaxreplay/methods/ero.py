@@ -22,9 +22,9 @@ from jaxreplay.sum_tree import SumTree
 from jaxreplay.types import Array, Draw, Requirements, Sample, Tree, get_field
 
 _PAPER = "Zha et al. 2019"
-# Transitions scored at a time: limits the memory of hidden layers, and the work for small buffers.
+# Transitions are scored in chunks to limit activation memory and to skip empty slots.
 _CHUNK = 4_096
-_LEAST = 1e-6  # probabilities are clipped to [1e-6, 1 - 1e-6] in logarithms
+_LEAST = 1e-6  # probabilities are clipped to [1e-6, 1 - 1e-6] before the logarithm
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,28 +34,26 @@ class EROConfig(LossOptions):
     hidden: tuple[int, ...] = option(
         (64, 64), "hidden layer sizes of the replay policy", _PAPER, at_least=1
     )
-    learning_rate: float = option(1e-4, "Adam step size of the replay policy", _PAPER, above=0)
-    batch_size: int = option(
-        64, "transitions in each update of the replay policy", _PAPER, at_least=1
-    )
+    learning_rate: float = option(1e-4, "Adam learning rate of the replay policy", _PAPER, above=0)
+    batch_size: int = option(64, "transitions per update of the replay policy", _PAPER, at_least=1)
 
 
 class EROState(NamedTuple):
-    """The replay policy, its features, and the subset it chose."""
+    """The replay policy, its input features, and the selected subset."""
 
     params: Any
     opt_state: optax.OptState
-    chosen: SumTree  # leaves [C] float32: 1 in the subset, else 0
-    reward: Buffer  # [C] float32
-    td_error: Buffer  # [C] float32, when last replayed; 0 before
-    has_observed: Array  # [] bool, whether `observe` was called
-    episode_return: Array  # [] float32, of the latest call
-    replay_reward: Array  # [] float32, its change since the previous call
-    learned: Array  # [] int32, gradient steps of the policy
+    chosen: SumTree  # leaves [C] float32: 1 in the subset, 0 otherwise
+    reward: Buffer  # [C] float32, rewards of the stored transitions
+    td_error: Buffer  # [C] float32, TD error when last replayed; initially 0
+    has_observed: Array  # [] bool, whether `observe` has been called
+    episode_return: Array  # [] float32, episode return at the latest call to `observe`
+    replay_reward: Array  # [] float32, change in `episode_return` at the latest call
+    learned: Array  # [] int32, number of gradient steps of the policy
 
 
 class ReplayPolicy(nn.Module):
-    """Logits `[n]` of keeping transitions with features `[n, d]`, each computed independently."""
+    """Computes a logit `[n]` for keeping each transition from its features `[n, d]`."""
 
     hidden: tuple[int, ...]
 
@@ -80,15 +78,15 @@ def log_likelihood(logits: Array, chosen: Array) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class ERO(Sampler):
-    """Samples uniformly from a subset of the buffer that a learned replay policy chooses.
+    """Samples uniformly from a subset of the buffer selected by a learned replay policy.
 
-    The policy keeps each transition with a probability that depends on its reward, its latest TD
-    error (both divided by their standard deviation over the buffer, then squashed by tanh) and the
-    time it was added. After every training episode, the policy takes one REINFORCE step on
-    transitions drawn uniformly from the buffer, and chooses a new subset. Its reward is the change
-    of the episode return since the previous episode (the paper averages over recent episodes). New
-    transitions are always in the subset. If the subset is smaller than a batch, the whole buffer is
-    used.
+    The policy keeps each transition with a probability that depends on its reward, latest TD error
+    (both divided by their standard deviations over the buffer, then squashed by tanh) and insertion
+    time. After every training episode, the policy takes one REINFORCE step on transitions sampled
+    uniformly from the buffer and selects a new subset. The policy's reward is the change in the
+    episode return since the previous episode (the paper averages over recent episodes). New
+    transitions always belong to the subset. If the subset is smaller than a batch, transitions are
+    sampled from the whole buffer.
     """
 
     config: EROConfig = EROConfig()
@@ -167,15 +165,15 @@ class ERO(Sampler):
 
 @check_config_class
 def sampler(config: EROConfig = EROConfig()) -> ERO:
-    """Return ERO's sampler (Zha et al. 2019)."""
+    """Return the ERO sampler (Zha et al. 2019)."""
     return ERO(config)
 
 
 @check_config_class
 def method(config: EROConfig = EROConfig()) -> Method:
-    """Return ERO: its sampler, and the mean of the agent's loss.
+    """Return ERO: the sampler and the mean of the agent's loss.
 
-    The loop passes returns of training episodes to `Replay.observe`.
+    The training loop must pass the returns of training episodes to `Replay.observe`.
     """
     return Method(sampler(config), objectives.plain(config.named_loss))
 
@@ -189,7 +187,7 @@ def _optimiser(config: EROConfig) -> optax.GradientTransformation:
 
 
 def _learn(config: EROConfig, state: EROState, ring: Ring, reward: Array, key: Array) -> EROState:
-    """Take one REINFORCE step of the policy, and choose a new subset."""
+    """Update the policy with one REINFORCE step, and select a new subset."""
     key_batch, key_choice = jax.random.split(key)
     features = _features(state, ring)
     size = jnp.maximum(ring_.size(ring), 1)
@@ -200,7 +198,7 @@ def _learn(config: EROConfig, state: EROState, ring: Ring, reward: Array, key: A
         return -reward * log_likelihood(logits, sum_tree.get(state.chosen, slots))
 
     steps, opt_state = _optimiser(config).update(jax.grad(loss)(state.params), state.opt_state)
-    # Without a reward, Adam's momentum would still move the parameters.
+    # Adam's momentum would change the parameters even if the reward is 0.
     params, opt_state = jax.tree.map(
         lambda new, old: jnp.where(reward != 0, new, old),
         (optax.apply_updates(state.params, steps), opt_state),
@@ -212,7 +210,7 @@ def _learn(config: EROConfig, state: EROState, ring: Ring, reward: Array, key: A
 
 
 def _choose(config: EROConfig, params: Any, features: Array, ring: Ring, key: Array) -> Array:
-    """Return the choice for every slot, `[C]` float32: 1 in the subset, else 0."""
+    """Return a sampled subset as a mask, `[C]` float32: 1 in the subset, 0 otherwise."""
     chunk = min(_CHUNK, ring.capacity)
 
     def score(number: Array, logits: Array) -> Array:
@@ -236,7 +234,7 @@ def _logits(config: EROConfig, params: Any, features: Array) -> Array:
 
 
 def _features(state: EROState, ring: Ring) -> Array:
-    """Return the features of every slot, `[C, 3]`: reward, TD error, and time in (0, 1]."""
+    """Return the features of all slots, `[C, 3]`: reward, TD error, and time in (0, 1]."""
     slots = jnp.arange(ring.capacity)
     live = slots < ring_.size(ring)
 

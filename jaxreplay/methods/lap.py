@@ -15,8 +15,8 @@ from jaxreplay.types import Array
 
 _PAPER = "Fujimoto et al. 2020"
 
-# Defaults for discrete actions (Fujimoto et al. 2020, Tab. 7 and App. D.2: Atari). The TD errors of
-# clipped rewards are far below 1: with a kappa of 1, sampling would be uniform.
+# Defaults for discrete actions (Fujimoto et al. 2020, Tab. 7 and App. D.2: Atari). With clipped
+# rewards, TD errors are far below 1, so that kappa = 1 would result in uniform sampling.
 DISCRETE: Mapping[str, Any] = MappingProxyType({"alpha": 0.6, "kappa": 0.01})
 
 
@@ -24,17 +24,17 @@ DISCRETE: Mapping[str, Any] = MappingProxyType({"alpha": 0.6, "kappa": 0.01})
 class LAPConfig(SamplingOptions):
     """Hyperparameters of LAP; `LAPConfig(**DISCRETE)` has the paper's values for Atari.
 
-    Kappa bounds the loss's gradient. Optimisers that normalise gradients (Adam, RMSProp) undo a
-    small bound unless their epsilon is of the gradient's size, such as 1.5e-4; Adam's default of
-    1e-8 is not. The authors' code draws independently (`sampling="iid"`).
+    Kappa bounds the gradient of the loss. Optimisers that normalise gradients (Adam, RMSProp)
+    cancel a small bound unless epsilon is comparable to the gradient, such as 1.5e-4; Adam's
+    default of 1e-8 is too small. The authors' code uses independent draws (`sampling="iid"`).
     """
 
     alpha: float = option(
-        0.4, "prioritisation exponent, 0 is uniform", f"{_PAPER}, Tab. 6", at_least=0
+        0.4, "prioritisation exponent; 0 is uniform", f"{_PAPER}, Tab. 6", at_least=0
     )
     kappa: float = option(
         1.0,
-        "least |TD error| in priorities, and the Huber loss's threshold",
+        "lower bound on |TD error| in priorities, and threshold of the Huber loss",
         f"{_PAPER}, Tab. 6",
         above=0,
     )
@@ -53,18 +53,18 @@ class LAPLeaf:
 
 @check_config_class
 def sampler(config: LAPConfig = LAPConfig()) -> Proportional:
-    """Return LAP's sampler: `P(i) ~ max(|td_i|, kappa)^alpha`, with weights of 1.
+    """Return the LAP sampler: `P(i) ~ max(|td_i|, kappa)^alpha`, with weights of 1.
 
-    Fujimoto et al. 2020, Eq. 9. New transitions get the largest priority so far.
+    See Fujimoto et al. 2020, Eq. 9. New transitions receive the running maximum of the priorities.
     """
     return Proportional(LAPLeaf(config.alpha, config.kappa), sampling=config.sampling)
 
 
 @check_config_class
 def method(config: LAPConfig = LAPConfig()) -> Method:
-    """Return LAP: its sampler, and the unweighted mean of the Huber loss with the same kappa.
+    """Return LAP: the sampler and the unweighted mean of the Huber loss with the same kappa.
 
-    The loss replaces the agent's own loss of the TD error. All TD errors in its quadratic part have
-    the same priority, so that prioritisation biases only the linear part.
+    The Huber loss replaces the agent's own loss on the TD error. All TD errors in the quadratic
+    region have the same priority, so prioritisation introduces a bias only in the linear region.
     """
     return Method(sampler(config), objectives.plain(objectives.huber(config.kappa)))

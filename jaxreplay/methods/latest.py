@@ -1,4 +1,4 @@
-"""The newest transitions, each sampled once, for on-policy agents such as PPO."""
+"""Batches of the newest transitions, each sampled once, for on-policy agents such as PPO."""
 
 import dataclasses
 
@@ -16,16 +16,16 @@ from jaxreplay.types import Array, Draw, Requirements
 
 @dataclasses.dataclass(frozen=True)
 class LatestConfig(Config):
-    """Config without hyperparameters."""
+    """Config for `latest`, which has no hyperparameters."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Latest(Uniform):
     """Returns the newest B transitions, oldest first, with weights of 1.
 
-    The loop adds B transitions between two batches (`Requirements.all_new`), where B is a multiple
-    of the number of environments E. `Aux.slots` `[B / E, E]` is the batch in order of time. Until B
-    transitions are stored, the missing ones have a weight of 0.
+    The training loop must add B transitions between batches (`Requirements.all_new`), and B must be
+    a multiple of the number of environments E. `Aux.slots` `[B / E, E]` contains the batch's slots
+    in chronological order. If fewer than B transitions are stored, missing entries have weight 0.
     """
 
     @property
@@ -35,8 +35,8 @@ class Latest(Uniform):
     def check_sizes(self, capacity: int, num_envs: int, batch_size: int) -> None:
         if batch_size % num_envs:
             raise ValueError(
-                f"batch_size is {batch_size}: it must be a multiple of num_envs {num_envs}, such "
-                f"as {max(1, batch_size // num_envs) * num_envs}"
+                f"batch_size must be a multiple of num_envs {num_envs}, such as "
+                f"{max(1, batch_size // num_envs) * num_envs}, got {batch_size}"
             )
 
     def sample(self, state: None, ring: Ring, key: Array, batch_size: int) -> Draw:
@@ -55,11 +55,11 @@ class Latest(Uniform):
 
 
 def sampler() -> Latest:
-    """Return the sampler of the newest transitions."""
+    """Return a sampler for the newest transitions."""
     return Latest()
 
 
 @check_config_class
 def method(config: LatestConfig = LatestConfig()) -> Method:
-    """Return the method of on-policy agents: the newest transitions, and the mean of the loss."""
+    """Return on-policy replay: the sampler and the mean of the agent's loss."""
     return Method(sampler(), objectives.plain())

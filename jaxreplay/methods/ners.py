@@ -30,9 +30,9 @@ _CODE = "authors' code"
 
 @dataclasses.dataclass(frozen=True)
 class NERSConfig(WeightedLossOptions, ImportanceOptions, SamplingOptions):
-    """Hyperparameters of NERS; most are from PER or the authors' code, as the paper gives none.
+    """Hyperparameters of NERS, mostly from PER or the authors' code; the paper gives no values.
 
-    The paper's Alg. 1 also weights the actor's loss: set `weigh_actor=True`.
+    To weight the actor's loss as in Alg. 1 of the paper, set `weigh_actor=True`.
     """
 
     alpha: float = option(
@@ -40,59 +40,59 @@ class NERSConfig(WeightedLossOptions, ImportanceOptions, SamplingOptions):
     )
     reward: Literal["evaluation", "training"] = option(
         "evaluation",
-        "returns that reward the sampler: of evaluations (NERS) or of training episodes (NERS*)",
+        "episode returns that reward the sampler: from evaluation (NERS) or training (NERS*)",
         f"{_PAPER}, Eq. 6 and Sec. 3.3",
     )
     gradient: Literal["buffer", "none"] = option(
         "buffer",
-        "probabilities in the gradient: normalised over the buffer, or plain scores (code)",
+        "probabilities in the gradient: normalised over the buffer, or raw scores (authors' code)",
         f"{_PAPER}, Eq. 7",
     )
     features: tuple[Feature, ...] = option(
         get_args(Feature), "inputs of the score network", f"{_PAPER}, Sec. 2.2"
     )
     global_context: bool = option(
-        True, "scores also depend on the average of the batch", f"{_PAPER}, Sec. 2.2 and Fig. 4a"
+        True, "condition scores on the average of the batch", f"{_PAPER}, Sec. 2.2 and Fig. 4a"
     )
     clock: Literal["run", "episode"] = option(
-        "run", "time feature: time of the run in (0, 1], or steps of the episode (code)"
+        "run", "time feature: time in the run in (0, 1], or step in the episode (authors' code)"
     )
-    squash: bool = option(False, "apply tanh to all features, not just to TD error and Q", _CODE)
+    squash: bool = option(False, "apply tanh to all features, not only TD error and Q value", _CODE)
     hidden: tuple[int, ...] = option(
         (128, 256, 128, 64), "layer sizes of the local and global networks", _CODE, at_least=1
     )
     score_hidden: tuple[int, ...] = option(
         (128, 64), "hidden layer sizes of the score network", _CODE, at_least=1
     )
-    learning_rate: float = option(1e-4, "Adam step size of the sampler", _CODE, above=0)
-    train_size: int = option(256, "replayed transitions in each update of the sampler", at_least=1)
+    learning_rate: float = option(1e-4, "Adam learning rate of the sampler", _CODE, above=0)
+    train_size: int = option(256, "replayed transitions per update of the sampler", at_least=1)
 
 
 class Collected(NamedTuple):
-    """A uniform sample of the transitions replayed since the sampler's latest gradient step.
+    """A uniform reservoir sample of the transitions replayed since the latest gradient step.
 
-    Every replayed transition gets a random ticket, and the n smallest tickets are kept.
+    Each replayed transition receives a random ticket; the n smallest tickets are retained.
     """
 
     slots: Array  # [n] int32
     versions: Array  # [n] int32, as in `Sample.version`
-    tickets: Array  # [n] float32, below 1; 1 marks empty entries
+    tickets: Array  # [n] float32, in [0, 1); 1 marks empty entries
 
 
 class NERSState(NamedTuple):
-    """The score network, its features, and the scores."""
+    """The score network, its input features, and the scores."""
 
     params: Any
     opt_state: optax.OptState
-    priorities: ProportionalState  # leaves are score^alpha
-    td_error: Buffer  # [C] float32, tanh(TD error) when last replayed; 1 before
-    q_value: Buffer  # [C] float32, tanh of the critic's target when last replayed; 1 before
-    positions: Positions | None  # within episodes, if they are the time feature
+    priorities: ProportionalState  # with leaves score^alpha
+    td_error: Buffer  # [C] float32, tanh(TD error) when last replayed; initially 1
+    q_value: Buffer  # [C] float32, tanh(critic's target) when last replayed; initially 1
+    positions: Positions | None  # positions within episodes; None unless `clock` is "episode"
     collected: Collected
-    has_observed: Array  # [] bool, whether `observe` was called
-    episode_return: Array  # [] float32, of the latest call
-    replay_reward: Array  # [] float32, its change since the previous call
-    learned: Array  # [] int32, gradient steps of the score network
+    has_observed: Array  # [] bool, whether `observe` has been called
+    episode_return: Array  # [] float32, episode return at the latest call to `observe`
+    replay_reward: Array  # [] float32, change in `episode_return` at the latest call
+    learned: Array  # [] int32, number of gradient steps of the score network
 
 
 def log_probabilities(scores: Array, counted: Array, alpha: float, rest: Array | float) -> Array:
@@ -102,9 +102,9 @@ def log_probabilities(scores: Array, counted: Array, alpha: float, rest: Array |
 
     Args:
       scores: `[n]` float32, sigma in (0, 1).
-      counted: `[n]` bool, the terms of the sum; False for repetitions of a transition.
+      counted: `[n]` bool, mask of the terms in the sum; False for duplicates of a transition.
       alpha: exponent.
-      rest: `[]`, the sum over all other transitions in the buffer, a constant.
+      rest: `[]`, the sum over all other transitions in the buffer, treated as a constant.
     """
     total = jnp.where(counted, scores**alpha, 0.0).sum() + rest
     return alpha * jnp.log(scores) - jnp.log(total)
@@ -114,9 +114,9 @@ def log_probabilities(scores: Array, counted: Array, alpha: float, rest: Array |
 class NERS(Sampler):
     """Samples with `P(i) ~ score^alpha`, where a network computes the scores.
 
-    New transitions have a score of 1. After every update of the agent, the network scores the batch
-    as a set. After every observed return, the network takes one REINFORCE step that makes the
-    recently replayed transitions more likely if the return rose, and less likely if it fell (Oh et
+    New transitions have a score of 1. After each agent update, the network computes the scores of
+    the batch jointly. After each observed episode return, one REINFORCE step makes the recently
+    replayed transitions more likely if the return increased, and less likely if it decreased (Oh et
     al. 2021, Eq. 6 and 7).
     """
 
@@ -174,7 +174,7 @@ class NERS(Sampler):
         return Draw(indices, self.config.weight(stats), tickets, stats.probability)
 
     def update(self, state: NERSState, ring: Ring, sample: Sample, **feedback: Array) -> NERSState:
-        """Score a batch, and offer it to `Collected`."""
+        """Score a batch, and add it to the reservoir sample."""
         slots, valid = sample.indices, sample.indices != IGNORED
         td_error, q_value = jnp.tanh(feedback["td_error"]), jnp.tanh(feedback["target"])
         time = _time(state, ring, jnp.minimum(slots, ring.capacity - 1))
@@ -231,12 +231,12 @@ def sampler(config: NERSConfig = NERSConfig()) -> NERS:
 
 @check_config_class
 def method(config: NERSConfig = NERSConfig()) -> Method:
-    """Return NERS: its sampler, and the importance-weighted mean of the critic's loss.
+    """Return NERS: the sampler and the importance-weighted mean of the critic's loss.
 
-    The loop passes the returns named by `config.reward` to `Replay.observe`.
+    The training loop must pass the episode returns selected by `config.reward` to `Replay.observe`.
 
     Args:
-      config: `config.for_run(updates)` anneals beta to `beta_end` over that many gradient steps.
+      config: options; `config.for_run(updates)` anneals beta over `updates` gradient steps.
     """
     return Method(sampler(config), config.objective())
 
@@ -294,7 +294,7 @@ def _time(state: NERSState, ring: Ring, slots: Array) -> Array:
 def _features(
     config: NERSConfig, transition: Tree, time: Array, td_error: Array, q_value: Array
 ) -> Features:
-    """Return the network's inputs; `td_error` and `q_value` `[m]` are squashed already."""
+    """Return the network inputs; `td_error` and `q_value` `[m]` are already squashed."""
     count = len(time)
     estimates = {"time": time, "td_error": td_error, "q_value": q_value}
 
@@ -305,8 +305,8 @@ def _features(
     for name in sorted({"obs", "next_obs"} & set(config.features)):
         if not hasattr(get_field(transition, name), "shape"):
             raise ValueError(
-                f"{name} is a tree of arrays: it must be a single array, or leave it out of the "
-                "features of ners"
+                f"{name} must be a single array to be a feature of ners, got a pytree; remove "
+                f"{name} from the features"
             )
     scalars = ("action", "reward", *estimates)
     columns = [column(name) for name in scalars if name in config.features]
@@ -323,7 +323,7 @@ def _empty(count: int) -> Collected:
 
 
 def _collect(collected: Collected, sample: Sample, valid: Array) -> Collected:
-    """Add a batch, and keep the smallest tickets; `sample.aux` holds those of the batch."""
+    """Add a batch with tickets `sample.aux`, and retain the smallest tickets."""
     tickets = jnp.concatenate([collected.tickets, jnp.where(valid, sample.aux, 1.0)])
     slots = jnp.concatenate([collected.slots, jnp.where(valid, sample.indices, 0)])
     versions = jnp.concatenate([collected.versions, sample.version])

@@ -10,7 +10,7 @@ from jaxreplay.sampler import Method
 
 _PAPER = "Fujimoto et al. 2020"
 
-DISCRETE = lap.DISCRETE  # defaults for discrete actions: those of LAP, whose gradient PAL has
+DISCRETE = lap.DISCRETE  # same defaults as LAP, which has the same expected gradient
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,28 +18,28 @@ class PALConfig(Config):
     """Hyperparameters of PAL; `PALConfig(**DISCRETE)` has the paper's values for Atari."""
 
     alpha: float = option(
-        0.4, "exponent of the equivalent priority", f"{_PAPER}, Tab. 6", at_least=0, at_most=1
+        0.4, "exponent of the equivalent LAP priority", f"{_PAPER}, Tab. 6", at_least=0, at_most=1
     )
     kappa: float = option(
         1.0, "|TD error| up to which the loss is quadratic", f"{_PAPER}, Tab. 6", above=0
     )
     twin: Twin = option(
         "own",
-        "weigh twin critics by each one's own error (authors' code) or the largest (exact LAP)",
+        "weight each twin critic by its own TD error (authors' code) or the largest (exact LAP)",
         f"{_PAPER}, Eq. 31",
     )
-    loss: Form = option("pal", "PAL's loss, or the Huber loss as an ablation", f"{_PAPER}, C.1")
+    loss: Form = option("pal", "PAL loss, or Huber loss as an ablation", f"{_PAPER}, C.1")
     divide: bool = option(
-        True, "divide by lambda, LAP's mean priority; false is an ablation", f"{_PAPER}, C.1"
+        True, "divide by lambda, the mean LAP priority; false is an ablation", f"{_PAPER}, C.1"
     )
 
 
 @check_config_class
 def method(config: PALConfig = PALConfig()) -> Method:
-    """Return PAL: uniform sampling with a loss that has LAP's expected gradient.
+    """Return PAL: uniform sampling with a loss whose expected gradient equals that of LAP.
 
-    `objectives.pal` gives the equations (Fujimoto et al. 2020, Eq. 10 and 31). The loss replaces
-    the agent's own loss of the TD error, so that the agent must have one.
+    See `objectives.pal` for the equations (Fujimoto et al. 2020, Eq. 10 and 31). The loss replaces
+    the agent's own loss on the TD error; agents without such a loss are not supported.
     """
     loss = objectives.pal(config.alpha, config.kappa, config.twin, config.loss, config.divide)
     return Method(uniform.sampler(), objectives.plain(loss))

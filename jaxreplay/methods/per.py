@@ -19,7 +19,7 @@ class PERConfig(WeightedLossOptions, ImportanceOptions, PriorityOptions):
     """Hyperparameters of proportional prioritised replay."""
 
     clip: float | None = option(
-        None, "upper bound of |TD error| in priorities; none: unbounded", above=0
+        None, "upper bound on |TD error| in priorities; none: unbounded", above=0
     )
 
 
@@ -43,8 +43,8 @@ def sampler(config: PERConfig = PERConfig()) -> Proportional:
     """Return the proportional PER sampler: `P(i) = p_i^alpha / sum_j p_j^alpha`.
 
     The priority is `p = |td| + epsilon` (Schaul et al. 2016, Eq. 1 and Alg. 1). Importance weights
-    are `(N P(i))^-beta`, divided by the largest of the batch or of the buffer, or not at all. Beta
-    is constant unless `beta_updates` or `config.for_run` sets the horizon of its schedule.
+    are `(N P(i))^-beta`, optionally divided by the largest weight in the batch or the buffer. Beta
+    is constant unless `beta_updates` or `config.for_run` sets the length of its schedule.
     """
     return Proportional(
         PERLeaf(config.alpha, config.epsilon, config.clip),
@@ -56,10 +56,10 @@ def sampler(config: PERConfig = PERConfig()) -> Proportional:
 
 @check_config_class
 def method(config: PERConfig = PERConfig()) -> Method:
-    """Return proportional PER: its sampler, and the importance-weighted mean of the critic's loss.
+    """Return proportional PER: the sampler and the importance-weighted mean of the critic's loss.
 
     Args:
-      config: `config.for_run(updates)` anneals beta to `beta_end` over that many gradient steps.
+      config: options; `config.for_run(updates)` anneals beta over `updates` gradient steps.
 
     Example:
       >>> from jaxreplay import Replay

@@ -1,7 +1,7 @@
 """Sampling in proportion to priorities stored in a sum tree.
 
-PER and LAP are `Proportional` with a leaf and a weight. The samplers of PSER, NERS and sequences
-hold a `ProportionalState` and call the functions of this module.
+PER and LAP are instances of `Proportional` with different leaf and weight functions. PSER, NERS and
+`sequences` store a `ProportionalState` and call the functions in this module.
 """
 
 import dataclasses
@@ -28,22 +28,22 @@ Normalisation = Literal["batch", "buffer", "none"]
 
 
 class ProportionalState(NamedTuple):
-    """Leaves of all slots, and counters."""
+    """Leaves of all slots, their running maximum, and counters."""
 
-    tree: SumTree  # leaves [C] float32, 0 where never written
-    minimum: SumTree | None  # tree of minima over the positive leaves, if weights need the smallest
-    max_leaf: Array  # [] float32, the largest leaf ever written, initially 1
-    updates: Array  # [] int32, calls of update
-    skipped: Array  # [] int32, leaves not written because they were negative or not finite
+    tree: SumTree  # leaves [C] float32, initially 0
+    minimum: SumTree | None  # min tree over the positive leaves; None if not tracked
+    max_leaf: Array  # [] float32, running maximum of the leaves, initially 1
+    updates: Array  # [] int32, number of calls to `update`
+    skipped: Array  # [] int32, number of leaves skipped because they were negative or not finite
 
 
 class SamplingStats(NamedTuple):
-    """Quantities from which importance weights are computed."""
+    """Inputs to importance weights."""
 
-    probability: Array  # [B] float32, of each drawn slot
+    probability: Array  # [B] float32, probability of each sampled slot
     smallest: Array | None  # [] float32, smallest positive probability in the buffer, if tracked
-    size: Array  # [] int32, stored transitions
-    updates: Array  # [] int32, calls of update so far
+    size: Array  # [] int32, number of stored transitions
+    updates: Array  # [] int32, number of calls to `update`
 
 
 Leaf = Callable[[Mapping[str, Array], Array, Ring], Array]  # see `Proportional`
@@ -51,11 +51,11 @@ Weight = Callable[[SamplingStats], Array]  # returns importance weights [B] floa
 
 
 def init(capacity: int, *, track_minimum: bool = False) -> ProportionalState:
-    """Return the state of an empty buffer.
+    """Return the state for an empty buffer.
 
     Args:
-      capacity: C, slots of the ring.
-      track_minimum: also keep a tree of minima, which `SamplingStats.smallest` needs.
+      capacity: C, the number of slots in the ring buffer.
+      track_minimum: whether to maintain a min tree, which `SamplingStats.smallest` requires.
     """
     minimum = sum_tree.init(capacity, reduce="min") if track_minimum else None
     return ProportionalState(
@@ -70,10 +70,10 @@ def init(capacity: int, *, track_minimum: bool = False) -> ProportionalState:
 def insert(
     state: ProportionalState, slots: Array, values: Array | None = None
 ) -> ProportionalState:
-    """Return the state with leaves `values` `[E]` of new transitions at `slots` `[E]` int32.
+    """Return the state with leaves `values` `[E]` for new transitions at `slots` `[E]` int32.
 
-    None, and values that are negative or not finite, give the largest leaf so far: a slot must not
-    keep the leaf of an overwritten transition.
+    The running maximum replaces None and values that are negative or not finite; otherwise, a slot
+    would retain the leaf of an overwritten transition.
     """
     if values is None:
         return _set(state, slots, jnp.broadcast_to(state.max_leaf, slots.shape))
@@ -82,9 +82,9 @@ def insert(
 
 
 def write(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
-    """Return the state with new leaves `values` `[B]` of a batch at `slots` `[B]` int32.
+    """Return the state with new leaves `values` `[B]` for a batch at `slots` `[B]` int32.
 
-    `IGNORED` slots are skipped, and so are leaves that are negative or not finite.
+    `IGNORED` slots and leaves that are negative or not finite are skipped.
     """
     state = _update_stats(_set(state, slots, values), slots, values)
     return state._replace(updates=counters.increment(state.updates))
@@ -94,10 +94,10 @@ def write(state: ProportionalState, slots: Array, values: Array) -> Proportional
 def draw(
     state: ProportionalState, ring: Ring, key: Array, batch_size: int, sampling: Sampling
 ) -> tuple[Array, SamplingStats]:
-    """Draw slots in proportion to their leaves; if all leaves are 0, uniformly.
+    """Sample slots in proportion to their leaves, or uniformly if all leaves are 0.
 
     Returns:
-      Slots `[B]` int32, B = `batch_size`, and the inputs of their importance weights.
+      Slots `[B]` int32, where B is `batch_size`, and the inputs to their importance weights.
     """
     size = jnp.maximum(ring_.size(ring), 1)
     total = sum_tree.total(state.tree)
@@ -118,7 +118,7 @@ def draw(
 
 
 def probability(state: ProportionalState, ring: Ring, slots: Array) -> Array:
-    """Return the probability `[n]` float32 of slots `[n]` int32: leaf / sum of leaves."""
+    """Return the probabilities `[n]` float32 of `slots` `[n]` int32: leaf / sum of leaves."""
     total = sum_tree.total(state.tree)
     even = ring_.even_probability(ring, slots)
     safe_total = jnp.where(total > 0, total, 1.0)
@@ -130,15 +130,15 @@ class ImportanceWeights:
     """Importance weights `(N P(i))^-beta` of N transitions (Schaul et al. 2016, Sec. 3.4).
 
     Args:
-      beta: exponent, a schedule over calls of `update`, such as `linear(0.4, 1.0, 10_000)`.
-      normalise: divide by the largest weight of the "batch" or the "buffer", or not ("none").
+      beta: schedule of the exponent over calls to `update`, such as `linear(0.4, 1.0, 10_000)`.
+      normalise: divide by the largest weight in the "batch" or the "buffer", or not ("none").
     """
 
     beta: Schedule
     normalise: Normalisation = "batch"
 
     def exponent(self, updates: Array) -> Array:
-        """Return beta, `[]` float32, after `updates` `[]` int32."""
+        """Return beta `[]` float32 after `updates` `[]` int32 calls to `update`."""
         return jnp.asarray(self.beta(updates), jnp.float32)
 
     @with_default_promotion
@@ -146,14 +146,14 @@ class ImportanceWeights:
         """Return the weights `[B]` float32.
 
         Raises:
-          ValueError: `normalise` is "buffer", and the sampler does not track the minimum.
+          ValueError: If `normalise` is "buffer" and the sampler does not track the minimum.
         """
         minus = -self.exponent(stats.updates)
         if self.normalise == "buffer":
             if stats.smallest is None:
                 raise ValueError(
-                    'normalise is "buffer": it must be "batch" or "none" with this sampler, which '
-                    "does not track the smallest probability"
+                    'normalise must be "batch" or "none" for a sampler that does not track the '
+                    'smallest probability, got "buffer"'
                 )
             return to_power(stats.probability / stats.smallest, minus)
         weights = to_power(stats.size * stats.probability, minus)
@@ -167,7 +167,7 @@ def unweighted(stats: SamplingStats) -> Array:
 
 @with_default_promotion
 def metrics(state: ProportionalState, ring: Ring) -> dict[str, Array]:
-    """Return mean, largest so far and quantiles of the leaves, and the number of skipped leaves.
+    """Return the mean, running maximum and quantiles of leaves, and the number of skipped leaves.
 
     A leaf is skipped if it is negative or not finite.
     """
@@ -182,18 +182,18 @@ def metrics(state: ProportionalState, ring: Ring) -> dict[str, Array]:
 
 @with_default_promotion
 def quantiles(priority: Callable[[Array], Array], size: Array) -> dict[str, Array]:
-    """Return the 10th, 50th and 90th percentile of the stored transitions' priorities.
+    """Return the 10th, 50th and 90th percentiles of the priorities of stored transitions.
 
-    They are interpolated linearly, over at most 4096 evenly spaced slots.
+    Percentiles are interpolated linearly from the priorities of at most 4096 evenly spaced slots.
 
     Args:
       priority: function from slots `[n]` int32 to priorities `[n]` float32.
-      size: `[]` int32, at least 1: slots 0 to `size` - 1 are stored.
+      size: `[]` int32, number of stored transitions (at slots 0 to `size` - 1), at least 1.
     """
     count = jnp.minimum(size, _MAX_QUANTILE_SLOTS)
     number = jnp.arange(_MAX_QUANTILE_SLOTS)
     slots = (number % count * (size / count)).astype(jnp.int32)
-    # The array has a static size: entries from `count` on are repetitions, and are sorted last.
+    # The array has a static size; entries from index `count` are duplicates, which sort last.
     ordered = jnp.sort(jnp.where(number < count, priority(slots), _LARGEST))
     place = jnp.array([0.1, 0.5, 0.9], jnp.float32) * (count - 1)
     before = place.astype(jnp.int32)
@@ -210,14 +210,14 @@ class Proportional(Sampler):
     """Samples transition i with probability `leaf_i / sum_j leaf_j`.
 
     Args:
-      leaf: `leaf(feedback, slots, ring)` returns the leaves, `[B]` float32, at least 0, of the
+      leaf: `leaf(feedback, slots, ring)` returns the non-negative leaves `[B]` float32 for the
         transitions at `slots` `[B]` int32 (some may be `IGNORED`); `feedback` maps names to `[B]`
-        float32. Frozen dataclasses make equal samplers compare equal.
-      weight: computes importance weights `[B]`, such as `ImportanceWeights(beta)`.
+        float32. Implement it as a frozen dataclass if samplers with equal options must be equal.
+      weight: function that returns importance weights `[B]`, such as `ImportanceWeights(beta)`.
       feedback: names of the feedback that `leaf` reads.
-      sampling: dependence between the draws of a batch, see `sum_tree.sample`.
-      initial: leaf of a new transition. "max" is the largest leaf so far, initially 1 (Schaul et
-        al. 2016, Alg. 1); "td" computes it from the feedback passed to `Replay.add`.
+      sampling: dependence between the draws in a batch; see `sum_tree.sample`.
+      initial: leaf of a new transition. "max" is the running maximum of the leaves, initially 1
+        (Schaul et al. 2016, Alg. 1); "td" computes it from the feedback for `Replay.add`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -275,27 +275,27 @@ class Proportional(Sampler):
 
 
 def weights(weight: Weight, stats: SamplingStats) -> Array:
-    """Return the importance weights `[B]` float32 of a draw.
+    """Return the importance weights `[B]` float32 of a batch.
 
-    They depend on the read of the leaves even if `weight` ignores it, so that the next write of the
-    tree happens in place.
+    The weights are made to depend on the leaves that were read, even if `weight` ignores them, so
+    that XLA updates the tree in place.
     """
     return buffer.after(buffer.fence(stats.probability), weight(stats))
 
 
 def check_valid(state: ProportionalState, ring: Ring) -> None:
-    """Check a concrete state against its ring.
+    """Check that a concrete state is consistent with its ring buffer.
 
     Raises:
-      ValueError: a tree is inconsistent, an empty slot has a positive leaf, or a leaf exceeds the
-        running maximum.
+      ValueError: If a tree is inconsistent, an empty slot has a positive leaf, or a leaf exceeds
+        the running maximum.
     """
     sum_tree.check_valid(state.tree)
     leaves = sum_tree.leaves(state.tree)
     if leaves[int(ring_.size(ring)) :].any():
-        raise ValueError("an empty slot has a priority: it must be 0")
+        raise ValueError("the priority of an empty slot must be 0")
     if leaves.max() > state.max_leaf:
-        raise ValueError(f"a leaf of {leaves.max()} exceeds the running maximum {state.max_leaf}")
+        raise ValueError(f"leaf {leaves.max()} exceeds the running maximum {state.max_leaf}")
     if state.minimum is not None:
         sum_tree.check_valid(state.minimum)
 
@@ -303,7 +303,7 @@ def check_valid(state: ProportionalState, ring: Ring) -> None:
 def _set(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
     minimum = state.minimum
     if minimum is not None:
-        # Leaves of 0 are never drawn, so no weight is normalised by their probability.
+        # Exclude leaves of 0 from the minimum because they are never sampled.
         minimum = sum_tree.set(minimum, slots, jnp.where(values == 0, _LARGEST, values))
     return state._replace(tree=sum_tree.set(state.tree, slots, values), minimum=minimum)
 
@@ -320,9 +320,9 @@ def _update_stats(state: ProportionalState, slots: Array, values: Array) -> Prop
 def count_invalid_and_max(live: Array, values: Array) -> tuple[Array, Array]:
     """Return the number of invalid leaves, `[]` int32, and the largest valid leaf, `[]` float32.
 
-    Leaves are invalid, and skipped by the tree, if they are negative or not finite (powers of TD
-    errors may overflow). The maximum is at least 0. Both come from a single reduction, since XLA
-    compiles separate ones to two operations each.
+    Leaves that are negative or not finite (powers of TD errors may overflow) are invalid, and the
+    tree skips them. The maximum is at least 0. A single reduction computes both results, because
+    XLA compiles two separate reductions to two operations each.
 
     Args:
       live: `[B]` bool; False excludes a leaf from both results.

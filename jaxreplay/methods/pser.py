@@ -1,6 +1,6 @@
 """Prioritised sequence experience replay, PSER (Brittain et al. 2019).
 
-A transition passes its priority, decayed by rho per step, back to the steps that led to it.
+The priority of a transition is propagated to the preceding steps, decayed by rho per step.
 """
 
 import dataclasses
@@ -31,8 +31,8 @@ _PAPER = "Brittain et al. 2019"
 class PSERConfig(LossOptions, PriorityOptions):
     """Hyperparameters of PSER.
 
-    The paper's results come from code that decays the tree's leaves and computes them as square
-    roots of the Huber loss: `decay_space="leaf", leaf="sqrt_huber"`.
+    To match the code behind the paper's results, which decays leaves and computes leaves as square
+    roots of the Huber loss, set `decay_space="leaf", leaf="sqrt_huber"`.
     """
 
     alpha: float = override(PriorityOptions, "alpha", 0.5, f"{_PAPER}, Tab. 3")
@@ -40,53 +40,53 @@ class PSERConfig(LossOptions, PriorityOptions):
         0.5, "constant importance-sampling exponent", f"{_PAPER}, Tab. 4", at_least=0, at_most=1
     )
     rho: float = option(
-        0.4, "decay of the priority per step back", f"{_PAPER}, Tab. 2", above=0, below=1
+        0.4, "decay factor of the priority per step", f"{_PAPER}, Tab. 2", above=0, below=1
     )
     window: int | None = option(
         None,
-        "number of earlier steps; none: all k with rho^k at least `threshold`",
+        "number of preceding steps to update; none: all k with rho^k at least `threshold`",
         f"{_PAPER}, Eq. 9",
         at_least=1,
     )
     threshold: float = option(
-        0.01, "least decay rho^k that is passed back", f"{_PAPER}, Eq. 8", above=0, below=1
+        0.01, "lower bound on the decay rho^k", f"{_PAPER}, Eq. 8", above=0, below=1
     )
     eta: float = option(
         0.7,
-        "least share of its old priority that a replayed transition keeps",
+        "minimum fraction of the old priority that a replayed transition retains",
         f"{_PAPER}, Eq. 10",
         at_least=0,
         at_most=1,
     )
     combine: Literal["max", "add"] = option(
-        "max", "combination of decayed and own priority", f"{_PAPER}, Eq. 6 and 7"
+        "max", "combination of the decayed and existing priorities", f"{_PAPER}, Eq. 6 and 7"
     )
     decay_on_add: bool = option(
-        False, "also decay the priority of new transitions (theory)", f"{_PAPER}, Sec. 3"
+        False, "also propagate the priorities of new transitions", f"{_PAPER}, Sec. 3"
     )
     decay_space: Literal["raw", "leaf"] = option(
-        "raw", "rho and eta scale the priority (paper) or the leaf, its power (code)"
+        "raw", "apply rho and eta to the priority (paper) or to the leaf (authors' code)"
     )
     leaf: Literal["power", "sqrt_huber"] = option(
-        "power", "leaf of a TD error: (|td| + epsilon)^alpha, or sqrt(Huber loss) (code)"
+        "power", "leaf for a TD error: (|td| + epsilon)^alpha, or sqrt(Huber loss) (authors' code)"
     )
 
     @property
     def weight(self) -> ImportanceWeights:
-        """Importance weights with a constant beta, divided by the batch's largest."""
+        """Importance weights with a constant beta, divided by their batch maximum."""
         return ImportanceWeights(schedules.linear(self.beta, self.beta, None))
 
     def check(self) -> None:
-        """Raise ValueError if options contradict each other."""
+        """Raise ValueError if options are inconsistent."""
         if self.window is None and window_of(self.rho, self.threshold) < 1:
             raise ValueError(
-                f"rho is {self.rho}: it must be at least the threshold {self.threshold}, or set "
-                "the window"
+                f"rho must be at least the threshold {self.threshold}, got {self.rho}; increase "
+                "rho, or set the window"
             )
         if self.leaf == "sqrt_huber" and self.decay_space == "raw":
-            raise ValueError("leaf is sqrt_huber: it must be power, or use decay_space leaf")
+            raise ValueError("leaf sqrt_huber requires decay_space leaf, got decay_space raw")
         if self.combine == "add" and self.decay_space == "raw" and self.alpha == 0:
-            raise ValueError("combine is add: it must be max if alpha is 0")
+            raise ValueError("combine must be max if alpha is 0, got add")
 
 
 class PSERState(NamedTuple):
@@ -100,7 +100,7 @@ def window_of(rho: float, threshold: float = 0.01) -> int:
     """Return the largest k with `rho^k >= threshold` (Brittain et al. 2019, Eq. 9, rounded down).
 
     Raises:
-      ValueError: an argument is outside (0, 1).
+      ValueError: If `rho` or `threshold` is outside (0, 1).
 
     Example:
       >>> window_of(0.4)
@@ -113,13 +113,13 @@ def window_of(rho: float, threshold: float = 0.01) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class PSER(Sampler):
-    """Samples as PER does; updates also raise the priorities of the preceding steps.
+    """Samples in the same way as PER; updates also raise the priorities of preceding steps.
 
-    A replayed transition gets the priority `p = max(|td| + epsilon, eta * old)` (Eq. 10). The k-th
-    step before it gets `max(rho^k p, own)` (Eq. 6) or `min(rho^k p + own, largest so far)` (Eq. 7),
-    for k up to the window, within the episode and behind the write cursor. The result is that of
-    processing the batch in order of time. If a slot is drawn twice with different TD errors, one of
-    them is used.
+    A replayed transition receives the priority `p = max(|td| + epsilon, eta * old)` (Eq. 10). The
+    k-th preceding step, with priority `own`, receives `max(rho^k p, own)` (Eq. 6) or
+    `min(rho^k p + own, running maximum)` (Eq. 7), for k up to the window, in the same episode and
+    not beyond the write cursor. The result is equivalent to processing the batch in chronological
+    order. If a batch contains duplicates with different TD errors, one of them is used.
     """
 
     config: PSERConfig = PSERConfig()
@@ -166,7 +166,7 @@ class PSER(Sampler):
             updates=counters.increment(old.updates),
             skipped=counters.saturating_add(old.skipped, invalid),
         )
-        # The tree skips leaves that are not finite: don't pass them back either.
+        # The tree skips leaves that are not finite, so do not propagate them either.
         slots = jnp.where(jnp.isfinite(values), slots, IGNORED)
         return _pass_back(config, state._replace(priorities=priorities), ring, slots, values)
 
@@ -183,13 +183,13 @@ class PSER(Sampler):
 
 @check_config_class
 def sampler(config: PSERConfig = PSERConfig()) -> PSER:
-    """Return PSER's sampler (Brittain et al. 2019)."""
+    """Return the PSER sampler (Brittain et al. 2019)."""
     return PSER(config)
 
 
 @check_config_class
 def method(config: PSERConfig = PSERConfig()) -> Method:
-    """Return PSER: its sampler, and the importance-weighted mean of the critic's loss."""
+    """Return PSER: the sampler and the importance-weighted mean of the critic's loss."""
     return Method(sampler(config), objectives.weighted(config.named_loss))
 
 
@@ -200,9 +200,9 @@ def _leaf(config: PSERConfig, td_error: Array) -> Array:
 
 
 def _in_leaves(config: PSERConfig, factor: float) -> float:
-    """Return the factor of leaves p^alpha that scales priorities p by `factor`.
+    """Return the factor on leaves p^alpha that scales priorities p by `factor`.
 
-    Maxima commute with the power, so that combine "max" needs leaves only.
+    The maximum commutes with the power, so combine "max" requires only leaves.
     """
     return factor**config.alpha if config.decay_space == "raw" else factor
 
@@ -210,7 +210,7 @@ def _in_leaves(config: PSERConfig, factor: float) -> float:
 def _pass_back(
     config: PSERConfig, state: PSERState, ring: Ring, slots: Array, values: Array
 ) -> PSERState:
-    """Decay the leaves `values` `[B]`, just put at `slots`, to earlier steps, and repair the tree.
+    """Propagate leaves `values` `[B]`, already put at `slots`, to earlier steps; repair the tree.
 
     `IGNORED` slots are skipped.
     """
@@ -220,7 +220,7 @@ def _pass_back(
     earlier, stored = ring_.previous(ring, safe, steps)  # [B, W]
     reached = stored & (steps <= state.positions.steps[safe]) & (slots != IGNORED)[:, None]
     if config.combine == "add":
-        # Add once for a slot that was drawn twice.
+        # Propagate duplicate slots only once.
         again = jnp.tril(slots[:, None] == slots, -1).any(axis=1)
         reached &= ~again[:, None]
     before = jnp.where(reached, earlier, IGNORED).ravel()
@@ -234,7 +234,7 @@ def _pass_back(
         tree = sum_tree.add(
             priorities.tree, before, shares.ravel(), power=power, limit=priorities.max_leaf
         )
-    chain = jnp.where(reached, earlier, safe)  # repairing a slot's parents twice is harmless
+    chain = jnp.where(reached, earlier, safe)  # repairing the same parents twice is harmless
     touched = jnp.concatenate([slots[:, None], chain], axis=1)
     tree = sum_tree.repair(tree, touched.ravel())
     return state._replace(priorities=priorities._replace(tree=tree))

@@ -31,7 +31,7 @@ class RankConfig(WeightedLossOptions, ImportanceOptions):
     )
     alpha_end: float | None = option(
         None,
-        "final prioritisation exponent, reached linearly; none: alpha is constant",
+        "final prioritisation exponent of the linear schedule; none: alpha is constant",
         f"{_PAPER}, Tab. 3 (0.5 to 0, without importance weights)",
         at_least=0,
     )
@@ -45,25 +45,25 @@ class RankConfig(WeightedLossOptions, ImportanceOptions):
     beta: float = override(ImportanceOptions, "beta", 0.5, f"{_PAPER}, Tab. 3")
     order: Literal["buckets", "sorted"] = option(
         "buckets",
-        "order of |TD errors|: by buckets of 7 to 12.5 % width (wider below 3e-5 and above 8192), "
-        "whose members are ties, or exact, by sorting the whole buffer at every draw",
-        f"instead of the heap of {_PAPER}, App. B.2.1",
+        "ranking of |TD errors|: buckets of 7 to 12.5 % width (wider below 3e-5 and above 8192), "
+        "with ties within a bucket, or exact, by sorting the whole buffer for every batch",
+        f"replaces the heap in {_PAPER}, App. B.2.1",
     )
     sampling: Literal["segments", "iid", "greedy"] = option(
         "segments",
-        "one draw in each of B segments of about equal probability, independent draws, or the B "
-        "largest",
+        "one draw from each of B segments of nearly equal probability, independent draws, or the B "
+        "largest |TD errors|",
         f"{_PAPER}, Sec. 3.3 and Fig. 2",
     )
     weights: Literal["rank", "effective"] = option(
         "rank",
-        "probability in importance weights: of the rank by Eq. 1, or effective, by its segment",
+        "probability in importance weights: of the rank (Eq. 1), or effective, given the segments",
         f"{_PAPER}, Sec. 3.4",
     )
 
     @property
     def exponent(self) -> Callable[[Array], Array | float]:
-        """Schedule of alpha over updates; constant without `alpha_end` or `alpha_updates`."""
+        """Schedule of alpha over updates; constant if `alpha_end` or `alpha_updates` is None."""
         if self.alpha_end is None or self.alpha_updates is None:
             return lambda updates: self.alpha
         schedule = schedules.linear(self.alpha, self.alpha_end, self.alpha_updates)
@@ -71,24 +71,24 @@ class RankConfig(WeightedLossOptions, ImportanceOptions):
 
 
 class RankState(NamedTuple):
-    """The latest |TD error| of every slot."""
+    """The latest |TD error| of each slot, and the running maximum."""
 
-    order: BucketOrder  # by |TD error| [C]; new transitions have the largest so far
-    largest: Array  # [] float32, the largest |TD error| so far, initially 1
-    updates: Array  # [] int32, calls of update
+    order: BucketOrder  # order by |TD error| [C]; new transitions have the running maximum
+    largest: Array  # [] float32, running maximum of |TD error|, initially 1
+    updates: Array  # [] int32, number of calls to `update`
 
 
 @dataclasses.dataclass(frozen=True)
 class Rank(Sampler):
     """Samples with `P(i) = rank(i)^-alpha / sum_r r^-alpha` (Schaul et al. 2016, Sec. 3.3).
 
-    Rank 1 has the largest |TD error|, and every draw uses the current order. By default nearly
-    equal |TD errors| are ties: each has the mean probability of the ranks they share, also in its
-    importance weight. With `order="sorted"` the order is exact, and equal |TD errors| are ordered
-    by slot.
+    The largest |TD error| has rank 1, and every batch uses the current ranks. By default, nearly
+    equal |TD errors| are tied: sampling and importance weights use the mean probability of the tied
+    ranks for all tied transitions. With `order="sorted"`, ranks are exact, and ties are broken in
+    slot order.
 
-    Independent draws invert the cumulative probability in float32, so that the probabilities of
-    the last of a million ranks are uneven. Draws in segments do not have this error.
+    Independent draws invert the cumulative distribution function in float32. With a million ranks,
+    rounding makes the probabilities of the last ranks uneven; segmented draws avoid this error.
     """
 
     config: RankConfig = RankConfig()
@@ -141,7 +141,7 @@ class Rank(Sampler):
             values = jnp.maximum(bucket_order.values(state.order)[slots], 0.0)
             bucket = bucket_order.bucket_of(values)
             ties = Ties(*(ranks[bucket] for ranks in bucket_order.ties(state.order)))
-        # The segments of a replay that is not ready yet are not used, but need a rank each.
+        # Before the replay is ready, the segments are unused, but each must contain a rank.
         size, alpha = jnp.maximum(ring_.size(ring), batch_size), self.config.exponent(state.updates)
         segments = rank_mass.segments(size, batch_size, alpha)
         return jnp.where(live, self._chance(state, ring, ties, segments), 0.0)
@@ -161,9 +161,9 @@ class Rank(Sampler):
     def _draw(
         self, state: RankState, ring: Ring, key: Array, count: int
     ) -> tuple[Array, SamplingStats, Array]:
-        """Draw slots `[count]`; also return the inputs of weights, and the draws' probabilities."""
+        """Return sampled slots `[count]`, the inputs to their weights, and their probabilities."""
         config, size = self.config, jnp.maximum(ring_.size(ring), 1)
-        # One turn for all would map equal ranks to the same slot: independent draws take one each.
+        # A shared rotation would map equal ranks to one slot, so independent draws use B rotations.
         turns = count if (config.order, config.sampling) == ("buckets", "iid") else 1
         bits = numerics.bits(key, (count + turns,))
         rank, segments = self._draw_rank(state, ring, bits[:count])
@@ -187,13 +187,13 @@ class Rank(Sampler):
         return slots, stats, self._chance(state, ring, ties, segments)
 
     def _draw_rank(self, state: RankState, ring: Ring, bits: Array) -> tuple[Array, Segments]:
-        """Turn random bits `[B]` uint32 into ranks `[B]` int32 from 0, and return their segments.
+        """Return zero-based ranks `[B]` int32 for random bits `[B]` uint32, and the segments.
 
-        The segments are meaningless if draws are independent.
+        The segments are unused if draws are independent.
         """
         count, size = len(bits), jnp.maximum(ring_.size(ring), 1)
         share = (bits >> 8) * jnp.float32(2.0**-24)
-        segmented = (self.config.sampling == "segments") & (size >= count)  # one rank each
+        segmented = (self.config.sampling == "segments") & (size >= count)  # no segment is empty
         share = jnp.where(segmented, jnp.arange(1, count + 1) / count, share)
         end = rank_mass.quantile(share, size, self.config.exponent(state.updates))
         segments = rank_mass.segments_from_ends(end, size)
@@ -204,14 +204,14 @@ class Rank(Sampler):
         return jnp.where(segmented, segments.start + inside, end - 1), segments
 
     def _rank_probability(self, state: RankState, ring: Ring, ties: Ties) -> Array:
-        """Return the mean probability of tied ranks by Eq. 1."""
+        """Return the mean probability of tied ranks (Eq. 1)."""
         alpha = self.config.exponent(state.updates)
         size = jnp.maximum(ring_.size(ring), 1)
         count = jnp.maximum(ties.last - ties.first, 1)
         return rank_mass.mass(*ties, alpha) / (count * rank_mass.mass(0, size, alpha))
 
     def _chance(self, state: RankState, ring: Ring, ties: Ties, segments: Segments) -> Array:
-        """Return the mean probability of tied ranks in a draw."""
+        """Return the mean probability of tied ranks under the configured sampling."""
         if self.config.sampling == "iid":
             return self._rank_probability(state, ring, ties)
         batch_size = len(segments.end)
@@ -226,54 +226,54 @@ def sampler(config: RankConfig = RankConfig()) -> Rank:
     """Return the rank-based sampler (Schaul et al. 2016, Sec. 3.3).
 
     Alpha and beta are constant unless `alpha_updates` and `beta_updates`, or `config.for_run`, set
-    the horizons of their schedules.
+    the lengths of their schedules.
     """
     return Rank(config)
 
 
 @check_config_class
 def method(config: RankConfig = RankConfig()) -> Method:
-    """Return rank-based PER: its sampler, and the importance-weighted mean of the critic's loss.
+    """Return rank-based PER: the sampler and the importance-weighted mean of the critic's loss.
 
     Args:
-      config: `config.for_run(updates)` anneals beta, and alpha if `alpha_end` is set, over that
-        many gradient steps.
+      config: options; `config.for_run(updates)` anneals beta, and alpha if `alpha_end` is set,
+        over `updates` gradient steps.
     """
     return Method(sampler(config), config.objective())
 
 
 def argsort_descending(values: Array) -> Array:
-    """Return the slots `[C]` int32 in descending order of values, equal values by slot.
+    """Return the slots `[C]` int32 in descending order of values, with ties in slot order.
 
-    Each value is packed with its slot into a 64-bit integer: on CPU, XLA sorts these several times
-    faster than floats with their indices.
+    Each value is packed with its slot into a 64-bit integer: XLA on CPU sorts 64-bit integers
+    several times faster than pairs of floats and indices.
 
     Args:
       values: `[C]` float32, at least 0; -1 marks empty slots.
     """
-    # The bits of non-negative floats are ordered like the numbers; 2^31 puts -1 last.
+    # The bit patterns of non-negative floats sort like the floats; 2^31 sorts -1 last.
     bits = jax.lax.bitcast_convert_type(values, jnp.uint32)
     keys = jnp.where(values < 0, jnp.uint32(2**31), ~bits & jnp.uint32(0x7FFFFFFF))
     slots = jnp.arange(values.size, dtype=jnp.uint32)
-    with jax.enable_x64(True):  # for 64-bit integers within this function only
+    with jax.enable_x64(True):  # only for the 64-bit integers in this function
         wide = [jax.lax.convert_element_type(part, jnp.uint64) for part in (keys, slots)]
         ordered = jax.lax.sort((wide[0] << jnp.uint64(32)) | wide[1], is_stable=False)
         return jax.lax.convert_element_type(ordered & jnp.uint64(0xFFFFFFFF), jnp.int32)
 
 
 def check_valid(state: RankState, ring: Ring) -> None:
-    """Check a concrete state against its ring.
+    """Check that a concrete state is consistent with its ring buffer.
 
     Raises:
-      ValueError: the order is inconsistent, a stored transition has no |TD error|, an empty slot
-        has one, or one exceeds the largest so far.
+      ValueError: If the order is inconsistent, a stored transition has no |TD error|, an empty slot
+        has a |TD error|, or a |TD error| exceeds the running maximum.
     """
     bucket_order.check_valid(state.order)
     has_error = bucket_order.values(state.order) >= 0
     if (has_error != (jnp.arange(ring.capacity) < ring_.size(ring))).any():
-        raise ValueError("the slots with a |TD error| are not the stored ones")
+        raise ValueError("the slots with a |TD error| must be the slots with a stored transition")
     if state.order.values.max() > state.largest:
-        raise ValueError(f"a |TD error| exceeds the largest so far, {state.largest}")
+        raise ValueError(f"|TD errors| must not exceed the running maximum {state.largest}")
 
 
 def _all_ties(config: RankConfig, state: RankState, ring: Ring) -> Ties:
@@ -286,7 +286,7 @@ def _all_ties(config: RankConfig, state: RankState, ring: Ring) -> Ties:
 def _largest(state: RankState, count: int) -> Array:
     """Return the slots `[count]` int32 of the largest |TD errors|.
 
-    If fewer transitions are stored, the slot of the largest one is repeated.
+    If fewer transitions are stored, the slot with the largest |TD error| is repeated.
     """
     values, slots = jax.lax.top_k(bucket_order.values(state.order), count)
     return jnp.where(values >= 0, slots, slots[0]).astype(jnp.int32)

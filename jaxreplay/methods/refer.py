@@ -1,9 +1,9 @@
 """Remember and forget for experience replay, ReF-ER (Novati & Koumoutsakos 2019).
 
-The memory consists of whole episodes. A step is far-policy if the current policy differs too much
-from the behaviour policy there. Far-policy steps contribute only a KL penalty to the gradient, and
-episodes with many of them are forgotten first. For agents that learn from returns, the memory also
-stores Retrace estimates.
+The replay memory consists of whole episodes. A step is far-policy if the probability of its action
+differs too much between the current and the behaviour policy. Far-policy steps contribute only a KL
+penalty to the gradient, and episodes with a large share of far-policy steps are forgotten first.
+For agents that learn from returns, the memory also stores Retrace estimates.
 """
 
 import dataclasses
@@ -47,13 +47,13 @@ class ReFERConfig(Config):
 
     clip: float = option(
         4.0,
-        "C: the importance ratio of near-policy steps is in (1 / (1 + C), 1 + C)",
+        "C: near-policy steps have an importance ratio in (1 / (1 + C), 1 + C)",
         f"{_PAPER}, Tab. 1",
         above=0,
     )
     anneal: float = option(
         5e-7,
-        "C decays as 1 / (1 + anneal * gradient steps); 0 keeps it constant",
+        "C decays as 1 / (1 + anneal * gradient steps); 0 keeps C constant",
         f"{_PAPER}, Eq. 10",
         at_least=0,
     )
@@ -62,74 +62,74 @@ class ReFERConfig(Config):
     )
     beta: float = option(
         0.2,
-        "initial weight of the agent's gradient; the KL penalty's is 1 - beta",
+        "initial weight of the agent's gradient; the KL penalty has weight 1 - beta",
         at_least=0,
         at_most=1,
     )
     beta_rate: float = option(
-        1e-4, "change of beta per gradient step", f"{_PAPER}, Eq. 4", at_least=0, at_most=1
+        1e-4, "change in beta per gradient step", f"{_PAPER}, Eq. 4", at_least=0, at_most=1
     )
-    reject: bool = option(True, "mask the losses of far-policy steps; false: plain replay")
+    reject: bool = option(True, "mask the losses of far-policy steps; false: use all losses")
     penalise: bool = option(True, "add a KL penalty with an adaptive weight; false: beta is 1")
     forget: Literal["far", "oldest"] = option(
-        "far", "episodes forgotten first: the most far-policy, or the oldest", f"{_PAPER}, Alg. 1"
+        "far", "episodes to forget first: largest far-policy share, or oldest", f"{_PAPER}, Alg. 1"
     )
     direction: Literal["behaviour", "policy"] = option(
         "behaviour",
-        "KL divergence: KL(behaviour || policy), or KL(policy || behaviour) as in authors' code",
+        "KL(behaviour || policy), or KL(policy || behaviour) as in the authors' code",
         f"{_PAPER}, Eq. 3",
     )
     returns: bool = option(False, "store Retrace estimates, for agents that learn from returns")
     refresh_every: int | None = option(
         None,
-        "steps per environment between two refreshes of the memory (returns, forgetting), at most "
-        "half the ring's; none: a thousandth of the ring's",
+        "steps per environment between memory refreshes (returns, forgetting), at most half of the "
+        "ring buffer; none: a thousandth of the ring buffer",
         at_least=1,
     )
     capacity_factor: int = option(
         2,
-        "slots of the ring per remembered step, so that old episodes can outlive newer ones",
+        "ring buffer slots per remembered step; above 1, old episodes can outlive newer episodes",
         at_least=1,
     )
 
     def check(self) -> None:
-        """Raise ValueError if no ratio reaches the clip."""
+        """Raise ValueError if no importance ratio can reach the clip."""
         if math.log1p(self.clip) >= LOG_RATIO_LIMIT:
             raise ValueError(
-                f"clip is {self.clip}: it must be below 1000, as ratios are clipped to "
-                f"exp({LOG_RATIO_LIMIT:g})"
+                f"clip must be below 1000 because ratios are clipped to exp({LOG_RATIO_LIMIT:g}), "
+                f"got {self.clip}"
             )
 
 
 class Aux(NamedTuple):
-    """Inputs of the objective, and the estimates for agents that learn from returns."""
+    """Inputs to the objective, and return estimates for agents that learn from returns."""
 
     beta: Array  # [] float32, weight of the agent's gradient
-    log_c_max: Array  # [] float32, least |log ratio| of far-policy steps
-    q_ret: Array | None  # [B] float32, Retrace's estimate of Q(s, a), if `returns` is on
+    log_c_max: Array  # [] float32, lower bound on |log ratio| of far-policy steps
+    q_ret: Array | None  # [B] float32, Retrace's estimate of Q(s, a); None if `returns` is false
 
 
 class ReFERState(NamedTuple):
-    """The memory's steps and episodes.
+    """The steps and episodes in the replay memory.
 
-    `status` and `start` have one entry per episode, at the indices in `episode`.
+    `status` and `start` have one entry per episode, indexed by `episode`.
     """
 
-    log_ratio: Buffer  # [C] float32, log pi/mu when last sampled; 0 unless remembered
-    episode: Buffer  # [C] int32, the step's episode
-    status: Buffer  # [C] int8, of episodes: running, finished or forgotten
-    start: Buffer  # [C] int32, of episodes: `Ring.steps_added` at their first step
-    current: Array  # [E] int32, number of each environment's running episode; -1 before the first
-    live: Buffer  # [C] bool, whether the step may be drawn
-    order: Buffer  # [C] int32, the live slots in its first `size` entries
-    size: Array  # [] int32, n_obs: live steps
-    far: Array  # [] int32, n_far: live far-policy steps
-    log_c_max: Array  # [] float32, least |log ratio| of far-policy steps, at the latest refresh
+    log_ratio: Buffer  # [C] float32, log pi/mu when last sampled; 0 if not live
+    episode: Buffer  # [C] int32, index of the step's episode
+    status: Buffer  # [C] int8, whether the episode is running, finished or forgotten
+    start: Buffer  # [C] int32, `Ring.steps_added` at the first step of the episode
+    current: Array  # [E] int32, number of the running episode; -1 before the first episode
+    live: Buffer  # [C] bool, whether the step can be sampled
+    order: Buffer  # [C] int32, the first `size` entries are the live slots
+    size: Array  # [] int32, n_obs: number of live steps
+    far: Array  # [] int32, n_far: number of live far-policy steps
+    log_c_max: Array  # [] float32, far-policy threshold on |log ratio|, set by a refresh
     beta: Array  # [] float32, weight of the agent's gradient
-    updates: Array  # [] int32, calls of update
-    forgotten: Array  # [] int32, finished episodes that `forget` has removed
-    reclaimed: Array  # [] int32, finished episodes removed before the ring overwrites them
-    estimates: Estimates | None  # None if `returns` is off
+    updates: Array  # [] int32, number of calls to `update`
+    forgotten: Array  # [] int32, number of finished episodes removed by `forget`
+    reclaimed: Array  # [] int32, number of finished episodes removed to reuse their slots
+    estimates: Estimates | None  # None if `returns` is false
 
 
 def log_c_max(config: ReFERConfig, updates: Array | int) -> Array:
@@ -139,30 +139,30 @@ def log_c_max(config: ReFERConfig, updates: Array | int) -> Array:
 
 
 def is_far(log_ratio: Array, log_c_max: Array) -> Array:
-    """Return whether steps `[n]` are far-policy: not `1 / c_max < ratio < c_max`."""
+    """Return a mask of far-policy steps `[n]`, which violate `1 / c_max < ratio < c_max`."""
     return jnp.abs(log_ratio) >= log_c_max
 
 
 def next_beta(beta: Array, far_share: Array, target: float, rate: float) -> Array:
     """Return beta, `[]` float32, after one gradient step (Eq. 4).
 
-    It falls towards 0 while n_far / n_obs, `far_share`, exceeds D, `target`, and else rises to 1.
+    Beta decays to 0 while n_far / n_obs (`far_share`) > D (`target`), and otherwise rises to 1.
     """
     return (1.0 - rate) * beta + jnp.where(far_share > target, 0.0, rate)
 
 
 @dataclasses.dataclass(frozen=True)
 class ReFER(Sampler):
-    """Samples uniformly from the steps of remembered episodes.
+    """Samples steps uniformly from remembered episodes.
 
-    The memory has up to N steps, the replay's capacity, of finished episodes; the ring has
-    `capacity_factor` times as many slots. A refresh, every `refresh_every` steps, adds the episodes
-    that have ended, forgets others, and anneals c_max. Between refreshes c_max is constant, so that
-    the count of far-policy steps is exact. Until the first episode has ended, steps of running
-    episodes are drawn.
+    The memory contains up to N steps of finished episodes, where N is the replay capacity; the ring
+    buffer has `capacity_factor` times N slots. Every `refresh_every` steps, a refresh adds newly
+    finished episodes, forgets episodes if the memory is full, and anneals c_max. Because c_max is
+    constant between refreshes, the number of far-policy steps is exact. Before the first episode is
+    finished, steps are sampled from running episodes.
 
-    Feedback is `log_ratio`, and with `returns` also `value`, `advantage`, `next_value`, and
-    optionally `reward_scale`. Transitions must be single steps.
+    The agent must provide the feedback `log_ratio`, and with `returns` also `value`, `advantage`
+    and `next_value`; `reward_scale` is optional. Transitions must be single steps.
     """
 
     config: ReFERConfig = ReFERConfig()
@@ -215,7 +215,7 @@ class ReFER(Sampler):
     def add(
         self, state: ReFERState, ring: Ring, slots: Array, transition: Tree, **feedback: Array
     ) -> ReFERState:
-        # An episode may have no last step, for instance if a loop was stopped and resumed.
+        # An episode may lack a last step, for example if training was stopped and resumed.
         over = get_field(transition, "first") & (state.current >= 0)
         state = _finish_episodes(state, ring, over, (slots - ring.num_envs) % ring.capacity)
         state = _insert(state, ring, slots, transition)
@@ -223,12 +223,12 @@ class ReFER(Sampler):
             added = estimates.add(state.estimates, slots, transition, feedback)
             state = state._replace(estimates=added)
         due = ring_.is_due(ring, _refresh_every(self.config, ring))
-        if not isinstance(due, Tracer):  # not in jit, where `cond` would compile at every call
+        if not isinstance(due, Tracer):  # outside jit, `cond` would compile at every call
             return _refresh_compiled(self.config, state, ring) if due else state
         return jax.lax.cond(due, lambda s: _refresh(self.config, s, ring), lambda s: s, state)
 
     def sample(self, state: ReFERState, ring: Ring, key: Array, batch_size: int) -> Draw:
-        # Draw from all stored steps until a refresh has found live ones.
+        # Sample from all stored steps until a refresh marks live steps.
         size = jnp.where(state.size > 0, state.size, jnp.maximum(ring_.size(ring), 1))
         number = numerics.integers(key, (batch_size,), size)
         indices = jnp.where(state.size > 0, state.order[number], number)
@@ -249,7 +249,7 @@ class ReFER(Sampler):
         ratios, before = buffer.modify(state.log_ratio, slots, log_ratio)
         if state.estimates is not None:
             state = state._replace(estimates=estimates.update(state.estimates, slots, feedback))
-        # Read again, as only one ratio is stored for a slot that is in the batch twice.
+        # Read the ratios again because only one ratio is stored for duplicate slots.
         after = buffer.read_or(ratios, slots, 0.0)
         change = is_far(after, state.log_c_max).astype(jnp.int32) - is_far(before, state.log_c_max)
         changes = jnp.where(_is_first_occurrence(slots), change, 0)
@@ -284,25 +284,25 @@ class ReFER(Sampler):
 
 @check_config_class
 def sampler(config: ReFERConfig = ReFERConfig()) -> ReFER:
-    """Return ReF-ER's sampler (Novati & Koumoutsakos 2019, Alg. 1)."""
+    """Return the ReF-ER sampler (Novati & Koumoutsakos 2019, Alg. 1)."""
     return ReFER(config)
 
 
 @check_config_class
 def objective(config: ReFERConfig = ReFERConfig()) -> Objective:
-    """Return ReF-ER's objective, which masks the losses of far-policy steps.
+    """Return the ReF-ER objective, which masks the losses of far-policy steps.
 
     The actor's loss is the mean of `beta * near * loss + (1 - beta) * KL` (Novati & Koumoutsakos
-    2019, Eq. 3), where `near` is 0 for far-policy steps, else 1. The critic's is the mean of
-    `near * loss`, as in the authors' code for separate critics.
+    2019, Eq. 3), where `near` is 0 for far-policy steps and 1 otherwise. The critic's loss is the
+    mean of `near * loss`, as in the authors' code for separate critics.
 
     Raises:
-      ValueError: when called with losses of an agent without a policy density.
+      ValueError: If the objective is called by an agent whose policy has no density.
     """
 
     def near(loss: Array, sample: Sample, trust: Trust | None) -> Array:
         if trust is None:
-            raise ValueError("ReF-ER needs a policy with a density: use another agent or method")
+            raise ValueError("ReF-ER requires a policy with a density; use another agent or method")
         if not config.reject:
             return loss
         return jnp.where(is_far(trust.log_ratio, sample.aux.log_c_max), 0.0, loss)
@@ -323,12 +323,12 @@ def objective(config: ReFERConfig = ReFERConfig()) -> Objective:
 
 @check_config_class
 def method(config: ReFERConfig = ReFERConfig()) -> Method:
-    """Return ReF-ER: its sampler and its objective (Novati & Koumoutsakos 2019)."""
+    """Return ReF-ER: the sampler and the objective (Novati & Koumoutsakos 2019)."""
     return Method(sampler(config), objective(config))
 
 
 def _finish_episodes(state: ReFERState, ring: Ring, over: Array, newest: Array) -> ReFERState:
-    """Finish the running episodes that are `over` `[E]` bool; `newest` `[E]` are their last steps.
+    """Finish running episodes where `over` `[E]` is True; `newest` `[E]` are their last slots.
 
     Forgotten episodes remain forgotten.
     """
@@ -360,7 +360,7 @@ def _insert(state: ReFERState, ring: Ring, slots: Array, transition: Tree) -> Re
 
 
 def _episode_of(current: Array, ring: Ring) -> Array:
-    """Return the index in `status` of each environment's episode number `current`, `[E]`."""
+    """Return the index into `status` of each environment's episode number `current`, `[E]`."""
     return current % ring_.num_steps(ring) * ring.num_envs + jnp.arange(ring.num_envs)
 
 
@@ -381,7 +381,7 @@ _refresh_compiled = jax.jit(_refresh, static_argnums=0)
 
 def _remember(config: ReFERConfig, state: ReFERState, ring: Ring) -> ReFERState:
     """Forget episodes as needed, then list and count the remaining steps."""
-    # Remove episodes that the ring would start to overwrite before the next refresh.
+    # Remove episodes whose steps might be overwritten before the next refresh.
     kept_rows = ring_.num_steps(ring) - _refresh_every(config, ring)
     reclaimed = (state.status == _FINISHED) & (ring_.since(ring, state.start) >= kept_rows)
     state = state._replace(status=jnp.where(reclaimed, jnp.int8(_FORGOTTEN), state.status))
@@ -414,7 +414,7 @@ def _remember(config: ReFERConfig, state: ReFERState, ring: Ring) -> ReFERState:
 def _choose_forgotten(
     config: ReFERConfig, state: ReFERState, ring: Ring, candidate: Array, far: Array
 ) -> Array:
-    """Return whether to forget each episode, `[C]`; `candidate` and `far` `[C]` are of slots."""
+    """Return a mask of episodes to forget, `[C]`; `candidate` and `far` `[C]` mask slots."""
     of_slots = jnp.stack([candidate, candidate & far], 1).astype(jnp.int32)
     counts = jnp.zeros((ring.capacity, 2), jnp.int32).at[state.episode].add(of_slots)
     steps, far_steps = counts[:, 0], counts[:, 1]
@@ -429,7 +429,7 @@ def _choose_forgotten(
 
 
 def _is_first_occurrence(slots: Array) -> Array:
-    """Return whether each slot `[B]` differs from all earlier ones."""
+    """Return a mask of the first occurrence of each slot in `slots` `[B]`."""
     number = jnp.arange(slots.size)
-    # Comparing all pairs is several times faster than sorting, for a batch.
+    # At typical batch sizes, comparing all pairs is several times faster than sorting.
     return ~((slots[:, None] == slots) & (number[:, None] > number)).any(axis=1)

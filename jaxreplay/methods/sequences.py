@@ -1,8 +1,8 @@
-"""Sequences of successive steps for recurrent agents, uniform or prioritised as in R2D2.
+"""Sequence replay for recurrent agents, uniform or prioritised as in R2D2.
 
-Batches are `[B, T, ...]`: B sequences of T steps of one environment, in order of time (Kapturowski
-et al. 2019). Store the agent's recurrent state as a field of the transition; unroll from the state
-of a sequence's first step.
+Batches have shape `[B, T, ...]`: B sequences of T steps from one environment, in chronological
+order (Kapturowski et al. 2019). Store the agent's recurrent state as a field of the transition, and
+unroll from the state at the first step of each sequence.
 """
 
 import dataclasses
@@ -29,27 +29,27 @@ _PAPER = "Kapturowski et al. 2019"
 
 @dataclasses.dataclass(frozen=True)
 class SequencesConfig(SamplingOptions):
-    """Hyperparameters of replayed sequences.
+    """Hyperparameters of sequence replay.
 
-    The paper's burn-in of 40 steps precedes its 80 steps: set `length=120, burn_in=40`.
+    In the paper, a burn-in of 40 steps precedes 80 training steps: set `length=120, burn_in=40`.
     """
 
     length: int = option(
         80,
-        "T: steps of a sequence, including the burn-in",
+        "T: steps per sequence, including the burn-in",
         f"{_PAPER}, hyperparameters",
         at_least=1,
     )
     period: int = option(
-        40, "steps between the starts of successive sequences of an episode", _PAPER, at_least=1
+        40, "steps between the starts of consecutive sequences in an episode", _PAPER, at_least=1
     )
     burn_in: int = option(
-        0, "first steps of a sequence, which only warm up the recurrent state", at_least=0
+        0, "initial steps of a sequence that only warm up the recurrent state", at_least=0
     )
-    prioritised: bool = option(True, "draw by priority; false: uniformly, with weights of 1")
+    prioritised: bool = option(True, "sample by priority; false: uniformly, with weights of 1")
     eta: float = option(
         0.9,
-        "weight of the largest |TD error| in a sequence's priority; the mean's is 1 - eta",
+        "weight of the largest |TD error| in a sequence's priority; the mean has weight 1 - eta",
         f"{_PAPER}, Sec. 2.3",
         at_least=0,
         at_most=1,
@@ -59,49 +59,49 @@ class SequencesConfig(SamplingOptions):
     )
     beta: float = option(
         0.6,
-        "constant importance-sampling exponent; weights are divided by the batch's largest",
+        "constant importance-sampling exponent; weights are divided by their batch maximum",
         f"{_PAPER}, hyperparameters",
         at_least=0,
         at_most=1,
     )
     epsilon: float = option(
-        1e-6, "added to the priority before the exponent; the paper gives no value", at_least=0
+        1e-6, "added to the priority before exponentiation; the paper gives no value", at_least=0
     )
 
     @property
     def weight(self) -> ImportanceWeights:
-        """Importance weights with a constant beta, divided by the batch's largest."""
+        """Importance weights with a constant beta, divided by their batch maximum."""
         return ImportanceWeights(schedules.linear(self.beta, self.beta, None))
 
     def check(self) -> None:
         """Raise ValueError if some steps would never be trained on."""
         if self.burn_in >= self.length:
-            raise ValueError(f"burn_in is {self.burn_in}: it must be below length {self.length}")
+            raise ValueError(f"burn_in must be below length {self.length}, got {self.burn_in}")
         if self.period > self.length - self.burn_in:
             raise ValueError(
-                f"period is {self.period}: it must be at most {self.length - self.burn_in} (length "
-                "- burn_in), or steps between two sequences would never be trained on"
+                f"period must be at most {self.length - self.burn_in} (length - burn_in) to train "
+                f"on every step, got {self.period}"
             )
 
 
 class Aux(NamedTuple):
-    """Masks of the steps of a batch."""
+    """Masks over the steps in a batch."""
 
-    mask: Array  # [B, T] bool, whether the step is of the same episode as the sequence's first
-    learn: Array  # [B, T] bool, `mask` without the burn-in: average losses over these steps
+    mask: Array  # [B, T] bool, whether the step is in the same episode as the first step
+    learn: Array  # [B, T] bool, `mask` without the burn-in; average losses over these steps
 
 
 class SequencesState(NamedTuple):
-    """Priorities of sequences, and the episodes of steps."""
+    """Sequence priorities, and the episode of each step."""
 
-    priorities: ProportionalState  # a sequence's leaf is at the slot of its first step
-    episode: Buffer  # [C] int32, number of the step's episode in its environment
-    current: Array  # [E] int32, that of the newest step
-    position: Array  # [E] int32, earlier steps of the newest step's episode, modulo the period
-    ended: Array  # [E] bool, whether the newest step was the last of its episode
-    recent: Array  # [T, E] int32, episodes of the T newest steps, a ring
-    starts: Array  # [T, E] bool, whether a sequence starts at each of these steps
-    newest: Array  # [] int32, index of the newest step in these two
+    priorities: ProportionalState  # the leaf of a sequence is at the slot of its first step
+    episode: Buffer  # [C] int32, episode number of the step in its environment
+    current: Array  # [E] int32, episode number of the newest step
+    position: Array  # [E] int32, position of the newest step in its episode, modulo the period
+    ended: Array  # [E] bool, whether the newest step was the last step of its episode
+    recent: Array  # [T, E] int32, ring buffer of the episode numbers of the T newest steps
+    starts: Array  # [T, E] bool, whether a sequence starts at each of the T newest steps
+    newest: Array  # [] int32, index of the newest step in `recent` and `starts`
 
 
 @with_default_promotion
@@ -110,7 +110,7 @@ def priority(td_error: Array, learn: Array, eta: float) -> Array:
 
     Args:
       td_error: `[B, T]` float32.
-      learn: `[B, T]` bool, the steps that count; a sequence without any has priority 0.
+      learn: `[B, T]` bool, mask of the steps to include; the priority is 0 if no step is.
       eta: weight of the maximum, in [0, 1].
 
     Example:
@@ -125,15 +125,15 @@ def priority(td_error: Array, learn: Array, eta: float) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class Sequences(Sampler):
-    """Samples sequences of T successive steps of one environment, `[B, T]`.
+    """Samples sequences of T consecutive steps from one environment, `[B, T]`.
 
-    Sequences start at the first step of an episode and every `period` steps after it, once T steps
-    from there are stored, if the episode outlasts the burn-in. They may extend past the end of
-    their episode, where `Aux.mask` is False, but never cross the write cursor: a sequence is
-    removed when its first step is overwritten. New sequences get the largest priority so far.
+    Sequences start at the first step of each episode and every `period` steps thereafter, if the
+    episode outlasts the burn-in, and are sampled once all T steps are stored. A sequence may extend
+    past the end of its episode, where `Aux.mask` is False, but is removed before it would cross the
+    write cursor. New sequences receive the running maximum of the priorities.
 
-    `batch_size` is the number of sequences. `update` takes `td_error` `[B, T]` and uses the steps
-    in `Aux.learn`. Transitions need the field `last`, `first`, or both.
+    `batch_size` is the number of sequences. `update` accepts `td_error` `[B, T]` and uses only the
+    steps in `Aux.learn`. Transitions must have the field `last`, `first`, or both.
     """
 
     config: SequencesConfig = SequencesConfig()
@@ -168,7 +168,7 @@ class Sequences(Sampler):
     def add(
         self, state: SequencesState, ring: Ring, slots: Array, transition: Tree, **feedback: Array
     ) -> SequencesState:
-        """Insert newly complete sequences, and remove those with an overwritten first step."""
+        """Insert newly complete sequences, and remove sequences whose first step is overwritten."""
         state = _count_steps(self.config, state, slots, transition)
         first, complete = _find_complete(self.config, state, ring)
         removed = slots if self.config.length > 1 else jnp.full_like(slots, IGNORED)
@@ -197,7 +197,7 @@ class Sequences(Sampler):
             return state
         valid = sample.aux.learn & (sample.indices != IGNORED)
         size = priority(feedback["td_error"], valid, self.config.eta)
-        # The index of the first step may be ignored: derive its slot from a valid step.
+        # The index of the first step may be `IGNORED`: derive its slot from a valid step.
         step = jnp.argmax(valid, axis=1)
         slot = jnp.take_along_axis(sample.indices, step[:, None], axis=1)[:, 0]
         first = (slot - step * ring.num_envs) % ring.capacity
@@ -210,7 +210,7 @@ class Sequences(Sampler):
         self, state: SequencesState, ring: Ring, slots: Array, batch_size: int
     ) -> Array:
         tree = state.priorities.tree
-        # The first slots of all sequences that may contain a slot.
+        # The first slots of all sequences that may contain each slot.
         firsts = _walk(self.config, ring, slots, back=True)
         mass = sum_tree.get(tree, firsts.ravel()).reshape(firsts.shape).sum(axis=1)
         total = sum_tree.total(tree)
@@ -233,41 +233,42 @@ class Sequences(Sampler):
         return state._replace(ended=jnp.ones_like(state.ended))
 
     def _check(self, ring: Ring) -> None:
-        """Raise ValueError if the ring is too short or lacks the ends of episodes."""
+        """Raise ValueError if the ring buffer is too small or lacks episode boundaries."""
         length, period, steps = self.config.length, self.config.period, ring_.num_steps(ring)
         if steps < length + period - 1:
             raise ValueError(
-                f"capacity is {steps} steps of each environment: it must be at least "
-                f"{length + period - 1} for sequences of length {length} with period {period}"
+                f"capacity must be at least {length + period - 1} steps per environment for "
+                f"sequences of length {length} with period {period}, got {steps}"
             )
         blank = ring_.gather(ring, jnp.zeros(1, jnp.int32))
         if not (has_field(blank, "last") or has_field(blank, "first")):
             raise ValueError(
-                f"the example, a {type(blank).__name__}, has neither last nor first: store one of "
-                "them (whether a step ends or starts an episode; False if there are no episodes)"
+                "the example transition must have a field last or first, got a "
+                f"{type(blank).__name__} with neither; store whether a step ends or starts an "
+                "episode (False without episodes)"
             )
 
 
 @check_config_class
 def sampler(config: SequencesConfig = SequencesConfig()) -> Sequences:
-    """Return the sampler of sequences of `config.length` steps (Kapturowski et al. 2019)."""
+    """Return a sampler for sequences of `config.length` steps (Kapturowski et al. 2019)."""
     return Sequences(config)
 
 
 @check_config_class
 def method(config: SequencesConfig = SequencesConfig()) -> Method:
-    """Return replayed sequences: the sampler, and the weighted mean of their losses `[B]`.
+    """Return sequence replay: the sampler and the weighted mean of the sequence losses `[B]`.
 
-    The agent averages the losses of a sequence over the steps in `Sample.aux.learn` `[B, T]`.
+    The agent must average the losses in a sequence over the steps in `Sample.aux.learn` `[B, T]`.
     """
     return Method(sampler(config), objectives.weighted())
 
 
 def check_valid(state: SequencesState, ring: Ring, config: SequencesConfig) -> None:
-    """Check a concrete state against its ring.
+    """Check that a concrete state is consistent with its ring buffer.
 
     Raises:
-      ValueError: a tree is inconsistent, or a sequence extends past the newest step.
+      ValueError: If a tree is inconsistent or a sequence extends past the newest step.
     """
     proportional.check_valid(state.priorities, ring)
     slots = jnp.flatnonzero(sum_tree.leaves(state.priorities.tree))
@@ -281,7 +282,7 @@ def check_valid(state: SequencesState, ring: Ring, config: SequencesConfig) -> N
 def _count_steps(
     config: SequencesConfig, state: SequencesState, slots: Array, transition: Tree
 ) -> SequencesState:
-    """Record the episodes of the new steps at `slots` `[E]`, and which of them start sequences."""
+    """Record the episode of each new step at `slots` `[E]`, and whether it starts a sequence."""
     begins = state.ended
     if has_field(transition, "first"):
         begins = begins | get_field(transition, "first").astype(bool)
@@ -305,7 +306,7 @@ def _count_steps(
 def _find_complete(
     config: SequencesConfig, state: SequencesState, ring: Ring
 ) -> tuple[Array, Array]:
-    """Return the slots `[E]` of T steps ago, and whether a sequence starts there, `[E]` bool."""
+    """Return the slots `[E]` of the T-th newest steps, and a mask `[E]` of sequence starts."""
     step = ring.steps_added - config.length
     start, after = ((state.newest + steps) % config.length for steps in (1, 1 + config.burn_in))
     outlasts = state.recent[after] == state.recent[start]
@@ -315,6 +316,6 @@ def _find_complete(
 
 
 def _walk(config: SequencesConfig, ring: Ring, slots: Array, back: bool = False) -> Array:
-    """Return the slots `[n, T]` of T steps from `slots` `[n]` on, forwards or backwards in time."""
+    """Return the slots `[n, T]` of T steps starting at `slots` `[n]`, forwards or backwards."""
     steps = jnp.arange(config.length, dtype=jnp.int32) * ring.num_envs
     return (slots[:, None] + (-steps if back else steps)) % ring.capacity

@@ -21,7 +21,7 @@ class UniformConfig(LossOptions):
 
 @dataclasses.dataclass(frozen=True)
 class Uniform(Sampler):
-    """Samples stored transitions uniformly with replacement, with weights of 1; has no state."""
+    """Samples stored transitions uniformly with replacement, with weights of 1; stateless."""
 
     @property
     def is_uniform(self) -> bool:
@@ -44,9 +44,9 @@ def sampler() -> Uniform:
 
 @check_config_class
 def method(config: UniformConfig = UniformConfig()) -> Method:
-    """Return uniform replay, the baseline: its sampler, and the mean of the agent's loss.
+    """Return uniform replay, the baseline: the sampler and the mean of the agent's loss.
 
     Args:
-      config: `loss` replaces the agent's own loss of the TD error.
+      config: options; `loss` replaces the agent's own loss on the TD error.
     """
     return Method(sampler(), objectives.plain(config.named_loss))

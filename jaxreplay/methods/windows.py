@@ -1,7 +1,7 @@
-"""Uniformly sampled windows of successive steps, for agents that learn from trajectories.
+"""Uniformly sampled windows of consecutive steps, for agents that learn from trajectories.
 
-Batches are flat, `[B]`, and a window may start at any step. For recurrent agents, `sequences`
-samples `[B, T]` sequences that start at fixed steps of an episode.
+Batches have a flat shape `[B]`, and windows may start at any step. For recurrent agents, use
+`sequences` instead, which samples `[B, T]` sequences that start at fixed steps of an episode.
 """
 
 import dataclasses
@@ -22,27 +22,27 @@ from jaxreplay.types import Array, Draw, Provision, Requirements
 
 @dataclasses.dataclass(frozen=True)
 class WindowsConfig(Config):
-    """Hyperparameters of replayed windows."""
+    """Hyperparameters of window replay."""
 
     length: int = option(
-        16, "T: successive steps of one environment; a batch has B / T windows", at_least=1
+        16, "T: consecutive steps per window; a batch contains B / T windows", at_least=1
     )
 
 
 class Aux(NamedTuple):
-    """The time axis of a flat batch."""
+    """Slot indices that restore the time axis of a flat batch."""
 
-    slots: Array  # [T, B / T] int32, the slots of the batch before they are flattened
+    slots: Array  # [T, B / T] int32, slots of the batch before flattening
 
 
 @dataclasses.dataclass(frozen=True)
 class Windows(Uniform):
-    """Samples windows of T successive steps of one environment, with weights of 1.
+    """Samples windows of T consecutive steps from one environment, with weights of 1.
 
-    All windows are equally likely and drawn with replacement. A window may contain the end of one
-    episode and the beginning of the next (`last` marks the end). It never crosses the write cursor,
-    so that the oldest and newest T - 1 steps are in fewer windows than the others. The batch size
-    is a multiple of T, at least T times the number of environments; `Aux.slots` is `[T, B / T]`.
+    All windows are equally likely and sampled with replacement. A window may contain the end of one
+    episode (marked by `last`) and the beginning of the next episode, but never crosses the write
+    cursor. Therefore, the oldest and newest T - 1 steps occur in fewer windows than other steps.
+    The batch size must be a multiple of T and at least T times the number of environments.
     """
 
     config: WindowsConfig = WindowsConfig()
@@ -60,13 +60,13 @@ class Windows(Uniform):
         least = length * num_envs
         if capacity < least:
             raise ValueError(
-                f"capacity is {capacity}: it must be at least {least}, a window of {length} steps "
-                f"for each of {num_envs} environments"
+                f"capacity must be at least {least} (a window of {length} steps for each of "
+                f"{num_envs} environments), got {capacity}"
             )
         if batch_size % length or batch_size < least:
             raise ValueError(
-                f"batch_size is {batch_size}: it must be a multiple of {length}, the steps of a "
-                f"window, and at least {least}"
+                f"batch_size must be a multiple of {length} (the window length) and at least "
+                f"{least}, got {batch_size}"
             )
 
     def sample(self, state: None, ring: Ring, key: Array, batch_size: int) -> Draw:
@@ -87,7 +87,7 @@ class Windows(Uniform):
         steps = ring_.size(ring) // ring.num_envs
         age = ring_.age(ring, slots)
         windows = jnp.minimum(jnp.minimum(age + 1, steps - age), length)
-        windows = jnp.minimum(windows, starts)  # the number of windows that contain the step
+        windows = jnp.minimum(windows, starts)  # number of windows that contain the step
         chance = windows / (starts * length * ring.num_envs)
         ready = self.ready(state, ring, batch_size)
         return jnp.where((slots < ring_.size(ring)) & ready, chance, 0.0)
@@ -96,19 +96,19 @@ class Windows(Uniform):
         return ring_.size(ring) >= self.config.length * ring.num_envs
 
     def _starts(self, ring: Ring) -> Array:
-        """Return the number of start steps of windows per environment, `[]`, at least 1."""
+        """Return the number of possible window starts per environment, `[]`, at least 1."""
         return jnp.maximum(ring_.size(ring) // ring.num_envs - self.config.length + 1, 1)
 
 
 @check_config_class
 def sampler(config: WindowsConfig = WindowsConfig()) -> Windows:
-    """Return the sampler of windows of `config.length` steps."""
+    """Return a sampler for windows of `config.length` steps."""
     return Windows(config)
 
 
 @check_config_class
 def method(config: WindowsConfig = WindowsConfig()) -> Method:
-    """Return uniformly sampled windows, and the mean of the agent's loss.
+    """Return window replay: the sampler and the mean of the agent's loss.
 
     Agents that compute targets along trajectories, such as ACER, read the time axis from
     `Sample.aux.slots`.

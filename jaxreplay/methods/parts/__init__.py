@@ -1,1 +1,1 @@
-"""Components that several replay methods share, or that one is built from."""
+"""Components of replay methods."""

@@ -1,4 +1,4 @@
-"""Retrace estimates of Q for every stored step (Munos et al. 2016)."""
+"""Retrace estimates of Q for all stored steps (Munos et al. 2016)."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -12,29 +12,29 @@ from jaxreplay._internal.buffer import Buffer
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Tree, get_field
 
-FEEDBACK = frozenset({"value", "advantage", "next_value"})  # required of the agent
+FEEDBACK = frozenset({"value", "advantage", "next_value"})  # feedback that the agent must provide
 
 
 class Estimates(NamedTuple):
-    """The agent's latest value estimates of every step, and Retrace's result.
+    """The agent's latest value estimates and the Retrace estimate for each step.
 
-    Values are in scaled rewards (divided by `reward_scale`). `q_ret` is unscaled, and remains valid
-    when the scale changes.
+    Value estimates are for scaled rewards (divided by `reward_scale`). `q_ret` is unscaled and
+    therefore remains valid when the scale changes.
     """
 
     value: Buffer  # [C] float32, V(s_t), scaled
     advantage: Buffer  # [C] float32, A(s_t, a_t), scaled
-    next_value: Buffer  # [C] float32, V(s_{t+1}) of the true next observation, scaled
+    next_value: Buffer  # [C] float32, V(s_{t+1}) at the true next observation, scaled
     q_ret: Buffer  # [C] float32, Retrace's Q(s_t, a_t) at the latest refresh, unscaled
-    reward: Buffer  # [C] float32, unscaled; a copy of the ring's, as are the next two
+    reward: Buffer  # [C] float32, unscaled; copied from the ring buffer, as are the next two
     discount: Buffer  # [C] float32
     last: Buffer  # [C] bool, whether the step ends its episode
-    reward_scale: Array  # [] float32, divisor of the agent's rewards
+    reward_scale: Array  # [] float32, by which the agent divides rewards
 
 
 def init(ring: Ring) -> Estimates:
-    """Return the estimates of an empty ring."""
-    # Separate arrays, as donating a state twice is an error.
+    """Return the estimates for an empty ring buffer."""
+    # Create separate arrays because JAX can't donate the same array twice.
     zeros = (jnp.zeros(ring.capacity, jnp.float32) for _ in range(6))
     return Estimates(
         *zeros, last=jnp.zeros(ring.capacity, bool), reward_scale=jnp.ones((), jnp.float32)
@@ -47,8 +47,8 @@ def add(state: Estimates, slots: Array, transition: Tree, values: Mapping[str, A
     Args:
       state: the estimates.
       slots: `[E]` int32.
-      transition: `[E, ...]`.
-      values: as in `update`, `[E]`; NaN and infinity become 0.
+      transition: `[E, ...]`, the new steps.
+      values: `[E]` each, as in `update`; NaN and infinity are replaced by 0.
     """
     values = {name: jnp.where(jnp.isfinite(x), x, 0.0) for name, x in values.items()}
     state = update(state, slots, values)
@@ -63,24 +63,24 @@ def add(state: Estimates, slots: Array, transition: Tree, values: Mapping[str, A
 
 
 def end(state: Estimates, slots: Array) -> Estimates:
-    """End the episodes of the steps at `slots` `[E]`."""
+    """Mark the steps at `slots` `[E]` as the last steps of their episodes."""
     return state._replace(last=buffer.write(state.last, slots, jnp.ones(slots.shape, bool)))
 
 
 def returns_of(state: Estimates, slots: Array) -> Array:
-    """Return the estimates of Q(s, a) at `slots` `[B]`, in scaled rewards."""
+    """Return the Retrace estimates at `slots` `[B]`, for scaled rewards."""
     return state.q_ret[slots] / state.reward_scale
 
 
 def update(state: Estimates, slots: Array, values: Mapping[str, Array]) -> Estimates:
-    """Write the agent's estimates of a batch.
+    """Write the agent's value estimates for a batch.
 
     Args:
       state: the estimates.
       slots: `[B]` int32; `IGNORED` slots are skipped.
-      values: arrays `[B]` float32 by name: those of `FEEDBACK`, and optionally `reward_scale`.
+      values: maps the names in `FEEDBACK`, and optionally `reward_scale`, to `[B]` float32 arrays.
     """
-    # The feedback of ignored transitions is 0.
+    # Use the maximum because the feedback of ignored transitions is 0.
     scale = values["reward_scale"].max() if "reward_scale" in values else state.reward_scale
     return state._replace(
         value=buffer.write(state.value, slots, values["value"]),
@@ -91,12 +91,12 @@ def update(state: Estimates, slots: Array, values: Mapping[str, Array]) -> Estim
 
 
 def refresh(state: Estimates, log_ratio: Array, ring: Ring) -> Estimates:
-    """Run Retrace over the whole ring; unfinished episodes bootstrap from their newest step.
+    """Run Retrace over the ring buffer; unfinished episodes bootstrap from their newest step.
 
     Args:
       state: the estimates.
-      log_ratio: `[C]` float32, log pi/mu of every step.
-      ring: the transitions.
+      log_ratio: `[C]` float32, log pi/mu of each step.
+      ring: the ring buffer of transitions.
     """
     ends = state.last | (ring_.ages(ring) == 0)
     steps = (

@@ -1,4 +1,4 @@
-"""The choice of episodes to forget when a memory of whole episodes is full."""
+"""Selection of episodes to forget when a replay memory of whole episodes is full."""
 
 from collections.abc import Callable
 
@@ -10,24 +10,24 @@ from jaxreplay.types import Array
 
 
 def choose_forgotten(share: Array, steps: Array, oldness: Array, memory: int) -> Array:
-    """Choose the fewest episodes to forget so that at most `memory` steps remain.
+    """Select the fewest episodes to forget so that at most `memory` steps remain.
 
-    Episodes are forgotten by descending share of far-policy steps, the oldest first among equals
-    (Novati & Koumoutsakos 2019, Alg. 1). One episode always remains, whatever its length. Bisection
-    finds the last one to forget in about 60 passes over `[n]`, without a sort.
+    Episodes are forgotten in descending order of their share of far-policy steps; ties are broken
+    by age, oldest first (Novati & Koumoutsakos 2019, Alg. 1). At least one episode always remains.
+    Bisection locates the last episode to forget in about 60 passes over `[n]`, without sorting.
 
     Args:
-      share: `[n]` float32 in [0, 1], of far-policy steps; all equal for first in, first out.
-      steps: `[n]` int32, steps of each episode; 0 for empty entries.
-      oldness: `[n]` int32, at least 0, distinct, larger for older episodes.
-      memory: number of steps that may remain.
+      share: `[n]` float32 in [0, 1], share of far-policy steps; use equal values for FIFO order.
+      steps: `[n]` int32, number of steps in each episode; 0 for empty entries.
+      oldness: `[n]` int32, distinct and non-negative; larger for older episodes.
+      memory: maximum number of remaining steps.
 
     Returns:
       `[n]` bool, True for episodes to forget.
     """
     exists = steps > 0
     excess = steps.sum() - memory
-    # The bits of non-negative floats are ordered like the numbers; those up to 1.0 have 30 bits.
+    # The bit patterns of non-negative floats sort like the floats; values up to 1.0 use 30 bits.
     rank = jax.lax.bitcast_convert_type(share.astype(jnp.float32), jnp.int32)
 
     def freed(forgotten: Array) -> Array:
@@ -44,7 +44,7 @@ def choose_forgotten(share: Array, steps: Array, oldness: Array, memory: int) ->
 
 
 def _largest(condition: Callable[[Array], Array], bits: int) -> Array:
-    """Return the largest number of `bits` bits that meets a monotone condition, which 0 meets."""
+    """Return the largest `bits`-bit integer that satisfies a monotone condition; 0 satisfies it."""
 
     def body(step: int, found: Array) -> Array:
         bound = found | (1 << (bits - 1 - step))

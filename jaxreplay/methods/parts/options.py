@@ -1,7 +1,7 @@
-"""Options shared by several methods, whose configs inherit them.
+"""Config base classes with options that several methods share.
 
-Dataclasses list the fields of the last base first, so put the base with the most important options
-last. `override` changes a default.
+Dataclasses list the fields of the last base class first, so put the base class with the most
+important options last. Use `override` to change a default.
 """
 
 import dataclasses
@@ -21,43 +21,43 @@ _PER = "Schaul et al. 2016"
 
 @dataclasses.dataclass(frozen=True)
 class SamplingOptions(Config):
-    """Dependence between the draws of a batch from a sum tree."""
+    """Option for the dependence between the draws in a batch from a sum tree."""
 
     sampling: Sampling = option(
         "stratified",
-        "one draw in each of B equal ranges of the total priority, or at the same offset in each "
-        "(systematic), or independent draws (iid)",
+        "one draw from each of B equal ranges of the total priority (stratified), at the same "
+        "offset in each range (systematic), or independent draws (iid)",
         f"{_PER}, App. B.2.1",
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class PriorityOptions(SamplingOptions):
-    """Priorities `(|td| + epsilon)^alpha`, and those of new transitions."""
+    """Options for priorities `(|td| + epsilon)^alpha` and the priority of new transitions."""
 
     alpha: float = option(
-        0.6, "prioritisation exponent, 0 is uniform", f"{_PER}, Tab. 3", at_least=0
+        0.6, "prioritisation exponent; 0 is uniform", f"{_PER}, Tab. 3", at_least=0
     )
     epsilon: float = option(
-        1e-6, "added to |TD error| before the exponent; the paper gives no value", at_least=0
+        1e-6, "added to |TD error| before exponentiation; the paper gives no value", at_least=0
     )
     initial: Initial = option(
         "max",
-        "priority of new transitions: the largest so far, or from their current TD error",
+        "priority of new transitions: the running maximum, or computed from their TD error",
         f"{_PER}, Alg. 1; td: Brittain et al. 2019, Sec. 5.3",
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class ImportanceOptions(Config):
-    """Importance weights, and the schedule of their exponent."""
+    """Options for importance weights and the schedule of their exponent."""
 
     beta: float = option(
         0.4, "initial importance-sampling exponent", f"{_PER}, Tab. 3", at_least=0, at_most=1
     )
     beta_end: float = option(
         1.0,
-        "final importance-sampling exponent, reached linearly",
+        "final importance-sampling exponent of the linear schedule",
         f"{_PER}, Sec. 3.4",
         at_least=0,
         at_most=1,
@@ -70,7 +70,7 @@ class ImportanceOptions(Config):
         whole_run=True,
     )
     normalise: Normalisation = option(
-        "batch", "divide importance weights by the largest of the batch or of the buffer, or not"
+        "batch", "divide importance weights by their batch maximum or buffer maximum, or not at all"
     )
 
     @property
@@ -82,30 +82,30 @@ class ImportanceOptions(Config):
 
 @dataclasses.dataclass(frozen=True)
 class LossOptions(Config):
-    """Loss of the TD error that the agent minimises."""
+    """Option for the agent's loss on the TD error."""
 
     loss: Literal["agent", "mse", "huber", "l1"] = option(
-        "agent", "loss of the TD error, before importance weights; 'agent' keeps the agent's own"
+        "agent", "loss on the TD error before importance weighting; 'agent' uses the agent's loss"
     )
 
     @property
     def named_loss(self) -> objectives.Loss | None:
-        """The loss function, or None for the agent's own. "huber" has kappa 1."""
+        """The loss function, or None for the agent's own loss; "huber" has kappa 1."""
         return _LOSSES[self.loss]
 
 
 @dataclasses.dataclass(frozen=True)
 class WeightedLossOptions(LossOptions):
-    """Loss of the TD error, and the losses that importance weights apply to."""
+    """Options for the loss on the TD error and for importance weighting of losses."""
 
     weigh_actor: bool = option(
         False,
-        "apply importance weights to the actor's loss too, not just to the critic's",
+        "apply importance weights to the actor's loss as well as to the critic's loss",
         "true: Oh et al. 2021, Alg. 1; code of Novati & Koumoutsakos",
     )
 
     def objective(self) -> Objective:
-        """Return the objective that weights losses by importance."""
+        """Return the importance-weighted objective."""
         return objectives.weighted(self.named_loss, self.weigh_actor)
 
 

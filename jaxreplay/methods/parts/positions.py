@@ -1,7 +1,7 @@
 """Positions of stored transitions within their episodes.
 
-They are counted when transitions are added, so that one read gives the number of earlier steps of
-the same episode.
+Positions are computed when transitions are added, so that the number of preceding steps in the same
+episode is available from a single read.
 """
 
 from typing import NamedTuple
@@ -18,17 +18,17 @@ class Positions(NamedTuple):
     """Positions within episodes, in steps of one environment."""
 
     steps: Buffer  # [C] int32, steps since the episode's first stored transition
-    latest: Array  # [E] int32, that of each environment's newest transition; -1 if none
+    latest: Array  # [E] int32, position of the newest transition; -1 before an episode
 
 
 def init(ring: Ring) -> Positions:
-    """Return the positions of an empty ring."""
+    """Return the positions for an empty ring buffer."""
     latest = jnp.full(ring.num_envs, -1, jnp.int32)
     return Positions(jnp.zeros(ring.capacity, jnp.int32), latest)
 
 
 def add(positions: Positions, slots: Array, first: Array) -> Positions:
-    """Add new transitions at `slots` `[E]`; `first` `[E]` bool marks starts of episodes."""
+    """Add new transitions at `slots` `[E]`; `first` `[E]` bool marks episode starts."""
     latest = jnp.where(first, 0, counters.increment(positions.latest))
     steps = buffer.write(positions.steps, slots, latest)
     return Positions(steps, latest)

@@ -1,9 +1,9 @@
-"""Sums of rank^-alpha in closed form, their quantiles, and segments of equal probability.
+"""Closed-form sums of rank^-alpha, quantiles, and segments of equal probability.
 
-Rank-based replay draws in proportion to rank^-alpha (Schaul et al. 2016, Sec. 3.3). The exponent
-changes during a run, so that prefix sums can't be precomputed. The first 16 terms are summed
-directly. The sum of the others is approximated by the midpoint rule (an integral from half a rank
-before the first to half a rank after the last), with its first Euler-Maclaurin correction.
+Rank-based replay samples in proportion to rank^-alpha (Schaul et al. 2016, Sec. 3.3). The exponent
+changes during a run, so prefix sums cannot be precomputed. The first 16 terms are summed directly.
+The sum of the remaining terms is approximated by the midpoint rule (an integral from half a rank
+before the first term to half a rank after the last) with the first Euler-Maclaurin correction.
 """
 
 from typing import NamedTuple
@@ -20,7 +20,7 @@ _HEAD = 16  # terms that are summed directly
 
 
 class Segments(NamedTuple):
-    """Ranks 1..N in B segments, none empty: segment j has the ranks `start[j] + 1 .. end[j]`."""
+    """B non-empty segments of ranks 1..N; segment j contains ranks `start[j] + 1 .. end[j]`."""
 
     start: Array  # [B] int32
     end: Array  # [B] int32
@@ -30,8 +30,7 @@ class Segments(NamedTuple):
 def mass(first: Array | int, last: Array, alpha: Array | float) -> Array:
     """Return the sum of n^-alpha over `first < n <= last`, `[...]` float32.
 
-    In ranks counted from 0, `n - 1`, these are `first` to `last - 1`. The relative error is about
-    1e-6.
+    This is the sum over zero-based ranks `first` to `last - 1`. The relative error is about 1e-6.
 
     Args:
       first: `[...]` int32, at least 0.
@@ -55,8 +54,8 @@ def mass(first: Array | int, last: Array, alpha: Array | float) -> Array:
 def quantile(share: Array, size: Array, alpha: Array | float) -> Array:
     """Return the smallest n with `mass(0, n) >= share * mass(0, size)`, `[...]` int32.
 
-    Rounding in float32 limits the resolution of the last ranks: of a million ranks, n is off by up
-    to 10 at alpha 0.7, 35 at 1, 200 at 1.2 and 6,000 at 1.5.
+    Float32 rounding limits the resolution of the last ranks: with a million ranks, the error in n
+    is up to 10 at alpha 0.7, 35 at 1, 200 at 1.2 and 6,000 at 1.5.
 
     Args:
       share: `[...]` float32 in [0, 1].
@@ -71,7 +70,7 @@ def quantile(share: Array, size: Array, alpha: Array | float) -> Array:
         found = found + (head < target)
     start = _HEAD + 0.5
     power = start**-exponent
-    # The integral from `start` on, in units of start * power.
+    # The integral from `start`, in units of start * power.
     integral = (target - head + exponent / 24 * power / start) / (start * power)
     slope = 1.0 - exponent
     inside = jnp.maximum(slope * jnp.maximum(integral, 0.0), -1.0 + 1e-7)
@@ -84,9 +83,9 @@ def quantile(share: Array, size: Array, alpha: Array | float) -> Array:
 
 @with_default_promotion
 def segments(size: Array, count: int, alpha: Array | float) -> Segments:
-    """Return `count` segments of the ranks 1..size, of about equal probability.
+    """Return a partition of the ranks 1..size into `count` segments of nearly equal probability.
 
-    Segment j ends at the `(j + 1) / count` quantile, moved if a segment would be empty.
+    Segment j ends at the `(j + 1) / count` quantile, shifted if a segment would be empty.
 
     Args:
       size: number of ranks, `[]` int32, at least `count`.
@@ -98,10 +97,10 @@ def segments(size: Array, count: int, alpha: Array | float) -> Segments:
 
 
 def segments_from_ends(end: Array, size: Array) -> Segments:
-    """Return segments of the ranks 1..size with the ends `[B]`, moved if one would be empty."""
+    """Return segments of ranks 1..size with ends `end` `[B]`, shifted so that none is empty."""
     count = len(end)
     number = jnp.arange(1, count + 1, dtype=jnp.int32)
-    end = jax.lax.cummax(end.at[-1].set(size) - number) + number  # strictly rising
+    end = jax.lax.cummax(end.at[-1].set(size) - number) + number  # strictly increasing
     end = jnp.minimum(end, size - (count - number))
     start = jax.lax.pad(end, jnp.int32(0), [(1, -1, 0)])  # the end of the previous segment
     return Segments(start, end)
@@ -109,14 +108,14 @@ def segments_from_ends(end: Array, size: Array) -> Segments:
 
 @with_default_promotion
 def share_of_segments(segments: Segments, first: Array, last: Array) -> Array:
-    """Return the expected number of draws on the ranks `first` to `last - 1`, `[n]` float32.
+    """Return the expected number of draws from ranks `first` to `last - 1`, `[n]` float32.
 
-    There is one draw in each segment, uniform over its ranks.
+    One rank is drawn uniformly from each segment.
 
     Args:
-      segments: of all ranks.
-      first: `[n]` int32, ranks counted from 0.
-      last: `[n]` int32.
+      segments: a partition of all ranks.
+      first: `[n]` int32, zero-based ranks.
+      last: `[n]` int32, zero-based ranks, excluded.
     """
     start, end = segments
     rank = jnp.stack([first, last])
@@ -126,12 +125,12 @@ def share_of_segments(segments: Segments, first: Array, last: Array) -> Array:
 
 
 def _ratio_expm1(x: Array) -> Array:
-    """Return (e^x - 1) / x, which is 1 at 0."""
+    """Return (e^x - 1) / x, with the limit 1 at 0."""
     small = jnp.abs(x) < 1e-4
     return jnp.where(small, 1.0 + x / 2, jnp.expm1(x) / jnp.where(small, 1.0, x))
 
 
 def _ratio_log1p(x: Array) -> Array:
-    """Return log(1 + x) / x, which is 1 at 0."""
+    """Return log(1 + x) / x, with the limit 1 at 0."""
     small = jnp.abs(x) < 1e-4
     return jnp.where(small, 1.0 - x / 2, jnp.log1p(x) / jnp.where(small, 1.0, x))

@@ -1,6 +1,6 @@
 """The permutation-equivariant score network of NERS (Oh et al. 2021, Sec. 2.2).
 
-Every score depends on its own transition and, through an average, on the whole set.
+Each score depends on its transition and, through an average, on the whole set of transitions.
 """
 
 from typing import NamedTuple
@@ -10,9 +10,9 @@ from flax import linen as nn
 
 from jaxreplay.types import Array
 
-_ENCODED = (256, 64, 32)  # fully connected layers behind the convolutions, authors' code
-# (channels, kernel, stride) of the convolutions: as van Hasselt et al. 2019 for images of 84
-# pixels, one small convolution for grids such as MinAtar's.
+_ENCODED = (256, 64, 32)  # dense layers after the convolutions, as in the authors' code
+# (channels, kernel, stride) of each convolution: those of van Hasselt et al. 2019 for 84 x 84
+# images, and one small convolution for grids such as MinAtar.
 _LARGE = ((32, 5, 5), (64, 5, 5))
 _SMALL = ((16, 3, 1),)
 _SMALL_SIDE = 24
@@ -20,15 +20,15 @@ _LEAST = 1e-6
 
 
 class Features(NamedTuple):
-    """Inputs of the network for m transitions; observations are None if left out."""
+    """Network inputs for m transitions; observations are None if they are not features."""
 
     obs: Array | None  # [m, ...]
     next_obs: Array | None  # [m, ...]
-    scalars: Array  # [m, k]: action, reward, time, squashed TD error and Q
+    scalars: Array  # [m, k]: action, reward, time, squashed TD error, squashed Q value
 
 
 class ScoreNetwork(nn.Module):
-    """Scores `[m]` float32 in (0, 1) of m transitions.
+    """Computes scores `[m]` float32 in (0, 1) for m transitions.
 
     `sigma_k = f_s(f_l(D_k) + mean_j f_g(D_j))`, where + concatenates (Oh et al. 2021, Eq. 4), with
     a final sigmoid as in the authors' code.
@@ -37,7 +37,7 @@ class ScoreNetwork(nn.Module):
       hidden: layer sizes of f_l and f_g; the last layer is linear.
       score_hidden: hidden layer sizes of f_s.
       global_context: whether to use f_g; False is the paper's ablation.
-      squash: apply tanh to all features, as in the authors' code.
+      squash: whether to apply tanh to all features, as in the authors' code.
     """
 
     hidden: tuple[int, ...] = (128, 256, 128, 64)
@@ -47,7 +47,7 @@ class ScoreNetwork(nn.Module):
 
     @nn.compact
     def __call__(self, features: Features, valid: Array | None = None) -> Array:
-        """Return the scores; the average is over transitions that are `valid`, `[m]` bool."""
+        """Return the scores; the average includes only transitions that are `valid` `[m]`."""
         x = self._join(features)
         if self.squash:
             x = jnp.tanh(x)
@@ -58,10 +58,10 @@ class ScoreNetwork(nn.Module):
             mean = (weight[:, None] * each).sum(axis=0) / jnp.maximum(weight.sum(), 1.0)
             local = jnp.concatenate([local, jnp.broadcast_to(mean, each.shape)], axis=1)
         logit = _layers(local, (*self.score_hidden, 1), "score")[:, 0]
-        return jnp.maximum(nn.sigmoid(logit), _LEAST)  # log(0) would make every parameter NaN
+        return jnp.maximum(nn.sigmoid(logit), _LEAST)  # log(0) would turn all parameters into NaN
 
     def _join(self, features: Features) -> Array:
-        """Concatenate all features; one encoder is shared by both images."""
+        """Concatenate all features; both images share one encoder."""
         images = [obs for obs in (features.obs, features.next_obs) if obs is not None]
         parts = []
         if images and images[0].ndim == 4:
@@ -73,7 +73,7 @@ class ScoreNetwork(nn.Module):
 
 
 class ImageEncoder(nn.Module):
-    """Vectors `[m, 32]` from images `[m, H, W, C]`: convolutions, then layers, ReLU after each."""
+    """Encodes images `[m, H, W, C]` as `[m, 32]` with convolutions and dense layers, using ReLU."""
 
     @nn.compact
     def __call__(self, obs: Array) -> Array:
@@ -87,9 +87,9 @@ class ImageEncoder(nn.Module):
 
 
 def _patches(x: Array, size: int, stride: int) -> Array:
-    """Cut `[m, H, W, C]` into patches `[m, h, w, size * size * C]`.
+    """Extract patches `[m, h, w, size * size * C]` from `[m, H, W, C]`.
 
-    A matrix product over patches is a convolution that remains one product under vmap over seeds.
+    A convolution expressed as a matrix product remains a single product under vmap over seeds.
     """
     rows = range(size)
     height, width = ((side - size) // stride + 1 for side in x.shape[1:3])
@@ -102,7 +102,7 @@ def _patches(x: Array, size: int, stride: int) -> Array:
 
 
 def _layers(x: Array, sizes: tuple[int, ...], name: str) -> Array:
-    """Apply dense layers with ReLU between them; the last one is linear."""
+    """Apply dense layers with ReLU between layers; the last layer is linear."""
     for number, size in enumerate(sizes):
         x = nn.Dense(size, name=f"{name}_{number}")(x)
         if number < len(sizes) - 1:
