@@ -348,7 +348,7 @@ def _check_stored_once(example: Tree) -> None:
 
 
 def _is_single_step(example: Tree) -> bool:
-    """Return whether transitions never have `n_steps`. The example of a `Transition` may omit it."""
+    """Return whether transitions never have `n_steps`, which an example `Transition` may omit."""
     return not isinstance(example, Transition) and not has_field(example, "n_steps")
 
 

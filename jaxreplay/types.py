@@ -160,6 +160,5 @@ def replace_fields(transition: Tree, **changes: Any) -> Tree:
     if dataclasses.is_dataclass(transition) and not isinstance(transition, type):
         return dataclasses.replace(transition, **changes)
     raise ValueError(
-        "transition must be a dict, a NamedTuple or a dataclass, got a "
-        f"{type(transition).__name__}"
+        f"transition must be a dict, a NamedTuple or a dataclass, got a {type(transition).__name__}"
     )
