@@ -38,15 +38,12 @@ class Episode(Protocol):
 
     @property
     def terminations(self) -> Any:
-        """Whether each step terminated the episode, `[T]` bool."""
+        """Termination flags, `[T]` bool."""
         ...
 
     @property
     def truncations(self) -> Any:
-        """Whether each step truncated the episode, `[T]` bool.
-
-        If the last step neither terminated nor truncated the episode, it is treated as truncated.
-        """
+        """Truncation flags, `[T]` bool. Unfinished episodes are treated as truncated."""
         ...
 
 
@@ -67,10 +64,9 @@ def from_minari(
 ) -> Filled:  # fmt: skip
     """Return a new replay state filled with the episodes in a Minari dataset.
 
-    Transitions are stored as `Transition` without extras.
-
     Args:
-      replay: the replay, which must not require feedback on new transitions.
+      replay: a replay that requires no feedback on new transitions. Transitions are stored as a
+        `Transition` without extras.
       dataset: a `MinariDataset`, or the name of a local dataset.
       key: PRNG key for `replay.init`.
       gamma: discount per step, in [0, 1].
@@ -112,11 +108,10 @@ def fill(
 
     Each episode is assigned to the environment with the fewest steps. All environments end at the
     length of the shortest environment; later steps are omitted, and episodes cut at this point are
-    treated as truncated. With a single environment, no steps are omitted. The discount is 0 only
-    if an episode *terminated*.
+    truncated. A single environment keeps all steps. The discount is 0 only at *terminations*.
 
     Args:
-      replay: the replay, which must not require feedback on new transitions.
+      replay: a replay that requires no feedback on new transitions.
       episodes: episodes in storage order. Iterators are consumed lazily.
       key: PRNG key for `replay.init`.
       gamma: discount per step, in [0, 1].
@@ -176,10 +171,7 @@ class _Feed:
         self.example = self._queues[0][0]
 
     def pieces(self, chunk: int, lag: int) -> Iterator[Step]:
-        """Yield chunks of steps `[n, E, ...]`.
-
-        The first chunk contains `lag` additional steps, and the last chunk ends with `lag` zeros.
-        """
+        """Yield chunks of steps `[n, E, ...]`, with `lag` extra steps first, `lag` zeros last."""
         size = chunk + lag
         while self._receive_more_than(size):
             yield self._take(size)
@@ -191,7 +183,7 @@ class _Feed:
                 f"{len(self._queues)}: use num_envs=1"
             )
         self.left_out = sum(self._received) - self.taken * len(self._queues)
-        rest.truncated[-1:] |= ~rest.terminated[-1:]  # episodes that are cut here
+        rest.truncated[-1:] |= ~rest.terminated[-1:]  # truncate episodes that are cut here
         empty = jax.tree.map(lambda x: np.zeros((lag, *x.shape[1:]), x.dtype), rest)
         yield _concatenate([rest, empty])
 
@@ -239,9 +231,8 @@ def _convert(episodes: Iterable[Episode], prepare: Prepare | None) -> Iterator[S
             kinds = [kind.get(name, "missing") for kind in (found, expected)]
             if kinds[0] != kinds[1]:
                 raise ValueError(
-                    f"{name} must have the same dtype and shape in all episodes, got {kinds[0]} in "
-                    f"episode {number} and {kinds[1]} in episode {begun}: convert the dataset, or "
-                    "convert observations with prepare=..."
+                    f"{name} must have one dtype and shape, got {kinds[0]} (episode {number}) and "
+                    f"{kinds[1]} (episode {begun}): convert observations with prepare=..."
                 )
         yield steps
 

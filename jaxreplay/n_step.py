@@ -2,8 +2,8 @@
 
 For every environment, each push returns the n-step transition that started n - 1 pushes ago. At the
 end of an episode, transitions cover only the remaining steps. Every slot of the ring buffer is
-therefore valid, and sampling does not compute returns. The first n - 1 pushes return placeholders
-that must not be added, as indicated by `ready`:
+therefore valid, and sampling does not compute returns. The first n - 1 pushes return placeholders,
+for which `ready` is False. Do not add placeholders to a replay:
 
     window = n_step.init(example, n=3, num_envs=8)
     for step in steps:
@@ -43,8 +43,7 @@ class Window(NamedTuple):
     """The last n steps in E environments. The step of push p is stored at index p mod n."""
 
     steps: Step  # [n, E, ...], unused if n is 1
-    pushes: Array  # [] int32, number of pushes, which is reduced by a multiple of n instead of
-    # overflowing
+    pushes: Array  # [] int32, number of pushes, which rewinds by a multiple of n before overflow
 
 
 def init(example: Step, n: int, num_envs: int = 1) -> Window:

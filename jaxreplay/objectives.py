@@ -155,9 +155,9 @@ def pal(
 def uniform_equivalent(loss: Loss, priority: Priority) -> Loss:
     """Return the loss for uniform sampling with the expected gradient of `loss` under `priority`.
 
-    The loss is `L(td_i) = priority(td_i) * loss(td_i) / lambda`, where lambda is the mean priority
-    and gradients stop at both (Fujimoto et al. 2020, Corollary 1). The equivalence is exact if TD
-    errors are those of the whole buffer. For a batch, 1 / lambda has a bias of order 1/B.
+    The loss is `L(td_i) = priority(td_i) * loss(td_i) / lambda`, where lambda is the mean priority.
+    Gradients through the priority and lambda are stopped (Fujimoto et al. 2020, Corollary 1). The
+    equivalence is exact on the whole buffer. On a batch, 1 / lambda has a bias of order 1/B.
 
     Args:
       loss: loss function under prioritised sampling.
@@ -175,8 +175,8 @@ def minimal_variance_priority(loss: Loss) -> Priority:
     """Return the priority function `|d loss / d td|` (Fujimoto et al. 2020, Corollary 2).
 
     Under this priority, the L1 loss times the mean priority has the same expected gradient as
-    `loss` under uniform sampling. Among all pairs of a loss and a priority with this property, it
-    minimises the variance of the gradient (Theorem 2). `prioritised_equivalent` returns the pair.
+    `loss` under uniform sampling. Of all pairs of a loss and a priority with this property, this
+    pair has the minimum gradient variance (Theorem 2). `prioritised_equivalent` returns the pair.
     """
 
     def priority(td: Array) -> Array:
@@ -262,14 +262,11 @@ class Objective(NamedTuple):
 
 
 def check_no_density(objective: Objective | None, reason: str) -> None:
-    """Check that an objective supports agents whose policy has no density.
+    """Raise ValueError if an objective requires `Trust`, for agents without a policy density.
 
     Args:
       objective: objective passed to the agent, or None.
       reason: start of the error message, such as "DQN's policy has no density".
-
-    Raises:
-      ValueError: If the objective requires `Trust`.
     """
     if objective is not None and objective.requires.density:
         raise ValueError(

@@ -55,8 +55,7 @@ def option(
       at_least: inclusive lower bound.
       above: exclusive lower bound.
       at_most: inclusive upper bound. Without an upper bound, the limit is 2^31 - 1 for int and 10^6
-        for float. Without a lower bound, the same limit applies to the magnitude of negative
-        numbers.
+        for float. Without a lower bound, this limit applies to the magnitude of negative numbers.
       below: exclusive upper bound.
       finite: whether values must be finite.
       needs: other options of the config, at least one of which must be enabled for command lines to
@@ -142,7 +141,7 @@ class Config:
     """Base class for configs, which validates all options on construction.
 
     Raises:
-      ValueError: If an option is invalid, or a combination of options (see `check`).
+      ValueError: If an option or a combination of options (see `check`) is invalid.
     """
 
     def __post_init__(self) -> None:
@@ -167,9 +166,7 @@ class Config:
         return config
 
     def check(self) -> None:
-        """Validate combinations of options. Override this function in subclasses.
-
-        It is called after every option has been validated separately.
+        """Validate combinations of individually valid options. Subclasses may override `check`.
 
         Raises:
           ValueError: If a combination of options is invalid.

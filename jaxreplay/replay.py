@@ -44,8 +44,8 @@ class Replay:
         batch = replay.sample(state, key)
         state = replay.update(state, batch, td_error=td_error)
 
-    Call `update` for every batch, even if the sampler requires no feedback, because `update` orders
-    later writes after the reads of the batch. Without this order, XLA copies the whole ring buffer
+    Call `update` for every batch, even if the sampler requires no feedback, because `update` forces
+    later writes to run after the batch has been read. Otherwise, XLA copies the whole ring buffer
     in every iteration of a compiled loop. If a loop calls `add` between `sample` and `update`, call
     `after_reading` before `add`.
 
@@ -138,7 +138,7 @@ class Replay:
         Args:
           state: state of the replay.
           transition: `[E, ...]`, with the same fields as the example.
-          **feedback: `[E]` each, the feedback that `Requirements.feedback_of_new` lists.
+          **feedback: `[E]` each, including all feedback in `Requirements.feedback_of_new`.
 
         Raises:
           ValueError: If feedback is missing, or a shape or dtype does not match the example.
@@ -210,9 +210,8 @@ class Replay:
         Args:
           state: state of the replay.
           sample: batch returned by `sample`.
-          **feedback: `[B]` each, or `[B, T]` for sequences. Must include the feedback that
-            `Requirements.feedback` lists, such as `td_error`. Other names in `types.FEEDBACK` are
-            ignored.
+          **feedback: `[B]` each, or `[B, T]` for sequences, including all feedback in
+            `Requirements.feedback`, such as `td_error`. Other names in `FEEDBACK` are ignored.
 
         Raises:
           ValueError: If feedback is missing or its shape does not match the batch.
@@ -238,7 +237,7 @@ class Replay:
 
     @with_default_promotion
     def after_reading(self, state: ReplayState, batch: Sample) -> ReplayState:
-        """Return an equal state whose later writes follow the reads of a batch.
+        """Return an equal state whose next writes run after a batch has been read.
 
         Compiled loops that call `add` between `sample` and `update` must call this function before
         `add`. Otherwise, XLA copies the whole ring buffer in every iteration.
@@ -253,9 +252,7 @@ class Replay:
 
     @with_default_promotion
     def observe(self, state: ReplayState, episode_return: Array, key: Array) -> ReplayState:
-        """Update a learned sampler with an episode return and return the new state.
-
-        Samplers that do not require episode returns leave the state unchanged.
+        """Update a learned sampler with an episode return. Other samplers ignore episode returns.
 
         Args:
           state: state of the replay.
@@ -294,8 +291,8 @@ class Replay:
     def probability(self, state: ReplayState, slots: Array, batch_size: int | None = None) -> Array:
         """Return the sampling probabilities of slots, `[n]` float32.
 
-        The probability of a slot is its expected share of a batch. Probabilities sum to 1 over all
-        slots, and are 0 for slots that are empty or out of range.
+        Each probability is the slot's expected share of a batch. The probabilities of all slots sum
+        to 1. Slots that are empty or out of range have probability 0.
 
         Args:
           state: state of the replay.
@@ -347,7 +344,7 @@ class Replay:
         ring_.check_fits(state.ring, transition)
         transition = _constant(ring_.as_stored(state.ring, jax.tree.map(jnp.asarray, transition)))
         new = buffer.after(state.fence, transition), _single(feedback)
-        feedback = new[1]  # not replaced by 0 if non-finite; the sampler handles such feedback
+        feedback = new[1]  # keeps NaN and infinity, which the sampler handles
         (transition, _), broken = _finite(new, num_envs)
         state = state._replace(dropped=counters.saturating_add(state.dropped, broken))
         ring, slots = ring_.write(state.ring, transition)
@@ -376,7 +373,7 @@ class Replay:
 
 
 def check_valid(state: ReplayState) -> None:
-    """Check the ring buffer's invariants in a concrete state. Methods check their sampler states.
+    """Check the invariants of the ring buffer in a concrete state.
 
     Raises:
       ValueError: If an invariant is violated.

@@ -83,9 +83,8 @@ def retrace(
 def trace_corrected_value(q_ret: Array, value: Array, advantage: Array, log_ratio: Array) -> Array:
     """Return targets for V(s_t), `V_t + min(1, rho_t) (Qret_t - V_t - A_t)`, `[T, ...]`.
 
-    See Novati & Koumoutsakos 2019, Eq. 19. If all advantages are 0, in this function and in
-    `retrace`, targets equal those of V-trace with both clipping thresholds at 1 (their Eq. 20;
-    Espeholt et al. 2018, Eq. 1).
+    See Novati & Koumoutsakos 2019, Eq. 19. If all advantages are 0, including in `retrace`, this is
+    V-trace with both clipping thresholds at 1 (their Eq. 20; Espeholt et al. 2018, Eq. 1).
 
     Args:
       q_ret: `[T, ...]`, Retrace estimates of Q(s_t, a_t).

@@ -66,8 +66,7 @@ def init(
     """
     if num_envs < 1 or capacity < num_envs:
         raise ValueError(
-            f"capacity must be at least num_envs {num_envs} and num_envs at least 1, got capacity "
-            f"{capacity}"
+            f"capacity >= num_envs >= 1 is required, got capacity {capacity}, num_envs {num_envs}"
         )
     if capacity % num_envs:
         less = capacity - capacity % num_envs
@@ -251,7 +250,7 @@ def version(ring: Ring, slots: Array) -> Array:
 
 
 def time(ring: Ring, slots: Array) -> Array:
-    """Return when slots `[B]` were written, float32 in (0, 1], with 1 for the newest slots."""
+    """Return the write times of slots `[B]`, float32 in (0, 1], with 1 for the newest slots."""
     return (ring.steps_added - age(ring, slots)) / jnp.maximum(ring.steps_added, 1)
 
 
@@ -286,9 +285,8 @@ def previous(ring: Ring, slots: Array, steps: int | Array = 1) -> tuple[Array, A
       steps: how many steps earlier, an integer or an array that broadcasts with `slots`.
 
     Returns:
-      The earlier slots `[B]` int32, and a mask `[B]` bool, which is False if the earlier step has
-      been overwritten or never existed. Episode boundaries are ignored; read `first` to detect
-      them.
+      The earlier slots `[B]` int32, and a mask `[B]` bool, which is False if the earlier step is
+      not stored. Episode boundaries are ignored; read `first` to detect them.
     """
     slots = slots_within(slots, ring.capacity)
     earlier = (slots - steps * ring.num_envs) % ring.capacity
@@ -323,7 +321,7 @@ def check_valid(ring: Ring) -> None:
     if int(ring.steps_added) < 0:
         raise ValueError(f"steps_added must not be negative, got {int(ring.steps_added)}")
     if ring.words[int(size(ring)) :].any():
-        raise ValueError("empty slots must be zero, but an empty slot is not")
+        raise ValueError("empty slots must be zero, got a nonzero empty slot")
 
 
 def _check_stored_once(example: Tree) -> None:

@@ -11,11 +11,9 @@ from jaxreplay.types import Array, Draw, Provision, Requirements, Sample, State,
 class Sampler:
     """Base class for samplers, which choose the slots of a batch.
 
-    All functions are pure and operate on an explicit state, which is a pytree of arrays.
-
     To define a custom sampler, subclass `Sampler` with a frozen dataclass whose fields are options.
     Two samplers with the same options are then equal. Implement `init`, `add`, `sample` and
-    `update`; the other functions default to those of uniform sampling.
+    `update` as pure functions of a pytree state; other functions default to uniform sampling.
 
     Inside compiled loops, arrays as large as the ring buffer are updated in place if every function
     that reads such an array returns a result that depends on the read. Use
@@ -41,8 +39,8 @@ class Sampler:
           ring: the ring buffer, which already contains the new transitions.
           slots: `[E]` int32, slots of the new transitions.
           transition: `[E, ...]`, a pytree of any type; `types.get_field` reads a field by name.
-          **feedback: `[E]` float32 each, at least the feedback that `Requirements.feedback_of_new`
-            lists. NaN and infinite values must not enter the state.
+          **feedback: `[E]` float32 each, including all feedback in `Requirements.feedback_of_new`.
+            NaN and infinite values must not enter the state.
         """
         del ring, slots, transition, feedback
         return state
@@ -63,8 +61,7 @@ class Sampler:
           sample: the batch, `[B]` or `[B, T]`. `indices` is `IGNORED` for slots that have been
             overwritten since and for feedback that is not finite. `sum_tree.set` and scatters with
             `mode="drop"` skip these indices.
-          **feedback: `[B]` or `[B, T]` float32 each, at least the feedback that
-            `Requirements.feedback` lists.
+          **feedback: `[B]` or `[B, T]` float32, including all feedback in `Requirements.feedback`.
         """
         del ring, sample, feedback
         return state
@@ -94,8 +91,7 @@ class Sampler:
     def probability(self, state: State, ring: Ring, slots: Array, batch_size: int) -> Array:
         """Return sampling probabilities `[n]` float32 for `slots` `[n]` int32.
 
-        The probability of a slot is its expected share of a batch with this size. Probabilities of
-        all slots sum to 1.
+        Each probability is the slot's expected share of a batch. All probabilities sum to 1.
         """
         del state, batch_size
         return ring_.even_probability(ring, slots)
@@ -106,10 +102,7 @@ class Sampler:
         return {}
 
     def ready(self, state: State, ring: Ring, batch_size: int) -> Array:
-        """Return whether a batch can be drawn, `[]` bool.
-
-        By default, this is True once the ring buffer contains `batch_size` transitions.
-        """
+        """Return whether the ring buffer contains enough data to draw a batch, `[]` bool."""
         del state
         return ring_.size(ring) >= batch_size
 
@@ -129,7 +122,7 @@ class Sampler:
 
     @property
     def provides(self) -> frozenset[Provision]:
-        """Names of the contents of `Sample.aux` that agents may read."""
+        """Names of the data in `Sample.aux` that agents may read."""
         return frozenset()
 
     @property

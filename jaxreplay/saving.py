@@ -1,8 +1,7 @@
-"""Saving and loading replays as safetensors files, bitwise exactly and on any device.
+"""Saving and loading replays as safetensors files, with bitwise exact contents on any device.
 
-A loaded replay draws the same batches as the saved replay. Files describe their contents: `load`
-requires a replay with the same sizes, fields and sampler state, but `load_rows` only the same
-fields.
+A loaded replay draws the same batches as the saved replay. `load` checks that sizes, fields and
+sampler arrays match, and `load_rows` checks only the fields.
 """
 
 import contextlib
@@ -50,9 +49,8 @@ def save(
       The path as a `Path`.
 
     Raises:
-      ValueError: If `path` is a link or a folder, if `path` exists, is not a saved replay and
-        `overwrite` is False, if the parent folder does not exist, or if `replay` did not create
-        the state.
+      ValueError: If `path` is a link, a folder, or (unless `overwrite`) a file other than a saved
+        replay, if the parent folder does not exist, or if `replay` did not create the state.
       ImportError: If safetensors is not installed.
       OSError: If the file can't be written.
 
@@ -84,8 +82,8 @@ def load(replay: Replay, path: str | os.PathLike, example: Tree) -> ReplayState:
     """Load the state of a saved replay.
 
     The file does not contain the sampler's name and options, such as alpha and beta. Create
-    `replay` with the same sampler and options as the saved replay; `load` detects a different
-    sampler only if its state arrays differ, which those of PER and LAP do not.
+    `replay` with the same sampler and options as the saved replay. `load` cannot distinguish
+    samplers with equal state arrays, such as PER and LAP.
 
     Args:
       replay: a replay with the same sizes, and a sampler with the same state arrays.
@@ -214,8 +212,8 @@ def _check_state(replay: Replay, state: ReplayState) -> None:
         raise ValueError("save does not support jit: call it outside of jit with a concrete state")
     if ring.steps_added.ndim:
         raise ValueError(
-            "save does not support batched states: save each element separately, selected by "
-            "jax.tree.map(lambda x: x[seed], state)"
+            "save got a batch of states, expected one: save each state separately, as in "
+            "save(replay, jax.tree.map(lambda x: x[seed], state), path)"
         )
     fits = ring.num_envs == replay.num_envs and ring.capacity % replay.capacity == 0
     if fits and ring.frames is None:  # frame layouts do not determine the example
@@ -259,9 +257,8 @@ def _check_same(path: Path, header: dict[str, Any], replay: Replay, like: Replay
     for name, own in {"capacity": replay.capacity, "num_envs": replay.num_envs}.items():
         if header[name] != own:
             raise ValueError(
-                f"{path} contains a replay with {name} {header[name]}, expected {own}: create the "
-                f"replay with {name}={header[name]}, or use jaxreplay.load_rows to load only the "
-                "transitions"
+                f"{path} has {name} {header[name]}, expected {own}: create the replay with {name}="
+                f"{header[name]}, or load only its transitions with jaxreplay.load_rows"
             )
     _check_fields(path, header, _fields(like.ring))
     advice = "create the replay with the same sampler and options as the saved replay"

@@ -10,8 +10,8 @@ class Transitions:
     """Stores every transition with both `obs` and `next_obs`.
 
     Args:
-      on_host: whether to store only scalar fields (rewards, flags, discrete actions) and the fields
-        that the sampler reads in device memory. The caller stores the other fields in host memory
+      on_host: whether device memory contains only scalar fields (rewards, flags, discrete actions)
+        and the fields that the sampler reads. The caller stores the other fields in host memory
         with `jaxreplay.loops.host_rows`.
     """
 
@@ -43,10 +43,9 @@ class SharedObservations(_StoredOnce):
     `Transition` also require `n_steps`.
 
     Args:
-      spare: extra space for the final observations of episodes, as a fraction of the capacity. The
-        default, 0.04, is enough if episodes last at least 25 steps on average. The metric
-        `frames_lost` counts transitions whose observations were overwritten because `spare` or
-        `ahead` is too small.
+      spare: extra space for the final observations of episodes, as a fraction of the capacity. 0.04
+        is enough if episodes last at least 25 steps on average. The metric `frames_lost` counts
+        transitions whose observations were overwritten because `spare` or `ahead` is too small.
       ahead: extra observations stored for each environment, at least the largest n of n-step
         returns. None means 1 for transitions without `n_steps`, and otherwise a quarter of an
         environment's slots, clipped to [32, 255]. Set `ahead` explicitly for many environments.

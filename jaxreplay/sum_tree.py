@@ -130,7 +130,7 @@ def put(tree: SumTree, indices: Array, values: Array, *, raise_only: bool = Fals
 def add(
     tree: SumTree, indices: Array, values: Array, *, power: float = 1.0, limit: Array | float
 ) -> SumTree:
-    """Add to priorities p, where leaves are `p^power`, and return the new tree.
+    """Add `values` to the priorities p of leaves `p^power`, and return the new tree.
 
     A leaf x becomes `min((x^(1 / power) + value)^power, limit)`. The values of duplicate indices
     are summed. Ancestors are not updated; call `repair` afterwards.
@@ -207,8 +207,7 @@ def total(tree: SumTree) -> Array:
 def sample(tree: SumTree, key: Array, batch_size: int, sampling: Sampling = "stratified") -> Array:
     """Draw leaf indices `[batch_size]` int32 with probability leaf / total.
 
-    Leaves with value 0 are never drawn. If all leaves are 0, the result is undefined; check `total`
-    first.
+    Leaves with value 0 are never drawn. If all leaves are 0, the result is undefined.
 
     Args:
       tree: a tree of sums.
@@ -216,8 +215,7 @@ def sample(tree: SumTree, key: Array, batch_size: int, sampling: Sampling = "str
       batch_size: number of draws B.
       sampling: "stratified" divides the total into B equal ranges and draws uniformly from each
         range (Schaul et al. 2016, App. B.2.1). "systematic" uses the same random offset in every
-        range (Carpenter et al. 1999). "iid" draws independently. The expected number of draws per
-        leaf is the same for all three.
+        range (Carpenter et al. 1999). "iid" draws independently. Expected draw counts are equal.
 
     Raises:
       ValueError: If `sampling` is unknown.
@@ -247,8 +245,7 @@ def find(tree: SumTree, target: Array, rest: Array | float = 0.0) -> Array:
     """Return the first leaf at which the cumulative sum exceeds `target + rest`, for each target.
 
     At each node, the search descends into the last positive child whose exclusive cumulative sum is
-    at most the target. If rounding makes a target reach the total, the result is the last positive
-    leaf.
+    at most the target. Targets that reach the total after rounding select the last positive leaf.
 
     Args:
       tree: a tree of sums.

@@ -1,7 +1,6 @@
 """Shared data types: transitions, draws, batches and the requirements of samplers.
 
-Dimensions in shapes: `E` parallel environments, batch size `B`, sequence length `T`, and `C` slots
-in the ring buffer.
+Dimensions: `E` environments, `B` batch size, `T` sequence length, `C` slots in the ring buffer.
 """
 
 import dataclasses
@@ -21,9 +20,8 @@ IGNORED = np.int32(2**31 - 1)  # index that marks entries of a batch for `Sample
 class Transition(NamedTuple):
     """A single-step or n-step transition.
 
-    Fields have shape `[E, ...]` when added and `[B, ...]` when sampled. `discount` includes gamma,
-    so agents do not need gamma separately. Fields that are None are not stored.
-    `Requirements.transition_fields` lists the fields that a sampler reads.
+    Fields have shape `[E, ...]` when added and `[B, ...]` when sampled. `discount` includes gamma.
+    Fields set to None are not stored. A sampler's `Requirements` list the fields that it reads.
     """
 
     obs: Tree = None  # [E, ...]
