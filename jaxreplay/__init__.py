@@ -1,6 +1,6 @@
-"""Experience replay as pure functions: rings, sum trees, samplers and objectives for JAX.
+"""Experience replay in JAX: ring buffers, sum trees, samplers and objectives as pure functions.
 
-`__all__` lists the public modules and the names that most programs use.
+`__all__` lists the public modules and the most frequently used names.
 """
 
 import importlib
@@ -73,7 +73,7 @@ __all__ = [
     "testing",
     "types",
 ]
-_LATE = ("datasets", "testing")  # modules that few programs need: imported on first use
+_LATE = ("datasets", "testing")  # rarely used modules, imported on first use
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
-"""Replays filled with recorded episodes, such as those of Minari datasets.
+"""Functions for filling replays with recorded episodes, for example from Minari datasets.
 
-Each environment of the replay receives whole episodes one after the other. They pass through the
-same n-step window as online experience, which makes returns, discounts and last observations.
+Each environment of the replay receives a sequence of complete episodes. Episodes pass through the
+same n-step window as online experience, which computes returns, discounts and next observations.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,40 +19,40 @@ from jaxreplay.types import Array, Transition, Tree
 
 
 class Episode(Protocol):
-    """A recorded episode of T steps, with the attributes of Minari's `EpisodeData`."""
+    """A recorded episode with T steps and the attributes of Minari's `EpisodeData`."""
 
     @property
     def observations(self) -> Tree:
-        """Leaves `[T + 1, ...]`: observations before every step, and after the last one."""
+        """Observations before every step and after the last step, with leaves `[T + 1, ...]`."""
         ...
 
     @property
     def actions(self) -> Tree:
-        """Leaves `[T, ...]`."""
+        """Actions, with leaves `[T, ...]`."""
         ...
 
     @property
     def rewards(self) -> Any:
-        """`[T]`."""
+        """Rewards, `[T]`."""
         ...
 
     @property
     def terminations(self) -> Any:
-        """`[T]` bool."""
+        """Termination flags, `[T]` bool."""
         ...
 
     @property
     def truncations(self) -> Any:
-        """`[T]` bool. An episode without a termination or truncation counts as truncated."""
+        """Truncation flags, `[T]` bool. Unfinished episodes are treated as truncated."""
         ...
 
 
 class Filled(NamedTuple):
-    """A filled replay."""
+    """A filled replay, returned by `fill` and `from_minari`."""
 
-    state: ReplayState
-    stored: int  # transitions added, of which the ring keeps the newest
-    left_out: int  # steps left out, because their environment had more than the one with the fewest
+    state: ReplayState  # state of the filled replay
+    stored: int  # number of added transitions, including those overwritten by newer transitions
+    left_out: int  # number of steps omitted to give all environments the same number of steps
 
 
 Prepare = Callable[[Tree], Tree]
@@ -62,23 +62,23 @@ def from_minari(
     replay: Replay, dataset: Any, *, key: Array, gamma: float, n_step: int = 1,
     prepare: Prepare | None = None, chunk: int = 4096,
 ) -> Filled:  # fmt: skip
-    """Return a new replay state filled with the episodes of a Minari dataset.
+    """Return a new replay state filled with the episodes in a Minari dataset.
 
     Args:
-      replay: a replay without feedback about new transitions; its transitions are of type
-        `Transition`, without extras.
-      dataset: a `MinariDataset`, or the name of one on this machine.
-      key: PRNG key, as for `replay.init`.
+      replay: a replay that requires no feedback on new transitions. Transitions are stored as a
+        `Transition` without extras.
+      dataset: a `MinariDataset`, or the name of a local dataset.
+      key: PRNG key for `replay.init`.
       gamma: discount per step, in [0, 1].
-      n_step: number of steps n of a return.
-      prepare: function of an episode's observations, NumPy leaves `[T + 1, ...]`, that returns the
-        observations to be stored; None stores all of them.
-      chunk: steps of every environment that are transferred to the device at once.
+      n_step: number of steps n per return.
+      prepare: function that maps the observations of an episode, NumPy leaves `[T + 1, ...]`, to
+        the observations to store. None stores observations unchanged.
+      chunk: number of steps per environment to transfer to the device at once.
 
     Raises:
-      ValueError: one line: the dataset is not on this machine, has no episodes or has arrays that
-        can't be stored; or the replay can't be filled.
-      ImportError: minari is not installed.
+      ValueError: If the dataset is not available locally, has no episodes or contains arrays that
+        can't be stored, or if the replay does not support recorded episodes.
+      ImportError: If minari is not installed.
 
     Example:
       replay = Replay(per.sampler(), capacity=100_000, batch_size=256)
@@ -91,8 +91,8 @@ def from_minari(
             dataset = minari.load_dataset(dataset)
         except (FileNotFoundError, ValueError) as error:
             raise ValueError(
-                f"Minari dataset {dataset} is not on this machine ({' '.join(str(error).split())}):"
-                f" run `minari download {dataset}` first"
+                f"Minari dataset {dataset} is not available locally "
+                f"({' '.join(str(error).split())}): run `minari download {dataset}` first"
             ) from None
     return fill(
         replay, dataset.iterate_episodes(), key=key, gamma=gamma, n_step=n_step,
@@ -106,21 +106,22 @@ def fill(
 ) -> Filled:  # fmt: skip
     """Return a new replay state filled with recorded episodes.
 
-    Each episode goes to the environment with the fewest steps so far. All environments end with the
-    shortest one: further steps are left out, and an episode cut by this counts as truncated. With
-    one environment nothing is left out. The discount is 0 only where an episode *terminated*.
+    Each episode is assigned to the environment with the fewest steps. All environments end at the
+    length of the shortest environment; later steps are omitted, and episodes cut at this point are
+    truncated. A single environment keeps all steps. The discount is 0 only at *terminations*.
 
     Args:
-      replay: as for `from_minari`, like all arguments after `episodes`.
-      episodes: episodes in the order of storage; an iterator is consumed as it is needed.
-      key: PRNG key, as for `replay.init`.
+      replay: a replay that requires no feedback on new transitions.
+      episodes: episodes in storage order. Iterators are consumed lazily.
+      key: PRNG key for `replay.init`.
       gamma: discount per step, in [0, 1].
-      n_step: number of steps n of a return.
-      prepare: function of an episode's observations.
-      chunk: steps of every environment that are transferred to the device at once.
+      n_step: number of steps n per return.
+      prepare: function that maps the observations of an episode to the observations to store.
+      chunk: number of steps per environment to transfer to the device at once.
 
     Raises:
-      ValueError: as `from_minari`.
+      ValueError: If there are no episodes or they contain arrays that can't be stored, or if the
+        replay does not support recorded episodes.
     """
     _check_arguments(replay, n_step, chunk, gamma)
     feed = _Feed(_convert(episodes, prepare), replay.num_envs)
@@ -130,13 +131,13 @@ def fill(
     state = replay.init(key, Transition(*transition))
     if state.ring.split is not None:
         raise ValueError(
-            "storage is Transitions(on_host=True), and fill does not return transitions for the "
-            "host: make the replay with storage=Transitions()"
+            "fill does not support storage=Transitions(on_host=True): create the replay with "
+            "storage=Transitions()"
         )
     if state.ring.frames is not None and n_step > state.ring.frames.ahead:
         raise ValueError(
-            f"n_step is {n_step}, and the replay stores observations once for returns of up to "
-            f"{state.ring.frames.ahead} steps: make its storage with ahead={n_step}"
+            f"n_step must be at most {state.ring.frames.ahead} with this replay's storage, got "
+            f"{n_step}: create the storage with ahead={n_step}"
         )
 
     def push(steps: Step, carry: Any, store: bool) -> Any:
@@ -149,7 +150,7 @@ def fill(
     push = jax.jit(push, static_argnums=2, donate_argnums=1)
     carry, early = (n_step_.init(example, n_step, replay.num_envs), state), n_step - 1
     for piece in feed.pieces(chunk, early):
-        first, rest = _split(piece, early)  # the first n - 1 pushes emit no transition
+        first, rest = _split(piece, early)  # the first n - 1 pushes return placeholders
         early = 0
         for part, store in ((first, False), (rest, True)):
             carry = push(part, carry, store) if len(part.reward) else carry
@@ -157,20 +158,20 @@ def fill(
 
 
 class _Feed:
-    """Steps of episodes, distributed over environments."""
+    """Distributes the steps of episodes over environments."""
 
     def __init__(self, episodes: Iterator[Step], num_envs: int) -> None:
         self._episodes = episodes
         self._queues: list[list[Step]] = [[] for _ in range(num_envs)]
-        self._received = [0] * num_envs  # steps of each environment so far
-        self.taken = 0  # steps of every environment that `pieces` has yielded
+        self._received = [0] * num_envs  # steps assigned to each environment
+        self.taken = 0  # steps per environment that `pieces` has yielded
         self.left_out = 0
         if not self._receive():
-            raise ValueError("no episode has a step: give at least one that has")
+            raise ValueError("all episodes are empty: provide at least one episode with steps")
         self.example = self._queues[0][0]
 
     def pieces(self, chunk: int, lag: int) -> Iterator[Step]:
-        """Yield steps `[n, E, ...]`: `lag` more in the first piece, and `lag` empty ones last."""
+        """Yield chunks of steps `[n, E, ...]`, with `lag` extra steps first, `lag` zeros last."""
         size = chunk + lag
         while self._receive_more_than(size):
             yield self._take(size)
@@ -178,11 +179,11 @@ class _Feed:
         rest = self._take(min(self._received) - self.taken)
         if not self.taken:
             raise ValueError(
-                f"num_envs of the replay is {len(self._queues)}, more than there are episodes: use "
-                "num_envs=1"
+                "the replay's num_envs must not exceed the number of episodes, got num_envs "
+                f"{len(self._queues)}: use num_envs=1"
             )
         self.left_out = sum(self._received) - self.taken * len(self._queues)
-        rest.truncated[-1:] |= ~rest.terminated[-1:]  # the last steps of episodes that are cut here
+        rest.truncated[-1:] |= ~rest.terminated[-1:]  # truncate episodes that are cut here
         empty = jax.tree.map(lambda x: np.zeros((lag, *x.shape[1:]), x.dtype), rest)
         yield _concatenate([rest, empty])
 
@@ -193,7 +194,7 @@ class _Feed:
         return True
 
     def _receive(self) -> bool:
-        """Give the next episode, if any, to the environment with the fewest steps."""
+        """Assign the next episode, if any, to the environment with the fewest steps."""
         steps = next(self._episodes, None)
         if steps is None:
             return False
@@ -203,7 +204,7 @@ class _Feed:
         return True
 
     def _take(self, count: int) -> Step:
-        """Take the next steps `[count, E, ...]` of every environment."""
+        """Dequeue the next steps `[count, E, ...]` of every environment."""
         parts = []
         for queue in self._queues:
             first, rest = _split(_concatenate(queue or [_split(self.example, 0)[0]]), count)
@@ -214,7 +215,7 @@ class _Feed:
 
 
 def _convert(episodes: Iterable[Episode], prepare: Prepare | None) -> Iterator[Step]:
-    """Yield the steps `[T, ...]` of each episode; validate that dtypes and shapes agree."""
+    """Yield the steps `[T, ...]` of each episode after checking that dtypes and shapes agree."""
     expected: dict[str, str] = {}
     begun = 0
     for number, episode in enumerate(episodes):
@@ -230,8 +231,8 @@ def _convert(episodes: Iterable[Episode], prepare: Prepare | None) -> Iterator[S
             kinds = [kind.get(name, "missing") for kind in (found, expected)]
             if kinds[0] != kinds[1]:
                 raise ValueError(
-                    f"{name} are {kinds[0]} in episode {number}, and {kinds[1]} in episode "
-                    f"{begun}: give all the same dtype and shape, observations by prepare=..."
+                    f"{name} must have one dtype and shape, got {kinds[0]} (episode {number}) and "
+                    f"{kinds[1]} (episode {begun}): convert observations with prepare=..."
                 )
         yield steps
 
@@ -262,27 +263,26 @@ def _as_steps(episode: Episode, prepare: Prepare | None) -> Step:
 
 
 def _name(path: Any) -> str:
-    """Return the name of a leaf, such as "observations['speed']"."""
+    """Return the name of the leaf at `path`, such as "observations['speed']"."""
     return path[0].key + jax.tree_util.keystr(path[1:])
 
 
 def _as_array(name: str, values: Any, steps: int) -> np.ndarray:
-    """Return a field of an episode in a dtype of JAX; validate its length and values."""
+    """Convert a field of an episode to a JAX dtype after checking its length and values."""
     array = np.asarray(values)
     if array.dtype.kind not in "biuf":
         raise ValueError(
-            f"{name} of an episode are {array.dtype}, which can't be stored: omit or convert them "
-            "with prepare=..."
+            f"{name} of an episode have dtype {array.dtype}, which can't be stored: remove or "
+            "convert them with prepare=..."
         )
     length = steps + name.startswith("observations")
     if len(array) != length:
         raise ValueError(
-            f"{name} of an episode have length {len(array)}: it must be {length}, for {steps} "
-            "rewards"
+            f"{name} of an episode with {steps} rewards must have length {length}, got {len(array)}"
         )
     dtype = jax.dtypes.canonicalize_dtype(array.dtype)
     if dtype.kind in "iu" and (value := find_overflow(array, dtype)) is not None:
-        raise ValueError(f"{name} of an episode have {value}, which is out of range for {dtype}")
+        raise ValueError(f"{name} of an episode contain {value}, which is out of range for {dtype}")
     return array.astype(dtype)
 
 
@@ -303,8 +303,8 @@ def _check_arguments(replay: Replay, n_step: int, chunk: int, gamma: float) -> N
     requires = replay.requires
     if requires.feedback_of_new:
         raise ValueError(
-            f"this replay method reads {', '.join(sorted(requires.feedback_of_new))} of new "
-            "transitions, and datasets do not have it: choose options that do without"
+            f"this replay method requires {', '.join(sorted(requires.feedback_of_new))} for new "
+            "transitions, which datasets do not contain: choose options without this requirement"
         )
     if requires.single_steps and n_step != 1:
-        raise ValueError(f"n_step is {n_step}: it must be 1 for this replay method")
+        raise ValueError(f"n_step must be 1 for this replay method, got {n_step}")

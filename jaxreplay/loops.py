@@ -1,13 +1,13 @@
-"""Functions for training loops around a replay.
+"""Utilities for training loops with a replay.
 
-* `unrolled(key)`: a PRNG key with the same random numbers, hashed faster inside compiled loops.
-* `product(x, kernel)`: a matrix product that is faster on CPU for small dimensions.
-* `cond_if_any(due, change, tree)`: a branch that few of many vmapped programs take.
-* `if_finite(optimiser)`: an optimiser that skips gradients which are not finite.
-* `counters`: step counters of 32 bits for runs of any length.
-* `schedules`: values that change linearly over a run.
-* `packed`: pytrees as few arrays, for calls from Python.
-* `host_rows` and `frames`: the parts of a replay that the caller keeps in the host's memory.
+* `unrolled(key)` returns a PRNG key that yields the same numbers faster inside compiled loops.
+* `product(x, kernel)` computes a matrix product that is faster on CPU for small dimensions.
+* `cond_if_any(due, change, tree)` is a conditional for updates that few batch elements require.
+* `if_finite(optimiser)` wraps an optimiser to skip gradients that are not finite.
+* `counters` provides 32-bit step counters for runs of any length.
+* `schedules` provides values that change linearly during a run.
+* `packed` packs pytrees into a few arrays to speed up calls from Python.
+* `host_rows` and `frames` manage the parts of a replay that the caller stores in host memory.
 """
 
 from jaxreplay._internal import counters, frames, host_rows, packed, schedules

@@ -1,9 +1,9 @@
-"""N-step transitions, accumulated in a window of n steps before they are added to a replay.
+"""N-step transitions, accumulated in a sliding window before they are added to a replay.
 
-Each push of a step emits, for every environment, the n-step transition that began n - 1 pushes ago.
-Transitions at the end of an episode cover the remaining 1 to n - 1 steps. All slots of the ring
-are therefore valid, and sampling does not compute returns. The first n - 1 pushes emit placeholders
-that must not be added (`ready` is False):
+For every environment, each push returns the n-step transition that started n - 1 pushes ago. At the
+end of an episode, transitions cover only the remaining steps. Every slot of the ring buffer is
+therefore valid, and sampling does not compute returns. The first n - 1 pushes return placeholders,
+for which `ready` is False. Do not add placeholders to a replay:
 
     window = n_step.init(example, n=3, num_envs=8)
     for step in steps:
@@ -27,38 +27,37 @@ from jaxreplay.types import Array, Transition
 
 
 class Step(NamedTuple):
-    """One step of E environments."""
+    """A single step in E environments."""
 
     obs: chex.ArrayTree  # [E, ...]
     action: Array  # [E, ...]
     reward: Array  # [E] float32
     terminated: Array  # [E] bool
     truncated: Array  # [E] bool
-    next_obs: chex.ArrayTree  # [E, ...] observation after the step, before a reset
-    first: Array  # [E] bool, whether the step was the first of its episode
-    extras: Any = None  # [E, ...] the agent's extras of the action
+    next_obs: chex.ArrayTree  # [E, ...] observation after the step, before any reset
+    first: Array  # [E] bool, whether the step was the first in its episode
+    extras: Any = None  # [E, ...] agent outputs for the action
 
 
 class Window(NamedTuple):
-    """The last n steps of E environments; push p is at position p mod n."""
+    """The last n steps in E environments. The step of push p is stored at index p mod n."""
 
-    steps: Step  # [n, E, ...]; not written if n is 1
-    pushes: Array  # [] int32, step counter of pushes; before it overflows, it is reduced by a
-    # multiple of n
+    steps: Step  # [n, E, ...], unused if n is 1
+    pushes: Array  # [] int32, number of pushes, which rewinds by a multiple of n before overflow
 
 
 def init(example: Step, n: int, num_envs: int = 1) -> Window:
     """Return an empty window.
 
     Args:
-      example: one step without the axis of environments, for shapes and dtypes.
-      n: number of steps of a return.
+      example: one step without the environment axis, which defines shapes and dtypes.
+      n: number of steps per return.
       num_envs: number of environments E.
 
     Raises:
-      ValueError: one line: `n` or `num_envs` is not a positive integer; `reward` of the example is
-        not a real scalar, `terminated`, `truncated` or `first` is not a bool scalar; or another
-        field can't be stored.
+      ValueError: If `n` or `num_envs` is not a positive integer, or the example has a `reward` that
+        is not a real scalar, a `terminated`, `truncated` or `first` that is not a boolean scalar,
+        or another field that can't be stored.
     """
     for name, size in {"n_step": n, "num_envs": num_envs}.items():
         check_kind(name, size, int)
@@ -66,7 +65,7 @@ def init(example: Step, n: int, num_envs: int = 1) -> Window:
     check_scalar("reward", example.reward, float)
     for name in ("terminated", "truncated", "first"):
         check_scalar(name, getattr(example, name), bool)
-    packing.plan(example)  # raises here rather than in `push`
+    packing.plan(example)  # validate fields here instead of in `push`
     steps = jax.tree.map(
         lambda x: jnp.zeros((n, num_envs, *jnp.shape(x)), jnp.asarray(x).dtype), example
     )
@@ -74,30 +73,31 @@ def init(example: Step, n: int, num_envs: int = 1) -> Window:
 
 
 def ready(window: Window) -> Array:
-    """Return whether the latest push emitted a transition to be added, `[]` bool."""
+    """Return whether the latest push returned a valid transition, `[]` bool."""
     return window.pushes >= window.steps.reward.shape[0]
 
 
 @with_default_promotion
 def push(window: Window, step: Step, gamma: float) -> tuple[Window, Transition]:
-    """Push one step and emit the n-step transition that began n - 1 pushes ago.
+    """Push one step and return the n-step transition that started n - 1 pushes ago.
 
     The transition covers `k = min(n, steps until the end of the episode)` steps, with the reward
-    `R = sum_{j<k} gamma^j r_j` and the discount gamma^k (0 if the episode terminated). The n-step
-    target of an agent (Sutton & Barto 2018, Ch. 7) is then `R + discount * V(next_obs)`.
+    `R = sum_{j<k} gamma^j r_j` and the discount gamma^k (0 if the episode terminated). The agent's
+    n-step target (Sutton & Barto 2018, Ch. 7) is then `R + discount * V(next_obs)`.
 
     Args:
-      window: the window from `init` or the previous push.
-      step: step `[E, ...]` with the fields of the example.
+      window: window returned by `init` or the previous push.
+      step: a step `[E, ...]` with the same fields as the example.
       gamma: discount per step, in [0, 1].
 
     Returns:
-      The window, and a `Transition` `[E, ...]` with `next_obs` after the k-th step, `n_steps` k,
-      and `last` True if its first step ended the episode. It is a placeholder until `ready`.
+      The new window and a `Transition` `[E, ...]`. `next_obs` is the observation after the k-th
+      step, `n_steps` is k, and `last` is True if the first of the k steps ended the episode. The
+      transition is a placeholder until `ready` is True.
 
     Raises:
-      ValueError: one line: a field of the step is missing or unknown, or its shape or dtype does
-        not fit the window; or `gamma` is outside of [0, 1].
+      ValueError: If a field of `step` is missing or unknown, its shape or dtype does not match the
+        window, or `gamma` is outside of [0, 1].
     """
     check_gamma(gamma)
     _check_fits(window, step)
@@ -113,14 +113,14 @@ def push(window: Window, step: Step, gamma: float) -> tuple[Window, Transition]:
         step,
     )
     window = Window(steps, counters.increment(window.pushes, counters.rewind(n)))
-    order = (window.pushes % n + jnp.arange(n)) % n  # positions, oldest step first
+    order = (window.pushes % n + jnp.arange(n)) % n  # indices of steps, oldest first
     ended = (steps.terminated | steps.truncated)[order]  # [n, E]
-    over = jnp.cumsum(ended, axis=0) - ended > 0  # an earlier step of the window ended the episode
+    over = jnp.cumsum(ended, axis=0) - ended > 0  # an earlier step in the window ended the episode
     gammas = gamma ** jnp.arange(n, dtype=jnp.float32)
     reward = jnp.where(over, 0.0, gammas[:, None] * steps.reward[order]).sum(axis=0)
-    length = (~over).sum(axis=0)  # [E] steps until the end of the episode or of the window
+    length = (~over).sum(axis=0)  # [E] steps until the end of the episode or window
     envs = jnp.arange(length.shape[0])
-    at_end = order[length - 1]  # [E] position of the last step that counts
+    at_end = order[length - 1]  # [E] index of the last step in the transition
     terminated = steps.terminated[at_end, envs]
     oldest = jax.tree.map(lambda x: x[order[0]], steps)
     return window, Transition(
@@ -137,11 +137,11 @@ def push(window: Window, step: Step, gamma: float) -> tuple[Window, Transition]:
 
 
 def end_episodes(window: Window) -> Window:
-    """Return the window with all running episodes truncated after the latest step.
+    """Return the window with all current episodes truncated after the latest step.
 
-    Call it when environments were reset without a step that ended their episodes, such as when a
-    run is resumed. Later pushes then emit transitions that do not cross the reset. A window with
-    n = 1 has no pending steps: call `replay.end_episodes` for the transitions in the ring.
+    Call this function if environments were reset without a final step, for example when a run is
+    resumed. Later pushes then return transitions that do not cross the reset. Windows with n = 1
+    have no pending steps; call `replay.end_episodes` for the transitions in the ring buffer.
     """
     steps, n = window.steps, len(window.steps.truncated)
     newest = (window.pushes - 1) % n
@@ -150,26 +150,26 @@ def end_episodes(window: Window) -> Window:
 
 
 def check_gamma(gamma: ArrayLike) -> None:
-    """Validate a discount, unless it is traced.
+    """Validate a discount unless it is traced.
 
     Raises:
-      ValueError: it is not a number in [0, 1].
+      ValueError: If `gamma` is not a number in [0, 1].
     """
     if not isinstance(gamma, jax.Array | np.ndarray):
         check_kind("gamma", gamma, float)
     elif jnp.shape(gamma):
-        raise ValueError(f"gamma has shape {list(gamma.shape)}: it must be a scalar")
+        raise ValueError(f"gamma must be a scalar, got shape {list(gamma.shape)}")
     Bounds(at_least=0, at_most=1).check("gamma", cast(float, gamma))
 
 
 def _check_fits(window: Window, step: Step) -> None:
-    """Validate that a step has the fields, shapes and dtypes of the window."""
+    """Raise ValueError unless the fields, shapes and dtypes of a step match the window."""
     if not isinstance(step, Step):
-        raise ValueError(f"push takes an n_step.Step, not a {type(step).__name__}")
+        raise ValueError(f"push got a {type(step).__name__}, expected an n_step.Step")
     if jnp.ndim(window.steps.reward) != 2:
         raise ValueError(
-            f"push was given vmapped windows ({len(window.steps.reward)} of them): call it under "
-            "jax.vmap, or take one, jax.tree.map(lambda x: x[0], windows)"
+            f"push got a batch of {len(window.steps.reward)} windows, expected one: call push "
+            "under jax.vmap, or select a window with jax.tree.map(lambda x: x[0], windows)"
         )
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), window.steps)
     num_envs = window.steps.reward.shape[1]

@@ -1,7 +1,7 @@
-"""Losses of the TD error, equivalences between losses and sampling schemes, and objectives.
+"""Loss functions of TD errors, equivalences of losses and sampling schemes, and objectives.
 
-A loss maps TD errors, `[N, B]` of N critics or of any other shape, to losses of the same shape. All
-losses are even functions, so the sign convention of the TD error does not matter.
+A loss function maps TD errors of any shape, such as `[N, B]` for N critics, to losses of the same
+shape. All loss functions are even, so the sign convention of the TD error does not matter.
 """
 
 from collections.abc import Callable
@@ -34,13 +34,13 @@ def l1(td: Array) -> Array:
 def huber(kappa: float = 1.0) -> Loss:
     """Return the Huber loss (Fujimoto et al. 2020, Eq. 2).
 
-    `td^2 / 2` if `|td| <= kappa`, and `kappa * (|td| - kappa / 2)` otherwise.
+    The loss is `td^2 / 2` if `|td| <= kappa`, and `kappa * (|td| - kappa / 2)` otherwise.
 
     Args:
-      kappa: TD error at which the loss becomes linear, positive.
+      kappa: absolute TD error above which the loss is linear, positive.
 
     Raises:
-      ValueError: `kappa` is not positive.
+      ValueError: If `kappa` is not positive.
 
     Example:
       >>> huber(1.0)(jnp.array([0.5, 2.0])).tolist()
@@ -56,14 +56,14 @@ def huber(kappa: float = 1.0) -> Loss:
 
 
 def power(exponent: float, scale: float | Array = 1.0) -> Loss:
-    """Return the loss `scale * |td|^exponent`, with a gradient of 0 at 0.
+    """Return the loss `scale * |td|^exponent`, whose gradient is 0 at 0.
 
     Args:
-      exponent: exponent, at least 0.
-      scale: factor, at least 0.
+      exponent: exponent, non-negative.
+      scale: scale factor, non-negative.
 
     Raises:
-      ValueError: `exponent` or `scale` is negative or not finite.
+      ValueError: If `exponent` or `scale` is negative or not finite.
     """
     Bounds(at_least=0).check("exponent", exponent)
     Bounds(at_least=0).check("scale", cast(float, scale))
@@ -77,14 +77,14 @@ def power(exponent: float, scale: float | Array = 1.0) -> Loss:
 
 
 def lap_priority(alpha: float, kappa: float) -> Priority:
-    """Return the priority function of LAP, `max(|td|, kappa)^alpha` (Fujimoto et al. 2020, Eq. 9).
+    """Return the LAP priority function, `max(|td|, kappa)^alpha` (Fujimoto et al. 2020, Eq. 9).
 
     Args:
-      alpha: priority exponent, at least 0.
-      kappa: lower bound of the absolute TD error, at least 0.
+      alpha: priority exponent, non-negative.
+      kappa: lower bound on the absolute TD error, non-negative.
 
     Raises:
-      ValueError: an argument is negative or not finite.
+      ValueError: If an argument is negative or not finite.
     """
     for name, value in {"alpha": alpha, "kappa": kappa}.items():
         Bounds(at_least=0).check(name, value)
@@ -98,27 +98,27 @@ def pal(
     form: Form = "pal",
     divide: bool = True,
 ) -> Loss:
-    """Return the PAL loss, which under uniform sampling has the expected gradient of LAP.
+    """Return the PAL loss, which has the same expected gradient under uniform sampling as LAP.
 
-    `kappa^alpha td^2 / (2 lambda)` if `|td| <= kappa`, and
+    The loss is `kappa^alpha td^2 / (2 lambda)` if `|td| <= kappa`, and
     `kappa |td|^(1 + alpha) / ((1 + alpha) lambda)` otherwise (Fujimoto et al. 2020, Eq. 10 and 31).
-    Lambda is the mean of LAP's priority over the batch, without gradients. The priority of a
-    transition is that of the largest absolute TD error among its critics.
+    Lambda is the mean LAP priority over the batch, with stopped gradients. The priority of a
+    transition is computed from the largest absolute TD error among all critics.
 
     Args:
       alpha: exponent of the equivalent priority, in [0, 1].
-      kappa: TD error above which the loss is no longer quadratic, positive.
-      twin: "own" evaluates the loss of each critic at its own TD error, as in the authors' code;
-        "max" multiplies the Huber loss of each critic by the priority of the transition. With
-        several critics, only "max" equals LAP in expectation.
-      form: "pal", or "huber" for the paper's ablation with the Huber loss in its place.
-      divide: whether to divide by lambda; False is the paper's ablation.
+      kappa: absolute TD error above which the loss is no longer quadratic, positive.
+      twin: "own" evaluates each critic's loss at that critic's TD error, as in the authors' code.
+        "max" multiplies each critic's Huber loss by the priority of the transition. With multiple
+        critics, only "max" equals LAP in expectation.
+      form: "pal", or "huber" for the paper's ablation, which uses the Huber loss instead.
+      divide: whether to divide by lambda. False corresponds to the paper's ablation.
 
     Returns:
-      A loss of TD errors `[N, B]` or `[B]`; the last axis is the batch.
+      A loss function for TD errors `[N, B]` or `[B]`. The last axis is the batch axis.
 
     Raises:
-      ValueError: an argument is out of range.
+      ValueError: If an argument is out of range.
     """
     Bounds(at_least=0, at_most=1).check("alpha", alpha)
     Bounds(above=0).check("kappa", kappa)
@@ -129,7 +129,7 @@ def pal(
 
     def own(td: Array) -> Array:
         size = jnp.abs(td)
-        outer = jnp.maximum(size, kappa)  # for a finite gradient of the unused branch at 0
+        outer = jnp.maximum(size, kappa)  # keeps the gradient of the unused branch finite at 0
         return jnp.where(
             size <= kappa,
             0.5 * kappa**alpha * jnp.square(td),
@@ -149,19 +149,19 @@ def pal(
     return loss
 
 
-# --- Equivalent losses under prioritised and uniform sampling --------------------------------
+# --- Equivalent losses for prioritised and uniform sampling ----------------------------------
 
 
 def uniform_equivalent(loss: Loss, priority: Priority) -> Loss:
     """Return the loss for uniform sampling with the expected gradient of `loss` under `priority`.
 
-    `L(td_i) = priority(td_i) * loss(td_i) / lambda`, with lambda the mean priority, and without
-    gradients of either (Fujimoto et al. 2020, Corollary 1). It is exact for the TD errors of the
-    whole buffer. For those of a batch, 1 / lambda has a bias of order 1/B.
+    The loss is `L(td_i) = priority(td_i) * loss(td_i) / lambda`, where lambda is the mean priority.
+    Gradients through the priority and lambda are stopped (Fujimoto et al. 2020, Corollary 1). The
+    equivalence is exact on the whole buffer. On a batch, 1 / lambda has a bias of order 1/B.
 
     Args:
-      loss: loss under prioritised sampling.
-      priority: function of TD errors that returns unnormalised sampling probabilities.
+      loss: loss function under prioritised sampling.
+      priority: function that maps TD errors to unnormalised sampling probabilities.
     """
 
     def equivalent(td: Array) -> Array:
@@ -174,9 +174,9 @@ def uniform_equivalent(loss: Loss, priority: Priority) -> Loss:
 def minimal_variance_priority(loss: Loss) -> Priority:
     """Return the priority function `|d loss / d td|` (Fujimoto et al. 2020, Corollary 2).
 
-    With it, the L1 loss times the mean priority has the expected gradient of `loss` under uniform
-    sampling, and the least variance of all pairs of a loss and a priority that do (Theorem 2).
-    `prioritised_equivalent` returns both.
+    Under this priority, the L1 loss times the mean priority has the same expected gradient as
+    `loss` under uniform sampling. Of all pairs of a loss and a priority with this property, this
+    pair has the minimum gradient variance (Theorem 2). `prioritised_equivalent` returns the pair.
     """
 
     def priority(td: Array) -> Array:
@@ -186,18 +186,18 @@ def minimal_variance_priority(loss: Loss) -> Priority:
 
 
 def prioritised_equivalent(loss: Loss) -> tuple[Loss, Priority]:
-    """Return the pair (loss, priority) of least variance with the expected gradient of `loss`.
+    """Return the minimum-variance pair (loss, priority) with the expected gradient of `loss`.
 
     The priority is `|d loss / d td|`, and the loss is L1 times the mean priority (Fujimoto et al.
-    2020, Corollary 2 and Theorem 2). The expected gradient under this priority is that of `loss`
-    under uniform sampling.
+    2020, Corollary 2 and Theorem 2). The expected gradient under this priority equals that of
+    `loss` under uniform sampling.
 
-    The returned loss averages the priorities of its argument, which must be the TD errors of the
-    whole buffer or of a uniform sample. Do not apply it to a batch drawn by priority: the mean of
-    such a batch estimates `sum_i p_i^2 / sum_i p_i` instead of `sum_i p_i / N`, and the gradient is
-    too large. Multiply `l1` by the harmonic mean of the priorities instead,
-    `1 / (1 / priority(td)).mean()`, without gradients and if no priority is 0: under these draws,
-    1 / p has the mean `N / sum_i p_i`. On a batch its bias is of order 1/B.
+    The returned loss computes the mean priority from its argument, which must be the TD errors of
+    the whole buffer or of a uniform sample. Do not apply the loss to a batch sampled by priority:
+    the batch mean then estimates `sum_i p_i^2 / sum_i p_i` instead of `sum_i p_i / N`, so gradients
+    are too large. If no priority is 0, multiply `l1` by the harmonic mean of the priorities
+    instead, `1 / (1 / priority(td)).mean()`, with stopped gradients. Under prioritised sampling,
+    1 / p has the mean `N / sum_i p_i`. The bias on a batch is of order 1/B.
 
     Example:
       >>> loss, priority = prioritised_equivalent(mse)
@@ -213,20 +213,20 @@ def prioritised_equivalent(loss: Loss) -> tuple[Loss, Priority]:
 
 
 def per_equivalent(alpha: float, beta: float, tau: float = 2.0) -> Loss:
-    """Return the loss under uniform sampling that proportional PER minimises.
+    """Return the loss under uniform sampling that proportional PER minimises in expectation.
 
-    `eta N / c * |td|^c` with `c = tau + alpha - alpha beta` and
-    `eta = min_j |td_j|^(alpha beta) / sum_j |td_j|^alpha`, without gradients of eta (Fujimoto et
-    al. 2020, Theorem 3). It is for PER with the loss `|td|^tau / tau`, priorities `|td|^alpha` and
-    importance weights divided by their maximum over the same TD errors.
+    The loss is `eta N / c * |td|^c` with `c = tau + alpha - alpha beta` and
+    `eta = min_j |td_j|^(alpha beta) / sum_j |td_j|^alpha`, with stopped gradients at eta (Fujimoto
+    et al. 2020, Theorem 3). It applies to PER with the loss `|td|^tau / tau`, priorities
+    `|td|^alpha` and importance weights that are divided by their maximum over the same TD errors.
 
     Args:
-      alpha: priority exponent, at least 0.
-      beta: exponent of the importance weights, in [0, 1].
-      tau: exponent of PER's loss, positive; 2 is the mean squared error, 1 is L1.
+      alpha: priority exponent, non-negative.
+      beta: exponent for importance weights, in [0, 1].
+      tau: exponent of the PER loss, positive. 2 is the mean squared error, and 1 is L1.
 
     Raises:
-      ValueError: an argument is out of range.
+      ValueError: If an argument is out of range.
     """
     Bounds(at_least=0).check("alpha", alpha)
     Bounds(at_least=0, at_most=1).check("beta", beta)
@@ -244,34 +244,34 @@ def per_equivalent(alpha: float, beta: float, tau: float = 2.0) -> Loss:
 # --- Objectives ---------------------------------------------------------------------------------
 
 
-Reduce = Callable[[Array, Sample, Trust | None], Array]  # losses [B] of a batch to a loss []
+Reduce = Callable[[Array, Sample, Trust | None], Array]  # maps batch losses [B] to a scalar loss
 
 
 class Objective(NamedTuple):
-    """The part of a replay method that changes the losses of an agent.
+    """The part of a replay method that modifies an agent's losses.
 
     An agent computes its critic loss as `critic(error(td_error).sum(axis=0), sample, trust)`, and
     its actor loss as `actor(losses, sample, trust)`.
     """
 
-    error: Loss | None  # losses [N, B] of the TD errors [N, B] of N critics; None keeps the loss of
-    # the agent: Huber with kappa 1 for DQN, squared for TD3 and SAC
-    critic: Reduce  # trust is None for agents without a density
-    actor: Reduce
-    requires: Requirements = Requirements()
+    error: Loss | None  # maps TD errors [N, B] of N critics to losses [N, B]; None uses the agent's
+    # default loss, which is Huber with kappa 1 for DQN, and squared for TD3 and SAC
+    critic: Reduce  # reduces critic losses; `trust` is None for agents without a density
+    actor: Reduce  # reduces actor losses
+    requires: Requirements = Requirements()  # what the objective requires
 
 
 def check_no_density(objective: Objective | None, reason: str) -> None:
-    """Raise ValueError if an objective requires `Trust`, for agents without a density.
+    """Raise ValueError if an objective requires `Trust`, for agents without a policy density.
 
     Args:
-      objective: objective given to the agent, or None.
-      reason: beginning of the message, such as "DQN's policy has no density".
+      objective: objective passed to the agent, or None.
+      reason: start of the error message, such as "DQN's policy has no density".
     """
     if objective is not None and objective.requires.density:
         raise ValueError(
-            f"{reason}, and this replay method needs {DENSITY}: use an agent with one, or another "
-            "replay method"
+            f"{reason}, but this replay method requires {DENSITY}: use an agent that has such a "
+            "policy, or a different replay method"
         )
 
 
@@ -286,20 +286,20 @@ def _weighted_mean(loss: Array, sample: Sample, trust: Trust | None) -> Array:
 
 
 def plain(error: Loss | None = None) -> Objective:
-    """Return the objective with unweighted means over the batch.
+    """Return the objective that averages losses over the batch without weights.
 
     Args:
-      error: loss of the TD errors; None keeps that of the agent.
+      error: loss function for TD errors; None uses the agent's default loss.
     """
     return Objective(error=error, critic=_mean, actor=_mean)
 
 
 def weighted(error: Loss | None = None, actor: bool = False) -> Objective:
-    """Return the objective that multiplies losses of the critic by `Sample.weights`.
+    """Return the objective that multiplies critic losses by `Sample.weights`.
 
     Args:
-      error: loss of the TD errors; None keeps that of the agent.
-      actor: whether to weight the loss of the actor, too, as in the code of Novati & Koumoutsakos
-        2019. It is unweighted in TD3 with PER of Fujimoto et al. 2020.
+      error: loss function for TD errors; None uses the agent's default loss.
+      actor: whether to weight the actor loss as well, as in the code of Novati & Koumoutsakos 2019.
+        Fujimoto et al. 2020 do not weight the actor loss in TD3 with PER.
     """
     return Objective(error=error, critic=_weighted_mean, actor=_weighted_mean if actor else _mean)

@@ -1,14 +1,14 @@
-"""Hyperparameters as dataclass fields with help, bounds and a source.
+"""Hyperparameters, declared as dataclass fields with a help text, bounds and a source.
 
 A config is a frozen dataclass that subclasses `Config`. `option` declares each of its fields:
 
     @dataclasses.dataclass(frozen=True)
     class PERConfig(Config):
         alpha: float = option(0.6, "priority exponent", "Schaul et al. 2016, Tab. 3", at_least=0)
-        sampling: Literal["stratified", "iid"] = option("stratified", "draws of a batch")
+        sampling: Literal["stratified", "iid"] = option("stratified", "sampling scheme")
 
-Values are validated when a config is constructed. Command lines and the documentation read the same
-declarations. To share options among configs, declare them in a common base class.
+Values are validated when a config is constructed. Command-line options and documentation are
+generated from the same declarations. Configs can share options through a common base class.
 """
 
 import copy
@@ -41,26 +41,26 @@ def option(
     needs: tuple[str, ...] = (),
     whole_run: bool = False,
 ) -> Any:
-    """Declare a hyperparameter of a `Config`; return its dataclass field.
+    """Declare a hyperparameter of a `Config` and return its dataclass field.
 
-    The annotation of the field decides which values are valid: `bool`, `int`, `float`, `str`, a
-    `Literal` of names, a non-empty tuple `tuple[T, ...]` of one of these, and None if the
-    annotation includes it. Bounds apply to every element of a tuple. NaN is never valid.
+    The type annotation of the field defines the valid values. It may be `bool`, `int`, `float`,
+    `str`, a `Literal` of names, or `tuple[T, ...]` with one of these types, which must not be
+    empty. `| None` makes None valid. Bounds apply to every element of a tuple. NaN is never valid.
 
     Args:
       default: default value.
-      help: one line for command lines and documentation, with units.
+      help: one line for command-line help and documentation, including units.
       source: paper and table of the default value.
-      choices: valid names, if they are not listed in a `Literal`.
+      choices: valid names, if the annotation is not a `Literal`.
       at_least: inclusive lower bound.
       above: exclusive lower bound.
-      at_most: inclusive upper bound; without an upper bound, the limit is 2^31 - 1 for int and 10^6
-        for float. The same limits apply to negative numbers without a lower bound.
+      at_most: inclusive upper bound. Without an upper bound, the limit is 2^31 - 1 for int and 10^6
+        for float. Without a lower bound, this limit applies to the magnitude of negative numbers.
       below: exclusive upper bound.
-      finite: whether infinity is invalid.
-      needs: other options of the config that enable this one. Command lines accept it only if one
-        of them is on.
-      whole_run: `Config.for_run` replaces None by the number of gradient steps of the run.
+      finite: whether values must be finite.
+      needs: other options of the config, at least one of which must be enabled for command lines to
+        accept this option.
+      whole_run: whether `Config.for_run` replaces None by the run's number of gradient steps.
     """
     bounds = Bounds(at_least, above, at_most, below, finite)
     metadata = {"help": help, "source": source, "choices": choices, "bounds": bounds}
@@ -69,15 +69,15 @@ def option(
 
 
 def override(config: type["Config"], name: str, default: Any, source: str = "") -> Any:
-    """Declare an inherited option with another default; return its dataclass field.
+    """Override the default of an inherited option and return its dataclass field.
 
     Example: `beta: float = override(PERConfig, "beta", 0.5, "Tab. 4")`.
 
     Args:
       config: the base class.
-      name: the option, under the same name as in the base class.
+      name: name of the option in the base class.
       default: default value in the subclass.
-      source: paper and table of this default value.
+      source: paper and table of the new default value.
     """
     fields = {field.name: field for field in dataclasses.fields(config)}
     metadata = {**fields[name].metadata, "source": source}
@@ -85,35 +85,35 @@ def override(config: type["Config"], name: str, default: Any, source: str = "") 
 
 
 class Option(NamedTuple):
-    """Declaration of one hyperparameter."""
+    """Declaration of a hyperparameter."""
 
     name: str
     default: Any
     help: str
     source: str
-    kind: Any  # type of the value, or of each element of a tuple
+    kind: Any  # type of the value, or of the elements of a tuple
     many: bool  # whether the value is a tuple
     optional: bool  # whether None is valid
-    choices: tuple[str, ...]  # () allows any value
+    choices: tuple[str, ...]  # valid names; () allows any value
     bounds: Bounds
-    needs: tuple[str, ...] = ()  # options that enable this one
+    needs: tuple[str, ...] = ()  # options of which at least one must be enabled
 
     def check(self, value: Any) -> None:
         """Validate a value.
 
         Raises:
-          ValueError: one line with the name of the option, the value and the valid values.
+          ValueError: If the value is invalid.
         """
         alternative = ", or none" if self.optional else ""
         if value is None:
             if self.optional:
                 return
-            raise ValueError(f"{self.name} is none: it needs a value")
+            raise ValueError(f"{self.name} must not be none")
         if self.many and not isinstance(value, tuple):
-            raise ValueError(f"{self.name} is {value!r}: give a tuple, such as ({value!r},)")
+            raise ValueError(f"{self.name} must be a tuple such as ({value!r},), got {value!r}")
         if self.many and not value:
-            some = f" of {', '.join(self.choices)}" if self.choices else ""
-            raise ValueError(f"{self.name} is empty: give one or more{some}{alternative}")
+            some = f" of {', '.join(self.choices)}" if self.choices else " values"
+            raise ValueError(f"{self.name} must not be empty: use one or more{some}{alternative}")
         singles: tuple[Any, ...] = value if self.many else (value,)
         for single in singles:
             if self.choices:
@@ -125,23 +125,23 @@ class Option(NamedTuple):
                 self._check_size(single, alternative)
 
     def _check_size(self, value: float, alternative: str) -> None:
-        """Validate the size of a number that has no bound, for arithmetic in int32 and float32."""
+        """Limit the magnitude of unbounded numbers for int32 and float32 arithmetic."""
         largest = 2**31 - 1 if self.kind is int else 1e6
         low, high = self.bounds.ends()
         if (high is None and largest < value < math.inf) or (
             low is None and -math.inf < value < -largest
         ):
             raise ValueError(
-                f"{self.name} is {value}: it must be at most {largest:,.0f} in size{alternative}"
+                f"{self.name} is {value}: its magnitude must be at most {largest:,.0f}{alternative}"
             )
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Base class of configs, which validates all options on construction.
+    """Base class for configs, which validates all options on construction.
 
     Raises:
-      ValueError: an option is invalid, or `check` raises; one line that names the option.
+      ValueError: If an option or a combination of options (see `check`) is invalid.
     """
 
     def __post_init__(self) -> None:
@@ -152,32 +152,32 @@ class Config:
     def for_run(self, updates: int) -> Self:
         """Return the config for a run of `updates` gradient steps.
 
-        Horizons of schedules that are None (options with `whole_run`) become `updates`.
+        Options declared with `whole_run`, such as schedule horizons, are set to `updates` if None.
 
         Raises:
-          ValueError: a horizon does not allow this number.
+          ValueError: If `updates` is not a valid value for such an option.
         """
         config = copy.copy(self)
         for field in dataclasses.fields(self):
             if field.metadata.get("whole_run") and getattr(self, field.name) is None:
                 next(x for x in options_of(type(self)) if x.name == field.name).check(updates)
-                # `dataclasses.replace` would validate all options; those of sweeps may be traced.
+                # `dataclasses.replace` would validate all options, which may be traced in sweeps.
                 object.__setattr__(config, field.name, int(updates))
         return config
 
     def check(self) -> None:
-        """Validate combinations of options, after each option by itself; override it.
+        """Validate combinations of individually valid options. Subclasses may override `check`.
 
         Raises:
-          ValueError: one line that names the options.
+          ValueError: If a combination of options is invalid.
         """
 
 
 @functools.cache
 def options_of(config: type) -> tuple[Option, ...]:
-    """Return the options of a config class, in the order of its dataclass fields.
+    """Return the options of a config class, in dataclass field order.
 
-    Options of base classes come first. Fields that were not declared with `option` are omitted.
+    Options of base classes come first. Fields declared without `option` are omitted.
     """
     hints = typing.get_type_hints(config)
     fields = [field for field in dataclasses.fields(config) if "help" in field.metadata]
@@ -201,46 +201,46 @@ def _parse(field: dataclasses.Field, hint: Any) -> Option:
 
 
 def check_entry(name: Any, config: Any, make: Any) -> None:
-    """Validate a method or agent before it is registered.
+    """Validate a method or agent before registration.
 
     Args:
-      name: its name on command lines.
-      config: its `Config` class.
-      make: function of a config.
+      name: name for command lines.
+      config: `Config` class of the method or agent.
+      make: function that accepts a config and returns the method or agent.
 
     Raises:
-      ValueError: one line: `name` is not a word of letters, digits and `_.:-`, `make` is not
-        callable, or `check_class` raises.
+      ValueError: If `name` is not a word of letters, digits and `_.:-`, `make` is not callable, or
+        `config` is invalid (see `check_class`).
     """
     if not isinstance(name, str) or not re.fullmatch(r"\w[\w.:-]*", name):
-        raise ValueError(f"name is {name!r}: it must be a word of letters, digits and '_', '.:-'")
+        raise ValueError(f"name must be a word of letters, digits and '_.:-', got {name!r}")
     check_class(config)
     if not callable(make):
-        raise ValueError(f"the function of '{name}' is {make!r}: give a function of its config")
+        raise ValueError(f"'{name}' requires a function that accepts its config, got {make!r}")
 
 
 def check_class(config: Any) -> None:
     """Validate the config class of a method or agent.
 
     Raises:
-      ValueError: one line: it is not a subclass of `Config`, or an option has no default.
+      ValueError: If `config` is not a subclass of `Config`, or an option has no default.
     """
     if not (isinstance(config, type) and issubclass(config, Config)):
         name = getattr(config, "__name__", repr(config))
         raise ValueError(
-            f"{name} is not a config: give a dataclass that subclasses jaxreplay.option.Config"
+            f"config must be a dataclass that subclasses jaxreplay.option.Config, got {name}"
         )
     missing = dataclasses.MISSING
     for field in dataclasses.fields(config):
         if field.default is missing and field.default_factory is missing:
-            raise ValueError(f"option '{field.name}' of {config.__name__} has no default: give one")
+            raise ValueError(f"option '{field.name}' of {config.__name__} must have a default")
 
 
 def check_config_class(make: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function to accept a `config` of the class of its default alone.
+    """Decorate a function to require that `config` is an instance of its default's class.
 
     Raises:
-      ValueError: when the function is called, one line that names both classes.
+      ValueError: If the decorated function is called with any other `config`.
     """
     signature = inspect.signature(make)
     default = signature.parameters["config"].default
@@ -251,7 +251,7 @@ def check_config_class(make: Callable[P, T]) -> Callable[P, T]:
         if not isinstance(config, type(default)):
             kind = config if isinstance(config, type) else type(config)
             found = f"{'the class' if kind is config else 'a'} {kind.__name__}"
-            raise ValueError(f"config is {found}: give a {type(default).__name__}(...)")
+            raise ValueError(f"config must be a {type(default).__name__}(...), got {found}")
         return make(*args, **kwargs)
 
     return checked

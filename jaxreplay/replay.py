@@ -1,4 +1,4 @@
-"""A replay: a ring of transitions with a sampler, as pure functions over one state."""
+"""Replay buffers: a ring buffer with a sampler, as pure functions on a single state."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -19,48 +19,48 @@ from jaxreplay.sampler import Sampler
 from jaxreplay.storage import Storage, Transitions
 from jaxreplay.types import IGNORED, Array, Requirements, Sample, State, Tree
 
-_MOST = 2**30  # slots: step counters of 32 bits go back by multiples of the ring's steps
+_MAX_SLOTS = 2**30  # int32 step counters rewind by a multiple of the steps in the ring buffer
 
 
 class ReplayState(NamedTuple):
-    """State of a replay; every function of `Replay` takes it and returns it."""
+    """State of a `Replay`, passed to and returned by its functions."""
 
     ring: Ring
     sampler: State
-    dropped: Array  # [] int32, transitions so far with dropped contents: feedback for slots that
-    # were overwritten, NaN or infinity in feedback or in new transitions (stored as 0)
-    fence: Array  # [] int32, always 0, but available only after all reads so far: see `buffer`
+    dropped: Array  # [] int32, number of transitions with dropped values: feedback for overwritten
+    # slots, non-finite feedback, or NaN and infinity in new transitions (stored as 0)
+    fence: Array  # [] int32, always 0; its value depends on all previous reads (see `buffer`)
 
 
 @dataclasses.dataclass(frozen=True)
 class Replay:
-    """A replay buffer of a fixed capacity, with a sampler.
+    """A replay buffer with a fixed capacity and a sampler.
 
-    A replay holds options only and is hashable; its contents are a `ReplayState`, which `init`
-    makes. All functions are pure and may be jitted, vmapped over seeds and differentiated through
-    (states carry no tangents). One iteration of a training loop is
+    A `Replay` is hashable and contains only options. Its contents are a `ReplayState`, which `init`
+    creates. All functions are pure and support `jit`, `vmap` over seeds, and use inside
+    differentiated functions (states carry no tangents). One iteration of a training loop is
 
         state = replay.add(state, transition)
         batch = replay.sample(state, key)
         state = replay.update(state, batch, td_error=td_error)
 
-    Call `update` for every batch, also with samplers that need no feedback. It makes later writes
-    wait until the batch has been read: an `add` after `sample` that does not wait makes XLA copy
-    the whole ring in every iteration of a compiled loop. A loop that adds between `sample` and
-    `update` calls `after_reading` before the add.
+    Call `update` for every batch, even if the sampler requires no feedback, because `update` forces
+    later writes to run after the batch has been read. Otherwise, XLA copies the whole ring buffer
+    in every iteration of a compiled loop. If a loop calls `add` between `sample` and `update`, call
+    `after_reading` before `add`.
 
     Args:
-      sampler: chooses the slots of a batch, such as `methods.per.sampler()`.
-      capacity: transitions that are kept, a multiple of `num_envs`. The ring has
+      sampler: sampler that chooses the slots of a batch, such as `methods.per.sampler()`.
+      capacity: number of stored transitions, a multiple of `num_envs`. The ring buffer has
         `sampler.capacity_factor` times as many slots.
-      batch_size: transitions of a batch, unless `sample` asks for another number.
-      num_envs: E, environments that add a transition at a time.
-      storage: how observations are stored: `Transitions()` stores both observations of every
-        transition, `SharedObservations()` every observation once, `Frames(stack=4)` every frame of
-        stacked observations once.
+      batch_size: default batch size of `sample`.
+      num_envs: number of environments E, each of which adds one transition per step.
+      storage: storage format for observations. `Transitions()` stores both observations of every
+        transition, `SharedObservations()` stores every observation once, and `Frames(stack=4)`
+        stores every frame of stacked observations once.
 
     Raises:
-      ValueError: the sizes do not fit one another or the sampler; one line that names the argument.
+      ValueError: If the sizes are incompatible with each other or with the sampler.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -85,27 +85,27 @@ class Replay:
         calls.check_sampler(self.sampler, self.storage)
         for name in ("capacity", "batch_size", "num_envs"):
             calls.check_size(name, getattr(self, name))
-            # Plain numbers: they are written to files, too.
+            # Convert to Python integers, because sizes are also written to files.
             object.__setattr__(self, name, int(getattr(self, name)))
         calls.check_batch_size(Requirements(), self.batch_size, self.batch_size, self.capacity)
         if self.capacity % self.num_envs:
             raise ValueError(
-                f"capacity {self.capacity} is not a multiple of num_envs {self.num_envs}: use "
-                f"{max(1, self.capacity // self.num_envs) * self.num_envs}"
+                f"capacity must be a multiple of num_envs {self.num_envs}, got {self.capacity}: "
+                f"use {max(1, self.capacity // self.num_envs) * self.num_envs}"
             )
-        if self.slots > _MOST:
-            most = _MOST // self.sampler.capacity_factor
-            raise ValueError(f"capacity is {self.capacity}: it must be at most {most:,}")
+        if self.slots > _MAX_SLOTS:
+            most = _MAX_SLOTS // self.sampler.capacity_factor
+            raise ValueError(f"capacity must be at most {most:,}, got {self.capacity}")
         self.sampler.check_sizes(self.capacity, self.num_envs, self.batch_size)
 
     @property
     def slots(self) -> int:
-        """Slots of the ring."""
+        """Number of slots in the ring buffer."""
         return self.capacity * self.sampler.capacity_factor
 
     @property
     def requires(self) -> Requirements:
-        """Needs of the sampler."""
+        """Requirements of the sampler."""
         return self.sampler.requires
 
     @with_default_promotion
@@ -113,13 +113,13 @@ class Replay:
         """Return the state of an empty replay.
 
         Args:
-          key: PRNG key, for samplers with parameters.
-          example: one transition without a batch axis, for shapes and dtypes: a `Transition`, or
-            any other pytree of arrays.
+          key: PRNG key for initialising the parameters of learned samplers.
+          example: one transition without a batch axis, which defines shapes and dtypes. Any pytree
+            of arrays is supported, such as a `Transition`.
 
         Raises:
-          ValueError: the example lacks a field that the sampler reads, or holds an array that can't
-            be stored.
+          ValueError: If `example` lacks a field that the sampler reads, or contains an array that
+            can't be stored.
         """
         calls.check_transition(self.requires, example)
         ring = ring_.init(
@@ -131,32 +131,32 @@ class Replay:
 
     @with_default_promotion
     def add(self, state: ReplayState, transition: Tree, **feedback: Array) -> ReplayState:
-        """Return the state with one more transition of every environment.
+        """Add one transition per environment and return the new state.
 
-        Numbers that are not finite are stored as 0 and counted by the metric `dropped`.
+        NaN and infinite values are stored as 0. The metric `dropped` counts their transitions.
 
         Args:
-          state: of the replay.
-          transition: `[E, ...]`, with the fields of the example.
-          **feedback: `[E]` each, the feedback named by `Requirements.feedback_of_new`.
+          state: state of the replay.
+          transition: `[E, ...]`, with the same fields as the example.
+          **feedback: `[E]` each, including all feedback in `Requirements.feedback_of_new`.
 
         Raises:
-          ValueError: feedback is missing, or shapes or dtypes differ from the example's.
+          ValueError: If feedback is missing, or a shape or dtype does not match the example.
         """
         return self._add(calls.checked_state(self, "add", state), transition, feedback)
 
     @with_default_promotion
     def add_rollout(self, state: ReplayState, rollout: Tree, **feedback: Array) -> ReplayState:
-        """Return the state with T successive transitions of every environment.
+        """Add T consecutive transitions per environment and return the new state.
 
         Args:
-          state: of the replay.
-          rollout: `[T, E, ...]`, with the fields of the example.
-          **feedback: `[T, E]` each, as for `add`.
+          state: state of the replay.
+          rollout: `[T, E, ...]`, with the same fields as the example.
+          **feedback: `[T, E]` each, the feedback that `add` requires.
 
         Raises:
-          ValueError: as `add`; or fields differ in T; or the storage is on the host, where
-            transitions are added one at a time.
+          ValueError: If `add` raises, if fields differ in T, or if transitions are stored on the
+            host, which supports only `add`.
         """
         state = calls.checked_state(self, "add_rollout", state)
         rollout = calls.checked_rollout(state.ring, rollout, feedback)
@@ -168,53 +168,53 @@ class Replay:
 
     @with_default_promotion
     def sample(self, state: ReplayState, key: Array, batch_size: int | None = None) -> Sample:
-        """Return a batch of transitions, `[B, ...]`.
+        """Sample a batch of transitions, `[B, ...]`.
 
-        Pass it to `update`, even without feedback (see the class).
+        Pass every batch to `update`, even without feedback (see the class documentation).
 
         Args:
-          state: of the replay.
+          state: state of the replay.
           key: PRNG key.
-          batch_size: B, a static number; None is the replay's.
+          batch_size: batch size B, a static integer. None means `self.batch_size`.
 
         Raises:
-          ValueError: the replay is empty (under jit, ask `can_sample`), or can't be sampled with
-            this batch size.
+          ValueError: If the replay is empty or does not support this batch size. Under `jit`, an
+            empty replay does not raise; check `can_sample` instead.
         """
         state = calls.checked_state(self, "sample", state)
         batch_size = self._size_of_batch(batch_size)
         self._check_not_empty(state)
         draw = self.sampler.sample(state.sampler, state.ring, unrolled(key), batch_size)
-        indices = buffer.once(draw.indices)  # else for every number of the transitions that is read
+        indices = buffer.once(draw.indices)  # prevents recomputation for every word that is read
         batch = Sample(
             indices=indices,
             transition=ring_.gather(state.ring, indices),
-            weights=jnp.where(ring_.size(state.ring) > 0, draw.weights, 0.0),  # 0: it is empty
+            weights=jnp.where(ring_.size(state.ring) > 0, draw.weights, 0.0),  # 0 if empty
             version=ring_.version(state.ring, indices),
             aux=draw.aux,
             probability=draw.probability,
         )
         batch = buffer.settled(batch)
-        # What `update` is given is available only after all reads, so that its writes follow them.
-        # (Probabilities come of reads for draws and weights: unused, they are not computed.)
+        # Make the indices passed to `update` depend on all reads, so its writes follow these reads.
+        # Probabilities derive from earlier reads; including them would force their computation.
         fence = buffer.fence(batch._replace(probability=None))
         return batch._replace(indices=buffer.after(fence, batch.indices))
 
     @with_default_promotion
     def update(self, state: ReplayState, sample: Sample, **feedback: Array) -> ReplayState:
-        """Return the state after the agent's feedback about a batch.
+        """Update the sampler with the agent's feedback on a batch and return the new state.
 
-        Feedback for slots that have been overwritten since, and feedback that is not finite, is
-        dropped and counted by the metric `dropped`.
+        Feedback for slots that have been overwritten since sampling is dropped, as is feedback that
+        is not finite. The metric `dropped` counts both.
 
         Args:
-          state: of the replay.
-          sample: the batch that `sample` returned.
-          **feedback: `[B]` each, or `[B, T]` for sequences: the feedback named by
-            `Requirements.feedback`, such as `td_error`. Other names that agents give are ignored.
+          state: state of the replay.
+          sample: batch returned by `sample`.
+          **feedback: `[B]` each, or `[B, T]` for sequences, including all feedback in
+            `Requirements.feedback`, such as `td_error`. Other names in `FEEDBACK` are ignored.
 
         Raises:
-          ValueError: feedback is missing or of another shape than the batch.
+          ValueError: If feedback is missing or its shape does not match the batch.
         """
         state = calls.checked_state(self, "update", state)
         sample = calls.checked_batch(sample, self.slots, self.sampler.length)
@@ -224,8 +224,8 @@ class Replay:
         sample, feedback = _constant(sample), _single(feedback)
         for values in feedback.values():
             valid &= jnp.isfinite(values)
-        # These writes follow all reads so far, such as those of `observe`; the writes of the next
-        # call follow these writes, and the reads of `sample`.
+        # These writes follow all previous reads, such as those in `observe`. The writes of the next
+        # call follow these writes and the reads in `sample`.
         indices = buffer.after(state.fence, jnp.where(valid, sample.indices, IGNORED))
         indices = buffer.once(indices)
         sample = sample._replace(indices=indices)
@@ -237,14 +237,14 @@ class Replay:
 
     @with_default_promotion
     def after_reading(self, state: ReplayState, batch: Sample) -> ReplayState:
-        """Return the same state, whose next writes wait until a batch has been read.
+        """Return an equal state whose next writes run after a batch has been read.
 
-        Only compiled loops that call `add` between `sample` and `update` need it, before `add`:
-        otherwise XLA copies the whole ring in every iteration.
+        Compiled loops that call `add` between `sample` and `update` must call this function before
+        `add`. Otherwise, XLA copies the whole ring buffer in every iteration.
 
         Args:
-          state: of the replay.
-          batch: drawn from it by `sample`.
+          state: state of the replay.
+          batch: batch returned by `sample`.
         """
         state = calls.checked_state(self, "after_reading", state)
         batch = calls.checked_batch(batch, self.slots, self.sampler.length)
@@ -252,12 +252,12 @@ class Replay:
 
     @with_default_promotion
     def observe(self, state: ReplayState, episode_return: Array, key: Array) -> ReplayState:
-        """Return the state after an episode return, for learned samplers; others ignore it.
+        """Update a learned sampler with an episode return. Other samplers ignore episode returns.
 
         Args:
-          state: of the replay.
-          episode_return: `[]`, a mean return of the kind that `Requirements.episode_returns` names;
-            one that is not finite changes nothing.
+          state: state of the replay.
+          episode_return: `[]`, the mean return of the evaluation or training episodes that
+            `Requirements.episode_returns` specifies. NaN and infinite returns are ignored.
           key: PRNG key.
         """
         state = calls.checked_state(self, "observe", state)
@@ -269,7 +269,7 @@ class Replay:
         inner = cond_if_any(due, self.sampler.observe, state.sampler, *given)
         pairs = zip(jax.tree.leaves(inner), jax.tree.leaves(state.sampler), strict=True)
         changed = [new for new, old in pairs if new is not old]
-        # Any of them is available only after all reads; the smallest is the cheapest to wait for.
+        # Each changed leaf depends on all reads; waiting for the smallest leaf is cheapest.
         fence = state.fence + buffer.fence(sorted(changed, key=jnp.size)[:1])
         return buffer.settled(state._replace(sampler=inner, fence=fence))
 
@@ -277,27 +277,27 @@ class Replay:
     def can_sample(self, state: ReplayState, batch_size: int | None = None) -> Array:
         """Return whether a batch can be drawn, `[]` bool.
 
-        It is true once a whole batch is stored. Samplers of sequences draw with replacement: for
-        these, one sequence is enough.
+        By default, this is True once the replay contains `batch_size` transitions. Sequence
+        samplers draw with replacement and require only one sequence.
 
         Args:
-          state: of the replay.
-          batch_size: as for `sample`.
+          state: state of the replay.
+          batch_size: batch size, as in `sample`.
         """
         state = calls.checked_state(self, "can_sample", state)
         return self.sampler.ready(state.sampler, state.ring, self._size_of_batch(batch_size))
 
     @with_default_promotion
     def probability(self, state: ReplayState, slots: Array, batch_size: int | None = None) -> Array:
-        """Return the probability of slots to be drawn, `[n]` float32.
+        """Return the sampling probabilities of slots, `[n]` float32.
 
-        It is a slot's expected share of a batch: 1 in sum over all slots, and 0 for slots that are
-        empty or do not exist.
+        Each probability is the slot's expected share of a batch. The probabilities of all slots sum
+        to 1. Slots that are empty or out of range have probability 0.
 
         Args:
-          state: of the replay.
+          state: state of the replay.
           slots: `[n]` int32.
-          batch_size: as for `sample`.
+          batch_size: batch size, as in `sample`.
         """
         state = calls.checked_state(self, "probability", state)
         slots = as_int32("slots", slots, -1)
@@ -308,7 +308,7 @@ class Replay:
 
     @with_default_promotion
     def metrics(self, state: ReplayState) -> dict[str, Array]:
-        """Return metrics of replay and sampler, `[]` float32 each, by name."""
+        """Return a dictionary of scalar float32 metrics of the replay and its sampler."""
         state = calls.checked_state(self, "metrics", state)
         own = self.sampler.metrics(state.sampler, state.ring)
         return {
@@ -319,17 +319,17 @@ class Replay:
 
     @with_default_promotion
     def end_episodes(self, state: ReplayState) -> ReplayState:
-        """Return the state in which the newest transition of every environment ended its episode.
+        """Return the state after truncating the current episode in every environment.
 
-        For loops whose environments were reset without a step that ended the episode, as after
-        `jaxreplay.load`: no sequence, window or n-step walk then leads from the old episodes into
-        the new ones. The last step keeps its discount, as at a time limit; the field `first` of the
-        next transition must be True. Where steps wait in an n-step window that goes on, call
-        `n_step.end_episodes` instead.
+        Call this function if environments were reset without a final step, for example after
+        `jaxreplay.load`. It prevents sequences, windows and n-step returns from crossing the reset.
+        The newest transition of every environment keeps its discount, as at a time limit. The field
+        `first` of the next transition must be True. If an n-step window with pending steps remains
+        in use, call `n_step.end_episodes` instead.
         """
         state = calls.checked_state(self, "end_episodes", state)
         counter = state.ring.steps_added
-        # The newest transition is found only after all reads.
+        # The write to the newest transition must follow all reads.
         ring = state.ring.replace(steps_added=buffer.after(state.fence, counter))
         if any(field.top == "last" for field in ring.layout.fields):
             ring = ring_.end_episodes(ring)
@@ -344,7 +344,7 @@ class Replay:
         ring_.check_fits(state.ring, transition)
         transition = _constant(ring_.as_stored(state.ring, jax.tree.map(jnp.asarray, transition)))
         new = buffer.after(state.fence, transition), _single(feedback)
-        feedback = new[1]  # samplers decide about feedback that is not finite
+        feedback = new[1]  # keeps NaN and infinity, which the sampler handles
         (transition, _), broken = _finite(new, num_envs)
         state = state._replace(dropped=counters.saturating_add(state.dropped, broken))
         ring, slots = ring_.write(state.ring, transition)
@@ -360,29 +360,29 @@ class Replay:
         return asked
 
     def _check_not_empty(self, state: ReplayState) -> None:
-        # Under jit the size is unknown: the loop asks `can_sample` instead.
+        # Under jit, the size is unknown and the loop must check `can_sample` instead.
         steps_added = state.ring.steps_added
         if not isinstance(steps_added, Tracer) and int(steps_added) == 0:
             raise ValueError("the replay is empty: add transitions before sampling")
         ready = self.sampler.ready(state.sampler, state.ring, 1)
         if not isinstance(ready, Tracer) and not ready:
             raise ValueError(
-                "the replay holds nothing that this sampler can draw: add more transitions before "
-                "sampling (see can_sample)"
+                "the replay does not contain enough data for this sampler: add more transitions "
+                "before sampling (see can_sample)"
             )
 
 
 def check_valid(state: ReplayState) -> None:
-    """Check the invariants of a concrete replay's ring; methods check their samplers' own.
+    """Check the invariants of the ring buffer in a concrete state.
 
     Raises:
-      ValueError: an invariant does not hold.
+      ValueError: If an invariant is violated.
     """
     ring_.check_valid(state.ring)
 
 
 def _finite(new: Tree, num_envs: int) -> tuple[Tree, Array]:
-    """Return arrays `[E, ...]` with 0 in place of NaN and infinity, and their transitions `[]`."""
+    """Replace NaN and infinity by 0; return the arrays and the number of affected transitions."""
     broken = jnp.zeros(num_envs, bool)
     for leaf in jax.tree.leaves(new):
         if jnp.issubdtype(leaf.dtype, jnp.floating):
@@ -397,11 +397,11 @@ def _finite(new: Tree, num_envs: int) -> tuple[Tree, Array]:
 
 
 def _single(feedback: Mapping[str, Array]) -> dict[str, Array]:
-    """Return feedback in float32, as samplers keep it; numbers beyond float32 are infinite."""
+    """Cast feedback to float32; values that exceed the range of float32 become infinite."""
     single = {name: jnp.asarray(values).astype(jnp.float32) for name, values in feedback.items()}
     return _constant(single)
 
 
 def _constant(given: Tree) -> Tree:
-    """Return arguments without tangents, so that a loss may update the replay that it samples."""
+    """Stop gradients, so a loss function may update the replay from which it samples."""
     return jax.lax.stop_gradient(given)

@@ -1,9 +1,9 @@
-"""Off-policy returns and advantages along stored trajectories.
+"""Off-policy returns and advantages for stored trajectories.
 
-Every estimator is a linear recursion `x_t = b_t + a_t x_{t+1}` with a_t = 0 where an episode ends,
-solved by an associative scan in logarithmic depth. Arrays are `[T, ...]`, time first: `reward[t]`
-of the step from state s_t to s_{t+1}, `discount[t]`, gamma or 0 if the step terminated the episode,
-and `last[t]`, whether it was the last step of its episode.
+Every estimator is a linear recursion `x_t = b_t + a_t x_{t+1}`, with a_t = 0 at the end of an
+episode, and is computed by an associative scan with logarithmic depth. Arrays are time-major,
+`[T, ...]`. For the step from state s_t to s_{t+1}, `reward[t]` is the reward, `discount[t]` is
+gamma, or 0 if the step terminated the episode, and `last[t]` is whether the episode ended.
 """
 
 import jax
@@ -19,9 +19,9 @@ def recursion(decay: Array, term: Array, wrap: bool = False) -> Array:
     NaN and infinity do not propagate across a decay of 0.
 
     Args:
-      decay: `[T, ...]`, a_t; with `wrap`, at least one must be 0 in every column.
+      decay: `[T, ...]`, a_t. If `wrap` is True, every column must contain at least one 0.
       term: `[T, ...]`, b_t.
-      wrap: whether time is a ring, in which t = 0 follows t = T - 1; otherwise x_T is 0.
+      wrap: whether time is circular, so t = 0 follows t = T - 1. If False, x_T is 0.
 
     Returns:
       x `[T, ...]`.
@@ -33,13 +33,13 @@ def recursion(decay: Array, term: Array, wrap: bool = False) -> Array:
 
     def after(later: tuple[Array, Array], earlier: tuple[Array, Array]) -> tuple[Array, Array]:
         decay, term = earlier
-        # 0 * NaN is NaN: only `where` stops NaN at the end of an episode.
+        # 0 * NaN is NaN, so `where` is required to stop NaN at the end of an episode.
         follows = [jnp.where(decay == 0, 0.0, decay * x) for x in later]
         return follows[0], term + follows[1]
 
     elements = jnp.asarray(decay), jnp.asarray(term)
     decays, terms = jax.lax.associative_scan(after, elements, reverse=True)
-    # Some decay after t = 0 is 0, so that terms[0] is x_0, with which the last recursion continues.
+    # With `wrap`, some decay is 0, so terms[0] equals x_0 and continues the recursion at T - 1.
     return terms + jnp.where(decays == 0, 0.0, decays * terms[:1]) if wrap else terms
 
 
@@ -61,14 +61,14 @@ def retrace(
 
     Args:
       reward: `[T, ...]`.
-      discount: `[T, ...]`, gamma, or 0 where the episode terminated.
-      last: `[T, ...]` bool; set it for the newest step of an unfinished episode, too.
+      discount: `[T, ...]`, gamma, or 0 if the episode terminated.
+      last: `[T, ...]` bool; must also be True at the newest step of an unfinished episode.
       value: `[T, ...]`, V(s_t).
       advantage: `[T, ...]`, A(s_t, a_t).
-      next_value: `[T, ...]`, V(s_{t+1}), read only where `last`.
+      next_value: `[T, ...]`, V(s_{t+1}), read only if `last` is True.
       log_ratio: `[T, ...]`, log pi(a_t|s_t) / mu(a_t|s_t).
-      wrap: whether time is a ring, as for `recursion`; `last` must be set at least once in every
-        column. Otherwise the final step counts as a last one.
+      wrap: whether time is circular, as in `recursion`. If True, `last` must be True at least once
+        in every column. If False, `last` is assumed to be True at T - 1.
     """
     if not wrap:
         last = jnp.asarray(last).at[-1].set(True)
@@ -81,10 +81,10 @@ def retrace(
 
 
 def trace_corrected_value(q_ret: Array, value: Array, advantage: Array, log_ratio: Array) -> Array:
-    """Return the target of V(s_t), `V_t + min(1, rho_t) (Qret_t - V_t - A_t)`, `[T, ...]`.
+    """Return targets for V(s_t), `V_t + min(1, rho_t) (Qret_t - V_t - A_t)`, `[T, ...]`.
 
-    Novati & Koumoutsakos 2019, Eq. 19. If all advantages are 0, here and in `retrace`, it is
-    V-trace with both clips at 1 (their Eq. 20; Espeholt et al. 2018, Eq. 1).
+    See Novati & Koumoutsakos 2019, Eq. 19. If all advantages are 0, including in `retrace`, this is
+    V-trace with both clipping thresholds at 1 (their Eq. 20; Espeholt et al. 2018, Eq. 1).
 
     Args:
       q_ret: `[T, ...]`, Retrace estimates of Q(s_t, a_t).
@@ -103,10 +103,10 @@ def vtrace(
     next_value: Array,
     log_ratio: Array,
 ) -> Array:
-    """Return V-trace targets of V(s_t), `[T, ...]` (Espeholt et al. 2018, Eq. 1, both clips at 1).
+    """Return V-trace targets for V(s_t), `[T, ...]`, with both clipping thresholds at 1.
 
-    `v_t = V_t + min(1, rho_t) (r_t + d_t v_{t+1} - V_t)` within an episode, and with V_{t+1} in
-    place of v_{t+1} at its last step. The arguments are those of `retrace`.
+    `v_t = V_t + min(1, rho_t) (r_t + d_t v_{t+1} - V_t)` (Espeholt et al. 2018, Eq. 1), with
+    V_{t+1} in place of v_{t+1} at the last step of an episode. See `retrace` for the arguments.
     """
     zeros = jnp.zeros_like(value)
     q_ret = retrace(reward, discount, last, value, zeros, next_value, log_ratio)
@@ -123,14 +123,14 @@ def advantages(
 
     Args:
       reward: `[T, ...]`.
-      discount: `[T, ...]`, gamma, or 0 where the episode terminated.
-      last: `[T, ...]` bool, terminated or truncated.
+      discount: `[T, ...]`, gamma, or 0 if the episode terminated.
+      last: `[T, ...]` bool, whether the episode terminated or was truncated.
       value: `[T, ...]`, V(s_t).
-      next_value: `[T, ...]`, V(s_{t+1}), of the observation before a reset.
-      decay: lambda; 1 gives discounted returns minus V(s_t), 0 one-step TD errors.
+      next_value: `[T, ...]`, V(s_{t+1}), for the observation before any reset.
+      decay: lambda. 1 yields discounted returns minus V(s_t), and 0 yields one-step TD errors.
 
     Raises:
-      ValueError: `decay` is outside of [0, 1].
+      ValueError: If `decay` is outside of [0, 1].
     """
     Bounds(at_least=0, at_most=1).check("decay", decay)
     td = reward + discount * next_value - value

@@ -1,10 +1,10 @@
-"""The storage of transitions: a ring of slots, strided by environment.
+"""Ring buffer for transitions, interleaved by environment.
 
-With E environments, step t of the ring is in the slots `t * E .. t * E + E - 1`, one for each
-environment. The step before slot s in the same environment is therefore slot `s - E` (modulo the
-capacity): walking along an episode is arithmetic. All fields of a transition, whatever their
-dtypes, share one row of 32-bit words, so that reading a batch is one gather. A transition is a
-`Transition` or any other pytree of arrays, and is returned as the type that was added.
+With E environments, step t occupies slots `t * E .. t * E + E - 1`, one for each environment. The
+step before slot s in the same environment is therefore in slot `s - E` (modulo the capacity). All
+fields of a transition, regardless of dtype, are packed into one row of 32-bit words, so reading a
+batch is a single gather. A transition may be a `Transition` or any other pytree of arrays; reads
+preserve its type.
 """
 
 from collections.abc import Collection
@@ -27,21 +27,21 @@ from jaxreplay.types import Array, Transition, Tree, get_field, has_field, repla
 
 
 class Ring(struct.PyTreeNode):
-    """Transitions in the order of their steps; the oldest are overwritten first."""
+    """State of a ring buffer, which overwrites the oldest transitions first."""
 
-    words: Buffer  # [C, W] uint32, the bits of all fields of a slot
-    steps_added: Array  # [] int32, step counter: adds so far. The write cursor is this modulo the
-    # steps of the ring; after 2^31 - 1 it goes back by a multiple of these (`counters`)
-    frames: FrameIndex | None  # where observations are that are stored once
-    pixels: Buffer | None  # [.., D] these observations, unless they are on the host
-    layout: Layout = struct.field(pytree_node=False)
-    capacity: int = struct.field(pytree_node=False)  # C slots
-    num_envs: int = struct.field(pytree_node=False)  # E environments
-    packed_obs: Layout | None = struct.field(pytree_node=False, default=None)  # of an observation
-    # that is stored once as a single frame; None for stacks of frames
-    leaving: Leaving | None = None  # fields of the newest transitions that go to the host
-    split: HostSplit | None = struct.field(pytree_node=False, default=None)  # of fields between
-    # device and host; `words` and `layout` are the device's
+    words: Buffer  # [C, W] uint32, the bits of all fields of each slot
+    steps_added: Array  # [] int32, step counter, incremented by every add. Modulo `num_steps`, this
+    # is the write cursor. After 2^31 - 1, it rewinds by a multiple of `num_steps` (see `counters`).
+    frames: FrameIndex | None  # positions of observations that are stored once
+    pixels: Buffer | None  # [.., D] observations that are stored once, unless stored on the host
+    layout: Layout = struct.field(pytree_node=False)  # layout of the fields in `words`
+    capacity: int = struct.field(pytree_node=False)  # number of slots C
+    num_envs: int = struct.field(pytree_node=False)  # number of environments E
+    packed_obs: Layout | None = struct.field(pytree_node=False, default=None)  # layout of an
+    # observation that is stored once as a single frame; None for stacked frames
+    leaving: Leaving | None = None  # fields of the newest transitions to be copied to the host
+    split: HostSplit | None = struct.field(pytree_node=False, default=None)  # division of fields
+    # between device and host; `words` and `layout` contain only the fields on the device
 
 
 def init(
@@ -51,30 +51,30 @@ def init(
     storage: Storage = Transitions(),
     kept: Collection[str] = (),
 ) -> Ring:
-    """Return an empty ring.
+    """Return an empty ring buffer.
 
     Args:
-      example: one transition without a batch axis, of any type; only shapes and dtypes matter.
+      example: one transition without a batch axis, which defines the structure, shapes and dtypes.
       capacity: number of slots C, a multiple of `num_envs`.
       num_envs: number of environments E.
-      storage: how observations are stored.
-      kept: fields that stay on the device, whatever the storage.
+      storage: storage format for observations.
+      kept: fields to store on the device regardless of `storage`.
 
     Raises:
-      ValueError: the capacity is not a positive multiple of the number of environments, or the
-        example does not fit the storage.
+      ValueError: If `capacity` is not a positive multiple of `num_envs`, or `storage` does not
+        support the example.
     """
     if num_envs < 1 or capacity < num_envs:
         raise ValueError(
-            f"capacity is {capacity} with num_envs {num_envs}: use at least one slot for each"
+            f"capacity >= num_envs >= 1 is required, got capacity {capacity}, num_envs {num_envs}"
         )
     if capacity % num_envs:
         less = capacity - capacity % num_envs
         raise ValueError(
-            f"capacity {capacity} is not a multiple of num_envs {num_envs}: "
+            f"capacity must be a multiple of num_envs {num_envs}, got {capacity}: "
             f"use {less} or {less + num_envs}"
         )
-    packing.plan(_stored(example))  # by the names of its fields, before any is replaced
+    packing.plan(_stored(example))  # check before fields are replaced, so errors name them
     frames = pixels = packed_obs = None
     if not isinstance(storage, Transitions):
         _check_stored_once(example)
@@ -104,17 +104,17 @@ def init(
 
 @with_default_promotion
 def add(ring: Ring, transition: Tree) -> tuple[Ring, Array]:
-    """Return the ring with transitions `[E, ...]` in its oldest slots, and these slots `[E]` int32.
+    """Write transitions `[E, ...]` to the oldest slots; return the new ring and the slots `[E]`.
 
     Raises:
-      ValueError: as `check_fits`.
+      ValueError: If the transitions do not match the example, see `check_fits`.
     """
     check_fits(ring, transition)
     return write(ring, jax.lax.stop_gradient(transition))
 
 
 def write(ring: Ring, transition: Tree) -> tuple[Ring, Array]:
-    """Do as `add`, with transitions that fit and carry no tangents."""
+    """Write transitions as `add` does, without checking shapes or stopping gradients."""
     slots = _cursor(ring) * ring.num_envs + jnp.arange(ring.num_envs, dtype=jnp.int32)
     if ring.frames is not None:
         ring, transition = _add_frames(ring, ring.frames, transition)
@@ -130,10 +130,11 @@ def write(ring: Ring, transition: Tree) -> tuple[Ring, Array]:
 
 
 def check_fits(ring: Ring, transition: Tree) -> None:
-    """Raise ValueError unless transitions `[E, ...]` can be stored without loss.
+    """Check that transitions `[E, ...]` can be stored without loss.
 
-    The message names the field: it is missing or unknown, or has another shape than in the example,
-    or a dtype that the example's does not represent (1.7 as an integer).
+    Raises:
+      ValueError: If a field is missing or unknown, its shape does not match the example, or its
+        dtype cannot be cast to the example's without loss, such as float to int.
     """
     apart = ("obs", "next_obs") if ring.frames is not None else ()
     packing.check_fits(row_layout(ring), _stored(transition), ring.num_envs, apart)
@@ -144,7 +145,7 @@ def check_fits(ring: Ring, transition: Tree) -> None:
 
 
 def as_stored(ring: Ring, transition: Tree) -> Tree:
-    """Return transitions `[E, ...]` that pass `check_fits`, in the dtypes of the ring."""
+    """Cast transitions `[E, ...]` that pass `check_fits` to the dtypes of the ring buffer."""
     apart: dict[str, str] = {}
     if ring.packed_obs is not None:
         named = ((name, get_field(transition, name)) for name in ("obs", "next_obs"))
@@ -157,15 +158,15 @@ def as_stored(ring: Ring, transition: Tree) -> Tree:
 
 
 def end_episodes(ring: Ring) -> Ring:
-    """Return the ring with `last` set in the newest transition of every environment.
+    """Return the ring buffer with `last` set in the newest transition of every environment.
 
     Raises:
-      ValueError: transitions have no field `last`.
+      ValueError: If transitions have no field `last`.
     """
     slots = (_cursor(ring) - 1) % num_steps(ring) * ring.num_envs + jnp.arange(ring.num_envs)
     row = packing.unpack(ring.layout, buffer.read(ring.words, slots))
     if not has_field(row, "last"):
-        raise ValueError("transitions have no field `last`: add it to the example")
+        raise ValueError("transitions must have a field `last`: add it to the example")
     last = jnp.broadcast_to(ring.steps_added > 0, slots.shape)
     packed = packing.pack(ring.layout, replace_fields(row, last=last), ring.num_envs)
     return ring.replace(words=buffer.write(ring.words, slots, packed))
@@ -173,9 +174,9 @@ def end_episodes(ring: Ring) -> Ring:
 
 @with_default_promotion
 def gather(ring: Ring, slots: Array) -> Tree:
-    """Return the transitions of slots `[B]` or `[B, T]` int32, in range, as `[B, ...]`.
+    """Return the transitions in slots `[B]` or `[B, T]` int32, which must be in range.
 
-    Fields that are stored on the host are None until `host_rows.join`.
+    Fields that are stored on the host are None; `host_rows.join` adds them.
     """
     slots = slots_within(slots, ring.capacity)
     if slots.ndim > 1:
@@ -188,7 +189,7 @@ def gather(ring: Ring, slots: Array) -> Tree:
     located = frames_.locate(frames, slots, get_field(read, "obs"))
     if pixels is None:
         return replace_fields(read, obs=located.obs, next_obs=located.next_obs)
-    # One stack after the other: XLA takes longer to assemble both at once.
+    # Assemble one stack after the other, because XLA is slower when assembling both at once.
     obs, next_obs = (frames_.assemble(frames, frames_.read(pixels, x)) for x in located)
     if ring.packed_obs is not None:
         obs, next_obs = (packing.unpack(ring.packed_obs, x[..., 0]) for x in (obs, next_obs))
@@ -196,31 +197,31 @@ def gather(ring: Ring, slots: Array) -> Tree:
 
 
 def contents(ring: Ring) -> Tree:
-    """Return the transitions of all slots, `[C, ...]`, zero where nothing was written.
+    """Return the transitions of all slots, `[C, ...]`, with zeros in empty slots.
 
-    Under jit only the fields that are used are read. Observations that are stored once are a
-    `frames.Spot`, and fields that are stored on the host None.
+    Under `jit`, only fields that are used are read. Observations that are stored once are returned
+    as a `frames.Spot`. Fields that are stored on the host are None.
     """
     return packing.unpack(ring.layout, ring.words)
 
 
 def row_layout(ring: Ring) -> Layout:
-    """Return the layout of a transition with all fields, on the device and on the host."""
+    """Return the layout of a transition with all its fields, on both device and host."""
     return ring.layout if ring.split is None else ring.split.whole
 
 
 def num_steps(ring: Ring) -> int:
-    """Return the number of steps that the ring stores, `capacity / E`."""
+    """Return the maximum number of steps in the ring buffer, `capacity / E`."""
     return ring.capacity // ring.num_envs
 
 
 def size(ring: Ring) -> Array:
-    """Return the number of slots that hold a transition, `[]` int32: slots 0 .. size - 1."""
+    """Return the number of non-empty slots, `[]` int32. These are slots 0 .. size - 1."""
     return jnp.minimum(ring.steps_added, num_steps(ring)) * ring.num_envs
 
 
 def even_probability(ring: Ring, slots: Array) -> Array:
-    """Return the probability `[n]` float32 of slots under uniform sampling, 0 for empty slots."""
+    """Return uniform sampling probabilities of slots, `[n]` float32, with 0 for empty slots."""
     _check_one(ring)
     slots, stored = as_int32("slots", slots, ring.capacity), size(ring)
     share = 1.0 / jnp.maximum(stored, 1).astype(jnp.float32)
@@ -228,39 +229,39 @@ def even_probability(ring: Ring, slots: Array) -> Array:
 
 
 def age(ring: Ring, slots: Array) -> Array:
-    """Return the age of slots in steps, `[B]` int32: 0 for the newest transitions."""
+    """Return the age of slots in steps, `[B]` int32. The newest transitions have age 0."""
     return _behind(ring, slots_within(slots, ring.capacity) // ring.num_envs)
 
 
 def ages(ring: Ring) -> Array:
-    """Return the `age` of all slots, `[C]` int32, without a division for each."""
+    """Return the `age` of all slots, `[C]` int32, without a division per slot."""
     by_row = _behind(ring, jnp.arange(num_steps(ring)))
     return jnp.broadcast_to(by_row[:, None], (num_steps(ring), ring.num_envs)).ravel()
 
 
 def version(ring: Ring, slots: Array) -> Array:
-    """Return the step counter after each slot was last written, `[B]` int32.
+    """Return the step counter directly after the last write to each slot, `[B]` int32.
 
-    It identifies the transition in a slot, and is below 1 for slots that were never written. It
-    does not change when the counter goes back.
+    The version identifies the transition in a slot, and is below 1 for empty slots. Rewinding the
+    counter does not change it.
     """
     written, back = ring.steps_added - age(ring, slots), counters.rewind(num_steps(ring))
     return jnp.where(written > counters.LAST - back, written - back, written)
 
 
 def time(ring: Ring, slots: Array) -> Array:
-    """Return the time that slots `[B]` were written, float32 in (0, 1]: 1 for the newest."""
+    """Return the write times of slots `[B]`, float32 in (0, 1], with 1 for the newest slots."""
     return (ring.steps_added - age(ring, slots)) / jnp.maximum(ring.steps_added, 1)
 
 
 def since(ring: Ring, steps_added: Array) -> Array:
-    """Return the number of steps since the step counter was `steps_added` `[...]`, int32."""
+    """Return the number of steps since the step counter was `steps_added`, `[...]` int32."""
     later = ring.steps_added - steps_added
     return jnp.where(later < 0, later + counters.rewind(num_steps(ring)), later)
 
 
 def is_due(ring: Ring, every: int) -> Array:
-    """Return whether the step counter is a multiple of `every` or has just gone back, `[]`."""
+    """Return whether the step counter is a multiple of `every` or was just rewound, `[]` bool."""
     went_back = ring.steps_added == counters.LAST + 1 - counters.rewind(num_steps(ring))
     return (ring.steps_added % every == 0) | went_back
 
@@ -268,7 +269,7 @@ def is_due(ring: Ring, every: int) -> Array:
 def recent(ring: Ring, order: Array) -> Array:
     """Return the slots `[B]` int32 of the `order[B]`-th newest transitions, counted from 0.
 
-    Within a step, environments are counted upwards. `order` must be below the size.
+    Transitions of the same step are ordered by environment. `order` must be less than `size`.
     """
     order = slots_within(order, ring.capacity)
     row = _behind(ring, order // ring.num_envs)
@@ -276,16 +277,16 @@ def recent(ring: Ring, order: Array) -> Array:
 
 
 def previous(ring: Ring, slots: Array, steps: int | Array = 1) -> tuple[Array, Array]:
-    """Return the slots `steps` earlier in the same environment, and whether they are stored.
+    """Return the slots of earlier steps in the same environment, and whether they are stored.
 
     Args:
-      ring: the ring.
+      ring: the ring buffer.
       slots: `[B]` int32.
-      steps: a number, or an array that broadcasts with `slots`.
+      steps: how many steps earlier, an integer or an array that broadcasts with `slots`.
 
     Returns:
-      The earlier slots `[B]` int32, and `[B]` bool, False where the walk crosses the write cursor.
-      Boundaries of episodes are not considered: read `first`.
+      The earlier slots `[B]` int32, and a mask `[B]` bool, which is False if the earlier step is
+      not stored. Episode boundaries are ignored; read `first` to detect them.
     """
     slots = slots_within(slots, ring.capacity)
     earlier = (slots - steps * ring.num_envs) % ring.capacity
@@ -294,15 +295,15 @@ def previous(ring: Ring, slots: Array, steps: int | Array = 1) -> tuple[Array, A
 
 
 def metrics(ring: Ring) -> dict[str, Array]:
-    """Return metrics `[]` float32 of observations that are stored once; of other rings, none.
+    """Return scalar float32 metrics if observations are stored once, otherwise an empty dictionary.
 
     `frames_lost` counts transitions whose observations were overwritten because `spare` or `ahead`
-    is too small; `frames_malformed` episodes that began with a stack of more than one frame.
+    is too small. `frames_malformed` counts episodes that started with more than one nonzero frame.
     """
     frames = ring.frames
     if frames is None:
         return {}
-    # Pixels on the host are written when steps are taken, before the n-step window.
+    # On the host, pixels are written directly after each step, ahead of the n-step window.
     ahead = frames.ahead if ring.pixels is None else 0
     live = jnp.arange(ring.capacity) < size(ring)
     lost = frames_.lost(frames, get_field(contents(ring), "obs"), live, ahead)
@@ -311,26 +312,26 @@ def metrics(ring: Ring) -> dict[str, Array]:
 
 
 def check_valid(ring: Ring) -> None:
-    """Check the invariants of a concrete ring.
+    """Check the invariants of a concrete ring buffer.
 
     Raises:
-      ValueError: the step counter is negative, or a slot that was never written is not zero.
+      ValueError: If the step counter is negative, or an empty slot is not zero.
     """
     _check_one(ring)
     if int(ring.steps_added) < 0:
-        raise ValueError(f"steps_added is {int(ring.steps_added)}: it must not be negative")
+        raise ValueError(f"steps_added must not be negative, got {int(ring.steps_added)}")
     if ring.words[int(size(ring)) :].any():
-        raise ValueError("a slot that was never written is not zero")
+        raise ValueError("empty slots must be zero, got a nonzero empty slot")
 
 
 def _check_stored_once(example: Tree) -> None:
-    """Raise ValueError unless the next observations can be found in the following transitions."""
+    """Raise ValueError unless the example supports reading `next_obs` from the following step."""
     missing = [x for x in ("obs", "next_obs", "first") if not has_field(example, x)]
     if missing:
         raise ValueError(
-            "storing observations once needs obs, next_obs and first (whether a step begins an "
-            f"episode), and the example, a {type(example).__name__}, lacks {', '.join(missing)}: "
-            "add it, or use storage=Transitions()"
+            "storing observations once requires the fields obs, next_obs and first (whether a step "
+            f"begins an episode), but the example, a {type(example).__name__}, lacks "
+            f"{', '.join(missing)}: add the missing fields or use storage=Transitions()"
         )
     check_scalar("first", get_field(example, "first"), bool)
     if has_field(example, "n_steps"):
@@ -339,18 +340,18 @@ def _check_stored_once(example: Tree) -> None:
     kinds = [[(jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(obs)] for obs in both]
     if kinds[0] != kinds[1] or jax.tree.structure(both[0]) != jax.tree.structure(both[1]):
         raise ValueError(
-            "obs and next_obs of the example differ in structure, shape or dtype: use "
-            "storage=Transitions()"
+            "obs and next_obs in the example must have the same structure, shapes and dtypes: "
+            "change the example or use storage=Transitions()"
         )
 
 
 def _is_single_step(example: Tree) -> bool:
-    """Return whether transitions can't have `n_steps`; the example of a Transition may lack it."""
+    """Return whether transitions never have `n_steps`, which an example `Transition` may omit."""
     return not isinstance(example, Transition) and not has_field(example, "n_steps")
 
 
 def _add_frames(ring: Ring, frames: FrameIndex, transition: Tree) -> tuple[Ring, Tree]:
-    """Store the observations of a step; return its transitions with their places instead."""
+    """Store the observations of a step; return its transitions with positions in their place."""
     names = ("obs", "next_obs", "first", "n_steps")
     obs, next_obs, first, n_steps = (get_field(transition, name) for name in names)
     if ring.packed_obs is not None:
@@ -364,15 +365,15 @@ def _add_frames(ring: Ring, frames: FrameIndex, transition: Tree) -> tuple[Ring,
 
 
 def _stored(transition: Tree) -> Tree:
-    """Return the fields of transitions that are stored: all but `n_steps` of a Transition."""
+    """Return the stored fields of transitions, which exclude `n_steps` of a `Transition`."""
     return transition._replace(n_steps=None) if isinstance(transition, Transition) else transition
 
 
 def _check_one(ring: Ring) -> None:
     if jnp.ndim(ring.steps_added):
         raise ValueError(
-            f"ring is vmapped ({len(ring.steps_added)} of them): call the function under jax.vmap, "
-            "or take one, jax.tree.map(lambda x: x[0], ring)"
+            f"ring must not be batched, got a batch of {len(ring.steps_added)}: call the function "
+            "under jax.vmap, or select an element with jax.tree.map(lambda x: x[0], ring)"
         )
 
 
@@ -382,9 +383,9 @@ def _cursor(ring: Ring) -> Array:
 
 
 def _behind(ring: Ring, row: Array) -> Array:
-    """Return the age of steps `[...]` of the ring; it is its own inverse.
+    """Convert rows `[...]` of the ring buffer to ages in steps, or ages to rows.
 
-    It avoids remainders, which CPUs do not vectorise.
+    The map is its own inverse. It avoids remainders, which CPUs do not vectorise.
     """
     behind = _cursor(ring) - 1 - row
     return jnp.where(behind < 0, behind + num_steps(ring), behind)

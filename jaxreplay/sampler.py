@@ -1,4 +1,4 @@
-"""The base class of samplers, and the pair of a sampler and an objective: a replay method."""
+"""Base class for samplers, and replay methods: pairs of a sampler and an objective."""
 
 from typing import NamedTuple
 
@@ -9,146 +9,146 @@ from jaxreplay.types import Array, Draw, Provision, Requirements, Sample, State,
 
 
 class Sampler:
-    """Chooses the slots of a batch. Its functions are pure and work on an explicit state.
+    """Base class for samplers, which choose the slots of a batch.
 
-    A sampler of your own is a frozen dataclass of options below this class, so that two samplers
-    with the same options are equal. It implements `init`, `add`, `sample` and `update`; the
-    defaults of the other functions are those of uniform sampling. States are pytrees of arrays.
+    To define a custom sampler, subclass `Sampler` with a frozen dataclass whose fields are options.
+    Two samplers with the same options are then equal. Implement `init`, `add`, `sample` and
+    `update` as pure functions of a pytree state; other functions default to uniform sampling.
 
-    Arrays as large as the ring are read and written in place inside compiled loops, as long as
-    every function that reads one returns a result that depends on the read; see
-    `jaxreplay.testing.assert_in_place`.
+    Inside compiled loops, arrays as large as the ring buffer are updated in place if every function
+    that reads such an array returns a result that depends on the read. Use
+    `jaxreplay.testing.assert_in_place` to check this.
     """
 
     def init(self, key: Array, ring: Ring) -> State:
-        """Return the state for an empty ring.
+        """Return the initial state.
 
         Args:
           key: PRNG key.
-          ring: the empty ring, with its capacity, environments and the fields of a transition.
+          ring: an empty ring buffer with the final capacity, number of environments and fields.
         """
         raise NotImplementedError
 
     def add(
         self, state: State, ring: Ring, slots: Array, transition: Tree, **feedback: Array
     ) -> State:
-        """Return the state after new transitions; the default returns it unchanged.
+        """Return the state updated with new transitions. The default returns `state` unchanged.
 
         Args:
-          state: of the sampler.
-          ring: it holds the new transitions already.
-          slots: `[E]` int32, where they are stored.
-          transition: `[E, ...]`, of any type; `fields.get` reads a field by name.
-          **feedback: `[E]` float32 each, the feedback named by `Requirements.feedback_of_new` and
-            possibly more. It may be NaN or infinite, and must not enter the state then.
+          state: state of the sampler.
+          ring: the ring buffer, which already contains the new transitions.
+          slots: `[E]` int32, slots of the new transitions.
+          transition: `[E, ...]`, a pytree of any type; `types.get_field` reads a field by name.
+          **feedback: `[E]` float32 each, including all feedback in `Requirements.feedback_of_new`.
+            NaN and infinite values must not enter the state.
         """
         del ring, slots, transition, feedback
         return state
 
     def sample(self, state: State, ring: Ring, key: Array, batch_size: int) -> Draw:
-        """Return `batch_size` slots that hold a transition, with their importance weights.
+        """Draw `batch_size` non-empty slots, with importance weights.
 
-        A sampler of sequences (`length`) returns as many sequences of slots, `[B, T]`.
+        A sequence sampler (see `length`) draws `batch_size` sequences of slots, `[B, T]`.
         """
         raise NotImplementedError
 
     def update(self, state: State, ring: Ring, sample: Sample, **feedback: Array) -> State:
-        """Return the state after the agent's feedback; the default returns it unchanged.
+        """Return the state updated with feedback. The default returns `state` unchanged.
 
         Args:
-          state: of the sampler.
-          ring: the transitions.
-          sample: the batch, `[B]` or `[B, T]`. `indices` is `IGNORED` where the slot has been
-            overwritten since, or feedback is not finite: scatters with `mode="drop"` and
-            `sum_tree.set` skip it.
-          **feedback: `[B]` or `[B, T]` float32 each, the feedback named by `Requirements.feedback`
-            and possibly more.
+          state: state of the sampler.
+          ring: the ring buffer.
+          sample: the batch, `[B]` or `[B, T]`. `indices` is `IGNORED` for slots that have been
+            overwritten since and for feedback that is not finite. `sum_tree.set` and scatters with
+            `mode="drop"` skip these indices.
+          **feedback: `[B]` or `[B, T]` float32, including all feedback in `Requirements.feedback`.
         """
         del ring, sample, feedback
         return state
 
     def observe(self, state: State, ring: Ring, episode_return: Array, key: Array) -> State:
-        """Return the state after a mean episode return; for learned samplers.
+        """Return the state of a learned sampler updated with a mean episode return.
 
         Args:
-          state: of the sampler.
-          ring: the transitions.
-          episode_return: `[]` float32, finite: the mean return of an evaluation, or of the training
-            episodes that ended since the last call (`Requirements.episode_returns`).
+          state: state of the sampler.
+          ring: the ring buffer.
+          episode_return: `[]` float32, finite. Depending on `Requirements.episode_returns`, the
+            mean return of an evaluation or of the training episodes that ended since the last call.
           key: PRNG key.
         """
         del ring, episode_return, key
         return state
 
     def end_episodes(self, state: State, ring: Ring) -> State:
-        """Return the state in which the next transition of every environment begins an episode.
+        """Return the state after ending the current episode in every environment.
 
-        Override it if the state tracks episodes. The ring's newest transitions have `last` set.
+        Override this function if the state tracks episodes. `last` is already True in the newest
+        transitions of `ring`, and the next transitions start new episodes.
         """
         del ring
         return state
 
     def probability(self, state: State, ring: Ring, slots: Array, batch_size: int) -> Array:
-        """Return the probability `[n]` float32 of `slots` `[n]` int32, 1 in sum over all slots.
+        """Return sampling probabilities `[n]` float32 for `slots` `[n]` int32.
 
-        It is the expected share of a slot in a batch of this size.
+        Each probability is the slot's expected share of a batch. All probabilities sum to 1.
         """
         del state, batch_size
         return ring_.even_probability(ring, slots)
 
     def metrics(self, state: State, ring: Ring) -> dict[str, Array]:
-        """Return metrics `[]` float32 by name, for logs."""
+        """Return scalar metrics for logging, as a dictionary of float32 arrays."""
         del state, ring
         return {}
 
     def ready(self, state: State, ring: Ring, batch_size: int) -> Array:
-        """Return whether a batch can be drawn, `[]` bool; by default, whether it is stored."""
+        """Return whether the ring buffer contains enough data to draw a batch, `[]` bool."""
         del state
         return ring_.size(ring) >= batch_size
 
     def check_sizes(self, capacity: int, num_envs: int, batch_size: int) -> None:
-        """Raise ValueError, in one line, if a replay of these sizes can't be sampled.
+        """Raise a one-line ValueError if a replay with these sizes cannot be sampled.
 
         Args:
-          capacity: of the replay, in transitions, a multiple of `num_envs`.
-          num_envs: environments E.
-          batch_size: at most the capacity.
+          capacity: capacity of the replay in transitions, a multiple of `num_envs`.
+          num_envs: number of environments E.
+          batch_size: batch size, at most `capacity`.
         """
 
     @property
     def requires(self) -> Requirements:
-        """Needs of the sampler: feedback, fields of transitions, the kind of loop."""
+        """Required feedback, transition fields and type of training loop."""
         return Requirements()
 
     @property
     def provides(self) -> frozenset[Provision]:
-        """Contents of `Sample.aux` that agents may read."""
+        """Names of the data in `Sample.aux` that agents may read."""
         return frozenset()
 
     @property
     def is_uniform(self) -> bool:
-        """Whether draws are uniform by design; comparisons then expect no departure from it."""
+        """Whether sampling is uniform by design. If so, comparisons expect uniform frequencies."""
         return False
 
     @property
     def capacity_factor(self) -> int:
-        """Slots of the ring per transition of the replay's capacity."""
+        """Number of slots in the ring buffer per transition of replay capacity."""
         return 1
 
     @property
     def length(self) -> int | None:
-        """T for a sampler of sequences, whose batches are `[B, T, ...]`; else None."""
+        """Sequence length T if batches are sequences `[B, T, ...]`, otherwise None."""
         return None
 
 
 class Method(NamedTuple):
-    """A replay method: the sampler is the replay's, the objective the agent's."""
+    """A replay method: a sampler for the replay and an objective for the agent."""
 
     sampler: Sampler
     objective: Objective
 
     @property
     def requires(self) -> Requirements:
-        """Needs of both; an objective with a loss of its own needs an agent with TD errors."""
+        """Combined requirements; an objective with its own loss requires scalar TD errors."""
         own = Requirements(scalar_loss=self.objective.error is not None)
         return union(union(self.sampler.requires, self.objective.requires), own)

@@ -1,7 +1,7 @@
-"""Saving and loading replays as safetensors files, bit for bit and on any device.
+"""Saving and loading replays as safetensors files, with bitwise exact contents on any device.
 
-A loaded replay draws the same batches as the saved one. The file describes its contents: `load`
-requires a replay with the same sizes, fields and sampler state, and `load_rows` only the fields.
+A loaded replay draws the same batches as the saved replay. `load` checks that sizes, fields and
+sampler arrays match, and `load_rows` checks only the fields.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from jaxreplay import ring as ring_
-from jaxreplay._internal import array_file as array_file  # exported for other kinds of files
+from jaxreplay._internal import array_file as array_file  # exported for other file formats
 from jaxreplay._internal import untrusted as untrusted
 from jaxreplay._internal.array_file import Damaged
 from jaxreplay._internal.packages import VERSION
@@ -34,25 +34,25 @@ _HEADER = {"capacity": int, "num_envs": int, "row": list}
 def save(
     replay: Replay, state: ReplayState, path: str | os.PathLike, *, overwrite: bool = False
 ) -> Path:
-    """Write the state of a replay to a file, atomically.
+    """Atomically write the state of a replay to a file.
 
-    The file does not include arrays that the caller keeps on the host. Save vmapped states one by
-    one: `jax.tree.map(lambda x: x[seed], state)`.
+    The file does not include arrays that the caller stores on the host. Save each element of a
+    batched state separately, selected by `jax.tree.map(lambda x: x[seed], state)`.
 
     Args:
-      replay: the replay that made the state.
+      replay: the replay that created the state.
       state: a concrete state, outside of `jit`.
-      path: the file, in an existing folder. A replay that was saved there before is replaced.
-      overwrite: replace any other regular file, too.
+      path: file name in an existing folder. A previously saved replay is replaced.
+      overwrite: whether to replace other regular files as well.
 
     Returns:
-      The path.
+      The path as a `Path`.
 
     Raises:
-      ValueError: another file, a link or a folder has that name, the folder does not exist, or the
-        state does not belong to the replay.
-      ImportError: safetensors is not installed.
-      OSError: the file can't be written.
+      ValueError: If `path` is a link, a folder, or (unless `overwrite`) a file other than a saved
+        replay, if the parent folder does not exist, or if `replay` did not create the state.
+      ImportError: If safetensors is not installed.
+      OSError: If the file can't be written.
 
     Example:
       path = save(replay, state, "replay.safetensors")
@@ -61,11 +61,11 @@ def save(
     path = Path(path)
     _check_state(replay, state)
     if not path.parent.is_dir():
-        raise ValueError(f"folder {path.parent} does not exist: make it first")
-    check_writable(path, "give the name of a file")
+        raise ValueError(f"folder {path.parent} does not exist: create it first")
+    check_writable(path, "use the name of a file")
     if path.exists() and not overwrite and not _is_saved_replay(path):
         raise ValueError(
-            f"{path} exists and is not a saved replay: give another name, or overwrite=True"
+            f"{path} exists and is not a saved replay: use another name, or overwrite=True"
         )
     sizes = {"capacity": replay.capacity, "num_envs": replay.num_envs}
     about = {"format": FORMAT, "version": VERSION, **sizes, "row": _fields(state.ring)}
@@ -79,65 +79,67 @@ def save(
 
 
 def load(replay: Replay, path: str | os.PathLike, example: Tree) -> ReplayState:
-    """Return the state of a saved replay.
+    """Load the state of a saved replay.
 
-    The file has neither the name nor the options of the sampler (alpha, beta): make the replay with
-    the same ones. Samplers with equal state arrays, such as PER and LAP, can't be distinguished.
+    The file does not contain the sampler's name and options, such as alpha and beta. Create
+    `replay` with the same sampler and options as the saved replay. `load` cannot distinguish
+    samplers with equal state arrays, such as PER and LAP.
 
     Args:
       replay: a replay with the same sizes, and a sampler with the same state arrays.
       path: the file.
-      example: one unbatched transition, as for `replay.init`.
+      example: one unbatched transition, as passed to `replay.init`.
 
     Raises:
-      ValueError: one line: the first difference in format, sizes, fields of a transition or arrays
-        of the sampler; or the file does not exist or is not a saved replay. `Damaged`, a subclass,
-        if checksums do not match.
-      ImportError: safetensors is not installed.
+      ValueError: If the file does not exist, is not a saved replay, or differs from `replay` and
+        `example` in format, sizes, fields or sampler arrays.
+      Damaged: If checksums do not match. `Damaged` is a subclass of ValueError.
+      ImportError: If safetensors is not installed.
     """
     path = Path(path)
     like = jax.eval_shape(replay.init, jax.random.key(0), example)
     with _open(path) as (file, header):
         _check_same(path, header, replay, like)
         leaves = [
-            array_file.read(file, header, jax.tree_util.keystr(place), leaf, str(path))
-            for place, leaf in array_file.flatten(like)
+            array_file.read(file, header, jax.tree_util.keystr(name), leaf, str(path))
+            for name, leaf in array_file.flatten(like)
         ]
     return array_file.unflatten(like, leaves)
 
 
 def load_rows(replay: Replay, path: str | os.PathLike, example: Tree, key: Array) -> ReplayState:
-    """Return a new state of a replay, filled with the transitions of a saved one.
+    """Return a new replay state filled with the transitions of a saved replay.
 
-    Number of environments, capacity and sampler may differ. The transitions are added as new ones,
-    without the sampler's state (priorities, parameters). Those of all saved environments, each in
-    the order of time, are concatenated and split into equal parts, one for each environment of the
-    replay. Episodes end where an environment or a part ends. Dropped are the oldest transitions of
-    each environment if the capacity is smaller, and the first ones if the split leaves a remainder.
-    In a full replay, the transitions of the first environment are overwritten first.
+    The number of environments, the capacity and the sampler may differ. Transitions are added as
+    new transitions; the sampler's state (priorities, parameters) is not loaded. The transitions of
+    each saved environment are ordered chronologically, concatenated, and split into equal parts,
+    one for each environment of `replay`. Episodes are truncated at the ends of saved environments
+    and parts. If `replay` has a smaller capacity, the oldest transitions of each saved environment
+    are dropped. If the split leaves a remainder, the first transitions are dropped. When the replay
+    is full, transitions of the first saved environment are overwritten first.
 
     Args:
-      replay: a replay without feedback about new transitions, and with `storage=Transitions()`.
+      replay: a replay with `storage=Transitions()` that requires no feedback on new transitions.
       path: the file.
-      example: one unbatched transition, as for `replay.init`.
-      key: PRNG key, as for `replay.init`.
+      example: one unbatched transition, as passed to `replay.init`.
+      key: PRNG key for `replay.init`.
 
     Raises:
-      ValueError: as `load` for the file and its fields; the replay requires feedback about new
-        transitions; or one of the replays stores observations once or transitions on the host.
-      ImportError: safetensors is not installed.
+      ValueError: If the file or its fields are invalid (see `load`), if `replay` requires feedback
+        on new transitions, or if a replay stores observations once or transitions on the host.
+      ImportError: If safetensors is not installed.
     """
     path = Path(path)
     state = replay.init(key, example)
     if names := replay.requires.feedback_of_new:
         raise ValueError(
-            f"this replay method reads {', '.join(sorted(names))} of new transitions, and files do "
-            "not have it: choose options that do without"
+            f"this replay method requires {', '.join(sorted(names))} for new transitions, which "
+            "files do not contain: choose options without this requirement"
         )
     if state.ring.frames is not None or state.ring.split is not None:
         raise ValueError(
-            "load_rows needs a replay that stores whole transitions on the device: make it with "
-            "storage=Transitions()"
+            "load_rows requires a replay that stores complete transitions on the device: create it "
+            "with storage=Transitions()"
         )
     with _open(path) as (file, header):
         return _add_rows(replay, state, _read_ring(path, file, header, example))
@@ -145,32 +147,30 @@ def load_rows(replay: Replay, path: str | os.PathLike, example: Tree, key: Array
 
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Open a saved replay; yield the file and its header."""
+    """Open a saved replay as a context manager that returns the file and its header."""
     if not path.is_file():
-        raise ValueError(f"file {path} does not exist: give one that jaxreplay.save has written")
+        raise ValueError(f"file {path} does not exist: use a file written by jaxreplay.save")
     with array_file.open_file(path) as file:
         text = array_file.tagged(file, _TAG)
         if text is None:
-            raise ValueError(
-                f"{path} is not a saved replay: give a file that jaxreplay.save has written"
-            )
+            raise ValueError(f"{path} is not a saved replay: use a file written by jaxreplay.save")
         header = array_file.parse(text, str(path), FORMAT, _HEADER)
         if header["format"] != FORMAT:
             raise ValueError(
                 f"{path} has format {header['format']} (jaxreplay "
-                f"{printable(header.get('version'))}), and this version, {VERSION}, reads {FORMAT}:"
-                " load it with the version that wrote it"
+                f"{printable(header.get('version'))}), but this version, {VERSION}, reads format "
+                f"{FORMAT}: load the file with the version that wrote it"
             )
         yield file, header
 
 
 def _read_ring(path: Path, file: Any, header: dict[str, Any], example: Tree) -> Ring:
-    """Return the ring of a saved replay of any size and with any sampler."""
+    """Read the ring buffer of a saved replay, regardless of its size and sampler."""
     names = [".ring.words", ".ring.steps_added"]
     if {x for x in header["leaves"] if x.startswith(".ring.")} != set(names):
         raise ValueError(
-            f"{path} is a replay that stores observations once, or transitions on the host: load "
-            f"it into a replay with the same storage and num_envs {header['num_envs']}"
+            f"{path} contains a replay that stores observations once or transitions on the host: "
+            f"load it into a replay with the same storage and num_envs {header['num_envs']}"
         )
     kinds = jax.ShapeDtypeStruct((), jnp.uint32), jax.ShapeDtypeStruct((), jnp.int32)
     words, steps_added = (
@@ -183,9 +183,9 @@ def _read_ring(path: Path, file: Any, header: dict[str, Any], example: Tree) -> 
 
 
 def _add_rows(replay: Replay, state: ReplayState, ring: Ring) -> ReplayState:
-    """Add the transitions of a ring to the new state of a replay."""
+    """Add the transitions in a ring buffer to a new replay state."""
     stored = int(ring_.size(ring)) // ring.num_envs
-    each = min(stored, max(1, replay.capacity // ring.num_envs))  # steps of an environment
+    each = min(stored, max(1, replay.capacity // ring.num_envs))  # steps per saved environment
     envs = jnp.arange(ring.num_envs, dtype=jnp.int32)[:, None]
     age = jnp.arange(each, dtype=jnp.int32)[::-1]
     slots = ring_.recent(ring, age * ring.num_envs + envs).ravel()
@@ -206,16 +206,17 @@ def _add_rows(replay: Replay, state: ReplayState, ring: Ring) -> ReplayState:
 
 
 def _check_state(replay: Replay, state: ReplayState) -> None:
-    """Validate that `load` can return the state to this replay."""
+    """Raise ValueError unless this replay can load the state after it is saved."""
     ring = state.ring
     if isinstance(ring.steps_added, Tracer):
-        raise ValueError("save is called inside of jit: call it with a concrete state")
+        raise ValueError("save does not support jit: call it outside of jit with a concrete state")
     if ring.steps_added.ndim:
         raise ValueError(
-            "the state is vmapped: save one at a time, jax.tree.map(lambda x: x[seed], state)"
+            "save got a batch of states, expected one: save each state separately, as in "
+            "save(replay, jax.tree.map(lambda x: x[seed], state), path)"
         )
     fits = ring.num_envs == replay.num_envs and ring.capacity % replay.capacity == 0
-    if fits and ring.frames is None:  # the layout of frames does not determine the example
+    if fits and ring.frames is None:  # frame layouts do not determine the example
         layout = ring_.row_layout(ring)
         row = [jnp.zeros(field.shape, field.dtype) for field in layout.fields]
         example = jax.tree.unflatten(layout.treedef, row)
@@ -224,15 +225,15 @@ def _check_state(replay: Replay, state: ReplayState) -> None:
         )
     if not fits:
         raise ValueError(
-            f"the state is not of this replay, which has capacity {replay.capacity} and "
-            f"{replay.num_envs} environments: give the replay that made it"
+            f"the state does not belong to this replay with capacity {replay.capacity} and "
+            f"num_envs {replay.num_envs}: pass the replay that created the state"
         )
 
 
 def _describe(state: ReplayState) -> dict[str, str]:
-    """Return dtype and shape of every array, by its path in the state."""
-    places = array_file.flatten(state)
-    return {jax.tree_util.keystr(place): array_file.describe(leaf) for place, leaf in places}
+    """Return a dictionary from the path of each array in the state to its dtype and shape."""
+    leaves = array_file.flatten(state)
+    return {jax.tree_util.keystr(path): array_file.describe(leaf) for path, leaf in leaves}
 
 
 def _is_saved_replay(path: Path) -> bool:
@@ -244,7 +245,7 @@ def _is_saved_replay(path: Path) -> bool:
 
 
 def _fields(ring: Ring) -> list[list[str]]:
-    """Return the name, and the dtype with shape, of every field of a transition."""
+    """Return `[name, dtype[shape]]` for every transition field."""
     return [
         [field.name, f"{field.dtype}[{','.join(map(str, field.shape))}]"]
         for field in ring_.row_layout(ring).fields
@@ -252,15 +253,15 @@ def _fields(ring: Ring) -> list[list[str]]:
 
 
 def _check_same(path: Path, header: dict[str, Any], replay: Replay, like: ReplayState) -> None:
-    """Validate sizes, fields and arrays of a file against a replay and its state."""
+    """Raise ValueError unless sizes, fields and arrays of a file match a replay and its state."""
     for name, own in {"capacity": replay.capacity, "num_envs": replay.num_envs}.items():
         if header[name] != own:
             raise ValueError(
-                f"{path} is a replay with {name} {header[name]}, not {own}: make the replay with "
-                f"{name}={header[name]}, or load its transitions alone (jaxreplay.load_rows)"
+                f"{path} has {name} {header[name]}, expected {own}: create the replay with {name}="
+                f"{header[name]}, or load only its transitions with jaxreplay.load_rows"
             )
     _check_fields(path, header, _fields(like.ring))
-    advice = "make the replay with the sampler and the options of the saved one"
+    advice = "create the replay with the same sampler and options as the saved replay"
     own = _describe(like)
     _check_equal(path, array_file.stated(header, own), own, "array", "this replay", advice)
 
@@ -268,21 +269,21 @@ def _check_same(path: Path, header: dict[str, Any], replay: Replay, like: Replay
 def _check_fields(path: Path, header: dict[str, Any], fields: list[list[str]]) -> None:
     saved = header["row"]
     if not all(isinstance(pair, list) and [*map(type, pair)] == [str, str] for pair in saved):
-        raise Damaged(f"{path} is damaged (row of its header is not a list of names and dtypes)")
-    advice = "give the example of the saved replay"
+        raise Damaged(f"{path} is damaged ('row' in the header is not a list of names and dtypes)")
+    advice = "pass the example of the saved replay"
     _check_equal(path, dict(saved), dict(fields), "field", "this example", advice)
     if saved != fields:
-        raise ValueError(f"{path} has its fields in another order than this example: {advice}")
+        raise ValueError(f"{path} and this example have different field orders: {advice}")
 
 
 def _check_equal(
     path: Path, saved: dict[str, str], own: dict[str, str], kind: str, owner: str, advice: str
 ) -> None:
-    """Raise ValueError with the first difference between two mappings of names to dtypes."""
+    """Raise ValueError for the first difference between two mappings from names to dtypes."""
     for name in [*own, *(name for name in saved if name not in own)]:
         if saved.get(name) != own.get(name):
             advice = array_file.advice(saved.get(name), own.get(name), advice)
             raise ValueError(
                 f"{path} has {printable(saved.get(name, 'nothing'))} for {kind} {printable(name)}, "
-                f"and {owner} has {own.get(name, 'nothing')}: {advice}"
+                f"but {owner} has {own.get(name, 'nothing')}: {advice}"
             )

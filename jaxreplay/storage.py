@@ -1,4 +1,4 @@
-"""Ways of storing observations: the `storage` argument of `jaxreplay.Replay`."""
+"""Storage formats for observations, passed as `storage` to `jaxreplay.Replay`."""
 
 import dataclasses
 
@@ -7,12 +7,12 @@ from jaxreplay._internal.arguments import Bounds, check_kind
 
 @dataclasses.dataclass(frozen=True)
 class Transitions:
-    """Store every transition as it is, with both observations.
+    """Stores every transition with both `obs` and `next_obs`.
 
     Args:
-      on_host: keep in the device's memory only the scalar fields (rewards, flags, discrete actions)
-        and the fields that the sampler reads. The caller keeps the rest in the host's memory:
-        see `jaxreplay.loops.host_rows`.
+      on_host: whether device memory contains only scalar fields (rewards, flags, discrete actions)
+        and the fields that the sampler reads. The caller stores the other fields in host memory
+        with `jaxreplay.loops.host_rows`.
     """
 
     on_host: bool = False
@@ -36,41 +36,41 @@ class _StoredOnce:
 
 @dataclasses.dataclass(frozen=True)
 class SharedObservations(_StoredOnce):
-    """Store every observation once: `next_obs` is the observation of the following step.
+    """Stores every observation once and reads `next_obs` from the following step.
 
-    This takes about half the memory, where every environment has many more slots than `ahead`.
-    Transitions need the fields `obs`, `next_obs` and `first`; n-step transitions of another type
-    than `Transition` also need `n_steps`.
+    This halves the memory if every environment has many more slots than `ahead`. Transitions
+    require the fields `obs`, `next_obs` and `first`; n-step transitions of a type other than
+    `Transition` also require `n_steps`.
 
     Args:
-      spare: extra places for the last observations of episodes, as a share of the capacity. 0.04 is
-        enough for episodes of 25 steps or more on average. The metric `frames_lost` counts
-        transitions whose observations were overwritten because it was too small.
-      ahead: extra places of each environment, the largest n of n-step returns. None is 1 for
-        transitions without `n_steps`, else a quarter of an environment's slots, at least 32 and at
-        most 255. Set it if there are many environments.
+      spare: extra space for the final observations of episodes, as a fraction of the capacity. 0.04
+        is enough if episodes last at least 25 steps on average. The metric `frames_lost` counts
+        transitions whose observations were overwritten because `spare` or `ahead` is too small.
+      ahead: extra observations stored for each environment, at least the largest n of n-step
+        returns. None means 1 for transitions without `n_steps`, and otherwise a quarter of an
+        environment's slots, clipped to [32, 255]. Set `ahead` explicitly for many environments.
 
     Raises:
-      ValueError: `spare` is negative or `ahead` below 1.
+      ValueError: If `spare` is negative or `ahead` is below 1.
     """
 
 
 @dataclasses.dataclass(frozen=True)
 class Frames(_StoredOnce):
-    """Store every frame of stacked observations `[..., K]` once.
+    """Stores every frame of stacked observations `[..., K]` once.
 
-    The newest frame is the last of a stack. Frames from before the episode are zero; the metric
-    `frames_malformed` counts episodes that begin with more than one frame.
+    The newest frame is the last in a stack. Frames before the start of an episode are zero. The
+    metric `frames_malformed` counts episodes that start with more than one nonzero frame.
 
     Args:
-      stack: K, frames per observation.
-      spare: as for `SharedObservations`.
-      ahead: as for `SharedObservations`.
-      on_host: the caller keeps the frames in the host's memory (`frames.empty_pixels`,
-        `frames.write_on_host`); sampled observations are then the frames' rows there, `[B, K]`.
+      stack: number of frames K per observation.
+      spare: see `SharedObservations`.
+      ahead: see `SharedObservations`.
+      on_host: whether the caller stores the frames in host memory, with `frames.empty_pixels` and
+        `frames.write_on_host`. Sampled observations are then row indices `[B, K]` into that array.
 
     Raises:
-      ValueError: as for `SharedObservations`, or `stack` is below 1.
+      ValueError: If `spare` is negative, or `ahead` or `stack` is below 1.
     """
 
     stack: int = dataclasses.field(kw_only=True)

@@ -1,4 +1,4 @@
-"""Sum trees: priorities as leaves, with updates and proportional sampling in logarithmic time.
+"""Sum trees for priorities, with updates and proportional sampling in logarithmic time.
 
 Example:
   >>> tree = init(4)
@@ -8,17 +8,17 @@ Example:
   >>> find(tree, jnp.array([0.5, 1.5])).tolist()
   [0, 2]
 
-When a child changes, its parent is recomputed from all children. Differences are never added, so
-errors do not accumulate, and a tree equals bit for bit the one that `rebuild` makes of its leaves.
-With `reduce="min"`, nodes are minima instead of sums.
+When a child changes, its parent is recomputed from all children instead of adding the difference.
+Rounding errors therefore do not accumulate, and an updated tree is bitwise identical to a tree that
+`rebuild` computes from the same leaves. With `reduce="min"`, nodes are minima instead of sums.
 
-One array contains all levels, leaves first, which keeps dispatch cheap. Each level is padded to a
-multiple of the branching factor with the neutral element (0 for sums, infinity for minima). The
-root is a separate scalar: reading it does not make the next write to the array wait.
+A single array contains all levels, leaves first, to reduce dispatch overhead. Each level is padded
+to a multiple of the branching factor with the identity element (0 for sums, infinity for minima).
+The root is a separate scalar, so reading the root does not delay the next write to the array.
 
-A write of a batch scatters into the large levels and recomputes the small ones completely. A write
-of one leaf gathers the children of all its ancestors at once and scatters all results at once.
-Trees carry no tangents: gradients stop at written values.
+Batched writes scatter into the large levels and recompute the small levels completely. Writing a
+single leaf gathers the children of all ancestors in one operation and scatters all results in
+another. Gradients do not flow through the tree.
 """
 
 import functools
@@ -40,25 +40,25 @@ from jaxreplay.types import Array
 Sampling = Literal["stratified", "systematic", "iid"]
 SAMPLINGS: tuple[Sampling, ...] = get_args(Sampling)
 
-# Levels of at most this many nodes are recomputed completely, which is cheaper than a scatter.
+# Levels with at most this many nodes are recomputed completely, which is cheaper than a scatter.
 _SMALL = 512
-# By backend: CPUs are fast with short rows, accelerators with few levels.
+# Default branching factor by backend: CPUs prefer short rows, accelerators prefer few levels.
 _BRANCHING = {"cpu": 8, "gpu": 32, "tpu": 128}
-# XLA multiplies by the reciprocal of a divisor. That of a total above 2^126 is denormal and flushed
-# to 0, which makes all probabilities 0. The factor of 2 below this allows for rounding of sums.
+# XLA divides by multiplying with the reciprocal. If the total exceeds 2^126, its reciprocal is
+# denormal and flushed to 0, and all probabilities become 0. A factor of 2 is a margin for rounding.
 _LARGEST_TOTAL = 2.0**125
 
 
 class _Levels(NamedTuple):
-    """Positions of the levels in `SumTree.nodes`, from the leaves up."""
+    """Layout of the levels in `SumTree.nodes`, from the leaves up."""
 
-    sizes: tuple[int, ...]  # padded, without the root
-    starts: tuple[int, ...]  # index of the first node of each level
-    large: int  # number of levels that are scattered into: leaves, and levels larger than _SMALL
+    sizes: tuple[int, ...]  # padded number of nodes in each level, without the root
+    starts: tuple[int, ...]  # index of the first node in each level
+    large: int  # number of levels updated by scatters: the leaves, and levels larger than _SMALL
 
 
 class SumTree(struct.PyTreeNode):
-    """A tree of sums (or minima) over `capacity` leaves."""
+    """Tree of sums (or minima) over `capacity` leaves."""
 
     nodes: Buffer  # [T] float32, all levels from the leaves up, without the root
     root: Array  # [] float32, sum or minimum of all leaves
@@ -70,40 +70,40 @@ class SumTree(struct.PyTreeNode):
 def init(
     capacity: int, branching: int | None = None, reduce: Literal["sum", "min"] = "sum"
 ) -> SumTree:
-    """Return a tree of empty leaves: 0 for sums, infinity for minima.
+    """Return a tree whose leaves are all 0 for sums, or infinity for minima.
 
     Args:
       capacity: number of leaves C.
-      branching: children per node; None is the default of the backend: 8 on CPU, 32 on GPU, 128 on
-        TPU.
+      branching: number of children per node. None selects the backend's default, which is 8 on CPU,
+        32 on GPU and 128 on TPU.
       reduce: "sum", or "min" for a tree of minima.
 
     Raises:
-      ValueError: `capacity` is below 1, `branching` is below 2, or `reduce` is unknown.
+      ValueError: If `capacity` is below 1, `branching` is below 2, or `reduce` is unknown.
     """
     check_choice("reduce", reduce, ("sum", "min"))
     if branching is None:
         branching = _BRANCHING.get(jax.default_backend(), 8)
     if capacity < 1:
-        raise ValueError(f"capacity is {capacity}: a tree needs at least 1 leaf")
+        raise ValueError(f"capacity must be at least 1, got {capacity}")
     if branching < 2:
-        raise ValueError(f"branching is {branching}: a node needs at least 2 children")
+        raise ValueError(f"branching must be at least 2, got {branching}")
     size = sum(_levels(capacity, branching).sizes)
     nodes, root = (jnp.full(shape, _neutral(reduce), jnp.float32) for shape in (size, ()))
     return SumTree(nodes, root, capacity, branching, reduce)
 
 
 def set(tree: SumTree, indices: Array, values: Array) -> SumTree:
-    """Return the tree with new values of leaves, and all nodes above them recomputed.
+    """Set leaf values, recompute all ancestors and return the new tree.
 
-    A leaf keeps its value if the index is outside of `[0, capacity)`, or the new value is NaN,
-    infinite or negative. Values are clipped to 2^125 / capacity, so that sums do not overflow and
-    1 / total is a normal float32.
+    Values that are NaN, infinite or negative are skipped, as are indices outside of
+    `[0, capacity)`. Values are clipped to 2^125 / capacity, so sums do not overflow and 1 / total
+    is a normal float32.
 
     Args:
       tree: the tree.
-      indices: `[B]` int32; of a duplicate index, an unspecified one of its values is written.
-      values: `[B]` float32, at least 0.
+      indices: `[B]` int32. For duplicate indices, it is unspecified which value is written.
+      values: `[B]` float32, non-negative.
     """
     indices, values = as_int32("indices", indices, tree.capacity), jnp.asarray(values)
     if indices.size == 1:
@@ -112,13 +112,13 @@ def set(tree: SumTree, indices: Array, values: Array) -> SumTree:
 
 
 def put(tree: SumTree, indices: Array, values: Array, *, raise_only: bool = False) -> SumTree:
-    """Write leaves as `set` does, without the nodes above, which are stale until `repair`.
+    """Set leaf values like `set`, but without updating their ancestors; call `repair` afterwards.
 
     Args:
       tree: the tree.
       indices: `[B]` int32.
-      values: `[B]` float32, at least 0.
-      raise_only: whether a leaf becomes the maximum of its old value and all its new ones.
+      values: `[B]` float32, non-negative.
+      raise_only: whether to write the maximum of a leaf's old value and all its new values.
     """
     indices = as_int32("indices", indices, tree.capacity)
     valid, values = _validate(tree, indices, values)
@@ -130,17 +130,17 @@ def put(tree: SumTree, indices: Array, values: Array, *, raise_only: bool = Fals
 def add(
     tree: SumTree, indices: Array, values: Array, *, power: float = 1.0, limit: Array | float
 ) -> SumTree:
-    """Add to the priorities p behind leaves `p^power`; nodes above are stale until `repair`.
+    """Add `values` to the priorities p of leaves `p^power`, and return the new tree.
 
-    A leaf x becomes `min((x^(1 / power) + value)^power, limit)`. All values of a duplicate index
-    are added.
+    A leaf x becomes `min((x^(1 / power) + value)^power, limit)`. The values of duplicate indices
+    are summed. Ancestors are not updated; call `repair` afterwards.
 
     Args:
       tree: a tree of sums.
       indices: `[B]` int32; indices outside of `[0, capacity)` are ignored.
-      values: `[B]` float32, at least 0.
-      power: exponent that makes leaves of priorities, positive.
-      limit: `[]`, upper bound of the new leaves.
+      values: `[B]` float32, non-negative.
+      power: priority exponent, positive.
+      limit: `[]`, upper bound for the new leaves.
     """
     indices = as_int32("indices", indices, tree.capacity)
     inside = jnp.minimum(indices, tree.capacity - 1)
@@ -153,11 +153,11 @@ def add(
 
 
 def repair(tree: SumTree, indices: Array) -> SumTree:
-    """Recompute every node above the leaves `indices` (`[B]` int32); ignore those out of range."""
+    """Recompute all ancestors of leaves `indices` `[B]` int32. Out-of-range indices are ignored."""
     indices = as_int32("indices", indices, tree.capacity)
     levels = _levels(tree.capacity, tree.branching)
     nodes = tree.nodes
-    # Indices out of range become 0: recomputing an unchanged node is harmless.
+    # Replace out-of-range indices by 0, because recomputing unchanged nodes has no effect.
     parents = jnp.where((indices >= 0) & (indices < tree.capacity), indices, 0).astype(jnp.uint32)
     for below, above in itertools.pairwise(levels.starts[: levels.large]):
         parents = parents // tree.branching
@@ -168,12 +168,12 @@ def repair(tree: SumTree, indices: Array) -> SumTree:
     top = _above(nodes[start : start + size], levels.sizes[levels.large :], tree)
     if top:
         nodes = buffer.write(nodes, jnp.arange(start + size, nodes.size), jnp.concatenate(top))
-    # Computed from the written nodes: a read of the old ones could follow the write, which copies.
+    # Compute the root from the new nodes. Reading the old nodes after the write would force a copy.
     return tree.replace(nodes=nodes, root=_root(nodes, tree))
 
 
 def rebuild(tree: SumTree, leaves: Array) -> SumTree:
-    """Replace all leaves (`[C]` float32, not validated) and recompute every node."""
+    """Replace all leaves by `leaves` (`[C]` float32, not validated) and recompute every node."""
     first, *others = _levels(tree.capacity, tree.branching).sizes
     leaves = jax.lax.stop_gradient(leaves.astype(jnp.float32))
     padded = _pad(leaves, first, tree.reduce)
@@ -182,7 +182,7 @@ def rebuild(tree: SumTree, leaves: Array) -> SumTree:
 
 
 def rebuild_batched(tree: SumTree, leaves: Array) -> SumTree:
-    """Rebuild a tree from leaves `[..., C]`, vmapped over the leading axes, in one program."""
+    """Rebuild a batch of trees from leaves `[..., C]` in a single compiled program."""
     build = functools.partial(rebuild, tree)
     for _ in leaves.shape[1:]:
         build = jax.vmap(build)
@@ -190,13 +190,13 @@ def rebuild_batched(tree: SumTree, leaves: Array) -> SumTree:
 
 
 def get(tree: SumTree, indices: Array) -> Array:
-    """Return the leaves `[B]` float32 at `indices` (`[B]` int32, within the capacity)."""
+    """Return the leaves `[B]` float32 at `indices` (`[B]` int32, less than the capacity)."""
     return buffer.read(tree.nodes, slots_within(indices, tree.capacity))
 
 
 def leaves(tree: SumTree) -> Array:
     """Return all leaves, `[C]` float32."""
-    return tree.nodes[..., : tree.capacity]  # [..., C] of vmapped trees
+    return tree.nodes[..., : tree.capacity]  # [..., C] for batched trees
 
 
 def total(tree: SumTree) -> Array:
@@ -205,26 +205,26 @@ def total(tree: SumTree) -> Array:
 
 
 def sample(tree: SumTree, key: Array, batch_size: int, sampling: Sampling = "stratified") -> Array:
-    """Draw indices of leaves `[batch_size]` int32 with probability leaf / total.
+    """Draw leaf indices `[batch_size]` int32 with probability leaf / total.
 
-    A leaf of value 0 is never drawn. If all leaves are 0, the result is undefined: check `total`.
+    Leaves with value 0 are never drawn. If all leaves are 0, the result is undefined.
 
     Args:
       tree: a tree of sums.
       key: PRNG key.
       batch_size: number of draws B.
-      sampling: "stratified" draws uniformly in each of B equal ranges of the total (Schaul et al.
-        2016, App. B.2.1), "systematic" at the same random offset in each of them (Carpenter et al.
-        1999), and "iid" independently. The expected number of draws of a leaf is the same.
+      sampling: "stratified" divides the total into B equal ranges and draws uniformly from each
+        range (Schaul et al. 2016, App. B.2.1). "systematic" uses the same random offset in every
+        range (Carpenter et al. 1999). "iid" draws independently. Expected draw counts are equal.
 
     Raises:
-      ValueError: `sampling` is unknown.
+      ValueError: If `sampling` is unknown.
     """
     return at_shares(tree, shares(key, batch_size, sampling))
 
 
 def shares(key: Array, batch_size: int, sampling: Sampling) -> Array:
-    """Draw the positions of a sample: `[batch_size]` uint32, in units of total / 2^32."""
+    """Draw sampling positions `[batch_size]` uint32, in units of total / 2^32."""
     check_choice("sampling", sampling, SAMPLINGS)
     bits = numerics.bits(key, () if sampling == "systematic" else (batch_size,))
     if sampling != "iid":
@@ -237,20 +237,20 @@ def shares(key: Array, batch_size: int, sampling: Sampling) -> Array:
 
 
 def at_shares(tree: SumTree, shares: Array) -> Array:
-    """Return the indices `[B]` int32 of the leaves at positions `shares` (`[B]` uint32)."""
+    """Return leaf indices `[B]` int32 for sampling positions `shares` (`[B]` uint32)."""
     return find(tree, *numerics.fraction(shares, total(tree)))
 
 
 def find(tree: SumTree, target: Array, rest: Array | float = 0.0) -> Array:
-    """Find the leaves at which the cumulative sum of the leaves exceeds `target + rest`.
+    """Return the first leaf at which the cumulative sum exceeds `target + rest`, for each target.
 
-    At each node, the search descends to the last positive child with a cumulative sum before it of
-    at most the target. A target at or above the total, by rounding, gives the last positive leaf.
+    At each node, the search descends into the last positive child whose exclusive cumulative sum is
+    at most the target. Targets that reach the total after rounding select the last positive leaf.
 
     Args:
       tree: a tree of sums.
       target: `[B]` float32 in [0, total).
-      rest: `[B]` float32, the rounding error of the target in float32.
+      rest: `[B]` float32, remainder of the exact target after rounding to float32.
 
     Returns:
       `[B]` int32 leaf indices.
@@ -259,20 +259,20 @@ def find(tree: SumTree, target: Array, rest: Array | float = 0.0) -> Array:
     small = sum(levels.sizes[: levels.large])  # index of the first node of the small levels
     rest = jnp.broadcast_to(jnp.asarray(rest, jnp.float32), target.shape)
     walk = (jnp.zeros(target.shape, jnp.int32), target, rest)
-    # The small levels are an array of their own, which stays in the cache.
+    # Search the small levels in a separate array, which stays in the cache.
     starts = [start - small for start in levels.starts[levels.large :]]
     walk = _descend(_rows(tree.nodes[small:], tree), starts, walk)
     return _descend(_rows(tree.nodes, tree), levels.starts[: levels.large], walk)[0]
 
 
-_Walk = tuple[Array, Array, Array]  # node [B] in its level, target [B] within it, rest [B]
+_Walk = tuple[Array, Array, Array]  # node in its level, target within the node, rest; all [B]
 
 
 def _descend(rows: Array, starts: Sequence[int], walk: _Walk) -> _Walk:
-    """Choose a child at each level, from the last of `starts` to the first.
+    """Descend through the levels from the last to the first entry of `starts`.
 
-    `rows` `[n, b]` are nodes, with the children of one parent in each row. The level i begins at
-    node `starts[i]`.
+    Each row of `rows` `[n, b]` contains the children of one parent. Level i begins at node
+    `starts[i]`.
     """
     branching = rows.shape[1]
 
@@ -286,7 +286,7 @@ def _descend(rows: Array, starts: Sequence[int], walk: _Walk) -> _Walk:
         chosen = jnp.zeros_like(node)
         for child, value in enumerate(_columns(children)):
             descend = (value > 0) & (start <= target)
-            # `lax.select` traces and compiles faster than `jnp.where`, and there are dozens.
+            # `lax.select` traces and compiles faster than `jnp.where` in this unrolled loop.
             chosen = jax.lax.select(descend, jax.lax.full_like(node, child), chosen)
             chosen_start = jax.lax.select(descend, start, chosen_start)
             start = start + value
@@ -296,11 +296,11 @@ def _descend(rows: Array, starts: Sequence[int], walk: _Walk) -> _Walk:
 
 
 def check_valid(tree: SumTree) -> None:
-    """Validate a concrete tree.
+    """Check the invariants of a concrete tree.
 
     Raises:
-      ValueError: a leaf is NaN, infinite or negative, padding is not neutral, or a node is not the
-        sum (or minimum) of its children.
+      ValueError: If a leaf is NaN, infinite or negative, padding is not the identity element, or a
+        node is not the sum (or minimum) of its children.
     """
     live = np.asarray(leaves(tree))
     bad = ~np.isfinite(live) | (live < 0)
@@ -308,15 +308,15 @@ def check_valid(tree: SumTree) -> None:
         bad = np.isnan(live) | (live < 0)
     if bad.any():
         at = bad.argmax()
-        raise ValueError(f"leaf {at} is {live[at]}: it must be finite and not negative")
-    # Jitted, since eager operations would compile dozens of programs for every size of tree.
+        raise ValueError(f"leaf {at} must be finite and non-negative, got {live[at]}")
+    # Use jit, because eager operations would compile dozens of programs for every tree size.
     expected = jax.jit(rebuild)(tree, live)
     if tree.root != expected.root:
-        raise ValueError(f"the root is {tree.root}: it must be {expected.root}, by its children")
+        raise ValueError(f"the root must be {expected.root} given its children, got {tree.root}")
     nodes, correct = np.asarray(tree.nodes), np.asarray(expected.nodes)
     if (nodes != correct).any():
         at = (nodes != correct).argmax()
-        raise ValueError(f"node {at} is {nodes[at]}: it must be {correct[at]}, by its children")
+        raise ValueError(f"node {at} must be {correct[at]} given its children, got {nodes[at]}")
 
 
 @functools.cache
@@ -332,34 +332,34 @@ def _levels(capacity: int, branching: int) -> _Levels:
 
 
 def _set_one(tree: SumTree, index: Array, value: Array) -> SumTree:
-    """Write one leaf and its ancestors, as `set` does."""
+    """Set a single leaf and recompute its ancestors, as `set` does."""
     levels = _levels(tree.capacity, tree.branching)
     valid, value = _validate(tree, index, value)
-    # Division and remainder of signed integers take a dozen operations more.
+    # Unsigned division and remainder require about a dozen operations fewer than signed ones.
     index = jnp.clip(index, 0, tree.capacity - 1).astype(jnp.uint32)
     paths = [index // tree.branching**level for level in range(len(levels.sizes))]
-    places = [start + path for start, path in zip(levels.starts, paths, strict=True)]
-    families = jnp.stack(places) // tree.branching  # rows of the siblings at each level
+    targets = [start + path for start, path in zip(levels.starts, paths, strict=True)]
+    families = jnp.stack(targets) // tree.branching  # row of siblings at each level
     rows = buffer.read_few(_rows(tree.nodes, tree), families)
     written = [value]
     for level, path in enumerate(paths):
         position = path % tree.branching
         if level == 0:
-            position = jnp.where(valid, position, tree.branching)  # none of the children
-        # Scalars: for a vector, XLA would recompute all lower levels for each of its entries.
+            position = jnp.where(valid, position, tree.branching)  # matches no child
+        # Use scalars: with vectors, XLA would recompute all lower levels for every element.
         family = [
             jax.lax.select(position == child, written[-1], rows[level, child])
             for child in range(tree.branching)
         ]
         written.append(_join(family, tree.reduce))
-    places[0] = jnp.where(valid, index, tree.nodes.size)
+    targets[0] = jnp.where(valid, index, tree.nodes.size)
     *written, root = buffer.once(written)
-    nodes = buffer.write(tree.nodes, jnp.stack(places), jnp.stack(written))
+    nodes = buffer.write(tree.nodes, jnp.stack(targets), jnp.stack(written))
     return tree.replace(nodes=nodes, root=root)
 
 
 def _validate(tree: SumTree, indices: Array, values: Array) -> tuple[Array, Array]:
-    """Return a mask of valid rows, and the clipped values."""
+    """Return a mask of valid updates, and the clipped values."""
     valid = (indices >= 0) & (indices < tree.capacity) & jnp.isfinite(values) & (values >= 0)
     capped = jnp.minimum(jax.lax.stop_gradient(values), _LARGEST_TOTAL / tree.capacity)
     return valid, capped.astype(jnp.float32)
@@ -370,7 +370,7 @@ def _rows(nodes: Array, tree: SumTree) -> Array:
 
 
 def _above(level: Array, sizes: Sequence[int], tree: SumTree) -> list[Array]:
-    """Compute the levels of these sizes above `level`, each from the one below."""
+    """Compute the levels above `level`, with the given sizes, from the bottom up."""
     levels = []
     for size in sizes:
         parents = _combine(level.reshape(-1, tree.branching), tree.reduce)
@@ -399,7 +399,7 @@ def _columns(rows: Array) -> list[Array]:
 
 
 def _join(columns: list[Array], reduce: str) -> Array:
-    """Reduce children to their parent, always in the same order, for identical rounding."""
+    """Reduce children to their parent in a fixed order, which makes rounding reproducible."""
     join = jnp.add if reduce == "sum" else jnp.minimum
     while len(columns) > 1:
         columns = [functools.reduce(join, columns[i : i + 2]) for i in range(0, len(columns), 2)]

@@ -1,7 +1,7 @@
 """Contract checks for replay methods.
 
-`check_method(MyConfig(), method)` runs all of them and needs no test runner. Each check is a
-function of a `Case`, so that a test runner can report them one by one:
+`check_method(MyConfig(), method)` runs all checks without a test runner. Each check is a function
+of a `Case`, so test runners can report checks separately:
 
     @pytest.mark.parametrize("check", testing.CHECKS)
     def test_contract(check):
@@ -35,7 +35,7 @@ from jaxreplay.types import (
     replace_fields,
 )
 
-EXAMPLE = Transition(  # NumPy arrays, so that importing this module does not initialise a device
+EXAMPLE = Transition(  # NumPy arrays, which do not initialise a device on import
     obs=np.zeros(3, np.float32),
     action=np.zeros((), np.int32),
     reward=np.zeros((), np.float32),
@@ -48,13 +48,13 @@ E, CAPACITY, BATCH = 2, 24, 8
 
 
 class Case:
-    """A method in a small replay of two environments, with compiled functions.
+    """A method in a small replay with two environments, with compiled functions.
 
     Args:
-      method: the replay method to be checked.
+      method: the replay method to check.
       example: one unbatched transition of any type, with a scalar reward.
       capacity: capacity of the replay.
-      batch_size: transitions of a batch.
+      batch_size: batch size of the replay.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class Case:
             method.sampler, capacity=capacity, batch_size=batch_size, num_envs=E
         )
         self.slots, length = self.replay.slots, method.sampler.length
-        self.shape = (batch_size,) if length is None else (batch_size, length)  # of the indices
-        self.traces = 0  # of `step`
+        self.shape = (batch_size,) if length is None else (batch_size, length)  # shape of indices
+        self.traces = 0  # number of traces of `step`
         self.init = jax.jit(lambda key: self.replay.init(key, self.example))
         self.add = jax.jit(self._add)
         self.sample = jax.jit(self.replay.sample)
@@ -84,7 +84,7 @@ class Case:
         return self.cycle(state, time)
 
     def cycle(self, state: Any, time: Any) -> tuple[Any, Sample]:
-        """Add, sample, update and observe once, with `time` as the seed; return state and batch."""
+        """Add, sample, update and observe once with seed `time`; return the state and the batch."""
         keys = jax.random.split(jax.random.fold_in(jax.random.key(9), time), 3)
         state = self._add(state, self.rows(time))
         batch = self.replay.sample(state, keys[0])
@@ -93,31 +93,31 @@ class Case:
         return self.replay.observe(state, values.mean(), keys[2]), batch
 
     def feedback_of(self, values: Array) -> dict[str, Array]:
-        """Return `values`, of shape `self.shape`, as feedback of every name."""
+        """Return `values`, of shape `self.shape`, as feedback under every name."""
         return dict.fromkeys(self.feedback, values)
 
     def fill(self, count: int = BATCH) -> Any:
-        """Return the state after `count` adds of E transitions."""
+        """Return the state after adding E transitions `count` times."""
         state = self.init(jax.random.key(0))
         for time in range(count):
             state = self.add(state, self.rows(time))
         return state
 
     def rows(self, time: Any) -> Tree:
-        """Return the transitions of step `time`, as the module's `rows`."""
+        """Return the transitions of step `time` in the format of the example."""
         return rows(time, self.example)
 
     @functools.cached_property
     def full(self) -> Any:
-        """State of the replay after every slot has been written once."""
+        """The state after every slot has been written once."""
         return self.fill(self.slots // E)
 
 
 def rows(time: Any, example: Tree = EXAMPLE) -> Tree:
-    """Return the transitions `[E, ...]` of step `time`, in episodes of four steps.
+    """Return the transitions `[E, ...]` of step `time`, where episodes have four steps.
 
-    Transition e has the number `E * time + e` as its reward and in every entry of its observation.
-    Its other fields are those of the example.
+    In transition e, the reward and all elements of the observation are `E * time + e`. Other fields
+    are copied from the example.
     """
     number = time * E + jnp.arange(E, dtype=jnp.float32)
     row = jax.tree.map(lambda x: jnp.broadcast_to(x, (E, *x.shape)), example)
@@ -131,7 +131,7 @@ def rows(time: Any, example: Tree = EXAMPLE) -> Tree:
 
 
 def _fill_obs(number: Array, example: Any) -> Any:
-    """Return observations `[n, ...]` in the shapes of one example, filled with `number` `[n]`."""
+    """Return observations `[n, ...]` shaped like the example and filled with `number` `[n]`."""
 
     def fill(x: Array) -> Array:
         return jnp.tile(number.reshape(-1, *(1,) * x.ndim), (1, *x.shape)).astype(x.dtype)
@@ -142,17 +142,17 @@ def _fill_obs(number: Array, example: Any) -> Any:
 def check_method(
     config: Any, method: MakeMethod, updates: int = 100, example: Tree = EXAMPLE
 ) -> None:
-    """Run every contract check on a replay method, and `check_config` on its config.
+    """Run all contract checks on a replay method, and `check_config` on its config.
 
     Args:
       config: an instance of the method's `Config` class.
-      method: `method(config) -> Method`.
-      updates: gradient steps of a run, for schedules that `config.for_run` completes.
-      example: one unbatched transition of any type, with the fields that the method reads and a
-        scalar reward.
+      method: a function that maps the config to a `Method`.
+      updates: number of gradient steps passed to `config.for_run`.
+      example: one unbatched transition of any type, with a scalar reward and all fields that the
+        method reads.
 
     Raises:
-      AssertionError: a check fails or raises another error. The message begins with its name.
+      AssertionError: If a check fails or raises an error. The message starts with the check's name.
 
     Example:
       >>> from jaxreplay.methods import uniform
@@ -167,14 +167,14 @@ def check_method(
             raise AssertionError(f"{check.__name__}: {error}") from error
         except Exception as error:
             kind = type(error).__name__
-            raise AssertionError(f"{check.__name__}: it raises {kind}: {error}") from error
+            raise AssertionError(f"{check.__name__}: raised {kind}: {error}") from error
 
 
 def check_config(config: Any) -> None:
-    """Check that a config can be a default argument, a dictionary key, a command line and JSON.
+    """Check that a config is hashable and comparable, and declares all fields with `option`.
 
     Raises:
-      AssertionError: its class is not a `Config`, or an option lacks a default or `option(...)`.
+      AssertionError: If the class is not a `Config`, or a field lacks a default or `option(...)`.
     """
     kind = type(config)
     try:
@@ -183,27 +183,27 @@ def check_config(config: Any) -> None:
     except (TypeError, ValueError) as error:
         raise AssertionError(str(error)) from error
     for field in dataclasses.fields(kind):
-        _ensure("help" in field.metadata, f"{field.name} is not declared with option(...)")
-    _ensure(kind() == kind(), f"two {kind.__name__}() are not equal")
-    _ensure(dataclasses.replace(config) == config, "a copy differs from its original")
+        _ensure("help" in field.metadata, f"{field.name} must be declared with option(...)")
+    _ensure(kind() == kind(), f"two instances of {kind.__name__} must be equal")
+    _ensure(dataclasses.replace(config) == config, "a copy of a config must equal the original")
 
 
 def states_share_no_buffers(case: Case) -> None:
-    """Check that a new state can be donated: no two of its leaves share a buffer."""
+    """Check that a new state can be donated because no two leaves share a buffer."""
     leaves = jax.tree.leaves(case.replay.init(jax.random.key(0), case.example))
     pointers = [leaf.unsafe_buffer_pointer() for leaf in leaves if leaf.size]
-    _ensure(len(set(pointers)) == len(pointers), "two leaves share a buffer")
+    _ensure(len(set(pointers)) == len(pointers), "leaves of a new state must not share buffers")
 
 
 def eager_jit_vmap_and_scan_agree(case: Case) -> None:
-    """Check that all transformations give the same numbers, and that a step compiles once."""
-    start, steps = case.fill(), 15  # wraps around a ring without a capacity factor
+    """Check that all transformations compute the same values, and that a step compiles once."""
+    start, steps = case.fill(), 15  # wraps around if the capacity factor is 1
     expected: tuple[Any, Any] = (start, None)
     for time in range(steps):
         expected = case.step(expected[0], time)
-        if time == 0:  # only once, since an eager call compiles all of its branches and loops
+        if time == 0:  # only once, because eager calls recompile branches and loops
             same(expected, case.cycle(start, time), rtol=1e-5)
-    _ensure(case.traces == 1, "a later step compiles again")
+    _ensure(case.traces == 1, "later steps must not recompile")
     states = jax.tree.map(lambda x: jnp.stack([x, x]), start)
     scan = jax.vmap(lambda s: jax.lax.scan(case.cycle, s, jnp.arange(steps)))
     scanned, batches = jax.jit(scan)(states)
@@ -212,15 +212,15 @@ def eager_jit_vmap_and_scan_agree(case: Case) -> None:
 
 
 def batches_have_the_promised_shapes(case: Case) -> None:
-    """Check shapes and dtypes of a batch, that weights are positive, and its observations."""
+    """Check the shapes, dtypes and observations of a batch, and that weights are positive."""
     batch = case.sample(case.fill(), jax.random.key(0))
-    _ensure(batch.indices.dtype == jnp.int32, f"indices are {batch.indices.dtype}")
-    _ensure(batch.weights.dtype == jnp.float32, f"weights are {batch.weights.dtype}")
+    _ensure(batch.indices.dtype == jnp.int32, f"indices must be int32, got {batch.indices.dtype}")
+    weights = np.asarray(batch.weights)
+    _ensure(weights.dtype == np.float32, f"weights must be float32, got {weights.dtype}")
     shapes = [batch.indices.shape, batch.version.shape, batch.weights.shape]
     expected = [case.shape, case.shape, case.shape[:1]]
-    _ensure(shapes == expected, f"indices, version and weights have shapes {shapes}")
-    weights = np.asarray(batch.weights)
-    _ensure(np.isfinite(weights).all() and (weights > 0).all(), f"weights are {weights}")
+    _ensure(shapes == expected, f"indices, version and weights must have {expected}, got {shapes}")
+    _ensure(((weights > 0) & (weights < np.inf)).all(), f"weights must be positive, got {weights}")
     row = batch.transition
     _ensure(_types(row) == _types(case.example, case.shape), f"transitions are {_types(row)}")
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[len(case.shape) :]), row)  # [B T, ...]
@@ -229,17 +229,17 @@ def batches_have_the_promised_shapes(case: Case) -> None:
 
 
 def states_keep_their_types(case: Case) -> None:
-    """Check that a step keeps all shapes and dtypes, without weak types."""
+    """Check that a step preserves all shapes and dtypes, without weak types."""
     state = case.replay.init(jax.random.key(0), case.example)
     after = case.step(case.fill(), 0)[0]
     weak = any(x.weak_type for x in jax.tree.leaves((state, after)))
-    _ensure(not weak, "a leaf is weakly typed")
-    _ensure(_types(after) == _types(state), "a step changes a shape or a dtype")
+    _ensure(not weak, "leaves of the state must not be weakly typed")
+    _ensure(_types(after) == _types(state), "a step must preserve shapes and dtypes")
 
 
 def only_written_slots_are_drawn(case: Case) -> None:
-    """Check that slots are drawn only after they were written, or else with weight 0."""
-    for count in (1, 4, 5, 11):  # after one step, a batch is larger than the contents
+    """Check that empty slots are not drawn, or have weight 0."""
+    for count in (1, 4, 5, 11):  # after one step, the replay contains less than a batch
         state = case.fill(count)
         can = bool(case.replay.can_sample(state))
         _ensure(can == (count * E >= BATCH), f"can_sample is {can} with {count * E} transitions")
@@ -248,34 +248,34 @@ def only_written_slots_are_drawn(case: Case) -> None:
             valid = np.broadcast_to(np.asarray(batch.weights).T, case.shape[::-1]).T > 0
             slots = np.asarray(batch.indices)[valid]
             written = ((slots >= 0) & (slots < count * E)).all()
-            _ensure(written, f"slots {slots} are drawn, and only {count * E} are written")
-            _ensure(valid.all() or not can, f"weights are {batch.weights}")
+            _ensure(written, f"slots must be in [0, {count * E}), got {slots}")
+            _ensure(valid.all() or not can, f"weights must be positive, got {batch.weights}")
             number = np.asarray(get_field(batch.transition, "reward"))[valid]
-            _ensure((number < count * E).all(), "a reward is not one of those added")
+            _ensure((number < count * E).all(), "rewards must equal those of added transitions")
 
 
 def draws_follow_the_probabilities(case: Case) -> None:
-    """Check `probability` against frequencies of draws, within five standard deviations."""
+    """Check that sampling frequencies match `probability` within five standard deviations."""
     state, draws = case.fill(8), 2000
-    for time in range(8, 13):  # wraps around a ring without a capacity factor
+    for time in range(8, 13):  # wraps around if the capacity factor is 1
         state, _ = case.step(state, time)
     probability = jax.jit(case.replay.probability)(state, jnp.arange(case.slots))
     probability = np.asarray(probability, np.float64)
-    _ensure(abs(probability.sum() - 1) < 1e-5, f"probabilities sum to {probability.sum()}")
-    _ensure((probability >= 0).all(), "a probability is negative")
+    _ensure(abs(probability.sum() - 1) < 1e-5, f"probabilities sum to {probability.sum()}, not 1")
+    _ensure((probability >= 0).all(), "probabilities must not be negative")
     sample = jax.jit(jax.vmap(lambda key: case.replay.sample(state, key)))
     batches = sample(jax.random.split(jax.random.key(1), draws))
     drawn = np.asarray(batches.indices).ravel()
     counts, expected = np.bincount(drawn, minlength=case.slots), drawn.size * probability
     off = np.abs(counts - expected) > 5 * np.sqrt(expected)
-    _ensure(not off.any(), f"slots {np.flatnonzero(off)} are not drawn with their probability")
+    _ensure(not off.any(), f"frequencies of slots {np.flatnonzero(off)} must match `probability`")
     if isinstance(batches.probability, jax.Array) and case.method.sampler.length is None:
         found = np.asarray(batches.probability).ravel()
-        _ensure(np.allclose(found, probability[drawn], rtol=1e-4), "Sample.probability differs")
+        _ensure(np.allclose(found, probability[drawn], rtol=1e-4), "Sample.probability is wrong")
 
 
 def functions_are_pure(case: Case) -> None:
-    """Check that equal inputs give equal outputs, and that inputs are not modified."""
+    """Check that equal inputs produce equal outputs, and that inputs are not modified."""
     state = case.fill()
     before = jax.tree.map(np.array, state)
     same(case.step(state, 1), case.step(state, 1))
@@ -283,36 +283,36 @@ def functions_are_pure(case: Case) -> None:
 
 
 def draws_depend_on_the_key(case: Case) -> None:
-    """Check that equal keys draw equal batches, and different keys different ones."""
+    """Check that equal keys produce equal batches, and different keys different batches."""
     if case.method.requires.all_new:
-        return  # the newest transitions are the batch, whatever the key
+        return  # batches contain the newest transitions regardless of the key
     drawn = [np.asarray(case.sample(case.full, jax.random.key(k)).indices) for k in (1, 1, 2, 3)]
     same(drawn[0], drawn[1])
     different = (drawn[0] != drawn[2]).any() and (drawn[2] != drawn[3]).any()
-    _ensure(different, "the key makes no difference")
+    _ensure(different, "different keys must draw different batches")
 
 
 def donation_changes_nothing(case: Case) -> None:
-    """Check that a step with a donated state gives the same numbers, and reuses its buffers."""
+    """Check that a step with a donated state returns equal values and reuses its buffers."""
     step = jax.jit(lambda state, time: case.cycle(state, time), donate_argnums=0)
     expected, donated = case.step(case.fill(), 3), case.fill()
     same(step(donated, 3), expected)
-    _ensure(donated.ring.words.is_deleted(), "the ring is copied")
+    _ensure(donated.ring.words.is_deleted(), "the ring buffer must be donated, but it was copied")
 
 
 def feedback_for_overwritten_slots_is_dropped(case: Case) -> None:
-    """Check that feedback for overwritten transitions is dropped, and counted."""
+    """Check that feedback for overwritten transitions is dropped and counted."""
     batch, state = case.sample(case.full, jax.random.key(0)), case.full
     for time in range(5):
         state = case.add(state, case.rows(100 + time))
     stale = int((np.asarray(batch.indices) < 5 * E).sum())
     after = case.update(state, batch, case.feedback_of(jnp.full(case.shape, 0.5)))
-    _ensure(int(after.dropped) == stale, f"dropped is {after.dropped}, and {stale} are stale")
+    _ensure(int(after.dropped) == stale, f"dropped must be {stale}, got {after.dropped}")
     check_valid(after)
 
 
 def nonfinite_feedback_is_dropped(case: Case) -> None:
-    """Check that NaN and infinite feedback does not enter the state, and is counted."""
+    """Check that NaN and infinite feedback does not enter the state and is counted."""
     state = case.full
     batch = case.sample(state, jax.random.key(0))
     slots = jnp.arange(BATCH)
@@ -322,31 +322,31 @@ def nonfinite_feedback_is_dropped(case: Case) -> None:
     one = (2, 0)[: len(case.shape)]
     for bad in (np.nan, np.inf, -np.inf):
         after = case.update(state, batch, case.feedback_of(jnp.ones(case.shape).at[one].set(bad)))
-        _ensure(int(after.dropped) == 1, f"dropped is {after.dropped} after one {bad}")
+        _ensure(int(after.dropped) == 1, f"dropped must be 1 after one {bad}, got {after.dropped}")
         for new, old in zip(*map(jax.tree.leaves, (after.sampler, state.sampler)), strict=True):
-            _ensure(not (_is_nan(new) & ~_is_nan(old)).any(), f"{bad} makes the state NaN")
+            _ensure(not (_is_nan(new) & ~_is_nan(old)).any(), f"{bad} enters the state as NaN")
 
 
 def nonfinite_feedback_of_new_transitions_is_dropped(case: Case) -> None:
-    """Check that NaN and infinite feedback given to `add` does not enter the state."""
+    """Check that NaN and infinite feedback passed to `add` does not enter the state."""
     names = case.method.requires.feedback_of_new
     if not names:
         return
-    row, count = case.rows(0), case.slots // E  # a whole ring, so that periodic work is due
+    row, count = case.rows(0), case.slots // E  # fill the ring buffer to trigger periodic updates
     add = jax.jit(lambda state, values: case.replay.add(state, row, **values))
     for bad in (np.nan, np.inf, -np.inf):
         after = case.full
         for _ in range(count):
             after = add(after, dict.fromkeys(names, jnp.ones(E).at[0].set(bad)))
-        _ensure(int(after.dropped) == count, f"dropped is {after.dropped} after {count} of {bad}")
+        _ensure(int(after.dropped) == count, f"dropped must be {count}, got {after.dropped}")
         for leaf in jax.tree.leaves(after.sampler):
-            _ensure(not _is_nan(leaf).any(), f"{bad} makes the state NaN")
+            _ensure(not _is_nan(leaf).any(), f"{bad} enters the state as NaN")
 
 
 def finite_feedback_of_either_sign_is_kept(case: Case) -> None:
-    """Check that finite feedback gives a valid priority, by the metric `skipped_leaves`.
+    """Check with the metric `skipped_leaves` that finite feedback produces valid priorities.
 
-    Sum trees skip negative priorities. Methods without the metric pass.
+    Sum trees skip negative priorities. Methods without this metric pass the check.
     """
     metrics = jax.jit(case.replay.metrics)
     if "skipped_leaves" not in jax.eval_shape(metrics, case.full):
@@ -361,17 +361,17 @@ def finite_feedback_of_either_sign_is_kept(case: Case) -> None:
     }
     for name, after in states.items():
         count = int(metrics(after)["skipped_leaves"]) - int(metrics(state)["skipped_leaves"])
-        _ensure(count == 0, f"{name} skips {count} priorities: are they negative?")
+        _ensure(count == 0, f"{name} skipped {count} priorities, which may be negative")
 
 
 def sampling_from_an_empty_replay_raises(case: Case) -> None:
-    """Check that sampling from an empty replay raises ValueError outside of `jit`."""
+    """Check that, outside of `jit`, sampling from an empty replay raises ValueError."""
     state = case.init(jax.random.key(0))
     _ensure_raises(lambda: case.replay.sample(state, jax.random.key(0)), ("empty",))
 
 
 def missing_feedback_raises(case: Case) -> None:
-    """Check that an update without required feedback raises ValueError with its names."""
+    """Check that omitting required feedback raises a ValueError that names the feedback."""
     if case.method.requires.feedback:
         state = case.fill()
         batch = case.sample(state, jax.random.key(0))
@@ -379,18 +379,18 @@ def missing_feedback_raises(case: Case) -> None:
 
 
 def batch_size_may_equal_the_capacity(case: Case) -> None:
-    """Check that a batch can be as large as the capacity."""
-    size = BATCH * E  # enough for sequences of several steps, too
+    """Check that the batch size may equal the capacity."""
+    size = BATCH * E  # large enough for sequences of several steps
     large = Case(case.method, case.example, capacity=size, batch_size=size)
     batch = large.sample(large.fill(large.slots // E + 1), jax.random.key(0))
     indices = np.asarray(batch.indices)
-    _ensure(((indices >= 0) & (indices < large.slots)).all(), "an index is out of range")
+    _ensure(((indices >= 0) & (indices < large.slots)).all(), "indices must be in range")
 
 
 def batch_size_can_be_overridden(case: Case) -> None:
-    """Check that `sample(..., batch_size)` draws as a replay with that batch size does.
+    """Check that `sample(..., batch_size)` draws like a replay with that default batch size.
 
-    Methods that require all new transitions raise ValueError instead.
+    Methods that require all new transitions must raise ValueError instead.
     """
     size, key = BATCH * 2, jax.random.key(0)
     state = jax.eval_shape(case.init, key)
@@ -400,12 +400,12 @@ def batch_size_can_be_overridden(case: Case) -> None:
         return
     other = Case(case.method, case.example, batch_size=size).replay.sample
     programs = [str(jax.make_jaxpr(function)(state, key)) for function in (sample, other)]
-    _ensure(programs[0] == programs[1], "a replay of this batch size draws otherwise")
+    _ensure(programs[0] == programs[1], "draws must equal those of a replay with this batch size")
     batch = jax.eval_shape(sample, state, key)
     _ensure(batch.weights.shape == (size,), f"weights have shape {batch.weights.shape}")
     feedback = case.feedback_of(jnp.zeros(batch.indices.shape))
     after = jax.eval_shape(case.update, state, batch, feedback)
-    _ensure(_types(after) == _types(state), "an update of another size changes the state's types")
+    _ensure(_types(after) == _types(state), "an update with another batch size must preserve types")
 
 
 CHECKS: tuple[Callable[[Case], None], ...] = (
@@ -430,13 +430,13 @@ CHECKS: tuple[Callable[[Case], None], ...] = (
 
 
 def same(left: Any, right: Any, rtol: float = 0.0) -> None:
-    """Raise AssertionError unless two pytrees are equal, or close if `rtol` is positive."""
+    """Raise AssertionError unless two pytrees are equal, or almost equal if `rtol` is positive."""
     atol = 1e-6 if rtol else 0.0
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=rtol, atol=atol), left, right)
 
 
 def _types(tree: Tree, leading: tuple[int, ...] = ()) -> tuple[Any, list[tuple[Any, ...]]]:
-    """Return the structure of a pytree, and the dtype and shape of each leaf after `leading`."""
+    """Return a pytree's structure and leaf dtypes and shapes, with `leading` axes prepended."""
     leaves, treedef = jax.tree.flatten(tree)
     return treedef, [(x.dtype, (*leading, *x.shape)) for x in leaves]
 
@@ -446,16 +446,16 @@ def _is_nan(leaf: Array) -> np.ndarray:
 
 
 def _ensure(ok: Any, message: str) -> None:
-    """Raise AssertionError unless `ok`; unlike `assert`, under `python -O` too."""
+    """Raise AssertionError unless `ok`, even under `python -O`."""
     if not ok:
         raise AssertionError(message)
 
 
 def _ensure_raises(call: Callable[[], Any], parts: Iterable[str]) -> None:
-    """Raise AssertionError unless `call` raises a ValueError with these parts of its message."""
+    """Raise AssertionError unless `call` raises a ValueError whose message contains `parts`."""
     try:
         call()
     except ValueError as error:
         _ensure(all(part in str(error) for part in parts), str(error))
     else:
-        raise AssertionError("no ValueError is raised")
+        raise AssertionError("expected a ValueError, but none was raised")
