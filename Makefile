@@ -1,7 +1,7 @@
 # make run: compare four replay methods with uniform replay on the Blind Cliffwalk.
 # make test: run the tests.
 # make lint: style and types.  make check: lint and the quickest tests of everything.
-# make bench: time the replay beside peers.  make docs: build the site.
+# make bench: time the replay and its peers.  make docs: build the site.
 # make dist: build the library's wheel and source distribution.
 # make setup: install everything into .venv. Every target installs the packages it needs first;
 # that takes Python 3.11 or newer and nothing else.
@@ -78,7 +78,7 @@ lint: $(VENV)/ready
 	@$(BIN)/ruff format --check .
 	@$(BIN)/basedpyright
 
-# Of everything, what is quick: rooms, core, one law suite of an outside method, agents, commands.
+# The quick tests: imports, core, the contract checks of an outside method, agents, commands.
 CHECKED := tests/test_rooms.py tests/jaxreplay/internal tests/jaxreplay/methods/parts \
 	tests/jaxreplay/test_option.py tests/jaxreplay/test_donation.py \
 	tests/jaxreplay/test_requirements.py tests/jaxreplay/test_returns.py \
@@ -96,7 +96,7 @@ check: lint
 	@$(PYTEST) $(PARALLEL) $(CHECKED)
 
 bench: $(VENV)/bench
-	@echo "timing the replay beside peers, into $(BENCH_OUT)"
+	@echo "timing the replay and its peers, into $(BENCH_OUT)"
 	@$(BIN)/python -m experiments.benchmarks.replay --capacities 10_000 1_048_576 \
 		--batch-sizes 256 --out $(BENCH_OUT)/replay.json --figure $(BENCH_OUT)/replay.png
 

@@ -38,9 +38,9 @@ class Carry(NamedTuple):
 
 
 def make_train(config: dict[str, Any]) -> Any:
-    """Make `train(key) -> mean return [updates]` of every lane's latest episode."""
+    """Make `train(key) -> mean return [updates]` of the latest episode of every environment."""
     env, env_params = gymnax.make(config["env"])
-    lanes, updates = config["num_envs"], config["steps"] // config["num_envs"]
+    num_envs, updates = config["num_envs"], config["steps"] // config["num_envs"]
     actions = env.action_space(env_params).n
     network = nn.Sequential([nn.Dense(64), nn.relu, nn.Dense(64), nn.relu, nn.Dense(actions)])
     optimiser = optax.adam(optax.linear_schedule(config["learning_rate"], 0.0, updates))
@@ -50,14 +50,14 @@ def make_train(config: dict[str, Any]) -> Any:
 
     def interact(carry: Carry, key: jax.Array) -> tuple[Carry, jax.Array]:
         key_explore, key_action, key_step = jax.random.split(key, 3)
-        explores = jax.random.uniform(key_explore, (lanes,)) < config["epsilon"]
-        at_random = jax.random.randint(key_action, (lanes,), 0, actions)
+        explores = jax.random.uniform(key_explore, (num_envs,)) < config["epsilon"]
+        at_random = jax.random.randint(key_action, (num_envs,), 0, actions)
         action = jnp.where(
             explores, at_random, network.apply(carry.params, carry.obs).argmax(axis=1)
         )
         obs, env_state, reward, terminated, truncated, info = jax.vmap(
             env.step, in_axes=(0, 0, 0, None)
-        )(jax.random.split(key_step, lanes), carry.env_state, action, env_params)
+        )(jax.random.split(key_step, num_envs), carry.env_state, action, env_params)
         # (2) Any pytree is a row. The next observation is the last one of an episode, not the first
         # after the reset, and the discount is 0 where it terminated, not where it was truncated.
         row = {
@@ -94,15 +94,15 @@ def make_train(config: dict[str, Any]) -> Any:
 
     def train(key: jax.Array) -> jax.Array:
         key_params, key_env, key_replay, key_warmup, key_run = jax.random.split(key, 5)
-        keys = jax.random.split(key_env, lanes)
+        keys = jax.random.split(key_env, num_envs)
         obs, env_state = jax.vmap(env.reset, in_axes=(0, None))(keys, env_params)
         params = network.init(key_params, obs)
         number = jnp.float32(0)
         example = {"obs": obs[0], "action": 0, "reward": number, "next_obs": obs[0]}
         held = replay.init(key_replay, example | {"discount": number})
-        none, opt_state = jnp.zeros(lanes), optimiser.init(params)
+        none, opt_state = jnp.zeros(num_envs), optimiser.init(params)
         carry = Carry(params, params, opt_state, held, env_state, obs, none, none)
-        early = jax.random.split(key_warmup, config["warmup"] // lanes)
+        early = jax.random.split(key_warmup, config["warmup"] // num_envs)
         carry, _ = jax.lax.scan(interact, carry, early)
         keys = jax.random.split(key_run, updates)
         return jax.lax.scan(update, carry, (jnp.arange(updates), keys))[1]

@@ -58,13 +58,13 @@ def make_prioritised_flat_buffer(
     priority_exponent: float = 0.6,
 ) -> Buffer:
     """Make a buffer of timesteps, drawn in pairs; arguments are called as in flashbax."""
-    lanes = add_batch_size or 1
+    num_envs = add_batch_size or 1
     config = sequences.SequencesConfig(length=2, period=1, alpha=priority_exponent, epsilon=0.0)
     replay = Replay(
         sequences.sampler(config),
         capacity=max_length,
         batch_size=sample_batch_size,
-        num_envs=lanes,
+        num_envs=num_envs,
     )
 
     def init(timestep: Any) -> Any:
@@ -74,7 +74,7 @@ def make_prioritised_flat_buffer(
         if add_batch_size is None:
             timestep = jax.tree.map(lambda x: jnp.asarray(x)[None], timestep)
         # Flashbax knows no episodes: pairs across their ends are the user's to leave out.
-        return replay.add(state, {"timestep": timestep, "last": jnp.zeros(lanes, bool)})
+        return replay.add(state, {"timestep": timestep, "last": jnp.zeros(num_envs, bool)})
 
     def sample(state: Any, key: jax.Array) -> Drawn:
         batch = replay.sample(state, key)
