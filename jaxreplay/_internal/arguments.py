@@ -104,7 +104,7 @@ _DTYPES = {
 
 
 def check_kind(name: str, value: Any, kind: Any, alternative: str = "") -> None:
-    """Raise ValueError unless a value has a type: bool, int, float or str; others are ignored."""
+    """Raise ValueError unless a value has type `kind`; checks only bool, int, float and str."""
     words, types = _KINDS.get(kind, ("", (object,)))
     if not isinstance(value, types) or (isinstance(value, bool) and kind in (int, float)):
         raise ValueError(f"{name} must be {words}{alternative}, got {value!r}")
@@ -145,7 +145,7 @@ def _hint(name: str, given: tuple[int, ...], shape: tuple[int, ...]) -> str:
         return f": use {name}[:, 0]" if given[-1] == 1 else f": use {name}[0]"
     if len(given) == 2 and shape[0] in given:
         return f": reduce it, such as {name}.mean(axis={0 if given[1] == shape[0] else 1})"
-    return "" if given else f": do not average it, or use jnp.full({shape[0]}, {name})"
+    return "" if given else f": pass it before averaging, or use jnp.full({shape[0]}, {name})"
 
 
 def as_int32(name: str, given: Any, beyond: int) -> jax.Array:

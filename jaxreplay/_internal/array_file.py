@@ -59,7 +59,7 @@ def write(tree: Tree, path: Path, temporary: Path, tag: str, about: dict[str, An
         "crc32": {name: _checksum(array) for name, array in arrays.items()},
     }
     text = json.dumps(header)
-    # A single entry, because safetensors writes several in an order that varies by process.
+    # Use a single entry, because safetensors orders several entries differently in each process.
     metadata = {tag: f"{zlib.crc32(text.encode()):08x} {text}"}
     try:
         safetensors.numpy.save_file(arrays, temporary, metadata=metadata)
@@ -169,7 +169,7 @@ def unflatten(like: Tree, leaves: list[Any]) -> Tree:
 
 
 def stated(header: dict[str, Any], wanted: dict[str, str]) -> dict[str, str]:
-    """Return the dtype and shape of every array in a file by its path in the current version.
+    """Return the dtype and shape of every array in a file, by its path in the current version.
 
     Files from earlier versions contain all nodes of a sum tree; `read` returns only the leaves.
 

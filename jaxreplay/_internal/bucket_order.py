@@ -27,7 +27,7 @@ from jaxreplay.types import Array
 
 # Buckets are ranges of float32 bit patterns, which sort like the numbers: eight buckets per octave
 # from 2^-15 to 2^13, 7 to 12.5 % wide, and one per sixteen octaves outside that range. A bucket
-# number fits into a byte, because reading memory dominates the cost of the order.
+# number fits into a byte to limit memory reads, which dominate the cost of the order.
 _MANTISSA = 23  # bits
 _FINE = 3  # mantissa bits that select a bucket between 2^-15 and 2^13
 _LOW, _HIGH = 127 - 15, 127 + 13  # biased exponents
@@ -170,7 +170,7 @@ def find(order: BucketOrder, ranks: Array, turn: Array) -> tuple[Array, Ties]:
     number = jnp.where(number < count, number, number - count)
     number = jnp.minimum(number, count - 1)  # -1 for an empty order, which yields slot 0
     slot, left = _member(order, bucket, number)
-    # `left` is -1 only for an empty order: this is the second use that `single_threaded` requires.
+    # This second use of `left`, which `single_threaded` requires, only affects empty orders.
     none = left < 0
     return slot, Ties(jnp.where(none, 0, first), jnp.where(none, 0, first + count))
 
@@ -208,8 +208,7 @@ class _Levels(NamedTuple):
     """Levels of blocks, from the smallest blocks to a level with one row per bucket.
 
     For each bucket, a level has one word per row of the level below. A word of the lowest level
-    contains the counts of four smallest blocks. The bucket totals follow the last level, starting
-    with the bucket of the largest values.
+    contains the counts of four smallest blocks. The bucket totals follow, largest values first.
     """
 
     rows: tuple[int, ...]  # rows per bucket in each level
@@ -228,7 +227,7 @@ def _levels(capacity: int) -> _Levels:
 
 
 def _places(capacity: int, bucket: Any, slots: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the words in `counts` that count `slots` in their buckets, and a slot's increments.
+    """Yield the indices in `counts` of the words that a slot affects, and the slot's increments.
 
     There is one pair per level and one for the totals, as NumPy or JAX arrays `[...]`.
     """

@@ -6,10 +6,9 @@ XLA does so if every read of the old array provably precedes the write. Otherwis
 whole array in every iteration, which takes a thousand times as long. Copies have three causes:
 
 * *A read on which the write does not depend.* XLA may schedule the read after the write, and then
-  preserves the old array. Optimisation barriers do not help on CPU, where XLA removes barriers
-  before it decides about copies. A dependence that XLA can't remove does help: `modify` makes the
-  write depend on the read of the same array, and `fence` and `after` make the writes of an
-  iteration depend on all reads.
+  preserves the old array. Optimisation barriers do not help, as XLA on CPU removes barriers before
+  it decides about copies. A dependence that XLA can't remove does help: `modify` makes a write
+  depend on the read of its array, and `fence` and `after` make all writes depend on all reads.
 * *A write of a single row.* XLA turns the write into a slice update and fuses it with subsequent
   reads, which then need both arrays. `write` always writes at least two rows.
 * *A value that every consumer recomputes* from the old array. `once` prevents the recomputation.
@@ -170,9 +169,8 @@ def unrolled(key: Array) -> Array:
 
     JAX hashes threefry2x32 keys in a loop of five small steps, and XLA on CPU runs the loop one
     operation at a time, which dominates the cost of a small training loop. An unrolled hash is a
-    single operation and compiles faster. `jax.random` accepts the new keys, and splits and folds
-    return keys of the same type. Their dtype differs from that of `key`, so a loop must carry
-    either the old or the new keys.
+    single operation and compiles faster. `jax.random` accepts the new keys, and splitting preserves
+    their type. A loop must carry either the old or the new keys, because their dtypes differ.
 
     Args:
       key: `[...]` PRNG keys, typed or raw. Keys with other implementations or on other devices are

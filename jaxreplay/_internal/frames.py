@@ -129,8 +129,7 @@ def add(
 
     Args:
       frames: the index.
-      obs: `[E, ..., K]`, used to count episodes that begin with several frames, or None if
-        unavailable.
+      obs: `[E, ..., K]`, used to count malformed first stacks, or None if unavailable.
       first: `[E]` bool, whether the step begins an episode.
       n_steps: `[E]` int32, agent steps to the next observation; None means 1.
     """

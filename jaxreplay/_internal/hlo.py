@@ -56,8 +56,7 @@ def large_copies(text: str, size: int, children: int | None = None) -> list[str]
     Args:
       text: optimised HLO.
       size: number of elements, such as the capacity of a replay.
-      children: if given, arrays `[n, children]` with at least `size` elements (the nodes of a sum
-        tree) are also included.
+      children: if given, also include arrays `[n, children]` of at least `size` elements.
     """
     found = []
     called = _called(text)

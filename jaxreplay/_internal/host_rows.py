@@ -42,7 +42,7 @@ def empty(ring: Ring, *axes: int) -> np.ndarray:
       *axes: leading axes, such as the number of seeds.
 
     Raises:
-      ValueError: If the ring buffer stores all fields on the device.
+      ValueError: If all fields are on the device.
     """
     return np.zeros((*axes, ring.capacity, _split(ring).there.words), np.uint32)
 
@@ -51,8 +51,7 @@ def write(rows: np.ndarray, leaving: Leaving) -> None:
     """Write the newest transitions, `ring.leaving` `[E, V]` after an add, to the rows in place.
 
     Raises:
-      ValueError: If the rows belong to a different ring buffer, or the ring buffer stores all
-        fields on the device.
+      ValueError: If all fields are on the device, or the rows belong to a different ring buffer.
     """
     if not isinstance(leaving, Leaving):
         raise ValueError(f"leaving must be ring.leaving, got {type(leaving).__name__}: {_CREATE}")
@@ -93,8 +92,7 @@ def join(ring: Ring, batch: Sample, words: Array) -> Sample:
       words: `read(rows, batch.indices)`, `[B, V]` or `[B, T, V]` uint32.
 
     Raises:
-      ValueError: If the ring buffer stores all fields on the device, or `words` do not match the
-        batch.
+      ValueError: If all fields are on the device, or `words` do not match the batch.
     """
     own, lead = _split(ring), batch.indices.shape
     wanted = (*lead, own.there.words)

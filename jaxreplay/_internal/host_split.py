@@ -13,7 +13,7 @@ from jaxreplay.types import Array, Tree
 
 
 class HostSplit(NamedTuple):
-    """The storage of every leaf; both parts have the transition's type, with None for gaps."""
+    """The split of the leaves; each part has the transition's type, with None for other leaves."""
 
     whole: Layout
     here: Layout  # on the device

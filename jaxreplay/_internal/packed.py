@@ -75,7 +75,7 @@ def pack(tree: Tree) -> Packed:
         order, or numbers beyond 32 bits (64 with `jax_enable_x64`). The message names the leaf.
     """
     leaves, treedef = jax.tree.flatten(tree)
-    # A fast path for every call, because isinstance(leaf, jax.Array) is slower.
+    # This check runs in every call, and isinstance(leaf, jax.Array) would be slower.
     if not set(map(type, leaves)) <= {np.ndarray}:
         if any(isinstance(leaf, jax.Array) for leaf in leaves):
             for number, leaf in enumerate(leaves):

@@ -84,7 +84,7 @@ def check_fits(
       tree: pytree with leaves `[E, ...]`.
       num_envs: number of environments E.
       without: top-level fields to skip.
-      of: name of the field that contains the pytree, or "" for a whole transition.
+      of: name of the field with this pytree as its value, or "" for a whole transition.
     """
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     named = [(*_names(path), leaf) for path, leaf in leaves]

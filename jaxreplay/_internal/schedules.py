@@ -43,8 +43,7 @@ def linear(start: float, end: float, steps: int | Array | None) -> Linear:
     Args:
       start: value at step 0.
       end: value at step `steps` and afterwards.
-      steps: non-negative integer, a Python number or an array `[]`. For None or 0, the value is
-        always `start`.
+      steps: non-negative integer or integer array `[]`; None and 0 yield a constant `start`.
 
     Raises:
       ValueError: If `start` or `end` is not finite, or `steps` is not a valid number of steps.

@@ -1,8 +1,8 @@
 """Operations tuned for a particular version of XLA on CPU.
 
-`buffer` uses these operations if `is_enabled` returns True, and plain JAX operations with the same
-results otherwise. To test a new version of JAX, add the version to `TRIED` and run the benchmarks
-and `tests/contract/test_no_copies.py`.
+`buffer` uses these operations if they are enabled, and otherwise plain JAX with the same results.
+To test another version of JAX, add the version to `TRIED`, and run the benchmarks and
+`tests/contract/test_no_copies.py`.
 """
 
 import functools

@@ -106,9 +106,9 @@ def take_few_rows(scratch: Array, array: Array, indices: Array) -> tuple[Array, 
     XLA on CPU partitions operations that read an array of half a megabyte among several threads
     (`outer_dimension_partitions` in the HLO), even if they read little and waking the threads takes
     longer. XLA does not partition an operation that ends in a slice update. Therefore the rows are
-    written to the start of the scratch array. XLA would remove an update of the whole array at
-    index 0, so the scratch array has an extra row and XLA can't prove that the index is 0. The rows
-    must have several uses: XLA fuses the update with a single use and partitions the fusion.
+    written to the start of the scratch array. The scratch array has an extra row, and XLA can't
+    prove that the start index is 0; otherwise XLA would remove the update. The rows must have
+    several uses, because XLA fuses the update with a single use and partitions the fusion.
     """
     rows = indices.astype(jnp.uint32)
     read = array.at[rows].get(mode="promise_in_bounds")

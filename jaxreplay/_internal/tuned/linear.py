@@ -10,10 +10,9 @@ two outputs takes a quarter of the time for 256 outputs; with one matrix-vector 
 it takes a fortieth. A sum over few inputs is unrolled, and XLA fuses the sum into the next
 operation, such as a ReLU.
 
-XLA may fuse an unrolled sum into several operations that round differently. This must not happen to
-the values of twin critics: the gradient of their minimum flows to the elements equal to the
-minimum, and would be 0 / 0 if rounding left no equal element. Therefore a layer with no more
-outputs than inputs is never unrolled.
+XLA may fuse an unrolled sum into several operations that round differently. For twin critics, the
+gradient of the minimum flows to the elements equal to the minimum, and would be 0 / 0 if rounding
+left no equal element. Therefore a layer with no more outputs than inputs is never unrolled.
 """
 
 import functools
