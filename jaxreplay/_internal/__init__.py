@@ -1,1 +1,1 @@
-"""Number formats, random bits, argument checks and the buffer: not for use from outside."""
+"""Internal utilities, which are not part of the public API."""

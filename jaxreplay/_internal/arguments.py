@@ -1,7 +1,7 @@
-"""Checks of numbers and arrays. Every error is a ValueError of one line; NaN is never accepted.
+"""Validation of numbers and arrays. All errors are one-line ValueErrors; NaN is never accepted.
 
-Arrays are checked when the caller is traced, because XLA broadcasts and converts silently: TD
-errors of shape `[B, 1]`, for example, would write the last one to every slot.
+Arrays are checked during tracing, because XLA silently broadcasts and converts: TD errors of shape
+`[B, 1]`, for example, would write the last TD error to every slot.
 """
 
 import math
@@ -18,18 +18,18 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class Bounds(NamedTuple):
-    """An interval of numbers; None leaves an end open."""
+    """An interval of numbers; a bound of None is absent."""
 
     at_least: float | None = None
-    above: float | None = None  # lower bound, excluded
+    above: float | None = None  # exclusive lower bound
     at_most: float | None = None
-    below: float | None = None  # upper bound, excluded
-    finite: bool = True  # whether infinity is outside
+    below: float | None = None  # exclusive upper bound
+    finite: bool = True  # whether infinity is excluded
 
     def check(self, name: str, value: float, alternative: str = "") -> None:
-        """Raise ValueError if a value is outside; `alternative` ends the message.
+        """Raise ValueError if a value is out of bounds; the message includes `alternative`.
 
-        Traced values are not checked: their caller does.
+        Traced values are not checked here; the caller of the traced function checks them.
         """
         if isinstance(value, Tracer):
             return
@@ -37,12 +37,12 @@ class Bounds(NamedTuple):
             value = value.item()
         check_kind(name, value, float, alternative)
         if self.finite and abs(value) > _LARGEST:
-            raise ValueError(f"{name} is {value}: it must be finite{alternative}")
+            raise ValueError(f"{name} must be finite{alternative}, got {value}")
         if not self._contains(value):
-            raise ValueError(f"{name} is {value}: it must {self._requirement()}{alternative}")
+            raise ValueError(f"{name} must be {self._requirement()}{alternative}, got {value}")
 
     def inequality(self, name: str) -> str:
-        """Return the bounds as an inequality of `name`, such as "name>=1" or "0<name<=1"."""
+        """Return the bounds as an inequality for `name`, such as "name>=1" or "0<name<=1"."""
         low, high = self.ends()
         least = "=" if self.above is None else ""
         most = "=" if self.below is None else ""
@@ -53,7 +53,7 @@ class Bounds(NamedTuple):
         return name if high is None else f"{name}<{most}{high:g}"
 
     def ends(self) -> tuple[float | None, float | None]:
-        """Return the lower and the upper bound, whether they are excluded or not."""
+        """Return the lower and upper bounds, regardless of whether they are exclusive."""
         low = self.at_least if self.above is None else self.above
         high = self.at_most if self.below is None else self.below
         return low, high
@@ -72,22 +72,22 @@ class Bounds(NamedTuple):
         if low is not None and high is not None:
             left = "[" if self.above is None else "("
             right = "]" if self.below is None else ")"
-            return f"lie in {left}{low:g}, {high:g}{right}"
+            return f"in {left}{low:g}, {high:g}{right}"
         if low == 0:
-            return "not be negative" if self.above is None else "be positive"
+            return "non-negative" if self.above is None else "positive"
         if low is not None:
-            return f"be {'at least' if self.above is None else 'above'} {low:g}"
+            return f"{'at least' if self.above is None else 'above'} {low:g}"
         if high is not None:
-            return f"be {'at most' if self.below is None else 'below'} {high:g}"
-        return "be a number"
+            return f"{'at most' if self.below is None else 'below'} {high:g}"
+        return "a number"
 
 
 _KINDS: Mapping[type, tuple[str, tuple[type, ...]]] = MappingProxyType(
     {
         bool: ("true or false", (bool, np.bool_)),
-        int: ("a whole number", (int, np.integer)),
+        int: ("an integer", (int, np.integer)),
         float: ("a number", (int, float, np.integer, np.floating)),
-        str: ("a name", (str,)),
+        str: ("a string", (str,)),
     }
 )
 SCALARS: Mapping[str, type] = MappingProxyType(  # fields with one number per transition
@@ -97,23 +97,23 @@ SCALARS: Mapping[str, type] = MappingProxyType(  # fields with one number per tr
     }
 )  # fmt: skip
 _DTYPES = {
-    bool: ("bool", (jnp.bool_,)),
+    bool: ("a bool", (jnp.bool_,)),
     int: ("an integer", (jnp.integer,)),
     float: ("a real number", (jnp.integer, jnp.floating)),
 }
 
 
 def check_kind(name: str, value: Any, kind: Any, alternative: str = "") -> None:
-    """Raise ValueError unless a value is of a kind: bool, int, float or str; others allow any."""
+    """Raise ValueError unless a value has type `kind`; checks only bool, int, float and str."""
     words, types = _KINDS.get(kind, ("", (object,)))
     if not isinstance(value, types) or (isinstance(value, bool) and kind in (int, float)):
-        raise ValueError(f"{name} is {value!r}: it must be {words}{alternative}")
+        raise ValueError(f"{name} must be {words}{alternative}, got {value!r}")
 
 
 def check_choice(name: str, value: str, choices: Sequence[str], alternative: str = "") -> None:
     """Raise ValueError unless a value is one of `choices`."""
     if value not in choices:
-        raise ValueError(f"{name} is {value!r}: use one of {', '.join(choices)}{alternative}")
+        raise ValueError(f"{name} must be one of {', '.join(choices)}{alternative}, got {value!r}")
 
 
 def check_feedback_array(function: str, name: str, values: Any, shape: tuple[int, ...]) -> None:
@@ -121,39 +121,38 @@ def check_feedback_array(function: str, name: str, values: Any, shape: tuple[int
 
     Args:
       function: "add", "update" or "observe".
-      name: of the feedback, or of an episode return.
-      values: the argument.
+      name: name of the feedback or the episode return.
+      values: value of the argument.
       shape: `[B]`, `[B, T]` for sequences, or `[]` for an episode return.
     """
     if not hasattr(values, "dtype") and not isinstance(values, int | float | complex):
-        raise ValueError(f"{function} was given {name} as a {type(values).__name__}: give an array")
+        raise ValueError(f"{function} got {type(values).__name__} for {name}, expected an array")
     given, dtype = jnp.shape(values), jnp.result_type(values)
     if given != shape:
         raise ValueError(
-            f"{function} was given {name} of shape {_show(given)}: it must have shape "
-            f"{_show(shape)}"
+            f"{function} got {name} of shape {_show(given)}, expected shape {_show(shape)}"
             f"{_hint(name, given, shape)}"
         )
     if not (jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)):
-        raise ValueError(f"{function} was given {name} of dtype {dtype}: it must be real")
+        raise ValueError(f"{function} got {name} of dtype {dtype}, expected real numbers")
 
 
 def _hint(name: str, given: tuple[int, ...], shape: tuple[int, ...]) -> str:
-    """Return the expression that reduces feedback to one number per transition, if there is one."""
+    """Return a remedy that reduces feedback to one number per transition, or "" if unclear."""
     if len(shape) != 1:
-        return "" if shape else ", the mean of several returns"
+        return "" if shape else ": pass the mean of several returns"
     if given in ((*shape, 1), (1, *shape)):
-        return f", {name}[:, 0]" if given[-1] == 1 else f", {name}[0]"
+        return f": use {name}[:, 0]" if given[-1] == 1 else f": use {name}[0]"
     if len(given) == 2 and shape[0] in given:
-        return f", such as {name}.mean(axis={0 if given[1] == shape[0] else 1})"
-    return "" if given else f", before it is averaged, or jnp.full({shape[0]}, {name})"
+        return f": reduce it, such as {name}.mean(axis={0 if given[1] == shape[0] else 1})"
+    return "" if given else f": pass it before averaging, or use jnp.full({shape[0]}, {name})"
 
 
 def as_int32(name: str, given: Any, beyond: int) -> jax.Array:
-    """Return integers as int32, with `beyond` in place of those outside of its range."""
+    """Return integers as int32, with `beyond` in place of integers outside the int32 range."""
     numbers = given if isinstance(given, jax.Array) else np.asarray(given)
     if not jnp.issubdtype(numbers.dtype, jnp.integer):
-        raise ValueError(f"{name} has dtype {numbers.dtype}: give integers")
+        raise ValueError(f"{name} must be integers, got dtype {numbers.dtype}")
     if numbers.dtype in (jnp.int64, jnp.uint64, jnp.uint32):
         bounds = jnp.iinfo(jnp.int32)
         make: Any = jnp if isinstance(numbers, jax.Array) else np
@@ -168,10 +167,10 @@ def check_slots(given: Any, count: int) -> Any:
         return given
     slots = np.asarray(given)
     if slots.dtype.kind not in "iu":
-        raise ValueError(f"slots has dtype {slots.dtype}: give integers")
+        raise ValueError(f"slots must be integers, got dtype {slots.dtype}")
     if slots.size and not (slots.min() >= 0 and slots.max() < count):
         raise ValueError(
-            f"slots lie in [{slots.min()}, {slots.max()}]: they must lie in [0, {count - 1}]"
+            f"slots must be in [0, {count - 1}], got values in [{slots.min()}, {slots.max()}]"
         )
     return slots
 
@@ -188,58 +187,58 @@ def check_leaf(
     """Raise ValueError unless a field of new transitions can be stored without loss.
 
     Args:
-      name: of the field.
-      leaf: the argument, `[E, ...]`.
-      shape: of the field in the example.
-      dtype: of the field in the example.
-      num_envs: E.
+      name: name of the field.
+      leaf: value of the field, `[E, ...]`.
+      shape: shape of the field in the example.
+      dtype: dtype of the field in the example.
+      num_envs: number of environments E.
     """
     given, wanted = jnp.shape(leaf), (num_envs, *shape)
     if given != wanted:
-        hint = f": add an axis, {name}[None]" if (1, *given) == wanted else ""
+        hint = f": add an axis with {name}[None]" if (1, *given) == wanted else ""
         raise ValueError(
-            f"{name} has shape {_show(given)}, and num_envs {num_envs} with this example needs "
-            f"{_show(wanted)}{hint}"
+            f"{name} must have shape {_show(wanted)} for num_envs={num_envs} and this example, got "
+            f"{_show(given)}{hint}"
         )
     kind = leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
     on_host = isinstance(leaf, np.ndarray)
     if not _can_be_cast(kind, dtype, by_value=on_host):
         how = f"{name} > 0" if dtype == np.dtype(bool) else f"{name}.astype('{dtype.name}')"
-        other = f", or give init an example with {kind}" if _may_be(name, kind) else ""
+        other = f", or pass init an example with dtype {kind}" if _may_be(name, kind) else ""
         raise ValueError(
-            f"{name} has dtype {kind}, and the example {dtype}: convert it, {how}{other}"
+            f"{name} must have dtype {dtype} as in the example, got {kind}: use {how}{other}"
         )
-    # Floats that are too large become infinite, and are counted as such.
+    # Floats that overflow become infinite and are counted.
     if on_host and jnp.issubdtype(dtype, jnp.integer):
         value = find_overflow(leaf, dtype)
         if value is not None:
-            raise ValueError(f"{name} holds {value}, which {dtype} does not represent")
+            raise ValueError(f"{name} contains {value}, which {dtype} can't represent")
 
 
 def check_scalar(name: str, example: Any, kind: type) -> None:
-    """Raise ValueError unless the example of a field is one number.
+    """Raise ValueError unless the example of a field is a scalar of the given type.
 
     Args:
-      name: of the field.
-      example: of one transition, without a batch axis.
+      name: name of the field.
+      example: value of the field in one transition, without a batch axis.
       kind: bool, int for an integer, or float for any real number.
     """
     wanted, kinds = _DTYPES[kind]
     if not hasattr(example, "dtype") and not isinstance(example, bool | int | float | complex):
-        raise ValueError(f"{name} of the example is a {type(example).__name__}: give an array")
+        raise ValueError(f"{name} of the example must be an array, got {type(example).__name__}")
     shape, dtype = jnp.shape(example), jnp.result_type(example)
     if shape:
         raise ValueError(
-            f"{name} of the example has shape {_show(shape)}: it must be {wanted} of shape [] "
-            f"per transition, and has dtype {dtype}"
+            f"{name} of the example must be {wanted} of shape [], got shape {_show(shape)} and "
+            f"dtype {dtype}"
         )
     if not any(jnp.issubdtype(dtype, one) for one in kinds):
-        how = f" ({name} > 0)" if kind is bool else ""
-        raise ValueError(f"{name} of the example has dtype {dtype}: it must be {wanted}{how}")
+        how = f": use {name} > 0" if kind is bool else ""
+        raise ValueError(f"{name} of the example must be {wanted}, got dtype {dtype}{how}")
 
 
 def can_be_stored(dtype: Any) -> bool:
-    """Return whether arrays of a dtype can be stored: no PRNG keys, nor parts of bytes."""
+    """Return whether a dtype can be stored; PRNG keys and dtypes below 8 bits can't."""
     if jnp.issubdtype(dtype, jnp.integer):
         return jnp.iinfo(dtype).bits >= 8
     if jnp.issubdtype(dtype, jnp.floating):
@@ -248,19 +247,19 @@ def can_be_stored(dtype: Any) -> bool:
 
 
 def _may_be(name: str, dtype: Any) -> bool:
-    """Return whether an example may have a field of a dtype."""
+    """Return whether a field of the example may have a dtype."""
     kinds = _DTYPES[SCALARS[name]][1] if name in SCALARS else (dtype,)
     return can_be_stored(dtype) and any(jnp.issubdtype(dtype, kind) for kind in kinds)
 
 
 def find_overflow(array: np.ndarray, dtype: Any) -> Any:
-    """Return a number of an array that a narrower dtype can't represent, or None."""
+    """Return a number from an array that a narrower dtype can't represent, or None."""
     if np.issubdtype(array.dtype, np.inexact) and jnp.issubdtype(dtype, jnp.inexact):
         with np.errstate(over="ignore"):
             lost = np.isinf(array.astype(dtype)) & ~np.isinf(array)
         return array[lost][0] if lost.any() else None
     if array.size and jnp.issubdtype(dtype, jnp.integer):
-        bounds = jnp.iinfo(dtype)  # JAX would drop the upper 32 bits of 64
+        bounds = jnp.iinfo(dtype)  # JAX would drop the upper 32 bits of 64-bit integers
         for value in (array.min(), array.max()):
             if not bounds.min <= value <= bounds.max:
                 return value
@@ -268,9 +267,9 @@ def find_overflow(array: np.ndarray, dtype: Any) -> Any:
 
 
 def _can_be_cast(given: Any, wanted: np.dtype, *, by_value: bool) -> bool:
-    """Return whether a dtype can be stored as another: wider floats, and integers if they fit.
+    """Return whether a dtype can be cast: floats of any width, and integers that fit.
 
-    With `by_value` wider integers are left to `find_overflow`.
+    With `by_value`, wider integers are accepted because `find_overflow` checks their values.
     """
     integers = all(jnp.issubdtype(dtype, jnp.integer) for dtype in (given, wanted))
     rule = "safe" if integers and not by_value else "same_kind"

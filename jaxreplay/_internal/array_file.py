@@ -1,10 +1,10 @@
-"""Pytrees of arrays in safetensors files, exact, with checksums, and written atomically.
+"""Exact, checksummed and atomic storage of array pytrees in safetensors files.
 
-A file contains arrays and a header with entries of the caller, without pickle, and one rename
-publishes it. Every array has a checksum of its bytes, dtype and shape.
+A file contains arrays and a JSON header with the caller's entries, without pickle. A single rename
+publishes the file. The checksum of each array covers its bytes, dtype and shape.
 
-A sum tree is stored as its leaves, because the number of its nodes depends on the device.
-`unflatten` builds the tree for the device in use; it equals a tree with the same history.
+A sum tree is stored as its leaves, because the number of nodes depends on the device. `unflatten`
+rebuilds the tree for the current device; the result equals a tree with the same history.
 """
 
 import json
@@ -26,29 +26,29 @@ from jaxreplay.types import Tree
 
 
 class Damaged(ValueError):
-    """The contents of a file have changed since it was written."""
+    """The contents of a file have changed since the file was written."""
 
 
 class _Leaves(NamedTuple):
-    """The stored part of a sum tree."""
+    """The part of a sum tree that is stored."""
 
     leaves: Any  # [..., C] float32
 
 
 def write(tree: Tree, path: Path, temporary: Path, tag: str, about: dict[str, Any]) -> None:
-    """Write a pytree to a file that appears under its name when it is complete and on disk.
+    """Write a pytree to `path` atomically: the file is complete and on disk before it is renamed.
 
     Args:
-      tree: of arrays (any JAX dtype), typed PRNG keys and Python scalars.
-      path: of the file, which is replaced.
-      temporary: an unused path in the same file system, best in a folder of its own: safetensors
-        creates another file next to it.
-      tag: identifies the program that wrote the file.
-      about: JSON-able entries of the header.
+      tree: pytree of arrays (any JAX dtype), typed PRNG keys and Python scalars.
+      path: destination; an existing file is replaced.
+      temporary: unused path on the same file system, preferably in an empty folder because
+        safetensors creates another file next to it.
+      tag: identifier of the program that writes the file.
+      about: JSON-serialisable header entries.
 
     Raises:
-      ImportError: safetensors is not installed.
-      OSError: the file can't be written.
+      ImportError: If safetensors is not installed.
+      OSError: If the file can't be written.
     """
     safetensors = _safetensors()
     leaves = {jax.tree_util.keystr(place): leaf for place, leaf in flatten(tree)}
@@ -59,29 +59,29 @@ def write(tree: Tree, path: Path, temporary: Path, tag: str, about: dict[str, An
         "crc32": {name: _checksum(array) for name, array in arrays.items()},
     }
     text = json.dumps(header)
-    # One entry: safetensors writes several in an order that differs between processes.
+    # Use a single entry, because safetensors orders several entries differently in each process.
     metadata = {tag: f"{zlib.crc32(text.encode()):08x} {text}"}
     try:
         safetensors.numpy.save_file(arrays, temporary, metadata=metadata)
     except safetensors.SafetensorError as error:
         raise OSError(f"{path} can't be written: {error}") from None
-    # safetensors makes it private: give it the permissions of the folder.
+    # safetensors creates a private file: apply the folder's permissions.
     temporary.chmod(path.parent.stat().st_mode & 0o666)
     _fsync(temporary)
     os.replace(temporary, path)
 
 
 def publish(folder: Path) -> None:
-    """Flush a folder to the disk, after files in it were renamed."""
+    """Flush a folder to disk after renaming files in the folder."""
     _fsync(folder)
 
 
 def open_file(path: Path) -> Any:
-    """Return a context manager of an open file, for `tagged` and `read`.
+    """Open a file as a context manager, for `tagged` and `read`.
 
     Raises:
-      ImportError: safetensors is not installed.
-      Damaged: the file is not in safetensors format, or truncated.
+      ImportError: If safetensors is not installed.
+      Damaged: If the file is not in safetensors format or is truncated.
     """
     safetensors = _safetensors()
     if not untrusted.is_regular(path):
@@ -93,26 +93,26 @@ def open_file(path: Path) -> Any:
 
 
 def tagged(file: Any, tag: str) -> str | None:
-    """Return the text of the header with a tag, None without one."""
+    """Return the header text stored under a tag, or None if the file lacks the tag."""
     return (file.metadata() or {}).get(tag)
 
 
 def parse(written: str, what: str, known: int, about: Mapping[str, type]) -> dict[str, Any]:
-    """Return the header from its text.
+    """Parse and validate a header.
 
     Args:
-      written: text that `tagged` returned.
-      what: name of the file, for messages.
-      known: the supported format. Headers of other formats are returned with an unchecked content;
-        the caller rejects them.
+      written: text returned by `tagged`.
+      what: name of the file in error messages.
+      known: supported format version. Headers in other formats are returned unchecked; the caller
+        must reject these headers.
       about: types of the caller's entries.
 
     Raises:
-      Damaged: the header has changed since it was written.
+      Damaged: If the header has changed since it was written.
     """
     checksum, _, text = written.partition(" ")
     if checksum != f"{zlib.crc32(text.encode(errors='replace')):08x}":
-        raise Damaged(f"{what} is damaged (its header)")
+        raise Damaged(f"{what} is damaged (header checksum mismatch)")
     try:
         header = untrusted.parse_json(text)
     except ValueError as error:
@@ -122,15 +122,15 @@ def parse(written: str, what: str, known: int, about: Mapping[str, type]) -> dic
         kinds |= {**about, "leaves": dict, "crc32": dict}
     for name, kind in kinds.items():
         if not isinstance(header, dict) or type(header.get(name)) is not kind:
-            raise Damaged(f"{what} is damaged ({name} of its header is not {kind.__name__})")
+            raise Damaged(f"{what} is damaged (header entry {name} is not {kind.__name__})")
     return header
 
 
 def read(file: Any, header: dict[str, Any], name: str, like: Any, what: str) -> Any:
-    """Return one leaf with the shape and dtype of `like`.
+    """Read one leaf with the shape and dtype of `like`.
 
     Raises:
-      Damaged: its bytes have changed since it was written.
+      Damaged: If the leaf has changed since it was written.
     """
     safetensors = _safetensors()
     stored = next((x for x in _names_of(name) if x in header["crc32"]), name)
@@ -139,26 +139,26 @@ def read(file: Any, header: dict[str, Any], name: str, like: Any, what: str) -> 
     except (safetensors.SafetensorError, ValueError, TypeError) as error:
         raise Damaged(f"{what} is damaged ({name}: {untrusted.printable(error)})") from None
     if _checksum(array) != header["crc32"].get(stored):
-        raise Damaged(f"{what} is damaged ({name or 'its one array'})")
+        raise Damaged(f"{what} is damaged ({name or 'its only array'}: checksum mismatch)")
     try:
-        if stored.endswith("nodes"):  # the leaves come first
+        if stored.endswith("nodes"):  # the leaves precede the inner nodes
             array = array[..., : like.shape[-1]]
         return _restore(array, like)
-    except (ValueError, TypeError) as error:  # dtype or shape differ from the header
+    except (ValueError, TypeError) as error:  # the dtype or shape differs from the header
         raise Damaged(f"{what} is damaged ({name}: {untrusted.printable(error)})") from None
 
 
 def flatten(tree: Tree) -> list[tuple[Any, Any]]:
-    """Return the leaves of a pytree with their paths; a sum tree has one, its leaves."""
+    """Return the leaves of a pytree with their paths; a sum tree contributes only its leaves."""
     return jax.tree_util.tree_flatten_with_path(_without_nodes(tree))[0]
 
 
 def unflatten(like: Tree, leaves: list[Any]) -> Tree:
-    """Return the pytree with the structure of `like` and these leaves, in the order of `flatten`.
+    """Return a pytree with the structure of `like` and the given leaves.
 
     Args:
-      like: pytree of arrays or their shapes.
-      leaves: arrays.
+      like: pytree of arrays or `jax.ShapeDtypeStruct`s.
+      leaves: arrays in the order of `flatten`.
     """
     read = jax.tree.unflatten(jax.tree.structure(_without_nodes(like)), leaves)
 
@@ -169,13 +169,13 @@ def unflatten(like: Tree, leaves: list[Any]) -> Tree:
 
 
 def stated(header: dict[str, Any], wanted: dict[str, str]) -> dict[str, str]:
-    """Return dtype and shape of every array in a file, by path, under the names of this version.
+    """Return the dtype and shape of every array in a file, by its path in the current version.
 
-    Files of earlier versions contain all nodes of sum trees, of which `read` returns the leaves.
+    Files from earlier versions contain all nodes of a sum tree; `read` returns only the leaves.
 
     Args:
-      header: from `parse`.
-      wanted: dtype and shape of the expected arrays, by path.
+      header: result of `parse`.
+      wanted: dtypes and shapes of the expected arrays, by path.
     """
     stated = dict(header["leaves"])
     for name in wanted:
@@ -190,7 +190,7 @@ def stated(header: dict[str, Any], wanted: dict[str, str]) -> dict[str, str]:
 
 
 def describe(leaf: Any) -> str:
-    """Return dtype and shape of a leaf, such as "float32[3,4]"."""
+    """Return the dtype and shape of a leaf, such as "float32[3,4]"."""
     if not hasattr(leaf, "dtype"):
         return type(leaf).__name__
     return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
@@ -201,22 +201,22 @@ def advice(saved: str | None, own: str | None, otherwise: str) -> str:
 
     Args:
       saved: dtype and shape from `describe`, or None if the array is missing.
-      own: the same of the expected array.
-      otherwise: remedy for differences other than `jax_enable_x64`.
+      own: dtype and shape of the expected array, or None if the array is unexpected.
+      otherwise: remedy for differences not caused by `jax_enable_x64`.
     """
     if saved is None or own is None or saved == own or _single(saved) != _single(own):
         return otherwise
-    return f"set jax_enable_x64 to {saved != _single(saved)}, as it was then"
+    return f"set jax_enable_x64 to {saved != _single(saved)}, as when the file was saved"
 
 
 def _single(described: str) -> str:
-    """Return the description of an array with 32 instead of 64 bits."""
+    """Return a description with a 64-bit dtype replaced by its 32-bit equivalent."""
     return re.sub(r"^(u?int|float)64\b", r"\g<1>32", described)
 
 
 def _safetensors() -> Any:
-    packages.imported("safetensors.numpy", "files of arrays")
-    return packages.imported("safetensors", "files of arrays")
+    packages.imported("safetensors.numpy", "array files")
+    return packages.imported("safetensors", "array files")
 
 
 def _is_tree(node: Any) -> bool:
@@ -224,7 +224,7 @@ def _is_tree(node: Any) -> bool:
 
 
 def _without_nodes(tree: Tree) -> Tree:
-    """Return a pytree with the leaves of every sum tree in its place, of arrays or shapes."""
+    """Replace every sum tree in a pytree of arrays or shapes by the tree's leaves."""
 
     def bare(node: Any) -> Any:
         if not _is_tree(node):
@@ -240,7 +240,7 @@ _RENAMED = {".steps_added": ".steps_added", ".has_observed": ".told", ".malforme
 
 
 def _names_of(name: str) -> tuple[str, str, str]:
-    """Return the names of an array in this version and before, and of the nodes of a sum tree."""
+    """Return an array's current name, its former name, and the name of the sum tree's nodes."""
     old = re.sub(r"\.\w+$", lambda match: _RENAMED.get(match[0], match[0]), name)
     return name, old, name.removesuffix("leaves") + "nodes"
 
@@ -275,7 +275,7 @@ def _restore(array: np.ndarray, like: Any) -> Any:
 def _key_impl(like: Any) -> Any:
     if isinstance(like, jax.Array):
         return jax.random.key_impl(like)
-    # The only public way from a ShapeDtypeStruct to its implementation is a key of its dtype.
+    # A key of this dtype is the only public way to get a ShapeDtypeStruct's implementation.
     return jax.random.key_impl(jnp.empty((), like.dtype))
 
 

@@ -1,8 +1,8 @@
-"""A conditional that few of many vmapped programs take.
+"""A conditional for branches that few elements of a vmapped batch take.
 
-Under `jax.vmap`, a condition that differs between programs turns `jax.lax.cond` into a selection:
-all programs compute both branches, every time. That is too expensive for work over a whole buffer
-that one program in a hundred needs.
+Under `jax.vmap`, a batched condition turns `jax.lax.cond` into a selection: all batch elements
+always compute both branches. This is too expensive for an operation on a whole buffer that one
+element in a hundred requires.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -21,20 +21,20 @@ Tree = TypeVar("Tree")
 
 
 def cond_if_any(due: Array, change: Callable[..., Tree], tree: Tree, *others: Any) -> Tree:
-    """Return `change(tree, *others)` if due, else `tree`.
+    """Return `change(tree, *others)` if due, otherwise `tree`.
 
-    Under vmap, nested or not, the programs with `due` run `change` one after the other; if there is
-    none, nothing is computed. Leaves that `change` returns unchanged are not copied. Outside of
-    `jit`, it is compiled once for every function `change`: do not define a new one for every call.
+    Under vmap, nested or not, `change` runs sequentially for the batch elements with `due`, and
+    does not run if there are none. Leaves that `change` returns unchanged are not copied. Outside
+    of `jit`, each `change` is compiled once: do not define a new function for every call.
 
     Args:
       due: `[]` bool.
       change: `(tree, *others) -> tree`, with the same shapes and dtypes.
-      tree: a pytree of arrays.
+      tree: pytree of arrays.
       *others: pytrees of arrays that `change` reads.
 
     Raises:
-      ValueError: `change` closes over a traced array.
+      ValueError: If `change` closes over a traced array.
     """
     given = jax.tree.leaves((due, tree, others))
     if isinstance(change, Hashable) and not any(isinstance(x, Tracer) for x in given):
@@ -67,12 +67,12 @@ def _cond_if_any(change: Callable[..., Tree], due: Array, tree: Tree, *others: A
     return jax.tree.unflatten(treedef, leaves)
 
 
-# The functions below are new at every call, and JAX would compile them again.
+# Every call creates new functions below, which JAX would recompile without this `jit`.
 _compiled = jax.jit(_cond_if_any, static_argnums=0)
 
 
 def _call(branch: Callable[..., list[Array]], changed: Sequence[int]) -> Callable[..., list[Array]]:
-    """Return `call(due, *inputs) -> changed leaves`, with its own batching rule."""
+    """Return `call(due, *inputs) -> changed leaves`, with a custom batching rule."""
 
     @custom_vmap
     def call(due: Array, *inputs: Array) -> list[Array]:
@@ -82,7 +82,7 @@ def _call(branch: Callable[..., list[Array]], changed: Sequence[int]) -> Callabl
     @call.def_vmap
     def _(size: int, batched: list[bool], due: Array, *inputs: Array) -> Any:
         differs, *batched = batched
-        if not differs:  # all programs, or none
+        if not differs:  # `due` applies to the whole batch
             axes = [0 if each else None for each in batched]
             kept = varying(_spread(inputs, batched, changed, size))
             out = jax.lax.cond(
@@ -101,7 +101,7 @@ def _call(branch: Callable[..., list[Array]], changed: Sequence[int]) -> Callabl
 def _programs(
     branch: Callable[..., list[Array]], changed: Sequence[int], size: int, batched: Sequence[bool]
 ) -> Callable[..., list[Array]]:
-    """Return `call(due[size], *inputs)` for many programs, which may be vmapped again."""
+    """Return `call(due[size], *inputs)` for a batch, which may be vmapped again."""
 
     @custom_vmap
     def call(due: Array, *inputs: Array) -> list[Array]:
@@ -154,7 +154,7 @@ def _one_by_one(
 def _spread(
     inputs: Sequence[Array], batched: Sequence[bool], places: Sequence[int], size: int
 ) -> list[Array]:
-    """Return the inputs at `places`, all with a leading axis of programs."""
+    """Return the inputs with indices `places`, all with a leading batch axis."""
     return [
         inputs[place]
         if batched[place]

@@ -1,12 +1,12 @@
-"""Ranks of slots by value, exact up to ties, and up to date after every write.
+"""Ranks of slots by value, exact up to ties and updated by every write.
 
-Sorting a million values takes a thousand times as long as drawing a batch. Therefore values are
-sorted into buckets with a relative width of about 10 %, and the values of a bucket are ties. The
-number of values that rank before a bucket is a sum of counts. Slots are grouped in blocks, and
-blocks in larger blocks: the order counts the members of every bucket in every block, and a walk
-from the largest blocks down finds the slot of a rank. A write moves one slot between the counts of
-two buckets. Counts are integers, so that nothing drifts: an order after any history equals an
-order that is built from its values.
+Sorting a million values takes a thousand times as long as sampling a batch. Therefore values are
+sorted into buckets with a relative width of about 10 %, and values in the same bucket are ties. The
+number of values that rank before a bucket is a sum of counts. Slots are grouped into blocks, and
+blocks into larger blocks. The order counts the members of every bucket in every block, and a
+descent from the largest to the smallest blocks locates the slot of a rank. A write moves one slot
+between the counts of two buckets. Integer counts do not drift: an order with any history equals an
+order built from its current values.
 """
 
 import functools
@@ -25,52 +25,52 @@ from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.types import Array
 
-# Buckets are ranges of the bits of a float32, which are in the order of the numbers: eight per
-# octave from 2^-15 to 2^13, 7 to 12.5 % wide, and one per sixteen octaves beyond. A bucket number
-# fits into a byte: reading memory is most of the cost of the order.
+# Buckets are ranges of float32 bit patterns, which sort like the numbers: eight buckets per octave
+# from 2^-15 to 2^13, 7 to 12.5 % wide, and one per sixteen octaves outside that range. A bucket
+# number fits into a byte to limit memory reads, which dominate the cost of the order.
 _MANTISSA = 23  # bits
-_FINE = 3  # bits that matter, between 2^-15 and 2^13
-_LOW, _HIGH = 127 - 15, 127 + 13  # stored exponents
-_COARSE = 4  # bits of an exponent that do not matter, beyond
+_FINE = 3  # mantissa bits that select a bucket between 2^-15 and 2^13
+_LOW, _HIGH = 127 - 15, 127 + 13  # biased exponents
+_COARSE = 4  # exponent bits ignored outside that range
 _BELOW = _LOW >> _COARSE
 _WITHIN = (_HIGH - _LOW) << _FINE
 _ABOVE = -(-(255 - _HIGH) >> _COARSE)
 BUCKETS = _BELOW + _WITHIN + _ABOVE
 _NONE = 255  # the bucket of a slot without a value
-_MOST = 2**27  # slots: see `_bucket`
+_MOST = 2**27  # maximum number of slots (see `_bucket`)
 
-# In the lowest level a word has four counts of 8 bits, at most 64 each. The counts of a row are
-# those of the blocks of a larger block.
-_WORDS = 16  # of 32 bits in a row, a cache line
+# A word of the lowest level contains four 8-bit counts of at most 64. The counts in a row belong to
+# the blocks of one larger block.
+_WORDS = 16  # 32-bit words per row, which is one cache line
 _PACKED = 4
-_BLOCK = _WORDS * _PACKED  # slots of a smallest block, and smallest blocks of a row
-_TOTALS = -(-BUCKETS // _WORDS)  # rows of the buckets' totals
+_BLOCK = _WORDS * _PACKED  # slots per smallest block, and smallest blocks per row
+_TOTALS = -(-BUCKETS // _WORDS)  # rows of bucket totals
 
 
 class BucketOrder(struct.PyTreeNode):
-    """Values of `capacity` slots, and counts of the members of K buckets."""
+    """Values of `capacity` slots and the member counts of K buckets."""
 
-    values: Buffer  # [S] float32, S the capacity in whole blocks; -1 without a value
-    buckets: Buffer  # [S / 4] uint32, of four slots a word
-    counts: Buffer  # [R * 16] uint32, members of each bucket by block and in total (`_levels`)
+    values: Buffer  # [S] float32, -1 if unset, where S is the capacity rounded up to whole blocks
+    buckets: Buffer  # [S / 4] uint32, the buckets of four slots per word
+    counts: Buffer  # [R * 16] uint32, bucket members per block and in total (see `_levels`)
     capacity: int = struct.field(pytree_node=False)
 
 
 class Ties(NamedTuple):
-    """The ranks, counted from 0, that a value shares with its ties."""
+    """The range of zero-based ranks that tied values share."""
 
     first: Array  # [...] int32
     last: Array  # [...] int32, the last rank plus 1
 
 
 def init(capacity: int) -> BucketOrder:
-    """Return an order without values.
+    """Return an empty order.
 
     Raises:
-      ValueError: `capacity` is below 1 or beyond 2^27.
+      ValueError: If `capacity` is not in [1, 2^27].
     """
     if not 1 <= capacity <= _MOST:
-        raise ValueError(f"capacity is {capacity}: it must lie in [1, {_MOST:,}]")
+        raise ValueError(f"capacity must be in [1, {_MOST:,}], got {capacity}")
     size = -(-capacity // _BLOCK) * _BLOCK
     return BucketOrder(
         values=jnp.full(size, -1.0, jnp.float32),
@@ -81,25 +81,25 @@ def init(capacity: int) -> BucketOrder:
 
 
 def set(order: BucketOrder, slots: Array, values: Array) -> BucketOrder:
-    """Return the order with new values of slots.
+    """Return the order with new values for `slots`.
 
-    Slots outside of `[0, capacity)` and values that are NaN, infinite or negative are skipped. Of
-    equal slots, one of their values is kept.
+    Slots outside of `[0, capacity)` and values that are NaN, infinite or negative are skipped. For
+    duplicate slots, an arbitrary one of the values is stored.
 
     Args:
       order: the order.
-      slots: `[B]` int32, at most 2^24 of them.
-      values: `[B]` float32, not negative.
+      slots: `[B]` int32, with B at most 2^24.
+      values: `[B]` float32, non-negative.
     """
     slots = as_int32("slots", slots, order.capacity)
-    values = jax.lax.stop_gradient(jnp.asarray(values))  # orders carry no tangents
+    values = jax.lax.stop_gradient(jnp.asarray(values))  # no gradient flows through an order
     valid = (slots >= 0) & (slots < order.capacity) & jnp.isfinite(values) & (values >= 0)
     beyond = order.values.size
     near = jnp.where(valid, slots, 0)
     before = buffer.once(buffer.read_few(order.values, near))
-    # A selection with a constant result makes the write depend on the read: see `buffer`.
+    # A selection with a constant outcome makes the write depend on the read (see `buffer`).
     held, new = order.values, jnp.where(jnp.isnan(before), before, values)
-    if len(slots) > 1:  # Of equal slots, the one that is found after writing their numbers counts.
+    if len(slots) > 1:  # For duplicates, the index that survives a write of all indices wins.
         number = jnp.arange(len(slots), dtype=jnp.float32)
         number = jnp.where(jnp.isnan(before), before, number)
         held, new = buffer.write(held, jnp.where(valid, slots, beyond), number), values
@@ -112,13 +112,13 @@ def set(order: BucketOrder, slots: Array, values: Array) -> BucketOrder:
 
 
 def values(order: BucketOrder) -> Array:
-    """Return the value of every slot, `[C]` float32, -1 without a value."""
+    """Return the value of every slot, `[C]` float32, or -1 for slots without a value."""
     return order.values[: order.capacity]
 
 
 def bucket_of(values: Array) -> Array:
-    """Return the buckets of values that are not negative, int32; 0 is in the last bucket."""
-    bits = jnp.maximum(jax.lax.bitcast_convert_type(values, jnp.int32), 0)  # -0.0 is 0, too
+    """Return the int32 buckets of non-negative values; 0 is in the last bucket."""
+    bits = jnp.maximum(jax.lax.bitcast_convert_type(values, jnp.int32), 0)  # -0.0 is treated as 0
     octave, fine = bits >> _MANTISSA, bits >> (_MANTISSA - _FINE)
     low, high = _LOW << _FINE, _HIGH << _FINE
     beyond = (jnp.minimum(octave, _LOW) >> _COARSE) + (jnp.maximum(octave - _HIGH, 0) >> _COARSE)
@@ -131,7 +131,7 @@ def floor_of(bucket: Array) -> Array:
 
 
 def ties(order: BucketOrder) -> Ties:
-    """Return the ranks of every bucket's members, `[K]`."""
+    """Return the ranks of each bucket's members, `[K]`."""
     totals = _totals(order)[:BUCKETS]
     last = jnp.cumsum(totals, dtype=jnp.int32)
     return Ties(last - totals, last)
@@ -139,9 +139,9 @@ def ties(order: BucketOrder) -> Ties:
 
 @with_default_promotion
 def quantiles(order: BucketOrder, shares: Array) -> Array:
-    """Return quantiles `[n]` float32 of the values, at `shares` `[n]`.
+    """Return float32 quantiles `[n]` of the values at `shares` `[n]`.
 
-    They are rounded down to the smallest value of a bucket, and 0 without values.
+    Quantiles are rounded down to the smallest value of a bucket, and are 0 for an empty order.
     """
     ends = ties(order).last
     rank = jnp.floor((1.0 - shares) * ends[-1]).astype(jnp.int32)
@@ -151,14 +151,14 @@ def quantiles(order: BucketOrder, shares: Array) -> Array:
 
 
 def find(order: BucketOrder, ranks: Array, turn: Array) -> tuple[Array, Ties]:
-    """Return the slots at ranks.
+    """Return the slots at the given ranks.
 
     Args:
-      order: the order, with more values than the largest rank.
-      ranks: `[B]` int32, counted from 0.
-      turn: `[]` or `[B]` uint32, the rotation of ties among their ranks. With random bits, all ties
-        are equally likely at each of their ranks. One turn returns different slots for different
-        ranks; independent draws need a turn each.
+      order: order with more values than the largest rank.
+      ranks: `[B]` int32, zero-based.
+      turn: `[]` or `[B]` uint32, the rotation of ties within their range of ranks. With random
+        bits, all ties are equally likely at each rank of the range. A shared turn returns distinct
+        slots for distinct ranks; independent samples require one turn per rank.
 
     Returns:
       Slots `[B]` int32, and their `Ties` `[B]`.
@@ -168,9 +168,9 @@ def find(order: BucketOrder, ranks: Array, turn: Array) -> tuple[Array, Ties]:
     first = ranks - place
     number = place + numerics.scaled(turn, count.astype(jnp.uint32)).astype(jnp.int32)
     number = jnp.where(number < count, number, number - count)
-    number = jnp.minimum(number, count - 1)  # of no values: -1, which leads to slot 0
+    number = jnp.minimum(number, count - 1)  # -1 for an empty order, which yields slot 0
     slot, left = _member(order, bucket, number)
-    # No effect, as nothing ties there: `buffer.single_threaded` needs a second use.
+    # This second use of `left`, which `single_threaded` requires, only affects empty orders.
     none = left < 0
     return slot, Ties(jnp.where(none, 0, first), jnp.where(none, 0, first + count))
 
@@ -179,14 +179,14 @@ def check_valid(order: BucketOrder) -> None:
     """Check the invariants of a concrete order.
 
     Raises:
-      ValueError: a value is NaN, infinite or negative, a slot beyond the capacity has a value, or a
-        count differs from that of the values.
+      ValueError: If a value is NaN, infinite or negative, a slot beyond the capacity has a value,
+        or the buckets or counts do not match the values.
     """
     held = np.asarray(order.values)
     bad = ~np.isfinite(held) | ((held < 0) & (held != -1))
     bad[order.capacity :] |= held[order.capacity :] != -1
     if bad.any():
-        raise ValueError(f"the value of slot {bad.argmax()} is {held[bad.argmax()]}")
+        raise ValueError(f"slot {bad.argmax()} has the invalid value {held[bad.argmax()]}")
     slots = np.flatnonzero(held >= 0)
     bucket = np.asarray(bucket_of(jnp.asarray(held[slots])))
     counts = np.zeros(order.counts.size, np.uint32)
@@ -196,24 +196,24 @@ def check_valid(order: BucketOrder) -> None:
     for places, ones in _places(order.capacity, bucket, slots):
         np.add.at(counts, places, ones.astype(np.uint32))
     for name, found, right in (
-        ("buckets of word", order.buckets, buckets),
-        ("count", order.counts, counts),
+        ("buckets", order.buckets, buckets),
+        ("counts", order.counts, counts),
     ):
         if (np.asarray(found) != right).any():
             at = (np.asarray(found) != right).argmax()
-            raise ValueError(f"{name} {at} is {found[at]}, the values give {right[at]}")
+            raise ValueError(f"{name}[{at}] is {found[at]}, expected {right[at]} from the values")
 
 
 class _Levels(NamedTuple):
     """Levels of blocks, from the smallest blocks to a level with one row per bucket.
 
-    For each bucket, a level has one word per row of the level below. A word of the lowest level has
-    four counts, of the smallest blocks. The totals of the buckets follow, largest values first.
+    For each bucket, a level has one word per row of the level below. A word of the lowest level
+    contains the counts of four smallest blocks. The bucket totals follow, largest values first.
     """
 
-    rows: tuple[int, ...]  # of a bucket
-    starts: tuple[int, ...]  # the first word of each level, and of the totals
-    size: int  # words in all
+    rows: tuple[int, ...]  # rows per bucket in each level
+    starts: tuple[int, ...]  # the first word of each level and of the totals
+    size: int  # total number of words
 
 
 @functools.cache
@@ -227,9 +227,9 @@ def _levels(capacity: int) -> _Levels:
 
 
 def _places(capacity: int, bucket: Any, slots: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the words in `counts` for slots of buckets, and the increment of one slot.
+    """Yield the indices in `counts` of the words that a slot affects, and the slot's increments.
 
-    For each level and then for the totals; arrays `[...]` are of NumPy or JAX.
+    There is one pair per level and one for the totals, as NumPy or JAX arrays `[...]`.
     """
     levels = _levels(capacity)
     block = slots // _BLOCK
@@ -243,8 +243,8 @@ def _places(capacity: int, bucket: Any, slots: Any) -> Iterator[tuple[Any, Any]]
 
 
 def _move(order: BucketOrder, slots: Array, gone: Array, come: Array) -> BucketOrder:
-    """Return the order with slots `[B]`, each at most once, moved between buckets or `_NONE`."""
-    change = (come - gone) << slots % _PACKED * 8  # in its byte; the other bytes get 0
+    """Move distinct slots `[B]` from buckets `gone` to `come`, either of which may be `_NONE`."""
+    change = (come - gone) << slots % _PACKED * 8  # in the slot's byte; 0 in the other bytes
     buckets = buffer.add(order.buckets, slots // _PACKED, change.astype(jnp.uint32))
     places, changes = [], []
     gone, come = buffer.once((gone, come))
@@ -258,24 +258,24 @@ def _move(order: BucketOrder, slots: Array, gone: Array, come: Array) -> BucketO
 
 
 def _totals(order: BucketOrder) -> Array:
-    """Return the number of members of each bucket, int32, padded to rows of `_WORDS`."""
+    """Return the int32 number of members of each bucket, padded to rows of `_WORDS`."""
     return order.counts[_levels(order.capacity).starts[-1] :].astype(jnp.int32)
 
 
 def _bucket(order: BucketOrder, ranks: Array) -> tuple[Array, Array, Array]:
-    """Return the bucket of each rank, the number of the member, and the bucket's members, `[B]`."""
+    """Return each rank's bucket, the index of the member, and the bucket's size, all `[B]`."""
     totals = buffer.once(_totals(order))
     rows = totals.reshape(_TOTALS, _WORDS).sum(axis=1, dtype=jnp.int32)
     row, number = buffer.once(_pick(list(rows), ranks))
     row = jnp.minimum(row, _TOTALS - 1)
     child, number = _pick(_words(totals, row * _WORDS, _WORDS), number)
-    child, number = buffer.single_threaded_pair(child, number, 28, ranks)  # of at most `_MOST` - 1
+    child, number = buffer.single_threaded_pair(child, number, 28, ranks)  # at most `_MOST` - 1
     bucket = buffer.once(jnp.minimum(row * _WORDS + child, BUCKETS - 1))
     return bucket, number, buffer.read(totals, bucket)
 
 
 def _member(order: BucketOrder, bucket: Array, number: Array) -> tuple[Array, Array]:
-    """Return the slots `[B]` of members of buckets by number `[B]`, and 0, or -1 without one."""
+    """Return the slots `[B]` of the members with index `number` `[B]`, and 0 (-1 if missing)."""
     levels = _levels(order.capacity)
     block = jnp.zeros_like(bucket)
 
@@ -286,7 +286,7 @@ def _member(order: BucketOrder, bucket: Array, number: Array) -> tuple[Array, Ar
         children = min(levels.rows[level - 1], _WORDS)
         words = _words(order.counts, row(level, block), children)
         child, number = _pick([word.astype(jnp.int32) for word in words], number)
-        # 28 bits represent the number and its sign: a child has at most 2^24 slots.
+        # 28 bits suffice for the number and its sign, as a child has at most 2^24 slots.
         child, number = buffer.single_threaded_pair(child, number, 28, bucket)
         block = block * _WORDS + child
     child, number = _pick_packed(_words(order.counts, row(0, block), _WORDS), number)
@@ -299,18 +299,18 @@ def _member(order: BucketOrder, bucket: Array, number: Array) -> tuple[Array, Ar
 
 
 def _words(array: Buffer, first: Array, count: int) -> list[Array]:
-    """Return `count` words from `first` `[B]` on, as an array `[B]` for each word.
+    """Return `count` words starting at `first` `[B]`, as one array `[B]` per word.
 
-    An array of rows would be written and read again, and take three times as long.
+    A single array of rows would be written and read again, which takes three times as long.
     """
     at = buffer.once(first)
     return [buffer.read(array, at + number) for number in range(count)]
 
 
 def _flags(word: Array, bucket: Array) -> Array:
-    """Return 1 in the bytes of words `[B]` that equal a bucket `[B]`, else 0."""
+    """Return 1 in the bytes of words `[B]` that equal a bucket `[B]`, and 0 in other bytes."""
     differs = word ^ bucket.astype(jnp.uint32) * jnp.uint32(0x01010101)
-    low = jnp.uint32(0x7F7F7F7F)  # added to seven bits, it carries into the eighth unless all are 0
+    low = jnp.uint32(0x7F7F7F7F)  # added to seven bits, carries into the eighth unless all are 0
     return ~((differs & low) + low | differs | low) >> 7
 
 
@@ -324,7 +324,7 @@ def _floor_bits(bucket: Array) -> Array:
 
 
 def _pick(counts: Sequence[Array], number: Array) -> tuple[Array, Array]:
-    """Return where the running sum of counts `[B]` passes `number` `[B]`, and the rest."""
+    """Return where the cumulative sum of counts `[B]` exceeds `number` `[B]`, and the remainder."""
     passed = chosen = before = jnp.zeros_like(number)
     for count in counts:
         passed = passed + count
@@ -335,7 +335,7 @@ def _pick(counts: Sequence[Array], number: Array) -> tuple[Array, Array]:
 
 
 def _pick_packed(words: Sequence[Array], number: Array) -> tuple[Array, Array]:
-    """Do as `_pick`, with four counts in each word `[B]`."""
+    """Return the results of `_pick` for words `[B]` that contain four counts each."""
     passed = chosen = before = jnp.zeros_like(number)
     here = words[0]
     for word, following in zip(words, [*words[1:], words[-1]], strict=True):

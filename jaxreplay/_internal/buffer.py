@@ -1,24 +1,24 @@
 """Large arrays that a compiled loop reads and writes in place.
 
-A ring or a tree has a million rows, of which an iteration reads and writes a few dozen. In JAX
-every write makes a new array; XLA decides whether it reuses the memory of the old one. It does so
-if every read of the old array is certain to precede the write. Otherwise it copies the whole array
-in every iteration, which takes a thousand times as long. There are three causes of copies:
+A ring buffer or a sum tree has a million rows, of which an iteration reads and writes a few dozen.
+In JAX, every write creates a new array, and XLA decides whether to reuse the old array's memory.
+XLA does so if every read of the old array provably precedes the write. Otherwise XLA copies the
+whole array in every iteration, which takes a thousand times as long. Copies have three causes:
 
-* *A read on which the write does not depend.* XLA may schedule it after the write, and so keeps the
-  old array. Optimisation barriers do not help on CPU, where XLA removes them before it decides
-  about copies. What helps is a dependence that XLA can't remove: `modify` makes the write of one
-  array depend on its read, `fence` and `after` make the writes of an iteration depend on all reads.
-* *A write of a single row.* XLA makes it an update of a slice and fuses it with the reads that
-  follow, which then need both arrays. `write` writes at least two rows.
-* *A value that every consumer recomputes* from the old array: `once`.
+* *A read on which the write does not depend.* XLA may schedule the read after the write, and then
+  preserves the old array. Optimisation barriers do not help, as XLA on CPU removes barriers before
+  it decides about copies. A dependence that XLA can't remove does help: `modify` makes a write
+  depend on the read of its array, and `fence` and `after` make all writes depend on all reads.
+* *A write of a single row.* XLA turns the write into a slice update and fuses it with subsequent
+  reads, which then need both arrays. `write` always writes at least two rows.
+* *A value that every consumer recomputes* from the old array. `once` prevents the recomputation.
 
-So all modules keep such arrays as `Buffer`s and use the functions below. A Buffer is a plain array:
-states stay pytrees of arrays, and the type only marks the field.
-`jaxreplay.testing.assert_in_place` finds the copies in a compiled program.
+Therefore all modules store such arrays as `Buffer`s and use the functions below. A `Buffer` is a
+plain array: states remain pytrees of arrays, and the type only annotates the field.
+`jaxreplay.testing.assert_in_place` detects copies in a compiled program.
 
-This is the only module that uses `tuned`, the operations that are written for XLA on CPU. Without
-them everything gives the same numbers.
+This is the only module that uses `tuned`, the operations tuned for XLA on CPU. The results are the
+same without `tuned`.
 """
 
 from collections.abc import Callable
@@ -31,28 +31,28 @@ from jaxreplay.types import Array
 
 try:
     from jaxreplay._internal import tuned
-except ImportError:  # the folder may be deleted
+except ImportError:  # the `tuned` folder is optional
     tuned: Any = None
 
-Buffer: TypeAlias = Array  # [n, ...], an array that is read and written by this module only
+Buffer: TypeAlias = Array  # [n, ...], read and written only by this module
 Carry = TypeVar("Carry")
 Tree = TypeVar("Tree")
 
 
 def read(buffer: Buffer, slots: Array) -> Array:
-    """Return rows `[B, ...]`; `slots` `[B]` int32 are in range."""
+    """Return rows `[B, ...]`; `slots` `[B]` int32 must be in range."""
     if _is_tuned():
         return tuned.gather.take_rows(jnp.asarray(buffer), slots)
     return _take(buffer, slots)
 
 
 def read_or(buffer: Buffer, slots: Array, missing: float | bool) -> Array:
-    """Return rows `[B, ...]`, and `missing` for slots that are out of range."""
+    """Return rows `[B, ...]`, with `missing` for slots out of range."""
     return jnp.asarray(buffer).at[slots].get(mode="fill", fill_value=missing)
 
 
 def read_few(buffer: Buffer, slots: Array) -> Array:
-    """Return rows as `read` does; faster for a few short rows of a large array."""
+    """Return the same rows as `read`, but faster for a few short rows of a large array."""
     if _is_tuned():
         buffer = jnp.asarray(buffer)
         scratch = tuned.gather.scratch_for(buffer, slots.size)
@@ -67,16 +67,16 @@ def walk(
     step: Callable[[int, Carry, Array], Carry],
     carry: Carry,
 ) -> Carry:
-    """Return the carry after `turns` steps, each of which reads a few rows chosen by the last one.
+    """Return the carry after `turns` steps, each of which reads rows selected by the previous step.
 
-    The steps are unrolled: a loop takes twice as many operations, half of which copy the carry.
+    The steps are unrolled, as a loop takes twice as many operations, half of which copy the carry.
 
     Args:
       buffer: `[n, ...]`.
       turns: number of steps.
       where: `(turn, carry) -> slots[B]`, int32 in range.
       step: `(turn, carry, rows[B, ...]) -> carry`.
-      carry: arrays of one shape.
+      carry: pytree of arrays with equal shapes.
     """
     if not _is_tuned():
         for turn in range(turns):
@@ -90,7 +90,7 @@ def walk(
     )
     for turn in range(turns):
         rows, scratch = tuned.gather.take_few_rows(scratch, buffer, where(turn, carry))
-        # Otherwise the steps become one fusion, which recomputes the ancestors of every step.
+        # Without `once`, XLA fuses all steps and recomputes the ancestors of every step.
         carry = once(step(turn, carry, rows))
     return carry
 
@@ -98,13 +98,13 @@ def walk(
 def write(
     buffer: Buffer, slots: Array, values: Array, how: Literal["set", "max"] = "set"
 ) -> Buffer:
-    """Return the buffer with other rows; slots that are out of range are skipped.
+    """Return the buffer with `values` written to `slots`; slots out of range are skipped.
 
     Args:
       buffer: `[n, ...]`.
-      slots: `[B]` int32; of equal slots, one of their values is kept.
+      slots: `[B]` int32; for duplicate slots, an arbitrary one of the values is written.
       values: `[B, ...]`, cast to the buffer's dtype.
-      how: "max" keeps the larger of the old and the new values; of equal slots, the largest.
+      how: "max" stores the elementwise maximum of the old value and all new values of a slot.
     """
     at = jnp.asarray(buffer).at[_at_least_two(slots).astype(jnp.uint32)]
     values = _at_least_two(values).astype(buffer.dtype)
@@ -112,7 +112,7 @@ def write(
 
 
 def add(buffer: Buffer, slots: Array, values: Array) -> Buffer:
-    """Return the buffer with `values` added to its rows; the values of equal slots add up."""
+    """Return the buffer with `values` added at `slots`; duplicate slots accumulate."""
     if len(slots) == 1:
         values = jnp.concatenate([values, jnp.zeros_like(values)])
     at = jnp.asarray(buffer).at[_at_least_two(slots).astype(jnp.uint32)]
@@ -120,41 +120,41 @@ def add(buffer: Buffer, slots: Array, values: Array) -> Buffer:
 
 
 def modify(buffer: Buffer, slots: Array, values: Array) -> tuple[Buffer, Array]:
-    """Write rows as `write` does; return also the old rows, 0 for slots that are out of range.
+    """Write rows as `write` does, and also return the old rows, with 0 for slots out of range.
 
-    A comparison makes the write depend on the read. It keeps rows that hold NaN.
+    A comparison makes the write depend on the read. Stored NaNs are not overwritten.
 
     Raises:
-      ValueError: the buffer does not hold floating-point numbers.
+      ValueError: If the buffer's dtype is not floating-point.
     """
     if not jnp.issubdtype(buffer.dtype, jnp.floating):
-        raise ValueError(f"buffer has dtype {buffer.dtype}: modify takes floating-point numbers")
+        raise ValueError(f"modify got a buffer of dtype {buffer.dtype}, expected floating-point")
     slots, values, count = _at_least_two(slots), _at_least_two(values), len(slots)
     before = read_or(buffer, slots, 0.0)
     return write(buffer, slots, jnp.where(jnp.isnan(before), before, values)), before[:count]
 
 
 def once(values: Tree) -> Tree:
-    """Return arrays of one shape that XLA computes once, however many consumers they have."""
+    """Return arrays of equal shape that XLA computes once, regardless of the number of uses."""
     return tuned.once.once(values) if _is_tuned() else values
 
 
 def single_threaded(values: Array, numbers: Array) -> Array:
-    """Return a small array `[n, ...]` that is computed in one thread, although it reads much.
+    """Return a small array `[n, ...]` that one thread computes, even from large arrays.
 
     Args:
-      values: at most 64 KB, or it has no effect; used in more than one way.
-      numbers: `[B]` int32, not negative, that are known before, such as the slots that are read.
+      values: array with several uses. Arrays above 64 KB are returned unchanged.
+      numbers: non-negative int32 `[B]` available before `values`, such as the slots read.
     """
     return tuned.gather.in_one_thread(values, numbers) if _is_tuned() else values
 
 
 def single_threaded_pair(high: Array, low: Array, bits: int, numbers: Array) -> tuple[Array, Array]:
-    """Return two results `[n]` of one computation in one thread, which XLA would repeat for each.
+    """Apply `single_threaded` to two results `[n]` of a computation, which XLA would duplicate.
 
     Args:
-      high: int32, not negative, below 2^(32 - bits).
-      low: int32, of this many bits including its sign.
+      high: non-negative int32, below 2^(32 - bits).
+      low: int32 that fits into `bits` bits including the sign.
       bits: between 1 and 31.
       numbers: as for `single_threaded`.
     """
@@ -165,15 +165,15 @@ def single_threaded_pair(high: Array, low: Array, bits: int, numbers: Array) -> 
 
 
 def unrolled(key: Array) -> Array:
-    """Return keys with the same random numbers, which XLA on CPU hashes faster in compiled loops.
+    """Return keys with the same random numbers that XLA on CPU hashes faster in compiled loops.
 
     JAX hashes threefry2x32 keys in a loop of five small steps, and XLA on CPU runs the loop one
-    operation at a time: that is most of the work of a small training loop. Unrolled, every hash is
-    one operation, and compiles faster. `jax.random` accepts the new keys, and keys split from them
-    are of their kind. Their dtype differs from that of the given keys: carry either in a loop.
+    operation at a time, which dominates the cost of a small training loop. An unrolled hash is a
+    single operation and compiles faster. `jax.random` accepts the new keys, and splitting preserves
+    their type. A loop must carry either the old or the new keys, because their dtypes differ.
 
     Args:
-      key: `[...]` PRNG keys, typed or raw. Keys of another kind, and keys on other devices, are
+      key: `[...]` PRNG keys, typed or raw. Keys with other implementations or on other devices are
         returned unchanged.
     """
     return tuned.keys.unrolled(key) if _is_tuned() else key
@@ -182,13 +182,13 @@ def unrolled(key: Array) -> Array:
 def product(x: Array, kernel: Array) -> Array:
     """Return `x @ kernel` for `[..., D]` and `[D, features]`; faster on CPU for small dimensions.
 
-    It has no forward-mode derivative.
+    Forward-mode differentiation is not supported.
     """
     return tuned.linear.product(x, kernel) if _is_tuned() else jnp.matmul(x, kernel)
 
 
 def fence(tree: Any) -> Array:
-    """Return an int32 0, `[]`, that is available only after every array of a pytree."""
+    """Return an int32 zero `[]` that is available only after every array of a pytree."""
     leaves = [leaf for leaf in jax.tree.leaves(tree) if leaf.size]
     if not leaves:
         return jnp.zeros((), jnp.int32)
@@ -196,7 +196,7 @@ def fence(tree: Any) -> Array:
     leaves = [jax.random.key_data(x) if k else x for x, k in zip(leaves, keys, strict=True)]
     firsts = [leaf.ravel()[0].astype(jnp.float32) for leaf in leaves]
     bits = jax.lax.bitcast_convert_type(sum(firsts), jnp.int32)
-    return once((bits == 0x7FABCDEF).astype(jnp.int32))  # a NaN that no arithmetic makes
+    return once((bits == 0x7FABCDEF).astype(jnp.int32))  # a NaN that arithmetic never produces
 
 
 def after(fence: Array, tree: Tree) -> Tree:
@@ -204,14 +204,14 @@ def after(fence: Array, tree: Tree) -> Tree:
 
     def wait(x: Array) -> Array:
         if jnp.issubdtype(x.dtype, jnp.integer):
-            return x + fence.astype(x.dtype)  # fewer operations than the choice below
+            return x + fence.astype(x.dtype)  # fewer operations than the selection below
         return jnp.where(fence == 0, x, jnp.zeros_like(x))
 
     return jax.tree.map(wait, tree)
 
 
 def settled(tree: Tree) -> Tree:
-    """Return a pytree behind an optimisation barrier, which XLA honours on accelerators."""
+    """Apply an optimisation barrier to a pytree, which XLA respects on accelerators."""
     return jax.lax.optimization_barrier(tree)
 
 

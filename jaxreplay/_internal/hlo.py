@@ -1,4 +1,4 @@
-"""Copies of large arrays in compiled loops, found in the optimised HLO."""
+"""Detection of large array copies in compiled loops from the optimised HLO."""
 
 import math
 import re
@@ -12,21 +12,21 @@ _ITERATIONS = 10
 
 
 def assert_in_place(step: Callable[..., Any], state: Any, *args: Any, size: int = 0) -> None:
-    """Assert that a compiled loop of `step` copies no large array of its state.
+    """Assert that a compiled loop over `step` copies no large array of its state.
 
-    XLA copies an array in every iteration if it can't prove that all reads of the array precede its
-    next write (see `jaxreplay._internal.buffer`). The loop is compiled for the backend in use, and
+    XLA copies an array in every iteration if it can't prove that all reads of the array precede the
+    next write (see `jaxreplay._internal.buffer`). The loop is compiled for the default backend, but
     not run.
 
     Args:
       step: `(state, *args) -> state`, one iteration of the loop.
       state: pytree of arrays, such as a `ReplayState` with parameters; shapes and dtypes suffice.
-      *args: other arguments of every iteration.
-      size: arrays with a dimension of at least this size are checked; 0 is the largest dimension of
-        any array of the state, divided by eight.
+      *args: loop-invariant arguments of `step`.
+      size: minimum dimension of the arrays to check; 0 selects an eighth of the largest dimension
+        of any array in the state.
 
     Raises:
-      AssertionError: one line that names the arrays which are copied.
+      AssertionError: If the loop copies large arrays. The message names the arrays.
 
     Example:
       >>> def step(state, key):
@@ -56,7 +56,7 @@ def large_copies(text: str, size: int, children: int | None = None) -> list[str]
     Args:
       text: optimised HLO.
       size: number of elements, such as the capacity of a replay.
-      children: also find arrays `[n, children]` of at least `size` elements, the rows of a tree.
+      children: if given, also include arrays `[n, children]` of at least `size` elements.
     """
     found = []
     called = _called(text)
@@ -77,7 +77,7 @@ def large_copies(text: str, size: int, children: int | None = None) -> list[str]
 
 
 def _lines(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the instructions, each with the name of its computation."""
+    """Yield each instruction with the name of its computation."""
     name = ""
     for line in text.splitlines():
         if start := re.match(r"(?:ENTRY )?%([\w.-]+) \(", line):
@@ -86,7 +86,7 @@ def _lines(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _called(text: str) -> dict[str, list[str]]:
-    """Return the computations that each computation calls: fusions, branches, nested loops."""
+    """Return the computations that each computation calls: fusions, branches and nested loops."""
     called: dict[str, list[str]] = {}
     for name, line in _lines(text):
         for one in re.findall(

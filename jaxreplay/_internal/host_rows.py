@@ -1,10 +1,10 @@
-"""Fields of transitions in the host's memory, for replays larger than the device's memory.
+"""Transition fields in host memory, for replays larger than the device's memory.
 
-With `storage=Transitions(on_host=True)` the ring keeps on the device the scalar fields of a
-transition (rewards, discounts, flags, discrete actions) and the fields that the sampler reads. The
-other fields (observations, continuous actions) are in a NumPy array of the caller, slot by slot, as
-the bits that the ring would hold. Priorities, trees and draws are on the device in either case, so
-that the same key samples the same transitions:
+With `storage=Transitions(on_host=True)`, the ring buffer on the device contains the scalar fields
+of a transition (rewards, discounts, flags, discrete actions) and the fields that the sampler reads.
+The other fields (observations, continuous actions) are stored as bits in a NumPy array that the
+caller owns, with one row per slot. Priorities, sum trees and sampling remain on the device, so the
+same key samples the same transitions:
 
     rows = host_rows.empty(state.ring)
     state = add(state, transition)
@@ -14,8 +14,8 @@ that the same key samples the same transitions:
     ...                                        # and in the jitted gradient step:
     batch = host_rows.join(state.ring, batch, words)
 
-For vmapped states, all arrays have one more leading axis `[S]`, except for the slots that are
-written, which are the same in all states.
+For vmapped states, all arrays have an additional leading axis `[S]`, except the slots to write,
+which are the same for all states.
 """
 
 from typing import Any
@@ -30,53 +30,53 @@ from jaxreplay._internal.host_split import HostSplit, Leaving
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Sample
 
-_MAKE = "make the replay with storage=Transitions(on_host=True)"
-_EMPTY = "use host_rows.empty(state.ring) of this replay"
+_CREATE = "create the replay with storage=Transitions(on_host=True)"
+_EMPTY = "use rows from host_rows.empty(state.ring) of this replay"
 
 
 def empty(ring: Ring, *axes: int) -> np.ndarray:
-    """Return the rows of an empty ring, `[*axes, C, V]` uint32; memory is allocated as they fill.
+    """Return the rows of an empty ring buffer, `[*axes, C, V]` uint32, allocated lazily.
 
     Args:
-      ring: of a replay with storage on the host; shapes suffice, as of `jax.eval_shape`.
+      ring: ring buffer of a replay with host storage; shapes from `jax.eval_shape` suffice.
       *axes: leading axes, such as the number of seeds.
 
     Raises:
-      ValueError: the ring stores all fields itself.
+      ValueError: If all fields are on the device.
     """
     return np.zeros((*axes, ring.capacity, _split(ring).there.words), np.uint32)
 
 
 def write(rows: np.ndarray, leaving: Leaving) -> None:
-    """Write the newest transitions in place: `ring.leaving` after an add, `[E, V]`.
+    """Write the newest transitions, `ring.leaving` `[E, V]` after an add, to the rows in place.
 
     Raises:
-      ValueError: the rows are of another ring, or the ring stores all fields itself.
+      ValueError: If all fields are on the device, or the rows belong to a different ring buffer.
     """
     if not isinstance(leaving, Leaving):
-        raise ValueError(f"leaving is a {type(leaving).__name__}: {_MAKE}, and give ring.leaving")
+        raise ValueError(f"leaving must be ring.leaving, got {type(leaving).__name__}: {_CREATE}")
     slots, words = np.asarray(leaving.slots), np.asarray(leaving.words)
     _check_rows(rows)
     wanted = (*rows.shape[:-2], slots.size, rows.shape[-1])
     if words.shape != wanted or words.dtype != np.uint32:
         raise ValueError(
-            f"rows has shape {rows.shape}, and leaving.words {words.shape} of dtype "
-            f"{words.dtype}: {_EMPTY}"
+            f"rows of shape {rows.shape} do not match leaving.words of shape {words.shape} and "
+            f"dtype {words.dtype}: {_EMPTY}"
         )
     rows[..., check_slots(slots, rows.shape[-2]), :] = words
 
 
 def read(rows: np.ndarray, slots: Any) -> np.ndarray:
-    """Return the words of `slots` `[B]` or `[B, T]`: `[B, V]` or `[B, T, V]` uint32.
+    """Return the uint32 words `[B, V]` or `[B, T, V]` of `slots` `[B]` or `[B, T]`.
 
     Raises:
-      ValueError: the rows are of another ring, or slots are not integers in its range.
+      ValueError: If `rows` are not from `empty`, or `slots` are not integers in range.
     """
     _check_rows(rows)
     slots = check_slots(np.asarray(slots), rows.shape[-2])
     if rows.ndim > 2 and slots.shape[:1] != rows.shape[:1]:
         raise ValueError(
-            f"rows has {rows.shape[0]} states, and slots shape {slots.shape}: give slots [S, B]"
+            f"slots must have shape [S, B] for rows of S={rows.shape[0]} states, got {slots.shape}"
         )
     if rows.ndim == 2:
         return rows.take(slots, axis=0)
@@ -87,20 +87,20 @@ def join(ring: Ring, batch: Sample, words: Array) -> Sample:
     """Return a batch with all fields.
 
     Args:
-      ring: of a replay with storage on the host; shapes suffice.
-      batch: from `sample`, `[B]` or `[B, T]`.
+      ring: ring buffer of a replay with host storage; shapes suffice.
+      batch: result of `sample`, `[B]` or `[B, T]`.
       words: `read(rows, batch.indices)`, `[B, V]` or `[B, T, V]` uint32.
 
     Raises:
-      ValueError: the ring stores all fields itself, or words are not those of the batch.
+      ValueError: If all fields are on the device, or `words` do not match the batch.
     """
     own, lead = _split(ring), batch.indices.shape
     wanted = (*lead, own.there.words)
     given = getattr(words, "dtype", type(words).__name__), getattr(words, "shape", ())
     if given != (jnp.uint32, wanted):
         raise ValueError(
-            f"words has dtype {given[0]} and shape {list(given[1])}, not uint32 {list(wanted)}: "
-            "give host_rows.read(rows, batch.indices)"
+            f"words must be uint32 of shape {list(wanted)}, got {given[0]} of shape "
+            f"{list(given[1])}: pass host_rows.read(rows, batch.indices)"
         )
     flat = packing.unpack(own.there, words.reshape(-1, own.there.words))
     there = jax.tree.map(lambda x: x.reshape(*lead, *x.shape[1:]), flat)
@@ -112,12 +112,12 @@ def _check_rows(rows: Any) -> None:
         given = type(rows).__name__
         if isinstance(rows, np.ndarray):
             given = f"{rows.dtype} of shape {rows.shape}"
-        raise ValueError(f"rows is {given}, not uint32 of shape [C, V]: {_EMPTY}")
+        raise ValueError(f"rows must be uint32 of shape [C, V], got {given}: {_EMPTY}")
 
 
 def _split(ring: Ring) -> HostSplit:
     if not isinstance(ring, Ring):
-        raise ValueError(f"ring is a {type(ring).__name__}: give state.ring")
+        raise ValueError(f"ring must be state.ring, got {type(ring).__name__}")
     if ring.split is None:
-        raise ValueError(f"the ring stores all fields on the device: {_MAKE}")
+        raise ValueError(f"the ring buffer stores all fields on the device: {_CREATE}")
     return ring.split

@@ -1,4 +1,4 @@
-"""The division of a transition's fields between the device and the host."""
+"""Splits of a transition's fields between the device and the host."""
 
 import math
 from collections.abc import Collection
@@ -13,7 +13,7 @@ from jaxreplay.types import Array, Tree
 
 
 class HostSplit(NamedTuple):
-    """Where every leaf is stored; both parts have the type of the transition, None in the gaps."""
+    """The split of the leaves; each part has the transition's type, with None for other leaves."""
 
     whole: Layout
     here: Layout  # on the device
@@ -22,31 +22,31 @@ class HostSplit(NamedTuple):
 
 
 class Leaving(NamedTuple):
-    """Fields of the newest transitions that the host stores."""
+    """The host-stored fields of the newest transitions."""
 
     words: Array  # [E, V] uint32, the bits of the fields
-    slots: Array  # [E] int32
+    slots: Array  # [E] int32, the slots of these transitions
 
 
 def plan(example: Tree, kept: Collection[str]) -> HostSplit:
-    """Return a split that keeps scalar fields, and the named ones, on the device.
+    """Return a split that stores scalar fields and the fields in `kept` on the device.
 
     Args:
       example: one transition without a batch axis.
-      kept: top-level fields that stay on the device.
+      kept: top-level fields to store on the device.
 
     Raises:
-      ValueError: either part would be empty.
+      ValueError: If either part is empty.
     """
     whole = packing.plan(example)
     goes = tuple(math.prod(x.shape) > 1 and x.top not in kept for x in whole.fields)
     if not any(goes):
         raise ValueError(
-            "on_host=True needs a field that is not a scalar and not read by the sampler: use "
+            "on_host=True requires a non-scalar field that the sampler does not read: use "
             "Transitions()"
         )
     if all(goes):
-        raise ValueError("on_host=True needs a scalar field, such as first: add it to the example")
+        raise ValueError("on_host=True requires a scalar field: add one, such as first")
     leaves = jax.tree.leaves(example)
     stays = tuple(not x for x in goes)
     here, there = (packing.plan(_only(whole, leaves, which)) for which in (stays, goes))
@@ -54,21 +54,21 @@ def plan(example: Tree, kept: Collection[str]) -> HostSplit:
 
 
 def divide(split: HostSplit, transition: Tree) -> tuple[Tree, Tree]:
-    """Return the parts of transitions `[E, ...]` for the device and for the host."""
+    """Split transitions `[E, ...]` into the parts for the device and the host."""
     leaves = split.whole.treedef.flatten_up_to(transition)
     stays = tuple(not x for x in split.goes)
     return _only(split.whole, leaves, stays), _only(split.whole, leaves, split.goes)
 
 
 def join(split: HostSplit, here: Tree, there: Tree) -> Tree:
-    """Return transitions `[B, ...]` from both parts."""
+    """Join both parts into transitions `[B, ...]`."""
     both = (split.whole.treedef.flatten_up_to(part) for part in (here, there))
     leaves = [y if goes else x for x, y, goes in zip(*both, split.goes, strict=True)]
     return jax.tree.unflatten(split.whole.treedef, leaves)
 
 
 def nothing(split: HostSplit, num_envs: int) -> Leaving:
-    """Return the value of `leaving` before the first add: zeros, for slots that are empty."""
+    """Return the value of `leaving` before the first add: zeros for empty slots."""
     words = jnp.zeros((num_envs, split.there.words), jnp.uint32)
     return Leaving(words, jnp.arange(num_envs, dtype=jnp.int32))
 

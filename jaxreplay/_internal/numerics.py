@@ -1,4 +1,4 @@
-"""Random integers, powers, counting and sums of two float32."""
+"""Random integers, powers, counting and double-float32 arithmetic."""
 
 import math
 
@@ -11,35 +11,35 @@ from jaxreplay.types import Array
 
 
 def bits(key: Array, shape: tuple[int, ...]) -> Array:
-    """Return the random bits of `jax.random.bits`, uint32, faster on CPU (see `unrolled`).
+    """Return the same uint32 as `jax.random.bits`, but faster on CPU (see `unrolled`).
 
-    256 numbers take 0.5 us instead of 4, and 4096 take 5 us instead of 37.
+    256 numbers take 0.5 us instead of 4 us, and 4096 numbers take 5 us instead of 37 us.
 
     Raises:
-      ValueError or TypeError: `key` is not a single key.
+      ValueError or TypeError: If `key` is not a single key.
     """
     return jax.random.bits(unrolled(key), shape, jnp.uint32)
 
 
 def integers(key: Array, shape: tuple[int, ...], below: Array | int) -> Array:
-    """Return independent integers, int32, uniform in [0, below).
+    """Return independent int32 integers, uniform in [0, below).
 
-    They come from a fixed-point multiplication of 32 random bits (Lemire 2019, arXiv:1805.10941,
-    without rejection): probabilities differ from `1 / below` by a relative `below / 2^32` at most.
-    It takes one hash per number; `jax.random.randint` takes two and a division.
+    The integers result from a fixed-point multiplication of 32 random bits (Lemire 2019,
+    arXiv:1805.10941, without rejection). The relative error of a probability `1 / below` is at most
+    `below / 2^32`. A number takes one hash; `jax.random.randint` takes two hashes and a division.
 
     Args:
       key: PRNG key.
-      shape: of the result.
+      shape: shape of the result.
       below: `[]`, positive int32.
     """
     return scaled(bits(key, shape), jnp.asarray(below).astype(jnp.uint32)).astype(jnp.int32)
 
 
 def scaled(x: Array, y: Array) -> Array:
-    """Return `x * y / 2^32` of two uint32, rounded down, without 64-bit integers.
+    """Return `x * y / 2^32` for two uint32, rounded down, without 64-bit integers.
 
-    For random bits `x` it is a random number below `y`, without the division of `x % y`.
+    For random bits `x`, the result is a random number below `y`, without the division of `x % y`.
     """
     x_high, x_low, y_high, y_low = x >> 16, x & 0xFFFF, y >> 16, y & 0xFFFF
     middle = x_high * y_low + (x_low * y_low >> 16)
@@ -50,12 +50,12 @@ def scaled(x: Array, y: Array) -> Array:
 def fraction(bits: Array, whole: Array) -> tuple[Array, Array]:
     """Return `bits / 2^32 * whole` as the sum of two float32.
 
-    One float32 resolves 2^-24 of the whole: of priorities many orders of magnitude apart, some of
-    the small ones would never be drawn. Factors of 12 bits make every product exact.
+    A single float32 resolves 2^-24 of the whole: if priorities differ by many orders of magnitude,
+    some small priorities would never be sampled. Factors of 12 bits make every product exact.
 
     Args:
       bits: `[...]` uint32.
-      whole: `[]` float32, not negative.
+      whole: `[]` float32, non-negative.
     """
     first = (bits >> 20).astype(jnp.float32) * 2.0**-12
     second = ((bits >> 8) & 0xFFF).astype(jnp.float32) * 2.0**-24
@@ -71,14 +71,14 @@ def fraction(bits: Array, whole: Array) -> tuple[Array, Array]:
 
 
 def floor(value: Array, rest: Array) -> tuple[Array, Array]:
-    """Return the largest float32 up to `value + rest`, and the remainder, which is not negative.
+    """Return the largest float32 not above `value + rest`, and the non-negative remainder.
 
-    Rounding down matters for the search of ranges: a number that is rounded up to the start of a
-    range would fall into it.
+    Rounding down matters for range searches: a number rounded up to the start of a range would fall
+    into that range.
 
     Args:
-      value: not negative.
-      rest: small in comparison with `value`.
+      value: non-negative.
+      rest: small compared with `value`.
     """
     near = value + rest
     left = rest - (near - value)
@@ -91,12 +91,12 @@ def floor(value: Array, rest: Array) -> tuple[Array, Array]:
 def to_power(base: Array, exponent: Array | float) -> Array:
     """Return `base ** exponent` for 0 and positive normal numbers, with a relative error of 1e-5.
 
-    XLA on CPU vectorises logarithms and exponentials, and not powers: 128 numbers take 0.3 us
-    instead of 1.0. For priorities near 1 the error is 1e-7.
+    XLA on CPU vectorises logarithms and exponentials, but not powers: 128 numbers take 0.3 us
+    instead of 1.0 us. For priorities near 1, the error is 1e-7.
 
     Args:
-      base: `[...]` float32, not negative; not differentiable at 0.
-      exponent: `[]`; 0 returns 1, and the Python numbers 1 and 2 return exact powers.
+      base: `[...]` float32, non-negative; the power is not differentiable at 0.
+      exponent: `[]`; the power is 1 for 0 and exact for the Python numbers 1 and 2.
     """
     if isinstance(exponent, int | float):
         if exponent in (0, 1, 2):
@@ -108,11 +108,11 @@ def to_power(base: Array, exponent: Array | float) -> Array:
 def count_up_to(ends: Array, values: Array) -> Array:
     """Return `jnp.searchsorted(ends, values, side="right")`, `[B]` int32.
 
-    It takes two steps of about sqrt(n) comparisons; `jnp.searchsorted` is a loop of small steps or,
-    unrolled, a chain of gathers.
+    The search takes two steps of about sqrt(n) comparisons, whereas `jnp.searchsorted` is a loop of
+    small steps or, when unrolled, a chain of gathers.
 
     Args:
-      ends: `[n]` int32, ascending, n at least 1.
+      ends: `[n]` int32, ascending, with n at least 1.
       values: `[B]` int32, below 2^31 - 1.
     """
     width = math.isqrt(len(ends))

@@ -11,29 +11,29 @@ from jaxreplay.types import Array
 
 
 class IfFiniteState(NamedTuple):
-    """State of an optimiser that skips gradients which are not finite."""
+    """State of an optimiser that skips non-finite gradients."""
 
-    finite: Array  # [] bool, whether the latest gradient was
+    finite: Array  # [] bool, whether the latest gradient was finite
     inner: optax.OptState
 
 
 def if_finite(inner: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Return an optimiser that skips gradients which are not finite.
+    """Return an optimiser that skips non-finite gradients.
 
-    It is `optax.apply_if_finite` without a limit, and with a selection per number instead of a
-    branch: XLA fuses it with the update.
+    It differs from `optax.apply_if_finite` in that the number of skipped gradients is unlimited and
+    that an elementwise selection, which XLA fuses with the update, replaces the branch.
 
-    Gradients count as finite if the sum of squares of every leaf is finite. That is cheaper to
-    compute than a test of every number, and stricter on purpose: Adam's second moment of larger
-    gradients would be infinite, and their parameter never move again. Squares have the leaf's
-    dtype, like that moment (float16 holds squares of numbers below 256), and are summed in float32
-    or wider.
+    A gradient is considered finite if the sum of squares of every leaf is finite. This test is
+    cheaper than a test of every element and deliberately stricter: for larger gradients, Adam's
+    second moment would become infinite and the affected parameters would never change again.
+    Squares are computed in the leaf's dtype, as in Adam (float16 represents squares of numbers
+    below 256), and summed in float32 or wider.
 
     Args:
-      inner: optimiser of finite gradients.
+      inner: optimiser for finite gradients.
 
     Returns:
-      An optimiser with an `IfFiniteState`; its updates are 0 for a gradient that is not finite.
+      An optimiser with an `IfFiniteState`; its updates are 0 for a non-finite gradient.
     """
 
     def init(params: optax.Params) -> IfFiniteState:

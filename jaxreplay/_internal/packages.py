@@ -1,4 +1,4 @@
-"""The version of the library, and optional packages."""
+"""The version of the library and imports of optional packages."""
 
 import importlib
 import shlex
@@ -10,7 +10,7 @@ from types import ModuleType
 
 
 def find() -> str:
-    """Return the installed version, or that of the clone that contains this file."""
+    """Return the installed version, or the version of the clone that contains this file."""
     try:
         return metadata.version("jaxreplay")
     except metadata.PackageNotFoundError:
@@ -25,21 +25,21 @@ VERSION = find()
 
 
 def imported(name: str, what: str, package: str | None = None) -> ModuleType:
-    """Return a module of an optional package.
+    """Import a module from an optional package.
 
     Args:
-      name: of the module.
-      what: the features that need it, in the plural, such as "Minari datasets".
-      package: to install; None is the first part of `name`.
+      name: name of the module.
+      what: plural name of the features that require the module, such as "Minari datasets".
+      package: package to install; None selects the first part of `name`.
 
     Raises:
-      ImportError: the package is missing; one line with the command that installs it.
+      ImportError: If the package is missing. The message contains the installation command.
     """
     package = package or name.partition(".")[0]
     try:
         return importlib.import_module(name)
     except ImportError:
         raise ImportError(
-            f"{what} need {package}, which is not installed: {shlex.quote(sys.executable)} -m pip "
-            f"install {shlex.quote(package)}"
+            f"{what} require {package}, which is not installed: {shlex.quote(sys.executable)} -m "
+            f"pip install {shlex.quote(package)}"
         ) from None

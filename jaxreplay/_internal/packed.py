@@ -1,11 +1,11 @@
-"""Pytrees as few arrays, for calls of compiled functions from Python.
+"""Pytrees packed into few arrays, for calls of compiled functions from Python.
 
-A call costs time for every array: on CPU a microsecond for each result and two for each NumPy
-argument. For the state of a replay, a batch and a transition this exceeds the time to add, sample
-and update. A packed pytree is one array of words, and its large arrays.
+Every array adds to the time of a call: on CPU, a microsecond for each result and two microseconds
+for each NumPy argument. For a replay state, a batch and a transition, this exceeds the time to add,
+sample and update. A packed pytree consists of one array of words and its large arrays.
 
-Pack arguments and results of compiled functions, and unpack them on the other side. Inside a
-compiled loop packing has no benefit.
+Pack the arguments and results of compiled functions, and unpack them on the other side. Packing has
+no benefit inside a compiled loop.
 """
 
 import functools
@@ -23,32 +23,32 @@ from jaxreplay._internal.arguments import can_be_stored, find_overflow
 from jaxreplay._internal.packing import Layout
 from jaxreplay.types import Array, Tree
 
-_LARGE = 2**15  # bytes of an array above which passing it is faster than copying it
+_LARGE = 2**15  # array size in bytes above which passing an array is faster than copying it
 _SHAPE_AND_DTYPE = operator.attrgetter("shape", "dtype")
 
 
 class _Plan(NamedTuple):
-    """The places of the leaves of a pytree."""
+    """The storage of each leaf of a packed pytree."""
 
     treedef: Any  # jax.tree_util.PyTreeDef
-    apart: tuple[bool, ...]  # [leaves], whether a leaf is an array of its own
-    kinds: tuple[Any, ...]  # [leaves], the implementation of PRNG keys, or None
-    layout: Layout | None  # of the words; None if all leaves are arrays of their own
-    record: np.dtype | None  # the same for NumPy
-    names: tuple[str, ...]  # [leaves], the name of its field in the record, or ""
+    apart: tuple[bool, ...]  # [leaves], whether a leaf remains a separate array
+    kinds: tuple[Any, ...]  # [leaves], the PRNG key implementation, or None for other leaves
+    layout: Layout | None  # layout of the words, or None if all leaves are separate arrays
+    record: np.dtype | None  # the same layout as a structured NumPy dtype
+    names: tuple[str, ...]  # [leaves], the leaf's field name in the record, or ""
 
 
 class Packed:
-    """A pytree as few arrays; it is a pytree, and may be donated.
+    """A pytree packed into few arrays, which is itself a pytree and may be donated.
 
-    It is not a dataclass, which JAX flattens several times slower.
+    JAX would take several times as long to flatten a dataclass.
     """
 
     __slots__ = ("arrays", "plan")
 
     def __init__(self, arrays: tuple[Any, ...], plan: _Plan) -> None:
-        """Use `pack`."""
-        self.arrays = arrays  # [W] uint32, the bits of all small leaves, if any; then the others
+        """Use `pack` instead."""
+        self.arrays = arrays  # [W] uint32 with the bits of all small leaves, then the other leaves
         self.plan = plan
 
 
@@ -60,22 +60,22 @@ jax.tree_util.register_pytree_node(
 
 
 def pack(tree: Tree) -> Packed:
-    """Return a pytree as few arrays.
+    """Pack a pytree into few arrays.
 
     A pytree of NumPy arrays and numbers, such as transitions from environments on the host, is
-    packed on the host; pack other pytrees inside a compiled function. Arrays of 32 KB or more, and
-    dtypes without a 32-bit representation, such as complex numbers, are not copied: copy them if
-    the environment reuses them, since JAX may read them after the call has returned.
+    packed on the host; pack other pytrees inside a compiled function. Arrays of 32 KB or more and
+    dtypes without a 32-bit representation, such as complex numbers, are not copied. Copy these
+    arrays if the environment reuses them, because JAX may read them after the call has returned.
 
     Args:
-      tree: any pytree of arrays, including PRNG keys.
+      tree: pytree of arrays, which may include PRNG keys.
 
     Raises:
-      ValueError: JAX can't represent a leaf on the host: a text, an object, a foreign byte order,
-        or numbers beyond 32 bits (`jax_enable_x64` allows 64). The message names the leaf.
+      ValueError: If JAX can't represent a leaf on the host: text, an object, a non-native byte
+        order, or numbers beyond 32 bits (64 with `jax_enable_x64`). The message names the leaf.
     """
     leaves, treedef = jax.tree.flatten(tree)
-    # Every call pays for this: isinstance(leaf, jax.Array) is slower.
+    # This check runs in every call, and isinstance(leaf, jax.Array) would be slower.
     if not set(map(type, leaves)) <= {np.ndarray}:
         if any(isinstance(leaf, jax.Array) for leaf in leaves):
             for number, leaf in enumerate(leaves):
@@ -97,17 +97,17 @@ def pack(tree: Tree) -> Packed:
 
 
 def unpack(packed: Packed) -> Tree:
-    """Return the pytree that was packed, exactly, on the device; call it in a compiled function.
+    """Return the exact original pytree on the device; call `unpack` in a compiled function.
 
-    Leaves that were packed on the host have the dtypes that JAX has for them.
+    Leaves packed on the host are returned in JAX's dtypes.
     """
     return _unpack(packed)
 
 
 def as_numpy(packed: Packed) -> Tree:
-    """Return the pytree that was packed as NumPy arrays, for learners without JAX.
+    """Return the original pytree as NumPy arrays, for learners without JAX.
 
-    On CPU they are read-only views of JAX's memory. PRNG keys are returned as their words.
+    On CPU, the arrays are read-only views of JAX's memory. PRNG keys are returned as their words.
     """
     plan, leaves = packed.plan, list(map(np.asarray, packed.arrays))
     if plan.record is not None:
@@ -153,7 +153,7 @@ def _packed(plan: _Plan, leaves: list[Any], words: Any) -> Packed:
 def _host_plan(
     treedef: Any, leaves: tuple[tuple[tuple[int, ...], Any], ...], wide: bool
 ) -> tuple[_Plan, tuple[int, ...]]:
-    """Return `_plan` for NumPy arrays, and the numbers of leaves with wider dtypes than JAX's."""
+    """Return `_plan` for NumPy arrays, and the indices of leaves with wider dtypes than JAX's."""
     wider = []
     for number, (_, dtype) in enumerate(leaves):
         if _own(treedef, number, dtype) != dtype:
@@ -163,11 +163,11 @@ def _host_plan(
 
 @functools.cache
 def _plan(treedef: Any, leaves: tuple[tuple[tuple[int, ...], Any], ...], wide: bool) -> _Plan:
-    """Return the plan for leaves of these shapes and dtypes.
+    """Return the plan for leaves with these shapes and dtypes.
 
-    Equal leaves share one plan, as JAX compares plans at every call.
+    Equal shapes and dtypes share one plan, because JAX compares plans in every call.
     """
-    del wide  # a key of the cache: other plans apply if `jax_enable_x64` changes
+    del wide  # part of the cache key, because plans depend on `jax_enable_x64`
     kinds, apart, small = [], [], []
     for shape, dtype in leaves:
         words, kind = _words_of(shape, dtype)
@@ -191,7 +191,7 @@ def _plan(treedef: Any, leaves: tuple[tuple[tuple[int, ...], Any], ...], wide: b
 
 
 def _words_of(shape: tuple[int, ...], dtype: Any) -> tuple[jax.ShapeDtypeStruct | None, Any]:
-    """Return shape and dtype of a leaf that becomes words, else None; and its kind of PRNG keys."""
+    """Return a leaf's shape and dtype in words, or None if separate, and its key implementation."""
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         kinds = []
 
@@ -211,23 +211,23 @@ def _words_of(shape: tuple[int, ...], dtype: Any) -> tuple[jax.ShapeDtypeStruct 
 
 
 def _own(treedef: Any, number: int, dtype: np.dtype) -> np.dtype:
-    """Return the dtype that JAX has for a leaf on the host; raise ValueError without one."""
-    if _is_jax_s(dtype):
+    """Return JAX's dtype for a leaf on the host; raise ValueError if JAX does not support it."""
+    if _is_supported(dtype):
         return jax.dtypes.canonicalize_dtype(dtype)
-    why = "which JAX does not support: convert it, or leave it out"
+    why = "which JAX does not support: convert or remove the field"
     if not dtype.isnative:
-        why = "which has a foreign byte order: convert it (astype)"
+        why = "which has a non-native byte order: convert it with astype"
     raise ValueError(f"{_name(treedef, number)} has dtype {dtype}, {why}")
 
 
-def _is_jax_s(dtype: np.dtype) -> bool:
-    """Return whether JAX accepts NumPy arrays of a dtype."""
+def _is_supported(dtype: np.dtype) -> bool:
+    """Return whether JAX accepts NumPy arrays with this dtype."""
     known = can_be_stored(dtype) or jnp.issubdtype(dtype, jnp.complexfloating)
     return bool(known and dtype.isnative)
 
 
 def _narrowed(treedef: Any, number: int, leaf: np.ndarray) -> np.ndarray:
-    """Return a leaf in JAX's dtype; raise ValueError if a number overflows."""
+    """Cast a leaf to JAX's dtype; raise ValueError if a number overflows."""
     dtype = _own(treedef, number, leaf.dtype)
     if dtype == leaf.dtype:
         return leaf
@@ -235,13 +235,13 @@ def _narrowed(treedef: Any, number: int, leaf: np.ndarray) -> np.ndarray:
     if value is None:
         return leaf.astype(dtype)
     raise ValueError(
-        f"{_name(treedef, number)} holds {value}, which {dtype} does not represent: convert it, "
-        "or set jax_enable_x64"
+        f"{_name(treedef, number)} contains {value}, which {dtype} can't represent: convert it, or "
+        "set jax_enable_x64"
     )
 
 
 def _name(treedef: Any, number: int) -> str:
-    """Return the name of a leaf."""
+    """Return the name of the leaf with index `number`."""
     numbered = jax.tree.unflatten(treedef, range(treedef.num_leaves))
     paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(numbered)[0]]
     return packing.name_of(paths[number])

@@ -1,4 +1,4 @@
-"""Pytrees of arrays as rows of 32-bit words."""
+"""Pytrees of arrays packed into rows of 32-bit words."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -13,41 +13,41 @@ from jaxreplay._internal.arguments import can_be_stored, check_leaf
 from jaxreplay.types import Array, Tree
 
 _WHOLE = "the transition"  # the name of a leaf that is the whole pytree
-_ITEM_SIZES = (8, 4, 2, 1)  # bytes, in the order of a row
+_ITEM_SIZES = (8, 4, 2, 1)  # in bytes, in row order
 
 
 class Field(NamedTuple):
-    """The place of one leaf of a pytree in a packed row."""
+    """The location of a leaf of a pytree in a packed row."""
 
     name: str  # path in the pytree, such as "extras.noise"
-    top: str  # its first part, such as "extras"
-    start: int  # bytes from the beginning of the row
-    shape: tuple[int, ...]  # of one row, unpacked
+    top: str  # first part of the path, such as "extras"
+    start: int  # byte offset in the row
+    shape: tuple[int, ...]  # unpacked shape of one row
     dtype: str
 
     @property
     def stored(self) -> jnp.dtype:
-        """The dtype in which it is stored: booleans take one byte each."""
+        """The dtype in which the field is stored; a boolean takes one byte."""
         return jnp.dtype("uint8" if self.dtype == "bool" else self.dtype)
 
 
 class Layout(NamedTuple):
-    """The places of all leaves of a pytree in a packed row."""
+    """The locations of all leaves of a pytree in a packed row."""
 
     treedef: Any  # jax.tree_util.PyTreeDef
-    fields: tuple[Field, ...]  # in the order of the leaves
-    words: int  # of 32 bits in a row
+    fields: tuple[Field, ...]  # in leaf order
+    words: int  # 32-bit words per row
 
 
 def plan(example: Tree) -> Layout:
-    """Return the layout of a pytree: the widest dtypes first, each dtype in whole words.
+    """Return the layout of a pytree: the widest dtypes first, each dtype padded to whole words.
 
     Raises:
-      ValueError: a leaf is not an array or of a dtype that can't be stored, or there are no leaves.
+      ValueError: If a leaf is not an array, a dtype can't be stored, or there are no leaves.
     """
     leaves, treedef = jax.tree_util.tree_flatten_with_path(example)
     if not leaves:
-        raise ValueError(f"{_WHOLE} has no array: give one transition as an example")
+        raise ValueError(f"{_WHOLE} contains no arrays: pass one transition as the example")
     fields = []
     for path, leaf in leaves:
         names = _names(path)
@@ -55,14 +55,14 @@ def plan(example: Tree) -> Layout:
             dtype = jnp.result_type(leaf)
         except TypeError as error:  # a string, or an object of an unregistered class
             if isinstance(leaf, np.ndarray | np.generic):
-                message = f"{names[0]} of dtype {leaf.dtype} can't be stored: convert it first"
+                message = f"{names[0]} with dtype {leaf.dtype} can't be stored: convert it first"
                 raise ValueError(message) from error
             raise ValueError(
-                f"{names[0]} is a {type(leaf).__name__}, not an array: leave it out, or register "
-                "its class by jax.tree_util.register_dataclass"
+                f"{names[0]} must be an array, got {type(leaf).__name__}: remove it, or register "
+                "its class with jax.tree_util.register_dataclass"
             ) from error
         if not can_be_stored(dtype):
-            raise ValueError(f"{names[0]} of dtype {dtype} can't be stored: convert it first")
+            raise ValueError(f"{names[0]} with dtype {dtype} can't be stored: convert it first")
         fields.append(Field(*names, 0, jnp.shape(leaf), dtype.name))
     end = 0
     for size in _ITEM_SIZES:
@@ -80,11 +80,11 @@ def check_fits(
     """Raise ValueError, naming the field, unless transitions can be stored without loss.
 
     Args:
-      layout: of one transition.
-      tree: leaves are `[E, ...]`.
-      num_envs: E.
-      without: top-level fields that are not checked.
-      of: the field that the pytree is, or "" for a whole transition.
+      layout: layout of one transition.
+      tree: pytree with leaves `[E, ...]`.
+      num_envs: number of environments E.
+      without: top-level fields to skip.
+      of: name of the field with this pytree as its value, or "" for a whole transition.
     """
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     named = [(*_names(path), leaf) for path, leaf in leaves]
@@ -95,16 +95,16 @@ def check_fits(
     for name in (*names, *found):
         if name not in found and any(other.startswith(f"{name}[0]") for other in found):
             raise ValueError(
-                f"{name} of {whole} is a list or tuple, and an array in the example: give "
+                f"{name} of {whole} must be an array as in the example, got a list or tuple: pass "
                 f"jnp.asarray({name})"
             )
         if name not in found or name not in names:
             lacks = "lacks" if name in names else "has"
             raise ValueError(f"{whole} {lacks} {name}, unlike the example")
-    if list(found) != names:  # equal names of different types: dicts are sorted, others are not
+    if list(found) != names:  # of another type: JAX sorts the fields of dicts only
         raise ValueError(
-            f"{whole}, a {type(tree).__name__}, has its fields in another order than the example: "
-            "use the same type"
+            f"{whole} ({type(tree).__name__}) has a different field order from the example: use "
+            "the same type"
         )
     for field in places:
         name = field.name if not of else of if field.name == _WHOLE else f"{of}, {field.name}"
@@ -112,14 +112,14 @@ def check_fits(
 
 
 def as_stored(layout: Layout, tree: Tree, apart: Mapping[str, str] = MappingProxyType({})) -> Tree:
-    """Return a pytree that passes `check_fits` in the dtypes of the layout.
+    """Cast a pytree that passes `check_fits` to the dtypes of the layout.
 
-    Numbers that a narrower float can't represent become infinite.
+    Numbers that overflow a narrower float become infinite.
 
     Args:
-      layout: of one transition.
-      tree: leaves are `[E, ...]`.
-      apart: dtypes of leaves that are stored elsewhere, by name.
+      layout: layout of one transition.
+      tree: pytree with leaves `[E, ...]`.
+      apart: dtypes, by name, of leaves that are stored elsewhere.
     """
     dtypes = {field.name: field.dtype for field in layout.fields} | dict(apart)
 
@@ -133,7 +133,7 @@ def as_stored(layout: Layout, tree: Tree, apart: Mapping[str, str] = MappingProx
 
 
 def unpack(layout: Layout, rows: Array) -> Tree:
-    """Return the pytree `[B, ...]` of words `[B, W]`."""
+    """Unpack words `[B, W]` into a pytree `[B, ...]`."""
     leaves = []
     for field in layout.fields:
         item, count = field.stored.itemsize, math.prod(field.shape)
@@ -148,7 +148,7 @@ def unpack(layout: Layout, rows: Array) -> Tree:
 
 
 def pack(layout: Layout, tree: Tree, rows: int) -> Array:
-    """Return the words `[rows, W]` of a pytree `[rows, ...]`."""
+    """Pack a pytree `[rows, ...]` into words `[rows, W]`."""
     leaves = jax.tree.leaves(tree)
     parts: dict[int, list[Array]] = {size: [] for size in _ITEM_SIZES}
     for leaf, field in zip(leaves, layout.fields, strict=True):
@@ -166,7 +166,7 @@ def name_of(path: Any) -> str:
 
 
 def _names(path: Any) -> tuple[str, str]:
-    """Return the name of a leaf, and its first part."""
+    """Return the name of a leaf and the first part of the name."""
     if not path:
         return _WHOLE, ""
     top = jax.tree_util.keystr(path[:1], simple=True)
@@ -174,7 +174,7 @@ def _names(path: Any) -> tuple[str, str]:
 
 
 def _words(items: Array) -> Array:
-    """Return unsigned integers `[E, n]` of any width as words, padded with zeros."""
+    """Return unsigned integers `[E, n]` of any width as zero-padded words."""
     rows, count = items.shape
     size = items.dtype.itemsize
     if size < 4:

@@ -1,4 +1,4 @@
-"""Schedules of hyperparameters over gradient steps."""
+"""Hyperparameter schedules over gradient steps."""
 
 import dataclasses
 from collections.abc import Callable
@@ -12,12 +12,12 @@ from jaxreplay._internal.arguments import Bounds
 from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.types import Array
 
-Schedule = Callable[[Array], Array]  # from the number of updates so far to a value
+Schedule = Callable[[Array], Array]  # maps the number of updates to a value
 
 
 @dataclasses.dataclass(frozen=True)
 class Linear:
-    """A linear schedule; use `linear`, which checks its arguments."""
+    """A linear schedule; call `linear` instead, which validates the arguments."""
 
     start: float
     end: float
@@ -25,7 +25,7 @@ class Linear:
 
     @with_default_promotion
     def __call__(self, step: Array) -> Array:
-        """Return the value `[]` at a step `[]`."""
+        """Return the value `[]` at step `[]`."""
         if not isinstance(self.steps, int):
             moving = _line(self.start, self.end, step, self.steps, jnp.maximum(self.steps, 1))
             return jnp.where(self.steps == 0, self.start, moving)
@@ -37,16 +37,16 @@ class Linear:
 def linear(start: float, end: float, steps: int | Array | None) -> Linear:
     """Return a schedule from `start` to `end` that is linear over `steps` and constant afterwards.
 
-    It equals `optax.linear_schedule` bit for bit, but is a value (two of the same arguments are
-    equal) and accepts a number of steps that is an input of the compiled program.
+    The values equal those of `optax.linear_schedule` bit for bit. Unlike in Optax, schedules with
+    the same arguments compare equal, and `steps` may be an input of the compiled program.
 
     Args:
       start: value at step 0.
-      end: value from step `steps` on.
-      steps: non-negative integer, a Python number or an array `[]`; None or 0 keep `start`.
+      end: value at step `steps` and afterwards.
+      steps: non-negative integer or integer array `[]`; None and 0 yield a constant `start`.
 
     Raises:
-      ValueError: `start` or `end` is not a finite number, or `steps` is not as above.
+      ValueError: If `start` or `end` is not finite, or `steps` is not a valid number of steps.
 
     Example:
       >>> beta = linear(0.4, 1.0, 100_000)
@@ -64,7 +64,7 @@ def _line(start: float, end: float, step: Array, steps: int | Array, divisor: in
 
 
 def _whole(steps: int | Array) -> int | Array:
-    """Return the number of steps, as an int if it is not traced; raise ValueError if invalid."""
+    """Return the number of steps, as an int unless traced; raise ValueError if invalid."""
     if isinstance(steps, jax.Array | np.ndarray | np.generic):
         fits = jnp.issubdtype(steps.dtype, jnp.integer) and steps.ndim == 0
     else:
@@ -72,5 +72,5 @@ def _whole(steps: int | Array) -> int | Array:
     if fits and isinstance(steps, Tracer):
         return steps
     if not fits or steps < 0:
-        raise ValueError(f"steps is {steps!r}: it must be a whole number, at least 0, or None")
+        raise ValueError(f"steps must be a non-negative integer or None, got {steps!r}")
     return int(steps)

@@ -1,4 +1,4 @@
-"""How functions are traced: dtype promotion, mesh axes, and donation of their results."""
+"""Tracing utilities: dtype promotion, mesh axes and argument donation."""
 
 import functools
 from collections.abc import Callable
@@ -14,17 +14,17 @@ Result = TypeVar("Result")
 
 
 def with_default_promotion(function: Callable[Args, Result]) -> Callable[Args, Result]:
-    """Return a function that is traced with JAX's default promotion of dtypes and ranks.
+    """Return a function that is traced with JAX's default dtype and rank promotion.
 
-    `jax_numpy_dtype_promotion="strict"` and `jax_numpy_rank_promotion="raise"` are for the code of
-    the users who set them. The library promotes on purpose, like Optax and Flax.
+    `jax_numpy_dtype_promotion="strict"` and `jax_numpy_rank_promotion="raise"` are meant to check
+    user code. The library promotes deliberately, as Optax and Flax do.
     """
 
     @functools.wraps(function)
     def call(*args: Args.args, **kwargs: Args.kwargs) -> Result:
         config: Any = jax.config
         set_to = config.jax_numpy_dtype_promotion, config.jax_numpy_rank_promotion
-        if set_to == ("standard", "allow"):  # another context would trace it again
+        if set_to == ("standard", "allow"):  # a context would cause retracing
             return function(*args, **kwargs)
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             return function(*args, **kwargs)
@@ -38,8 +38,8 @@ Tree = TypeVar("Tree")
 def varying(tree: Tree) -> Tree:
     """Return arrays that vary over all mesh axes of an enclosing `jax.shard_map`.
 
-    A loop may then carry them, whichever writes vary. Outside of `jax.shard_map` they are returned
-    unchanged.
+    A loop can then carry the arrays even if only some writes vary. Outside of `jax.shard_map`, the
+    arrays are returned unchanged.
     """
     axes = tuple(jax.sharding.get_abstract_mesh().manual_axes)
     if not axes:
@@ -49,15 +49,14 @@ def varying(tree: Tree) -> Tree:
 
 
 def donatable(tree: Any) -> Any:
-    """Return a pytree whose leaves are distinct arrays, for `jax.jit(step, donate_argnums=0)`.
+    """Return a pytree of distinct arrays, suitable for `jax.jit(step, donate_argnums=0)`.
 
-    JAX does not donate an array twice, and a state that was made outside of `jit` may contain one
-    in several places: networks and their initial targets, or counters that are all 0. Copies
-    replace all but the first. Outputs of jitted functions and of `Replay.init` are distinct
-    already.
+    JAX can't donate the same array twice, and a state created outside of `jit` may contain
+    duplicates: networks and their initial target networks, or several zero counters. Duplicates
+    are copied. Outputs of jitted functions and of `Replay.init` are already distinct.
 
     Args:
-      tree: any pytree of arrays.
+      tree: pytree of arrays.
     """
     seen = set()
 

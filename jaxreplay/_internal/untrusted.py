@@ -1,35 +1,35 @@
-"""Safe handling of files and texts from unknown sources."""
+"""Safe handling of files and text from untrusted sources."""
 
 import json
 import os
 import stat
 from typing import Any
 
-DEEPEST = 100  # levels of nesting
+DEEPEST = 100  # maximum number of nesting levels
 
 
 def is_regular(path: str | os.PathLike) -> bool:
     """Return whether a path is a regular file, not a pipe, device, socket or folder."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)
-    except (OSError, ValueError):  # a name with a NUL is a ValueError
+    except (OSError, ValueError):  # a NUL in the name raises ValueError
         return False
 
 
 def check_writable(path: str | os.PathLike, advice: str) -> None:
-    """Raise ValueError if a path is a link, folder, pipe, device or socket."""
+    """Raise ValueError if a path is a symbolic link, folder, pipe, device or socket."""
     if os.path.islink(path):
-        raise ValueError(f"{path} is a link, which is not followed: {advice}")
+        raise ValueError(f"{path} is a symbolic link, which is not followed: {advice}")
     if os.path.exists(path) and not is_regular(path):
         what = "a folder" if os.path.isdir(path) else "not a regular file"
         raise ValueError(f"{path} is {what}: {advice}")
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text.
+    """Parse JSON text.
 
     Raises:
-      ValueError: the text is not JSON, not encoded in UTF-8, or nested too deeply.
+      ValueError: If the text is not JSON, not encoded in UTF-8, or nested too deeply.
     """
     try:
         return shallow(json.loads(text))
@@ -38,9 +38,9 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def shallow(value: Any) -> Any:
-    """Return a parsed value; raise ValueError if it has more than `DEEPEST` levels of nesting.
+    """Return a parsed value; raise ValueError if it is nested more than `DEEPEST` levels deep.
 
-    Recursive functions would overflow the stack on deeper values.
+    Deeper values would overflow the stack in recursive functions.
     """
     level, depth = [[value]], 0
     while level:
@@ -53,8 +53,8 @@ def shallow(value: Any) -> Any:
 
 
 def printable(text: Any) -> str:
-    """Return a text with escapes for control characters and characters that can't be encoded."""
+    """Return text with control characters and unencodable characters escaped."""
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in str(text))
 
 
-_TOO_DEEP = f"nested in more than {DEEPEST} levels"
+_TOO_DEEP = f"nested more than {DEEPEST} levels deep"

@@ -1,7 +1,7 @@
-"""Reads of large arrays that are faster than a plain gather on CPU, with the same result.
+"""Gathers from large arrays that are faster on CPU than a plain gather, with the same result.
 
-A plain gather waits for memory at nearly every row and for other threads even if it reads little,
-and takes twice as long under vmap.
+A plain gather waits for memory at nearly every row, waits for other threads even if it reads
+little, and takes twice as long under vmap.
 """
 
 from collections.abc import Sequence
@@ -14,53 +14,53 @@ from jaxreplay._internal.tracing import varying
 from jaxreplay._internal.tuned.once import once
 from jaxreplay.types import Array
 
-# Measured on a CPU with 1 MB of second and 32 MB of third cache, jax 0.10, with batches of 32 and
-# 256 rows of 16 to 400 words.
-_CACHE = 2**23  # bytes of an array above which prefetching its rows is worthwhile
-_NEAR = 2**18  # bytes of rows that are prefetched at a time, and fit into the cache
-_LONG = 256  # bytes of a row above which XLA copies it by vector instructions
-_LITTLE = 2**16  # bytes that are read faster than another thread wakes up
-# Of XLA's pass that assigns parallel tasks: 256 KB for each of two threads, at least.
-_CUT = 2**19  # bytes of an array above which XLA splits its reads
-_LINE = 64  # bytes of a cache line
+# Measured on a CPU with 1 MB of L2 and 32 MB of L3 cache, with JAX 0.10 and batches of 32 and 256
+# rows of 16 to 400 words.
+_CACHE = 2**23  # array size in bytes above which prefetching rows is worthwhile
+_NEAR = 2**18  # bytes of rows to prefetch at a time, which fit into the cache
+_LONG = 256  # row size in bytes above which XLA copies rows with vector instructions
+_LITTLE = 2**16  # bytes that one thread reads in less time than waking another thread
+# XLA's parallel task assignment requires at least 256 KB for each of two threads.
+_CUT = 2**19  # array size in bytes from which XLA partitions reads
+_LINE = 64  # bytes per cache line
 
 
 @jax.custom_batching.custom_vmap
 def take_rows(array: Array, indices: Array) -> Array:
-    """Return `array[indices]`: `[n, ...]` and `[B]` int32, in range -> `[B, ...]`.
+    """Return `array[indices]` `[B, ...]` for `array` `[n, ...]` and in-range int32 `indices` `[B]`.
 
-    Under vmap on CPU, one plain gather reads the rows of all arrays: XLA's batched gather takes
-    twice as long. Accelerators keep the batched one, which can also be partitioned. Few rows of a
-    large array are read by one thread, if they are used in more than one way (see `take_few_rows`).
+    Under vmap on CPU, one plain gather reads the rows of all arrays, because XLA's batched gather
+    takes twice as long. Accelerators use the batched gather, which can also be partitioned. One
+    thread reads a few rows of a large array if the rows have several uses (see `take_few_rows`).
     """
-    rows = indices.astype(jnp.uint32)  # unsigned, nothing has to be done about negative ones
+    rows = indices.astype(jnp.uint32)  # unsigned indices avoid the handling of negative indices
     if _on_cpu() and rows.size and _far(array):
         part = max(1, _NEAR // _in_lines(array))
         if rows.size > part:
             return _take_parts(array, rows, part)
         rows = rows + _fetched(array, rows)
     read = array.at[rows].get(mode="promise_in_bounds")
-    # Scalars are read by their consumers.
+    # XLA fuses gathers of scalars into their consumers.
     return in_one_thread(read, indices) if array.ndim > 1 and array.nbytes >= _CUT else read
 
 
 def _far(array: Array) -> bool:
-    """Return whether rows are probably not in a cache, and worth prefetching."""
+    """Return whether rows are probably outside the cache and worth prefetching."""
     if array.ndim != 2 or array.size * array.dtype.itemsize <= _CACHE:
         return False
     return array.shape[1] * array.dtype.itemsize < _LONG
 
 
 def _in_lines(array: Array) -> int:
-    """Return the bytes of a row in whole cache lines."""
+    """Return the size of a row in bytes, rounded up to whole cache lines."""
     return -(-array.shape[1] * array.dtype.itemsize // _LINE) * _LINE
 
 
 def _take_parts(array: Array, rows: Array, part: int) -> Array:
-    """Return the rows, `part` of them at a time."""
+    """Return the rows, reading `part` rows at a time."""
 
     def turn(number: Array, taken: Array) -> Array:
-        start = jnp.minimum(number * part, rows.size - part)  # the last two may overlap
+        start = jnp.minimum(number * part, rows.size - part)  # the last two parts may overlap
         some = jax.lax.dynamic_slice_in_dim(rows, start, part)
         read = array.at[some + _fetched(array, some)].get(mode="promise_in_bounds")
         return jax.lax.dynamic_update_slice_in_dim(taken, read, start, 0)
@@ -70,10 +70,10 @@ def _take_parts(array: Array, rows: Array, part: int) -> Array:
 
 
 def _fetched(array: Array, rows: Array) -> Array:
-    """Return a uint32 0 that is available once rows `[B]` of `array` `[n, W]` are in the cache.
+    """Return a uint32 zero that is available once rows `[B]` of `array` `[n, W]` are cached.
 
     A gather copies short rows word by word: the CPU has few rows in flight and waits for memory at
-    nearly every one. Requests for one word of every line are fast, and served in parallel.
+    nearly every row. Requests for one word of each cache line are fast and are served in parallel.
     """
     last, step = array.shape[1] - 1, max(1, _LINE // array.dtype.itemsize)
     columns = jnp.asarray([*range(0, last, step), last], jnp.uint32)
@@ -95,26 +95,26 @@ def _take_rows_batched(
 
 
 def scratch_for(array: Array, count: int) -> Array:
-    """Return the scratch of `take_few_rows` for `count` rows of an array."""
+    """Return the scratch array for calls of `take_few_rows` with `count` rows."""
     return jnp.zeros((count + 1, *array.shape[1:]), array.dtype)
 
 
 @jax.custom_batching.custom_vmap
 def take_few_rows(scratch: Array, array: Array, indices: Array) -> tuple[Array, Array]:
-    """Return `take_rows(array, indices)` and the scratch, which a walk passes on.
+    """Return `take_rows(array, indices)` and the scratch array for the next call.
 
-    XLA on CPU partitions operations that read an array of half a megabyte for several threads
+    XLA on CPU partitions operations that read an array of half a megabyte among several threads
     (`outer_dimension_partitions` in the HLO), even if they read little and waking the threads takes
-    longer. It does not partition an operation that ends in an update of a slice. Therefore the rows
-    are written to the beginning of the scratch, which has one more row, at an index that is 0 in a
-    way that XLA can't prove; otherwise it would remove the update. Use the rows in more than one
-    way: XLA fuses the update with a single use, and partitions the fusion.
+    longer. XLA does not partition an operation that ends in a slice update. Therefore the rows are
+    written to the start of the scratch array. The scratch array has an extra row, and XLA can't
+    prove that the start index is 0; otherwise XLA would remove the update. The rows must have
+    several uses, because XLA fuses the update with a single use and partitions the fusion.
     """
     rows = indices.astype(jnp.uint32)
     read = array.at[rows].get(mode="promise_in_bounds")
     if not _on_cpu() or array.nbytes < _CUT or not 0 < read.nbytes <= _LITTLE:
         return read, scratch
-    start = (rows[0] >> 31).astype(jnp.int32)  # 0: no array has 2^31 rows
+    start = (rows[0] >> 31).astype(jnp.int32)  # always 0, as no array has 2^31 rows
     scratch = jax.lax.dynamic_update_slice_in_dim(scratch, read, start, 0)
     return scratch[: rows.size], scratch
 
@@ -138,13 +138,13 @@ def _take_few_rows_batched(
 def in_one_thread(values: Array, numbers: Array) -> Array:
     """Return values `[n, ...]` that are computed by one thread (see `take_few_rows`).
 
-    `numbers` `[B]` are int32 and not negative, which XLA can't prove. Use the result in more than
-    one way.
+    `numbers` `[B]` must be non-negative int32, which XLA can't prove. The result must have several
+    uses.
     """
     if not _on_cpu() or not 0 < values.nbytes <= _LITTLE:
         return values
     scratch = jnp.zeros((values.shape[0] + 1, *values.shape[1:]), values.dtype)
-    start = jnp.maximum(numbers[0] >> 31, 0)  # 0, whatever the number
+    start = jnp.maximum(numbers[0] >> 31, 0)  # always 0
     return jax.lax.dynamic_update_slice_in_dim(scratch, values, start, 0)[: values.shape[0]]
 
 
@@ -164,7 +164,7 @@ def _in_one_thread_batched(
 def _flattened(
     axis_size: int, in_batched: Sequence[bool], array: Array, indices: Array
 ) -> tuple[Array, Array] | None:
-    """Return the arrays of all programs as one, and indices into it; None to keep them separate."""
+    """Merge the batch axis into `array` and offset `indices`; return None to keep the axis."""
     array_batched, indices_batched = in_batched
     length = array.shape[1] if array_batched else 0
     if not _on_cpu() or axis_size * length > np.iinfo(np.int32).max:

@@ -1,4 +1,4 @@
-"""PRNG keys whose hash XLA on CPU compiles to one operation, with the same random numbers."""
+"""PRNG keys with unchanged random numbers whose hash compiles to one operation on CPU."""
 
 import functools
 import math
@@ -15,15 +15,15 @@ from jax.interpreters import batching, mlir
 from jaxreplay._internal.tuned.once import once
 from jaxreplay.types import Array
 
-# By round of threefry2x32 (Salmon et al. 2011, table 2), and the constant of its key schedule.
+# Rotations and key schedule constant of threefry2x32 (Salmon et al. 2011, table 2).
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 _PARITY = 0x1BD11BDA
 
-_FIRST = np.array([True, False])  # a constant: XLA would move a comparison out of a loop
+_FIRST = np.array([True, False])  # constant, as XLA would hoist a comparison out of loops
 
 
 def unrolled(key: Array) -> Array:
-    """Return keys that are hashed faster: see `buffer.unrolled`."""
+    """Return keys that are hashed faster (see `buffer.unrolled`)."""
     if not _loops(key):
         return key
     return jax.random.wrap_key_data(jax.random.key_data(key), impl=_UNROLLED)
@@ -38,7 +38,7 @@ def _loops(key: Array) -> bool:
 
 
 def _threefry(key: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """Return threefry2x32 of the numbers up to the product of `shape`, under a key `[2]`."""
+    """Return threefry2x32 of an iota of the given shape under a key `[2]`."""
     return _hash(key, jax.lax.iota(jnp.uint32, math.prod(shape)).reshape(shape))
 
 
@@ -49,11 +49,11 @@ def _hash(key: Array, numbers: Array) -> tuple[Array, Array]:
 
 
 def _rounds(first: Array, second: Array, y: Array) -> tuple[Array, Array]:
-    """Return the hash, element by element, with a key schedule that depends on `y`, too.
+    """Return the elementwise hash, computed with a key schedule that also depends on `y`.
 
-    XLA would move operations that depend on the key alone out of a loop in which the key does not
-    change: six small operations per hash, to compile and to carry through the loop, and equal
-    hashes would no longer be recognised as equal.
+    XLA would hoist operations that depend only on the key out of a loop with a constant key. This
+    would add six small operations per hash to compile and carry through the loop, and XLA would no
+    longer recognise equal hashes.
     """
     lax = jax.lax
     mixed = lax.bitwise_xor(lax.bitwise_xor(first, y), lax.bitwise_xor(second, y))
@@ -72,14 +72,14 @@ def _rounds(first: Array, second: Array, y: Array) -> tuple[Array, Array]:
 
 
 def _over_batch(words: Sequence[Array], axes: Sequence[int | None]) -> Any:
-    """Return the hash of words, some of which have one more axis."""
+    """Return the hash of words, some of which have a batch axis."""
     size = next(x.shape[i] for x, i in zip(words, axes, strict=True) if i is not None)
     words = [batching.bdim_at_front(x, i, size) for x, i in zip(words, axes, strict=True)]
     return _HASH.bind(*words), (0, 0)
 
 
 def _hash_primitive() -> Primitive:
-    """Return the hash as one primitive until lowering: its 160 operations are slow to trace."""
+    """Return a primitive for the hash, because tracing its 160 operations is slow."""
     made = Primitive("threefry2x32_unrolled")
     made.multiple_results = True
     made.def_impl(jax.jit(_rounds))
@@ -89,7 +89,7 @@ def _hash_primitive() -> Primitive:
     return made
 
 
-# Plain functions, so that keys can be pickled.
+# Plain functions, because keys must be picklable.
 def _split(key: Array, shape: tuple[int, ...]) -> Array:
     return _split_once(key, shape)
 
@@ -104,13 +104,13 @@ def _random_bits(key: Array, width: int, shape: tuple[int, ...]) -> Array:
 
 @functools.partial(jax.jit, static_argnums=1, inline=True)
 def _split_once(key: Array, shape: tuple[int, ...]) -> Array:
-    return once(_beside(*_threefry(key, shape)))
+    return once(_stacked(*_threefry(key, shape)))
 
 
 @functools.partial(jax.jit, inline=True)
 def _fold_in_once(key: Array, data: Any) -> Array:
     low = jnp.asarray(data).astype(jnp.uint32)
-    return once(_beside(*_hash(key, low)))
+    return once(_stacked(*_hash(key, low)))
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2), inline=True)
@@ -121,8 +121,8 @@ def _random_bits_once(key: Array, width: int, shape: tuple[int, ...]) -> Array:
     return once(high ^ low).astype({8: jnp.uint8, 16: jnp.uint16, 32: jnp.uint32}[width])
 
 
-def _beside(x: Array, y: Array) -> Array:
-    """Return both words `[..., 2]`; `jnp.stack` would compile the hash twice."""
+def _stacked(x: Array, y: Array) -> Array:
+    """Stack both words into `[..., 2]`; `jnp.stack` would compile the hash twice."""
     return jnp.where(_FIRST, x[..., None], y[..., None])
 
 

@@ -1,18 +1,18 @@
-"""Linear layers with matrix products that are fast on CPU.
+"""Linear layers with fast matrix products on CPU.
 
 JAX computes the gradient of `x @ kernel` with respect to the kernel as the transpose of
 `grad.T @ x`. On CPU this takes ten times as long as `x.T @ grad` for a first layer with few inputs,
-and operations on the gradient, such as Adam's, then read memory with a stride.
+and operations on the gradient, such as Adam's update, then read memory with a stride.
 
-XLA on CPU is fast for products of large matrices, and of a matrix and a vector, but slow if one
-dimension is tiny, such as the values of two actions. For 256 hidden units and two outputs, the
-gradient by the kernel takes a quarter of the time of 256 outputs; as one matrix-vector product per
-output it takes a fortieth. A sum over few inputs is unrolled: XLA then fuses it into the next
+XLA on CPU is fast for products of large matrices and for matrix-vector products, but slow if one
+dimension is tiny, such as the values of two actions. For 256 hidden units, the kernel gradient for
+two outputs takes a quarter of the time for 256 outputs; with one matrix-vector product per output,
+it takes a fortieth. A sum over few inputs is unrolled, and XLA fuses the sum into the next
 operation, such as a ReLU.
 
-XLA may fuse an unrolled sum into several operations that round it differently. This must not happen
-to the values of twin critics: the gradient of their minimum goes to the elements equal to it, and
-would be 0 / 0 if rounding left none. A layer with no more outputs than inputs is never unrolled.
+XLA may fuse an unrolled sum into several operations that round differently. For twin critics, the
+gradient of the minimum flows to the elements equal to the minimum, and would be 0 / 0 if rounding
+left no equal element. Therefore a layer with no more outputs than inputs is never unrolled.
 """
 
 import functools
@@ -24,14 +24,14 @@ from jax.custom_derivatives import CustomVJPPrimal
 
 from jaxreplay.types import Array
 
-# Measured with batches of 32 to 256, 64 to 256 hidden units, one seed and eight.
+# Measured with batches of 32 to 256, 64 to 256 hidden units, and one and eight seeds.
 _FEW = 8  # largest number of inputs or outputs for which unrolling is faster
 _NARROW = 32  # largest number of outputs for which `grad.T @ x` is faster than `x.T @ grad`
 
 
 @jax.custom_vjp
 def product(x: Array, kernel: Array) -> Array:
-    """Return `x @ kernel` for x `[..., D]` and kernel `[D, features]`, by reverse-mode AD only."""
+    """Return `x @ kernel` for x `[..., D]` and kernel `[D, features]`; reverse-mode AD only."""
     return _product(x, kernel)
 
 
@@ -64,7 +64,7 @@ def _grad_by_x(grad: Array, kernel: Array) -> Array:
 
 
 def _grad_by_kernel(x: Array, grad: Array) -> Array:
-    """Return `[D, features]`, the products of x `[..., D]` and grad summed over leading axes."""
+    """Return outer products of x `[..., D]` and grad summed over leading axes, `[D, features]`."""
     batch = tuple(range(grad.ndim - 1))
     inputs, outputs = x.shape[-1], grad.shape[-1]
 

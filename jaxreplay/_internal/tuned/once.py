@@ -1,4 +1,4 @@
-"""Values that XLA computes once, although several operations use them."""
+"""Values that XLA computes once even if several operations use them."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -13,24 +13,24 @@ Tree = TypeVar("Tree")
 
 
 def once(values: Tree) -> Tree:
-    """Return arrays of one shape, behind an operation that XLA does not duplicate.
+    """Return arrays of equal shape behind an operation that XLA does not duplicate.
 
-    XLA on CPU recomputes a chain of cheap operations in every consumer, even for every element of
-    an array that a scalar is broadcast to. It does not duplicate a reduction: here of the bits and
-    of zeros, as XLA simplifies a reduction of one element. Arrays that are results of one
-    computation share one reduction, or XLA would repeat the computation for each of them.
+    XLA on CPU recomputes a chain of cheap operations in every consumer, and recomputes a broadcast
+    scalar for every element of the result. XLA does not duplicate a reduction. The bits are reduced
+    together with zeros, because XLA simplifies reductions of a single element. Results of one
+    computation share a reduction; otherwise XLA would repeat the computation for each result.
 
     Args:
-      values: a pytree of arrays `[...]` of integers, booleans or floating-point numbers.
+      values: pytree of integer, boolean or floating-point arrays `[...]`.
 
     Raises:
-      ValueError: shapes differ.
+      ValueError: If the shapes differ.
     """
     leaves, treedef = jax.tree.flatten(values)
     if not leaves:
         return values
     if len({leaf.shape for leaf in leaves}) > 1:
-        raise ValueError(f"values have different shapes: {[x.shape for x in leaves]}")
+        raise ValueError(f"values must have equal shapes, got {[x.shape for x in leaves]}")
     bits = [_bits(leaf) for leaf in leaves]
     zeros = [jnp.zeros((), leaf.dtype) for leaf in bits]
     once = jax.lax.reduce([_with_zeros(leaf) for leaf in bits], zeros, _or, (0,))
@@ -44,14 +44,14 @@ def _or(x: Sequence[Array], y: Sequence[Array]) -> list[Array]:
 
 
 def _with_zeros(bits: Array) -> Array:
-    """Return `[2, ...]`: the argument, and zeros."""
-    # Not a comparison with an iota, which XLA would move out of a loop.
+    """Return the argument stacked with zeros, `[2, ...]`."""
+    # XLA would hoist a comparison with an iota out of loops, but not this constant.
     first = np.array([True, False]).reshape(2, *[1] * bits.ndim)
     return jnp.where(first, bits, jnp.zeros_like(bits))
 
 
 def _bits(values: Array) -> Array:
-    """Return the bits of floating-point numbers, and other arrays as they are."""
+    """Return the bits of floating-point arrays, and other arrays unchanged."""
     if not jnp.issubdtype(values.dtype, jnp.floating):
         return values
     unsigned = jnp.dtype(f"uint{8 * values.dtype.itemsize}")
