@@ -264,7 +264,7 @@ def _check(entry: Option, value: Any, prefix: str) -> None:
         entry.check(value)
     except ValueError as error:
         said = str(error)
-        begins = said.startswith(f"{entry.name} is ")
+        begins = said.startswith(f"{entry.name} ")
         told = f"{option}{said.removeprefix(entry.name)}" if begins else f"{option}: {said}"
         raise ValueError(told) from None
 

@@ -94,7 +94,8 @@ def checked_state(replay: Any, function: str, state: Any) -> Any:
     leaves, treedef = jax.tree.flatten(ring)
     kinds = tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves)
     expected = _sampler_state.__wrapped__ if _is_traced(replay.sampler) else _sampler_state
-    if _shapes(state.sampler) != _shapes(expected(replay.sampler, treedef, kinds)):
+    backend = jax.default_backend()  # the branching of trees depends on it
+    if _shapes(state.sampler) != _shapes(expected(replay.sampler, treedef, kinds, backend)):
         raise ValueError(
             f"{function} got the state ({type(state.sampler).__name__}) of a different sampler or "
             "of different options: pass the state that this replay's init returned"
@@ -104,7 +105,7 @@ def checked_state(replay: Any, function: str, state: Any) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def _sampler_state(
-    sampler: Sampler, treedef: Any, kinds: tuple[tuple[tuple[int, ...], Any], ...]
+    sampler: Sampler, treedef: Any, kinds: tuple[tuple[tuple[int, ...], Any], ...], backend: str
 ) -> Any:
     """Return the shapes of a sampler's state for a ring buffer with these arrays."""
     ring = jax.tree.unflatten(treedef, [jax.ShapeDtypeStruct(*one) for one in kinds])
