@@ -174,8 +174,8 @@ class _ACER:
     ) -> tuple[Array, Array]:
         """Return Q^ret and Q^opc `[B]` for consecutive steps.
 
-        Trace coefficients are 1 for Q^opc, the policy target. For Q^ret, they are the A-th root of
-        the importance ratio, truncated at 1.
+        The trace coefficients are 1 for Q^opc, which the policy gradient uses, and
+        min(1, rho^(1/A)) for Q^ret, with A dimensions of the action.
         """
         t, shape = sample.transition, sample.aux.slots.shape
         next_value = self.values(networks, t.next_obs)

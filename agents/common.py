@@ -247,7 +247,9 @@ def per_sample_loss(objective: Objective, td: Array) -> Array:
       ValueError: If `objective.error` is None.
     """
     if objective.error is None:
-        raise ValueError("objective.error must not be None: set the agent's loss with `complete`")
+        raise ValueError(
+            "objective.error is None: fill in the agent's loss by agents.common.complete"
+        )
     return objective.error(td).sum(axis=0)
 
 

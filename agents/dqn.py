@@ -160,7 +160,7 @@ def dqn(config: DQNConfig, action_space: Discrete, objective: Objective | None =
         kappa 1.
 
     Raises:
-      ValueError: If `action_space` is not `Discrete`, or if `objective` requires a density.
+      ValueError: If `action_space` is not `Discrete`, or if `objective` requires an action density.
     """
     agent = _DQN(config, action_space, objective)
     return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

@@ -47,7 +47,7 @@ class SACState(NamedTuple):
 
 
 class Extras(NamedTuple):
-    """Extras stored with each step if the replay method requires a density."""
+    """Extras stored with each step if the replay method requires an action density."""
 
     behaviour: Behaviour  # [E, A] each, distribution of the action before tanh
     pre_tanh: Array  # [E, A], action before tanh, which arctanh can't recover near +-1

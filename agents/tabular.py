@@ -108,7 +108,7 @@ def tabular(
       objective: replay method's objective; None selects half the importance-weighted squared error.
 
     Raises:
-      ValueError: If `action_space` is not `Discrete`, or if `objective` requires a density.
+      ValueError: If `action_space` is not `Discrete`, or if `objective` requires an action density.
     """
     agent = _Tabular(config, action_space, objective)
     return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

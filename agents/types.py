@@ -37,7 +37,7 @@ class Offers(NamedTuple):
     """Agent properties that are checked against a replay method's `Requirements`."""
 
     feedback: frozenset[str]  # names of the per-transition feedback
-    density: bool = False  # whether the agent can provide `Trust` to objectives
+    density: bool = False  # whether the policy has an action density, for `Trust`
     scalar_loss: bool = False  # whether a replay method may replace the loss of the TD error
     on_policy: bool = False  # whether the agent trains on each step only once
     reads: frozenset[Provision] = frozenset()  # contents of `Sample.aux` that the agent requires

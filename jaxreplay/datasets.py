@@ -171,7 +171,7 @@ class _Feed:
         self.example = self._queues[0][0]
 
     def pieces(self, chunk: int, lag: int) -> Iterator[Step]:
-        """Yield chunks of steps `[n, E, ...]`, with `lag` extra steps first, `lag` zeros last."""
+        """Yield chunks of steps `[n, E, ...]`; the first has `lag` more, the last `lag` zeros."""
         size = chunk + lag
         while self._receive_more_than(size):
             yield self._take(size)

@@ -256,7 +256,7 @@ class Objective(NamedTuple):
 
     error: Loss | None  # maps TD errors [N, B] of N critics to losses [N, B]; None uses the agent's
     # default loss, which is Huber with kappa 1 for DQN, and squared for TD3 and SAC
-    critic: Reduce  # reduces critic losses; `trust` is None for agents without a density
+    critic: Reduce  # reduces critic losses; `trust` is None if the policy has no action density
     actor: Reduce  # reduces actor losses
     requires: Requirements = Requirements()  # what the objective requires
 

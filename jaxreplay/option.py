@@ -108,7 +108,7 @@ class Option(NamedTuple):
         if value is None:
             if self.optional:
                 return
-            raise ValueError(f"{self.name} must not be none")
+            raise ValueError(f"{self.name} must not be None")
         if self.many and not isinstance(value, tuple):
             raise ValueError(f"{self.name} must be a tuple such as ({value!r},), got {value!r}")
         if self.many and not value:

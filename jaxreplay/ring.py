@@ -346,7 +346,7 @@ def _check_stored_once(example: Tree) -> None:
 
 
 def _is_single_step(example: Tree) -> bool:
-    """Return whether transitions never have `n_steps`, which an example `Transition` may omit."""
+    """Return whether transitions are always single-step: their type has no field `n_steps`."""
     return not isinstance(example, Transition) and not has_field(example, "n_steps")
 
 

@@ -237,7 +237,7 @@ def shares(key: Array, batch_size: int, sampling: Sampling) -> Array:
 
 
 def at_shares(tree: SumTree, shares: Array) -> Array:
-    """Return leaf indices `[B]` int32 for sampling positions `shares` (`[B]` uint32)."""
+    """Return the leaves `[B]` int32 at `shares` `[B]` uint32 of the total, in units of 2^-32."""
     return find(tree, *numerics.fraction(shares, total(tree)))
 
 

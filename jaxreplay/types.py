@@ -91,7 +91,7 @@ FEEDBACK = frozenset(
         "reward_scale",
     }
 )  # fmt: skip
-DENSITY = "a policy with a density (log_ratio)"
+DENSITY = "a policy with an action density (log_ratio)"
 _NONE: frozenset[str] = frozenset()
 
 
@@ -124,7 +124,7 @@ def union(first: Requirements, second: Requirements) -> Requirements:
     """
     returns = {first.episode_returns, second.episode_returns} - {None}
     if len(returns) > 1:
-        raise ValueError("episode_returns must be either evaluation or training, got both")
+        raise ValueError("episode_returns must come from either evaluation or training, got both")
     pairs: Any = zip(first, second, strict=True)
     return Requirements(*(x | y if isinstance(x, frozenset) else x or y for x, y in pairs))
 

@@ -263,7 +263,7 @@ def _totals(order: BucketOrder) -> Array:
 
 
 def _bucket(order: BucketOrder, ranks: Array) -> tuple[Array, Array, Array]:
-    """Return each rank's bucket, the index of the member, and the bucket's size, all `[B]`."""
+    """Return each rank's bucket, its position within the bucket, and the bucket's size, `[B]`."""
     totals = buffer.once(_totals(order))
     rows = totals.reshape(_TOTALS, _WORDS).sum(axis=1, dtype=jnp.int32)
     row, number = buffer.once(_pick(list(rows), ranks))

@@ -135,7 +135,7 @@ def modify(buffer: Buffer, slots: Array, values: Array) -> tuple[Buffer, Array]:
 
 
 def once(values: Tree) -> Tree:
-    """Return arrays of equal shape that XLA computes once, regardless of the number of uses."""
+    """Return the arrays, all of the same shape, unchanged; XLA computes them only once."""
     return tuned.once.once(values) if _is_tuned() else values
 
 
@@ -211,7 +211,7 @@ def after(fence: Array, tree: Tree) -> Tree:
 
 
 def settled(tree: Tree) -> Tree:
-    """Apply an optimisation barrier to a pytree, which XLA respects on accelerators."""
+    """Wrap a pytree in an optimisation barrier; XLA honours it on accelerators, not on CPU."""
     return jax.lax.optimization_barrier(tree)
 
 

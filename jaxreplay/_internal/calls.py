@@ -76,7 +76,7 @@ def check_size(name: str, size: Any) -> None:
 
 
 def checked_state(replay: Any, function: str, state: Any) -> Any:
-    """Return a state of this replay as JAX arrays; raise ValueError for other values."""
+    """Convert a state to JAX arrays; raise ValueError if it is not a state of this replay."""
     if not hasattr(state, "ring") or not hasattr(state, "fence"):
         raise ValueError(f"{function} got {type(state).__name__}, expected a ReplayState")
     ring = state.ring

@@ -72,7 +72,7 @@ def init(
     spare: float,
     ahead: int | None = None,
 ) -> FrameIndex:
-    """Return the index of an empty store.
+    """Return the frame index of an empty store.
 
     Every environment has R + ceil(spare R) + ahead + K positions, where R = C / E steps.
 
@@ -83,7 +83,7 @@ def init(
       stack: number of frames K.
       spare: extra positions for the final frames of episodes, as a fraction of R; 0.04 suffices if
         episodes have at least 25 agent steps on average.
-      ahead: largest n of n-step returns, in agent steps. None selects a quarter of R, clipped to
+      ahead: largest n for n-step returns, in agent steps. None selects a quarter of R, clipped to
         [32, 255].
 
     Raises:

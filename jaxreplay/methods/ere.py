@@ -145,7 +145,7 @@ def sampler(config: EREConfig = EREConfig()) -> ERE:
 
 @check_config_class
 def method(config: EREConfig = EREConfig()) -> Method:
-    """Return ERE: the sampler and the mean of the agent's loss.
+    """Return ERE: the sampler, and an objective that averages losses.
 
     Args:
       config: options; `config.for_run(updates)` anneals eta to 1 over `updates` gradient steps.

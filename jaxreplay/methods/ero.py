@@ -171,7 +171,7 @@ def sampler(config: EROConfig = EROConfig()) -> ERO:
 
 @check_config_class
 def method(config: EROConfig = EROConfig()) -> Method:
-    """Return ERO: the sampler and the mean of the agent's loss.
+    """Return ERO: the sampler, and an objective that averages losses.
 
     The training loop must pass the returns of training episodes to `Replay.observe`.
     """

@@ -61,5 +61,5 @@ def sampler() -> Latest:
 
 @check_config_class
 def method(config: LatestConfig = LatestConfig()) -> Method:
-    """Return on-policy replay: the sampler and the mean of the agent's loss."""
+    """Return on-policy replay: the sampler, and an objective that averages losses."""
     return Method(sampler(), objectives.plain())

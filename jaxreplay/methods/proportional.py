@@ -28,7 +28,7 @@ Normalisation = Literal["batch", "buffer", "none"]
 
 
 class ProportionalState(NamedTuple):
-    """Leaves of all slots, their running maximum, and counters."""
+    """Priorities of all slots (the leaves of a sum tree), their running maximum, and counters."""
 
     tree: SumTree  # leaves [C] float32, initially 0
     minimum: SumTree | None  # min tree over the positive leaves; None if not tracked

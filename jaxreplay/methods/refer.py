@@ -302,7 +302,9 @@ def objective(config: ReFERConfig = ReFERConfig()) -> Objective:
 
     def near(loss: Array, sample: Sample, trust: Trust | None) -> Array:
         if trust is None:
-            raise ValueError("ReF-ER requires a policy with a density; use another agent or method")
+            raise ValueError(
+                "ReF-ER requires a policy with an action density; use another agent or method"
+            )
         if not config.reject:
             return loss
         return jnp.where(is_far(trust.log_ratio, sample.aux.log_c_max), 0.0, loss)

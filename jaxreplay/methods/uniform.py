@@ -44,7 +44,7 @@ def sampler() -> Uniform:
 
 @check_config_class
 def method(config: UniformConfig = UniformConfig()) -> Method:
-    """Return uniform replay, the baseline: the sampler and the mean of the agent's loss.
+    """Return uniform replay, the baseline: the sampler, and an objective that averages losses.
 
     Args:
       config: options; `loss` replaces the agent's own loss on the TD error.

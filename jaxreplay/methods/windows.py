@@ -108,7 +108,7 @@ def sampler(config: WindowsConfig = WindowsConfig()) -> Windows:
 
 @check_config_class
 def method(config: WindowsConfig = WindowsConfig()) -> Method:
-    """Return window replay: the sampler and the mean of the agent's loss.
+    """Return window replay: the sampler, and an objective that averages losses.
 
     Agents that compute targets along trajectories, such as ACER, read the time axis from
     `Sample.aux.slots`.

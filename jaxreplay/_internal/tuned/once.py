@@ -13,7 +13,7 @@ Tree = TypeVar("Tree")
 
 
 def once(values: Tree) -> Tree:
-    """Return arrays of equal shape behind an operation that XLA does not duplicate.
+    """Pass arrays of the same shape, unchanged, through an operation that XLA does not duplicate.
 
     XLA on CPU recomputes a chain of cheap operations in every consumer, and recomputes a broadcast
     scalar for every element of the result. XLA does not duplicate a reduction. The bits are reduced
