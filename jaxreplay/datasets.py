@@ -86,7 +86,7 @@ def from_minari(
       batch = replay.sample(filled.state, jax.random.key(1))
     """
     if isinstance(dataset, str):
-        minari = packages.imported("minari", "Minari datasets", "minari[hdf5]")
+        minari = packages.import_optional("minari", "Minari datasets", "minari[hdf5]")
         try:
             dataset = minari.load_dataset(dataset)
         except (FileNotFoundError, ValueError) as error:

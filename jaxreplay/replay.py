@@ -13,7 +13,7 @@ from jaxreplay._internal import buffer, calls, counters, tracing
 from jaxreplay._internal.arguments import as_int32, check_feedback_array
 from jaxreplay._internal.branches import cond_if_any
 from jaxreplay._internal.buffer import unrolled
-from jaxreplay._internal.tracing import donatable, with_default_promotion
+from jaxreplay._internal.tracing import cached_method, donatable, with_default_promotion
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Sampler
 from jaxreplay.storage import Storage, Transitions
@@ -45,9 +45,10 @@ class Replay:
         state = replay.update(state, batch, td_error=td_error)
 
     Call `update` for every batch, even if the sampler requires no feedback, because `update` forces
-    later writes to run after the batch has been read. Otherwise, XLA copies the whole ring buffer
-    in every iteration of a compiled loop. If a loop calls `add` between `sample` and `update`, call
-    `after_reading` before `add`.
+    later writes to run after the batch has been read. Otherwise, XLA may copy the whole ring buffer
+    in every iteration of a compiled loop. If anything other than the `update` of this batch comes
+    next (an `add`, another `sample`, or the `update` of another batch), call `after_reading` right
+    after `sample`. `jaxreplay.testing.assert_in_place` checks a loop for copies.
 
     Args:
       sampler: sampler that chooses the slots of a batch, such as `methods.per.sampler()`.
@@ -108,6 +109,7 @@ class Replay:
         """Requirements of the sampler."""
         return self.sampler.requires
 
+    @cached_method
     @with_default_promotion
     def init(self, key: Array, example: Tree) -> ReplayState:
         """Return the state of an empty replay.
@@ -129,6 +131,7 @@ class Replay:
         inner = self.sampler.init(unrolled(key), ring)
         return donatable(tracing.varying(ReplayState(ring, inner, dropped=zero, fence=zero)))
 
+    @cached_method
     @with_default_promotion
     def add(self, state: ReplayState, transition: Tree, **feedback: Array) -> ReplayState:
         """Add one transition per environment and return the new state.
@@ -143,8 +146,12 @@ class Replay:
         Raises:
           ValueError: If feedback is missing, or a shape or dtype does not match the example.
         """
-        return self._add(calls.checked_state(self, "add", state), transition, feedback)
+        state = calls.checked_state(self, "add", state)
+        ring_.check_fits(state.ring, transition)
+        transition = ring_.as_stored(state.ring, jax.tree.map(jnp.asarray, transition))
+        return self._add(state, transition, feedback)
 
+    @cached_method
     @with_default_promotion
     def add_rollout(self, state: ReplayState, rollout: Tree, **feedback: Array) -> ReplayState:
         """Add T consecutive transitions per environment and return the new state.
@@ -166,6 +173,7 @@ class Replay:
 
         return jax.lax.scan(add, state, (rollout, feedback))[0]
 
+    @cached_method
     @with_default_promotion
     def sample(self, state: ReplayState, key: Array, batch_size: int | None = None) -> Sample:
         """Sample a batch of transitions, `[B, ...]`.
@@ -194,12 +202,13 @@ class Replay:
             aux=draw.aux,
             probability=draw.probability,
         )
-        batch = buffer.settled(batch)
+        batch = buffer.add_barrier(batch)
         # Make the indices passed to `update` depend on all reads, so its writes follow these reads.
         # Probabilities derive from earlier reads; including them would force their computation.
         fence = buffer.fence(batch._replace(probability=None))
         return batch._replace(indices=buffer.after(fence, batch.indices))
 
+    @cached_method
     @with_default_promotion
     def update(self, state: ReplayState, sample: Sample, **feedback: Array) -> ReplayState:
         """Update the sampler with the agent's feedback on a batch and return the new state.
@@ -233,14 +242,15 @@ class Replay:
         inner = self.sampler.update(state.sampler, state.ring, sample, **feedback)
         dropped = counters.saturating_add(state.dropped, (~valid).sum(dtype=jnp.int32))
         fence = state.fence + buffer.fence((inner, indices))
-        return buffer.settled(state._replace(sampler=inner, dropped=dropped, fence=fence))
+        return buffer.add_barrier(state._replace(sampler=inner, dropped=dropped, fence=fence))
 
+    @cached_method
     @with_default_promotion
     def after_reading(self, state: ReplayState, batch: Sample) -> ReplayState:
         """Return an equal state whose next writes run after a batch has been read.
 
-        Compiled loops that call `add` between `sample` and `update` must call this function before
-        `add`. Otherwise, XLA copies the whole ring buffer in every iteration.
+        Compiled loops call it right after `sample` unless the `update` of this batch comes next.
+        Otherwise, XLA copies the whole ring buffer in every iteration.
 
         Args:
           state: state of the replay.
@@ -250,6 +260,7 @@ class Replay:
         batch = calls.checked_batch(batch, self.slots, self.sampler.length)
         return state._replace(fence=state.fence + buffer.fence(batch.indices))
 
+    @cached_method
     @with_default_promotion
     def observe(self, state: ReplayState, episode_return: Array, key: Array) -> ReplayState:
         """Update a learned sampler with an episode return. Other samplers ignore episode returns.
@@ -271,8 +282,9 @@ class Replay:
         changed = [new for new, old in pairs if new is not old]
         # Each changed leaf depends on all reads; waiting for the smallest leaf is cheapest.
         fence = state.fence + buffer.fence(sorted(changed, key=jnp.size)[:1])
-        return buffer.settled(state._replace(sampler=inner, fence=fence))
+        return buffer.add_barrier(state._replace(sampler=inner, fence=fence))
 
+    @cached_method
     @with_default_promotion
     def can_sample(self, state: ReplayState, batch_size: int | None = None) -> Array:
         """Return whether a batch can be drawn, `[]` bool.
@@ -287,6 +299,7 @@ class Replay:
         state = calls.checked_state(self, "can_sample", state)
         return self.sampler.ready(state.sampler, state.ring, self._size_of_batch(batch_size))
 
+    @cached_method
     @with_default_promotion
     def probability(self, state: ReplayState, slots: Array, batch_size: int | None = None) -> Array:
         """Return the sampling probabilities of slots, `[n]` float32.
@@ -306,6 +319,7 @@ class Replay:
         chance = self.sampler.probability(state.sampler, state.ring, known, size)
         return jnp.where(exists, chance, 0.0)
 
+    @cached_method
     @with_default_promotion
     def metrics(self, state: ReplayState) -> dict[str, Array]:
         """Return a dictionary of scalar float32 metrics of the replay and its sampler."""
@@ -317,6 +331,7 @@ class Replay:
             **ring_.metrics(state.ring),
         }
 
+    @cached_method
     @with_default_promotion
     def end_episodes(self, state: ReplayState) -> ReplayState:
         """Return the state after truncating the current episode in every environment.
@@ -334,30 +349,30 @@ class Replay:
         if any(field.top == "last" for field in ring.layout.fields):
             ring = ring_.end_episodes(ring)
         inner = self.sampler.end_episodes(state.sampler, ring)
-        return buffer.settled(state._replace(ring=ring.replace(steps_added=counter), sampler=inner))
+        return buffer.add_barrier(
+            state._replace(ring=ring.replace(steps_added=counter), sampler=inner)
+        )
 
     def _add(
         self, state: ReplayState, transition: Tree, feedback: Mapping[str, Array]
     ) -> ReplayState:
         wanted, num_envs = self.requires.feedback_of_new, self.num_envs
         calls.check_feedback(wanted, feedback, "add", (num_envs,))
-        ring_.check_fits(state.ring, transition)
-        transition = _constant(ring_.as_stored(state.ring, jax.tree.map(jnp.asarray, transition)))
-        new = buffer.after(state.fence, transition), _single(feedback)
+        new = buffer.after(state.fence, _constant(transition)), _single(feedback)
         feedback = new[1]  # keeps NaN and infinity, which the sampler handles
         (transition, _), broken = _finite(new, num_envs)
         state = state._replace(dropped=counters.saturating_add(state.dropped, broken))
         ring, slots = ring_.write(state.ring, transition)
         slots = buffer.after(state.fence, slots)
         inner = self.sampler.add(state.sampler, ring, slots, transition, **feedback)
-        return buffer.settled(state._replace(ring=ring, sampler=inner))
+        return buffer.add_barrier(state._replace(ring=ring, sampler=inner))
 
     def _size_of_batch(self, asked: int | None) -> int:
         if asked is None:
             return self.batch_size
         calls.check_batch_size(self.requires, asked, self.batch_size, self.capacity)
-        self.sampler.check_sizes(self.capacity, self.num_envs, asked)
-        return asked
+        self.sampler.check_sizes(self.capacity, self.num_envs, int(asked))
+        return int(asked)
 
     def _check_not_empty(self, state: ReplayState) -> None:
         # Under jit, the size is unknown and the loop must check `can_sample` instead.

@@ -93,7 +93,7 @@ def init(
     split, leaving = None, None
     if isinstance(storage, Transitions) and storage.on_host:
         split = host_split.plan(_stored(example), kept)
-        leaving = host_split.nothing(split, num_envs)
+        leaving = host_split.empty_leaving(split, num_envs)
     layout = packing.plan(_stored(example)) if split is None else split.here
     words = jnp.zeros((capacity, layout.words), jnp.uint32)
     counter = jnp.zeros((), jnp.int32)

@@ -27,7 +27,7 @@ class Sampler:
           key: PRNG key.
           ring: an empty ring buffer with the final capacity, number of environments and fields.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must implement init")
 
     def add(
         self, state: State, ring: Ring, slots: Array, transition: Tree, **feedback: Array
@@ -50,7 +50,7 @@ class Sampler:
 
         A sequence sampler (see `length`) draws `batch_size` sequences of slots, `[B, T]`.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must implement sample")
 
     def update(self, state: State, ring: Ring, sample: Sample, **feedback: Array) -> State:
         """Return the state updated with feedback. The default returns `state` unchanged.

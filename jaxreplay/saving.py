@@ -151,7 +151,7 @@ def _open(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
     if not path.is_file():
         raise ValueError(f"file {path} does not exist: use a file written by jaxreplay.save")
     with array_file.open_file(path) as file:
-        text = array_file.tagged(file, _TAG)
+        text = array_file.read_tag(file, _TAG)
         if text is None:
             raise ValueError(f"{path} is not a saved replay: use a file written by jaxreplay.save")
         header = array_file.parse(text, str(path), FORMAT, _HEADER)
@@ -167,7 +167,8 @@ def _open(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
 def _read_ring(path: Path, file: Any, header: dict[str, Any], example: Tree) -> Ring:
     """Read the ring buffer of a saved replay, regardless of its size and sampler."""
     names = [".ring.words", ".ring.steps_added"]
-    if {x for x in header["leaves"] if x.startswith(".ring.")} != set(names):
+    stored = array_file.list_arrays(header, dict.fromkeys(names, ""))
+    if {x for x in stored if x.startswith(".ring.")} != set(names):
         raise ValueError(
             f"{path} contains a replay that stores observations once or transitions on the host: "
             f"load it into a replay with the same storage and num_envs {header['num_envs']}"
@@ -239,7 +240,7 @@ def _describe(state: ReplayState) -> dict[str, str]:
 def _is_saved_replay(path: Path) -> bool:
     try:
         with array_file.open_file(path) as file:
-            return array_file.tagged(file, _TAG) is not None
+            return array_file.read_tag(file, _TAG) is not None
     except (Damaged, OSError):
         return False
 
@@ -263,7 +264,7 @@ def _check_same(path: Path, header: dict[str, Any], replay: Replay, like: Replay
     _check_fields(path, header, _fields(like.ring))
     advice = "create the replay with the same sampler and options as the saved replay"
     own = _describe(like)
-    _check_equal(path, array_file.stated(header, own), own, "array", "this replay", advice)
+    _check_equal(path, array_file.list_arrays(header, own), own, "array", "this replay", advice)
 
 
 def _check_fields(path: Path, header: dict[str, Any], fields: list[list[str]]) -> None:

@@ -231,7 +231,7 @@ def shares(key: Array, batch_size: int, sampling: Sampling) -> Array:
         edges = np.array([(i << 32) // batch_size for i in range(batch_size + 1)])
         starts, widths = edges[:-1].astype(np.uint32), np.diff(edges)
         if widths.max() < 1 << 32:  # otherwise batch_size is 1
-            bits = numerics.scaled(bits, jnp.asarray(widths.astype(np.uint32)))
+            bits = numerics.multiply_high(bits, jnp.asarray(widths.astype(np.uint32)))
         bits = bits + starts
     return bits
 

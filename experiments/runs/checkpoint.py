@@ -114,7 +114,7 @@ def load(
         places = array_file.flatten(like_state)
         likes = {part + jax.tree_util.keystr(path): leaf for path, leaf in places}
         wanted = {name: array_file.describe(leaf) for name, leaf in likes.items()}
-        stated = array_file.stated(header, wanted)
+        stated = array_file.list_arrays(header, wanted)
         saved = {name: leaf for name, leaf in stated.items() if _is_in(part, name)}
         _check_same_leaves(saved, wanted, folder)
         what = f"the checkpoint in {folder}"
@@ -124,7 +124,7 @@ def load(
 
 def _header(file: Any, folder: Any) -> dict[str, Any]:
     """Return what was written beside the arrays."""
-    written = array_file.tagged(file, _TAG)
+    written = array_file.read_tag(file, _TAG)
     if written is None:
         raise ValueError(f"{folder} holds a safetensors file that is no checkpoint of ours")
     if written.startswith('{"meta"'):

@@ -326,7 +326,7 @@ def _say_diverged(label: str, step: int, seeds: set[int], stop: bool) -> None:
 
 def _check_frames(metrics: dict[str, np.ndarray]) -> None:
     """Stop if samples miss frames."""
-    lost, odd = (metrics.get(f"replay/frames_{name}") for name in ("lost", "odd"))
+    lost, odd = (metrics.get(f"replay/frames_{name}") for name in ("lost", "malformed"))
     if odd is not None and odd.any():
         raise ValueError(
             "episodes begin with stacks that are not zero before the first frame, so frames can't "

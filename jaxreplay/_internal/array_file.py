@@ -77,7 +77,7 @@ def publish(folder: Path) -> None:
 
 
 def open_file(path: Path) -> Any:
-    """Open a file as a context manager, for `tagged` and `read`.
+    """Open a file as a context manager, for `read_tag` and `read`.
 
     Raises:
       ImportError: If safetensors is not installed.
@@ -92,7 +92,7 @@ def open_file(path: Path) -> Any:
         raise Damaged(f"{path} is damaged ({untrusted.printable(error)})") from None
 
 
-def tagged(file: Any, tag: str) -> str | None:
+def read_tag(file: Any, tag: str) -> str | None:
     """Return the header text stored under a tag, or None if the file lacks the tag."""
     return (file.metadata() or {}).get(tag)
 
@@ -101,7 +101,7 @@ def parse(written: str, what: str, known: int, about: Mapping[str, type]) -> dic
     """Parse and validate a header.
 
     Args:
-      written: text returned by `tagged`.
+      written: text returned by `read_tag`.
       what: name of the file in error messages.
       known: supported format version. Headers in other formats are returned unchecked; the caller
         must reject these headers.
@@ -168,7 +168,7 @@ def unflatten(like: Tree, leaves: list[Any]) -> Tree:
     return jax.tree.map(whole, like, read, is_leaf=_is_tree)
 
 
-def stated(header: dict[str, Any], wanted: dict[str, str]) -> dict[str, str]:
+def list_arrays(header: dict[str, Any], wanted: dict[str, str]) -> dict[str, str]:
     """Return the dtype and shape of every array in a file, by its path in the current version.
 
     Files from earlier versions contain all nodes of a sum tree; `read` returns only the leaves.
@@ -215,8 +215,8 @@ def _single(described: str) -> str:
 
 
 def _safetensors() -> Any:
-    packages.imported("safetensors.numpy", "array files")
-    return packages.imported("safetensors", "array files")
+    packages.import_optional("safetensors.numpy", "array files")
+    return packages.import_optional("safetensors", "array files")
 
 
 def _is_tree(node: Any) -> bool:
@@ -236,7 +236,7 @@ def _without_nodes(tree: Tree) -> Tree:
     return jax.tree.map(bare, tree, is_leaf=_is_tree)
 
 
-_RENAMED = {".steps_added": ".steps_added", ".has_observed": ".told", ".malformed": ".odd"}
+_RENAMED = {".steps_added": ".rows_added", ".has_observed": ".told", ".malformed": ".odd"}
 
 
 def _names_of(name: str) -> tuple[str, str, str]:

@@ -166,7 +166,7 @@ def find(order: BucketOrder, ranks: Array, turn: Array) -> tuple[Array, Ties]:
     ranks = ranks.astype(jnp.int32)
     bucket, place, count = _bucket(order, ranks)
     first = ranks - place
-    number = place + numerics.scaled(turn, count.astype(jnp.uint32)).astype(jnp.int32)
+    number = place + numerics.multiply_high(turn, count.astype(jnp.uint32)).astype(jnp.int32)
     number = jnp.where(number < count, number, number - count)
     number = jnp.minimum(number, count - 1)  # -1 for an empty order, which yields slot 0
     slot, left = _member(order, bucket, number)

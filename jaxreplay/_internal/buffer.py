@@ -41,8 +41,8 @@ Tree = TypeVar("Tree")
 
 def read(buffer: Buffer, slots: Array) -> Array:
     """Return rows `[B, ...]`; `slots` `[B]` int32 must be in range."""
-    if _is_tuned():
-        return tuned.gather.take_rows(jnp.asarray(buffer), slots)
+    if ops := _tuned():
+        return ops.gather.take_rows(jnp.asarray(buffer), slots)
     return _take(buffer, slots)
 
 
@@ -53,10 +53,10 @@ def read_or(buffer: Buffer, slots: Array, missing: float | bool) -> Array:
 
 def read_few(buffer: Buffer, slots: Array) -> Array:
     """Return the same rows as `read`, but faster for a few short rows of a large array."""
-    if _is_tuned():
+    if ops := _tuned():
         buffer = jnp.asarray(buffer)
-        scratch = tuned.gather.scratch_for(buffer, slots.size)
-        return tuned.gather.take_few_rows(scratch, buffer, slots)[0]
+        scratch = ops.gather.scratch_for(buffer, slots.size)
+        return ops.gather.take_few_rows(scratch, buffer, slots)[0]
     return _take(buffer, slots)
 
 
@@ -78,18 +78,19 @@ def walk(
       step: `(turn, carry, rows[B, ...]) -> carry`.
       carry: pytree of arrays with equal shapes.
     """
-    if not _is_tuned():
+    ops = _tuned()
+    if not ops:
         for turn in range(turns):
             carry = step(turn, carry, _take(buffer, where(turn, carry)))
         return carry
     if not turns:
         return carry
     buffer = jnp.asarray(buffer)
-    scratch = tuned.gather.scratch_for(
+    scratch = ops.gather.scratch_for(
         buffer, jax.eval_shape(lambda carry: where(0, carry), carry).size
     )
     for turn in range(turns):
-        rows, scratch = tuned.gather.take_few_rows(scratch, buffer, where(turn, carry))
+        rows, scratch = ops.gather.take_few_rows(scratch, buffer, where(turn, carry))
         # Without `once`, XLA fuses all steps and recomputes the ancestors of every step.
         carry = once(step(turn, carry, rows))
     return carry
@@ -136,7 +137,8 @@ def modify(buffer: Buffer, slots: Array, values: Array) -> tuple[Buffer, Array]:
 
 def once(values: Tree) -> Tree:
     """Return the arrays, all of the same shape, unchanged; XLA computes them only once."""
-    return tuned.once.once(values) if _is_tuned() else values
+    ops = _tuned()
+    return ops.once.once(values) if ops else values
 
 
 def single_threaded(values: Array, numbers: Array) -> Array:
@@ -146,7 +148,8 @@ def single_threaded(values: Array, numbers: Array) -> Array:
       values: array with several uses. Arrays above 64 KB are returned unchanged.
       numbers: non-negative int32 `[B]` available before `values`, such as the slots read.
     """
-    return tuned.gather.in_one_thread(values, numbers) if _is_tuned() else values
+    ops = _tuned()
+    return ops.gather.in_one_thread(values, numbers) if ops else values
 
 
 def single_threaded_pair(high: Array, low: Array, bits: int, numbers: Array) -> tuple[Array, Array]:
@@ -176,7 +179,8 @@ def unrolled(key: Array) -> Array:
       key: `[...]` PRNG keys, typed or raw. Keys with other implementations or on other devices are
         returned unchanged.
     """
-    return tuned.keys.unrolled(key) if _is_tuned() else key
+    ops = _tuned()
+    return ops.keys.unrolled(key) if ops else key
 
 
 def product(x: Array, kernel: Array) -> Array:
@@ -184,7 +188,8 @@ def product(x: Array, kernel: Array) -> Array:
 
     Forward-mode differentiation is not supported.
     """
-    return tuned.linear.product(x, kernel) if _is_tuned() else jnp.matmul(x, kernel)
+    ops = _tuned()
+    return ops.linear.product(x, kernel) if ops else jnp.matmul(x, kernel)
 
 
 def fence(tree: Any) -> Array:
@@ -210,7 +215,7 @@ def after(fence: Array, tree: Tree) -> Tree:
     return jax.tree.map(wait, tree)
 
 
-def settled(tree: Tree) -> Tree:
+def add_barrier(tree: Tree) -> Tree:
     """Wrap a pytree in an optimisation barrier; XLA honours it on accelerators, not on CPU."""
     return jax.lax.optimization_barrier(tree)
 
@@ -219,8 +224,8 @@ def _take(buffer: Buffer, slots: Array) -> Array:
     return jnp.asarray(buffer).at[slots.astype(jnp.uint32)].get(mode="promise_in_bounds")
 
 
-def _is_tuned() -> bool:
-    return tuned is not None and tuned.is_enabled()
+def _tuned() -> Any:
+    return None if tuned is None else tuned.load()
 
 
 def _at_least_two(rows: Array) -> Array:

@@ -21,7 +21,6 @@ from jaxreplay._internal.arguments import (
     check_kind,
     check_scalar,
 )
-from jaxreplay._internal.buffer import unrolled
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler
 from jaxreplay.storage import Storage
@@ -112,7 +111,7 @@ def _sampler_state(
 
     def init() -> Any:
         empty = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), ring)
-        return sampler.init(unrolled(jax.random.key(0)), empty)
+        return sampler.init(jax.random.key(0), empty)
 
     return jax.eval_shape(init)
 

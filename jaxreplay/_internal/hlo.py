@@ -40,14 +40,27 @@ def assert_in_place(step: Callable[..., Any], state: Any, *args: Any, size: int 
         return jax.lax.fori_loop(0, _ITERATIONS, lambda _, carry: step(carry, *args), state)
 
     leaves = jax.tree_util.tree_leaves_with_path(state)
-    size = size or max(max(jnp.shape(leaf), default=1) for _, leaf in leaves) // 8
+    largest = max((max(jnp.shape(leaf), default=1) for _, leaf in leaves), default=0)
     compiled = jax.jit(loop, donate_argnums=0).lower(state, *args).compile()
-    copies = large_copies(compiled.as_text() or "", size)
+    copies = large_copies(compiled.as_text() or "", size or max(1, largest // 8))
     if copies:
-        shapes = {",".join(map(str, jnp.shape(x))): jax.tree_util.keystr(at) for at, x in leaves}
-        found = [re.findall(r"= \(?(\w+\[([\d,]+)\])", line)[0] for line in copies]
-        names = dict.fromkeys(f"{kind} ({shapes.get(dims, 'a temporary')})" for kind, dims in found)
-        raise AssertionError(f"every iteration copies {', '.join(names)}: see Replay.update")
+        names: dict[str, list[str]] = {}
+        for path, leaf in leaves:
+            names.setdefault(_hlo_type(leaf), []).append(jax.tree_util.keystr(path))
+        found = dict.fromkeys(re.findall(r"= \(?(\w+\[[\d,]+\])", line)[0] for line in copies)
+        shown = [f"{x} ({' or '.join(names.get(x, ['a temporary']))})" for x in found]
+        raise AssertionError(
+            f"every iteration copies {', '.join(shown)}: call Replay.after_reading right after "
+            "sample, and Replay.update for every batch"
+        )
+
+
+def _hlo_type(leaf: Any) -> str:
+    """Return type and shape of an array as in HLO, such as "f32[8,2]"."""
+    dtype = jnp.result_type(leaf)
+    kind = {"bool": "pred", "bfloat16": "bf16"}.get(dtype.name)
+    kind = kind or f"{dtype.kind.replace('i', 's')}{8 * dtype.itemsize}"
+    return f"{kind}[{','.join(map(str, jnp.shape(leaf)))}]"
 
 
 def large_copies(text: str, size: int, children: int | None = None) -> list[str]:

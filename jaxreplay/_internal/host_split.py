@@ -67,7 +67,7 @@ def join(split: HostSplit, here: Tree, there: Tree) -> Tree:
     return jax.tree.unflatten(split.whole.treedef, leaves)
 
 
-def nothing(split: HostSplit, num_envs: int) -> Leaving:
+def empty_leaving(split: HostSplit, num_envs: int) -> Leaving:
     """Return the value of `leaving` before the first add: zeros for empty slots."""
     words = jnp.zeros((num_envs, split.there.words), jnp.uint32)
     return Leaving(words, jnp.arange(num_envs, dtype=jnp.int32))

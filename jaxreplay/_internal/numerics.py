@@ -33,10 +33,10 @@ def integers(key: Array, shape: tuple[int, ...], below: Array | int) -> Array:
       shape: shape of the result.
       below: `[]`, positive int32.
     """
-    return scaled(bits(key, shape), jnp.asarray(below).astype(jnp.uint32)).astype(jnp.int32)
+    return multiply_high(bits(key, shape), jnp.asarray(below).astype(jnp.uint32)).astype(jnp.int32)
 
 
-def scaled(x: Array, y: Array) -> Array:
+def multiply_high(x: Array, y: Array) -> Array:
     """Return `x * y / 2^32` for two uint32, rounded down, without 64-bit integers.
 
     For random bits `x`, the result is a random number below `y`, without the division of `x % y`.

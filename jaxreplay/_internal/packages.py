@@ -24,7 +24,7 @@ def find() -> str:
 VERSION = find()
 
 
-def imported(name: str, what: str, package: str | None = None) -> ModuleType:
+def import_optional(name: str, what: str, package: str | None = None) -> ModuleType:
     """Import a module from an optional package.
 
     Args:

@@ -1,8 +1,9 @@
 """Tracing utilities: dtype promotion, mesh axes and argument donation."""
 
 import functools
+import types
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from jaxreplay.types import Array
 
 Args = ParamSpec("Args")
 Result = TypeVar("Result")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def with_default_promotion(function: Callable[Args, Result]) -> Callable[Args, Result]:
@@ -67,3 +69,33 @@ def donatable(tree: Any) -> Any:
         return leaf
 
     return jax.tree.map(own, tree)
+
+
+class _CachedMethod:
+    """A method that is the same object for equal instances, so that JAX traces it once."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.__doc__ = function.__doc__
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Callable[..., Any]:
+        if instance is None:
+            return self._function
+        try:
+            return _bind(self._function, instance)
+        except TypeError:  # options that are traced can't be hashed
+            return types.MethodType(self._function, instance)
+
+
+def cached_method(function: Function) -> Function:
+    """Return a method of a hashable class that JAX caches by the instance's value.
+
+    JAX caches compiled functions by identity, and Python creates a new bound method for every
+    access.
+    """
+    return cast(Function, _CachedMethod(function))
+
+
+@functools.lru_cache(maxsize=512)
+def _bind(function: Callable[..., Any], instance: Any) -> Callable[..., Any]:
+    return types.MethodType(function, instance)

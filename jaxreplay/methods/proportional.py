@@ -102,7 +102,7 @@ def draw(
     size = jnp.maximum(ring_.size(ring), 1)
     total = sum_tree.total(state.tree)
     shares = sum_tree.shares(key, batch_size, sampling)
-    evenly = numerics.scaled(shares, size.astype(jnp.uint32)).astype(jnp.int32)
+    evenly = numerics.multiply_high(shares, size.astype(jnp.uint32)).astype(jnp.int32)
     indices = jnp.where(total > 0, sum_tree.at_shares(state.tree, shares), evenly)
     safe_total = jnp.where(total > 0, total, 1.0)
     smallest = None
@@ -218,6 +218,8 @@ class Proportional(Sampler):
       sampling: dependence between the draws in a batch; see `sum_tree.sample`.
       initial: leaf of a new transition. "max" is the running maximum of the leaves, initially 1
         (Schaul et al. 2016, Alg. 1); "td" computes it from the feedback for `Replay.add`.
+      track_minimum: also track `SamplingStats.smallest`; always True if `ImportanceWeights`
+        are normalised by the buffer.
 
     Example:
       >>> import jax.numpy as jnp
@@ -231,6 +233,7 @@ class Proportional(Sampler):
     feedback: frozenset[str] = frozenset({"td_error"})
     sampling: Sampling = "stratified"
     initial: Initial = "max"
+    track_minimum: bool = False
 
     @property
     def requires(self) -> Requirements:
@@ -240,7 +243,7 @@ class Proportional(Sampler):
     def init(self, key: Array, ring: Ring) -> ProportionalState:
         weight = self.weight
         by_buffer = isinstance(weight, ImportanceWeights) and weight.normalise == "buffer"
-        return init(ring.capacity, track_minimum=by_buffer)
+        return init(ring.capacity, track_minimum=self.track_minimum or by_buffer)
 
     def add(
         self,

@@ -200,7 +200,7 @@ class Rank(Sampler):
         if self.config.sampling == "iid":
             return end - 1, segments
         width = (segments.end - segments.start).astype(jnp.uint32)
-        inside = numerics.scaled(bits, width).astype(jnp.int32)
+        inside = numerics.multiply_high(bits, width).astype(jnp.int32)
         return jnp.where(segmented, segments.start + inside, end - 1), segments
 
     def _rank_probability(self, state: RankState, ring: Ring, ties: Ties) -> Array:

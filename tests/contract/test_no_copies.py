@@ -345,3 +345,20 @@ def test_a_step_that_adds_between_sample_and_update_is_in_place(storage):
     assert_in_place(step, state, jax.random.key(1))
     with pytest.raises(AssertionError, match=r"\.sampler\.tree\.nodes"):
         assert_in_place(lambda *args: step(*args, waits=False), state, jax.random.key(1))
+
+
+@pytest.mark.parametrize("name", ["uniform", "per", "rank"])
+def test_sampling_ahead_of_the_update_of_the_batch_before_is_in_place(name):
+    replay = Replay(VARIANTS[name].sampler, capacity=CAPACITY, batch_size=BATCH)
+    row = jax.tree.map(lambda x: x[None], EXAMPLE)
+
+    def step(carry, key):
+        state, batch = carry
+        ahead = replay.sample(state, key)
+        state = replay.after_reading(state, ahead)
+        state = replay.update(state, batch, td_error=batch.transition.reward)
+        return replay.add(state, row), ahead
+
+    state = jax.eval_shape(replay.init, jax.random.key(0), EXAMPLE)
+    batch = jax.eval_shape(replay.sample, state, jax.random.key(0))
+    assert_in_place(step, (state, batch), jax.random.key(1))

@@ -361,3 +361,28 @@ def test_feedback_of_new_transitions_that_is_not_finite_is_counted():
     row = jax.tree.map(lambda x: jnp.broadcast_to(x, (2, *jnp.shape(x))), testing.EXAMPLE)
     state = replay.add(state, row, **{name: jnp.array([1.0, jnp.nan])})
     assert int(state.dropped) == 1
+
+
+def test_functions_of_equal_replays_are_traced_once():
+    traces = []
+
+    @dataclasses.dataclass(frozen=True)
+    class Counting(uniform.Uniform):
+        def sample(self, state, ring, key, batch_size):
+            traces.append(batch_size)
+            return super().sample(state, ring, key, batch_size)
+
+    replays = [Replay(Counting(), capacity=8, batch_size=2, num_envs=2) for _ in range(2)]
+    state = replays[0].init(jax.random.key(0), testing.EXAMPLE)
+    row = testing.rows(0)
+    state = jax.jit(replays[0].add)(state, row)
+    for replay in (*replays, *replays):
+        jax.jit(replay.sample)(state, jax.random.key(1))
+    assert traces == [2]
+    assert replays[0].sample == replays[1].sample
+
+
+def test_a_batch_size_of_numpy_is_a_number():
+    case = testing.Case(uniform.method())
+    batch = case.replay.sample(case.fill(), jax.random.key(0), batch_size=np.int32(4))
+    assert batch.weights.shape == (4,)

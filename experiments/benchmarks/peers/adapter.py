@@ -72,7 +72,7 @@ def fenced(replay: PeerReplay) -> PeerReplay:
         return replay.add(inner, buffer.after(fence, transition)), fence
 
     def sample(state: tuple[Any, Array], key: Array) -> Sample:
-        batch = buffer.settled(replay.sample(state[0], key))
+        batch = buffer.add_barrier(replay.sample(state[0], key))
         return batch._replace(indices=buffer.after(buffer.fence(batch), batch.indices))
 
     def update(state: tuple[Any, Array], batch: Sample, **feedback: Array) -> tuple[Any, Array]:

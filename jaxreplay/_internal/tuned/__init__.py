@@ -1,33 +1,37 @@
-"""Operations tuned for a particular version of XLA on CPU.
+"""Operations tuned to tested versions of XLA on CPU.
 
-`buffer` uses these operations if they are enabled, and otherwise plain JAX with the same results.
-To test another version of JAX, add the version to `TRIED`, and run the benchmarks and
+`buffer` uses them if `load` returns them, and plain JAX operations otherwise; results are the same.
+To support a new JAX version, add it to `TESTED` and run the replay benchmarks and
 `tests/contract/test_no_copies.py`.
 """
 
 import functools
 import os
+import types
 import warnings
 
 import jax
 
-from jaxreplay._internal.tuned import gather, keys, linear, once
-
-__all__ = ["TRIED", "gather", "is_enabled", "keys", "linear", "once"]
-TRIED = ((0, 10),)  # tested versions of JAX
+TESTED = ((0, 10), (0, 11))  # JAX versions
 
 
 @functools.cache
-def is_enabled() -> bool:
-    """Return whether this version of JAX is tested and `JAXREPLAY_TUNED` is not "off"."""
+def load() -> types.SimpleNamespace | None:
+    """Return the modules of this package, or None if they are disabled or the JAX version untested.
+
+    `JAXREPLAY_TUNED=off` disables them without a warning.
+    """
     if os.environ.get("JAXREPLAY_TUNED") == "off":
-        return False
-    if jax.__version_info__[:2] in TRIED:
-        return True
-    warnings.warn(
-        f"jaxreplay is tuned for JAX {'.'.join(map(str, TRIED[-1]))} and runs plain operations "
-        f"with {jax.__version__}: results are the same, but loops may be slower on CPU",
-        RuntimeWarning,
-        stacklevel=2,
-    )
-    return False
+        return None
+    if jax.__version_info__[:2] not in TESTED:
+        warnings.warn(
+            f"jaxreplay is not tuned to JAX {jax.__version__}: results are the same, but compiled "
+            f"loops on CPU are much slower than with JAX {'.'.join(map(str, TESTED[-1]))}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+    # Not at import: another version may lack what these modules need.
+    from jaxreplay._internal.tuned import gather, keys, linear, once
+
+    return types.SimpleNamespace(gather=gather, keys=keys, linear=linear, once=once)

@@ -91,7 +91,7 @@ def test_a_fence_changes_nothing_that_comes_after_it():
     tree = {"a": jnp.asarray([1.5, np.nan]), "b": jnp.asarray([True, False]), "c": jnp.arange(3)}
     after = jax.jit(lambda tree: buffer.after(buffer.fence(tree), tree))(tree)
     jax.tree.map(np.testing.assert_array_equal, after, tree)
-    jax.tree.map(np.testing.assert_array_equal, buffer.settled(tree), tree)
+    jax.tree.map(np.testing.assert_array_equal, buffer.add_barrier(tree), tree)
 
 
 def test_a_walk_reads_rows_that_the_turns_before_chose():

@@ -51,7 +51,7 @@ def run(name):
 )
 def test_plain_operations_give_the_same_draws(name, monkeypatch):
     draws, state = run(name)
-    monkeypatch.setattr(buffer, "_is_tuned", lambda: False)
+    monkeypatch.setattr(buffer, "_tuned", lambda: None)
     plain_draws, plain_state = run(name)
     assert plain_draws == draws
     testing.same(plain_state, state, rtol=1e-6)  # XLA rounds by what it fuses
@@ -77,18 +77,18 @@ def test_the_folder_may_be_deleted(tmp_path):
 
 @pytest.fixture
 def asked_again():
-    tuned.is_enabled.cache_clear()
+    tuned.load.cache_clear()
     yield
-    tuned.is_enabled.cache_clear()
+    tuned.load.cache_clear()
 
 
 def test_other_versions_of_jax_warn_once_and_run_plain(asked_again, monkeypatch):
     monkeypatch.setattr(jax, "__version_info__", (9, 9, 9))
     with pytest.warns(RuntimeWarning, match=jax.__version__) as warned:
-        assert not tuned.is_enabled() and not tuned.is_enabled()
+        assert tuned.load() is None and tuned.load() is None
     assert len(warned) == 1
 
 
 def test_the_switch_turns_them_off_without_a_warning(asked_again, monkeypatch, recwarn):
     monkeypatch.setenv("JAXREPLAY_TUNED", "off")
-    assert not tuned.is_enabled() and not recwarn.list
+    assert tuned.load() is None and not recwarn.list
