@@ -67,10 +67,15 @@ def examples(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     known, agents = dict(methods._METHODS), dict(registry._AGENTS)
+    forget_package()  # another test may have imported its own package of this name
     yield
     for held, before in ((methods._METHODS, known), (registry._AGENTS, agents)):
         held.clear()
         held.update(before)
+    forget_package()
+
+
+def forget_package():
     for name in [name for name in sys.modules if name.startswith("mypackage")]:
         del sys.modules[name]
 

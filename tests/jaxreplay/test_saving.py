@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 
 import jaxreplay
 from jaxreplay import Frames, Replay, SharedObservations, Transitions, ring, sum_tree, testing
-from jaxreplay._internal import calls
+from jaxreplay._internal import calls, tracing
 from jaxreplay.methods import METHODS, ero, per, proportional, rank, sequences, uniform
 from jaxreplay.saving import Damaged, array_file
 from tests.refusals import refused
@@ -74,10 +74,14 @@ def as_on(monkeypatch):
 
     def change(branching):
         monkeypatch.setitem(sum_tree._BRANCHING, "cpu", branching)
-        calls._sampler_state.cache_clear()  # a process has one kind of device
+        forget()
+
+    def forget():  # a process has one kind of device
+        calls._sampler_state.cache_clear()
+        tracing._bind.cache_clear()
 
     yield change
-    calls._sampler_state.cache_clear()
+    forget()
 
 
 BRANCHINGS = [(8, 32), (128, 8), (32, 2)]
