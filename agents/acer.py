@@ -1,4 +1,4 @@
-"""A baseline implementation of continuous ACER (Wang et al. 2017, Sec. 5 and Alg. 3)."""
+"""ACER for continuous actions, as a baseline (Wang et al. 2017, Sec. 5 and Alg. 3)."""
 
 import dataclasses
 from typing import Any, NamedTuple, cast
@@ -47,16 +47,16 @@ class ACERState(NamedTuple):
     """ACER agent state."""
 
     networks: Networks
-    average: Params  # average policy network parameters
+    average: Params  # running average of the policy network parameters
     opt_state: optax.OptState
 
 
 class Choice(NamedTuple):
-    """Stored or newly sampled actions for a batch of states."""
+    """Stored or newly sampled actions for a batch, with advantages and ratios."""
 
     action: Array  # [B, A] float32
     advantage: Array  # [B] float32, estimate of Q(s, a) - V(s)
-    log_ratio: Array  # [B] float32, log pi/mu
+    log_ratio: Array  # [B] float32, log of policy / behaviour policy density
 
 
 class Targets(NamedTuple):
@@ -78,17 +78,18 @@ def policy_gradient(
 ) -> Array:
     """Return one example's ascent direction `[A]` for the policy mean (Wang et al. 2017, Eq. 14).
 
-    The importance ratio of the stored action is truncated at c. A bias correction, evaluated at an
-    action sampled from the current policy, compensates for the truncation.
+    The importance ratio pi/mu of the policy to the behaviour policy is truncated at c for the
+    stored action. A bias correction, evaluated at an action sampled from the current policy,
+    compensates for the truncation.
 
     Args:
-      score: `[A]`, gradient of the log density of the stored action with respect to the mean.
+      score: `[A]`, gradient of the stored action's log density with respect to the policy mean.
       score_new: `[A]`, the same gradient for the sampled action.
-      advantage: `[]`, Q^opc - V of the stored action.
+      advantage: `[]`, Q^opc - V of the stored action, with Q^opc a Retrace estimate with traces 1.
       advantage_new: `[]`, Q - V of the sampled action.
       log_ratio: `[]`, log pi/mu of the stored action.
       log_ratio_new: `[]`, log pi/mu of the sampled action.
-      truncation: the truncation threshold c.
+      truncation: the threshold c.
     """
     truncated = jnp.minimum(jnp.exp(log_ratio), truncation) * advantage * score
     excess = jax.nn.relu(1 - truncation * jnp.exp(-log_ratio_new))
@@ -98,9 +99,9 @@ def policy_gradient(
 def within_trust_region(gradient: Array, divergence: Array, bound: float) -> Array:
     """Project an ascent direction onto the trust region (Wang et al. 2017, Eq. 12).
 
-    Returns `g - max(0, (k^T g - delta) / |k|^2) k` `[A]`, the direction z closest to `gradient` g
-    that satisfies `k^T z <= delta`. Here k is `divergence` `[A]`, the KL divergence's gradient, and
-    delta is `bound`.
+    The result `[A]`, `g - max(0, (k^T g - delta) / |k|^2) k`, is the direction z closest to g that
+    satisfies `k^T z <= delta`. Here g is `gradient` `[A]`, k is `divergence` `[A]`, the gradient of
+    the KL divergence, and delta is `bound`.
     """
     excess = jax.nn.relu(gradient @ divergence - bound)
     return gradient - excess / jnp.maximum(jnp.square(divergence).sum(), 1e-12) * divergence
@@ -172,10 +173,10 @@ class _ACER:
     def estimates(
         self, networks: Networks, sample: Sample, q: Array, value: Array, log_ratio: Array
     ) -> tuple[Array, Array]:
-        """Return Q^ret and Q^opc `[B]` for consecutive steps.
+        """Return the Retrace estimates Q^ret and Q^opc `[B]` for consecutive steps.
 
-        The trace coefficients are 1 for Q^opc, which the policy gradient uses, and
-        min(1, rho^(1/A)) for Q^ret, with A dimensions of the action.
+        The trace coefficients are min(1, rho^(1/A)) for Q^ret, where rho is the importance ratio
+        and A the number of action dimensions, and 1 for Q^opc. The policy gradient uses Q^opc.
         """
         t, shape = sample.transition, sample.aux.slots.shape
         next_value = self.values(networks, t.next_obs)
@@ -190,7 +191,7 @@ class _ACER:
         return estimate(log_ratio / self.size), estimate(jnp.zeros_like(log_ratio))
 
     def ascent(self, state: ACERState, t: Transition, stored: Choice, new: Choice) -> Array:
-        """Return the policy mean's ascent direction `[B, A]`, projected onto the trust region."""
+        """Return the ascent direction `[B, A]` for the policy mean, within the trust region."""
         mean = self.greedy(state, t.obs)
         ascent = jax.vmap(policy_gradient, (0, 0, 0, 0, 0, 0, None))(
             (stored.action - mean) / self.variance, (new.action - mean) / self.variance,
@@ -248,11 +249,12 @@ class _ACER:
 def acer(config: ACERConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
     """Create an ACER agent with a fixed-variance Gaussian policy.
 
-    Batches must consist of consecutive steps, at `Sample.aux.slots` `[T, windows]`. ACER does not
-    use the losses in `objective`.
+    Batches must consist of windows of T consecutive steps, at `Sample.aux.slots` `[T, windows]`.
+    ACER does not use the losses in `objective`.
 
     Raises:
-      ValueError: If `action_space` is not `Continuous`, or if `objective` requires a density.
+      ValueError: If `action_space` is not `Continuous`, or if `objective` requires an action
+        density.
     """
     agent = _ACER(config, action_space, objective)
     return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

@@ -1,8 +1,9 @@
 """Advantages with closed-form expectations under a Gaussian policy (Novati & Koumoutsakos 2019).
 
-Each advantage is a function of the action that peaks at the mean, minus the function's expectation
-under `N(mean, variance)`. The advantage therefore has expectation 0. All functions process a single
-example: actions, means and variances are `[A]`, and network outputs are `[size(A)]`.
+Each advantage is a function of the action that peaks at the policy mean, minus the expectation of
+that function under the policy `N(mean, variance)`. The advantage therefore has expectation 0. All
+functions process a single example: actions, means and variances are `[A]`, for A action dimensions.
+Equation numbers refer to the paper.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ FormName: TypeAlias = Literal["dg", "sg", "quadratic", "none"]
 
 
 class Form(NamedTuple):
-    """A parametrisation of the advantage function.
+    """A parametrisation of the advantage function for A action dimensions.
 
     * `size(A) -> int`: number of network outputs.
     * `bias(A) -> [size]`: initial output biases.
@@ -32,21 +33,25 @@ class Form(NamedTuple):
 
 
 def lower_triangular(outputs: Array, size: int) -> Array:
-    """Return L `[A, A]` with a positive (softplus) diagonal from outputs `[A (A + 1) / 2]`."""
+    """Fill a lower triangle L `[A, A]`, its diagonal positive, from outputs `[A (A + 1) / 2]`."""
     rows, columns = np.tril_indices(size)
     values = jnp.where(rows == columns, jax.nn.softplus(outputs), outputs)
     return jnp.zeros((size, size), outputs.dtype).at[rows, columns].set(values)
 
 
 def quadratic(factor: Array, action: Array, mean: Array) -> Array:
-    """Return `-1/2 (a - m)^T L L^T (a - m)` `[]` for factor L `[A, A]` (Gu et al. 2016, Eq. 4)."""
+    """Return `-1/2 (a - m)^T L L^T (a - m)` `[]` for action a, mean m and factor L `[A, A]`.
+
+    Gu et al. 2016, Eq. 4.
+    """
     return -0.5 * jnp.square((action - mean) @ factor).sum()
 
 
 def quadratic_expectation(factor: Array, variance: Array) -> Array:
     """Return the expectation of `quadratic`, `-1/2 Tr(L L^T Sigma)` `[]`.
 
-    Eq. 15 of the paper omits the factor -1/2, which was verified by Monte Carlo sampling.
+    L is `factor`, and Sigma is the diagonal policy covariance. Eq. 15 of the paper omits -1/2;
+    Monte Carlo sampling confirms that it is needed.
     """
     return -0.5 * (jnp.square(factor).sum(axis=1) * variance).sum()
 
@@ -54,8 +59,8 @@ def quadratic_expectation(factor: Array, variance: Array) -> Array:
 def gaussian(height: Array, below: Array, above: Array, action: Array, mean: Array) -> Array:
     """Return `K exp(-1/2 sum_i d_i^2 / L_i)` `[]`, where d is `action - mean` (Eq. 14).
 
-    K is `height` `[]`. L_i is the squared width, `above[i]` if d_i is positive and `below[i]`
-    otherwise. Equal widths yield the symmetric form in Eq. 13.
+    K is `height` `[]`. L_i is the squared width in dimension i, `above[i]` if d_i is positive
+    and `below[i]` otherwise. Equal widths yield the symmetric form in Eq. 13.
     """
     distance = action - mean
     width = jnp.where(distance > 0, above, below)
@@ -63,7 +68,7 @@ def gaussian(height: Array, below: Array, above: Array, action: Array, mean: Arr
 
 
 def gaussian_expectation(height: Array, below: Array, above: Array, variance: Array) -> Array:
-    """Return the expectation `[]` of `gaussian` (Eq. 16 to 18)."""
+    """Return the expectation `[]` of `gaussian` under the policy (Eq. 16 to 18)."""
     halves = jnp.sqrt(above / (above + variance)) + jnp.sqrt(below / (below + variance))
     return height * jnp.prod(0.5 * halves)
 
@@ -91,7 +96,7 @@ def _no_advantage(outputs: Array, action: Array, mean: Array, variance: Array) -
 
 
 def _gaussian_bias(widths: int) -> np.ndarray:
-    return np.r_[-1.0, np.ones(widths)].astype(np.float32)  # for K, then for the widths L
+    return np.r_[-1.0, np.ones(widths)].astype(np.float32)  # for the height, then for the widths
 
 
 FORMS: Mapping[FormName, Form] = MappingProxyType(

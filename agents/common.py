@@ -64,7 +64,7 @@ def check_arguments(
 
 
 def complete(objective: Objective | None, error: Callable[[Array], Array]) -> Objective:
-    """Return the objective with the agent's defaults filled in.
+    """Fill in an agent's default loss where a replay method's objective leaves it open.
 
     Args:
       objective: the replay method's objective; None selects importance-weighted losses.
@@ -87,12 +87,12 @@ def adam(
 ) -> optax.GradientTransformation:
     """Create Adam for agents whose importance ratios or advantages may diverge.
 
-    A non-finite gradient leaves parameters and moments unchanged.
+    If the gradient is not finite, parameters and Adam moments remain unchanged.
 
     Args:
       rate: initial learning rate.
       anneal: learning rate decay; see `inverse_time_decay`.
-      weight_decay: L2 coefficient; the penalty's gradient is included in the moments.
+      weight_decay: L2 coefficient; the Adam moments include the gradient of the L2 penalty.
     """
     inner = optax.adam(inverse_time_decay(rate, anneal))
     if weight_decay:
@@ -110,7 +110,7 @@ def clip_gradients(
     inner: optax.GradientTransformation, max_norm: ArrayLike
 ) -> optax.GradientTransformation:
     """Clip gradients by global norm before `inner`; a `max_norm` of 0 disables clipping."""
-    if isinstance(max_norm, jax.Array):  # a traced value may be 0
+    if isinstance(max_norm, jax.Array):  # a traced max_norm may be 0, so choose at run time
         max_norm = jnp.where(max_norm > 0, max_norm, jnp.inf)
     elif max_norm == 0:
         return inner
@@ -163,15 +163,15 @@ def descend(
 
 
 def soft_update(params: P, target_params: P, tau: float) -> P:
-    """Return updated target parameters, `tau * params + (1 - tau) * target_params`.
+    """Move target parameters towards the online parameters `params` at rate `tau`.
 
-    A `tau` of 1 copies the online parameters.
+    The result is `tau * params + (1 - tau) * target_params`. A `tau` of 1 copies `params`.
     """
     return cast(P, optax.incremental_update(cast(Any, params), cast(Any, target_params), tau))
 
 
 def periodic_update(params: P, target_params: P, updates: Array, every: int, tau: float = 1.0) -> P:
-    """Return target parameters, applying `soft_update` if `updates` is a multiple of `every`.
+    """Apply `soft_update` to target parameters if `updates` is a multiple of `every`.
 
     `updates` `[]` int32 is the number of agent updates, including the current update.
     """
@@ -182,7 +182,7 @@ def periodic_update(params: P, target_params: P, updates: Array, every: int, tau
 
 def epsilon_greedy(best: Array, key: Array, epsilon: ArrayLike, num_actions: int) -> Array:
     """Replace each greedy action in `best` `[E]` by a random action with probability `epsilon`."""
-    coin, number = jax.random.uniform(key, (2, *best.shape))  # one PRNG call is faster than two
+    coin, number = jax.random.uniform(key, (2, *best.shape))  # one PRNG call for both is faster
     return jnp.where(coin < epsilon, uniform_to_action(number, num_actions), best)
 
 
@@ -209,8 +209,8 @@ def batched_index(values: Array, action: Array) -> Array:
 def largest_magnitude(td: Array) -> Array:
     """Return the signed entry `[]` of `td` `[N]` with the largest magnitude.
 
-    For twin critics, Fujimoto et al. 2020 found this priority best (App. D.1). Ties resolve to the
-    positive entry. The result is NaN if any entry is NaN.
+    Fujimoto et al. 2020 found this TD error the best priority for twin critics (App. D.1). Ties
+    resolve to the positive entry. The result is NaN if any entry is NaN.
     """
     chex.assert_rank(td, 1)
     highest, lowest = td.max(), td.min()
@@ -218,11 +218,11 @@ def largest_magnitude(td: Array) -> Array:
 
 
 def value_feedback(q: Array, target: Array) -> dict[str, Array]:
-    """Return feedback for the values `[N, B]` of N critics with a common target `[B]`.
+    """Return feedback such as TD errors for N critics' values `[N, B]` and a target `[B]`.
 
     Returns:
-      A dict of float32 arrays `[B]`: `td_error`, target - Q of the critic with the largest absolute
-      error; `q_value`, the minimum over the critics; and `target`.
+      A dict of float32 arrays `[B]`: `td_error`, the target minus Q of the critic with the largest
+      absolute error; `q_value`, the minimum of Q over the critics; and `target`.
     """
     td_error = jax.vmap(largest_magnitude, in_axes=1)(target - q)
     return {"td_error": td_error, "q_value": q.min(axis=0), "target": target}
@@ -241,7 +241,7 @@ def add_trust(info: Info, trust: Trust | None) -> Info:
 
 
 def per_sample_loss(objective: Objective, td: Array) -> Array:
-    """Return losses `[B]` for TD errors `[N, B]`, summed over the critics.
+    """Return losses `[B]` for the TD errors `[N, B]` of N critics, summed over the critics.
 
     Raises:
       ValueError: If `objective.error` is None.
@@ -256,10 +256,10 @@ def per_sample_loss(objective: Objective, td: Array) -> Array:
 class Critique(NamedTuple):
     """Values and a common target for N critics on a batch."""
 
-    q: Array  # [N, B] float32, values of the stored actions
+    q: Array  # [N, B] float32, each critic's values of the stored actions
     target: Array  # [B] float32
     penalty: Array | float = 0.0  # [] float32, added to the loss
-    aux: Any = None  # returned by `critic_gradient`, such as batch normalisation statistics
+    aux: Any = None  # `critic_gradient` returns it; may hold batch normalisation statistics
 
 
 def critic_gradient(
@@ -274,18 +274,18 @@ def critic_gradient(
     The loss is `objective.critic(sum_n error(target - q_n), sample, trust) + penalty`. The
     gradient also flows through the target. To treat the target as a constant, compute it outside
     `criticise` or apply `jax.lax.stop_gradient`. Compute the target inside `criticise` if it shares
-    a forward pass with the values (CrossQ), or for residual gradients.
+    a forward pass with the values, as in CrossQ, or for residual gradients.
 
     Args:
-      criticise: function `params -> Critique`.
+      criticise: function that maps `params` to a Critique.
       params: parameters at which to evaluate the gradient.
       sample: batch to pass to the objective.
       objective: objective with `error` set (see `complete`).
       trust: importance ratios and KL divergences, for objectives that require them.
 
     Returns:
-      A tuple of the gradient, an Info with `value_feedback` and the metrics `loss`, `q_value` and
-      `grad_norm`, and the Critique's `aux`.
+      A tuple of the gradient, an Info, and the Critique's `aux`. The Info contains `value_feedback`
+      and the metrics `loss`, `q_value` and `grad_norm`.
     """
 
     def total(params: P) -> tuple[Array, tuple[Array, Critique]]:

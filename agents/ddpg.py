@@ -1,4 +1,7 @@
-"""Bounded and unbounded DDPG (Lillicrap et al. 2016; Novati & Koumoutsakos 2019, Alg. 4)."""
+"""DDPG with a bounded or unbounded policy mean.
+
+Lillicrap et al. 2016; Novati & Koumoutsakos 2019, Alg. 4.
+"""
 
 import dataclasses
 from typing import NamedTuple
@@ -39,7 +42,7 @@ class DDPGConfig(NoisyTargetOptions):
 
 
 class Networks(NamedTuple):
-    """Actor and critic parameters."""
+    """Actor and critic network parameters."""
 
     actor: Params
     critic: Params
@@ -49,7 +52,7 @@ class DDPGState(NamedTuple):
     """DDPG agent state."""
 
     networks: Networks
-    targets: Networks
+    targets: Networks  # target network parameters
     actor_opt_state: optax.OptState
     critic_opt_state: optax.OptState
 
@@ -146,9 +149,9 @@ def ddpg(config: DDPGConfig, action_space: Continuous, objective: Objective | No
       objective: replay method's objective; None selects half the importance-weighted squared error.
 
     Raises:
-      ValueError: If `action_space` is not `Continuous`, or if `objective` requires a density but
-        the noise is temporally correlated.
+      ValueError: If `action_space` is not `Continuous`, or if `objective` requires an action
+        density but the noise is temporally correlated.
     """
     agent = _DDPG(config, action_space, objective)
-    of_action = agent.objective.requires.density  # otherwise, extras describe only the noise
+    of_action = agent.objective.requires.density  # otherwise, extras hold only noise
     return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback, of_action)

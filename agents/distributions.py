@@ -20,7 +20,7 @@ class TanhNormal(NamedTuple):
 
 
 def from_outputs(outputs: Array) -> TanhNormal:
-    """Return a TanhNormal from network outputs `[..., 2 A]`, with log stds clipped to [-20, 2]."""
+    """Split network outputs `[..., 2 A]` into means, and log stds that are clipped to [-20, 2]."""
     mean, log_std = jnp.split(outputs, 2, axis=-1)
     return TanhNormal(mean, jnp.clip(log_std, LOG_STD_MIN, LOG_STD_MAX))
 
@@ -31,20 +31,23 @@ def _log_prob(dist: TanhNormal, z: Array, u: Array) -> Array:
 
 
 def log_prob_of_pre_tanh(dist: TanhNormal, u: Array) -> Array:
-    """Return log pi(tanh(u)) `[...]` for u `[..., A]` (Fujimoto et al. 2020, Eq. 28)."""
+    """Return the log density `[...]` of actions tanh(u), for u `[..., A]`.
+
+    Fujimoto et al. 2020, Eq. 28.
+    """
     return _log_prob(dist, (u - dist.mean) * jnp.exp(-dist.log_std), u)
 
 
 def log_prob(dist: TanhNormal, action: Array) -> Array:
-    """Return log pi(a) `[...]` for actions `[..., A]`, after clipping actions to within (-1, 1)."""
+    """Return the log density `[...]` of actions `[..., A]`, first clipped to within (-1, 1)."""
     return log_prob_of_pre_tanh(dist, jnp.arctanh(jnp.clip(action, -1 + _EPS, 1 - _EPS)))
 
 
 def sample_and_log_prob(dist: TanhNormal, key: Array) -> tuple[Array, Array]:
-    """Return a reparameterised sample `[..., A]` and its log density `[...]`."""
+    """Sample reparameterised actions `[..., A]`, and return them and log densities `[...]`."""
     z = jax.random.normal(key, dist.mean.shape)
     u = dist.mean + jnp.exp(dist.log_std) * z
-    # Use z, since (u - mean) / std loses all precision if std is much smaller than the mean.
+    # Pass z, since (u - mean) / std loses all precision if std is much smaller than the mean.
     return jnp.tanh(u), _log_prob(dist, z, u)
 
 

@@ -44,13 +44,13 @@ class DQNState(NamedTuple):
     params: Params  # online network parameters
     target_params: Params  # target network parameters
     opt_state: optax.OptState
-    updates: Array  # [] int32, update counter for epsilon and target updates
+    updates: Array  # [] int32, update count for the epsilon schedule and target network updates
 
 
 def double_q_target(q_target_t: Array, q_online_t: Array, reward: Array, discount: Array) -> Array:
     """Return one example's Double DQN target `[]` (van Hasselt et al. 2016, Eq. 4).
 
-    `r + discount * q_target_t[argmax q_online_t]`.
+    The target is `reward + discount * q_target_t[argmax q_online_t]`.
 
     Args:
       q_target_t: `[n]`, the target network's Q-values for the next observation.
@@ -69,8 +69,9 @@ def munchausen_target(
     """Return one example's Munchausen DQN target `[]` (Vieillard et al. 2020, Sec. 2 and 4).
 
     `r + alpha [tau log pi(a|s)]_clip^0 + discount sum_b pi(b|s') (Q(s', b) - tau log pi(b|s'))`
-    with pi = softmax(Q / tau). The sum equals `tau logsumexp(Q(s') / tau)`. An n-step target
-    includes only the first action's log policy, since the other actions are not stored.
+    for observations s and s', action a and pi = softmax(Q / tau). The sum over b equals
+    `tau logsumexp(Q(s') / tau)`. An n-step target includes only the log policy of its first action,
+    since a transition does not store the other actions.
 
     Args:
       q_tm1: `[n]`, the target network's Q-values for the observation.

@@ -1,4 +1,4 @@
-"""Fixed-scale exploration noise around a deterministic policy, and its density."""
+"""Fixed-scale exploration noise around a deterministic policy, and the action density."""
 
 from typing import Any, NamedTuple, cast
 
@@ -10,13 +10,13 @@ from agents.options import NoiseOptions
 from jaxreplay.objectives import Objective
 from jaxreplay.types import Array, Transition, Trust
 
-_OU_DECAY = 0.85  # 1 - theta, theta 0.15 (Lillicrap et al. 2016, Sec. 7)
+_OU_DECAY = 0.85  # 1 - theta, with theta = 0.15 (Lillicrap et al. 2016, Sec. 7)
 
 
 class Extras(NamedTuple):
-    """Extras stored with each step."""
+    """Extras stored with each step of E environments."""
 
-    behaviour: Behaviour | None = None  # [E, A] each; None if no density is required
+    behaviour: Behaviour | None = None  # [E, A] each; None unless an action density is required
     noise: Array | None = None  # [E, A] float32, Ornstein-Uhlenbeck noise
 
 
@@ -33,7 +33,7 @@ class NoisyPolicy:
     def act(
         self, state: Any, obs: Any, key: Array, previous: Any = None
     ) -> tuple[Array, Extras | None]:
-        """Return noisy actions `[E, A]` and the Extras to store, which may be None.
+        """Add noise to the mean actions, and return the actions `[E, A]` and Extras or None.
 
         `previous` contains the Extras of the previous step, or zeros at the start of an episode.
         None is equivalent to zeros.
@@ -50,7 +50,7 @@ class NoisyPolicy:
     def trust(self, mean: Array, t: Transition) -> Trust | None:
         """Compare `N(mean, noise_std^2)` with the stored behaviour policy.
 
-        Returns None if the objective does not require a density.
+        Returns None if the objective does not require an action density.
         """
         if not self.objective.requires.density:
             return None
@@ -59,10 +59,10 @@ class NoisyPolicy:
 
 
 def check_noise(config: NoiseOptions, density: bool) -> None:
-    """Raise ValueError if a method requires a density and the noise is temporally correlated.
+    """Raise ValueError if an action density is required but the noise is correlated over time.
 
-    The density of an Ornstein-Uhlenbeck process depends on the previous noise, which is not part of
-    the policy. Even new actions would be classified as far-policy.
+    With Ornstein-Uhlenbeck noise, the action density depends on the previous noise and not only on
+    the policy. Replay methods would classify even new actions as far from the current policy.
     """
     if density and config.noise != "gaussian":
         raise ValueError(

@@ -1,7 +1,7 @@
 """Diagonal Gaussian policies, with importance ratios and divergences from the behaviour policy.
 
-Means, variances and actions are `[..., A]`, and functions broadcast over leading axes. Actions are
-unbounded; environments clip them.
+Means, variances and actions are `[..., A]`, for A action dimensions, and functions broadcast over
+leading axes. Actions are unbounded; environments clip them.
 """
 
 import math
@@ -14,7 +14,7 @@ from jaxreplay.types import LOG_RATIO_LIMIT, Array, Trust
 
 
 class Behaviour(NamedTuple):
-    """The behaviour policy at one state, stored as the extras of a step."""
+    """Mean and variance of the policy that selected an action, stored as extras of the step."""
 
     mean: Array  # [..., A] float32
     variance: Array  # [..., A] float32
@@ -31,11 +31,11 @@ def sample(mean: Array, variance: Array, key: Array, bound: float = 3.0) -> Arra
 
 
 def act(mean: Array, variance: Array, key: Array) -> tuple[Array, Behaviour]:
-    """Return sampled actions `[E, A]` and their Behaviour.
+    """Sample actions `[E, A]` by `sample`, and return them with their Behaviour.
 
     Args:
       mean: `[E, A]`.
-      variance: `[E, A]`, or `[A]` or `[]` if all states share it.
+      variance: `[E, A]`, or `[A]` or `[]` if shared by all E rows.
       key: PRNG key.
     """
     behaviour = Behaviour(mean, jnp.broadcast_to(variance, mean.shape))
@@ -49,13 +49,13 @@ def log_prob(mean: Array, variance: Array, action: Array) -> Array:
 
 
 def kl(mean: Array, variance: Array, mean_of: Array, variance_of: Array) -> Array:
-    """Return `KL(N(mean, variance) || N(mean_of, variance_of))`, `[...]`."""
+    """Return the divergence `KL(N(mean, variance) || N(mean_of, variance_of))` `[...]`."""
     squares = (variance + jnp.square(mean_of - mean)) / variance_of
     return 0.5 * (squares - 1.0 + jnp.log(variance_of / variance)).sum(axis=-1)
 
 
 def trust(mean: Array, variance: Array, behaviour: Behaviour, action: Array) -> Trust:
-    """Return the clipped log ratio and KL divergences between a policy and `behaviour`."""
+    """Return clipped log ratios and both KL divergences between a policy and `behaviour`."""
     variance = jnp.broadcast_to(variance, mean.shape)
     log_ratio = log_prob(mean, variance, action) - log_prob(*behaviour, action)
     return Trust(

@@ -32,7 +32,7 @@ class Outputs(NamedTuple):
 
     mean: Array  # [B, A], policy mean, which maximises Q
     value: Array  # [B], V(s)
-    factor: Array  # [B, A, A], lower-triangular factor L
+    factor: Array  # [B, A, A], lower-triangular factor L of the quadratic advantage
 
 
 class NAFState(NamedTuple):
@@ -44,7 +44,10 @@ class NAFState(NamedTuple):
 
 
 def q_value(outputs: Outputs, action: Array) -> Array:
-    """Return `Q(s, a) = V(s) - 1/2 (a - m)^T L L^T (a - m)` `[B]` (Gu et al. 2016, Eq. 4)."""
+    """Return Q(s, a) `[B]` for actions a `[B, A]` (Gu et al. 2016, Eq. 4).
+
+    `Q(s, a) = V(s) - 1/2 (a - m)^T L L^T (a - m)`, where m is the policy mean.
+    """
     return outputs.value + jax.vmap(advantages.quadratic)(outputs.factor, action, outputs.mean)
 
 
@@ -81,13 +84,13 @@ class _NAF(exploration.NoisyPolicy):
         t, outputs = sample.transition, self.outputs(params, sample.transition.obs)
         if not self.objective.requires.density:
             return Critique(q_value(outputs, t.action)[None], target)
-        # The critic loss trains only value and factor, and the actor loss trains only the mean.
+        # The critic loss trains only V(s) and L, and the actor loss trains only the policy mean.
         fixed_mean = outputs._replace(mean=jax.lax.stop_gradient(outputs.mean))
         q = q_value(fixed_mean, t.action)[None]
         return Critique(q, target, penalty=self.mean_loss(params, sample, target))
 
     def mean_loss(self, params: Params, sample: Sample, target: Array) -> Array:
-        """Return the actor loss `[]`, whose gradient reaches only the mean."""
+        """Return the actor loss `[]`. Its gradient reaches only the policy mean."""
         t, outputs = sample.transition, self.outputs(params, sample.transition.obs)
         mean_only = jax.lax.stop_gradient(outputs)._replace(mean=outputs.mean)
         td = target - q_value(mean_only, t.action)
@@ -117,8 +120,8 @@ class _NAF(exploration.NoisyPolicy):
 def naf(config: NAFConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
     """Create a NAF agent.
 
-    If the objective requires a density, `objective.actor` trains the mean, and its penalty does not
-    affect value and factor (Novati & Koumoutsakos 2019, App. D).
+    If the objective requires an action density, `objective.actor` trains the policy mean, and its
+    penalty does not affect V(s) and the factor L (Novati & Koumoutsakos 2019, App. D).
 
     Args:
       config: hyperparameters.
@@ -126,9 +129,9 @@ def naf(config: NAFConfig, action_space: Continuous, objective: Objective | None
       objective: replay method's objective; None selects half the importance-weighted squared error.
 
     Raises:
-      ValueError: If `action_space` is not `Continuous`, or if `objective` requires a density but
-        the noise is temporally correlated.
+      ValueError: If `action_space` is not `Continuous`, or if `objective` requires an action
+        density but the noise is temporally correlated.
     """
     agent = _NAF(config, action_space, objective)
-    of_action = agent.objective.requires.density  # otherwise, extras describe only the noise
+    of_action = agent.objective.requires.density  # otherwise, extras hold only noise
     return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback, of_action)

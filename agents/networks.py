@@ -17,12 +17,12 @@ from jaxreplay.loops import product
 Array = jax.Array
 Params: TypeAlias = Mapping[str, Any]  # module variables: {"params": {layer: {"kernel": ...}}}
 Obs: TypeAlias = Any  # one array of observations [B, ...]; replays accept any pytree
-Layer = Callable[[Array, int], Array]  # (x [B, D], features) -> [B, features], inside a module
+Layer = Callable[[Array, int], Array]  # (x [B, D], features) -> y [B, features], inside a module
 
 Activation: TypeAlias = Literal["relu", "softsign", "tanh"]
 Network: TypeAlias = Literal["auto", "mlp", "minatar", "nature", "data_efficient"]
 
-# (channels, kernel size, stride) per convolution; _HIDDEN is the width of the following layer.
+# (channels, kernel size, stride) per convolution; _HIDDEN is the width of the next hidden layer.
 _CONVOLUTIONS = {
     "minatar": ((16, 3, 1),),  # Young & Tian 2019
     "nature": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),  # Mnih et al. 2015
@@ -43,7 +43,7 @@ Dense = functools.partial(nn.Dense, dot_general=_dot_general)
 
 
 def uniform_bias(fan_in: int) -> Callable[..., Array]:
-    """Return a bias initialiser, uniform in +-1/sqrt(fan_in)."""
+    """Create an initialiser that draws biases uniformly in +-1/sqrt(fan_in)."""
     bound = fan_in**-0.5
 
     def init(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
@@ -61,8 +61,8 @@ def dense(x: Array, features: int) -> Array:
 def _patch_convolution(x: Array, features: int, size: int, stride: int) -> Array:
     """Convolve small images by a matrix product over patches.
 
-    The product is several times faster than a convolution on CPU, and vmap over seeds turns it into
-    one batched matrix product. Large kernels would require too much memory.
+    On CPU, the product is several times faster than a convolution, and vmap over seeds turns it
+    into one batched matrix product. With large kernels, patches require too much memory.
     """
     patches = jax.lax.conv_general_dilated_patches(
         x, (size, size), (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
@@ -82,13 +82,13 @@ def _convolution(x: Array, features: int, size: int, stride: int) -> Array:
 
 
 def as_float(obs: Obs) -> Array:
-    """Return observations as float32, with uint8 images scaled to [0, 1]."""
+    """Convert observations to float32, with uint8 images scaled to [0, 1]."""
     scale = 255.0 if obs.dtype == jnp.uint8 else 1.0
     return obs.astype(jnp.float32) / scale
 
 
 def flatten(obs: Obs) -> Array:
-    """Return observations `[B, ...]` as float32 vectors `[B, D]`."""
+    """Convert observations `[B, ...]` to float32 vectors `[B, D]`."""
     return as_float(obs).reshape(obs.shape[0], -1)
 
 
@@ -101,7 +101,7 @@ class MLP(nn.Module):
 
     features: tuple[int, ...]
     activation: Activation = "relu"
-    layer: Layer = dense  # layer in ReLU networks, such as a noisy or normalised layer
+    layer: Layer = dense  # creates each layer of a ReLU network, such as a noisy layer
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -118,7 +118,7 @@ class MLP(nn.Module):
 class Torso(nn.Module):
     """Convolutional layers with flattened output, `[B, H, W, C] -> [B, D]`.
 
-    D is 3136 ("nature") or 576 ("data_efficient") for 84x84 images.
+    For 84x84 images, the output size D is 3136 ("nature") or 576 ("data_efficient").
     """
 
     network: Network
@@ -163,8 +163,9 @@ class QNetwork(nn.Module):
 
     With `dueling`, the value and advantage streams have separate last hidden layers and share all
     earlier layers (Wang et al. 2016). With `atoms`, the output is `[B, num_actions, atoms]`, and
-    both streams are combined per atom (Hessel et al. 2018). `hidden` sets the hidden layer sizes
-    for "mlp"; image networks have fixed sizes. `layer` creates all layers except convolutions.
+    value and advantages are combined per atom (Hessel et al. 2018). `hidden` sets the hidden
+    layer sizes for "mlp"; image networks have fixed sizes. `layer` creates all layers except
+    convolutions.
     """
 
     num_actions: int
@@ -213,8 +214,8 @@ class Critic(nn.Module):
     """Q-values `[B]` for observations `[B, ...]` and actions `[B, A]`.
 
     `layer` creates the layers of ReLU networks. Layers may have mutable variables, such as batch
-    normalisation statistics. `critic.apply(..., mutable=[...])` then returns the new values, which
-    the agent returns from its loss in `common.Critique.aux` and stores in the agent state.
+    normalisation statistics. `critic.apply(..., mutable=[...])` then returns the new values. The
+    agent returns them from its loss in `common.Critique.aux` and stores them in its state.
     """
 
     hidden: tuple[int, ...]
@@ -241,15 +242,15 @@ class Actor(nn.Module):
 
 
 def apply(network: nn.Module, params: Params, *inputs: Any) -> Any:
-    """Return `network.apply(params, *inputs)`, such as values `[B, n]`."""
+    """Apply a network to batched inputs, and return its output, such as values `[B, n]`."""
     return network.apply(params, *inputs)
 
 
 def init_twin(critic: nn.Module, key: Array, obs: Obs, action: Array) -> tuple[Params, Params]:
-    """Return the parameters of two independent critics.
+    """Initialise two critics independently, and return their parameters.
 
-    Two trees and two calls are faster than one stacked tree under vmap. On one core, they save 1 %
-    of the time of a SAC update for one seed and 12 % for eight seeds.
+    Two parameter trees and two calls are faster than one stacked tree under vmap. On one core, they
+    save 1 % of the time of a SAC update for one seed and 12 % for eight seeds.
     """
     first, second = jax.random.split(key)
     return critic.init(first, obs, action), critic.init(second, obs, action)

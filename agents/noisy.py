@@ -12,21 +12,21 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from agents.networks import Array, Layer, Params, uniform_bias, uniform_kernel
 from jaxreplay.loops import product
 
-_COLLECTION, _FACTORS = "noise", "factors"  # names of the flax collection and its variable
+_COLLECTION, _FACTORS = "noise", "factors"  # names of the noise collection in flax and its variable
 Noise = Mapping[str, Any]  # noise factors of all noisy layers, nested like the layers
 
 
 def squash(x: Array) -> Array:
-    """Return `sgn(x) sqrt(|x|)`, the factorised noise transform (Fortunato et al. 2018, Sec. 3)."""
+    """Apply `sgn(x) sqrt(|x|)` to noise factors (Fortunato et al. 2018, Sec. 3)."""
     return jnp.sign(x) * jnp.sqrt(jnp.abs(x))
 
 
 class NoisyDense(nn.Module):
     """A linear layer `[B, D] -> [B, features]` with noisy weights and biases.
 
-    `y = (mu_w + sigma_w * eps_w) x + mu_b + sigma_b * eps_b` with factorised Gaussian noise,
-    `eps_w[i, j] = f(eps_i) f(eps_j)` and `eps_b[j] = f(eps_j)`, where f is `squash` (Fortunato et
-    al. 2018, Eq. 9 to 11). Means mu are initialised uniformly in +-1/sqrt(D), as in
+    For D inputs x, `y = (mu_w + sigma_w * eps_w) x + mu_b + sigma_b * eps_b` with factorised
+    Gaussian noise, `eps_w[i, j] = f(eps_i) f(eps_j)` and `eps_b[j] = f(eps_j)`, where f is `squash`
+    (Fortunato et al. 2018, Eq. 9 to 11). Means mu are initialised uniformly in +-1/sqrt(D), as in
     `agents.networks`, and sigmas to `sigma` / sqrt(D) (Sec. 3.2).
 
     The noise is passed with the parameters (see `with_noise`) and shared across the batch. Without
@@ -50,12 +50,15 @@ class NoisyDense(nn.Module):
             return mean
         factors = self.get_variable(_COLLECTION, _FACTORS)
         inputs, outputs = factors[:fan_in], factors[fan_in:]
-        # The weight noise is an outer product, so scale the inputs and outputs instead.
+        # eps_w is an outer product, so scale the inputs and outputs instead of each weight.
         return mean + outputs * (product(x * inputs, kernel_sigma) + bias_sigma)
 
 
 def noisy(sigma: float) -> Layer:
-    """Return a `layer` argument for networks that creates `NoisyDense` with an initial sigma."""
+    """Create a `layer` argument for networks, a function that applies `NoisyDense`.
+
+    The initial noise scale is `sigma` / sqrt(D) for D inputs.
+    """
 
     def layer(x: Array, features: int) -> Array:
         return NoisyDense(features, sigma)(x)
@@ -64,9 +67,10 @@ def noisy(sigma: float) -> Layer:
 
 
 def draw_noises(params: Params, key: Array, count: int) -> Noise:
-    """Draw `count` independent noise samples, as a tree with leaves `[count, D + features]`.
+    """Draw `count` independent noise samples for all noisy layers.
 
-    A single PRNG call compiles and runs faster than one call per layer.
+    Each layer with D inputs has an array `[count, D + features]` of noise factors. A single
+    PRNG call compiles and runs faster than one call per layer.
     """
     sizes = {
         path[1:-1]: sum(leaf.shape)
@@ -82,5 +86,5 @@ def draw_noises(params: Params, key: Array, count: int) -> Noise:
 
 
 def with_noise(params: Params, noise: Noise) -> Params:
-    """Return parameters for `apply` that include a noise sample with leaves `[D + features]`."""
+    """Add one noise sample, `[D + features]` per layer with D inputs, to parameters for `apply`."""
     return {**params, _COLLECTION: noise}

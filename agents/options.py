@@ -1,4 +1,4 @@
-"""Option groups shared by agents; agent configs inherit options and `override` defaults."""
+"""Option groups shared by agents; agent configs inherit them and `override` defaults."""
 
 import dataclasses
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A baseline implementation of PPO with the clipped objective (Schulman et al. 2017)."""
+"""PPO with the clipped objective, as a baseline (Schulman et al. 2017)."""
 
 import dataclasses
 from typing import Any, NamedTuple, cast
@@ -37,7 +37,7 @@ class PPOConfig(BaselineOptions):
 
 
 class Policy(nn.Module):
-    """Policy network with a mean `[B, A]` and a state-independent variance `[A]`."""
+    """Policy network for the mean `[B, A]`, with a state-independent variance `[A]`."""
 
     size: int
     config: PPOConfig
@@ -69,15 +69,16 @@ class Steps(NamedTuple):
 
     obs: Obs  # [B, ...]
     action: Array  # [B, A] float32
-    log_prob: Array  # [B] float32, under the behaviour policy
-    advantage: Array  # [B] float32, normalised to mean 0 and standard deviation 1 over the update
-    target: Array  # [B] float32, value target
+    log_prob: Array  # [B] float32, log density of the action under the behaviour policy
+    advantage: Array  # [B] float32, normalised to mean 0 and standard deviation 1 over the batch
+    target: Array  # [B] float32, regression target for the value network
 
 
 def clipped_loss(log_ratio: Array, advantage: Array, clip: float) -> Array:
     """Return one example's policy loss `[]` (Schulman et al. 2017, Eq. 7, negated).
 
-    `-min(ratio * advantage, clip(ratio, 1 - clip, 1 + clip) * advantage)`, where `ratio` is pi/mu.
+    The loss is `-min(ratio * advantage, clip(ratio, 1 - clip, 1 + clip) * advantage)`, where
+    `ratio` is the policy's density of the action divided by the behaviour policy's.
     """
     ratio = jnp.exp(log_ratio)
     return -jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip, 1 + clip) * advantage)
@@ -126,7 +127,7 @@ class _PPO:
         return gaussian.trust(*policy, cast(Behaviour, t.extras), t.action)
 
     def prepare(self, networks: Networks, sample: Sample) -> tuple[Steps, dict[str, Array]]:
-        """Return the Steps and the feedback for a batch."""
+        """Compute the Steps to train on, and feedback such as TD errors, for a batch."""
         t, shape = sample.transition, sample.aux.slots.shape
         value, next_value = self.value(networks, t.obs), self.value(networks, t.next_obs)
         advantage = returns.advantages(
@@ -182,11 +183,13 @@ class _PPO:
 def ppo(config: PPOConfig, action_space: Continuous, objective: Objective | None = None) -> Agent:
     """Create a PPO agent.
 
-    Batches must consist of the newest steps in chronological order, at `Sample.aux.slots` `[T, E]`,
-    and each step must be used in one update only. PPO does not use the losses in `objective`.
+    Batches must consist of the newest steps in chronological order, at `Sample.aux.slots` `[T, E]`
+    for T steps of E environments, and each step must be used in one update only. PPO does not
+    use the losses in `objective`.
 
     Raises:
-      ValueError: If `action_space` is not `Continuous`, or if `objective` requires a density.
+      ValueError: If `action_space` is not `Continuous`, or if `objective` requires an action
+        density.
     """
     agent = _PPO(config, action_space, objective)
     return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

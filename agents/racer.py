@@ -42,7 +42,7 @@ class Outputs(NamedTuple):
     mean: Array  # [B, A], policy mean
     variance: Array  # [A], policy variance, shared by all states
     value: Array  # [B], V(s)
-    shape: Array  # [B, size(A)], inputs to the advantage's Form
+    shape: Array  # [B, size(A)], outputs that the advantage's Form reads
 
 
 class RACERState(NamedTuple):
@@ -53,7 +53,7 @@ class RACERState(NamedTuple):
 
 
 class Network(nn.Module):
-    """A network for mean, value and advantage, with a separate variance parameter."""
+    """A network for policy mean, value and advantage, with a separate variance parameter."""
 
     size: int
     config: RACERConfig
@@ -72,11 +72,11 @@ class Network(nn.Module):
 def surrogate_loss(
     log_prob: Array, log_ratio: Array, value: Array, advantage: Array, q_ret: Array
 ) -> Array:
-    """Return one example's loss `[]`, whose negative gradient is given by Eq. 5, 6 and 8.
+    """Return one example's loss `[]`. Eq. 5, 6 and 8 of the paper give its negative gradient.
 
     Args:
-      log_prob: `[]`, log pi(a|s).
-      log_ratio: `[]`, log pi(a|s) / mu(a|s).
+      log_prob: `[]`, log pi(a|s) of the stored action a under the policy pi.
+      log_ratio: `[]`, log(pi(a|s) / mu(a|s)), where mu is the behaviour policy.
       value: `[]`, V(s).
       advantage: `[]`, A(s, a), with no gradient through the policy mean and variance.
       q_ret: `[]`, the Retrace estimate of Q(s, a).
@@ -165,7 +165,7 @@ class _RACER:
             "q_value": feedback["q_value"].mean(),
             "grad_norm": optax.tree.norm(grads),
             "variance": out.variance.mean(),
-            # 1 if a non-finite gradient caused the update to be skipped.
+            # 1 if the optimiser skipped the update because the gradient is not finite.
             "skipped": 1.0 - cast(IfFiniteState, opt_state).finite,
         }
         return RACERState(params, opt_state), common.add_trust(Info(feedback, metrics), trust)
@@ -174,13 +174,13 @@ class _RACER:
         del key
         out = self.outputs(state.params, t.obs)
         feedback = self._feedback(state, t, out, self.trust(out, t))
-        # Use a one-step target, since only replay batches have return estimates.
+        # Use a one-step target, since only sampled batches have return estimates.
         target = t.reward + t.discount * feedback["next_value"]
         return feedback | {"td_error": target - feedback["q_value"], "target": target}
 
 
 def _get_returns(sample: Sample) -> Array:
-    """Return the replay's estimates of Q(s, a) `[B]`, or raise ValueError if missing."""
+    """Return the Retrace estimates `[B]` in the sample, or raise ValueError if missing."""
     q_ret = getattr(sample.aux, "q_ret", None)
     if q_ret is None:
         raise ValueError(
@@ -195,13 +195,13 @@ def racer(
 ) -> Agent:
     """Create a RACER agent.
 
-    RACER trains on the Retrace estimates `Sample.aux.q_ret` `[B]`. The replay computes them from
-    the agent's feedback `value`, `advantage`, `next_value` and `log_ratio`.
+    RACER trains on the Retrace estimates `Sample.aux.q_ret` `[B]`. The replay method computes them
+    from the agent's feedback `value`, `advantage`, `next_value` and `log_ratio`.
 
     Args:
       config: hyperparameters.
       action_space: action space of the environment.
-      objective: replay method's objective, whose `actor` reduces the losses; None averages them.
+      objective: replay method's objective; `objective.actor` reduces the losses, and None averages.
 
     Raises:
       ValueError: If `action_space` is not `Continuous`.

@@ -1,7 +1,8 @@
 """Rainbow: distributional DQN with noisy layers (Hessel et al. 2018).
 
-Double Q-learning, dueling and noisy layers are options. Multi-step returns are an option of the
-loop, and prioritised replay is a replay method. For non-distributional DQN, see `agents.dqn`.
+Double Q-learning, dueling and noisy layers are options of the agent. Multi-step returns are an
+option of the training loop, and prioritised replay is a replay method. For non-distributional
+DQN, see `agents.dqn`.
 """
 
 import dataclasses
@@ -61,7 +62,7 @@ class RainbowConfig(QNetworkOptions):
     )
 
     def check(self) -> None:
-        """Raise ValueError if the support is empty."""
+        """Raise ValueError unless `v_min` is less than `v_max`."""
         if not self.v_min < self.v_max:
             raise ValueError(
                 f"v_min must be less than v_max, got v_min {self.v_min} and v_max {self.v_max}"
@@ -69,16 +70,16 @@ class RainbowConfig(QNetworkOptions):
 
 
 def project(probability: Array, reward: Array, discount: Array, support: Array) -> Array:
-    """Return one example's projected target distribution `[m]` (Bellemare et al. 2017, Eq. 7).
+    """Project one example's target distribution onto the m atoms (Bellemare et al. 2017, Eq. 7).
 
-    Each atom z moves to `reward + discount * z`, clipped to the range of the support. Linear
-    interpolation splits the probability of z between the two neighbouring atoms, each of which
-    receives the share `1 - distance / gap`.
+    Each atom z moves to `reward + discount * z`, clipped to the range of `support`. Linear
+    interpolation splits the probability of z between the two neighbouring atoms. Each receives the
+    fraction `1 - distance / gap`, where `gap` is the spacing of the atoms.
 
     Args:
       probability: `[m]`, return distribution of the next state.
       reward: `[]`.
-      discount: `[]`, 0 if the episode terminated, which moves all mass to the reward.
+      discount: `[]`, 0 if the episode terminated; all probability then moves to the reward.
       support: `[m]`, evenly spaced atoms in ascending order.
     """
     chex.assert_rank([probability, reward, discount, support], [1, 0, 0, 1])
@@ -133,7 +134,7 @@ class _Rainbow:
         return DQNState(params, params, self.optimiser.init(params), updates)
 
     def noises(self, params: Params, key: Array, count: int) -> Noise | None:
-        """Return `count` noise samples, leaves `[count, ...]`, or None without noisy layers."""
+        """Draw `count` noise samples, arrays `[count, ...]`; None without noisy layers."""
         return draw_noises(params, key, count) if self.config.noisy else None
 
     def logits(self, params: Params, obs: Obs, noise: Noise | None) -> Array:
@@ -161,7 +162,10 @@ class _Rainbow:
     def targets(
         self, state: DQNState, t: Transition, select: Noise | None, evaluate: Noise | None
     ) -> Array:
-        """Return targets `[B, m]`; `select` and `evaluate` are online and target network noise."""
+        """Return target distributions `[B, m]`.
+
+        `select` and `evaluate` are noise for the online and the target network.
+        """
         next_logits = self.logits(state.target_params, t.next_obs, evaluate)
         if self.config.double:
             action = self.best(state.params, t.next_obs, select)
@@ -173,7 +177,7 @@ class _Rainbow:
         )
 
     def prepare(self, state: DQNState, t: Transition, key: Array) -> tuple[Array, Noise | None]:
-        """Return targets `[B, m]` and noise for the online network's predictions.
+        """Return target distributions `[B, m]`, and noise for the online network's predictions.
 
         Predictions, next-action selection and next-action evaluation use independent noise
         (Fortunato et al. 2018, Sec. 3.1).
@@ -185,7 +189,7 @@ class _Rainbow:
     def errors(
         self, params: Params, t: Transition, target: Array, noise: Noise | None
     ) -> tuple[Array, Array]:
-        """Return cross-entropies `[B]` and expected values `[B]` for the stored actions."""
+        """Return cross-entropies `[B]` and expected returns `[B]` for the stored actions."""
         taken = common.batched_index(self.logits(params, t.obs, noise), t.action)  # [B, m]
         return jax.vmap(cross_entropy)(target, taken), jax.nn.softmax(taken) @ self.support
 
@@ -212,7 +216,7 @@ class _Rainbow:
             "loss": value,
             "q_value": q.mean(),
             "grad_norm": optax.tree.norm(grads),
-            # A large mass indicates that [v_min, v_max] is too narrow for the returns.
+            # A large probability of the end atoms indicates that [v_min, v_max] is too narrow.
             "mass_at_ends": (target[:, 0] + target[:, -1]).mean(),
         }
         if not config.noisy:
@@ -231,9 +235,9 @@ def rainbow(
     """Create a Rainbow agent.
 
     The feedback `td_error` is the non-negative unweighted cross-entropy or KL divergence, depending
-    on `config.priority`. `q_value` and `target` are the means of the stored action's distribution
-    and the projected target. Noise is sampled for each step of each environment, and three times
-    per update; `greedy` uses the mean weights.
+    on `config.priority`. `q_value` and `target` are the means of the predicted distribution for the
+    stored action and of the projected target. Noise is sampled for each step of each
+    environment, and three times per update; `greedy` uses the mean weights.
 
     Args:
       config: hyperparameters.
@@ -242,7 +246,7 @@ def rainbow(
 
     Raises:
       ValueError: If `action_space` is not `Discrete`, or if `objective` has an `error` or requires
-        a density.
+        an action density.
     """
     agent = _Rainbow(config, action_space, objective)
     return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

@@ -50,7 +50,7 @@ class Extras(NamedTuple):
     """Extras stored with each step if the replay method requires an action density."""
 
     behaviour: Behaviour  # [E, A] each, distribution of the action before tanh
-    pre_tanh: Array  # [E, A], action before tanh, which arctanh can't recover near +-1
+    pre_tanh: Array  # [E, A], action before tanh; arctanh can't recover it near +-1
 
 
 def soft_target(
@@ -58,7 +58,7 @@ def soft_target(
 ) -> Array:
     """Return one example's soft target `[]` (Haarnoja et al. 2018, Eq. 5 and 6).
 
-    `r + discount * (min_n q_t[n] - alpha * log_prob_t)`.
+    The target is `reward + discount * (min_n q_t[n] - alpha * log_prob_t)`, over N critics.
 
     Args:
       q_t: `[N]`, the target critics' Q-values for the next observation and a sampled action.
@@ -74,8 +74,8 @@ def soft_target(
 def temperature_loss(log_alpha: Array, log_prob: Array, target_entropy: float) -> Array:
     """Return the temperature loss, `-alpha * mean(log_prob + target_entropy)` `[]`.
 
-    Haarnoja et al. 2018, Eq. 18. Gradient descent increases alpha if the entropy, the mean of
-    `-log_prob` `[B]`, is below `target_entropy`, and decreases it otherwise.
+    Haarnoja et al. 2018, Eq. 18. The policy entropy is the mean of `-log_prob` `[B]`. Gradient
+    descent increases alpha if the entropy is below `target_entropy`, and decreases it otherwise.
     """
     return -jnp.exp(log_alpha) * jnp.mean(log_prob + target_entropy)
 
@@ -125,7 +125,7 @@ class _SAC:
     def trust(self, dist: distributions.TanhNormal, t: Transition) -> Trust | None:
         if not self.objective.requires.density:
             return None
-        # The ratio and divergences are invariant under tanh, so compute them for the Gaussians.
+        # Importance ratio and KL divergences are invariant under tanh, so use the Gaussians.
         extras = cast(Extras, t.extras)
         return gaussian.trust(*_before_tanh(dist), extras.behaviour, extras.pre_tanh)
 
@@ -140,7 +140,7 @@ class _SAC:
     def improve_actor(
         self, state: SACState, sample: Sample, key: Array
     ) -> tuple[SACState, dict[str, Array]]:
-        """Take an actor and temperature gradient step, and return the state and metrics."""
+        """Take a gradient step on actor and temperature, and return agent state and metrics."""
         t = sample.transition
 
         def actor_loss(params: Params) -> tuple[Array, Array]:

@@ -17,8 +17,8 @@ _EPSILON = 1e-7
 class Scaling(NamedTuple):
     """Statistics for normalising observations and rewards."""
 
-    mean: chex.ArrayTree  # [...] float32, mean of observations
-    std: chex.ArrayTree  # [...] float32, standard deviation of observations
+    mean: chex.ArrayTree  # [...] float32, mean of each observation dimension
+    std: chex.ArrayTree  # [...] float32, standard deviation of each dimension
     reward: Array  # [] float32, root mean square of rewards
 
 
@@ -32,9 +32,10 @@ class ScaledState(NamedTuple):
 def normalise_inputs(agent: Agent) -> Agent:
     """Wrap an agent to normalise observations and rewards with the `scaling` in its state.
 
-    Values and TD errors, including those in the feedback, then refer to scaled rewards; the
-    feedback `reward_scale` `[B]` contains the scale. The initial scaling is the identity, and the
-    training loop updates the scaling with `measure_observations` and `measure_rewards`.
+    Values and TD errors, including those in the feedback, then refer to scaled rewards. The
+    feedback `reward_scale` `[B]` is the root mean square by which rewards are divided. The
+    initial scaling is the identity, and the training loop updates the scaling with
+    `measure_observations` and `measure_rewards`.
 
     Returns:
       An agent whose state is a `ScaledState`.
@@ -77,7 +78,7 @@ def scale_observations(scaling: Scaling, obs: chex.ArrayTree) -> chex.ArrayTree:
 
 
 def scale_transition(scaling: Scaling, t: Transition) -> Transition:
-    """Return a transition `[B, ...]` with normalised observations and scaled rewards."""
+    """Normalise the observations and scale the rewards of transitions `[B, ...]`."""
     return t._replace(
         obs=scale_observations(scaling, t.obs),
         next_obs=scale_observations(scaling, t.next_obs),
@@ -86,10 +87,10 @@ def scale_transition(scaling: Scaling, t: Transition) -> Transition:
 
 
 def measure_observations(scaling: Scaling, ring: Ring) -> Scaling:
-    """Return the scaling, updated with the mean and std of all stored observations.
+    """Update the scaling with the mean and std of all observations in the ring.
 
-    As in Eq. 21 to 23, statistics are computed per dimension. Sums are divided by the number of
-    summands, whereas the paper's sums have one more summand than the divisor.
+    As in Eq. 21 to 23, statistics are computed per dimension. Here sums are divided by the number
+    of summands, whereas the paper divides by one less.
     """
     stored, size = _stored_slots(ring)
 
@@ -104,7 +105,7 @@ def measure_observations(scaling: Scaling, ring: Ring) -> Scaling:
 
 
 def measure_rewards(scaling: Scaling, ring: Ring) -> Scaling:
-    """Return the scaling, updated with the root mean square of all stored rewards."""
+    """Update the scaling with the root mean square of all rewards in the ring."""
     stored, size = _stored_slots(ring)
     squares = jnp.where(stored, jnp.square(ring_.contents(ring).reward), 0.0)
     return scaling._replace(reward=_or_one(jnp.sqrt(squares.sum() / size)))
@@ -116,6 +117,6 @@ def _or_one(scale: Array) -> Array:
 
 
 def _stored_slots(ring: Ring) -> tuple[Array, Array]:
-    """Return a mask `[C]` of occupied slots, and the number of these slots, at least 1."""
+    """Return a mask `[capacity]` of occupied slots, and the number of occupied slots or 1."""
     size = ring_.size(ring)
     return jnp.arange(ring.capacity) < size, jnp.maximum(size, 1)

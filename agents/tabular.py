@@ -1,4 +1,4 @@
-"""Q-learning with a table or a linear value function, as on the Blind Cliffwalk."""
+"""Q-learning with a table or linear values, as on the Blind Cliffwalk of Schaul et al. 2016."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -36,7 +36,7 @@ class TabularState(NamedTuple):
 
 
 def q_table(config: TabularConfig, state: TabularState) -> Array:
-    """Return the Q-values `[num_states, actions]` for all states and actions."""
+    """Return the Q-values `[num_states, actions]` of all states and actions."""
     return _values(config, state.weights, jnp.arange(config.num_states))
 
 
@@ -99,8 +99,8 @@ def tabular(
 ) -> Agent:
     """Create a Q-learning agent for observations that are int32 state indices.
 
-    The agent has no target network. With the default loss, a batch of one transition changes Q by
-    `learning_rate` times the TD error.
+    The agent has no target network. With a table and the default loss, a batch of one transition
+    changes its Q-value by `learning_rate` times the TD error.
 
     Args:
       config: hyperparameters.

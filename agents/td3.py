@@ -40,7 +40,7 @@ class TD3Config(TwinCriticOptions):
 
 
 class Policy(NamedTuple):
-    """State components that change every `policy_delay` updates."""
+    """The part of the state that changes only every `policy_delay` updates."""
 
     actor: Params
     target_actor: Params
@@ -55,13 +55,13 @@ class TD3State(NamedTuple):
     policy: Policy
     critics: tuple[Params, Params]
     critic_opt_state: optax.OptState
-    updates: Array  # [] int32, update counter for the policy delay
+    updates: Array  # [] int32, update count for the policy delay
 
 
 def clipped_double_q_target(q_t: Array, reward: Array, discount: Array) -> Array:
     """Return one example's target `[]` (Fujimoto et al. 2018, Eq. 10).
 
-    `r + discount * min_n q_t[n]`.
+    The target is `reward + discount * min_n q_t[n]`, over N target critics.
 
     Args:
       q_t: `[N]`, the target critics' Q-values for the next observation and target action.
@@ -166,7 +166,8 @@ def td3(config: TD3Config, action_space: Continuous, objective: Objective | None
       objective: replay method's objective; None selects half the importance-weighted squared error.
 
     Raises:
-      ValueError: If `action_space` is not `Continuous`, or if `objective` requires a density.
+      ValueError: If `action_space` is not `Continuous`, or if `objective` requires an action
+        density.
     """
     agent = _TD3(config, action_space, objective)
     return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

@@ -8,7 +8,7 @@ import jax
 from jaxreplay.types import Provision, Sample, Transition, Tree
 
 Array = jax.Array
-State = Any  # the state of an agent, any pytree
+State = Any  # agent state, any pytree
 
 
 class Discrete(NamedTuple):
@@ -27,7 +27,7 @@ class Continuous(NamedTuple):
 
 
 class Info(NamedTuple):
-    """Feedback for the replay and metrics for logging, computed by an update."""
+    """Feedback such as TD errors for the replay, and metrics for logging, from one update."""
 
     feedback: dict[str, Array]  # [B] float32 each, computed before the update
     metrics: dict[str, Array]  # [] float32 each
@@ -36,9 +36,9 @@ class Info(NamedTuple):
 class Offers(NamedTuple):
     """Agent properties that are checked against a replay method's `Requirements`."""
 
-    feedback: frozenset[str]  # names of the per-transition feedback
-    density: bool = False  # whether the policy has an action density, for `Trust`
-    scalar_loss: bool = False  # whether a replay method may replace the loss of the TD error
+    feedback: frozenset[str]  # names of the feedback arrays, such as "td_error"
+    density: bool = False  # whether the policy has an action density, as `Trust` requires
+    scalar_loss: bool = False  # whether a replay method may replace the TD error loss
     on_policy: bool = False  # whether the agent trains on each step only once
     reads: frozenset[Provision] = frozenset()  # contents of `Sample.aux` that the agent requires
 
@@ -69,7 +69,7 @@ class UpdateAgent(Protocol):
     """Update the agent on one batch."""
 
     def __call__(self, state: State, sample: Sample, key: Array, /) -> tuple[State, Info]:
-        """Return the updated state, and an Info with feedback and metrics.
+        """Update the agent state, and return it with an Info of feedback and metrics.
 
         Args:
           state: agent state.
@@ -97,4 +97,4 @@ class Agent(NamedTuple):
     update: UpdateAgent
     feedback: Callable[[State, Transition, Array], dict[str, Array]]
     extras_of_action: bool = True  # whether the extras describe the action, such as its density;
-    # if so, they can't be stored with a random warm-up action
+    # such extras can't be stored with the random actions of a warm-up
