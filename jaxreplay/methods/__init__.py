@@ -62,7 +62,7 @@ class MethodEntry(NamedTuple):
 
     config: type[Any]  # frozen dataclass with `option` fields
     method: MakeMethod
-    discrete: Mapping[str, Any] = MappingProxyType({})  # defaults for discrete actions
+    discrete: Mapping[str, Any] = MappingProxyType({})  # defaults that differ for discrete actions
 
     def defaults(self, actions: Literal["discrete", "continuous"]) -> Any:
         """Return a config with the defaults for discrete or continuous actions."""
@@ -98,7 +98,7 @@ def register(
 
     Args:
       name: unique name of the method, a single word.
-      config: frozen dataclass with `option` fields, all of which have defaults.
+      config: frozen dataclass of `option` fields, each with a default.
       method: function `method(config) -> Method`.
       discrete: maps options whose defaults differ for discrete actions to these defaults.
       replace: whether to replace a method that is already registered under `name`, for example

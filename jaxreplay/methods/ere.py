@@ -51,13 +51,13 @@ class EREState(NamedTuple):
 def window(done: Array, length: Array, eta: Array | float, capacity: int, smallest: int) -> Array:
     """Return the window size `[]`: the number of recent transitions to sample a batch from.
 
-    `c_k = max(N eta^(1000 k / K), c_min)` for the k-th of K updates (Wang & Ross 2019, Eq. 1),
-    with k clipped to K - 1.
+    `c_k = max(N eta^(1000 k / K), c_min)` is the size for the k-th of K updates in an episode (Wang
+    & Ross 2019, Eq. 1), with k clipped to K - 1.
 
     Args:
-      done: k, starting at 0.
-      length: K; 0 (the whole buffer) before the first complete episode.
-      eta: decay in (0, 1].
+      done: k, the number of updates performed in the episode.
+      length: K, or 0 before the first complete episode; 0 selects the whole buffer.
+      eta: decay factor in (0, 1].
       capacity: N, the number of slots in the ring buffer, as in the authors' code.
       smallest: c_min, the minimum window size.
 
@@ -114,7 +114,7 @@ class ERE(Sampler):
         return jnp.where((slots < ring_.size(ring)) & (order < recent), share, 0.0)
 
     def metrics(self, state: EREState, ring: Ring) -> dict[str, Array]:
-        # Report a mean because all log points may fall in the same phase of an episode.
+        # Report the mean window size because all log points may fall in one phase of an episode.
         so_far = state.widths / jnp.maximum(state.done, 1)
         return {"window": jnp.where(state.length > 0, state.mean_width, so_far)}
 
@@ -126,7 +126,7 @@ class ERE(Sampler):
 
 
 def _end_episode(state: EREState, over: Array | bool) -> EREState:
-    """Set K to the update count of the first environment's episode if `over` `[]` is True."""
+    """Set K to the number of updates since the latest episode ended if `over` `[]` is True."""
     over = over & (state.done > 0)  # skip episodes without updates so that K stays positive
     mean = state.widths / jnp.maximum(state.done, 1)
     return state._replace(

@@ -39,21 +39,21 @@ class EROConfig(LossOptions):
 
 
 class EROState(NamedTuple):
-    """The replay policy, its input features, and the selected subset."""
+    """The replay policy, its input features, and the subset of transitions to sample from."""
 
     params: Any
     opt_state: optax.OptState
-    chosen: SumTree  # leaves [C] float32: 1 in the subset, 0 otherwise
+    chosen: SumTree  # tree leaves [C] float32: 1 in the subset, 0 otherwise
     reward: Buffer  # [C] float32, rewards of the stored transitions
     td_error: Buffer  # [C] float32, TD error when last replayed; initially 0
     has_observed: Array  # [] bool, whether `observe` has been called
     episode_return: Array  # [] float32, episode return at the latest call to `observe`
-    replay_reward: Array  # [] float32, change in `episode_return` at the latest call
-    learned: Array  # [] int32, number of gradient steps of the policy
+    replay_reward: Array  # [] float32, change in `episode_return` at that call
+    learned: Array  # [] int32, number of gradient steps of the replay policy
 
 
 class ReplayPolicy(nn.Module):
-    """Computes a logit `[n]` for keeping each transition from its features `[n, d]`."""
+    """Maps features `[n, d]` of n transitions to logits `[n]` of keeping them in the subset."""
 
     hidden: tuple[int, ...]
 
@@ -66,11 +66,13 @@ class ReplayPolicy(nn.Module):
 
 
 def log_likelihood(logits: Array, chosen: Array) -> Array:
-    """Return the log likelihood `[]` of independent Bernoulli choices (Zha et al. 2019, Eq. 5).
+    """Return the log likelihood `[]` of a subset chosen by the policy (Zha et al. 2019, Eq. 5).
+
+    Independent Bernoulli choices decide whether the subset contains each transition.
 
     Args:
       logits: `[n]` float32; probabilities are clipped to [1e-6, 1 - 1e-6].
-      chosen: `[n]` float32, 0 or 1.
+      chosen: `[n]` float32, 1 for transitions in the subset, 0 otherwise.
     """
     keep = jnp.clip(jax.nn.sigmoid(logits), _LEAST, 1.0 - _LEAST)
     return (chosen * jnp.log(keep) + (1.0 - chosen) * jnp.log1p(-keep)).sum()
@@ -139,7 +141,7 @@ class ERO(Sampler):
 
     def observe(self, state: EROState, ring: Ring, episode_return: Array, key: Array) -> EROState:
         reward = episode_return - state.episode_return
-        counts = state.has_observed & jnp.isfinite(reward)  # the first call only sets the baseline
+        counts = state.has_observed & jnp.isfinite(reward)  # at first, no return to compare to
         learned = jax.lax.cond(
             counts, lambda: _learn(self.config, state, ring, reward, key), lambda: state
         )
@@ -187,7 +189,7 @@ def _optimiser(config: EROConfig) -> optax.GradientTransformation:
 
 
 def _learn(config: EROConfig, state: EROState, ring: Ring, reward: Array, key: Array) -> EROState:
-    """Update the policy with one REINFORCE step, and select a new subset."""
+    """Update the replay policy with one REINFORCE step, and select a new subset."""
     key_batch, key_choice = jax.random.split(key)
     features = _features(state, ring)
     size = jnp.maximum(ring_.size(ring), 1)
@@ -210,7 +212,7 @@ def _learn(config: EROConfig, state: EROState, ring: Ring, reward: Array, key: A
 
 
 def _choose(config: EROConfig, params: Any, features: Array, ring: Ring, key: Array) -> Array:
-    """Return a sampled subset as a mask, `[C]` float32: 1 in the subset, 0 otherwise."""
+    """Sample a subset, and return it as `[C]` float32: 1 for slots in the subset, 0 otherwise."""
     chunk = min(_CHUNK, ring.capacity)
 
     def score(number: Array, logits: Array) -> Array:

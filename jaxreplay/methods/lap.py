@@ -42,7 +42,7 @@ class LAPConfig(SamplingOptions):
 
 @dataclasses.dataclass(frozen=True)
 class LAPLeaf:
-    """Computes `max(|td|, kappa)^alpha` (Fujimoto et al. 2020, Eq. 9)."""
+    """Computes priorities `max(|td|, kappa)^alpha` (Fujimoto et al. 2020, Eq. 9)."""
 
     alpha: float
     kappa: float
@@ -53,18 +53,18 @@ class LAPLeaf:
 
 @check_config_class
 def sampler(config: LAPConfig = LAPConfig()) -> Proportional:
-    """Return the LAP sampler: `P(i) ~ max(|td_i|, kappa)^alpha`, with weights of 1.
+    """Return the LAP sampler: `P(i) ~ max(|td_i|, kappa)^alpha` (Fujimoto et al. 2020, Eq. 9).
 
-    See Fujimoto et al. 2020, Eq. 9. New transitions receive the running maximum of the priorities.
+    Importance weights are 1. New transitions receive the running maximum of the priorities.
     """
     return Proportional(LAPLeaf(config.alpha, config.kappa), sampling=config.sampling)
 
 
 @check_config_class
 def method(config: LAPConfig = LAPConfig()) -> Method:
-    """Return LAP: the sampler and the unweighted mean of the Huber loss with the same kappa.
+    """Return LAP: the sampler, and an objective that averages Huber losses with the same kappa.
 
-    The Huber loss replaces the agent's own loss on the TD error. All TD errors in the quadratic
-    region have the same priority, so prioritisation introduces a bias only in the linear region.
+    The Huber loss replaces the agent's own loss on the TD error. All TD errors in its quadratic
+    region have the same priority, so prioritisation introduces a bias only in its linear region.
     """
     return Method(sampler(config), objectives.plain(objectives.huber(config.kappa)))

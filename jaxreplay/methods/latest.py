@@ -16,16 +16,17 @@ from jaxreplay.types import Array, Draw, Requirements
 
 @dataclasses.dataclass(frozen=True)
 class LatestConfig(Config):
-    """Config for `latest`, which has no hyperparameters."""
+    """Config of `latest`, a method without hyperparameters."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Latest(Uniform):
-    """Returns the newest B transitions, oldest first, with weights of 1.
+    """Samples the newest B transitions, oldest first, with importance weights of 1.
 
     The training loop must add B transitions between batches (`Requirements.all_new`), and B must be
     a multiple of the number of environments E. `Aux.slots` `[B / E, E]` contains the batch's slots
-    in chronological order. If fewer than B transitions are stored, missing entries have weight 0.
+    in chronological order. If fewer than B transitions are stored, the missing entries of
+    the batch have weight 0.
     """
 
     @property

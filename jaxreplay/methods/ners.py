@@ -71,40 +71,41 @@ class NERSConfig(WeightedLossOptions, ImportanceOptions, SamplingOptions):
 class Collected(NamedTuple):
     """A uniform reservoir sample of the transitions replayed since the latest gradient step.
 
-    Each replayed transition receives a random ticket; the n smallest tickets are retained.
+    Each replayed transition receives a random number, its ticket; those with the n smallest
+    tickets are retained.
     """
 
     slots: Array  # [n] int32
-    versions: Array  # [n] int32, as in `Sample.version`
+    versions: Array  # [n] int32, `Sample.version` of each transition when replayed
     tickets: Array  # [n] float32, in [0, 1); 1 marks empty entries
 
 
 class NERSState(NamedTuple):
-    """The score network, its input features, and the scores."""
+    """The score network, stored inputs to it, and the priorities computed from scores."""
 
     params: Any
     opt_state: optax.OptState
-    priorities: ProportionalState  # with leaves score^alpha
+    priorities: ProportionalState  # priorities (tree leaves) are score^alpha
     td_error: Buffer  # [C] float32, tanh(TD error) when last replayed; initially 1
     q_value: Buffer  # [C] float32, tanh(critic's target) when last replayed; initially 1
     positions: Positions | None  # positions within episodes; None unless `clock` is "episode"
     collected: Collected
     has_observed: Array  # [] bool, whether `observe` has been called
     episode_return: Array  # [] float32, episode return at the latest call to `observe`
-    replay_reward: Array  # [] float32, change in `episode_return` at the latest call
+    replay_reward: Array  # [] float32, change in `episode_return` at that call
     learned: Array  # [] int32, number of gradient steps of the score network
 
 
 def log_probabilities(scores: Array, counted: Array, alpha: float, rest: Array | float) -> Array:
     """Return the log probabilities of transitions, `[n]` (Oh et al. 2021, Eq. 1 and 7).
 
-    `p_i = sigma_i^alpha / (sum_k sigma_k^alpha + rest)`.
+    Transition i has probability `p_i = sigma_i^alpha / (sum_k sigma_k^alpha + rest)`.
 
     Args:
-      scores: `[n]` float32, sigma in (0, 1).
-      counted: `[n]` bool, mask of the terms in the sum; False for duplicates of a transition.
-      alpha: exponent.
-      rest: `[]`, the sum over all other transitions in the buffer, treated as a constant.
+      scores: `[n]` float32, sigma_i in (0, 1).
+      counted: `[n]` bool, mask of the terms in the sum over k; False for repeated transitions.
+      alpha: exponent of the scores.
+      rest: `[]`, sum of sigma^alpha over all other transitions in the buffer, a constant.
     """
     total = jnp.where(counted, scores**alpha, 0.0).sum() + rest
     return alpha * jnp.log(scores) - jnp.log(total)
@@ -174,7 +175,7 @@ class NERS(Sampler):
         return Draw(indices, self.config.weight(stats), tickets, stats.probability)
 
     def update(self, state: NERSState, ring: Ring, sample: Sample, **feedback: Array) -> NERSState:
-        """Score a batch, and add it to the reservoir sample."""
+        """Score a batch, and add it to the reservoir sample `collected`."""
         slots, valid = sample.indices, sample.indices != IGNORED
         td_error, q_value = jnp.tanh(feedback["td_error"]), jnp.tanh(feedback["target"])
         time = _time(state, ring, jnp.minimum(slots, ring.capacity - 1))
@@ -188,7 +189,7 @@ class NERS(Sampler):
         )
 
     def observe(self, state: NERSState, ring: Ring, episode_return: Array, key: Array) -> NERSState:
-        # The first call only sets the baseline.
+        # The first call only stores an episode return, to which the next call is compared.
         reward = jnp.where(state.has_observed, episode_return - state.episode_return, 0.0)
         learns = jnp.isfinite(reward) & (reward != 0)
         params, opt_state = jax.lax.cond(
@@ -231,7 +232,7 @@ def sampler(config: NERSConfig = NERSConfig()) -> NERS:
 
 @check_config_class
 def method(config: NERSConfig = NERSConfig()) -> Method:
-    """Return NERS: the sampler and the importance-weighted mean of the critic's loss.
+    """Return NERS: the sampler, and an objective that averages importance-weighted critic losses.
 
     The training loop must pass the episode returns selected by `config.reward` to `Replay.observe`.
 
@@ -244,7 +245,7 @@ def method(config: NERSConfig = NERSConfig()) -> Method:
 def _learn(
     config: NERSConfig, state: NERSState, ring: Ring, reward: Array
 ) -> tuple[Any, optax.OptState]:
-    """Take one REINFORCE step on the collected transitions that are still stored."""
+    """Take one REINFORCE step on collected transitions that have not been overwritten."""
     slots = state.collected.slots
     valid = state.collected.tickets < 1
     valid &= ring_.version(ring, slots) == state.collected.versions
@@ -294,7 +295,7 @@ def _time(state: NERSState, ring: Ring, slots: Array) -> Array:
 def _features(
     config: NERSConfig, transition: Tree, time: Array, td_error: Array, q_value: Array
 ) -> Features:
-    """Return the network inputs; `td_error` and `q_value` `[m]` are already squashed."""
+    """Return the network inputs; `td_error` and `q_value` `[m]` are already squashed by tanh."""
     count = len(time)
     estimates = {"time": time, "td_error": td_error, "q_value": q_value}
 
@@ -323,7 +324,7 @@ def _empty(count: int) -> Collected:
 
 
 def _collect(collected: Collected, sample: Sample, valid: Array) -> Collected:
-    """Add a batch with tickets `sample.aux`, and retain the smallest tickets."""
+    """Add a batch with tickets `sample.aux`, and retain the entries with the smallest tickets."""
     tickets = jnp.concatenate([collected.tickets, jnp.where(valid, sample.aux, 1.0)])
     slots = jnp.concatenate([collected.slots, jnp.where(valid, sample.indices, 0)])
     versions = jnp.concatenate([collected.versions, sample.version])

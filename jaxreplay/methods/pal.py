@@ -10,7 +10,7 @@ from jaxreplay.sampler import Method
 
 _PAPER = "Fujimoto et al. 2020"
 
-DISCRETE = lap.DISCRETE  # same defaults as LAP, which has the same expected gradient
+DISCRETE = lap.DISCRETE  # defaults of LAP, because LAP and PAL have equal expected gradients
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,7 +25,7 @@ class PERConfig(WeightedLossOptions, ImportanceOptions, PriorityOptions):
 
 @dataclasses.dataclass(frozen=True)
 class PERLeaf:
-    """Computes `(min(|td|, clip) + epsilon)^alpha` (Schaul et al. 2016, Sec. 3.3)."""
+    """Computes priorities `(min(|td|, clip) + epsilon)^alpha` (Schaul et al. 2016, Sec. 3.3)."""
 
     alpha: float
     epsilon: float
@@ -56,7 +56,9 @@ def sampler(config: PERConfig = PERConfig()) -> Proportional:
 
 @check_config_class
 def method(config: PERConfig = PERConfig()) -> Method:
-    """Return proportional PER: the sampler and the importance-weighted mean of the critic's loss.
+    """Return proportional PER: the sampler and an objective.
+
+    The objective averages importance-weighted critic losses.
 
     Args:
       config: options; `config.for_run(updates)` anneals beta over `updates` gradient steps.

@@ -34,19 +34,19 @@ class ProportionalState(NamedTuple):
     minimum: SumTree | None  # min tree over the positive leaves; None if not tracked
     max_leaf: Array  # [] float32, running maximum of the leaves, initially 1
     updates: Array  # [] int32, number of calls to `update`
-    skipped: Array  # [] int32, number of leaves skipped because they were negative or not finite
+    skipped: Array  # [] int32, number of negative, NaN or infinite leaves that were skipped
 
 
 class SamplingStats(NamedTuple):
     """Inputs to importance weights."""
 
     probability: Array  # [B] float32, probability of each sampled slot
-    smallest: Array | None  # [] float32, smallest positive probability in the buffer, if tracked
+    smallest: Array | None  # [] float32, smallest positive probability in the buffer
     size: Array  # [] int32, number of stored transitions
     updates: Array  # [] int32, number of calls to `update`
 
 
-Leaf = Callable[[Mapping[str, Array], Array, Ring], Array]  # see `Proportional`
+Leaf = Callable[[Mapping[str, Array], Array, Ring], Array]  # see `Proportional.leaf`
 Weight = Callable[[SamplingStats], Array]  # returns importance weights [B] float32
 
 
@@ -70,10 +70,10 @@ def init(capacity: int, *, track_minimum: bool = False) -> ProportionalState:
 def insert(
     state: ProportionalState, slots: Array, values: Array | None = None
 ) -> ProportionalState:
-    """Return the state with leaves `values` `[E]` for new transitions at `slots` `[E]` int32.
+    """Store priorities (tree leaves) `values` `[E]` of new transitions at `slots` `[E]` int32.
 
-    The running maximum replaces None and values that are negative or not finite; otherwise, a slot
-    would retain the leaf of an overwritten transition.
+    The running maximum replaces None and values that are negative, NaN or infinite; otherwise, a
+    slot would retain the priority of an overwritten transition.
     """
     if values is None:
         return _set(state, slots, jnp.broadcast_to(state.max_leaf, slots.shape))
@@ -82,9 +82,9 @@ def insert(
 
 
 def write(state: ProportionalState, slots: Array, values: Array) -> ProportionalState:
-    """Return the state with new leaves `values` `[B]` for a batch at `slots` `[B]` int32.
+    """Update the priorities (tree leaves) of a batch at `slots` `[B]` int32 to `values` `[B]`.
 
-    `IGNORED` slots and leaves that are negative or not finite are skipped.
+    `IGNORED` slots and values that are negative, NaN or infinite are skipped.
     """
     state = _update_stats(_set(state, slots, values), slots, values)
     return state._replace(updates=counters.increment(state.updates))
@@ -94,7 +94,7 @@ def write(state: ProportionalState, slots: Array, values: Array) -> Proportional
 def draw(
     state: ProportionalState, ring: Ring, key: Array, batch_size: int, sampling: Sampling
 ) -> tuple[Array, SamplingStats]:
-    """Sample slots in proportion to their leaves, or uniformly if all leaves are 0.
+    """Sample slots in proportion to their priorities, or uniformly if all priorities are 0.
 
     Returns:
       Slots `[B]` int32, where B is `batch_size`, and the inputs to their importance weights.
@@ -118,7 +118,7 @@ def draw(
 
 
 def probability(state: ProportionalState, ring: Ring, slots: Array) -> Array:
-    """Return the probabilities `[n]` float32 of `slots` `[n]` int32: leaf / sum of leaves."""
+    """Return the probabilities `[n]` float32 of `slots` `[n]`: priority / sum of priorities."""
     total = sum_tree.total(state.tree)
     even = ring_.even_probability(ring, slots)
     safe_total = jnp.where(total > 0, total, 1.0)
@@ -127,7 +127,7 @@ def probability(state: ProportionalState, ring: Ring, slots: Array) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class ImportanceWeights:
-    """Importance weights `(N P(i))^-beta` of N transitions (Schaul et al. 2016, Sec. 3.4).
+    """Importance weights `(N P(i))^-beta` for N stored transitions (Schaul et al. 2016, Sec. 3.4).
 
     Args:
       beta: schedule of the exponent over calls to `update`, such as `linear(0.4, 1.0, 10_000)`.
@@ -167,9 +167,9 @@ def unweighted(stats: SamplingStats) -> Array:
 
 @with_default_promotion
 def metrics(state: ProportionalState, ring: Ring) -> dict[str, Array]:
-    """Return the mean, running maximum and quantiles of leaves, and the number of skipped leaves.
+    """Return metrics: the mean, running maximum and quantiles of priorities (tree leaves).
 
-    A leaf is skipped if it is negative or not finite.
+    The metric `skipped_leaves` counts negative, NaN or infinite priorities that were skipped.
     """
     size = jnp.maximum(ring_.size(ring), 1)
     return {
@@ -193,7 +193,7 @@ def quantiles(priority: Callable[[Array], Array], size: Array) -> dict[str, Arra
     count = jnp.minimum(size, _MAX_QUANTILE_SLOTS)
     number = jnp.arange(_MAX_QUANTILE_SLOTS)
     slots = (number % count * (size / count)).astype(jnp.int32)
-    # The array has a static size; entries from index `count` are duplicates, which sort last.
+    # The array has a static size; entries from index `count` on are duplicates, sorted last.
     ordered = jnp.sort(jnp.where(number < count, priority(slots), _LARGEST))
     place = jnp.array([0.1, 0.5, 0.9], jnp.float32) * (count - 1)
     before = place.astype(jnp.int32)
@@ -209,12 +209,14 @@ _MAX_QUANTILE_SLOTS = 4096
 class Proportional(Sampler):
     """Samples transition i with probability `leaf_i / sum_j leaf_j`.
 
+    The leaves of a sum tree are the priorities of the transitions.
+
     Args:
       leaf: `leaf(feedback, slots, ring)` returns the non-negative leaves `[B]` float32 for the
         transitions at `slots` `[B]` int32 (some may be `IGNORED`); `feedback` maps names to `[B]`
         float32. Implement it as a frozen dataclass if samplers with equal options must be equal.
       weight: function that returns importance weights `[B]`, such as `ImportanceWeights(beta)`.
-      feedback: names of the feedback that `leaf` reads.
+      feedback: names of the feedback that `leaf` reads, such as "td_error".
       sampling: dependence between the draws in a batch; see `sum_tree.sample`.
       initial: leaf of a new transition. "max" is the running maximum of the leaves, initially 1
         (Schaul et al. 2016, Alg. 1); "td" computes it from the feedback for `Replay.add`.
@@ -280,18 +282,18 @@ class Proportional(Sampler):
 def weights(weight: Weight, stats: SamplingStats) -> Array:
     """Return the importance weights `[B]` float32 of a batch.
 
-    The weights are made to depend on the leaves that were read, even if `weight` ignores them, so
-    that XLA updates the tree in place.
+    The weights are made to depend on the priorities (tree leaves) that were read, even if `weight`
+    ignores them, so that XLA updates the tree in place.
     """
     return buffer.after(buffer.fence(stats.probability), weight(stats))
 
 
 def check_valid(state: ProportionalState, ring: Ring) -> None:
-    """Check that a concrete state is consistent with its ring buffer.
+    """Check outside jit that a state is consistent with its ring buffer.
 
     Raises:
-      ValueError: If a tree is inconsistent, an empty slot has a positive leaf, or a leaf exceeds
-        the running maximum.
+      ValueError: If a tree is inconsistent, an empty slot has a positive priority, or a
+        priority exceeds the running maximum.
     """
     sum_tree.check_valid(state.tree)
     leaves = sum_tree.leaves(state.tree)
@@ -321,19 +323,19 @@ def _update_stats(state: ProportionalState, slots: Array, values: Array) -> Prop
 
 
 def count_invalid_and_max(live: Array, values: Array) -> tuple[Array, Array]:
-    """Return the number of invalid leaves, `[]` int32, and the largest valid leaf, `[]` float32.
+    """Return the number of invalid priorities, `[]` int32, and the largest valid one, `[]` float32.
 
-    Leaves that are negative or not finite (powers of TD errors may overflow) are invalid, and the
-    tree skips them. The maximum is at least 0. A single reduction computes both results, because
-    XLA compiles two separate reductions to two operations each.
+    The tree skips invalid priorities: those that are negative, NaN or infinite (powers of TD errors
+    may overflow). The maximum is at least 0. A single reduction computes both results, because XLA
+    compiles two separate reductions to two operations each.
 
     Args:
-      live: `[B]` bool; False excludes a leaf from both results.
-      values: `[B]` leaves.
+      live: `[B]` bool; False excludes a priority from both results.
+      values: `[B]`, priorities.
     """
     values = jnp.where(live, values.astype(jnp.float32), 0.0)
     valid = jnp.where(jnp.isfinite(values), values, 0.0)
-    invalid = (jnp.abs(valid) != values).astype(jnp.int32)  # negative or not finite
+    invalid = (jnp.abs(valid) != values).astype(jnp.int32)  # negative, NaN or infinite
     return jax.lax.reduce((invalid, valid), (np.int32(0), np.float32(0)), _sum_and_maximum, (0,))
 
 

@@ -1,6 +1,6 @@
 """Prioritised sequence experience replay, PSER (Brittain et al. 2019).
 
-The priority of a transition is propagated to the preceding steps, decayed by rho per step.
+The priority of a transition is propagated to preceding steps and multiplied by rho at each step.
 """
 
 import dataclasses
@@ -31,8 +31,8 @@ _PAPER = "Brittain et al. 2019"
 class PSERConfig(LossOptions, PriorityOptions):
     """Hyperparameters of PSER.
 
-    To match the code behind the paper's results, which decays leaves and computes leaves as square
-    roots of the Huber loss, set `decay_space="leaf", leaf="sqrt_huber"`.
+    To match the code behind the paper's results, set `decay_space="leaf", leaf="sqrt_huber"`. That
+    code computes priorities (tree leaves) as square roots of the Huber loss, and decays the leaves.
     """
 
     alpha: float = override(PriorityOptions, "alpha", 0.5, f"{_PAPER}, Tab. 3")
@@ -90,7 +90,7 @@ class PSERConfig(LossOptions, PriorityOptions):
 
 
 class PSERState(NamedTuple):
-    """Priorities, and positions within episodes."""
+    """Priorities of transitions, and their positions within episodes."""
 
     priorities: ProportionalState
     positions: Positions
@@ -115,11 +115,12 @@ def window_of(rho: float, threshold: float = 0.01) -> int:
 class PSER(Sampler):
     """Samples in the same way as PER; updates also raise the priorities of preceding steps.
 
-    A replayed transition receives the priority `p = max(|td| + epsilon, eta * old)` (Eq. 10). The
-    k-th preceding step, with priority `own`, receives `max(rho^k p, own)` (Eq. 6) or
-    `min(rho^k p + own, running maximum)` (Eq. 7), for k up to the window, in the same episode and
-    not beyond the write cursor. The result is equivalent to processing the batch in chronological
-    order. If a batch contains duplicates with different TD errors, one of them is used.
+    A replayed transition receives the priority `p = max(|td| + epsilon, eta * old)`, where `old` is
+    its previous priority (Eq. 10). The k-th preceding step, with priority `own`, receives
+    `max(rho^k p, own)` (Eq. 6) or `min(rho^k p + own, running maximum)` (Eq. 7) if k is at most the
+    window and the step is in the same episode and not overwritten. The result is equivalent to
+    processing the batch in chronological order. If a batch contains a transition several times with
+    different TD errors, one of these errors is used.
     """
 
     config: PSERConfig = PSERConfig()
@@ -166,7 +167,7 @@ class PSER(Sampler):
             updates=counters.increment(old.updates),
             skipped=counters.saturating_add(old.skipped, invalid),
         )
-        # The tree skips leaves that are not finite, so do not propagate them either.
+        # The tree skips priorities that are NaN or infinite, so do not propagate them either.
         slots = jnp.where(jnp.isfinite(values), slots, IGNORED)
         return _pass_back(config, state._replace(priorities=priorities), ring, slots, values)
 
@@ -189,7 +190,7 @@ def sampler(config: PSERConfig = PSERConfig()) -> PSER:
 
 @check_config_class
 def method(config: PSERConfig = PSERConfig()) -> Method:
-    """Return PSER: the sampler and the importance-weighted mean of the critic's loss."""
+    """Return PSER: the sampler, and an objective that averages weighted critic losses."""
     return Method(sampler(config), objectives.weighted(config.named_loss))
 
 
@@ -200,9 +201,9 @@ def _leaf(config: PSERConfig, td_error: Array) -> Array:
 
 
 def _in_leaves(config: PSERConfig, factor: float) -> float:
-    """Return the factor on leaves p^alpha that scales priorities p by `factor`.
+    """Return the factor on tree leaves p^alpha that scales priorities p by `factor`.
 
-    The maximum commutes with the power, so combine "max" requires only leaves.
+    The maximum commutes with the power, so `combine="max"` can be computed from leaves alone.
     """
     return factor**config.alpha if config.decay_space == "raw" else factor
 
@@ -210,14 +211,15 @@ def _in_leaves(config: PSERConfig, factor: float) -> float:
 def _pass_back(
     config: PSERConfig, state: PSERState, ring: Ring, slots: Array, values: Array
 ) -> PSERState:
-    """Propagate leaves `values` `[B]`, already put at `slots`, to earlier steps; repair the tree.
+    """Propagate priorities (tree leaves) `values` `[B]` at `slots` `[B]` to earlier steps.
 
-    `IGNORED` slots are skipped.
+    The leaves at `slots` must already be set; this function repairs their parents. `IGNORED` slots
+    are skipped.
     """
     priorities = state.priorities
     steps = jnp.arange(1, (config.window or window_of(config.rho, config.threshold)) + 1)
     safe = jnp.minimum(slots, ring.capacity - 1)[:, None]
-    earlier, stored = ring_.previous(ring, safe, steps)  # [B, W]
+    earlier, stored = ring_.previous(ring, safe, steps)  # [B, W], W: number of steps
     reached = stored & (steps <= state.positions.steps[safe]) & (slots != IGNORED)[:, None]
     if config.combine == "add":
         # Propagate duplicate slots only once.
@@ -234,7 +236,7 @@ def _pass_back(
         tree = sum_tree.add(
             priorities.tree, before, shares.ravel(), power=power, limit=priorities.max_leaf
         )
-    chain = jnp.where(reached, earlier, safe)  # repairing the same parents twice is harmless
+    chain = jnp.where(reached, earlier, safe)  # `safe` repeats a repair, which is harmless
     touched = jnp.concatenate([slots[:, None], chain], axis=1)
     tree = sum_tree.repair(tree, touched.ravel())
     return state._replace(priorities=priorities._replace(tree=tree))

@@ -71,9 +71,9 @@ class RankConfig(WeightedLossOptions, ImportanceOptions):
 
 
 class RankState(NamedTuple):
-    """The latest |TD error| of each slot, and the running maximum."""
+    """The latest |TD error| of each slot, and the running maximum of |TD errors|."""
 
-    order: BucketOrder  # order by |TD error| [C]; new transitions have the running maximum
+    order: BucketOrder  # bucket order of the slots [C] by |TD error|; `largest` if new
     largest: Array  # [] float32, running maximum of |TD error|, initially 1
     updates: Array  # [] int32, number of calls to `update`
 
@@ -87,8 +87,9 @@ class Rank(Sampler):
     ranks for all tied transitions. With `order="sorted"`, ranks are exact, and ties are broken in
     slot order.
 
-    Independent draws invert the cumulative distribution function in float32. With a million ranks,
-    rounding makes the probabilities of the last ranks uneven; segmented draws avoid this error.
+    Independent draws invert the cumulative distribution function of ranks in float32. With a
+    million ranks, rounding makes the probabilities of the last ranks uneven; one draw from each
+    segment avoids this error.
     """
 
     config: RankConfig = RankConfig()
@@ -141,7 +142,7 @@ class Rank(Sampler):
             values = jnp.maximum(bucket_order.values(state.order)[slots], 0.0)
             bucket = bucket_order.bucket_of(values)
             ties = Ties(*(ranks[bucket] for ranks in bucket_order.ties(state.order)))
-        # Before the replay is ready, the segments are unused, but each must contain a rank.
+        # Until B transitions are stored, segments are unused, but each must contain a rank.
         size, alpha = jnp.maximum(ring_.size(ring), batch_size), self.config.exponent(state.updates)
         segments = rank_mass.segments(size, batch_size, alpha)
         return jnp.where(live, self._chance(state, ring, ties, segments), 0.0)
@@ -161,9 +162,10 @@ class Rank(Sampler):
     def _draw(
         self, state: RankState, ring: Ring, key: Array, count: int
     ) -> tuple[Array, SamplingStats, Array]:
-        """Return sampled slots `[count]`, the inputs to their weights, and their probabilities."""
+        """Return sampled slots `[count]`, inputs to importance weights, and probabilities."""
         config, size = self.config, jnp.maximum(ring_.size(ring), 1)
-        # A shared rotation would map equal ranks to one slot, so independent draws use B rotations.
+        # A random rotation maps tied ranks to slots. Independent draws may repeat a rank, so each
+        # of the B draws has its own rotation.
         turns = count if (config.order, config.sampling) == ("buckets", "iid") else 1
         bits = numerics.bits(key, (count + turns,))
         rank, segments = self._draw_rank(state, ring, bits[:count])
@@ -187,9 +189,9 @@ class Rank(Sampler):
         return slots, stats, self._chance(state, ring, ties, segments)
 
     def _draw_rank(self, state: RankState, ring: Ring, bits: Array) -> tuple[Array, Segments]:
-        """Return zero-based ranks `[B]` int32 for random bits `[B]` uint32, and the segments.
+        """Return zero-based ranks `[B]` int32 for random bits `[B]` uint32, and B rank segments.
 
-        The segments are unused if draws are independent.
+        Callers ignore the segments if draws are independent.
         """
         count, size = len(bits), jnp.maximum(ring_.size(ring), 1)
         share = (bits >> 8) * jnp.float32(2.0**-24)
@@ -204,14 +206,14 @@ class Rank(Sampler):
         return jnp.where(segmented, segments.start + inside, end - 1), segments
 
     def _rank_probability(self, state: RankState, ring: Ring, ties: Ties) -> Array:
-        """Return the mean probability of tied ranks (Eq. 1)."""
+        """Return the mean probability of tied ranks (Schaul et al. 2016, Eq. 1)."""
         alpha = self.config.exponent(state.updates)
         size = jnp.maximum(ring_.size(ring), 1)
         count = jnp.maximum(ties.last - ties.first, 1)
         return rank_mass.mass(*ties, alpha) / (count * rank_mass.mass(0, size, alpha))
 
     def _chance(self, state: RankState, ring: Ring, ties: Ties, segments: Segments) -> Array:
-        """Return the mean probability of tied ranks under the configured sampling."""
+        """Return the mean probability of tied ranks, given the option `sampling`."""
         if self.config.sampling == "iid":
             return self._rank_probability(state, ring, ties)
         batch_size = len(segments.end)
@@ -233,7 +235,9 @@ def sampler(config: RankConfig = RankConfig()) -> Rank:
 
 @check_config_class
 def method(config: RankConfig = RankConfig()) -> Method:
-    """Return rank-based PER: the sampler and the importance-weighted mean of the critic's loss.
+    """Return rank-based PER: the sampler and an objective.
+
+    The objective averages importance-weighted critic losses.
 
     Args:
       config: options; `config.for_run(updates)` anneals beta, and alpha if `alpha_end` is set,
@@ -251,7 +255,7 @@ def argsort_descending(values: Array) -> Array:
     Args:
       values: `[C]` float32, at least 0; -1 marks empty slots.
     """
-    # The bit patterns of non-negative floats sort like the floats; 2^31 sorts -1 last.
+    # The bit patterns of non-negative floats sort like the floats; the key 2^31 puts -1 last.
     bits = jax.lax.bitcast_convert_type(values, jnp.uint32)
     keys = jnp.where(values < 0, jnp.uint32(2**31), ~bits & jnp.uint32(0x7FFFFFFF))
     slots = jnp.arange(values.size, dtype=jnp.uint32)
@@ -262,11 +266,11 @@ def argsort_descending(values: Array) -> Array:
 
 
 def check_valid(state: RankState, ring: Ring) -> None:
-    """Check that a concrete state is consistent with its ring buffer.
+    """Check outside jit that a state is consistent with its ring buffer.
 
     Raises:
-      ValueError: If the order is inconsistent, a stored transition has no |TD error|, an empty slot
-        has a |TD error|, or a |TD error| exceeds the running maximum.
+      ValueError: If the bucket order is inconsistent, a stored transition has no |TD error|, an
+        empty slot has a |TD error|, or a |TD error| exceeds `state.largest`.
     """
     bucket_order.check_valid(state.order)
     has_error = bucket_order.values(state.order) >= 0
@@ -286,7 +290,7 @@ def _all_ties(config: RankConfig, state: RankState, ring: Ring) -> Ties:
 def _largest(state: RankState, count: int) -> Array:
     """Return the slots `[count]` int32 of the largest |TD errors|.
 
-    If fewer transitions are stored, the slot with the largest |TD error| is repeated.
+    If fewer than `count` transitions are stored, the slot with the largest |TD error| is repeated.
     """
     values, slots = jax.lax.top_k(bucket_order.values(state.order), count)
     return jnp.where(values >= 0, slots, slots[0]).astype(jnp.int32)

@@ -2,8 +2,8 @@
 
 The replay memory consists of whole episodes. A step is far-policy if the probability of its action
 differs too much between the current and the behaviour policy. Far-policy steps contribute only a KL
-penalty to the gradient, and episodes with a large share of far-policy steps are forgotten first.
-For agents that learn from returns, the memory also stores Retrace estimates.
+penalty to the gradient, and episodes with the largest share of far-policy steps are forgotten
+first. For agents that learn from returns, the memory also stores Retrace estimates of Q.
 """
 
 import dataclasses
@@ -93,7 +93,7 @@ class ReFERConfig(Config):
     )
 
     def check(self) -> None:
-        """Raise ValueError if no importance ratio can reach the clip."""
+        """Raise ValueError if no importance ratio can reach the far-policy threshold."""
         if math.log1p(self.clip) >= LOG_RATIO_LIMIT:
             raise ValueError(
                 f"clip must be below 1000 because ratios are clipped to exp({LOG_RATIO_LIMIT:g}), "
@@ -112,23 +112,24 @@ class Aux(NamedTuple):
 class ReFERState(NamedTuple):
     """The steps and episodes in the replay memory.
 
-    `status` and `start` have one entry per episode, indexed by `episode`.
+    Live steps are those that can be sampled. `status` and `start` have one entry per episode,
+    indexed by `episode`.
     """
 
-    log_ratio: Buffer  # [C] float32, log pi/mu when last sampled; 0 if not live
-    episode: Buffer  # [C] int32, index of the step's episode
+    log_ratio: Buffer  # [C] float32, log importance ratio when last sampled; 0 if not live
+    episode: Buffer  # [C] int32, index of the step's episode in `status` and `start`
     status: Buffer  # [C] int8, whether the episode is running, finished or forgotten
     start: Buffer  # [C] int32, `Ring.steps_added` at the first step of the episode
-    current: Array  # [E] int32, number of the running episode; -1 before the first episode
+    current: Array  # [E] int32, number of each environment's episode; -1 before the first
     live: Buffer  # [C] bool, whether the step can be sampled
-    order: Buffer  # [C] int32, the first `size` entries are the live slots
+    order: Buffer  # [C] int32, slots of live steps in the first `size` entries
     size: Array  # [] int32, n_obs: number of live steps
     far: Array  # [] int32, n_far: number of live far-policy steps
     log_c_max: Array  # [] float32, far-policy threshold on |log ratio|, set by a refresh
     beta: Array  # [] float32, weight of the agent's gradient
     updates: Array  # [] int32, number of calls to `update`
-    forgotten: Array  # [] int32, number of finished episodes removed by `forget`
-    reclaimed: Array  # [] int32, number of finished episodes removed to reuse their slots
+    forgotten: Array  # [] int32, number of finished episodes removed from a full memory
+    reclaimed: Array  # [] int32, number of finished episodes removed before being overwritten
     estimates: Estimates | None  # None if `returns` is false
 
 
@@ -139,14 +140,15 @@ def log_c_max(config: ReFERConfig, updates: Array | int) -> Array:
 
 
 def is_far(log_ratio: Array, log_c_max: Array) -> Array:
-    """Return a mask of far-policy steps `[n]`, which violate `1 / c_max < ratio < c_max`."""
+    """Return a mask `[n]` of far-policy steps: those that violate `1 / c_max < ratio < c_max`."""
     return jnp.abs(log_ratio) >= log_c_max
 
 
 def next_beta(beta: Array, far_share: Array, target: float, rate: float) -> Array:
     """Return beta, `[]` float32, after one gradient step (Eq. 4).
 
-    Beta decays to 0 while n_far / n_obs (`far_share`) > D (`target`), and otherwise rises to 1.
+    Beta decays towards 0 while the share of far-policy steps (`far_share`) exceeds `target`, and
+    rises towards 1 otherwise.
     """
     return (1.0 - rate) * beta + jnp.where(far_share > target, 0.0, rate)
 
@@ -157,12 +159,13 @@ class ReFER(Sampler):
 
     The memory contains up to N steps of finished episodes, where N is the replay capacity; the ring
     buffer has `capacity_factor` times N slots. Every `refresh_every` steps, a refresh adds newly
-    finished episodes, forgets episodes if the memory is full, and anneals c_max. Because c_max is
-    constant between refreshes, the number of far-policy steps is exact. Before the first episode is
-    finished, steps are sampled from running episodes.
+    finished episodes, forgets episodes if the memory is full, and anneals c_max, the far-policy
+    threshold on importance ratios. Because c_max is constant between refreshes, the number of
+    far-policy steps is exact. Before the first episode is finished, steps are sampled from running
+    episodes.
 
-    The agent must provide the feedback `log_ratio`, and with `returns` also `value`, `advantage`
-    and `next_value`; `reward_scale` is optional. Transitions must be single steps.
+    The agent must provide `log_ratio` as feedback, and with the option `returns` also `value`,
+    `advantage` and `next_value`; `reward_scale` is optional. Transitions must be single steps.
     """
 
     config: ReFERConfig = ReFERConfig()
@@ -215,7 +218,7 @@ class ReFER(Sampler):
     def add(
         self, state: ReFERState, ring: Ring, slots: Array, transition: Tree, **feedback: Array
     ) -> ReFERState:
-        # An episode may lack a last step, for example if training was stopped and resumed.
+        # An episode may lack a step marked `last`, for example if training was stopped and resumed.
         over = get_field(transition, "first") & (state.current >= 0)
         state = _finish_episodes(state, ring, over, (slots - ring.num_envs) % ring.capacity)
         state = _insert(state, ring, slots, transition)
@@ -223,7 +226,7 @@ class ReFER(Sampler):
             added = estimates.add(state.estimates, slots, transition, feedback)
             state = state._replace(estimates=added)
         due = ring_.is_due(ring, _refresh_every(self.config, ring))
-        if not isinstance(due, Tracer):  # outside jit, `cond` would compile at every call
+        if not isinstance(due, Tracer):  # outside jit, where `cond` would compile at every call
             return _refresh_compiled(self.config, state, ring) if due else state
         return jax.lax.cond(due, lambda s: _refresh(self.config, s, ring), lambda s: s, state)
 
@@ -290,14 +293,14 @@ def sampler(config: ReFERConfig = ReFERConfig()) -> ReFER:
 
 @check_config_class
 def objective(config: ReFERConfig = ReFERConfig()) -> Objective:
-    """Return the ReF-ER objective, which masks the losses of far-policy steps.
+    """Return an objective that masks the losses of far-policy steps, as in ReF-ER.
 
     The actor's loss is the mean of `beta * near * loss + (1 - beta) * KL` (Novati & Koumoutsakos
     2019, Eq. 3), where `near` is 0 for far-policy steps and 1 otherwise. The critic's loss is the
     mean of `near * loss`, as in the authors' code for separate critics.
 
     Raises:
-      ValueError: If the objective is called by an agent whose policy has no density.
+      ValueError: If the objective is called by an agent whose policy has no action density.
     """
 
     def near(loss: Array, sample: Sample, trust: Trust | None) -> Array:
@@ -325,14 +328,15 @@ def objective(config: ReFERConfig = ReFERConfig()) -> Objective:
 
 @check_config_class
 def method(config: ReFERConfig = ReFERConfig()) -> Method:
-    """Return ReF-ER: the sampler and the objective (Novati & Koumoutsakos 2019)."""
+    """Return ReF-ER: its sampler and its objective (Novati & Koumoutsakos 2019)."""
     return Method(sampler(config), objective(config))
 
 
 def _finish_episodes(state: ReFERState, ring: Ring, over: Array, newest: Array) -> ReFERState:
-    """Finish running episodes where `over` `[E]` is True; `newest` `[E]` are their last slots.
+    """Mark the running episodes of environments where `over` `[E]` is True as finished.
 
-    Forgotten episodes remain forgotten.
+    The last steps of these episodes are at slots `newest` `[E]`. Episodes that are already
+    forgotten remain forgotten.
     """
     running = _episode_of(state.current, ring)
     finished = jnp.maximum(state.status[running], jnp.int8(_FINISHED))
@@ -362,7 +366,7 @@ def _insert(state: ReFERState, ring: Ring, slots: Array, transition: Tree) -> Re
 
 
 def _episode_of(current: Array, ring: Ring) -> Array:
-    """Return the index into `status` of each environment's episode number `current`, `[E]`."""
+    """Return the indices into `status` of the episodes with numbers `current`, both `[E]`."""
     return current % ring_.num_steps(ring) * ring.num_envs + jnp.arange(ring.num_envs)
 
 
@@ -382,7 +386,7 @@ _refresh_compiled = jax.jit(_refresh, static_argnums=0)
 
 
 def _remember(config: ReFERConfig, state: ReFERState, ring: Ring) -> ReFERState:
-    """Forget episodes as needed, then list and count the remaining steps."""
+    """Forget episodes if the memory is full, then list and count the live steps."""
     # Remove episodes whose steps might be overwritten before the next refresh.
     kept_rows = ring_.num_steps(ring) - _refresh_every(config, ring)
     reclaimed = (state.status == _FINISHED) & (ring_.since(ring, state.start) >= kept_rows)
@@ -416,7 +420,10 @@ def _remember(config: ReFERConfig, state: ReFERState, ring: Ring) -> ReFERState:
 def _choose_forgotten(
     config: ReFERConfig, state: ReFERState, ring: Ring, candidate: Array, far: Array
 ) -> Array:
-    """Return a mask of episodes to forget, `[C]`; `candidate` and `far` `[C]` mask slots."""
+    """Return a mask `[C]` of episodes to forget, indexed like `status`.
+
+    `candidate` `[C]` marks the slots of finished episodes; `far` `[C]` those of far-policy steps.
+    """
     of_slots = jnp.stack([candidate, candidate & far], 1).astype(jnp.int32)
     counts = jnp.zeros((ring.capacity, 2), jnp.int32).at[state.episode].add(of_slots)
     steps, far_steps = counts[:, 0], counts[:, 1]
@@ -431,7 +438,7 @@ def _choose_forgotten(
 
 
 def _is_first_occurrence(slots: Array) -> Array:
-    """Return a mask of the first occurrence of each slot in `slots` `[B]`."""
+    """Return a mask `[B]` of the first occurrence of each slot in `slots` `[B]`."""
     number = jnp.arange(slots.size)
     # At typical batch sizes, comparing all pairs is several times faster than sorting.
     return ~((slots[:, None] == slots) & (number[:, None] > number)).any(axis=1)

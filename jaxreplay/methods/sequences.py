@@ -1,8 +1,8 @@
 """Sequence replay for recurrent agents, uniform or prioritised as in R2D2.
 
-Batches have shape `[B, T, ...]`: B sequences of T steps from one environment, in chronological
-order (Kapturowski et al. 2019). Store the agent's recurrent state as a field of the transition, and
-unroll from the state at the first step of each sequence.
+Batches have shape `[B, T, ...]`: B sequences of T steps in chronological order, each from one
+environment (Kapturowski et al. 2019). Store the agent's recurrent state as a field of the
+transition, and unroll the agent from the recurrent state at the first step of each sequence.
 """
 
 import dataclasses
@@ -92,9 +92,9 @@ class Aux(NamedTuple):
 
 
 class SequencesState(NamedTuple):
-    """Sequence priorities, and the episode of each step."""
+    """Priorities of sequences, and the data that identify the episode of each step."""
 
-    priorities: ProportionalState  # the leaf of a sequence is at the slot of its first step
+    priorities: ProportionalState  # a sequence's priority is at the slot of its first step
     episode: Buffer  # [C] int32, episode number of the step in its environment
     current: Array  # [E] int32, episode number of the newest step
     position: Array  # [E] int32, position of the newest step in its episode, modulo the period
@@ -106,12 +106,14 @@ class SequencesState(NamedTuple):
 
 @with_default_promotion
 def priority(td_error: Array, learn: Array, eta: float) -> Array:
-    """Return `eta max|td| + (1 - eta) mean|td|`, `[B]` (Kapturowski et al. 2019, Sec. 2.3).
+    """Return the priorities of sequences, `[B]` (Kapturowski et al. 2019, Sec. 2.3).
+
+    The priority is `eta max|td| + (1 - eta) mean|td|` over the steps of a sequence.
 
     Args:
       td_error: `[B, T]` float32.
-      learn: `[B, T]` bool, mask of the steps to include; the priority is 0 if no step is.
-      eta: weight of the maximum, in [0, 1].
+      learn: `[B, T]` bool, mask of the steps to include; the priority is 0 if no step is included.
+      eta: weight of the largest |TD error|, in [0, 1].
 
     Example:
       >>> td_error, learn = jnp.array([[1.0, -3.0, 9.0]]), jnp.array([[True, True, False]])
@@ -128,9 +130,9 @@ class Sequences(Sampler):
     """Samples sequences of T consecutive steps from one environment, `[B, T]`.
 
     Sequences start at the first step of each episode and every `period` steps thereafter, if the
-    episode outlasts the burn-in, and are sampled once all T steps are stored. A sequence may extend
-    past the end of its episode, where `Aux.mask` is False, but is removed before it would cross the
-    write cursor. New sequences receive the running maximum of the priorities.
+    episode outlasts the burn-in. They can be sampled once all T steps are stored. A sequence may
+    extend past the end of its episode, where `Aux.mask` is False, but is removed before it would
+    cross the write cursor. New sequences receive the running maximum of the priorities.
 
     `batch_size` is the number of sequences. `update` accepts `td_error` `[B, T]` and uses only the
     steps in `Aux.learn`. Transitions must have the field `last`, `first`, or both.
@@ -210,7 +212,7 @@ class Sequences(Sampler):
         self, state: SequencesState, ring: Ring, slots: Array, batch_size: int
     ) -> Array:
         tree = state.priorities.tree
-        # The first slots of all sequences that may contain each slot.
+        # The slots at which sequences that contain each slot may start.
         firsts = _walk(self.config, ring, slots, back=True)
         mass = sum_tree.get(tree, firsts.ravel()).reshape(firsts.shape).sum(axis=1)
         total = sum_tree.total(tree)
@@ -257,15 +259,16 @@ def sampler(config: SequencesConfig = SequencesConfig()) -> Sequences:
 
 @check_config_class
 def method(config: SequencesConfig = SequencesConfig()) -> Method:
-    """Return sequence replay: the sampler and the weighted mean of the sequence losses `[B]`.
+    """Return sequence replay: the sampler, and an objective that averages weighted losses `[B]`.
 
-    The agent must average the losses in a sequence over the steps in `Sample.aux.learn` `[B, T]`.
+    The agent must provide the loss of each sequence: its mean over the steps in `Sample.aux.learn`
+    `[B, T]`.
     """
     return Method(sampler(config), objectives.weighted())
 
 
 def check_valid(state: SequencesState, ring: Ring, config: SequencesConfig) -> None:
-    """Check that a concrete state is consistent with its ring buffer.
+    """Check outside jit that a state is consistent with its ring buffer.
 
     Raises:
       ValueError: If a tree is inconsistent or a sequence extends past the newest step.
@@ -306,7 +309,10 @@ def _count_steps(
 def _find_complete(
     config: SequencesConfig, state: SequencesState, ring: Ring
 ) -> tuple[Array, Array]:
-    """Return the slots `[E]` of the T-th newest steps, and a mask `[E]` of sequence starts."""
+    """Return the slots `[E]` of the T-th newest steps, where T is `config.length`.
+
+    Also return a mask `[E]` of the slots at which a newly complete sequence starts.
+    """
     step = ring.steps_added - config.length
     start, after = ((state.newest + steps) % config.length for steps in (1, 1 + config.burn_in))
     outlasts = state.recent[after] == state.recent[start]
@@ -316,6 +322,6 @@ def _find_complete(
 
 
 def _walk(config: SequencesConfig, ring: Ring, slots: Array, back: bool = False) -> Array:
-    """Return the slots `[n, T]` of T steps starting at `slots` `[n]`, forwards or backwards."""
+    """Return slots `[n, T]` of `config.length` steps from `slots` `[n]`, forwards or backwards."""
     steps = jnp.arange(config.length, dtype=jnp.int32) * ring.num_envs
     return (slots[:, None] + (-steps if back else steps)) % ring.capacity

@@ -21,7 +21,7 @@ class UniformConfig(LossOptions):
 
 @dataclasses.dataclass(frozen=True)
 class Uniform(Sampler):
-    """Samples stored transitions uniformly with replacement, with weights of 1; stateless."""
+    """Samples stored transitions uniformly with replacement; importance weights are 1."""
 
     @property
     def is_uniform(self) -> bool:

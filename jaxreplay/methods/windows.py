@@ -30,14 +30,14 @@ class WindowsConfig(Config):
 
 
 class Aux(NamedTuple):
-    """Slot indices that restore the time axis of a flat batch."""
+    """Slots of a flat batch, arranged with a time axis."""
 
-    slots: Array  # [T, B / T] int32, slots of the batch before flattening
+    slots: Array  # [T, B / T] int32, T: steps per window, B: batch size
 
 
 @dataclasses.dataclass(frozen=True)
 class Windows(Uniform):
-    """Samples windows of T consecutive steps from one environment, with weights of 1.
+    """Samples windows of T consecutive steps from one environment, with importance weights of 1.
 
     All windows are equally likely and sampled with replacement. A window may contain the end of one
     episode (marked by `last`) and the beginning of the next episode, but never crosses the write
@@ -87,7 +87,7 @@ class Windows(Uniform):
         steps = ring_.size(ring) // ring.num_envs
         age = ring_.age(ring, slots)
         windows = jnp.minimum(jnp.minimum(age + 1, steps - age), length)
-        windows = jnp.minimum(windows, starts)  # number of windows that contain the step
+        windows = jnp.minimum(windows, starts)  # number of windows that contain each step
         chance = windows / (starts * length * ring.num_envs)
         ready = self.ready(state, ring, batch_size)
         return jnp.where((slots < ring_.size(ring)) & ready, chance, 0.0)

@@ -12,28 +12,29 @@ from jaxreplay._internal.buffer import Buffer
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Tree, get_field
 
-FEEDBACK = frozenset({"value", "advantage", "next_value"})  # feedback that the agent must provide
+FEEDBACK = frozenset({"value", "advantage", "next_value"})  # values that the agent must provide
 
 
 class Estimates(NamedTuple):
     """The agent's latest value estimates and the Retrace estimate for each step.
 
-    Value estimates are for scaled rewards (divided by `reward_scale`). `q_ret` is unscaled and
-    therefore remains valid when the scale changes.
+    Estimates marked "scaled" are for rewards divided by `reward_scale`. `q_ret` is for the original
+    rewards and therefore remains valid when the scale changes. `reward`, `discount` and `last` are
+    copied from the ring buffer.
     """
 
     value: Buffer  # [C] float32, V(s_t), scaled
     advantage: Buffer  # [C] float32, A(s_t, a_t), scaled
     next_value: Buffer  # [C] float32, V(s_{t+1}) at the true next observation, scaled
-    q_ret: Buffer  # [C] float32, Retrace's Q(s_t, a_t) at the latest refresh, unscaled
-    reward: Buffer  # [C] float32, unscaled; copied from the ring buffer, as are the next two
+    q_ret: Buffer  # [C] float32, Retrace's Q(s_t, a_t) at the latest refresh, not scaled
+    reward: Buffer  # [C] float32, not scaled
     discount: Buffer  # [C] float32
     last: Buffer  # [C] bool, whether the step ends its episode
-    reward_scale: Array  # [] float32, by which the agent divides rewards
+    reward_scale: Array  # [] float32, number by which the agent divides rewards
 
 
 def init(ring: Ring) -> Estimates:
-    """Return the estimates for an empty ring buffer."""
+    """Return initial estimates, for an empty ring buffer."""
     # Create separate arrays because JAX can't donate the same array twice.
     zeros = (jnp.zeros(ring.capacity, jnp.float32) for _ in range(6))
     return Estimates(
@@ -48,7 +49,7 @@ def add(state: Estimates, slots: Array, transition: Tree, values: Mapping[str, A
       state: the estimates.
       slots: `[E]` int32.
       transition: `[E, ...]`, the new steps.
-      values: `[E]` each, as in `update`; NaN and infinity are replaced by 0.
+      values: `[E]` arrays by name, as in `update`; NaN and infinity are replaced by 0.
     """
     values = {name: jnp.where(jnp.isfinite(x), x, 0.0) for name, x in values.items()}
     state = update(state, slots, values)
@@ -80,7 +81,7 @@ def update(state: Estimates, slots: Array, values: Mapping[str, Array]) -> Estim
       slots: `[B]` int32; `IGNORED` slots are skipped.
       values: maps the names in `FEEDBACK`, and optionally `reward_scale`, to `[B]` float32 arrays.
     """
-    # Use the maximum because the feedback of ignored transitions is 0.
+    # The maximum skips ignored transitions, whose feedback is 0.
     scale = values["reward_scale"].max() if "reward_scale" in values else state.reward_scale
     return state._replace(
         value=buffer.write(state.value, slots, values["value"]),
@@ -91,11 +92,11 @@ def update(state: Estimates, slots: Array, values: Mapping[str, Array]) -> Estim
 
 
 def refresh(state: Estimates, log_ratio: Array, ring: Ring) -> Estimates:
-    """Run Retrace over the ring buffer; unfinished episodes bootstrap from their newest step.
+    """Recompute `q_ret` with Retrace; unfinished episodes bootstrap from their newest step.
 
     Args:
       state: the estimates.
-      log_ratio: `[C]` float32, log pi/mu of each step.
+      log_ratio: `[C]` float32, log importance ratio of each step.
       ring: the ring buffer of transitions.
     """
     ends = state.last | (ring_.ages(ring) == 0)

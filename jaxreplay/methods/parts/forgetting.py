@@ -14,12 +14,12 @@ def choose_forgotten(share: Array, steps: Array, oldness: Array, memory: int) ->
 
     Episodes are forgotten in descending order of their share of far-policy steps; ties are broken
     by age, oldest first (Novati & Koumoutsakos 2019, Alg. 1). At least one episode always remains.
-    Bisection locates the last episode to forget in about 60 passes over `[n]`, without sorting.
+    Bisection finds the last episode to forget in about 60 passes over the arrays, without sorting.
 
     Args:
       share: `[n]` float32 in [0, 1], share of far-policy steps; use equal values for FIFO order.
-      steps: `[n]` int32, number of steps in each episode; 0 for empty entries.
-      oldness: `[n]` int32, distinct and non-negative; larger for older episodes.
+      steps: `[n]` int32, number of steps in each episode; 0 for entries without an episode.
+      oldness: `[n]` int32, unique non-negative numbers that are larger for older episodes.
       memory: maximum number of remaining steps.
 
     Returns:
@@ -44,7 +44,7 @@ def choose_forgotten(share: Array, steps: Array, oldness: Array, memory: int) ->
 
 
 def _largest(condition: Callable[[Array], Array], bits: int) -> Array:
-    """Return the largest `bits`-bit integer that satisfies a monotone condition; 0 satisfies it."""
+    """Return the largest `bits`-bit integer that satisfies a monotone condition, or 0 if none."""
 
     def body(step: int, found: Array) -> Array:
         bound = found | (1 << (bits - 1 - step))

@@ -21,7 +21,7 @@ _PER = "Schaul et al. 2016"
 
 @dataclasses.dataclass(frozen=True)
 class SamplingOptions(Config):
-    """Option for the dependence between the draws in a batch from a sum tree."""
+    """Option for the dependence between the draws of a batch from a sum tree."""
 
     sampling: Sampling = option(
         "stratified",
@@ -75,7 +75,7 @@ class ImportanceOptions(Config):
 
     @property
     def weight(self) -> ImportanceWeights:
-        """Importance weights with this schedule; beta is constant if `beta_updates` is None."""
+        """Importance weights; their exponent beta is constant if `beta_updates` is None."""
         beta = schedules.linear(self.beta, self.beta_end, self.beta_updates)
         return ImportanceWeights(beta, self.normalise)
 
@@ -90,7 +90,7 @@ class LossOptions(Config):
 
     @property
     def named_loss(self) -> objectives.Loss | None:
-        """The loss function, or None for the agent's own loss; "huber" has kappa 1."""
+        """Loss function named by `loss`, or None for the agent's own loss; "huber" has kappa 1."""
         return _LOSSES[self.loss]
 
 
@@ -105,7 +105,7 @@ class WeightedLossOptions(LossOptions):
     )
 
     def objective(self) -> Objective:
-        """Return the importance-weighted objective."""
+        """Return an objective that averages importance-weighted losses."""
         return objectives.weighted(self.named_loss, self.weigh_actor)
 
 

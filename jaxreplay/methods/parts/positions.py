@@ -15,25 +15,25 @@ from jaxreplay.types import Array
 
 
 class Positions(NamedTuple):
-    """Positions within episodes, in steps of one environment."""
+    """Positions within episodes, counted in steps of one environment."""
 
     steps: Buffer  # [C] int32, steps since the episode's first stored transition
-    latest: Array  # [E] int32, position of the newest transition; -1 before an episode
+    latest: Array  # [E] int32, position of the newest transition; -1 initially and after `end`
 
 
 def init(ring: Ring) -> Positions:
-    """Return the positions for an empty ring buffer."""
+    """Return initial positions, for an empty ring buffer."""
     latest = jnp.full(ring.num_envs, -1, jnp.int32)
     return Positions(jnp.zeros(ring.capacity, jnp.int32), latest)
 
 
 def add(positions: Positions, slots: Array, first: Array) -> Positions:
-    """Add new transitions at `slots` `[E]`; `first` `[E]` bool marks episode starts."""
+    """Record positions of new transitions at `slots` `[E]`; `first` `[E]` marks episode starts."""
     latest = jnp.where(first, 0, counters.increment(positions.latest))
     steps = buffer.write(positions.steps, slots, latest)
     return Positions(steps, latest)
 
 
 def end(positions: Positions) -> Positions:
-    """Start a new episode with the next transition of every environment."""
+    """Make the next transition of every environment start a new episode."""
     return positions._replace(latest=jnp.full_like(positions.latest, -1))

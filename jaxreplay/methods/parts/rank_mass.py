@@ -1,4 +1,4 @@
-"""Closed-form sums of rank^-alpha, quantiles, and segments of equal probability.
+"""Closed-form sums of rank^-alpha, quantiles of ranks, and segments of equal probability.
 
 Rank-based replay samples in proportion to rank^-alpha (Schaul et al. 2016, Sec. 3.3). The exponent
 changes during a run, so prefix sums cannot be precomputed. The first 16 terms are summed directly.
@@ -16,7 +16,7 @@ from jaxreplay._internal.numerics import count_up_to
 from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.types import Array
 
-_HEAD = 16  # terms that are summed directly
+_HEAD = 16  # number of initial terms that are summed directly
 
 
 class Segments(NamedTuple):
@@ -58,7 +58,7 @@ def quantile(share: Array, size: Array, alpha: Array | float) -> Array:
     is up to 10 at alpha 0.7, 35 at 1, 200 at 1.2 and 6,000 at 1.5.
 
     Args:
-      share: `[...]` float32 in [0, 1].
+      share: `[...]` float32 in [0, 1], fraction of the total mass.
       size: number of ranks, `[]` int32, at least 1.
       alpha: exponent `[]`, at least 0.
     """
@@ -70,12 +70,12 @@ def quantile(share: Array, size: Array, alpha: Array | float) -> Array:
         found = found + (head < target)
     start = _HEAD + 0.5
     power = start**-exponent
-    # The integral from `start`, in units of start * power.
+    # The integral of rank^-alpha from `start`, in units of start * power.
     integral = (target - head + exponent / 24 * power / start) / (start * power)
     slope = 1.0 - exponent
     inside = jnp.maximum(slope * jnp.maximum(integral, 0.0), -1.0 + 1e-7)
     end = start * jnp.exp(jnp.maximum(integral, 0.0) * _ratio_log1p(inside))
-    end = end - exponent / (24 * end)  # the correction at the upper limit
+    end = end - exponent / (24 * end)  # Euler-Maclaurin correction at the upper limit
     beyond = jnp.ceil(end - 0.5 - (1e-3 + 1e-6 * end))
     beyond = jnp.clip(beyond, _HEAD + 1, 2.0**30).astype(jnp.int32)
     return buffer.once(jnp.minimum(jnp.where(found > _HEAD, beyond, found), size))
@@ -108,14 +108,14 @@ def segments_from_ends(end: Array, size: Array) -> Segments:
 
 @with_default_promotion
 def share_of_segments(segments: Segments, first: Array, last: Array) -> Array:
-    """Return the expected number of draws from ranks `first` to `last - 1`, `[n]` float32.
+    """Return the expected number of draws of ranks `first` to `last - 1`, `[n]` float32.
 
-    One rank is drawn uniformly from each segment.
+    A batch contains one rank drawn uniformly from each segment.
 
     Args:
       segments: a partition of all ranks.
       first: `[n]` int32, zero-based ranks.
-      last: `[n]` int32, zero-based ranks, excluded.
+      last: `[n]` int32, zero-based ranks, exclusive bounds.
     """
     start, end = segments
     rank = jnp.stack([first, last])

@@ -1,6 +1,6 @@
 """The permutation-equivariant score network of NERS (Oh et al. 2021, Sec. 2.2).
 
-Each score depends on its transition and, through an average, on the whole set of transitions.
+Each score depends on its own transition and, through an average over all transitions, on the rest.
 """
 
 from typing import NamedTuple
@@ -11,8 +11,8 @@ from flax import linen as nn
 from jaxreplay.types import Array
 
 _ENCODED = (256, 64, 32)  # dense layers after the convolutions, as in the authors' code
-# (channels, kernel, stride) of each convolution: those of van Hasselt et al. 2019 for 84 x 84
-# images, and one small convolution for grids such as MinAtar.
+# (channels, kernel, stride) of each convolution: two for 84 x 84 images, as in van Hasselt et al.
+# 2019, and a small one for grids such as MinAtar.
 _LARGE = ((32, 5, 5), (64, 5, 5))
 _SMALL = ((16, 3, 1),)
 _SMALL_SIDE = 24
@@ -20,7 +20,7 @@ _LEAST = 1e-6
 
 
 class Features(NamedTuple):
-    """Network inputs for m transitions; observations are None if they are not features."""
+    """Network inputs for m transitions; observations are None if the config excludes them."""
 
     obs: Array | None  # [m, ...]
     next_obs: Array | None  # [m, ...]
@@ -30,8 +30,8 @@ class Features(NamedTuple):
 class ScoreNetwork(nn.Module):
     """Computes scores `[m]` float32 in (0, 1) for m transitions.
 
-    `sigma_k = f_s(f_l(D_k) + mean_j f_g(D_j))`, where + concatenates (Oh et al. 2021, Eq. 4), with
-    a final sigmoid as in the authors' code.
+    `sigma_k = f_s(f_l(D_k) + mean_j f_g(D_j))`, where D_k are the features of transition k and +
+    concatenates (Oh et al. 2021, Eq. 4), with a final sigmoid as in the authors' code.
 
     Attributes:
       hidden: layer sizes of f_l and f_g; the last layer is linear.
@@ -61,7 +61,7 @@ class ScoreNetwork(nn.Module):
         return jnp.maximum(nn.sigmoid(logit), _LEAST)  # log(0) would turn all parameters into NaN
 
     def _join(self, features: Features) -> Array:
-        """Concatenate all features; both images share one encoder."""
+        """Concatenate all features; images in `obs` and `next_obs` share one encoder."""
         images = [obs for obs in (features.obs, features.next_obs) if obs is not None]
         parts = []
         if images and images[0].ndim == 4:
