@@ -1,7 +1,7 @@
 """Functions for filling replays with recorded episodes, for example from Minari datasets.
 
-Each environment of the replay receives a sequence of complete episodes. Episodes pass through the
-same n-step window as online experience, which computes returns, discounts and next observations.
+Each environment of the replay receives a sequence of complete episodes. As for online experience,
+an n-step window computes the returns, discounts and next observations.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -23,12 +23,12 @@ class Episode(Protocol):
 
     @property
     def observations(self) -> Tree:
-        """Observations before every step and after the last step, with leaves `[T + 1, ...]`."""
+        """Observations before every step and after the last step, arrays `[T + 1, ...]`."""
         ...
 
     @property
     def actions(self) -> Tree:
-        """Actions, with leaves `[T, ...]`."""
+        """Actions, arrays `[T, ...]`."""
         ...
 
     @property
@@ -65,14 +65,14 @@ def from_minari(
     """Return a new replay state filled with the episodes in a Minari dataset.
 
     Args:
-      replay: a replay that requires no feedback on new transitions. Transitions are stored as a
-        `Transition` without extras.
+      replay: a replay that requires no feedback such as TD errors on new transitions. Transitions
+        are stored as a `Transition` without extras.
       dataset: a `MinariDataset`, or the name of a local dataset.
       key: PRNG key for `replay.init`.
       gamma: discount per step, in [0, 1].
       n_step: number of steps n per return.
-      prepare: function that maps the observations of an episode, NumPy leaves `[T + 1, ...]`, to
-        the observations to store. None stores observations unchanged.
+      prepare: function that maps the observations of an episode with T steps, NumPy arrays
+        `[T + 1, ...]`, to the observations to store. None stores observations unchanged.
       chunk: number of steps per environment to transfer to the device at once.
 
     Raises:
@@ -106,12 +106,12 @@ def fill(
 ) -> Filled:  # fmt: skip
     """Return a new replay state filled with recorded episodes.
 
-    Each episode is assigned to the environment with the fewest steps. All environments end at the
-    length of the shortest environment; later steps are omitted, and episodes cut at this point are
+    Each episode is assigned to the environment that has received the fewest steps. In the end, all
+    environments are cut to the length of the shortest one, and episodes that are cut are marked as
     truncated. A single environment keeps all steps. The discount is 0 only at *terminations*.
 
     Args:
-      replay: a replay that requires no feedback on new transitions.
+      replay: a replay that requires no feedback such as TD errors on new transitions.
       episodes: episodes in storage order. Iterators are consumed lazily.
       key: PRNG key for `replay.init`.
       gamma: discount per step, in [0, 1].
@@ -171,7 +171,10 @@ class _Feed:
         self.example = self._queues[0][0]
 
     def pieces(self, chunk: int, lag: int) -> Iterator[Step]:
-        """Yield chunks of steps `[n, E, ...]`; the first has `lag` more, the last `lag` zeros."""
+        """Yield chunks of steps `[n, E, ...]` for E environments, usually with n = `chunk`.
+
+        The first chunk has `lag` additional steps. The last chunk ends with `lag` steps of zeros.
+        """
         size = chunk + lag
         while self._receive_more_than(size):
             yield self._take(size)
@@ -204,7 +207,7 @@ class _Feed:
         return True
 
     def _take(self, count: int) -> Step:
-        """Dequeue the next steps `[count, E, ...]` of every environment."""
+        """Dequeue the next `count` steps of all E environments, `[count, E, ...]`."""
         parts = []
         for queue in self._queues:
             first, rest = _split(_concatenate(queue or [_split(self.example, 0)[0]]), count)
@@ -215,7 +218,7 @@ class _Feed:
 
 
 def _convert(episodes: Iterable[Episode], prepare: Prepare | None) -> Iterator[Step]:
-    """Yield the steps `[T, ...]` of each episode after checking that dtypes and shapes agree."""
+    """Yield the T steps of each episode after checking that episodes agree in dtypes and shapes."""
     expected: dict[str, str] = {}
     begun = 0
     for number, episode in enumerate(episodes):
@@ -268,7 +271,7 @@ def _name(path: Any) -> str:
 
 
 def _as_array(name: str, values: Any, steps: int) -> np.ndarray:
-    """Convert a field of an episode to a JAX dtype after checking its length and values."""
+    """Convert an episode's field to an array with a JAX dtype; validate its length and values."""
     array = np.asarray(values)
     if array.dtype.kind not in "biuf":
         raise ValueError(

@@ -1,9 +1,9 @@
 """Utilities for training loops with a replay.
 
-* `unrolled(key)` returns a PRNG key that yields the same numbers faster inside compiled loops.
+* `unrolled(key)` returns a PRNG key that yields the same numbers, but faster in compiled loops.
 * `product(x, kernel)` computes a matrix product that is faster on CPU for small dimensions.
-* `cond_if_any(due, change, tree)` is a conditional for updates that few batch elements require.
-* `if_finite(optimiser)` wraps an optimiser to skip gradients that are not finite.
+* `cond_if_any(due, change, tree)` is a conditional for updates that few elements of a batch need.
+* `if_finite(optimiser)` wraps an optimiser to skip updates with NaN or infinite gradients.
 * `counters` provides 32-bit step counters for runs of any length.
 * `schedules` provides values that change linearly during a run.
 * `packed` packs pytrees into a few arrays to speed up calls from Python.

@@ -1,7 +1,7 @@
 """N-step transitions, accumulated in a sliding window before they are added to a replay.
 
 For every environment, each push returns the n-step transition that started n - 1 pushes ago. At the
-end of an episode, transitions cover only the remaining steps. Every slot of the ring buffer is
+end of an episode, transitions cover only the remaining steps. Every slot of the replay is
 therefore valid, and sampling does not compute returns. The first n - 1 pushes return placeholders,
 for which `ready` is False. Do not add placeholders to a replay:
 
@@ -43,14 +43,14 @@ class Window(NamedTuple):
     """The last n steps in E environments. The step of push p is stored at index p mod n."""
 
     steps: Step  # [n, E, ...], unused if n is 1
-    pushes: Array  # [] int32, number of pushes, which rewinds by a multiple of n before overflow
+    pushes: Array  # [] int32, number of pushes, reduced by a multiple of n before it overflows
 
 
 def init(example: Step, n: int, num_envs: int = 1) -> Window:
     """Return an empty window.
 
     Args:
-      example: one step without the environment axis, which defines shapes and dtypes.
+      example: one step without the environment axis. It defines shapes and dtypes.
       n: number of steps per return.
       num_envs: number of environments E.
 
@@ -82,12 +82,13 @@ def push(window: Window, step: Step, gamma: float) -> tuple[Window, Transition]:
     """Push one step and return the n-step transition that started n - 1 pushes ago.
 
     The transition covers `k = min(n, steps until the end of the episode)` steps, with the reward
-    `R = sum_{j<k} gamma^j r_j` and the discount gamma^k (0 if the episode terminated). The agent's
-    n-step target (Sutton & Barto 2018, Ch. 7) is then `R + discount * V(next_obs)`.
+    `R = sum_{j<k} gamma^j r_j` and the discount gamma^k (0 if the episode terminated within them).
+    An agent with the value function V then has the n-step target `R + discount * V(next_obs)`
+    (Sutton & Barto 2018, Ch. 7).
 
     Args:
       window: window returned by `init` or the previous push.
-      step: a step `[E, ...]` with the same fields as the example.
+      step: a step `[E, ...]` with the same fields as the example passed to `init`.
       gamma: discount per step, in [0, 1].
 
     Returns:
@@ -113,12 +114,12 @@ def push(window: Window, step: Step, gamma: float) -> tuple[Window, Transition]:
         step,
     )
     window = Window(steps, counters.increment(window.pushes, counters.rewind(n)))
-    order = (window.pushes % n + jnp.arange(n)) % n  # indices of steps, oldest first
+    order = (window.pushes % n + jnp.arange(n)) % n  # indices of steps, from oldest to newest
     ended = (steps.terminated | steps.truncated)[order]  # [n, E]
     over = jnp.cumsum(ended, axis=0) - ended > 0  # an earlier step in the window ended the episode
     gammas = gamma ** jnp.arange(n, dtype=jnp.float32)
     reward = jnp.where(over, 0.0, gammas[:, None] * steps.reward[order]).sum(axis=0)
-    length = (~over).sum(axis=0)  # [E] steps until the end of the episode or window
+    length = (~over).sum(axis=0)  # [E] number of steps until the end of the episode or window
     envs = jnp.arange(length.shape[0])
     at_end = order[length - 1]  # [E] index of the last step in the transition
     terminated = steps.terminated[at_end, envs]
@@ -137,11 +138,11 @@ def push(window: Window, step: Step, gamma: float) -> tuple[Window, Transition]:
 
 
 def end_episodes(window: Window) -> Window:
-    """Return the window with all current episodes truncated after the latest step.
+    """Truncate all current episodes after the latest step and return the new window.
 
     Call this function if environments were reset without a final step, for example when a run is
     resumed. Later pushes then return transitions that do not cross the reset. Windows with n = 1
-    have no pending steps; call `replay.end_episodes` for the transitions in the ring buffer.
+    contain no incomplete transitions; call `replay.end_episodes` for the transitions in the replay.
     """
     steps, n = window.steps, len(window.steps.truncated)
     newest = (window.pushes - 1) % n
@@ -150,7 +151,7 @@ def end_episodes(window: Window) -> Window:
 
 
 def check_gamma(gamma: ArrayLike) -> None:
-    """Validate a discount unless it is traced.
+    """Validate a discount, unless it is a traced array.
 
     Raises:
       ValueError: If `gamma` is not a number in [0, 1].

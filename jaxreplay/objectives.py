@@ -1,4 +1,4 @@
-"""Loss functions of TD errors, equivalences of losses and sampling schemes, and objectives.
+"""Loss functions of TD errors, equivalent losses for other sampling schemes, and objectives.
 
 A loss function maps TD errors of any shape, such as `[N, B]` for N critics, to losses of the same
 shape. All loss functions are even, so the sign convention of the TD error does not matter.
@@ -22,12 +22,12 @@ Form = Literal["pal", "huber"]
 
 
 def mse(td: Array) -> Array:
-    """Return `td^2 / 2`, with the gradient `td`."""
+    """Return `td^2 / 2`, whose gradient is `td`."""
     return 0.5 * jnp.square(td)
 
 
 def l1(td: Array) -> Array:
-    """Return `|td|`, with the gradient `sign(td)`."""
+    """Return `|td|`, whose gradient is `sign(td)`."""
     return jnp.abs(td)
 
 
@@ -59,8 +59,8 @@ def power(exponent: float, scale: float | Array = 1.0) -> Loss:
     """Return the loss `scale * |td|^exponent`, whose gradient is 0 at 0.
 
     Args:
-      exponent: exponent, non-negative.
-      scale: scale factor, non-negative.
+      exponent: exponent of the absolute TD error, non-negative.
+      scale: factor that multiplies the loss, non-negative.
 
     Raises:
       ValueError: If `exponent` or `scale` is negative or not finite.
@@ -98,7 +98,7 @@ def pal(
     form: Form = "pal",
     divide: bool = True,
 ) -> Loss:
-    """Return the PAL loss, which has the same expected gradient under uniform sampling as LAP.
+    """Return the PAL loss, whose expected gradient under uniform sampling equals that of LAP.
 
     The loss is `kappa^alpha td^2 / (2 lambda)` if `|td| <= kappa`, and
     `kappa |td|^(1 + alpha) / ((1 + alpha) lambda)` otherwise (Fujimoto et al. 2020, Eq. 10 and 31).
@@ -111,11 +111,11 @@ def pal(
       twin: "own" evaluates each critic's loss at that critic's TD error, as in the authors' code.
         "max" multiplies each critic's Huber loss by the priority of the transition. With multiple
         critics, only "max" equals LAP in expectation.
-      form: "pal", or "huber" for the paper's ablation, which uses the Huber loss instead.
-      divide: whether to divide by lambda. False corresponds to the paper's ablation.
+      form: "pal", or "huber" for the Huber loss instead, as in an ablation in the paper.
+      divide: whether to divide by lambda. False is another ablation in the paper.
 
     Returns:
-      A loss function for TD errors `[N, B]` or `[B]`. The last axis is the batch axis.
+      A loss function for TD errors `[B]` of a batch, or `[N, B]` for N critics.
 
     Raises:
       ValueError: If an argument is out of range.
@@ -129,7 +129,7 @@ def pal(
 
     def own(td: Array) -> Array:
         size = jnp.abs(td)
-        outer = jnp.maximum(size, kappa)  # keeps the gradient of the unused branch finite at 0
+        outer = jnp.maximum(size, kappa)  # keeps the gradient of the unused branch finite at td = 0
         return jnp.where(
             size <= kappa,
             0.5 * kappa**alpha * jnp.square(td),
@@ -153,11 +153,12 @@ def pal(
 
 
 def uniform_equivalent(loss: Loss, priority: Priority) -> Loss:
-    """Return the loss for uniform sampling with the expected gradient of `loss` under `priority`.
+    """Return the loss for uniform sampling that is equivalent to `loss` sampled by `priority`.
 
-    The loss is `L(td_i) = priority(td_i) * loss(td_i) / lambda`, where lambda is the mean priority.
-    Gradients through the priority and lambda are stopped (Fujimoto et al. 2020, Corollary 1). The
-    equivalence is exact on the whole buffer. On a batch, 1 / lambda has a bias of order 1/B.
+    Both have the same expected gradient. The returned loss is
+    `L(td_i) = priority(td_i) * loss(td_i) / lambda`, where lambda is the mean priority. Gradients
+    through the priority and lambda are stopped (Fujimoto et al. 2020, Corollary 1). The equivalence
+    is exact on the whole buffer. On a batch of size B, 1 / lambda has a bias of order 1/B.
 
     Args:
       loss: loss function under prioritised sampling.
@@ -186,7 +187,7 @@ def minimal_variance_priority(loss: Loss) -> Priority:
 
 
 def prioritised_equivalent(loss: Loss) -> tuple[Loss, Priority]:
-    """Return the minimum-variance pair (loss, priority) with the expected gradient of `loss`.
+    """Return the pair (loss, priority) with the expected gradient of `loss` and minimum variance.
 
     The priority is `|d loss / d td|`, and the loss is L1 times the mean priority (Fujimoto et al.
     2020, Corollary 2 and Theorem 2). The expected gradient under this priority equals that of
@@ -194,10 +195,11 @@ def prioritised_equivalent(loss: Loss) -> tuple[Loss, Priority]:
 
     The returned loss computes the mean priority from its argument, which must be the TD errors of
     the whole buffer or of a uniform sample. Do not apply the loss to a batch sampled by priority:
-    the batch mean then estimates `sum_i p_i^2 / sum_i p_i` instead of `sum_i p_i / N`, so gradients
-    are too large. If no priority is 0, multiply `l1` by the harmonic mean of the priorities
-    instead, `1 / (1 / priority(td)).mean()`, with stopped gradients. Under prioritised sampling,
-    1 / p has the mean `N / sum_i p_i`. The bias on a batch is of order 1/B.
+    for N priorities p_i, the batch mean then estimates `sum_i p_i^2 / sum_i p_i` instead of
+    `sum_i p_i / N`, so gradients are too large. If no priority is 0, multiply `l1` by the harmonic
+    mean of the priorities instead, `1 / (1 / priority(td)).mean()`, with stopped gradients. Under
+    prioritised sampling, 1 / p_i has the mean `N / sum_i p_i`. On a batch of size B, the harmonic
+    mean has a bias of order 1/B.
 
     Example:
       >>> loss, priority = prioritised_equivalent(mse)
@@ -215,15 +217,16 @@ def prioritised_equivalent(loss: Loss) -> tuple[Loss, Priority]:
 def per_equivalent(alpha: float, beta: float, tau: float = 2.0) -> Loss:
     """Return the loss under uniform sampling that proportional PER minimises in expectation.
 
-    The loss is `eta N / c * |td|^c` with `c = tau + alpha - alpha beta` and
-    `eta = min_j |td_j|^(alpha beta) / sum_j |td_j|^alpha`, with stopped gradients at eta (Fujimoto
-    et al. 2020, Theorem 3). It applies to PER with the loss `|td|^tau / tau`, priorities
-    `|td|^alpha` and importance weights that are divided by their maximum over the same TD errors.
+    For N TD errors, the loss is `eta N / c * |td|^c` with `c = tau + alpha - alpha beta` and
+    `eta = min_j |td_j|^(alpha beta) / sum_j |td_j|^alpha`. Gradients through eta are stopped
+    (Fujimoto et al. 2020, Theorem 3). The result applies to PER with the loss `|td|^tau / tau`,
+    priorities `|td|^alpha` and importance weights that are divided by their maximum over the same
+    TD errors.
 
     Args:
       alpha: priority exponent, non-negative.
       beta: exponent for importance weights, in [0, 1].
-      tau: exponent of the PER loss, positive. 2 is the mean squared error, and 1 is L1.
+      tau: exponent of the PER loss, positive. 2 yields the mean squared error, and 1 yields L1.
 
     Raises:
       ValueError: If an argument is out of range.
@@ -244,7 +247,7 @@ def per_equivalent(alpha: float, beta: float, tau: float = 2.0) -> Loss:
 # --- Objectives ---------------------------------------------------------------------------------
 
 
-Reduce = Callable[[Array, Sample, Trust | None], Array]  # maps batch losses [B] to a scalar loss
+Reduce = Callable[[Array, Sample, Trust | None], Array]  # maps losses [B] to a scalar loss
 
 
 class Objective(NamedTuple):
@@ -256,13 +259,13 @@ class Objective(NamedTuple):
 
     error: Loss | None  # maps TD errors [N, B] of N critics to losses [N, B]; None uses the agent's
     # default loss, which is Huber with kappa 1 for DQN, and squared for TD3 and SAC
-    critic: Reduce  # reduces critic losses; `trust` is None if the policy has no action density
-    actor: Reduce  # reduces actor losses
-    requires: Requirements = Requirements()  # what the objective requires
+    critic: Reduce  # for critic losses; `trust` is None if the policy has no action density
+    actor: Reduce  # for actor losses
+    requires: Requirements = Requirements()  # what the objective requires of agents
 
 
 def check_no_density(objective: Objective | None, reason: str) -> None:
-    """Raise ValueError if an objective requires `Trust`, for agents without a policy density.
+    """Raise ValueError if an objective requires an action density, for agents without one.
 
     Args:
       objective: objective passed to the agent, or None.
@@ -286,7 +289,7 @@ def _weighted_mean(loss: Array, sample: Sample, trust: Trust | None) -> Array:
 
 
 def plain(error: Loss | None = None) -> Objective:
-    """Return the objective that averages losses over the batch without weights.
+    """Return an objective that averages losses over the batch without weights.
 
     Args:
       error: loss function for TD errors; None uses the agent's default loss.
@@ -295,7 +298,7 @@ def plain(error: Loss | None = None) -> Objective:
 
 
 def weighted(error: Loss | None = None, actor: bool = False) -> Objective:
-    """Return the objective that multiplies critic losses by `Sample.weights`.
+    """Return an objective that averages critic losses multiplied by `Sample.weights`.
 
     Args:
       error: loss function for TD errors; None uses the agent's default loss.

@@ -44,7 +44,7 @@ def option(
     """Declare a hyperparameter of a `Config` and return its dataclass field.
 
     The type annotation of the field defines the valid values. It may be `bool`, `int`, `float`,
-    `str`, a `Literal` of names, or `tuple[T, ...]` with one of these types, which must not be
+    `str`, a `Literal` of names, or `tuple[T, ...]` with one of these types as T. Tuples must not be
     empty. `| None` makes None valid. Bounds apply to every element of a tuple. NaN is never valid.
 
     Args:
@@ -96,7 +96,7 @@ class Option(NamedTuple):
     optional: bool  # whether None is valid
     choices: tuple[str, ...]  # valid names; () allows any value
     bounds: Bounds
-    needs: tuple[str, ...] = ()  # options of which at least one must be enabled
+    needs: tuple[str, ...] = ()  # names of options, at least one of which must be enabled
 
     def check(self, value: Any) -> None:
         """Validate a value.
@@ -125,7 +125,7 @@ class Option(NamedTuple):
                 self._check_size(single, alternative)
 
     def _check_size(self, value: float, alternative: str) -> None:
-        """Limit the magnitude of unbounded numbers for int32 and float32 arithmetic."""
+        """Validate that a number without bounds is small enough for int32 or float32 arithmetic."""
         largest = 2**31 - 1 if self.kind is int else 1e6
         low, high = self.bounds.ends()
         if (high is None and largest < value < math.inf) or (
@@ -138,7 +138,7 @@ class Option(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Base class for configs, which validates all options on construction.
+    """Base class for configs. A config validates all its options on construction.
 
     Raises:
       ValueError: If an option or a combination of options (see `check`) is invalid.
@@ -150,7 +150,7 @@ class Config:
         self.check()
 
     def for_run(self, updates: int) -> Self:
-        """Return the config for a run of `updates` gradient steps.
+        """Return a copy of the config for a run of `updates` gradient steps.
 
         Options declared with `whole_run`, such as schedule horizons, are set to `updates` if None.
 
@@ -161,7 +161,7 @@ class Config:
         for field in dataclasses.fields(self):
             if field.metadata.get("whole_run") and getattr(self, field.name) is None:
                 next(x for x in options_of(type(self)) if x.name == field.name).check(updates)
-                # `dataclasses.replace` would validate all options, which may be traced in sweeps.
+                # `dataclasses.replace` would validate all options, which fails if they are traced.
                 object.__setattr__(config, field.name, int(updates))
         return config
 
@@ -237,7 +237,7 @@ def check_class(config: Any) -> None:
 
 
 def check_config_class(make: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function to require that `config` is an instance of its default's class.
+    """Decorate a function to validate that `config` has the class of its default value.
 
     Raises:
       ValueError: If the decorated function is called with any other `config`.

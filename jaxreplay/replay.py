@@ -29,7 +29,7 @@ class ReplayState(NamedTuple):
     sampler: State
     dropped: Array  # [] int32, number of transitions with dropped values: feedback for overwritten
     # slots, non-finite feedback, or NaN and infinity in new transitions (stored as 0)
-    fence: Array  # [] int32, always 0; its value depends on all previous reads (see `buffer`)
+    fence: Array  # [] int32, always 0, but computed from all previous reads, so writes follow them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Replay:
 
         Args:
           key: PRNG key for initialising the parameters of learned samplers.
-          example: one transition without a batch axis, which defines shapes and dtypes. Any pytree
+          example: one transition without a batch axis. It defines shapes and dtypes. Any pytree
             of arrays is supported, such as a `Transition`.
 
         Raises:
@@ -136,12 +136,13 @@ class Replay:
     def add(self, state: ReplayState, transition: Tree, **feedback: Array) -> ReplayState:
         """Add one transition per environment and return the new state.
 
-        NaN and infinite values are stored as 0. The metric `dropped` counts their transitions.
+        NaN and infinite values are stored as 0. The metric `dropped` counts such transitions.
 
         Args:
           state: state of the replay.
           transition: `[E, ...]`, with the same fields as the example.
-          **feedback: `[E]` each, including all feedback in `Requirements.feedback_of_new`.
+          **feedback: `[E]` each, such as `td_error`. `Requirements.feedback_of_new` lists the
+            required feedback.
 
         Raises:
           ValueError: If feedback is missing, or a shape or dtype does not match the example.
@@ -162,8 +163,8 @@ class Replay:
           **feedback: `[T, E]` each, the feedback that `add` requires.
 
         Raises:
-          ValueError: If `add` raises, if fields differ in T, or if transitions are stored on the
-            host, which supports only `add`.
+          ValueError: If `add` would raise, if fields differ in T, or if transitions are stored on
+            the host. Storage on the host supports only `add`.
         """
         state = calls.checked_state(self, "add_rollout", state)
         rollout = calls.checked_rollout(state.ring, rollout, feedback)
@@ -197,7 +198,8 @@ class Replay:
         batch = Sample(
             indices=indices,
             transition=ring_.gather(state.ring, indices),
-            weights=jnp.where(ring_.size(state.ring) > 0, draw.weights, 0.0),  # 0 if empty
+            # Weights are 0 if the replay is empty.
+            weights=jnp.where(ring_.size(state.ring) > 0, draw.weights, 0.0),
             version=ring_.version(state.ring, indices),
             aux=draw.aux,
             probability=draw.probability,
@@ -213,8 +215,8 @@ class Replay:
     def update(self, state: ReplayState, sample: Sample, **feedback: Array) -> ReplayState:
         """Update the sampler with the agent's feedback on a batch and return the new state.
 
-        Feedback for slots that have been overwritten since sampling is dropped, as is feedback that
-        is not finite. The metric `dropped` counts both.
+        Feedback such as TD errors is dropped if it is NaN or infinite, or if its slot has been
+        overwritten since sampling. The metric `dropped` counts both.
 
         Args:
           state: state of the replay.
@@ -280,7 +282,7 @@ class Replay:
         inner = cond_if_any(due, self.sampler.observe, state.sampler, *given)
         pairs = zip(jax.tree.leaves(inner), jax.tree.leaves(state.sampler), strict=True)
         changed = [new for new, old in pairs if new is not old]
-        # Each changed leaf depends on all reads; waiting for the smallest leaf is cheapest.
+        # Each changed array depends on all reads; waiting for the smallest array is cheapest.
         fence = state.fence + buffer.fence(sorted(changed, key=jnp.size)[:1])
         return buffer.add_barrier(state._replace(sampler=inner, fence=fence))
 
@@ -304,8 +306,8 @@ class Replay:
     def probability(self, state: ReplayState, slots: Array, batch_size: int | None = None) -> Array:
         """Return the sampling probabilities of slots, `[n]` float32.
 
-        Each probability is the slot's expected share of a batch. The probabilities of all slots sum
-        to 1. Slots that are empty or out of range have probability 0.
+        Each probability is the expected fraction of a batch from this slot. The probabilities of
+        all slots sum to 1. Slots that are empty or out of range have probability 0.
 
         Args:
           state: state of the replay.
@@ -334,13 +336,13 @@ class Replay:
     @cached_method
     @with_default_promotion
     def end_episodes(self, state: ReplayState) -> ReplayState:
-        """Return the state after truncating the current episode in every environment.
+        """Truncate the current episode in every environment and return the new state.
 
         Call this function if environments were reset without a final step, for example after
         `jaxreplay.load`. It prevents sequences, windows and n-step returns from crossing the reset.
         The newest transition of every environment keeps its discount, as at a time limit. The field
-        `first` of the next transition must be True. If an n-step window with pending steps remains
-        in use, call `n_step.end_episodes` instead.
+        `first` of the next transition must be True. If an n-step window with incomplete transitions
+        remains in use, call `n_step.end_episodes` instead.
         """
         state = calls.checked_state(self, "end_episodes", state)
         counter = state.ring.steps_added
@@ -359,7 +361,7 @@ class Replay:
         wanted, num_envs = self.requires.feedback_of_new, self.num_envs
         calls.check_feedback(wanted, feedback, "add", (num_envs,))
         new = buffer.after(state.fence, _constant(transition)), _single(feedback)
-        feedback = new[1]  # keeps NaN and infinity, which the sampler handles
+        feedback = new[1]  # still with NaN and infinity, because the sampler handles them
         (transition, _), broken = _finite(new, num_envs)
         state = state._replace(dropped=counters.saturating_add(state.dropped, broken))
         ring, slots = ring_.write(state.ring, transition)

@@ -3,7 +3,7 @@
 Every estimator is a linear recursion `x_t = b_t + a_t x_{t+1}`, with a_t = 0 at the end of an
 episode, and is computed by an associative scan with logarithmic depth. Arrays are time-major,
 `[T, ...]`. For the step from state s_t to s_{t+1}, `reward[t]` is the reward, `discount[t]` is
-gamma, or 0 if the step terminated the episode, and `last[t]` is whether the episode ended.
+gamma, or 0 if the step terminated the episode, and `last[t]` is whether it ended the episode.
 """
 
 import jax
@@ -19,8 +19,8 @@ def recursion(decay: Array, term: Array, wrap: bool = False) -> Array:
     NaN and infinity do not propagate across a decay of 0.
 
     Args:
-      decay: `[T, ...]`, a_t. If `wrap` is True, every column must contain at least one 0.
-      term: `[T, ...]`, b_t.
+      decay: factors `[T, ...]`. If `wrap` is True, every sequence must contain at least one 0.
+      term: summands `[T, ...]`.
       wrap: whether time is circular, so t = 0 follows t = T - 1. If False, x_T is 0.
 
     Returns:
@@ -57,7 +57,8 @@ def retrace(
 
     `Q_t = r_t + d_t V_{t+1} + d_t min(1, rho_{t+1}) (Q_{t+1} - V_{t+1} - A_{t+1})`
     (Novati & Koumoutsakos 2019, Eq. 2), and `Q_t = r_t + d_t V_{t+1}` at the last step of an
-    episode, with rewards r, discounts d and importance ratios rho = pi / mu.
+    episode, with rewards r, discounts d, values V, advantages A and importance ratios
+    rho = pi / mu of the policy pi and the behaviour policy mu.
 
     Args:
       reward: `[T, ...]`.
@@ -68,7 +69,7 @@ def retrace(
       next_value: `[T, ...]`, V(s_{t+1}), read only if `last` is True.
       log_ratio: `[T, ...]`, log pi(a_t|s_t) / mu(a_t|s_t).
       wrap: whether time is circular, as in `recursion`. If True, `last` must be True at least once
-        in every column. If False, `last` is assumed to be True at T - 1.
+        in every sequence. If False, `last` is assumed to be True at T - 1.
     """
     if not wrap:
         last = jnp.asarray(last).at[-1].set(True)
@@ -83,8 +84,9 @@ def retrace(
 def trace_corrected_value(q_ret: Array, value: Array, advantage: Array, log_ratio: Array) -> Array:
     """Return targets for V(s_t), `V_t + min(1, rho_t) (Qret_t - V_t - A_t)`, `[T, ...]`.
 
-    See Novati & Koumoutsakos 2019, Eq. 19. If all advantages are 0, including in `retrace`, this is
-    V-trace with both clipping thresholds at 1 (their Eq. 20; Espeholt et al. 2018, Eq. 1).
+    Qret is `q_ret`, and rho is pi / mu (Novati & Koumoutsakos 2019, Eq. 19). If all advantages are
+    0, including in `retrace`, this is V-trace with both clipping thresholds at 1 (their Eq. 20;
+    Espeholt et al. 2018, Eq. 1).
 
     Args:
       q_ret: `[T, ...]`, Retrace estimates of Q(s_t, a_t).

@@ -29,11 +29,11 @@ from jaxreplay.types import Array, Transition, Tree, get_field, has_field, repla
 class Ring(struct.PyTreeNode):
     """State of a ring buffer, which overwrites the oldest transitions first."""
 
-    words: Buffer  # [C, W] uint32, the bits of all fields of each slot
-    steps_added: Array  # [] int32, step counter, incremented by every add. Modulo `num_steps`, this
-    # is the write cursor. After 2^31 - 1, it rewinds by a multiple of `num_steps` (see `counters`).
-    frames: FrameIndex | None  # positions of observations that are stored once
-    pixels: Buffer | None  # [.., D] observations that are stored once, unless stored on the host
+    words: Buffer  # [C, W] uint32, the bits of all fields in W words per slot
+    steps_added: Array  # [] int32, step counter, incremented by every add. Modulo `num_steps`, it
+    # is the step to overwrite. After 2^31 - 1, it rewinds by a multiple of `num_steps`.
+    frames: FrameIndex | None  # frame index: positions of observations that are stored once
+    pixels: Buffer | None  # [.., D] observations that are stored once; None if on the host
     layout: Layout = struct.field(pytree_node=False)  # layout of the fields in `words`
     capacity: int = struct.field(pytree_node=False)  # number of slots C
     num_envs: int = struct.field(pytree_node=False)  # number of environments E
@@ -54,11 +54,11 @@ def init(
     """Return an empty ring buffer.
 
     Args:
-      example: one transition without a batch axis, which defines the structure, shapes and dtypes.
+      example: one transition without a batch axis. It defines the structure, shapes and dtypes.
       capacity: number of slots C, a multiple of `num_envs`.
       num_envs: number of environments E.
       storage: storage format for observations.
-      kept: fields to store on the device regardless of `storage`.
+      kept: names of fields to store on the device regardless of `storage`.
 
     Raises:
       ValueError: If `capacity` is not a positive multiple of `num_envs`, or `storage` does not
@@ -74,7 +74,7 @@ def init(
             f"capacity must be a multiple of num_envs {num_envs}, got {capacity}: "
             f"use {less} or {less + num_envs}"
         )
-    packing.plan(_stored(example))  # check before fields are replaced, so errors name them
+    packing.plan(_stored(example))  # check the original fields, so errors name them
     frames = pixels = packed_obs = None
     if not isinstance(storage, Transitions):
         _check_stored_once(example)
@@ -134,7 +134,7 @@ def check_fits(ring: Ring, transition: Tree) -> None:
 
     Raises:
       ValueError: If a field is missing or unknown, its shape does not match the example, or its
-        dtype cannot be cast to the example's without loss, such as float to int.
+        dtype cannot be cast to the dtype in the example without loss, such as float to int.
     """
     apart = ("obs", "next_obs") if ring.frames is not None else ()
     packing.check_fits(row_layout(ring), _stored(transition), ring.num_envs, apart)
@@ -158,7 +158,7 @@ def as_stored(ring: Ring, transition: Tree) -> Tree:
 
 
 def end_episodes(ring: Ring) -> Ring:
-    """Return the ring buffer with `last` set in the newest transition of every environment.
+    """Set `last` in every environment's newest transition, and return the new ring buffer.
 
     Raises:
       ValueError: If transitions have no field `last`.
@@ -174,7 +174,7 @@ def end_episodes(ring: Ring) -> Ring:
 
 @with_default_promotion
 def gather(ring: Ring, slots: Array) -> Tree:
-    """Return the transitions in slots `[B]` or `[B, T]` int32, which must be in range.
+    """Return the transitions in slots `[B]` or `[B, T]` int32, in [0, capacity).
 
     Fields that are stored on the host are None; `host_rows.join` adds them.
     """
@@ -200,7 +200,7 @@ def contents(ring: Ring) -> Tree:
     """Return the transitions of all slots, `[C, ...]`, with zeros in empty slots.
 
     Under `jit`, only fields that are used are read. Observations that are stored once are returned
-    as a `frames.Spot`. Fields that are stored on the host are None.
+    as positions (`frames.Spot`). Fields that are stored on the host are None.
     """
     return packing.unpack(ring.layout, ring.words)
 
@@ -211,7 +211,7 @@ def row_layout(ring: Ring) -> Layout:
 
 
 def num_steps(ring: Ring) -> int:
-    """Return the maximum number of steps in the ring buffer, `capacity / E`."""
+    """Return the maximum number of steps in the ring buffer, `capacity / num_envs`."""
     return ring.capacity // ring.num_envs
 
 
@@ -243,14 +243,14 @@ def version(ring: Ring, slots: Array) -> Array:
     """Return the step counter directly after the last write to each slot, `[B]` int32.
 
     The version identifies the transition in a slot, and is below 1 for empty slots. Rewinding the
-    counter does not change it.
+    step counter does not change versions.
     """
     written, back = ring.steps_added - age(ring, slots), counters.rewind(num_steps(ring))
     return jnp.where(written > counters.LAST - back, written - back, written)
 
 
 def time(ring: Ring, slots: Array) -> Array:
-    """Return the write times of slots `[B]`, float32 in (0, 1], with 1 for the newest slots."""
+    """Return when slots were written, `[B]` float32 from 0 (start) to 1 (latest step)."""
     return (ring.steps_added - age(ring, slots)) / jnp.maximum(ring.steps_added, 1)
 
 
@@ -267,7 +267,7 @@ def is_due(ring: Ring, every: int) -> Array:
 
 
 def recent(ring: Ring, order: Array) -> Array:
-    """Return the slots `[B]` int32 of the `order[B]`-th newest transitions, counted from 0.
+    """Return the slots `[B]` int32 of transitions by recency, where `order` 0 is the newest.
 
     Transitions of the same step are ordered by environment. `order` must be less than `size`.
     """
@@ -297,13 +297,14 @@ def previous(ring: Ring, slots: Array, steps: int | Array = 1) -> tuple[Array, A
 def metrics(ring: Ring) -> dict[str, Array]:
     """Return scalar float32 metrics if observations are stored once, otherwise an empty dictionary.
 
-    `frames_lost` counts transitions whose observations were overwritten because `spare` or `ahead`
-    is too small. `frames_malformed` counts episodes that started with more than one nonzero frame.
+    `frames_lost` counts transitions whose observations were overwritten because the storage option
+    `spare` or `ahead` is too small. `frames_malformed` counts episodes that started with more than
+    one nonzero frame.
     """
     frames = ring.frames
     if frames is None:
         return {}
-    # On the host, pixels are written directly after each step, ahead of the n-step window.
+    # On the host, pixels are written directly after each step, before n-step transitions are added.
     ahead = frames.ahead if ring.pixels is None else 0
     live = jnp.arange(ring.capacity) < size(ring)
     lost = frames_.lost(frames, get_field(contents(ring), "obs"), live, ahead)
@@ -351,7 +352,7 @@ def _is_single_step(example: Tree) -> bool:
 
 
 def _add_frames(ring: Ring, frames: FrameIndex, transition: Tree) -> tuple[Ring, Tree]:
-    """Store the observations of a step; return its transitions with positions in their place."""
+    """Store the observations of a step; return its transitions with positions as observations."""
     names = ("obs", "next_obs", "first", "n_steps")
     obs, next_obs, first, n_steps = (get_field(transition, name) for name in names)
     if ring.packed_obs is not None:
@@ -365,7 +366,7 @@ def _add_frames(ring: Ring, frames: FrameIndex, transition: Tree) -> tuple[Ring,
 
 
 def _stored(transition: Tree) -> Tree:
-    """Return the stored fields of transitions, which exclude `n_steps` of a `Transition`."""
+    """Remove the field `n_steps` of a `Transition`, because it is not stored."""
     return transition._replace(n_steps=None) if isinstance(transition, Transition) else transition
 
 
@@ -383,9 +384,9 @@ def _cursor(ring: Ring) -> Array:
 
 
 def _behind(ring: Ring, row: Array) -> Array:
-    """Convert rows `[...]` of the ring buffer to ages in steps, or ages to rows.
+    """Convert rows `[...]` (slots / E) of the ring buffer to ages in steps, or ages to rows.
 
-    The map is its own inverse. It avoids remainders, which CPUs do not vectorise.
+    The conversion is its own inverse. It avoids remainders, which CPUs do not vectorise.
     """
     behind = _cursor(ring) - 1 - row
     return jnp.where(behind < 0, behind + num_steps(ring), behind)

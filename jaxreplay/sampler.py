@@ -39,8 +39,8 @@ class Sampler:
           ring: the ring buffer, which already contains the new transitions.
           slots: `[E]` int32, slots of the new transitions.
           transition: `[E, ...]`, a pytree of any type; `types.get_field` reads a field by name.
-          **feedback: `[E]` float32 each, including all feedback in `Requirements.feedback_of_new`.
-            NaN and infinite values must not enter the state.
+          **feedback: `[E]` float32 each, such as `td_error`, including all feedback in
+            `Requirements.feedback_of_new`. NaN and infinite values must not enter the state.
         """
         del ring, slots, transition, feedback
         return state
@@ -59,9 +59,10 @@ class Sampler:
           state: state of the sampler.
           ring: the ring buffer.
           sample: the batch, `[B]` or `[B, T]`. `indices` is `IGNORED` for slots that have been
-            overwritten since and for feedback that is not finite. `sum_tree.set` and scatters with
-            `mode="drop"` skip these indices.
-          **feedback: `[B]` or `[B, T]` float32, including all feedback in `Requirements.feedback`.
+            overwritten since sampling, and for NaN or infinite feedback. `sum_tree.set` and
+            scatters with `mode="drop"` skip these indices.
+          **feedback: `[B]` or `[B, T]` float32 each, such as `td_error`, including all feedback in
+            `Requirements.feedback`.
         """
         del ring, sample, feedback
         return state
@@ -91,7 +92,8 @@ class Sampler:
     def probability(self, state: State, ring: Ring, slots: Array, batch_size: int) -> Array:
         """Return sampling probabilities `[n]` float32 for `slots` `[n]` int32.
 
-        Each probability is the slot's expected share of a batch. All probabilities sum to 1.
+        Each probability is the expected fraction of a batch from this slot. Over all slots,
+        probabilities sum to 1.
         """
         del state, batch_size
         return ring_.even_probability(ring, slots)

@@ -86,8 +86,8 @@ def load(replay: Replay, path: str | os.PathLike, example: Tree) -> ReplayState:
     samplers with equal state arrays, such as PER and LAP.
 
     Args:
-      replay: a replay with the same sizes, and a sampler with the same state arrays.
-      path: the file.
+      replay: a replay with the sizes of the saved replay, and a sampler with the same state arrays.
+      path: path of the saved replay.
       example: one unbatched transition, as passed to `replay.init`.
 
     Raises:
@@ -119,14 +119,15 @@ def load_rows(replay: Replay, path: str | os.PathLike, example: Tree, key: Array
     is full, transitions of the first saved environment are overwritten first.
 
     Args:
-      replay: a replay with `storage=Transitions()` that requires no feedback on new transitions.
-      path: the file.
+      replay: a replay with `storage=Transitions()` that requires no feedback such as TD errors on
+        new transitions.
+      path: path of the saved replay.
       example: one unbatched transition, as passed to `replay.init`.
       key: PRNG key for `replay.init`.
 
     Raises:
       ValueError: If the file or its fields are invalid (see `load`), if `replay` requires feedback
-        on new transitions, or if a replay stores observations once or transitions on the host.
+        on new transitions, or if either replay stores observations once or transitions on the host.
       ImportError: If safetensors is not installed.
     """
     path = Path(path)
@@ -147,7 +148,7 @@ def load_rows(replay: Replay, path: str | os.PathLike, example: Tree, key: Array
 
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Open a saved replay as a context manager that returns the file and its header."""
+    """Open a saved replay and yield the file and its header."""
     if not path.is_file():
         raise ValueError(f"file {path} does not exist: use a file written by jaxreplay.save")
     with array_file.open_file(path) as file:
@@ -207,7 +208,7 @@ def _add_rows(replay: Replay, state: ReplayState, ring: Ring) -> ReplayState:
 
 
 def _check_state(replay: Replay, state: ReplayState) -> None:
-    """Raise ValueError unless this replay can load the state after it is saved."""
+    """Raise ValueError unless `replay` could load `state` from a file."""
     ring = state.ring
     if isinstance(ring.steps_added, Tracer):
         raise ValueError("save does not support jit: call it outside of jit with a concrete state")
@@ -217,7 +218,7 @@ def _check_state(replay: Replay, state: ReplayState) -> None:
             "save(replay, jax.tree.map(lambda x: x[seed], state), path)"
         )
     fits = ring.num_envs == replay.num_envs and ring.capacity % replay.capacity == 0
-    if fits and ring.frames is None:  # frame layouts do not determine the example
+    if fits and ring.frames is None:  # otherwise the layout does not determine the example
         layout = ring_.row_layout(ring)
         row = [jnp.zeros(field.shape, field.dtype) for field in layout.fields]
         example = jax.tree.unflatten(layout.treedef, row)

@@ -38,17 +38,17 @@ class _StoredOnce:
 class SharedObservations(_StoredOnce):
     """Stores every observation once and reads `next_obs` from the following step.
 
-    This halves the memory if every environment has many more slots than `ahead`. Transitions
-    require the fields `obs`, `next_obs` and `first`; n-step transitions of a type other than
-    `Transition` also require `n_steps`.
+    This halves the memory if the number of slots per environment is much larger than `ahead`.
+    Transitions require the fields `obs`, `next_obs` and `first`; n-step transitions of a type other
+    than `Transition` also require `n_steps`.
 
     Args:
       spare: extra space for the final observations of episodes, as a fraction of the capacity. 0.04
         is enough if episodes last at least 25 steps on average. The metric `frames_lost` counts
         transitions whose observations were overwritten because `spare` or `ahead` is too small.
       ahead: extra observations stored for each environment, at least the largest n of n-step
-        returns. None means 1 for transitions without `n_steps`, and otherwise a quarter of an
-        environment's slots, clipped to [32, 255]. Set `ahead` explicitly for many environments.
+        returns. None means 1 for transitions without `n_steps`, and otherwise a quarter of the
+        slots per environment, clipped to [32, 255]. Set `ahead` explicitly for many environments.
 
     Raises:
       ValueError: If `spare` is negative or `ahead` is below 1.
@@ -67,7 +67,8 @@ class Frames(_StoredOnce):
       spare: see `SharedObservations`.
       ahead: see `SharedObservations`.
       on_host: whether the caller stores the frames in host memory, with `frames.empty_pixels` and
-        `frames.write_on_host`. Sampled observations are then row indices `[B, K]` into that array.
+        `frames.write_on_host`. Sampled observations are then row indices `[B, K]` into the
+        array of frames.
 
     Raises:
       ValueError: If `spare` is negative, or `ahead` or `stack` is below 1.

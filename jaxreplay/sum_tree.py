@@ -1,4 +1,4 @@
-"""Sum trees for priorities, with updates and proportional sampling in logarithmic time.
+"""Sum trees over priorities (tree leaves), with updates and sampling in logarithmic time.
 
 Example:
   >>> tree = init(4)
@@ -8,7 +8,7 @@ Example:
   >>> find(tree, jnp.array([0.5, 1.5])).tolist()
   [0, 2]
 
-When a child changes, its parent is recomputed from all children instead of adding the difference.
+When a child changes, its parent becomes the sum of all children; no differences are added.
 Rounding errors therefore do not accumulate, and an updated tree is bitwise identical to a tree that
 `rebuild` computes from the same leaves. With `reduce="min"`, nodes are minima instead of sums.
 
@@ -42,10 +42,10 @@ SAMPLINGS: tuple[Sampling, ...] = get_args(Sampling)
 
 # Levels with at most this many nodes are recomputed completely, which is cheaper than a scatter.
 _SMALL = 512
-# Default branching factor by backend: CPUs prefer short rows, accelerators prefer few levels.
+# Default branching factor by backend: CPUs prefer few children, accelerators few levels.
 _BRANCHING = {"cpu": 8, "gpu": 32, "tpu": 128}
 # XLA divides by multiplying with the reciprocal. If the total exceeds 2^126, its reciprocal is
-# denormal and flushed to 0, and all probabilities become 0. A factor of 2 is a margin for rounding.
+# denormal and flushed to 0, and all probabilities become 0. Using 2^125 is a margin for rounding.
 _LARGEST_TOTAL = 2.0**125
 
 
@@ -58,9 +58,9 @@ class _Levels(NamedTuple):
 
 
 class SumTree(struct.PyTreeNode):
-    """Tree of sums (or minima) over `capacity` leaves."""
+    """Tree of sums (or minima) whose leaves are `capacity` priorities."""
 
-    nodes: Buffer  # [T] float32, all levels from the leaves up, without the root
+    nodes: Buffer  # [T] float32, T nodes in all levels from the leaves up, without the root
     root: Array  # [] float32, sum or minimum of all leaves
     capacity: int = struct.field(pytree_node=False)
     branching: int = struct.field(pytree_node=False)
@@ -130,7 +130,7 @@ def put(tree: SumTree, indices: Array, values: Array, *, raise_only: bool = Fals
 def add(
     tree: SumTree, indices: Array, values: Array, *, power: float = 1.0, limit: Array | float
 ) -> SumTree:
-    """Add `values` to the priorities p of leaves `p^power`, and return the new tree.
+    """Add `values` to priorities p, stored as leaves `p^power`, and return the new tree.
 
     A leaf x becomes `min((x^(1 / power) + value)^power, limit)`. The values of duplicate indices
     are summed. Ancestors are not updated; call `repair` afterwards.
@@ -162,7 +162,7 @@ def repair(tree: SumTree, indices: Array) -> SumTree:
     for below, above in itertools.pairwise(levels.starts[: levels.large]):
         parents = parents // tree.branching
         families = below // tree.branching + parents
-        children = buffer.read_few(_rows(nodes, tree), families)  # [B, b]
+        children = buffer.read_few(_rows(nodes, tree), families)  # [B, branching]
         nodes = buffer.write(nodes, above + parents, _combine(children, tree.reduce))
     start, size = levels.starts[levels.large - 1], levels.sizes[levels.large - 1]
     top = _above(nodes[start : start + size], levels.sizes[levels.large :], tree)
@@ -205,7 +205,7 @@ def total(tree: SumTree) -> Array:
 
 
 def sample(tree: SumTree, key: Array, batch_size: int, sampling: Sampling = "stratified") -> Array:
-    """Draw leaf indices `[batch_size]` int32 with probability leaf / total.
+    """Draw leaf indices `[batch_size]` int32 with probabilities proportional to the leaves.
 
     Leaves with value 0 are never drawn. If all leaves are 0, the result is undefined.
 
@@ -215,7 +215,7 @@ def sample(tree: SumTree, key: Array, batch_size: int, sampling: Sampling = "str
       batch_size: number of draws B.
       sampling: "stratified" divides the total into B equal ranges and draws uniformly from each
         range (Schaul et al. 2016, App. B.2.1). "systematic" uses the same random offset in every
-        range (Carpenter et al. 1999). "iid" draws independently. Expected draw counts are equal.
+        range (Carpenter et al. 1999). "iid" draws independently. All have equal expected counts.
 
     Raises:
       ValueError: If `sampling` is unknown.
@@ -237,12 +237,12 @@ def shares(key: Array, batch_size: int, sampling: Sampling) -> Array:
 
 
 def at_shares(tree: SumTree, shares: Array) -> Array:
-    """Return the leaves `[B]` int32 at `shares` `[B]` uint32 of the total, in units of 2^-32."""
+    """Return the leaf indices at positions `shares` `[B]` uint32, in units of total / 2^32."""
     return find(tree, *numerics.fraction(shares, total(tree)))
 
 
 def find(tree: SumTree, target: Array, rest: Array | float = 0.0) -> Array:
-    """Return the first leaf at which the cumulative sum exceeds `target + rest`, for each target.
+    """Return the first leaves whose inclusive cumulative sums exceed `target + rest`.
 
     At each node, the search descends into the last positive child whose exclusive cumulative sum is
     at most the target. Targets that reach the total after rounding select the last positive leaf.
@@ -271,7 +271,7 @@ _Walk = tuple[Array, Array, Array]  # node in its level, target within the node,
 def _descend(rows: Array, starts: Sequence[int], walk: _Walk) -> _Walk:
     """Descend through the levels from the last to the first entry of `starts`.
 
-    Each row of `rows` `[n, b]` contains the children of one parent. Level i begins at node
+    Each row of `rows` `[n, branching]` contains the children of one parent. Level i begins at node
     `starts[i]`.
     """
     branching = rows.shape[1]
@@ -279,7 +279,7 @@ def _descend(rows: Array, starts: Sequence[int], walk: _Walk) -> _Walk:
     def family(turn: int, walk: _Walk) -> Array:
         return starts[-1 - turn] // branching + walk[0]
 
-    def step(turn: int, walk: _Walk, children: Array) -> _Walk:  # children [B, b]
+    def step(turn: int, walk: _Walk, children: Array) -> _Walk:  # children [B, branching]
         del turn
         node, target, rest = walk
         start = chosen_start = jnp.zeros_like(target)
@@ -345,7 +345,7 @@ def _set_one(tree: SumTree, index: Array, value: Array) -> SumTree:
     for level, path in enumerate(paths):
         position = path % tree.branching
         if level == 0:
-            position = jnp.where(valid, position, tree.branching)  # matches no child
+            position = jnp.where(valid, position, tree.branching)  # selects no child
         # Use scalars: with vectors, XLA would recompute all lower levels for every element.
         family = [
             jax.lax.select(position == child, written[-1], rows[level, child])
@@ -359,7 +359,7 @@ def _set_one(tree: SumTree, index: Array, value: Array) -> SumTree:
 
 
 def _validate(tree: SumTree, indices: Array, values: Array) -> tuple[Array, Array]:
-    """Return a mask of valid updates, and the clipped values."""
+    """Validate updates; return a mask of valid updates, and the clipped values."""
     valid = (indices >= 0) & (indices < tree.capacity) & jnp.isfinite(values) & (values >= 0)
     capped = jnp.minimum(jax.lax.stop_gradient(values), _LARGEST_TOTAL / tree.capacity)
     return valid, capped.astype(jnp.float32)
@@ -388,7 +388,7 @@ def _neutral(reduce: str) -> float:
 
 
 def _combine(children: Array, reduce: str) -> Array:
-    """Reduce `[n, b]` to `[n]`."""
+    """Reduce children `[n, branching]` to parents `[n]`."""
     return _join(_columns(children), reduce)
 
 

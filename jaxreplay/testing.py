@@ -48,7 +48,7 @@ E, CAPACITY, BATCH = 2, 24, 8
 
 
 class Case:
-    """A method in a small replay with two environments, with compiled functions.
+    """A method in a small replay with two environments, and the replay's compiled functions.
 
     Args:
       method: the replay method to check.
@@ -84,7 +84,7 @@ class Case:
         return self.cycle(state, time)
 
     def cycle(self, state: Any, time: Any) -> tuple[Any, Sample]:
-        """Add, sample, update and observe once with seed `time`; return the state and the batch."""
+        """Add, sample, update and observe at step `time`; return the new state and the batch."""
         keys = jax.random.split(jax.random.fold_in(jax.random.key(9), time), 3)
         state = self._add(state, self.rows(time))
         batch = self.replay.sample(state, keys[0])
@@ -114,7 +114,7 @@ class Case:
 
 
 def rows(time: Any, example: Tree = EXAMPLE) -> Tree:
-    """Return the transitions `[E, ...]` of step `time`, where episodes have four steps.
+    """Return transitions `[E, ...]` of E environments at step `time`, in episodes of four steps.
 
     In transition e, the reward and all elements of the observation are `E * time + e`. Other fields
     are copied from the example.
@@ -196,8 +196,8 @@ def states_share_no_buffers(case: Case) -> None:
 
 
 def eager_jit_vmap_and_scan_agree(case: Case) -> None:
-    """Check that all transformations compute the same values, and that a step compiles once."""
-    start, steps = case.fill(), 15  # wraps around if the capacity factor is 1
+    """Check that eager and transformed calls are equal, and that a step compiles only once."""
+    start, steps = case.fill(), 15  # overwrites slots if the capacity factor is 1
     expected: tuple[Any, Any] = (start, None)
     for time in range(steps):
         expected = case.step(expected[0], time)
@@ -257,7 +257,7 @@ def only_written_slots_are_drawn(case: Case) -> None:
 def draws_follow_the_probabilities(case: Case) -> None:
     """Check that sampling frequencies match `probability` within five standard deviations."""
     state, draws = case.fill(8), 2000
-    for time in range(8, 13):  # wraps around if the capacity factor is 1
+    for time in range(8, 13):  # overwrites slots if the capacity factor is 1
         state, _ = case.step(state, time)
     probability = jax.jit(case.replay.probability)(state, jnp.arange(case.slots))
     probability = np.asarray(probability, np.float64)
@@ -312,7 +312,7 @@ def feedback_for_overwritten_slots_is_dropped(case: Case) -> None:
 
 
 def nonfinite_feedback_is_dropped(case: Case) -> None:
-    """Check that NaN and infinite feedback does not enter the state and is counted."""
+    """Check that NaN and infinite feedback is counted and does not enter the sampler's state."""
     state = case.full
     batch = case.sample(state, jax.random.key(0))
     slots = jnp.arange(BATCH)
@@ -328,7 +328,7 @@ def nonfinite_feedback_is_dropped(case: Case) -> None:
 
 
 def nonfinite_feedback_of_new_transitions_is_dropped(case: Case) -> None:
-    """Check that NaN and infinite feedback passed to `add` does not enter the state."""
+    """Check that NaN and infinite feedback passed to `add` does not enter the sampler's state."""
     names = case.method.requires.feedback_of_new
     if not names:
         return
@@ -388,7 +388,7 @@ def batch_size_may_equal_the_capacity(case: Case) -> None:
 
 
 def batch_size_can_be_overridden(case: Case) -> None:
-    """Check that `sample(..., batch_size)` draws like a replay with that default batch size.
+    """Check that `sample(..., batch_size)` draws like a replay with this default batch size.
 
     Methods that require all new transitions must raise ValueError instead.
     """

@@ -25,7 +25,7 @@ class Transition(NamedTuple):
     """
 
     obs: Tree = None  # [E, ...]
-    action: Any = None  # [E] int32 or [E, A] float32
+    action: Any = None  # [E] int32, or [E, A] float32 for A action dimensions
     reward: Any = None  # [E] float32, discounted sum of n rewards
     discount: Any = None  # [E] float32, gamma^n, or 0 if the episode terminated within n steps
     next_obs: Tree = None  # [E, ...] observation after n steps, before any reset
@@ -50,15 +50,16 @@ class Sample(NamedTuple):
     """A sampled batch of transitions.
 
     `version` identifies the transition stored in a slot at sampling time. `Replay.update` drops
-    feedback for slots that have been overwritten since. Sequence samplers return indices, versions
-    and transitions of shape `[B, T, ...]`.
+    feedback such as TD errors for slots that have been overwritten since sampling. Sequence
+    samplers return indices, versions and transitions of shape `[B, T, ...]`.
 
     The order of a batch is not random. Sum-tree samplers (PER, LAP, PSER, NERS, sequences) use
     stratified sampling by default and return slots in ascending order, so the first and the last
     quarter of a batch contain transitions from different times. Rank-based replay draws one
-    transition per segment, in descending order of TD error. `latest` and `windows` return slots in
-    chronological order. A loss over the whole batch does not depend on the order. Before splitting
-    a batch into minibatches, permute the batch, or draw independently (`sampling="iid"`).
+    transition per segment of the ranking, in descending order of TD error. `latest` and `windows`
+    return slots in chronological order. A loss over the whole batch does not depend on the order.
+    Before splitting a batch into minibatches, permute the batch, or draw independently
+    (`sampling="iid"`).
     """
 
     indices: Array  # [B] int32; `IGNORED` marks transitions without valid feedback in `update`
@@ -74,7 +75,7 @@ LOG_RATIO_LIMIT = 7.0  # Log importance ratios are clipped to [-7, 7], as in the
 
 
 class Trust(NamedTuple):
-    """Distances between policy pi and behaviour policy mu, for agents with a policy density."""
+    """Distances between policy pi and behaviour policy mu, if policies have action densities."""
 
     log_ratio: Array  # [B] log pi(a|s) / mu(a|s)
     kl: Array  # [B] KL(mu || pi)
@@ -84,7 +85,7 @@ class Trust(NamedTuple):
 EpisodeReturns = Literal["evaluation", "training"]
 Provision = Literal["returns", "trajectories"]
 
-# Feedback names that agents may pass, regardless of whether the sampler reads them.
+# Names of feedback that agents may pass, regardless of whether the sampler reads it.
 FEEDBACK = frozenset(
     {
         "td_error", "q_value", "target", "log_ratio", "value", "advantage", "next_value",
@@ -98,9 +99,9 @@ _NONE: frozenset[str] = frozenset()
 class Requirements(NamedTuple):
     """What a sampler or an objective requires of agents, transitions and training loops."""
 
-    feedback: frozenset[str] = _NONE  # feedback on sampled transitions, required by `update`
-    feedback_of_new: frozenset[str] = _NONE  # feedback on new transitions, required by `add`
-    density: bool = False  # the objective reads `Trust`, so the policy must have a density
+    feedback: frozenset[str] = _NONE  # names of feedback on samples, for `Replay.update`
+    feedback_of_new: frozenset[str] = _NONE  # names of feedback for `Replay.add`
+    density: bool = False  # the objective reads `Trust`, which requires an action density
     scalar_loss: bool = False  # the objective replaces the agent's loss for scalar TD errors
     all_new: bool = False  # each batch contains all transitions added since the previous batch, so
     # the agent and the training loop must be on-policy
@@ -108,19 +109,19 @@ class Requirements(NamedTuple):
     single_steps: bool = False  # transitions must be single-step, not n-step
     whole_episodes: bool = False  # episodes must be stored completely or not at all
     episode_returns: EpisodeReturns | None = None  # type of the returns passed to `observe`
-    transition_fields: frozenset[str] = _NONE  # transition fields that the sampler reads
+    transition_fields: frozenset[str] = _NONE  # names of fields that the sampler reads
 
     def known(self, feedback: Mapping[str, Any]) -> dict[str, Any]:
-        """Return only the feedback whose names `Replay` accepts."""
+        """Return only those entries of `feedback` whose names `Replay` accepts."""
         names = FEEDBACK | self.feedback
         return {name: values for name, values in feedback.items() if name in names}
 
 
 def union(first: Requirements, second: Requirements) -> Requirements:
-    """Combine the requirements of two parts of a replay method.
+    """Combine two requirements, such as those of a sampler and an objective.
 
     Raises:
-      ValueError: If one part requires evaluation returns and the other training returns.
+      ValueError: If one requires evaluation returns and the other requires training returns.
     """
     returns = {first.episode_returns, second.episode_returns} - {None}
     if len(returns) > 1:
@@ -137,7 +138,7 @@ def get_field(transition: Tree, name: str) -> Any:
 
 
 def has_field(transition: Tree, name: str) -> bool:
-    """Return whether the transition has a field with this name that contains an array."""
+    """Return whether a transition has a field with this name that contains an array."""
     return bool(jax.tree.leaves(get_field(transition, name)))
 
 
