@@ -1,7 +1,7 @@
 """Validation of numbers and arrays. All errors are one-line ValueErrors; NaN is never accepted.
 
-Arrays are checked during tracing, because XLA silently broadcasts and converts: TD errors of shape
-`[B, 1]`, for example, would write the last TD error to every slot.
+Arrays are checked during tracing, because XLA silently broadcasts and converts them: TD errors of
+shape `[B, 1]`, for example, would write the last TD error to every slot.
 """
 
 import math
@@ -18,11 +18,11 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class Bounds(NamedTuple):
-    """An interval of numbers; a bound of None is absent."""
+    """An interval of numbers; None means that there is no such bound."""
 
-    at_least: float | None = None
+    at_least: float | None = None  # inclusive lower bound
     above: float | None = None  # exclusive lower bound
-    at_most: float | None = None
+    at_most: float | None = None  # inclusive upper bound
     below: float | None = None  # exclusive upper bound
     finite: bool = True  # whether infinity is excluded
 
@@ -117,13 +117,13 @@ def check_choice(name: str, value: str, choices: Sequence[str], alternative: str
 
 
 def check_feedback_array(function: str, name: str, values: Any, shape: tuple[int, ...]) -> None:
-    """Raise ValueError unless feedback is one real number per transition.
+    """Raise ValueError unless feedback such as TD errors is one real number per transition.
 
     Args:
-      function: "add", "update" or "observe".
-      name: name of the feedback or the episode return.
-      values: value of the argument.
-      shape: `[B]`, `[B, T]` for sequences, or `[]` for an episode return.
+      function: name of the called function in error messages: "add", "update" or "observe".
+      name: name of the feedback, or of the episode return for "observe".
+      values: value of the feedback or of the episode return.
+      shape: expected shape: `[B]`, `[B, T]` for sequences, or `[]` for an episode return.
     """
     if not hasattr(values, "dtype") and not isinstance(values, int | float | complex):
         raise ValueError(f"{function} got {type(values).__name__} for {name}, expected an array")
@@ -138,7 +138,7 @@ def check_feedback_array(function: str, name: str, values: Any, shape: tuple[int
 
 
 def _hint(name: str, given: tuple[int, ...], shape: tuple[int, ...]) -> str:
-    """Return a remedy that reduces feedback to one number per transition, or "" if unclear."""
+    """Return advice on reducing feedback to one number per transition, or "" if unclear."""
     if len(shape) != 1:
         return "" if shape else ": pass the mean of several returns"
     if given in ((*shape, 1), (1, *shape)):
@@ -149,7 +149,7 @@ def _hint(name: str, given: tuple[int, ...], shape: tuple[int, ...]) -> str:
 
 
 def as_int32(name: str, given: Any, beyond: int) -> jax.Array:
-    """Return integers as int32, with `beyond` in place of integers outside the int32 range."""
+    """Convert integers to int32, with `beyond` in place of integers outside the int32 range."""
     numbers = given if isinstance(given, jax.Array) else np.asarray(given)
     if not jnp.issubdtype(numbers.dtype, jnp.integer):
         raise ValueError(f"{name} must be integers, got dtype {numbers.dtype}")
@@ -162,7 +162,7 @@ def as_int32(name: str, given: Any, beyond: int) -> jax.Array:
 
 
 def check_slots(given: Any, count: int) -> Any:
-    """Return slots as an integer array; raise ValueError if slots on the host are out of range."""
+    """Validate slots on the host (integers below `count`) and convert them to an integer array."""
     if isinstance(given, jax.Array):
         return given
     slots = np.asarray(given)
@@ -176,7 +176,7 @@ def check_slots(given: Any, count: int) -> Any:
 
 
 def slots_within(given: Any, count: int) -> jax.Array:
-    """Return slots as int32; raise ValueError if slots on the host are out of range."""
+    """Convert slots to int32; raise ValueError if slots on the host are out of range."""
     slots = check_slots(given, count)
     return slots if isinstance(slots, jax.Array) else jnp.asarray(slots, jnp.int32)
 
@@ -189,8 +189,8 @@ def check_leaf(
     Args:
       name: name of the field.
       leaf: value of the field, `[E, ...]`.
-      shape: shape of the field in the example.
-      dtype: dtype of the field in the example.
+      shape: shape of the field in the example transition.
+      dtype: dtype of the field in the example transition.
       num_envs: number of environments E.
     """
     given, wanted = jnp.shape(leaf), (num_envs, *shape)
@@ -208,7 +208,7 @@ def check_leaf(
         raise ValueError(
             f"{name} must have dtype {dtype} as in the example, got {kind}: use {how}{other}"
         )
-    # Floats that overflow become infinite and are counted.
+    # Floats that overflow are accepted: they become infinite and are counted.
     if on_host and jnp.issubdtype(dtype, jnp.integer):
         value = find_overflow(leaf, dtype)
         if value is not None:
@@ -216,7 +216,7 @@ def check_leaf(
 
 
 def check_scalar(name: str, example: Any, kind: type) -> None:
-    """Raise ValueError unless the example of a field is a scalar of the given type.
+    """Raise ValueError unless a field of the example transition is a scalar of the given type.
 
     Args:
       name: name of the field.
@@ -247,7 +247,7 @@ def can_be_stored(dtype: Any) -> bool:
 
 
 def _may_be(name: str, dtype: Any) -> bool:
-    """Return whether a field of the example may have a dtype."""
+    """Return whether the field `name` of an example transition may have a dtype."""
     kinds = _DTYPES[SCALARS[name]][1] if name in SCALARS else (dtype,)
     return can_be_stored(dtype) and any(jnp.issubdtype(dtype, kind) for kind in kinds)
 
@@ -267,7 +267,7 @@ def find_overflow(array: np.ndarray, dtype: Any) -> Any:
 
 
 def _can_be_cast(given: Any, wanted: np.dtype, *, by_value: bool) -> bool:
-    """Return whether a dtype can be cast: floats of any width, and integers that fit.
+    """Return whether `given` can be cast to `wanted`: any float width, but no narrower integers.
 
     With `by_value`, wider integers are accepted because `find_overflow` checks their values.
     """

@@ -3,8 +3,9 @@
 A file contains arrays and a JSON header with the caller's entries, without pickle. A single rename
 publishes the file. The checksum of each array covers its bytes, dtype and shape.
 
-A sum tree is stored as its leaves, because the number of nodes depends on the device. `unflatten`
-rebuilds the tree for the current device; the result equals a tree with the same history.
+A sum tree is stored as its priorities (tree leaves), because the number of inner nodes depends on
+the device. `unflatten` rebuilds the tree for the current device; the result equals a tree that
+received the same writes on this device.
 """
 
 import json
@@ -30,7 +31,7 @@ class Damaged(ValueError):
 
 
 class _Leaves(NamedTuple):
-    """The part of a sum tree that is stored."""
+    """The priorities (leaves) of a sum tree, the only part that is stored."""
 
     leaves: Any  # [..., C] float32
 
@@ -41,8 +42,8 @@ def write(tree: Tree, path: Path, temporary: Path, tag: str, about: dict[str, An
     Args:
       tree: pytree of arrays (any JAX dtype), typed PRNG keys and Python scalars.
       path: destination; an existing file is replaced.
-      temporary: unused path on the same file system, preferably in an empty folder because
-        safetensors creates another file next to it.
+      temporary: path on the same file system at which no file exists, preferably in an empty folder
+        because safetensors creates another file next to it.
       tag: identifier of the program that writes the file.
       about: JSON-serialisable header entries.
 
@@ -65,7 +66,7 @@ def write(tree: Tree, path: Path, temporary: Path, tag: str, about: dict[str, An
         safetensors.numpy.save_file(arrays, temporary, metadata=metadata)
     except safetensors.SafetensorError as error:
         raise OSError(f"{path} can't be written: {error}") from None
-    # safetensors creates a private file: apply the folder's permissions.
+    # safetensors creates a file that only the owner can read: apply the folder's permissions.
     temporary.chmod(path.parent.stat().st_mode & 0o666)
     _fsync(temporary)
     os.replace(temporary, path)
@@ -77,7 +78,7 @@ def publish(folder: Path) -> None:
 
 
 def open_file(path: Path) -> Any:
-    """Open a file as a context manager, for `read_tag` and `read`.
+    """Open a file for `read_tag` and `read`; the result is a context manager.
 
     Raises:
       ImportError: If safetensors is not installed.
@@ -103,9 +104,9 @@ def parse(written: str, what: str, known: int, about: Mapping[str, type]) -> dic
     Args:
       written: text returned by `read_tag`.
       what: name of the file in error messages.
-      known: supported format version. Headers in other formats are returned unchecked; the caller
-        must reject these headers.
-      about: types of the caller's entries.
+      known: supported format version. Headers of other versions are returned without validation of
+        their entries; the caller must reject these headers.
+      about: types of the caller's entries, by name.
 
     Raises:
       Damaged: If the header has changed since it was written.
@@ -127,10 +128,10 @@ def parse(written: str, what: str, known: int, about: Mapping[str, type]) -> dic
 
 
 def read(file: Any, header: dict[str, Any], name: str, like: Any, what: str) -> Any:
-    """Read one leaf with the shape and dtype of `like`.
+    """Read the array with path `name` and convert it to the type, shape and dtype of `like`.
 
     Raises:
-      Damaged: If the leaf has changed since it was written.
+      Damaged: If the array has changed since it was written.
     """
     safetensors = _safetensors()
     stored = next((x for x in _names_of(name) if x in header["crc32"]), name)
@@ -141,7 +142,7 @@ def read(file: Any, header: dict[str, Any], name: str, like: Any, what: str) -> 
     if _checksum(array) != header["crc32"].get(stored):
         raise Damaged(f"{what} is damaged ({name or 'its only array'}: checksum mismatch)")
     try:
-        if stored.endswith("nodes"):  # the leaves precede the inner nodes
+        if stored.endswith("nodes"):  # a sum tree's leaves precede its inner nodes
             array = array[..., : like.shape[-1]]
         return _restore(array, like)
     except (ValueError, TypeError) as error:  # the dtype or shape differs from the header
@@ -149,16 +150,16 @@ def read(file: Any, header: dict[str, Any], name: str, like: Any, what: str) -> 
 
 
 def flatten(tree: Tree) -> list[tuple[Any, Any]]:
-    """Return the leaves of a pytree with their paths; a sum tree contributes only its leaves."""
+    """Return the paths and leaves of a pytree; a sum tree contributes only its priorities."""
     return jax.tree_util.tree_flatten_with_path(_without_nodes(tree))[0]
 
 
 def unflatten(like: Tree, leaves: list[Any]) -> Tree:
-    """Return a pytree with the structure of `like` and the given leaves.
+    """Build a pytree with the structure of `like` from given leaves, and rebuild its sum trees.
 
     Args:
       like: pytree of arrays or `jax.ShapeDtypeStruct`s.
-      leaves: arrays in the order of `flatten`.
+      leaves: arrays in the order of the result of `flatten`.
     """
     read = jax.tree.unflatten(jax.tree.structure(_without_nodes(like)), leaves)
 
@@ -171,7 +172,8 @@ def unflatten(like: Tree, leaves: list[Any]) -> Tree:
 def list_arrays(header: dict[str, Any], wanted: dict[str, str]) -> dict[str, str]:
     """Return the dtype and shape of every array in a file, by its path in the current version.
 
-    Files from earlier versions contain all nodes of a sum tree; `read` returns only the leaves.
+    Files from earlier library versions contain all nodes of a sum tree; `read` returns only the
+    leaves.
 
     Args:
       header: result of `parse`.
@@ -200,7 +202,7 @@ def advice(saved: str | None, own: str | None, otherwise: str) -> str:
     """Return a remedy for an array whose saved dtype or shape differs from the expected one.
 
     Args:
-      saved: dtype and shape from `describe`, or None if the array is missing.
+      saved: dtype and shape of the saved array from `describe`, or None if the file lacks it.
       own: dtype and shape of the expected array, or None if the array is unexpected.
       otherwise: remedy for differences not caused by `jax_enable_x64`.
     """
@@ -210,7 +212,7 @@ def advice(saved: str | None, own: str | None, otherwise: str) -> str:
 
 
 def _single(described: str) -> str:
-    """Return a description with a 64-bit dtype replaced by its 32-bit equivalent."""
+    """Replace a 64-bit dtype in a result of `describe` by its 32-bit equivalent."""
     return re.sub(r"^(u?int|float)64\b", r"\g<1>32", described)
 
 
@@ -224,7 +226,7 @@ def _is_tree(node: Any) -> bool:
 
 
 def _without_nodes(tree: Tree) -> Tree:
-    """Replace every sum tree in a pytree of arrays or shapes by the tree's leaves."""
+    """Replace every sum tree in a pytree of arrays or shapes by its priorities (`_Leaves`)."""
 
     def bare(node: Any) -> Any:
         if not _is_tree(node):
@@ -240,7 +242,7 @@ _RENAMED = {".steps_added": ".rows_added", ".has_observed": ".told", ".malformed
 
 
 def _names_of(name: str) -> tuple[str, str, str]:
-    """Return an array's current name, its former name, and the name of the sum tree's nodes."""
+    """Return an array's current name, its former name, and the former name for tree nodes."""
     old = re.sub(r"\.\w+$", lambda match: _RENAMED.get(match[0], match[0]), name)
     return name, old, name.removesuffix("leaves") + "nodes"
 
@@ -275,7 +277,7 @@ def _restore(array: np.ndarray, like: Any) -> Any:
 def _key_impl(like: Any) -> Any:
     if isinstance(like, jax.Array):
         return jax.random.key_impl(like)
-    # A key of this dtype is the only public way to get a ShapeDtypeStruct's implementation.
+    # Creating a key is the only public way to get the PRNG implementation of a key dtype.
     return jax.random.key_impl(jnp.empty((), like.dtype))
 
 

@@ -1,8 +1,8 @@
 """A conditional for branches that few elements of a vmapped batch take.
 
 Under `jax.vmap`, a batched condition turns `jax.lax.cond` into a selection: all batch elements
-always compute both branches. This is too expensive for an operation on a whole buffer that one
-element in a hundred requires.
+always compute both branches. This is too expensive for an operation on a whole buffer that only one
+batch element in a hundred requires.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -21,15 +21,15 @@ Tree = TypeVar("Tree")
 
 
 def cond_if_any(due: Array, change: Callable[..., Tree], tree: Tree, *others: Any) -> Tree:
-    """Return `change(tree, *others)` if due, otherwise `tree`.
+    """Return `change(tree, *others)` if `due`, otherwise `tree`.
 
-    Under vmap, nested or not, `change` runs sequentially for the batch elements with `due`, and
-    does not run if there are none. Leaves that `change` returns unchanged are not copied. Outside
-    of `jit`, each `change` is compiled once: do not define a new function for every call.
+    Under vmap, nested or not, `change` runs sequentially for the batch elements whose `due` is
+    true, and does not run if there are none. Leaves that `change` returns unchanged are not copied.
+    Outside of `jit`, each `change` is compiled once: do not define a new function for every call.
 
     Args:
       due: `[]` bool.
-      change: `(tree, *others) -> tree`, with the same shapes and dtypes.
+      change: `(tree, *others) -> tree`, which preserves all shapes and dtypes.
       tree: pytree of arrays.
       *others: pytrees of arrays that `change` reads.
 
@@ -67,12 +67,12 @@ def _cond_if_any(change: Callable[..., Tree], due: Array, tree: Tree, *others: A
     return jax.tree.unflatten(treedef, leaves)
 
 
-# Every call creates new functions below, which JAX would recompile without this `jit`.
+# Every call of `_call` creates new functions, which JAX would recompile without this `jit`.
 _compiled = jax.jit(_cond_if_any, static_argnums=0)
 
 
 def _call(branch: Callable[..., list[Array]], changed: Sequence[int]) -> Callable[..., list[Array]]:
-    """Return `call(due, *inputs) -> changed leaves`, with a custom batching rule."""
+    """Return a function `(due, *inputs) -> changed leaves` with a custom batching rule."""
 
     @custom_vmap
     def call(due: Array, *inputs: Array) -> list[Array]:
@@ -101,7 +101,7 @@ def _call(branch: Callable[..., list[Array]], changed: Sequence[int]) -> Callabl
 def _programs(
     branch: Callable[..., list[Array]], changed: Sequence[int], size: int, batched: Sequence[bool]
 ) -> Callable[..., list[Array]]:
-    """Return `call(due[size], *inputs)` for a batch, which may be vmapped again."""
+    """Return a function `(due[size], *inputs)` for a batch, which may be vmapped again."""
 
     @custom_vmap
     def call(due: Array, *inputs: Array) -> list[Array]:
@@ -154,7 +154,7 @@ def _one_by_one(
 def _spread(
     inputs: Sequence[Array], batched: Sequence[bool], places: Sequence[int], size: int
 ) -> list[Array]:
-    """Return the inputs with indices `places`, all with a leading batch axis."""
+    """Select the inputs with indices `places`, and broadcast each to a leading batch axis."""
     return [
         inputs[place]
         if batched[place]

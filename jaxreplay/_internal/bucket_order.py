@@ -2,11 +2,11 @@
 
 Sorting a million values takes a thousand times as long as sampling a batch. Therefore values are
 sorted into buckets with a relative width of about 10 %, and values in the same bucket are ties. The
-number of values that rank before a bucket is a sum of counts. Slots are grouped into blocks, and
-blocks into larger blocks. The order counts the members of every bucket in every block, and a
-descent from the largest to the smallest blocks locates the slot of a rank. A write moves one slot
-between the counts of two buckets. Integer counts do not drift: an order with any history equals an
-order built from its current values.
+number of values that rank before a bucket is the sum of the sizes of all buckets with larger
+values. Slots are grouped into blocks, and blocks into larger blocks. The bucket order counts the
+slots of every bucket in every block, and a descent from the largest to the smallest blocks locates
+the slot of a rank. A write moves one slot between the counts of two buckets. Integer counts do not
+drift: a bucket order after any writes equals one built from its current values.
 """
 
 import functools
@@ -27,11 +27,11 @@ from jaxreplay.types import Array
 
 # Buckets are ranges of float32 bit patterns, which sort like the numbers: eight buckets per octave
 # from 2^-15 to 2^13, 7 to 12.5 % wide, and one per sixteen octaves outside that range. A bucket
-# number fits into a byte to limit memory reads, which dominate the cost of the order.
-_MANTISSA = 23  # bits
+# number fits into a byte to limit memory reads, which dominate the cost of the bucket order.
+_MANTISSA = 23  # mantissa bits of a float32
 _FINE = 3  # mantissa bits that select a bucket between 2^-15 and 2^13
-_LOW, _HIGH = 127 - 15, 127 + 13  # biased exponents
-_COARSE = 4  # exponent bits ignored outside that range
+_LOW, _HIGH = 127 - 15, 127 + 13  # biased exponents of 2^-15 and 2^13
+_COARSE = 4  # low exponent bits that are ignored below 2^-15 and from 2^13
 _BELOW = _LOW >> _COARSE
 _WITHIN = (_HIGH - _LOW) << _FINE
 _ABOVE = -(-(255 - _HIGH) >> _COARSE)
@@ -39,8 +39,8 @@ BUCKETS = _BELOW + _WITHIN + _ABOVE
 _NONE = 255  # the bucket of a slot without a value
 _MOST = 2**27  # maximum number of slots (see `_bucket`)
 
-# A word of the lowest level contains four 8-bit counts of at most 64. The counts in a row belong to
-# the blocks of one larger block.
+# A word that counts slots of the smallest blocks contains four 8-bit counts of at most 64. The
+# counts in a row of words belong to the blocks of one larger block.
 _WORDS = 16  # 32-bit words per row, which is one cache line
 _PACKED = 4
 _BLOCK = _WORDS * _PACKED  # slots per smallest block, and smallest blocks per row
@@ -48,11 +48,11 @@ _TOTALS = -(-BUCKETS // _WORDS)  # rows of bucket totals
 
 
 class BucketOrder(struct.PyTreeNode):
-    """Values of `capacity` slots and the member counts of K buckets."""
+    """Values of `capacity` slots, the bucket of each slot, and counts of slots per bucket."""
 
     values: Buffer  # [S] float32, -1 if unset, where S is the capacity rounded up to whole blocks
     buckets: Buffer  # [S / 4] uint32, the buckets of four slots per word
-    counts: Buffer  # [R * 16] uint32, bucket members per block and in total (see `_levels`)
+    counts: Buffer  # [words] uint32, slots per bucket in each block and in total (see `_Levels`)
     capacity: int = struct.field(pytree_node=False)
 
 
@@ -64,7 +64,7 @@ class Ties(NamedTuple):
 
 
 def init(capacity: int) -> BucketOrder:
-    """Return an empty order.
+    """Return an empty bucket order.
 
     Raises:
       ValueError: If `capacity` is not in [1, 2^27].
@@ -81,25 +81,25 @@ def init(capacity: int) -> BucketOrder:
 
 
 def set(order: BucketOrder, slots: Array, values: Array) -> BucketOrder:
-    """Return the order with new values for `slots`.
+    """Set the values of `slots`.
 
     Slots outside of `[0, capacity)` and values that are NaN, infinite or negative are skipped. For
     duplicate slots, an arbitrary one of the values is stored.
 
     Args:
-      order: the order.
+      order: the bucket order.
       slots: `[B]` int32, with B at most 2^24.
       values: `[B]` float32, non-negative.
     """
     slots = as_int32("slots", slots, order.capacity)
-    values = jax.lax.stop_gradient(jnp.asarray(values))  # no gradient flows through an order
+    values = jax.lax.stop_gradient(jnp.asarray(values))  # no gradient flows through the values
     valid = (slots >= 0) & (slots < order.capacity) & jnp.isfinite(values) & (values >= 0)
     beyond = order.values.size
     near = jnp.where(valid, slots, 0)
     before = buffer.once(buffer.read_few(order.values, near))
-    # A selection with a constant outcome makes the write depend on the read (see `buffer`).
+    # A selection that is always `values` makes the write depend on the read (see `buffer`).
     held, new = order.values, jnp.where(jnp.isnan(before), before, values)
-    if len(slots) > 1:  # For duplicates, the index that survives a write of all indices wins.
+    if len(slots) > 1:  # Write the position in the batch; of duplicates, the one that remains wins.
         number = jnp.arange(len(slots), dtype=jnp.float32)
         number = jnp.where(jnp.isnan(before), before, number)
         held, new = buffer.write(held, jnp.where(valid, slots, beyond), number), values
@@ -117,7 +117,7 @@ def values(order: BucketOrder) -> Array:
 
 
 def bucket_of(values: Array) -> Array:
-    """Return the int32 buckets of non-negative values; 0 is in the last bucket."""
+    """Return the int32 bucket numbers of non-negative values; 0 is in the last bucket."""
     bits = jnp.maximum(jax.lax.bitcast_convert_type(values, jnp.int32), 0)  # -0.0 is treated as 0
     octave, fine = bits >> _MANTISSA, bits >> (_MANTISSA - _FINE)
     low, high = _LOW << _FINE, _HIGH << _FINE
@@ -126,12 +126,12 @@ def bucket_of(values: Array) -> Array:
 
 
 def floor_of(bucket: Array) -> Array:
-    """Return the smallest value of a bucket, float32; infinity for bucket -1."""
+    """Return the smallest float32 in a bucket, or infinity for bucket number -1."""
     return jax.lax.bitcast_convert_type(_floor_bits(bucket), jnp.float32)
 
 
 def ties(order: BucketOrder) -> Ties:
-    """Return the ranks of each bucket's members, `[K]`."""
+    """Return the range of ranks of each bucket's slots, `[BUCKETS]`."""
     totals = _totals(order)[:BUCKETS]
     last = jnp.cumsum(totals, dtype=jnp.int32)
     return Ties(last - totals, last)
@@ -139,9 +139,9 @@ def ties(order: BucketOrder) -> Ties:
 
 @with_default_promotion
 def quantiles(order: BucketOrder, shares: Array) -> Array:
-    """Return float32 quantiles `[n]` of the values at `shares` `[n]`.
+    """Return float32 quantiles `[n]` of the values at the fractions `shares` `[n]` in [0, 1].
 
-    Quantiles are rounded down to the smallest value of a bucket, and are 0 for an empty order.
+    Quantiles are rounded down to the smallest value of a bucket, and are 0 without values.
     """
     ends = ties(order).last
     rank = jnp.floor((1.0 - shares) * ends[-1]).astype(jnp.int32)
@@ -151,14 +151,15 @@ def quantiles(order: BucketOrder, shares: Array) -> Array:
 
 
 def find(order: BucketOrder, ranks: Array, turn: Array) -> tuple[Array, Ties]:
-    """Return the slots at the given ranks.
+    """Find the slots at the given ranks.
 
     Args:
-      order: order with more values than the largest rank.
-      ranks: `[B]` int32, zero-based.
-      turn: `[]` or `[B]` uint32, the rotation of ties within their range of ranks. With random
-        bits, all ties are equally likely at each rank of the range. A shared turn returns distinct
-        slots for distinct ranks; independent samples require one turn per rank.
+      order: bucket order with more values than the largest rank.
+      ranks: `[B]` int32, zero-based, largest values first.
+      turn: `[]` or `[B]` uint32, by which ties are rotated within their range of ranks, in units of
+        2^-32 of the range. With random bits, all ties are equally likely at each rank of the range.
+        With one turn `[]`, distinct ranks yield distinct slots; independent samples require one
+        turn per rank.
 
     Returns:
       Slots `[B]` int32, and their `Ties` `[B]`.
@@ -168,15 +169,15 @@ def find(order: BucketOrder, ranks: Array, turn: Array) -> tuple[Array, Ties]:
     first = ranks - place
     number = place + numerics.multiply_high(turn, count.astype(jnp.uint32)).astype(jnp.int32)
     number = jnp.where(number < count, number, number - count)
-    number = jnp.minimum(number, count - 1)  # -1 for an empty order, which yields slot 0
+    number = jnp.minimum(number, count - 1)  # -1 if there are no values, which yields slot 0
     slot, left = _member(order, bucket, number)
-    # This second use of `left`, which `single_threaded` requires, only affects empty orders.
+    # `single_threaded` requires a second use of `left`; it has an effect only without values.
     none = left < 0
     return slot, Ties(jnp.where(none, 0, first), jnp.where(none, 0, first + count))
 
 
 def check_valid(order: BucketOrder) -> None:
-    """Check the invariants of a concrete order.
+    """Check the invariants of a bucket order that is not traced.
 
     Raises:
       ValueError: If a value is NaN, infinite or negative, a slot beyond the capacity has a value,
@@ -205,10 +206,11 @@ def check_valid(order: BucketOrder) -> None:
 
 
 class _Levels(NamedTuple):
-    """Levels of blocks, from the smallest blocks to a level with one row per bucket.
+    """The arrangement of `BucketOrder.counts`: levels of blocks, from the smallest to the largest.
 
-    For each bucket, a level has one word per row of the level below. A word of the lowest level
-    contains the counts of four smallest blocks. The bucket totals follow, largest values first.
+    For each bucket, a level has one word per row of the level below, and the highest level has one
+    row. A word of the lowest level contains the counts of four of the smallest blocks. The number
+    of slots in each bucket follows, for the largest values first.
     """
 
     rows: tuple[int, ...]  # rows per bucket in each level
@@ -227,9 +229,9 @@ def _levels(capacity: int) -> _Levels:
 
 
 def _places(capacity: int, bucket: Any, slots: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the indices in `counts` of the words that a slot affects, and the slot's increments.
+    """Yield the indices in `counts` of the words that count a slot, with the slot's increments.
 
-    There is one pair per level and one for the totals, as NumPy or JAX arrays `[...]`.
+    There is one pair per level and one for the bucket totals, as NumPy or JAX arrays `[...]`.
     """
     levels = _levels(capacity)
     block = slots // _BLOCK
@@ -243,7 +245,7 @@ def _places(capacity: int, bucket: Any, slots: Any) -> Iterator[tuple[Any, Any]]
 
 
 def _move(order: BucketOrder, slots: Array, gone: Array, come: Array) -> BucketOrder:
-    """Move distinct slots `[B]` from buckets `gone` to `come`, either of which may be `_NONE`."""
+    """Move distinct slots `[B]` from buckets `gone` to buckets `come`; `_NONE` is no bucket."""
     change = (come - gone) << slots % _PACKED * 8  # in the slot's byte; 0 in the other bytes
     buckets = buffer.add(order.buckets, slots // _PACKED, change.astype(jnp.uint32))
     places, changes = [], []
@@ -258,7 +260,7 @@ def _move(order: BucketOrder, slots: Array, gone: Array, come: Array) -> BucketO
 
 
 def _totals(order: BucketOrder) -> Array:
-    """Return the int32 number of members of each bucket, padded to rows of `_WORDS`."""
+    """Return the int32 number of slots in each bucket, padded to whole rows of `_WORDS`."""
     return order.counts[_levels(order.capacity).starts[-1] :].astype(jnp.int32)
 
 
@@ -269,13 +271,13 @@ def _bucket(order: BucketOrder, ranks: Array) -> tuple[Array, Array, Array]:
     row, number = buffer.once(_pick(list(rows), ranks))
     row = jnp.minimum(row, _TOTALS - 1)
     child, number = _pick(_words(totals, row * _WORDS, _WORDS), number)
-    child, number = buffer.single_threaded_pair(child, number, 28, ranks)  # at most `_MOST` - 1
+    child, number = buffer.single_threaded_pair(child, number, 28, ranks)  # number < `_MOST`
     bucket = buffer.once(jnp.minimum(row * _WORDS + child, BUCKETS - 1))
     return bucket, number, buffer.read(totals, bucket)
 
 
 def _member(order: BucketOrder, bucket: Array, number: Array) -> tuple[Array, Array]:
-    """Return the slots `[B]` of the members with index `number` `[B]`, and 0 (-1 if missing)."""
+    """Find the slot with index `number` `[B]` in each bucket; also return 0, or -1 if missing."""
     levels = _levels(order.capacity)
     block = jnp.zeros_like(bucket)
 
@@ -286,7 +288,7 @@ def _member(order: BucketOrder, bucket: Array, number: Array) -> tuple[Array, Ar
         children = min(levels.rows[level - 1], _WORDS)
         words = _words(order.counts, row(level, block), children)
         child, number = _pick([word.astype(jnp.int32) for word in words], number)
-        # 28 bits suffice for the number and its sign, as a child has at most 2^24 slots.
+        # 28 bits suffice for the number and its sign, as a block below has at most 2^24 slots.
         child, number = buffer.single_threaded_pair(child, number, 28, bucket)
         block = block * _WORDS + child
     child, number = _pick_packed(_words(order.counts, row(0, block), _WORDS), number)
@@ -299,18 +301,18 @@ def _member(order: BucketOrder, bucket: Array, number: Array) -> tuple[Array, Ar
 
 
 def _words(array: Buffer, first: Array, count: int) -> list[Array]:
-    """Return `count` words starting at `first` `[B]`, as one array `[B]` per word.
+    """Return `count` words of `array` starting at `first` `[B]`, as one array `[B]` per word.
 
-    A single array of rows would be written and read again, which takes three times as long.
+    XLA would write and read again a single array of all words, which takes three times as long.
     """
     at = buffer.once(first)
     return [buffer.read(array, at + number) for number in range(count)]
 
 
 def _flags(word: Array, bucket: Array) -> Array:
-    """Return 1 in the bytes of words `[B]` that equal a bucket `[B]`, and 0 in other bytes."""
+    """Convert bytes of words `[B]` to 1 where they equal a bucket `[B]`, and to 0 elsewhere."""
     differs = word ^ bucket.astype(jnp.uint32) * jnp.uint32(0x01010101)
-    low = jnp.uint32(0x7F7F7F7F)  # added to seven bits, carries into the eighth unless all are 0
+    low = jnp.uint32(0x7F7F7F7F)  # when added to seven bits, sets the eighth unless they are 0
     return ~((differs & low) + low | differs | low) >> 7
 
 
@@ -324,7 +326,7 @@ def _floor_bits(bucket: Array) -> Array:
 
 
 def _pick(counts: Sequence[Array], number: Array) -> tuple[Array, Array]:
-    """Return where the cumulative sum of counts `[B]` exceeds `number` `[B]`, and the remainder."""
+    """Find the first count whose cumulative sum exceeds `number` `[B]`, and the remainder."""
     passed = chosen = before = jnp.zeros_like(number)
     for count in counts:
         passed = passed + count
@@ -335,7 +337,7 @@ def _pick(counts: Sequence[Array], number: Array) -> tuple[Array, Array]:
 
 
 def _pick_packed(words: Sequence[Array], number: Array) -> tuple[Array, Array]:
-    """Return the results of `_pick` for words `[B]` that contain four counts each."""
+    """Apply `_pick` to words `[B]` that contain four 8-bit counts each."""
     passed = chosen = before = jnp.zeros_like(number)
     here = words[0]
     for word, following in zip(words, [*words[1:], words[-1]], strict=True):

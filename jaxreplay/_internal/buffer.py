@@ -3,18 +3,20 @@
 A ring buffer or a sum tree has a million rows, of which an iteration reads and writes a few dozen.
 In JAX, every write creates a new array, and XLA decides whether to reuse the old array's memory.
 XLA does so if every read of the old array provably precedes the write. Otherwise XLA copies the
-whole array in every iteration, which takes a thousand times as long. Copies have three causes:
+whole array in every iteration, which takes a thousand times as long as writing a few dozen rows.
+Copies have three causes:
 
 * *A read on which the write does not depend.* XLA may schedule the read after the write, and then
   preserves the old array. Optimisation barriers do not help, as XLA on CPU removes barriers before
   it decides about copies. A dependence that XLA can't remove does help: `modify` makes a write
   depend on the read of its array, and `fence` and `after` make all writes depend on all reads.
 * *A write of a single row.* XLA turns the write into a slice update and fuses it with subsequent
-  reads, which then need both arrays. `write` always writes at least two rows.
-* *A value that every consumer recomputes* from the old array. `once` prevents the recomputation.
+  reads, which then need both the old and the new array. `write` always writes at least two rows.
+* *A value computed from the old array* that every later operation recomputes. `once` prevents the
+  recomputation.
 
 Therefore all modules store such arrays as `Buffer`s and use the functions below. A `Buffer` is a
-plain array: states remain pytrees of arrays, and the type only annotates the field.
+plain array: replay states remain pytrees of arrays, and the type only annotates a field.
 `jaxreplay.testing.assert_in_place` detects copies in a compiled program.
 
 This is the only module that uses `tuned`, the operations tuned for XLA on CPU. The results are the
@@ -40,14 +42,14 @@ Tree = TypeVar("Tree")
 
 
 def read(buffer: Buffer, slots: Array) -> Array:
-    """Return rows `[B, ...]`; `slots` `[B]` int32 must be in range."""
+    """Return the rows `[B, ...]` at `slots` `[B]` int32, which must be in range."""
     if ops := _tuned():
         return ops.gather.take_rows(jnp.asarray(buffer), slots)
     return _take(buffer, slots)
 
 
 def read_or(buffer: Buffer, slots: Array, missing: float | bool) -> Array:
-    """Return rows `[B, ...]`, with `missing` for slots out of range."""
+    """Return the rows `[B, ...]` at `slots` `[B]`, filled with `missing` for slots out of range."""
     return jnp.asarray(buffer).at[slots].get(mode="fill", fill_value=missing)
 
 
@@ -67,16 +69,17 @@ def walk(
     step: Callable[[int, Carry, Array], Carry],
     carry: Carry,
 ) -> Carry:
-    """Return the carry after `turns` steps, each of which reads rows selected by the previous step.
+    """Apply `turns` steps to a carry, each of which reads rows selected by the previous step.
 
-    The steps are unrolled, as a loop takes twice as many operations, half of which copy the carry.
+    The steps are unrolled because a loop would run twice as many operations, half of them copies of
+    the carry.
 
     Args:
       buffer: `[n, ...]`.
       turns: number of steps.
-      where: `(turn, carry) -> slots[B]`, int32 in range.
+      where: `(turn, carry) -> slots[B]`, int32 in range; `turn` is the zero-based step number.
       step: `(turn, carry, rows[B, ...]) -> carry`.
-      carry: pytree of arrays with equal shapes.
+      carry: pytree of arrays, all of the same shape.
     """
     ops = _tuned()
     if not ops:
@@ -91,7 +94,7 @@ def walk(
     )
     for turn in range(turns):
         rows, scratch = ops.gather.take_few_rows(scratch, buffer, where(turn, carry))
-        # Without `once`, XLA fuses all steps and recomputes the ancestors of every step.
+        # Without `once`, XLA fuses all steps and recomputes all earlier steps in every step.
         carry = once(step(turn, carry, rows))
     return carry
 
@@ -99,13 +102,14 @@ def walk(
 def write(
     buffer: Buffer, slots: Array, values: Array, how: Literal["set", "max"] = "set"
 ) -> Buffer:
-    """Return the buffer with `values` written to `slots`; slots out of range are skipped.
+    """Write `values` to `slots` of a buffer; slots out of range are skipped.
 
     Args:
       buffer: `[n, ...]`.
       slots: `[B]` int32; for duplicate slots, an arbitrary one of the values is written.
       values: `[B, ...]`, cast to the buffer's dtype.
-      how: "max" stores the elementwise maximum of the old value and all new values of a slot.
+      how: "set" replaces the old value of a slot; "max" stores the elementwise maximum of the old
+        value and all new values of a slot.
     """
     at = jnp.asarray(buffer).at[_at_least_two(slots).astype(jnp.uint32)]
     values = _at_least_two(values).astype(buffer.dtype)
@@ -113,7 +117,7 @@ def write(
 
 
 def add(buffer: Buffer, slots: Array, values: Array) -> Buffer:
-    """Return the buffer with `values` added at `slots`; duplicate slots accumulate."""
+    """Add `values` to the rows at `slots`; all values of a duplicate slot are added."""
     if len(slots) == 1:
         values = jnp.concatenate([values, jnp.zeros_like(values)])
     at = jnp.asarray(buffer).at[_at_least_two(slots).astype(jnp.uint32)]
@@ -123,7 +127,8 @@ def add(buffer: Buffer, slots: Array, values: Array) -> Buffer:
 def modify(buffer: Buffer, slots: Array, values: Array) -> tuple[Buffer, Array]:
     """Write rows as `write` does, and also return the old rows, with 0 for slots out of range.
 
-    A comparison makes the write depend on the read. Stored NaNs are not overwritten.
+    A test of the old rows for NaN makes the write depend on the read. Stored NaNs are not
+    overwritten.
 
     Raises:
       ValueError: If the buffer's dtype is not floating-point.
@@ -136,24 +141,26 @@ def modify(buffer: Buffer, slots: Array, values: Array) -> tuple[Buffer, Array]:
 
 
 def once(values: Tree) -> Tree:
-    """Return the arrays, all of the same shape, unchanged; XLA computes them only once."""
+    """Pass on arrays, all of the same shape, unchanged; XLA computes them only once."""
     ops = _tuned()
     return ops.once.once(values) if ops else values
 
 
 def single_threaded(values: Array, numbers: Array) -> Array:
-    """Return a small array `[n, ...]` that one thread computes, even from large arrays.
+    """Make XLA compute a small array `[n, ...]` in one thread, even if it reads large arrays.
 
     Args:
-      values: array with several uses. Arrays above 64 KB are returned unchanged.
-      numbers: non-negative int32 `[B]` available before `values`, such as the slots read.
+      values: array that several operations use. Arrays above 64 KB are returned unchanged.
+      numbers: non-negative int32 `[B]` available before `values`, such as the slots that were read.
     """
     ops = _tuned()
     return ops.gather.in_one_thread(values, numbers) if ops else values
 
 
 def single_threaded_pair(high: Array, low: Array, bits: int, numbers: Array) -> tuple[Array, Array]:
-    """Apply `single_threaded` to two results `[n]` of a computation, which XLA would duplicate.
+    """Apply `single_threaded` to two results `[n]` of one computation.
+
+    With separate calls, XLA would run the computation twice.
 
     Args:
       high: non-negative int32, below 2^(32 - bits).
@@ -168,16 +175,17 @@ def single_threaded_pair(high: Array, low: Array, bits: int, numbers: Array) -> 
 
 
 def unrolled(key: Array) -> Array:
-    """Return keys with the same random numbers that XLA on CPU hashes faster in compiled loops.
+    """Convert keys to an implementation with the same random numbers but a faster hash on CPU.
 
     JAX hashes threefry2x32 keys in a loop of five small steps, and XLA on CPU runs the loop one
-    operation at a time, which dominates the cost of a small training loop. An unrolled hash is a
-    single operation and compiles faster. `jax.random` accepts the new keys, and splitting preserves
-    their type. A loop must carry either the old or the new keys, because their dtypes differ.
+    operation at a time. This dominates the cost of a small training loop. An unrolled hash is a
+    single operation and compiles faster. `jax.random` accepts the converted keys, and splitting
+    preserves their type. A loop must carry either original or converted keys, because their dtypes
+    differ.
 
     Args:
-      key: `[...]` PRNG keys, typed or raw. Keys with other implementations or on other devices are
-        returned unchanged.
+      key: `[...]` PRNG keys, typed or raw. Keys with implementations other than threefry2x32, and
+        all keys on accelerators, are returned unchanged.
     """
     ops = _tuned()
     return ops.keys.unrolled(key) if ops else key
@@ -193,7 +201,7 @@ def product(x: Array, kernel: Array) -> Array:
 
 
 def fence(tree: Any) -> Array:
-    """Return an int32 zero `[]` that is available only after every array of a pytree."""
+    """Return an int32 zero `[]` that XLA computes only after every array of a pytree."""
     leaves = [leaf for leaf in jax.tree.leaves(tree) if leaf.size]
     if not leaves:
         return jnp.zeros((), jnp.int32)
@@ -205,11 +213,11 @@ def fence(tree: Any) -> Array:
 
 
 def after(fence: Array, tree: Tree) -> Tree:
-    """Return a pytree of arrays that are available only after a fence."""
+    """Make the arrays of a pytree available only after the result of `fence`."""
 
     def wait(x: Array) -> Array:
         if jnp.issubdtype(x.dtype, jnp.integer):
-            return x + fence.astype(x.dtype)  # fewer operations than the selection below
+            return x + fence.astype(x.dtype)  # fewer operations than `jnp.where`
         return jnp.where(fence == 0, x, jnp.zeros_like(x))
 
     return jax.tree.map(wait, tree)

@@ -75,7 +75,7 @@ def check_size(name: str, size: Any) -> None:
 
 
 def checked_state(replay: Any, function: str, state: Any) -> Any:
-    """Convert a state to JAX arrays; raise ValueError if it is not a state of this replay."""
+    """Validate that `state` is a state of this replay, and convert it to JAX arrays."""
     if not hasattr(state, "ring") or not hasattr(state, "fence"):
         raise ValueError(f"{function} got {type(state).__name__}, expected a ReplayState")
     ring = state.ring
@@ -93,7 +93,7 @@ def checked_state(replay: Any, function: str, state: Any) -> Any:
     leaves, treedef = jax.tree.flatten(ring)
     kinds = tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves)
     expected = _sampler_state.__wrapped__ if _is_traced(replay.sampler) else _sampler_state
-    backend = jax.default_backend()  # the branching of trees depends on it
+    backend = jax.default_backend()  # the number of children per sum tree node depends on it
     if _shapes(state.sampler) != _shapes(expected(replay.sampler, treedef, kinds, backend)):
         raise ValueError(
             f"{function} got the state ({type(state.sampler).__name__}) of a different sampler or "
@@ -106,7 +106,7 @@ def checked_state(replay: Any, function: str, state: Any) -> Any:
 def _sampler_state(
     sampler: Sampler, treedef: Any, kinds: tuple[tuple[tuple[int, ...], Any], ...], backend: str
 ) -> Any:
-    """Return the shapes of a sampler's state for a ring buffer with these arrays."""
+    """Return the shapes of a sampler's state for a ring buffer with arrays of the given shapes."""
     ring = jax.tree.unflatten(treedef, [jax.ShapeDtypeStruct(*one) for one in kinds])
 
     def init() -> Any:
@@ -117,9 +117,12 @@ def _sampler_state(
 
 
 def checked_batch(batch: Any, slots: int, length: int | None) -> Sample:
-    """Return a batch for `update` as JAX arrays; raise ValueError for other values.
+    """Validate a batch for `update`, and convert it to JAX arrays.
 
-    Indices on the host that are not valid slots are ignored.
+    Indices that do not fit into int32 are replaced by an index that `update` ignores.
+
+    Raises:
+      ValueError: If `batch` is not a batch from `Replay.sample`.
     """
     if not isinstance(batch, Sample):
         raise ValueError(f"sample must be a batch from replay.sample, got {type(batch).__name__}")
@@ -137,7 +140,7 @@ def checked_batch(batch: Any, slots: int, length: int | None) -> Sample:
 
 
 def as_arrays(tree: Tree) -> Tree:
-    """Return a pytree with NumPy arrays and scalars converted to JAX arrays."""
+    """Convert the NumPy arrays and NumPy scalars of a pytree to JAX arrays."""
 
     def one(leaf: Any) -> Any:
         return jnp.asarray(leaf) if isinstance(leaf, np.ndarray | np.generic) else leaf
@@ -146,7 +149,7 @@ def as_arrays(tree: Tree) -> Tree:
 
 
 def _is_traced(option: Any) -> bool:
-    """Return whether options are traced inputs of a compiled program, as in sweeps."""
+    """Return whether any option is a traced input of a compiled program, as in option sweeps."""
     if dataclasses.is_dataclass(option):
         return any(_is_traced(getattr(option, x.name)) for x in dataclasses.fields(option))
     if isinstance(option, tuple):
@@ -184,12 +187,14 @@ _FIELDS = {  # descriptions of fields for error messages
 def check_feedback(
     wanted: frozenset[str], feedback: Mapping[str, Any], function: str, shape: tuple[int, ...]
 ) -> None:
-    """Raise ValueError unless all required feedback is present, one real number per transition.
+    """Raise ValueError unless all required feedback, such as TD errors, is present and valid.
+
+    Valid feedback is one real number per transition.
 
     Args:
       wanted: names of the feedback that the sampler reads.
       feedback: arrays by name; names in `FEEDBACK` that the sampler does not read are allowed.
-      function: "add" or "update".
+      function: name of the called function in error messages: "add" or "update".
       shape: shape of the transitions, `[B]` or `[B, T]`.
     """
     unknown = sorted(set(feedback) - FEEDBACK - wanted)
@@ -207,7 +212,7 @@ def check_feedback(
 
 
 def check_transition(requires: Requirements, example: Tree) -> None:
-    """Raise ValueError unless the example has the fields that a sampler reads.
+    """Raise ValueError unless an example transition has the fields that a sampler reads.
 
     The fields in `SCALARS` must be scalars of the corresponding type.
     """
@@ -223,7 +228,7 @@ def check_transition(requires: Requirements, example: Tree) -> None:
 
 
 def check_batch_size(requires: Requirements, asked: Any, own: int, capacity: int) -> None:
-    """Raise ValueError unless a batch size is static and can be sampled.
+    """Raise ValueError unless a batch size is static, in range and supported by the sampler.
 
     Args:
       requires: requirements of the sampler.
@@ -247,7 +252,7 @@ def check_batch_size(requires: Requirements, asked: Any, own: int, capacity: int
 
 
 def checked_rollout(ring: Ring, rollout: Tree, feedback: Mapping[str, Any]) -> Tree:
-    """Return a rollout `[T, E, ...]` in the ring buffer's dtypes; raise ValueError if invalid."""
+    """Validate a rollout `[T, E, ...]` and cast it to the ring buffer's dtypes."""
     if ring.split is not None:
         raise ValueError("add_rollout does not support storage with on_host=True: use add")
     leaves = jax.tree.leaves_with_path((rollout, dict(feedback)))
@@ -270,6 +275,6 @@ def checked_rollout(ring: Ring, rollout: Tree, feedback: Mapping[str, Any]) -> T
 
 
 def _one_step(extreme: Callable[..., Any], leaf: Any) -> Any:
-    """Reduce a field `[T, E, ...]` to one step: host integers to an extreme, others to step 0."""
+    """Reduce a field `[T, E, ...]` to `[E, ...]`: host integers by `extreme`, others to step 0."""
     known = isinstance(leaf, np.ndarray) and np.issubdtype(leaf.dtype, np.integer)
     return extreme(leaf, axis=0) if known else leaf[0]

@@ -1,8 +1,8 @@
 """Step and update counters that may exceed 32 bits.
 
-At 40 us per step, 2^31 steps take a day, and 64-bit counters require `jax_enable_x64`. Instead, a
-counter that would overflow is rewound by a multiple of every modulus applied to the counter, and
-remains large enough to be past every warm-up. A total saturates at the largest int32.
+At 40 us per step, 2^31 steps take a day, and 64-bit counters require `jax_enable_x64`. Therefore, a
+counter that would overflow is rewound (reduced) by a multiple of every modulus applied to the
+counter, and remains larger than the length of any warm-up. A total saturates at the largest int32.
 """
 
 import functools
@@ -16,7 +16,7 @@ LAST = 2**31 - 1  # the largest int32
 
 @functools.cache
 def rewind(period: int) -> int:
-    """Return the amount, about 2^29, to rewind a counter read modulo `period` (1 to 2^30)."""
+    """Return the amount, about 2^29, to rewind a counter used modulo `period` (1 to 2^30)."""
     return max(1, 2**29 // period) * period
 
 
@@ -25,8 +25,8 @@ def increment(counter: Array, back: int = 1) -> Array:
 
     Args:
       counter: non-negative int32 of any shape.
-      back: 1 holds the counter at 2^31 - 1, for counters that schedules read; `rewind(m)` preserves
-        the remainder of a counter that is read modulo m.
+      back: 1 keeps the counter at 2^31 - 1, for counters that schedules read; `rewind(m)` preserves
+        the remainder of a counter that is used modulo m.
     """
     later = counter + 1
     return jnp.where(later < 0, later - back, later)

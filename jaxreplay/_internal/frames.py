@@ -3,14 +3,15 @@
 An observation is a stack `[..., K]` of the latest K frames, newest last, with zeros for frames
 before the episode. Successive observations share K - 1 frames, and the two observations of a
 transition also overlap, so storing both stacks of every transition would take 2 K times the memory.
-Other observations are stored once as stacks of a single frame.
+Observations that are not stacks are stored once, as stacks of a single frame.
 
 Every environment has a circular buffer of frame positions ("places"). The frames of an episode,
 including the final one, precede the frames of the next episode. A slot stores the position of its
 observation's newest frame, the number of frames in the stack, and the offset to the next
 observation. Stacks are assembled during sampling.
 
-The index (`FrameIndex`) is separate from the pixels, which are on the device or on the host.
+The frame index (`FrameIndex`) is separate from the pixels of the frames. The pixels are on the
+device or on the host.
 """
 
 import math
@@ -28,37 +29,37 @@ from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.types import Array
 
-OnEither = TypeVar("OnEither", Array, np.ndarray)  # on the device or on the host
+OnEither = TypeVar("OnEither", Array, np.ndarray)  # an array on the device or on the host
 AHEAD = 255  # largest default for `FrameIndex.ahead`
-_FURTHEST = 2**30 + 2**29  # largest position; positions n steps later must also fit into int32
+_FURTHEST = 2**30 + 2**29  # largest position; n steps later, it must still fit into int32
 _LEAST_AHEAD = 32  # smallest default for `FrameIndex.ahead`
 
 
 class FrameIndex(struct.PyTreeNode):
-    """The latest position in every environment and the sizes of the frame store."""
+    """The latest frame position in every environment and the sizes of the frame store."""
 
-    newest: Array  # [E] int32, position of the latest observation, counted from the first
-    # observation; -2 before the first observation (see `advance`)
+    newest: Array  # [E] int32, position of the latest observation's newest frame, counted from the
+    # first observation; -2 before the first observation (see `advance`)
     age: Array  # [E] int32, agent steps in the current episode before the latest observation
     malformed: Array  # [] int32, number of episodes whose first stack had more than one frame
-    stack: int = struct.field(pytree_node=False)  # K
-    places: int = struct.field(pytree_node=False)  # positions per environment
-    shape: tuple[int, ...] = struct.field(pytree_node=False)  # of one frame
-    dtype: str = struct.field(pytree_node=False)
+    stack: int = struct.field(pytree_node=False)  # frames per stack, K
+    places: int = struct.field(pytree_node=False)  # frame positions per environment
+    shape: tuple[int, ...] = struct.field(pytree_node=False)  # shape of one frame
+    dtype: str = struct.field(pytree_node=False)  # dtype of the pixels
     ahead: int = struct.field(pytree_node=False, default=AHEAD)  # largest offset to the next
-    # observation, which is the largest n of n-step returns
+    # observation (the largest n of n-step returns)
 
 
 class Spot(NamedTuple):
     """The positions of a transition's frames, stored in its slot instead of the observations."""
 
     place: Array  # [...] int32, position of the observation's newest frame
-    depth: Array  # [...] int32, number of frames in the stack that belong to the episode, 1 .. K
-    n_steps: Array  # [...] int32, offset to the newest frame of the next observation
+    depth: Array  # [...] int32, number of frames in the stack that belong to the episode, 1 to K
+    n_steps: Array  # [...] int32, offset from `place` to the next observation's newest frame
 
 
 class Located(NamedTuple):
-    """Pixel rows of the stacks in a batch, oldest first; the last pixel row is zero."""
+    """Pixel rows of the stacks in a batch, oldest frame first; missing frames use the zero row."""
 
     obs: Array  # [B, K] int32
     next_obs: Array  # [B, K] int32
@@ -72,19 +73,20 @@ def init(
     spare: float,
     ahead: int | None = None,
 ) -> FrameIndex:
-    """Return the frame index of an empty store.
+    """Return the frame index of an empty frame store.
 
-    Every environment has R + ceil(spare R) + ahead + K positions, where R = C / E steps.
+    With C / E slots per environment, every environment has C / E + ceil(spare * C / E) + ahead + K
+    frame positions.
 
     Args:
       obs: one observation, a single array `[..., K]`.
       capacity: number of slots C.
       num_envs: number of environments E.
       stack: number of frames K.
-      spare: extra positions for the final frames of episodes, as a fraction of R; 0.04 suffices if
-        episodes have at least 25 agent steps on average.
-      ahead: largest n for n-step returns, in agent steps. None selects a quarter of R, clipped to
-        [32, 255].
+      spare: extra positions for the final frames of episodes, as a fraction of C / E; 0.04 suffices
+        if episodes have at least 25 agent steps on average.
+      ahead: largest n for n-step returns, in agent steps. None selects a quarter of C / E, clipped
+        to [32, 255].
 
     Raises:
       ValueError: If `obs` is not a stack of K frames, `spare` is negative, or `ahead` is below 1.
@@ -116,7 +118,7 @@ def init(
 
 
 def empty_pixels(frames: FrameIndex, on_host: bool = False) -> Buffer | np.ndarray:
-    """Return the pixels of an empty store, `[E * places + 1, D]`; the last row remains zero."""
+    """Return the pixels of an empty frame store, `[E * places + 1, D]`; the last row stays zero."""
     make: Any = np if on_host else jnp
     return make.zeros((_zero_row(frames) + 1, math.prod(frames.shape)), frames.dtype)
 
@@ -125,11 +127,12 @@ def empty_pixels(frames: FrameIndex, on_host: bool = False) -> Buffer | np.ndarr
 def add(
     frames: FrameIndex, obs: Array | None, first: Array, n_steps: Array | None
 ) -> tuple[FrameIndex, Spot]:
-    """Return the index after a step in every environment, and the positions of the transitions.
+    """Advance the frame index by a step in every environment; also return the steps' positions.
 
     Args:
-      frames: the index.
-      obs: `[E, ..., K]`, used to count malformed first stacks, or None if unavailable.
+      frames: the frame index.
+      obs: `[E, ..., K]`, used to count episodes whose first stack has more than one frame, or None
+        if unavailable.
       first: `[E]` bool, whether the step begins an episode.
       n_steps: `[E]` int32, agent steps to the next observation; None means 1.
     """
@@ -154,7 +157,7 @@ def advance(
       newest: `[E]`, position of the latest observation.
       age: `[E]`, agent steps before the latest observation in its episode.
       first: `[E]`, whether the next observation begins an episode.
-      places: `FrameIndex.places`; positions above 2^30 + 2^29 are rewound by a multiple of it.
+      places: `FrameIndex.places`; positions above 2^30 + 2^29 are reduced by a multiple of it.
     """
     begins = first | (newest < 0)
     later = newest + 1 + begins
@@ -168,8 +171,8 @@ def destinations(
     """Return the pixel rows for the frames of the latest transitions.
 
     Args:
-      frames: the index, of which only the sizes are used.
-      newest: `[E]`, position of the observation.
+      frames: the frame index, of which only the sizes are used.
+      newest: `[E]`, position of the observation's newest frame.
       n_steps: `[E]`, agent steps to the next observation, or None for 1.
 
     Returns:
@@ -191,11 +194,11 @@ def destinations(
 def write(
     pixels: Buffer, frames: FrameIndex, obs: Array, next_obs: Array, n_steps: Array | None
 ) -> Buffer:
-    """Return the pixels with the frames of the most recently added step.
+    """Write the frames of the most recently added step to the pixels.
 
     Args:
       pixels: `[E * places + 1, D]`, on the device.
-      frames: the index after `add`.
+      frames: the frame index after `add`.
       obs: `[E, ..., K]`.
       next_obs: `[E, ..., K]`.
       n_steps: `[E]`, agent steps to the next observation, or None for 1.
@@ -221,7 +224,7 @@ def write_on_host(
 
 @with_default_promotion
 def locate(frames: FrameIndex, slots: Array, spot: Spot) -> Located:
-    """Return the pixel rows of both stacks for `slots` `[B]` with positions `spot` `[B]`."""
+    """Return the pixel rows of the observations in `slots` `[B]`, whose positions are `spot`."""
     behind = jnp.arange(frames.stack)[::-1]
     start = slots % frames.newest.size * frames.places
 
@@ -249,18 +252,19 @@ def assemble(frames: FrameIndex, found: OnEither) -> OnEither:
 def lost(frames: FrameIndex, spot: Spot, live: Array, ahead: int = 0) -> Array:
     """Return the number of slots with overwritten frames, `[]` int32.
 
-    Samples from these slots are wrong, because episodes are too short for the spare positions.
+    Samples from these slots are wrong. Frames are overwritten too early if episodes are too short
+    for the spare positions of `init`.
 
     Args:
-      frames: the index.
-      spot: `[C]`.
+      frames: the frame index.
+      spot: `[C]`, positions of the transitions in all slots.
       live: `[C]` bool, whether a slot contains a transition.
-      ahead: number of positions by which the pixels may be ahead of the index.
+      ahead: number of positions by which the pixels may be ahead of the frame index.
     """
     spot, live = jax.tree.map(lambda x: x.reshape(-1, frames.newest.size), (spot, live))
     place = spot.place - frames.newest  # relative to the newest observation
     place = jnp.where(place > 0, place - counters.rewind(frames.places), place)
-    after = place + spot.n_steps  # of next observations
+    after = place + spot.n_steps  # positions of the next observations
     written = jnp.max(jnp.where(live, after, -1), axis=0) + ahead  # [E]
     # Early in an episode, the n steps cover positions that have not been written yet.
     running = live & (place >= -frames.age)
@@ -268,7 +272,7 @@ def lost(frames: FrameIndex, spot: Spot, live: Array, ahead: int = 0) -> Array:
     resumes = jnp.where(ahead > 0, 1, jnp.maximum(steps - frames.age - frames.stack + 1, 1))
 
     def overwritten(end: Array, depth: Array) -> Array:
-        """Return whether a later frame has overwritten part of each stack."""
+        """Return whether later frames have overwritten part of each stack ending at `end`."""
         end = end + frames.places
         start = end - jnp.minimum(depth, frames.stack) + 1
         return (start <= 0) | ((end >= resumes) & (start <= written))
@@ -286,7 +290,7 @@ def _one_unless(n_steps: OnEither | None) -> OnEither | int:
 
 
 def _columns(frames: FrameIndex, obs: OnEither, next_obs: OnEither) -> OnEither:
-    """Return the newest frame and the next observation's frames as rows `[E * (1 + K), D]`."""
+    """Stack the newest frame of `obs` and all frames of `next_obs`, `[E * (1 + K), D]`."""
     make: Any = np if isinstance(obs, np.ndarray) else jnp
     rows, size, stack = len(obs), math.prod(frames.shape), frames.stack
     own = obs.reshape(rows, size, stack)[:, :, -1:]

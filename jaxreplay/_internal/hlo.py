@@ -1,4 +1,4 @@
-"""Detection of large array copies in compiled loops from the optimised HLO."""
+"""Detection of large array copies in compiled loops, based on XLA's optimised HLO."""
 
 import math
 import re
@@ -12,7 +12,7 @@ _ITERATIONS = 10
 
 
 def assert_in_place(step: Callable[..., Any], state: Any, *args: Any, size: int = 0) -> None:
-    """Assert that a compiled loop over `step` copies no large array of its state.
+    """Assert that a compiled loop over `step` copies no large array of the loop state.
 
     XLA copies an array in every iteration if it can't prove that all reads of the array precede the
     next write (see `jaxreplay._internal.buffer`). The loop is compiled for the default backend, but
@@ -20,8 +20,9 @@ def assert_in_place(step: Callable[..., Any], state: Any, *args: Any, size: int 
 
     Args:
       step: `(state, *args) -> state`, one iteration of the loop.
-      state: pytree of arrays, such as a `ReplayState` with parameters; shapes and dtypes suffice.
-      *args: loop-invariant arguments of `step`.
+      state: pytree of arrays, such as a `ReplayState` with network parameters; shapes and dtypes
+        suffice.
+      *args: arguments of `step` that are the same in every iteration.
       size: minimum dimension of the arrays to check; 0 selects an eighth of the largest dimension
         of any array in the state.
 
@@ -56,7 +57,7 @@ def assert_in_place(step: Callable[..., Any], state: Any, *args: Any, size: int 
 
 
 def _hlo_type(leaf: Any) -> str:
-    """Return type and shape of an array as in HLO, such as "f32[8,2]"."""
+    """Return the dtype and shape of an array as in HLO, such as "f32[8,2]"."""
     dtype = jnp.result_type(leaf)
     kind = {"bool": "pred", "bfloat16": "bf16"}.get(dtype.name)
     kind = kind or f"{dtype.kind.replace('i', 's')}{8 * dtype.itemsize}"
@@ -68,8 +69,8 @@ def large_copies(text: str, size: int, children: int | None = None) -> list[str]
 
     Args:
       text: optimised HLO.
-      size: number of elements, such as the capacity of a replay.
-      children: if given, also include arrays `[n, children]` of at least `size` elements.
+      size: smallest dimension to report, such as the capacity of a replay.
+      children: if given, also report arrays `[..., children]` of at least `size` elements.
     """
     found = []
     called = _called(text)
@@ -90,7 +91,7 @@ def large_copies(text: str, size: int, children: int | None = None) -> list[str]
 
 
 def _lines(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each instruction with the name of its computation."""
+    """Yield each line of HLO, after the name of the computation that contains it."""
     name = ""
     for line in text.splitlines():
         if start := re.match(r"(?:ENTRY )?%([\w.-]+) \(", line):
@@ -99,7 +100,7 @@ def _lines(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _called(text: str) -> dict[str, list[str]]:
-    """Return the computations that each computation calls: fusions, branches and nested loops."""
+    """Return the names of fusions, branches and nested loops that each computation calls."""
     called: dict[str, list[str]] = {}
     for name, line in _lines(text):
         for one in re.findall(

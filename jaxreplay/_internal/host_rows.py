@@ -4,7 +4,7 @@ With `storage=Transitions(on_host=True)`, the ring buffer on the device contains
 of a transition (rewards, discounts, flags, discrete actions) and the fields that the sampler reads.
 The other fields (observations, continuous actions) are stored as bits in a NumPy array that the
 caller owns, with one row per slot. Priorities, sum trees and sampling remain on the device, so the
-same key samples the same transitions:
+same key samples the same transitions as without host storage:
 
     rows = host_rows.empty(state.ring)
     state = add(state, transition)
@@ -35,11 +35,13 @@ _EMPTY = "use rows from host_rows.empty(state.ring) of this replay"
 
 
 def empty(ring: Ring, *axes: int) -> np.ndarray:
-    """Return the rows of an empty ring buffer, `[*axes, C, V]` uint32, allocated lazily.
+    """Return rows of V words for the C slots of an empty ring buffer, `[*axes, C, V]` uint32.
+
+    The operating system allocates the memory when rows are written.
 
     Args:
       ring: ring buffer of a replay with host storage; shapes from `jax.eval_shape` suffice.
-      *axes: leading axes, such as the number of seeds.
+      *axes: sizes of leading axes, such as the number of seeds.
 
     Raises:
       ValueError: If all fields are on the device.
@@ -48,7 +50,7 @@ def empty(ring: Ring, *axes: int) -> np.ndarray:
 
 
 def write(rows: np.ndarray, leaving: Leaving) -> None:
-    """Write the newest transitions, `ring.leaving` `[E, V]` after an add, to the rows in place.
+    """Write the newest transitions, which are `ring.leaving` after an add, to the rows in place.
 
     Raises:
       ValueError: If all fields are on the device, or the rows belong to a different ring buffer.
@@ -84,7 +86,7 @@ def read(rows: np.ndarray, slots: Any) -> np.ndarray:
 
 
 def join(ring: Ring, batch: Sample, words: Array) -> Sample:
-    """Return a batch with all fields.
+    """Add the fields on the host to a sampled batch.
 
     Args:
       ring: ring buffer of a replay with host storage; shapes suffice.

@@ -1,4 +1,4 @@
-"""Splits of a transition's fields between the device and the host."""
+"""Divisions of a transition's fields into a part on the device and a part on the host."""
 
 import math
 from collections.abc import Collection
@@ -13,30 +13,33 @@ from jaxreplay.types import Array, Tree
 
 
 class HostSplit(NamedTuple):
-    """The split of the leaves; each part has the transition's type, with None for other leaves."""
+    """The division of a transition's leaves into a device part and a host part.
 
-    whole: Layout
-    here: Layout  # on the device
-    there: Layout  # on the host
+    Each part has the transition's type, with None for the leaves of the other part.
+    """
+
+    whole: Layout  # layout of the whole transition
+    here: Layout  # layout of the device part
+    there: Layout  # layout of the host part
     goes: tuple[bool, ...]  # [leaves], whether a leaf is stored on the host
 
 
 class Leaving(NamedTuple):
     """The host-stored fields of the newest transitions."""
 
-    words: Array  # [E, V] uint32, the bits of the fields
+    words: Array  # [E, V] uint32, the bits of the host part in V words
     slots: Array  # [E] int32, the slots of these transitions
 
 
 def plan(example: Tree, kept: Collection[str]) -> HostSplit:
-    """Return a split that stores scalar fields and the fields in `kept` on the device.
+    """Return the split that stores scalar fields and the fields in `kept` on the device.
 
     Args:
       example: one transition without a batch axis.
       kept: top-level fields to store on the device.
 
     Raises:
-      ValueError: If either part is empty.
+      ValueError: If the device part or the host part would be empty.
     """
     whole = packing.plan(example)
     goes = tuple(math.prod(x.shape) > 1 and x.top not in kept for x in whole.fields)
@@ -54,21 +57,21 @@ def plan(example: Tree, kept: Collection[str]) -> HostSplit:
 
 
 def divide(split: HostSplit, transition: Tree) -> tuple[Tree, Tree]:
-    """Split transitions `[E, ...]` into the parts for the device and the host."""
+    """Split transitions `[E, ...]` into a device part and a host part."""
     leaves = split.whole.treedef.flatten_up_to(transition)
     stays = tuple(not x for x in split.goes)
     return _only(split.whole, leaves, stays), _only(split.whole, leaves, split.goes)
 
 
 def join(split: HostSplit, here: Tree, there: Tree) -> Tree:
-    """Join both parts into transitions `[B, ...]`."""
+    """Join the device part and the host part into transitions `[B, ...]`."""
     both = (split.whole.treedef.flatten_up_to(part) for part in (here, there))
     leaves = [y if goes else x for x, y, goes in zip(*both, split.goes, strict=True)]
     return jax.tree.unflatten(split.whole.treedef, leaves)
 
 
 def empty_leaving(split: HostSplit, num_envs: int) -> Leaving:
-    """Return the value of `leaving` before the first add: zeros for empty slots."""
+    """Return the `Leaving` of an empty ring buffer: zeros for one slot of every environment."""
     words = jnp.zeros((num_envs, split.there.words), jnp.uint32)
     return Leaving(words, jnp.arange(num_envs, dtype=jnp.int32))
 

@@ -11,7 +11,7 @@ from jaxreplay.types import Array
 
 
 def bits(key: Array, shape: tuple[int, ...]) -> Array:
-    """Return the same uint32 as `jax.random.bits`, but faster on CPU (see `unrolled`).
+    """Return the same uint32 as `jax.random.bits`, but faster on CPU (see `buffer.unrolled`).
 
     256 numbers take 0.5 us instead of 4 us, and 4096 numbers take 5 us instead of 37 us.
 
@@ -25,13 +25,14 @@ def integers(key: Array, shape: tuple[int, ...], below: Array | int) -> Array:
     """Return independent int32 integers, uniform in [0, below).
 
     The integers result from a fixed-point multiplication of 32 random bits (Lemire 2019,
-    arXiv:1805.10941, without rejection). The relative error of a probability `1 / below` is at most
-    `below / 2^32`. A number takes one hash; `jax.random.randint` takes two hashes and a division.
+    arXiv:1805.10941, without rejection). The relative error of an integer's probability
+    `1 / below` is at most `below / 2^32`. An integer takes one hash; in `jax.random.randint`, it
+    takes two hashes and a division.
 
     Args:
       key: PRNG key.
       shape: shape of the result.
-      below: `[]`, positive int32.
+      below: `[]`, positive int32, exclusive upper bound.
     """
     return multiply_high(bits(key, shape), jnp.asarray(below).astype(jnp.uint32)).astype(jnp.int32)
 
@@ -48,10 +49,11 @@ def multiply_high(x: Array, y: Array) -> Array:
 
 
 def fraction(bits: Array, whole: Array) -> tuple[Array, Array]:
-    """Return `bits / 2^32 * whole` as the sum of two float32.
+    """Return `bits / 2^32 * whole` as two float32, whose sum is the result.
 
-    A single float32 resolves 2^-24 of the whole: if priorities differ by many orders of magnitude,
-    some small priorities would never be sampled. Factors of 12 bits make every product exact.
+    A single float32 only resolves 2^-24 of `whole`, such as the sum of all priorities. If
+    priorities differ by many orders of magnitude, some small priorities would never be sampled.
+    Splitting both factors into parts of 12 bits makes every product exact.
 
     Args:
       bits: `[...]` uint32.
@@ -71,7 +73,7 @@ def fraction(bits: Array, whole: Array) -> tuple[Array, Array]:
 
 
 def floor(value: Array, rest: Array) -> tuple[Array, Array]:
-    """Return the largest float32 not above `value + rest`, and the non-negative remainder.
+    """Round `value + rest` down to a float32; also return the non-negative remainder.
 
     Rounding down matters for range searches: a number rounded up to the start of a range would fall
     into that range.
@@ -92,11 +94,11 @@ def to_power(base: Array, exponent: Array | float) -> Array:
     """Return `base ** exponent` for 0 and positive normal numbers, with a relative error of 1e-5.
 
     XLA on CPU vectorises logarithms and exponentials, but not powers: 128 numbers take 0.3 us
-    instead of 1.0 us. For priorities near 1, the error is 1e-7.
+    instead of 1.0 us. For a base near 1, the relative error is 1e-7.
 
     Args:
       base: `[...]` float32, non-negative; the power is not differentiable at 0.
-      exponent: `[]`; the power is 1 for 0 and exact for the Python numbers 1 and 2.
+      exponent: `[]`; 0 yields a power of 1, and the Python numbers 1 and 2 yield exact powers.
     """
     if isinstance(exponent, int | float):
         if exponent in (0, 1, 2):

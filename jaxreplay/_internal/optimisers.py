@@ -14,26 +14,27 @@ class IfFiniteState(NamedTuple):
     """State of an optimiser that skips non-finite gradients."""
 
     finite: Array  # [] bool, whether the latest gradient was finite
-    inner: optax.OptState
+    inner: optax.OptState  # state of the inner optimiser
 
 
 def if_finite(inner: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Return an optimiser that skips non-finite gradients.
+    """Wrap an optimiser so that it skips non-finite gradients.
 
-    It differs from `optax.apply_if_finite` in that the number of skipped gradients is unlimited and
-    that an elementwise selection, which XLA fuses with the update, replaces the branch.
+    In contrast to `optax.apply_if_finite`, the number of skipped gradients is unlimited, and an
+    elementwise selection, which XLA fuses with the update, replaces the branch.
 
     A gradient is considered finite if the sum of squares of every leaf is finite. This test is
-    cheaper than a test of every element and deliberately stricter: for larger gradients, Adam's
-    second moment would become infinite and the affected parameters would never change again.
-    Squares are computed in the leaf's dtype, as in Adam (float16 represents squares of numbers
-    below 256), and summed in float32 or wider.
+    cheaper than a test of every element and deliberately stricter: for gradients with overflowing
+    squares, Adam's second moment would become infinite and the affected parameters would never
+    change again. Squares are computed in the leaf's dtype, as in Adam (float16 represents squares
+    of numbers below 256), and summed in float32 or wider.
 
     Args:
       inner: optimiser for finite gradients.
 
     Returns:
-      An optimiser with an `IfFiniteState`; its updates are 0 for a non-finite gradient.
+      An optimiser whose state is an `IfFiniteState`, and whose updates are 0 for a non-finite
+      gradient.
     """
 
     def init(params: optax.Params) -> IfFiniteState:
@@ -54,7 +55,7 @@ def if_finite(inner: optax.GradientTransformation) -> optax.GradientTransformati
 
 
 def _squares_are_finite(updates: optax.Updates) -> Array:
-    """Return whether the sum of squares of every leaf is finite, `[]` bool; True without leaves."""
+    """Return `[]` bool, whether the sum of squares of every leaf is finite; True without leaves."""
     squares = [(x * x.conj()).real for x in jax.tree.leaves(updates)]
     if not squares:
         return jnp.ones((), bool)

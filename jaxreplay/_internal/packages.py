@@ -10,7 +10,7 @@ from types import ModuleType
 
 
 def find() -> str:
-    """Return the installed version, or the version of the clone that contains this file."""
+    """Return the version of the installed package, or of the clone that contains this file."""
     try:
         return metadata.version("jaxreplay")
     except metadata.PackageNotFoundError:

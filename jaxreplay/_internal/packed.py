@@ -2,10 +2,11 @@
 
 Every array adds to the time of a call: on CPU, a microsecond for each result and two microseconds
 for each NumPy argument. For a replay state, a batch and a transition, this exceeds the time to add,
-sample and update. A packed pytree consists of one array of words and its large arrays.
+sample and update. A packed pytree consists of one array of 32-bit words, which holds all small
+arrays, and the large arrays.
 
-Pack the arguments and results of compiled functions, and unpack them on the other side. Packing has
-no benefit inside a compiled loop.
+Pack the arguments of a compiled function and unpack them inside it, and the reverse for its
+results. Packing has no benefit inside a compiled loop.
 """
 
 import functools
@@ -30,25 +31,25 @@ _SHAPE_AND_DTYPE = operator.attrgetter("shape", "dtype")
 class _Plan(NamedTuple):
     """The storage of each leaf of a packed pytree."""
 
-    treedef: Any  # jax.tree_util.PyTreeDef
+    treedef: Any  # jax.tree_util.PyTreeDef of the original pytree
     apart: tuple[bool, ...]  # [leaves], whether a leaf remains a separate array
-    kinds: tuple[Any, ...]  # [leaves], the PRNG key implementation, or None for other leaves
+    kinds: tuple[Any, ...]  # [leaves], the PRNG implementation of keys, or None for other leaves
     layout: Layout | None  # layout of the words, or None if all leaves are separate arrays
-    record: np.dtype | None  # the same layout as a structured NumPy dtype
+    record: np.dtype | None  # `layout` as a structured NumPy dtype
     names: tuple[str, ...]  # [leaves], the leaf's field name in the record, or ""
 
 
 class Packed:
     """A pytree packed into few arrays, which is itself a pytree and may be donated.
 
-    JAX would take several times as long to flatten a dataclass.
+    JAX would take several times as long to flatten a registered dataclass.
     """
 
     __slots__ = ("arrays", "plan")
 
     def __init__(self, arrays: tuple[Any, ...], plan: _Plan) -> None:
         """Use `pack` instead."""
-        self.arrays = arrays  # [W] uint32 with the bits of all small leaves, then the other leaves
+        self.arrays = arrays  # words [W] uint32 with the bits of all small leaves, then the others
         self.plan = plan
 
 
@@ -97,7 +98,7 @@ def pack(tree: Tree) -> Packed:
 
 
 def unpack(packed: Packed) -> Tree:
-    """Return the exact original pytree on the device; call `unpack` in a compiled function.
+    """Unpack the exact original pytree on the device; call `unpack` in a compiled function.
 
     Leaves packed on the host are returned in JAX's dtypes.
     """
@@ -105,9 +106,9 @@ def unpack(packed: Packed) -> Tree:
 
 
 def as_numpy(packed: Packed) -> Tree:
-    """Return the original pytree as NumPy arrays, for learners without JAX.
+    """Unpack the original pytree as NumPy arrays, for learners without JAX.
 
-    On CPU, the arrays are read-only views of JAX's memory. PRNG keys are returned as their words.
+    On CPU, the arrays are read-only views of JAX's memory. PRNG keys are returned as uint32 words.
     """
     plan, leaves = packed.plan, list(map(np.asarray, packed.arrays))
     if plan.record is not None:
@@ -153,7 +154,7 @@ def _packed(plan: _Plan, leaves: list[Any], words: Any) -> Packed:
 def _host_plan(
     treedef: Any, leaves: tuple[tuple[tuple[int, ...], Any], ...], wide: bool
 ) -> tuple[_Plan, tuple[int, ...]]:
-    """Return `_plan` for NumPy arrays, and the indices of leaves with wider dtypes than JAX's."""
+    """Return the plan for NumPy arrays, and the indices of leaves wider than in JAX."""
     wider = []
     for number, (_, dtype) in enumerate(leaves):
         if _own(treedef, number, dtype) != dtype:
@@ -163,9 +164,10 @@ def _host_plan(
 
 @functools.cache
 def _plan(treedef: Any, leaves: tuple[tuple[tuple[int, ...], Any], ...], wide: bool) -> _Plan:
-    """Return the plan for leaves with these shapes and dtypes.
+    """Return the plan for leaves with the given shapes and dtypes.
 
-    Equal shapes and dtypes share one plan, because JAX compares plans in every call.
+    Pytrees with equal structure, shapes and dtypes share one plan, because JAX compares plans in
+    every call.
     """
     del wide  # part of the cache key, because plans depend on `jax_enable_x64`
     kinds, apart, small = [], [], []
@@ -191,7 +193,7 @@ def _plan(treedef: Any, leaves: tuple[tuple[tuple[int, ...], Any], ...], wide: b
 
 
 def _words_of(shape: tuple[int, ...], dtype: Any) -> tuple[jax.ShapeDtypeStruct | None, Any]:
-    """Return a leaf's shape and dtype in words, or None if separate, and its key implementation."""
+    """Return a leaf's stored shape and dtype, or None if separate, and its PRNG implementation."""
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         kinds = []
 

@@ -13,7 +13,7 @@ from jaxreplay._internal.arguments import can_be_stored, check_leaf
 from jaxreplay.types import Array, Tree
 
 _WHOLE = "the transition"  # the name of a leaf that is the whole pytree
-_ITEM_SIZES = (8, 4, 2, 1)  # in bytes, in row order
+_ITEM_SIZES = (8, 4, 2, 1)  # item sizes in bytes, in the order of the fields in a row
 
 
 class Field(NamedTuple):
@@ -22,8 +22,8 @@ class Field(NamedTuple):
     name: str  # path in the pytree, such as "extras.noise"
     top: str  # first part of the path, such as "extras"
     start: int  # byte offset in the row
-    shape: tuple[int, ...]  # unpacked shape of one row
-    dtype: str
+    shape: tuple[int, ...]  # shape of the leaf, without the axis of rows
+    dtype: str  # dtype of the leaf
 
     @property
     def stored(self) -> jnp.dtype:
@@ -34,13 +34,13 @@ class Field(NamedTuple):
 class Layout(NamedTuple):
     """The locations of all leaves of a pytree in a packed row."""
 
-    treedef: Any  # jax.tree_util.PyTreeDef
-    fields: tuple[Field, ...]  # in leaf order
+    treedef: Any  # jax.tree_util.PyTreeDef of the pytree
+    fields: tuple[Field, ...]  # one field per leaf, in leaf order
     words: int  # 32-bit words per row
 
 
 def plan(example: Tree) -> Layout:
-    """Return the layout of a pytree: the widest dtypes first, each dtype padded to whole words.
+    """Return the layout of a pytree: widest dtypes first, all leaves of a width padded to words.
 
     Raises:
       ValueError: If a leaf is not an array, a dtype can't be stored, or there are no leaves.
@@ -83,8 +83,8 @@ def check_fits(
       layout: layout of one transition.
       tree: pytree with leaves `[E, ...]`.
       num_envs: number of environments E.
-      without: top-level fields to skip.
-      of: name of the field with this pytree as its value, or "" for a whole transition.
+      without: names of top-level fields to skip.
+      of: name of the transition field whose value is this pytree, or "" for a whole transition.
     """
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     named = [(*_names(path), leaf) for path, leaf in leaves]
@@ -101,7 +101,7 @@ def check_fits(
         if name not in found or name not in names:
             lacks = "lacks" if name in names else "has"
             raise ValueError(f"{whole} {lacks} {name}, unlike the example")
-    if list(found) != names:  # of another type: JAX sorts the fields of dicts only
+    if list(found) != names:  # of a different type: JAX sorts the fields of dicts only
         raise ValueError(
             f"{whole} ({type(tree).__name__}) has a different field order from the example: use "
             "the same type"
@@ -119,7 +119,7 @@ def as_stored(layout: Layout, tree: Tree, apart: Mapping[str, str] = MappingProx
     Args:
       layout: layout of one transition.
       tree: pytree with leaves `[E, ...]`.
-      apart: dtypes, by name, of leaves that are stored elsewhere.
+      apart: dtypes, by name, of leaves that are stored outside this layout.
     """
     dtypes = {field.name: field.dtype for field in layout.fields} | dict(apart)
 
@@ -166,7 +166,7 @@ def name_of(path: Any) -> str:
 
 
 def _names(path: Any) -> tuple[str, str]:
-    """Return the name of a leaf and the first part of the name."""
+    """Return the name of a leaf, such as "extras.noise", and its first part, such as "extras"."""
     if not path:
         return _WHOLE, ""
     top = jax.tree_util.keystr(path[:1], simple=True)
@@ -174,7 +174,7 @@ def _names(path: Any) -> tuple[str, str]:
 
 
 def _words(items: Array) -> Array:
-    """Return unsigned integers `[E, n]` of any width as zero-padded words."""
+    """Convert unsigned integers `[E, n]` of any width to zero-padded 32-bit words."""
     rows, count = items.shape
     size = items.dtype.itemsize
     if size < 4:

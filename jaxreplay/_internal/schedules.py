@@ -12,7 +12,7 @@ from jaxreplay._internal.arguments import Bounds
 from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.types import Array
 
-Schedule = Callable[[Array], Array]  # maps the number of updates to a value
+Schedule = Callable[[Array], Array]  # maps the number of gradient steps to a value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Linear:
 
     @with_default_promotion
     def __call__(self, step: Array) -> Array:
-        """Return the value `[]` at step `[]`."""
+        """Return the value `[]` of the schedule at gradient step `step` `[]`."""
         if not isinstance(self.steps, int):
             moving = _line(self.start, self.end, step, self.steps, jnp.maximum(self.steps, 1))
             return jnp.where(self.steps == 0, self.start, moving)
@@ -64,7 +64,7 @@ def _line(start: float, end: float, step: Array, steps: int | Array, divisor: in
 
 
 def _whole(steps: int | Array) -> int | Array:
-    """Return the number of steps, as an int unless traced; raise ValueError if invalid."""
+    """Validate a number of steps, and convert it to an int unless it is traced."""
     if isinstance(steps, jax.Array | np.ndarray | np.generic):
         fits = jnp.issubdtype(steps.dtype, jnp.integer) and steps.ndim == 0
     else:

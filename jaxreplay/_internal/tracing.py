@@ -16,7 +16,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def with_default_promotion(function: Callable[Args, Result]) -> Callable[Args, Result]:
-    """Return a function that is traced with JAX's default dtype and rank promotion.
+    """Wrap a function so that JAX traces it with the default dtype and rank promotion.
 
     `jax_numpy_dtype_promotion="strict"` and `jax_numpy_rank_promotion="raise"` are meant to check
     user code. The library promotes deliberately, as Optax and Flax do.
@@ -26,7 +26,7 @@ def with_default_promotion(function: Callable[Args, Result]) -> Callable[Args, R
     def call(*args: Args.args, **kwargs: Args.kwargs) -> Result:
         config: Any = jax.config
         set_to = config.jax_numpy_dtype_promotion, config.jax_numpy_rank_promotion
-        if set_to == ("standard", "allow"):  # a context would cause retracing
+        if set_to == ("standard", "allow"):  # entering a context would cause retracing
             return function(*args, **kwargs)
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             return function(*args, **kwargs)
@@ -38,10 +38,10 @@ Tree = TypeVar("Tree")
 
 
 def varying(tree: Tree) -> Tree:
-    """Return arrays that vary over all mesh axes of an enclosing `jax.shard_map`.
+    """Mark arrays as varying over all mesh axes of an enclosing `jax.shard_map`.
 
-    A loop can then carry the arrays even if only some writes vary. Outside of `jax.shard_map`, the
-    arrays are returned unchanged.
+    A loop can then carry the arrays even if only some of its writes vary over a mesh axis. Outside
+    of `jax.shard_map`, the arrays are returned unchanged.
     """
     axes = tuple(jax.sharding.get_abstract_mesh().manual_axes)
     if not axes:
@@ -51,11 +51,11 @@ def varying(tree: Tree) -> Tree:
 
 
 def donatable(tree: Any) -> Any:
-    """Return a pytree of distinct arrays, suitable for `jax.jit(step, donate_argnums=0)`.
+    """Copy duplicate arrays of a pytree, so that `jax.jit(step, donate_argnums=0)` accepts it.
 
-    JAX can't donate the same array twice, and a state created outside of `jit` may contain
-    duplicates: networks and their initial target networks, or several zero counters. Duplicates
-    are copied. Outputs of jitted functions and of `Replay.init` are already distinct.
+    JAX can't donate the same array twice, and a training state created outside of `jit` may contain
+    an array twice: as the parameters of a network and of its initial target network, or as two zero
+    counters. Outputs of jitted functions and of `Replay.init` are already distinct.
 
     Args:
       tree: pytree of arrays.
@@ -72,7 +72,7 @@ def donatable(tree: Any) -> Any:
 
 
 class _CachedMethod:
-    """A method that is the same object for equal instances, so that JAX traces it once."""
+    """A method that is the same object for all equal instances, so that JAX traces it once."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -83,15 +83,15 @@ class _CachedMethod:
             return self._function
         try:
             return _bind(self._function, instance)
-        except TypeError:  # options that are traced can't be hashed
+        except TypeError:  # instances with traced fields can't be hashed
             return types.MethodType(self._function, instance)
 
 
 def cached_method(function: Function) -> Function:
-    """Return a method of a hashable class that JAX caches by the instance's value.
+    """Decorate a method of a hashable class so that equal instances share compiled functions.
 
     JAX caches compiled functions by identity, and Python creates a new bound method for every
-    access.
+    access to a method.
     """
     return cast(Function, _CachedMethod(function))
 

@@ -5,7 +5,7 @@ import os
 import stat
 from typing import Any
 
-DEEPEST = 100  # maximum number of nesting levels
+DEEPEST = 100  # maximum number of nesting levels of a JSON value
 
 
 def is_regular(path: str | os.PathLike) -> bool:
@@ -38,9 +38,12 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def shallow(value: Any) -> Any:
-    """Return a parsed value; raise ValueError if it is nested more than `DEEPEST` levels deep.
+    """Validate that a parsed JSON value is nested at most `DEEPEST` levels deep, and return it.
 
     Deeper values would overflow the stack in recursive functions.
+
+    Raises:
+      ValueError: If the value is nested more deeply.
     """
     level, depth = [[value]], 0
     while level:
@@ -53,7 +56,7 @@ def shallow(value: Any) -> Any:
 
 
 def printable(text: Any) -> str:
-    """Return text with control characters and unencodable characters escaped."""
+    """Convert a value to text, with control characters and unencodable characters escaped."""
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in str(text))
 
 

@@ -1,6 +1,7 @@
 """Operations tuned to tested versions of XLA on CPU.
 
-`buffer` uses them if `load` returns them, and plain JAX operations otherwise; results are the same.
+The module `buffer` uses these operations if `load` returns them, and plain JAX operations with the
+same results otherwise.
 To support a new JAX version, add it to `TESTED` and run the replay benchmarks and
 `tests/contract/test_no_copies.py`.
 """
@@ -12,14 +13,14 @@ import warnings
 
 import jax
 
-TESTED = ((0, 10), (0, 11))  # JAX versions
+TESTED = ((0, 10), (0, 11))  # tested JAX versions
 
 
 @functools.cache
 def load() -> types.SimpleNamespace | None:
-    """Return the modules of this package, or None if they are disabled or the JAX version untested.
+    """Return the modules of this package, or None if disabled or not tested with this JAX version.
 
-    `JAXREPLAY_TUNED=off` disables them without a warning.
+    The environment variable `JAXREPLAY_TUNED=off` disables the modules without a warning.
     """
     if os.environ.get("JAXREPLAY_TUNED") == "off":
         return None
@@ -31,7 +32,7 @@ def load() -> types.SimpleNamespace | None:
             stacklevel=2,
         )
         return None
-    # Not at import: another version may lack what these modules need.
+    # Import these modules only here: other JAX versions may lack what the modules use.
     from jaxreplay._internal.tuned import gather, keys, linear, once
 
     return types.SimpleNamespace(gather=gather, keys=keys, linear=linear, once=once)

@@ -1,7 +1,7 @@
 """Gathers from large arrays that are faster on CPU than a plain gather, with the same result.
 
-A plain gather waits for memory at nearly every row, waits for other threads even if it reads
-little, and takes twice as long under vmap.
+A plain gather waits for memory at nearly every row, waits for other threads even if it reads only a
+few rows, and takes twice as long under vmap.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from jaxreplay._internal.tracing import varying
 from jaxreplay._internal.tuned.once import once
 from jaxreplay.types import Array
 
-# Measured on a CPU with 1 MB of L2 and 32 MB of L3 cache, with JAX 0.10 and batches of 32 and 256
-# rows of 16 to 400 words.
+# These sizes were measured on a CPU with 1 MB of L2 and 32 MB of L3 cache, with JAX 0.10 and
+# batches of 32 and 256 rows of 16 to 400 words.
 _CACHE = 2**23  # array size in bytes above which prefetching rows is worthwhile
 _NEAR = 2**18  # bytes of rows to prefetch at a time, which fit into the cache
 _LONG = 256  # row size in bytes above which XLA copies rows with vector instructions
@@ -30,8 +30,9 @@ def take_rows(array: Array, indices: Array) -> Array:
     """Return `array[indices]` `[B, ...]` for `array` `[n, ...]` and in-range int32 `indices` `[B]`.
 
     Under vmap on CPU, one plain gather reads the rows of all arrays, because XLA's batched gather
-    takes twice as long. Accelerators use the batched gather, which can also be partitioned. One
-    thread reads a few rows of a large array if the rows have several uses (see `take_few_rows`).
+    takes twice as long. Accelerators use the batched gather, which can also be partitioned among
+    devices. One thread reads a few rows of a large array if several operations use the rows (see
+    `take_few_rows`).
     """
     rows = indices.astype(jnp.uint32)  # unsigned indices avoid the handling of negative indices
     if _on_cpu() and rows.size and _far(array):
@@ -40,24 +41,24 @@ def take_rows(array: Array, indices: Array) -> Array:
             return _take_parts(array, rows, part)
         rows = rows + _fetched(array, rows)
     read = array.at[rows].get(mode="promise_in_bounds")
-    # XLA fuses gathers of scalars into their consumers.
+    # XLA fuses gathers of scalars into the operations that use them.
     return in_one_thread(read, indices) if array.ndim > 1 and array.nbytes >= _CUT else read
 
 
 def _far(array: Array) -> bool:
-    """Return whether rows are probably outside the cache and worth prefetching."""
+    """Return whether rows of an array are probably outside the cache and worth prefetching."""
     if array.ndim != 2 or array.size * array.dtype.itemsize <= _CACHE:
         return False
     return array.shape[1] * array.dtype.itemsize < _LONG
 
 
 def _in_lines(array: Array) -> int:
-    """Return the size of a row in bytes, rounded up to whole cache lines."""
+    """Return the size of an array's row in bytes, rounded up to whole cache lines."""
     return -(-array.shape[1] * array.dtype.itemsize // _LINE) * _LINE
 
 
 def _take_parts(array: Array, rows: Array, part: int) -> Array:
-    """Return the rows, reading `part` rows at a time."""
+    """Return `array[rows]`, reading `part` rows at a time."""
 
     def turn(number: Array, taken: Array) -> Array:
         start = jnp.minimum(number * part, rows.size - part)  # the last two parts may overlap
@@ -72,8 +73,9 @@ def _take_parts(array: Array, rows: Array, part: int) -> Array:
 def _fetched(array: Array, rows: Array) -> Array:
     """Return a uint32 zero that is available once rows `[B]` of `array` `[n, W]` are cached.
 
-    A gather copies short rows word by word: the CPU has few rows in flight and waits for memory at
-    nearly every row. Requests for one word of each cache line are fast and are served in parallel.
+    A gather copies short rows word by word: the CPU requests few rows at the same time and waits
+    for memory at nearly every row. Requests for one word of each cache line are fast, and memory
+    serves them in parallel.
     """
     last, step = array.shape[1] - 1, max(1, _LINE // array.dtype.itemsize)
     columns = jnp.asarray([*range(0, last, step), last], jnp.uint32)
@@ -107,8 +109,8 @@ def take_few_rows(scratch: Array, array: Array, indices: Array) -> tuple[Array, 
     (`outer_dimension_partitions` in the HLO), even if they read little and waking the threads takes
     longer. XLA does not partition an operation that ends in a slice update. Therefore the rows are
     written to the start of the scratch array. The scratch array has an extra row, and XLA can't
-    prove that the start index is 0; otherwise XLA would remove the update. The rows must have
-    several uses, because XLA fuses the update with a single use and partitions the fusion.
+    prove that the start index is 0; otherwise XLA would remove the update. Several operations must
+    use the rows, because XLA would fuse the update with a single one and partition the fusion.
     """
     rows = indices.astype(jnp.uint32)
     read = array.at[rows].get(mode="promise_in_bounds")
@@ -136,10 +138,10 @@ def _take_few_rows_batched(
 
 @jax.custom_batching.custom_vmap
 def in_one_thread(values: Array, numbers: Array) -> Array:
-    """Return values `[n, ...]` that are computed by one thread (see `take_few_rows`).
+    """Make XLA compute values `[n, ...]` in one thread (see `take_few_rows`).
 
-    `numbers` `[B]` must be non-negative int32, which XLA can't prove. The result must have several
-    uses.
+    `numbers` `[B]` must be int32 that are non-negative, although XLA can't prove it. Several
+    operations must use the result.
     """
     if not _on_cpu() or not 0 < values.nbytes <= _LITTLE:
         return values
@@ -164,7 +166,7 @@ def _in_one_thread_batched(
 def _flattened(
     axis_size: int, in_batched: Sequence[bool], array: Array, indices: Array
 ) -> tuple[Array, Array] | None:
-    """Merge the batch axis into `array` and offset `indices`; return None to keep the axis."""
+    """Merge the vmapped axis into `array` and offset `indices`, or return None to keep the axis."""
     array_batched, indices_batched = in_batched
     length = array.shape[1] if array_batched else 0
     if not _on_cpu() or axis_size * length > np.iinfo(np.int32).max:

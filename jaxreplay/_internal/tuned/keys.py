@@ -19,11 +19,11 @@ from jaxreplay.types import Array
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 _PARITY = 0x1BD11BDA
 
-_FIRST = np.array([True, False])  # constant, as XLA would hoist a comparison out of loops
+_FIRST = np.array([True, False])  # a constant, because XLA would hoist a comparison out of loops
 
 
 def unrolled(key: Array) -> Array:
-    """Return keys that are hashed faster (see `buffer.unrolled`)."""
+    """Convert keys to an implementation with a faster hash (see `buffer.unrolled`)."""
     if not _loops(key):
         return key
     return jax.random.wrap_key_data(jax.random.key_data(key), impl=_UNROLLED)
@@ -38,18 +38,18 @@ def _loops(key: Array) -> bool:
 
 
 def _threefry(key: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """Return threefry2x32 of an iota of the given shape under a key `[2]`."""
+    """Hash an iota of the given shape with threefry2x32 and a key `[2]`."""
     return _hash(key, jax.lax.iota(jnp.uint32, math.prod(shape)).reshape(shape))
 
 
 def _hash(key: Array, numbers: Array) -> tuple[Array, Array]:
-    """Return threefry2x32 of pairs (0, number), under a key `[2]`."""
+    """Hash the pairs (0, number) with threefry2x32 and a key `[2]`."""
     first, second = (jnp.broadcast_to(key[i], numbers.shape) for i in range(2))
     return tuple(_HASH.bind(first, second, numbers))
 
 
 def _rounds(first: Array, second: Array, y: Array) -> tuple[Array, Array]:
-    """Return the elementwise hash, computed with a key schedule that also depends on `y`.
+    """Hash (0, y) elementwise with the key (first, second); the key schedule also depends on `y`.
 
     XLA would hoist operations that depend only on the key out of a loop with a constant key. This
     would add six small operations per hash to compile and carry through the loop, and XLA would no
@@ -72,14 +72,14 @@ def _rounds(first: Array, second: Array, y: Array) -> tuple[Array, Array]:
 
 
 def _over_batch(words: Sequence[Array], axes: Sequence[int | None]) -> Any:
-    """Return the hash of words, some of which have a batch axis."""
+    """Hash key words and numbers, some of which have a batch axis."""
     size = next(x.shape[i] for x, i in zip(words, axes, strict=True) if i is not None)
     words = [batching.bdim_at_front(x, i, size) for x, i in zip(words, axes, strict=True)]
     return _HASH.bind(*words), (0, 0)
 
 
 def _hash_primitive() -> Primitive:
-    """Return a primitive for the hash, because tracing its 160 operations is slow."""
+    """Return a primitive for `_rounds`, because tracing its 160 operations is slow."""
     made = Primitive("threefry2x32_unrolled")
     made.multiple_results = True
     made.def_impl(jax.jit(_rounds))
@@ -89,7 +89,7 @@ def _hash_primitive() -> Primitive:
     return made
 
 
-# Plain functions, because keys must be picklable.
+# The next three are plain functions, because keys must be picklable.
 def _split(key: Array, shape: tuple[int, ...]) -> Array:
     return _split_once(key, shape)
 
@@ -122,7 +122,7 @@ def _random_bits_once(key: Array, width: int, shape: tuple[int, ...]) -> Array:
 
 
 def _stacked(x: Array, y: Array) -> Array:
-    """Stack both words into `[..., 2]`; `jnp.stack` would compile the hash twice."""
+    """Stack two words of a hash into `[..., 2]`; `jnp.stack` would compile the hash twice."""
     return jnp.where(_FIRST, x[..., None], y[..., None])
 
 

@@ -1,18 +1,19 @@
 """Linear layers with fast matrix products on CPU.
 
-JAX computes the gradient of `x @ kernel` with respect to the kernel as the transpose of
-`grad.T @ x`. On CPU this takes ten times as long as `x.T @ grad` for a first layer with few inputs,
-and operations on the gradient, such as Adam's update, then read memory with a stride.
+For inputs `x` and the gradient `grad` of the outputs, JAX computes the gradient of the kernel of
+`x @ kernel` as the transpose of `grad.T @ x`. On CPU this takes ten times as long as `x.T @ grad`
+for a first layer with few inputs, and operations on the kernel gradient, such as Adam's update,
+then read memory with a stride.
 
 XLA on CPU is fast for products of large matrices and for matrix-vector products, but slow if one
 dimension is tiny, such as the values of two actions. For 256 hidden units, the kernel gradient for
 two outputs takes a quarter of the time for 256 outputs; with one matrix-vector product per output,
-it takes a fortieth. A sum over few inputs is unrolled, and XLA fuses the sum into the next
-operation, such as a ReLU.
+it takes a fortieth of that time. A sum over few inputs is unrolled, and XLA fuses the sum into the
+next operation, such as a ReLU.
 
 XLA may fuse an unrolled sum into several operations that round differently. For twin critics, the
-gradient of the minimum flows to the elements equal to the minimum, and would be 0 / 0 if rounding
-left no equal element. Therefore a layer with no more outputs than inputs is never unrolled.
+gradient of their minimum flows to the values equal to the minimum, and would be 0 / 0 if rounding
+left no equal value. Therefore a layer with no more outputs than inputs is never unrolled.
 """
 
 import functools
@@ -24,14 +25,14 @@ from jax.custom_derivatives import CustomVJPPrimal
 
 from jaxreplay.types import Array
 
-# Measured with batches of 32 to 256, 64 to 256 hidden units, and one and eight seeds.
+# These limits were measured with batches of 32 to 256, 64 to 256 hidden units, and 1 and 8 seeds.
 _FEW = 8  # largest number of inputs or outputs for which unrolling is faster
 _NARROW = 32  # largest number of outputs for which `grad.T @ x` is faster than `x.T @ grad`
 
 
 @jax.custom_vjp
 def product(x: Array, kernel: Array) -> Array:
-    """Return `x @ kernel` for x `[..., D]` and kernel `[D, features]`; reverse-mode AD only."""
+    """Return `x @ kernel` for `[..., D]` and `[D, features]`; only reverse-mode differentiation."""
     return _product(x, kernel)
 
 
@@ -64,7 +65,7 @@ def _grad_by_x(grad: Array, kernel: Array) -> Array:
 
 
 def _grad_by_kernel(x: Array, grad: Array) -> Array:
-    """Return outer products of x `[..., D]` and grad summed over leading axes, `[D, features]`."""
+    """Sum outer products of `x` `[..., D]` and `grad` over leading axes, `[D, features]`."""
     batch = tuple(range(grad.ndim - 1))
     inputs, outputs = x.shape[-1], grad.shape[-1]
 

@@ -15,13 +15,14 @@ Tree = TypeVar("Tree")
 def once(values: Tree) -> Tree:
     """Pass arrays of the same shape, unchanged, through an operation that XLA does not duplicate.
 
-    XLA on CPU recomputes a chain of cheap operations in every consumer, and recomputes a broadcast
-    scalar for every element of the result. XLA does not duplicate a reduction. The bits are reduced
-    together with zeros, because XLA simplifies reductions of a single element. Results of one
-    computation share a reduction; otherwise XLA would repeat the computation for each result.
+    XLA on CPU recomputes a chain of cheap operations in every operation that uses the result, and
+    recomputes a broadcast scalar for every element. XLA does not duplicate a reduction. Therefore
+    the bits of the arrays are reduced, together with zeros because XLA simplifies reductions of a
+    single element. Results of one computation share a reduction; otherwise XLA would repeat the
+    computation for each result.
 
     Args:
-      values: pytree of integer, boolean or floating-point arrays `[...]`.
+      values: pytree of integer, boolean or floating-point arrays, all of the same shape.
 
     Raises:
       ValueError: If the shapes differ.
@@ -44,14 +45,14 @@ def _or(x: Sequence[Array], y: Sequence[Array]) -> list[Array]:
 
 
 def _with_zeros(bits: Array) -> Array:
-    """Return the argument stacked with zeros, `[2, ...]`."""
-    # XLA would hoist a comparison with an iota out of loops, but not this constant.
+    """Stack an array on zeros of the same shape, `[2, ...]`."""
+    # XLA would hoist a comparison with an iota out of loops, but does not hoist this constant.
     first = np.array([True, False]).reshape(2, *[1] * bits.ndim)
     return jnp.where(first, bits, jnp.zeros_like(bits))
 
 
 def _bits(values: Array) -> Array:
-    """Return the bits of floating-point arrays, and other arrays unchanged."""
+    """Convert floating-point arrays to their bits; return other arrays unchanged."""
     if not jnp.issubdtype(values.dtype, jnp.floating):
         return values
     unsigned = jnp.dtype(f"uint{8 * values.dtype.itemsize}")
