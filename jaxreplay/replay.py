@@ -88,7 +88,7 @@ class Replay:
             calls.check_size(name, getattr(self, name))
             # Convert to Python integers, because sizes are also written to files.
             object.__setattr__(self, name, int(getattr(self, name)))
-        calls.check_batch_size(Requirements(), self.batch_size, self.batch_size, self.capacity)
+        calls.check_batch_size(self.requires, self.batch_size, self.batch_size, self.capacity)
         if self.capacity % self.num_envs:
             raise ValueError(
                 f"capacity must be a multiple of num_envs {self.num_envs}, got {self.capacity}: "
