@@ -53,6 +53,7 @@ def cells(rows: Sequence[Judged], unit: str) -> list[list[str]]:
 
 def _cells(row: Judged) -> list[str]:
     pairs, found = row.pairs, row.judgement
+    bootstrap, sequential = pairs.improvement_interval, found.quantity == "improvement"
     # A control makes no claim, and its p-value is not one of those that are corrected.
     alone = f"{pairs.p_value:.2g} (raw)"
     p_value = alone if pairs.p_holm is None else f"{pairs.p_holm:.2g}"
@@ -61,7 +62,7 @@ def _cells(row: Judged) -> list[str]:
         number(found.effective_buffer),
         number(found.sampler_updates),
         f"{pairs.wins}/{pairs.losses}/{pairs.ties}",
-        _with_interval(pairs.improvement, pairs.improvement_interval),
+        _with_interval(pairs.improvement, found.interval if sequential else bootstrap),
         _with_interval(pairs.iqm, pairs.iqm_interval),
         "-" if found.verdict == "not tested" else p_value,
         found.verdict,

@@ -26,8 +26,9 @@ ALPHA = 0.05
 CONTROL = "control"
 
 Verdict = Literal[
-    "agrees", "disagrees", "undecided", "not tested", "not comparable", "pilot", "no claim"
-]
+    "agrees", "disagrees", "no difference", "undecided", "not tested", "not comparable", "pilot",
+    "no claim",
+]  # fmt: skip
 Claim = Literal["better", "at least as good", "worse"]
 Quantity = Literal["mean", "iqm", "improvement"]
 NAMES: Mapping[Quantity, str] = {
@@ -143,28 +144,50 @@ def judge(
     if ungated is not None and not ungated.strip():
         raise ValueError("the gate is off without a reason: say why in words")
     _check_margin(margin, claim)
-    numbers: dict[str, Any] = dict.fromkeys(("quantity", "interval", "boundary", "p_value"))
-    verdict, reason = _without_numbers(arm, baseline, pairs.seeds, ungated)
-    if verdict is None:
-        if quantity != "improvement" and pairs.differences is None:
-            quantity, margin = "improvement", 0.0
-        numbers = _numbers(pairs, quantity, margin)
-        verdict, reason = decide(
-            claim,
-            numbers["interval"],
-            numbers["boundary"],
-            None if margin else numbers["p_value"],
-            pairs.mean,
-        )
-        reason = f"{NAMES[numbers['quantity']]} {reason}"
+    if stopped := without_numbers(arm, baseline, pairs.seeds, ungated):
+        return judgement(arm, baseline, pairs.seeds, *stopped, claim=claim, ungated=ungated)
+    if quantity != "improvement" and pairs.differences is None:
+        quantity, margin = "improvement", 0.0
+    numbers = _numbers(pairs, quantity, margin)
+    verdict, reason = decide(
+        claim,
+        numbers["interval"],
+        numbers["boundary"],
+        None if margin else numbers["p_value"],
+        pairs.mean,
+    )
+    reason = f"{NAMES[numbers['quantity']]} {reason}"
+    return judgement(
+        arm, baseline, pairs.seeds, verdict, reason, claim=claim, ungated=ungated, **numbers
+    )
+
+
+def judgement(
+    arm: Facts,
+    baseline: Facts,
+    seeds: int,
+    verdict: Verdict,
+    reason: str,
+    *,
+    claim: Claim = "better",
+    quantity: Quantity | None = None,
+    interval: Interval | None = None,
+    boundary: float | None = None,
+    p_value: float | None = None,
+    ungated: str | None = None,
+) -> Judgement:
+    """Return a verdict with the facts about its arm."""
     return Judgement(
         arm=arm.label,
         baseline=baseline.label,
         claim=claim,
         verdict=verdict,
         reason=reason,
-        seeds=pairs.seeds,
-        **numbers,
+        seeds=seeds,
+        quantity=quantity,
+        interval=interval,
+        boundary=boundary,
+        p_value=p_value,
         effective_buffer=_known(arm.effective_buffer),
         sampler_updates=_known(arm.sampler_updates),
         train_seconds=_known(arm.train_seconds),
@@ -243,10 +266,10 @@ def mean_after(frame: pd.DataFrame, column: str, warm_up: int) -> float | None:
 _LIKE_UNIFORM = "not tested (behaved like uniform)"
 
 
-def _without_numbers(
+def without_numbers(
     arm: Facts, baseline: Facts, seeds: int, ungated: str | None
-) -> tuple[Verdict | None, str]:
-    """Return the verdict that stands before any number is looked at, or None."""
+) -> tuple[Verdict, str] | None:
+    """Return the verdict and the reason that hold whatever the numbers are, or None."""
     if reason := incomparable(arm, baseline):
         return "not comparable", reason
     for each in (arm, baseline):
@@ -254,7 +277,7 @@ def _without_numbers(
             return "not tested", reason if each is arm else f"baseline {each.label} {reason}"
     if seeds < FEWEST_SEEDS:
         return "pilot", f"pilot: {seeds} seeds, fewer than {FEWEST_SEEDS}, carry no verdict"
-    return None, ""
+    return None
 
 
 def _numbers(pairs: Pairs, quantity: Quantity, margin: float) -> dict[str, Any]:

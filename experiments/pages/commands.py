@@ -1,5 +1,6 @@
 """The command lines that repeat what a page shows."""
 
+import dataclasses
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -8,6 +9,8 @@ from experiments.pages.source import Source
 from experiments.runs import run_config
 from experiments.runs.arms import CONTROL, Question
 from experiments.runs.registry import THRESHOLDS
+from experiments.studies.options import Question as StudyQuestion
+from experiments.studies.options import SearchOptions, StudyOptions
 
 _SHARED = ("loop", "sizes", "env_options", "agent_options")
 _WIDTH = 80  # characters of a line
@@ -111,6 +114,40 @@ def _compare(source: Source) -> str | None:
         for name, value in _unusual(config, _defaults(config), "replay_options").items():
             words += [f"--{label}.{name}".replace("_", "-"), *_words(value)]
     return wrapped([*words, *_asked(source)])
+
+
+def of_study(saved: Mapping[str, Any]) -> str:
+    """Return the command line that repeats a study, options at their defaults left out.
+
+    Args:
+      saved: the study, as `Study.to_json` returns it.
+    """
+    envs, arms = list(saved["bases"]), next(iter(saved["bases"].values()))
+    first = next(iter(arms.values()))
+    usual = _defaults(first)
+    named = [k if k == own["replay"] else f"{k}={own['replay']}" for k, own in arms.items()]
+    words = ["python", "-m", "experiments.sweep", "--agent", first["agent"]]
+    words += ["--envs", *envs, "--replays", *named]
+    words += ["--seeds", str(first["seeds"]), "--seed", str(first["seed"])]
+    for section in _SHARED:
+        for name, value in _unusual(first, usual, section).items():
+            words += [option(section, name), *_words(value)]
+    for label, config in arms.items():
+        for name, value in _unusual(config, _defaults(config), "replay_options").items():
+            words += [f"--{label}.{name}".replace("_", "-"), *_words(value)]
+    searched = saved["search"]["search"] is not None
+    if saved["axes"]:
+        axes = [f"{name}={','.join(values)}" for name, values in saved["axes"].items()]
+        words += ["--space" if searched else "--grid", *axes]
+    for part, made in (
+        ("question", StudyQuestion(control=False)), ("options", StudyOptions()),
+        ("search", SearchOptions()),
+    ):  # fmt: skip
+        defaults = dataclasses.asdict(made)
+        for name, value in saved[part].items():
+            if _words(value) != _words(defaults.get(name)):
+                words += [f"--{name}".replace("_", "-"), *_words(value)]
+    return wrapped(words)
 
 
 def _asked(source: Source) -> list[str]:

@@ -5,8 +5,8 @@ import numpy as np
 from experiments.pages import sweep_scores
 from experiments.pages.blocks import Section, Table
 from experiments.pages.swept import Swept
-from experiments.sweeps import search_report
-from experiments.sweeps.report import shown
+from experiments.studies import search_report
+from experiments.studies.report import shown
 
 
 def best(swept: Swept) -> Section | None:
@@ -19,7 +19,7 @@ def best(swept: Swept) -> Section | None:
     ]  # fmt: skip
     several = len(swept.envs) > 1
     cells = []
-    results = search_report.results(swept.store, swept.options)
+    results = search_report.results(swept.store, swept.study)
     for found in results:
         row = swept.row(found.env, found.label)
         cells.append([f"{found.env} {found.label}" if several else found.label])
@@ -30,7 +30,7 @@ def best(swept: Swept) -> Section | None:
         complete = not np.isnan(found.defaults).any()
         cells[-1] += [
             swept.point_settings(found.best), shown(row.chosen), shown(row.shown),
-            shown(row.default), search_report.compared(found, swept.options) if complete else "-",
+            shown(row.default), search_report.compared(found, swept.study) if complete else "-",
         ]  # fmt: skip
     metric = swept.metric
     better = "higher" if metric.higher_is_better else "lower"

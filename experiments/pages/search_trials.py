@@ -10,7 +10,7 @@ from experiments.analysis.axes import logarithmic
 from experiments.pages import plots
 from experiments.pages.blocks import Lines, Plot, Plots, Section, Table
 from experiments.pages.swept import Swept
-from experiments.sweeps import search_report
+from experiments.studies import search_report
 
 _MOST_NAMED = 20  # trials that failed
 _RING = {"symbol": "circle-open", "size": 13, "opacity": 1.0, "line": {"width": 2}}
@@ -30,7 +30,7 @@ def tried(swept: Swept) -> Section | None:
     lost = swept.tried[swept.tried["failed"] != ""].drop_duplicates("point")
     lines = [f"{row.point}: {row.failed}" for row in lost.itertuples()]
     if len(lines) > _MOST_NAMED:
-        lines = [*lines[:_MOST_NAMED], f"and {len(lines) - _MOST_NAMED} more, in sweep.json"]
+        lines = [*lines[:_MOST_NAMED], f"and {len(lines) - _MOST_NAMED} more, in study.json"]
     if lines:
         blocks.append(Lines([f"Failed: {line}" for line in lines]))
     budget = search_report.budget(swept.store.facts["search"]["asked"])
@@ -79,7 +79,7 @@ def _legend(swept: Swept) -> list[Any]:
 
 def _in_order(swept: Swept, env: str) -> Plot:
     traces = []
-    metric = swept.options.metric(env)
+    metric = swept.study.metric(env)
     own = swept.tried[swept.tried["env"] == env]
     for label, part in own.groupby("replay", sort=False):
         style = swept.styles[str(label)]
@@ -100,7 +100,7 @@ def _against(swept: Swept, env: str, name: str, linear: bool) -> Plot | None:
     if own.empty:
         return None
     axis, place = _places(list(own[name]), linear)
-    metric, traces = swept.options.metric(env), []
+    metric, traces = swept.study.metric(env), []
     for label, part in own.groupby("replay", sort=False):
         traces.append(_dots(swept, str(label), part, [place(value) for value in part[name]]))
         scores = part["score"]

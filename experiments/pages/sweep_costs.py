@@ -6,8 +6,8 @@ from experiments.pages import commands, settings
 from experiments.pages.blocks import Code, Lines, Section, Table
 from experiments.pages.swept import Swept
 from experiments.runs.renamed import up_to_date
-from experiments.sweeps import costs
-from experiments.sweeps.costs import Cost
+from experiments.studies import costs
+from experiments.studies.costs import Cost
 
 _MOST_NAMED = 20  # runs
 
@@ -59,14 +59,14 @@ def repeat(swept: Swept) -> Section:
     shared, _ = settings.split({name: settings.flat(own) for name, own in configs.items()})
     gone = {name: value for own in configs.values() for name, value in commands.gone(own).items()}
     blocks: list[Table | Lines | Code] = [
-        Table([header, [*map(str, versions), facts["code"]]], "Device and versions"),
+        Table([header, [*map(str, versions), swept.code]], "Device and versions"),
         Table([["option", "value"], *shared.items()], "What all runs share", folded=True),
     ]
     if gone:
         blocks.append(
             Lines([settings.said_gone(f"{name} {value}" for name, value in gone.items())])
         )
-    blocks.append(Code([_command(facts["command"], gone)]))
+    blocks.append(Code([commands.of_study(facts["study"])]))
     intro = "The last lines repeat it, with the version of the code that is named here."
     return Section("settings", "Configuration", intro, blocks)
 
@@ -77,14 +77,3 @@ def _row(name: str, cost: Cost) -> list[str]:
         name, f"{cost.runs:,}", f"{cost.steps:,}", f"{cost.updates:,}", f"{cost.seconds:,.0f}",
         f"{cost.seconds / max(cost.runs, 1):,.2f}", f"{cost.compiling:,.0f}", share,
     ]  # fmt: skip
-
-
-def _command(words: list[str], gone: Mapping[str, str]) -> str:
-    """Return the command of a sweep without options that are gone, over several lines."""
-    kept, skip = ["python", "-m", "experiments.sweep"], False
-    for word in map(str, words):
-        if word.startswith("--"):
-            skip = word.partition("=")[0].replace("_", "-") in gone
-        if not skip:
-            kept.append(word)
-    return commands.wrapped(kept)

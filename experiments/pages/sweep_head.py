@@ -46,7 +46,7 @@ def warnings(swept: Swept) -> list[str]:
             f"methods want a comparison of at least {FEWEST_SEEDS}, with the settings named before "
             "it runs."
         )
-    if "+" in swept.store.facts["code"]:
+    if "+" in swept.code:
         lines.append(
             "Several versions of the code or settings of JAX made these results: "
             f"{swept.store.facts['code']}."

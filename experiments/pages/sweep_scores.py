@@ -11,7 +11,7 @@ from experiments.analysis.tuned import Estimate
 from experiments.pages import plots
 from experiments.pages.blocks import Plot, Plots, Section, Table
 from experiments.pages.swept import Swept
-from experiments.sweeps.report import shown
+from experiments.studies.report import shown
 
 _BEST, _DEFAULT = "at its best", "by default"
 _WHITE = {"color": "#ffffff"}
@@ -114,7 +114,7 @@ def _of_task(swept: Swept, env: str) -> Plot:
         rows.append(_interval(swept, label, place - 0.13, row.shown, chosen))
         if row.default is not None:
             rows.append(_interval(swept, label, place + 0.13, row.default, _DEFAULT, hollow=True))
-    metric = swept.options.metric(env)
+    metric = swept.study.metric(env)
     ends = [abs(end) for row in swept.rows if row.env == env for end in row.shown[1:3]]
     axis = {"tickformat": plots.ticks(ends)}
     layout = plots.layout(f"{metric.name} ({metric.unit})", "", xaxis=axis, yaxis=_names(labels))

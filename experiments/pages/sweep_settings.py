@@ -87,6 +87,6 @@ def _panel(
         "tickvals": list(place.values()), "tickmode": "array",
         "ticktext": [plots.shown(sensitivity.value_text(value)) for value in every],
     } | ({"type": "log"} if log else {})  # fmt: skip
-    metric = swept.options.metric(env)
+    metric = swept.study.metric(env)
     layout = plots.layout(name, f"{metric.name} ({metric.unit})", xaxis=axis)
     return plots.plot(env, traces, layout, 320)

@@ -8,23 +8,28 @@ import pandas as pd
 from experiments.analysis import sensitivity, tuned
 from experiments.analysis.primary import PrimaryMetric
 from experiments.analysis.tuned import Tuned
-from experiments.cli.options import Parser, add_options, read_options
 from experiments.pages import plots
 from experiments.runs import checksums
-from experiments.sweeps import search_report, store, study
-from experiments.sweeps.options import SweepOptions
-from experiments.sweeps.store import Store
+from experiments.studies import search_report, store
+from experiments.studies.store import Store
+from experiments.studies.study import Saved, Study
 
 
 class Swept(NamedTuple):
     """A sweep, as far as it has come."""
 
     store: Store
-    options: SweepOptions
+    study: Study | Saved
     table: pd.DataFrame  # of `tuned.scores`
     rows: list[Tuned]
     tried: pd.DataFrame | None = None  # of `search_report.trials`; None: a grid
     remarks: tuple[str, ...] = ()  # what is not as it was written, a line each
+
+    @property
+    def code(self) -> str:
+        """Versions of the code that made the results."""
+        points = self.store.facts["points"].values()
+        return "+".join(dict.fromkeys(code for point in points for code in point["code"]))
 
     @property
     def envs(self) -> list[str]:
@@ -44,7 +49,7 @@ class Swept(NamedTuple):
     @property
     def metric(self) -> PrimaryMetric:
         """What scores are; of several tasks, thresholds may differ."""
-        return self.options.metric(self.envs[0])
+        return self.study.metric(self.envs[0])
 
     @property
     def settings(self) -> list[str]:
@@ -81,10 +86,10 @@ def read(folder: Path) -> Swept:
       ValueError: one line: a file is damaged, or no run has ended yet.
     """
     found = store.read(folder)
-    return of(found, study.options_of(found) or _options(found.facts["command"]))
+    return of(found, found.study)
 
 
-def of(found: Store, options: SweepOptions) -> Swept:
+def of(found: Store, study: Study | Saved) -> Swept:
     """Return the scores of a sweep.
 
     Raises:
@@ -92,31 +97,23 @@ def of(found: Store, options: SweepOptions) -> Swept:
     """
     if found.frame.empty:
         raise ValueError(f"{found.folder} holds no run that has ended: wait for the first")
-    table = tuned.scores(found.frame, found.settings, options.metric)
+    table = tuned.scores(found.frame, found.settings, study.metric)
     remarks = checksums.differing(found.folder)
     if any(cost[name] < 0 for cost in found.facts["costs"] for name in ("seconds", "compiling")):
-        remarks.append(f"{found.folder / store.FACTS} has negative times")
+        remarks.append(f"{store.paths(found.folder)[1]} has negative times")
     if "search" in found.facts:
-        remarks += search_report.rescore(found, options)
-        rows, tried = search_report.tuned_rows(found, options), search_report.trials(found)
-        return Swept(found, options, table, rows, tried, tuple(remarks))
+        remarks += search_report.rescore(found, study)
+        rows, tried = search_report.tuned_rows(found, study), search_report.trials(found)
+        return Swept(found, study, table, rows, tried, tuple(remarks))
     rows = tuned.tuned(
-        table, lambda env: options.metric(env).higher_is_better, found.facts["base_points"]
+        table, lambda env: study.metric(env).higher_is_better, found.facts["base_points"]
     )
-    return Swept(found, options, table, rows, remarks=tuple(remarks))
+    return Swept(found, study, table, rows, remarks=tuple(remarks))
 
 
 def is_sweep(folder: Path) -> bool:
     """Tell whether a folder is a sweep's."""
-    return (folder / store.FACTS).is_file()
-
-
-def _options(words: list[Any]) -> SweepOptions:
-    """Return how a sweep that kept no study was to be looked at: what its command said."""
-    parser = Parser(add_help=False)
-    add_options(parser, SweepOptions(), group="sweep", about="")
-    known, _ = parser.parse_known_args([str(word) for word in words])
-    return read_options(known, SweepOptions())
+    return store.paths(folder)[1].is_file()
 
 
 def _value(value: Any) -> str:

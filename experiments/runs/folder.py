@@ -29,7 +29,7 @@ from experiments.runs.outputs import OutputConfig
 from experiments.runs.run_config import RunConfig
 
 LOCK = ".jaxreplay.lock"
-_FOLDERS = ("checkpoints/unfinished", "checkpoints", "tensorboard")
+_FOLDERS = ("checkpoints/unfinished", "checkpoints", "tensorboard", "unfinished")
 
 
 def check_claim(out: Path, config: RunConfig, *, resume: bool, overwrite: bool) -> None:
@@ -147,31 +147,31 @@ def claim_plot(out: Path, *, overwrite: bool) -> None:
     manifest.write(out, Manifest("plot", OutputConfig(), {}))
 
 
-def check_claim_sweep(out: Path, *, resume: bool, overwrite: bool) -> None:
-    """Refuse a folder that a sweep may not use; change nothing.
+def check_claim_study(out: Path, *, resume: bool, overwrite: bool) -> None:
+    """Refuse a folder that a study may not use; change nothing.
 
     Raises:
-      ValueError: the folder can't be used, is another's, holds a sweep and neither `resume` nor
+      ValueError: the folder can't be used, is another's, holds a study and neither `resume` nor
         `overwrite` is given, or none that could be resumed.
     """
-    if _check_usable(out, "sweep", resume, overwrite) != "sweep" and resume:
-        raise ValueError(f"{out} holds no sweep to resume: give the folder of a sweep")
+    if _check_usable(out, "study", resume, overwrite) != "study" and resume:
+        raise ValueError(f"{out} does not contain a study to resume: use the folder of a study")
     if resume:
         _name_edits(out)
 
 
-def claim_sweep(out: Path, *, resume: bool, overwrite: bool) -> None:
-    """Make `out` a sweep's folder, never destroying another unasked, nor what is not ours.
+def claim_study(out: Path, *, resume: bool, overwrite: bool) -> None:
+    """Make `out` a study's folder, never destroying another unasked, nor what is not ours.
 
     Raises:
       ValueError: as `check_claim_sweep`.
     """
-    check_claim_sweep(out, resume=resume, overwrite=overwrite)
+    check_claim_study(out, resume=resume, overwrite=overwrite)
     if resume:
         return
-    _remove(out, "sweep")
+    _remove(out, "study")
     make(out)
-    manifest.write(out, Manifest("sweep", OutputConfig(), {}))
+    manifest.write(out, Manifest("study", OutputConfig(), {}))
 
 
 def check_code(runs: Iterable[Path], allowed: bool) -> None:

@@ -25,7 +25,7 @@ MANIFEST = "manifest.json"
 LABEL = r"[A-Za-z]\w*"  # of a run in a comparison
 # Sends data elsewhere, or is a consent: no folder, perhaps a stranger's, asks for it.
 _FOR_THE_COMMAND_LINE = {"wandb": False, "other_code": False}
-Kind = Literal["run", "comparison", "plot", "sweep"]
+Kind = Literal["run", "comparison", "plot", "sweep", "study"]
 
 _JOINT = (
     r"manifest\.json", r"summary\.json", r"comparison\.md", r"verdicts\.json", r"verdicts\.png",
@@ -47,6 +47,11 @@ FILES: Mapping[Kind, tuple[str, ...]] = {
     "sweep": (
         r"manifest\.json", r"sweep\.(csv\.gz|json|md)", _PAGE,
         r"(sensitivity|best|trials|settings)\.png",
+    ),
+    "study": (
+        *_JOINT, _PAGE, r"study\.(csv\.gz|json|md)", r"(sensitivity|best|trials|settings)\.png",
+        r"(looks|solved|learning_curves|replayed|own_metrics)(_\d+)?\.png",
+        r"unfinished/[0-9a-f]{16}\.npz",
     ),
 }  # fmt: skip
 

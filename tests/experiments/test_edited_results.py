@@ -194,14 +194,14 @@ def test_scores_of_trials_are_those_that_the_table_gives(folders, capsys, change
     folder = folders / "search"
     before = swept.read(folder)
     edited(
-        folder / "sweep.json",
+        folder / "study.json",
         lambda saved: change(saved["search"]["studies"]["walk/4"]["per"]),
     )
     now = swept.read(folder)
     pd.testing.assert_frame_equal(now.tried, before.tried)
     assert str(now.rows) == str(before.rows)
     text, said = page_of(folder, capsys)
-    assert said.count("sweep.json") == 2 and "walk/4 per" in said  # and its checksum
+    assert said.count("study.json") == 2 and "walk/4 per" in said  # and its checksum
     assert "1,000,000,000" not in text
     # Without a manifest the table still tells.
     (folder / "manifest.json").unlink()
@@ -212,14 +212,13 @@ def test_scores_of_trials_are_those_that_the_table_gives(folders, capsys, change
     "change",
     [
         lambda saved: saved["costs"][0].update(seconds=-5.0),
-        lambda saved: saved.update(code="0123456789ab"),
-        lambda saved: saved["command"].append("--on"),
+        lambda saved: saved["points"][next(iter(saved["points"]))].update(code=["0123456789ab"]),
         lambda saved: saved["failed"].update({"walk/4 per seed 0": "it was edited"}),
     ],
 )
 def test_what_no_table_gives_is_known_by_its_checksum(folders, capsys, change):
-    edited(folders / "search" / "sweep.json", change)
-    assert "sweep.json" in page_of(folders / "search", capsys)[1]
+    edited(folders / "search" / "study.json", change)
+    assert "study.json" in page_of(folders / "search", capsys)[1]
     for path in ("run/summary.json", "run/config.json", "comparison/summary.json",
                  "comparison/per/summary.json"):  # fmt: skip
         edited(folders / path, lambda saved: saved.setdefault("per", {}).update(more="words"))

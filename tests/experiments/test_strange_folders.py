@@ -82,31 +82,6 @@ def refused(capsys, command, *words):
     return capsys.readouterr().err.splitlines()[-1]
 
 
-@pytest.mark.parametrize("kind", ["grid", "search"])
-def test_the_command_of_a_saved_sweep_is_shown_and_not_obeyed(folders, mark, kind):
-    cache = folders / "cache"
-    with socket.create_server(("127.0.0.1", 0)) as host:
-        host.setblocking(False)
-        address = f"127.0.0.1:{host.getsockname()[1]}"
-        for words in (
-            ["--agent", "evilmod"],
-            ["--replays", "evilmod"],
-            ["--agent", "evilpkg.evil2", "--agent", "dqn"],
-            ["--agent=evilpkg.evil2", "--envs", "gymnasium/evilmod:X-v0"],
-            ["--on", f"ray://{address}"],
-            ["--on", address],
-            ["--compilation-cache", str(cache)],
-            ["--out", str(cache)],
-            ["--file", str(cache)],
-        ):
-            edited(folders / kind / "sweep.json", lambda saved: saved["command"].extend(words))
-            assert sweep.main(["--resume", str(folders / kind), "--dry-run"]) == 0
-            assert report.main([str(folders / kind)]) == 0
-        with pytest.raises(BlockingIOError):
-            host.accept()
-    assert not mark.exists() and not cache.exists()
-
-
 NAMES = [
     ("agent", "evilmod"), ("agent", "evilpkg.evil2"), ("replay", "evilmod"),
     ("replay", "evilpkg.evil2"), ("env", "gymnasium/evilmod:X-v0"),
@@ -139,13 +114,13 @@ def test_modules_that_only_a_folder_names_are_not_imported(
 
 
 def test_a_saved_study_holds_values_within_bounds_and_nothing_else(folders, capsys):
-    path = folders / "grid" / "sweep.json"
+    path = folders / "grid" / "study.json"
     whole = path.read_text()
     for section, name, value in (
         ("options", "on", "ray://127.0.0.1:1"),
         ("options", "compilation_cache", "/tmp"),
         ("options", "width", 0),
-        ("options", "primary", 3),
+        ("question", "primary", 3),
         ("search", "trials", -1),
         ("search", "search", "evilmod"),
         ("axes", "replay.alpha", ["--on"]),
@@ -176,9 +151,9 @@ def test_a_module_is_imported_where_the_command_line_names_it_again(tmp_path, mo
     out = str(tmp_path / "x")
     words = [*TINY, "--agent", path.stem, "--envs", "walk/4", "--replays", "uniform"]
     assert sweep.main([*words, "--figures", "false", "--out", out]) == 0
-    whole = (tmp_path / "x" / "sweep.csv.gz").read_bytes()
+    whole = (tmp_path / "x" / "study.csv.gz").read_bytes()
     assert sweep.main(["--resume", out, "--agent", path.stem]) == 0
-    assert (tmp_path / "x" / "sweep.csv.gz").read_bytes() == whole
+    assert (tmp_path / "x" / "study.csv.gz").read_bytes() == whole
 
 
 @pytest.mark.parametrize(

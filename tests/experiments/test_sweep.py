@@ -17,7 +17,7 @@ from experiments import sweep
 from experiments.runs.outputs import OutputConfig
 from experiments.runs.run import execute
 from experiments.runs.run_config import RunConfig
-from experiments.sweeps import store
+from experiments.studies import store
 from tests import refusals
 from tests.refusals import assert_names
 
@@ -47,11 +47,11 @@ def refused(capsys, *words):
 
 
 def costs(out):
-    return json.loads((out / "sweep.json").read_text())["costs"]
+    return json.loads((out / "study.json").read_text())["costs"]
 
 
 def test_one_table_holds_every_run_and_log_point(swept):
-    table = pd.read_csv(swept / "sweep.csv.gz")
+    table = pd.read_csv(swept / "study.csv.gz")
     assert len(table) == (1 + 4) * 2 * 2  # points, seeds, log points
     per = table[table["replay"] == "per"]
     assert set(zip(per["replay.alpha"], per["replay.beta"])) == {
@@ -66,11 +66,11 @@ def test_one_table_holds_every_run_and_log_point(swept):
 
 
 def test_what_made_it_is_beside_it(swept):
-    facts = json.loads((swept / "sweep.json").read_text())
+    facts = json.loads((swept / "study.json").read_text())
     assert len(facts["points"]) == 5 and facts["failed"] == {}
     one = facts["points"]["walk/4 per replay.alpha=0.2 replay.beta=1.0"]
     assert RunConfig.from_json(one["config"]).replay_options.beta == 1.0
-    assert facts["code"] == store.code_version() and facts["versions"]["jax"]
+    assert one["code"] == [store.code_version()] and facts["versions"]["jax"]
     inputs = {tuple(cost["inputs"]) for cost in facts["costs"]}
     assert inputs == {(), ("replay.alpha", "replay.beta")}  # two programs
     assert sum(len(seeds) for c in facts["costs"] for seeds in c["runs"].values()) == 10
@@ -79,17 +79,17 @@ def test_what_made_it_is_beside_it(swept):
 def test_figures_and_tables_show_it(swept):
     assert (swept / "sensitivity.png").read_bytes().startswith(b"\x89PNG")
     assert (swept / "best.png").read_bytes().startswith(b"\x89PNG")
-    text = (swept / "sweep.md").read_text()
+    text = (swept / "study.md").read_text()
     assert "| walk/4 uniform" in text
 
 
 def test_seeds_alone_are_bit_for_bit_those_of_a_run(swept, tmp_path):
-    facts = json.loads((swept / "sweep.json").read_text())
+    facts = json.loads((swept / "study.json").read_text())
     config = RunConfig.from_json(facts["points"]["walk/4 uniform"]["config"])
     output = OutputConfig(tensorboard=False, figures=False)
     execute(config, tmp_path / "run", output)
     run = pd.read_csv(tmp_path / "run" / "metrics.csv").sort_values(["seed", "step"])
-    table = pd.read_csv(swept / "sweep.csv.gz")
+    table = pd.read_csv(swept / "study.csv.gz")
     own = table[table["replay"] == "uniform"]
     for name in run:
         ours, theirs = (np.asarray(x[name], np.float32) for x in (own, run))
@@ -97,7 +97,7 @@ def test_seeds_alone_are_bit_for_bit_those_of_a_run(swept, tmp_path):
 
 
 def test_a_sweep_that_lacks_runs_ends_with_the_same_bytes(swept, tmp_path):
-    whole = (swept / "sweep.csv.gz").read_bytes()
+    whole = (swept / "study.csv.gz").read_bytes()
     out = tmp_path / "cut"
     shutil.copytree(swept, out)
     cut = store.read(out)
@@ -106,32 +106,32 @@ def test_a_sweep_that_lacks_runs_ends_with_the_same_bytes(swept, tmp_path):
     cut.frame = cut.frame[~lost].reset_index(drop=True)
     cut.write()
     before = len(costs(out))
-    assert (out / "sweep.csv.gz").read_bytes() != whole
+    assert (out / "study.csv.gz").read_bytes() != whole
     assert sweep.main(["--resume", str(out)]) == 0
     assert [cost["runs"] for cost in costs(out)[before:]] == [{one: [1]}]  # and nothing else
     # It is the same program, of settings and of as many seeds, though one is all that is missing.
-    assert (out / "sweep.csv.gz").read_bytes() == whole
+    assert (out / "study.csv.gz").read_bytes() == whole
     assert sweep.main(["--resume", str(out)]) == 0
     assert len(costs(out)) == before + 1
-    assert (out / "sweep.csv.gz").read_bytes() == whole
+    assert (out / "study.csv.gz").read_bytes() == whole
 
 
 def test_reading_and_writing_changes_no_byte(swept, tmp_path):
     shutil.copytree(swept, tmp_path / "copy")
     store.read(tmp_path / "copy").write()
-    assert (tmp_path / "copy" / "sweep.csv.gz").read_bytes() == (
-        swept / "sweep.csv.gz"
+    assert (tmp_path / "copy" / "study.csv.gz").read_bytes() == (
+        swept / "study.csv.gz"
     ).read_bytes()
 
 
 def test_a_kill_between_the_two_files_loses_nothing(swept, tmp_path):
     out = tmp_path / "killed"
     shutil.copytree(swept, out)
-    table = (out / "sweep.csv.gz").read_bytes()
+    table = (out / "study.csv.gz").read_bytes()
     cut = store.read(out)
     cut.frame = cut.frame.iloc[:2]
     cut.write()
-    (out / "sweep.csv.gz").write_bytes(table)  # what was there when the process was killed
+    (out / "study.csv.gz").write_bytes(table)  # what was there when the process was killed
     assert len(store.read(out).ended()) == 10
 
 
@@ -141,24 +141,24 @@ def test_nothing_has_ended_of_a_sweep_that_was_killed_at_once(swept, tmp_path):
     one = store.read(out)
     one.crc32 = None
     one.write()  # what is first said of a table
-    (out / "sweep.csv.gz").unlink()
+    (out / "study.csv.gz").unlink()
     assert store.read(out).ended() == set()
     none = store.read(out)
     none.write()
-    assert not (out / "sweep.csv.gz").exists()
+    assert not (out / "study.csv.gz").exists()
     assert store.read(out).ended() == set()
 
 
 def test_damage_is_named(swept, tmp_path):
     out = tmp_path / "damaged"
     shutil.copytree(swept, out)
-    content = bytearray((out / "sweep.csv.gz").read_bytes())
+    content = bytearray((out / "study.csv.gz").read_bytes())
     content[len(content) // 2] ^= 1
-    (out / "sweep.csv.gz").write_bytes(content)
-    with refusals.refused(out / "sweep.csv.gz", error=store.Damaged):
+    (out / "study.csv.gz").write_bytes(content)
+    with refusals.refused(out / "study.csv.gz", error=store.Damaged):
         store.read(out)
-    (out / "sweep.json").write_text("{")
-    with refusals.refused(out / "sweep.json", error=store.Damaged):
+    (out / "study.json").write_text("{")
+    with refusals.refused(out / "study.json", error=store.Damaged):
         store.read(out)
 
 
@@ -216,7 +216,6 @@ def test_a_file_says_the_same_as_the_command_line(tmp_path, capsys):
         (["--at-once", "3"], ("--at-once", "--search")),
         (["--fresh-seeds", "3"], ("--fresh-seeds", "--search")),
         (["--json"], ("--json", "--list")),
-        (["--leave-state", "3"], ("--leave-state", "--on")),
         (
             ["--search", "random", "--space", "replay.alpha=0:1", "--defaults", "true"],
             ("--defaults",),
@@ -248,8 +247,8 @@ def test_results_of_something_else_are_refused(swept, capsys, tmp_path):
     assert_names(refused(capsys, "--resume", str(tmp_path)), tmp_path)
     older = tmp_path / "older"
     shutil.copytree(swept, older)
-    text = (older / "sweep.json").read_text()
-    (older / "sweep.json").write_text(text.replace(store.code_version(), "0123456789ab"))
+    text = (older / "study.json").read_text()
+    (older / "study.json").write_text(text.replace(store.code_version(), "0123456789ab"))
     assert_names(refused(capsys, "--resume", str(older)), older, "0123456789ab")
     with jax.threefry_partitionable(False):
         other = refused(capsys, "--resume", str(swept))
@@ -257,12 +256,12 @@ def test_results_of_something_else_are_refused(swept, capsys, tmp_path):
 
 
 def test_a_dry_run_tells_of_a_folder_that_is_taken(swept, capfd):
-    before = (swept / "sweep.json").read_bytes()
+    before = (swept / "study.json").read_bytes()
     for words, says in (((), True), (("--overwrite",), False)):
         assert sweep.main([*TINY, *GRID, "--out", str(swept), "--dry-run", *words]) == 0
         said = "".join(capfd.readouterr())
         assert (f"--resume {swept}" in said) == ("--overwrite" in said) == says
-    assert (swept / "sweep.json").read_bytes() == before
+    assert (swept / "study.json").read_bytes() == before
 
 
 def command(*words):
@@ -278,7 +277,7 @@ def test_numbers_do_not_hang_on_the_number_of_devices(tmp_path):
         subprocess.run(
             command(*words, "--width", "2", "--devices", devices, "--out", str(out)), check=True
         )
-        tables[devices] = (out / "sweep.csv.gz").read_bytes()
+        tables[devices] = (out / "study.csv.gz").read_bytes()
     assert tables["1"] == tables["2"] == tables["8"]
 
 
@@ -290,7 +289,7 @@ def test_ctrl_c_leaves_what_has_ended_and_resuming_ends_with_the_same_bytes(swep
         stderr=subprocess.PIPE,
     )
     deadline = time.monotonic() + 300
-    while not (out / "sweep.csv.gz").exists() or not len(store.read(out).frame):
+    while not (out / "study.csv.gz").exists() or not len(store.read(out).frame):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
@@ -302,4 +301,4 @@ def test_ctrl_c_leaves_what_has_ended_and_resuming_ends_with_the_same_bytes(swep
     words = command(*GRID, "--devices", "1", "--steps", "20_000", "--out", str(whole))
     for each in (words, [sys.executable, "-m", "experiments.sweep", "--resume", str(out)]):
         subprocess.run(each, check=True, env=os.environ)
-    assert (out / "sweep.csv.gz").read_bytes() == (whole / "sweep.csv.gz").read_bytes()
+    assert (out / "study.csv.gz").read_bytes() == (whole / "study.csv.gz").read_bytes()

@@ -10,7 +10,7 @@ import pytest
 from experiments import sweep
 from experiments.analysis import primary
 from experiments.runs.run_config import RunConfig
-from experiments.sweeps import search, search_report, store
+from experiments.studies import search, search_report, store
 from tests.refusals import assert_names
 
 TINY = [
@@ -40,11 +40,11 @@ def line_of(text, name):
 
 
 def study(folder):
-    return json.loads((folder / "sweep.json").read_text())["search"]["studies"]["walk/4"]["per"]
+    return json.loads((folder / "study.json").read_text())["search"]["studies"]["walk/4"]["per"]
 
 
 def test_every_trial_has_the_same_seeds_and_the_result_has_others(searched):
-    table = pd.read_csv(searched / "sweep.csv.gz")
+    table = pd.read_csv(searched / "study.csv.gz")
     found = study(searched)
     tried = {trial["point"] for trial in found["trials"]}
     assert len(found["trials"]) == 14
@@ -59,7 +59,7 @@ def test_every_trial_has_the_same_seeds_and_the_result_has_others(searched):
 
 
 def test_settings_share_one_program(searched):
-    facts = json.loads((searched / "sweep.json").read_text())
+    facts = json.loads((searched / "study.json").read_text())
     assert {tuple(cost["inputs"]) for cost in facts["costs"]} == {("replay.alpha", "replay.beta")}
     assert sum(cost["compiling"] > 0 for cost in facts["costs"]) == 1
     point = facts["points"][facts["search"]["studies"]["walk/4"]["per"]["best"]]
@@ -69,7 +69,7 @@ def test_settings_share_one_program(searched):
 
 
 def test_a_score_is_the_interquartile_mean_over_the_seeds_that_choose(searched):
-    table = pd.read_csv(searched / "sweep.csv.gz")
+    table = pd.read_csv(searched / "study.csv.gz")
     for trial in study(searched)["trials"]:
         own = table[(table["point"] == trial["point"]) & (table["seed"] < 2)]
         last = own[own["step"] == 200]["eval_return"]
@@ -77,7 +77,7 @@ def test_a_score_is_the_interquartile_mean_over_the_seeds_that_choose(searched):
 
 
 def test_tables_and_figures_show_the_budget_the_spread_and_fresh_seeds_alone(searched):
-    text = (searched / "sweep.md").read_text()
+    text = (searched / "study.md").read_text()
     found = study(searched)
     assert f"| {found['best']} |" in text
     assert_names(line_of(text, "final"), "3")  # fresh seeds, of which scores are means
@@ -105,9 +105,9 @@ def test_resuming_runs_what_is_missing_and_ends_with_the_same_bytes(searched, tm
     costs = len(cut.facts["costs"])
     cut.write()
     assert sweep.main(["--resume", str(out)]) == 0
-    assert (out / "sweep.csv.gz").read_bytes() == (searched / "sweep.csv.gz").read_bytes()
+    assert (out / "study.csv.gz").read_bytes() == (searched / "study.csv.gz").read_bytes()
     assert study(out) == study(searched)
-    new = json.loads((out / "sweep.json").read_text())["costs"][costs:]
+    new = json.loads((out / "study.json").read_text())["costs"][costs:]
     runs = [(point, seed) for c in new for point, seeds in c["runs"].items() for seed in seeds]
     assert sorted(runs) == sorted(
         [(seventh, 1), (study(searched)["best"], 4), (study(searched)["default"], 4)]
@@ -128,7 +128,7 @@ def test_a_failed_trial_is_named_and_stays_failed(searched, tmp_path):
     assert found[-1] == {
         "point": last, "score": None, "failed": "seed 1: agent step 7: walk/4 returned a number"
     }  # fmt: skip
-    text = (out / "sweep.md").read_text()
+    text = (out / "study.md").read_text()
     assert f"- {last}: seed 1: agent step 7: walk/4 returned a number" in text
 
 

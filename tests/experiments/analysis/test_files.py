@@ -11,7 +11,7 @@ from experiments import compare, plot, report, sweep, train, watch
 from experiments.analysis import files
 from experiments.runs import checkpoint, lock
 from experiments.runs.run_config import read as read_config
-from experiments.sweeps import store
+from experiments.studies import store
 from jaxreplay.saving import printable, untrusted
 
 TINY = [
@@ -57,8 +57,8 @@ READERS = {  # file -> commands that read it, and what comes before the folder
     "comparison/manifest.json": [(report, []), (compare, ["--resume"])],
     "comparison/summary.json": [(report, [])],
     "comparison/verdicts.json": [(report, [])],
-    "sweep/sweep.json": [(report, []), (sweep, ["--dry-run", "--resume"])],
-    "search/sweep.json": [(report, []), (sweep, ["--dry-run", "--resume"])],
+    "sweep/study.json": [(report, []), (sweep, ["--dry-run", "--resume"])],
+    "search/study.json": [(report, []), (sweep, ["--dry-run", "--resume"])],
 }
 
 
@@ -107,11 +107,11 @@ FIELDS = [
     (name, field, value)
     for name, fields in {
         "run/summary.json": ("agent", "env", "seeds", "versions"),
-        "sweep/sweep.json": (
+        "sweep/study.json": (
             "crc32", "command", "code", "versions", "settings", "columns", "base_points", "points",
             "costs", "failed",
         ),
-        "search/sweep.json": ("search", "base_points", "points"),
+        "search/study.json": ("search", "base_points", "points"),
     }.items()
     for field in fields
     for value in (None, 3, "\x1b[31m", [None], {"a": None})
@@ -129,7 +129,7 @@ def test_fields_of_the_wrong_kind_are_named(name, field, value, studies, tmp_pat
     said = refused(capsys, report, folder)
     assert path.name in said and field in said
     path.write_text(json.dumps({key: own for key, own in saved.items() if key != field}))
-    if (name, field) not in [("run/summary.json", "versions"), ("search/sweep.json", "search")]:
+    if (name, field) not in [("run/summary.json", "versions"), ("search/study.json", "search")]:
         said = refused(capsys, report, folder)  # without the field
         assert path.name in said and field in said
 
@@ -148,13 +148,13 @@ def test_fields_of_the_wrong_kind_are_named(name, field, value, studies, tmp_pat
 def test_parts_of_a_sweep_that_are_missing_are_named(where, field, studies, tmp_path):
     folder = tmp_path / "study"
     shutil.copytree(studies / "sweep", folder)
-    saved = json.loads((folder / "sweep.json").read_text())
+    saved = json.loads((folder / "study.json").read_text())
     at, last = saved, None
     for step in where:
         parent, last = at, list(at)[step] if isinstance(at, dict) and step == 0 else step
         at = parent[last]
     del parent[last]
-    (folder / "sweep.json").write_text(json.dumps(saved))
+    (folder / "study.json").write_text(json.dumps(saved))
     with pytest.raises(store.Damaged, match=field):
         store.read(folder)
 

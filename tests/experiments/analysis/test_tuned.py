@@ -6,7 +6,7 @@ import pytest
 
 from experiments.analysis import primary, sensitivity, tuned
 from experiments.analysis.bootstrap import iqm
-from experiments.sweeps import report
+from experiments.studies import report
 from tests.refusals import assert_names
 
 SETTINGS = ("replay.alpha", "replay.beta")

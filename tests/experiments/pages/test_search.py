@@ -11,13 +11,11 @@ import pytest
 from experiments.analysis.bootstrap import bootstrap_interval, iqm
 from experiments.analysis.tables import number
 from experiments.pages import page, swept
-from experiments.sweeps import search_report, store
-from experiments.sweeps.options import SweepOptions
+from experiments.studies import search_report, store
 from tests.experiments.pages.reader import Page
 from tests.refusals import assert_names
 
 WALK = Path(__file__).parents[3] / "experiments" / "results" / "sweeps" / "walk_search"
-SOLVED = SweepOptions(primary="steps_to_threshold")
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +72,7 @@ def test_a_search_that_is_still_at_work_has_a_page():
     study["trials"] = study["trials"][:8]
     study["trials"][3] |= {"score": None, "failed": "seed 2: <b>diverged"}
     study["trials"][4] |= {"score": None, "failed": "no such thing", "point": "walk/10 per gone"}
-    text = page.render(swept.of(found, SOLVED))
+    text = page.render(swept.of(found, found.study))
     half = Page(text)
     assert half.warns("walk/10", "per", "8", "64")
     assert half.warns("walk/10", "uniform")
@@ -83,7 +81,7 @@ def test_a_search_that_is_still_at_work_has_a_page():
     (row,) = half.table("", "trials")
     assert (row["trials"], row["failed"]) == ("8", "2")
     del found.facts["search"]["studies"]
-    assert "#trials" not in Page(page.render(swept.of(found, SOLVED))).references
+    assert "#trials" not in Page(page.render(swept.of(found, found.study))).references
 
 
 def test_a_method_whose_trials_all_failed_shows_its_defaults():
@@ -91,12 +89,12 @@ def test_a_method_whose_trials_all_failed_shows_its_defaults():
     study = found.facts["search"]["studies"]["walk/10"]["per"]
     study["best"] = None
     study["trials"] = [trial | {"score": None, "failed": "seed 0: x"} for trial in study["trials"]]
-    shown = Page(page.render(swept.of(found, SOLVED)))
+    shown = Page(page.render(swept.of(found, found.study)))
     rows = {row["method"]: row for row in shown.table("method", "best settings")}
     assert "replay." not in rows["per"]["best settings"]
     assert rows["per"]["best settings"] != rows["uniform"]["best settings"]
     assert rows["per"]["by default, on fresh seeds"].startswith("16,504")
-    assert_names(shown.text, "44", "sweep.json")
+    assert_names(shown.text, "44", "study.json")
 
 
 def test_fresh_seeds_that_diverged_lose_and_are_counted(tmp_path):
@@ -104,15 +102,17 @@ def test_fresh_seeds_that_diverged_lose_and_are_counted(tmp_path):
     best = found.facts["search"]["studies"]["walk/10"]["per"]["best"]
     own = (found.frame["point"] == best) & found.frame["seed"].isin(range(10, 17))
     found.frame.loc[own, "diverged"] = 1
-    lost = swept.of(found, SOLVED)
+    lost = swept.of(found, found.study)
     shown = Page(page.render(lost))
     rows = {row["method"]: row for row in shown.table("method", "best settings")}
     assert_names(rows["per"]["on fresh seeds"], "7", "10", "diverged")
     assert "diverged" not in rows["per"]["by default, on fresh seeds"]
-    (result,) = (r for r in search_report.results(found, SOLVED) if r.label == "per")
-    wins, losses, ties = map(int, search_report.compared(result, SOLVED).split("/"))
+    (result,) = (r for r in search_report.results(found, found.study) if r.label == "per")
+    wins, losses, ties = map(int, search_report.compared(result, found.study).split("/"))
     assert rows["per"]["wins/losses/ties"] == f"{wins}/{losses}/{ties}"
     assert losses >= 7 and wins + losses + ties == 10
-    text = search_report.conclude(found, dataclasses.replace(SOLVED, figures=False))
+    study = found.study
+    without = study._replace(options=dataclasses.replace(study.options, figures=False))
+    text = search_report.conclude(found, without)
     (line,) = [line for line in text.splitlines() if "replay.alpha" in line and "|" in line]
     assert_names(line, "7", "10", "diverged")

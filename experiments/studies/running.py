@@ -1,0 +1,185 @@
+"""Carrying out a sweep here: every core or accelerator takes waves of runs until none is left.
+
+One program laid over all devices would be a partitioned one, which XLA simplifies differently: its
+numbers would hang on how many devices there are, in the last digit. So each wave is the very
+program of `experiments.train`. Cores share one that is compiled; accelerators have one each.
+"""
+
+import queue
+import threading
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from experiments.runs.log import say
+from experiments.studies import devices, memory, waves
+from experiments.studies.keeping import Keeper
+from experiments.studies.plan import Job, Plan
+from experiments.studies.progress import Bar
+from experiments.studies.store import Lane, Store, code_version
+from experiments.studies.waves import Program, Programs, Reached, SavedState, Stand, Wave
+
+
+class _News(NamedTuple):
+    """What a device has to say."""
+
+    device: int
+    what: str | None = None  # it is at this now; None: at nothing
+    steps: int = 0  # agent steps it has done, of all runs of the wave
+    wave: Wave | None = None  # it has ended one
+    error: BaseException | None = None  # it can't go on
+
+
+def carry_out(
+    plan: Plan,
+    store: Store,
+    programs: Programs,
+    every: float = 300.0,
+    bar: Bar | None = None,
+) -> None:
+    """Run what is missing of a sweep, and keep every wave as it ends.
+
+    Args:
+      plan: what is to run.
+      store: where results go.
+      programs: what has been compiled, and will be.
+      every: seconds between two saved states of a wave, from which an interrupted study resumes.
+      bar: that of a larger whole, whose affair it is if runs fail; None: the plan is all there is.
+
+    Raises:
+      Stopped: the user pressed Ctrl-C, or runs failed; what has ended is kept.
+    """
+    board = _Board(plan, programs, store.folder, every)
+    threads = [
+        threading.Thread(target=_work, args=(board, number, device), daemon=True)
+        for number, device in enumerate(plan.devices[: plan.waves])
+    ]
+    with Keeper(plan, store, bar) as keeper:
+        try:
+            for thread in threads:
+                thread.start()
+            _listen(board, keeper, keeper.bar, len(threads))
+        except KeyboardInterrupt:
+            board.stop.set()
+            keeper.bar.close()
+            say("stopping at the next log point; Ctrl-C again stops at once")
+            for thread in threads:
+                thread.join()
+            while not board.news.empty():  # what ended meanwhile counts
+                wave = board.news.get().wave
+                if wave is not None:
+                    keeper.keep(wave)
+            raise
+        finally:
+            board.stop.set()
+
+
+class _Board:
+    """The waves that nobody has taken yet; devices take from it."""
+
+    def __init__(self, plan: Plan, programs: Programs, folder: Path, every: float) -> None:
+        self.folder, self.every = folder, every
+        self._lock = threading.Lock()
+        self._waiting = {number: list(job.waves) for number, job in enumerate(plan.jobs)}
+        self._begun: set[int] = set()
+        self._programs = [Program(job, programs) for job in plan.jobs]
+        here = [device for device in plan.devices if isinstance(device, jax.Device)]
+        if devices.is_cpu(here):  # they share the host's memory
+            self._memory = dict.fromkeys(here, memory.Budget(plan.limit))
+        else:
+            self._memory = {each: memory.Budget(plan.limit // len(here)) for each in here}
+        self.news: queue.Queue[_News] = queue.Queue()
+        self.stop = threading.Event()
+
+    def take(self, last: int | None) -> tuple[int, Program, tuple[Lane, ...]] | None:
+        """Return a wave to do next, with the number of its job; None: none is left.
+
+        Args:
+          last: the job that the device was at.
+        """
+        with self._lock:
+            left = {number: waves for number, waves in self._waiting.items() if waves}
+            if not left or self.stop.is_set():
+                return None
+            fresh = [number for number in left if number not in self._begun]
+            longest = max(left, key=lambda number: len(left[number]))
+            number = last if last in left else (fresh[0] if fresh else longest)
+            self._begun.add(number)
+            return number, self._programs[number], left[number].pop(0)
+
+    def budget(self, device: jax.Device) -> memory.Budget:
+        """Return what waves on a device share."""
+        return self._memory[device]
+
+    def drop(self, number: int) -> list[tuple[Lane, ...]]:
+        """Take all waves of a job from the board: its program can't run."""
+        with self._lock:
+            waves, self._waiting[number] = self._waiting[number], []
+            return waves
+
+
+def _work(board: _Board, number: int, device: jax.Device) -> None:
+    """Do waves on a device until none is left."""
+    last = None
+    try:
+        while (taken := board.take(last)) is not None:
+            last, program, lanes = taken
+            job = program.job
+            board.news.put(_News(number, job.group.name))
+            try:
+                saved = waves.SavedState(board.folder, job, lanes, code_version())
+                reached = _reporter(board, number, job, len(lanes), saved)
+                budget = board.budget(device)
+                stand = waves.train(program, lanes, device, reached, budget, saved.load())
+                wave = waves.ended(job, lanes, stand) if stand else Wave([], [], {})
+                if stand:
+                    saved.remove()
+            except (RuntimeError, ValueError) as error:  # such as memory that runs out
+                lost = [lane for each in (lanes, *board.drop(last)) for lane in each]
+                wave = waves.failed(lost, str(error))
+            board.news.put(_News(number, wave=wave))
+    except BaseException as error:
+        board.news.put(_News(number, error=error))
+    finally:
+        board.news.put(_News(number))
+
+
+def _reporter(
+    board: _Board, number: int, job: Job, runs: int, saved: SavedState
+) -> Reached:
+    """Return what tells the board of a wave's log points, and asks it whether to go on."""
+    steps = job.group.program.schedule.steps
+    latest = [time.monotonic()]
+
+    def reached(stand: Stand, state: Any) -> bool:
+        done = len(stand.points)
+        stops = board.stop.is_set()
+        if done < len(steps) and (stops or time.monotonic() - latest[0] > board.every):
+            saved.save(stand, state)
+            latest[0] = time.monotonic()
+        new = steps[done - 1] - (steps[done - 2] if done > 1 else 0)
+        board.news.put(_News(number, job.group.name, new * runs))
+        return not stops or done == len(steps)
+
+    return reached
+
+
+def _listen(board: _Board, keeper: Keeper, bar: Bar, at_work: int) -> None:
+    """Keep what devices report until all have ended.
+
+    Raises:
+      BaseException: what kept a device from going on.
+    """
+    while at_work:
+        news = board.news.get()
+        if news.error is not None:
+            raise news.error
+        bar.works_on(news.device, news.what)
+        if news.steps:
+            bar.advance(news.steps)
+        if news.wave is not None:
+            keeper.keep(news.wave)
+        elif news.what is None:
+            at_work -= 1

@@ -1,0 +1,446 @@
+"""The results of a study: one table of all runs, and a JSON file that describes its origin.
+
+Both files are rewritten as runs end, and can be read meanwhile. The table contains only runs that
+have ended.
+"""
+
+import dataclasses
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from experiments.analysis import kinds, statistics, stored
+from experiments.analysis.files import write_bytes
+from experiments.analysis.stored import Damaged as Damaged  # raised by `read`
+from experiments.runs import checksums, code, same_config
+from experiments.runs.results import versions
+from experiments.studies import study as studies
+from experiments.studies.grid import Point, shown_value
+from experiments.studies.study import Study
+
+FORMAT = 2  # 1: tables of sweeps, before studies
+NAME = "study"
+KEYS = ("env", "replay", "agent", "method")  # columns of the table before the settings
+_DIGITS = 9  # significant digits that distinguish all float32 numbers
+_PATIENCE = 20  # the table is rewritten after this many times the seconds that writing takes
+_SOURCES = ("experiments/studies/programs.py",)  # determine numbers, besides those of any run
+Lane = tuple[Point, int]  # a point and a seed
+
+
+def code_version() -> str:
+    """Return the version of the code and the settings of JAX that determine the numbers."""
+    return code.version(*_SOURCES)
+
+
+def paths(folder: Path, name: str = NAME) -> tuple[Path, Path]:
+    """Return the paths of the table and of the JSON file."""
+    return folder / f"{name}.csv.gz", folder / f"{name}.json"
+
+
+@dataclasses.dataclass
+class Store:
+    """The results of a study in a folder.
+
+    Attributes:
+      folder: the folder.
+      facts: content of the JSON file, without format and checksums.
+      name: name of both files.
+      digits: significant digits of numbers in the table.
+      frame: the table, one row per run and log point.
+      crc32: checksum of the table on disk, or None if there is none yet.
+      waiting: rows that are not in the table yet.
+      written: time of the latest write, and the seconds that it took.
+    """
+
+    folder: Path
+    facts: dict[str, Any]
+    name: str = NAME
+    digits: int = _DIGITS
+    frame: pd.DataFrame = dataclasses.field(default_factory=pd.DataFrame)
+    crc32: int | None = None
+    waiting: list[pd.DataFrame] = dataclasses.field(default_factory=list)
+    written: tuple[float, float] = (-math.inf, 0.0)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """All rows, including those that are not written yet."""
+        self._gather()
+        return self.frame
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """Columns of settings."""
+        return tuple(self.facts["settings"])
+
+    @property
+    def study(self) -> studies.Saved:
+        """The study, not validated."""
+        return studies.from_json(self.facts["study"])
+
+    def frames(self) -> dict[str, pd.DataFrame]:
+        """Return the metrics of the points that have ended runs, by id."""
+        if self.table.empty:
+            return {}
+        head = ["point", *KEYS, *self.settings]
+        return {
+            str(point): own.drop(columns=head).dropna(axis=1, how="all").reset_index(drop=True)
+            for point, own in self.table.groupby("point", sort=False)
+        }
+
+    def made(self) -> dict[str, dict[str, Any]]:
+        """Return "code" and "train_seconds" of every point, by id."""
+        seconds: dict[str, float] = {}
+        for cost in self.facts["costs"]:
+            runs = sum(map(len, cost["runs"].values()))
+            for point, seeds in cost["runs"].items():
+                seconds[point] = seconds.get(point, 0.0) + cost["seconds"] * len(seeds) / runs
+        return {
+            point: {"code": "+".join(facts["code"]), "train_seconds": seconds.get(point)}
+            for point, facts in self.facts["points"].items()
+        }
+
+    def ended(self) -> set[tuple[str, int]]:
+        """Return the ids of points, and seeds, whose runs have ended."""
+        if self.table.empty:
+            return set()
+        pairs = self.frame[["point", "seed"]].drop_duplicates()
+        return {(str(point), int(seed)) for point, seed in pairs.itertuples(index=False)}
+
+    def extend(self, points: Iterable[Point]) -> None:
+        """Add points that were not known when the study began."""
+        for point in points:
+            self.facts["points"].setdefault(point.id, _plain(point))
+
+    def missing(self, points: Iterable[Point], seeds: int | None = None) -> list[Lane]:
+        """Return the points and seeds that have not ended, in order.
+
+        Args:
+          points: points of the study.
+          seeds: number of seeds of every point; None means that of its configuration.
+        """
+        ended = self.ended()
+        return [
+            (point, seed)
+            for point in points
+            for seed in range(
+                point.config.seed, point.config.seed + (seeds or point.config.seeds)
+            )
+            if (point.id, seed) not in ended
+        ]
+
+    def add(self, lanes: Sequence[tuple[Lane, pd.DataFrame]], cost: dict[str, Any]) -> None:
+        """Add runs that have ended, and write the files unless they were written just before.
+
+        Args:
+          lanes: metrics of every run, with a column step.
+          cost: time and memory that the runs took.
+        """
+        self.waiting += [self._rows(lane, metrics) for lane, metrics in lanes]
+        self.facts["costs"].append(cost)
+        for (point, _), _ in lanes:
+            known = self.facts["points"][point.id]["code"]
+            if code_version() not in known:
+                known.append(code_version())
+        when, took = self.written
+        if time.monotonic() - when > _PATIENCE * took:
+            self.write()
+
+    def fail(self, failures: Sequence[tuple[Lane, str]]) -> None:
+        """Record runs that ended without a result."""
+        self.facts["failed"] |= {lane_name(lane): why for lane, why in failures}
+        self.write()
+
+    def write(self) -> None:
+        """Write both files. Whenever the process is killed, the files on disk can be read."""
+        start = time.monotonic()
+        self._gather()
+        table, facts = paths(self.folder, self.name)
+        encoded = stored.encode(self.frame, self.digits) if len(self.frame) else None
+        # The table on disk may be the previous or the next one; both checksums are valid.
+        known = [self.crc32, encoded.crc32 if encoded else None]
+        content = {"format": FORMAT, "crc32": [each for each in known if each is not None]}
+        checksums.write_json(facts, content | self.facts)
+        if encoded:
+            write_bytes(table, encoded.content)
+            self.crc32 = encoded.crc32
+        self.written = (time.monotonic(), time.monotonic() - start)
+
+    def drop(self, points: Iterable[str]) -> None:
+        """Remove the runs of some points from the table, so that they run again."""
+        lost = set(points)
+        if lost and not self.table.empty:
+            self.frame = self.frame[~self.frame["point"].isin(lost)].reset_index(drop=True)
+        for point in lost & set(self.facts["points"]):
+            self.facts["points"][point]["code"] = []
+        for cost in self.facts["costs"]:
+            cost["runs"] = {k: v for k, v in cost["runs"].items() if k not in lost}
+        self.facts["costs"] = [cost for cost in self.facts["costs"] if cost["runs"]]
+
+    def _gather(self) -> None:
+        """Move waiting rows into the table."""
+        if self.waiting:
+            old = [self.frame] if len(self.frame) else []
+            self.frame = self._sorted(pd.concat([*old, *self.waiting], ignore_index=True))
+            self.waiting = []
+
+    def _rows(self, lane: Lane, metrics: pd.DataFrame) -> pd.DataFrame:
+        point, seed = lane
+        config = point.config
+        head = {
+            "point": point.id, "env": point.env, "replay": point.label, "agent": config.agent,
+            "method": config.replay, **settings_of(point, self.settings), "seed": seed,
+        }  # fmt: skip
+        diverged = bool(statistics.diverged(metrics.assign(seed=seed)))
+        columns = self.facts["columns"]
+        kept = [
+            name
+            for name in metrics
+            if not columns or name in ("step", "eval_return", *columns)
+        ]
+        values = metrics[kept].assign(diverged=int(diverged))
+        return pd.DataFrame([head]).merge(values, how="cross")
+
+    def _sorted(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return rows in the order of the study, and columns in an order that no run affects."""
+        order = {name: place for place, name in enumerate(self.facts["points"])}
+        frame = frame.assign(_place=frame["point"].map(order))
+        frame = frame.sort_values(["_place", "seed", "step"])
+        head = ["point", *KEYS, *self.settings, "seed", "step", "eval_return"]
+        rest = sorted(set(frame) - {*head, "_place"})
+        return frame[head + rest].reset_index(drop=True)
+
+
+def lane_name(lane: Lane) -> str:
+    """Return the name of a run in the list of failures."""
+    point, seed = lane
+    return f"{point.id} seed {seed}"
+
+
+def settings_of(point: Point, names: Sequence[str]) -> dict[str, Any]:
+    """Return the values of the columns of settings; NaN for settings that a run does not have."""
+    own = {}
+    for name in names:
+        scope, _, field = name.rpartition(".")
+        config = point.config
+        sections = {
+            "": (config.loop, config.sizes), "agent": (config.agent_options,),
+            "env": (config.env_options,), "replay": (config.replay_options,),
+        }[scope]  # fmt: skip
+        value = next((getattr(each, field) for each in sections if hasattr(each, field)), None)
+        plain = isinstance(value, (int, float)) and not isinstance(value, bool)
+        has = any(hasattr(each, field) for each in sections)
+        own[name] = value if plain else (shown_value(value) if has else math.nan)
+    return own
+
+
+def begin(
+    folder: Path,
+    study: Study,
+    points: Sequence[Point],
+    base_points: Mapping[str, Mapping[str, str]],
+    search: Mapping[str, Any] | None = None,
+    name: str = NAME,
+    digits: int = _DIGITS,
+) -> Store:
+    """Return the store of a study without runs; nothing is written.
+
+    Args:
+      folder: the folder.
+      study: the study.
+      points: its points, as far as they are known.
+      base_points: task -> label -> id of the point that is the arm without settings.
+      search: what determines the trials of a search, or None.
+      name: name of the files.
+      digits: significant digits of numbers in the table.
+    """
+    facts: dict[str, Any] = {
+        "study": study.to_json(),
+        "versions": versions(),
+        "settings": sorted({place.name for point in points for place in point.settings}),
+        "columns": list(study.options.keep or ()),
+        "base_points": {env: dict(own) for env, own in base_points.items()},
+        "points": {point.id: _plain(point) for point in points},
+        "costs": [],
+        "failed": {},
+    }
+    if search is not None:
+        facts["search"] = {"asked": dict(search)}
+    return Store(folder, facts, name, digits)
+
+
+def resumed(
+    folder: Path,
+    study: Study,
+    points: Sequence[Point],
+    other_code: bool = False,
+    search: Mapping[str, Any] | None = None,
+    name: str = NAME,
+) -> Store:
+    """Read the store of a study that has begun, and check that it is the same study.
+
+    Args:
+      folder: the folder.
+      study: the study to continue.
+      points: its points.
+      other_code: whether results of another version of the code may be continued.
+      search: as in `begin`.
+      name: name of the files.
+
+    Raises:
+      Damaged: If a file is damaged.
+      ValueError: If the store contains another study, or another version of the code began it.
+    """
+    store = read(folder, name)
+    choose = "use its own options, or choose another --out"
+    known, asked = store.facts["points"], {point.id: _plain(point) for point in points}
+    before, now = store.facts.get("search", {}).get("asked", {}), dict(search or {})
+    if differs := sorted(k for k in {*before, *now} if before.get(k) != now.get(k)):
+        raise ValueError(f"the study in {folder} has another {', '.join(differs)}: {choose}")
+    if not set(asked) <= set(known) or (search is None and set(known) != set(asked)):
+        other = next(iter(sorted(set(known) ^ set(asked))))
+        has = "does not have" if other in asked else "also has"
+        raise ValueError(f"the study in {folder} {has} '{other}': {choose}")
+    for point, own in asked.items():
+        if differs := same_config.differing(known[point]["config"], own["config"]):
+            raise ValueError(
+                f"the study in {folder} ran '{point}' with another {', '.join(differs)}: {choose}"
+            )
+    was, wanted = store.facts["study"]["question"], study.to_json()["question"]
+    if differs := sorted(k for k in wanted if was.get(k) != wanted[k]):
+        raise ValueError(
+            f"the study in {folder} was begun with another {', '.join(differs)}, which is fixed "
+            f"before anything runs: {choose}"
+        )
+    if list(study.options.keep or ()) != store.facts["columns"]:
+        raise ValueError(f"the study in {folder} keeps other metrics: leave out --keep")
+    made = {version for facts in known.values() for version in facts["code"]}
+    if made - {code_version()} and not other_code:
+        raise ValueError(
+            f"another version of the code or other settings of JAX began the study in {folder} "
+            f"({', '.join(sorted(made))}; this is {code_version()}): use that version, choose "
+            "another --out, or add --other-code true"
+        )
+    store.facts["study"] = study.to_json()
+    if search is None:
+        store.facts["failed"] = {}  # failed runs are repeated
+    return store
+
+
+def read(folder: Path, name: str = NAME) -> Store:
+    """Read the results of a study, whether it has ended or not.
+
+    Raises:
+      Damaged: If a file is damaged.
+      ValueError: If there is no study, or another version of the code wrote it.
+    """
+    table, path = paths(folder, name)
+    if not path.exists():
+        raise ValueError(f"{folder} does not contain a study: use the folder of a study")
+    facts = stored.read_facts(path, FORMAT)
+    if facts["format"] < FORMAT:
+        raise ValueError(f"{path} was written by an older version: run the study again")
+    _check(path, facts)
+    expected = facts.pop("crc32")
+    del facts["format"]
+    store = Store(folder, facts, name)
+    # A process that was killed may not have written the first table.
+    if len(expected) > 1 or table.exists():
+        found = stored.decode(table, expected, path)
+        _check_table(table, found.frame, facts)
+        store.frame, store.crc32 = _typed(found.frame, store.settings), found.crc32
+    return store
+
+
+def _typed(frame: pd.DataFrame, settings: Sequence[str]) -> pd.DataFrame:
+    """Return a table from a file with settings of the types that were written."""
+    words = {True: "true", False: "false"}
+    own = [name for name in settings if frame[name].dtype.kind not in "iuf"]
+    changed = {
+        name: [words.get(value, value) if isinstance(value, bool) else value for value in column]
+        for name, column in frame[own].astype(object).items()
+    }
+    return frame.assign(**{str(name): values for name, values in changed.items()})
+
+
+def _plain(point: Point) -> dict[str, Any]:
+    return {
+        "env": point.env, "replay": point.label, "method": point.config.replay,
+        "settings": {place.name: value for place, value in point.settings.items()},
+        "config": point.config.to_json(), "code": [],
+    }  # fmt: skip
+
+
+_POINT = kinds.record({
+    "env": kinds.text, "replay": kinds.text, "method": kinds.text,
+    "settings": kinds.named(kinds.anything), "code": kinds.listed(kinds.text),
+    "config": kinds.record({
+        "env": kinds.text, "agent": kinds.text, "replay": kinds.text,
+        "seed": kinds.whole, "seeds": kinds.whole,
+        "loop": kinds.named(kinds.anything), "sizes": kinds.record({"num_envs": kinds.whole}),
+    }),
+})  # fmt: skip
+_COST = kinds.record({
+    "runs": kinds.named(kinds.many(kinds.whole)), "seconds": kinds.number,
+    "compiling": kinds.number,
+})  # fmt: skip
+_TRIALS = kinds.record({
+    "default": kinds.text, "best": kinds.optional(kinds.text),
+    "trials": kinds.listed(kinds.record({
+        "point": kinds.text, "score": kinds.optional(kinds.number),
+        "failed": kinds.optional(kinds.text),
+    })),
+})  # fmt: skip
+_ASKED = {
+    "search": kinds.text, "space": kinds.named(kinds.named(kinds.named(kinds.text))),
+    "trials": kinds.whole, "seeds": kinds.many(kinds.whole), "fresh_seeds": kinds.many(kinds.whole),
+}  # fmt: skip
+_FACTS = {
+    "crc32": kinds.listed(kinds.whole), "study": kinds.named(kinds.anything),
+    "versions": kinds.named(kinds.text), "settings": kinds.listed(kinds.text),
+    "columns": kinds.listed(kinds.text), "base_points": kinds.named(kinds.named(kinds.text)),
+    "points": kinds.named(_POINT), "costs": kinds.listed(_COST),
+    "failed": kinds.named(kinds.text),
+    "search?": kinds.record({
+        "asked": kinds.record(_ASKED), "studies?": kinds.named(kinds.named(_TRIALS)),
+    }),
+}  # fmt: skip
+
+
+def _check(path: Path, facts: Mapping[str, Any]) -> None:
+    """Raise Damaged if the JSON file lacks a field, has a wrong type, or names an unknown point."""
+    try:
+        kinds.check(str(path), facts, _FACTS)
+        studies.from_json(facts["study"])
+    except ValueError as error:
+        text = str(error) if str(path) in str(error) else f"{path} is damaged (study: {error})"
+        raise Damaged(text if "restore" in text else f"{text}: restore it") from None
+    found = facts.get("search", {}).get("studies", {})
+    trials = [(env, label, own) for env, arms in found.items() for label, own in arms.items()]
+    named = {
+        "costs": [point for cost in facts["costs"] for point in cost["runs"]],
+        "base_points": [point for own in facts["base_points"].values() for point in own.values()],
+        "studies": [own[name] for *_, own in trials for name in ("default", "best")],
+    }
+    for field, points in named.items():
+        _check_known(path, facts, field, [point for point in points if point is not None])
+    for env, label, _ in trials:
+        if label not in facts["base_points"].get(env, {}):
+            raise Damaged(f"{path} is damaged (base_points lack {label} on {env}): restore it")
+
+
+def _check_table(path: Path, table: pd.DataFrame, facts: Mapping[str, Any]) -> None:
+    """Raise Damaged if the table lacks a column or has rows of an unknown point."""
+    for name in ("point", *KEYS, *facts["settings"], "seed", "step", "eval_return", "diverged"):
+        if name not in table:
+            raise Damaged(f"{path} is damaged (column {name} is missing): restore it")
+    _check_known(path, facts, "point", table["point"].unique())
+
+
+def _check_known(path: Path, facts: Mapping[str, Any], field: str, points: Any) -> None:
+    unknown = [point for point in points if point not in facts["points"]]
+    if unknown:
+        raise Damaged(f"{path} is damaged ({field} has an unknown {unknown[0]!r}): restore it")

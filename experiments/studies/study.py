@@ -1,0 +1,396 @@
+"""The definition of a study: tasks, arms, settings, seeds, and the question that it answers."""
+
+import argparse
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from experiments.analysis.primary import PrimaryMetric
+from experiments.analysis.verdicts import CONTROL, FEWEST_SEEDS, FEWEST_UPDATES
+from experiments.runs import manifest, run_config
+from experiments.runs.run_config import RunConfig
+from experiments.studies import grid
+from experiments.studies.grid import Axis, Point
+from experiments.studies.options import Question, SearchOptions, StudyOptions
+from experiments.training.schedule import schedule
+from jaxreplay.methods import METHODS
+from jaxreplay.sampler import Sampler
+from jaxreplay.types import EpisodeReturns
+
+UNTIL_DECIDED: Literal["until decided"] = "until decided"
+BATCH = 16  # seeds between two looks, unless given
+_FEWEST = 2  # seeds of an interval
+Options = Mapping[str, Any]  # option -> value
+Bases = Mapping[tuple[str, str], RunConfig]  # (task, label of the arm) -> configuration
+_Config = TypeVar("_Config")
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+    """A replay method with its options: one line of a figure.
+
+    Attributes:
+      replay: name of the method.
+      options: options of the method that differ from the defaults or the preset.
+      agent: name of the agent, for studies that compare agents; None means the study's.
+      agent_options: options of the agent that differ from the study's.
+      loop: options of the training loop that differ from the study's.
+      sizes: options of the replay sizes that differ from the study's.
+      memory: capacity, as a multiple of the study's.
+    """
+
+    replay: str
+    options: Options = dataclasses.field(default_factory=dict)
+    agent: str | None = None
+    agent_options: Options = dataclasses.field(default_factory=dict)
+    loop: Options = dataclasses.field(default_factory=dict)
+    sizes: Options = dataclasses.field(default_factory=dict)
+    memory: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """A set of runs and the question that they answer.
+
+    Every arm runs on every task with every combination of the settings, with the same seeds.
+    `make` builds a study from names and options.
+
+    Attributes:
+      bases: configuration of every arm on every task, before settings. Its `seeds` is the number
+        of seeds, or the batch size if the question says `until_decided`.
+      axes: settings of the grid, or of the space of a search.
+      question: primary metric, baseline and design, fixed before anything runs.
+      options: outputs of the study.
+      search: parameters of a search; none by default.
+    """
+
+    bases: Bases
+    axes: tuple[Axis, ...] = ()
+    question: Question = Question()
+    options: StudyOptions = StudyOptions()
+    search: SearchOptions = SearchOptions()
+
+    @classmethod
+    def make(
+        cls,
+        envs: str | Sequence[str],
+        agent: str,
+        arms: Mapping[str, Arm | str] | Sequence[str],
+        *,
+        seeds: int | Literal["until decided"] = 10,
+        seed: int = 0,
+        preset: str | None = None,
+        loop: Options | None = None,
+        sizes: Options | None = None,
+        agent_options: Options | None = None,
+        env_options: Options | None = None,
+        replay_options: Options | None = None,
+        grid: Mapping[str, Sequence[Any]] | None = None,
+        question: Question = Question(),
+        options: StudyOptions = StudyOptions(),
+    ) -> "Study":
+        """Build a study from names and options.
+
+        Options that an agent or a method of an arm does not have are left out for that arm.
+
+        Args:
+          envs: names of the tasks.
+          agent: name of the agent.
+          arms: arms, or names of replay methods, by label.
+          seeds: number of seeds, or "until decided".
+          seed: the first seed.
+          preset: published settings, as defaults.
+          loop: options of the training loop, such as `{"steps": 40_000}`.
+          sizes: options of the replay, such as `{"batch_size": 32}`.
+          agent_options: options of the agent.
+          env_options: options of the environments.
+          replay_options: options of the replay methods.
+          grid: values by setting, such as `{"replay.alpha": [0.4, 0.6]}` or `{"learn_every": [1, 4]}`.
+          question: primary metric, baseline and design.
+          options: outputs.
+
+        Raises:
+          ValueError: If a name or an option is unknown, or options are incompatible.
+
+        Example:
+          >>> study = Study.make("walk/10", "dqn", ["uniform", "per"], loop={"steps": 2_000})
+          >>> [label for _, label in study.bases]
+          ['uniform', 'per']
+        """
+        if seeds == UNTIL_DECIDED:
+            question, seeds = dataclasses.replace(question, until_decided=True), BATCH
+        shared = {
+            "loop": loop or {}, "sizes": sizes or {}, "env_options": env_options or {},
+            "agent_options": agent_options or {}, "replay_options": replay_options or {},
+        }  # fmt: skip
+        labelled = arms if isinstance(arms, Mapping) else {name: name for name in arms}
+        bases = {}
+        for env in (envs,) if isinstance(envs, str) else envs:
+            for label, arm in labelled.items():
+                arm = Arm(arm) if isinstance(arm, str) else arm
+                try:
+                    config = configured(arm, env, agent, preset, shared)
+                except (TypeError, ValueError) as error:
+                    raise ValueError(f"arm {label} on {env}: {error}") from error
+                bases[env, label] = dataclasses.replace(config, seeds=seeds, seed=seed)
+        axes = [
+            Axis(name, tuple(map(_text, values))) for name, values in (grid or {}).items()
+        ]
+        return cls(bases, tuple(axes), question, options)
+
+    @property
+    def envs(self) -> tuple[str, ...]:
+        """Names of the tasks."""
+        return tuple(dict.fromkeys(env for env, _ in self.bases))
+
+    @property
+    def baseline(self) -> str:
+        """Label of the arm that the others are compared with.
+
+        By default, this is the first arm with uniform replay, else the first with a uniform
+        sampler, else the first.
+        """
+        if self.question.baseline is not None:
+            return self.question.baseline
+        configs = {label: config for (_, label), config in self.bases.items()}
+        plain = [label for label, config in configs.items() if config.replay == "uniform"]
+        even = [label for label, config in configs.items() if draws_evenly(config)]
+        return [*plain, *even, *configs][0]
+
+    def metric(self, env: str) -> PrimaryMetric:
+        """Return the primary metric on a task."""
+        return self.options.metric(self.question, env)
+
+    @property
+    def looks_ahead(self) -> int:
+        """Number of seeds of every arm at most."""
+        seeds = next(iter(self.bases.values())).seeds
+        return max(self.question.most_seeds, seeds) if self.question.until_decided else seeds
+
+    def points(self) -> list[Point]:
+        """Return every arm, and the control, on every task with every combination of settings.
+
+        Raises:
+          ValueError: If a setting is unknown or a value is invalid.
+        """
+        return grid.expand(self.axes, self._with_control(), self.options.defaults)
+
+    def check(self) -> list[str]:
+        """Validate that the runs can answer the question, before anything is compiled.
+
+        Returns:
+          Remarks for the user.
+
+        Raises:
+          ValueError: If the baseline is unknown, there are too few seeds or evaluations, or the
+            settings of the grid are invalid.
+        """
+        labels = list(dict.fromkeys(label for _, label in self.bases))
+        first, question = next(iter(self.bases.values())), self.question
+        if CONTROL in labels:
+            raise ValueError(f"'{CONTROL}' is the baseline with other seeds: use another label")
+        if question.baseline is not None and question.baseline not in labels:
+            raise ValueError(
+                f"baseline '{question.baseline}' is not an arm: use one of {', '.join(labels)}"
+            )
+        if question.until_decided:
+            if question.most_seeds < first.seeds:
+                raise ValueError(
+                    f"most_seeds is {question.most_seeds}, fewer than the first batch of "
+                    f"{first.seeds} seeds: use at least as many"
+                )
+            if len(labels) < 2:
+                raise ValueError("until_decided compares arms: name a second arm")
+        for env in self.envs:
+            self.metric(env)
+        remarks = grid.lacking(self.axes, self.bases)
+        for point in self.points():
+            metric = self.metric(point.env)
+            metric.check(len(schedule(point.config.loop, point.config.sizes.num_envs).log_points))
+            remarks += _remarks(point)
+        fewest = first.seeds
+        if fewest < FEWEST_SEEDS and self.compares:
+            remarks.append(
+                f"{fewest} seeds are a pilot without verdicts: use --seeds {FEWEST_SEEDS} or more"
+            )
+        return list(dict.fromkeys(remarks))
+
+    @property
+    def compares(self) -> bool:
+        """Whether some arm has a baseline to be compared with."""
+        several = len({label for _, label in self.bases}) > 1
+        return (several or self._has_control) and self.search.search is None
+
+    @property
+    def _has_control(self) -> bool:
+        seeds = next(iter(self.bases.values())).seeds
+        return self.question.control and self.search.search is None and seeds >= _FEWEST
+
+    def _with_control(self) -> Bases:
+        bases = dict(self.bases)
+        if self._has_control:
+            for env in self.envs:
+                config = bases[env, self.baseline]
+                other = dataclasses.replace(config, seed=config.seed + self.looks_ahead)
+                bases[env, CONTROL] = other
+        return bases
+
+    def to_json(self) -> dict[str, Any]:
+        """Return nested plain values."""
+        bases: dict[str, dict[str, Any]] = {}
+        for (env, label), config in self.bases.items():
+            bases.setdefault(env, {})[label] = config.to_json()
+        return {
+            "bases": bases,
+            "axes": {axis.name: list(axis.texts) for axis in self.axes},
+            "question": dataclasses.asdict(self.question),
+            "options": dataclasses.asdict(self.options),
+            "search": dataclasses.asdict(self.search),
+        }
+
+
+class Saved(NamedTuple):
+    """A study from a file, whose configurations have not been validated yet."""
+
+    bases: dict[tuple[str, str], Any]
+    axes: tuple[Axis, ...]
+    question: Question
+    options: StudyOptions
+    search: SearchOptions
+
+    def metric(self, env: str) -> PrimaryMetric:
+        """Return the primary metric on a task."""
+        return self.options.metric(self.question, env)
+
+    def validated(self, folder: Path) -> Study:
+        """Return the study.
+
+        Raises:
+          ValueError: If a configuration is invalid, or needs a module that is not imported.
+        """
+        bases = {key: run_config.from_folder(own, folder) for key, own in self.bases.items()}
+        return Study(bases, *self[1:])
+
+
+def from_json(saved: Any) -> Saved:
+    """Read the value of `Study.to_json`, which may come from another person's folder.
+
+    No part of it is run, and no module that it names is imported.
+
+    Raises:
+      ValueError: If a field is missing, unknown, or of the wrong type.
+    """
+    try:
+        axes = [grid.read_axis(f"{name}={','.join(own)}") for name, own in saved["axes"].items()]
+        question = _filled(Question(), saved["question"])
+        options = _filled(StudyOptions(), saved["options"])
+        search = _filled(SearchOptions(), saved["search"])
+        envs = saved["bases"].items()
+        bases = {(env, label): own for env, arms in envs for label, own in arms.items()}
+        if not bases:
+            raise ValueError("it has no arm")
+        for (env, label), config in bases.items():
+            if config["env"] != env or not re.fullmatch(manifest.LABEL, label):
+                raise ValueError(f"'{env}' and '{label}' are not the names of its configuration")
+    except (AttributeError, KeyError, TypeError, argparse.ArgumentTypeError) as error:
+        raise ValueError(f"{error}") from None
+    return Saved(bases, tuple(axes), question, options, search)
+
+
+def configured(
+    arm: Arm, env: str, agent: str, preset: str | None, shared: Mapping[str, Options]
+) -> RunConfig:
+    """Return the configuration of an arm on a task.
+
+    Args:
+      arm: the arm.
+      env: name of the task.
+      agent: name of the agent, unless the arm has its own.
+      preset: published settings, as defaults.
+      shared: options of all arms by section: loop, sizes, env_options, agent_options and
+        replay_options.
+
+    Raises:
+      TypeError: If an option is unknown.
+      ValueError: If a value is invalid.
+    """
+    config = run_config.defaults(env, arm.agent or agent, arm.replay, preset)
+    sizes = dataclasses.replace(config.sizes, **{**shared["sizes"], **arm.sizes})
+    if sizes.capacity is not None:
+        sizes = dataclasses.replace(sizes, capacity=int(arm.memory * sizes.capacity))
+
+    def known(options: Any, values: Options) -> Options:
+        names = {field.name for field in dataclasses.fields(options)}
+        return {name: value for name, value in values.items() if name in names}
+
+    agent_options = known(config.agent_options, shared["agent_options"]) | dict(arm.agent_options)
+    replay_options = known(config.replay_options, shared["replay_options"]) | dict(arm.options)
+    return dataclasses.replace(
+        config,
+        loop=dataclasses.replace(config.loop, **{**shared["loop"], **arm.loop}),
+        sizes=sizes,
+        env_options=dataclasses.replace(config.env_options, **shared["env_options"]),
+        agent_options=dataclasses.replace(config.agent_options, **agent_options),
+        replay_options=dataclasses.replace(config.replay_options, **replay_options),
+    )
+
+
+def draws_evenly(config: RunConfig) -> bool:
+    """Return whether the sampler of a run is uniform by design."""
+    return _sampler(config).is_uniform
+
+
+def learns_from(config: RunConfig) -> EpisodeReturns | None:
+    """Return the kind of returns that the sampler of a run learns from, or None."""
+    return _sampler(config).requires.episode_returns
+
+
+def replays_per_transition(config: RunConfig) -> float:
+    """Return the replay ratio: how often a stored transition is sampled on average."""
+    loop, sizes = config.loop, config.sizes
+    if loop.offline:
+        plan = schedule(loop, sizes.num_envs)
+        return plan.updates * sizes.batch_size / plan.warmup_steps
+    return loop.updates * sizes.batch_size / (loop.learn_every * sizes.num_envs)
+
+
+def replay_ratio(config: RunConfig) -> str:
+    """Return the replay ratio in words."""
+    steps = config.loop.learn_every * config.sizes.num_envs / config.loop.updates
+    ratio = replays_per_transition(config)
+    return f"{steps:g} agent step{'s' * (steps != 1)} per update, {ratio:g} replays per transition"
+
+
+def _remarks(point: Point) -> list[str]:
+    """Return a remark if a learned sampler has too few updates to count as tested."""
+    config, loop = point.config, point.config.loop
+    if learns_from(config) != "evaluation":
+        return []
+    every = loop.observe_every
+    log_points = len(schedule(loop, config.sizes.num_envs).log_points)
+    updates = (log_points if every is None else (loop.steps - loop.warmup) // every) - 1
+    if updates >= FEWEST_UPDATES:
+        return []
+    return [
+        f"{point.label} learns from at most {max(updates, 0)} evaluations, and counts as tested "
+        f"from {FEWEST_UPDATES} on: lower --observe-every for more"
+    ]
+
+
+def _sampler(config: RunConfig) -> Sampler:
+    return METHODS[config.replay].method(config.replay_options).sampler
+
+
+def _text(value: Any) -> str:
+    return grid.shown_value(tuple(value) if isinstance(value, list) else value)
+
+
+def _filled(usual: _Config, saved: Mapping[str, Any]) -> _Config:
+    """Return options with saved values; options that are missing or unknown are an error."""
+    wanted = {field.name for field in dataclasses.fields(usual)}  # pyright: ignore[reportArgumentType]
+    if odd := sorted(wanted ^ set(saved)):
+        raise ValueError(f"option {odd[0]} is {'missing' if odd[0] in wanted else 'unknown'}")
+    values = {name: tuple(v) if isinstance(v, list) else v for name, v in saved.items()}
+    return dataclasses.replace(usual, **values)  # pyright: ignore[reportArgumentType]

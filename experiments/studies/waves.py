@@ -1,0 +1,295 @@
+"""Training a wave: the runs of one program that go together, on one device, to their end."""
+
+import contextlib
+import hashlib
+import io
+import json
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from jax.sharding import SingleDeviceSharding
+
+from experiments.analysis import files
+from experiments.studies import memory
+from experiments.studies.plan import Job
+from experiments.studies.programs import Group
+from experiments.studies.store import Lane
+from experiments.training.seeds import Seeds, over_seeds
+
+UNFINISHED = "unfinished"  # folder of saved states, in that of the study
+Metrics = Mapping[str, np.ndarray]  # name -> [width]
+
+
+class Stand(NamedTuple):
+    """How far a wave has come at a log point."""
+
+    points: list[Metrics]  # of the log points behind it
+    seconds: float  # that it took, compiling included
+    compiling: float  # seconds of these
+    bytes: int  # that it takes while it runs
+
+
+class Wave(NamedTuple):
+    """Runs that have ended together."""
+
+    results: list[tuple[Lane, pd.DataFrame]]
+    failures: list[tuple[Lane, str]]
+    cost: dict[str, Any]
+
+
+Reached = Callable[[Stand, Any], bool]  # told of a log point and the state there: go on?
+
+
+class Program:
+    """The program of a job."""
+
+    def __init__(self, job: Job, programs: "Programs") -> None:
+        self.job, self._programs = job, programs
+
+    @property
+    def seeds(self) -> Seeds:
+        """Its functions, over lanes."""
+        return self._programs.seeds(self.job.group)
+
+    def compiled(self, inputs: Any, device: jax.Device) -> tuple[Any, float]:
+        """Return its training loop, compiled, and the seconds that it took.
+
+        Args:
+          inputs: what `seeds.init` is given for the runs of a wave.
+          device: on which it runs.
+        """
+        return self._programs.compiled(self.job.group, self.job.width, inputs, device)
+
+
+class Programs:
+    """Programs that are traced once, and compiled once for each width and device.
+
+    Cores are one device, on which waves run side by side: XLA lets threads share what is compiled.
+    More than one plan may use them.
+    """
+
+    def __init__(self, most: int) -> None:
+        """Keep so many compiled ones."""
+        self._most, self._lock = most, threading.Lock()
+        self._traced: dict[int, tuple[Group, Seeds | None]] = {}
+        self._compiled: dict[Any, Future[Any]] = {}
+
+    def seeds(self, group: Group) -> Seeds:
+        """Return the functions of a group's program, over lanes."""
+        with self._lock:
+            found = self._traced.setdefault(id(group.program), (group, None))[1]
+            if found is None:
+                found = over_seeds(group.program, group.example)
+                self._traced[id(group.program)] = (group, found)
+            return found
+
+    def compiled(
+        self, group: Group, width: int, inputs: Any, device: jax.Device
+    ) -> tuple[Any, float]:
+        """Return a group's training loop, compiled, and the seconds that this call took for it."""
+        seeds, key = self.seeds(group), (id(group.program), width, device)
+        with self._lock:
+            mine = key not in self._compiled
+            if mine:
+                while len(self._compiled) >= self._most:
+                    del self._compiled[next(iter(self._compiled))]  # who runs it holds it
+            found = self._compiled.setdefault(key, Future())
+        if not mine:  # another thread may be at it
+            return found.result(), 0.0
+        began = time.perf_counter()
+        try:
+            found.set_result(_compile(seeds, inputs, device))
+        except BaseException as error:
+            found.set_exception(error)
+            raise
+        return found.result(), time.perf_counter() - began
+
+
+def _compile(seeds: Seeds, inputs: Any, device: jax.Device) -> Any:
+    """Compile a training loop for a device, before its state is there."""
+    at = SingleDeviceSharding(device)
+    state, count = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at),
+        (jax.eval_shape(seeds.init, inputs), jnp.zeros((), jnp.int32)),
+    )
+    return seeds.chunk.lower(state, count).compile()
+
+
+def train(
+    program: Program,
+    lanes: Sequence[Lane],
+    device: jax.Device,
+    reached: Reached,
+    budget: memory.Budget,
+    left: tuple[Stand, list[np.ndarray]] | None = None,
+) -> Stand | None:
+    """Train the runs of a wave to their end; return how it stands then.
+
+    Args:
+      program: theirs.
+      lanes: points and seeds.
+      device: where.
+      reached: is told of every log point; None is returned where it does not want to go on.
+      budget: of the memory that waves share: this one waits until there is enough.
+      left: where to go on: how it stood, and what `arrays` made of the state there.
+
+    Raises:
+      ValueError: the wave takes more memory than there is.
+    """
+    job, plan, start = program.job, program.job.group.program.schedule, time.perf_counter()
+    # The last lane fills up a wave that is too short, and is then left out.
+    full = job.group.lanes([*lanes, *[lanes[-1]] * (job.width - len(lanes))])
+    inputs = jax.device_put(full, device)
+    compiled, compiling = program.compiled(inputs, device)
+    size = memory.bytes_of(compiled)
+    points, before = [], 0.0
+    if left is not None:
+        points, before = [*left[0].points], left[0].seconds
+        compiling += left[0].compiling
+    with budget.taken(size):
+        if left is None:
+            state = program.seeds.init(inputs)
+        else:
+            state = _restored(left[1], jax.eval_shape(program.seeds.init, full), device)
+        for blocks in plan.log_points[len(points) :]:
+            count = jax.device_put(jnp.asarray(blocks, jnp.int32), device)
+            state, metrics = compiled(state, count)
+            points.append(jax.device_get(metrics))
+            seconds = before + time.perf_counter() - start
+            if not reached(Stand(points, seconds, compiling, size), state):
+                return None
+    return Stand(points, before + time.perf_counter() - start, compiling, size)
+
+
+def ended(job: Job, lanes: Sequence[Lane], stand: Stand, **about: Any) -> Wave:
+    """Return what has come of a wave that was trained to its end.
+
+    Args:
+      job: its program's.
+      lanes: points and seeds.
+      stand: how it stands.
+      **about: what else to say of it.
+    """
+    results, failures = split(lanes, job.group.program.schedule.steps, stand.points)
+    cost: dict[str, Any] = {
+        "runs": {},
+        "seconds": round(stand.seconds, 2),
+        "compiling": round(stand.compiling, 2),
+        "width": job.width,
+        "bytes": stand.bytes,
+        "inputs": [place.name for place in job.group.traced],
+        **about,
+    }
+    for point, seed in lanes:
+        cost["runs"].setdefault(point.id, []).append(seed)
+    return Wave(results, failures, cost)
+
+
+def failed(lanes: Sequence[Lane], why: str) -> Wave:
+    """Return what has come of runs that could not be trained."""
+    line = " ".join(why.split())[:300]
+    return Wave([], [(lane, line) for lane in lanes], {})
+
+
+def split(
+    lanes: Sequence[Lane], steps: Sequence[int], points: Sequence[Metrics]
+) -> tuple[list[tuple[Lane, pd.DataFrame]], list[tuple[Lane, str]]]:
+    """Return the metrics of every run of a wave, and why those failed that did."""
+    results, failures = [], []
+    for place, (point, seed) in enumerate(lanes):
+        own = {name: [at[name][place] for at in points] for name in points[0]}
+        faults = [int(rows) for rows in own.pop("fault") if rows]
+        broken = f"{point.env} returned or received a number that is not finite"
+        if faults:
+            at = faults[0] * point.config.sizes.num_envs
+            failures.append(((point, seed), f"agent step {at:,}: {broken}"))
+        elif not np.isfinite(own["eval_return"]).all():
+            failures.append(((point, seed), f"evaluation: {broken}"))
+        else:
+            results.append(((point, seed), pd.DataFrame({"step": list(steps), **own})))
+    return results, failures
+
+
+class SavedState:
+    """The saved state of a batch of runs that has not ended, from which an interrupted study resumes.
+
+    The name of its file depends on everything that determines the numbers of the batch.
+    """
+
+    def __init__(self, folder: Path, job: Job, lanes: Sequence[Lane], code: str) -> None:
+        configs = {point.id: point.config.to_json() for point, _ in lanes}
+        runs = [(point.id, seed) for point, seed in lanes]
+        traced = [place.name for place in job.group.traced]
+        text = json.dumps([runs, configs, job.width, traced, code], sort_keys=True)
+        self._path = folder / UNFINISHED / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.npz"
+
+    def load(self) -> tuple[Stand, list[np.ndarray]] | None:
+        """Return the progress and the arrays of the state, or None if there are none."""
+        try:
+            with np.load(io.BytesIO(files.read_bytes(self._path)), allow_pickle=False) as saved:
+                about = json.loads(str(saved["about"]))
+                names = [name.removeprefix("metric ") for name in saved if name[:7] == "metric "]
+                points = [
+                    {name: saved[f"metric {name}"][at] for name in names}
+                    for at in range(about["log_points"])
+                ]
+                state = [saved[f"array {place}"] for place in range(about["arrays"])]
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+            return None  # missing or damaged: the batch starts over
+        return Stand(points, about["seconds"], about["compiling"], about["bytes"]), state
+
+    def save(self, stand: Stand, state: Any) -> None:
+        """Replace the saved state."""
+        own = arrays(state)
+        about = {
+            "log_points": len(stand.points), "arrays": len(own), "seconds": stand.seconds,
+            "compiling": stand.compiling, "bytes": stand.bytes,
+        }  # fmt: skip
+        content = {f"array {place}": array for place, array in enumerate(own)}
+        for name in stand.points[0]:
+            content[f"metric {name}"] = np.stack([np.asarray(at[name]) for at in stand.points])
+        buffer = io.BytesIO()
+        np.savez(buffer, about=np.array(json.dumps(about)), **content)
+        self._path.parent.mkdir(exist_ok=True)
+        files.write_bytes(self._path, buffer.getvalue())
+
+    def remove(self) -> None:
+        """Delete the saved state, and its folder if it is empty."""
+        self._path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._path.parent.rmdir()
+
+
+def arrays(state: Any) -> list[np.ndarray]:
+    """Return the leaves of a state as arrays of the host, which another process can read."""
+    leaves = (jax.random.key_data(x) if _is_key(x) else x for x in jax.tree.leaves(state))
+    return [np.asarray(leaf) for leaf in leaves]
+
+
+def _restored(saved: Sequence[np.ndarray], like: Any, device: jax.Device) -> Any:
+    """Return the state that `arrays` was given, bit for bit."""
+    leaves, structure = jax.tree.flatten(like)
+    restored = []
+    for leaf, array in zip(leaves, saved, strict=True):
+        if array.dtype.kind == "V":  # NumPy's files do not name types such as bfloat16
+            array = array.view(leaf.dtype)
+        own = jax.device_put(array, device)
+        if _is_key(leaf):  # an array of no elements is the public way to a dtype's implementation
+            own = jax.random.wrap_key_data(
+                own, impl=jax.random.key_impl(jnp.empty((0,), leaf.dtype))
+            )
+        restored.append(own)
+    return jax.tree.unflatten(structure, restored)
+
+
+def _is_key(leaf: Any) -> bool:
+    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)

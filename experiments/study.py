@@ -1,0 +1,320 @@
+"""Run a study until its question is answered: `python -m experiments.study FILE`.
+
+A study trains arms (replay methods with options) on tasks, with settings and seeds, and compares
+every arm with a baseline, seed by seed. FILE is a TOML file of options, named as those of
+`experiments.sweep`, or a Python file that defines `study = Study.make(...)`.
+"""
+
+import argparse
+import dataclasses
+import runpy
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments.cli import shared, toml, used
+from experiments.cli.help import Guide
+from experiments.cli.options import Parser, add_options, one_of, read_options
+from experiments.runs import presets, registry
+from experiments.runs.run_config import PREFIXES, RunConfig, defaults
+from experiments.studies import grid, runner, store
+from experiments.studies.grid import Axis
+from experiments.studies.options import HERE, Question, SearchOptions, StudyOptions, Where
+from experiments.studies.runner import Results
+from experiments.studies.study import BATCH, Study
+from jaxreplay.methods import METHODS
+
+_SECTIONS = ("loop", "sizes", "env_options", "agent_options")
+
+
+class Front(NamedTuple):
+    """The parts in which commands that run a study differ."""
+
+    prog: str
+    about: str
+    headings: Mapping[str, Sequence[str]]
+    examples: Sequence[str]
+    question: Question
+    out: str  # default folder
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    parser = Parser(prog="python -m experiments.study", description=__doc__)
+    parser.add_argument("file", type=Path, metavar="FILE", help="TOML or Python file of a study")
+    parser.add_argument(
+        "--out", type=shared.folder, metavar="DIR", help="folder for results [default runs/FILE]"
+    )
+    parser.add_argument("--resume", type=shared.folder, metavar="DIR", help="continue in DIR")
+    _add_modes(parser)
+    add_options(parser, Where, group="where", about="place and limits")
+    shared.add_compilation_cache(parser)
+    args, rest = parser.parse_known_args(words)
+    if args.file.suffix == ".toml":
+        front = _FRONT._replace(out=f"runs/{args.file.stem}")
+        at = words.index(str(args.file))
+        return command(front, ["--file", *words[at : at + 1], *words[:at], *words[at + 1 :]])
+    if rest:
+        parser.error(f"unknown option '{rest[0]}': a Python file defines the study")
+
+    def run() -> None:
+        study = _of_python(args.file)
+        out = args.resume or args.out or Path("runs") / args.file.stem
+        _run(study, out, args, read_options(args, Where()))
+
+    return shared.ended(parser, run)
+
+
+def command(front: Front, argv: Sequence[str]) -> int:
+    """Run a command whose options define a study; return its exit code."""
+    parser = Parser(
+        prog=front.prog, usage="%(prog)s [OPTION VALUE ...]", description=front.about
+    )
+
+    def run() -> None:
+        named = _names_parser().parse_known_args(argv)[0]
+        if named.list:
+            shared.print_list(named.json)
+            return
+        words = [*_of_file(named), *argv]
+        names = _names_parser().parse_known_args(words)[0]
+        before = None
+        if named.resume is not None:
+            before = store.read(named.resume).study.validated(named.resume)
+        bases = _bases(names) if before is None else _same_names(names, before)
+        args = _parse(parser, front, bases, words, before)
+        study = _study(args, bases, front, before)
+        out = args.resume or args.out or Path(front.out)
+        _run(study, out, args, read_options(args, Where()))
+
+    return shared.ended(parser, run)
+
+
+def _run(study: Study, out: Path, args: argparse.Namespace, where: Where) -> None:
+    results = runner.run(
+        study, out, resume=args.resume is not None, overwrite=args.overwrite, where=where,
+        cache=args.compilation_cache, dry_run=args.dry_run,
+    )  # fmt: skip
+    if results is not None and study.options.report:
+        write_page(results)
+
+
+def write_page(results: Results) -> None:
+    """Write the page of a study into its folder."""
+    from experiments.pages import page, swept  # only when a page is written
+
+    print(page.write_sweep(swept.of(results.store, results.study)))
+
+
+def _of_python(path: Path) -> Study:
+    """Return the study that a Python file defines."""
+    try:
+        found = runpy.run_path(str(path)).get("study")
+    except OSError as error:
+        raise ValueError(f"{path} can't be read ({error.strerror}): name another file") from None
+    if not isinstance(found, Study):
+        raise ValueError(f"{path} does not define a study: add study = Study.make(...)")
+    return found
+
+
+def _of_file(named: argparse.Namespace) -> list[str]:
+    """Return the options of a TOML file as words of a command line."""
+    if named.file is None:
+        return []
+    if named.resume is not None:
+        raise ValueError(f"--resume {named.resume} continues with its own options: leave out --file")
+    return toml.words_of(named.file)
+
+
+def _study(
+    args: argparse.Namespace,
+    bases: Mapping[tuple[str, str], RunConfig],
+    front: Front,
+    before: Study | None,
+) -> Study:
+    """Return the study that the options define; a resumed one keeps what is not given."""
+    question, options, search = front.question, StudyOptions(), SearchOptions()
+    if before is not None:
+        question, options, search = before.question, before.options, before.search
+    question = read_options(args, question)
+    options, search = read_options(args, options), read_options(args, search)
+    _check_search(args, search)
+    axes = list(args.space if search.search else args.grid)
+    if before is not None and not axes:
+        axes = list(before.axes)
+    elif len(every := vars(args).pop("learn_every", [])) > 1:
+        axes.append(Axis("learn_every", tuple(map(str, every))))
+    elif every:
+        args.learn_every = every[0]
+    found = {}
+    for (env, label), base in bases.items():
+        config = shared.given(args, base, _SECTIONS)
+        own = read_options(args, base.replay_options, f"{label}.")
+        if before is None and args.seeds is None and question.until_decided:
+            config = dataclasses.replace(config, seeds=BATCH)
+        found[env, label] = dataclasses.replace(config, replay_options=own)
+    used.check_used(args, found.values())
+    if not options.defaults and search.search is None:
+        grid.check_fixed(axes, found, vars(args).keys())
+    if search.search is None and axes:
+        grid.check_names(axes, found)
+    return Study(found, tuple(axes), question, options, search)
+
+
+def _check_search(args: argparse.Namespace, search: SearchOptions) -> None:
+    """Validate that the options of a grid and of a search are not mixed."""
+    if search.search is None and args.space:
+        raise ValueError("--space needs a search: add --search random or optuna")
+    if search.search is None:
+        return
+    if "defaults" in vars(args):
+        raise ValueError("--defaults is for a grid; a search runs them anyway: leave it out")
+    if args.grid:
+        raise ValueError("--search chooses from --space, and --grid lists values: leave one out")
+    if vars(args).get("until_decided"):
+        raise ValueError("--until-decided is for a grid, not for a search: leave one out")
+    if not args.space and args.resume is None:
+        raise ValueError("--search needs a space: add --space, as in --space replay.alpha=0:1")
+
+
+def _same_names(names: argparse.Namespace, before: Study) -> Mapping[tuple[str, str], RunConfig]:
+    """Return the arms of the study to resume; raise ValueError if other ones are named."""
+    shared.check_resumed(names)
+    configs = before.bases.values()
+    replays = {f"{label}={config.replay}" for (_, label), config in before.bases.items()}
+    for option, given, made in (
+        ("agent", names.agent and {names.agent}, {config.agent for config in configs}),
+        ("replays", names.replays and set(map("=".join, names.replays)), replays),
+        ("envs", names.envs and set(names.envs), {env for env, _ in before.bases}),
+    ):
+        if given not in (None, made):
+            raise ValueError(
+                f"the study in {names.resume} has {option} {' '.join(sorted(made))}: leave out "
+                f"--{option}, or choose another --out"
+            )
+    return before.bases
+
+
+def _names_parser() -> Parser:
+    parser = Parser(add_help=False)
+    shared.add_help_asked(parser)
+    parser.add_argument("--file", type=Path, default=None)
+    parser.add_argument("--resume", type=shared.folder, default=None)
+    _add_names(parser, presets.names(None))
+    return parser
+
+
+def _add_names(parser: Parser, brought: Any) -> None:
+    """Add the options that determine which other options exist."""
+    add = parser.group("run", "what runs, and where its results go").add_argument
+    add(
+        "--agent", type=shared.agent_name, metavar="NAME", default=None,
+        help=f"{', '.join(registry.AGENTS)}, {shared.own_module('mypackage.myagent')} "
+        f"[default {brought.agent}]",
+    )  # fmt: skip
+    add(
+        "--replays", nargs="+", type=shared.labelled, metavar="NAME", default=None,
+        help=f"or LABEL=METHOD, of {', '.join(METHODS)}, "
+        f"{shared.own_module('mypackage.mymethod')} [default {' '.join(brought.replays)}]",
+    )  # fmt: skip
+    add(
+        "--envs", "--env", nargs="+", type=shared.environment, metavar="NAME", default=None,
+        help=f"compiled environments; --list names all [default {brought.env}]",
+    )  # fmt: skip
+    add(
+        "--preset", type=one_of("preset", presets.PRESETS), metavar="NAME", default=None,
+        help="published settings as defaults; explicit names and options win [default none]",
+    )  # fmt: skip
+    add("--list", action="store_true", help="list names, and which of them fit together")
+    add("--json", action="store_true", help="with --list: as JSON")
+
+
+def _bases(names: argparse.Namespace) -> dict[tuple[str, str], RunConfig]:
+    """Return the arms by task and label, before options."""
+    shared.check_listed(names)
+    methods = names.replays and [replay for _, replay in names.replays]
+    brought = shared.brought_names(names, names.envs, methods)
+    replays = names.replays or [shared.labelled(name) for name in brought.replays]
+    envs = names.envs or [brought.env]
+    shared.check_labels(replays)
+    for env in envs:
+        if envs.count(env) > 1:
+            raise ValueError(f"environment {env} is named twice: leave one out")
+    agent = names.agent or brought.agent
+    return {
+        (env, label): defaults(env, agent, replay, names.preset)
+        for env in envs
+        for label, replay in replays
+    }
+
+
+def _add_modes(parser: Parser) -> None:
+    add = parser.group("run").add_argument
+    add("--overwrite", action="store_true", help="discard a study in --out")
+    add("--dry-run", action="store_true", help="report the plan, and the seeds still needed")
+
+
+def _parse(
+    parser: Parser,
+    front: Front,
+    bases: Mapping[tuple[str, str], RunConfig],
+    words: Sequence[str],
+    before: Study | None,
+) -> argparse.Namespace:
+    _add_names(parser, presets.names(_names_parser().parse_known_args(words)[0].preset))
+    add = parser.group("run").add_argument
+    add(
+        "--grid", nargs="+", type=grid.read_axis, metavar="NAME=VALUE,VALUE", default=[],
+        help="settings and their values, such as replay.alpha=0.4,0.6",
+    )  # fmt: skip
+    add("--file", type=Path, metavar="FILE", help="read options from a TOML file; these win")
+    add("--seeds", type=int, metavar="INT", help="seeds of every point [default 5]")
+    add("--seed", type=int, metavar="INT", help="the first seed [default 0]")
+    add("--out", type=shared.folder, metavar="DIR", help=f"folder [default {front.out}]")
+    add("--resume", type=shared.folder, metavar="DIR", help="continue the study in DIR")
+    _add_modes(parser)
+    shared.add_compilation_cache(parser.group("run"))
+    question, options = front.question, StudyOptions()
+    if before is not None:
+        question, options = before.question, before.options
+    add_options(parser, question, group="question", about="fixed before anything runs")
+    add_options(parser, options, group="output", about="results of the study")
+    add_options(parser, Where, group="where", about="place and limits; no number depends on them")
+    add_options(parser, SearchOptions, group="search", about="settings chosen, instead of a grid")
+    parser.group("search").add_argument(
+        "--space", nargs="+", type=grid.read_axis, metavar="NAME=LOW:HIGH", default=[],
+        help="what --search chooses from: LOW:HIGH, LOW:HIGH:log, or values as in --grid, such as "
+        "replay.alpha=0:1 agent.learning_rate=1e-5:1e-2:log",
+    )  # fmt: skip
+    first = next(iter(bases.values()))
+    for section in _SECTIONS:
+        config, prefix = getattr(first, section), PREFIXES[section]
+        group, about = shared.GROUPS[section]
+        add_options(parser, config, prefix, several=("learn_every",), group=group, about=about)
+    named = {"agent": f"options of {first.agent}, and their defaults"}
+    for label, base in {label: base for (_, label), base in bases.items()}.items():
+        add_options(parser, base.replay_options, f"{label}.", about=f"replay method {base.replay}")
+        named[label] = f"options of {base.replay}, which --grid may name as replay.NAME"
+    parser.guide = Guide(front.headings, named, front.examples)
+    args = parser.parse_args(words)
+    shared.check_resume(args)
+    return args
+
+
+_FRONT = Front(
+    "python -m experiments.study",
+    __doc__,
+    {
+        "what runs": ("--agent", "--replays", "--envs", "--grid", "--seeds", "--steps"),
+        "the question": ("--primary", "--baseline", "--until-decided", "--most-seeds"),
+        "results": ("--out", "--resume", "--overwrite", "--dry-run"),
+    },
+    ("python -m experiments.study study.toml --out runs/s",),
+    Question(),
+    "runs/study",
+)
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,343 @@
+"""Sweeps on Ray: what is refused, that waves go on bit for bit, and two real nodes, one killed."""
+
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from experiments import sweep
+from experiments.studies import (
+    cluster,
+    devices,
+    grid,
+    keeping,
+    memory,
+    plan,
+    programs,
+    store,
+    waves,
+)
+from experiments.studies.options import Where
+from experiments.studies.study import Study
+from experiments.training import spread
+from tests import refusals
+from tests.experiments.studies.test_programs import tiny
+from tests.refusals import assert_names
+
+ROOT = Path(__file__).parents[3]
+TINY = [
+    "--agent", "dqn", "--envs", "walk/4", "--seeds", "2", "--warmup", "100", "--eval-episodes", "1",
+    "--n-step", "1", "--inspect", "0", "--batch-size", "8", "--agent.hidden", "8",
+]  # fmt: skip
+GRID = ["--replays", "per", "--grid", "replay.alpha=0.2,0.6"]
+
+
+def refused(capsys, *words):
+    with pytest.raises(SystemExit) as exit_:
+        sweep.main([*TINY, *GRID, *words])
+    assert exit_.value.code == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: ")
+    return error
+
+
+def free_port():
+    with socket.socket() as own:
+        own.bind(("127.0.0.1", 0))
+        return own.getsockname()[1]
+
+
+def hang_up(server):
+    with server.accept()[0] as other:
+        other.recv(100)
+        other.sendall(b"HTTP/1.0 400 Bad Request\r\n\r\n")
+
+
+@pytest.mark.parametrize("on", ["slurm", "ray://", "ray://host:port", "host", "here:80:1"])
+def test_what_is_no_place_to_run_is_refused(on):
+    with refusals.refused("on", on, "here", "ray", "ray://HOST", "HOST:PORT"):
+        Where(on=on)
+
+
+def test_addresses_without_a_cluster_are_refused(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("ray")
+    out, port = tmp_path / "x", free_port()
+    for on in (f"ray://127.0.0.1:{port}", f"127.0.0.1:{port}"):
+        said = refused(capsys, "--steps", "200", "--out", str(out), "--on", on)
+        assert_names(said, f"--on {on}", "Connection refused", "ray start --head")
+    with socket.create_server(("127.0.0.1", 0)) as other:  # something else, as on a wrong port
+        threading.Thread(target=hang_up, args=(other,), daemon=True).start()
+        on = f"127.0.0.1:{other.getsockname()[1]}"
+        said = refused(capsys, "--steps", "200", "--out", str(out), "--on", on)
+        assert_names(said, f"--on {on}", "ray start --head")
+        assert "Connection refused" not in said
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
+    said = refused(capsys, "--steps", "200", "--out", str(out), "--on", "ray")
+    assert_names(said, "--on ray", f"127.0.0.1:{port}", "ray start --head")
+    monkeypatch.setenv("RAY_ADDRESS", "somewhere")
+    said = refused(capsys, "--steps", "200", "--out", str(out), "--on", "ray")
+    assert_names(said, "RAY_ADDRESS", "somewhere", "HOST:PORT")
+    assert not out.exists()
+
+
+def test_ray_itself_is_named_where_it_is_missing(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    said = refused(capsys, "--steps", "200", "--out", str(tmp_path / "x"), "--on", "ray")
+    assert_names(said, "--on ray", "pip install", "[cluster]")
+
+
+def test_nodes_that_would_compute_something_else_are_refused():
+    alike = {"code": store.code_version(), "platform": "cpu",
+             "versions": {"jax": metadata.version("jax")}}  # fmt: skip
+    cluster._check("n1", alike, None)
+    for other, parts in (
+        ({"lacks": "No module named 'experiments'"}, ("No module named 'experiments'",)),
+        ({**alike, "code": "0123"}, ("0123", alike["code"])),
+        ({**alike, "versions": {"jax": "0.1"}}, ("jax", "0.1", alike["versions"]["jax"])),
+    ):
+        with refusals.refused("n1", *parts):
+            cluster._check("n1", other, None)
+    with refusals.refused("n1", "GPU", "CPU", "JAX_PLATFORMS=cpu"):
+        cluster._check("n1", alike, "GPU")
+
+
+def test_workers_have_the_flags_and_threads_of_this_machine(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_some=1")
+    monkeypatch.setenv("JAX_ENABLE_X64", "0")
+    own = cluster.environment(None)
+    assert own["XLA_FLAGS"] == "--xla_some=1" and own["JAX_ENABLE_X64"] == "0"
+    assert own["JAX_PLATFORMS"] == "cpu" and own["NPROC"] == str(devices.cores())
+    monkeypatch.setenv("NPROC", "3")
+    assert cluster.environment(None)["NPROC"] == "3"
+
+
+def test_a_plan_over_slots_is_as_wide_as_one_over_cores_and_has_their_memory():
+    (point,) = grid.expand([], {("walk/4", "per"): tiny()})
+    study = Study({("walk/4", "per"): tiny()})
+    results, parts = store.begin(Path("nowhere"), study, [point], {}), plan.check([point])
+    groups, lanes = programs.grouped([point]), results.missing([point])
+
+    def laid_out(*own):
+        return plan.make(groups, parts, lanes, own)
+
+    slots = [devices.Slot("cpu", "cpu", name, 10**9) for name in ("n1", "n1", "n2")]
+    (here,), (there,) = laid_out(*spread.chosen(1)).jobs, laid_out(*slots).jobs
+    assert (there.width, there.lanes) == (here.width, here.lanes)
+    with refusals.refused("walk/4 per", "3", "3e-08", "--devices"):
+        laid_out(*slots[:2], devices.Slot("cpu", "cpu", "n3", 10))  # the least of them decides
+
+
+def test_a_wave_goes_on_bit_for_bit_from_what_it_left():
+    base = tiny()
+    (group,) = programs.grouped(
+        grid.expand([grid.read_axis("replay.alpha=0.2,0.6")], {("walk/4", "per"): base})
+    )
+    lanes = [(point, seed) for point in group.points for seed in (0, 1)]
+    job = plan.Job(group, tuple(lanes), len(lanes), 0)
+    program, left = waves.Program(job, waves.Programs(1)), []
+    (device,), budget = spread.chosen(1), memory.Budget(10**9)
+
+    def leave(stand, state):
+        copied = [np.array(array) for array in waves.arrays(state)]
+        left.append((stand._replace(points=[*stand.points]), copied))
+        return True
+
+    whole = waves.train(program, lanes, device, leave, budget)
+    assert len(left) == len(whole.points) == 2
+    assert waves.train(program, lanes, device, lambda *_: False, budget) is None  # asked to stop
+    told = []
+    on = (program, lanes, device, lambda stand, _: told.append(stand) or True, budget)
+    rest = waves.train(*on, left[0])
+    assert len(told) == 1  # log points that were left behind are not run again
+    for ours, theirs in zip(rest.points, whole.points, strict=True):
+        for name, values in theirs.items():
+            np.testing.assert_array_equal(ours[name], values, err_msg=name)
+    assert rest.seconds > left[0][0].seconds  # of both workers
+
+
+def test_notes_keep_what_a_wave_left(monkeypatch):
+    ray = pytest.importorskip("ray")
+    from experiments.studies import cluster_remote
+
+    monkeypatch.setattr(ray, "put", lambda value: value)
+    notes = cluster_remote.Notes()
+    assert notes.begin(3) == (1, None)
+    notes.tell(3, 150)
+    notes.leave(3, 100, "stand", "state")
+    assert notes.begin(3) == (2, (100, "stand", "state"))
+    assert notes.read() == ({3: 100}, {3: 2})  # it goes on from there
+    notes.forget(3)
+    assert notes.read() == ({}, {})
+
+
+def marked(mark):
+    """Return the processes of a node: those with its mark in their environment, and theirs."""
+    found = {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            name, _, value = mark.partition("=")
+            if process.environ().get(name) == value:
+                own = [
+                    process,
+                    *process.children(recursive=True),
+                ]  # Ray's agents hide what they had
+                found |= {each.pid: each for each in own}
+    return list(found.values())
+
+
+def kill(mark):
+    """End a node as a power cut would; return its processes."""
+    found = marked(mark)
+    for process in found:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(found, timeout=10)
+    return found
+
+
+class Nodes:
+    """A Ray cluster on the loopback address, each node with one core."""
+
+    def __init__(self):
+        # Sockets lie below: their paths may have 107 bytes, so pytest's own folders won't do.
+        self.folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
+        self.port, self.client_port = free_port(), free_port()
+        self.marks = []
+
+    def start(self, **variables):
+        """Start a node; return its mark."""
+        first = not self.marks
+        mark = f"JAXREPLAY_NODE={uuid.uuid4().hex}"
+        self.marks.append(mark)
+        name, _, value = mark.partition("=")
+        ports = ["--min-worker-port=0", "--max-worker-port=0", "--num-cpus=1"]
+        own = [f"--address=127.0.0.1:{self.port}"]
+        if first:
+            own = ["--head", "--node-ip-address=127.0.0.1", f"--port={self.port}",
+                   "--include-dashboard=false", f"--temp-dir={self.folder}"]  # fmt: skip
+        if first and importlib.util.find_spec("grpc"):
+            own.append(f"--ray-client-server-port={self.client_port}")
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        told = {"PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0", name: value, **variables}
+        ended = subprocess.run(
+            [sys.executable, "-m", "ray.scripts.scripts", "start", *own, *ports],
+            capture_output=True, text=True, timeout=120, cwd=ROOT, env={**os.environ, **told},
+        )  # fmt: skip
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return mark
+
+    def stop(self):
+        for mark in self.marks:
+            kill(mark)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@pytest.fixture
+def nodes(monkeypatch):
+    pytest.importorskip("ray")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # else a token is left in the user's home
+    found = Nodes()
+    try:
+        found.start()
+        yield found
+    finally:
+        found.stop()
+
+
+LACKS = """
+import sys
+class Nothing:
+    def find_spec(self, name, *more):
+        if name == "experiments":
+            raise ImportError("no experiments here")
+sys.meta_path.insert(0, Nothing())
+"""
+LONG = [*TINY, *GRID, "--steps", "120_000", "--eval-every", "1_000"]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The same sweep on this machine alone."""
+    out = tmp_path_factory.mktemp("alone") / "sweep"
+    assert sweep.main([*LONG, "--out", str(out), "--figures", "false"]) == 0
+    return out
+
+
+@pytest.mark.slow
+def test_a_node_is_killed_and_the_table_is_that_of_one_machine(
+    nodes, alone, tmp_path, monkeypatch, capfd
+):
+    second = nodes.start()
+    out, done = tmp_path / "two", []
+
+    class Watched(keeping.Bar):
+        def advance(self, steps):
+            super().advance(steps)
+            if not done and self._done > 0.3 * self._total and not self._ended:
+                done.append(self._done)  # so both waves are on their way
+                kill(second)
+
+    monkeypatch.setattr(keeping, "Bar", Watched)
+    words = ["--out", str(out), "--on", f"127.0.0.1:{nodes.port}", "--leave-state", "0"]
+    assert sweep.main([*LONG, *words, "--figures", "false"]) == 0
+    assert done and not marked(second)
+    said = capfd.readouterr().err
+    assert "2 nodes" in said
+    assert (out / "study.csv.gz").read_bytes() == (alone / "study.csv.gz").read_bytes()
+    costs = json.loads((out / "study.json").read_text())["costs"]
+    assert sum(len(seeds) for cost in costs for seeds in cost["runs"].values()) == 4  # once each
+    (again,) = [cost for cost in costs if "began" in cost]
+    assert again["from"] > 0
+    # Nothing is missing, and nothing runs again.
+    words = ["--figures", "false", "--on", f"127.0.0.1:{nodes.port}"]
+    assert sweep.main(["--resume", str(out), *words]) == 0
+    assert json.loads((out / "study.json").read_text())["costs"] == costs
+    assert "raylet" not in capfd.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_node_without_the_package_is_refused(nodes, tmp_path, capsys):
+    (tmp_path / "sitecustomize.py").write_text(LACKS)  # which Python runs when it starts
+    nodes.start(PYTHONPATH=str(tmp_path))
+    words = ["--steps", "200", "--out", str(tmp_path / "x")]
+    said = refused(capsys, *words, "--on", f"127.0.0.1:{nodes.port}")
+    assert "no experiments here" in said
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_it_and_resuming_elsewhere_completes_it(nodes, alone, tmp_path):
+    pytest.importorskip("grpc", reason="Ray's client needs grpcio, which the extra brings")
+    out = tmp_path / "stopped"
+    command = [sys.executable, "-m", "experiments.sweep"]
+    address = f"ray://127.0.0.1:{nodes.client_port}"
+    process = subprocess.Popen(
+        [*command, *LONG, "--out", str(out), "--on", address, "--figures", "false"],
+        cwd=ROOT, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 300
+    while not (out / "study.csv.gz").exists():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert_names(said, "2 of 4", "--resume")
+    assert sweep.main(["--resume", str(out), "--figures", "false"]) == 0  # on this machine
+    assert (out / "study.csv.gz").read_bytes() == (alone / "study.csv.gz").read_bytes()

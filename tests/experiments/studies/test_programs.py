@@ -1,0 +1,153 @@
+"""Which settings share a program, and that the numbers are those of runs alone."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.runs.assembly import assemble
+from experiments.runs.run_config import defaults
+from experiments.studies import grid, programs
+from experiments.training.seeds import over_seeds
+from tests.refusals import refused
+
+
+def tiny(replay="per", **sizes):
+    config = defaults("walk/4", "dqn", replay)
+    return dataclasses.replace(
+        config,
+        seeds=2,
+        loop=dataclasses.replace(
+            config.loop, steps=200, warmup=100, eval_every=50, eval_episodes=1, n_step=1, inspect=0
+        ),
+        sizes=dataclasses.replace(config.sizes, batch_size=8, **sizes),
+        agent_options=dataclasses.replace(config.agent_options, hidden=(8,)),
+    )
+
+
+def points(*texts, replays=("per",)):
+    bases = {("walk/4", replay): tiny(replay) for replay in replays}
+    return grid.expand([grid.read_axis(text) for text in texts], bases)
+
+
+def named(groups):
+    return [([place.name for place in group.traced], len(group.points)) for group in groups]
+
+
+@pytest.fixture(scope="module")
+def grouped():
+    """PER over a setting that can be traced, one that can't, and one that is no number."""
+    axes = (
+        "replay.alpha=0.2,0.6", "replay.beta_updates=30,90", "inspect=0,1",
+        "replay.sampling=stratified,iid",
+    )  # fmt: skip
+    return programs.grouped(points(*axes))
+
+
+def test_what_can_be_traced_is_an_input_and_all_else_is_compiled_apart(grouped):
+    assert named(grouped) == [(["replay.alpha", "replay.beta_updates"], 4)] * 4
+    apart = {
+        (g.points[0].config.loop.inspect, g.points[0].config.replay_options.sampling)
+        for g in grouped
+    }
+    assert apart == {(0, "stratified"), (1, "stratified"), (0, "iid"), (1, "iid")}
+    names = {group.name for group in grouped}
+    assert "walk/4 per inspect=1 replay.sampling=iid" in names
+
+
+def test_lengths_sizes_and_nothing_are_apart_from_numbers():
+    # Nothing of this can be composed without its value: no program is traced.
+    assert named(programs.grouped(points("n_step=1,2", "batch_size=8,16"))) == [([], 1)] * 4
+    assert named(programs.grouped(points("replay.beta_updates=none,50"))) == [([], 1)] * 2
+    assert named(programs.grouped(points("replay.alpha=0.3"))) == [([], 1)]
+
+
+def test_methods_without_a_setting_have_a_program_of_their_own():
+    groups = programs.grouped(points("replay.beta_end=1", replays=("uniform", "per")))
+    assert [group.points[0].label for group in groups] == ["uniform", "per"]
+
+
+def test_settings_as_inputs_give_the_numbers_of_a_run_alone(grouped):
+    both, _, metrics = same_as_alone(grouped[0])
+    # The other setting is another run.
+    assert not np.allclose(*metrics["replay/mean_priority"], rtol=1e-3)
+    assert not np.allclose(*metrics["replay/beta"], rtol=1e-3)
+    # Clocks stay single, whatever the settings: conditions on them remain branches.
+    assert both.axes[1].rows is None and both.axes[1].updates is None
+
+
+def test_limits_and_lengths_that_may_be_off_are_inputs_too():
+    # The first of each is off, or short: what a program without it leaves out.
+    axes = (
+        "agent.max_grad_norm=0,0.01", "eval_epsilon=0,0.7", "agent.epsilon_updates=20,2000",
+        "replay.kappa=1,0.01",
+    )  # fmt: skip
+    (group,) = programs.grouped(points(*axes, replays=("lap",)))
+    assert len(group.traced) == 4
+    _, _, metrics = same_as_alone(group, lanes=(0, 1))
+    assert not np.allclose(*metrics["replay/mean_priority"], rtol=1e-3)
+    (group,) = programs.grouped(points("replay.kappa=1,0.01", "replay.alpha=0,1", replays=("pal",)))
+    assert len(group.traced) == 2
+
+
+def same_as_alone(group, lanes=(1,)):
+    """Check the first and the last point of a group, or one of them, in the program that they
+    share, against programs of their own; return the shared one, its state and its metrics."""
+    pair = (group.points[0], group.points[-1])
+    both = over_seeds(group.program, group.example)
+    state = both.init(group.lanes([(point, 1) for point in pair]))
+    many = both.chunk.lower(state, jnp.asarray(1, jnp.int32)).compile()
+    text = many.as_text()
+    assert not [word for word in ("all-reduce", "all-gather", "collective") if word in text]
+    metrics = []
+    for blocks in (1, 4):
+        state, own = many(state, jnp.asarray(blocks, jnp.int32))
+        metrics.append(own)
+    for lane in lanes:
+        (single,) = programs.grouped([pair[lane]])
+        alone = over_seeds(single.program)
+        own_state = alone.init(single.lanes([(pair[lane], 1)]))
+        for blocks, ours in zip((1, 4), metrics):
+            own_state, expected = alone.chunk(own_state, jnp.asarray(blocks, jnp.int32))
+            for name, value in expected.items():
+                np.testing.assert_allclose(
+                    ours[name][lane : lane + 1], value, rtol=2e-6, atol=1e-7, err_msg=name
+                )
+        replay, key = assemble(pair[lane].config).replay, jax.random.key(7)
+        drawn = [
+            jax.jit(jax.vmap(lambda each: replay.sample(each, key).indices, (axes,)))(each)
+            for each, axes in (
+                (state[1].replay, both.axes[1].replay),
+                (own_state.replay, alone.axes.replay),
+            )
+        ]
+        np.testing.assert_array_equal(drawn[0][lane : lane + 1], drawn[1])
+    return both, state, metrics[-1]
+
+
+def test_programs_of_points_that_come_bit_by_bit_are_made_once():
+    shelf = programs.Shelf()
+    first, *others = points("replay.alpha=0.2,0.4,0.6", "replay.clip=none,1", "replay.beta=0,1")
+    (one,) = shelf.grouped([first])
+    assert [place.field for place in one.traced] == ["alpha", "beta"]  # though nothing varies
+    without, with_ = shelf.grouped(others)
+    assert without.program is one.program and len(without.points) == 5
+    assert [place.field for place in with_.traced] == ["alpha", "clip", "beta"]
+    assert shelf.grouped(others)[1].program is with_.program
+    hidden = shelf.grouped(points("agent.learning_rate=1e-3", "n_step=1,2"))
+    assert named(hidden) == [(["agent.learning_rate"], 1)] * 2  # n_step decides lengths
+
+
+def test_values_that_can_not_run_are_refused_as_if_alone():
+    (point,) = points("batch_size=400")
+    with refused("walk/4 per batch_size=400", "100", "400"):
+        programs.check(point)
+
+
+def test_environments_on_the_host_are_refused():
+    base = defaults("gymnasium/CartPole-v1", "dqn", "per")
+    (point,) = grid.expand([], {("gymnasium/CartPole-v1", "per"): base})
+    with refused("gymnasium/CartPole-v1", "experiments.compare"):
+        programs.check(point)

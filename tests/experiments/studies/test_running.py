@@ -1,0 +1,94 @@
+"""Which device takes what, how waves are cut, and what failing runs leave; nothing is compiled."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.runs.run_config import defaults
+from experiments.studies import grid, plan, programs, running, store, waves
+from experiments.studies.study import Study
+from experiments.training import spread
+from tests.refusals import assert_names, refused
+
+
+def points(*texts, seeds=3, replays=("per",)):
+    bases = {
+        ("walk/4", replay): dataclasses.replace(defaults("walk/4", "dqn", replay), seeds=seeds)
+        for replay in replays
+    }
+    return grid.expand([grid.read_axis(text) for text in texts], bases)
+
+
+def laid_out(own, devices=2, **options):
+    """Return the plan of points that are each a program of their own (of sizes, not traced)."""
+    study = Study({(point.env, point.label): point.config for point in own})
+    results = store.begin(Path("nowhere"), study, own, {})
+    groups = [group for point in own for group in programs.grouped([point])]
+    here = spread.chosen(1) * devices
+    parts = plan.check(own)
+    return plan.make(groups, parts, results.missing(own), here, **options)
+
+
+@pytest.fixture(scope="module")
+def three():
+    return laid_out(points("batch_size=8,16,32"), width=1)
+
+
+def test_waves_hold_every_lane_once(three):
+    assert (three.runs, three.waves, len(three.jobs)) == (9, 9, 3)
+    for width, lengths in ((2, [2, 1]), (3, [3]), (7, [3])):
+        (job,) = laid_out(points("batch_size=8"), width=width).jobs
+        assert [len(wave) for wave in job.waves] == lengths
+        assert [seed for wave in job.waves for _, seed in wave] == [0, 1, 2]
+    (job,) = laid_out(points("batch_size=8")).jobs  # on CPU, a program of a run alone
+    assert job.width == 3
+
+
+def test_memory_makes_waves_smaller_and_then_refuses():
+    own = points("batch_size=8", seeds=10)
+    size = laid_out(own).jobs[0].lane_bytes
+    plenty = laid_out(own, memory=20.5 * size / 1e9)
+    assert plenty.jobs[0].width == 3 and plenty.bytes == 6 * size  # as a run alone, on two devices
+    tight = laid_out(own, memory=4.5 * size / 1e9)
+    assert tight.jobs[0].width == 2 and tight.bytes <= 4.5 * size
+    with refused("walk/4 per batch_size=8", "2", "--devices"):
+        laid_out(own, memory=1.5 * size / 1e9)
+
+
+def test_devices_keep_their_program_begin_others_first_and_help_where_most_is_left(three):
+    board = running._Board(three, waves.Programs(1), Path("nowhere"), 300.0)
+    assert [board.take(None)[0], board.take(None)[0]] == [0, 1]  # each begins one
+    assert board.take(0)[0] == 0  # and keeps to it
+    assert board.take(0)[0] == 0
+    assert board.take(0)[0] == 2  # then what nobody has begun
+    assert board.take(2)[0] == 2
+    assert board.take(2)[0] == 2
+    assert board.take(2)[0] == 1  # then it helps
+    assert board.take(1)[0] == 1
+    assert board.take(1) is None
+    stopped = running._Board(three, waves.Programs(1), Path("nowhere"), 300.0)
+    stopped.stop.set()
+    assert stopped.take(None) is None
+
+
+def test_a_broken_run_fails_alone():
+    (point,) = points("num_envs=4")
+    lanes = [(point, 0), (point, 1), (point, 2)]
+    at = {"eval_return": [1.0, 1.0, np.nan], "fault": [0.0, 7.0, 0.0], "agent/loss": [0.1] * 3}
+    metrics = [{name: np.array(values, np.float32) for name, values in at.items()}] * 2
+    results, failures = waves.split(lanes, [100, 200], metrics)
+    assert [seed for (_, seed), _ in results] == [0]
+    assert list(results[0][1]["step"]) == [100, 200] and "fault" not in results[0][1]
+    whys = {seed: why for (_, seed), why in failures}
+    assert_names(whys[1], "28", "walk/4")
+    assert_names(whys[2], "evaluation", "walk/4")
+
+
+def test_minutes_shrink_with_devices():
+    own = points("batch_size=8,16,32,64")
+    one, four = (laid_out(own, devices=n).minutes for n in (1, 4))
+    assert four == pytest.approx(one / 4)
+    assert any("--width" in line for line in laid_out(own, devices=5).describe())  # one is idle
+    assert not any("--width" in line for line in laid_out(own, devices=4).describe())

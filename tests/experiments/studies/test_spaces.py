@@ -1,0 +1,130 @@
+"""What a search chooses from, and who chooses; nothing is compiled."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from experiments.runs.run_config import defaults
+from experiments.studies import grid, samplers, spaces
+from experiments.studies.grid import Place
+from experiments.studies.spaces import Choices, Range
+from tests.refusals import refused
+
+BASES = {("walk/4", label): defaults("walk/4", "dqn", label) for label in ("uniform", "per", "lap")}
+ALPHA, RATE = Place("replay_options", "alpha"), Place("agent_options", "learning_rate")
+HIDDEN, N_STEP = Place("agent_options", "hidden"), Place("loop", "n_step")
+
+
+def read(*texts):
+    return spaces.read([grid.read_axis(text) for text in texts], BASES)
+
+
+SPACE = read(
+    "replay.alpha=0:1", "agent.learning_rate=1e-5:1e-2:log", "agent.hidden=64 64,256", "n_step=1:5"
+)["walk/4", "per"]
+
+
+def test_ranges_and_choices_are_read_for_those_who_have_the_setting():
+    found = read("replay.alpha=0:1", "lap.alpha=0.2,0.4", "agent.learning_rate=1e-5:1e-2:log")
+    assert found["walk/4", "uniform"] == {RATE: Range(1e-5, 1e-2, True, False)}
+    assert found["walk/4", "per"][ALPHA] == Range(0.0, 1.0, False, False)
+    assert found["walk/4", "lap"][ALPHA] == Choices((0.2, 0.4))
+    assert SPACE[HIDDEN] == Choices(((64, 64), (256,)))
+    assert SPACE[N_STEP] == Range(1, 5, False, True)
+    texts = [own.text for own in SPACE.values()]
+    assert texts == ["0.0:1.0", "1e-05:0.01:log", "64 64,256", "1:5"]
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("replay.alpah=0:1", ("replay.alpah", "replay.alpha")),
+        ("replay.alpha=-1:1", ("replay.alpha", "-1", "per", "-1.0")),
+        ("replay.beta=0:2", ("replay.beta", "2", "per", "2.0")),
+        ("replay.beta=0:x", ("replay.beta", "x", "per")),
+        ("replay.beta=1:0", ("replay.beta", "1:0")),
+        ("replay.beta=0:1:log", ("replay.beta", "0:1:log")),
+        ("replay.beta=0:1:2", ("replay.beta", "0:1:2", "LOW:HIGH", "LOW:HIGH:log")),
+        ("per.clip=1:none", ("per.clip", "1:none")),
+        ("agent.hidden=64:256", ("agent.hidden", "64:256")),
+        ("per.sampling=iid:stratified", ("per.sampling", "iid:stratified")),
+        ("per.sampling=iid,even", ("per.sampling", "even", "per", "systematic")),
+    ],
+)
+def test_bad_spaces_are_refused_with_their_place(text, parts):
+    with refused("space", *parts):
+        read(text)
+
+
+def draws(own, count=2000):
+    rng = np.random.default_rng(0)
+    return [own.draw(rng) for _ in range(count)]
+
+
+def test_draws_are_even_on_their_scale_and_have_few_digits():
+    found = np.array(draws(Range(1e-4, 1e-2, True, False)))
+    assert found.min() >= 1e-4 and found.max() <= 1e-2
+    assert abs((found < 1e-3).mean() - 0.5) < 0.05
+    assert all(float(f"{value:.4g}") == value for value in found)
+    found = np.array(draws(Range(0.0, 4.0, False, False)))
+    assert abs((found < 1).mean() - 0.25) < 0.04
+    for log in (False, True):
+        found = draws(Range(1, 4, log, True))
+        assert set(found) == {1, 2, 3, 4} and all(isinstance(value, int) for value in found)
+    share = np.mean([value == 2 for value in draws(Range(1, 4, False, True))])
+    assert abs(share - 0.25) < 0.04
+    assert set(draws(Choices((None, 1.0)))) == {None, 1.0}
+
+
+def test_every_end_is_checked_beside_the_methods_own_settings():
+    base = BASES["walk/4", "per"]
+    found = spaces.corners("walk/4", "per", base, SPACE)
+    assert len(found) == 8 and len({point.id for point in found}) == 8
+    own = spaces.default("walk/4", "per", base, SPACE)
+    assert all(sum(p.settings[k] != own.settings[k] for k in SPACE) <= 1 for p in found)
+    assert own.config == base
+
+
+def asked(name, batches, scores, seed=0, env="walk/4"):
+    """Return what a sampler answers in batches, each told the scores of a function of settings."""
+    sampler = samplers.make(name, env, "per", SPACE, seed, True)
+    found = []
+    for batch in batches:
+        new = [sampler.ask() for _ in range(batch)]
+        for settings in new:
+            sampler.tell(len(found), scores(settings))
+            found.append(settings)
+    return found
+
+
+def by_alpha(settings):
+    return -abs(settings[ALPHA] - 0.3) if settings[N_STEP] < 5 else None
+
+
+@pytest.mark.parametrize("name", ["random", "optuna"])
+def test_what_is_asked_for_is_decided_by_the_seed_and_lies_in_the_space(name):
+    first = asked(name, [4, 4, 4, 4], by_alpha)
+    assert first == asked(name, [4, 4, 4, 4], by_alpha)
+    assert first != asked(name, [4, 4, 4, 4], by_alpha, seed=1)
+    assert first != asked(name, [4, 4, 4, 4], by_alpha, env="walk/5")
+    assert all(own.holds(settings[place]) for settings in first for place, own in SPACE.items())
+
+
+def test_random_settings_do_not_hang_on_the_batches():
+    assert asked("random", [16], by_alpha) == asked("random", [3, 5, 8], lambda settings: 0.0)
+
+
+def test_optuna_learns_from_what_it_is_told():
+    def mean_distance(found):
+        return np.mean([abs(settings[ALPHA] - 0.3) for settings in found[32:]])
+
+    told, untold = (asked("optuna", [8] * 8, f) for f in (by_alpha, lambda settings: None))
+    assert mean_distance(told) < 0.5 * mean_distance(untold)
+
+
+def test_a_missing_package_is_named_with_what_installs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with refused("--search optuna", "pip install", "[search]"):
+        samplers.check("optuna")
+    samplers.check("random")
