@@ -20,7 +20,7 @@ from experiments.runs import presets, registry
 from experiments.runs.run_config import PREFIXES, RunConfig, defaults
 from experiments.studies import grid, runner, store
 from experiments.studies.grid import Axis
-from experiments.studies.options import HERE, Question, SearchOptions, StudyOptions, Where
+from experiments.studies.options import Question, SearchOptions, StudyOptions, Where
 from experiments.studies.runner import Results
 from experiments.studies.study import BATCH, Study
 from jaxreplay.methods import METHODS
@@ -69,9 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def command(front: Front, argv: Sequence[str]) -> int:
     """Run a command whose options define a study; return its exit code."""
-    parser = Parser(
-        prog=front.prog, usage="%(prog)s [OPTION VALUE ...]", description=front.about
-    )
+    parser = Parser(prog=front.prog, usage="%(prog)s [OPTION VALUE ...]", description=front.about)
 
     def run() -> None:
         named = _names_parser().parse_known_args(argv)[0]
@@ -124,7 +122,9 @@ def _of_file(named: argparse.Namespace) -> list[str]:
     if named.file is None:
         return []
     if named.resume is not None:
-        raise ValueError(f"--resume {named.resume} continues with its own options: leave out --file")
+        raise ValueError(
+            f"--resume {named.resume} continues with its own options: leave out --file"
+        )
     return toml.words_of(named.file)
 
 

@@ -97,7 +97,8 @@ def _row(label: str, saved: dict[str, Any]) -> Judged:
     shared = f"learn_every {every}, {ratio:g} replays per transition"
     suffix = f"_every{every}"
     pairs = _filled(Pairs, saved["pairs"])
-    return Judged(label, label.removesuffix(suffix), shared, pairs, judgement)
+    method = str(saved.get("method", label.removesuffix(suffix)))
+    return Judged(label, method, str(saved.get("group", shared)), pairs, judgement)
 
 
 def _filled(kind: type, saved: dict[str, Any]) -> Any:

@@ -124,6 +124,7 @@ def _of_sweep(swept: Swept) -> list[Section | None]:
         best = search_results.best(swept)
         settings_of = [search_trials.tried(swept), search_trials.against_settings(swept)]
     return [
+        verdicts.of_study(swept),
         best,
         sweep_scores.tasks(swept),
         *settings_of,

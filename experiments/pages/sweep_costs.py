@@ -1,7 +1,5 @@
 """Sections of a sweep's page: what it took, what failed, and what repeats it."""
 
-from collections.abc import Mapping
-
 from experiments.pages import commands, settings
 from experiments.pages.blocks import Code, Lines, Section, Table
 from experiments.pages.swept import Swept

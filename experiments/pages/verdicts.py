@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 
-from experiments.analysis import judged, verdicts
+from experiments.analysis import files, judged, verdicts
 from experiments.analysis.judged import Judged
-from experiments.pages import plots
+from experiments.pages import judgements, plots
 from experiments.pages.blocks import Lines, Plot, Plots, Section, Table
 from experiments.pages.groups import Group
 from experiments.pages.judgements import Judgements
 from experiments.pages.source import Source
+from experiments.pages.swept import Swept
 
 
 def section(source: Source, groups: Sequence[Group]) -> Section | None:
@@ -31,6 +32,26 @@ def section(source: Source, groups: Sequence[Group]) -> Section | None:
         f"arm. An arm is tested if it used at most {verdicts.UNIFORM_BUFFER:g} of the buffer, and "
         f"a learned sampler if its network was updated {verdicts.FEWEST_UPDATES} times; "
         "hollow arms were not."
+    )
+    return Section("verdicts", "Verdicts", intro, blocks)
+
+
+def of_study(swept: Swept) -> Section | None:
+    """Return the verdicts of a study, as `verdicts.json` has them, or None if it has none."""
+    path = swept.store.folder / "verdicts.json"
+    if not path.is_file():
+        return None
+    try:
+        found = judgements.of(path, files.read_json(path))
+    except files.Unreadable as error:
+        raise ValueError(f"{path} is damaged ({error}): restore it") from error
+    blocks = [
+        Table(judged.cells(found.rows, str(found.primary["unit"]))),
+        Lines([f"{row.label}: {row.judgement.reason}" for row in found.rows]),
+    ]
+    intro = (
+        f"Primary metric, fixed before anything ran: {found.primary['name']} "
+        f"({found.primary['help']}). Every arm is compared with {found.baseline}, seed by seed."
     )
     return Section("verdicts", "Verdicts", intro, blocks)
 

@@ -1,4 +1,4 @@
-"""The figure of a sequential study: wins minus losses of every arm over seeds, with the boundary."""
+"""The figure of a sequential study: wins minus losses over seeds, with the boundary."""
 
 import math
 import os

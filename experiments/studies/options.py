@@ -131,7 +131,9 @@ class Where(Config):
             return
         most = _MOST_DEVICES if self.on == HERE else _MOST_OF_A_CLUSTER
         if not self.devices.isdecimal() or not 1 <= int(self.devices) <= most:
-            raise ValueError(f"devices is '{self.devices}': use a number from 1 to {most:,}, or auto")
+            raise ValueError(
+                f"devices is '{self.devices}': use a number from 1 to {most:,}, or auto"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

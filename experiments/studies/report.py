@@ -13,11 +13,14 @@ from experiments.analysis.solved import sentences, solved
 from experiments.analysis.style import plain
 from experiments.analysis.tables import markdown, number
 from experiments.analysis.tuned import Estimate, Tuned
+from experiments.analysis.verdicts import CONTROL
 from experiments.studies import looks
 from experiments.studies.costs import by_method
 from experiments.studies.judge import Findings
-from experiments.studies.study import Study
 from experiments.studies.store import Store, paths
+from experiments.studies.study import Study
+
+_MOST_GROUPS = 6  # with figures of their curves
 
 
 def conclude(store: Store, study: Study, findings: Findings | None) -> str:
@@ -29,7 +32,8 @@ def conclude(store: Store, study: Study, findings: Findings | None) -> str:
     parts, written = [], [paths(store.folder, store.name)[0], store.folder / "study.md"]
     if findings is not None and findings.rows:
         parts.append(_compared(store, study, findings, written))
-    scored = tuned.scores(store.table, store.settings, study.metric)
+    table = store.table[store.table["replay"] != CONTROL]
+    scored = tuned.scores(table, store.settings, study.metric)
     if tuned.has_choice(scored) or not parts:
         parts.append(_settings(store, study, scored, written))
     parts.append(costs(store))
@@ -46,15 +50,17 @@ def _compared(store: Store, study: Study, findings: Findings, written: list[Path
     frames = store.frames()
     named = {name: frames[member.point.id] for name, member in members.items()}
     lines = []
-    for number, (group, names) in enumerate(findings.groups.items(), 1):
+    for place, (group, names) in enumerate(findings.groups.items(), 1):
         rows = [row for row in findings.rows if row.group == group]
         env = members[names[0]].point.env
         lines += sentences(rows, methods, study.metric(env), names[0], env)
         config = members[names[0]].point.config
         title = plain(f"{config.agent} on {env}, {group.removeprefix(f'{env}, ')}")
-        suffix = f"_{number}" if len(findings.groups) > 1 else ""
+        suffix = f"_{place}" if len(findings.groups) > 1 else ""
         if study.options.figures:
-            written += _curves({name: named[name] for name in names}, study, env, suffix, out, title)
+            written += _curves(
+                {name: named[name] for name in names}, study, env, suffix, out, title
+            )
         if not study.metric(env).higher_is_better:
             written.append(out / f"solved{suffix}.png")
             values = {name: findings.values[name] for name in names}

@@ -148,9 +148,7 @@ def findings_of(results: Store, study: Study, other_code: bool = False) -> Findi
 class _Grid:
     """A study of fixed settings, with a fixed or a growing number of seeds."""
 
-    def __init__(
-        self, study: Study, out: Path, where: Where, engine: Engine, resume: bool
-    ) -> None:
+    def __init__(self, study: Study, out: Path, where: Where, engine: Engine, resume: bool) -> None:
         self.study, self.where, self.engine = study, where, engine
         self.points = study.points()
         if len(self.points) > _MANY:
@@ -227,19 +225,13 @@ class _Grid:
 class _Search:
     """A search for settings."""
 
-    def __init__(
-        self, study: Study, out: Path, where: Where, engine: Engine, resume: bool
-    ) -> None:
+    def __init__(self, study: Study, out: Path, where: Where, engine: Engine, resume: bool) -> None:
         self._search = found = search.prepare(study, where, engine.devices)
         self._engine = engine
         if resume:
-            self.results = store.resumed(
-                out, study, found.defaults, where.other_code, found.asked
-            )
+            self.results = store.resumed(out, study, found.defaults, where.other_code, found.asked)
         else:
-            self.results = store.begin(
-                out, study, found.defaults, found.base_points, found.asked
-            )
+            self.results = store.begin(out, study, found.defaults, found.base_points, found.asked)
         programs.check_kept(study.options.keep or (), found.shelf.grouped(found.defaults))
         self._resume = resume
 

@@ -146,9 +146,7 @@ def _work(board: _Board, number: int, device: jax.Device) -> None:
         board.news.put(_News(number))
 
 
-def _reporter(
-    board: _Board, number: int, job: Job, runs: int, saved: SavedState
-) -> Reached:
+def _reporter(board: _Board, number: int, job: Job, runs: int, saved: SavedState) -> Reached:
     """Return what tells the board of a wave's log points, and asks it whether to go on."""
     steps = job.group.program.schedule.steps
     latest = [time.monotonic()]

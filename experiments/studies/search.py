@@ -23,7 +23,7 @@ from experiments.studies import plan, programs, samplers, spaces
 from experiments.studies.devices import Device
 from experiments.studies.engines import Engine
 from experiments.studies.grid import Place, Point
-from experiments.studies.options import SearchOptions, Where
+from experiments.studies.options import Where
 from experiments.studies.plan import count
 from experiments.studies.progress import Bar
 from experiments.studies.samplers import Sampler
@@ -112,7 +112,7 @@ class Search:
     def describe(self) -> list[str]:
         """Say in lines what there is to do, if nothing has been done."""
         searched = [study for study in self.studies if study.space]
-        runs, steps, made, seconds = 0, 0, 0, 0.0
+        runs, steps, made, seconds, how = 0, 0, 0, 0.0, self.study.search
         lines = []
         for study, default in zip(self.studies, self.defaults, strict=True):
             own, tests = self.budget(study)
@@ -128,9 +128,9 @@ class Search:
         at_most = _width(self) * self.lane_bytes * min(len(self.devices), waves)
         tasks = len({study.env for study in searched})
         head = (
-            f"search by {self.study.search.search}: {count(self.study.search.trials, 'trial')} for each of "
+            f"search by {how.search}: {count(how.trials, 'trial')} for each of "
             f"{count(len({study.label for study in searched}), 'method')}"
-            f"{f' on each of {tasks} tasks' * (tasks > 1)}, {self.study.search.at_once} at once, with "
+            f"{f' on each of {tasks} tasks' * (tasks > 1)}, {how.at_once} at once, with "
             f"{count(self.studies[0].base.seeds, 'seed')} each; then the best and the defaults "
             f"with {count(self.study.search.fresh_seeds, 'fresh seed')}"
         )
@@ -234,7 +234,9 @@ def carry_out(search: Search, store: Store, engine: Engine) -> None:
     at_work = _Works(search, store, engine, bar)
     try:
         for start in range(0, search.study.search.trials, search.study.search.at_once):
-            at_work.try_settings(min(search.study.search.at_once, search.study.search.trials - start))
+            at_work.try_settings(
+                min(search.study.search.at_once, search.study.search.trials - start)
+            )
         at_work.test()
     except Stopped as error:
         raise Stopped(

@@ -12,10 +12,10 @@ from experiments.analysis.files import write_bytes
 from experiments.analysis.tables import markdown, number
 from experiments.analysis.tuned import Estimate, Tuned
 from experiments.runs.finished import alike
-from experiments.studies.study import Saved, Study
 from experiments.studies.report import costs, shown
 from experiments.studies.search import scored
 from experiments.studies.store import Store, paths
+from experiments.studies.study import Saved, Study
 
 _MOST_NAMED = 20  # trials that failed
 _QUANTILES = {"lowest": 0.0, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "highest": 1.0}
@@ -76,7 +76,9 @@ def rescore(store: Store, study: Study | Saved) -> list[str]:
         best = best_of(tuning["trials"], metric.higher_is_better)
         if odd or best != tuning["best"]:
             what = f"other scores of trials {', '.join(map(str, odd))}" if odd else "another best"
-            lines.append(f"{paths(store.folder)[1]} has {what} of {env} {label} than the table gives")
+            lines.append(
+                f"{paths(store.folder)[1]} has {what} of {env} {label} than the table gives"
+            )
             tuning["best"] = best
     return lines
 

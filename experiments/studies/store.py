@@ -126,9 +126,7 @@ class Store:
         return [
             (point, seed)
             for point in points
-            for seed in range(
-                point.config.seed, point.config.seed + (seeds or point.config.seeds)
-            )
+            for seed in range(point.config.seed, point.config.seed + (seeds or point.config.seeds))
             if (point.id, seed) not in ended
         ]
 
@@ -197,9 +195,7 @@ class Store:
         diverged = bool(statistics.diverged(metrics.assign(seed=seed)))
         columns = self.facts["columns"]
         kept = [
-            name
-            for name in metrics
-            if not columns or name in ("step", "eval_return", *columns)
+            name for name in metrics if not columns or name in ("step", "eval_return", *columns)
         ]
         values = metrics[kept].assign(diverged=int(diverged))
         return pd.DataFrame([head]).merge(values, how="cross")

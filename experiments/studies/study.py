@@ -107,7 +107,7 @@ class Study:
           agent_options: options of the agent.
           env_options: options of the environments.
           replay_options: options of the replay methods.
-          grid: values by setting, such as `{"replay.alpha": [0.4, 0.6]}` or `{"learn_every": [1, 4]}`.
+          grid: values by setting, such as `{"replay.alpha": [0.4, 0.6]}`.
           question: primary metric, baseline and design.
           options: outputs.
 
@@ -135,9 +135,7 @@ class Study:
                 except (TypeError, ValueError) as error:
                     raise ValueError(f"arm {label} on {env}: {error}") from error
                 bases[env, label] = dataclasses.replace(config, seeds=seeds, seed=seed)
-        axes = [
-            Axis(name, tuple(map(_text, values))) for name, values in (grid or {}).items()
-        ]
+        axes = [Axis(name, tuple(map(_text, values))) for name, values in (grid or {}).items()]
         return cls(bases, tuple(axes), question, options)
 
     @property

@@ -220,7 +220,7 @@ def split(
 
 
 class SavedState:
-    """The saved state of a batch of runs that has not ended, from which an interrupted study resumes.
+    """The saved state of an unfinished batch of runs, from which an interrupted study resumes.
 
     The name of its file depends on everything that determines the numbers of the batch.
     """

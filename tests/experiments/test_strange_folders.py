@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import sys
 
 import pytest

@@ -1,0 +1,239 @@
+"""The judge of a study: fixed and sequential designs, and who trains further seeds."""
+
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments import study as command
+from experiments import sweep
+from experiments.analysis import decisions
+from experiments.analysis.verdicts import CONTROL
+from experiments.studies import judge, store, waves
+from experiments.studies.options import Question, Where
+from experiments.studies.study import UNTIL_DECIDED, Study
+from tests.refusals import assert_names, refused
+
+LOOP = {"steps": 200, "warmup": 100, "eval_every": 50, "eval_episodes": 1}
+
+
+def study_of(arms=("uniform", "per", "lap"), seeds=UNTIL_DECIDED, grid=None, **question):
+    return Study.make(
+        "walk/4", "dqn", arms, seeds=seeds, loop=LOOP, grid=grid,
+        question=Question(primary="final", **question),
+    )  # fmt: skip
+
+
+def frames_of(study, values):
+    """Return metrics with given final returns by label, and the facts of the gate."""
+    found = {}
+    for point in study.points():
+        own = values[point.label]
+        found[point.id] = pd.DataFrame({
+            "seed": point.config.seed + np.arange(len(own)), "step": 200, "eval_return": own,
+            "replayed/effective_buffer": 0.5, "diverged": 0,
+        })  # fmt: skip
+    return found
+
+
+def judged(study, values):
+    made = {point.id: {"code": "x", "train_seconds": 1.0} for point in study.points()}
+    return judge.judge(study, frames_of(study, values), made)
+
+
+def test_a_decided_arm_stops_and_the_baseline_continues():
+    study = study_of(control=False)
+    values = {"uniform": np.zeros(16), "per": np.ones(16), "lap": np.tile([1.0, -1.0], 8)}
+    found = judged(study, values)
+    assert {row.label: row.judgement.verdict for row in found.rows} == {
+        "per": "agrees", "lap": "undecided"
+    }  # fmt: skip
+    assert found.undecided == ("lap",)
+    seeds, needed = judge.next_look(study, found)
+    assert (seeds, needed) == (32, ["walk/4 uniform", "walk/4 lap"])
+    assert judge.next_look(study, None) == (16, [point.id for point in study.points()])
+
+
+def test_the_verdicts_are_those_of_the_decisions():
+    study = study_of(control=True)
+    values = {
+        "uniform": np.zeros(48), CONTROL: np.tile([1.0, -1.0], 24), "per": np.ones(16),
+        "lap": np.tile([1.0, 1.0, -1.0], 16),
+    }  # fmt: skip
+    found = judged(study, values)
+    looks = {
+        "per": [decisions.Counts(16, 0, 0)],
+        "lap": decisions.count_looks(values["lap"], values["uniform"], [16, 32, 48]),
+    }
+    expected = decisions.decide(looks, plan=False)
+    for row in found.rows:
+        if row.label != CONTROL:
+            own = expected[row.label]
+            assert (row.judgement.seeds, row.judgement.p_value) == (own.seeds, own.p_value)
+            assert row.judgement.interval == own.interval
+    assert found.looks["lap"] == looks["lap"]
+    assert CONTROL not in found.undecided
+
+
+def test_arms_that_the_gate_stops_train_no_further_seeds():
+    study = study_of(control=False)
+    made = {point.id: {"code": "x"} for point in study.points()}
+    values = dict.fromkeys(("uniform", "per", "lap"), np.zeros(16))
+    frames = frames_of(study, values)
+    frames["walk/4 per"]["replayed/effective_buffer"] = 0.99
+    found = judge.judge(study, frames, made, plan=False)
+    assert {row.label: row.judgement.verdict for row in found.rows}["per"] == "not tested"
+    assert found.undecided == ("lap",)
+
+
+def test_seeds_end_at_most_seeds():
+    study = study_of(most_seeds=20, control=False)
+    even = {"uniform": np.zeros(16), "per": np.tile([1.0, -1.0], 8)}
+    even["lap"] = even["per"]
+    assert judge.next_look(study, judged(study, even))[0] == 20
+    more = {name: np.resize(values, 20) for name, values in even.items()}
+    assert judge.next_look(study, judged(study, more)) is None
+
+
+def test_every_setting_is_compared_with_the_baseline_that_shares_it():
+    study = study_of(
+        ("uniform", "per"), 10, {"replay.alpha": [0.2, 0.6], "learn_every": [1, 4]}, control=False
+    )
+    members = judge.members_of(study, study.points())
+    assert set(members) == {
+        "uniform_every1", "uniform_every4",
+        *(f"per_every{every} replay.alpha={alpha}" for every in (1, 4) for alpha in (0.2, 0.6)),
+    }  # fmt: skip
+    assert members["per_every4 replay.alpha=0.2"].baseline == "uniform_every4"
+    assert len({member.group for member in members.values()}) == 2
+
+
+def test_a_study_survives_its_file():
+    study = study_of(grid={"replay.alpha": [0.2, 0.6]}, baseline="uniform")
+    saved = json.loads(json.dumps(study.to_json()))
+    read = store.studies.from_json(saved).validated("nowhere")
+    assert read == study and hash(read.question) == hash(study.question)
+    del saved["question"]["margin"]
+    with refused("margin"):
+        store.studies.from_json(saved)
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        ({"most_seeds": 8}, ("most_seeds", "8", "16")),
+        ({"baseline": "pser"}, ("baseline", "pser", "uniform")),
+    ],
+)
+def test_questions_without_an_answer_are_refused(change, parts):
+    with refused(*parts):
+        study_of(**change).check()
+    with refused("margin", "0.7"):
+        Question(margin=0.7)
+    with refused("arm", "uniform", "nonsense"):
+        Study.make("walk/4", "dqn", ["uniform", "per"], loop={"nonsense": 1})
+    with refused("until_decided"):
+        study_of(("uniform",)).check()
+
+
+TINY = [
+    "--agent", "dqn", "--envs", "walk/4", "--replays", "uniform", "per", "--steps", "200",
+    "--warmup", "100", "--eval-every", "50", "--eval-episodes", "1", "--inspect", "0",
+    "--batch-size", "8", "--agent.hidden", "8", "--figures", "false", "--report", "false",
+    "--until-decided", "true", "--seeds", "4", "--most-seeds", "12",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def decided(tmp_path_factory):
+    out = tmp_path_factory.mktemp("study") / "one"
+    assert sweep.main([*TINY, "--out", str(out)]) == 0
+    return out
+
+
+def test_a_study_that_was_interrupted_between_looks_ends_with_the_same_bytes(decided, tmp_path):
+    assert (decided / "looks.png").read_bytes().startswith(b"\x89PNG")
+    table = pd.read_csv(decided / "study.csv.gz")
+    assert table.groupby("point")["seed"].nunique().to_dict() == {
+        "walk/4 uniform": 12, "walk/4 per": 12
+    }  # fmt: skip
+    out = tmp_path / "cut"
+    shutil.copytree(decided, out)
+    cut = store.read(out)
+    lost = (cut.frame["seed"] > 6) | (cut.frame["seed"] == 5) & (cut.frame["replay"] == "per")
+    cut.frame = cut.frame[~lost].reset_index(drop=True)
+    cut.write()
+    assert sweep.main(["--resume", str(out)]) == 0
+    for name in ("study.csv.gz", "verdicts.json"):
+        ours, theirs = ((folder / name).read_bytes() for folder in (out, decided))
+        if name.endswith("json"):  # seconds differ
+            ours, theirs = (json.loads(each) for each in (ours, theirs))
+            for each in (ours, theirs):
+                for arm in each["arms"].values():
+                    arm["train_seconds"] = None
+        assert ours == theirs
+
+
+def test_the_question_of_a_study_that_has_begun_is_fixed(decided, capsys):
+    for words in (["--most-seeds", "50"], ["--margin", "0.2"], ["--until-decided", "false"]):
+        with pytest.raises(SystemExit):
+            sweep.main(["--resume", str(decided), *words])
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert_names(said, words[0][2:].replace("-", "_"), str(decided))
+
+
+def test_a_dry_run_reports_the_seeds_that_are_still_needed(decided, capsys):
+    assert sweep.main(["--resume", str(decided), "--dry-run"]) == 0
+    assert "12" in capsys.readouterr().err
+
+
+def test_a_python_file_defines_a_study(tmp_path, capsys):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from experiments.studies.study import Study\n"
+        "study = Study.make('walk/4', 'dqn', ['uniform', 'per'], seeds=10, loop={'steps': 2000})\n"
+    )
+    assert command.main([str(path), "--dry-run"]) == 0
+    assert "walk/4 per" in capsys.readouterr().err
+    path.write_text("x = 1\n")
+    with pytest.raises(SystemExit):
+        command.main([str(path), "--dry-run"])
+    assert_names(capsys.readouterr().err, path, "Study.make")
+
+
+def test_a_batch_continues_from_its_saved_state_bit_for_bit(tmp_path):
+    from experiments.studies import memory, plan, programs
+    from experiments.training import spread
+
+    study = dataclasses.replace(study_of(("per",), 2, control=False))
+    points = study.points()
+    results = store.begin(tmp_path, study, points, {})
+    lanes, devices = results.missing(points), spread.chosen(1)
+    laid = plan.make(programs.grouped(points), plan.check(points), lanes, devices)
+    (job,) = laid.jobs
+    program = waves.Program(job, waves.Programs(1))
+    saved = waves.SavedState(tmp_path, job, lanes, "x")
+    assert saved.load() is None
+
+    def train(reached):
+        return waves.train(program, lanes, devices[0], reached, memory.Budget(10**12), saved.load())
+
+    whole = train(lambda *_: True)
+
+    def stop(stand, state):
+        saved.save(stand, state)
+        return False
+
+    assert train(stop) is None and len(saved.load()[0].points) == 1
+    rest = train(lambda *_: True)
+    for one, other in zip(whole.points, rest.points, strict=True):
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+    other = waves.SavedState(tmp_path, job, lanes, "y")
+    assert other.load() is None  # of another version of the code
+    saved.remove()
+    assert not (tmp_path / waves.UNFINISHED).exists()
+    assert Where(hours=2.0).hours == 2.0
