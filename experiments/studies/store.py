@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from experiments.analysis import kinds, statistics, stored
@@ -85,10 +86,17 @@ class Store:
         """Return the metrics of the points that have ended runs, by id."""
         if self.table.empty:
             return {}
-        head = ["point", *KEYS, *self.settings]
+        metrics = self.table.drop(columns=[*KEYS, *self.settings])
+        # Programs compute float32: tables from memory and from files then give the same numbers.
+        exact = {
+            name: column.astype(np.float32).astype(np.float64)
+            for name, column in metrics.items()
+            if column.dtype.kind == "f"
+        }
+        metrics = metrics.assign(**exact)
         return {
-            str(point): own.drop(columns=head).dropna(axis=1, how="all").reset_index(drop=True)
-            for point, own in self.table.groupby("point", sort=False)
+            str(point): own.drop(columns="point").dropna(axis=1, how="all").reset_index(drop=True)
+            for point, own in metrics.groupby("point", sort=False)
         }
 
     def made(self) -> dict[str, dict[str, Any]]:

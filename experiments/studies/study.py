@@ -170,10 +170,13 @@ class Study:
     def points(self) -> list[Point]:
         """Return every arm, and the control, on every task with every combination of settings.
 
+        For a search, these are the arms without the settings that it chooses.
+
         Raises:
           ValueError: If a setting is unknown or a value is invalid.
         """
-        return grid.expand(self.axes, self._with_control(), self.options.defaults)
+        axes = self.axes if self.search.search is None else ()
+        return grid.expand(axes, self._with_control(), self.options.defaults)
 
     def check(self) -> list[str]:
         """Validate that the runs can answer the question, before anything is compiled.
@@ -203,7 +206,8 @@ class Study:
                 raise ValueError("until_decided compares arms: name a second arm")
         for env in self.envs:
             self.metric(env)
-        remarks = grid.lacking(self.axes, self.bases)
+        instead = ("searched without it",) if self.search.search else ()
+        remarks = grid.lacking(self.axes, self.bases, *instead)
         for point in self.points():
             metric = self.metric(point.env)
             metric.check(len(schedule(point.config.loop, point.config.sizes.num_envs).log_points))
