@@ -14,9 +14,8 @@ from jaxreplay._internal.arguments import as_int32, check_feedback_array
 from jaxreplay._internal.branches import cond_if_any
 from jaxreplay._internal.buffer import unrolled
 from jaxreplay._internal.tracing import cached_method, donatable, with_default_promotion
-from jaxreplay.ring import Ring
+from jaxreplay.ring import Ring, Storage
 from jaxreplay.sampler import Sampler
-from jaxreplay.storage import Storage, Transitions
 from jaxreplay.types import IGNORED, Array, Requirements, Sample, State, Tree
 
 _MAX_SLOTS = 2**30  # int32 step counters rewind by a multiple of the steps in the ring buffer
@@ -56,9 +55,9 @@ class Replay:
         `sampler.capacity_factor` times as many slots.
       batch_size: default batch size of `sample`.
       num_envs: number of environments E, each of which adds one transition per step.
-      storage: storage format for observations. `Transitions()` stores both observations of every
-        transition, `SharedObservations()` stores every observation once, and `Frames(stack=4)`
-        stores every frame of stacked observations once.
+      storage: storage format for observations. The default, like `Transitions()`, stores both
+        observations of every transition, `SharedObservations()` stores every observation once, and
+        `Frames(stack=4)` stores every frame of stacked observations once.
 
     Raises:
       ValueError: If the sizes are incompatible with each other or with the sampler.
@@ -80,7 +79,7 @@ class Replay:
     capacity: int
     batch_size: int
     num_envs: int = 1
-    storage: Storage = Transitions()
+    storage: Storage = Storage()
 
     def __post_init__(self) -> None:
         calls.check_sampler(self.sampler, self.storage)
