@@ -17,7 +17,7 @@ from jaxreplay._internal.arguments import (
     SCALARS,
     Bounds,
     as_int32,
-    check_feedback_array,
+    check_array,
     check_kind,
     check_scalar,
 )
@@ -202,6 +202,23 @@ def check_feedback(
         raise ValueError(f"{function} requires {', '.join(missing)}, got {given}")
     for name, values in feedback.items():
         check_feedback_array(function, name, values, shape)
+
+
+def check_feedback_array(function: str, name: str, values: Any, shape: tuple[int, ...]) -> None:
+    """Raise ValueError unless feedback, or an episode return, is one real number per transition."""
+    hint = functools.partial(_hint, name, shape)
+    check_array(f"{name} of {function}", values, shape, float, hint)
+
+
+def _hint(name: str, shape: tuple[int, ...], given: tuple[int, ...]) -> str:
+    """Return advice on reducing feedback to one number per transition, or "" if unclear."""
+    if len(shape) != 1:
+        return "" if shape else ": pass the mean of several returns"
+    if given in ((*shape, 1), (1, *shape)):
+        return f": use {name}[:, 0]" if given[-1] == 1 else f": use {name}[0]"
+    if len(given) == 2 and shape[0] in given:
+        return f": reduce it, such as {name}.mean(axis={0 if given[1] == shape[0] else 1})"
+    return "" if given else f": pass it before averaging, or use jnp.full({shape[0]}, {name})"
 
 
 def check_transition(requires: Requirements, example: Tree) -> None:
