@@ -97,9 +97,9 @@ SCALARS: Mapping[str, type] = MappingProxyType(  # fields with one number per tr
     }
 )  # fmt: skip
 _DTYPES = {
-    bool: ("bool", (jnp.bool_,)),
-    int: ("integer", (jnp.integer,)),
-    float: ("real", (jnp.integer, jnp.floating)),
+    bool: ("a bool", (jnp.bool_,)),
+    int: ("an integer", (jnp.integer,)),
+    float: ("a real", (jnp.integer, jnp.floating)),
 }
 
 
@@ -137,12 +137,12 @@ def check_array(
     (words, kinds), given, dtype = _DTYPES[kind], jnp.shape(value), jnp.result_type(value)
     if given != shape:
         raise ValueError(
-            f"{name} must be {words} of shape {_show(shape)}, got {dtype} of shape {_show(given)}"
-            f"{hint(given)}"
+            f"{name} must be {words} array of shape {_show(shape)}, got {dtype} of "
+            f"shape {_show(given)}{hint(given)}"
         )
     if not any(jnp.issubdtype(dtype, one) for one in kinds):
         how = f": use {name.split()[0]} > 0" if kind is bool else ""
-        raise ValueError(f"{name} must be {words}, got {dtype}{how}")
+        raise ValueError(f"{name} must be {words} array, got {dtype}{how}")
 
 
 def check_scalar(name: str, example: Any, kind: type) -> None:

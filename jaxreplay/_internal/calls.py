@@ -207,7 +207,7 @@ def check_feedback(
 def check_feedback_array(function: str, name: str, values: Any, shape: tuple[int, ...]) -> None:
     """Raise ValueError unless feedback, or an episode return, is one real number per transition."""
     hint = functools.partial(_hint, name, shape)
-    check_array(f"{name} of {function}", values, shape, float, hint)
+    check_array(f"{name} for {function}", values, shape, float, hint)
 
 
 def _hint(name: str, shape: tuple[int, ...], given: tuple[int, ...]) -> str:
