@@ -15,6 +15,7 @@ from jaxreplay._internal import packages
 from jaxreplay._internal.arguments import Bounds, check_kind, find_overflow
 from jaxreplay.n_step import Step
 from jaxreplay.replay import Replay, ReplayState
+from jaxreplay.storage import FrameRing
 from jaxreplay.types import Array, Transition, Tree
 
 
@@ -129,12 +130,12 @@ def fill(
     number, flag = np.zeros((), np.float32), np.zeros((), bool)
     transition: Any = (example.obs, example.action, number, number, example.next_obs, flag, flag)
     state = replay.init(key, Transition(*transition))
-    if state.ring.split is not None:
+    if not state.ring.supports_rollouts:
         raise ValueError(
             "fill does not support storage=Transitions(on_host=True): create the replay with "
             "storage=Transitions()"
         )
-    if state.ring.frames is not None and n_step > state.ring.frames.ahead:
+    if isinstance(state.ring, FrameRing) and n_step > state.ring.frames.ahead:
         raise ValueError(
             f"n_step must be at most {state.ring.frames.ahead} with this replay's storage, got "
             f"{n_step}: create the storage with ahead={n_step}"

@@ -5,54 +5,42 @@ shape. All loss functions are even, so the sign convention of the TD error does 
 """
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, cast, get_args
+from typing import Literal, cast, get_args
 
 import jax
 import jax.numpy as jnp
 
 from jaxreplay._internal.arguments import Bounds, check_choice
+from jaxreplay._internal.losses import Loss, Objective, Reduce, huber, l1, mse, plain, weighted
 from jaxreplay._internal.numerics import to_power
 from jaxreplay._internal.tracing import with_default_promotion
-from jaxreplay.types import DENSITY, Array, Requirements, Sample, Trust
+from jaxreplay.types import DENSITY, Array
 
-Loss = Callable[[Array], Array]
+__all__ = [
+    "Form",
+    "Loss",
+    "Objective",
+    "Priority",
+    "Reduce",
+    "Twin",
+    "check_no_density",
+    "huber",
+    "l1",
+    "lap_priority",
+    "minimal_variance_priority",
+    "mse",
+    "pal",
+    "per_equivalent",
+    "plain",
+    "power",
+    "prioritised_equivalent",
+    "uniform_equivalent",
+    "weighted",
+]
+
 Priority = Callable[[Array], Array]
 Twin = Literal["own", "max"]
 Form = Literal["pal", "huber"]
-
-
-def mse(td: Array) -> Array:
-    """Return `td^2 / 2`, whose gradient is `td`."""
-    return 0.5 * jnp.square(td)
-
-
-def l1(td: Array) -> Array:
-    """Return `|td|`, whose gradient is `sign(td)`."""
-    return jnp.abs(td)
-
-
-def huber(kappa: float = 1.0) -> Loss:
-    """Return the Huber loss (Fujimoto et al. 2020, Eq. 2).
-
-    The loss is `td^2 / 2` if `|td| <= kappa`, and `kappa * (|td| - kappa / 2)` otherwise.
-
-    Args:
-      kappa: absolute TD error above which the loss is linear, positive.
-
-    Raises:
-      ValueError: If `kappa` is not positive.
-
-    Example:
-      >>> huber(1.0)(jnp.array([0.5, 2.0])).tolist()
-      [0.125, 1.5]
-    """
-    Bounds(above=0).check("kappa", kappa)
-
-    def loss(td: Array) -> Array:
-        size = jnp.abs(td)
-        return jnp.where(size <= kappa, 0.5 * jnp.square(td), kappa * (size - 0.5 * kappa))
-
-    return loss
 
 
 def power(exponent: float, scale: float | Array = 1.0) -> Loss:
@@ -149,9 +137,6 @@ def pal(
     return loss
 
 
-# --- Equivalent losses for prioritised and uniform sampling ----------------------------------
-
-
 def uniform_equivalent(loss: Loss, priority: Priority) -> Loss:
     """Return the loss for uniform sampling that is equivalent to `loss` sampled by `priority`.
 
@@ -244,26 +229,6 @@ def per_equivalent(alpha: float, beta: float, tau: float = 2.0) -> Loss:
     return loss
 
 
-# --- Objectives ---------------------------------------------------------------------------------
-
-
-Reduce = Callable[[Array, Sample, Trust | None], Array]  # maps losses [B] to a scalar loss
-
-
-class Objective(NamedTuple):
-    """The part of a replay method that modifies an agent's losses.
-
-    An agent computes its critic loss as `critic(error(td_error).sum(axis=0), sample, trust)`, and
-    its actor loss as `actor(losses, sample, trust)`.
-    """
-
-    error: Loss | None  # maps TD errors [N, B] of N critics to losses [N, B]; None uses the agent's
-    # default loss, which is Huber with kappa 1 for DQN, and squared for TD3 and SAC
-    critic: Reduce  # for critic losses; `trust` is None if the policy has no action density
-    actor: Reduce  # for actor losses
-    requires: Requirements = Requirements()  # what the objective requires of agents
-
-
 def check_no_density(objective: Objective | None, reason: str) -> None:
     """Raise ValueError if an objective requires an action density, for agents without one.
 
@@ -276,33 +241,3 @@ def check_no_density(objective: Objective | None, reason: str) -> None:
             f"{reason}, but this replay method requires {DENSITY}: use an agent that has such a "
             "policy, or a different replay method"
         )
-
-
-def _mean(loss: Array, sample: Sample, trust: Trust | None) -> Array:
-    del sample, trust
-    return loss.mean()
-
-
-def _weighted_mean(loss: Array, sample: Sample, trust: Trust | None) -> Array:
-    del trust
-    return (sample.weights * loss).mean()
-
-
-def plain(error: Loss | None = None) -> Objective:
-    """Return an objective that averages losses over the batch without weights.
-
-    Args:
-      error: loss function for TD errors; None uses the agent's default loss.
-    """
-    return Objective(error=error, critic=_mean, actor=_mean)
-
-
-def weighted(error: Loss | None = None, actor: bool = False) -> Objective:
-    """Return an objective that averages critic losses multiplied by `Sample.weights`.
-
-    Args:
-      error: loss function for TD errors; None uses the agent's default loss.
-      actor: whether to weight the actor loss as well, as in the code of Novati & Koumoutsakos 2019.
-        Fujimoto et al. 2020 do not weight the actor loss in TD3 with PER.
-    """
-    return Objective(error=error, critic=_weighted_mean, actor=_weighted_mean if actor else _mean)

@@ -10,13 +10,12 @@ from jax.core import Tracer
 
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer, calls, counters, tracing
-from jaxreplay._internal.arguments import as_int32, check_feedback_array
+from jaxreplay._internal.arguments import as_int32
 from jaxreplay._internal.branches import cond_if_any
 from jaxreplay._internal.buffer import unrolled
-from jaxreplay._internal.tracing import cached_method, donatable, with_default_promotion
-from jaxreplay.ring import Ring
+from jaxreplay._internal.tracing import cached_method, donatable
+from jaxreplay.ring import Ring, Storage
 from jaxreplay.sampler import Sampler
-from jaxreplay.storage import Storage, Transitions
 from jaxreplay.types import IGNORED, Array, Requirements, Sample, State, Tree
 
 _MAX_SLOTS = 2**30  # int32 step counters rewind by a multiple of the steps in the ring buffer
@@ -56,9 +55,9 @@ class Replay:
         `sampler.capacity_factor` times as many slots.
       batch_size: default batch size of `sample`.
       num_envs: number of environments E, each of which adds one transition per step.
-      storage: storage format for observations. `Transitions()` stores both observations of every
-        transition, `SharedObservations()` stores every observation once, and `Frames(stack=4)`
-        stores every frame of stacked observations once.
+      storage: storage format for observations. The default, like `Transitions()`, stores both
+        observations of every transition, `SharedObservations()` stores every observation once, and
+        `Frames(stack=4)` stores every frame of stacked observations once.
 
     Raises:
       ValueError: If the sizes are incompatible with each other or with the sampler.
@@ -80,7 +79,7 @@ class Replay:
     capacity: int
     batch_size: int
     num_envs: int = 1
-    storage: Storage = Transitions()
+    storage: Storage = Storage()
 
     def __post_init__(self) -> None:
         calls.check_sampler(self.sampler, self.storage)
@@ -110,7 +109,6 @@ class Replay:
         return self.sampler.requires
 
     @cached_method
-    @with_default_promotion
     def init(self, key: Array, example: Tree) -> ReplayState:
         """Return the state of an empty replay.
 
@@ -132,7 +130,6 @@ class Replay:
         return donatable(tracing.varying(ReplayState(ring, inner, dropped=zero, fence=zero)))
 
     @cached_method
-    @with_default_promotion
     def add(self, state: ReplayState, transition: Tree, **feedback: Array) -> ReplayState:
         """Add one transition per environment and return the new state.
 
@@ -153,7 +150,6 @@ class Replay:
         return self._add(state, transition, feedback)
 
     @cached_method
-    @with_default_promotion
     def add_rollout(self, state: ReplayState, rollout: Tree, **feedback: Array) -> ReplayState:
         """Add T consecutive transitions per environment and return the new state.
 
@@ -175,7 +171,6 @@ class Replay:
         return jax.lax.scan(add, state, (rollout, feedback))[0]
 
     @cached_method
-    @with_default_promotion
     def sample(self, state: ReplayState, key: Array, batch_size: int | None = None) -> Sample:
         """Sample a batch of transitions, `[B, ...]`.
 
@@ -211,7 +206,6 @@ class Replay:
         return batch._replace(indices=buffer.after(fence, batch.indices))
 
     @cached_method
-    @with_default_promotion
     def update(self, state: ReplayState, sample: Sample, **feedback: Array) -> ReplayState:
         """Update the sampler with the agent's feedback on a batch and return the new state.
 
@@ -247,7 +241,6 @@ class Replay:
         return buffer.add_barrier(state._replace(sampler=inner, dropped=dropped, fence=fence))
 
     @cached_method
-    @with_default_promotion
     def after_reading(self, state: ReplayState, batch: Sample) -> ReplayState:
         """Return an equal state whose next writes run after a batch has been read.
 
@@ -263,7 +256,6 @@ class Replay:
         return state._replace(fence=state.fence + buffer.fence(batch.indices))
 
     @cached_method
-    @with_default_promotion
     def observe(self, state: ReplayState, episode_return: Array, key: Array) -> ReplayState:
         """Update a learned sampler with an episode return. Other samplers ignore episode returns.
 
@@ -274,7 +266,7 @@ class Replay:
           key: PRNG key.
         """
         state = calls.checked_state(self, "observe", state)
-        check_feedback_array("observe", "episode_return", episode_return, ())
+        calls.check_feedback_array("observe", "episode_return", episode_return, ())
         if self.requires.episode_returns is None:
             return state
         episode_return = _constant(jnp.asarray(episode_return, jnp.float32))
@@ -287,7 +279,6 @@ class Replay:
         return buffer.add_barrier(state._replace(sampler=inner, fence=fence))
 
     @cached_method
-    @with_default_promotion
     def can_sample(self, state: ReplayState, batch_size: int | None = None) -> Array:
         """Return whether a batch can be drawn, `[]` bool.
 
@@ -302,7 +293,6 @@ class Replay:
         return self.sampler.ready(state.sampler, state.ring, self._size_of_batch(batch_size))
 
     @cached_method
-    @with_default_promotion
     def probability(self, state: ReplayState, slots: Array, batch_size: int | None = None) -> Array:
         """Return the sampling probabilities of slots, `[n]` float32.
 
@@ -322,7 +312,6 @@ class Replay:
         return jnp.where(exists, chance, 0.0)
 
     @cached_method
-    @with_default_promotion
     def metrics(self, state: ReplayState) -> dict[str, Array]:
         """Return a dictionary of scalar float32 metrics of the replay and its sampler."""
         state = calls.checked_state(self, "metrics", state)
@@ -334,7 +323,6 @@ class Replay:
         }
 
     @cached_method
-    @with_default_promotion
     def end_episodes(self, state: ReplayState) -> ReplayState:
         """Truncate the current episode in every environment and return the new state.
 

@@ -7,48 +7,91 @@ batch is a single gather. A transition may be a `Transition` or any other pytree
 preserve its type.
 """
 
+import dataclasses
 from collections.abc import Collection
-from typing import cast
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxreplay._internal import buffer, counters, host_split, packing
-from jaxreplay._internal import frames as frames_
-from jaxreplay._internal.arguments import as_int32, check_scalar, slots_within
+from jaxreplay._internal import buffer, counters, packing
+from jaxreplay._internal.arguments import as_int32, slots_within
 from jaxreplay._internal.buffer import Buffer
-from jaxreplay._internal.frames import FrameIndex, Spot
-from jaxreplay._internal.host_split import HostSplit, Leaving
 from jaxreplay._internal.packing import Layout
 from jaxreplay._internal.tracing import with_default_promotion
-from jaxreplay.storage import Frames, SharedObservations, Storage, Transitions
-from jaxreplay.types import Array, Transition, Tree, get_field, has_field, replace_fields
+from jaxreplay.types import Array, Transition, Tree, has_field, replace_fields
 
 
 class Ring(struct.PyTreeNode):
-    """State of a ring buffer, which overwrites the oldest transitions first."""
+    """State of a ring buffer, which overwrites the oldest transitions first.
+
+    A storage format that stores part of a transition outside `words` defines a subclass, which adds
+    arrays and overrides the methods. The functions of this module accept every subclass.
+    """
 
     words: Buffer  # [C, W] uint32, the bits of all fields in W words per slot
     steps_added: Array  # [] int32, step counter, incremented by every add. Modulo `num_steps`, it
     # is the step to overwrite. After 2^31 - 1, it rewinds by a multiple of `num_steps`.
-    frames: FrameIndex | None  # frame index: positions of observations that are stored once
-    pixels: Buffer | None  # [.., D] observations that are stored once; None if on the host
     layout: Layout = struct.field(pytree_node=False)  # layout of the fields in `words`
     capacity: int = struct.field(pytree_node=False)  # number of slots C
     num_envs: int = struct.field(pytree_node=False)  # number of environments E
-    packed_obs: Layout | None = struct.field(pytree_node=False, default=None)  # layout of an
-    # observation that is stored once as a single frame; None for stacked frames
-    leaving: Leaving | None = None  # fields of the newest transitions to be copied to the host
-    split: HostSplit | None = struct.field(pytree_node=False, default=None)  # division of fields
-    # between device and host; `words` and `layout` contain only the fields on the device
+    supports_rollouts = True  # whether a compiled loop may add several steps
+
+    @property
+    def row_layout(self) -> Layout:
+        """Layout of a transition with all fields that `as_stored` casts."""
+        return self.layout
+
+    def check_fits(self, transition: Tree) -> None:
+        """Check transitions `[E, ...]` as the function `check_fits` does."""
+        packing.check_fits(self.row_layout, as_row(transition), self.num_envs)
+
+    def as_stored(self, transition: Tree) -> Tree:
+        """Cast transitions `[E, ...]` as the function `as_stored` does."""
+        return packing.as_stored(self.row_layout, transition)
+
+    def divide(self, transition: Tree, slots: Array) -> tuple["Ring", Tree]:
+        """Store fields of transitions `[E, ...]` outside `words`.
+
+        Args:
+          transition: `[E, ...]`, the transitions that will be written to `slots`.
+          slots: `[E]` int32.
+
+        Returns:
+          The new ring buffer, and transitions `[E, ...]` with the fields that belong in `words`.
+        """
+        del slots
+        return self, transition
+
+    def complete(self, row: Tree, slots: Array) -> Tree:
+        """Return transitions `[B, ...]`, given their fields in `words` and their slots `[B]`."""
+        del slots
+        return row
+
+    def metrics(self) -> dict[str, Array]:
+        """Return scalar float32 metrics of the fields outside `words`."""
+        return {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Storage:
+    """Base class for storage formats, which by itself stores whole transitions on the device."""
+
+    def check_reads(self, names: Collection[str]) -> None:
+        """Raise ValueError if a sampler can't read fields with these names on the device."""
+        del names
+
+    def init(self, example: Tree, capacity: int, num_envs: int, kept: Collection[str]) -> Ring:
+        """Return an empty ring buffer, given valid arguments of the function `init`."""
+        del kept
+        return Ring(*empty_words(example, capacity), capacity, num_envs)
 
 
 def init(
     example: Tree,
     capacity: int,
     num_envs: int = 1,
-    storage: Storage = Transitions(),
+    storage: Storage = Storage(),
     kept: Collection[str] = (),
 ) -> Ring:
     """Return an empty ring buffer.
@@ -74,32 +117,20 @@ def init(
             f"capacity must be a multiple of num_envs {num_envs}, got {capacity}: "
             f"use {less} or {less + num_envs}"
         )
-    packing.plan(_stored(example))  # check the original fields, so errors name them
-    frames = pixels = packed_obs = None
-    if not isinstance(storage, Transitions):
-        _check_stored_once(example)
-        obs, ahead = get_field(example, "obs"), storage.ahead
-        if isinstance(storage, SharedObservations):
-            packed_obs = packing.plan(obs)
-            obs = jnp.zeros((packed_obs.words, 1), jnp.uint32)
-        if ahead is None and _is_single_step(example):
-            ahead = 1
-        stack = storage.stack if isinstance(storage, Frames) else 1
-        frames = frames_.init(obs, capacity, num_envs, stack, storage.spare, ahead)
-        if not (isinstance(storage, Frames) and storage.on_host):
-            pixels = cast(Buffer, frames_.empty_pixels(frames))
-        spot = Spot(*[jnp.zeros((), jnp.int32)] * 3)
-        example = replace_fields(example, obs=spot, next_obs=None)
-    split, leaving = None, None
-    if isinstance(storage, Transitions) and storage.on_host:
-        split = host_split.plan(_stored(example), kept)
-        leaving = host_split.empty_leaving(split, num_envs)
-    layout = packing.plan(_stored(example)) if split is None else split.here
+    packing.plan(as_row(example))  # check the original fields, so errors name them
+    return storage.init(example, capacity, num_envs, kept)
+
+
+def empty_words(example: Tree, capacity: int) -> tuple[Buffer, Array, Layout]:
+    """Return the first three fields of an empty `Ring` that packs transitions like `example`."""
+    layout = packing.plan(as_row(example))
     words = jnp.zeros((capacity, layout.words), jnp.uint32)
-    counter = jnp.zeros((), jnp.int32)
-    return Ring(
-        words, counter, frames, pixels, layout, capacity, num_envs, packed_obs, leaving, split
-    )
+    return words, jnp.zeros((), jnp.int32), layout
+
+
+def as_row(transition: Tree) -> Tree:
+    """Remove the field `n_steps` of a `Transition`, because it is not stored."""
+    return transition._replace(n_steps=None) if isinstance(transition, Transition) else transition
 
 
 @with_default_promotion
@@ -116,14 +147,8 @@ def add(ring: Ring, transition: Tree) -> tuple[Ring, Array]:
 def write(ring: Ring, transition: Tree) -> tuple[Ring, Array]:
     """Write transitions as `add` does, without checking shapes or stopping gradients."""
     slots = _cursor(ring) * ring.num_envs + jnp.arange(ring.num_envs, dtype=jnp.int32)
-    if ring.frames is not None:
-        ring, transition = _add_frames(ring, ring.frames, transition)
-    here = _stored(transition)
-    if ring.split is not None:
-        here, there = host_split.divide(ring.split, here)
-        words = packing.pack(ring.split.there, there, ring.num_envs)
-        ring = ring.replace(leaving=Leaving(words, slots))
-    packed = packing.pack(ring.layout, here, ring.num_envs)
+    ring, row = ring.divide(transition, slots)
+    packed = packing.pack(ring.layout, as_row(row), ring.num_envs)
     words = buffer.write(ring.words, slots, packed)
     later = counters.increment(ring.steps_added, counters.rewind(num_steps(ring)))
     return ring.replace(words=words, steps_added=later), slots
@@ -136,25 +161,12 @@ def check_fits(ring: Ring, transition: Tree) -> None:
       ValueError: If a field is missing or unknown, its shape does not match the example, or its
         dtype cannot be cast to the dtype in the example without loss, such as float to int.
     """
-    apart = ("obs", "next_obs") if ring.frames is not None else ()
-    packing.check_fits(row_layout(ring), _stored(transition), ring.num_envs, apart)
-    if ring.packed_obs is not None:
-        for name in apart:
-            obs = get_field(transition, name)
-            packing.check_fits(ring.packed_obs, obs, ring.num_envs, of=name)
+    ring.check_fits(transition)
 
 
 def as_stored(ring: Ring, transition: Tree) -> Tree:
     """Cast transitions `[E, ...]` that pass `check_fits` to the dtypes of the ring buffer."""
-    apart: dict[str, str] = {}
-    if ring.packed_obs is not None:
-        named = ((name, get_field(transition, name)) for name in ("obs", "next_obs"))
-        obs = {name: packing.as_stored(ring.packed_obs, x) for name, x in named}
-        rest = replace_fields(transition, obs=None, next_obs=None)
-        return replace_fields(packing.as_stored(row_layout(ring), rest), **obs)
-    if ring.frames is not None:
-        apart = {"obs": ring.frames.dtype, "next_obs": ring.frames.dtype}
-    return packing.as_stored(row_layout(ring), transition, apart)
+    return ring.as_stored(transition)
 
 
 def end_episodes(ring: Ring) -> Ring:
@@ -182,18 +194,8 @@ def gather(ring: Ring, slots: Array) -> Tree:
     if slots.ndim > 1:
         flat = gather(ring, slots.ravel())
         return jax.tree.map(lambda x: x.reshape(*slots.shape, *x.shape[1:]), flat)
-    read = packing.unpack(ring.layout, buffer.read(ring.words, slots))
-    frames, pixels = ring.frames, ring.pixels
-    if frames is None:
-        return read
-    located = frames_.locate(frames, slots, get_field(read, "obs"))
-    if pixels is None:
-        return replace_fields(read, obs=located.obs, next_obs=located.next_obs)
-    # Assemble one stack after the other, because XLA is slower when assembling both at once.
-    obs, next_obs = (frames_.assemble(frames, frames_.read(pixels, x)) for x in located)
-    if ring.packed_obs is not None:
-        obs, next_obs = (packing.unpack(ring.packed_obs, x[..., 0]) for x in (obs, next_obs))
-    return replace_fields(read, obs=obs, next_obs=next_obs)
+    row = packing.unpack(ring.layout, buffer.read(ring.words, slots))
+    return ring.complete(row, slots)
 
 
 def contents(ring: Ring) -> Tree:
@@ -207,7 +209,7 @@ def contents(ring: Ring) -> Tree:
 
 def row_layout(ring: Ring) -> Layout:
     """Return the layout of a transition with all its fields, on both device and host."""
-    return ring.layout if ring.split is None else ring.split.whole
+    return ring.row_layout
 
 
 def num_steps(ring: Ring) -> int:
@@ -295,21 +297,8 @@ def previous(ring: Ring, slots: Array, steps: int | Array = 1) -> tuple[Array, A
 
 
 def metrics(ring: Ring) -> dict[str, Array]:
-    """Return scalar float32 metrics if observations are stored once, otherwise an empty dictionary.
-
-    `frames_lost` counts transitions whose observations were overwritten because the storage option
-    `spare` or `ahead` is too small. `frames_malformed` counts episodes that started with more than
-    one nonzero frame.
-    """
-    frames = ring.frames
-    if frames is None:
-        return {}
-    # On the host, pixels are written directly after each step, before n-step transitions are added.
-    ahead = frames.ahead if ring.pixels is None else 0
-    live = jnp.arange(ring.capacity) < size(ring)
-    lost = frames_.lost(frames, get_field(contents(ring), "obs"), live, ahead)
-    counts = {"frames_lost": lost, "frames_malformed": frames.malformed}
-    return {name: count.astype(jnp.float32) for name, count in counts.items()}
+    """Return the scalar float32 metrics of the storage format, such as `FrameRing.metrics`."""
+    return ring.metrics()
 
 
 def check_valid(ring: Ring) -> None:
@@ -323,51 +312,6 @@ def check_valid(ring: Ring) -> None:
         raise ValueError(f"steps_added must not be negative, got {int(ring.steps_added)}")
     if ring.words[int(size(ring)) :].any():
         raise ValueError("empty slots must be zero, got a nonzero empty slot")
-
-
-def _check_stored_once(example: Tree) -> None:
-    """Raise ValueError unless the example supports reading `next_obs` from the following step."""
-    missing = [x for x in ("obs", "next_obs", "first") if not has_field(example, x)]
-    if missing:
-        raise ValueError(
-            "storing observations once requires the fields obs, next_obs and first (whether a step "
-            f"begins an episode), but the example, a {type(example).__name__}, lacks "
-            f"{', '.join(missing)}: add the missing fields or use storage=Transitions()"
-        )
-    check_scalar("first", get_field(example, "first"), bool)
-    if has_field(example, "n_steps"):
-        check_scalar("n_steps", get_field(example, "n_steps"), int)
-    both = [get_field(example, name) for name in ("obs", "next_obs")]
-    kinds = [[(jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(obs)] for obs in both]
-    if kinds[0] != kinds[1] or jax.tree.structure(both[0]) != jax.tree.structure(both[1]):
-        raise ValueError(
-            "obs and next_obs in the example must have the same structure, shapes and dtypes: "
-            "change the example or use storage=Transitions()"
-        )
-
-
-def _is_single_step(example: Tree) -> bool:
-    """Return whether transitions are always single-step: their type has no field `n_steps`."""
-    return not isinstance(example, Transition) and not has_field(example, "n_steps")
-
-
-def _add_frames(ring: Ring, frames: FrameIndex, transition: Tree) -> tuple[Ring, Tree]:
-    """Store the observations of a step; return its transitions with positions as observations."""
-    names = ("obs", "next_obs", "first", "n_steps")
-    obs, next_obs, first, n_steps = (get_field(transition, name) for name in names)
-    if ring.packed_obs is not None:
-        layout, envs = ring.packed_obs, ring.num_envs
-        obs, next_obs = (packing.pack(layout, x, envs)[..., None] for x in (obs, next_obs))
-    frames, spot = frames_.add(frames, obs, first, n_steps)
-    if ring.pixels is not None:
-        pixels = frames_.write(ring.pixels, frames, obs, next_obs, n_steps)
-        ring = ring.replace(pixels=pixels)
-    return ring.replace(frames=frames), replace_fields(transition, obs=spot, next_obs=None)
-
-
-def _stored(transition: Tree) -> Tree:
-    """Remove the field `n_steps` of a `Transition`, because it is not stored."""
-    return transition._replace(n_steps=None) if isinstance(transition, Transition) else transition
 
 
 def _check_one(ring: Ring) -> None:

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from jaxreplay import ring as ring_
-from jaxreplay.objectives import Objective
+from jaxreplay._internal.losses import Objective
 from jaxreplay.ring import Ring
 from jaxreplay.types import Array, Draw, Provision, Requirements, Sample, State, Tree, union
 

@@ -24,6 +24,7 @@ from jaxreplay._internal.packages import VERSION
 from jaxreplay._internal.untrusted import check_writable, printable
 from jaxreplay.replay import Replay, ReplayState
 from jaxreplay.ring import Ring
+from jaxreplay.storage import FrameRing
 from jaxreplay.types import Array, Tree, get_field, has_field, replace_fields
 
 FORMAT = 1
@@ -137,7 +138,7 @@ def load_rows(replay: Replay, path: str | os.PathLike, example: Tree, key: Array
             f"this replay method requires {', '.join(sorted(names))} for new transitions, which "
             "files do not contain: choose options without this requirement"
         )
-    if state.ring.frames is not None or state.ring.split is not None:
+    if type(state.ring) is not Ring:
         raise ValueError(
             "load_rows requires a replay that stores complete transitions on the device: create it "
             "with storage=Transitions()"
@@ -218,7 +219,8 @@ def _check_state(replay: Replay, state: ReplayState) -> None:
             "save(replay, jax.tree.map(lambda x: x[seed], state), path)"
         )
     fits = ring.num_envs == replay.num_envs and ring.capacity % replay.capacity == 0
-    if fits and ring.frames is None:  # otherwise the layout does not determine the example
+    # The layout of a `FrameRing` does not determine the example.
+    if fits and not isinstance(ring, FrameRing):
         layout = ring_.row_layout(ring)
         row = [jnp.zeros(field.shape, field.dtype) for field in layout.fields]
         example = jax.tree.unflatten(layout.treedef, row)

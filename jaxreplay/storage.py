@@ -1,12 +1,115 @@
-"""Storage formats for observations, passed as `storage` to `jaxreplay.Replay`."""
+"""Storage formats for observations, passed as `storage` to `jaxreplay.Replay`, and their rings.
+
+A format that stores fields outside `Ring.words` uses a subclass of `Ring`: `HostRing` for fields in
+host memory, or `FrameRing` for observations that are stored once.
+"""
 
 import dataclasses
+from collections.abc import Collection
+from typing import cast
 
-from jaxreplay._internal.arguments import Bounds, check_kind
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxreplay._internal import frames as frames_
+from jaxreplay._internal import host_split, packing
+from jaxreplay._internal.arguments import Bounds, check_kind, check_scalar
+from jaxreplay._internal.buffer import Buffer
+from jaxreplay._internal.frames import FrameIndex, Spot
+from jaxreplay._internal.host_split import HostSplit, Leaving
+from jaxreplay._internal.packing import Layout
+from jaxreplay.ring import Ring, Storage, as_row, contents, empty_words, size
+from jaxreplay.types import Array, Transition, Tree, get_field, has_field, replace_fields
+
+__all__ = ["FrameRing", "Frames", "HostRing", "SharedObservations", "Storage", "Transitions"]
+
+
+class HostRing(Ring):
+    """Ring buffer whose other fields are rows of a NumPy array, see `jaxreplay.loops.host_rows`."""
+
+    leaving: Leaving  # fields of the newest transitions to be copied to the host
+    split: HostSplit = struct.field(pytree_node=False)  # division of fields between device and host
+    supports_rollouts = False
+
+    @property
+    def row_layout(self) -> Layout:
+        return self.split.whole
+
+    def divide(self, transition: Tree, slots: Array) -> tuple[Ring, Tree]:
+        here, there = host_split.divide(self.split, as_row(transition))
+        words = packing.pack(self.split.there, there, self.num_envs)
+        return self.replace(leaving=Leaving(words, slots)), here
+
+
+class FrameRing(Ring):
+    """Ring buffer whose observations are stored once, at positions that its slots contain."""
+
+    frames: FrameIndex  # positions of the latest observations
+    pixels: Buffer | None  # [.., D] frames, or observations as 32-bit words; None if on the host
+    packed_obs: Layout | None = struct.field(pytree_node=False)  # layout of an observation that is
+    # stored as a single frame; None for stacked frames
+
+    def check_fits(self, transition: Tree) -> None:
+        names = ("obs", "next_obs")
+        packing.check_fits(self.layout, as_row(transition), self.num_envs, names)
+        if self.packed_obs is not None:
+            for name in names:
+                obs = get_field(transition, name)
+                packing.check_fits(self.packed_obs, obs, self.num_envs, of=name)
+
+    def as_stored(self, transition: Tree) -> Tree:
+        names = ("obs", "next_obs")
+        if self.packed_obs is None:
+            return packing.as_stored(
+                self.layout, transition, dict.fromkeys(names, self.frames.dtype)
+            )
+        obs = {x: packing.as_stored(self.packed_obs, get_field(transition, x)) for x in names}
+        rest = replace_fields(transition, obs=None, next_obs=None)
+        return replace_fields(packing.as_stored(self.layout, rest), **obs)
+
+    def divide(self, transition: Tree, slots: Array) -> tuple[Ring, Tree]:
+        names = ("obs", "next_obs", "first", "n_steps")
+        obs, next_obs, first, n_steps = (get_field(transition, name) for name in names)
+        if self.packed_obs is not None:
+            obs, next_obs = (
+                packing.pack(self.packed_obs, x, self.num_envs)[..., None] for x in (obs, next_obs)
+            )
+        frames, spot = frames_.add(self.frames, obs, first, n_steps)
+        pixels = self.pixels
+        if pixels is not None:
+            pixels = frames_.write(pixels, frames, obs, next_obs, n_steps)
+        row = replace_fields(transition, obs=spot, next_obs=None)
+        return self.replace(frames=frames, pixels=pixels), row
+
+    def complete(self, row: Tree, slots: Array) -> Tree:
+        frames, pixels = self.frames, self.pixels
+        located = frames_.locate(frames, slots, get_field(row, "obs"))
+        if pixels is None:
+            return replace_fields(row, obs=located.obs, next_obs=located.next_obs)
+        # Assemble one stack after the other, because XLA is slower when assembling both at once.
+        obs, next_obs = (frames_.assemble(frames, frames_.read(pixels, x)) for x in located)
+        if self.packed_obs is not None:
+            obs, next_obs = (packing.unpack(self.packed_obs, x[..., 0]) for x in (obs, next_obs))
+        return replace_fields(row, obs=obs, next_obs=next_obs)
+
+    def metrics(self) -> dict[str, Array]:
+        """Return two counts, `[]` float32.
+
+        `frames_lost` counts transitions whose observations were overwritten because the option
+        `spare` or `ahead` is too small. `frames_malformed` counts episodes that started with more
+        than one nonzero frame.
+        """
+        # On the host, pixels are written after each step, before n-step transitions are added.
+        ahead = self.frames.ahead if self.pixels is None else 0
+        live = jnp.arange(self.capacity) < size(self)
+        lost = frames_.lost(self.frames, get_field(contents(self), "obs"), live, ahead)
+        counts = {"frames_lost": lost, "frames_malformed": self.frames.malformed}
+        return {name: count.astype(jnp.float32) for name, count in counts.items()}
 
 
 @dataclasses.dataclass(frozen=True)
-class Transitions:
+class Transitions(Storage):
     """Stores every transition with both `obs` and `next_obs`.
 
     Args:
@@ -20,9 +123,20 @@ class Transitions:
     def __post_init__(self) -> None:
         check_kind("on_host", self.on_host, bool)
 
+    def check_reads(self, names: Collection[str]) -> None:
+        _check_reads(self.on_host, names)
+
+    def init(self, example: Tree, capacity: int, num_envs: int, kept: Collection[str]) -> Ring:
+        if not self.on_host:
+            return super().init(example, capacity, num_envs, kept)
+        split = host_split.plan(as_row(example), kept)
+        here, _ = host_split.divide(split, as_row(example))
+        leaving = host_split.empty_leaving(split, num_envs)
+        return HostRing(*empty_words(here, capacity), capacity, num_envs, leaving, split)
+
 
 @dataclasses.dataclass(frozen=True)
-class _StoredOnce:
+class _StoredOnce(Storage):
     spare: float = 0.04
     ahead: int | None = None
 
@@ -32,6 +146,26 @@ class _StoredOnce:
         if self.ahead is not None:
             check_kind("ahead", self.ahead, int)
             Bounds(at_least=1).check("ahead", self.ahead)
+
+    def _init(
+        self,
+        example: Tree,
+        capacity: int,
+        num_envs: int,
+        stack: int = 1,
+        packed_obs: Layout | None = None,
+        on_host: bool = False,
+    ) -> FrameRing:
+        obs, ahead = get_field(example, "obs"), self.ahead
+        if packed_obs is not None:
+            obs = jnp.zeros((packed_obs.words, 1), jnp.uint32)
+        if ahead is None and not isinstance(example, Transition):
+            ahead = None if has_field(example, "n_steps") else 1
+        frames = frames_.init(obs, capacity, num_envs, stack, self.spare, ahead)
+        pixels = None if on_host else cast(Buffer, frames_.empty_pixels(frames))
+        spot = Spot(*[jnp.zeros((), jnp.int32)] * 3)
+        words = empty_words(replace_fields(example, obs=spot, next_obs=None), capacity)
+        return FrameRing(*words, capacity, num_envs, frames, pixels, packed_obs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +187,11 @@ class SharedObservations(_StoredOnce):
     Raises:
       ValueError: If `spare` is negative or `ahead` is below 1.
     """
+
+    def init(self, example: Tree, capacity: int, num_envs: int, kept: Collection[str]) -> Ring:
+        _check_stored_once(example)
+        packed_obs = packing.plan(get_field(example, "obs"))
+        return self._init(example, capacity, num_envs, packed_obs=packed_obs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,5 +222,38 @@ class Frames(_StoredOnce):
         check_kind("stack", self.stack, int)
         Bounds(at_least=1).check("stack", self.stack)
 
+    def check_reads(self, names: Collection[str]) -> None:
+        _check_reads(self.on_host, names)
 
-Storage = Transitions | SharedObservations | Frames
+    def init(self, example: Tree, capacity: int, num_envs: int, kept: Collection[str]) -> Ring:
+        _check_stored_once(example)
+        return self._init(example, capacity, num_envs, self.stack, on_host=self.on_host)
+
+
+def _check_reads(on_host: bool, names: Collection[str]) -> None:
+    if on_host and not {"obs", "next_obs"}.isdisjoint(names):
+        raise ValueError(
+            "storage with on_host=True does not support samplers that read observations: store the "
+            "observations on the device, or choose features without obs and next_obs"
+        )
+
+
+def _check_stored_once(example: Tree) -> None:
+    """Raise ValueError unless the example supports reading `next_obs` from the following step."""
+    missing = [x for x in ("obs", "next_obs", "first") if not has_field(example, x)]
+    if missing:
+        raise ValueError(
+            "storing observations once requires the fields obs, next_obs and first (whether a step "
+            f"begins an episode), but the example, a {type(example).__name__}, lacks "
+            f"{', '.join(missing)}: add the missing fields or use storage=Transitions()"
+        )
+    check_scalar("first", get_field(example, "first"), bool)
+    if has_field(example, "n_steps"):
+        check_scalar("n_steps", get_field(example, "n_steps"), int)
+    both = [get_field(example, name) for name in ("obs", "next_obs")]
+    kinds = [[(jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(obs)] for obs in both]
+    if kinds[0] != kinds[1] or jax.tree.structure(both[0]) != jax.tree.structure(both[1]):
+        raise ValueError(
+            "obs and next_obs in the example must have the same structure, shapes and dtypes: "
+            "change the example or use storage=Transitions()"
+        )

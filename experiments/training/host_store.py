@@ -10,7 +10,7 @@ places are the same, since every step becomes one transition.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ import numpy as np
 from jaxreplay.loops import frames as frames_
 from jaxreplay.loops import host_rows
 from jaxreplay.ring import Ring
+from jaxreplay.storage import FrameRing, HostRing
 from jaxreplay.types import Sample
 
 
@@ -34,10 +35,10 @@ def given_like(ring: Ring, batch: Sample | tuple[()]) -> Any:
     """
     if not batch:
         return ()
-    if ring.split is not None:
+    if isinstance(ring, HostRing):
         shape = (*batch.indices.shape, ring.split.there.words)
         return jax.ShapeDtypeStruct(shape, jnp.uint32)
-    if _keeps_no_pixels(ring):
+    if _has_frames_on_host(ring):
         frames, lead = ring.frames, batch.transition.obs.shape[:-1]
         shape = (*lead, *frames.shape, frames.stack)
         return (jax.ShapeDtypeStruct(shape, jnp.dtype(frames.dtype)),) * 2
@@ -46,9 +47,9 @@ def given_like(ring: Ring, batch: Sample | tuple[()]) -> Any:
 
 def filled(ring: Ring, batch: Sample, given: Any) -> Sample:
     """Return a batch `[B]` of one seed with what the host had of it."""
-    if ring.split is not None:
+    if isinstance(ring, HostRing):
         return host_rows.join(ring, batch, given)
-    if _keeps_no_pixels(ring):
+    if _has_frames_on_host(ring):
         obs, next_obs = given
         return batch._replace(transition=batch.transition._replace(obs=obs, next_obs=next_obs))
     return batch
@@ -65,6 +66,7 @@ class HostRows:
 
     def add(self, ring: Ring) -> None:
         """Take in the newest row; of a ring to which none was added, it is there already."""
+        assert isinstance(ring, HostRing)
         host_rows.write(self.kept, ring.leaving)
 
     def read(self, batch: Sample | tuple[()]) -> np.ndarray | tuple[()]:
@@ -121,9 +123,9 @@ def store_of(ring: Ring, seeds: int) -> Store | None:
 
     Memory is taken as it fills.
     """
-    if ring.split is not None:
+    if isinstance(ring, HostRing):
         return HostRows(host_rows.empty(ring, seeds))
-    if not _keeps_no_pixels(ring):
+    if not _has_frames_on_host(ring):
         return None
     one = frames_.empty_pixels(ring.frames, on_host=True)
     lanes = np.zeros((seeds, ring.frames.newest.shape[-1]), np.int32)
@@ -134,14 +136,14 @@ def store_of(ring: Ring, seeds: int) -> Store | None:
 
 def host_bytes(ring: Ring) -> int:
     """Return what the host keeps of a ring of such sizes."""
-    if ring.split is not None:
+    if isinstance(ring, HostRing):
         return 4 * ring.capacity * ring.split.there.words
-    if not _keeps_no_pixels(ring):
+    if not _has_frames_on_host(ring):
         return 0
     frames = ring.frames
     places = frames.newest.shape[-1] * frames.places + 1
     return places * math.prod(frames.shape) * np.dtype(frames.dtype).itemsize
 
 
-def _keeps_no_pixels(ring: Ring) -> bool:
-    return ring.frames is not None and ring.pixels is None
+def _has_frames_on_host(ring: Ring) -> TypeGuard[FrameRing]:
+    return isinstance(ring, FrameRing) and ring.pixels is None

@@ -67,8 +67,8 @@ class RowsRun:
         self.stops_anywhere = False  # the sums since a log point are in no checkpoint
         self.stop: Callable[[], bool] = lambda: False
         self._one = jax.eval_shape(self._loop.start, a_key())
-        self._trace()
         self._store = self._empty_store()
+        self._trace()
 
     def init(self) -> LoopState:
         """Return the state after the warm-up."""

@@ -5,7 +5,7 @@ shape `[B, 1]`, for example, would write the last TD error to every slot.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -99,7 +99,7 @@ SCALARS: Mapping[str, type] = MappingProxyType(  # fields with one number per tr
 _DTYPES = {
     bool: ("a bool", (jnp.bool_,)),
     int: ("an integer", (jnp.integer,)),
-    float: ("a real number", (jnp.integer, jnp.floating)),
+    float: ("a real", (jnp.integer, jnp.floating)),
 }
 
 
@@ -116,36 +116,38 @@ def check_choice(name: str, value: str, choices: Sequence[str], alternative: str
         raise ValueError(f"{name} must be one of {', '.join(choices)}{alternative}, got {value!r}")
 
 
-def check_feedback_array(function: str, name: str, values: Any, shape: tuple[int, ...]) -> None:
-    """Raise ValueError unless feedback such as TD errors is one real number per transition.
+def check_array(
+    name: str,
+    value: Any,
+    shape: tuple[int, ...],
+    kind: type,
+    hint: Callable[[tuple[int, ...]], str] = lambda given: "",
+) -> None:
+    """Raise ValueError unless a value is an array of the given shape and type.
 
     Args:
-      function: name of the called function in error messages: "add", "update" or "observe".
-      name: name of the feedback, or of the episode return for "observe".
-      values: value of the feedback or of the episode return.
-      shape: expected shape: `[B]`, `[B, T]` for sequences, or `[]` for an episode return.
+      name: name for error messages, such as "reward of the example".
+      value: the array, or a Python number.
+      shape: expected shape.
+      kind: bool, int for an integer, or float for any real number.
+      hint: function from a wrong shape to advice, such as ": use x[:, 0]".
     """
-    if not hasattr(values, "dtype") and not isinstance(values, int | float | complex):
-        raise ValueError(f"{function} got {type(values).__name__} for {name}, expected an array")
-    given, dtype = jnp.shape(values), jnp.result_type(values)
+    if not hasattr(value, "dtype") and not isinstance(value, bool | int | float | complex):
+        raise ValueError(f"{name} must be an array, got {type(value).__name__}")
+    (words, kinds), given, dtype = _DTYPES[kind], jnp.shape(value), jnp.result_type(value)
     if given != shape:
         raise ValueError(
-            f"{function} got {name} of shape {_show(given)}, expected shape {_show(shape)}"
-            f"{_hint(name, given, shape)}"
+            f"{name} must be {words} array of shape {_show(shape)}, got {dtype} of "
+            f"shape {_show(given)}{hint(given)}"
         )
-    if not (jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)):
-        raise ValueError(f"{function} got {name} of dtype {dtype}, expected real numbers")
+    if not any(jnp.issubdtype(dtype, one) for one in kinds):
+        how = f": use {name.split()[0]} > 0" if kind is bool else ""
+        raise ValueError(f"{name} must be {words} array, got {dtype}{how}")
 
 
-def _hint(name: str, given: tuple[int, ...], shape: tuple[int, ...]) -> str:
-    """Return advice on reducing feedback to one number per transition, or "" if unclear."""
-    if len(shape) != 1:
-        return "" if shape else ": pass the mean of several returns"
-    if given in ((*shape, 1), (1, *shape)):
-        return f": use {name}[:, 0]" if given[-1] == 1 else f": use {name}[0]"
-    if len(given) == 2 and shape[0] in given:
-        return f": reduce it, such as {name}.mean(axis={0 if given[1] == shape[0] else 1})"
-    return "" if given else f": pass it before averaging, or use jnp.full({shape[0]}, {name})"
+def check_scalar(name: str, example: Any, kind: type) -> None:
+    """Raise ValueError unless a field of the example transition is a scalar, see `check_array`."""
+    check_array(f"{name} of the example", example, (), kind)
 
 
 def as_int32(name: str, given: Any, beyond: int) -> jax.Array:
@@ -213,28 +215,6 @@ def check_leaf(
         value = find_overflow(leaf, dtype)
         if value is not None:
             raise ValueError(f"{name} contains {value}, which {dtype} can't represent")
-
-
-def check_scalar(name: str, example: Any, kind: type) -> None:
-    """Raise ValueError unless a field of the example transition is a scalar of the given type.
-
-    Args:
-      name: name of the field.
-      example: value of the field in one transition, without a batch axis.
-      kind: bool, int for an integer, or float for any real number.
-    """
-    wanted, kinds = _DTYPES[kind]
-    if not hasattr(example, "dtype") and not isinstance(example, bool | int | float | complex):
-        raise ValueError(f"{name} of the example must be an array, got {type(example).__name__}")
-    shape, dtype = jnp.shape(example), jnp.result_type(example)
-    if shape:
-        raise ValueError(
-            f"{name} of the example must be {wanted} of shape [], got shape {_show(shape)} and "
-            f"dtype {dtype}"
-        )
-    if not any(jnp.issubdtype(dtype, one) for one in kinds):
-        how = f": use {name} > 0" if kind is bool else ""
-        raise ValueError(f"{name} of the example must be {wanted}, got dtype {dtype}{how}")
 
 
 def can_be_stored(dtype: Any) -> bool:

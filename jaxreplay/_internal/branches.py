@@ -5,6 +5,7 @@ always compute both branches. This is too expensive for an operation on a whole 
 batch element in a hundred requires.
 """
 
+import functools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
@@ -48,116 +49,85 @@ def _cond_if_any(change: Callable[..., Tree], due: Array, tree: Tree, *others: A
     traced = jax.make_jaxpr(change)(tree, *others)
     if any(isinstance(x, Tracer) for x in traced.consts):
         raise ValueError("change closes over traced arrays: pass them as arguments")
-    changed = [
-        place
-        for place, (new, old) in enumerate(
-            zip(traced.jaxpr.outvars, traced.jaxpr.invars, strict=False)
-        )
-        if new is not old
-    ]
+    pairs = zip(traced.jaxpr.outvars, traced.jaxpr.invars, strict=False)
+    changed = [place for place, (new, old) in enumerate(pairs) if new is not old]
     run = jaxpr_as_fun(traced)
 
     def branch(*inputs: Array) -> list[Array]:
         after = run(*inputs)
         return varying([after[place] for place in changed])
 
-    after = _call(branch, changed)(due, *inputs)
+    # A single decision is a batch of size 1.
+    after = _for_each(branch, changed, 1, [False] * len(inputs))(due[None], *inputs)
     for place, leaf in zip(changed, after, strict=True):
-        leaves[place] = leaf
+        leaves[place] = leaf[0]
     return jax.tree.unflatten(treedef, leaves)
 
 
-# Every call of `_call` creates new functions, which JAX would recompile without this `jit`.
+# Every call of `_for_each` creates new functions, which JAX would recompile without this `jit`.
 _compiled = jax.jit(_cond_if_any, static_argnums=0)
 
 
-def _call(branch: Callable[..., list[Array]], changed: Sequence[int]) -> Callable[..., list[Array]]:
-    """Return a function `(due, *inputs) -> changed leaves` with a custom batching rule."""
-
-    @custom_vmap
-    def call(due: Array, *inputs: Array) -> list[Array]:
-        kept = varying([inputs[place] for place in changed])
-        return jax.lax.cond(due, lambda: branch(*inputs), lambda: kept)
-
-    @call.def_vmap
-    def _(size: int, batched: list[bool], due: Array, *inputs: Array) -> Any:
-        differs, *batched = batched
-        if not differs:  # `due` applies to the whole batch
-            axes = [0 if each else None for each in batched]
-            kept = varying(_spread(inputs, batched, changed, size))
-            out = jax.lax.cond(
-                due, lambda: jax.vmap(branch, axes, axis_size=size)(*inputs), lambda: kept
-            )
-        elif size == 1:
-            own = [x[0] if each else x for x, each in zip(inputs, batched, strict=True)]
-            out = [x[None] for x in call(due[0], *own)]
-        else:
-            out = _programs(branch, changed, size, batched)(due, *inputs)
-        return out, [True] * len(changed)
-
-    return call
-
-
-def _programs(
+def _for_each(
     branch: Callable[..., list[Array]], changed: Sequence[int], size: int, batched: Sequence[bool]
 ) -> Callable[..., list[Array]]:
-    """Return a function `(due[size], *inputs)` for a batch, which may be vmapped again."""
+    """Return a function `(due[size], *inputs) -> changed leaves[size, ...]`, which may be vmapped.
+
+    `batched` contains a bool per input: whether the input has a leading axis of length `size`.
+    """
 
     @custom_vmap
     def call(due: Array, *inputs: Array) -> list[Array]:
-        return _one_by_one(branch, changed, size, batched, due, inputs)
+        kept = varying([_spread(inputs[place], batched[place], size) for place in changed])
+
+        def change(number: Any) -> list[Array]:
+            return branch(*[x[number] if b else x for x, b in zip(inputs, batched, strict=True)])
+
+        def turn(number: Array, leaves: list[Array]) -> list[Array]:
+            def write() -> list[Array]:
+                pairs = zip(leaves, change(number), strict=True)
+                return [old.at[number].set(new) for old, new in pairs]
+
+            return jax.lax.cond(due[number], write, lambda: leaves)
+
+        if size == 1:
+            return jax.lax.cond(due[0], lambda: [x[None] for x in change(0)], lambda: kept)
+        turns = functools.partial(jax.lax.fori_loop, 0, size, turn, kept)
+        return jax.lax.cond(due.any(), turns, lambda: kept)
 
     @call.def_vmap
-    def _(outer: int, outer_batched: list[bool], due: Array, *inputs: Array) -> Any:
-        total, (differs, *outer_batched) = outer * size, outer_batched
-
-        def merged(x: Array, by_outer: bool, by_inner: bool) -> Array:
-            if not (by_outer or by_inner):
-                return x
-            x = x if by_outer else x[None]
-            x = x if by_inner else x[:, None]
-            inner = x.shape[2:]
-            return jnp.broadcast_to(x, (outer, size, *inner)).reshape(total, *inner)
-
-        own = [either or other for either, other in zip(outer_batched, batched, strict=True)]
-        flat = [merged(*each) for each in zip(inputs, outer_batched, batched, strict=True)]
-        out = _programs(branch, changed, total, own)(merged(due, differs, True), *flat)
-        return [x.reshape(outer, size, *x.shape[1:]) for x in out], [True] * len(changed)
+    def _(outer: int, varies: list[bool], due: Array, *inputs: Array) -> Any:
+        differs, *varies = varies
+        if differs or size > 1:  # merge both axes into one
+            given = zip((due, *inputs), (differs, *varies), (True, *batched), strict=True)
+            due, *flat = (_merged(*each, outer, size) for each in given)
+            own = [v or b for v, b in zip(varies, batched, strict=True)]
+            out = _for_each(branch, changed, outer * size, own)(due, *flat)
+            return [x.reshape(outer, size, *x.shape[1:]) for x in out], [True] * len(changed)
+        # One decision applies to all elements, whose changes a single vmapped branch computes.
+        xs = list(inputs)
+        for place in changed:
+            xs[place], varies[place] = _spread(xs[place], varies[place], outer), True
+        axes = [0 if v else None for v in varies]
+        xs = [
+            x.swapaxes(0, 1) if v and b else x for x, v, b in zip(xs, varies, batched, strict=True)
+        ]
+        wide = jax.vmap(branch, axes, axis_size=outer)
+        out = _for_each(wide, changed, size, batched)(due, *xs)
+        return [x.swapaxes(0, 1) for x in out], [True] * len(changed)
 
     return call
 
 
-def _one_by_one(
-    branch: Callable[..., list[Array]],
-    changed: Sequence[int],
-    size: int,
-    batched: Sequence[bool],
-    due: Array,
-    inputs: Sequence[Array],
-) -> list[Array]:
-    kept = varying(_spread(inputs, batched, changed, size))
-
-    def turn(number: Array, leaves: list[Array]) -> list[Array]:
-        def change() -> list[Array]:
-            own = [x[number] if each else x for x, each in zip(inputs, batched, strict=True)]
-            after = branch(*own)
-            return [old.at[number].set(new) for old, new in zip(leaves, after, strict=True)]
-
-        return jax.lax.cond(due[number], change, lambda: leaves)
-
-    def turns() -> list[Array]:
-        return jax.lax.fori_loop(0, size, turn, kept)
-
-    return jax.lax.cond(due.any(), turns, lambda: kept)
+def _merged(x: Array, by_outer: bool, by_inner: bool, outer: int, size: int) -> Array:
+    """Merge the batch axes of an input into one axis, unless the input has neither."""
+    if not (by_outer or by_inner):
+        return x
+    x = _spread(x, by_outer, outer)
+    x = x if by_inner else x[:, None]
+    return jnp.broadcast_to(x, (outer, size, *x.shape[2:])).reshape(-1, *x.shape[2:])
 
 
-def _spread(
-    inputs: Sequence[Array], batched: Sequence[bool], places: Sequence[int], size: int
-) -> list[Array]:
-    """Select the inputs with indices `places`, and broadcast each to a leading batch axis."""
-    return [
-        inputs[place]
-        if batched[place]
-        else jnp.broadcast_to(inputs[place], (size, *inputs[place].shape))
-        for place in places
-    ]
+def _spread(x: Array, batched: bool, size: int) -> Array:
+    """Broadcast an array to a leading axis of length `size`, unless it already has one."""
+    return x if batched else jnp.broadcast_to(x, (size, *x.shape))

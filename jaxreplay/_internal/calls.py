@@ -17,13 +17,12 @@ from jaxreplay._internal.arguments import (
     SCALARS,
     Bounds,
     as_int32,
-    check_feedback_array,
+    check_array,
     check_kind,
     check_scalar,
 )
-from jaxreplay.ring import Ring
+from jaxreplay.ring import Ring, Storage
 from jaxreplay.sampler import Method, Sampler
-from jaxreplay.storage import Storage
 from jaxreplay.types import (
     FEEDBACK,
     IGNORED,
@@ -33,8 +32,6 @@ from jaxreplay.types import (
     get_field,
     has_field,
 )
-
-_OBSERVATIONS = frozenset({"obs", "next_obs"})
 
 
 def check_sampler(sampler: Any, storage: Any) -> None:
@@ -55,11 +52,7 @@ def check_sampler(sampler: Any, storage: Any) -> None:
             "storage must be an instance such as jaxreplay.Transitions(), SharedObservations() or "
             f"Frames(stack=4), got {storage!r}"
         )
-    if getattr(storage, "on_host", False) and sampler.requires.transition_fields & _OBSERVATIONS:
-        raise ValueError(
-            "storage with on_host=True does not support samplers that read observations: store the "
-            "observations on the device, or choose features without obs and next_obs"
-        )
+    storage.check_reads(sampler.requires.transition_fields)
     observes = type(sampler).observe is not Sampler.observe
     if observes != (sampler.requires.episode_returns is not None):
         raise ValueError(
@@ -211,6 +204,23 @@ def check_feedback(
         check_feedback_array(function, name, values, shape)
 
 
+def check_feedback_array(function: str, name: str, values: Any, shape: tuple[int, ...]) -> None:
+    """Raise ValueError unless feedback, or an episode return, is one real number per transition."""
+    hint = functools.partial(_hint, name, shape)
+    check_array(f"{name} for {function}", values, shape, float, hint)
+
+
+def _hint(name: str, shape: tuple[int, ...], given: tuple[int, ...]) -> str:
+    """Return advice on reducing feedback to one number per transition, or "" if unclear."""
+    if len(shape) != 1:
+        return "" if shape else ": pass the mean of several returns"
+    if given in ((*shape, 1), (1, *shape)):
+        return f": use {name}[:, 0]" if given[-1] == 1 else f": use {name}[0]"
+    if len(given) == 2 and shape[0] in given:
+        return f": reduce it, such as {name}.mean(axis={0 if given[1] == shape[0] else 1})"
+    return "" if given else f": pass it before averaging, or use jnp.full({shape[0]}, {name})"
+
+
 def check_transition(requires: Requirements, example: Tree) -> None:
     """Raise ValueError unless an example transition has the fields that a sampler reads.
 
@@ -253,7 +263,7 @@ def check_batch_size(requires: Requirements, asked: Any, own: int, capacity: int
 
 def checked_rollout(ring: Ring, rollout: Tree, feedback: Mapping[str, Any]) -> Tree:
     """Validate a rollout `[T, E, ...]` and cast it to the ring buffer's dtypes."""
-    if ring.split is not None:
+    if not ring.supports_rollouts:
         raise ValueError("add_rollout does not support storage with on_host=True: use add")
     leaves = jax.tree.leaves_with_path((rollout, dict(feedback)))
     lengths = {packing.name_of(path[1:]): jnp.shape(leaf)[:1] for path, leaf in leaves}

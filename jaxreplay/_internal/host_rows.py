@@ -28,6 +28,7 @@ from jaxreplay._internal import host_split, packing
 from jaxreplay._internal.arguments import check_slots
 from jaxreplay._internal.host_split import HostSplit, Leaving
 from jaxreplay.ring import Ring
+from jaxreplay.storage import HostRing
 from jaxreplay.types import Array, Sample
 
 _CREATE = "create the replay with storage=Transitions(on_host=True)"
@@ -120,6 +121,6 @@ def _check_rows(rows: Any) -> None:
 def _split(ring: Ring) -> HostSplit:
     if not isinstance(ring, Ring):
         raise ValueError(f"ring must be state.ring, got {type(ring).__name__}")
-    if ring.split is None:
+    if not isinstance(ring, HostRing):
         raise ValueError(f"the ring buffer stores all fields on the device: {_CREATE}")
     return ring.split

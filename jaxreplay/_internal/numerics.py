@@ -1,12 +1,9 @@
-"""Random integers, powers, counting and double-float32 arithmetic."""
-
-import math
+"""Random integers, powers and double-float32 arithmetic."""
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from jaxreplay._internal.buffer import once, unrolled
+from jaxreplay._internal.buffer import unrolled
 from jaxreplay.types import Array
 
 
@@ -105,21 +102,3 @@ def to_power(base: Array, exponent: Array | float) -> Array:
             return base**exponent
         return jnp.exp(exponent * jnp.log(base))
     return jnp.where(exponent == 0, 1.0, jnp.exp(exponent * jnp.log(base)))
-
-
-def count_up_to(ends: Array, values: Array) -> Array:
-    """Return `jnp.searchsorted(ends, values, side="right")`, `[B]` int32.
-
-    The search takes two steps of about sqrt(n) comparisons, whereas `jnp.searchsorted` is a loop of
-    small steps or, when unrolled, a chain of gathers.
-
-    Args:
-      ends: `[n]` int32, ascending, with n at least 1.
-      values: `[B]` int32, below 2^31 - 1.
-    """
-    width = math.isqrt(len(ends))
-    rows = jnp.pad(ends, (0, -len(ends) % width), constant_values=np.iinfo(np.int32).max)
-    rows = rows.reshape(-1, width)
-    row = (rows[:, -1] <= values[:, None]).sum(axis=1, dtype=jnp.int32)
-    row = once(jnp.minimum(row, len(rows) - 1))
-    return row * width + (rows[row] <= values[:, None]).sum(axis=1, dtype=jnp.int32)

@@ -75,7 +75,7 @@ class _CachedMethod:
     """A method that is the same object for all equal instances, so that JAX traces it once."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
+        self._function = with_default_promotion(function)
         self.__doc__ = function.__doc__
 
     def __get__(self, instance: Any, owner: type | None = None) -> Callable[..., Any]:
@@ -90,8 +90,8 @@ class _CachedMethod:
 def cached_method(function: Function) -> Function:
     """Decorate a method of a hashable class so that equal instances share compiled functions.
 
-    JAX caches compiled functions by identity, and Python creates a new bound method for every
-    access to a method.
+    The method is traced with the default promotion (see `with_default_promotion`). JAX caches
+    compiled functions by identity, and Python creates a new bound method for every access.
     """
     return cast(Function, _CachedMethod(function))
 

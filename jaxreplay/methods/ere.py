@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxreplay import objectives
 from jaxreplay import ring as ring_
 from jaxreplay._internal import counters, numerics, schedules
+from jaxreplay._internal.losses import LossOptions
 from jaxreplay._internal.tracing import with_default_promotion
-from jaxreplay.methods.parts.options import LossOptions
 from jaxreplay.option import check_config_class, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler

@@ -12,9 +12,9 @@ from jaxreplay import objectives, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer, counters, numerics
 from jaxreplay._internal.buffer import Buffer
+from jaxreplay._internal.losses import LossOptions
 from jaxreplay._internal.optimisers import if_finite
 from jaxreplay._internal.tracing import varying
-from jaxreplay.methods.parts.options import LossOptions
 from jaxreplay.option import check_config_class, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler

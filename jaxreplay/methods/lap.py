@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from jaxreplay import objectives
-from jaxreplay.methods.parts.options import SamplingOptions
+from jaxreplay.methods.per import SamplingOptions
 from jaxreplay.methods.proportional import Proportional
 from jaxreplay.option import check_config_class, option
 from jaxreplay.ring import Ring

@@ -11,12 +11,13 @@ from jaxreplay import ring as ring_
 from jaxreplay import sum_tree
 from jaxreplay._internal import buffer, counters
 from jaxreplay._internal.buffer import Buffer
+from jaxreplay._internal.losses import WeightedLossOptions
 from jaxreplay._internal.optimisers import if_finite
 from jaxreplay.methods import proportional
 from jaxreplay.methods.parts import positions as positions_
-from jaxreplay.methods.parts.options import ImportanceOptions, SamplingOptions, WeightedLossOptions
 from jaxreplay.methods.parts.positions import Positions
 from jaxreplay.methods.parts.score_network import Features, ScoreNetwork
+from jaxreplay.methods.per import ImportanceOptions, SamplingOptions
 from jaxreplay.methods.proportional import ProportionalState
 from jaxreplay.option import check_config_class, option
 from jaxreplay.ring import Ring

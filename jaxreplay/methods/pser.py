@@ -13,11 +13,12 @@ from jaxreplay import objectives, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay._internal import counters, schedules
 from jaxreplay._internal.arguments import Bounds
+from jaxreplay._internal.losses import LossOptions
 from jaxreplay._internal.numerics import to_power
 from jaxreplay.methods import proportional
 from jaxreplay.methods.parts import positions as positions_
-from jaxreplay.methods.parts.options import LossOptions, PriorityOptions
 from jaxreplay.methods.parts.positions import Positions
+from jaxreplay.methods.per import PriorityOptions
 from jaxreplay.methods.proportional import ImportanceWeights, ProportionalState
 from jaxreplay.option import check_config_class, option, override
 from jaxreplay.ring import Ring

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 from jaxreplay import ring as ring_
 from jaxreplay._internal import bucket_order, counters, numerics, schedules
 from jaxreplay._internal.bucket_order import BucketOrder, Ties
+from jaxreplay._internal.losses import WeightedLossOptions
 from jaxreplay.methods.parts import rank_mass
-from jaxreplay.methods.parts.options import ImportanceOptions, WeightedLossOptions
 from jaxreplay.methods.parts.rank_mass import Segments
+from jaxreplay.methods.per import ImportanceOptions
 from jaxreplay.methods.proportional import SamplingStats
 from jaxreplay.option import check_config_class, option, override
 from jaxreplay.ring import Ring

@@ -17,7 +17,7 @@ from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.numerics import to_power
 from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.methods import proportional
-from jaxreplay.methods.parts.options import SamplingOptions
+from jaxreplay.methods.per import SamplingOptions
 from jaxreplay.methods.proportional import ImportanceWeights, ProportionalState
 from jaxreplay.option import check_config_class, option
 from jaxreplay.ring import Ring

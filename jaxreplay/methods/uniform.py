@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxreplay import objectives
 from jaxreplay import ring as ring_
 from jaxreplay._internal import numerics
-from jaxreplay.methods.parts.options import LossOptions
+from jaxreplay._internal.losses import LossOptions
 from jaxreplay.option import check_config_class
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method, Sampler

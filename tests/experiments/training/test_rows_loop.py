@@ -16,6 +16,7 @@ from experiments.training.seeds import CompiledRun
 from jaxreplay import Replay, Transitions, ring
 from jaxreplay.loops import host_rows
 from jaxreplay.methods import per
+from jaxreplay.storage import HostRing
 from jaxreplay.types import Sample
 from tests.refusals import refused
 
@@ -65,7 +66,7 @@ def rows_of(run, state, seed):
     )  # fmt: skip
     slots = np.arange(int(ring.size(held)))
     read = Sample(slots, ring.gather(held, slots), slots, slots)
-    if held.split is None:
+    if not isinstance(held, HostRing):
         return read.transition
     return host_rows.join(held, read, host_rows.read(state.host[seed], slots)).transition
 

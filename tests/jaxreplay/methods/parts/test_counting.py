@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay._internal.numerics import count_up_to
+from jaxreplay.methods.parts.rank_mass import count_up_to
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8, 127, 128, 239])

@@ -1,0 +1,124 @@
+"""Objectives of replay methods, common loss functions of TD errors, and options that select them.
+
+`jaxreplay.objectives` exports the objectives and the losses.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import jax.numpy as jnp
+
+from jaxreplay._internal.arguments import Bounds
+from jaxreplay.option import Config, option
+from jaxreplay.types import Array, Requirements, Sample, Trust
+
+Loss = Callable[[Array], Array]
+Reduce = Callable[[Array, Sample, Trust | None], Array]  # maps losses [B] to a scalar loss
+
+
+def mse(td: Array) -> Array:
+    """Return `td^2 / 2`, whose gradient is `td`."""
+    return 0.5 * jnp.square(td)
+
+
+def l1(td: Array) -> Array:
+    """Return `|td|`, whose gradient is `sign(td)`."""
+    return jnp.abs(td)
+
+
+def huber(kappa: float = 1.0) -> Loss:
+    """Return the Huber loss (Fujimoto et al. 2020, Eq. 2).
+
+    The loss is `td^2 / 2` if `|td| <= kappa`, and `kappa * (|td| - kappa / 2)` otherwise.
+
+    Args:
+      kappa: absolute TD error above which the loss is linear, positive.
+
+    Raises:
+      ValueError: If `kappa` is not positive.
+
+    Example:
+      >>> huber(1.0)(jnp.array([0.5, 2.0])).tolist()
+      [0.125, 1.5]
+    """
+    Bounds(above=0).check("kappa", kappa)
+
+    def loss(td: Array) -> Array:
+        size = jnp.abs(td)
+        return jnp.where(size <= kappa, 0.5 * jnp.square(td), kappa * (size - 0.5 * kappa))
+
+    return loss
+
+
+class Objective(NamedTuple):
+    """The part of a replay method that modifies an agent's losses.
+
+    An agent computes its critic loss as `critic(error(td_error).sum(axis=0), sample, trust)`, and
+    its actor loss as `actor(losses, sample, trust)`.
+    """
+
+    error: Loss | None  # maps TD errors [N, B] of N critics to losses [N, B]; None uses the agent's
+    # default loss, which is Huber with kappa 1 for DQN, and squared for TD3 and SAC
+    critic: Reduce  # for critic losses; `trust` is None if the policy has no action density
+    actor: Reduce  # for actor losses
+    requires: Requirements = Requirements()  # what the objective requires of agents
+
+
+def _mean(loss: Array, sample: Sample, trust: Trust | None) -> Array:
+    del sample, trust
+    return loss.mean()
+
+
+def _weighted_mean(loss: Array, sample: Sample, trust: Trust | None) -> Array:
+    del trust
+    return (sample.weights * loss).mean()
+
+
+def plain(error: Loss | None = None) -> Objective:
+    """Return an objective that averages losses over the batch without weights.
+
+    Args:
+      error: loss function for TD errors; None uses the agent's default loss.
+    """
+    return Objective(error=error, critic=_mean, actor=_mean)
+
+
+def weighted(error: Loss | None = None, actor: bool = False) -> Objective:
+    """Return an objective that averages critic losses multiplied by `Sample.weights`.
+
+    Args:
+      error: loss function for TD errors; None uses the agent's default loss.
+      actor: whether to weight the actor loss as well, as in the code of Novati & Koumoutsakos 2019.
+        Fujimoto et al. 2020 do not weight the actor loss in TD3 with PER.
+    """
+    return Objective(error=error, critic=_weighted_mean, actor=_weighted_mean if actor else _mean)
+
+
+@dataclasses.dataclass(frozen=True)
+class LossOptions(Config):
+    """Option for the agent's loss on the TD error."""
+
+    loss: Literal["agent", "mse", "huber", "l1"] = option(
+        "agent", "loss on the TD error before importance weighting; 'agent' uses the agent's loss"
+    )
+
+    @property
+    def named_loss(self) -> Loss | None:
+        """Loss function named by `loss`, or None for the agent's own loss; "huber" has kappa 1."""
+        return {"agent": None, "mse": mse, "huber": huber(1.0), "l1": l1}[self.loss]
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightedLossOptions(LossOptions):
+    """Options for the loss on the TD error and for importance weighting of"""
+
+    weigh_actor: bool = option(
+        False,
+        "apply importance weights to the actor's loss as well as to the critic's loss",
+        "true: Oh et al. 2021, Alg. 1; code of Novati & Koumoutsakos",
+    )
+
+    def objective(self) -> Objective:
+        """Return an objective that averages importance-weighted"""
+        return weighted(self.named_loss, self.weigh_actor)
