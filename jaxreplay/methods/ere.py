@@ -9,10 +9,11 @@ from jaxreplay import objectives
 from jaxreplay import ring as ring_
 from jaxreplay._internal import counters, numerics, schedules
 from jaxreplay._internal.tracing import with_default_promotion
+from jaxreplay.methods.parts import ConfiguredSampler
 from jaxreplay.methods.parts.options import LossOptions
-from jaxreplay.option import check_config_class, option
+from jaxreplay.option import option
 from jaxreplay.ring import Ring
-from jaxreplay.sampler import Method, Sampler
+from jaxreplay.sampler import Method
 from jaxreplay.types import Array, Draw, Requirements, Sample, Tree, get_field
 
 _PAPER = "Wang & Ross 2019"
@@ -71,7 +72,7 @@ def window(done: Array, length: Array, eta: Array | float, capacity: int, smalle
 
 
 @dataclasses.dataclass(frozen=True)
-class ERE(Sampler):
+class ERE(ConfiguredSampler):
     """Samples uniformly from a window of recent transitions that shrinks during each episode.
 
     The authors perform all K updates of an episode after the episode ends. Here, updates alternate
@@ -137,13 +138,9 @@ def _end_episode(state: EREState, over: Array | bool) -> EREState:
     )
 
 
-@check_config_class
-def sampler(config: EREConfig = EREConfig()) -> ERE:
-    """Return the ERE sampler (Wang & Ross 2019)."""
-    return ERE(config)
+sampler = ERE
 
 
-@check_config_class
 def method(config: EREConfig = EREConfig()) -> Method:
     """Return ERE: the sampler, and an objective that averages losses.
 

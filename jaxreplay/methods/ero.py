@@ -12,12 +12,13 @@ from jaxreplay import objectives, sum_tree
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer, counters, numerics
 from jaxreplay._internal.buffer import Buffer
-from jaxreplay._internal.optimisers import if_finite
 from jaxreplay._internal.tracing import varying
+from jaxreplay.loops import if_finite
+from jaxreplay.methods.parts import ConfiguredSampler
 from jaxreplay.methods.parts.options import LossOptions
-from jaxreplay.option import check_config_class, option
+from jaxreplay.option import option
 from jaxreplay.ring import Ring
-from jaxreplay.sampler import Method, Sampler
+from jaxreplay.sampler import Method
 from jaxreplay.sum_tree import SumTree
 from jaxreplay.types import Array, Draw, Requirements, Sample, Tree, get_field
 
@@ -79,7 +80,7 @@ def log_likelihood(logits: Array, chosen: Array) -> Array:
 
 
 @dataclasses.dataclass(frozen=True)
-class ERO(Sampler):
+class ERO(ConfiguredSampler):
     """Samples uniformly from a subset of the buffer selected by a learned replay policy.
 
     The policy keeps each transition with a probability that depends on its reward, latest TD error
@@ -165,13 +166,9 @@ class ERO(Sampler):
         }
 
 
-@check_config_class
-def sampler(config: EROConfig = EROConfig()) -> ERO:
-    """Return the ERO sampler (Zha et al. 2019)."""
-    return ERO(config)
+sampler = ERO
 
 
-@check_config_class
 def method(config: EROConfig = EROConfig()) -> Method:
     """Return ERO: the sampler, and an objective that averages losses.
 

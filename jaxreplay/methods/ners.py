@@ -11,16 +11,16 @@ from jaxreplay import ring as ring_
 from jaxreplay import sum_tree
 from jaxreplay._internal import buffer, counters
 from jaxreplay._internal.buffer import Buffer
-from jaxreplay._internal.optimisers import if_finite
+from jaxreplay.loops import if_finite
 from jaxreplay.methods import proportional
-from jaxreplay.methods.parts import positions as positions_
+from jaxreplay.methods.parts import ConfiguredSampler, episodes
+from jaxreplay.methods.parts.episodes import Positions
 from jaxreplay.methods.parts.options import ImportanceOptions, SamplingOptions, WeightedLossOptions
-from jaxreplay.methods.parts.positions import Positions
 from jaxreplay.methods.parts.score_network import Features, ScoreNetwork
 from jaxreplay.methods.proportional import ProportionalState
-from jaxreplay.option import check_config_class, option
+from jaxreplay.option import option
 from jaxreplay.ring import Ring
-from jaxreplay.sampler import Method, Sampler
+from jaxreplay.sampler import Method
 from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree, get_field
 
 Feature = Literal["obs", "action", "reward", "next_obs", "time", "td_error", "q_value"]
@@ -112,7 +112,7 @@ def log_probabilities(scores: Array, counted: Array, alpha: float, rest: Array |
 
 
 @dataclasses.dataclass(frozen=True)
-class NERS(Sampler):
+class NERS(ConfiguredSampler):
     """Samples with `P(i) ~ score^alpha`, where a network computes the scores.
 
     New transitions have a score of 1. After each agent update, the network computes the scores of
@@ -144,7 +144,7 @@ class NERS(Sampler):
             priorities=proportional.init(ring.capacity, track_minimum=config.normalise == "buffer"),
             td_error=ones,
             q_value=ones,
-            positions=positions_.init(ring) if self.config.clock == "episode" else None,
+            positions=episodes.init_positions(ring) if self.config.clock == "episode" else None,
             collected=_empty(self.config.train_size),
             has_observed=jnp.zeros((), bool),
             episode_return=jnp.zeros((), jnp.float32),
@@ -158,7 +158,7 @@ class NERS(Sampler):
         ones = jnp.ones(slots.shape, jnp.float32)
         positions = state.positions
         if positions is not None:
-            positions = positions_.add(positions, slots, get_field(transition, "first"))
+            positions = episodes.add_positions(positions, slots, get_field(transition, "first"))
         return state._replace(
             priorities=proportional.insert(state.priorities, slots),
             td_error=buffer.write(state.td_error, slots, ones),
@@ -209,7 +209,7 @@ class NERS(Sampler):
         )
 
     def end_episodes(self, state: NERSState, ring: Ring) -> NERSState:
-        positions = None if state.positions is None else positions_.end(state.positions)
+        positions = None if state.positions is None else episodes.end_positions(state.positions)
         return state._replace(positions=positions)
 
     def probability(self, state: NERSState, ring: Ring, slots: Array, batch_size: int) -> Array:
@@ -224,13 +224,9 @@ class NERS(Sampler):
         }
 
 
-@check_config_class
-def sampler(config: NERSConfig = NERSConfig()) -> NERS:
-    """Return the NERS sampler (Oh et al. 2021)."""
-    return NERS(config)
+sampler = NERS
 
 
-@check_config_class
 def method(config: NERSConfig = NERSConfig()) -> Method:
     """Return NERS: the sampler, and an objective that averages importance-weighted critic losses.
 

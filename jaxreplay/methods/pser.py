@@ -15,13 +15,13 @@ from jaxreplay._internal import counters, schedules
 from jaxreplay._internal.arguments import Bounds
 from jaxreplay._internal.numerics import to_power
 from jaxreplay.methods import proportional
-from jaxreplay.methods.parts import positions as positions_
+from jaxreplay.methods.parts import ConfiguredSampler, episodes
+from jaxreplay.methods.parts.episodes import Positions
 from jaxreplay.methods.parts.options import LossOptions, PriorityOptions
-from jaxreplay.methods.parts.positions import Positions
 from jaxreplay.methods.proportional import ImportanceWeights, ProportionalState
-from jaxreplay.option import check_config_class, option, override
+from jaxreplay.option import option, override
 from jaxreplay.ring import Ring
-from jaxreplay.sampler import Method, Sampler
+from jaxreplay.sampler import Method
 from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree, get_field
 
 _PAPER = "Brittain et al. 2019"
@@ -112,7 +112,7 @@ def window_of(rho: float, threshold: float = 0.01) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class PSER(Sampler):
+class PSER(ConfiguredSampler):
     """Samples in the same way as PER; updates also raise the priorities of preceding steps.
 
     A replayed transition receives the priority `p = max(|td| + epsilon, eta * old)`, where `old` is
@@ -135,7 +135,7 @@ class PSER(Sampler):
         )
 
     def init(self, key: Array, ring: Ring) -> PSERState:
-        return PSERState(proportional.init(ring.capacity), positions_.init(ring))
+        return PSERState(proportional.init(ring.capacity), episodes.init_positions(ring))
 
     def add(
         self, state: PSERState, ring: Ring, slots: Array, transition: Tree, **feedback: Array
@@ -143,7 +143,7 @@ class PSER(Sampler):
         config = self.config
         values = _leaf(config, feedback["td_error"]) if config.initial == "td" else None
         priorities = proportional.insert(state.priorities, slots, values)
-        positions = positions_.add(state.positions, slots, get_field(transition, "first"))
+        positions = episodes.add_positions(state.positions, slots, get_field(transition, "first"))
         state = PSERState(priorities, positions)
         if not config.decay_on_add:
             return state
@@ -172,7 +172,7 @@ class PSER(Sampler):
         return _pass_back(config, state._replace(priorities=priorities), ring, slots, values)
 
     def end_episodes(self, state: PSERState, ring: Ring) -> PSERState:
-        return state._replace(positions=positions_.end(state.positions))
+        return state._replace(positions=episodes.end_positions(state.positions))
 
     def probability(self, state: PSERState, ring: Ring, slots: Array, batch_size: int) -> Array:
         return proportional.probability(state.priorities, ring, slots)
@@ -182,13 +182,9 @@ class PSER(Sampler):
         return own | {"beta": jnp.asarray(self.config.beta, jnp.float32)}
 
 
-@check_config_class
-def sampler(config: PSERConfig = PSERConfig()) -> PSER:
-    """Return the PSER sampler (Brittain et al. 2019)."""
-    return PSER(config)
+sampler = PSER
 
 
-@check_config_class
 def method(config: PSERConfig = PSERConfig()) -> Method:
     """Return PSER: the sampler, and an objective that averages weighted critic losses."""
     return Method(sampler(config), objectives.weighted(config.named_loss))

@@ -10,13 +10,13 @@ import jax.numpy as jnp
 from jaxreplay import ring as ring_
 from jaxreplay._internal import bucket_order, counters, numerics, schedules
 from jaxreplay._internal.bucket_order import BucketOrder, Ties
-from jaxreplay.methods.parts import rank_mass
+from jaxreplay.methods.parts import ConfiguredSampler, rank_mass
 from jaxreplay.methods.parts.options import ImportanceOptions, WeightedLossOptions
 from jaxreplay.methods.parts.rank_mass import Segments
 from jaxreplay.methods.proportional import SamplingStats
-from jaxreplay.option import check_config_class, option, override
+from jaxreplay.option import option, override
 from jaxreplay.ring import Ring
-from jaxreplay.sampler import Method, Sampler
+from jaxreplay.sampler import Method
 from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree
 
 _PAPER = "Schaul et al. 2016"
@@ -79,7 +79,7 @@ class RankState(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Rank(Sampler):
+class Rank(ConfiguredSampler):
     """Samples with `P(i) = rank(i)^-alpha / sum_r r^-alpha` (Schaul et al. 2016, Sec. 3.3).
 
     The largest |TD error| has rank 1, and every batch uses the current ranks. By default, nearly
@@ -223,17 +223,9 @@ class Rank(Sampler):
         return jnp.where(ring_.size(ring) >= batch_size, share, by_rank)
 
 
-@check_config_class
-def sampler(config: RankConfig = RankConfig()) -> Rank:
-    """Return the rank-based sampler (Schaul et al. 2016, Sec. 3.3).
-
-    Alpha and beta are constant unless `alpha_updates` and `beta_updates`, or `config.for_run`, set
-    the lengths of their schedules.
-    """
-    return Rank(config)
+sampler = Rank
 
 
-@check_config_class
 def method(config: RankConfig = RankConfig()) -> Method:
     """Return rank-based PER: the sampler and an objective.
 

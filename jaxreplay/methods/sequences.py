@@ -17,11 +17,12 @@ from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.numerics import to_power
 from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.methods import proportional
+from jaxreplay.methods.parts import ConfiguredSampler
 from jaxreplay.methods.parts.options import SamplingOptions
 from jaxreplay.methods.proportional import ImportanceWeights, ProportionalState
-from jaxreplay.option import check_config_class, option
+from jaxreplay.option import option
 from jaxreplay.ring import Ring
-from jaxreplay.sampler import Method, Sampler
+from jaxreplay.sampler import Method
 from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree, get_field, has_field
 
 _PAPER = "Kapturowski et al. 2019"
@@ -126,7 +127,7 @@ def priority(td_error: Array, learn: Array, eta: float) -> Array:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sequences(Sampler):
+class Sequences(ConfiguredSampler):
     """Samples sequences of T consecutive steps from one environment, `[B, T]`.
 
     Sequences start at the first step of each episode and every `period` steps thereafter, if the
@@ -251,13 +252,9 @@ class Sequences(Sampler):
             )
 
 
-@check_config_class
-def sampler(config: SequencesConfig = SequencesConfig()) -> Sequences:
-    """Return a sampler for sequences of `config.length` steps (Kapturowski et al. 2019)."""
-    return Sequences(config)
+sampler = Sequences
 
 
-@check_config_class
 def method(config: SequencesConfig = SequencesConfig()) -> Method:
     """Return sequence replay: the sampler, and an objective that averages weighted losses `[B]`.
 
