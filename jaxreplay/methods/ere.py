@@ -39,7 +39,7 @@ class EREConfig(LossOptions):
 
 
 class EREState(NamedTuple):
-    """Update counts and window sizes for the latest episodes of the first environment."""
+    """Update counts and window sizes in the latest episodes of the first environment."""
 
     done: Array  # [] int32, k: number of updates since the latest episode ended
     length: Array  # [] int32, K: number of updates in the latest complete episode; initially 0
@@ -50,10 +50,10 @@ class EREState(NamedTuple):
 
 @with_default_promotion
 def window(done: Array, length: Array, eta: Array | float, capacity: int, smallest: int) -> Array:
-    """Return the window size `[]`: the number of recent transitions to sample a batch from.
+    """Return the window size `[]`, the number of recent transitions from which to sample a batch.
 
-    `c_k = max(N eta^(1000 k / K), c_min)` is the size for the k-th of K updates in an episode (Wang
-    & Ross 2019, Eq. 1), with k clipped to K - 1.
+    For the k-th of K updates in an episode, the size is `c_k = max(N eta^(1000 k / K), c_min)`
+    (Wang & Ross 2019, Eq. 1), with k clipped to K - 1.
 
     Args:
       done: k, the number of updates performed in the episode.
@@ -75,9 +75,9 @@ def window(done: Array, length: Array, eta: Array | float, capacity: int, smalle
 class ERE(ConfiguredSampler):
     """Samples uniformly from a window of recent transitions that shrinks during each episode.
 
-    The authors perform all K updates of an episode after the episode ends. Here, updates alternate
-    with environment steps, and K is the number of updates in the previous episode. Eta increases
-    linearly to 1 over `eta_updates`, or is constant if `eta_updates` is None.
+    The authors perform all K updates of an episode after it ends (Wang & Ross 2019). Here, updates
+    alternate with environment steps, and K is the number of updates in the previous episode. Eta
+    increases linearly to 1 over `eta_updates`, or is constant if `eta_updates` is None.
     """
 
     config: EREConfig = EREConfig()

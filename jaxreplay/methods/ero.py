@@ -67,9 +67,9 @@ class ReplayPolicy(nn.Module):
 
 
 def log_likelihood(logits: Array, chosen: Array) -> Array:
-    """Return the log likelihood `[]` of a subset chosen by the policy (Zha et al. 2019, Eq. 5).
+    """Return the log likelihood `[]` of a subset under the policy (Zha et al. 2019, Eq. 5).
 
-    Independent Bernoulli choices decide whether the subset contains each transition.
+    The subset contains each transition independently, with the probability `sigmoid(logit)`.
 
     Args:
       logits: `[n]` float32; probabilities are clipped to [1e-6, 1 - 1e-6].
@@ -81,15 +81,15 @@ def log_likelihood(logits: Array, chosen: Array) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class ERO(ConfiguredSampler):
-    """Samples uniformly from a subset of the buffer selected by a learned replay policy.
+    """Samples uniformly from a subset of the buffer selected by a learned policy (Zha et al. 2019).
 
-    The policy keeps each transition with a probability that depends on its reward, latest TD error
-    (both divided by their standard deviations over the buffer, then squashed by tanh) and insertion
-    time. After every training episode, the policy takes one REINFORCE step on transitions sampled
-    uniformly from the buffer and selects a new subset. The policy's reward is the change in the
-    episode return since the previous episode (the paper averages over recent episodes). New
-    transitions always belong to the subset. If the subset is smaller than a batch, transitions are
-    sampled from the whole buffer.
+    This replay policy keeps each transition with a probability that depends on its reward, its
+    latest TD error (both divided by their standard deviations over the buffer, then squashed by
+    tanh) and its insertion time. After every training episode, the replay policy takes one
+    REINFORCE step on transitions sampled uniformly from the buffer, and selects a new subset. Its
+    reward is the change in the episode return since the previous episode (the paper averages over
+    recent episodes). New transitions always belong to the subset. If the subset is smaller than a
+    batch, transitions are sampled from the whole buffer.
     """
 
     config: EROConfig = EROConfig()

@@ -54,8 +54,8 @@ class NERSConfig(WeightedLossOptions, ImportanceOptions, SamplingOptions):
     global_context: bool = option(
         True, "condition scores on the average of the batch", f"{_PAPER}, Sec. 2.2 and Fig. 4a"
     )
-    clock: Literal["run", "episode"] = option(
-        "run", "time feature: time in the run in (0, 1], or step in the episode (authors' code)"
+    time_feature: Literal["run", "episode"] = option(
+        "run", "feature time: time in the run, in (0, 1], or step in the episode (authors' code)"
     )
     squash: bool = option(False, "apply tanh to all features, not only TD error and Q value", _CODE)
     hidden: tuple[int, ...] = option(
@@ -81,14 +81,14 @@ class Collected(NamedTuple):
 
 
 class NERSState(NamedTuple):
-    """The score network, stored inputs to it, and the priorities computed from scores."""
+    """The score network, its stored inputs, and the priorities computed from scores."""
 
     params: Any
     opt_state: optax.OptState
     priorities: ProportionalState  # priorities (tree leaves) are score^alpha
     td_error: Buffer  # [C] float32, tanh(TD error) when last replayed; initially 1
     q_value: Buffer  # [C] float32, tanh(critic's target) when last replayed; initially 1
-    positions: Positions | None  # positions within episodes; None unless `clock` is "episode"
+    positions: Positions | None  # None unless the option `time_feature` is "episode"
     collected: Collected
     has_observed: Array  # [] bool, whether `observe` has been called
     episode_return: Array  # [] float32, episode return at the latest call to `observe`
@@ -113,12 +113,12 @@ def log_probabilities(scores: Array, counted: Array, alpha: float, rest: Array |
 
 @dataclasses.dataclass(frozen=True)
 class NERS(ConfiguredSampler):
-    """Samples with `P(i) ~ score^alpha`, where a network computes the scores.
+    """Samples with `P(i) ~ score^alpha`, where a network computes the scores (Oh et al. 2021).
 
     New transitions have a score of 1. After each agent update, the network computes the scores of
-    the batch jointly. After each observed episode return, one REINFORCE step makes the recently
-    replayed transitions more likely if the return increased, and less likely if it decreased (Oh et
-    al. 2021, Eq. 6 and 7).
+    all transitions in the batch jointly. After each observed episode return, one REINFORCE step
+    makes the recently replayed transitions more likely if the return increased, and less likely if
+    it decreased (Eq. 6 and 7).
     """
 
     config: NERSConfig = NERSConfig()
@@ -126,7 +126,7 @@ class NERS(ConfiguredSampler):
     @property
     def requires(self) -> Requirements:
         fields = set(self.config.features) - {"time", "td_error", "q_value"}
-        first = {"first"} if self.config.clock == "episode" else set()
+        first = {"first"} if self.config.time_feature == "episode" else set()
         return Requirements(
             feedback=frozenset({"td_error", "target"}),
             episode_returns="training" if self.config.reward == "training" else "evaluation",
@@ -144,7 +144,7 @@ class NERS(ConfiguredSampler):
             priorities=proportional.init(ring.capacity, track_minimum=config.normalise == "buffer"),
             td_error=ones,
             q_value=ones,
-            positions=episodes.init_positions(ring) if self.config.clock == "episode" else None,
+            positions=episodes.init_positions(ring) if config.time_feature == "episode" else None,
             collected=_empty(self.config.train_size),
             has_observed=jnp.zeros((), bool),
             episode_return=jnp.zeros((), jnp.float32),

@@ -44,7 +44,7 @@ class PSERConfig(LossOptions, PriorityOptions):
     )
     window: int | None = option(
         None,
-        "number of preceding steps to update; none: all k with rho^k at least `threshold`",
+        "number of preceding steps to update; none: the largest k with rho^k at least `threshold`",
         f"{_PAPER}, Eq. 9",
         at_least=1,
     )
@@ -113,14 +113,14 @@ def window_of(rho: float, threshold: float = 0.01) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class PSER(ConfiguredSampler):
-    """Samples in the same way as PER; updates also raise the priorities of preceding steps.
+    """Samples like PER; updates also raise the priorities of preceding steps.
 
     A replayed transition receives the priority `p = max(|td| + epsilon, eta * old)`, where `old` is
-    its previous priority (Eq. 10). The k-th preceding step, with priority `own`, receives
-    `max(rho^k p, own)` (Eq. 6) or `min(rho^k p + own, running maximum)` (Eq. 7) if k is at most the
-    window and the step is in the same episode and not overwritten. The result is equivalent to
-    processing the batch in chronological order. If a batch contains a transition several times with
-    different TD errors, one of these errors is used.
+    its previous priority (Brittain et al. 2019, Eq. 10). The k-th preceding step, with priority
+    `own`, receives `max(rho^k p, own)` (Eq. 6) or `min(rho^k p + own, running maximum)` (Eq. 7),
+    if k is at most the window and the step is in the same episode and not overwritten. The result
+    equals that of processing the batch in chronological order. If a batch contains a transition
+    several times with different TD errors, one of these errors is used.
     """
 
     config: PSERConfig = PSERConfig()
@@ -197,9 +197,9 @@ def _leaf(config: PSERConfig, td_error: Array) -> Array:
 
 
 def _in_leaves(config: PSERConfig, factor: float) -> float:
-    """Return the factor on tree leaves p^alpha that scales priorities p by `factor`.
+    """Return the factor for tree leaves p^alpha that scales the priorities p by `factor`.
 
-    The maximum commutes with the power, so `combine="max"` can be computed from leaves alone.
+    The maximum commutes with the power, so leaves suffice to compute `combine="max"`.
     """
     return factor**config.alpha if config.decay_space == "raw" else factor
 

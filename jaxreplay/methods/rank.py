@@ -90,6 +90,9 @@ class Rank(ConfiguredSampler):
     Independent draws invert the cumulative distribution function of ranks in float32. With a
     million ranks, rounding makes the probabilities of the last ranks uneven; one draw from each
     segment avoids this error.
+
+    Alpha and beta are constant unless `alpha_updates` and `beta_updates`, or `config.for_run`, set
+    the lengths of their schedules.
     """
 
     config: RankConfig = RankConfig()
@@ -239,13 +242,11 @@ def method(config: RankConfig = RankConfig()) -> Method:
 
 
 def argsort_descending(values: Array) -> Array:
-    """Return the slots `[C]` int32 in descending order of values, with ties in slot order.
+    """Return the slots `[C]` int32 in descending order of values `[C]`, with ties in slot order.
 
-    Each value is packed with its slot into a 64-bit integer: XLA on CPU sorts 64-bit integers
-    several times faster than pairs of floats and indices.
-
-    Args:
-      values: `[C]` float32, at least 0; -1 marks empty slots.
+    Values are float32 of at least 0, or -1 for empty slots. Each value is packed with its slot into
+    a 64-bit integer, because XLA on CPU sorts these several times faster than pairs of floats and
+    indices.
     """
     # The bit patterns of non-negative floats sort like the floats; the key 2^31 puts -1 last.
     bits = jax.lax.bitcast_convert_type(values, jnp.uint32)

@@ -102,7 +102,7 @@ class ReFERConfig(Config):
 
 
 class Aux(NamedTuple):
-    """Inputs to the objective, and return estimates for agents that learn from returns."""
+    """Inputs to the objective, and estimated returns for agents that learn from returns."""
 
     beta: Array  # [] float32, weight of the agent's gradient
     log_c_max: Array  # [] float32, lower bound on |log ratio| of far-policy steps
@@ -112,7 +112,7 @@ class Aux(NamedTuple):
 class ReFERState(NamedTuple):
     """The steps and episodes in the replay memory.
 
-    Live steps are those that can be sampled. `status` and `start` have one entry per episode,
+    Live steps are steps that can be sampled. `status` and `start` have one entry per episode,
     indexed by `episode`.
     """
 
@@ -155,7 +155,7 @@ def next_beta(beta: Array, far_share: Array, target: float, rate: float) -> Arra
 
 @dataclasses.dataclass(frozen=True)
 class ReFER(ConfiguredSampler):
-    """Samples steps uniformly from remembered episodes.
+    """Samples steps uniformly from remembered episodes (Novati & Koumoutsakos 2019, Alg. 1).
 
     The memory contains up to N steps of finished episodes, where N is the replay capacity; the ring
     buffer has `capacity_factor` times N slots. Every `refresh_every` steps, a refresh adds newly
@@ -325,7 +325,7 @@ def objective(config: ReFERConfig = ReFERConfig()) -> Objective:
 
 
 def method(config: ReFERConfig = ReFERConfig()) -> Method:
-    """Return ReF-ER: its sampler and its objective (Novati & Koumoutsakos 2019)."""
+    """Return ReF-ER, with its sampler and its objective (Novati & Koumoutsakos 2019)."""
     return Method(sampler(config), objective(config))
 
 

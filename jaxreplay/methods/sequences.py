@@ -36,10 +36,7 @@ class SequencesConfig(SamplingOptions):
     """
 
     length: int = option(
-        80,
-        "T: steps per sequence, including the burn-in",
-        f"{_PAPER}, hyperparameters",
-        at_least=1,
+        80, "T: steps per sequence, including the burn-in", f"{_PAPER}, hyperparameters", at_least=1
     )
     period: int = option(
         40, "steps between the starts of consecutive sequences in an episode", _PAPER, at_least=1
@@ -128,12 +125,13 @@ def priority(td_error: Array, learn: Array, eta: float) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class Sequences(ConfiguredSampler):
-    """Samples sequences of T consecutive steps from one environment, `[B, T]`.
+    """Samples sequences `[B, T]` of T consecutive steps, each from one environment.
 
-    Sequences start at the first step of each episode and every `period` steps thereafter, if the
-    episode outlasts the burn-in. They can be sampled once all T steps are stored. A sequence may
-    extend past the end of its episode, where `Aux.mask` is False, but is removed before it would
-    cross the write cursor. New sequences receive the running maximum of the priorities.
+    As in R2D2 (Kapturowski et al. 2019), sequences start at the first step of each episode and
+    every `period` steps thereafter, if the episode is longer than the burn-in. They can be sampled
+    once all T steps are stored. A sequence may extend past the end of its episode, where `Aux.mask`
+    is False, but is removed before it would cross the write cursor. New sequences receive the
+    running maximum of the priorities.
 
     `batch_size` is the number of sequences. `update` accepts `td_error` `[B, T]` and uses only the
     steps in `Aux.learn`. Transitions must have the field `last`, `first`, or both.
@@ -258,8 +256,8 @@ sampler = Sequences
 def method(config: SequencesConfig = SequencesConfig()) -> Method:
     """Return sequence replay: the sampler, and an objective that averages weighted losses `[B]`.
 
-    The agent must provide the loss of each sequence: its mean over the steps in `Sample.aux.learn`
-    `[B, T]`.
+    The agent must provide one loss per sequence, the mean over its steps in the mask
+    `Sample.aux.learn` `[B, T]`.
     """
     return Method(sampler(config), objectives.weighted())
 

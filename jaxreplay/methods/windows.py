@@ -31,7 +31,7 @@ class WindowsConfig(Config):
 
 
 class Aux(NamedTuple):
-    """Slots of a flat batch, arranged with a time axis."""
+    """The slots of a flat batch, arranged with a time axis."""
 
     slots: Array  # [T, B / T] int32, T: steps per window, B: batch size
 
