@@ -119,11 +119,8 @@ def advantages(
     `A_t = delta_t` at the last step of an episode.
 
     Args:
-      reward: `[T, ...]`.
-      discount: `[T, ...]`, gamma, or 0 if the episode terminated.
-      last: `[T, ...]` bool, whether the episode terminated or was truncated.
-      value: `[T, ...]`, V(s_t).
-      next_value: `[T, ...]`, V(s_{t+1}), for the observation before any reset.
+      reward, discount, last, value, next_value: as in `retrace`, but `next_value` is read at every
+        step, and is the value of the observation before any reset.
       decay: lambda. 1 yields discounted returns minus V(s_t), and 0 yields one-step TD errors.
 
     Raises:

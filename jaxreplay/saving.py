@@ -74,7 +74,7 @@ def save(
         array_file.write(state, path, temporary / path.name, _TAG, about)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    array_file.publish(path.parent)
+    array_file.flush(path.parent)
     return path
 
 

@@ -101,9 +101,7 @@ class Requirements(NamedTuple):
     """What a sampler or an objective requires of agents, transitions and training loops."""
 
     feedback: frozenset[str] = _NONE  # names of feedback, such as TD errors, for `Replay.update`
-    feedback_of_new: frozenset[str] = (
-        _NONE  # names of feedback for `Replay.add`
-    )
+    feedback_of_new: frozenset[str] = _NONE  # names of feedback for `Replay.add`
     density: bool = False  # the objective reads `Trust`, so the policy must have an action density
     scalar_loss: bool = False  # the objective replaces the agent's loss for scalar TD errors
     all_new: bool = False  # each batch consists of the transitions added since the previous batch,

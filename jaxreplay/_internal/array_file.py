@@ -65,13 +65,17 @@ def write(tree: Tree, path: Path, temporary: Path, tag: str, about: dict[str, An
         raise OSError(f"{path} can't be written: {error}") from None
     # safetensors creates a file that only the owner can read: apply the folder's permissions.
     temporary.chmod(path.parent.stat().st_mode & 0o666)
-    _fsync(temporary)
+    flush(temporary)
     os.replace(temporary, path)
 
 
-def publish(folder: Path) -> None:
-    """Flush a folder to disk after renaming files in the folder."""
-    _fsync(folder)
+def flush(path: Path) -> None:
+    """Flush a file to disk, or a folder after files in it have been renamed."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def open_file(path: Path) -> Any:
@@ -262,11 +266,3 @@ def _key_impl(like: Any) -> Any:
         return jax.random.key_impl(like)
     # Creating a key is the only public way to get the PRNG implementation of a key dtype.
     return jax.random.key_impl(jnp.empty((), like.dtype))
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -103,7 +103,7 @@ class ERO(ConfiguredSampler):
         )
 
     def init(self, key: Array, ring: Ring) -> EROState:
-        params = _policy(self.config).init(key, jnp.zeros((1, 3)))
+        params = ReplayPolicy(self.config.hidden).init(key, jnp.zeros((1, 3)))
         empty = jnp.zeros(ring.capacity, jnp.float32)
         return EROState(
             params=params,
@@ -177,10 +177,6 @@ def method(config: EROConfig = EROConfig()) -> Method:
     return Method(sampler(config), objectives.plain(config.named_loss))
 
 
-def _policy(config: EROConfig) -> ReplayPolicy:
-    return ReplayPolicy(config.hidden)
-
-
 def _optimiser(config: EROConfig) -> optax.GradientTransformation:
     return if_finite(optax.adam(config.learning_rate))
 
@@ -229,7 +225,7 @@ def _choose(config: EROConfig, params: Any, features: Array, ring: Ring, key: Ar
 
 
 def _logits(config: EROConfig, params: Any, features: Array) -> Array:
-    return cast(Array, _policy(config).apply(params, features))
+    return cast(Array, ReplayPolicy(config.hidden).apply(params, features))
 
 
 def _features(state: EROState, ring: Ring) -> Array:
