@@ -28,4 +28,4 @@ def test_the_clock_of_ners_is_its_time_feature():
     read = RunConfig.from_json(old)
     assert read.replay_options.time_feature == "episode"
     assert same_config.differing(old, read.to_json()) == []
-    assert same_config.differing(old, config) == ["replay.time-feature"]
+    assert same_config.differing(old, config) == ["replay.time_feature"]
