@@ -37,42 +37,12 @@ if TYPE_CHECKING:
 __version__ = VERSION
 
 __all__ = [
-    "IGNORED",
-    "Draw",
-    "Frames",
-    "Method",
-    "Objective",
-    "Replay",
-    "ReplayState",
-    "Requirements",
-    "Sample",
-    "Sampler",
-    "SharedObservations",
-    "Transition",
-    "Transitions",
-    "Trust",
-    "__version__",
-    "datasets",
-    "donatable",
-    "linear",
-    "load",
-    "load_rows",
-    "loops",
-    "methods",
-    "n_step",
-    "objectives",
-    "option",
-    "replay",
-    "returns",
-    "ring",
-    "sampler",
-    "save",
-    "saving",
-    "storage",
-    "sum_tree",
-    "testing",
-    "types",
-]
+    "IGNORED", "Draw", "Frames", "Method", "Objective", "Replay", "ReplayState", "Requirements",
+    "Sample", "Sampler", "SharedObservations", "Transition", "Transitions", "Trust", "__version__",
+    "datasets", "donatable", "linear", "load", "load_rows", "loops", "methods", "n_step",
+    "objectives", "option", "replay", "returns", "ring", "sampler", "save", "saving", "storage",
+    "sum_tree", "testing", "types",
+]  # fmt: skip
 _LATE = ("datasets", "testing")  # rarely used modules, imported on first use
 
 

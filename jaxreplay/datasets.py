@@ -20,7 +20,7 @@ from jaxreplay.types import Array, Transition, Tree
 
 
 class Episode(Protocol):
-    """A recorded episode with T steps and the attributes of Minari's `EpisodeData`."""
+    """A recorded episode of T steps, with the attributes of Minari's `EpisodeData`."""
 
     @property
     def observations(self) -> Tree:
@@ -65,20 +65,13 @@ def from_minari(
 ) -> Filled:  # fmt: skip
     """Return a new replay state filled with the episodes in a Minari dataset.
 
+    The other arguments are those of `fill`.
+
     Args:
-      replay: a replay that requires no feedback such as TD errors on new transitions. Transitions
-        are stored as a `Transition` without extras.
       dataset: a `MinariDataset`, or the name of a local dataset.
-      key: PRNG key for `replay.init`.
-      gamma: discount per step, in [0, 1].
-      n_step: number of steps n per return.
-      prepare: function that maps the observations of an episode with T steps, NumPy arrays
-        `[T + 1, ...]`, to the observations to store. None stores observations unchanged.
-      chunk: number of steps per environment to transfer to the device at once.
 
     Raises:
-      ValueError: If the dataset is not available locally, has no episodes or contains arrays that
-        can't be stored, or if the replay does not support recorded episodes.
+      ValueError: If the dataset is not available locally, or for the reasons given in `fill`.
       ImportError: If minari is not installed.
 
     Example:
@@ -112,12 +105,14 @@ def fill(
     truncated. A single environment keeps all steps. The discount is 0 only at *terminations*.
 
     Args:
-      replay: a replay that requires no feedback such as TD errors on new transitions.
+      replay: a replay that requires no feedback, such as TD errors, for new transitions. Each
+        transition is stored as a `Transition` without extras.
       episodes: episodes in storage order. Iterators are consumed lazily.
       key: PRNG key for `replay.init`.
       gamma: discount per step, in [0, 1].
-      n_step: number of steps n per return.
-      prepare: function that maps the observations of an episode to the observations to store.
+      n_step: number of steps per return.
+      prepare: function that maps the observations of an episode with T steps, NumPy arrays
+        `[T + 1, ...]`, to the observations to store. None stores observations unchanged.
       chunk: number of steps per environment to transfer to the device at once.
 
     Raises:
@@ -177,10 +172,11 @@ class _Feed:
         The first chunk has `lag` additional steps. The last chunk ends with `lag` steps of zeros.
         """
         size = chunk + lag
-        while self._receive_more_than(size):
-            yield self._take(size)
-            size = chunk
-        rest = self._take(min(self._received) - self.taken)
+        while (left := min(self._received) - self.taken) > size or self._receive():
+            if left > size:
+                yield self._take(size)
+                size = chunk
+        rest = self._take(left)
         if not self.taken:
             raise ValueError(
                 "the replay's num_envs must not exceed the number of episodes, got num_envs "
@@ -190,12 +186,6 @@ class _Feed:
         rest.truncated[-1:] |= ~rest.terminated[-1:]  # truncate episodes that are cut here
         empty = jax.tree.map(lambda x: np.zeros((lag, *x.shape[1:]), x.dtype), rest)
         yield _concatenate([rest, empty])
-
-    def _receive_more_than(self, size: int) -> bool:
-        while min(self._received) - self.taken <= size:
-            if not self._receive():
-                return False
-        return True
 
     def _receive(self) -> bool:
         """Assign the next episode, if any, to the environment with the fewest steps."""

@@ -10,22 +10,72 @@
 * `host_rows` and `frames` manage the parts of a replay that the caller stores in host memory.
 """
 
+from typing import NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import optax
+
 from jaxreplay._internal import counters, frames, host_rows, packed, schedules
 from jaxreplay._internal.branches import cond_if_any
 from jaxreplay._internal.buffer import product, unrolled
-from jaxreplay._internal.optimisers import IfFiniteState, if_finite
-from jaxreplay._internal.tracing import donatable
+from jaxreplay._internal.tracing import donatable, with_default_promotion
+from jaxreplay.types import Array
 
 __all__ = [
-    "IfFiniteState",
-    "cond_if_any",
-    "counters",
-    "donatable",
-    "frames",
-    "host_rows",
-    "if_finite",
-    "packed",
-    "product",
-    "schedules",
-    "unrolled",
-]
+    "IfFiniteState", "cond_if_any", "counters", "donatable", "frames", "host_rows", "if_finite",
+    "packed", "product", "schedules", "unrolled",
+]  # fmt: skip
+
+
+class IfFiniteState(NamedTuple):
+    """State of an optimiser that skips non-finite gradients."""
+
+    finite: Array  # [] bool, whether the latest gradient was finite
+    inner: optax.OptState  # state of the inner optimiser
+
+
+def if_finite(inner: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Wrap an optimiser so that it skips non-finite gradients.
+
+    In contrast to `optax.apply_if_finite`, the number of skipped gradients is unlimited, and an
+    elementwise selection, which XLA fuses with the update, replaces the branch.
+
+    A gradient is considered finite if the sum of squares of every leaf is finite. This test is
+    cheaper than a test of every element and deliberately stricter: for gradients with overflowing
+    squares, Adam's second moment would become infinite and the affected parameters would never
+    change again. Squares are computed in the leaf's dtype, as in Adam (float16 represents squares
+    of numbers below 256), and summed in float32 or wider.
+
+    Args:
+      inner: optimiser for finite gradients.
+
+    Returns:
+      An optimiser whose state is an `IfFiniteState`, and whose updates are 0 for a non-finite
+      gradient.
+    """
+
+    def init(params: optax.Params) -> IfFiniteState:
+        return IfFiniteState(jnp.ones((), bool), inner.init(params))
+
+    @with_default_promotion
+    def update(
+        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, optax.OptState]:
+        before = cast(IfFiniteState, state).inner
+        finite = _squares_are_finite(updates)
+        steps, after = inner.update(updates, before, params)
+        steps = jax.tree.map(lambda x: jnp.where(finite, x, jnp.zeros_like(x)), steps)
+        kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, before)
+        return steps, IfFiniteState(finite, kept)
+
+    return optax.GradientTransformation(init, update)
+
+
+def _squares_are_finite(updates: optax.Updates) -> Array:
+    """Return `[]` bool, whether the sum of squares of every leaf is finite; True without leaves."""
+    squares = [(x * x.conj()).real for x in jax.tree.leaves(updates)]
+    if not squares:
+        return jnp.ones((), bool)
+    sums = [x.sum(dtype=jnp.promote_types(x.dtype, jnp.float32)) for x in squares]
+    return jnp.isfinite(jnp.stack(sums)).all()

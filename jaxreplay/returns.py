@@ -84,9 +84,9 @@ def retrace(
 def trace_corrected_value(q_ret: Array, value: Array, advantage: Array, log_ratio: Array) -> Array:
     """Return targets for V(s_t), `V_t + min(1, rho_t) (Qret_t - V_t - A_t)`, `[T, ...]`.
 
-    Qret is `q_ret`, and rho is pi / mu (Novati & Koumoutsakos 2019, Eq. 19). If all advantages are
-    0, including in `retrace`, this is V-trace with both clipping thresholds at 1 (their Eq. 20;
-    Espeholt et al. 2018, Eq. 1).
+    Qret denotes the estimates `q_ret`, and rho the ratio pi / mu (Novati & Koumoutsakos 2019, Eq.
+    19). If all advantages are 0, including in `retrace`, the targets are those of V-trace with both
+    clipping thresholds at 1 (their Eq. 20; Espeholt et al. 2018, Eq. 1).
 
     Args:
       q_ret: `[T, ...]`, Retrace estimates of Q(s_t, a_t).
@@ -98,12 +98,7 @@ def trace_corrected_value(q_ret: Array, value: Array, advantage: Array, log_rati
 
 
 def vtrace(
-    reward: Array,
-    discount: Array,
-    last: Array,
-    value: Array,
-    next_value: Array,
-    log_ratio: Array,
+    reward: Array, discount: Array, last: Array, value: Array, next_value: Array, log_ratio: Array
 ) -> Array:
     """Return V-trace targets for V(s_t), `[T, ...]`, with both clipping thresholds at 1.
 
@@ -124,11 +119,8 @@ def advantages(
     `A_t = delta_t` at the last step of an episode.
 
     Args:
-      reward: `[T, ...]`.
-      discount: `[T, ...]`, gamma, or 0 if the episode terminated.
-      last: `[T, ...]` bool, whether the episode terminated or was truncated.
-      value: `[T, ...]`, V(s_t).
-      next_value: `[T, ...]`, V(s_{t+1}), for the observation before any reset.
+      reward, discount, last, value, next_value: as in `retrace`, but `next_value` is read at every
+        step, and is the value of the observation before any reset.
       decay: lambda. 1 yields discounted returns minus V(s_t), and 0 yields one-step TD errors.
 
     Raises:

@@ -75,12 +75,12 @@ def save(
         array_file.write(state, path, temporary / path.name, _TAG, about)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    array_file.publish(path.parent)
+    array_file.flush(path.parent)
     return path
 
 
 def load(replay: Replay, path: str | os.PathLike, example: Tree) -> ReplayState:
-    """Load the state of a saved replay.
+    """Return the state of a saved replay.
 
     The file does not contain the sampler's name and options, such as alpha and beta. Create
     `replay` with the same sampler and options as the saved replay. `load` cannot distinguish
@@ -224,9 +224,8 @@ def _check_state(replay: Replay, state: ReplayState) -> None:
         layout = ring_.row_layout(ring)
         row = [jnp.zeros(field.shape, field.dtype) for field in layout.fields]
         example = jax.tree.unflatten(layout.treedef, row)
-        fits = _describe(jax.eval_shape(replay.init, jax.random.key(0), example)) == _describe(
-            state
-        )
+        like = jax.eval_shape(replay.init, jax.random.key(0), example)
+        fits = _describe(like) == _describe(state)
     if not fits:
         raise ValueError(
             f"the state does not belong to this replay with capacity {replay.capacity} and "
@@ -235,7 +234,7 @@ def _check_state(replay: Replay, state: ReplayState) -> None:
 
 
 def _describe(state: ReplayState) -> dict[str, str]:
-    """Return a dictionary from the path of each array in the state to its dtype and shape."""
+    """Return the dtype and shape of each array in the state, by path."""
     leaves = array_file.flatten(state)
     return {jax.tree_util.keystr(path): array_file.describe(leaf) for path, leaf in leaves}
 

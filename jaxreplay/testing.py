@@ -50,11 +50,7 @@ E, CAPACITY, BATCH = 2, 24, 8
 class Case:
     """A method in a small replay with two environments, and the replay's compiled functions.
 
-    Args:
-      method: the replay method to check.
-      example: one unbatched transition of any type, with a scalar reward.
-      capacity: capacity of the replay.
-      batch_size: batch size of the replay.
+    `example` is one unbatched transition of any type, with a scalar reward.
     """
 
     def __init__(
@@ -189,10 +185,10 @@ def check_config(config: Any) -> None:
 
 
 def states_share_no_buffers(case: Case) -> None:
-    """Check that a new state can be donated because no two leaves share a buffer."""
+    """Check that a new state can be donated: no two of its arrays may share a buffer."""
     leaves = jax.tree.leaves(case.replay.init(jax.random.key(0), case.example))
     pointers = [leaf.unsafe_buffer_pointer() for leaf in leaves if leaf.size]
-    _ensure(len(set(pointers)) == len(pointers), "leaves of a new state must not share buffers")
+    _ensure(len(set(pointers)) == len(pointers), "the arrays of a new state must not share buffers")
 
 
 def eager_jit_vmap_and_scan_agree(case: Case) -> None:
@@ -233,7 +229,7 @@ def states_keep_their_types(case: Case) -> None:
     state = case.replay.init(jax.random.key(0), case.example)
     after = case.step(case.fill(), 0)[0]
     weak = any(x.weak_type for x in jax.tree.leaves((state, after)))
-    _ensure(not weak, "leaves of the state must not be weakly typed")
+    _ensure(not weak, "the arrays of the state must not be weakly typed")
     _ensure(_types(after) == _types(state), "a step must preserve shapes and dtypes")
 
 

@@ -75,7 +75,7 @@ LOG_RATIO_LIMIT = 7.0  # Log importance ratios are clipped to [-7, 7], as in the
 
 
 class Trust(NamedTuple):
-    """Distances between policy pi and behaviour policy mu, if policies have action densities."""
+    """Distances between the policy pi and the behaviour policy mu, which have action densities."""
 
     log_ratio: Array  # [B] log pi(a|s) / mu(a|s)
     kl: Array  # [B] KL(mu || pi)
@@ -85,7 +85,8 @@ class Trust(NamedTuple):
 EpisodeReturns = Literal["evaluation", "training"]
 Provision = Literal["returns", "trajectories"]
 
-# Names of feedback that agents may pass, regardless of whether the sampler reads it.
+# Names of feedback: outputs of the agent, one number per transition, for the sampler. Agents may
+# pass all of them, regardless of which the sampler reads.
 FEEDBACK = frozenset(
     {
         "td_error", "q_value", "target", "log_ratio", "value", "advantage", "next_value",
@@ -99,12 +100,12 @@ _NONE: frozenset[str] = frozenset()
 class Requirements(NamedTuple):
     """What a sampler or an objective requires of agents, transitions and training loops."""
 
-    feedback: frozenset[str] = _NONE  # names of feedback on samples, for `Replay.update`
+    feedback: frozenset[str] = _NONE  # names of feedback, such as TD errors, for `Replay.update`
     feedback_of_new: frozenset[str] = _NONE  # names of feedback for `Replay.add`
-    density: bool = False  # the objective reads `Trust`, which requires an action density
+    density: bool = False  # the objective reads `Trust`, so the policy must have an action density
     scalar_loss: bool = False  # the objective replaces the agent's loss for scalar TD errors
-    all_new: bool = False  # each batch contains all transitions added since the previous batch, so
-    # the agent and the training loop must be on-policy
+    all_new: bool = False  # each batch consists of the transitions added since the previous batch,
+    # so the agent and the training loop must be on-policy
     new_steps: bool = False  # the training loop must keep adding transitions
     single_steps: bool = False  # transitions must be single-step, not n-step
     whole_episodes: bool = False  # episodes must be stored completely or not at all
@@ -143,11 +144,7 @@ def has_field(transition: Tree, name: str) -> bool:
 
 
 def replace_fields(transition: Tree, **changes: Any) -> Tree:
-    """Return a copy of a transition with some fields replaced.
-
-    Args:
-      transition: a mapping, a NamedTuple or a dataclass.
-      **changes: new field values.
+    """Return a copy of a transition with the fields named in `changes` replaced.
 
     Raises:
       ValueError: If `transition` is not a mapping, a NamedTuple or a dataclass.

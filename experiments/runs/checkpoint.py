@@ -57,7 +57,7 @@ def save(folder: str | os.PathLike, step: int, state: Tree, meta: dict, keep: in
     array_file.write(state, path, unfinished / path.name, _TAG, about)
     with contextlib.suppress(OSError):  # holds what is not ours
         unfinished.rmdir()
-    array_file.publish(folder)
+    array_file.flush(folder)
     for old in _steps(folder)[:-keep]:
         _path(folder, old).unlink()
     return path

@@ -5,9 +5,14 @@ from typing import Any
 
 def up_to_date(config: Any) -> Any:
     """Return a saved configuration, nested plain values, under the names of this version."""
-    sizes = config.get("sizes") if isinstance(config, dict) else None
-    if not isinstance(sizes, dict) or "frames_on_host" not in sizes:
+    if not isinstance(config, dict):
         return config
-    rest = {name: value for name, value in sizes.items() if name != "frames_on_host"}
-    replay_on = "host" if sizes["frames_on_host"] else "device"
-    return {**config, "sizes": {**rest, "replay_on": replay_on}}
+    sizes, options = config.get("sizes"), config.get("replay_options")
+    if isinstance(sizes, dict) and "frames_on_host" in sizes:
+        rest = {name: value for name, value in sizes.items() if name != "frames_on_host"}
+        replay_on = "host" if sizes["frames_on_host"] else "device"
+        config = {**config, "sizes": {**rest, "replay_on": replay_on}}
+    if config.get("replay") == "ners" and isinstance(options, dict) and "clock" in options:
+        renamed = {"time_feature" if name == "clock" else name: x for name, x in options.items()}
+        config = {**config, "replay_options": renamed}
+    return config

@@ -37,15 +37,12 @@ class _Leaves(NamedTuple):
 
 
 def write(tree: Tree, path: Path, temporary: Path, tag: str, about: dict[str, Any]) -> None:
-    """Write a pytree to `path` atomically: the file is complete and on disk before it is renamed.
+    """Write a pytree of arrays, typed PRNG keys and Python scalars to `path`, and replace any file.
 
-    Args:
-      tree: pytree of arrays (any JAX dtype), typed PRNG keys and Python scalars.
-      path: destination; an existing file is replaced.
-      temporary: path on the same file system at which no file exists, preferably in an empty folder
-        because safetensors creates another file next to it.
-      tag: identifier of the program that writes the file.
-      about: JSON-serialisable header entries.
+    The write is atomic: a file at `temporary` is complete and on disk before it is renamed to
+    `path`. `temporary` must be on the same file system, preferably in an empty folder, because
+    safetensors creates another file next to it. `tag` identifies the program that writes the file,
+    and `about` contains JSON-serialisable header entries.
 
     Raises:
       ImportError: If safetensors is not installed.
@@ -68,13 +65,17 @@ def write(tree: Tree, path: Path, temporary: Path, tag: str, about: dict[str, An
         raise OSError(f"{path} can't be written: {error}") from None
     # safetensors creates a file that only the owner can read: apply the folder's permissions.
     temporary.chmod(path.parent.stat().st_mode & 0o666)
-    _fsync(temporary)
+    flush(temporary)
     os.replace(temporary, path)
 
 
-def publish(folder: Path) -> None:
-    """Flush a folder to disk after renaming files in the folder."""
-    _fsync(folder)
+def flush(path: Path) -> None:
+    """Flush a file to disk, or a folder after files in it have been renamed."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def open_file(path: Path) -> Any:
@@ -99,14 +100,11 @@ def read_tag(file: Any, tag: str) -> str | None:
 
 
 def parse(written: str, what: str, known: int, about: Mapping[str, type]) -> dict[str, Any]:
-    """Parse and validate a header.
+    """Parse a header returned by `read_tag`, and validate its entries.
 
-    Args:
-      written: text returned by `read_tag`.
-      what: name of the file in error messages.
-      known: supported format version. Headers of other versions are returned without validation of
-        their entries; the caller must reject these headers.
-      about: types of the caller's entries, by name.
+    `about` maps the names of the caller's entries to types, and `what` names the file in errors.
+    Headers with a format version other than `known` are returned without validation of their
+    entries; the caller must reject them.
 
     Raises:
       Damaged: If the header has changed since it was written.
@@ -155,12 +153,7 @@ def flatten(tree: Tree) -> list[tuple[Any, Any]]:
 
 
 def unflatten(like: Tree, leaves: list[Any]) -> Tree:
-    """Build a pytree with the structure of `like` from given leaves, and rebuild its sum trees.
-
-    Args:
-      like: pytree of arrays or `jax.ShapeDtypeStruct`s.
-      leaves: arrays in the order of the result of `flatten`.
-    """
+    """Build a pytree like `like` from arrays in the order of `flatten`; rebuild its sum trees."""
     read = jax.tree.unflatten(jax.tree.structure(_without_nodes(like)), leaves)
 
     def whole(like: Any, read: Any) -> Any:
@@ -172,12 +165,8 @@ def unflatten(like: Tree, leaves: list[Any]) -> Tree:
 def list_arrays(header: dict[str, Any], wanted: dict[str, str]) -> dict[str, str]:
     """Return the dtype and shape of every array in a file, by its path in the current version.
 
-    Files from earlier library versions contain all nodes of a sum tree; `read` returns only the
-    leaves.
-
-    Args:
-      header: result of `parse`.
-      wanted: dtypes and shapes of the expected arrays, by path.
+    `wanted` contains the expected dtypes and shapes. Files from earlier library versions contain
+    all nodes of a sum tree; `read` returns only the leaves.
     """
     stated = dict(header["leaves"])
     for name in wanted:
@@ -199,12 +188,10 @@ def describe(leaf: Any) -> str:
 
 
 def advice(saved: str | None, own: str | None, otherwise: str) -> str:
-    """Return a remedy for an array whose saved dtype or shape differs from the expected one.
+    """Return a remedy if the saved dtype or shape of an array differs from the expected one, `own`.
 
-    Args:
-      saved: dtype and shape of the saved array from `describe`, or None if the file lacks it.
-      own: dtype and shape of the expected array, or None if the array is unexpected.
-      otherwise: remedy for differences not caused by `jax_enable_x64`.
+    Both are results of `describe`, or None for a missing array. `otherwise` is the remedy for
+    differences that `jax_enable_x64` does not explain.
     """
     if saved is None or own is None or saved == own or _single(saved) != _single(own):
         return otherwise
@@ -279,11 +266,3 @@ def _key_impl(like: Any) -> Any:
         return jax.random.key_impl(like)
     # Creating a key is the only public way to get the PRNG implementation of a key dtype.
     return jax.random.key_impl(jnp.empty((), like.dtype))
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -81,15 +81,10 @@ def init(capacity: int) -> BucketOrder:
 
 
 def set(order: BucketOrder, slots: Array, values: Array) -> BucketOrder:
-    """Set the values of `slots`.
+    """Return the bucket order with `values` `[B]` at `slots` `[B]` int32, with B at most 2^24.
 
     Slots outside of `[0, capacity)` and values that are NaN, infinite or negative are skipped. For
     duplicate slots, an arbitrary one of the values is stored.
-
-    Args:
-      order: the bucket order.
-      slots: `[B]` int32, with B at most 2^24.
-      values: `[B]` float32, non-negative.
     """
     slots = as_int32("slots", slots, order.capacity)
     values = jax.lax.stop_gradient(jnp.asarray(values))  # no gradient flows through the values
@@ -127,7 +122,13 @@ def bucket_of(values: Array) -> Array:
 
 def floor_of(bucket: Array) -> Array:
     """Return the smallest float32 in a bucket, or infinity for bucket number -1."""
-    return jax.lax.bitcast_convert_type(_floor_bits(bucket), jnp.float32)
+    level = BUCKETS - 1 - bucket
+    fine = (level - _BELOW + (_LOW << _FINE)) << (_MANTISSA - _FINE)
+    above = ((level - _BELOW - _WITHIN) << _COARSE) + _HIGH
+    octave = jnp.where(level < _BELOW, level << _COARSE, jnp.minimum(above, 255))
+    within = (level >= _BELOW) & (level < _BELOW + _WITHIN)
+    bits = jnp.where(within, fine, octave << _MANTISSA)
+    return jax.lax.bitcast_convert_type(bits, jnp.float32)
 
 
 def ties(order: BucketOrder) -> Ties:
@@ -151,18 +152,12 @@ def quantiles(order: BucketOrder, shares: Array) -> Array:
 
 
 def find(order: BucketOrder, ranks: Array, turn: Array) -> tuple[Array, Ties]:
-    """Find the slots at the given ranks.
+    """Return the slots `[B]` int32 at zero-based ranks `[B]` int32, and their `Ties` `[B]`.
 
-    Args:
-      order: bucket order with more values than the largest rank.
-      ranks: `[B]` int32, zero-based, largest values first.
-      turn: `[]` or `[B]` uint32, by which ties are rotated within their range of ranks, in units of
-        2^-32 of the range. With random bits, all ties are equally likely at each rank of the range.
-        With one turn `[]`, distinct ranks yield distinct slots; independent samples require one
-        turn per rank.
-
-    Returns:
-      Slots `[B]` int32, and their `Ties` `[B]`.
+    The largest value has rank 0; all ranks must be below the number of values. `turn` `[]` or `[B]`
+    uint32 rotates ties within their range of ranks, in units of 2^-32 of the range. With random
+    bits, all ties are equally likely at each rank of the range. With one turn `[]`, distinct ranks
+    yield distinct slots; independent samples require one turn per rank.
     """
     ranks = ranks.astype(jnp.int32)
     bucket, place, count = _bucket(order, ranks)
@@ -196,12 +191,10 @@ def check_valid(order: BucketOrder) -> None:
     buckets = (buckets << 8 * np.arange(_PACKED, dtype=np.uint32)).sum(axis=1, dtype=np.uint32)
     for places, ones in _places(order.capacity, bucket, slots):
         np.add.at(counts, places, ones.astype(np.uint32))
-    for name, found, right in (
-        ("buckets", order.buckets, buckets),
-        ("counts", order.counts, counts),
-    ):
-        if (np.asarray(found) != right).any():
-            at = (np.asarray(found) != right).argmax()
+    for name, right in {"buckets": buckets, "counts": counts}.items():
+        found = np.asarray(getattr(order, name))
+        if (found != right).any():
+            at = (found != right).argmax()
             raise ValueError(f"{name}[{at}] is {found[at]}, expected {right[at]} from the values")
 
 
@@ -314,15 +307,6 @@ def _flags(word: Array, bucket: Array) -> Array:
     differs = word ^ bucket.astype(jnp.uint32) * jnp.uint32(0x01010101)
     low = jnp.uint32(0x7F7F7F7F)  # when added to seven bits, sets the eighth unless they are 0
     return ~((differs & low) + low | differs | low) >> 7
-
-
-def _floor_bits(bucket: Array) -> Array:
-    level = BUCKETS - 1 - bucket
-    fine = (level - _BELOW + (_LOW << _FINE)) << (_MANTISSA - _FINE)
-    above = ((level - _BELOW - _WITHIN) << _COARSE) + _HIGH
-    octave = jnp.where(level < _BELOW, level << _COARSE, jnp.minimum(above, 255))
-    within = (level >= _BELOW) & (level < _BELOW + _WITHIN)
-    return jnp.where(within, fine, octave << _MANTISSA)
 
 
 def _pick(counts: Sequence[Array], number: Array) -> tuple[Array, Array]:

@@ -8,8 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-_ITERATIONS = 10
-
 
 def assert_in_place(step: Callable[..., Any], state: Any, *args: Any, size: int = 0) -> None:
     """Assert that a compiled loop over `step` copies no large array of the loop state.
@@ -38,7 +36,7 @@ def assert_in_place(step: Callable[..., Any], state: Any, *args: Any, size: int 
     """
 
     def loop(state: Any, *args: Any) -> Any:
-        return jax.lax.fori_loop(0, _ITERATIONS, lambda _, carry: step(carry, *args), state)
+        return jax.lax.fori_loop(0, 10, lambda _, carry: step(carry, *args), state)
 
     leaves = jax.tree_util.tree_leaves_with_path(state)
     largest = max((max(jnp.shape(leaf), default=1) for _, leaf in leaves), default=0)
@@ -72,8 +70,7 @@ def large_copies(text: str, size: int, children: int | None = None) -> list[str]
       size: smallest dimension to report, such as the capacity of a replay.
       children: if given, also report arrays `[..., children]` of at least `size` elements.
     """
-    found = []
-    called = _called(text)
+    found, called = [], _called(text)
     waiting, inside = re.findall(r"body=%([\w.-]+)", text), set()
     while waiting:
         name = waiting.pop()

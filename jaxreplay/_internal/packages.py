@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 
-def find() -> str:
+def _find() -> str:
     """Return the version of the installed package, or of the clone that contains this file."""
     try:
         return metadata.version("jaxreplay")
@@ -21,16 +21,16 @@ def find() -> str:
         return project["version"] if project.get("name") == "jaxreplay" else "0+unknown"
 
 
-VERSION = find()
+VERSION = _find()
 
 
 def import_optional(name: str, what: str, package: str | None = None) -> ModuleType:
-    """Import a module from an optional package.
+    """Import a module by name from an optional package.
 
     Args:
       name: name of the module.
-      what: plural name of the features that require the module, such as "Minari datasets".
-      package: package to install; None selects the first part of `name`.
+      what: features that require the module, a plural such as "Minari datasets".
+      package: package to install, or None for the first part of `name`.
 
     Raises:
       ImportError: If the package is missing. The message contains the installation command.

@@ -54,9 +54,7 @@ class Packed:
 
 
 jax.tree_util.register_pytree_node(
-    Packed,
-    operator.attrgetter("arrays", "plan"),
-    lambda plan, arrays: Packed(arrays, plan),
+    Packed, operator.attrgetter("arrays", "plan"), lambda plan, arrays: Packed(arrays, plan)
 )
 
 
@@ -97,12 +95,22 @@ def pack(tree: Tree) -> Packed:
     return _packed(plan, leaves, words)
 
 
+@functools.partial(jax.jit, inline=True)
 def unpack(packed: Packed) -> Tree:
     """Unpack the exact original pytree on the device; call `unpack` in a compiled function.
 
     Leaves packed on the host are returned in JAX's dtypes.
     """
-    return _unpack(packed)
+    plan = packed.plan
+    others, small = iter(packed.arrays), iter(())
+    if plan.layout is not None:
+        words = jnp.asarray(next(others))
+        small = iter(x[0] for x in packing.unpack(plan.layout, words[None]))
+    leaves = []
+    for apart, kind in zip(plan.apart, plan.kinds, strict=True):
+        leaf = next(others if apart else small)
+        leaves.append(leaf if kind is None else jax.random.wrap_key_data(leaf, impl=kind))
+    return jax.tree.unflatten(plan.treedef, leaves)
 
 
 def as_numpy(packed: Packed) -> Tree:
@@ -132,20 +140,6 @@ def _pack(tree: Tree) -> Packed:
     return _packed(plan, leaves, packing.pack(plan.layout, small, 1)[0])
 
 
-@functools.partial(jax.jit, inline=True)
-def _unpack(packed: Packed) -> Tree:
-    plan = packed.plan
-    others, small = iter(packed.arrays), iter(())
-    if plan.layout is not None:
-        words = jnp.asarray(next(others))
-        small = iter(x[0] for x in packing.unpack(plan.layout, words[None]))
-    leaves = []
-    for apart, kind in zip(plan.apart, plan.kinds, strict=True):
-        leaf = next(others if apart else small)
-        leaves.append(leaf if kind is None else jax.random.wrap_key_data(leaf, impl=kind))
-    return jax.tree.unflatten(plan.treedef, leaves)
-
-
 def _packed(plan: _Plan, leaves: list[Any], words: Any) -> Packed:
     return Packed((words, *itertools.compress(leaves, plan.apart)), plan)
 
@@ -155,11 +149,9 @@ def _host_plan(
     treedef: Any, leaves: tuple[tuple[tuple[int, ...], Any], ...], wide: bool
 ) -> tuple[_Plan, tuple[int, ...]]:
     """Return the plan for NumPy arrays, and the indices of leaves wider than in JAX."""
-    wider = []
-    for number, (_, dtype) in enumerate(leaves):
-        if _own(treedef, number, dtype) != dtype:
-            wider.append(number)
-    return _plan(treedef, leaves, wide), tuple(wider)
+    dtypes = enumerate(dtype for _, dtype in leaves)
+    wider = tuple(number for number, dtype in dtypes if _own(treedef, number, dtype) != dtype)
+    return _plan(treedef, leaves, wide), wider
 
 
 @functools.cache
@@ -170,16 +162,12 @@ def _plan(treedef: Any, leaves: tuple[tuple[tuple[int, ...], Any], ...], wide: b
     every call.
     """
     del wide  # part of the cache key, because plans depend on `jax_enable_x64`
-    kinds, apart, small = [], [], []
-    for shape, dtype in leaves:
-        words, kind = _words_of(shape, dtype)
-        kinds.append(kind)
-        apart.append(words is None)
-        if words is not None:
-            small.append(words)
+    stored = [_words_of(shape, dtype) for shape, dtype in leaves]
+    kinds, apart = tuple(kind for _, kind in stored), tuple(words is None for words, _ in stored)
+    small = [words for words, _ in stored if words is not None]
     names = tuple("" if alone else f"leaf {number}" for number, alone in enumerate(apart))
     if not small:
-        return _Plan(treedef, tuple(apart), tuple(kinds), None, None, names)
+        return _Plan(treedef, apart, kinds, None, None, names)
     layout = packing.plan(small)
     record = np.dtype(
         {
@@ -189,7 +177,7 @@ def _plan(treedef: Any, leaves: tuple[tuple[tuple[int, ...], Any], ...], wide: b
             "itemsize": 4 * layout.words,
         }
     )
-    return _Plan(treedef, tuple(apart), tuple(kinds), layout, record, names)
+    return _Plan(treedef, apart, kinds, layout, record, names)
 
 
 def _words_of(shape: tuple[int, ...], dtype: Any) -> tuple[jax.ShapeDtypeStruct | None, Any]:
@@ -205,27 +193,20 @@ def _words_of(shape: tuple[int, ...], dtype: Any) -> tuple[jax.ShapeDtypeStruct 
         leaf, kind = jax.eval_shape(data), kinds
     else:
         leaf, kind = jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(dtype)), [None]
-    size = math.prod(leaf.shape) * leaf.dtype.itemsize
-    storable = can_be_stored(leaf.dtype)
-    if not (storable and 0 < size < _LARGE):
-        return None, None
-    return leaf, kind[0]
+    if can_be_stored(leaf.dtype) and 0 < math.prod(leaf.shape) * leaf.dtype.itemsize < _LARGE:
+        return leaf, kind[0]
+    return None, None
 
 
 def _own(treedef: Any, number: int, dtype: np.dtype) -> np.dtype:
     """Return JAX's dtype for a leaf on the host; raise ValueError if JAX does not support it."""
-    if _is_supported(dtype):
+    known = can_be_stored(dtype) or jnp.issubdtype(dtype, jnp.complexfloating)
+    if known and dtype.isnative:
         return jax.dtypes.canonicalize_dtype(dtype)
     why = "which JAX does not support: convert or remove the field"
     if not dtype.isnative:
         why = "which has a non-native byte order: convert it with astype"
     raise ValueError(f"{_name(treedef, number)} has dtype {dtype}, {why}")
-
-
-def _is_supported(dtype: np.dtype) -> bool:
-    """Return whether JAX accepts NumPy arrays with this dtype."""
-    known = can_be_stored(dtype) or jnp.issubdtype(dtype, jnp.complexfloating)
-    return bool(known and dtype.isnative)
 
 
 def _narrowed(treedef: Any, number: int, leaf: np.ndarray) -> np.ndarray:
@@ -245,8 +226,7 @@ def _narrowed(treedef: Any, number: int, leaf: np.ndarray) -> np.ndarray:
 def _name(treedef: Any, number: int) -> str:
     """Return the name of the leaf with index `number`."""
     numbered = jax.tree.unflatten(treedef, range(treedef.num_leaves))
-    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(numbered)[0]]
-    return packing.name_of(paths[number])
+    return packing.name_of(jax.tree_util.tree_leaves_with_path(numbered)[number][0])
 
 
 def _wide() -> bool:

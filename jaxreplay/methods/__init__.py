@@ -3,6 +3,9 @@
 To write a custom method, define a frozen dataclass of options and a function `method(config)` that
 returns a `jaxreplay.Method`. `register` adds the method to `METHODS`; commands also accept the
 dotted name of its module. To extend the library, add a module and an entry in `_METHODS`.
+
+In each module of this package, `method(config)` returns the method, and `sampler(config)` returns
+only its sampler. Both raise ValueError if `config` is not an instance of the module's config class.
 """
 
 import dataclasses
@@ -32,35 +35,18 @@ from jaxreplay.option import check_entry
 from jaxreplay.sampler import Method
 
 __all__ = [
-    "METHODS",
-    "MakeMethod",
-    "MethodEntry",
-    "ere",
-    "ero",
-    "lap",
-    "latest",
-    "ners",
-    "pal",
-    "parts",
-    "per",
-    "proportional",
-    "pser",
-    "rank",
-    "refer",
-    "register",
-    "sequences",
-    "uniform",
-    "windows",
-]
+    "METHODS", "MakeMethod", "MethodEntry", "ere", "ero", "lap", "latest", "ners", "pal", "parts",
+    "per", "proportional", "pser", "rank", "refer", "register", "sequences", "uniform", "windows",
+]  # fmt: skip
 
 
-MakeMethod = Callable[[Any], Method]  # accepts an instance of the entry's config class
+MakeMethod = Callable[[Any], Method]  # accepts an instance of the method's config class
 
 
 class MethodEntry(NamedTuple):
-    """Config class and factory of a replay method."""
+    """The config class and the factory of a replay method."""
 
-    config: type[Any]  # frozen dataclass with `option` fields
+    config: type[Any]  # subclass of `Config`
     method: MakeMethod
     discrete: Mapping[str, Any] = MappingProxyType({})  # defaults that differ for discrete actions
 

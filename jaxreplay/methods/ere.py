@@ -10,9 +10,10 @@ from jaxreplay import ring as ring_
 from jaxreplay._internal import counters, numerics, schedules
 from jaxreplay._internal.losses import LossOptions
 from jaxreplay._internal.tracing import with_default_promotion
-from jaxreplay.option import check_config_class, option
+from jaxreplay.methods.parts import ConfiguredSampler
+from jaxreplay.option import option
 from jaxreplay.ring import Ring
-from jaxreplay.sampler import Method, Sampler
+from jaxreplay.sampler import Method
 from jaxreplay.types import Array, Draw, Requirements, Sample, Tree, get_field
 
 _PAPER = "Wang & Ross 2019"
@@ -38,7 +39,7 @@ class EREConfig(LossOptions):
 
 
 class EREState(NamedTuple):
-    """Update counts and window sizes for the latest episodes of the first environment."""
+    """Update counts and window sizes in the latest episodes of the first environment."""
 
     done: Array  # [] int32, k: number of updates since the latest episode ended
     length: Array  # [] int32, K: number of updates in the latest complete episode; initially 0
@@ -49,10 +50,10 @@ class EREState(NamedTuple):
 
 @with_default_promotion
 def window(done: Array, length: Array, eta: Array | float, capacity: int, smallest: int) -> Array:
-    """Return the window size `[]`: the number of recent transitions to sample a batch from.
+    """Return the window size `[]`, the number of recent transitions from which to sample a batch.
 
-    `c_k = max(N eta^(1000 k / K), c_min)` is the size for the k-th of K updates in an episode (Wang
-    & Ross 2019, Eq. 1), with k clipped to K - 1.
+    For the k-th of K updates in an episode, the size is `c_k = max(N eta^(1000 k / K), c_min)`
+    (Wang & Ross 2019, Eq. 1), with k clipped to K - 1.
 
     Args:
       done: k, the number of updates performed in the episode.
@@ -71,12 +72,12 @@ def window(done: Array, length: Array, eta: Array | float, capacity: int, smalle
 
 
 @dataclasses.dataclass(frozen=True)
-class ERE(Sampler):
+class ERE(ConfiguredSampler):
     """Samples uniformly from a window of recent transitions that shrinks during each episode.
 
-    The authors perform all K updates of an episode after the episode ends. Here, updates alternate
-    with environment steps, and K is the number of updates in the previous episode. Eta increases
-    linearly to 1 over `eta_updates`, or is constant if `eta_updates` is None.
+    The authors perform all K updates of an episode after it ends (Wang & Ross 2019). Here, updates
+    alternate with environment steps, and K is the number of updates in the previous episode. Eta
+    increases linearly to 1 over `eta_updates`, or is constant if `eta_updates` is None.
     """
 
     config: EREConfig = EREConfig()
@@ -137,13 +138,9 @@ def _end_episode(state: EREState, over: Array | bool) -> EREState:
     )
 
 
-@check_config_class
-def sampler(config: EREConfig = EREConfig()) -> ERE:
-    """Return the ERE sampler (Wang & Ross 2019)."""
-    return ERE(config)
+sampler = ERE
 
 
-@check_config_class
 def method(config: EREConfig = EREConfig()) -> Method:
     """Return ERE: the sampler, and an objective that averages losses.
 

@@ -13,11 +13,12 @@ from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer, counters, numerics
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.losses import LossOptions
-from jaxreplay._internal.optimisers import if_finite
 from jaxreplay._internal.tracing import varying
-from jaxreplay.option import check_config_class, option
+from jaxreplay.loops import if_finite
+from jaxreplay.methods.parts import ConfiguredSampler
+from jaxreplay.option import option
 from jaxreplay.ring import Ring
-from jaxreplay.sampler import Method, Sampler
+from jaxreplay.sampler import Method
 from jaxreplay.sum_tree import SumTree
 from jaxreplay.types import Array, Draw, Requirements, Sample, Tree, get_field
 
@@ -66,9 +67,9 @@ class ReplayPolicy(nn.Module):
 
 
 def log_likelihood(logits: Array, chosen: Array) -> Array:
-    """Return the log likelihood `[]` of a subset chosen by the policy (Zha et al. 2019, Eq. 5).
+    """Return the log likelihood `[]` of a subset under the policy (Zha et al. 2019, Eq. 5).
 
-    Independent Bernoulli choices decide whether the subset contains each transition.
+    The subset contains each transition independently, with the probability `sigmoid(logit)`.
 
     Args:
       logits: `[n]` float32; probabilities are clipped to [1e-6, 1 - 1e-6].
@@ -79,16 +80,16 @@ def log_likelihood(logits: Array, chosen: Array) -> Array:
 
 
 @dataclasses.dataclass(frozen=True)
-class ERO(Sampler):
-    """Samples uniformly from a subset of the buffer selected by a learned replay policy.
+class ERO(ConfiguredSampler):
+    """Samples uniformly from a subset of the buffer selected by a learned policy (Zha et al. 2019).
 
-    The policy keeps each transition with a probability that depends on its reward, latest TD error
-    (both divided by their standard deviations over the buffer, then squashed by tanh) and insertion
-    time. After every training episode, the policy takes one REINFORCE step on transitions sampled
-    uniformly from the buffer and selects a new subset. The policy's reward is the change in the
-    episode return since the previous episode (the paper averages over recent episodes). New
-    transitions always belong to the subset. If the subset is smaller than a batch, transitions are
-    sampled from the whole buffer.
+    This replay policy keeps each transition with a probability that depends on its reward, its
+    latest TD error (both divided by their standard deviations over the buffer, then squashed by
+    tanh) and its insertion time. After every training episode, the replay policy takes one
+    REINFORCE step on transitions sampled uniformly from the buffer, and selects a new subset. Its
+    reward is the change in the episode return since the previous episode (the paper averages over
+    recent episodes). New transitions always belong to the subset. If the subset is smaller than a
+    batch, transitions are sampled from the whole buffer.
     """
 
     config: EROConfig = EROConfig()
@@ -102,7 +103,7 @@ class ERO(Sampler):
         )
 
     def init(self, key: Array, ring: Ring) -> EROState:
-        params = _policy(self.config).init(key, jnp.zeros((1, 3)))
+        params = ReplayPolicy(self.config.hidden).init(key, jnp.zeros((1, 3)))
         empty = jnp.zeros(ring.capacity, jnp.float32)
         return EROState(
             params=params,
@@ -165,23 +166,15 @@ class ERO(Sampler):
         }
 
 
-@check_config_class
-def sampler(config: EROConfig = EROConfig()) -> ERO:
-    """Return the ERO sampler (Zha et al. 2019)."""
-    return ERO(config)
+sampler = ERO
 
 
-@check_config_class
 def method(config: EROConfig = EROConfig()) -> Method:
     """Return ERO: the sampler, and an objective that averages losses.
 
     The training loop must pass the returns of training episodes to `Replay.observe`.
     """
     return Method(sampler(config), objectives.plain(config.named_loss))
-
-
-def _policy(config: EROConfig) -> ReplayPolicy:
-    return ReplayPolicy(config.hidden)
 
 
 def _optimiser(config: EROConfig) -> optax.GradientTransformation:
@@ -232,7 +225,7 @@ def _choose(config: EROConfig, params: Any, features: Array, ring: Ring, key: Ar
 
 
 def _logits(config: EROConfig, params: Any, features: Array) -> Array:
-    return cast(Array, _policy(config).apply(params, features))
+    return cast(Array, ReplayPolicy(config.hidden).apply(params, features))
 
 
 def _features(state: EROState, ring: Ring) -> Array:

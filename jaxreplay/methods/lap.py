@@ -60,7 +60,6 @@ def sampler(config: LAPConfig = LAPConfig()) -> Proportional:
     return Proportional(LAPLeaf(config.alpha, config.kappa), sampling=config.sampling)
 
 
-@check_config_class
 def method(config: LAPConfig = LAPConfig()) -> Method:
     """Return LAP: the sampler, and an objective that averages Huber losses with the same kappa.
 

@@ -55,9 +55,7 @@ class Latest(Uniform):
         return jnp.where(inside, jnp.float32(1.0 / batch_size), 0.0)
 
 
-def sampler() -> Latest:
-    """Return a sampler for the newest transitions."""
-    return Latest()
+sampler = Latest
 
 
 @check_config_class

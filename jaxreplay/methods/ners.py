@@ -12,16 +12,16 @@ from jaxreplay import sum_tree
 from jaxreplay._internal import buffer, counters
 from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.losses import WeightedLossOptions
-from jaxreplay._internal.optimisers import if_finite
+from jaxreplay.loops import if_finite
 from jaxreplay.methods import proportional
-from jaxreplay.methods.parts import positions as positions_
-from jaxreplay.methods.parts.positions import Positions
+from jaxreplay.methods.parts import ConfiguredSampler, episodes
+from jaxreplay.methods.parts.episodes import Positions
 from jaxreplay.methods.parts.score_network import Features, ScoreNetwork
 from jaxreplay.methods.per import ImportanceOptions, SamplingOptions
 from jaxreplay.methods.proportional import ProportionalState
-from jaxreplay.option import check_config_class, option
+from jaxreplay.option import option
 from jaxreplay.ring import Ring
-from jaxreplay.sampler import Method, Sampler
+from jaxreplay.sampler import Method
 from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree, get_field
 
 Feature = Literal["obs", "action", "reward", "next_obs", "time", "td_error", "q_value"]
@@ -55,8 +55,8 @@ class NERSConfig(WeightedLossOptions, ImportanceOptions, SamplingOptions):
     global_context: bool = option(
         True, "condition scores on the average of the batch", f"{_PAPER}, Sec. 2.2 and Fig. 4a"
     )
-    clock: Literal["run", "episode"] = option(
-        "run", "time feature: time in the run in (0, 1], or step in the episode (authors' code)"
+    time_feature: Literal["run", "episode"] = option(
+        "run", "feature time: time in the run, in (0, 1], or step in the episode (authors' code)"
     )
     squash: bool = option(False, "apply tanh to all features, not only TD error and Q value", _CODE)
     hidden: tuple[int, ...] = option(
@@ -82,14 +82,14 @@ class Collected(NamedTuple):
 
 
 class NERSState(NamedTuple):
-    """The score network, stored inputs to it, and the priorities computed from scores."""
+    """The score network, its stored inputs, and the priorities computed from scores."""
 
     params: Any
     opt_state: optax.OptState
     priorities: ProportionalState  # priorities (tree leaves) are score^alpha
     td_error: Buffer  # [C] float32, tanh(TD error) when last replayed; initially 1
     q_value: Buffer  # [C] float32, tanh(critic's target) when last replayed; initially 1
-    positions: Positions | None  # positions within episodes; None unless `clock` is "episode"
+    positions: Positions | None  # None unless the option `time_feature` is "episode"
     collected: Collected
     has_observed: Array  # [] bool, whether `observe` has been called
     episode_return: Array  # [] float32, episode return at the latest call to `observe`
@@ -113,13 +113,13 @@ def log_probabilities(scores: Array, counted: Array, alpha: float, rest: Array |
 
 
 @dataclasses.dataclass(frozen=True)
-class NERS(Sampler):
-    """Samples with `P(i) ~ score^alpha`, where a network computes the scores.
+class NERS(ConfiguredSampler):
+    """Samples with `P(i) ~ score^alpha`, where a network computes the scores (Oh et al. 2021).
 
     New transitions have a score of 1. After each agent update, the network computes the scores of
-    the batch jointly. After each observed episode return, one REINFORCE step makes the recently
-    replayed transitions more likely if the return increased, and less likely if it decreased (Oh et
-    al. 2021, Eq. 6 and 7).
+    all transitions in the batch jointly. After each observed episode return, one REINFORCE step
+    makes the recently replayed transitions more likely if the return increased, and less likely if
+    it decreased (Eq. 6 and 7).
     """
 
     config: NERSConfig = NERSConfig()
@@ -127,7 +127,7 @@ class NERS(Sampler):
     @property
     def requires(self) -> Requirements:
         fields = set(self.config.features) - {"time", "td_error", "q_value"}
-        first = {"first"} if self.config.clock == "episode" else set()
+        first = {"first"} if self.config.time_feature == "episode" else set()
         return Requirements(
             feedback=frozenset({"td_error", "target"}),
             episode_returns="training" if self.config.reward == "training" else "evaluation",
@@ -145,7 +145,7 @@ class NERS(Sampler):
             priorities=proportional.init(ring.capacity, track_minimum=config.normalise == "buffer"),
             td_error=ones,
             q_value=ones,
-            positions=positions_.init(ring) if self.config.clock == "episode" else None,
+            positions=episodes.init_positions(ring) if config.time_feature == "episode" else None,
             collected=_empty(self.config.train_size),
             has_observed=jnp.zeros((), bool),
             episode_return=jnp.zeros((), jnp.float32),
@@ -159,7 +159,7 @@ class NERS(Sampler):
         ones = jnp.ones(slots.shape, jnp.float32)
         positions = state.positions
         if positions is not None:
-            positions = positions_.add(positions, slots, get_field(transition, "first"))
+            positions = episodes.add_positions(positions, slots, get_field(transition, "first"))
         return state._replace(
             priorities=proportional.insert(state.priorities, slots),
             td_error=buffer.write(state.td_error, slots, ones),
@@ -210,7 +210,7 @@ class NERS(Sampler):
         )
 
     def end_episodes(self, state: NERSState, ring: Ring) -> NERSState:
-        positions = None if state.positions is None else positions_.end(state.positions)
+        positions = None if state.positions is None else episodes.end_positions(state.positions)
         return state._replace(positions=positions)
 
     def probability(self, state: NERSState, ring: Ring, slots: Array, batch_size: int) -> Array:
@@ -225,13 +225,9 @@ class NERS(Sampler):
         }
 
 
-@check_config_class
-def sampler(config: NERSConfig = NERSConfig()) -> NERS:
-    """Return the NERS sampler (Oh et al. 2021)."""
-    return NERS(config)
+sampler = NERS
 
 
-@check_config_class
 def method(config: NERSConfig = NERSConfig()) -> Method:
     """Return NERS: the sampler, and an objective that averages importance-weighted critic losses.
 

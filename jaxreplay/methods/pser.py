@@ -16,13 +16,13 @@ from jaxreplay._internal.arguments import Bounds
 from jaxreplay._internal.losses import LossOptions
 from jaxreplay._internal.numerics import to_power
 from jaxreplay.methods import proportional
-from jaxreplay.methods.parts import positions as positions_
-from jaxreplay.methods.parts.positions import Positions
+from jaxreplay.methods.parts import ConfiguredSampler, episodes
+from jaxreplay.methods.parts.episodes import Positions
 from jaxreplay.methods.per import PriorityOptions
 from jaxreplay.methods.proportional import ImportanceWeights, ProportionalState
-from jaxreplay.option import check_config_class, option, override
+from jaxreplay.option import option, override
 from jaxreplay.ring import Ring
-from jaxreplay.sampler import Method, Sampler
+from jaxreplay.sampler import Method
 from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree, get_field
 
 _PAPER = "Brittain et al. 2019"
@@ -45,7 +45,7 @@ class PSERConfig(LossOptions, PriorityOptions):
     )
     window: int | None = option(
         None,
-        "number of preceding steps to update; none: all k with rho^k at least `threshold`",
+        "number of preceding steps to update; none: the largest k with rho^k at least `threshold`",
         f"{_PAPER}, Eq. 9",
         at_least=1,
     )
@@ -113,15 +113,15 @@ def window_of(rho: float, threshold: float = 0.01) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class PSER(Sampler):
-    """Samples in the same way as PER; updates also raise the priorities of preceding steps.
+class PSER(ConfiguredSampler):
+    """Samples like PER; updates also raise the priorities of preceding steps.
 
     A replayed transition receives the priority `p = max(|td| + epsilon, eta * old)`, where `old` is
-    its previous priority (Eq. 10). The k-th preceding step, with priority `own`, receives
-    `max(rho^k p, own)` (Eq. 6) or `min(rho^k p + own, running maximum)` (Eq. 7) if k is at most the
-    window and the step is in the same episode and not overwritten. The result is equivalent to
-    processing the batch in chronological order. If a batch contains a transition several times with
-    different TD errors, one of these errors is used.
+    its previous priority (Brittain et al. 2019, Eq. 10). The k-th preceding step, with priority
+    `own`, receives `max(rho^k p, own)` (Eq. 6) or `min(rho^k p + own, running maximum)` (Eq. 7),
+    if k is at most the window and the step is in the same episode and not overwritten. The result
+    equals that of processing the batch in chronological order. If a batch contains a transition
+    several times with different TD errors, one of these errors is used.
     """
 
     config: PSERConfig = PSERConfig()
@@ -136,7 +136,7 @@ class PSER(Sampler):
         )
 
     def init(self, key: Array, ring: Ring) -> PSERState:
-        return PSERState(proportional.init(ring.capacity), positions_.init(ring))
+        return PSERState(proportional.init(ring.capacity), episodes.init_positions(ring))
 
     def add(
         self, state: PSERState, ring: Ring, slots: Array, transition: Tree, **feedback: Array
@@ -144,7 +144,7 @@ class PSER(Sampler):
         config = self.config
         values = _leaf(config, feedback["td_error"]) if config.initial == "td" else None
         priorities = proportional.insert(state.priorities, slots, values)
-        positions = positions_.add(state.positions, slots, get_field(transition, "first"))
+        positions = episodes.add_positions(state.positions, slots, get_field(transition, "first"))
         state = PSERState(priorities, positions)
         if not config.decay_on_add:
             return state
@@ -173,7 +173,7 @@ class PSER(Sampler):
         return _pass_back(config, state._replace(priorities=priorities), ring, slots, values)
 
     def end_episodes(self, state: PSERState, ring: Ring) -> PSERState:
-        return state._replace(positions=positions_.end(state.positions))
+        return state._replace(positions=episodes.end_positions(state.positions))
 
     def probability(self, state: PSERState, ring: Ring, slots: Array, batch_size: int) -> Array:
         return proportional.probability(state.priorities, ring, slots)
@@ -183,13 +183,9 @@ class PSER(Sampler):
         return own | {"beta": jnp.asarray(self.config.beta, jnp.float32)}
 
 
-@check_config_class
-def sampler(config: PSERConfig = PSERConfig()) -> PSER:
-    """Return the PSER sampler (Brittain et al. 2019)."""
-    return PSER(config)
+sampler = PSER
 
 
-@check_config_class
 def method(config: PSERConfig = PSERConfig()) -> Method:
     """Return PSER: the sampler, and an objective that averages weighted critic losses."""
     return Method(sampler(config), objectives.weighted(config.named_loss))
@@ -202,9 +198,9 @@ def _leaf(config: PSERConfig, td_error: Array) -> Array:
 
 
 def _in_leaves(config: PSERConfig, factor: float) -> float:
-    """Return the factor on tree leaves p^alpha that scales priorities p by `factor`.
+    """Return the factor for tree leaves p^alpha that scales the priorities p by `factor`.
 
-    The maximum commutes with the power, so `combine="max"` can be computed from leaves alone.
+    The maximum commutes with the power, so leaves suffice to compute `combine="max"`.
     """
     return factor**config.alpha if config.decay_space == "raw" else factor
 

@@ -11,13 +11,13 @@ from jaxreplay import ring as ring_
 from jaxreplay._internal import bucket_order, counters, numerics, schedules
 from jaxreplay._internal.bucket_order import BucketOrder, Ties
 from jaxreplay._internal.losses import WeightedLossOptions
-from jaxreplay.methods.parts import rank_mass
+from jaxreplay.methods.parts import ConfiguredSampler, rank_mass
 from jaxreplay.methods.parts.rank_mass import Segments
 from jaxreplay.methods.per import ImportanceOptions
 from jaxreplay.methods.proportional import SamplingStats
-from jaxreplay.option import check_config_class, option, override
+from jaxreplay.option import option, override
 from jaxreplay.ring import Ring
-from jaxreplay.sampler import Method, Sampler
+from jaxreplay.sampler import Method
 from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree
 
 _PAPER = "Schaul et al. 2016"
@@ -80,7 +80,7 @@ class RankState(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Rank(Sampler):
+class Rank(ConfiguredSampler):
     """Samples with `P(i) = rank(i)^-alpha / sum_r r^-alpha` (Schaul et al. 2016, Sec. 3.3).
 
     The largest |TD error| has rank 1, and every batch uses the current ranks. By default, nearly
@@ -91,6 +91,9 @@ class Rank(Sampler):
     Independent draws invert the cumulative distribution function of ranks in float32. With a
     million ranks, rounding makes the probabilities of the last ranks uneven; one draw from each
     segment avoids this error.
+
+    Alpha and beta are constant unless `alpha_updates` and `beta_updates`, or `config.for_run`, set
+    the lengths of their schedules.
     """
 
     config: RankConfig = RankConfig()
@@ -224,17 +227,9 @@ class Rank(Sampler):
         return jnp.where(ring_.size(ring) >= batch_size, share, by_rank)
 
 
-@check_config_class
-def sampler(config: RankConfig = RankConfig()) -> Rank:
-    """Return the rank-based sampler (Schaul et al. 2016, Sec. 3.3).
-
-    Alpha and beta are constant unless `alpha_updates` and `beta_updates`, or `config.for_run`, set
-    the lengths of their schedules.
-    """
-    return Rank(config)
+sampler = Rank
 
 
-@check_config_class
 def method(config: RankConfig = RankConfig()) -> Method:
     """Return rank-based PER: the sampler and an objective.
 
@@ -248,13 +243,11 @@ def method(config: RankConfig = RankConfig()) -> Method:
 
 
 def argsort_descending(values: Array) -> Array:
-    """Return the slots `[C]` int32 in descending order of values, with ties in slot order.
+    """Return the slots `[C]` int32 in descending order of values `[C]`, with ties in slot order.
 
-    Each value is packed with its slot into a 64-bit integer: XLA on CPU sorts 64-bit integers
-    several times faster than pairs of floats and indices.
-
-    Args:
-      values: `[C]` float32, at least 0; -1 marks empty slots.
+    Values are float32 of at least 0, or -1 for empty slots. Each value is packed with its slot into
+    a 64-bit integer, because XLA on CPU sorts these several times faster than pairs of floats and
+    indices.
     """
     # The bit patterns of non-negative floats sort like the floats; the key 2^31 puts -1 last.
     bits = jax.lax.bitcast_convert_type(values, jnp.uint32)

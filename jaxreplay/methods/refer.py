@@ -17,13 +17,13 @@ from jax.core import Tracer
 from jaxreplay import ring as ring_
 from jaxreplay._internal import buffer, counters, numerics
 from jaxreplay._internal.buffer import Buffer
-from jaxreplay.methods.parts import estimates
+from jaxreplay.methods.parts import ConfiguredSampler, estimates
+from jaxreplay.methods.parts.episodes import choose_forgotten
 from jaxreplay.methods.parts.estimates import Estimates
-from jaxreplay.methods.parts.forgetting import choose_forgotten
 from jaxreplay.objectives import Objective
 from jaxreplay.option import Config, check_config_class, option
 from jaxreplay.ring import Ring
-from jaxreplay.sampler import Method, Sampler
+from jaxreplay.sampler import Method
 from jaxreplay.types import (
     IGNORED,
     LOG_RATIO_LIMIT,
@@ -102,7 +102,7 @@ class ReFERConfig(Config):
 
 
 class Aux(NamedTuple):
-    """Inputs to the objective, and return estimates for agents that learn from returns."""
+    """Inputs to the objective, and estimated returns for agents that learn from returns."""
 
     beta: Array  # [] float32, weight of the agent's gradient
     log_c_max: Array  # [] float32, lower bound on |log ratio| of far-policy steps
@@ -112,7 +112,7 @@ class Aux(NamedTuple):
 class ReFERState(NamedTuple):
     """The steps and episodes in the replay memory.
 
-    Live steps are those that can be sampled. `status` and `start` have one entry per episode,
+    Live steps are steps that can be sampled. `status` and `start` have one entry per episode,
     indexed by `episode`.
     """
 
@@ -154,8 +154,8 @@ def next_beta(beta: Array, far_share: Array, target: float, rate: float) -> Arra
 
 
 @dataclasses.dataclass(frozen=True)
-class ReFER(Sampler):
-    """Samples steps uniformly from remembered episodes.
+class ReFER(ConfiguredSampler):
+    """Samples steps uniformly from remembered episodes (Novati & Koumoutsakos 2019, Alg. 1).
 
     The memory contains up to N steps of finished episodes, where N is the replay capacity; the ring
     buffer has `capacity_factor` times N slots. Every `refresh_every` steps, a refresh adds newly
@@ -255,8 +255,9 @@ class ReFER(Sampler):
         # Read the ratios again because only one ratio is stored for duplicate slots.
         after = buffer.read_or(ratios, slots, 0.0)
         change = is_far(after, state.log_c_max).astype(jnp.int32) - is_far(before, state.log_c_max)
-        changes = jnp.where(_is_first_occurrence(slots), change, 0)
-        far = state.far + changes.sum(dtype=jnp.int32)
+        # At typical batch sizes, comparing all pairs is several times faster than sorting.
+        again = jnp.tril(slots[:, None] == slots, -1).any(axis=1)
+        far = state.far + jnp.where(again, 0, change).sum(dtype=jnp.int32)
         beta = state.beta
         if config.penalise:
             share = far / jnp.maximum(state.size, 1)
@@ -285,10 +286,7 @@ class ReFER(Sampler):
         }
 
 
-@check_config_class
-def sampler(config: ReFERConfig = ReFERConfig()) -> ReFER:
-    """Return the ReF-ER sampler (Novati & Koumoutsakos 2019, Alg. 1)."""
-    return ReFER(config)
+sampler = ReFER
 
 
 @check_config_class
@@ -326,9 +324,8 @@ def objective(config: ReFERConfig = ReFERConfig()) -> Objective:
     return Objective(error=None, critic=critic, actor=actor, requires=Requirements(density=True))
 
 
-@check_config_class
 def method(config: ReFERConfig = ReFERConfig()) -> Method:
-    """Return ReF-ER: its sampler and its objective (Novati & Koumoutsakos 2019)."""
+    """Return ReF-ER, with its sampler and its objective (Novati & Koumoutsakos 2019)."""
     return Method(sampler(config), objective(config))
 
 
@@ -435,10 +432,3 @@ def _choose_forgotten(
         ring_.since(ring, state.start) * ring.num_envs + environment,
         ring.capacity // config.capacity_factor,
     )
-
-
-def _is_first_occurrence(slots: Array) -> Array:
-    """Return a mask `[B]` of the first occurrence of each slot in `slots` `[B]`."""
-    number = jnp.arange(slots.size)
-    # At typical batch sizes, comparing all pairs is several times faster than sorting.
-    return ~((slots[:, None] == slots) & (number[:, None] > number)).any(axis=1)

@@ -17,11 +17,12 @@ from jaxreplay._internal.buffer import Buffer
 from jaxreplay._internal.numerics import to_power
 from jaxreplay._internal.tracing import with_default_promotion
 from jaxreplay.methods import proportional
+from jaxreplay.methods.parts import ConfiguredSampler
 from jaxreplay.methods.per import SamplingOptions
 from jaxreplay.methods.proportional import ImportanceWeights, ProportionalState
-from jaxreplay.option import check_config_class, option
+from jaxreplay.option import option
 from jaxreplay.ring import Ring
-from jaxreplay.sampler import Method, Sampler
+from jaxreplay.sampler import Method
 from jaxreplay.types import IGNORED, Array, Draw, Requirements, Sample, Tree, get_field, has_field
 
 _PAPER = "Kapturowski et al. 2019"
@@ -35,10 +36,7 @@ class SequencesConfig(SamplingOptions):
     """
 
     length: int = option(
-        80,
-        "T: steps per sequence, including the burn-in",
-        f"{_PAPER}, hyperparameters",
-        at_least=1,
+        80, "T: steps per sequence, including the burn-in", f"{_PAPER}, hyperparameters", at_least=1
     )
     period: int = option(
         40, "steps between the starts of consecutive sequences in an episode", _PAPER, at_least=1
@@ -126,13 +124,14 @@ def priority(td_error: Array, learn: Array, eta: float) -> Array:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sequences(Sampler):
-    """Samples sequences of T consecutive steps from one environment, `[B, T]`.
+class Sequences(ConfiguredSampler):
+    """Samples sequences `[B, T]` of T consecutive steps, each from one environment.
 
-    Sequences start at the first step of each episode and every `period` steps thereafter, if the
-    episode outlasts the burn-in. They can be sampled once all T steps are stored. A sequence may
-    extend past the end of its episode, where `Aux.mask` is False, but is removed before it would
-    cross the write cursor. New sequences receive the running maximum of the priorities.
+    As in R2D2 (Kapturowski et al. 2019), sequences start at the first step of each episode and
+    every `period` steps thereafter, if the episode is longer than the burn-in. They can be sampled
+    once all T steps are stored. A sequence may extend past the end of its episode, where `Aux.mask`
+    is False, but is removed before it would cross the write cursor. New sequences receive the
+    running maximum of the priorities.
 
     `batch_size` is the number of sequences. `update` accepts `td_error` `[B, T]` and uses only the
     steps in `Aux.learn`. Transitions must have the field `last`, `first`, or both.
@@ -251,18 +250,14 @@ class Sequences(Sampler):
             )
 
 
-@check_config_class
-def sampler(config: SequencesConfig = SequencesConfig()) -> Sequences:
-    """Return a sampler for sequences of `config.length` steps (Kapturowski et al. 2019)."""
-    return Sequences(config)
+sampler = Sequences
 
 
-@check_config_class
 def method(config: SequencesConfig = SequencesConfig()) -> Method:
     """Return sequence replay: the sampler, and an objective that averages weighted losses `[B]`.
 
-    The agent must provide the loss of each sequence: its mean over the steps in `Sample.aux.learn`
-    `[B, T]`.
+    The agent must provide one loss per sequence, the mean over its steps in the mask
+    `Sample.aux.learn` `[B, T]`.
     """
     return Method(sampler(config), objectives.weighted())
 

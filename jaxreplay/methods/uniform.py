@@ -37,9 +37,7 @@ class Uniform(Sampler):
         return Draw(indices, ones, probability=ones / size)
 
 
-def sampler() -> Uniform:
-    """Return the uniform sampler."""
-    return Uniform()
+sampler = Uniform
 
 
 @check_config_class

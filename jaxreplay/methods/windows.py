@@ -13,8 +13,9 @@ import jax.numpy as jnp
 from jaxreplay import objectives
 from jaxreplay import ring as ring_
 from jaxreplay._internal import numerics
+from jaxreplay.methods.parts import ConfiguredSampler
 from jaxreplay.methods.uniform import Uniform
-from jaxreplay.option import Config, check_config_class, option
+from jaxreplay.option import Config, option
 from jaxreplay.ring import Ring
 from jaxreplay.sampler import Method
 from jaxreplay.types import Array, Draw, Provision, Requirements
@@ -30,13 +31,13 @@ class WindowsConfig(Config):
 
 
 class Aux(NamedTuple):
-    """Slots of a flat batch, arranged with a time axis."""
+    """The slots of a flat batch, arranged with a time axis."""
 
     slots: Array  # [T, B / T] int32, T: steps per window, B: batch size
 
 
 @dataclasses.dataclass(frozen=True)
-class Windows(Uniform):
+class Windows(ConfiguredSampler, Uniform):
     """Samples windows of T consecutive steps from one environment, with importance weights of 1.
 
     All windows are equally likely and sampled with replacement. A window may contain the end of one
@@ -100,13 +101,9 @@ class Windows(Uniform):
         return jnp.maximum(ring_.size(ring) // ring.num_envs - self.config.length + 1, 1)
 
 
-@check_config_class
-def sampler(config: WindowsConfig = WindowsConfig()) -> Windows:
-    """Return a sampler for windows of `config.length` steps."""
-    return Windows(config)
+sampler = Windows
 
 
-@check_config_class
 def method(config: WindowsConfig = WindowsConfig()) -> Method:
     """Return window replay: the sampler, and an objective that averages losses.
 

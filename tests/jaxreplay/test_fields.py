@@ -106,7 +106,7 @@ READS = [
         ("ere", {}, ["last"]),
         ("ero", {}, ["reward"]),
         ("ners", {}, ["obs", "action", "reward", "next_obs"]),
-        ("ners", {"features": ("td_error",), "clock": "episode"}, ["first"]),
+        ("ners", {"features": ("td_error",), "time_feature": "episode"}, ["first"]),
         ("refer", {}, ["first", "last"]),
         ("refer", {"returns": True}, ["first", "last", "reward", "discount"]),
     ]
@@ -146,7 +146,7 @@ OPTIONS = {
     "ners": {"features": ("reward", "time")},
 }
 READERS = [pytest.param(name, OPTIONS.get(name, {}), id=name) for name in METHODS]
-BY_EPISODE = pytest.param("ners", OPTIONS["ners"] | {"clock": "episode"}, id="ners-episode")
+BY_EPISODE = pytest.param("ners", OPTIONS["ners"] | {"time_feature": "episode"}, id="ners-episode")
 
 
 @pytest.mark.parametrize(("name", "options"), [*READERS, BY_EPISODE])

@@ -30,7 +30,7 @@ def _continuous(agent: str) -> Preset:
                     "beta": 0.4,
                     "beta_end": 1.0,
                     "gradient": "buffer",
-                    "clock": "run",
+                    "time_feature": "run",
                     "squash": False,
                     "train_size": 256,
                     "weigh_actor": True,
@@ -58,7 +58,7 @@ PRESETS: Mapping[str, Preset] = {
         about="Rainbow for Atari, 100 thousand agent steps, the authors' code (Oh et al. 2021)",
         replays={
             "ners": Settings(
-                {**_SAMPLER, "gradient": "none", "clock": "episode", "squash": True,
+                {**_SAMPLER, "gradient": "none", "time_feature": "episode", "squash": True,
                  "train_size": 32}
             ),
             "uniform": Settings(),

@@ -180,5 +180,4 @@ def _flattened(
 
 
 def _on_cpu() -> bool:
-    """Return whether the default backend is the CPU."""
     return jax.default_backend() == "cpu"

@@ -19,6 +19,7 @@ from jaxreplay.types import Array
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 _PARITY = 0x1BD11BDA
 
+_STOCK = jax_random.threefry_prng_impl
 _FIRST = np.array([True, False])  # a constant, because XLA would hoist a comparison out of loops
 
 
@@ -109,14 +110,13 @@ def _split_once(key: Array, shape: tuple[int, ...]) -> Array:
 
 @functools.partial(jax.jit, inline=True)
 def _fold_in_once(key: Array, data: Any) -> Array:
-    low = jnp.asarray(data).astype(jnp.uint32)
-    return once(_stacked(*_hash(key, low)))
+    return once(_stacked(*_hash(key, jnp.asarray(data).astype(jnp.uint32))))
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2), inline=True)
 def _random_bits_once(key: Array, width: int, shape: tuple[int, ...]) -> Array:
     if width == 64 or math.prod(shape) > 2**32:
-        return _stock().random_bits(key, width, shape)
+        return _STOCK.random_bits(key, width, shape)
     high, low = _threefry(key, shape)
     return once(high ^ low).astype({8: jnp.uint8, 16: jnp.uint16, 32: jnp.uint32}[width])
 
@@ -126,14 +126,10 @@ def _stacked(x: Array, y: Array) -> Array:
     return jnp.where(_FIRST, x[..., None], y[..., None])
 
 
-def _stock() -> Any:
-    return jax_random.threefry_prng_impl
-
-
 _HASH = _hash_primitive()
 _UNROLLED = jax_random.define_prng_impl(
     key_shape=(2,),
-    seed=_stock().seed,
+    seed=_STOCK.seed,
     split=_split,
     random_bits=_random_bits,
     fold_in=_fold_in,

@@ -16,7 +16,7 @@ FEEDBACK = frozenset({"value", "advantage", "next_value"})  # values that the ag
 
 
 class Estimates(NamedTuple):
-    """The agent's latest value estimates and the Retrace estimate for each step.
+    """The agent's latest value estimates and the Retrace estimate of each step.
 
     Estimates marked "scaled" are for rewards divided by `reward_scale`. `q_ret` is for the original
     rewards and therefore remains valid when the scale changes. `reward`, `discount` and `last` are
@@ -43,13 +43,9 @@ def init(ring: Ring) -> Estimates:
 
 
 def add(state: Estimates, slots: Array, transition: Tree, values: Mapping[str, Array]) -> Estimates:
-    """Add new steps at `slots` `[E]`, with one-step estimates of Q until the next refresh.
+    """Add new steps `[E, ...]` at `slots` `[E]`, with one-step estimates of Q until a refresh.
 
-    Args:
-      state: the estimates.
-      slots: `[E]` int32.
-      transition: `[E, ...]`, the new steps.
-      values: `[E]` arrays by name, as in `update`; NaN and infinity are replaced by 0.
+    `values` maps names to arrays `[E]`, as in `update`; NaN and infinity are replaced by 0.
     """
     values = {name: jnp.where(jnp.isfinite(x), x, 0.0) for name, x in values.items()}
     state = update(state, slots, values)
@@ -74,12 +70,9 @@ def returns_of(state: Estimates, slots: Array) -> Array:
 
 
 def update(state: Estimates, slots: Array, values: Mapping[str, Array]) -> Estimates:
-    """Write the agent's value estimates for a batch.
+    """Write the agent's value estimates for a batch at `slots` `[B]`; skip `IGNORED` slots.
 
-    Args:
-      state: the estimates.
-      slots: `[B]` int32; `IGNORED` slots are skipped.
-      values: maps the names in `FEEDBACK`, and optionally `reward_scale`, to `[B]` float32 arrays.
+    `values` maps the names in `FEEDBACK`, and optionally `reward_scale`, to `[B]` float32 arrays.
     """
     # The maximum skips ignored transitions, whose feedback is 0.
     scale = values["reward_scale"].max() if "reward_scale" in values else state.reward_scale
@@ -92,12 +85,9 @@ def update(state: Estimates, slots: Array, values: Mapping[str, Array]) -> Estim
 
 
 def refresh(state: Estimates, log_ratio: Array, ring: Ring) -> Estimates:
-    """Recompute `q_ret` with Retrace; unfinished episodes bootstrap from their newest step.
+    """Recompute `q_ret` with Retrace from the log importance ratios `[C]` of all stored steps.
 
-    Args:
-      state: the estimates.
-      log_ratio: `[C]` float32, log importance ratio of each step.
-      ring: the ring buffer of transitions.
+    Unfinished episodes bootstrap from their newest step.
     """
     ends = state.last | (ring_.ages(ring) == 0)
     steps = (

@@ -68,7 +68,7 @@ DATA_EFFICIENT = {
 NERS_CODE = {
     "replay_options.reward": "evaluation",
     "replay_options.gradient": "none",  # -mean(reward * log(score))
-    "replay_options.clock": "episode",
+    "replay_options.time_feature": "episode",
     "replay_options.squash": True,
     "replay_options.hidden": (128, 256, 128, 64),
     "replay_options.score_hidden": (128, 64),
@@ -282,7 +282,7 @@ NERS_ARMS = {
         **NERS_CODE,
         **NERS_PER,
         "replay_options.gradient": "buffer",  # Eq. 1 in Eq. 7
-        "replay_options.clock": "run",
+        "replay_options.time_feature": "run",
         "replay_options.squash": False,
         "replay_options.train_size": 256,
         "replay_options.weigh_actor": True,  # Alg. 1

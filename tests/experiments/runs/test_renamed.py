@@ -18,3 +18,14 @@ def test_frames_on_host_is_replay_on(before, now):
     differs = same_config.differing(old, config)
     assert differs == (["replay_on"] if before else [])
     assert up_to_date(config) is config
+
+
+def test_the_clock_of_ners_is_its_time_feature():
+    config = defaults("gymnax/CartPole-v1", "dqn", "ners").to_json()
+    options = {**config["replay_options"], "clock": "episode"}
+    del options["time_feature"]
+    old = {**config, "replay_options": options}
+    read = RunConfig.from_json(old)
+    assert read.replay_options.time_feature == "episode"
+    assert same_config.differing(old, read.to_json()) == []
+    assert same_config.differing(old, config) == ["replay.time_feature"]

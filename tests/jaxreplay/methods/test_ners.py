@@ -439,11 +439,11 @@ def test_features_of_any_size_keep_the_network_finite():
     assert float(leaves_of(state).min()) > 0
 
 
-def test_features_and_clock_are_options():
+def test_features_and_time_feature_are_options():
     for options in (
         {"features": ("reward", "td_error", "time")},
         {"features": ("obs",), "squash": True},
-        {"clock": "episode"},
+        {"time_feature": "episode"},
     ):
         config = NERSConfig(**SMALL, **options)
         state, _, _ = replayed(config, filled(config))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxreplay.methods.parts.forgetting import choose_forgotten
+from jaxreplay.methods.parts.episodes import choose_forgotten
 
 
 def by_hand(share, steps, oldness, memory):
