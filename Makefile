@@ -98,7 +98,7 @@ check: lint
 bench: $(VENV)/bench
 	@echo "timing the replay and its peers, into $(BENCH_OUT)"
 	@$(BIN)/python -m experiments.benchmarks.replay --capacities 10_000 1_048_576 \
-		--batch-sizes 256 --out $(BENCH_OUT)/replay.json --figure $(BENCH_OUT)/replay.png
+		--batch-sizes 256 --out $(BENCH_OUT)/replay.json
 
 # The wheel is built from the source distribution, so that both are complete.
 dist: $(VENV)/ready

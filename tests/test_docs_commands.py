@@ -25,7 +25,7 @@ from tests.documents import CONTRIBUTING, PAGES, README, ROOT
 
 WRITTEN = {"README.md": README, "CONTRIBUTING.md": CONTRIBUTING, **PAGES}
 RUNS = ("runs/x", "runs/cheetah/seeds_0")  # that pages resume
-BENCHMARKS = ("replay", "training", "methods", "refer", "host", "frames", "commits")
+BENCHMARKS = ("replay", "training", "methods", "compiling", "commits")
 LABELS = ("ners_star", "without", "refer", "per", "rank")  # of arms, in place of "replay"
 
 

@@ -81,5 +81,5 @@ def test_internals_are_used_by_the_library_alone():
     for path in FILES:
         module = module_of(path)
         inside = module.split(".")[0] == "jaxreplay"
-        if not inside and module != "experiments.benchmarks.peers.adapter":
+        if not inside:
             assert not any(name.startswith("jaxreplay._internal") for name in imports(path)), module

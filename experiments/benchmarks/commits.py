@@ -1,8 +1,8 @@
-"""Do two commits give the same numbers? `python -m experiments.benchmarks.commits --help`.
+"""Compare the numbers of two commits: `python -m experiments.benchmarks.commits --help`.
 
-Each commit is checked out into a temporary folder and trains the same short runs; their
-`metrics.csv` are compared byte by byte, then number by number. Both use the packages that are
-installed here.
+Each commit is checked out into a temporary folder and trains the same short runs. Their
+`metrics.csv` are compared byte by byte, then number by number. Both commits use the installed
+packages.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ RUNS: Mapping[str, str] = MappingProxyType(
             for replay in ("uniform", "per", "ners", "refer")
         },
         "racer_refer": _options("racer", "refer", "--env gymnax/Pendulum-v1"),
-        "dqn_two_lanes": _options("dqn", "per", "--num-envs 2 --learn-every 2 --updates 3"),
+        "dqn_two_environments": _options("dqn", "per", "--num-envs 2 --learn-every 2 --updates 3"),
         "rainbow_atari": _options(
             "rainbow", "per", "--env atari/Pong --agent.network data_efficient --env.max-steps 100",
             "--capacity 512 --batch-size 16 --tensorboard false",
@@ -51,12 +51,12 @@ RUNS: Mapping[str, str] = MappingProxyType(
 
 
 class Outcome(NamedTuple):
-    """How the numbers of two commits differ."""
+    """Differences between the numbers of two commits."""
 
     identical: bool  # byte for byte
-    largest: float  # relative difference of any two numbers, over all log points
-    first: float  # the same at the first log point alone
-    columns: tuple[str, ...]  # those that differ, and those that only one commit has
+    largest: float  # largest relative difference of two numbers, over all log points
+    first: float  # the same at the first log point
+    columns: tuple[str, ...]  # columns that differ, or that only one commit has
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("after", metavar="COMMIT", nargs="?", help="[default: the working tree]")
     parser.add_argument(
         "--runs", nargs="+", type=one_of("run", RUNS), default=list(RUNS), metavar="NAME",
-        help=f"which runs: {', '.join(RUNS)} [default all]",
+        help=f"runs to train: {', '.join(RUNS)} [default all]",
     )  # fmt: skip
     args = parser.parse_args(argv)
     outcomes = {}
@@ -95,16 +95,13 @@ def compare(before: str, after: str) -> Outcome:
     }
     at_first = tables[0]["step"].to_numpy() == tables[0]["step"].min()
     differing = [column for column, gap in gaps.items() if gap.any()]
-    return Outcome(
-        identical=before == after,
-        largest=float(max(gap.max() for gap in gaps.values())),
-        first=float(max(gap[at_first].max() for gap in gaps.values())),
-        columns=(*differing, *unshared),
-    )
+    largest = float(max(gap.max() for gap in gaps.values()))
+    first = float(max(gap[at_first].max() for gap in gaps.values()))
+    return Outcome(before == after, largest, first, (*differing, *unshared))
 
 
 def _gaps(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Return relative differences; 0 where both are NaN, infinite where only one is."""
+    """Return relative differences: 0 if both are NaN, infinite if only one is."""
     same = (before == after) | (np.isnan(before) & np.isnan(after))
     size = np.maximum(np.maximum(np.abs(before), np.abs(after)), 1e-12)
     with np.errstate(invalid="ignore"):  # of two infinities
@@ -114,12 +111,10 @@ def _gaps(before: np.ndarray, after: np.ndarray) -> np.ndarray:
 
 def _line(name: str, outcome: Outcome) -> str:
     if outcome.identical:
-        return f"{name:<16} identical"
+        return f"{name:<20} identical"
     shown = ", ".join(outcome.columns[:6]) + (" ..." if len(outcome.columns) > 6 else "")
-    return (
-        f"{name:<16} differs by {outcome.first:.1e} at the first log point, {outcome.largest:.1e} "
-        f"at most: {shown}"
-    )
+    gaps = f"{outcome.first:.1e} at the first log point, {outcome.largest:.1e} at most"
+    return f"{name:<20} differs by {gaps}: {shown}"
 
 
 def _train(tree: Path, options: str) -> str:
@@ -127,10 +122,8 @@ def _train(tree: Path, options: str) -> str:
     with tempfile.TemporaryDirectory() as out:
         run = Path(out) / "run"
         command = [sys.executable, "-m", "experiments.train", *options.split(), "--out", str(run)]
-        done = subprocess.run(
-            command, cwd=tree, env={**os.environ, "PYTHONPATH": str(tree)}, capture_output=True,
-            text=True, check=False,
-        )  # fmt: skip
+        env = {**os.environ, "PYTHONPATH": str(tree)}
+        done = subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
         return (run / "metrics.csv").read_text()
@@ -141,7 +134,7 @@ def _checked_out(commit: str) -> Iterator[Path]:
     """Check a commit out into a temporary folder, and remove it at the end.
 
     Raises:
-      ValueError: in one line: there is no such commit.
+      ValueError: the commit does not exist.
     """
     with tempfile.TemporaryDirectory() as scratch:
         tree = Path(scratch) / "tree"
@@ -149,7 +142,7 @@ def _checked_out(commit: str) -> Iterator[Path]:
             _git("worktree", "add", "--detach", str(tree), commit)
         except subprocess.CalledProcessError as error:
             why = error.stderr.strip().splitlines()[-1]
-            raise ValueError(f"'{commit}' is no commit: {why}") from None
+            raise ValueError(f"'{commit}' is not a commit: {why}") from None
         try:
             yield tree
         finally:

@@ -1,18 +1,35 @@
-"""Where benchmarks write: files of theirs alone are written over."""
+"""Output of benchmarks: Markdown tables, and numbers with their machine as JSON."""
 
 import argparse
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from PIL import Image
 
 from experiments.analysis.files import read_json, write_json
 from experiments.benchmarks import timing
 from jaxreplay.saving import check_writable
 
-MARK = "jaxreplay experiments.benchmarks"  # the software that a picture of ours names
+Cell = str | int | float | None
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """Return a Markdown table with its first column aligned left and the others right.
+
+    Numbers have three significant digits; None is a dash.
+    """
+    lines = [list(head), *([_text(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+
+    def line(cells: Sequence[str]) -> str:
+        first, *rest = (
+            cell.rjust(width) if column else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        )
+        return "| " + " | ".join([first, *rest]) + " |"
+
+    rules = [("-" * width if not i else "-" * (width - 1) + ":") for i, width in enumerate(widths)]
+    return "\n".join([line(lines[0]), line(rules), *map(line, lines[1:])])
 
 
 def add_out(parser: argparse.ArgumentParser) -> None:
@@ -20,56 +37,38 @@ def add_out(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=numbers, metavar="FILE", help="write the numbers as JSON")
 
 
-def add_figure(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add the option `--figure`; `what` is shown."""
-    parser.add_argument("--figure", type=picture, metavar="FILE", help=f"plot {what} as a PNG")
-
-
 def write(path: Path | None, content: Mapping[str, Any]) -> None:
-    """Write numbers, if they are wanted, and what machine they are of, if that is not in them."""
+    """Write numbers together with their machine, unless `path` is None."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, {"machine": timing.machine(), **content})
 
 
 def numbers(text: str) -> Path:
-    """Read the name of a file for numbers; create nothing.
+    """Parse the path of a JSON file of numbers; create nothing.
 
     Raises:
-      ArgumentTypeError: one line: numbers can't be written there, or no benchmark wrote what is.
+      ArgumentTypeError: the path is not writable, or holds a file that no benchmark wrote.
     """
-    return _path(text, ".json", _has_machine)
-
-
-def picture(text: str) -> Path:
-    """Read the name of a PNG; create nothing.
-
-    Raises:
-      ArgumentTypeError: one line: it can't be written there, or no benchmark drew what is.
-    """
-    return _path(text, ".png", _is_marked)
-
-
-def _path(text: str, ending: str, is_ours: Callable[[Path], bool]) -> Path:
     path = Path(text)
-    if path.suffix != ending:
-        raise argparse.ArgumentTypeError(f"{path} is no {ending} file: use this ending")
+    if path.suffix != ".json":
+        raise argparse.ArgumentTypeError(f"{path} does not end in .json: use this ending")
     try:
         check_writable(path, "give the name of a file")
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-    there = next(folder for folder in path.absolute().parents if folder.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise argparse.ArgumentTypeError(f"nothing can be written in {there}: choose another")
-    if path.exists() and not is_ours(path):
+    parent = next(folder for folder in path.absolute().parents if folder.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{parent} is not writable: choose another folder")
+    if path.exists() and not _has_machine(path):
         raise argparse.ArgumentTypeError(
-            f"{path} was not written by a benchmark: remove it, or choose another"
+            f"{path} was not written by a benchmark: remove it, or choose another file"
         )
     return path
 
 
 def _has_machine(path: Path) -> bool:
-    """Tell whether a file says what machine its numbers are of, as all of ours do."""
+    """Return whether a file names the machine of its numbers, as `write` does."""
     try:
         content = read_json(path)
     except (OSError, ValueError):
@@ -78,9 +77,11 @@ def _has_machine(path: Path) -> bool:
     return isinstance(machine, dict) and {"device", "jax"} <= machine.keys()
 
 
-def _is_marked(path: Path) -> bool:
-    try:
-        with Image.open(path) as image:
-            return image.info.get("Software") == MARK
-    except OSError:
-        return False
+def _text(cell: Cell) -> str:
+    if cell is None:
+        return "-"
+    if isinstance(cell, str):
+        return cell
+    if isinstance(cell, int) or abs(cell) >= 100:
+        return f"{cell:,.0f}"
+    return f"{cell:.2f}" if abs(cell) < 10 else f"{cell:.1f}"

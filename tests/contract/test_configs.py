@@ -6,7 +6,7 @@ import pytest
 
 from agents import tabular
 from experiments import environments
-from experiments.benchmarks import measure, training
+from experiments.benchmarks import compiling, methods, replay, training
 from experiments.runs import outputs
 from experiments.runs.registry import AGENTS
 from experiments.training.config import LoopConfig, ReplaySizes
@@ -53,7 +53,7 @@ def test_the_project_s_configs_are_all_here():
     known = [entry.config for entry in (*METHODS.values(), *AGENTS.values())]
     known += [type(environments.options(name)) for name in environments.names()]
     known += [tabular.TabularConfig, LoopConfig, ReplaySizes, outputs.OutputConfig]
-    known += [measure.Settings, training.Settings]
+    known += [module.Settings for module in (compiling, methods, replay, training)]
     assert set(known) <= set(CONFIGS)
 
 

@@ -1,97 +1,104 @@
-"""Whole training loops of other projects, run from checkouts of theirs and left as they are.
+"""Training loops of other projects, imported from unmodified checkouts.
 
-Each is a function of a seed's key that trains for a fixed number of steps. Nothing of their code is
-here: an adapter sets their hyperparameters, and stands in for what newer packages have changed.
+An adapter per project sets its hyperparameters and replaces functions that newer packages have
+removed. Each loop is a function of a seed's key that trains for a fixed number of steps.
 """
 
 import importlib
+import importlib.util
+import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from experiments.benchmarks.compiled import Compiled, compile_for
-from experiments.benchmarks.timing import Run
+from experiments.benchmarks.programs import Compiled, compile_for
+from experiments.benchmarks.training_loops import Loop
+from experiments.installation.commands import install, install_package
+from experiments.runs.log import say
+from experiments.runs.run_config import RunConfig
+from jaxreplay.testing import large_copies
 
-NAMES = ("purejaxrl", "rejax")
-FILES = {"purejaxrl": "purejaxrl/dqn.py", "rejax": "rejax/__init__.py"}  # that checkouts have
-Train = Callable[[Any], Any]  # a seed's key -> whatever training leaves
-
-
-class Setting(NamedTuple):
-    """Hyperparameters that all loops share."""
-
-    agent: str  # "dqn", "td3" or "sac"
-    env: str  # its name in gymnax
-    batch_size: int
-    hidden: tuple[int, ...]
-    capacity: int
-    learning_rate: float
-    tau: float  # target rate, at every update
+# One file of each project by which its checkout is recognised.
+FILES = {"purejaxrl": "purejaxrl/dqn.py", "rejax": "src/rejax/__init__.py"}
+_REQUIRED = {
+    "purejaxrl": ("flashbax", install("bench")),
+    "rejax": ("distrax", install_package("distrax")),
+}
+Train = Callable[[Any], Any]  # a seed's key -> the result of training
 
 
 class Variant(NamedTuple):
-    """A loop of a peer: as published, or with a part of it replaced."""
+    """A loop as published, or with a part of it replaced.
 
-    make: Callable[[int, int], Train]  # steps, and those of them before learning -> a function
-    told: Callable[[int, int], Train] | None = None  # what compiling is timed of; None: the same
-    several: bool = False  # it differs from another only where there are several seeds
+    Both functions take the number of steps and the number of those before learning.
+    """
 
-
-class Missing(Exception):
-    """A peer that is not there, or does not work here; in one line."""
+    make: Callable[[int, int], Train]
+    with_evaluation: Callable[[int, int], Train] | None = None  # to time its compilation; or `make`
 
 
-class Whole(NamedTuple):
-    """A loop of a peer, ready to be timed."""
-
-    run: Run  # whole multiples of the learning steps that it was compiled for
-    seconds: float  # of the processor, that compiling took, tracing included
-    text: str  # optimised HLO
-
-
-def variants(name: str, folder: Path | None, setting: Setting) -> tuple[Mapping[str, Variant], str]:
-    """Return a peer's loops for an agent by name, none if it has none; and its version.
-
-    Args:
-      name: of the peer, one of NAMES.
-      folder: a checkout of it; None: as installed, if it can be.
-      setting: hyperparameters.
+def check(name: str, folder: Path) -> None:
+    """Check that a folder is a checkout of a project, and that its required package is installed.
 
     Raises:
-      Missing: it is not there, or does not work here.
+      ValueError: either is missing.
     """
-    module = importlib.import_module(f"{__name__}.{name}")
-    try:
-        return module.variants(folder, setting), module.version(folder)
-    except (ImportError, AttributeError, OSError) as error:
-        line = " ".join(str(error).split())[:200]
-        raise Missing(f"it does not work here: {line}") from None
+    if not (folder / FILES[name]).is_file():
+        raise ValueError(f"{name} is {folder}, which has no {FILES[name]}: give a checkout")
+    package, hint = _REQUIRED[name]
+    if importlib.util.find_spec(package) is None:
+        raise ValueError(f"{name} requires {package}: {hint}")
 
 
-def whole(variant: Variant, seeds: int, steps: int, setting: Setting) -> Whole:
-    """Compile a peer's loop for many seeds, as its documentation does: vmapped, then jitted.
+def version(folder: Path) -> str:
+    """Return the commit of a checkout."""
+    command = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    cloned = (folder / ".git").exists() and done.returncode == 0
+    return f"commit {done.stdout.strip()}" if cloned else "unknown commit"
 
-    Its time is that of a run that learns, minus that of one which ends where learning begins.
+
+def compiled(name: str, folder: Path, config: RunConfig, steps: int) -> dict[str, Loop]:
+    """Compile a project's loops with the hyperparameters of a run.
 
     Args:
-      variant: the loop.
-      seeds: in one program.
-      steps: learning steps of a run.
-      setting: hyperparameters.
+      name: of the project, a key of FILES.
+      folder: checkout of the project.
+      config: hyperparameters and number of seeds, all in one program.
+      steps: learning steps per call.
+
+    Returns:
+      Loops by name; none if the project lacks the agent.
     """
-    keys = jax.random.split(jax.random.PRNGKey(0), seeds)
-    before = setting.batch_size
+    module = importlib.import_module(f"{__name__}.{name}")
+    steps += steps % 2  # TD3's actor learns in every other step
+    loops = {}
+    for label, variant in module.variants(folder, config).items():
+        say(f"  compiling {label}")
+        loops[label] = whole(variant, config, steps)
+    return loops
+
+
+def whole(variant: Variant, config: RunConfig, steps: int) -> Loop:
+    """Compile a loop as projects document it: vmapped over seeds, then jitted.
+
+    The time of a run that ends before learning begins is subtracted from that of each run.
+    """
+    keys = jax.random.split(jax.random.PRNGKey(0), config.seeds)
+    capacity, before = config.sizes.capacity or 0, config.sizes.batch_size
 
     def made(make: Callable[[int, int], Train], length: int) -> Compiled:
         jax.clear_caches()
         return compile_for(jax.jit(jax.vmap(make(length, before))), keys)
 
     short, long = (made(variant.make, length) for length in (before, before + steps))
-    told = long if variant.told is None else made(variant.told, before + steps)
+    full = long
+    if variant.with_evaluation is not None:
+        full = made(variant.with_evaluation, before + steps)
 
     def timed(one: Compiled) -> float:
         start = time.perf_counter()
@@ -103,17 +110,18 @@ def whole(variant: Variant, seeds: int, steps: int, setting: Setting) -> Whole:
         spent = sum(timed(long) - timed(short) for _ in range(times))
         return max(spent, 1e-9) * count / (times * steps)
 
-    return Whole(run, told.tracing + told.compiling, long.text)
+    copies = len(large_copies(long.text, capacity))
+    return Loop(run, full.tracing + full.compiling, long.size, copies, steps)
 
 
 class SingleDone:
-    """An environment of gymnax whose steps return one `done`, as they did before gymnax 1.0."""
+    """A gymnax environment whose steps return one `done` flag, as before gymnax 1.0."""
 
     def __init__(self, env: Any) -> None:
         self._env = env
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "_env":  # as copies ask before there is any
+        if name.startswith("__") or name == "_env":  # looked up by copies before `_env` is set
             raise AttributeError(name)
         return getattr(self._env, name)
 

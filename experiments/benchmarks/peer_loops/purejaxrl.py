@@ -1,65 +1,41 @@
-"""purejaxrl (by luchris429): its DQN around flashbax's uniform buffer, from a checkout.
+"""purejaxrl (luchris429): DQN with flashbax's uniform buffer.
 
-As published, all its keys but those of the first reset come from one constant, so that seeds share
-them: every seed draws the same slots and the same random actions, and a key is hashed once for all.
-A variant gives each seed keys of its own. In another, our uniform replay takes the buffer's place.
-It has no PER: its learning phase does not return the buffer.
+As published, all keys except that of the first reset derive from one constant, so that all seeds
+draw the same slots and random actions, and each key is hashed once for all seeds. A second variant
+has separate keys for each seed. Its learning phase does not return the buffer, so that prioritised
+replay cannot be added.
 """
 
-import contextlib
 import functools
 import importlib.util
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+import unittest.mock
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
-from experiments.benchmarks.peer_loops import Missing, Setting, SingleDone, Train, Variant
-from experiments.benchmarks.peer_loops.versions import version_of
-from experiments.installation.commands import install
-from jaxreplay import Replay
-from jaxreplay.methods import uniform
-from jaxreplay.types import Array, Transition
-
-PUBLISHED, OWN_KEYS, OUR_UNIFORM = (
-    "purejaxrl",
-    "purejaxrl, keys per seed",
-    "purejaxrl, our uniform",
-)
+from experiments.benchmarks.peer_loops import FILES, SingleDone, Train, Variant
+from experiments.runs.run_config import RunConfig
+from jaxreplay.types import Array
 
 
-def version(folder: Path | None) -> str:
-    """Return the version that is used."""
-    return version_of("purejaxrl", folder)
-
-
-def variants(folder: Path | None, setting: Setting) -> Mapping[str, Variant]:
-    """Return the loops as published, with a seed's own keys, and with our replay."""
-    if setting.agent != "dqn":
+def variants(folder: Path, config: RunConfig) -> Mapping[str, Variant]:
+    """Return the loops with published keys and with keys per seed."""
+    if config.agent != "dqn":
         return {}
-    if folder is None:
-        raise Missing("give a checkout of luchris429/purejaxrl with --purejaxrl")
-    path = folder / "purejaxrl" / "dqn.py"
-    if not path.is_file():
-        raise Missing(f"{folder} has no purejaxrl/dqn.py: give a checkout of luchris429/purejaxrl")
-    if importlib.util.find_spec("flashbax") is None:
-        raise Missing(f"it needs flashbax: {install('bench')}")
-    module = _load(path)
-    train = functools.partial(_train, module, setting)
+    module = _load(folder / FILES["purejaxrl"])
     return {
-        PUBLISHED: Variant(functools.partial(train, False, False)),
-        OWN_KEYS: Variant(functools.partial(train, True, False), several=True),
-        OUR_UNIFORM: Variant(functools.partial(train, True, True)),
+        "purejaxrl": Variant(functools.partial(_train, module, config, False)),
+        "purejaxrl, keys per seed": Variant(functools.partial(_train, module, config, True)),
     }
 
 
 def _load(path: Path) -> Any:
-    """Import the file; wandb, which it reports to only when asked, need not be there."""
+    """Import the file, with an empty `wandb` (not used here) if it is not installed."""
     spec = importlib.util.spec_from_file_location("purejaxrl_dqn", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -74,45 +50,32 @@ def _load(path: Path) -> Any:
     return module
 
 
-def _train(
-    module: Any, setting: Setting, own_keys: bool, our_replay: bool, steps: int, before: int
-) -> Train:
-    """Return a run of `steps` steps, none of the first `before` of which learns."""
-    config = {
-        "NUM_ENVS": 1,
-        "BUFFER_SIZE": setting.capacity,
-        "BUFFER_BATCH_SIZE": setting.batch_size,
-        "TOTAL_TIMESTEPS": steps,
-        "EPSILON_START": 1.0,
-        "EPSILON_FINISH": 0.05,
-        "EPSILON_ANNEAL_TIME": 10_000,
-        "TARGET_UPDATE_INTERVAL": 1,
-        "LR": setting.learning_rate,
-        "LEARNING_STARTS": before,
-        "TRAINING_INTERVAL": 1,
-        "GAMMA": 0.99,
-        "TAU": setting.tau,
-        "ENV_NAME": setting.env,
-    }
-    changed = {
-        "QNetwork": functools.partial(_QNetwork, setting.hidden),
-        "LogWrapper": lambda env, wrap=module.LogWrapper: SingleDone(wrap(env)),
-    }
-    if our_replay:
-        changed["fbx"] = types.SimpleNamespace(make_flat_buffer=_make_buffer)
+def _train(module: Any, config: RunConfig, own_keys: bool, steps: int, before: int) -> Train:
+    """Return a run of `steps` steps, of which the first `before` do not learn."""
+    options, sizes = config.agent_options, config.sizes
+    settings = {
+        "ENV_NAME": config.env.removeprefix("gymnax/"), "NUM_ENVS": 1, "GAMMA": 0.99,
+        "BUFFER_SIZE": sizes.capacity, "BUFFER_BATCH_SIZE": sizes.batch_size,
+        "EPSILON_START": 1.0, "EPSILON_FINISH": 0.05, "EPSILON_ANNEAL_TIME": 10_000,
+        "LEARNING_STARTS": before, "TRAINING_INTERVAL": 1, "TOTAL_TIMESTEPS": steps,
+        "LR": options.learning_rate, "TARGET_UPDATE_INTERVAL": 1, "TAU": options.tau,
+    }  # fmt: skip
+    network = functools.partial(_QNetwork, options.hidden)
+    log_wrapper = module.LogWrapper
 
     def train(key: Array) -> Any:
-        made = lambda seed: jax.random.fold_in(key, seed)  # noqa: E731
-        more = {"PRNGKey": made} if own_keys else {}
-        random = _With(jax.random, **more)
-        with _replaced(module, jax=_With(jax, tree_map=jax.tree.map, random=random), **changed):
-            return module.make_train(config)(key)
+        keys = {"PRNGKey": lambda seed: jax.random.fold_in(key, seed)} if own_keys else {}
+        older = Overlay(jax, tree_map=jax.tree.map, random=Overlay(jax.random, **keys))
+        wrapper = lambda env: SingleDone(log_wrapper(env))  # noqa: E731
+        names = {"jax": older, "QNetwork": network, "LogWrapper": wrapper}
+        with unittest.mock.patch.multiple(module, **names):  # while it is traced
+            return module.make_train(settings)(key)
 
     return train
 
 
 class _QNetwork(nn.Module):
-    """The network, whose layers are no option of theirs."""
+    """The Q network; the project has no option for its layers."""
 
     hidden: tuple[int, ...]
     action_dim: int
@@ -124,8 +87,8 @@ class _QNetwork(nn.Module):
         return nn.Dense(self.action_dim)(x)
 
 
-class _With:
-    """A module with some names more, or other ones, while another module uses it."""
+class Overlay:
+    """A module with additional or replaced attributes."""
 
     def __init__(self, module: Any, **names: Any) -> None:
         self._module = module
@@ -133,79 +96,3 @@ class _With:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)
-
-
-@contextlib.contextmanager
-def _replaced(module: Any, **names: Any) -> Iterator[None]:
-    """Let names of a module mean something else while it is traced."""
-    before = {name: getattr(module, name) for name in names}
-    for name, value in names.items():
-        setattr(module, name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(module, name, value)
-
-
-class _Step(NamedTuple):
-    obs: Array
-    action: Array
-    reward: Array
-    done: Array
-
-
-class _Pair(NamedTuple):
-    first: _Step
-    second: _Step
-
-
-class _Drawn(NamedTuple):
-    experience: _Pair
-
-
-class _Buffer(NamedTuple):
-    """The functions of flashbax's buffers that the loop uses."""
-
-    init: Callable[..., Any]
-    add: Callable[..., Any]
-    sample: Callable[..., Any]
-    can_sample: Callable[..., Any]
-
-    def replace(self, **functions: Any) -> "_Buffer":
-        return self._replace(**functions)
-
-
-def _make_buffer(max_length: int, sample_batch_size: int, **others: Any) -> _Buffer:
-    """Put our uniform replay behind flashbax's functions.
-
-    Its loop adds a step before it knows the next observation, so a step waits here until the next
-    one comes; the first row is made up. Its loop adds before it samples, so that nothing is copied
-    although it never calls `update`.
-    """
-    del others
-    replay = Replay(uniform.sampler(), capacity=max_length, batch_size=sample_batch_size)
-    no = jnp.zeros(1, bool)
-
-    def row(step: _Step, next_obs: Array) -> Transition:
-        kept = 1.0 - step.done.astype(jnp.float32)
-        return Transition(step.obs, step.action, step.reward, kept, next_obs, no, no)
-
-    def alike(step: Any) -> _Step:
-        return _Step(step.obs, step.action, step.reward, jnp.asarray(step.done, bool))
-
-    def init(step: Any) -> Any:
-        held = jax.tree.map(lambda x: jnp.asarray(x)[None], alike(step))
-        example = jax.tree.map(lambda x: x[0], row(held, held.obs))
-        return replay.init(jax.random.key(0), example), held
-
-    def add(state: Any, step: Any) -> Any:
-        inner, held = state
-        return replay.add(inner, row(held, step.obs)), alike(step)
-
-    def sample(state: Any, key: Array) -> _Drawn:
-        t = replay.sample(state[0], key).transition
-        first = _Step(t.obs, t.action, t.reward, t.discount == 0)
-        return _Drawn(_Pair(first, first._replace(obs=t.next_obs)))
-
-    return _Buffer(init, add, sample, lambda state: replay.can_sample(state[0]))

@@ -1,6 +1,6 @@
-"""Replay buffers to compare ours with, each behind one small protocol (`types.Buffer`).
+"""Replay buffers to compare with ours, pure functions or a `types.Buffer`.
 
-Packages of peers are optional: missing ones are named, with how to install them.
+Packages of peers are optional; `find` reports missing ones with their install commands.
 """
 
 import importlib
@@ -13,57 +13,49 @@ from experiments.benchmarks.peers.types import Peer
 from experiments.installation.commands import install, install_package
 
 _EXTRA = install("bench")
-_TORCH = "brings PyTorch, by default with gigabytes of CUDA"
+_TORCH = "with PyTorch, which by default includes gigabytes of CUDA"
 
 
 class Source(NamedTuple):
-    """A module of peers and the package that it needs."""
+    """The package that a module of peers requires."""
 
-    module: str  # in this package
-    package: str | None  # its name, on PyPI and for import; None: no package beyond our own
+    package: str | None  # on PyPI and for import; None: no further package
     install: str = ""
 
 
-SOURCES = (
-    Source("ours", None),
-    Source("flashbax", "flashbax", _EXTRA),
-    Source("cumsum", None),
-    Source("compiled_loop", "numba", _EXTRA),
-    Source("cpprb", "cpprb", f"{_EXTRA}, Python 3.12 at most"),
-    Source("tianshou", "tianshou", f"{install_package('tianshou')} ({_TORCH})"),
-    Source("torchrl", "torchrl", f"{install_package('torchrl')} ({_TORCH})"),
-)
+SOURCES = {
+    "ours": Source(None),
+    "flashbax": Source("flashbax", _EXTRA),
+    "compiled_loop": Source("numba", _EXTRA),
+    "cpprb": Source("cpprb", f"{_EXTRA}, Python 3.12 at most"),
+    "tianshou": Source("tianshou", f"{install_package('tianshou')} ({_TORCH})"),
+    "torchrl": Source("torchrl", f"{install_package('torchrl')} ({_TORCH})"),
+}
 
 
 class Found(NamedTuple):
-    """What can be compared, and what can't."""
+    """Available and missing peers."""
 
     peers: tuple[Peer, ...]
-    missing: dict[str, str]  # package -> why, and how to install it
-    versions: dict[str, str]  # of the packages that are there
+    missing: dict[str, str]  # package -> reason, with the install command
+    versions: dict[str, str]  # of available packages
 
 
-def find(modules: Sequence[str] | None = None) -> Found:
-    """Import the peers whose packages are installed.
-
-    Args:
-      modules: names of sources; None: all of them.
-    """
+def find(modules: Sequence[str]) -> Found:
+    """Import the peers of `modules`, keys of SOURCES, whose packages are installed."""
     peers: list[Peer] = []
     missing, versions = {}, {}
-    for source in SOURCES:
-        if modules is not None and source.module not in modules:
-            continue
-        if source.package and importlib.util.find_spec(source.package) is None:
-            missing[source.package] = f"not installed: {source.install}"
+    for module in modules:
+        package, hint = SOURCES[module]
+        if package and importlib.util.find_spec(package) is None:
+            missing[package] = f"not installed: {hint}"
             continue
         try:
-            module = importlib.import_module(f"{__name__}.{source.module}")
-            peers += module.peers()
+            peers += importlib.import_module(f"{__name__}.{module}").peers()
         except (ImportError, OSError, RuntimeError) as error:
-            line = " ".join(str(error).split())[:200]
-            missing[source.package or source.module] = f"installed, but does not work here: {line}"
+            reason = " ".join(str(error).split())[:200]
+            missing[package or module] = f"installed, but does not work here: {reason}"
             continue
-        if source.package:
-            versions[source.package] = metadata.version(source.package)
+        if package:
+            versions[package] = metadata.version(package)
     return Found(tuple(peers), missing, versions)

@@ -1,9 +1,9 @@
-"""The same work in a compiled loop without any framework, by numba.
+"""The same computation in a loop compiled by numba, without a framework.
 
-It has the same sum tree as ours (8 children to a node, repaired by recomputing whole nodes), one
-draw in each of B equal ranges, importance weights, rows of one matrix copied into the batch, and
-new priorities from the batch. All is float32, there are no branches within a node, and one word of
-each cache line of the rows is read before they are copied.
+It has the same sum tree as ours (8 children per node, updated by recomputing whole nodes),
+stratified draws, importance weights, transitions copied from the rows of one matrix into the batch,
+and new priorities from the batch, all in float32. There are no branches within a node, and one word
+of each cache line of the rows is read before they are copied.
 """
 
 import math
@@ -12,47 +12,38 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from experiments.benchmarks.peers.types import (
-    ACTION,
-    ALPHA,
-    BETA,
-    EPSILON,
-    OBS,
-    Drawn,
-    Peer,
-    Rows,
-    endless_episode,
-)
+from experiments.benchmarks.peers import types
+from experiments.benchmarks.peers.types import ACTION, ALPHA, BETA, EPSILON, OBS, Peer, Rows
 
 _BRANCHING = 8
 _WIDTH = OBS + ACTION + 1 + 1 + OBS
-_POOL, _BATCHES = 256, 16  # rows, and batches for updates alone, that a run cycles through
+_POOL = 256  # distinct rows, and sets of TD errors, in a run
 _LINE = 16  # words in a cache line
 
 
 class _State(NamedTuple):
-    """The whole state, in arrays as numba needs it."""
+    """The state as arrays, as numba requires."""
 
     rows: np.ndarray  # [C, _WIDTH] float32
-    nodes: np.ndarray  # [T] float32, level after level, the leaves first, the root last
-    starts: np.ndarray  # [L + 1] int64, where in `nodes` each level begins
-    counts: np.ndarray  # [2] int64: rows ever added, and the capacity
-    largest: np.ndarray  # [1] float32, the largest leaf ever written
-    indices: np.ndarray  # [B] int64, of the latest batch, like the next two
+    nodes: np.ndarray  # [T] float32, level by level from the leaves to the root
+    starts: np.ndarray  # [L + 1] int64, offsets of the levels in `nodes`
+    counts: np.ndarray  # [2] int64: rows added so far, and the capacity
+    largest: np.ndarray  # [1] float32, the largest leaf so far
+    indices: np.ndarray  # [B] int64, of the latest batch, as the next two
     batch: np.ndarray  # [B, _WIDTH] float32
     weights: np.ndarray  # [B] float32
     parents: np.ndarray  # [B] int64, scratch
     targets: np.ndarray  # [B] float32, scratch
-    touched: np.ndarray  # [1] float32, sum of words that were read only to bring them into cache
+    touched: np.ndarray  # [1] float32, sum of the words read to load cache lines
 
 
 @njit
-def _repair(nodes, starts, parents):
+def _update_parents(nodes, starts, parents):
     """Recompute every node above the leaves `parents` (overwritten)."""
     for level in range(len(starts) - 2):
         below, start = starts[level], starts[level + 1]
         size = starts[level + 2] - start
-        if size <= len(parents):  # every node once, rather than some of them several times
+        if size <= len(parents):  # each node once instead of some repeatedly
             for node in range(size):
                 total = np.float32(0)
                 for child in range(_BRANCHING):
@@ -78,14 +69,14 @@ def _add(state, row):
         state.rows[slot, column] = row[column]
     state.nodes[slot] = state.largest[0]
     state.parents[0] = slot
-    _repair(state.nodes, state.starts, state.parents[:1])
+    _update_parents(state.nodes, state.starts, state.parents[:1])
 
 
 @njit
 def _descend(nodes, starts, targets, leaves):
-    """Find the leaves at which the running sum passes the targets, never one of value 0.
+    """Find the leaves at which the cumulative sum exceeds the targets, none of value 0.
 
-    It goes level by level, so that the CPU can overlap several walks.
+    All targets descend one level at a time, so that the CPU can overlap them.
     """
     leaves[:] = 0
     for level in range(len(starts) - 3, -1, -1):
@@ -137,42 +128,28 @@ def _update(state, indices, td_error):
         state.nodes[indices[i]] = leaf
         state.largest[0] = max(state.largest[0], leaf)
         state.parents[i] = indices[i]
-    _repair(state.nodes, state.starts, state.parents)
+    _update_parents(state.nodes, state.starts, state.parents)
 
 
 @njit
-def _feedback(state, noise, errors):
-    """Compute TD errors from the whole batch, as the compiled loops of JAX do."""
-    small = np.float32(1e-6)
-    for i in range(len(errors)):
-        total = np.float32(0)
-        for column in range(_WIDTH):
-            total += state.batch[i, column]
-        errors[i] = noise[i] + small * total
-
-
-@njit
-def _run(state, verb, rows, noise, errors, pool, count):
-    """Run a verb (0 add, 1 sample, 2 update, 3 and 4 a cycle that begins or ends with add)."""
+def _run(state, add_first, rows, noise, errors, count):
+    """Run cycles that begin or end with `_add`."""
     for number in range(count):
         at = number % _POOL
-        if verb == 0 or verb == 3:
+        if add_first:
             _add(state, rows[at])
-        if verb == 1 or verb >= 3:
-            _sample(state)
-        if verb >= 3:
-            _feedback(state, noise[at], errors)
-            _update(state, state.indices, errors)
-        if verb == 2:
-            _update(state, pool[number % _BATCHES], noise[at])
-        if verb == 4:
+        _sample(state)
+        for i in range(len(errors)):  # TD errors of the whole batch, as in the loops of JAX
+            total = np.float32(0)
+            for column in range(_WIDTH):
+                total += state.batch[i, column]
+            errors[i] = noise[at, i] + np.float32(1e-6) * total
+        _update(state, state.indices, errors)
+        if not add_first:
             _add(state, rows[at])
 
 
-_VERBS = {"add": 0, "sample": 1, "update": 2, "add-sample-update": 3, "sample-update-add": 4}
-
-
-class _Loop:
+class _Loop(types.CompiledBuffer):
     def __init__(self, capacity: int, batch_size: int) -> None:
         sizes, size = [], capacity
         while size > 1 or not sizes:
@@ -193,10 +170,9 @@ class _Loop:
             touched=np.zeros(1, np.float32),
         )
         rng = np.random.default_rng(0)
-        self._rows = _packed(endless_episode(rng, _POOL))
+        self._rows = _packed(types.endless_episode(rng, _POOL))
         self._noise = rng.standard_normal((_POOL, batch_size), np.float32)
         self._errors = np.zeros(batch_size, np.float32)
-        self._pool = rng.integers(capacity, size=(_BATCHES, batch_size))
 
     def fill(self, rows: Rows) -> None:
         for packed in _packed(rows):
@@ -212,21 +188,9 @@ class _Loop:
     def update(self, batch: tuple[np.ndarray, ...], errors: np.ndarray) -> None:
         _update(self._state, batch[0], errors)
 
-    def errors(self, td_error: np.ndarray) -> np.ndarray:
-        return td_error
-
-    def drawn(self, batch: tuple[np.ndarray, np.ndarray, np.ndarray]) -> Drawn:
-        indices, rows, weights = (array.copy() for array in batch)
-        obs, action, reward, discount, next_obs = np.split(
-            rows, np.cumsum([OBS, ACTION, 1, 1]), axis=1
-        )
-        return Drawn(indices, Rows(obs, action, reward[:, 0], discount[:, 0], next_obs), weights)
-
-    def wait(self) -> None:
-        pass
-
-    def run(self, verb: str, count: int) -> None:
-        _run(self._state, _VERBS[verb], self._rows, self._noise, self._errors, self._pool, count)
+    def run(self, order: str, count: int) -> None:
+        first = order == types.ORDERS[0]
+        _run(self._state, first, self._rows, self._noise, self._errors, count)
 
 
 def _packed(rows: Rows) -> np.ndarray:
@@ -235,5 +199,5 @@ def _packed(rows: Rows) -> np.ndarray:
 
 
 def peers() -> tuple[Peer, ...]:
-    """Return the loop."""
-    return (Peer("compiled loop (numba)", prioritised=True, compiled=_Loop),)
+    """Return the loop, prioritised."""
+    return (Peer("compiled loop (numba)", prioritised=True, make=_Loop),)

@@ -1,24 +1,29 @@
-"""Flashbax: its flat buffers, prioritised and uniform.
+"""flashbax: its flat buffers, prioritised and uniform, used as documented.
 
-They are used as documented: a timestep is stored without its next observation, which is read from
-the next timestep, and the user computes importance weights and priorities.
-
-In a compiled loop XLA copies their whole arrays where a read may come after the next write in
-place. Two variants show what a user could do about that: an optimisation barrier after `sample`,
-which XLA drops on CPU, and a fence, our own replay's remedy (`adapter.fenced`).
+A timestep is stored without its next observation, which is read from the next timestep. Importance
+weights and priorities are computed by the user.
 """
 
-import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import flashbax
 import jax
 import jax.numpy as jnp
 
-from experiments.benchmarks.peers import adapter
-from experiments.benchmarks.peers.types import ALPHA, EPSILON, Peer
-from jaxreplay.replay import Replay
+from experiments.benchmarks.peers.types import ALPHA, BETA, EPSILON, Peer
 from jaxreplay.types import Array, Sample, Transition
+
+
+class _Replay(NamedTuple):
+    """The functions of `jaxreplay.Replay` that the benchmark's loops call."""
+
+    init: Callable[..., Any]
+    add: Callable[..., Any]
+    sample: Callable[..., Sample]
+    update: Callable[..., Any]
+    capacity: int
+    batch_size: int
 
 
 def _timestep(transition: Transition) -> dict[str, Any]:
@@ -26,75 +31,59 @@ def _timestep(transition: Transition) -> dict[str, Any]:
     return {name: getattr(transition, name) for name in names}
 
 
-def _transition(pair: Any) -> Transition:
-    """Return the transitions from pairs of successive timesteps `[B, ...]`."""
-    no = jnp.zeros(pair.first["reward"].shape, bool)
-    return Transition(**pair.first, next_obs=pair.second["obs"], first=no, last=no)
+def _batch(indices: Array, pair: Any, weights: Array) -> Sample:
+    """Return pairs of successive timesteps `[B, ...]` as a batch; slots have no versions."""
+    no = jnp.zeros(weights.shape, bool)
+    transition = Transition(**pair.first, next_obs=pair.second["obs"], first=no, last=no)
+    return Sample(indices, transition, weights, version=jnp.zeros_like(indices))
 
 
-def _prioritised(capacity: int, batch_size: int, *, barrier: bool = False) -> Replay:
+def _replay(buffer: Any, capacity: int, batch_size: int, sample: Any, update: Any) -> Any:
+    def add(state: Any, transitions: Transition) -> Any:
+        transition = jax.tree.map(lambda field: field[0], transitions)  # of one environment
+        return buffer.add(state, _timestep(transition))
+
+    def init(key: Array, example: Transition) -> Any:
+        del key
+        return buffer.init(_timestep(example))
+
+    return _Replay(init, add, sample, update, capacity, batch_size)
+
+
+def _prioritised(capacity: int, batch_size: int) -> Any:
     buffer = flashbax.make_prioritised_flat_buffer(
-        max_length=capacity,
-        min_length=batch_size,
-        sample_batch_size=batch_size,
-        priority_exponent=ALPHA,
-        device=jax.default_backend(),
-    )
+        max_length=capacity, min_length=batch_size, sample_batch_size=batch_size,
+        priority_exponent=ALPHA, device=jax.default_backend(),
+    )  # fmt: skip
 
     def sample(state: Any, key: Array) -> Sample:
         drawn = buffer.sample(state, key)
-        if barrier:
-            drawn = jax.lax.optimization_barrier(drawn)
-        weights = adapter.weights(drawn.probabilities)
-        return adapter.batch(drawn.indices, _transition(drawn.experience), weights)
+        # The number of transitions, a factor of all weights, cancels.
+        weights = drawn.probabilities**-BETA
+        return _batch(drawn.indices, drawn.experience, weights / weights.max())
 
-    def update(state: Any, indices: Array, td_error: Array) -> Any:
-        return buffer.set_priorities(state, indices, jnp.abs(td_error) + EPSILON)
+    def update(state: Any, batch: Sample, *, td_error: Array, **others: Array) -> Any:
+        del others
+        return buffer.set_priorities(state, batch.indices, jnp.abs(td_error) + EPSILON)
 
-    return adapter.as_replay(
-        lambda example: buffer.init(_timestep(example)),
-        lambda state, transition: buffer.add(state, _timestep(transition)),
-        sample,
-        update,
-        buffer.can_sample,
-        capacity,
-        batch_size,
-    )
+    return _replay(buffer, capacity, batch_size, sample, update)
 
 
-def _fenced(capacity: int, batch_size: int) -> Replay:
-    return adapter.fenced(_prioritised(capacity, batch_size))
-
-
-def _uniform(capacity: int, batch_size: int) -> Replay:
+def _uniform(capacity: int, batch_size: int) -> Any:
     buffer = flashbax.make_flat_buffer(
         max_length=capacity, min_length=batch_size, sample_batch_size=batch_size
     )
 
     def sample(state: Any, key: Array) -> Sample:
-        drawn = buffer.sample(state, key)
         unknown = jnp.full(batch_size, -1, jnp.int32)
-        ones = jnp.ones(batch_size, jnp.float32)
-        return adapter.batch(unknown, _transition(drawn.experience), ones)
+        return _batch(unknown, buffer.sample(state, key).experience, jnp.ones(batch_size))
 
-    return adapter.as_replay(
-        lambda example: buffer.init(_timestep(example)),
-        lambda state, transition: buffer.add(state, _timestep(transition)),
-        sample,
-        lambda state, indices, td_error: state,
-        buffer.can_sample,
-        capacity,
-        batch_size,
-    )
+    return _replay(buffer, capacity, batch_size, sample, lambda state, batch, **feedback: state)
 
 
 def peers() -> tuple[Peer, ...]:
-    """Return the prioritised buffer, as documented and with remedies, and the uniform one."""
-    name = "flashbax prioritised"
-    barrier = functools.partial(_prioritised, barrier=True)
+    """Return the prioritised and the uniform buffer."""
     return (
-        Peer(name, prioritised=True, replay=_prioritised),
-        Peer(f"{name}, barrier", prioritised=True, replay=barrier),
-        Peer(f"{name}, fence", prioritised=True, replay=_fenced),
-        Peer("flashbax uniform", prioritised=False, replay=_uniform),
+        Peer("flashbax prioritised", prioritised=True, make=_prioritised),
+        Peer("flashbax uniform", prioritised=False, make=_uniform),
     )

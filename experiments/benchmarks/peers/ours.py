@@ -1,4 +1,4 @@
-"""This project's own replay: proportional prioritisation and uniform draws."""
+"""This project's replay: proportional prioritisation and uniform draws."""
 
 from experiments.benchmarks.peers.types import ALPHA, BETA, EPSILON, Peer
 from jaxreplay.methods import per, uniform
@@ -17,8 +17,8 @@ def _uniform(capacity: int, batch_size: int) -> Replay:
 
 
 def peers() -> tuple[Peer, ...]:
-    """Return the two buffers that others are compared with."""
+    """Return the two references for prioritised and uniform peers."""
     return (
-        Peer(PRIORITISED, prioritised=True, replay=_per),
-        Peer(UNIFORM, prioritised=False, replay=_uniform),
+        Peer(PRIORITISED, prioritised=True, make=_per),
+        Peer(UNIFORM, prioritised=False, make=_uniform),
     )

@@ -1,6 +1,6 @@
 """TorchRL: its prioritised replay buffer of tensordicts, with trees in C++, on the CPU.
 
-PyTorch gets one thread: batches are small, and on shared cores waiting for a second thread costs
+PyTorch uses one thread: batches are small, and on shared cores waiting for a second thread takes
 milliseconds.
 """
 
@@ -12,26 +12,21 @@ import torch
 from tensordict import TensorDict
 from torchrl.data import LazyTensorStorage, TensorDictPrioritizedReplayBuffer
 
-from experiments.benchmarks.peers.types import ALPHA, BETA, EPSILON, Drawn, Peer, Rows
+from experiments.benchmarks.peers.types import ALPHA, BETA, EPSILON, Buffer, Peer, Rows
 
 
-class _Buffer:
+class _Buffer(Buffer):
     def __init__(self, capacity: int, batch_size: int) -> None:
         self._buffer = TensorDictPrioritizedReplayBuffer(
-            alpha=ALPHA,
-            beta=BETA,
-            eps=EPSILON,
-            storage=LazyTensorStorage(capacity),
+            alpha=ALPHA, beta=BETA, eps=EPSILON, storage=LazyTensorStorage(capacity),
             batch_size=batch_size,
-        )
+        )  # fmt: skip
 
     def fill(self, rows: Rows) -> None:
-        fields = {name: torch.as_tensor(field) for name, field in rows._asdict().items()}
-        self._buffer.extend(TensorDict(fields, batch_size=[len(rows.reward)]))
+        self._buffer.extend(_tensors(rows, [len(rows.reward)]))
 
     def add(self, row: Rows) -> None:
-        fields = {name: torch.as_tensor(field) for name, field in row._asdict().items()}
-        self._buffer.add(TensorDict(fields, batch_size=[]))
+        self._buffer.add(_tensors(row, []))
 
     def sample(self) -> Any:
         return self._buffer.sample()
@@ -43,21 +38,19 @@ class _Buffer:
     def errors(self, td_error: np.ndarray) -> torch.Tensor:
         return torch.as_tensor(td_error)
 
-    def drawn(self, batch: Any) -> Drawn:
-        rows = Rows(*(batch[name].numpy() for name in Rows._fields))
-        return Drawn(batch["index"].numpy().reshape(-1), rows, batch["priority_weight"].numpy())
 
-    def wait(self) -> None:
-        pass
+def _tensors(rows: Rows, shape: list[int]) -> TensorDict:
+    fields = {name: torch.as_tensor(field) for name, field in rows._asdict().items()}
+    return TensorDict(fields, batch_size=shape)
 
 
 def peers() -> tuple[Peer, ...]:
     """Return the prioritised buffer.
 
     Raises:
-      RuntimeError: its compiled trees do not fit the installed PyTorch.
+      RuntimeError: its compiled trees are incompatible with the installed PyTorch.
     """
     logging.getLogger("torchrl").setLevel(logging.WARNING)
     torch.set_num_threads(1)
     _Buffer(2, 1)
-    return (Peer("torchrl", prioritised=True, buffer=_Buffer),)
+    return (Peer("torchrl", prioritised=True, make=_Buffer),)

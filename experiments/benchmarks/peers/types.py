@@ -1,21 +1,24 @@
-"""The interface of a replay buffer in the benchmark, whoever wrote it.
+"""The interface of a replay buffer in the benchmark, whichever project it is from.
 
-Shapes: `B` rows of a batch, `C` slots.
+Shapes: `B` transitions of a batch, `C` slots.
 """
 
+import abc
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxreplay.replay import Replay
 
-OBS, ACTION = 17, 6  # a locomotion task's sizes
+OBS, ACTION = 17, 6  # sizes of a locomotion task
 ALPHA, BETA, EPSILON = 0.6, 0.4, 1e-6  # of every prioritised buffer (Schaul et al. 2016)
+ORDERS = ("add-sample-update", "sample-update-add")  # of a cycle in a training loop
+ONE_CALL_ORDER = "update-add-sample"  # of the calls between two learning steps, in either order
 
 
 class Rows(NamedTuple):
-    """Transitions as NumPy arrays, float32; fields are `[n, ...]`, or `[...]` for a single row."""
+    """Transitions as float32 NumPy arrays `[n, ...]`, or `[...]` for a single one."""
 
     obs: np.ndarray  # [n, OBS]
     action: np.ndarray  # [n, ACTION]
@@ -24,68 +27,58 @@ class Rows(NamedTuple):
     next_obs: np.ndarray  # [n, OBS]
 
 
-class Drawn(NamedTuple):
-    """The contents of a batch, as NumPy arrays."""
+class Buffer(abc.ABC):
+    """A replay buffer that is called from Python, with a fixed capacity and batch size.
 
-    indices: np.ndarray  # [B] slots; -1 from uniform buffers that do not return them
-    rows: Rows  # [B, ...]
-    weights: np.ndarray  # [B] importance weights, up to a factor
-
-
-class Buffer(Protocol):
-    """A replay buffer that Python drives; capacity and batch size were fixed when it was made.
-
-    TD errors are passed as `errors` returned them, and batches as `sample` returned them, so that
-    nothing but the buffer is timed.
+    TD errors have the format that `errors` returns, and batches that of `sample`, so that
+    conversions are not timed.
     """
 
+    @abc.abstractmethod
     def fill(self, rows: Rows) -> None:
-        """Store as many rows `[C, ...]` as there are slots."""
+        """Store C transitions `[C, ...]`."""
 
+    @abc.abstractmethod
     def add(self, row: Rows) -> None:
-        """Store one row `[...]`."""
+        """Store one transition `[...]`."""
 
+    @abc.abstractmethod
     def sample(self) -> Any:
-        """Draw a batch and read its rows."""
+        """Draw a batch and read its transitions."""
 
+    @abc.abstractmethod
     def update(self, batch: Any, errors: Any) -> None:
-        """Give the rows of a batch new priorities."""
+        """Set new priorities for a batch."""
 
     def errors(self, td_error: np.ndarray) -> Any:
-        """Return TD errors `[B]` float32 as a user of this buffer has them after learning."""
+        """Return TD errors `[B]` float32 in the format of a learner that uses this buffer."""
+        return td_error
 
-    def drawn(self, batch: Any) -> Drawn:
-        """Return the contents of a batch."""
-
-    def wait(self) -> None:
-        """Return once all work asked for is done."""
+    def wait(self) -> None:  # noqa: B027, most calls have finished when they return
+        """Return when all calls have finished."""
 
 
-class CompiledBuffer(Buffer, Protocol):
+class CompiledBuffer(Buffer):
     """A buffer that also runs many cycles in one compiled call, without Python in between."""
 
-    def run(self, verb: str, count: int) -> None:
-        """Run "add", "sample", "update" or a whole cycle (in either order) `count` times."""
+    @abc.abstractmethod
+    def run(self, order: str, count: int) -> None:
+        """Run `count` cycles in one of `ORDERS`."""
 
 
 class Peer(NamedTuple):
-    """A contender in the benchmark; exactly one of `replay`, `buffer` and `compiled` is not None.
-
-    Each of them is a function of capacity and batch size.
-    """
+    """A contender."""
 
     name: str
     prioritised: bool
-    replay: Callable[[int, int], Replay] | None = None  # pure functions: every mode
-    buffer: Callable[[int, int], Buffer] | None = None  # on the host: driven from Python
-    compiled: Callable[[int, int], CompiledBuffer] | None = None  # a loop without a framework
+    make: Callable[[int, int], Replay | Buffer]  # function of capacity and batch size
 
 
 def endless_episode(rng: np.random.Generator, count: int, first: int = 0) -> Rows:
-    """Return `count` successive rows of one episode that never ends.
+    """Return `count` successive transitions of one episode without an end.
 
-    Every reward is the row's number, from `first` on, so that a row is known by its reward.
-    Buffers that store observations once find the next one in the following row.
+    The reward is the transition's number, counted from `first`, and identifies it. Each next
+    observation is the observation of the following transition, for buffers that store it once.
     """
     obs = rng.standard_normal((count + 1, OBS), np.float32)
     return Rows(
@@ -98,5 +91,5 @@ def endless_episode(rng: np.random.Generator, count: int, first: int = 0) -> Row
 
 
 def row(rows: Rows, number: int) -> Rows:
-    """Return one of the rows, fields `[...]`."""
+    """Return one of the transitions, with fields `[...]`."""
     return Rows(*(field[number] for field in rows))

@@ -37,7 +37,6 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "b.json": lambda path: outputs.numbers(str(path)),
     "a.png": lambda path: style.save(style.make_figure(1, 1), path),
     "b.png": lambda path: blocks.write(style.make_figure(1, 1), path),
-    "c.png": lambda path: outputs.picture(str(path)),
     "a.gif": filmed,
     "b.gif": film.check_path,
     "a.html": page.check_path,

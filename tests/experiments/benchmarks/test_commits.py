@@ -1,4 +1,4 @@
-"""Comparing the numbers of two commits, by metrics written by hand."""
+"""Comparison of two commits, on metrics written by hand."""
 
 import math
 
@@ -17,11 +17,8 @@ METRICS = """seed,step,eval_return,loss
 """
 
 
-def test_the_same_text_is_identical():
+def test_only_equal_bytes_are_identical():
     assert compare(METRICS, METRICS) == Outcome(True, 0.0, 0.0, ())
-
-
-def test_the_same_numbers_in_other_words_are_not_identical():
     assert compare(METRICS, METRICS.replace("20.0", "20")) == Outcome(False, 0.0, 0.0, ())
 
 
@@ -33,13 +30,13 @@ def test_rounding_is_a_relative_difference_of_its_column():
     assert outcome.largest == pytest.approx(2.0**-23, rel=1e-6)
 
 
-def test_the_first_log_point_counts_on_its_own():
+def test_the_first_log_point_is_reported_separately():
     after = METRICS.replace("10.0", "8.0").replace("24.0", "12.0")
     assert compare(METRICS, after) == Outcome(False, 0.5, 0.2, ("eval_return",))
 
 
 @pytest.mark.parametrize("swap", [False, True])
-def test_nan_against_a_number_is_infinitely_far(swap):
+def test_nan_and_a_number_differ_infinitely(swap):
     texts = [METRICS, METRICS.replace("12.0,", "12.0,0.5")]
     outcome = compare(*reversed(texts) if swap else texts)
     assert outcome == Outcome(False, math.inf, math.inf, ("loss",))
@@ -51,19 +48,19 @@ def test_equal_infinities_do_not_differ():
     assert compare(METRICS, infinite).largest == math.inf
 
 
-def test_columns_that_only_one_has_are_named():
+def test_columns_of_only_one_commit_are_named():
     more = METRICS.replace("loss", "td_error")
     assert compare(METRICS, more) == Outcome(False, 0.0, 0.0, ("loss", "td_error"))
 
 
-def test_another_number_of_rows_says_so():
+def test_another_number_of_rows_is_reported():
     fewer = METRICS[: METRICS.index("1,400")]
     outcome = compare(METRICS, fewer)
     assert outcome[:3] == (False, math.inf, math.inf)
     assert_names(*outcome.columns, "rows")
 
 
-def test_what_is_no_commit_is_refused_in_one_line(capsys):
+def test_an_unknown_commit_is_rejected_in_one_line(capsys):
     with pytest.raises(SystemExit) as stop:
         commits.main(["no-such-commit", "--runs", "dqn_per"])
     printed = capsys.readouterr().err

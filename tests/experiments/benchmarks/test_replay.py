@@ -1,0 +1,216 @@
+"""The benchmarks of replays: every buffer stores and draws correctly, and the commands run.
+
+Sizes are too small to measure speed; times are only required to be positive.
+"""
+
+import importlib.util
+import json
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.benchmarks import calls, methods, peers, replay
+from experiments.benchmarks.peers.types import ACTION, ALPHA, BETA, OBS, ORDERS, Buffer, Rows, row
+from experiments.benchmarks.peers.types import endless_episode as episode
+from experiments.installation.commands import install, install_package
+from jaxreplay.loops import packed
+from tests.refusals import assert_names
+
+FAST = ["--turns", "2", "--seconds", "0.002"]
+CAPACITY, BATCH = 64, 32
+
+
+class Drawn(NamedTuple):
+    """The contents of a batch as NumPy arrays."""
+
+    indices: np.ndarray
+    rows: Rows
+    weights: np.ndarray
+
+
+def drawn(name, batch):
+    """Return the contents of a peer's batch."""
+    if name == "cpprb":  # it writes the next batch to the same arrays
+        rows = Rows(**{field: np.array(batch[field]) for field in Rows._fields})
+        rows = rows._replace(reward=rows.reward[:, 0], discount=rows.discount[:, 0])
+        return Drawn(np.array(batch["indexes"]), rows, np.array(batch["weights"]))
+    if name == "tianshou":
+        content, indices = batch
+        discount = np.where(content.terminated, 0.0, 0.99).astype(np.float32)
+        rows = Rows(content.obs, content.act, content.rew, discount, content.obs_next)
+        return Drawn(indices, rows, content.weight)
+    if name == "torchrl":
+        rows = Rows(*(batch[field].numpy() for field in Rows._fields))
+        return Drawn(batch["index"].numpy().reshape(-1), rows, batch["priority_weight"].numpy())
+    if name.startswith("compiled loop"):
+        indices, matrix, weights = (array.copy() for array in batch)
+        parts = np.split(matrix, np.cumsum([OBS, ACTION, 1, 1]), axis=1)
+        return Drawn(indices, Rows(*(x[:, 0] if x.shape[1] == 1 else x for x in parts)), weights)
+    rows = Rows(*(np.asarray(getattr(batch.transition, field)) for field in Rows._fields))
+    return Drawn(np.asarray(batch.indices), rows, np.asarray(batch.weights))
+
+
+def every_peer():
+    """Return a test case per peer, skipped where its package is missing."""
+    cases = []
+    for source in peers.SOURCES:
+        found = peers.find([source])
+        for reason in found.missing.values():
+            cases.append(pytest.param(None, id=source, marks=pytest.mark.skip(reason)))
+        cases += [pytest.param(peer, id=peer.name) for peer in found.peers]
+    return cases
+
+
+def buffer_of(peer):
+    made = peer.make(CAPACITY, BATCH)
+    return made if isinstance(made, Buffer) else calls.Called(made)
+
+
+@pytest.mark.parametrize("peer", every_peer())
+def test_every_peer_returns_stored_transitions(peer):
+    rng = np.random.default_rng(0)
+    rows, more = episode(rng, CAPACITY), episode(rng, 10, first=CAPACITY)
+    buffer = buffer_of(peer)
+    buffer.fill(rows)
+    for number in range(10):
+        buffer.add(row(more, number))
+    buffer.wait()
+    written = [np.concatenate(pair) for pair in zip(rows, more, strict=True)]
+    seen = set()
+    for _ in range(40):
+        batch = drawn(peer.name, buffer.sample())
+        assert batch.rows.obs.shape == (BATCH, OBS)
+        which = np.asarray(batch.rows.reward).astype(int)
+        for number, (have, want) in enumerate(zip(batch.rows, written, strict=True)):
+            joint = which != CAPACITY - 1  # two episodes meet there, so that next_obs differs
+            held = joint if number == 4 else slice(None)
+            np.testing.assert_array_equal(have[held], want[which][held])
+        seen |= set(which.tolist())
+    newest = {CAPACITY + 9}  # without a next observation yet where those are stored once
+    assert seen | newest == set(range(10, CAPACITY + 10))  # the oldest ten were overwritten
+
+
+@pytest.mark.parametrize("peer", every_peer())
+def test_every_prioritised_peer_samples_in_proportion_to_priority(peer):
+    if not peer.prioritised:
+        pytest.skip("uniform")
+    buffer = buffer_of(peer)
+    buffer.fill(episode(np.random.default_rng(0), CAPACITY))
+    td = 1.0 + np.arange(CAPACITY, dtype=np.float32) % 4  # by slot
+    for _ in range(30):  # until every slot was drawn and has its priority
+        batch = buffer.sample()
+        buffer.update(batch, buffer.errors(td[drawn(peer.name, batch).indices]))
+    batches = [drawn(peer.name, buffer.sample()) for _ in range(150)]
+    indices = np.concatenate([batch.indices for batch in batches])
+    share = np.bincount(indices % 4, minlength=4) / indices.size
+    # flashbax never draws the newest transition, one of 64, which has the largest priority here.
+    expected = np.arange(1.0, 5.0) ** ALPHA / (np.arange(1.0, 5.0) ** ALPHA).sum()
+    np.testing.assert_allclose(share, expected, atol=0.03)
+    weights = np.concatenate([batch.weights for batch in batches])
+    likely, rare = weights[indices % 4 == 3].mean(), weights[indices % 4 == 0].mean()
+    assert likely / rare == pytest.approx(4.0 ** (-ALPHA * BETA), rel=0.02)
+
+
+def test_one_call_equals_calls_of_each_function():
+    (peer,) = [peer for peer in peers.find(["ours"]).peers if peer.prioritised]
+    rng = np.random.default_rng(0)
+    rows = episode(rng, CAPACITY + 5)
+    apart, source, another = (buffer_of(peer) for _ in range(3))
+    for buffer in (apart, source, another):
+        buffer.fill(jax.tree.map(lambda x: x[:CAPACITY], rows))
+    together, few = calls.OneCall(source), calls.OneCall(another, few_arrays=True)
+    batch = apart.sample()
+    for number in range(CAPACITY, CAPACITY + 5):
+        errors = jnp.asarray(rng.standard_normal(BATCH, np.float32))
+        apart.update(batch, errors)
+        apart.add(row(rows, number))
+        batch = apart.sample()
+        one = together.run(row(rows, number), errors)
+        jax.tree.map(np.testing.assert_array_equal, one, batch)
+        jax.tree.map(
+            np.testing.assert_array_equal, packed.unpack(few.run(row(rows, number), errors)), batch
+        )
+    jax.tree.map(np.testing.assert_array_equal, packed.unpack(few.state), together.state)
+    np.testing.assert_array_equal(together.state.ring.words, apart.state.ring.words)
+    np.testing.assert_array_equal(together.state.sampler.tree.nodes, apart.state.sampler.tree.nodes)
+
+
+def test_compiled_loop_keeps_its_tree_valid():
+    pytest.importorskip("numba")
+    (peer,) = peers.find(["compiled_loop"]).peers
+    buffer = peer.make(CAPACITY + 3, BATCH)
+    buffer.fill(episode(np.random.default_rng(0), CAPACITY + 3))
+    for order in ORDERS:
+        buffer.run(order, 5)
+    state = buffer._state
+    leaves = state.nodes[: CAPACITY + 3]
+    assert (leaves > 0).all()
+    assert state.nodes[-1] == pytest.approx(leaves.sum(dtype=np.float64), rel=1e-6)
+    assert state.largest[0] >= leaves.max()
+    assert len(np.unique(leaves)) > 10
+
+
+def test_replay_command_measures_every_mode_and_lists_missing_peers(tmp_path, capsys, monkeypatch):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name in ("flashbax", "torchrl") else real(name, *rest),
+    )
+    out = tmp_path / "new" / "replay.json"
+    argv = ["--capacities", "100", "--batch-sizes", "16", "--seeds", "2", "--out", str(out)]
+    argv += ["--peers", "ours", "flashbax", "torchrl", "--order", *ORDERS]
+    assert replay.main([*argv, *FAST]) == 0
+    content = json.loads(out.read_text())
+    assert {"processor", "cores", "device", "jax", "python"} <= content["machine"].keys()
+    assert content["missing"] == ["flashbax", "torchrl"]
+    results = content["results"]
+    assert list(dict.fromkeys(r["mode"] for r in results)) == list(replay.MODES)
+    assert all(len(r["us"]) == 2 and min(r["us"]) > 0 and r["median_us"] > 0 for r in results)
+    assert {r["peer"] for r in results} == {"jaxreplay per", "jaxreplay uniform"}
+    assert all(r["ratio_to_ours"] == 1 for r in results)
+    assert {r["large_copies"] for r in results if r["mode"] in ("scan", "vmapped")} == {0}
+    printed = capsys.readouterr().out
+    assert "| jaxreplay per " in printed
+    assert_names(printed, "vmapped", "flashbax", install("bench"), install_package("torchrl"))
+
+
+def test_a_broken_peer_is_listed_with_the_reason(monkeypatch):
+    def broken(name):
+        raise ImportError("undefined\n  symbol")
+
+    monkeypatch.setattr(importlib, "import_module", broken)
+    found = peers.find(["ours"])
+    assert found.peers == ()
+    assert_names(found.missing["ours"], "undefined symbol")
+
+
+@pytest.mark.parametrize(
+    ("command", "argv", "parts"),
+    [
+        (replay, ["--capacities", "10", "--batch-sizes", "32"], ("batch_sizes", "32", "10")),
+        (replay, ["--turns", "0"], ("--turns", "0")),
+        (replay, ["--seconds", "0"], ("--seconds", "0.0")),
+        (replay, ["--modes", "scam"], ("--modes", "scam", "scan")),
+        (replay, ["--peers", "flashback"], ("--peers", "flashback", "flashbax")),
+        (methods, ["--batch-size", "32", "--capacity", "8"], ("batch_size", "32", "8")),
+    ],
+)
+def test_commands_reject_options_in_one_line(command, argv, parts, capsys):
+    with pytest.raises(SystemExit) as stop:
+        command.main(argv)
+    printed = capsys.readouterr().err
+    assert stop.value.code == 2 and printed.count("\n") == 1
+    assert_names(printed, *parts)
+
+
+def test_methods_command(tmp_path, capsys):
+    out = tmp_path / "methods.json"
+    argv = ["--capacity", "64", "--batch-size", "8", "--methods", "per", "uniform", *FAST]
+    assert methods.main([*argv, "--out", str(out)]) == 0
+    results = json.loads(out.read_text())["results"]
+    assert [one["method"] for one in results] == ["per", "uniform"] and results[0]["ratio"] == 1
+    assert "| per " in capsys.readouterr().out
