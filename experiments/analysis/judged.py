@@ -111,7 +111,8 @@ def forest(
         own = [row for row in rows if row.group == group]
         _draw(axes, own, styles_of(methods))
         axes.set_title(group.replace(", ", "\n"), loc="left", fontsize=9.5, color=INK)
-        axes.set_xlabel(f"P(better than {baseline}), paired by seed", fontsize=9.5, color=INK)
+        label = "P(better), by seed" if len(groups) > 1 else f"P(better than {baseline}), by seed"
+        axes.set_xlabel(label, fontsize=9.5, color=INK)
     few = min(row.pairs.seeds for row in rows)
     warn_of_few(figure, few)
     save(figure, path)

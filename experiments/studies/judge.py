@@ -35,7 +35,7 @@ class Member(NamedTuple):
     point: Point
     baseline: str  # name of the baseline's point in the same group
     group: str  # task and shared settings in words, such as the replay ratio
-    suffix: str  # of the group's files
+    method: str  # label, with the settings that the baseline does not have
 
 
 class Findings(NamedTuple):
@@ -121,18 +121,12 @@ def members_of(study: Study, points: Sequence[Point]) -> dict[str, Member]:
             if place != _CADENCE
         ]
         parts = [*([base.env] if several else []), group, *extra]
-        every = base.config.loop.learn_every
-        suffix = f"_every{every}" if cadences else ""
-        if several or extra:
-            suffix = f"_{len({m.group for m in found.values()} | {', '.join(parts)})}"
-            known = {m.group: m.suffix for m in found.values()}
-            suffix = known.get(", ".join(parts), suffix)
         found[name_of(point, several, cadences)] = Member(
             name_of(point, several, cadences),
             point,
             name_of(base, several, cadences),
             ", ".join(parts),
-            suffix,
+            _with_settings(point, [p for p in point.settings if p not in base.settings]),
         )
     return found
 
@@ -237,7 +231,7 @@ def _fixed(asked: _Asked) -> Findings:
     for name, arm in asked.arms.items():
         own = dataclasses.replace(pairs[name], p_holm=corrected.get(name))
         found = verdicts.judge(facts[name], facts[arm.baseline], own, ungated=ungated)
-        rows.append(Judged(name, _method(arm), arm.group, own, found))
+        rows.append(Judged(name, arm.method, arm.group, own, found))
     return Findings(rows, asked.values, dict(asked.members), {}, {})
 
 
@@ -266,7 +260,7 @@ def _sequential(asked: _Asked) -> Findings:
         found = _decided(facts, base, pairs, decided[name], question)
         if asked.is_claim(name):
             pairs = dataclasses.replace(pairs, p_holm=decided[name].p_value)
-        rows.append(Judged(name, _method(arm), arm.group, pairs, found))
+        rows.append(Judged(name, arm.method, arm.group, pairs, found))
         if found.verdict in ("undecided", "pilot") and asked.is_claim(name):
             undecided.append(name)
     members = dict(asked.members)
@@ -374,7 +368,7 @@ def _shares(base: Point, point: Point) -> bool:
     return base.env == point.env and all(base.settings[p] == point.settings[p] for p in both)
 
 
-def _method(member: Member) -> str:
-    """Return the label of an arm, with the settings that its baseline does not share."""
-    settings = member.name.partition(" ")[2] if " " in member.name else ""
-    return " ".join(filter(None, [member.point.label, settings if "=" in settings else ""]))
+def _with_settings(point: Point, places: Sequence[Place]) -> str:
+    """Return the label of a point with some of its settings."""
+    settings = [f"{place.name}={shown_value(point.settings[place])}" for place in places]
+    return " ".join([point.label, *settings])
