@@ -17,7 +17,7 @@ FLOORS = (
     {"experiments.analysis"},
     {"experiments.runs"},
     {"experiments.cli"},
-    {"experiments.benchmarks", "experiments.soaks", "experiments.sweeps"},
+    {"experiments.benchmarks", "experiments.sweeps"},
     {"experiments.papers", "experiments.pages"},
     {"experiments"},  # the commands at the top
 )

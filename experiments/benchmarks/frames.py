@@ -70,7 +70,7 @@ def sampler(
     state = jax.block_until_ready(fill(jax.random.key(0)))
     sample = jax.jit(replay.sample)
     store, size = host_store.store_of(state.ring, 1), _bytes(state)
-    if store is not None:
+    if store.kept:
         store.kept.pixels[:] = 1  # pages that were never written would be read too fast
         size += store.kept.pixels.nbytes
     keys = list(jax.random.split(jax.random.key(1), 1_000))  # indexing an array takes longer
@@ -79,7 +79,7 @@ def sampler(
         start = time.perf_counter()
         for number in range(count):
             batch = sample(state, keys[number % len(keys)])
-            if store is not None:
+            if store.kept:
                 one = jax.tree.map(lambda x: np.asarray(x)[None], batch)
                 batch = jax.device_put(store.read(one))
             jax.block_until_ready(batch)
