@@ -22,7 +22,7 @@ from experiments.analysis.film import Film
 from experiments.cli.options import Parser
 from experiments.cli.shared import add_compilation_cache, agent_name, environment, replay_name
 from experiments.environments.host import EnvironmentFailed
-from experiments.environments.mujoco_pictures import without_screen
+from experiments.environments.mujoco import without_screen
 from experiments.runs import compilation, interrupt, policy
 from experiments.runs.log import say
 from experiments.runs.policy import Policy

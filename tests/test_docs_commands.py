@@ -158,7 +158,6 @@ def options_of_commands(capsys) -> set[str]:
     names += tuple(f"benchmarks.{name}" for name in BENCHMARKS)
     lines = [[name] for name in names]
     lines += [["papers", each] for each in ("list", "run", "report")]
-    lines += [["soak", each] for each in ("kills", "tree", "inputs", "long")]
     for name, *words in lines:
         with pytest.raises(SystemExit):
             shown = ["all"] if name in ("train", "compare", "sweep") else []

@@ -1,4 +1,4 @@
-"""Environments, behind one interface for the compiled loop and one for the host loop."""
+"""Environments, with one interface for those that compile and one for those on the host."""
 
 from experiments.environments.host import EnvironmentFailed, HostEnvironment, HostStep
 from experiments.environments.registry import (

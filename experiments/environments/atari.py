@@ -1,17 +1,17 @@
-"""Atari games on the host, through the vectorised emulator of ale-py, whose wheels hold the games.
+"""Atari games on the host, by the vectorised emulator of ale-py, whose wheels contain the games.
 
-ale-py's `AtariVectorEnv` steps games in threads of C++, skips frames, takes the maximum of the last
-two, resizes by area and repeats actions (per frame, "sticky"). The rest is done here:
+ale-py's `AtariVectorEnv` steps games in C++ threads, skips frames, takes the maximum of the last
+two, resizes by area and repeats actions (per frame, "sticky"). This module adds:
 
-* ends: a lost life is terminal while the game goes on, and the cap counts agent steps; the emulator
-  itself would restart the game at a lost life, and counts no-ops towards its cap.
+* ends: a lost life is terminal while the game continues, and the time limit counts agent steps; the
+  emulator would restart the game at a lost life, and counts no-ops towards its limit.
 * stacks: channels last, newest last, and zeros before an episode's first frame, also after a lost
   life.
-* bilinear resizing, from frames that the emulator leaves at 210 x 160.
-* rendering: a second emulator, in colour, gets the same seed and actions.
+* bilinear resizing of the full screen, 210 x 160.
+* rendering: a second emulator, in colour, with the same seed and actions.
 
 If a game ends before the last two frames of a skip, its last observation is the screen of the
-previous step (as in Dopamine). Nothing bootstraps from it.
+previous step (as in Dopamine); no return bootstraps from it.
 """
 
 import dataclasses
@@ -25,10 +25,8 @@ import jax
 import numpy as np
 
 from agents.types import Discrete
-from experiments.environments.config import EnvironmentConfig
 from experiments.environments.host import Array, HostEnvironment, HostStep
-from experiments.environments.resize import Bilinear
-from experiments.installation import commands
+from experiments.environments.types import EnvironmentConfig
 from jaxreplay.option import option
 
 NAMES = (
@@ -46,10 +44,10 @@ _SCREEN = (210, 160)  # pixels, of all games listed
 
 @dataclasses.dataclass(frozen=True)
 class AtariConfig(EnvironmentConfig):
-    """The protocol; fields that are None take the values of the paper named by `protocol`."""
+    """The protocol; fields that are None take the values of `protocol`'s paper."""
 
     protocol: Literal["per", "lap", "pser", "ners"] = option(
-        "per", "paper that sets the options that are none"
+        "per", "paper with the values of options that are none"
     )
     sticky: float | None = option(
         None, "probability, per frame, that the last action repeats", at_least=0, at_most=1
@@ -59,16 +57,16 @@ class AtariConfig(EnvironmentConfig):
     frame_skip: int | None = option(None, "frames that an action lasts", at_least=1)
     max_pool: bool | None = option(None, "observe the pixelwise maximum of the last two frames")
     size: int | None = option(None, "height and width of observations, pixels", at_least=1)
-    resize: Literal["area", "linear"] | None = option(None, "how frames are resized to it")
+    resize: Literal["area", "linear"] | None = option(None, "interpolation of the resized frames")
     clip_rewards: bool | None = option(None, "clip rewards to [-1, 1] (in training)")
     max_frames: int | None = option(
-        None, "frames until a game is cut off (max_steps overrides it)", at_least=1
+        None, "frames until a game is truncated (max_steps overrides it)", at_least=1
     )
     full_action_set: bool | None = option(None, "all 18 actions instead of those with an effect")
     stack: int | None = option(None, "frames in an observation", at_least=1)
 
     def resolve(self) -> "AtariConfig":
-        """Return the config with every None replaced by the paper's value."""
+        """Return the config with the paper's value for every None."""
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         given = {name: value for name, value in own.items() if value is not None}
         config = dataclasses.replace(PROTOCOLS[self.protocol], **given)
@@ -81,7 +79,7 @@ _NATURE = AtariConfig(
     resize="area", clip_rewards=True, max_frames=108_000, full_action_set=False, stack=4,
 )  # fmt: skip
 
-# The papers' settings. PSER's text mentions no-op starts, its code (Dopamine) has none.
+# PSER's text mentions no-op starts, its code (Dopamine) has none.
 PROTOCOLS: Mapping[str, AtariConfig] = MappingProxyType(
     {
         "per": _NATURE,
@@ -90,6 +88,39 @@ PROTOCOLS: Mapping[str, AtariConfig] = MappingProxyType(
         "ners": dataclasses.replace(_NATURE, protocol="ners", noops=29, resize="linear"),
     }
 )
+
+
+class Bilinear:
+    """Resize `[..., H, W]` uint8 to `[..., h, w]`, as OpenCV's INTER_LINEAR.
+
+    Each pixel is the mean of its four nearest neighbours, weighted by distance. Results are rounded
+    to the nearest integer; OpenCV's fixed-point arithmetic may differ by 1.
+
+    Args:
+      before: H and W.
+      after: h and w.
+    """
+
+    def __init__(self, before: tuple[int, int], after: tuple[int, int]) -> None:
+        self._top, self._bottom, self._down = _neighbours(before[0], after[0])
+        self._left, self._right, self._across = _neighbours(before[1], after[1])
+        self._down = self._down[:, None]
+
+    def __call__(self, pictures: Array) -> Array:
+        top, bottom = (
+            pictures[..., rows, :].astype(np.float32) for rows in (self._top, self._bottom)
+        )
+        rows = top + self._down * (bottom - top)
+        left, right = rows[..., self._left], rows[..., self._right]
+        return np.rint(left + self._across * (right - left)).astype(np.uint8)
+
+
+def _neighbours(before: int, after: int) -> tuple[Array, Array, Array]:
+    """Return the two neighbours of every new pixel, and the weight of the second."""
+    centre = (np.arange(after) + 0.5) * before / after - 0.5
+    centre = np.clip(centre, 0, before - 1)
+    first = np.floor(centre).astype(int)
+    return first, np.minimum(first + 1, before - 1), (centre - first).astype(np.float32)
 
 
 class AtariEnvironment(HostEnvironment):
@@ -156,14 +187,14 @@ class AtariEnvironment(HostEnvironment):
         return self._stack, step
 
     def _restart(self, games: Array) -> tuple[Array, dict[str, Any]]:
-        """Restart the games marked by `games` `[E]` bool; return the frames of all games."""
+        """Restart the games in `games` `[E]` bool; return the frames of all games."""
         if self._film is not None and games[0]:
             self._picture = self._film.reset()[0]
-        # Without a seed the random stream continues, so the next game differs from the last.
+        # Without a seed, the random numbers continue, so that the next game differs.
         return self._games.reset(options={"reset_mask": games})
 
     def _begin(self, stacks: Array, frames: Array, where: Array) -> Array:
-        """Return `stacks`; `where` `[E]` bool an episode begins, only the newest frame is left."""
+        """Return stacks with only the newest frame `where` `[E]` bool an episode begins."""
         stacks = stacks.copy()
         stacks[where] = 0
         stacks[where, ..., -1] = frames[where]
@@ -174,13 +205,11 @@ class AtariEnvironment(HostEnvironment):
         return frames[:, 0] if self._shrink is None else self._shrink(frames[:, 0])
 
     def render(self) -> Array:
-        """Return the screen of the first game, `[210, 160, 3]` uint8."""
         if self._film is None:
             raise ValueError(f"{self.name} was made without render=True")
         return self._picture[0, 0].copy()
 
     def close(self) -> None:
-        """Stop the emulators; their threads end once nothing refers to them."""
         self._games.close()
         if self._film is not None:
             self._film.close()
@@ -197,25 +226,14 @@ def make(
 
     Args:
       name: one of `NAMES`, such as MsPacman.
-      num_envs: how many.
+      num_envs: number of games.
       config: the protocol.
-      training: whether lost lives are terminal and rewards are clipped, if the protocol says so;
-        otherwise episodes are whole games with the game's own score.
+      training: whether the protocol's terminal lost lives and clipped rewards apply; otherwise
+        episodes are whole games with the game's own score.
       render: whether `render` will be called; the first game then runs twice.
-
-    Raises:
-      ValueError: in one line: there is no such game, or an option is out of range.
     """
-    if name not in NAMES:
-        raise ValueError(f"there is no game '{name}'")
     rom = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
     return AtariEnvironment(f"atari/{name}", rom, num_envs, config, training, render)
-
-
-def missing(name: str) -> str | None:
-    """Return the missing package and the command that installs it, or None."""
-    # The vectorised emulator needs gymnasium's spaces.
-    return commands.missing(f"atari/{name}", {"ale_py": "atari", "gymnasium": "atari"})
 
 
 def _emulator(rom: str, num_envs: int, config: AtariConfig, colour: bool = False) -> Any:
@@ -226,7 +244,7 @@ def _emulator(rom: str, num_envs: int, config: AtariConfig, colour: bool = False
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     full_screen = colour or config.resize == "linear"
     height, width = _SCREEN if full_screen else (config.size, config.size)
-    # The cap is counted here; the emulator's own cap must not come first.
+    # The time limit is applied above; the emulator's own limit must be later.
     never = 2 * (config.max_steps * config.frame_skip + config.noops + 1)
     return AtariVectorEnv(
         rom,

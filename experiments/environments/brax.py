@@ -1,9 +1,6 @@
 """Locomotion and pendulum environments of brax, on any of its physics backends."""
 
-import contextlib
 import dataclasses
-import io
-import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -11,11 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.types import Continuous
-from experiments.environments import mujoco_notes, mujoco_pictures
-from experiments.environments.config import EnvironmentConfig
+from experiments.environments import mujoco
 from experiments.environments.episodes import Step, make_episodic
-from experiments.environments.types import Array, Environment
-from experiments.installation import commands
+from experiments.environments.types import Array, Environment, EnvironmentConfig
 from jaxreplay.option import option
 
 NAMES = (
@@ -36,8 +31,8 @@ class BraxConfig(EnvironmentConfig):
 def make(name: str, config: BraxConfig = BraxConfig()) -> Environment:
     """Make a brax environment.
 
-    Actions are clipped to [-1, 1], which stands for the actuators' control range. Physics that
-    diverges shows as NaN in observations and rewards; nothing here hides it.
+    Actions are clipped to [-1, 1], the scaled control range of the actuators. Diverging physics
+    appears as NaN in observations and rewards.
 
     Args:
       name: one of `NAMES`.
@@ -52,7 +47,7 @@ def make(name: str, config: BraxConfig = BraxConfig()) -> Environment:
         state = env.reset(key)
         return state, state.obs
 
-    # If the actuators' range is not [-1, 1], brax's own environments scale to it.
+    # brax's own environments scale actions to actuators with another range.
     step, space = clipped_step(env), Continuous(env.action_size)
     return make_episodic(
         f"brax/{name}", reset, step, space, config.max_steps or 1000, costly_reset=True
@@ -60,7 +55,7 @@ def make(name: str, config: BraxConfig = BraxConfig()) -> Environment:
 
 
 def clipped_step(env: Any) -> Step:
-    """Return the step of an environment with brax's interface, its actions clipped to [-1, 1]."""
+    """Return the step of an environment with brax's interface, with actions clipped to [-1, 1]."""
 
     def step(key: Array, state: Any, action: Array) -> tuple[Any, Array, Array, Array]:
         del key  # the physics is deterministic
@@ -71,34 +66,24 @@ def clipped_step(env: Any) -> Step:
 
 
 def renderer(name: str, config: BraxConfig = BraxConfig()) -> Callable[[Any], np.ndarray]:
-    """Return `render(state) -> [H, W, 3] uint8` of brax's own state.
+    """Return `render(state) -> [H, W, 3] uint8` for brax's own state.
 
     Raises:
-      ValueError: as `make`, or there is no OpenGL to render with.
+      ValueError: OpenGL is missing.
     """
 
     def place(data: Any, state: Any) -> None:
         data.qpos, data.qvel = state.pipeline_state.q, state.pipeline_state.qd
 
-    system = _load(name, config).sys
-    return mujoco_pictures.renderer(f"brax/{name}", system.mj_model, place)
-
-
-def missing(name: str) -> str | None:
-    """Return the missing package and the command that installs it, or None."""
-    return commands.missing(f"brax/{name}", {"brax": "brax"})
+    return mujoco.renderer(f"brax/{name}", _load(name, config).sys.mj_model, place)
 
 
 def _load(name: str, config: BraxConfig):
-    """Build brax's environment; silence notes on optional packages and old model files."""
     backend = config.backend or "spring"
-    noise = io.StringIO()
-    with warnings.catch_warnings(), contextlib.redirect_stdout(noise):
-        warnings.simplefilter("ignore")
+    with mujoco.quiet():
         from brax import envs  # slow, and not needed by runs of other families
 
         try:
-            with mujoco_notes.silenced():
-                return envs.get_environment(name, backend=backend)
+            return envs.get_environment(name, backend=backend)
         except (NotImplementedError, KeyError, AttributeError) as error:
             raise ValueError(f"brax/{name} does not run on backend {backend!r}: {error}") from error

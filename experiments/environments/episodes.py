@@ -1,7 +1,7 @@
-"""From bare dynamics to an Environment: time limit, automatic reset, true last observation.
+"""An Environment from bare dynamics: time limit, automatic reset, true last observation.
 
-They are added here, since the packages' own wrappers fold the time limit into termination, lose the
-last observation, or restart every episode from the same state.
+The packages' own wrappers merge the time limit with termination, lose the last observation, or
+start every episode from the same state.
 """
 
 from collections.abc import Callable
@@ -17,13 +17,13 @@ from jaxreplay.loops import cond_if_any
 
 
 class EpisodeState(NamedTuple):
-    """The dynamics' own state, and the episode's clock."""
+    """The dynamics' own state and the step counter of the episode."""
 
     inner: Any
     steps: Array  # [] int32, agent steps in this episode
 
 
-# What a family's adapter supplies: reset(key) -> (state, obs), and
+# Dynamics of a family: reset(key) -> (state, obs), and
 # step(key, state, action) -> (state, obs, reward, terminated), without a time limit.
 Reset = Callable[[Array], tuple[Any, chex.ArrayTree]]
 Step = Callable[[Array, Any, Array], tuple[Any, chex.ArrayTree, Array, Array]]
@@ -37,13 +37,13 @@ def make_episodic(
     max_steps: int,
     costly_reset: bool = False,
 ) -> Environment:
-    """Add a time limit (agent steps, 1 or more) and automatic, fresh resets to bare dynamics.
+    """Add a time limit (agent steps, at least 1) and automatic resets to bare dynamics.
 
-    A reset that costs about as much as a step is computed where an episode has ended; others in
-    every step, as a branch would cost more.
+    A costly reset, with about the cost of a step, is computed only where an episode has ended;
+    others in every step, since a branch costs more.
 
-    Every leaf of state and observation is cast to the strong dtype that it has after a reset, so
-    that a jitted step compiles once.
+    Leaves of state and observation are cast to their strong dtypes after a reset, so that a jitted
+    step compiles once.
     """
     shapes = jax.eval_shape(reset, jax.random.key(0))
 
@@ -62,17 +62,17 @@ def make_episodic(
         key_step, key_reset = jax.random.split(key)
         inner, obs, reward, terminated = step(key_step, state.inner, action)
         inner, obs = cast((inner, obs))
-        going_on = EpisodeState(inner, state.steps + 1)
+        after = EpisodeState(inner, state.steps + 1)
         terminated = jnp.asarray(terminated, bool)
-        truncated = (going_on.steps >= max_steps) & ~terminated
+        truncated = (after.steps >= max_steps) & ~terminated
         over = terminated | truncated
         if costly_reset:
             next_state, next_obs = cond_if_any(
-                over, lambda _, key: start(key), (going_on, obs), key_reset
+                over, lambda _, key: start(key), (after, obs), key_reset
             )
         else:
             next_state, next_obs = jax.tree.map(
-                lambda fresh, old: jnp.where(over, fresh, old), start(key_reset), (going_on, obs)
+                lambda fresh, old: jnp.where(over, fresh, old), start(key_reset), (after, obs)
             )
         reward = jnp.asarray(reward, jnp.float32)
         return next_state, next_obs, TimeStep(reward, terminated, truncated, obs)

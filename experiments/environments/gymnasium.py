@@ -1,14 +1,13 @@
 """Environments of gymnasium, on the host: MuJoCo, Box2D, classic control, and any registered id.
 
-`NAMES` lists those that the papers use and their relatives. Any other id registered with gymnasium
-works too if its actions are Discrete or a bounded Box and its observations a Box; so does
-`module:id`, for which the module is imported first and registers the id.
+`NAMES` lists those of the papers and similar ones. Any other id registered with gymnasium works if
+its actions are Discrete or a bounded Box and its observations a Box; `module:id` imports the module
+first, which registers the id.
 
-The papers' MuJoCo tasks are v3, of OpenAI Gym with MuJoCo 2, and need software that is no longer
-maintained. v4 has the same dynamics, rewards and endings on today's MuJoCo; v5 repairs rewards and
-models. The v3 names here are v4 with one change: MuJoCo 2 left the 84 contact forces in the
-observations of Ant and Humanoid at zero, so they are zeros here too (v4 omits Ant's, and fills in
-Humanoid's).
+The papers' MuJoCo tasks are v3, of OpenAI Gym with MuJoCo 2, which is no longer maintained. v4 has
+the same dynamics, rewards and endings on current versions of MuJoCo; v5 corrects rewards and
+models. The v3 names here are v4 with one change: the 84 contact forces in the observations of Ant
+and Humanoid are zeros, as with MuJoCo 2 (v4 omits Ant's, and computes Humanoid's).
 """
 
 import dataclasses
@@ -17,9 +16,8 @@ import importlib
 from types import MappingProxyType
 from typing import Literal
 
-from experiments.environments.config import EnvironmentConfig
 from experiments.environments.host import HostEnvironment, raised
-from experiments.installation import commands
+from experiments.environments.types import EnvironmentConfig
 from jaxreplay.option import option
 
 _MUJOCO = (
@@ -31,21 +29,16 @@ V3 = ("Hopper-v3", "Walker2d-v3", "HalfCheetah-v3", "Ant-v3", "Humanoid-v3", "Sw
 # Name -> kind of actions.
 NAMES = MappingProxyType(
     {
-        "CartPole-v1": "discrete",
-        "Acrobot-v1": "discrete",
-        "MountainCar-v0": "discrete",
-        "Pendulum-v1": "continuous",
-        "MountainCarContinuous-v0": "continuous",
-        "LunarLander-v3": "discrete",
-        "LunarLanderContinuous-v3": "continuous",
-        "BipedalWalker-v3": "continuous",
-        "BipedalWalkerHardcore-v3": "continuous",
+        "CartPole-v1": "discrete", "Acrobot-v1": "discrete", "MountainCar-v0": "discrete",
+        "Pendulum-v1": "continuous", "MountainCarContinuous-v0": "continuous",
+        "LunarLander-v3": "discrete", "LunarLanderContinuous-v3": "continuous",
+        "BipedalWalker-v3": "continuous", "BipedalWalkerHardcore-v3": "continuous",
         **dict.fromkeys(
             (f"{name}-{version}" for version in ("v5", "v4") for name in _MUJOCO), "continuous"
         ),
         **dict.fromkeys(V3, "continuous"),
     }
-)
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +46,7 @@ class GymnasiumConfig(EnvironmentConfig):
     """Options of a batch of gymnasium's environments."""
 
     vectorisation: Literal["sync", "async"] = option(
-        "sync", "environments share a thread, or have a process each"
+        "sync", "one thread for all environments, or a process for each"
     )
 
 
@@ -68,39 +61,37 @@ def make(
 
     Args:
       name: one of `NAMES`, or any id registered with gymnasium.
-      num_envs: how many.
+      num_envs: number of environments.
       config: max_steps None takes gymnasium's own limit.
-      training: makes no difference here.
-      render: whether `render` will be called; if so, all run in one thread.
+      training: not used.
+      render: whether `render` will be called; it requires one thread for all environments.
 
     Raises:
-      ValueError: in one line: there is no such id, or no agent can handle the spaces.
+      ValueError: the id is unknown, or its spaces are not supported.
     """
     del training
-    from experiments.environments import lanes  # imports gymnasium
+    from experiments.environments import vector  # imports gymnasium
 
-    return lanes.make(name, find(name), num_envs, config.max_steps, config.vectorisation, render)
+    return vector.make(name, find(name), num_envs, config.max_steps, config.vectorisation, render)
 
 
-def missing(name: str) -> str | None:
-    """Return a package known to be missing and the command that installs it, or None."""
-    needs = {"gymnasium": "gymnasium"}
+def needs(name: str) -> dict[str, str]:
+    """Return the modules that an environment needs, each with the extra that installs it."""
+    modules = {"gymnasium": "gymnasium"}
     if name.rpartition("-")[0] in _MUJOCO:
-        # gymnasium imports imageio with its MuJoCo tasks; mujoco itself comes with brax.
-        needs |= {"mujoco": "mujoco", "imageio": "mujoco"}
+        # gymnasium's MuJoCo tasks import imageio; mujoco may be installed with brax alone.
+        modules |= {"mujoco": "mujoco", "imageio": "mujoco"}
     if name.startswith(("LunarLander", "BipedalWalker")):
-        needs["Box2D"] = "box2d"
-    return commands.missing(f"gymnasium/{name}", needs)
+        modules["Box2D"] = "box2d"
+    return modules
 
 
 def kind(name: str) -> str:
-    """Return "discrete" or "continuous"; a name that is not listed is built to find out.
+    """Return "discrete" or "continuous" for an unlisted name, by making the environment.
 
     Raises:
       ValueError: as `make`.
     """
-    if name in NAMES:
-        return NAMES[name]
     environment = make(name, 1, GymnasiumConfig(max_steps=1))
     environment.close()
     return "discrete" if hasattr(environment.action_space, "n") else "continuous"
@@ -110,7 +101,7 @@ def find(name: str):
     """Return gymnasium's specification of `name` (v4's for the v3 names).
 
     Raises:
-      ValueError: in one line, with the nearest matches: there is no such id.
+      ValueError: the id is unknown; the message has similar ones.
     """
     import gymnasium
 

@@ -1,53 +1,39 @@
 """Environments of gymnax: classic control, MinAtar, small tasks of bsuite and continuous ones.
 
-`DeepSea-bsuite-N` is DeepSea with N rows and columns, 2 to 64; without a number it has 8. Which
-action goes right in which cell is drawn once for each N: it is the same in every episode, run and
-seed, so that there is one policy to learn.
+`DeepSea-bsuite-N` is DeepSea with N rows and columns, 2 to 64; the default is 8. The mapping of
+actions in its cells is drawn once per N and shared by all episodes, runs and seeds, so that one
+policy solves it.
 
-Left out, of the tasks with discrete actions: MemoryChain, MetaMaze and the Bernoulli and Gaussian
-bandits hide what tells one episode from another, for which agents need a memory; SimpleBandit has
-other rewards at every step; DiscountingChain ends by its time limit alone, beyond which agents
-would expect more; MNISTBandit has to be downloaded; Pong's images fit no network; and FrozenLake
-shows nothing but the number of a cell.
+Tasks with discrete actions that are left out: MemoryChain, MetaMaze and the Bernoulli and Gaussian
+bandits require memory; SimpleBandit has other rewards at every step; DiscountingChain ends only by
+its time limit; MNISTBandit needs a download; Pong's images fit no network; FrozenLake observes only
+the number of a cell.
 """
 
+import importlib
 import math
+import sys
+from types import ModuleType
 
 import jax.numpy as jnp
 import numpy as np
 
 from agents.types import Continuous, Discrete
-from experiments.environments import gymnax_package, sized
-from experiments.environments.config import EnvironmentConfig
 from experiments.environments.episodes import make_episodic
-from experiments.environments.gymnax_pictures import renderer
-from experiments.environments.types import Array, Environment
-from experiments.installation import commands
-
-__all__ = ["NAMES", "find", "make", "renderer"]
+from experiments.environments.types import Array, Environment, EnvironmentConfig, size_of
 
 _DEEP_SEA = "DeepSea-bsuite"
 
 # Name in gymnax -> kind of actions.
 NAMES = {
-    "CartPole-v1": "discrete",
-    "Acrobot-v1": "discrete",
-    "MountainCar-v0": "discrete",
-    "Pendulum-v1": "continuous",
-    "MountainCarContinuous-v0": "continuous",
-    "Asterix-MinAtar": "discrete",
-    "Breakout-MinAtar": "discrete",
-    "Freeway-MinAtar": "discrete",
-    "Seaquest-MinAtar": "discrete",
-    "SpaceInvaders-MinAtar": "discrete",
-    "Catch-bsuite": "discrete",
-    _DEEP_SEA: "discrete",
-    "UmbrellaChain-bsuite": "discrete",
-    "FourRooms-misc": "discrete",
-    "Reacher-misc": "continuous",
-    "Swimmer-misc": "continuous",
+    "CartPole-v1": "discrete", "Acrobot-v1": "discrete", "MountainCar-v0": "discrete",
+    "Pendulum-v1": "continuous", "MountainCarContinuous-v0": "continuous",
+    "Asterix-MinAtar": "discrete", "Breakout-MinAtar": "discrete", "Freeway-MinAtar": "discrete",
+    "Seaquest-MinAtar": "discrete", "SpaceInvaders-MinAtar": "discrete",
+    "Catch-bsuite": "discrete", _DEEP_SEA: "discrete", "UmbrellaChain-bsuite": "discrete",
+    "FourRooms-misc": "discrete", "Reacher-misc": "continuous", "Swimmer-misc": "continuous",
     "PointRobot-misc": "continuous",
-}
+}  # fmt: skip
 
 
 def make(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Environment:
@@ -64,7 +50,7 @@ def make(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Environm
     Raises:
       ValueError: as `find`.
     """
-    env, params = _dynamics(name)
+    env, params = load(name)
     limit = config.max_steps or int(params.max_steps_in_episode)
     # Some dynamics check the limit themselves; here `make_episodic` applies it.
     params = params.replace(max_steps_in_episode=np.iinfo(np.int32).max)
@@ -85,24 +71,32 @@ def make(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Environm
     return make_episodic(f"gymnax/{name}", reset, step, space, limit)
 
 
-def missing(name: str) -> str | None:
-    """Return the missing package and the command that installs it, or None."""
-    return commands.missing(f"gymnax/{name}", {"gymnax": "gymnax"})
-
-
 def find(name: str) -> int | None:
-    """Return the size of a DeepSea whose name says it; None for any other name.
+    """Return the size N of DeepSea-bsuite-N; None for any other name.
 
     Raises:
-      ValueError: in one line: the size is not a whole number from 2 to 64.
+      ValueError: N is not a whole number from 2 to 64.
     """
     prefix = f"{_DEEP_SEA}-"
-    return sized.size(f"gymnax/{prefix}", name[len(prefix) :]) if name.startswith(prefix) else None
+    return size_of(f"gymnax/{prefix}", name[len(prefix) :]) if name.startswith(prefix) else None
 
 
-def _dynamics(name: str):
-    """Return gymnax's environment and its parameters."""
-    gymnax = gymnax_package.load()  # slow, and not needed by runs of other families
+def load(name: str):
+    """Return gymnax's environment and its parameters.
+
+    gymnax imports seaborn only to render Pong; here it is imported when it is used, since it takes
+    five times as long to import as gymnax itself.
+    """
+    if "gymnax" not in sys.modules and "seaborn" not in sys.modules:
+        later = ModuleType("seaborn")
+        later.__getattr__ = lambda name: getattr(importlib.import_module("seaborn"), name)
+        sys.modules["seaborn"] = later
+        try:
+            import gymnax
+        finally:
+            del sys.modules["seaborn"]
+    import gymnax
+
     size = find(name)
     return gymnax.make(name) if size is None else gymnax.make(_DEEP_SEA, size=size)
 

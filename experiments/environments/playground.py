@@ -1,13 +1,9 @@
-"""DeepMind Control tasks that compile: the suite of MuJoCo Playground, on MJX.
+"""DeepMind Control tasks that compile: the suite of MuJoCo Playground, on MJX in JAX.
 
-Playground's own default is the physics of MuJoCo Warp, which needs an NVIDIA GPU; here it is MJX's
-in JAX, which runs wherever JAX does. Its robots for locomotion and manipulation, whose models must
-be downloaded, are left out.
+Playground's default physics, MuJoCo Warp, needs an NVIDIA GPU. Its robots for locomotion and
+manipulation are left out, because their models must be downloaded.
 """
 
-import contextlib
-import io
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -15,12 +11,10 @@ import jax
 import numpy as np
 
 from agents.types import Continuous
-from experiments.environments import mujoco_notes, mujoco_pictures
+from experiments.environments import mujoco
 from experiments.environments.brax import clipped_step
-from experiments.environments.config import EnvironmentConfig
 from experiments.environments.episodes import make_episodic
-from experiments.environments.types import Array, Environment
-from experiments.installation import commands
+from experiments.environments.types import Array, Environment, EnvironmentConfig
 
 NAMES = (
     "AcrobotSwingup", "AcrobotSwingupSparse", "BallInCup", "CartpoleBalance",
@@ -32,17 +26,17 @@ NAMES = (
 
 
 def make(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Environment:
-    """Make a task of the suite; rewards lie in [0, 1], and tasks never terminate.
+    """Make a task of the suite; rewards are in [0, 1], and tasks never terminate.
 
-    Actions are clipped to [-1, 1], the control range of all actuators. Physics that diverges shows
-    as NaN in reward and last observation and ends the episode; nothing here hides it.
+    Actions are clipped to [-1, 1], the control range of all actuators. Diverging physics appears as
+    NaN in reward and last observation and ends the episode.
 
     Args:
       name: one of `NAMES`.
       config: max_steps None is 1000.
 
     Raises:
-      ValueError: Playground is missing, or the task observes more than one array.
+      ValueError: the observation of the task is more than one array.
     """
     env = _load(name)
     shapes = jax.eval_shape(env.reset, jax.random.key(0)).obs
@@ -52,26 +46,22 @@ def make(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Environm
         )
 
     def reset(key: Array):
-        # Some tasks keep the key in their state, which must hold plain arrays only.
+        # Some tasks store the key in their state, which must contain plain arrays only.
         state = env.reset(jax.random.key_data(key))
         return state, state.obs
 
     limit = config.max_steps or 1000
-    step, space = clipped_step(env), Continuous(env.action_size)  # its interface is that of brax
+    step, space = clipped_step(env), Continuous(env.action_size)
     return make_episodic(f"playground/{name}", reset, step, space, limit, costly_reset=True)
 
 
 def renderer(
     name: str, config: EnvironmentConfig = EnvironmentConfig()
 ) -> Callable[[Any], np.ndarray]:
-    """Return `render(state) -> [H, W, 3] uint8` of Playground's own state.
-
-    Args:
-      name: one of `NAMES`.
-      config: not used, as no picture depends on it.
+    """Return `render(state) -> [H, W, 3] uint8` for Playground's own state.
 
     Raises:
-      ValueError: as `make`, or there is no OpenGL to render with.
+      ValueError: as `make`, or OpenGL is missing.
     """
     del config
 
@@ -79,20 +69,12 @@ def renderer(
         data.qpos, data.qvel = state.data.qpos, state.data.qvel
         data.mocap_pos, data.mocap_quat = state.data.mocap_pos, state.data.mocap_quat
 
-    # The suite's tasks are meant to be seen through its first camera.
-    return mujoco_pictures.renderer(f"playground/{name}", _load(name).mj_model, place, camera=0)
-
-
-def missing(name: str) -> str | None:
-    """Return the missing package and the command that installs it, or None."""
-    return commands.missing(f"playground/{name}", {"mujoco_playground": "playground"})
+    # The first camera of each task is its standard view.
+    return mujoco.renderer(f"playground/{name}", _load(name).mj_model, place, camera=0)
 
 
 def _load(name: str) -> Any:
-    """Build Playground's environment; silence notes on optional packages and old models."""
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
+    with mujoco.quiet():
         from mujoco_playground import dm_control_suite  # slow, as it imports brax and warp
 
-        with mujoco_notes.silenced():
-            return dm_control_suite.load(name, config_overrides={"impl": "jax"})
+        return dm_control_suite.load(name, config_overrides={"impl": "jax"})

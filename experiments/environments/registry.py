@@ -1,7 +1,4 @@
-"""Environments by full name, such as gymnax/CartPole-v1, brax/ant and atari/Pong.
-
-Families either compile, and run inside the training loop's program, or live on the host.
-"""
+"""Environments by full name, such as gymnax/CartPole-v1, brax/ant and atari/Pong."""
 
 import dataclasses
 import difflib
@@ -16,45 +13,37 @@ from experiments.environments import (
     brax,
     gymnasium,
     gymnax,
+    gymnax_pictures,
     playground,
     sparse_pendulum,
     walk,
 )
-from experiments.environments.config import EnvironmentConfig
 from experiments.environments.host import HostEnvironment
-from experiments.environments.types import Environment
+from experiments.environments.types import Environment, EnvironmentConfig
+from experiments.installation import commands
 
 
 class Family(NamedTuple):
-    """Environments that compile and are all made the same way."""
+    """Environments that are made the same way, compiled or on the host."""
 
-    actions: Mapping[str, str]  # name -> "discrete" or "continuous", of those that are listed
-    make: Callable[..., Environment]  # (name, config) -> Environment
-    config: type[EnvironmentConfig] = EnvironmentConfig  # the options
+    actions: Mapping[str, str]  # listed name -> "discrete" or "continuous"
+    # (name, config) -> Environment; (name, num_envs, config, training, render) -> HostEnvironment
+    make: Callable[..., Any]
+    config: type[EnvironmentConfig] = EnvironmentConfig
     # (name, config) -> render(the dynamics' own state) -> [H, W, 3] uint8
     renderer: Callable[..., Callable[[Any], np.ndarray]] | None = None
-    missing: Callable[[str], str | None] = lambda name: None  # name -> what to install first
-    find: Callable[[str], Any] | None = None  # as in `HostFamily`
-    kind: Callable[[str], str] | None = None
-
-
-class HostFamily(NamedTuple):
-    """Environments that live on the host and are all made the same way."""
-
-    actions: Mapping[str, str]  # name -> "discrete" or "continuous", of those that are listed
-    make: Callable[..., HostEnvironment]  # (name, num_envs, config, training, render)
-    config: type[EnvironmentConfig]
-    missing: Callable[[str], str | None]  # name -> what to install first
-    # What an unlisted name stands for; None, or a ValueError that says more: nothing does.
+    needs: Callable[[str], Mapping[str, str]] = lambda name: {}  # module -> extra that installs it
+    # Meaning of an unlisted name; None or a ValueError if it is unknown.
     find: Callable[[str], Any] | None = None
-    kind: Callable[[str], str] | None = None  # name -> kind of actions, for unlisted names
+    kind: Callable[[str], str] = lambda name: "discrete"  # kind of actions of an unlisted name
+    on_host: bool = False
 
 
-FAMILIES: Mapping[str, Family | HostFamily] = MappingProxyType(
+FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         "gymnax": Family(
-            gymnax.NAMES, gymnax.make, renderer=gymnax.renderer, missing=gymnax.missing,
-            find=gymnax.find, kind=lambda name: "discrete",
+            gymnax.NAMES, gymnax.make, renderer=gymnax_pictures.renderer,
+            needs=lambda name: {"gymnax": "gymnax"}, find=gymnax.find,
         ),
         "sparse_pendulum": Family(
             dict.fromkeys(sparse_pendulum.NAMES, "continuous"), sparse_pendulum.make,
@@ -62,22 +51,24 @@ FAMILIES: Mapping[str, Family | HostFamily] = MappingProxyType(
         ),
         "walk": Family(
             dict.fromkeys(walk.NAMES, "discrete"), walk.make, renderer=walk.renderer,
-            find=walk.find, kind=lambda name: "discrete",
+            find=walk.find,
         ),
         "brax": Family(
             dict.fromkeys(brax.NAMES, "continuous"), brax.make, brax.BraxConfig, brax.renderer,
-            missing=brax.missing,
+            needs=lambda name: {"brax": "brax"},
         ),
         "playground": Family(
             dict.fromkeys(playground.NAMES, "continuous"), playground.make,
-            renderer=playground.renderer, missing=playground.missing,
+            renderer=playground.renderer, needs=lambda name: {"mujoco_playground": "playground"},
         ),
-        "gymnasium": HostFamily(
-            gymnasium.NAMES, gymnasium.make, gymnasium.GymnasiumConfig, gymnasium.missing,
-            gymnasium.find, gymnasium.kind,
+        "gymnasium": Family(
+            gymnasium.NAMES, gymnasium.make, gymnasium.GymnasiumConfig, needs=gymnasium.needs,
+            find=gymnasium.find, kind=gymnasium.kind, on_host=True,
         ),
-        "atari": HostFamily(
-            dict.fromkeys(atari.NAMES, "discrete"), atari.make, atari.AtariConfig, atari.missing
+        "atari": Family(
+            dict.fromkeys(atari.NAMES, "discrete"), atari.make, atari.AtariConfig,
+            # gymnasium for the spaces of the vectorised emulator
+            needs=lambda name: {"ale_py": "atari", "gymnasium": "atari"}, on_host=True,
         ),
     }
 )  # fmt: skip
@@ -89,17 +80,17 @@ def names() -> tuple[str, ...]:
 
 
 def check(name: str) -> None:
-    """Refuse an unknown name.
+    """Check a full name.
 
     Raises:
-      ValueError: one line with the nearest match.
+      ValueError: there is no such environment, or its package is missing.
     """
     prefix, _, short = name.partition("/")
     family = FAMILIES.get(prefix)
     if family is not None and short in family.actions:
         return
     if family is not None and family.find is not None and short:
-        if reason := family.missing(short):
+        if reason := commands.missing(name, family.needs(short)):
             raise ValueError(reason)
         if family.find(short) is not None:
             return
@@ -111,39 +102,39 @@ def check(name: str) -> None:
 
 
 def module_of(name: str) -> str | None:
-    """Return the module that has to be imported before there is such an environment, if any is."""
+    """Return the module that registers an environment, such as `a.b` for gymnasium/a.b:Name-v0."""
     family, _, short = name.partition("/")
     return short.rpartition(":")[0] or None if family == "gymnasium" else None
 
 
 def is_host(name: str) -> bool:
-    """Return whether an environment lives on the host."""
-    return isinstance(_split(name)[0], HostFamily)
+    """Return whether an environment runs on the host."""
+    return _split(name)[0].on_host
 
 
 def missing(name: str) -> str | None:
-    """Say what to install before an environment can run; None if nothing is known to be missing."""
+    """Return a message about a missing package and its installation, or None."""
     family, short = _split(name)
-    return family.missing(short)
+    return commands.missing(name, family.needs(short))
 
 
 def action_kind(name: str) -> str:
-    """Return "discrete" or "continuous", without building the environment if it is listed."""
+    """Return "discrete" or "continuous"; only unlisted environments are made to find out."""
     family, short = _split(name)
     return family.actions[short] if short in family.actions else family.kind(short)
 
 
 def options(name: str, **changes: Any) -> EnvironmentConfig:
-    """Return the options of an environment: the defaults of its family, but for `changes`.
+    """Return the options of an environment: the defaults of its family with `changes`.
 
     Raises:
-      ValueError: there is no such environment, it has no such option, or a value is not allowed.
+      ValueError: the environment or an option is unknown, or a value is not allowed.
     """
     return _changed(name, None, changes)
 
 
 def foreign_options(name: str) -> dict[str, str]:
-    """Return the options that only other families have, each with the names of those families."""
+    """Return the options of other families only, each with the names of these families."""
     own = _fields(_split(name)[0].config)
     theirs: dict[str, list[str]] = {}
     for prefix, family in FAMILIES.items():
@@ -159,18 +150,17 @@ def make(name: str, config: EnvironmentConfig | None = None, **changes: Any) -> 
     Args:
       name: one of `names()`, or another of a family with sizes, such as walk/13.
       config: its options; None takes the defaults, `options(name)`.
-      **changes: options to replace in them.
+      **changes: options to replace.
 
     Raises:
-      ValueError: there is no such environment, it lives on the host, or the options are not its.
+      ValueError: the environment is unknown, runs on the host or has other options, or a package is
+        missing.
     """
-    family, short = _split(name)
-    if isinstance(family, HostFamily):
+    family, short = _installed(name)
+    if family.on_host:
         raise ValueError(
-            f"{name} lives on the host and cannot be compiled: environments.make_host makes it"
+            f"{name} runs on the host and cannot be compiled: environments.make_host makes it"
         )
-    if reason := family.missing(short):
-        raise ValueError(reason)
     return family.make(short, _changed(name, config, changes))
 
 
@@ -180,21 +170,19 @@ def renderer(
     """Return a function that renders the states of an environment that compiles.
 
     Args:
-      name: one of `names()`; those on the host render themselves (`HostEnvironment.render`).
+      name: full name; batches on the host have their own `HostEnvironment.render`.
       config: as for `make`.
       **changes: as for `make`.
 
     Returns:
-      `render(state) -> [H, W, 3] uint8`, of a state of `make(name, config)`, on the host.
+      `render(state) -> [H, W, 3] uint8`, for a state of `make(name, config)`, on the host.
 
     Raises:
-      ValueError: as `make`; or the states cannot be rendered, and why.
+      ValueError: as `make`, or the states cannot be rendered.
     """
-    family, short = _split(name)
-    if isinstance(family, HostFamily) or family.renderer is None:
+    family, short = _installed(name)
+    if family.renderer is None:
         raise ValueError(f"{name} cannot render its states")
-    if reason := family.missing(short):
-        raise ValueError(reason)
     render = family.renderer(short, _changed(name, config, changes))
     return lambda state: render(state.inner)
 
@@ -207,34 +195,39 @@ def make_host(
     render: bool = False,
     **changes: Any,
 ) -> HostEnvironment:
-    """Make a batch of environments that live on the host, by their full name.
+    """Make a batch of environments on the host, by their full name.
 
     Args:
       name: such as gymnasium/Hopper-v5 or atari/Pong.
-      num_envs: how many.
+      num_envs: number of environments.
       config: as for `make`.
-      training: whether it is for training; for evaluation, games are whole and rewards unclipped.
+      training: whether the batch is for training; in evaluations, games are whole and rewards
+        unclipped.
       render: whether `render` will be called.
       **changes: as for `make`.
 
     Raises:
-      ValueError: there is no such environment, it compiles, the options are not its, or a package
-        is missing (the message names the extra to install).
+      ValueError: the environment is unknown, compiles or has other options, or a package is missing
+        (the message names the extra to install).
     """
-    family, short = _split(name)
-    if not isinstance(family, HostFamily):
-        raise ValueError(f"{name} compiles and does not live on the host: use environments.make")
+    family, short = _installed(name)
+    if not family.on_host:
+        raise ValueError(f"{name} compiles and does not run on the host: use environments.make")
     if num_envs < 1:
         raise ValueError(f"num_envs is {num_envs}: it must be at least 1")
-    if reason := family.missing(short):
-        raise ValueError(reason)
     return family.make(short, num_envs, _changed(name, config, changes), training, render)
 
 
-def _split(name: str) -> tuple[Family | HostFamily, str]:
+def _split(name: str) -> tuple[Family, str]:
     check(name)
     prefix, _, short = name.partition("/")
     return FAMILIES[prefix], short
+
+
+def _installed(name: str) -> tuple[Family, str]:
+    if reason := missing(name):
+        raise ValueError(reason)
+    return _split(name)
 
 
 def _fields(config: type[EnvironmentConfig]) -> list[str]:
@@ -244,7 +237,7 @@ def _fields(config: type[EnvironmentConfig]) -> list[str]:
 def _changed(
     name: str, config: EnvironmentConfig | None, changes: Mapping[str, Any]
 ) -> EnvironmentConfig:
-    """Return an environment's options with `changes`, refusing what is not its own."""
+    """Return an environment's options with `changes`; raise for options of other families."""
     kind = _split(name)[0].config
     if config is not None and type(config) is not kind:
         raise ValueError(f"{name} has options {kind.__name__}, not {type(config).__name__}")

@@ -1,7 +1,7 @@
 """Pendulum*: keep a pendulum upright for a sparse reward (Oh et al. 2021, Sec. 3.1).
 
-The dynamics are those of OpenAI Gym's Pendulum-v0, which moves the angle before it limits the
-speed. The reward is 1 while the rod has been within pi/3 of upright for over 20 steps in a row.
+The dynamics are those of OpenAI Gym's Pendulum-v0, which updates the angle before it clips the
+speed. The reward is 1 if the rod has been within pi/3 of upright for over 20 steps in a row.
 """
 
 from collections.abc import Callable
@@ -13,9 +13,8 @@ import numpy as np
 
 from agents.types import Continuous
 from experiments.environments import shapes
-from experiments.environments.config import EnvironmentConfig
 from experiments.environments.episodes import make_episodic
-from experiments.environments.types import Array, Environment
+from experiments.environments.types import Array, Environment, EnvironmentConfig
 
 NAMES = ("Pendulum-v0",)
 
@@ -28,7 +27,7 @@ _MAX_STEPS = 200
 
 
 class Pendulum(NamedTuple):
-    """Where the rod is; gravity 10 m/s^2, mass 1 kg, length 1 m."""
+    """Position and speed of the rod; gravity 10 m/s^2, mass 1 kg, length 1 m."""
 
     angle: Array  # [] rad, 0 is upright
     speed: Array  # [] rad/s
@@ -43,7 +42,7 @@ def swing(angle: Array, speed: Array, torque: Array) -> tuple[Array, Array]:
 
 
 def count_upright(upright: Array, angle: Array) -> Array:
-    """Return the steps in a row within pi/3 of upright, after one more at `angle` (rad)."""
+    """Return the number of upright steps in a row after a step to `angle` (rad)."""
     wrapped = jnp.mod(angle + jnp.pi, 2 * jnp.pi) - jnp.pi
     return jnp.where(jnp.abs(wrapped) <= _UPRIGHT, upright + 1, 0)
 
@@ -56,7 +55,7 @@ def reward(upright: Array) -> Array:
 def make(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Environment:
     """Make the sparse pendulum; observations are cosine, sine and speed, actions torque / 2.
 
-    The count behind the reward is not observed. It never terminates.
+    The number of upright steps is not observed. Episodes never terminate.
 
     Args:
       name: one of `NAMES`.
@@ -91,4 +90,10 @@ def renderer(
 ) -> Callable[[Pendulum], np.ndarray]:
     """Return `render(state) -> [H, W, 3] uint8`, a picture of the rod."""
     del name, config
-    return lambda state: shapes.pendulum(float(state.angle))
+
+    def render(state: Pendulum) -> np.ndarray:
+        rod = [(0.0, 0.0), (-np.sin(float(state.angle)), np.cos(float(state.angle)))]
+        hinge = (0.0, 0.0), 0.05, shapes.BLACK
+        return shapes.picture((-1.3, 1.3, -1.3, 1.3), [(rod, 0.2, shapes.RED)], [hinge])
+
+    return render

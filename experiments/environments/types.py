@@ -1,56 +1,79 @@
-"""What an environment is to a training loop: its spec, and one that compiles and auto-resets."""
+"""Interfaces of environments: options, names with sizes, the spec, and compiled environments."""
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import jax
 
 from agents.types import Continuous, Discrete
+from jaxreplay.option import Config, option
 from jaxreplay.types import Tree
 
 Array = jax.Array
 State = Any  # an environment's own state, any pytree
 
+SIZES = range(2, 65)  # of environments with a size at the end of their name
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvironmentConfig(Config):
+    """Options of every environment; families add their own."""
+
+    max_steps: int | None = option(
+        None,
+        "agent steps until an episode is truncated; none: the environment's own limit",
+        at_least=1,
+    )
+
+
+def size_of(family: str, text: str) -> int:
+    """Return the size that `text`, the end of a name, gives.
+
+    Args:
+      family: start of the name, such as walk/.
+      text: a whole number without leading zeros.
+
+    Raises:
+      ValueError: the number is not in `SIZES`.
+    """
+    if text not in map(str, SIZES):
+        raise ValueError(
+            f"there is no environment '{family}{text}': its name ends with a whole number from "
+            f"{SIZES[0]} to {SIZES[-1]}, as in {family}10"
+        )
+    return int(text)
+
 
 class TimeStep(NamedTuple):
-    """What one step returned, before any reset."""
+    """The results of one step, before any reset."""
 
     reward: Array  # [] float32
-    terminated: Array  # [] bool, the task ended: nothing to bootstrap from
-    truncated: Array  # [] bool, a time limit cut the episode: bootstrap from final_obs
-    final_obs: Tree  # [...] the true observation after the action, never one after reset
-
-
-class Reset(Protocol):
-    """Begin an episode."""
-
-    def __call__(self, key: Array, /) -> tuple[State, Tree]:
-        """Return the state and the first observation; no leaf is weakly typed."""
-        ...
+    terminated: Array  # [] bool, the task ended: no bootstrapping
+    truncated: Array  # [] bool, a time limit ended the episode: bootstrap from final_obs
+    final_obs: Tree  # [...] the true observation after the action, never one after a reset
 
 
 class StepEnvironment(Protocol):
     """Take one step, and begin the next episode where this one ends."""
 
     def __call__(self, key: Array, state: State, action: Array, /) -> tuple[State, Tree, TimeStep]:
-        """Return the state and observation to go on from, and what the step returned.
+        """Return the next state and observation, and the results of the step.
+
+        When the episode ends (terminated or truncated), state and observation already belong to the
+        next one. At most one of `terminated` and `truncated` is set; termination takes precedence.
 
         Args:
           key: PRNG key.
-          state: the environment's.
+          state: state of the environment.
           action: `[]` int32, or `[A]` float32 in [-1, 1], which is scaled (and clipped) to the
             environment's own bounds.
-
-        Returns:
-          `state`, `obs` and a `TimeStep`. When the episode ends (terminated or truncated), state
-          and observation already belong to the next one. At most one of `terminated` and
-          `truncated` is set; termination wins. No leaf is weakly typed: a jitted step compiles
-          once.
         """
         ...
 
 
 class EnvironmentSpec(NamedTuple):
-    """What a run has to know of an environment before it takes a step in it."""
+    """The properties of an environment that a run needs before the first step."""
 
     name: str  # full name, such as gymnax/CartPole-v1
     obs: Any  # [...] of one environment, a tree of jax.ShapeDtypeStruct
@@ -60,17 +83,20 @@ class EnvironmentSpec(NamedTuple):
 
 
 class Environment(NamedTuple):
-    """One environment as pure functions over its own state; the loop vmaps it over lanes."""
+    """One environment as pure functions over its own state, for vmap.
+
+    No leaf of states and observations is weakly typed, so that a jitted step compiles once.
+    """
 
     name: str
-    reset: Reset
+    reset: Callable[[Array], tuple[State, Tree]]  # key -> the state and the first observation
     step: StepEnvironment
     action_space: Discrete | Continuous
     max_steps: int  # agent steps after which an episode is truncated
-    frame_stack: int = 0  # frames stacked in an observation, newest last; 0: it is not a stack
+    frame_stack: int = 0  # frames stacked in an observation, newest last; 0: no stack
 
     @property
     def spec(self) -> EnvironmentSpec:
-        """What a run has to know of it; nothing is computed."""
+        """The spec; the reset is traced, not executed."""
         obs = jax.eval_shape(self.reset, jax.random.key(0))[1]
         return EnvironmentSpec(self.name, obs, self.action_space, self.max_steps, self.frame_stack)

@@ -1,9 +1,8 @@
-"""The Blind Cliffwalk of Schaul et al. 2016 (Sec. 3.1, App. B.1), to walk on instead of by memory.
+"""The Blind Cliffwalk of Schaul et al. 2016 (Sec. 3.1, App. B.1) as an environment.
 
-`walk/N` has N states in a row. In each, one action leads on to the next and the other ends the
-episode; the last step on is rewarded with 1, and no other. Random actions get there in one of 2^N
-episodes. Which action is right alternates from state to state, so that nothing that was learned of
-one state helps in the next.
+`walk/N` has N states in a row. In each, one action leads to the next state and the other ends the
+episode; only the last step has a reward, 1. Random actions reach it in one of 2^N episodes. The
+right action alternates from state to state, so that learning about one state does not generalise.
 """
 
 from collections.abc import Callable
@@ -14,45 +13,41 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.types import Discrete
-from experiments.environments import sized
-from experiments.environments.config import EnvironmentConfig
+from experiments.environments import shapes
 from experiments.environments.episodes import make_episodic
-from experiments.environments.shapes import BLACK, BLUE, GREEN, GREY, RED, SAND, Canvas
-from experiments.environments.types import Array, Environment
+from experiments.environments.types import Array, Environment, EnvironmentConfig, size_of
 
-NAMES = ("8", "10", "12", "16")  # that are listed; any of `sized.SIZES` will do
-
-_CELL = 32  # pixels of a cell's side
+NAMES = ("8", "10", "12", "16")  # listed ones; any of `types.SIZES` works
 
 Numbers = TypeVar("Numbers", int, np.ndarray, jax.Array)
 
 
 class Walker(NamedTuple):
-    """Where the agent is."""
+    """The position of the agent."""
 
-    position: Array  # [] int32, 0 .. N - 1; N: nowhere, as the episode is over
+    position: Array  # [] int32, 0 .. N - 1; N after the end of the episode
 
 
 def find(name: str) -> int:
     """Return the number of states, N, of the environment `walk/<name>`.
 
     Raises:
-      ValueError: in one line: the name is not a number from 2 to 64.
+      ValueError: the name is not a number from 2 to 64.
     """
-    return sized.size("walk/", name)
+    return size_of("walk/", name)
 
 
 def right_action(state: Numbers) -> Numbers:
-    """Return the action that leads on from states `[...]` int: 0, 1, 0, 1 ... (App. B.1)."""
+    """Return the right action in states `[...]` int: 0, 1, 0, 1 ... (App. B.1)."""
     return state % 2
 
 
 def make(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Environment:
-    """Make the walk; observations are one-hot, `[N]` float32, and 0 after either end.
+    """Make the walk; observations are one-hot, `[N]` float32, and 0 after the end of an episode.
 
     Args:
       name: the number of states, 2 to 64, such as 10.
-      config: max_steps None leaves every episode its end: they are at most N agent steps long.
+      config: max_steps None is N, the longest episode.
 
     Raises:
       ValueError: as `find`.
@@ -80,24 +75,16 @@ def make(name: str, config: EnvironmentConfig = EnvironmentConfig()) -> Environm
 def renderer(
     name: str, config: EnvironmentConfig = EnvironmentConfig()
 ) -> Callable[[Walker], np.ndarray]:
-    """Return `render(state) -> [H, W, 3] uint8`: the states side by side, and the flag behind them.
+    """Return `render(state) -> [H, W, 3] uint8`: the states in a row, then the end in black.
 
-    The mark on each is at the left where action 0 is right, and at the right where action 1 is.
+    States are light where action 0 is right and dark where action 1 is; the agent is blue.
     """
     del config
-    n = find(name)
+    row = np.array([(230, 210, 160), (170, 140, 90)])[right_action(np.arange(find(name)))]
+    row = np.concatenate([row, np.zeros((1, 3), row.dtype)])
+    places = np.arange(len(row))[:, None]
 
     def render(walker: Walker) -> np.ndarray:
-        canvas = Canvas(-0.5, n + 0.5, -1.0, 1.0, width=_CELL * (n + 1))
-        for cell in range(n + 1):
-            left, right = cell - 0.47, cell + 0.47
-            ground = [(left, -1.0), (right, -1.0), (right, 0.0), (left, 0.0)]
-            canvas.polygon(ground, SAND if cell < n else GREY)
-            if cell < n:
-                canvas.disc((cell - 0.25 + 0.5 * right_action(cell), -0.5), 0.12, RED)
-        canvas.line([(n - 0.2, 0.0), (n - 0.2, 0.9)], BLACK, 0.06)
-        canvas.polygon([(n - 0.2, 0.9), (n - 0.2, 0.4), (n + 0.35, 0.65)], GREEN)
-        canvas.disc((float(walker.position), 0.35), 0.3, BLUE)
-        return canvas.picture()
+        return shapes.cells(np.where(places == int(walker.position), (31, 119, 180), row)[None])
 
     return render

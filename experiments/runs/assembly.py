@@ -15,16 +15,15 @@ from experiments.environments.host import HostEnvironment
 from experiments.environments.types import Environment, EnvironmentSpec
 from experiments.runs import registry
 from experiments.runs.run_config import RunConfig
-from experiments.training.batches import MakeHost
 from experiments.training.config import ReplaySizes
-from experiments.training.host_loop import HostRun
+from experiments.training.host_loop import HostRun, MakeHost
 from experiments.training.host_store import host_bytes
 from experiments.training.loop import make_program
 from experiments.training.phases import make_phases
 from experiments.training.rows_loop import RowsRun
 from experiments.training.schedule import schedule
 from experiments.training.seeds import CompiledRun, Run, with_axis
-from experiments.training.spread import SpreadRun, layout
+from experiments.training.spread import layout
 from experiments.training.state import a_key, example_action
 from jaxreplay.loops import frames
 from jaxreplay.methods import METHODS
@@ -101,10 +100,7 @@ def joined(parts: Parts, config: RunConfig, devices: int | None = None) -> Run:
         return RowsRun(environment, agent, replay, config.loop, seeds)
     if isinstance(environment, Environment):
         program = make_program(environment, agent, replay, config.loop)
-        where = layout(config.seeds, devices)
-        return (
-            SpreadRun(program, seeds, where) if where.programs > 1 else CompiledRun(program, seeds)
-        )
+        return CompiledRun(program, seeds, layout(config.seeds, devices))
     return HostRun(environment, spec, agent, replay, config.loop, seeds)
 
 

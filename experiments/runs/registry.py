@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from agents import acer, ddpg, dqn, naf, ppo, racer, rainbow, sac, td3
 from agents.types import Agent, Offers
 from experiments import environments
-from experiments.environments.sized import SIZES
+from experiments.environments.types import SIZES
 from experiments.runs import presets
 from experiments.runs.presets import PRESETS
 from experiments.training.config import LoopConfig, ReplaySizes

@@ -7,7 +7,7 @@ from typing import Any
 
 from experiments import environments
 from experiments.analysis import files
-from experiments.environments.config import EnvironmentConfig
+from experiments.environments.types import EnvironmentConfig
 from experiments.runs import presets, registry
 from experiments.runs.renamed import up_to_date
 from experiments.training.config import LoopConfig, ReplaySizes

@@ -1,4 +1,4 @@
-"""How long and how often a run trains, and the sizes of its replay."""
+"""Options of the training loop and sizes of the replay."""
 
 import dataclasses
 import math
@@ -13,11 +13,11 @@ from jaxreplay.storage import Frames, Storage, Transitions
 
 @dataclasses.dataclass(frozen=True)
 class LoopConfig(Config):
-    """How long and how often: everything that is neither environment, agent nor replay."""
+    """Lengths and intervals of a run, and options that concern neither environment nor agent."""
 
     steps: int = option(
         50_000,
-        "agent steps in all, over all parallel environments; rounded up to whole learning phases",
+        "agent steps in total, over all parallel environments; rounded up to whole learning phases",
         at_least=1,
     )
     learn_every: int = option(
@@ -27,90 +27,90 @@ class LoopConfig(Config):
     warmup: int = option(1_000, "agent steps before learning", at_least=0)
     random_warmup: bool = option(
         True,
-        "take uniformly random actions in them; false: the agent's own, which methods take that "
-        "compare densities (refer)",
+        "uniformly random actions in the warm-up; false: the agent's own actions, as required by "
+        "methods that compare densities (refer)",
     )
     n_step: int = option(1, "steps of the return before bootstrapping", at_least=1)
     gamma: float = option(0.99, "discount factor per agent step", at_least=0, at_most=1)
     eval_every: int = option(1_000, "agent steps between two log points", at_least=1)
     eval_epsilon: float = option(
         0.0,
-        "share of random actions in evaluations, of discrete ones; the papers on Atari: 0.001",
+        "share of random actions in evaluations with discrete actions; 0.001 in papers on Atari",
         at_least=0,
         at_most=1,
     )
     eval_episodes: int = option(10, "greedy episodes at each log point", at_least=1)
     observe_every: int | None = option(
         None,
-        "agent steps between two evaluations for methods that learn from them; none: at log points",
+        "agent steps between evaluations for methods that learn from them; none: at log points",
         at_least=1,
     )
     offline: bool = option(
-        False, "store nothing after the warm-up: the replay is given, and only learning is compared"
+        False, "store no steps after the warm-up, to compare learning on a fixed replay"
     )
     scale_observations: bool = option(
-        False, "show the agent observations in units of their std after the warm-up, centred"
+        False, "standardise observations by their mean and std after the warm-up"
     )
     scale_rewards: bool = option(
-        False, "show the agent rewards in units of the stored rewards' root mean square"
+        False, "divide rewards by the root mean square of the stored rewards"
     )
     rescale_every: int = option(
         1_000,
-        "agent steps between two measurements of that",
+        "agent steps between measurements of the rewards' root mean square",
         at_least=1,
         needs=("scale_observations", "scale_rewards"),
     )
     inspect: int = option(
         16,
-        "batches' worth of stored transitions looked at, at each log point, beside what was "
-        "replayed; 0: nothing is looked at but the share of the buffer in use",
+        "batches of stored transitions inspected at each log point, for comparison with the "
+        "replayed ones; 0: only the share of the buffer in use is measured",
         at_least=0,
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class ReplaySizes(Config):
-    """The sizes of a `Replay`, whatever the method."""
+    """Sizes and storage of a `Replay`."""
 
     num_envs: int = option(1, "parallel environments per seed", at_least=1)
     capacity: int | None = option(
-        None, "replay slots; none: as many as agent steps, up to a million", at_least=1
+        None, "replay slots; none: one per agent step, up to a million", at_least=1
     )
     batch_size: int = option(64, "transitions in each gradient step", at_least=1)
     frame_stack: int | None = option(
         None,
-        "observations are stacks of so many frames, each stored once; 0: stored whole; none: as "
-        "the environment has it",
+        "frames in an observation, each stored once; 0: store whole observations; none: the stack "
+        "of the environment",
         at_least=0,
     )
     frame_spare: float = option(
-        0.04, "places for the last frames of episodes, as a share of the capacity", at_least=0
+        0.04, "space for the last frames of episodes, as a share of the capacity", at_least=0
     )
     replay_on: Literal["device", "host"] = option(
         "device",
-        "whose memory holds what is stored; host: observations and all else that is larger than a "
-        "number, or, of frames stored once, the frames; priorities are on the device either way",
+        "memory that stores transitions; host: observations and all other arrays, or only the "
+        "frames if each is stored once; scalars and priorities remain on the device",
     )
 
     def resolve(self, steps: int) -> "ReplaySizes":
-        """Fill in the default capacity, a multiple of the environments, for a run of `steps`."""
+        """Return the sizes with the default capacity, a multiple of `num_envs`, for `steps`."""
         if self.capacity is not None:
             return self
-        wanted = max(min(steps, 1_000_000), self.batch_size)
-        return dataclasses.replace(self, capacity=round_up(wanted, self.num_envs))
+        capacity = max(min(steps, 1_000_000), self.batch_size)
+        return dataclasses.replace(self, capacity=round_up(capacity, self.num_envs))
 
     def make(self, sampler: Sampler) -> Replay:
-        """Make the replay of these sizes; a stack of frames that is left open is none.
+        """Make the replay; a `frame_stack` of None stores whole observations.
 
         Raises:
-          ValueError: the sizes do not fit one another, or the capacity is still open (`resolve`).
+          ValueError: the sizes do not fit each other, or the capacity is None (see `resolve`).
         """
         if self.capacity is None:
             raise ValueError("capacity is none: give the slots of the replay")
         on_host = self.replay_on == "host"
         storage: Storage = Transitions(on_host=on_host)
         if self.frame_stack:
-            # The same `ahead` for every n, so that n does not change the shapes in checkpoints.
+            # One value of `ahead` for every n, so that shapes in checkpoints do not depend on n.
             storage = Frames(
                 stack=self.frame_stack, spare=self.frame_spare, ahead=frames.AHEAD, on_host=on_host
             )
@@ -124,14 +124,14 @@ class ReplaySizes(Config):
 
 
 def check(config: LoopConfig, replay: Replay) -> None:
-    """Refuse what cannot run with a replay.
+    """Check a config against the requirements of a replay.
 
     Raises:
-      ValueError: one line that says which option does not fit and what to do.
+      ValueError: an option does not fit; the message names it and the remedy.
     """
     if config.offline and replay.requires.new_steps:
         raise ValueError(
-            "offline: this replay method works on what is added all along: leave it out"
+            "offline: this replay method needs new transitions during training: leave it out"
         )
     requires, new = replay.requires, config.learn_every * replay.num_envs
     if requires.single_steps and config.n_step != 1:
@@ -149,7 +149,7 @@ def check(config: LoopConfig, replay: Replay) -> None:
             f"warmup {config.warmup} is more than the capacity {replay.capacity}: use a shorter "
             "warm-up or a larger capacity"
         )
-    lost = (config.n_step - 1) * replay.num_envs  # steps that wait in the n-step window
+    lost = (config.n_step - 1) * replay.num_envs  # steps in the n-step window
     stored = round_up(config.warmup, replay.num_envs) - lost
     if stored < replay.batch_size:
         raise ValueError(
@@ -159,22 +159,21 @@ def check(config: LoopConfig, replay: Replay) -> None:
 
 
 def round_up(value: int, multiple: int) -> int:
-    """Return the least multiple that is not below `value`."""
+    """Return the smallest multiple that is at least `value`."""
     return math.ceil(value / multiple) * multiple
 
 
 def remarks(replay: Replay, environment: str, max_steps: int) -> tuple[str, ...]:
-    """Return what a user should know before a run that is possible, but may surprise.
+    """Return messages about side effects of the options, for users to read before a run.
 
     Args:
-      replay: what the loop drives.
-      environment: its name.
+      replay: replay of the run.
+      environment: name of the environment.
       max_steps: agent steps after which an episode is truncated.
     """
     if replay.requires.whole_episodes and max_steps > replay.capacity:
         return (
-            f"{environment} may have episodes of {max_steps:,} steps, more than "
-            f"the {replay.capacity:,} to be remembered: such an episode is kept while it is the "
-            "only one",
+            f"{environment} may have episodes of {max_steps:,} steps, longer than the capacity of "
+            f"{replay.capacity:,}: such an episode is kept while it is the only one",
         )
     return ()

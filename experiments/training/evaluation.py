@@ -1,4 +1,4 @@
-"""Greedy evaluation, written once for both loops: whole episodes, played side by side."""
+"""Greedy evaluation over whole episodes, compiled or on the host."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,11 +13,11 @@ from experiments.training.state import folded
 
 
 class Tally(NamedTuple):
-    """What counts of the episodes of an evaluation: each from its reset to its first end."""
+    """Results of the first episode of each environment."""
 
     returns: Any  # [..., N] float32, undiscounted
     lengths: Any  # [..., N] int32, agent steps
-    done: Any  # [..., N] bool, the episode is over: what follows belongs to the next one
+    done: Any  # [..., N] bool, the episode has ended; later steps do not count
 
 
 def play_out(
@@ -26,20 +26,20 @@ def play_out(
     shape: tuple[int, ...],
     while_loop: Callable[..., Any],
 ) -> tuple[Any, Any]:
-    """Step environments until every one of them has finished its first episode.
+    """Step environments until each has finished its first episode.
 
     Args:
-      step: `(playing, time) -> (playing, TimeStep)` for all environments, of the shape below;
-        `time` counts agent steps from 0.
-      start: `playing` after the reset; whatever the loop steps.
-      shape: `(N,)` of N environments, or `(S, N)` of S seeds.
-      while_loop: `jax.lax.while_loop`, or `python_while` where `step` can't be traced.
+      step: `(playing, time) -> (playing, TimeStep)` for all environments; `time` counts agent steps
+        from 0.
+      start: `playing` after the reset.
+      shape: `(N,)` for N environments, or `(S, N)` for S seeds.
+      while_loop: `jax.lax.while_loop`, or `python_while` for a `step` that cannot be traced.
 
     Returns:
-      Undiscounted returns float32 and lengths in agent steps int32, of that shape.
+      Undiscounted returns float32 and lengths in agent steps int32, both of shape `shape`.
     """
 
-    def going_on(carry: Any) -> Any:
+    def unfinished(carry: Any) -> Any:
         return ~carry[1].done.all()
 
     def body(carry: Any) -> Any:
@@ -48,13 +48,13 @@ def play_out(
         return playing, _count(tally, out), time + 1
 
     tally = Tally(np.zeros(shape, np.float32), np.zeros(shape, np.int32), np.zeros(shape, bool))
-    _, tally, _ = while_loop(going_on, body, (start, tally, np.int32(0)))
+    _, tally, _ = while_loop(unfinished, body, (start, tally, np.int32(0)))
     return tally.returns, tally.lengths
 
 
-def python_while(going_on: Callable[[Any], Any], body: Callable[[Any], Any], carry: Any) -> Any:
-    """Do what `jax.lax.while_loop` does, in Python."""
-    while going_on(carry):
+def python_while(condition: Callable[[Any], Any], body: Callable[[Any], Any], carry: Any) -> Any:
+    """Run `jax.lax.while_loop` in Python."""
+    while condition(carry):
         carry = body(carry)
     return carry
 
@@ -63,17 +63,17 @@ class EvaluationKeys(NamedTuple):
     """Keys of an evaluation of N episodes."""
 
     resets: Array  # [N]
-    steps: Array  # [N + 1] roots, to fold with the time: of each environment, and of acting
+    steps: Array  # [N + 1] roots to fold with the time: of each environment, and of the actions
 
 
 def evaluation_keys(key: Array, episodes: int) -> EvaluationKeys:
-    """Return the keys of an evaluation of so many episodes."""
+    """Split the key of an evaluation of N `episodes`."""
     keys = jax.random.split(key, 2 * episodes + 1)
     return EvaluationKeys(keys[:episodes], keys[episodes:])
 
 
 def keys_at(keys: EvaluationKeys, time: Array) -> tuple[Array, Array]:
-    """Return the keys of one step of an evaluation: of acting, and of the environments `[N]`."""
+    """Return the keys of the actions and of the environments `[N]` at one step."""
     now = folded(keys.steps, time)
     return now[-1], now[:-1]
 
@@ -84,12 +84,12 @@ def evaluate(
     key: Array,
     episodes: int,
 ) -> tuple[Array, Array]:
-    """Play whole episodes of an environment that compiles.
+    """Play N whole episodes of an environment that compiles.
 
     Args:
-      environment: where.
-      policy: observations `[N, ...]` and a key -> actions `[N, ...]`.
-      key: of all that is random in it.
+      environment: the environment.
+      policy: maps observations `[N, ...]` and a key to actions `[N, ...]`.
+      key: PRNG key of the evaluation.
       episodes: N.
 
     Returns:
@@ -109,7 +109,6 @@ def evaluate(
 
 
 def _count(tally: Tally, out: TimeStep) -> Tally:
-    """Add a step to the tally, in NumPy where the step is."""
     where = np.where if isinstance(out.reward, np.ndarray) else jnp.where
     return Tally(
         returns=tally.returns + where(tally.done, 0.0, out.reward),

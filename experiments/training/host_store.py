@@ -1,12 +1,12 @@
-"""What a replay keeps in the host's memory: rows of all seeds, or frames of stacks stored once.
+"""The part of a replay in the host's memory: rows of all seeds, or frames that are stored once.
 
-The device has the books and the priorities, draws a batch, and leaves gaps in it for what is here;
-the host reads that, `[S, B]`, and the device fills the gaps in (`filled`) in the program that
-learns from the batch. Draws are those of a replay on the device.
+The device has indices and priorities and draws a batch with gaps; the host reads the missing part,
+`[S, B]`; the device fills it in (`filled`) in the program of the gradient update. Draws equal those
+of a replay on the device.
 
-Rows leave the device as they are added to the ring. Frames are written as soon as the environments
-have stepped, up to n - 1 rows ahead of the transitions that the n-step window still holds back: the
-places are the same, since every step becomes one transition.
+Rows leave the device when they are added to the ring. Frames are written right after the step of
+the environments, up to n - 1 rows ahead of the transitions in the n-step window; the places agree,
+because every step becomes one transition.
 """
 
 import math
@@ -24,14 +24,11 @@ from jaxreplay.types import Sample
 
 
 def given_like(ring: Ring, batch: Sample | tuple[()]) -> Any:
-    """Return shapes and dtypes of what `Store.read` gives for a batch, without axes of seeds.
+    """Return shapes and dtypes of `Store.read(batch)` for one seed.
 
     Args:
-      ring: of one seed.
-      batch: `[B]`; of both, shapes and dtypes will do.
-
-    Returns:
-      () if the ring itself keeps all that is stored, or the batch is ().
+      ring: ring of one seed, or its shapes and dtypes.
+      batch: `[B]`, or its shapes and dtypes.
     """
     if not batch:
         return ()
@@ -46,7 +43,7 @@ def given_like(ring: Ring, batch: Sample | tuple[()]) -> Any:
 
 
 def filled(ring: Ring, batch: Sample, given: Any) -> Sample:
-    """Return a batch `[B]` of one seed with what the host had of it."""
+    """Return a batch `[B]` of one seed with the part `given` by the host."""
     if isinstance(ring, HostRing):
         return host_rows.join(ring, batch, given)
     if _has_frames_on_host(ring):
@@ -55,41 +52,55 @@ def filled(ring: Ring, batch: Sample, given: Any) -> Sample:
     return batch
 
 
-class HostRows:
-    """Rows, but for what the device keeps of them."""
+class Store:
+    """The host's part of a replay; this base class is for replays on the device.
 
-    def __init__(self, kept: np.ndarray) -> None:
-        self.kept = kept  # [S, C, V] uint32, as in `jaxreplay.loops.host_rows`
+    Attributes:
+      kept: NumPy arrays; () for replays on the device.
+    """
+
+    kept: Any = ()
 
     def step(self, obs: np.ndarray, next_obs: np.ndarray, first: np.ndarray) -> None:
-        """Do nothing: rows come when they are added."""
+        """Store one step of all environments, `[S, E, ...]`."""
 
     def add(self, ring: Ring) -> None:
-        """Take in the newest row; of a ring to which none was added, it is there already."""
+        """Store the newest row of the ring."""
+
+    def read(self, batch: Sample | tuple[()]) -> Any:
+        """Return the host's part of a batch `[S, ...]`; () for () and for replays on the device."""
+        return ()
+
+
+class HostRows(Store):
+    """Rows without the numbers that the device needs; `kept` is `[S, C, V]` uint32."""
+
+    def __init__(self, kept: np.ndarray) -> None:
+        self.kept = kept
+
+    def add(self, ring: Ring) -> None:
         assert isinstance(ring, HostRing)
         host_rows.write(self.kept, ring.leaving)
 
-    def read(self, batch: Sample | tuple[()]) -> np.ndarray | tuple[()]:
-        """Return the words `[S, ..., V]` of a batch `[S, ...]`; () of ()."""
+    def read(self, batch: Sample | tuple[()]) -> Any:
         return host_rows.read(self.kept, batch.indices) if batch else ()
 
 
 class Pixels(NamedTuple):
-    """Frames, which are written in place, and where every lane is."""
+    """Frames, which are written in place, and the newest frame of every environment."""
 
     pixels: np.ndarray  # [S, E * places + 1, D]
     newest: np.ndarray  # [S, E] int32, as in `frames.FrameIndex`
     age: np.ndarray  # [S, E] int32, as in `frames.FrameIndex`
 
 
-class HostFrames:
-    """Frames of stacks that are stored once; the device knows which a stack is made of."""
+class HostFrames(Store):
+    """Frames that are stored once; the device has the indices of the frames of each stack."""
 
     def __init__(self, frames: frames_.FrameIndex, kept: Pixels) -> None:
         self.kept, self._frames = kept, frames
 
     def step(self, obs: np.ndarray, next_obs: np.ndarray, first: np.ndarray) -> None:
-        """Write the frames of one step of every lane."""
         places = self._frames.places
         newest, age = frames_.advance(self.kept.newest, self.kept.age, first, places)
         for seed, pixels in enumerate(self.kept.pixels):
@@ -97,17 +108,13 @@ class HostFrames:
             frames_.write_on_host(pixels, self._frames, *one, None)
         self.kept = Pixels(self.kept.pixels, newest, age)
 
-    def add(self, ring: Ring) -> None:
-        """Do nothing: frames are here before their transitions are there."""
-
-    def read(self, batch: Sample | tuple[()]) -> tuple[np.ndarray, ...]:
-        """Return the stacks of both observations of a batch `[S, ...]`; () of ()."""
+    def read(self, batch: Sample | tuple[()]) -> Any:
         if not batch:
             return ()
         return self._stacks(batch.transition.obs), self._stacks(batch.transition.next_obs)
 
     def _stacks(self, places: Any) -> np.ndarray:
-        """Return stacks `[S, ..., K]` from where their frames are, `[S, ..., K]` int32."""
+        """Return stacks `[S, ..., K]` from the places of their frames, `[S, ..., K]` int32."""
         places = np.asarray(places)
         flat = places.reshape(len(places), -1, places.shape[-1])
         pairs = zip(self.kept.pixels, flat, strict=True)
@@ -115,27 +122,23 @@ class HostFrames:
         return np.stack(stacks).reshape(*places.shape[:-1], *stacks[0].shape[1:])
 
 
-Store = HostRows | HostFrames
+def store_of(ring: Ring, seeds: int) -> Store:
+    """Make the empty store of `seeds` seeds, given the ring of one or its shapes and dtypes.
 
-
-def store_of(ring: Ring, seeds: int) -> Store | None:
-    """Make the store of so many seeds with rings of such sizes; None: all is on the device.
-
-    Memory is taken as it fills.
+    The operating system provides memory as the store fills.
     """
     if isinstance(ring, HostRing):
         return HostRows(host_rows.empty(ring, seeds))
     if not _has_frames_on_host(ring):
-        return None
+        return Store()
     one = frames_.empty_pixels(ring.frames, on_host=True)
-    lanes = np.zeros((seeds, ring.frames.newest.shape[-1]), np.int32)
-    return HostFrames(
-        ring.frames, Pixels(np.zeros((seeds, *one.shape), one.dtype), lanes - 2, lanes)
-    )
+    zeros = np.zeros((seeds, ring.frames.newest.shape[-1]), np.int32)
+    pixels = np.zeros((seeds, *one.shape), one.dtype)
+    return HostFrames(ring.frames, Pixels(pixels, zeros - 2, zeros))
 
 
 def host_bytes(ring: Ring) -> int:
-    """Return what the host keeps of a ring of such sizes."""
+    """Return the bytes on the host for one seed, given its ring or its shapes and dtypes."""
     if isinstance(ring, HostRing):
         return 4 * ring.capacity * ring.split.there.words
     if not _has_frames_on_host(ring):

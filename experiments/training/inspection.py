@@ -1,6 +1,6 @@
-"""What is replayed, beside what is stored: the picture behind a replay method.
+"""Comparison of replayed transitions with stored ones.
 
-The mean and spread of TD errors and Q among replayed transitions are Fig. 5 and Tab. 3 of
+Mean and standard deviation of TD errors and Q among replayed transitions are Fig. 5 and Tab. 3 of
 Oh et al. 2021.
 """
 
@@ -19,19 +19,19 @@ from jaxreplay.types import Array, Sample
 
 Metrics = dict[str, Array]
 
-_CONCENTRATION = "replayed/concentration"  # N times the mean chance of what was drawn
+_CONCENTRATION = "replayed/concentration"  # N times the mean probability of drawn transitions
 
-# Edges of the histogram of log10(N P): how many times likelier than uniform a transition is.
+# Edges of the histogram of log10(N P), the probability of a transition relative to uniform.
 ODDS_EDGES = (-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0)
 
 
 def measure_share(batch: Sample, replay: Any) -> Metrics:
-    """Measure how much of the buffer draws use, by a batch; `conclude` makes metrics of the means.
+    """Measure the share of the buffer in use; `conclude` converts means over updates to metrics.
 
     Args:
-      batch: `[B]`, as the replay drew it.
-      replay: the state that it was drawn from, before anything was added; it need not have a ring
-        where the batch has no probabilities.
+      batch: `[B]`, as drawn by the replay.
+      replay: state of the replay before any transitions were added; its ring is used only for a
+        batch with probabilities.
     """
     if not isinstance(batch.probability, jax.Array):
         return {}
@@ -39,12 +39,12 @@ def measure_share(batch: Sample, replay: Any) -> Metrics:
 
 
 def measure(batch: Sample, feedback: Mapping[str, Array], ring: Ring) -> Metrics:
-    """Measure a batch that the agent learned from; `conclude` makes metrics of the means.
+    """Measure a batch of the agent's update; `conclude` converts means over updates to metrics.
 
     Args:
-      batch: `[B]`, as the replay drew it.
-      feedback: what the agent's update said about it, `[B]` each.
-      ring: the one that it was drawn from, before anything was added.
+      batch: `[B]`, as drawn by the replay.
+      feedback: feedback of the agent's update, `[B]` each.
+      ring: the ring before any transitions were added.
     """
     age = ring_.age(ring, batch.indices) * ring.num_envs
     return {f"replayed/{name}": value for name, value in _summary(feedback).items()} | {
@@ -55,14 +55,13 @@ def measure(batch: Sample, feedback: Mapping[str, Array], ring: Ring) -> Metrics
 
 
 def conclude(means: Metrics) -> Metrics:
-    """Return what is logged of the means over updates of metrics, `measure`'s among them.
+    """Return the logged metrics, given the means over updates of all metrics.
 
-    Under `replayed/`: `abs_td` and `q_value`, means, and `td_std` and `q_std`, within a batch;
-    `age` in agent steps; `distinct`, the share of different transitions in a batch;
+    Under `replayed/`: `abs_td` and `q_value`, means; `td_std` and `q_std`, standard deviations
+    within a batch; `age` in agent steps; `distinct`, the share of different transitions in a batch;
     `effective_batch`, `(sum w)^2 / (B sum w^2)` of the importance weights (Kish 1965);
-    `effective_buffer`, `1 / (N sum P^2)`, the share of the buffer that the draws really use, with
-    the harmonic mean over updates: the mean of `P` over draws is an estimate of `sum P^2`. (It is
-    missing where the sampler does not tell `Draw.probability`.)
+    `effective_buffer`, `1 / (N sum P^2)`, the share of the buffer in use, as the harmonic mean over
+    updates: the mean of `P` over draws estimates `sum P^2`. It needs `Draw.probability`.
     """
     if _CONCENTRATION not in means:
         return means
@@ -71,7 +70,7 @@ def conclude(means: Metrics) -> Metrics:
 
 
 def stored_sample(key: Array, ring: Ring, shape: tuple[int, int]) -> Sample:
-    """Return stored transitions `[n, B]`, drawn uniformly: those that `inspect` looks at."""
+    """Return stored transitions `[n, B]` drawn uniformly, the ones that `inspect` reads."""
     slots = _stored_slots(jax.random.split(key)[0], ring, shape)
     return Sample(slots, ring_.gather(ring, slots), jnp.ones(shape), ring_.version(ring, slots))
 
@@ -85,41 +84,39 @@ def inspect(
     batches: int,
     given: Any = (),
 ) -> Metrics:
-    """Look at what is stored, and at how likely it is to be drawn, with the current networks.
+    """Evaluate stored transitions and their probabilities with the current networks.
 
-    Nothing is learned and no state changes.
+    No state changes.
 
     Args:
-      agent: whose `feedback` gives TD errors and Q.
-      agent_state: its state.
-      replay: a replay that can be sampled from.
-      state: its state.
+      agent: agent whose `feedback` returns TD errors and Q.
+      agent_state: state of the agent.
+      replay: replay with enough transitions to sample.
+      state: state of the replay.
       key: PRNG key.
-      batches: how many batches' worth of stored transitions are looked at.
-      given: what the host keeps of these, of `stored_sample` with the same key; () if it keeps
-        nothing.
+      batches: number of batches of stored transitions.
+      given: the host's part of `stored_sample` with the same key; () if it has none.
 
     Returns:
-      Under `stored/`, of transitions drawn uniformly: `abs_td`, `q_value`, `td_std`, `q_std` and
-      `age`, as `conclude` has them. Under `replayed/`: `effective_buffer`, as it is now, exactly
-      (the mean over updates, where there is one, says more); `entropy`, that of the chances of
-      being drawn, over that of uniform draws; `odds_i`, the share of stored transitions whose
-      log10(N P) lies between ODDS_EDGES[i-1] and ODDS_EDGES[i].
+      Under `stored/`, for transitions drawn uniformly: `abs_td`, `q_value`, `td_std`, `q_std` and
+      `age`, as in `conclude`. Under `replayed/`: the exact `effective_buffer` of this moment (the
+      mean over updates replaces it where available); `entropy` of the probabilities, divided by
+      that of uniform sampling; `odds_i`, the share of stored transitions with log10(N P) between
+      ODDS_EDGES[i-1] and ODDS_EDGES[i].
     """
     key_stored, key_feedback = jax.random.split(key)
     ring = state.ring
     size = ring_.size(ring)
-    shape = (batches, replay.batch_size)
-    slots = _stored_slots(key_stored, ring, shape)
+    slots = _stored_slots(key_stored, ring, (batches, replay.batch_size))
 
-    def look(part: tuple[Array, Array, Any]) -> Metrics:
-        """One batch at a time, to stay within a batch's memory."""
+    def evaluate(part: tuple[Array, Array, Any]) -> Metrics:
+        """Evaluate one batch; a loop over batches limits the memory in use."""
         slots, key, given = part
         read = Sample(slots, ring_.gather(ring, slots), slots, slots)
         whole = host_store.filled(ring, read, given)
         return _summary(agent.feedback(agent_state, whole.transition, key))
 
-    seen = jax.lax.map(look, (slots, jax.random.split(key_feedback, batches), given))
+    seen = jax.lax.map(evaluate, (slots, jax.random.split(key_feedback, batches), given))
     metrics = {f"stored/{name}": value.mean() for name, value in seen.items()}
     metrics["stored/age"] = (ring_.age(ring, slots) * ring.num_envs).astype(jnp.float32).mean()
     probability = replay.probability(state, jnp.arange(ring.capacity))
@@ -136,7 +133,6 @@ def _stored_slots(key: Array, ring: Ring, shape: tuple[int, int]) -> Array:
 
 
 def _summary(seen: Mapping[str, Array]) -> Metrics:
-    """Return means and standard deviations of each quantity."""
     return {
         "abs_td": jnp.abs(seen["td_error"]).mean(),
         "td_std": seen["td_error"].std(),
@@ -162,7 +158,7 @@ def _entropy(probability: Array, size: Array) -> Array:
 
 
 def _odds(probability: Array, size: Array) -> Metrics:
-    """Return the histogram of log10(N P) over the stored transitions, in shares."""
+    """Return the histogram of log10(N P) over the stored transitions, as shares."""
     live = jnp.arange(probability.size) < size
     odds = jnp.log10(jnp.maximum(probability * size, 1e-30))
     above = (live & (odds >= jnp.asarray(ODDS_EDGES)[:, None])).sum(axis=1)

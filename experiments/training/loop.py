@@ -1,12 +1,10 @@
-"""The training loop as one compiled program: nested scans of collecting and learning.
+"""The training loop as one compiled program: nested scans over the phases and the environment.
 
     block = scan(collect, learn_every), then scan(learn, updates)
     chunk = a loop of blocks, then a greedy evaluation: one log point
 
-What collecting and learning are is said in `phases`.
-
-Between chunks Python may print, log and checkpoint; `make_train` runs them all in one program. The
-chunk is the same for one seed and, vmapped, for many.
+Between chunks, Python prints, logs and saves checkpoints; `make_train` puts all chunks in one
+program. A chunk is the same for one seed and, vmapped, for many.
 """
 
 import dataclasses
@@ -18,6 +16,7 @@ import jax.numpy as jnp
 
 from agents.types import Agent
 from experiments.environments.types import Array, Environment
+from experiments.training.compiling import Traced
 from experiments.training.config import LoopConfig, remarks
 from experiments.training.evaluation import evaluate
 from experiments.training.phases import Mode, Phases, make_phases
@@ -31,21 +30,20 @@ from experiments.training.state import (
     reset_keys,
     step_keys,
 )
-from experiments.training.traced import Traced
 from jaxreplay.replay import Replay
 
 
 class Program(NamedTuple):
     """A run in two functions.
 
-    * `init(key) -> LoopState`: after the warm-up.
+    * `init(key) -> LoopState`: the state after the warm-up.
     * `chunk(LoopState, blocks[]) -> (LoopState, Metrics)`: `blocks` blocks and an evaluation.
     """
 
     init: Callable[[Array], LoopState]
     chunk: Callable[[LoopState, Array], tuple[LoopState, Metrics]]
     schedule: Schedule
-    remarks: tuple[str, ...] = ()  # what the user should know before it runs
+    remarks: tuple[str, ...] = ()  # messages for the user before the run
 
 
 def make_program(
@@ -57,39 +55,33 @@ def make_program(
       environment: one auto-resetting environment; the loop runs `replay.num_envs` of them.
       agent: made with the objective of the replay's method.
       replay: made with the sampler of the same method.
-      config: lengths and cadences.
+      config: options of the loop.
 
     Raises:
       ValueError: the config cannot run.
     """
-    loop = make_loop(environment, agent, replay, config)
+    loop = Loop(environment, make_phases(environment.action_space, agent, replay, config))
     notes = remarks(replay, environment.name, environment.max_steps)
-    return Program(loop.init, loop.chunk, schedule(config, replay.num_envs), notes)
-
-
-def make_loop(environment: Environment, agent: Agent, replay: Replay, config: LoopConfig) -> "Loop":
-    """Compose environment, agent and replay into the parts of a loop.
-
-    Raises:
-      ValueError: the config cannot run.
-    """
-    phases = make_phases(environment.action_space, agent, replay, config)
-    return Loop(environment, phases, config, schedule(config, replay.num_envs).warmup_rows)
+    return Program(loop.init, loop.chunk, loop.schedule, notes)
 
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """The phases around an environment that compiles."""
+    """The phases together with an environment that compiles."""
 
     environment: Environment
     phases: Phases
-    config: LoopConfig
-    warmup_rows: int  # agent steps in each environment before learning
+
+    @property
+    def schedule(self) -> Schedule:
+        return schedule(self.phases.config, self.phases.replay.num_envs)
 
     def init(self, key: Array) -> LoopState:
         """Return the state after the warm-up."""
         state, _ = jax.lax.scan(
-            lambda s, _: self.collect(s, "warm-up"), self.start(key), length=self.warmup_rows
+            lambda s, _: self.collect(s, "warm-up"),
+            self.start(key),
+            length=self.schedule.warmup_rows,
         )
         return self.phases.after_warmup(state)
 
@@ -107,25 +99,26 @@ class Loop:
         return self.phases.take_in(state, mode, action, extras, env_state, obs, out)
 
     def block(self, state: LoopState) -> tuple[LoopState, Metrics, Sums]:
-        """Collect, then learn; return the state and sums over both."""
-        phases, config = self.phases, self.config
+        """Collect, then learn; return the state and the sums of both."""
+        phases, config = self.phases, self.phases.config
         state, played = jax.lax.scan(
             lambda s, _: self.collect(s, "act"), state, length=config.learn_every
         )
         state, learned = jax.lax.scan(lambda s, _: phases.learn(s), state, length=config.updates)
-        return self.observed(phases.after_block(state)), _sum(played), _sum(learned)
+        return self.after_block(state), _sum(played), _sum(learned)
 
-    def observed(self, state: LoopState) -> LoopState:
-        """Evaluate for a replay that learns from evaluations, when it is time."""
+    def after_block(self, state: LoopState) -> LoopState:
+        """Measure the scale of rewards and evaluate for the replay, when due."""
         phases = self.phases
+        state = phases.after_block(state)
         if not phases.evaluates_for_replay:
             return state
 
-        def tell(state: LoopState) -> LoopState:
+        def observe(state: LoopState) -> LoopState:
             return phases.observe(state, self.evaluate(state, observing_keys(state)[1])[0])
 
-        due = phases.is_due(state.rows, self.config.observe_every)
-        return jax.lax.cond(due, tell, lambda state: state, state)
+        due = phases.is_due(state.rows, phases.config.observe_every)
+        return jax.lax.cond(due, observe, lambda state: state, state)
 
     def evaluate(self, state: LoopState, key: Array) -> tuple[Array, Array]:
         """Play greedy episodes; return undiscounted returns and lengths, `[N]`."""
@@ -133,7 +126,7 @@ class Loop:
             self.environment,
             lambda obs, key: self.phases.greedy(state.agent, obs, key),
             key,
-            self.config.eval_episodes,
+            self.phases.config.eval_episodes,
         )
 
     def chunk(self, state: LoopState, blocks: Array) -> tuple[LoopState, Metrics]:
@@ -147,8 +140,14 @@ class Loop:
             return state, *jax.tree.map(jnp.add, (played, learned), tuple(more))
 
         state, played, learned = jax.lax.fori_loop(0, blocks, body, (state, *zeros))
+        return self.log_point(state, played, learned)
+
+    def log_point(
+        self, state: LoopState, played: Metrics, learned: Sums, given: Any = ()
+    ) -> tuple[LoopState, Metrics]:
+        """Evaluate; return the state and the metrics, as `Phases.log_point`."""
         returns, lengths = self.evaluate(state, evaluation_key(state))
-        return self.phases.log_point(state, played, learned, returns, lengths)
+        return self.phases.log_point(state, played, learned, returns, lengths, given)
 
 
 def make_train(

@@ -1,8 +1,8 @@
-"""The phases of a training loop: collecting, learning, and what lies between, as pure functions.
+"""The phases of a training loop (collecting, learning, log points) as pure functions of its state.
 
-The compiled loop scans them together with the environment; the loop for environments on the host
-calls them, jitted, from Python. Conditions hang on clocks alone, which do not depend on the data
-and so stay single under vmap.
+The compiled loop scans them together with the environment; loops with environments or transitions
+on the host call them, jitted, from Python. Conditions depend only on step counters, which all seeds
+share, so that they remain branches under vmap.
 """
 
 import dataclasses
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from agents import common, scaling
 from agents.types import Agent, Continuous, Discrete
 from experiments.environments.types import Array, TimeStep
+from experiments.training import host_store
 from experiments.training import state as state_
 from experiments.training.config import LoopConfig, check
 from experiments.training.inspection import (
@@ -31,24 +32,13 @@ from jaxreplay.n_step import Step
 from jaxreplay.replay import Replay
 from jaxreplay.types import Sample, Transition
 
-# When a step is taken: before learning has begun, or after.
-Mode = Literal["warm-up", "act"]
+Mode = Literal["warm-up", "act"]  # before or after learning starts
 
 
 def make_phases(
     action_space: Discrete | Continuous, agent: Agent, replay: Replay, config: LoopConfig
 ) -> "Phases":
-    """Compose an agent, a replay and a LoopConfig into Phases.
-
-    Args:
-      action_space: of the environments, of which the loop runs `replay.num_envs`.
-      agent: made with the objective of the replay's method.
-      replay: made with the sampler of the same method.
-      config: lengths and cadences.
-
-    Raises:
-      ValueError: the config cannot run.
-    """
+    """Compose Phases; arguments and errors as in `loop.make_program`."""
     check(config, replay)
     if config.scale_observations or config.scale_rewards:
         agent = scaling.normalise_inputs(agent)
@@ -57,7 +47,7 @@ def make_phases(
 
 @dataclasses.dataclass(frozen=True)
 class Phases:
-    """What a loop is made of: pure functions over a LoopState, made by `make_phases`."""
+    """Pure functions of a LoopState, made by `make_phases`."""
 
     action_space: Discrete | Continuous
     agent: Agent
@@ -65,15 +55,15 @@ class Phases:
     config: LoopConfig
 
     def start(self, key: Array, env_state: Any, obs: chex.ArrayTree) -> LoopState:
-        """Make the state before the first step, from what the environments' reset gave `[E, ...]`.
+        """Return the state before the first step.
 
         Args:
-          key: of the whole run.
-          env_state: of the environments; () if they live on the host.
-          obs: `[E, ...]`.
+          key: PRNG key of the run.
+          env_state: `[E, ...]` after the reset; () for environments on the host.
+          obs: `[E, ...]` after the reset.
 
         Raises:
-          ValueError: the warm-up is random, and the agent stores what random actions lack.
+          ValueError: the warm-up is random, but the agent stores densities of its own actions.
         """
         state = state_.initial_state(
             self.action_space, self.agent, self.replay, self.config.n_step, key, env_state, obs
@@ -90,10 +80,7 @@ class Phases:
         return state
 
     def decide(self, state: LoopState, mode: Mode) -> tuple[Array, chex.ArrayTree]:
-        """Choose actions `[E, ...]`, and the agent's extras `[E, ...]` to store with the step.
-
-        In the warm-up they are uniformly random where the config asks for it.
-        """
+        """Return actions `[E, ...]` and the agent's extras `[E, ...]` to store with the step."""
         key = state_.acting_key(state)
         action, extras = self.agent.act(state.agent, state.obs, key, state.extras)
         if mode != "act" and self.config.random_warmup:
@@ -110,15 +97,15 @@ class Phases:
         obs: chex.ArrayTree,
         out: TimeStep,
     ) -> tuple[LoopState, Metrics]:
-        """Store what the environments made of `decide`'s actions.
+        """Store a step of the environments.
 
         Args:
-          state: the one that was decided in.
-          mode: as given to `decide`; in "act" an offline config stores nothing.
+          state: state before the step.
+          mode: as for `decide`; an offline config stores steps only in the warm-up.
           action: `[E, ...]`.
           extras: `[E, ...]`.
           env_state: `[E, ...]` after the step.
-          obs: `[E, ...]` to act on next.
+          obs: `[E, ...]` for the next actions.
           out: `[E]`, the step.
 
         Returns:
@@ -137,7 +124,7 @@ class Phases:
         done = out.terminated | out.truncated
         if mode == "act" and self.replay.requires.episode_returns == "training":
             returns = jnp.where(done, state.episodes.returns + out.reward, jnp.nan)
-            replay_state = self._told(replay_state, returns, state_.observing_keys(state)[0])
+            replay_state = self._observed(replay_state, returns, state_.observing_keys(state)[0])
         episodes, ended = _count(state.episodes, out.reward, done)
         state = state._replace(
             rows=state.rows + 1, env_state=env_state, obs=obs, episodes=episodes, window=window,
@@ -146,7 +133,7 @@ class Phases:
         return state, ended
 
     def after_warmup(self, state: LoopState) -> LoopState:
-        """Measure the units in which the agent sees the world, if the config asks for it."""
+        """Measure the scales of observations and rewards, if the config scales them."""
         if self.config.scale_observations:
             state = _measured(state, scaling.measure_observations)
         if self.config.scale_rewards:
@@ -161,8 +148,18 @@ class Phases:
         """Return the batch of the next gradient update."""
         return self.replay.sample(state.replay, state_.learning_keys(state)[0])
 
-    def learn_from(self, state: LoopState, batch: Sample) -> tuple[LoopState, Sums]:
-        """Update the agent from a batch, and tell the replay what came of it."""
+    def learn_from(
+        self, state: LoopState, batch: Sample, given: Any = ()
+    ) -> tuple[LoopState, Sums]:
+        """Update the agent from a batch, and the replay from the agent's feedback.
+
+        Args:
+          state: state of the loop.
+          batch: batch from `sample`.
+          given: the host's part of the batch, from `host_store.Store.read`.
+        """
+        if jax.tree.leaves(given):
+            batch = host_store.filled(state.replay.ring, batch, given)
         agent_state, info = self.agent.update(state.agent, batch, state_.learning_keys(state)[1])
         feedback = self.replay.requires.known(info.feedback)
         replay_state = self.replay.update(state.replay, batch, **feedback)
@@ -174,7 +171,7 @@ class Phases:
         return state, _finite(metrics)
 
     def after_block(self, state: LoopState) -> LoopState:
-        """Do what is due now and then, after a block of collecting and learning."""
+        """Measure the scale of rewards again after a block, when due."""
         if self.config.scale_rewards:
             due = self.is_due(state.rows, self.config.rescale_every)
             agent_state = jax.lax.cond(
@@ -186,10 +183,10 @@ class Phases:
         return state
 
     def greedy(self, agent_state: Any, obs: chex.ArrayTree, key: Array) -> Array:
-        """Return actions `[N, ...]` on observations `[N, ...]`, as evaluations take them."""
+        """Return the actions `[N, ...]` of evaluations, for observations `[N, ...]`."""
         action = self.agent.greedy(agent_state, obs)
         share = self.config.eval_epsilon
-        # As an input of the program it may be 0, too: then no coin shows a random action.
+        # A traced share may be 0 at run time, and then no action is random either.
         never = not isinstance(share, jax.Array) and share == 0
         if never or isinstance(self.action_space, Continuous):
             return action
@@ -197,26 +194,26 @@ class Phases:
 
     @property
     def evaluates_for_replay(self) -> bool:
-        """Whether there are evaluations between log points, for a replay that learns from them."""
-        wanted = self.replay.requires.episode_returns == "evaluation"
-        return wanted and self.config.observe_every is not None
+        """Whether the replay learns from evaluations between log points."""
+        needed = self.replay.requires.episode_returns == "evaluation"
+        return needed and self.config.observe_every is not None
 
     def observe(self, state: LoopState, returns: Array) -> LoopState:
-        """Tell the replay the returns `[N]` of an evaluation."""
+        """Give the returns `[N]` of an evaluation to the replay."""
         key = state_.observing_keys(state)[0]
         return state._replace(replay=self.replay.observe(state.replay, returns.mean(), key))
 
     def is_due(self, rows: Any, every: int) -> Any:
-        """Tell whether the latest block passed a multiple of `every` agent steps.
+        """Return whether the latest block passed a multiple of `every` agent steps.
 
         Args:
           rows: agent steps in each environment so far.
-          every: agent steps, over all environments.
+          every: agent steps over all environments.
         """
         return rows % max(1, every // self.replay.num_envs) < self.config.learn_every
 
     def looked_at(self, state: LoopState) -> Sample | tuple[()]:
-        """Return the stored transitions `[n, B]` that a log point looks at; () if at none."""
+        """Return the stored transitions `[n, B]` that a log point inspects; () if none."""
         if self.config.inspect == 0:
             return ()
         key, ring = state_.inspection_key(state), state.replay.ring
@@ -231,15 +228,15 @@ class Phases:
         lengths: Array,
         given: Any = (),
     ) -> tuple[LoopState, Metrics]:
-        """Conclude an evaluation: tell the replay of it, and gather the metrics.
+        """Return the metrics of a log point, and the state after the replay's observation.
 
         Args:
-          state: whose agent was evaluated.
-          played: `take_in`'s sums since the last log point.
-          learned: `learn`'s sums since then.
-          returns: `[N]` float32, undiscounted, of the evaluation's episodes.
-          lengths: `[N]` int32, their agent steps.
-          given: what the host keeps of `looked_at`, if it keeps anything.
+          state: state of the evaluated agent.
+          played: sums of `take_in` since the last log point.
+          learned: sums of `learn` since the last log point.
+          returns: `[N]` float32, undiscounted returns of the evaluation.
+          lengths: `[N]` int32, agent steps of its episodes.
+          given: the host's part of `looked_at`.
         """
         if self.replay.requires.episode_returns == "evaluation" and not self.evaluates_for_replay:
             state = self.observe(state, returns)
@@ -247,7 +244,7 @@ class Phases:
         return state, {
             "eval_return": returns.mean(),
             "eval_length": lengths.mean(),
-            "train_return": played["returns"] / played["episodes"],  # nan if none ended
+            "train_return": played["returns"] / played["episodes"],  # NaN if no episode ended
             "episodes": played["episodes"],
             "fault": state.fault.astype(jnp.float32),
             **{f"replay/{name}": value for name, value in replay_metrics.items()},
@@ -256,11 +253,11 @@ class Phases:
         }
 
     def _stored(self, state: LoopState, transition: Transition) -> Any:
-        """Return the replay's state with what the n-step window has emitted."""
+        """Return the state of the replay after adding transitions."""
         return self.replay.add(state.replay, transition, **self._feedback(state, transition))
 
     def _stored_if_emitted(self, state: LoopState, transition: Transition) -> Any:
-        """Do so once the window emits anything, which it does first at its n-th step."""
+        """Add transitions from the n-th step on, when the window first emits one."""
         if self.config.n_step == 1:
             return self._stored(state, transition)
         return jax.lax.cond(
@@ -270,27 +267,21 @@ class Phases:
         )
 
     def _feedback(self, state: LoopState, transition: Transition) -> dict[str, Array]:
-        """Return feedback about new transitions, where the replay method reads any."""
-        wanted = self.replay.requires.feedback_of_new
-        if not wanted:
+        """Return feedback about new transitions, if the replay method reads any."""
+        names = self.replay.requires.feedback_of_new
+        if not names:
             return {}
         feedback = self.agent.feedback(state.agent, transition, state_.feedback_key(state))
-        return {name: feedback[name] for name in wanted | ({"reward_scale"} & feedback.keys())}
+        return {name: feedback[name] for name in names | ({"reward_scale"} & feedback.keys())}
 
-    def _told(self, replay_state: Any, returns: Array, key: Array) -> Any:
-        """Tell the replay of training episodes, environment by environment.
+    def _observed(self, replay_state: Any, returns: Array, key: Array) -> Any:
+        """Give returns `[E]` of training episodes, NaN without an end, to the replay in order."""
 
-        Args:
-          replay_state: the replay's.
-          returns: `[E]`, NaN where none ended.
-          key: PRNG key.
-        """
+        def observe(index: Array, replay_state: Any) -> Any:
+            own = jax.random.fold_in(key, index)
+            return self.replay.observe(replay_state, returns[index], own)
 
-        def tell(lane: Array, replay_state: Any) -> Any:
-            own = jax.random.fold_in(key, lane)
-            return self.replay.observe(replay_state, returns[lane], own)
-
-        return jax.lax.fori_loop(0, self.replay.num_envs, tell, replay_state)
+        return jax.lax.fori_loop(0, self.replay.num_envs, observe, replay_state)
 
     def _inspected(self, state: LoopState, given: Any) -> Metrics:
         if self.config.inspect == 0:
@@ -310,7 +301,7 @@ def _count(running: Episodes, reward: Array, done: Array) -> tuple[Episodes, Met
 
 
 def _measured(state: LoopState, measure: Callable[..., Any]) -> LoopState:
-    """Return the state with units that were measured on what is stored."""
+    """Return the state with scales measured on the stored transitions."""
     agent_state = state.agent
     units = measure(agent_state.scaling, state.replay.ring)
     return state._replace(agent=agent_state._replace(scaling=units))
@@ -324,21 +315,21 @@ def _fault(state: LoopState, out: TimeStep) -> Array:
 
 
 def _unless(done: Array, extras: chex.ArrayTree) -> chex.ArrayTree:
-    """Return extras `[E, ...]`, zero where an episode is over."""
+    """Return extras `[E, ...]`, set to zero where an episode has ended."""
     return jax.tree.map(
         lambda x: jnp.where(done.reshape(-1, *[1] * (x.ndim - 1)), jnp.zeros_like(x), x), extras
     )
 
 
 def _random_actions(space: Discrete | Continuous, key: Array, count: int) -> Array:
-    """Draw uniform actions `[count]` int32 or `[count, A]` float32."""
+    """Return uniform actions, `[count]` int32 or `[count, A]` float32."""
     if isinstance(space, Discrete):
         return common.uniform_to_action(jax.random.uniform(key, (count,)), space.n)
     return jax.random.uniform(key, (count, space.size), jnp.float32, -1.0, 1.0)
 
 
 def _finite(metrics: Metrics) -> Sums:
-    """Return every metric with its count, both 0 where an update of a diverging agent has none."""
+    """Return metrics with counts of 1, or 0 for both where a metric is not finite."""
     values = jnp.stack(list(metrics.values()))
     ok = jnp.isfinite(values)
     return Sums(jnp.where(ok, values, 0.0), ok.astype(jnp.float32), tuple(metrics))

@@ -1,4 +1,4 @@
-"""What a training run carries from step to step, and the keys of everything random in it."""
+"""The state that a training run carries from step to step, and the keys of its random numbers."""
 
 from typing import Any, NamedTuple
 
@@ -19,26 +19,26 @@ Metrics = dict[str, Array]  # each [] float32
 
 
 class Sums(struct.PyTreeNode):
-    """Sums of metrics over gradient updates; in two arrays, as each array takes time to compile."""
+    """Sums of metrics over gradient updates, in two arrays: each array adds to compile time."""
 
     totals: Array  # [M] float32
-    counts: Array  # [M] float32, of how many each is the sum
+    counts: Array  # [M] float32, number of terms in each sum
     names: tuple[str, ...] = struct.field(pytree_node=False)
 
     def means(self) -> Metrics:
-        """Return the mean of each metric; NaN where there was none."""
+        """Return the mean of each metric; NaN without any terms."""
         return dict(zip(self.names, self.totals / self.counts, strict=True))
 
 
 class Keys(NamedTuple):
-    """One root per use; a step's key is its root folded with the clock, so none is used twice.
+    """Root keys, one per use. The key of a step is its root folded with a step counter.
 
-    Roots that are folded with the same clock are one array: one hash makes the keys of them all.
+    Roots that are folded with the same counter share an array, so that one hash makes all keys.
     """
 
-    collect: Array  # [2 + E] keys: of acting, of feedback about the step, of each environment
-    learn: Array  # [2]: of the batch, of the agent
-    observe: Array  # [2]: of telling the replay a return, of an evaluation for it
+    collect: Array  # [2 + E]: actions, feedback about the step, each environment
+    learn: Array  # [2]: batch, agent
+    observe: Array  # [2]: returns given to the replay, an evaluation for the replay
     evaluate: Array  # []
     inspect: Array  # []
 
@@ -51,21 +51,21 @@ class Episodes(NamedTuple):
 
 
 class LoopState(NamedTuple):
-    """Everything that a run carries; in a compiled loop, saving it and going on changes nothing."""
+    """The complete state of a run; a compiled loop continues from it bit for bit."""
 
     keys: Keys
-    rows: Array  # [] int32, a clock: agent steps in each environment so far
-    updates: Array  # [] int32, a clock: gradient updates so far
-    env_state: Any  # [E, ...]; () if the environments live on the host
+    rows: Array  # [] int32, step counter: agent steps in each environment
+    updates: Array  # [] int32, step counter: gradient updates
+    env_state: Any  # [E, ...]; () for environments on the host
     obs: chex.ArrayTree  # [E, ...]
     episodes: Episodes
-    extras: chex.ArrayTree  # [E, ...] of the step before, zeros where an episode begins
+    extras: chex.ArrayTree  # [E, ...] of the previous step, zeros at the start of an episode
     window: Window
-    fault: Array  # [] int32, `rows` after the first step that was not finite; 0: all were
+    fault: Array  # [] int32, `rows` after the first step with a non-finite number; 0: none
     agent: Any
     replay: Any
-    host: Any = ()  # what of the replay is kept on the host, in NumPy arrays: see `host_store`
-    since: Any = ()  # sums accumulated since the last log point
+    host: Any = ()  # NumPy arrays with the part of the replay on the host, see `host_store`
+    since: Any = ()  # sums accumulated since the last log point, of a host loop
 
 
 def initial_state(
@@ -77,16 +77,9 @@ def initial_state(
     env_state: Any,
     obs: chex.ArrayTree,
 ) -> LoopState:
-    """Make the state before the first step.
+    """Return the state before the first step, with `env_state` and `obs` `[E, ...]` of the reset.
 
-    Args:
-      action_space: of the environments.
-      agent: the agent.
-      replay: the replay.
-      window_length: n of the n-step returns.
-      key: of the whole run.
-      env_state: after the reset, `[E, ...]`.
-      obs: after the reset, `[E, ...]`.
+    `window_length` is n of the n-step returns, `key` the PRNG key of the run.
     """
     roots = _roots(key, replay.num_envs)
     one_obs = jax.tree.map(lambda x: x[0], obs)
@@ -97,47 +90,47 @@ def initial_state(
     scalar, flag = jnp.zeros((), jnp.float32), jnp.zeros((), bool)
     step = Step(one_obs, one_action, scalar, flag, flag, one_obs, flag, one_extras)
     transition = Transition(one_obs, one_action, scalar, scalar, one_obs, flag, flag, one_extras)
-    clock = jnp.zeros((), jnp.int32)
-    lanes = jnp.zeros(replay.num_envs, jnp.int32)
+    counter = jnp.zeros((), jnp.int32)
+    lengths = jnp.zeros(replay.num_envs, jnp.int32)
     return LoopState(
         keys=roots.keys,
-        rows=clock,
-        updates=clock,
+        rows=counter,
+        updates=counter,
         env_state=env_state,
         obs=obs,
-        episodes=Episodes(lanes.astype(jnp.float32), lanes),
+        episodes=Episodes(lengths.astype(jnp.float32), lengths),
         extras=jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), extras),
         window=n_step.init(step, window_length, replay.num_envs),
-        fault=clock,
+        fault=counter,
         agent=agent_state,
         replay=replay.init(roots.replay, transition),
     )
 
 
 def example_action(space: Discrete | Continuous) -> Array:
-    """Return an action of one environment, for its shape and dtype."""
+    """Return an action of one environment, as an example of shape and dtype."""
     if isinstance(space, Discrete):
         return jnp.zeros((), jnp.int32)
     return jnp.zeros(space.size, jnp.float32)
 
 
 def a_key() -> Any:
-    """Return the shape and dtype of a key, to trace with."""
+    """Return shape and dtype of a PRNG key, for tracing."""
     return jax.eval_shape(jax.random.key, 0)
 
 
 def reset_keys(key: Array, num_envs: int) -> Array:
-    """Return the keys `[E]` of the environments' reset in a run of `key`."""
+    """Return the keys `[E]` of the environments' reset in the run of `key`."""
     return _roots(key, num_envs).resets
 
 
 def acting_key(state: LoopState) -> Array:
-    """Return the key of the next choice of actions."""
+    """Return the key of the next actions."""
     return folded(state.keys.collect, state.rows)[0]
 
 
 def feedback_key(state: LoopState) -> Array:
-    """Return the key of the feedback about what the next step brings."""
+    """Return the key of the feedback about the next step."""
     return folded(state.keys.collect, state.rows)[1]
 
 
@@ -147,12 +140,12 @@ def step_keys(state: LoopState) -> Array:
 
 
 def learning_keys(state: LoopState) -> Array:
-    """Return the keys `[2]` of the next gradient update: of its batch, and of its agent."""
+    """Return the keys `[2]` of the next gradient update: batch, agent."""
     return folded(state.keys.learn, state.updates)
 
 
 def observing_keys(state: LoopState) -> Array:
-    """Return the keys `[2]` of telling the replay a return, and of an evaluation for it."""
+    """Return the keys `[2]` of giving returns to the replay, and of an evaluation for it."""
     return folded(state.keys.observe, state.rows)
 
 
@@ -162,12 +155,17 @@ def evaluation_key(state: LoopState) -> Array:
 
 
 def inspection_key(state: LoopState) -> Array:
-    """Return the key of looking at what is replayed."""
+    """Return the key of an inspection of the replay."""
     return jax.random.fold_in(state.keys.inspect, state.rows)
 
 
+def folded(roots: Array, counter: Array) -> Array:
+    """Return roots `[n]` folded with a step counter `[]`, in one hash."""
+    return jax.vmap(jax.random.fold_in, (0, None))(roots, counter)
+
+
 class _Roots(NamedTuple):
-    """What the key of a run is split into."""
+    """The parts into which the key of a run is split."""
 
     agent: Array  # [] key
     replay: Array  # []
@@ -176,12 +174,7 @@ class _Roots(NamedTuple):
 
 
 def _roots(key: Array, num_envs: int) -> _Roots:
-    keys = jax.random.split(unrolled(key), 10 + 2 * num_envs)  # as many as there are below
+    keys = jax.random.split(unrolled(key), 10 + 2 * num_envs)
     agent, replay, evaluate, inspect = keys[:4]
     learn, observe, collect, resets = keys[4:6], keys[6:8], keys[8:-num_envs], keys[-num_envs:]
     return _Roots(agent, replay, resets, Keys(collect, learn, observe, evaluate, inspect))
-
-
-def folded(roots: Array, clock: Array) -> Array:
-    """Return the keys `[n]` of roots `[n]` at a time, in one hash."""
-    return jax.vmap(jax.random.fold_in, (0, None))(roots, clock)

@@ -5,9 +5,8 @@ import pytest
 from scipy.sparse import csr_array
 
 from experiments import environments
-from experiments.environments.atari import PROTOCOLS, AtariConfig
-from experiments.environments.host import lane_seeds
-from experiments.environments.resize import Bilinear
+from experiments.environments.atari import PROTOCOLS, AtariConfig, Bilinear
+from experiments.environments.host import environment_seeds
 from tests.refusals import refused
 
 ale_py = pytest.importorskip("ale_py", reason="needs jaxreplay[atari]")
@@ -119,7 +118,7 @@ def test_the_batch_gives_what_bare_emulators_give(training, sticky, limit):
     environment = environments.make_host(
         "atari/MsPacman", 2, training=training, sticky=sticky, noops=0, max_steps=limit
     )
-    games = [Naive("ms_pacman", seed, limit, sticky, training) for seed in lane_seeds(2, 2)]
+    games = [Naive("ms_pacman", seed, limit, sticky, training) for seed in environment_seeds(2, 2)]
     rng = np.random.default_rng(0)
     obs = environment.reset(2)
     close(obs, [game.reset() for game in games])
@@ -175,7 +174,7 @@ def test_linear_resizing_and_single_frames():
     options = {"protocol": "ners", "noops": 0, "stack": 1, "frame_skip": 1}
     environment = environments.make_host("atari/Pong", 1, **options)
     assert environment.obs.shape == (84, 84, 1) and environment.max_steps == 108_000
-    ale = emulator("pong", lane_seeds(0, 1)[0])
+    ale = emulator("pong", environment_seeds(0, 1)[0])
     obs = environment.reset(0)
     for action in (0, 2, 3):
         assert np.abs(obs[0, ..., 0] - bilinear(ale.getScreenGrayscale())).max() <= 0.5 + 1e-4

@@ -11,7 +11,7 @@ import pytest
 from agents.types import Discrete
 from experiments import environments
 from experiments.environments import EnvironmentFailed
-from experiments.environments.host import lane_seeds
+from experiments.environments.host import environment_seeds
 from experiments.installation.commands import install
 from tests.refusals import assert_names, refused
 
@@ -124,7 +124,7 @@ def test_a_seed_decides_everything_and_no_two_environments_share_one(name, make)
     assert same(once, play(make(name), 3, steps, split=True))
     assert not same(once, play(environment, 4, steps))
     assert not all(np.array_equal(step.final_obs[0], step.final_obs[1]) for *_, step in once)
-    assert len({*lane_seeds(3, 64), *lane_seeds(4, 64)}) == 128
+    assert len({*environment_seeds(3, 64), *environment_seeds(4, 64)}) == 128
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -181,7 +181,7 @@ def as_v3(name, obs):
 def test_gymnasium_gives_what_bare_environments_give(name, make, vectorisation="sync"):
     trace = play(make(name, vectorisation=vectorisation), 11, 3 * LIMIT, split=True)
     ended = 0
-    for lane, seed in enumerate(lane_seeds(11, 2)):
+    for lane, seed in enumerate(environment_seeds(11, 2)):
         env = bare(name)
         obs, _ = env.reset(seed=seed)
         for before, actions, next_obs, step in trace:
@@ -274,7 +274,7 @@ def faulty(fault: str, at: int = 3):
     class Faulty(gymnasium.Env):
         observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float64)
         action_space = gymnasium.spaces.Discrete(2)
-        guilty = lane_seeds(7, 2)[1]
+        guilty = environment_seeds(7, 2)[1]
 
         def reset(self, seed=None, options=None):
             self.bad = seed == self.guilty

@@ -290,7 +290,7 @@ def in_a_process(*line, **variables):
 TWO_STATES = """
 from types import SimpleNamespace as Space
 from experiments import environments
-from experiments.environments.mujoco_pictures import without_screen
+from experiments.environments.mujoco import without_screen
 without_screen()
 try:
     render = environments.renderer("brax/inverted_pendulum", max_steps=5)

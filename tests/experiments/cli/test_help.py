@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from experiments import compare, plot, report, soak, sweep, train, watch
+from experiments import compare, plot, report, sweep, train, watch
 from experiments.cli.help import LINES, WIDTH, Guide
 from experiments.cli.options import Parser
 from experiments.papers import __main__ as papers
@@ -20,7 +20,7 @@ ENVS = {"discrete": "gymnax/CartPole-v1", "continuous": "gymnax/Pendulum-v1"}
 PAIRS = [(agent, replay) for agent in AGENTS for replay in METHODS if feeds(agent, replay)]
 MANY = ["ners", "rank", "per", "a=pser", "b=per", "lap", "pal", "ero"]
 OTHERS = [
-    (watch.main, []), (plot.main, []), (report.main, []), (soak.main, []), (soak.main, ["inputs"]),
+    (watch.main, []), (plot.main, []), (report.main, []),
     (papers.main, []), (papers.main, ["run"]), (papers.main, ["list"]),
 ]  # fmt: skip
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from experiments import environments
-from experiments.environments.config import EnvironmentConfig
 from experiments.environments.sparse_pendulum import Pendulum, count_upright, reward, swing
+from experiments.environments.types import EnvironmentConfig
 from tests.refusals import refused
 
 NAME = "sparse_pendulum/Pendulum-v0"

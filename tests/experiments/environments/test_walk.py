@@ -10,7 +10,7 @@ import pytest
 
 from agents.types import Discrete
 from experiments import environments
-from experiments.environments import sized, walk
+from experiments.environments import types, walk
 from experiments.papers import cliffwalk
 from tests.refusals import refused
 
@@ -105,7 +105,7 @@ def test_any_length_is_an_environment_whether_it_is_listed_or_not():
     assert environments.make("walk/13").spec.obs.shape == (13,)
     assert environments.action_kind("walk/13") == environments.action_kind("walk/10") == "discrete"
     assert environments.missing("walk/13") is None and not environments.is_host("walk/13")
-    for n in (sized.SIZES[0], sized.SIZES[-1]):
+    for n in (types.SIZES[0], types.SIZES[-1]):
         assert environments.make(f"walk/{n}").max_steps == n
     assert environments.renderer("walk/13")(environments.make("walk/13").reset(None)[0]).ndim == 3
 
@@ -129,4 +129,4 @@ def test_the_picture_shows_where_the_walker_is():
         inner = walk.Walker(np.int32(position))
         picture = render(state._replace(inner=inner)).astype(int)
         blue = (picture[..., 2] - picture[..., 0]) > 100
-        assert np.nonzero(blue)[1].mean() == pytest.approx(32 * (position + 0.5), abs=1)
+        assert np.nonzero(blue)[1].mean() == pytest.approx(24 * (position + 0.5), abs=1)

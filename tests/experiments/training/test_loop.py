@@ -290,7 +290,7 @@ def test_episodes_that_may_outgrow_the_memory_are_announced():
         ).remarks
 
     (remark,) = remarks(ddpg, DDPGConfig, refer.method(), 128)
-    for part in (environment.name, "200 steps", "the 128 to be remembered", "only one"):
+    for part in (environment.name, "200 steps", "128", "only one"):
         assert part in remark
     assert remarks(ddpg, DDPGConfig, refer.method(), 200) == ()
     assert remarks(ddpg, DDPGConfig, uniform.method(), 128) == ()
@@ -443,7 +443,7 @@ def test_returns_of_training_are_those_of_whole_episodes_and_lanes_come_in_order
     parts = small(environment, num_envs=2, method=listening("training"))
     phases = make_phases(environment.action_space, *parts[1:])
     state = phases.replay.init(jax.random.key(0), EXAMPLE)
-    tell = jax.jit(phases._told)
+    tell = jax.jit(phases._observed)
     assert int(tell(state, jnp.array([3.0, 5.0]), jax.random.key(0)).sampler) == 3 * 7 + 5
     assert int(tell(state, jnp.array([jnp.nan, 5.0]), jax.random.key(0)).sampler) == 5
 

@@ -75,7 +75,7 @@ def test_the_numbers_are_those_of_the_loop_on_the_device(on_host, on_device):
     runs = on_device, on_host
     states = [run.init() for run in runs]
     for seed in range(2):  # the ring has gone round, and nobody has learned yet
-        theirs, ours = (rows_of(run, state, seed) for run, state in zip(runs, states))
+        theirs, ours = (rows_of(run, run.to_save(state), seed) for run, state in zip(runs, states))
         jax.tree.map(np.testing.assert_array_equal, theirs, ours)
         assert len(ours.reward) == 200 and len(np.unique(ours.obs)) > 300
     (_, theirs), (_, ours) = (run.chunk(state, 5) for run, state in zip(runs, states))

@@ -14,7 +14,7 @@ from experiments.runs import checkpoint
 from experiments.training.config import LoopConfig
 from experiments.training.loop import make_program
 from experiments.training.seeds import CompiledRun
-from experiments.training.spread import Layout, SpreadRun, layout, width_of
+from experiments.training.spread import Layout, layout, width_of
 from jaxreplay import Replay
 from jaxreplay.methods import per
 
@@ -43,8 +43,10 @@ def program():
     return make_program(environment, agent, replay, config)
 
 
-def over(program, count: int) -> SpreadRun:
-    return SpreadRun(program, SEEDS, Layout(len(SEEDS), 3, tuple(jax.local_devices()[:1] * count)))
+def over(program, count: int) -> CompiledRun:
+    return CompiledRun(
+        program, SEEDS, Layout(len(SEEDS), 3, tuple(jax.local_devices()[:1] * count))
+    )
 
 
 def assert_same(one, other):

@@ -1,12 +1,14 @@
-"""Pictures by MuJoCo's own renderer, also on machines without a screen."""
+"""MuJoCo's own renderer, also on machines without a screen, and its messages."""
 
 import atexit
+import contextlib
 import ctypes.util
+import io
 import os
 import sys
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,12 +18,28 @@ from experiments.environments.host import raised
 _HEIGHT, _WIDTH = 240, 320  # pixels
 
 
-def without_screen() -> None:
-    """Make MuJoCo, which expects a screen, render without one if there is none.
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Suppress warnings, printed notes on optional packages, and MuJoCo's notes on old models.
 
-    It reads the setting when it is imported, so this must come first. The user's own choice
-    (MUJOCO_GL) stands. Without a library to render with, nothing is set, since the import itself
-    might then fail.
+    MuJoCo writes its notes to stderr and to a file in the working directory.
+    """
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        import mujoco  # slow, and not needed by other families
+
+        mujoco.set_mju_user_warning(lambda message: None)
+        try:
+            yield
+        finally:
+            mujoco.set_mju_user_warning(None)
+
+
+def without_screen() -> None:
+    """Select an OpenGL library for MuJoCo on Linux without a screen, unless MUJOCO_GL is set.
+
+    MuJoCo reads MUJOCO_GL when it is imported; call this function before. Without a library it
+    sets nothing, since importing MuJoCo might then fail.
     """
     if sys.platform != "linux" or os.environ.get("DISPLAY") or "MUJOCO_GL" in os.environ:
         return
@@ -37,28 +55,28 @@ def renderer(
     """Return `render(state) -> [240, 320, 3] uint8`; it keeps an OpenGL context.
 
     Args:
-      name: the environment's name, for messages.
+      name: name of the environment, for messages.
       model: MuJoCo's MjModel.
-      place: `place(MjData, state)` copies the state into MuJoCo's own data.
-      camera: index of a camera of the model; None: one that follows the body, if the model has a
-        camera for that, else a fixed one.
+      place: `place(MjData, state)` copies the state into MuJoCo's data.
+      camera: index of a camera of the model; None: a camera that follows the body if the model has
+        one, else a fixed camera.
 
     Raises:
-      ValueError: in one line: there is no OpenGL to render with.
+      ValueError: OpenGL is missing.
     """
-    import mujoco  # slow, and not needed by pictures of other families
+    import mujoco
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             scene = mujoco.Renderer(model, _HEIGHT, _WIDTH)
-    except Exception as error:  # of every kind, as drivers and libraries differ
+    except Exception as error:  # the type depends on the driver
         raise ValueError(
             f"{name} cannot be rendered: MuJoCo {raised(error)} (without a screen it needs "
             "libEGL and MUJOCO_GL=egl, or libOSMesa and MUJOCO_GL=osmesa)"
         ) from error
-    last = weakref.ref(scene)
-    atexit.register(lambda: (still := last()) and still.close())  # later it could not be freed
+    reference = weakref.ref(scene)
+    atexit.register(lambda: (left := reference()) and left.close())  # before OpenGL is unloaded
     data = mujoco.MjData(model)
     view = _camera(mujoco, model, data) if camera is None else camera
 
@@ -72,17 +90,17 @@ def renderer(
 
 
 def _camera(mujoco: Any, model: Any, data: Any) -> Any:
-    """Make a camera: one that follows the first body if the model has such a camera, else fixed.
+    """Make a camera that follows the first body if the model has such a camera, else a fixed one.
 
-    The models' own cameras are so far away, or so close, that they show less.
+    The models' own cameras are too far away or too close.
     """
     camera = mujoco.MjvCamera()
     mujoco.mjv_defaultFreeCamera(model, camera)
     follow = (mujoco.mjtCamLight.mjCAMLIGHT_TRACK, mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM)
-    if not any(mode == int(kind) for mode in model.cam_mode for kind in follow):
+    if not set(map(int, follow)) & set(map(int, model.cam_mode)):
         return camera
     mujoco.mj_forward(model, data)
-    bodies = model.geom_bodyid > 0  # not the floor
+    bodies = model.geom_bodyid > 0  # without the floor
     from_centre = np.linalg.norm(data.geom_xpos[bodies] - data.subtree_com[1], axis=1)
     camera.type, camera.trackbodyid = mujoco.mjtCamera.mjCAMERA_TRACKING, 1
     camera.distance = 3.2 * (from_centre + model.geom_rbound[bodies]).max()

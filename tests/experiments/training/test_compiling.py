@@ -1,11 +1,21 @@
-"""Traced functions: which outputs depend on which inputs, as batching has it."""
+"""Dependencies of traced functions, compared with batching; compile options of rare programs."""
 
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.custom_batching import custom_vmap
+from jax.errors import JaxRuntimeError
 
-from experiments.training.traced import Traced, until_stable
+from agents.dqn import DQNConfig, dqn
+from experiments import environments
+from experiments.training import compiling
+from experiments.training.compiling import Traced, until_stable
+from experiments.training.config import LoopConfig
+from experiments.training.loop import make_program
+from experiments.training.seeds import over_seeds
+from jaxreplay import Replay
+from jaxreplay.methods import uniform
+from tests.xla import HAS_OLD_FUSIONS
 
 ONE = jnp.ones(())
 
@@ -112,3 +122,36 @@ def test_what_never_ends_is_what_was_and_what_became():
     assert (
         until_stable(lambda flags: [False, flags[0], flags[1]], [True, False, False]) == [True] * 3
     )
+
+
+@pytest.fixture
+def asked_anew():
+    compiling._options.cache_clear()
+    yield
+    compiling._options.cache_clear()
+
+
+def test_the_option_is_used_where_xla_has_it(asked_anew):
+    assert compiling._options() == (compiling._OPTIONS if HAS_OLD_FUSIONS else {})
+
+
+def test_an_xla_without_the_option_compiles_without_it(asked_anew, monkeypatch):
+    monkeypatch.setattr(compiling, "_OPTIONS", {"xla_of_another_version": True})
+    double = compiling.jit_once(lambda x: 2 * x, donate_argnums=0)
+    given = jnp.arange(3.0)
+    assert double(given).tolist() == [0, 2, 4] and given.is_deleted()
+
+
+def test_options_reach_xla_and_the_warm_up_has_them(monkeypatch):
+    monkeypatch.setattr(compiling, "_options", lambda: {"xla_of_another_version": True})
+    with pytest.raises(JaxRuntimeError, match="No such compile option"):
+        compiling.jit_once(lambda x: 2 * x)(1.0)
+    environment = environments.make("gymnax/CartPole-v1")
+    method = uniform.method()
+    agent = dqn(DQNConfig(hidden=(4,)), environment.action_space, method.objective)
+    replay = Replay(method.sampler, capacity=64, batch_size=4)
+    program = make_program(
+        environment, agent, replay, LoopConfig(steps=40, warmup=20, eval_every=20)
+    )
+    with pytest.raises(JaxRuntimeError, match="No such compile option"):
+        over_seeds(program).init.lower(jax.random.split(jax.random.key(0), 2)).compile()

@@ -1,0 +1,218 @@
+"""Bad command lines and calls are refused in one line, and change no file.
+
+Each option of every config gets bad values automatically; a part of the inputs is in the quick
+suite, all of them in the slow one.
+"""
+
+import contextlib
+import importlib
+import io
+import json
+import math
+import shlex
+
+import jax
+import numpy as np
+import pytest
+
+from experiments.environments.types import EnvironmentConfig
+from experiments.runs.outputs import OutputConfig
+from experiments.runs.registry import AGENTS, feeds
+from experiments.runs.run_config import defaults
+from experiments.training.config import LoopConfig, ReplaySizes
+from jaxreplay.methods import METHODS
+from jaxreplay.option import options_of
+from jaxreplay.testing import BATCH, EXAMPLE, Case, rows
+
+DISCRETE, CONTINUOUS = "gymnax/CartPole-v1", "gymnax/Pendulum-v1"
+TINY = (
+    "--steps 300 --warmup 100 --eval-every 100 --eval-episodes 1 --seeds 1 --inspect 0 "
+    "--tensorboard false --out OUT"
+)
+# Names, combinations, and sizes beyond any machine.
+LINES = {
+    f"experiments.train {TINY}": """
+        --replay perr | --replay '' | --replay os | --replay a.b.c | --agent dqnn | --agent td3
+        --agent json | --env CartPole | --env gymnax/ | --env gymnax/CartPol-v1 | --env walk/ten
+        --env walk/65 | --env gymnasium/no.such.module:Foo-v0 | --env gymnasium/Foo-v0
+        --env gymnax/DeepSea-bsuite-1 | --env atari/Pongg | --env brax/antt | --env nothing/x
+        --preset canonicall | --preset lap_mujoco --agent naf | --preset refer_racer --replay per
+        --agent rainbow --replay lap | --agent dqn --replay refer | --agent dqn --replay latest
+        --agent ppo --env gymnax/Pendulum-v1 | --agent sac --env gymnax/Pendulum-v1 --replay latest
+        --seeds 1000000000 | --seed 4294967296 | --seed 2147483647 --seeds 2 | --seed x | --seed -1
+        --capacity 2000000000 --seeds 64 | --capacity 10 --batch-size 64 | --capacity 2147483647
+        --num-envs 3 --capacity 100 | --agent.hidden 1000000 1000000 | --steps 100 --warmup 100
+        --agent.hidden 100000 100000 --seeds 64 | --steps 2000000000 --eval-every 1 | --warmup 10
+        --n-step 1000 | --n-step 2 --agent sac --env gymnax/Pendulum-v1 --replay refer
+        --env.backend mjx | --frame-stack 4 | --replay-on host --replay ners | --agent.hidden none
+        --agent.network nature | --scale-observations true --env atari/Pong | --steps | extra
+        --compilation-cache '' | --compilation-cache /dev/null/x | --help nothing | --alpha 1
+        --replay per --replay.alpha | --replay per --replay.alpha 1 2 | --overwrite true
+        --replay lap --replay.beta 0.5 | --replay per --replay.alhpa 1 | --out '' | --resume no/such
+        --out /dev/full | --out /proc/x | --out /dev/null/x""",
+    f"experiments.compare {TINY}": """
+        --replays per per=lap | --replays per per | --replays 1x=per | --replays | --out ''
+        --replays a=per --b.alpha 1 | --replays per --per.loss l3 | --replays latest | --agent td3
+        --replays '$x=per' | --replays =per=lap | --primary nothing | --primary last_0 | --seeds 1
+        --baseline rank | --ungated x | --control maybe | --learn-every 0 | --learn-every 1 x""",
+    "experiments.watch": "no/such/run | '' | OUT --fps 0 | OUT --fps 1000 | OUT --out film.txt",
+    "experiments.plot": "no/such/run --out OUT | OUT | --out OUT | OUT OUT --out OUT",
+    "experiments.report": "'' | no/such/run | OUT OUT | OUT --out page.txt | OUT --titel x",
+}
+HAND = [
+    [*shlex.split(command), *shlex.split(part)]
+    for command, text in LINES.items()
+    for line in text.strip().splitlines()
+    for part in line.split(" | ")
+]
+
+
+def bad_values(entry):
+    """Yield texts that an option must not accept."""
+    if entry.kind is bool:
+        yield from ("yes please", "2", "")
+    elif entry.choices or entry.kind is str:
+        yield from ("no-such-name", "")
+    else:
+        yield from ("x", "nan", "", "1e400", "-1e400", "0x10", "1;2")
+        if entry.kind is int:
+            yield from ("1.5", "1e15", str(2**63))
+        elif entry.bounds.finite:
+            yield from ("inf", "1e30")
+        low, high = entry.bounds.ends()
+        if low is not None:
+            yield repr(math.floor(low - 1))
+        if high is not None:
+            yield repr(math.ceil(high + 1))
+
+
+def option_lines():
+    """Yield bad values of every option of every agent, method, loop, size and output."""
+    env_of = lambda agent: DISCRETE if AGENTS[agent].actions == "discrete" else CONTINUOUS
+    configs = [("--", config, "dqn", "uniform") for config in (LoopConfig, ReplaySizes)]
+    configs += [("--", OutputConfig, "dqn", "uniform")]
+    configs += [("--env.", EnvironmentConfig, "dqn", "uniform")]
+    for agent, entry in AGENTS.items():
+        replay = next(replay for replay in METHODS if feeds(agent, replay))
+        configs.append(("--agent.", entry.config, agent, replay))
+    for replay, entry in METHODS.items():
+        agent = next(agent for agent in AGENTS if feeds(agent, replay))
+        configs.append(("--replay.", entry.config, agent, replay))
+    for prefix, config, agent, replay in configs:
+        names = ["--agent", agent, "--env", env_of(agent), "--replay", replay]
+        for entry in options_of(config):
+            for value in bad_values(entry):
+                option = f"{prefix}{entry.name}".replace("_", "-")
+                yield ["experiments.train", *shlex.split(TINY), *names, option, value]
+
+
+def thinned(cases, stride, offset=0):
+    """Mark all but every `stride`-th case as slow."""
+    return [
+        pytest.param(case, marks=() if number % stride == offset else pytest.mark.slow)
+        for number, case in enumerate(cases)
+    ]
+
+
+def files(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def assert_refused(line, folder, before=None):
+    """Run a command in this process; assert one line, an exit code of 2, and unchanged files."""
+    out, text, code = folder / "out", io.StringIO(), 0
+    for name, content in (before or {}).items():
+        out.mkdir(exist_ok=True)
+        (out / name).write_text(content)
+    kept = files(folder)
+    module, *arguments = [str(out) if word == "OUT" else word for word in line]
+    output = contextlib.redirect_stdout(text), contextlib.redirect_stderr(text)
+    with output[0], output[1], contextlib.chdir(folder):
+        try:
+            code = importlib.import_module(module).main(arguments)
+        except SystemExit as error:
+            code = error.code
+    answer = text.getvalue().strip()
+    assert code == 2 and answer.startswith("error: ") and "\n" not in answer, (code, answer[-300:])
+    assert files(folder) == kept
+
+
+@pytest.mark.parametrize("line", thinned([*option_lines()], 61), ids=lambda x: " ".join(x)[-60:])
+def test_bad_values_of_options(line, tmp_path):
+    assert_refused(line, tmp_path)
+
+
+@pytest.mark.parametrize("line", thinned(HAND, 9), ids=lambda x: " ".join(x)[-60:])
+def test_bad_names_and_combinations(line, tmp_path):
+    assert_refused(line, tmp_path)
+
+
+SAVED = defaults(DISCRETE, "dqn", "uniform").to_json()
+SECTIONS = ("loop", "sizes", "agent_options", "replay_options", "env_options")
+FIELDS = [(section, field) for section in SECTIONS for field in (None, *SAVED[section])]
+
+
+@pytest.mark.parametrize("place", thinned(FIELDS, 13), ids=str)
+@pytest.mark.parametrize("change", ["lost", "another kind"])
+def test_saved_configs_with_a_bad_field(place, change, tmp_path):
+    saved = json.loads(json.dumps(SAVED))
+    section, field = place
+    where, name = (saved, section) if field is None else (saved[section], field)
+    if change == "lost":
+        del where[name]
+    else:
+        where[name] = {"a": 1} if field else 3
+    line = ["experiments.train", "--resume", "OUT"]
+    assert_refused(line, tmp_path, {"config.json": json.dumps(saved)})
+
+
+@pytest.mark.parametrize("name", ["metrics.csv", "summary.json", "config.json", "replayed.png"])
+@pytest.mark.parametrize("more", ["", " --overwrite"])
+def test_files_of_other_programs_are_kept(name, more, tmp_path):
+    assert_refused(shlex.split(f"experiments.train {TINY}{more}"), tmp_path, {name: "mine"})
+
+
+BAD_FEEDBACK = {
+    "a column": np.zeros((BATCH, 1)), "two rows": np.zeros((2, BATCH)), "a scalar": np.zeros(()),
+    "too many": np.zeros(BATCH + 1), "too few": np.zeros(BATCH - 1), "a number": 0.5,
+    "complex": np.zeros(BATCH, np.complex64), "flags": np.zeros(BATCH, bool),
+    "a list": [0.5] * BATCH, "text": "0.5", "None": None,
+}  # fmt: skip
+
+
+def assert_one_line(error):
+    text = str(error.value).partition("\n-----")[0]  # JAX adds a note to errors while it traces
+    assert "\n" not in text and 10 < len(text) < 400
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_bad_feedback(name):
+    entry = METHODS[name]
+    options = {"length": 4} if name == "windows" else {}
+    case = Case(entry.method(entry.config(**options).for_run(100)))
+
+    def start():
+        state = case._add(case.replay.init(jax.random.key(0), EXAMPLE), rows(0))
+        return state, case.replay.sample(state, jax.random.key(0))
+
+    state, batch = jax.eval_shape(start)
+    good = dict.fromkeys(case.replay.requires.feedback, np.zeros(BATCH))
+    bad = [good | {"x": np.zeros(BATCH)}, *([{}] if good else [])]
+    bad += [good | {field: value} for field in good for value in BAD_FEEDBACK.values()]
+    for feedback in bad:
+        with pytest.raises(ValueError) as error:
+            jax.eval_shape(lambda s, b: case.replay.update(s, b, **feedback), state, batch)
+        assert_one_line(error)
+
+
+CONFIGS = {entry.config for entry in (*AGENTS.values(), *METHODS.values())}
+
+
+@pytest.mark.parametrize("config", sorted(CONFIGS, key=lambda config: config.__name__))
+def test_bad_values_of_configs(config):
+    for entry in options_of(config):
+        bad = [b"bytes", "no-such-name", np.zeros(2), float("nan"), -(2.0**60)]
+        for value in [3] if entry.kind is str and not entry.choices else bad:
+            with pytest.raises(ValueError) as error:
+                config(**{entry.name: value})
+            assert_one_line(error)
