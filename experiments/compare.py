@@ -45,7 +45,6 @@ from experiments.runs import (
     compilation,
     folder,
     judging,
-    lock,
     log,
     manifest,
     presets,
@@ -53,12 +52,11 @@ from experiments.runs import (
 )
 from experiments.runs.arms import Arm, Question
 from experiments.runs.folder import check_claim_comparison, claim_comparison
+from experiments.runs.log import waiting
 from experiments.runs.manifest import is_run
-from experiments.runs.outputs import OutputConfig
 from experiments.runs.results import threshold_of
 from experiments.runs.run import execute, prepare
-from experiments.runs.run_config import PREFIXES, RunConfig, defaults
-from experiments.runs.waiting import waiting
+from experiments.runs.run_config import PREFIXES, OutputConfig, RunConfig, defaults
 from jaxreplay.methods import METHODS
 
 HEADINGS = {
@@ -93,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def command() -> None:
         bases = _bases(known)
-        asked = manifest.saved_question(known.resume)
+        asked = manifest.read(known.resume).question
         args = _parse(parser, bases, asked, known, argv)
         cadences = vars(args).pop("learn_every", None) or _cadences(known.resume)
         for every in cadences:
@@ -163,7 +161,7 @@ def _cadences(resume: Path | None) -> list[int]:
 def _saved_output(resume: Path | None) -> OutputConfig:
     """Return the outputs of the comparison to resume, or the defaults: a page where it can be."""
     if resume is not None:
-        return manifest.saved_output(resume)
+        return manifest.read(resume).output
     return OutputConfig(report=not missing("a report", {"plotly": "report"}))
 
 
@@ -288,7 +286,7 @@ def _run_all(
         folder.check_code([out / label for label in configs], output.other_code)
     with contextlib.ExitStack() as stack:
         if was_there := out.is_dir():  # else it is made only for what can run
-            stack.enter_context(lock.held(out))
+            stack.enter_context(folder.held(out))
         # Everything is checked, and every folder claimed, before the first run trains.
         prepared = {
             label: prepare(
@@ -301,11 +299,11 @@ def _run_all(
             for label, config in configs.items()
         }
         if not was_there:
-            stack.enter_context(lock.held(out))
+            stack.enter_context(folder.held(out))
         with contextlib.ExitStack() as claims:  # nobody is at work on a run that is discarded
-            for below in sorted({*configs, *manifest.listed(out)}):
+            for below in sorted({*configs, *manifest.read(out).runs}):
                 if (out / below).is_dir() and not (out / below).is_symlink():
-                    claims.enter_context(lock.held(out / below))
+                    claims.enter_context(folder.held(out / below))
             claim_comparison(out, question, runs, output, resume=resume, overwrite=overwrite)
         return {
             label: execute(

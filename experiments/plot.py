@@ -7,7 +7,7 @@ from typing import Any
 from experiments.analysis import joint
 from experiments.cli import run_folders, shared
 from experiments.cli.options import Parser
-from experiments.runs import checksums, finished, folder, logged
+from experiments.runs import checksums, folder, results
 from experiments.runs.log import say
 
 
@@ -18,20 +18,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def command() -> None:
         runs = run_folders.distinct(args.runs)
-        summaries = {label: finished.read_summary(path) for label, path in runs.items()}
-        made = {label: finished.made(summary) for label, summary in summaries.items()}
-        finished.check_alike(made, args.other_code)
+        summaries = {label: results.read_summary(path) for label, path in runs.items()}
+        made = {label: results.made(summary) for label, summary in summaries.items()}
+        results.check_alike(made, args.other_code)
         frames = {
-            label: finished.read_metrics(path, summaries[label]) for label, path in runs.items()
+            label: results.read_metrics(path, summaries[label]) for label, path in runs.items()
         }
         for label, path in runs.items():
-            times, odd = logged.times(path / "timing.csv")
-            summaries[label], more = finished.recomputed(
+            times, odd = results.read_times(path / "timing.csv")
+            summaries[label], more = results.recomputed(
                 summaries[label], frames[label], times, path / "summary.json"
             )
             for remark in (*checksums.differing(path), *odd, *more):
                 say(remark)
-        folder.claim_plot(args.out, overwrite=args.overwrite)
+        folder.claim_kind(args.out, "plot", overwrite=args.overwrite)
         thresholds = {summary["threshold"] for summary in summaries.values()}
         threshold = thresholds.pop() if len(thresholds) == 1 else None
         title = args.title or _common(list(summaries.values()))

@@ -24,8 +24,7 @@ from experiments.cli.shared import (
 )
 from experiments.cli.used import check_used
 from experiments.pages import page
-from experiments.runs import compilation, presets, run_config
-from experiments.runs.manifest import saved_output
+from experiments.runs import compilation, manifest, presets, run_config
 from experiments.runs.run import execute
 from experiments.runs.run_config import PREFIXES, SECTIONS, RunConfig, defaults
 from jaxreplay.methods import METHODS
@@ -61,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def command() -> None:
         base = _base(known)
         args = _parse(parser, base, known, argv)
-        config, output = given(args, base), read_options(args, saved_output(args.resume))
+        config, output = given(args, base), read_options(args, manifest.read(args.resume).output)
         output.check_report()
         resume = args.resume is not None
         check_resume(args)
@@ -117,7 +116,7 @@ def _parse(
         group, about = GROUPS[section]
         add_options(parser, getattr(base, section), PREFIXES[section], group=group, about=about)
     group, about = GROUPS["output"]
-    add_options(parser, saved_output(known.resume), group=group, about=about)
+    add_options(parser, manifest.read(known.resume).output, group=group, about=about)
     parser.guide = Guide(
         HEADINGS,
         {

@@ -24,10 +24,9 @@ from experiments.cli.shared import add_compilation_cache, agent_name, environmen
 from experiments.environments.host import EnvironmentFailed
 from experiments.environments.mujoco import without_screen
 from experiments.runs import compilation, interrupt, policy
-from experiments.runs.log import say
+from experiments.runs.log import say, waiting
 from experiments.runs.policy import Policy
 from experiments.runs.run_config import RunConfig
-from experiments.runs.waiting import waiting
 
 
 class Episode(Protocol):

@@ -14,8 +14,8 @@ from experiments.cli.options import Parser
 from experiments.environments.registry import FAMILIES
 from experiments.runs import registry, run_config
 from experiments.runs.arms import Question
-from experiments.runs.outputs import OutputConfig
 from experiments.runs.registry import AGENTS
+from experiments.runs.run_config import OutputConfig
 from experiments.training.config import LoopConfig, ReplaySizes
 from jaxreplay import methods
 from jaxreplay.methods import METHODS

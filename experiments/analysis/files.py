@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from jaxreplay.saving import untrusted
+from jaxreplay.saving import check_writable, untrusted
 
 _MOST = 2**30  # bytes of a file that is read whole; the largest of ours have a tenth of that
 
@@ -84,7 +84,7 @@ def write_json(path: Path, content: Any) -> None:
     """Write a JSON file whole or not at all.
 
     Raises:
-      ValueError: a link is in the way.
+      ValueError: a link, folder or pipe is in the way.
       OSError: the disk is full, or the folder is gone.
     """
     write_bytes(path, encode_json(content))
@@ -101,7 +101,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Write a file whole or not at all.
 
     Raises:
-      ValueError: a link is in the way.
+      ValueError: a link, folder or pipe is in the way.
       OSError: the disk is full, or the folder is gone.
     """
     with replacing(path) as temporary:
@@ -116,7 +116,7 @@ def replacing(path: Path, suffix: str = ".tmp") -> Iterator[Path]:
       path: where to.
       suffix: of the file that is given, for writers that look at it.
     """
-    check_no_link(path)
+    check_writable(path, "remove it, or choose another")
     # Under a name that nothing else has: what a kill leaves harms nobody.
     number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=suffix)
     os.close(number)
@@ -127,13 +127,3 @@ def replacing(path: Path, suffix: str = ".tmp") -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def check_no_link(path: Path) -> None:
-    """Refuse to write where a link is: neither is it replaced, nor what it leads to.
-
-    Raises:
-      ValueError: one line.
-    """
-    if path.is_symlink():
-        raise ValueError(f"{path} is a link, which is not followed: remove it, or choose another")

@@ -16,7 +16,7 @@ from experiments import environments
 from experiments.cli import endings
 from experiments.cli.listing import listed
 from experiments.cli.options import Ended, Parser, one_of, read_options, unknown
-from experiments.runs import compilation, fitting, interrupt, manifest, outside, presets, registry
+from experiments.runs import compilation, interrupt, manifest, outside, presets, registry
 from experiments.runs.presets import PRESETS, Names
 from experiments.runs.run import Stopped
 from experiments.runs.run_config import PREFIXES, SECTIONS, RunConfig
@@ -150,7 +150,7 @@ def brought_names(
     """
     if known.help is None:
         return presets.names(known.preset)
-    return fitting.names(known.preset, envs, known.agent, replays)
+    return registry.fitting_names(known.preset, envs, known.agent, replays)
 
 
 def add_common(

@@ -6,7 +6,7 @@ from pathlib import Path
 import jinja2
 import markupsafe
 
-from experiments.analysis.files import check_no_link, write_bytes
+from experiments.analysis.files import write_bytes
 from experiments.installation.commands import missing
 from experiments.pages import (
     costs,
@@ -31,6 +31,7 @@ from experiments.pages.head import Head
 from experiments.pages.source import Source
 from experiments.pages.swept import Swept
 from experiments.runs.log import say
+from jaxreplay.saving import check_writable
 
 NAME = "report.html"
 MARK = '<meta name="generator" content="jaxreplay experiments.report">'  # such files are ours
@@ -97,15 +98,11 @@ def check_path(path: Path) -> None:
         raise ValueError(lacks)
     if path.suffix != ".html":
         raise ValueError(f"{path} is no .html file: use this ending")
-    check_no_link(path)
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder: give the name of a file")
+    check_writable(path, "give the name of a file, or choose another --out")
     above = next(each for each in path.parents if each.exists())
     if not above.is_dir():
         raise ValueError(f"{above} is not a folder: choose another --out")
     if path.exists():
-        if not path.is_file():
-            raise ValueError(f"{path} is no file: choose another --out")
         with path.open("rb") as file:
             if MARK.encode() not in file.read(_BEGINNING):
                 raise ValueError(f"{path} was not written by this command: choose another --out")

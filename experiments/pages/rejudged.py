@@ -11,7 +11,7 @@ from experiments.pages import judgements
 from experiments.pages.judgements import Judgements
 from experiments.runs import judging, manifest
 from experiments.runs.arms import Arm, Question
-from experiments.runs.finished import alike
+from experiments.runs.results import alike
 from experiments.runs.run_config import RunConfig
 
 

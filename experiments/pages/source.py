@@ -15,8 +15,8 @@ import pandas as pd
 from experiments.analysis import files, kinds
 from experiments.pages import judgements, rejudged
 from experiments.pages.judgements import Judgements
-from experiments.runs import checksums, finished, logged, manifest, run_config
-from experiments.runs.renamed import up_to_date
+from experiments.runs import checksums, manifest, results, run_config, tables
+from experiments.runs.run_config import up_to_date
 
 _CONFIG = {
     "env": kinds.text, "agent": kinds.text, "replay": kinds.text, "seeds": kinds.whole,
@@ -119,9 +119,9 @@ def runs(folders: Mapping[str, Path], other_code: bool) -> Source:
         if arms[label].frame is None:
             raise ValueError(f"{folder} holds no log point yet: wait for the first")
     made = {
-        label: finished.Made(arm.config["env"], arm.code or "none") for label, arm in arms.items()
+        label: results.Made(arm.config["env"], arm.code or "none") for label, arm in arms.items()
     }
-    finished.check_alike(made, other_code, mend="make a page for each")
+    results.check_alike(made, other_code, mend="make a page for each")
     return _source(arms, None, comparison=False, question=None)
 
 
@@ -132,7 +132,7 @@ def is_comparison(folder: Path) -> bool:
       ValueError: its manifest is damaged.
     """
     if (folder / manifest.MANIFEST).is_file():
-        return manifest.kind_of(folder) == "comparison"
+        return manifest.read(folder).kind == "comparison"
     return all((folder / name).is_file() for name in ("comparison.md", "summary.json"))
 
 
@@ -155,20 +155,20 @@ def _arm(
     config = _config(folder / "config.json", config) or {}
     summary = _summary(folder / "summary.json", summary)
     metrics, remarks = folder / "metrics.csv", checksums.differing(folder)
-    timing, more = logged.times(folder / "timing.csv")
+    timing, more = results.read_times(folder / "timing.csv")
     remarks += more
     if summary is not None and metrics.is_file():
-        frame = finished.read_metrics(folder, summary)
+        frame = results.read_metrics(folder, summary)
         if "eval_return" in frame:
             path = folder / "summary.json"
-            summary, more = finished.recomputed(summary, frame, timing, path)
+            summary, more = results.recomputed(summary, frame, timing, path)
     else:
         frame, more = _so_far(metrics)
     remarks += more
     if frame is not None:
-        logged.check_columns(metrics, frame, ("eval_return",))
+        tables.check_columns(metrics, frame, ("eval_return",))
     replay = (summary or config).get("replay", label)
-    code = (summary or {}).get("versions", {}).get("code") or "+".join(manifest.made_by(folder))
+    code = (summary or {}).get("versions", {}).get("code") or "+".join(manifest.read(folder).code)
     return Arm(label, folder, config, str(replay), code, frame, timing, summary, tuple(remarks))
 
 
@@ -189,7 +189,7 @@ def _summary(path: Path, joint: dict[str, Any] | None) -> dict[str, Any] | None:
     summary = joint if saved is None else saved
     if summary is None:
         return None
-    finished.check_summary(path, summary)
+    results.check_summary(path, summary)
     return summary
 
 
@@ -212,10 +212,10 @@ def _so_far(path: Path) -> tuple[pd.DataFrame | None, list[str]]:
     Another process may be writing the last one.
     """
     columns, remarks = ("seed", "step", "eval_return"), []
-    frame = logged.table(path, columns, checksums.beginning)
+    frame = tables.read_table(path, columns, checksums.beginning)
     if frame is None:
         return None, remarks
-    every = logged.table(path, columns)
+    every = tables.read_table(path, columns)
     if every is not None and every.duplicated(["seed", "step"]).any():
         remarks.append(f"{path} has rows that are doubled: the first of each is shown")
         frame = frame.drop_duplicates(["seed", "step"])

@@ -3,7 +3,7 @@
 from experiments.pages import commands, settings
 from experiments.pages.blocks import Code, Lines, Section, Table
 from experiments.pages.swept import Swept
-from experiments.runs.renamed import up_to_date
+from experiments.runs.run_config import up_to_date
 from experiments.studies import costs
 from experiments.studies.costs import Cost
 

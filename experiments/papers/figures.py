@@ -11,8 +11,8 @@ from experiments.papers.experiment import Experiment, SizeName
 from experiments.papers.tables import Data
 from experiments.runs import judging
 from experiments.runs.judging import Findings
-from experiments.runs.outputs import OutputConfig
 from experiments.runs.results import threshold_of
+from experiments.runs.run_config import OutputConfig
 from jaxreplay.methods import METHODS
 
 _ENDINGS = ("_every", ",")  # of labels, before what is not the method

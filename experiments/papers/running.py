@@ -1,4 +1,4 @@
-"""Making tables: run what is missing of an experiment or computation, keep what is finished."""
+"""Making tables: run what is missing of an experiment or computation, keep what is results."""
 
 import time
 from collections.abc import Mapping
@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from experiments.analysis.files import check_no_link
 from experiments.papers import tables
 from experiments.papers.entry import Computation, Request
 from experiments.papers.experiment import Experiment, SizeName
@@ -16,20 +15,18 @@ from experiments.papers.tables import Data
 from experiments.runs import (
     checkpoint,
     code,
-    finished,
     folder,
     interrupt,
-    lock,
     manifest,
+    results,
     run_config,
-    same_config,
 )
 from experiments.runs.log import say
-from experiments.runs.outputs import OutputConfig
 from experiments.runs.results import versions
 from experiments.runs.run import Stopped, execute
-from experiments.runs.run_config import RunConfig
+from experiments.runs.run_config import OutputConfig, RunConfig
 from experiments.training.schedule import schedule
+from jaxreplay.saving import check_writable
 
 _TIMES = ("train_seconds", "steps_per_second")
 
@@ -50,7 +47,7 @@ def check_figure(path: Path, name: str, size: SizeName, places: Places) -> None:
     Raises:
       Stale: one line; or ValueError: it is a link.
     """
-    check_no_link(path)
+    check_writable(path, "choose another --out")
     known = tables.paths(places.out, name, size)[1].exists()
     if path.exists() and not known and not places.overwrite:
         raise Stale(f"{path} {_NOT_OURS}")
@@ -72,7 +69,7 @@ def kept(source: Experiment | Computation, size: SizeName, places: Places) -> Da
     """
     numbers, facts = tables.paths(places.out, source.name, size)
     for path in (numbers, facts):
-        check_no_link(path)
+        check_writable(path, "choose another --out")
     if not places.overwrite and not tables.is_ours(places.out, source.name, size):
         raise Stale(f"{facts if facts.exists() else numbers} {_NOT_OURS}")
     try:
@@ -119,7 +116,7 @@ def stale(
             made = data.runs.get(env, {}).get(label)
             if made is None:
                 continue
-            differs = same_config.differing(made["config"], arm.config.to_json())
+            differs = run_config.differing(made["config"], arm.config.to_json())
             lacking = set(source.columns) - set(data.frame)
             if differs:
                 found[env, label] = f"ran with other settings of {', '.join(differs)}"
@@ -153,7 +150,7 @@ def make(source: Experiment | Computation, size: SizeName, places: Places) -> Da
     """
     below = places.runs / f"{source.name}.{size}"
     folder.make(places.out)
-    with lock.held(below):
+    with folder.held(below):
         data = kept(source, size, places)
         if isinstance(source, Computation):
             settings = [source.name, size, plain(source.options(size))]
@@ -273,10 +270,10 @@ def _check_folder(config: RunConfig, below: Path, places: Places) -> None:
 
 def _misfit(config: RunConfig, below: Path, other_code: bool) -> str | None:
     """Return why what is in a run's folder is not this run; None: it is."""
-    differs = same_config.differing(run_config.read(below).to_json(), config.to_json())
+    differs = run_config.differing(run_config.read(below).to_json(), config.to_json())
     if differs:
         return f"ran with other settings ({', '.join(differs)})"
-    others = set(manifest.made_by(below)) - {code.version()}
+    others = set(manifest.read(below).code) - {code.version()}
     if others and not other_code:
         return f"was made by {_OTHER_CODE} ({', '.join(sorted(others))}; this is {code.version()})"
     return None
@@ -285,8 +282,8 @@ def _misfit(config: RunConfig, below: Path, other_code: bool) -> str | None:
 def _finished(config: RunConfig, below: Path) -> tuple[pd.DataFrame, dict[str, Any]] | None:
     """Return what a run that has ended left; None: it is damaged, which is said."""
     try:
-        summary = finished.read_summary(below)
-        frame = finished.read_metrics(below, summary)
+        summary = results.read_summary(below)
+        frame = results.read_metrics(below, summary)
         points = len(schedule(config.loop, config.sizes.num_envs).log_points)
         if len(frame) != config.seeds * points or frame["eval_return"].isna().any():
             raise ValueError(f"metrics.csv has {len(frame)} rows, not {config.seeds * points}")

@@ -19,9 +19,8 @@ from experiments.papers.experiment import Experiment, SizeName
 from experiments.papers.tables import Data
 from experiments.runs.arms import CONTROL
 from experiments.runs.judging import facts_of
-from experiments.runs.outputs import OutputConfig
 from experiments.runs.results import threshold_of
-from experiments.runs.run_config import RunConfig
+from experiments.runs.run_config import OutputConfig, RunConfig
 
 MEAN = "mean:"  # before a column of the metrics, in the name of a claim's primary metric
 

@@ -1,8 +1,7 @@
-"""From a RunConfig to the parts that it names, checked and put together."""
+"""Construction of the parts of a run from its RunConfig, with checks of options and memory."""
 
 import contextlib
 import dataclasses
-import functools
 import math
 import os
 from typing import Any, NamedTuple
@@ -11,7 +10,6 @@ import jax
 
 from agents.types import Agent
 from experiments import environments
-from experiments.environments.host import HostEnvironment
 from experiments.environments.types import Environment, EnvironmentSpec
 from experiments.runs import registry
 from experiments.runs.run_config import RunConfig
@@ -29,32 +27,28 @@ from jaxreplay.loops import frames
 from jaxreplay.methods import METHODS
 from jaxreplay.replay import Replay
 
-_TALLY = 32  # bytes of an episode of an evaluation: its keys, its return, its length
-_HOST_ENVIRONMENT = 6_000  # bytes of an environment on the host, at least: CartPole's
-_DRAWN = 24  # bytes for each transition that is drawn to be looked at: random words and slots
+_TALLY = 32  # bytes of an episode of an evaluation: its keys, return and length
+_HOST_ENVIRONMENT = 6_000  # bytes of the smallest environment on the host, CartPole
+_DRAWN = 24  # bytes of each transition drawn for inspection: random words and slots
 _MOST_SEEDS, _LARGEST_SEED = 100_000, 2**31
 
 
 class Parts(NamedTuple):
-    """What a run is made of."""
+    """The parts of a run."""
 
     spec: EnvironmentSpec
-    environment: Environment | MakeHost  # one that compiles, or how to make a batch on the host
+    environment: Environment | MakeHost  # compiled, or a function that makes a batch on the host
     agent: Agent
     replay: Replay
 
 
 def assemble(config: RunConfig) -> Parts:
-    """Make the parts of a run.
-
-    Raises:
-      ValueError: one line that says which option does not fit.
-    """
+    """Make the parts of a run; raise ValueError, naming the option, if one does not fit."""
     if not 1 <= config.seeds <= _MOST_SEEDS:
-        raise ValueError(f"seeds is {config.seeds}: it must lie in [1, {_MOST_SEEDS:,}]")
+        raise ValueError(f"seeds is {config.seeds}: it must be in [1, {_MOST_SEEDS:,}]")
     if not 0 <= config.seed <= _LARGEST_SEED - config.seeds:
         raise ValueError(
-            f"seed is {config.seed}: with {config.seeds} seeds from it, it must lie in "
+            f"seed is {config.seed}: with {config.seeds} seeds from it, it must be in "
             f"[0, {_LARGEST_SEED - config.seeds:,}]"
         )
     registry.check_fit(config.agent, config.replay, config.env)
@@ -63,25 +57,26 @@ def assemble(config: RunConfig) -> Parts:
     method = METHODS[config.replay].method(config.replay_options.for_run(updates))
     registry.check_made(config.agent, config.replay, method)
     environment, spec = _environment(config)
-    sizes = _stacked(sizes, spec)
+    if sizes.frame_stack is None:
+        sizes = dataclasses.replace(sizes, frame_stack=spec.frame_stack)
     _check_frames(config, sizes)
-    replay = sizes.make(method.sampler)
     make_agent = registry.AGENTS[config.agent].make
     agent = make_agent(config.agent_options, spec.action_space, method.objective)
-    _check_network(spec, agent)
-    return Parts(spec, environment, agent, replay)
+    # fails if the network does not fit the observations
+    jax.eval_shape(agent.init, a_key(), spec.obs, example_action(spec.action_space))
+    return Parts(spec, environment, agent, sizes.make(method.sampler))
 
 
 def build(config: RunConfig, devices: int | None = None) -> Run:
-    """Make what a run runs: programs, or a loop on the host where its environments live there.
+    """Make a run: compiled programs, or a loop on the host if its environments run there.
 
     Args:
-      config: what to run.
-      devices: over how many cores or accelerators its seeds go; None: all of this machine. A loop
-        on the host has one.
+      config: configuration of the run.
+      devices: number of cores or accelerators for the seeds, by default all of this machine. A loop
+        on the host uses one.
 
     Raises:
-      ValueError: one line that says which option does not fit.
+      ValueError: an option does not fit, or memory does not suffice.
     """
     parts = assemble(config)
     _check_memory(parts, config, devices)
@@ -89,96 +84,74 @@ def build(config: RunConfig, devices: int | None = None) -> Run:
 
 
 def joined(parts: Parts, config: RunConfig, devices: int | None = None) -> Run:
-    """Put the parts of a run together, as `build`.
-
-    Raises:
-      ValueError: one line that says which option does not fit.
-    """
+    """Make a run from its parts, as `build` without the check of memory."""
     spec, environment, agent, replay = parts
     seeds = range(config.seed, config.seed + config.seeds)
-    if isinstance(environment, Environment) and config.sizes.replay_on == "host":
+    if not isinstance(environment, Environment):
+        return HostRun(environment, spec, agent, replay, config.loop, seeds)
+    if config.sizes.replay_on == "host":
         return RowsRun(environment, agent, replay, config.loop, seeds)
-    if isinstance(environment, Environment):
-        program = make_program(environment, agent, replay, config.loop)
-        return CompiledRun(program, seeds, layout(config.seeds, devices))
-    return HostRun(environment, spec, agent, replay, config.loop, seeds)
+    program = make_program(environment, agent, replay, config.loop)
+    return CompiledRun(program, seeds, layout(config.seeds, devices))
 
 
 def _environment(config: RunConfig) -> tuple[Environment | MakeHost, EnvironmentSpec]:
-    """Make the environment, or what makes batches of it, and tell what it is like."""
+    """Return the environment, or a function that makes batches of it, and its spec."""
     if not environments.is_host(config.env):
         environment = environments.make(config.env, config.env_options)
         return environment, environment.spec
-    make = functools.partial(_make_host, config)
+
+    def make(num_envs: int, training: bool) -> Any:
+        return environments.make_host(config.env, num_envs, config.env_options, training)
+
     with contextlib.closing(make(1, True)) as batch:
         return make, batch.spec
 
 
-def _make_host(config: RunConfig, num_envs: int, training: bool) -> HostEnvironment:
-    return environments.make_host(config.env, num_envs, config.env_options, training)
-
-
-def _stacked(sizes: ReplaySizes, environment: EnvironmentSpec) -> ReplaySizes:
-    """Return the sizes with the environment's stack of frames unless one is given."""
-    if sizes.frame_stack is None:
-        return dataclasses.replace(sizes, frame_stack=environment.frame_stack)
-    return sizes
-
-
 def _check_frames(config: RunConfig, sizes: ReplaySizes) -> None:
-    """Refuse what can't be done with frames that are stored once, or on the host."""
-    if sizes.frame_stack and config.loop.scale_observations:
+    """Raise ValueError for options that do not work with frames stored once, or on the host."""
+    scaled, on_host = config.loop.scale_observations, sizes.replay_on == "host"
+    if sizes.frame_stack and scaled:
         raise ValueError(
-            "scale_observations looks at whole observations, which are not stored where frames "
-            "are stored once: leave it out, or give --frame-stack 0"
+            "scale_observations reads whole observations, and this replay stores each frame once: "
+            "leave it out, or give --frame-stack 0"
         )
     if sizes.frame_stack and config.loop.n_step > frames.AHEAD:
         raise ValueError(
             f"n_step is {config.loop.n_step}: with frames stored once it must be at most "
             f"{frames.AHEAD}"
         )
-    if sizes.replay_on == "device":
-        return
-    if config.loop.scale_observations:
+    if on_host and scaled:
         raise ValueError(
-            "scale_observations looks at whole observations, which are not on the device with "
+            "scale_observations reads whole observations, which are not on the device with "
             "--replay-on host: use --scale-observations false, or leave --replay-on out"
         )
-    if sizes.frame_stack and not environments.is_host(config.env):
+    if on_host and sizes.frame_stack and not environments.is_host(config.env):
         raise ValueError(
-            f"frames stored once are kept on the host only where environments live there, and "
+            f"frames stored once are kept on the host only if the environments run there, and "
             f"{config.env} compiles: give --frame-stack 0, or leave --replay-on out"
         )
 
 
 def _check_memory(parts: Parts, config: RunConfig, devices: int | None) -> None:
-    """Refuse what the memory can't hold, before anything is traced at length.
-
-    Raises:
-      ValueError: the states of all seeds take more than its memory, or what they keep on the host
-        takes more than the machine's.
-    """
+    """Raise ValueError before compilation if the arrays of all seeds exceed a memory."""
     where, compiled = layout(config.seeds, devices), isinstance(parts.environment, Environment)
     spread = compiled and config.sizes.replay_on == "device"
-    lanes = max(where.programs * where.width, config.seeds) if spread else config.seeds
-    on_device, on_host = (lanes * size for size in _sizes(parts, config))
+    seeds = max(where.programs * where.width, config.seeds) if spread else config.seeds
+    on_device, on_host = (seeds * size for size in _sizes(parts, config))
     machine, device = machine_bytes(), device_bytes() * (len(set(where.devices)) if spread else 1)
     if jax.default_backend() == "cpu":  # one memory for both
         on_device, on_host = on_device + on_host, 0
-    if on_device > device:
-        raise ValueError(
-            f"the run's arrays take {on_device / 1e9:,.0f} GB, and the device has "
-            f"{device / 1e9:,.0f}: {smaller(parts, config)}"
-        )
-    if on_host > machine:
-        raise ValueError(
-            f"what is stored on the host takes {on_host / 1e9:,.0f} GB, and the machine has "
-            f"{machine / 1e9:,.0f}: {smaller(parts, config)}"
-        )
+    for name, needs, has in (("device", on_device, device), ("host", on_host, machine)):
+        if needs > has:
+            raise ValueError(
+                f"the run's arrays on the {name} take {needs / 1e9:,.0f} GB of {has / 1e9:,.0f} GB "
+                f"there: {smaller(parts, config)}"
+            )
 
 
 def smaller(parts: Parts, config: RunConfig) -> str:
-    """Say which option to lower where memory does not suffice: that which takes the most."""
+    """Return advice to lower the option that takes the most memory."""
     loop = config.loop
     found = {
         "a smaller capacity, smaller networks, or fewer seeds": sum(_states(parts, config)),
@@ -189,23 +162,20 @@ def smaller(parts: Parts, config: RunConfig) -> str:
 
 
 def state_bytes(parts: Parts, config: RunConfig) -> int:
-    """Return what one seed takes on the device, but for the environments' own states in training;
-    nothing is traced."""
+    """Return the bytes of one seed on the device, without tracing and without the states of the
+    environments in training."""
     return _sizes(parts, config)[0]
 
 
 def _sizes(parts: Parts, config: RunConfig) -> tuple[int, int]:
-    """Return the bytes of one seed's state, evaluation and inspection, and those on the host."""
-    (device, host), (evaluation, environments_) = (
-        _states(parts, config),
-        _evaluation_bytes(parts, config),
-    )
-    at_log_points = max(evaluation, _inspection_bytes(parts, config))
-    return device + at_log_points, host + environments_
+    """Return the bytes of one seed's state, evaluation and inspection on device and host."""
+    device, host = _states(parts, config)
+    evaluation, on_host = _evaluation_bytes(parts, config)
+    return device + max(evaluation, _inspection_bytes(parts, config)), host + on_host
 
 
 def _states(parts: Parts, config: RunConfig) -> tuple[int, int]:
-    """Return the bytes of one seed's state, but for the environments' own, and on the host."""
+    """Return the bytes of one seed's state on device and host, without the environments'."""
     phases = make_phases(parts.spec.action_space, parts.agent, parts.replay, config.loop)
     obs = with_axis(parts.spec.obs, parts.replay.num_envs)
     state = jax.eval_shape(phases.start, a_key(), (), obs)
@@ -213,7 +183,7 @@ def _states(parts: Parts, config: RunConfig) -> tuple[int, int]:
 
 
 def _evaluation_bytes(parts: Parts, config: RunConfig) -> tuple[int, int]:
-    """Return the least that an evaluation takes, on the device and on the host."""
+    """Return a lower bound of the bytes of an evaluation on device and host."""
     episodes, obs = config.loop.eval_episodes, _bytes(parts.spec.obs)
     if not isinstance(parts.environment, Environment):
         return episodes * (obs + _TALLY), episodes * (obs + _HOST_ENVIRONMENT)
@@ -222,7 +192,6 @@ def _evaluation_bytes(parts: Parts, config: RunConfig) -> tuple[int, int]:
 
 
 def _inspection_bytes(parts: Parts, config: RunConfig) -> int:
-    """Return the least that drawing the transitions of an inspection takes."""
     return config.loop.inspect * parts.replay.batch_size * _DRAWN
 
 
@@ -231,17 +200,11 @@ def _bytes(tree: Any) -> int:
 
 
 def machine_bytes() -> int:
-    """Return the memory of the machine."""
+    """Return the memory of the machine in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def device_bytes() -> int:
-    """Return the memory of the first device; on CPU, that of the machine."""
+    """Return the memory of the first device in bytes; on CPU, of the machine."""
     limit = (jax.devices()[0].memory_stats() or {}).get("bytes_limit")
     return machine_bytes() if limit is None else limit
-
-
-def _check_network(environment: EnvironmentSpec, agent: Agent) -> None:
-    """Refuse a network that does not fit the observations, before a folder is claimed."""
-    action = example_action(environment.action_space)
-    jax.eval_shape(agent.init, a_key(), environment.obs, action)

@@ -1,9 +1,8 @@
 """Atomic checkpoints of a pytree of arrays, one safetensors file each, without pickle.
 
-Why safetensors: it is one dependency-free wheel, and a file holds arrays and metadata together, so
-one rename publishes a checkpoint. Orbax, measured beside it (84 MB of replay and 200 small leaves
-on two CPU cores), takes at least twice as long to save and to load, writes a folder of 18 files
-without fsync, and refuses arrays of size zero.
+A safetensors file holds arrays and metadata together, so one rename publishes a checkpoint. Orbax
+takes at least twice as long to save and to load (84 MB of replay and 200 small leaves on two CPU
+cores), writes a folder of 18 files without fsync, and refuses arrays of size zero.
 """
 
 import contextlib
@@ -21,24 +20,24 @@ Tree = Any  # any pytree of arrays, typed PRNG keys and Python scalars
 _NAME = re.compile(r"step_(\d{12})\.safetensors")
 _UNFINISHED = re.compile(rf"{_NAME.pattern}|\.tmp\w{{6}}")  # the latter: safetensors' own
 _TAG = "jaxreplay"
-FORMAT = 2  # 1 had no checksums, and did not say what it was
+FORMAT = 2  # format 1 had neither checksums nor its number
 
 
 def save(folder: str | os.PathLike, step: int, state: Tree, meta: dict, keep: int = 2) -> Path:
     """Write one checkpoint and delete all but the newest `keep`.
 
-    The file appears under its name only when it is complete and on disk: a process that is killed
-    at any moment leaves the checkpoints before it untouched.
+    The file gets its name only when it is complete and on disk, so a process that is killed at any
+    moment leaves the previous checkpoints intact.
 
     Args:
-      folder: where checkpoints lie; created if it does not exist.
+      folder: folder of the checkpoints, created if it does not exist.
       step: agent steps done, the checkpoint's name.
       state: pytree of arrays (any JAX dtype), typed PRNG keys and Python scalars.
-      meta: JSON-able dict to store beside the state.
-      keep: how many checkpoints to keep, at least 1.
+      meta: JSON-able metadata.
+      keep: number of checkpoints to keep, at least 1.
 
     Raises:
-      ValueError: if the folder holds a checkpoint of a later step, or `keep` is below 1.
+      ValueError: the folder holds a checkpoint of a later step, or `keep` is below 1.
     """
     if keep < 1:
         raise ValueError(f"keep={keep} would delete the checkpoint just written: use 1 or more")
@@ -47,7 +46,7 @@ def save(folder: str | os.PathLike, step: int, state: Tree, meta: dict, keep: in
     newest = latest(folder)
     if newest is not None and newest > step:
         raise ValueError(f"{folder} holds a later checkpoint (step {newest}): use another folder")
-    # safetensors itself writes a temporary file first, so leftovers are kept in one folder.
+    # safetensors writes a temporary file first; a separate folder collects leftovers.
     unfinished = folder / "unfinished"
     unfinished.mkdir(exist_ok=True)
     for left in [path for path in unfinished.iterdir() if _UNFINISHED.fullmatch(path.name)]:
@@ -55,7 +54,7 @@ def save(folder: str | os.PathLike, step: int, state: Tree, meta: dict, keep: in
     path = _path(folder, step)
     about = {"format": FORMAT, "meta": meta}
     array_file.write(state, path, unfinished / path.name, _TAG, about)
-    with contextlib.suppress(OSError):  # holds what is not ours
+    with contextlib.suppress(OSError):  # holds other people's files
         unfinished.rmdir()
     array_file.flush(folder)
     for old in _steps(folder)[:-keep]:
@@ -64,17 +63,17 @@ def save(folder: str | os.PathLike, step: int, state: Tree, meta: dict, keep: in
 
 
 def latest(folder: str | os.PathLike, before: int | None = None) -> int | None:
-    """Return the step of the newest checkpoint (before a step) in `folder`, None if none is."""
+    """Return the step of the newest checkpoint in `folder` (before a step), or None."""
     steps = _steps(Path(folder))
     return max((step for step in steps if before is None or step < before), default=None)
 
 
 def read_meta(folder: str | os.PathLike, step: int | None = None) -> dict:
-    """Return the `meta` of a checkpoint (the newest if `step` is None) without reading arrays.
+    """Return the metadata of a checkpoint (the newest if `step` is None) without reading arrays.
 
     Raises:
-      ValueError: if there is no such checkpoint, or it is of another version; Damaged, if what is
-        read is not what was written.
+      ValueError: there is no such checkpoint, or it is of another version; Damaged, if the file
+        was changed.
     """
     with _open(folder, step) as file:
         return _header(file, folder)["meta"]
@@ -87,7 +86,7 @@ def remove(folder: str | os.PathLike) -> None:
 
 
 def set_aside(folder: str | os.PathLike, step: int) -> Path:
-    """Give a damaged checkpoint a name by which it is none any more; return its path."""
+    """Rename a damaged checkpoint so that it is not read again; return its path."""
     path = _path(Path(folder), step)
     return path.rename(path.with_suffix(".damaged"))
 
@@ -98,16 +97,14 @@ def load(
     """Return the state of a checkpoint (the newest if `step` is None), bit for bit.
 
     Args:
-      folder: where checkpoints lie.
-      like_state: a state of the same structure, shapes and dtypes; only these are read, so
-        `jax.eval_shape` of the function that makes the state will do.
-      step: which checkpoint.
-      part: read only the part of the state under this path, such as `.agent`; `like_state` is then
-        that part.
+      folder: folder of the checkpoints.
+      like_state: structure, shapes and dtypes of the state, for example from `jax.eval_shape`.
+      step: agent steps of the checkpoint.
+      part: path of the part to read, such as `.agent`; `like_state` is then that part.
 
     Raises:
-      ValueError: if there is no such checkpoint, it is of another version, or a leaf differs in
-        path, shape or dtype (naming the first); Damaged, if its bytes are not those written.
+      ValueError: there is no such checkpoint, it is of another version, or a leaf differs in path,
+        shape or dtype (naming the first); Damaged, if its bytes differ from those written.
     """
     with _open(folder, step) as file:
         header = _header(file, folder)
@@ -123,10 +120,10 @@ def load(
 
 
 def _header(file: Any, folder: Any) -> dict[str, Any]:
-    """Return what was written beside the arrays."""
+    """Return the header, checked to be of this format."""
     written = array_file.read_tag(file, _TAG)
     if written is None:
-        raise ValueError(f"{folder} holds a safetensors file that is no checkpoint of ours")
+        raise ValueError(f"{folder} holds a safetensors file of another program")
     if written.startswith('{"meta"'):
         raise ValueError(
             f"the checkpoint in {folder} is of format 1 (jaxreplay 0.1): resume it with that "
@@ -146,17 +143,14 @@ def _is_in(part: str, name: str) -> bool:
 
 
 def _check_same_leaves(saved: dict[str, str], now: dict[str, str], folder: Any) -> None:
-    if saved == now:
-        return
-    for name in [*now, *(name for name in saved if name not in now)]:
-        if saved.get(name) != now.get(name):
-            advice = (
-                "resume with the options and the code version of that run, or use another --out"
-            )
-            advice = array_file.advice(saved.get(name), now.get(name), advice)
+    for name in {**now, **saved}:
+        was, needed = saved.get(name), now.get(name)
+        if was != needed:
+            advice = "resume with the options and code version of that run, or use another --out"
             raise ValueError(
-                f"checkpoint in {folder} holds {printable(saved.get(name, 'nothing'))} for leaf "
-                f"{printable(name) or '.'}, this run needs {now.get(name, 'nothing')}: {advice}"
+                f"checkpoint in {folder} holds {printable(was or 'nothing')} for leaf "
+                f"{printable(name) or '.'}, this run needs {needed or 'nothing'}: "
+                f"{array_file.advice(was, needed, advice)}"
             )
 
 

@@ -1,4 +1,7 @@
-"""Which code, under which settings of JAX, made a result: two are not compared unawares."""
+"""Version of the code and settings of JAX that a result depends on.
+
+Results of different versions are compared only on request.
+"""
 
 import ast
 import enum
@@ -7,7 +10,7 @@ import hashlib
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +24,8 @@ _DECIDING = (
     "experiments/training/**/*.py",
     "experiments/runs/assembly.py",
 )
-# Settings of JAX that numbers depend on, and the values that need no mention: jax 0.10's defaults.
-# Of those that JAX compiles anew for, only checks, devices and memory are left out.
+# Settings of JAX that numbers depend on, with the defaults of jax 0.10. Of the settings that are
+# part of JAX's compilation key, only checks, devices and memory are left out.
 SETTINGS: Mapping[str, str] = {
     # random bits
     "jax_default_prng_impl": "threefry2x32", "jax_threefry_partitionable": "true",
@@ -41,7 +44,7 @@ SETTINGS: Mapping[str, str] = {
     "jax_use_shardy_partitioner": "true", "jax_pallas_use_mosaic_gpu": "true",
     "jax_ragged_dot_use_gpu_pallas_triton_lowering": "false", "jax_xla_profile_version": "0",
 }  # fmt: skip
-VARIABLES = ("LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")  # read by what JAX calls
+VARIABLES = ("LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")  # read by libraries below JAX
 _WITHOUT_EFFECT = re.compile(  # XLA's flags that change no number
     "xla_dump_.*|xla_force_host_platform_device_count|xla_hlo_profile|xla_gpu_cuda_data_dir|"
     "xla_.*_cache_dir|xla_.*_parallel_codegen_split_count|xla_.*_compilation_parallelism"
@@ -49,13 +52,9 @@ _WITHOUT_EFFECT = re.compile(  # XLA's flags that change no number
 
 
 def version(*more: str) -> str:
-    """Return what names the code and JAX's settings that decide a run's numbers.
+    """Return the digest of the code, and the settings of JAX that are not its defaults.
 
-    It is the digest of the sources, and in parentheses the settings, where they are not JAX's
-    defaults: "0123456789ab (jax_enable_x64=true)".
-
-    Args:
-      *more: as `digest`.
+    For example "0123456789ab (jax_enable_x64=true)". The arguments are those of `digest`.
     """
     named = ", ".join(f"{name}={value}" for name, value in settings().items())
     return f"{digest(*more)} ({named})" if named else digest(*more)
@@ -66,7 +65,7 @@ def settings() -> dict[str, str]:
     here = {name: _text(getattr(jax.config, name, usual)) for name, usual in SETTINGS.items()}
     unusual = {name: value for name, value in here.items() if value != SETTINGS[name]}
     unusual |= {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
-    return unusual | _xla_flags(os.environ.get("XLA_FLAGS", ""))
+    return unusual | _xla_flags(os.environ.get("XLA_FLAGS", "").strip())
 
 
 def _text(value: Any) -> str:
@@ -75,14 +74,14 @@ def _text(value: Any) -> str:
 
 def _xla_flags(text: str) -> dict[str, str]:
     """Return the flags in `XLA_FLAGS`, or in the file that it names, that may change numbers."""
-    if text.strip() and not text.strip().startswith("-"):
+    if text and not text.startswith("-"):
         try:
-            text = Path(text.strip()).read_text()
+            text = Path(text).read_text()
         except (OSError, UnicodeDecodeError):
-            return {}  # XLA reads nothing there either
+            return {}  # XLA ignores such a file too
     try:
         words = shlex.split(text)
-    except ValueError:  # a quotation mark without its other
+    except ValueError:  # an unmatched quotation mark
         words = text.split()
     parts = [word.lstrip("-").partition("=") for word in words]
     flags = {name: value if equals else "true" for name, equals, value in parts}  # the last wins
@@ -91,13 +90,13 @@ def _xla_flags(text: str) -> dict[str, str]:
 
 @functools.cache
 def digest(*more: str) -> str:
-    """Return a digest of the sources that decide a run's numbers, comments and docstrings aside.
+    """Return a digest of the sources that decide a run's numbers, without comments and docstrings.
 
     Methods and agents of other packages are not part of it: all arms of a comparison share it.
 
     Args:
-      *more: sources that decide besides those of a training run, as patterns below the repository,
-        such as "experiments/papers/cliffwalk*.py".
+      *more: patterns below the repository of further sources that decide numbers, such as
+        "experiments/papers/cliffwalk*.py".
     """
     made = hashlib.sha256()
     for path in _sources(more):
@@ -106,14 +105,13 @@ def digest(*more: str) -> str:
     return made.hexdigest()[:12]
 
 
-def _sources(more: Sequence[str]) -> Iterator[Path]:
-    for pattern in (*_DECIDING, *more):
-        yield from sorted(_ROOT.glob(pattern))
+def _sources(more: Sequence[str]) -> list[Path]:
+    return [path for pattern in (*_DECIDING, *more) for path in sorted(_ROOT.glob(pattern))]
 
 
 @functools.cache  # versions with and without `more` share most files
 def _meaning(path: Path) -> bytes:
-    """Return what a source says to Python: its syntax tree without docstrings."""
+    """Return the source of a module's syntax tree without docstrings."""
     tree = ast.parse(path.read_bytes())
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
@@ -123,6 +121,5 @@ def _meaning(path: Path) -> bytes:
 
 
 def _is_text(node: ast.AST) -> bool:
-    if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant):
-        return False
-    return isinstance(node.value.value, str)
+    value = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)

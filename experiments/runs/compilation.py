@@ -1,192 +1,162 @@
-"""Compiled programs that are kept between runs: the second start of a command need not compile.
+"""Compiled programs kept between runs, and the time that compiling takes.
 
-JAX's persistent compilation cache does the work; numbers are the same with and without it. Here is
-decided where it lies, how large it grows, and what happens if it can't be used: never the end of a
-run.
+JAX's persistent compilation cache stores the programs; results are the same with and without it.
+This module chooses the folder and the size limit. A folder that can't be used never ends a run.
 """
 
-import builtins
 import contextlib
 import hashlib
 import os
 import platform
-import re
+import threading
 import time
 import warnings
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import platformdirs
+from jax import monitoring
 from jax.experimental.compilation_cache import compilation_cache
 
-from experiments.analysis import files
 from experiments.runs import log
 
 OFF: Literal["off"] = "off"
-
-# What takes less time to compile is not worth a file: reading it back takes about as long.
-_LEAST_SECONDS = 0.1
-# JAX has a bound of its own, which takes a lock at every read, and breaks down for good where a
-# process was killed between the two files that it then writes for each program.
-_MOST_BYTES, _LEFT_BYTES = 10**9, 75 * 10**7
-_ENTRY = re.compile(r".+-[0-9a-f]{64}-(cache|atime)")
-# What JAX warns of: reading or writing, the program's name, the exception's, and what it says.
-_WARNING = re.compile(
-    r"Error (reading|writing) persistent compilation cache entry for '(.+?)': (\w+): (.*)", re.S
+_DEFAULTS = {  # settings of JAX, unless the environment has them
+    # Reading a program takes about 0.1 s, so faster compilations are not worth a file.
+    "jax_persistent_cache_min_compile_time_secs": 0.1,
+    "jax_compilation_cache_max_size": 10**9,  # bytes
+}
+_EVENTS = frozenset(
+    f"/jax/core/compile/{name}_duration"
+    for name in ("jaxpr_trace", "jaxpr_to_mlir_module", "backend_compile")
 )
-_AT_WORK = 60  # seconds in which another process has surely finished writing a file
 
 
 @contextlib.contextmanager
 def kept(asked: Path | Literal["off"] | None) -> Iterator[None]:
-    """Keep what is compiled meanwhile, and use what was kept before.
+    """Cache the programs compiled within the context, and load programs cached before.
 
-    Many processes may do so at once. A folder that can't be used is said in one line, and nothing
-    is kept then.
+    Many processes may share a folder. If the default folder can't be used, one line is printed and
+    nothing is cached.
 
     Args:
-      asked: a folder; "off"; or None: where JAX has been told to, by JAX_COMPILATION_CACHE_DIR or
-        otherwise, or else in the user's cache folder.
+      asked: folder, "off", or None for the folder that JAX is configured to use (for example by
+        JAX_COMPILATION_CACHE_DIR) or else the user's cache folder.
 
     Raises:
-      ValueError: the folder that was asked for can't be made or written to.
+      ValueError: the folder `asked` can't be made or written to.
     """
     if asked is None and jax.config.jax_compilation_cache_dir:
         yield
         return
     folder = None if asked == OFF else _made(asked)
-    least = "jax_persistent_cache_min_compile_time_secs"
-    changes: dict[str, Any] = {"jax_compilation_cache_dir": folder and str(folder)}
-    if least.upper() not in os.environ:
-        changes[least] = _LEAST_SECONDS
+    unset = {name: own for name, own in _DEFAULTS.items() if name.upper() not in os.environ}
     with contextlib.ExitStack() as stack:
-        for name, value in changes.items():
+        for name, value in {"jax_compilation_cache_dir": folder and str(folder), **unset}.items():
             stack.callback(jax.config.update, name, getattr(jax.config, name))
             jax.config.update(name, value)
-        compilation_cache.reset_cache()  # JAX may have begun to use another folder
+        compilation_cache.reset_cache()  # JAX may already use another folder
         stack.callback(compilation_cache.reset_cache)
         if folder is not None:
-            trim(folder)
+            # JAX stops storing programs if one lacks its time of use, as after a kill between the
+            # two writes, or if the cache had no size limit before.
+            for path in folder.glob("*-cache"):
+                path.with_name(f"{path.name.removesuffix('-cache')}-atime").touch()
             stack.enter_context(warnings.catch_warnings())
-            warnings.showwarning = _in_one_line(folder, warnings.showwarning)
+            warnings.showwarning = _in_one_line(warnings.showwarning)
         yield
 
 
 def _made(asked: Path | None) -> Path | None:
-    """Return the folder for this machine's programs, which then exists; None if it can't be used.
-
-    Raises:
-      ValueError: it can't be used, and was asked for.
-    """
+    """Make the folder for this machine's programs; return None if the default can't be used."""
     root = asked or platformdirs.user_cache_path("jaxreplay", appauthor=False) / "compilation"
-    # JAX's key of a program does not surely tell machines apart that share a home, and a program
-    # for another's instructions could end the process.
+    # JAX's key of a program may be the same on machines with different instruction sets that share
+    # a home folder, and a program with unknown instructions would end the process.
     folder = root.absolute() / processor()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         why = "" if os.access(folder, os.R_OK | os.W_OK | os.X_OK) else "no permission"
     except OSError as error:
         why = error.strerror or str(error)
-    if why and asked is not None:
-        raise ValueError(
-            f"--compilation-cache {asked}: nothing can be kept there ({why}): name another folder, "
-            "or say off"
-        )
-    if why:
-        log.say(
-            f"compiled programs can't be kept in {root} ({why}): name another folder by "
-            "--compilation-cache, or say off"
-        )
-    return None if why else folder
+    if not why:
+        return folder
+    line = f"compiled programs can't be kept in {root} ({why}): give another folder or off by"
+    if asked is not None:
+        raise ValueError(f"{line} --compilation-cache")
+    log.say(f"{line} --compilation-cache")
+    return None
 
 
 def processor() -> str:
     """Return a digest of the processor that programs are compiled for."""
     facts = {platform.machine(), platform.processor()}
-    told = ("model name", "flags", "CPU part", "Features")  # x86 and ARM
-    with contextlib.suppress(OSError):  # Linux alone has it
+    names = ("model name", "flags", "CPU part", "Features")  # of x86 and ARM
+    with contextlib.suppress(OSError):  # only Linux has the file
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        facts |= {line for line in lines if line.partition(":")[0].strip() in told}
+        facts |= {line for line in lines if line.partition(":")[0].strip() in names}
     return hashlib.sha256("\n".join(sorted(facts)).encode()).hexdigest()[:8]
 
 
-def trim(folder: Path, most: int = _MOST_BYTES, left: int = _LEFT_BYTES) -> None:
-    """Forget the programs that have not been used for longest, if all together are too large.
+def _in_one_line(otherwise: Callable[..., None]) -> Callable[..., None]:
+    """Return a `warnings.showwarning` that prints warnings about the cache once, in one line."""
+
+    def shown(message: Warning | str, *where: Any, **more: Any) -> None:
+        if "compilation cache" in str(message):
+            log.say_once(" ".join(str(message).split()))
+        else:
+            otherwise(message, *where, **more)
+
+    return shown
+
+
+class Spent(NamedTuple):
+    """Seconds that passed, and seconds of these in which JAX made programs."""
+
+    seconds: float = 0.0
+    compiling: float = 0.0
+
+
+@contextlib.contextmanager
+def measured(before: Spent = Spent()) -> Iterator[Callable[[], Spent]]:
+    """Yield a function that returns the time spent since its previous call.
+
+    JAX reports how long it traced, lowered, compiled or loaded a program. Such spans may contain
+    one another and overlap between threads; time covered by at least one of them counts once.
 
     Args:
-      folder: of the programs; other files in it are left alone.
-      most: bytes that they may have.
-      left: bytes at most that they then have.
+      before: time to add to the result of the first call.
     """
-    found = []
-    for path in _entries(folder):
-        with contextlib.suppress(FileNotFoundError):  # another process forgets, too
-            about = path.stat()
-            found.append((max(about.st_atime, about.st_mtime), about.st_size, path))
-    size = sum(each for _, each, _ in found)
-    if size <= most:
-        return
-    for _, each, path in sorted(found):
-        if size <= left:
-            return
-        _forget(path)
-        size -= each
+    began, spans, lock = time.perf_counter(), list[tuple[float, float]](), threading.Lock()
 
+    def record(event: str, seconds: float, **about: Any) -> None:
+        if event in _EVENTS:
+            end = time.perf_counter()
+            with lock:
+                spans.append((end - seconds, end))
 
-def _entries(folder: Path) -> list[Path]:
-    return [path for path in folder.glob("*") if _ENTRY.fullmatch(path.name)]
+    def spent() -> Spent:
+        nonlocal began, before
+        now = time.perf_counter()
+        with lock:
+            compiling = covered([(max(start, began), end) for start, end in spans])
+            spans.clear()
+        found = Spent(before.seconds + now - began, before.compiling + compiling)
+        began, before = now, Spent()
+        return found
 
-
-def _forget(path: Path) -> None:
-    with contextlib.suppress(OSError):  # then it stays, or is gone already
-        path.unlink()
-
-
-def _in_one_line(folder: Path, otherwise: Callable[..., None]) -> Callable[..., None]:
-    """Return a `warnings.showwarning` that says once what is wrong in the folder, and mends it."""
-    said = set[str]()
-
-    def say(line: str) -> None:
-        if line not in said:
-            said.add(line)
-            log.say(line)
-
-    def show(message: Warning | str, *where: Any, **more: Any) -> None:
-        found = _WARNING.match(str(message))
-        if found is None:
-            otherwise(message, *where, **more)
-            return
-        doing, program, error, why = found.groups()
-        kind = getattr(builtins, error, Exception)
-        if doing == "writing" or issubclass(kind, OSError):
-            say(f"compiled programs can't be kept in {folder} ({' '.join(why.split())})")
-        else:
-            _forget_damaged(folder, program)
-            say(f"a compiled program in {folder} was damaged, and is compiled anew")
-
-    return show
-
-
-def _forget_damaged(folder: Path, program: str) -> None:
-    """Forget the damaged programs of a name, for JAX does not write a file anew that is there.
-
-    Damaged are those that a killed process had not finished; one that grows is left alone.
-    """
-    for path in _entries(folder):
-        with contextlib.suppress(FileNotFoundError):
-            same = path.name.rpartition("-")[0].rpartition("-")[0] == program
-            old = time.time() - path.stat().st_mtime > _AT_WORK
-            if same and old and not _is_whole(path):
-                _forget(path)
-
-
-def _is_whole(path: Path) -> bool:
-    """Tell whether a program is complete; where it can't be known, as of zstd, it is not."""
+    monitoring.register_event_duration_secs_listener(record)
     try:
-        zlib.decompress(files.read_bytes(path))
-    except (zlib.error, files.Unreadable):
-        return False
-    return True
+        yield spent
+    finally:
+        monitoring.unregister_event_duration_listener(record)
+
+
+def covered(spans: list[tuple[float, float]]) -> float:
+    """Return the total length that spans cover, overlaps counted once."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total

@@ -1,4 +1,4 @@
-"""Signals that end a run: Ctrl-C, and those that schedulers send before they kill."""
+"""Signals that end a run: Ctrl-C, and signals of schedulers before they kill a process."""
 
 import contextlib
 import signal
@@ -9,36 +9,36 @@ from typing import Any
 
 from experiments.runs import log
 
-_SCHEDULERS = (signal.SIGTERM, signal.SIGUSR1)  # as Slurm's --signal
-INTERRUPTED, TERMINATED = 130, 143  # exit codes, as shells give them
+_SCHEDULERS = (signal.SIGTERM, signal.SIGUSR1)  # the latter by Slurm's --signal
+INTERRUPTED, TERMINATED = 130, 143  # exit codes that shells use
 
 
 class Terminated(KeyboardInterrupt):
-    """A scheduler wants the process to end; to the rest of the code it is like Ctrl-C."""
+    """A scheduler ends the process; code that handles Ctrl-C handles this too."""
 
 
 def exit_code(error: KeyboardInterrupt) -> int:
-    """Return the exit code of a process that ends so."""
+    """Return the exit code of a process that ends by this exception."""
     return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
 
 
 class Asked:
-    """Whether somebody has asked the run to stop; called, it says so.
+    """Whether the user or a scheduler has asked the run to stop; an instance is a predicate.
 
     Attributes:
-      exit_code: of the process, if so.
+      exit_code: of the process in that case.
     """
 
-    def __init__(self) -> None:
-        self._asked, self.exit_code = threading.Event(), INTERRUPTED
+    exit_code = INTERRUPTED
+    _asked = False
 
     def __call__(self) -> bool:
-        return self._asked.is_set()
+        return self._asked
 
     def ask(self, number: int) -> None:
-        """Note a signal."""
+        """Record a signal."""
         self.exit_code = INTERRUPTED if number == signal.SIGINT else TERMINATED
-        self._asked.set()
+        self._asked = True
 
 
 @contextlib.contextmanager
@@ -55,7 +55,7 @@ def terminable() -> Iterator[None]:
 
 @contextlib.contextmanager
 def deferred(until: str) -> Iterator[Asked]:
-    """Only note the first signal; let the second one stop the process at once.
+    """Only record the first signal; the second one stops the process at once.
 
     Args:
       until: when the run will stop, for the message.
@@ -66,7 +66,7 @@ def deferred(until: str) -> Iterator[Asked]:
         def note(number: int, frame: FrameType | None) -> None:
             del frame
             asked.ask(number)
-            stack.close()  # from now on, signals do what they did before
+            stack.close()  # restores the previous handlers
             log.say(f"stopping {until}, with a checkpoint; Ctrl-C again stops at once")
 
         stack.enter_context(_handled((signal.SIGINT, *_SCHEDULERS), note))
@@ -76,7 +76,7 @@ def deferred(until: str) -> Iterator[Asked]:
 @contextlib.contextmanager
 def _handled(numbers: tuple[signal.Signals, ...], handler: Any) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals reach only the main thread
+        yield  # only the main thread receives signals
         return
     before = {number: signal.signal(number, handler) for number in numbers}
     try:

@@ -1,6 +1,6 @@
-"""Replay methods and agents that live outside of this repository, by the name of their module.
+"""Replay methods and agents outside this repository, registered under their module's name.
 
-A module is imported only when a command line names it: reading a run's folder imports nothing.
+Only the command line causes an import; reading a run's folder imports nothing.
 """
 
 import dataclasses
@@ -19,62 +19,43 @@ def load_method(name: str) -> bool:
     """Import and register the replay method in a module, unless the name is known.
 
     The module has `method(config, updates) -> Method` and either `config`, a dataclass, or one
-    dataclass of its own whose name ends in "Config". If options have other defaults for agents
-    with discrete actions, `DISCRETE` says them.
+    dataclass of its own whose name ends in "Config". An optional `DISCRETE` has defaults of options
+    for agents with discrete actions.
 
     Args:
-      name: of a method that is known, or of a module, such as `mypackage.mymethod`.
+      name: of a known method, or of a module, such as `mypackage.mymethod`.
 
     Returns:
       Whether there is such a method or module.
 
     Raises:
-      ValueError: one line: the module cannot be imported, or holds no replay method.
+      ValueError: the module cannot be imported, or holds no replay method.
     """
-    if name in METHODS:
-        return True
-    module = _import(name)
-    if module is not None:
+    if name not in METHODS and (module := _import(name)) is not None:
         method = _part_of(module, "method", "a replay method", METHODS)
         register(name, _config_of(module), method, getattr(module, "DISCRETE", {}))
-    return module is not None
+    return name in METHODS
 
 
 def load_agent(name: str) -> bool:
     """Import and register the agent in a module, unless the name is known.
 
     The module has `agent(config, action_space, objective) -> Agent`, `ACTIONS` ("discrete" or
-    "continuous"), `OFFERS` (`agents.types.Offers`), a config as methods have, and, if it
-    wants other defaults, `LOOP` (LoopConfig) and `SIZES` (ReplaySizes).
-
-    Args:
-      name: of an agent that is known, or of a module, such as `mypackage.myagent`.
-
-    Returns:
-      Whether there is such an agent or module.
-
-    Raises:
-      ValueError: one line: the module cannot be imported, or holds no agent.
+    "continuous"), `OFFERS` (`agents.types.Offers`), a config as methods have, and optional defaults
+    `LOOP` (LoopConfig) and `SIZES` (ReplaySizes). Otherwise as `load_method`.
     """
-    if name in AGENTS:
-        return True
-    module = _import(name)
-    if module is not None:
+    if name not in AGENTS and (module := _import(name)) is not None:
         make, actions, offers = (
             _part_of(module, part, "an agent", AGENTS) for part in ("agent", "ACTIONS", "OFFERS")
         )
         loop, sizes = getattr(module, "LOOP", LoopConfig()), getattr(module, "SIZES", ReplaySizes())
         entry = AgentEntry(_config_of(module), make, actions, offers, loop, sizes)
         register_agent(name, entry)
-    return module is not None
+    return name in AGENTS
 
 
 def _import(name: str) -> ModuleType | None:
-    """Import a module by its dotted name; None if there is none.
-
-    Raises:
-      ValueError: it fails.
-    """
+    """Import a module by its dotted name; return None if it does not exist."""
     if not all(part.isidentifier() for part in name.split(".")):
         return None
     try:
@@ -84,15 +65,15 @@ def _import(name: str) -> ModuleType | None:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
             return None
         raise ValueError(f"importing {name} failed: {error}") from error
-    except (Exception, SystemExit) as error:  # whatever a module of the user's does
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
         raise ValueError(f"importing {name} failed: {type(error).__name__}: {error}") from error
 
 
-def _part_of(module: ModuleType, part: str, what: str, known: Iterable[str]) -> Any:
+def _part_of(module: ModuleType, part: str, kind: str, known: Iterable[str]) -> Any:
     if not hasattr(module, part):
         names = ", ".join(known)
         raise ValueError(
-            f"module {module.__name__} holds no {part}: it is not {what} (known: {names})"
+            f"module {module.__name__} holds no {part}: it is not {kind} (known: {names})"
         )
     return getattr(module, part)
 
@@ -109,7 +90,7 @@ def _config_of(module: ModuleType) -> type[Any]:
     ]
     if len(own) != 1:
         raise ValueError(
-            f"module {module.__name__} holds {len(own)} dataclasses named ...Config: say which "
-            "one has the options, with a line `config = ThatConfig`"
+            f"module {module.__name__} holds {len(own)} dataclasses named ...Config: mark "
+            "the one with the options by `config = ThatConfig`"
         )
     return own[0]

@@ -8,7 +8,7 @@ import chex
 import jax
 
 from experiments.environments.types import Array, Environment, EnvironmentSpec
-from experiments.runs import checkpoint, resumption, run_config, same_config
+from experiments.runs import checkpoint, resumption, run_config
 from experiments.runs.assembly import assemble, joined
 from experiments.runs.run_config import RunConfig
 from experiments.training.phases import make_phases
@@ -16,7 +16,7 @@ from experiments.training.schedule import schedule
 
 
 class Policy(NamedTuple):
-    """How one seed of a run acts.
+    """The policy of one seed of a run.
 
     * `greedy(agent, obs[N, ...], key) -> action[N, ...]`: pure, as in evaluations; actions in
       [-1, 1] or integers.
@@ -25,16 +25,12 @@ class Policy(NamedTuple):
     greedy: Callable[[Any, chex.ArrayTree, Array], Array]
     agent: Any  # the state of the agent
     spec: EnvironmentSpec
-    environment: Environment | None  # None: it lives on the host
+    environment: Environment | None  # None if it runs on the host
     step: int  # agent steps of training
 
 
 def read_config(folder: Path) -> RunConfig:
-    """Read the configuration of a run that has a checkpoint.
-
-    Raises:
-      ValueError: one line: there is no run in `folder`, or it has no checkpoint yet.
-    """
+    """Read the configuration of a run; raise ValueError if it is missing or has no checkpoint."""
     config = run_config.read(folder)
     if checkpoint.latest(folder / "checkpoints") is None:
         raise ValueError(f"the run in {folder} has no checkpoint yet: wait for one, or --resume it")
@@ -42,11 +38,7 @@ def read_config(folder: Path) -> RunConfig:
 
 
 def check_seed(config: RunConfig, seed: int | None) -> int:
-    """Return the seed to look at: the one asked for, or the run's first.
-
-    Raises:
-      ValueError: the run has no such seed.
-    """
+    """Return `seed` or by default the run's first; raise ValueError if the run does not have it."""
     first, last = config.seed, config.seed + config.seeds - 1
     if seed is not None and not first <= seed <= last:
         has = f"seed {first}" if first == last else f"seeds {first} to {last}"
@@ -55,11 +47,10 @@ def check_seed(config: RunConfig, seed: int | None) -> int:
 
 
 def load(folder: Path, config: RunConfig, seed: int) -> Policy:
-    """Return the policy of a seed of the run in `folder`; its replay is not read.
+    """Return the policy of a seed of the run in `folder`, without reading its replay.
 
     Raises:
-      ValueError: the run cannot be made anew (a package is missing), or its checkpoint does not
-        fit or is damaged.
+      ValueError: a package is missing, or the checkpoint does not fit or is damaged.
     """
     parts = assemble(config)
     run = joined(parts, config)
@@ -67,15 +58,15 @@ def load(folder: Path, config: RunConfig, seed: int) -> Policy:
     step = checkpoint.latest(checkpoints)
     try:
         meta = resumption.read_meta(checkpoints, step)
-        same_config.check(meta["config"], config.to_json(), folder)
+        run_config.check_same(meta["config"], config.to_json(), folder)
         agents = checkpoint.load(checkpoints, run.like().agent, step, part=".agent")
         plan = schedule(config.loop, config.sizes.num_envs)
         resumption.check_name(checkpoints, resumption.Progress(*meta["progress"]), plan)
     except checkpoint.Damaged as error:
         before = checkpoint.latest(checkpoints, before=step)
-        rest = "train it anew" if before is None else f"move it away to see that of step {before}"
+        rest = "train it again" if before is None else f"move it away to use that of step {before}"
         raise ValueError(f"{error}: restore it, or {rest}") from None
-    # Leaves that all seeds share (clocks) have no axis of seeds; None stands for them.
+    # Leaves that all seeds share (clocks) have no seed axis, which the axes mark by None.
     agent = jax.tree.map(
         lambda axis, leaf: leaf if axis is None else leaf[seed - config.seed],
         run.axes.agent, agents, is_leaf=lambda axis: axis is None,

@@ -1,4 +1,4 @@
-"""How long a run takes, estimated from rates on two CPU cores."""
+"""Estimated duration of a run, from rates measured on two CPU cores."""
 
 from experiments import environments
 from experiments.runs.run_config import RunConfig
@@ -10,15 +10,15 @@ _STEPS = {
     "dqn": 14_000.0, "td3": 2_000.0, "sac": 1_600.0, "ddpg": 1_500.0, "naf": 1_500.0,
     "racer": 3_000.0, "ppo": 8_000.0, "acer": 600.0, "rainbow": 1_500.0,
 }  # fmt: skip
-_UNKNOWN = 1_500.0  # of an agent from elsewhere
-_PIXELS = {"atari": 0.04, "gymnax": 1.0}  # of that, where observations are stacks of frames
-_SLOW = {"ners": 0.35, "ero": 0.6}  # of that, for samplers with networks of their own
-_UNITS = 64 * 64  # of the networks that the rates are for
+_UNKNOWN = 1_500.0  # for an agent of another package
+_PIXELS = {"atari": 0.04, "gymnax": 1.0}  # relative rate where observations are stacks of frames
+_SLOW = {"ners": 0.35, "ero": 0.6}  # relative rate of samplers with networks
+_UNITS = 64 * 64  # units in the networks of the measured rates
 _ON_HOST = 2_000.0  # steps per second at most
 
 
 def in_words(minutes: float) -> str:
-    """Return a length of time in the unit that suits it."""
+    """Return a duration in a suitable unit."""
     if minutes >= 2 * DAY:
         return f"{minutes / DAY:,.0f} days"
     if minutes >= 180:
@@ -27,7 +27,7 @@ def in_words(minutes: float) -> str:
 
 
 def seconds(config: RunConfig) -> float:
-    """Return about how many seconds a run takes with all its seeds, compilation apart."""
+    """Return the estimated seconds of a run with all its seeds, without compilation."""
     family = config.env.partition("/")[0]
     hidden = getattr(config.agent_options, "hidden", None) or (64, 64)
     units = hidden[0] * (hidden[1] if len(hidden) > 1 else hidden[0])

@@ -1,7 +1,8 @@
-"""Which agents there are, and what fits what: agents, replay methods, environments."""
+"""Registry of agents, and the combinations of agent, replay method and environment that fit."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -10,7 +11,7 @@ from agents.types import Agent, Offers
 from experiments import environments
 from experiments.environments.types import SIZES
 from experiments.runs import presets
-from experiments.runs.presets import PRESETS
+from experiments.runs.presets import PRESETS, Names
 from experiments.training.config import LoopConfig, ReplaySizes
 from jaxreplay.methods import METHODS
 from jaxreplay.objectives import Objective
@@ -30,13 +31,13 @@ class MakeAgent(Protocol):
         Args:
           config: an instance of the entry's config.
           action_space: `Discrete` or `Continuous`.
-          objective: of the replay method; None: unweighted, the agent's own loss.
+          objective: of the replay method; by default the agent's own unweighted loss.
         """
         ...
 
 
 class AgentEntry(NamedTuple):
-    """How to make an agent from its options, and what it fits."""
+    """Construction, properties and defaults of an agent."""
 
     config: type[Any]  # a frozen dataclass of `option` fields
     make: MakeAgent
@@ -53,59 +54,43 @@ _STOCHASTIC = Offers(_RATIOS, scalar_loss=True, density=True)
 _ESTIMATES = frozenset({"value", "advantage", "next_value"})
 _DISCRETE = LoopConfig(n_step=5)
 _CONTROL = LoopConfig(steps=20_000, warmup=1_000, eval_every=1_000)
-# Agents whose density a method may ask for act by themselves from the start, with whatever method,
+# Agents with a density, which some methods need, act by themselves from the start with all methods,
 # so that methods differ in nothing else.
 _OWN_WARMUP = dataclasses.replace(_CONTROL, random_warmup=False)
-_SCALED = dataclasses.replace(
-    _OWN_WARMUP,
-    gamma=0.995,
-    scale_observations=True,
-    scale_rewards=True,
-)
+_SCALED = dataclasses.replace(_OWN_WARMUP, gamma=0.995, scale_observations=True, scale_rewards=True)
 _ON_POLICY = dataclasses.replace(_SCALED, steps=100_000, warmup=2_048, learn_every=256)
 
 
-def _sizes(batch_size: int) -> ReplaySizes:
+def _sized(batch_size: int) -> ReplaySizes:
     return ReplaySizes(batch_size=batch_size)
 
 
+_RACER = Offers(_RATIOS | _ESTIMATES, density=True, reads=frozenset({"returns"}))
+_ACER = Offers(_RATIOS, reads=frozenset({"trajectories"}))
+_PPO_SIZES = ReplaySizes(num_envs=8, capacity=2_048, batch_size=2_048)
 _AGENTS = {
-    "dqn": AgentEntry(dqn.DQNConfig, dqn.dqn, "discrete", _CRITIC, _DISCRETE, _sizes(64)),
-    "rainbow": AgentEntry(
-        rainbow.RainbowConfig, rainbow.rainbow, "discrete", Offers(_VALUES), _DISCRETE, _sizes(64)
-    ),
-    "td3": AgentEntry(td3.TD3Config, td3.td3, "continuous", _CRITIC, _CONTROL, _sizes(256)),
-    "sac": AgentEntry(sac.SACConfig, sac.sac, "continuous", _STOCHASTIC, _OWN_WARMUP, _sizes(256)),
-    "ddpg": AgentEntry(ddpg.DDPGConfig, ddpg.ddpg, "continuous", _STOCHASTIC, _SCALED, _sizes(128)),
-    "naf": AgentEntry(naf.NAFConfig, naf.naf, "continuous", _STOCHASTIC, _SCALED, _sizes(256)),
-    "racer": AgentEntry(
-        racer.RACERConfig,
-        racer.racer,
-        "continuous",
-        Offers(_RATIOS | _ESTIMATES, density=True, reads=frozenset({"returns"})),
-        _SCALED,
-        _sizes(256),
-    ),
-    "acer": AgentEntry(
-        acer.ACERConfig,
-        acer.acer,
-        "continuous",
-        Offers(_RATIOS, reads=frozenset({"trajectories"})),
-        _SCALED,
-        _sizes(384),
-    ),
-    "ppo": AgentEntry(
-        ppo.PPOConfig,
-        ppo.ppo,
-        "continuous",
-        Offers(_RATIOS, on_policy=True),
-        _ON_POLICY,
-        ReplaySizes(num_envs=8, capacity=2_048, batch_size=2_048),
-    ),
-}
+    name: AgentEntry(*parts)
+    for name, parts in {
+        "dqn": (dqn.DQNConfig, dqn.dqn, "discrete", _CRITIC, _DISCRETE, _sized(64)),
+        "rainbow": (
+            rainbow.RainbowConfig, rainbow.rainbow, "discrete", Offers(_VALUES), _DISCRETE,
+            _sized(64),
+        ),
+        "td3": (td3.TD3Config, td3.td3, "continuous", _CRITIC, _CONTROL, _sized(256)),
+        "sac": (sac.SACConfig, sac.sac, "continuous", _STOCHASTIC, _OWN_WARMUP, _sized(256)),
+        "ddpg": (ddpg.DDPGConfig, ddpg.ddpg, "continuous", _STOCHASTIC, _SCALED, _sized(128)),
+        "naf": (naf.NAFConfig, naf.naf, "continuous", _STOCHASTIC, _SCALED, _sized(256)),
+        "racer": (racer.RACERConfig, racer.racer, "continuous", _RACER, _SCALED, _sized(256)),
+        "acer": (acer.ACERConfig, acer.acer, "continuous", _ACER, _SCALED, _sized(384)),
+        "ppo": (
+            ppo.PPOConfig, ppo.ppo, "continuous", Offers(_RATIOS, on_policy=True), _ON_POLICY,
+            _PPO_SIZES,
+        ),
+    }.items()
+}  # fmt: skip
 AGENTS: Mapping[str, AgentEntry] = MappingProxyType(_AGENTS)  # a view: `register_agent` adds to it
 
-# An environment for each kind of actions, that help and messages name.
+# An environment for each kind of actions, for help and messages.
 EXAMPLES: Mapping[str, str] = MappingProxyType(
     {"discrete": "gymnax/CartPole-v1", "continuous": "gymnax/Pendulum-v1"}
 )
@@ -128,16 +113,15 @@ THRESHOLDS: Mapping[str, float] = MappingProxyType(
 
 
 def register_agent(name: str, entry: AgentEntry, *, replace: bool = False) -> None:
-    """Make an agent of your own known by a name, to whatever asks `AGENTS`.
+    """Add an agent to `AGENTS`.
 
     Args:
-      name: that no other agent has.
-      entry: how to make it, and what it fits.
-      replace: take the name from an agent that has it, as when a notebook's cell runs again.
+      name: a word that no other agent has as its name.
+      entry: construction, properties and defaults of the agent.
+      replace: whether to replace an agent of this name, for example in a notebook.
 
     Raises:
-      ValueError: another agent has the name, it is not a word, or a part of the entry is not of
-        its kind.
+      ValueError: the name is taken or not a word, or a part of the entry has the wrong type.
     """
     if not isinstance(entry, AgentEntry):
         raise ValueError(f"the entry of agent '{name}' is {entry!r}: give an AgentEntry")
@@ -148,27 +132,26 @@ def register_agent(name: str, entry: AgentEntry, *, replace: bool = False) -> No
         )
     for part, kind in (("offers", Offers), ("loop", LoopConfig), ("sizes", ReplaySizes)):
         if not isinstance(getattr(entry, part), kind):
-            raise ValueError(f"{part} of agent '{name}' are not {kind.__name__}: give one")
+            raise ValueError(f"{part} of agent '{name}' must be of type {kind.__name__}")
     if not replace and AGENTS.get(name, entry) != entry:
         raise ValueError(f"there is another agent '{name}': use another name, or replace=True")
     _AGENTS[name] = entry
 
 
 def fits(agent: str, environment: str) -> bool:
-    """Tell whether an agent can act in an environment."""
+    """Return whether an agent can act in an environment."""
     return AGENTS[agent].actions == environments.action_kind(environment)
 
 
 def feeds(agent: str, replay: str) -> bool:
-    """Tell whether agent and replay method give one another what they read."""
-    of_agent, of_method = _lacking(agent, replay)
-    return not of_agent and not of_method
+    """Return whether agent and replay method provide what the other one reads."""
+    return not any(_lacking(agent, _default(agent, replay)))
 
 
 def replay_options(agent: str, replay: str) -> Any:
     """Return a replay method's default options for an agent.
 
-    They follow the kind of its actions, and what the agent reads is switched on.
+    They follow the kind of the agent's actions, and fields that the agent reads are switched on.
     """
     config = METHODS[replay].defaults(AGENTS[agent].actions)
     options = {field.name for field in dataclasses.fields(config)}
@@ -176,11 +159,7 @@ def replay_options(agent: str, replay: str) -> Any:
 
 
 def check_fit(agent: str, replay: str, environment: str) -> None:
-    """Refuse combinations that cannot work.
-
-    Raises:
-      ValueError: one line that names the mismatch and what would fit.
-    """
+    """Raise ValueError, with alternatives, if names are unknown or do not fit one another."""
     check_known("agent", agent)
     check_known("replay", replay)
     if not fits(agent, environment):
@@ -190,25 +169,16 @@ def check_fit(agent: str, replay: str, environment: str) -> None:
             f"{environments.action_kind(environment)} ones: use one of {fitting}, or give --env, "
             f"such as {EXAMPLES[AGENTS[agent].actions]} (--envs in a sweep)"
         )
-    of_agent, of_method = _lacking(agent, replay)
-    if of_method:
-        raise ValueError(
-            f"agent '{agent}' needs {', '.join(of_method)}, which replay '{replay}' does "
-            f"not give: {_methods_for(agent)}"
-        )
-    if of_agent:
-        raise ValueError(
-            f"replay '{replay}' needs {', '.join(of_agent)}, which agent '{agent}' does not give: "
-            f"{_methods_for(agent)}"
-        )
+    _check_lacking(agent, replay, _default(agent, replay))
+
+
+def check_made(agent: str, replay: str, method: Method) -> None:
+    """Raise ValueError if a method's options make it and the agent unfit for one another."""
+    _check_lacking(agent, replay, method, " with these options", "use the method's defaults, or ")
 
 
 def check_preset(preset: str, agent: str, environment: str) -> None:
-    """Refuse a preset for another agent or for another kind of actions.
-
-    Raises:
-      ValueError: one line that names the mismatch and what would fit.
-    """
+    """Raise ValueError if a preset is for another agent or another kind of actions."""
     presets.check_agent(preset, agent)
     if not fits(agent, environment):
         own = PRESETS[preset].env
@@ -219,53 +189,8 @@ def check_preset(preset: str, agent: str, environment: str) -> None:
         )
 
 
-def check_made(agent: str, replay: str, method: Method) -> None:
-    """Refuse a method whose options make it need what the agent lacks, or lack what it reads.
-
-    Raises:
-      ValueError: one line that names the mismatch.
-    """
-    of_agent, of_method = _lacking_between(agent, method)
-    if of_method:
-        raise ValueError(
-            f"agent '{agent}' needs {', '.join(of_method)}, which replay '{replay}' does not give "
-            "with these options: leave out the one that switches it off"
-        )
-    if of_agent:
-        raise ValueError(
-            f"replay '{replay}' needs {', '.join(of_agent)} with these options, which agent "
-            f"'{agent}' does not give: use its defaults, or another agent"
-        )
-
-
-def _default(agent: str, replay: str) -> Method:
-    return METHODS[replay].method(replay_options(agent, replay))
-
-
-def _lacking(agent: str, replay: str) -> tuple[list[str], list[str]]:
-    """Return in words what the agent lacks for the method, and the method for the agent."""
-    return _lacking_between(agent, _default(agent, replay))
-
-
-def _lacking_between(agent: str, method: Method) -> tuple[list[str], list[str]]:
-    offers = AGENTS[agent].offers
-    return (
-        lacking_in_agent(method.requires, offers),
-        lacking_in_method(method.requires, method.sampler.provides, offers),
-    )
-
-
-def _methods_for(agent: str) -> str:
-    fitting = ", ".join(name for name in METHODS if feeds(agent, name))
-    return f"use one of {fitting}" if fitting else "no replay method fits this agent"
-
-
 def check_known(kind: Literal["agent", "replay"], name: str) -> None:
-    """Refuse a name that nothing is registered by; import nothing.
-
-    Raises:
-      ValueError: one line that says how to name a module of one's own.
-    """
+    """Raise ValueError if a name is not registered; import nothing."""
     if name not in (AGENTS if kind == "agent" else METHODS):
         plural = f" (--replays {name} in a comparison)" if kind == "replay" else ""
         raise ValueError(
@@ -274,8 +199,57 @@ def check_known(kind: Literal["agent", "replay"], name: str) -> None:
         )
 
 
+def fitting_names(
+    preset: str | None, envs: Sequence[str] | None, agent: str | None, replays: Sequence[str] | None
+) -> Names:
+    """Return names for a run, completed to fit the given ones, for use in help.
+
+    The defaults of the preset or command are kept where they fit. If nothing fits, only the
+    environment is adapted to the agent, and the run is rejected for the part that does not fit.
+    """
+    usual = presets.names(preset)
+    others = AGENTS if preset is None else PRESETS[preset].agents
+    agents = [agent] if agent else dict.fromkeys([usual.agent, *others])
+    methods = [replays] if replays else [usual.replays, *([name] for name in METHODS)]
+    places = [envs] if envs else [[usual.env], *([name] for name in EXAMPLES.values())]
+    for own, found, where in itertools.product(agents, methods, places):
+        acts = all(fits(own, env) for env in where)
+        if acts and all(feeds(own, replay) for replay in found):
+            return Names(where[0], own, found[0], tuple(found))
+    fitting = [where[0] for where in places if agent and all(fits(agent, env) for env in where)]
+    return usual._replace(env=[*fitting, usual.env][0])
+
+
+def _default(agent: str, replay: str) -> Method:
+    return METHODS[replay].method(replay_options(agent, replay))
+
+
+def _lacking(agent: str, method: Method) -> tuple[list[str], list[str]]:
+    """Return in words what the agent lacks for the method, and the method for the agent."""
+    offers, requires = AGENTS[agent].offers, method.requires
+    return (
+        lacking_in_agent(requires, offers),
+        lacking_in_method(requires, method.sampler.provides, offers),
+    )
+
+
+def _check_lacking(
+    agent: str, replay: str, method: Method, when: str = "", instead: str = ""
+) -> None:
+    of_agent, of_method = _lacking(agent, method)
+    names = [f"agent '{agent}'", f"replay '{replay}'"]
+    for lacking, (one, other) in ((of_method, names), (of_agent, names[::-1])):
+        if lacking:
+            fitting = ", ".join(name for name in METHODS if feeds(agent, name))
+            advice = f"use one of {fitting}" if fitting else "no replay method fits this agent"
+            raise ValueError(
+                f"{one} needs {', '.join(lacking)}, which {other} does not give{when}: "
+                f"{instead}{advice}"
+            )
+
+
 def catalogue() -> dict[str, Any]:
-    """List agents, replays, environments and presets with what fits what, JSON-able."""
+    """Return agents, replays, environments and presets, and their combinations, JSON-able."""
     names = environments.names()
     return {
         "agents": {
@@ -317,14 +291,14 @@ def catalogue() -> dict[str, Any]:
 
 
 def asked_of_agent(requires: Requirements) -> list[str]:
-    """Return the names of what a method needs of an agent: feedback, then properties."""
+    """Return the feedback, then the properties that a method needs of an agent, by name."""
     properties = ("density", "scalar_loss", "all_new")
     asked = [name for name in properties if getattr(requires, name)]
     return sorted(requires.feedback | requires.feedback_of_new) + asked
 
 
 def lacking_in_agent(requires: Requirements, offers: Offers) -> list[str]:
-    """Return in words what a method needs and an agent does not give; empty if it fits."""
+    """Return in words the needs of a method that an agent does not meet; empty if it fits."""
     lacking = sorted((requires.feedback | requires.feedback_of_new) - offers.feedback)
     if requires.density and not offers.density:
         lacking = [name for name in lacking if name != "log_ratio"] + [DENSITY]
@@ -338,7 +312,7 @@ def lacking_in_agent(requires: Requirements, offers: Offers) -> list[str]:
 def lacking_in_method(
     requires: Requirements, provides: Iterable[Provision], offers: Offers
 ) -> list[str]:
-    """Return in words what an agent reads and a method does not provide; empty if it fits."""
+    """Return in words the needs of an agent that a method does not meet; empty if it fits."""
     lacking: list[str] = sorted(offers.reads - set(provides))
     if offers.on_policy and not requires.all_new:
         lacking.append("batches of new steps only")

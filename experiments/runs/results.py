@@ -1,36 +1,48 @@
-"""What a finished run leaves in its folder: its summary and figures."""
+"""Results of a finished run: its summary and figures, written, read and checked."""
 
+import io
+import math
 import sys
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import pandas as pd
 
-from experiments.analysis import curves, panels, statistics
+from experiments.analysis import curves, files, kinds, panels, statistics
 from experiments.analysis.style import plain
-from experiments.runs import checksums, finished, manifest, registry
-from experiments.runs.outputs import OutputConfig
-from experiments.runs.run_config import RunConfig
-from experiments.runs.waiting import waiting
+from experiments.runs import checksums, manifest, registry, tables
+from experiments.runs.log import waiting
+from experiments.runs.run_config import OutputConfig, RunConfig
+
+_MAYBE = kinds.optional(kinds.number)
+_SUMMARY = {
+    "env": kinds.text, "agent": kinds.text, "replay": kinds.text,
+    "seeds": kinds.many(kinds.whole), "final_step": kinds.whole,
+    "final_return": kinds.many(_MAYBE), "final_iqm": _MAYBE,
+    "final_interval": kinds.many(_MAYBE, 2), "threshold": _MAYBE,
+    "steps_per_second": kinds.number, "train_seconds": kinds.number,
+    "diverged?": kinds.listed(kinds.whole), "versions?": kinds.named(kinds.text),
+    "metrics_crc32?": kinds.whole,
+}  # fmt: skip
+_SOLVED = {"reached": kinds.whole, "median_steps_to_threshold": _MAYBE}
 
 
 def conclude(config: RunConfig, out: Path, output: OutputConfig) -> dict[str, Any]:
-    """Write the summary of a finished run, and its figures if wanted; return the summary."""
+    """Write the summary of a finished run, and its figures if chosen; return the summary."""
     frame = pd.read_csv(out / "metrics.csv")
-    timing = pd.read_csv(out / "timing.csv")
     threshold = threshold_of(config, output)
     summary = {
         "env": config.env,
         "agent": config.agent,
         "replay": config.replay,
         **statistics.summarise(frame, threshold),
-        **finished.speed(timing),
-        "versions": {**versions(), "code": "+".join(manifest.made_by(out))},
-        "metrics_crc32": finished.checksum(out),
+        **_speed(pd.read_csv(out / "timing.csv")),
+        "versions": {**versions(), "code": "+".join(manifest.read(out).code)},
+        "metrics_crc32": _checksum(out),
     }
-    for name in ("metrics.csv", "timing.csv"):
-        checksums.note(out, {name: [checksums.of((out / name).read_bytes())]})
     checksums.write_json(out / "summary.json", summary)
     if output.figures:
         with waiting(f"{config.replay}: drawing the figures"):
@@ -39,14 +51,12 @@ def conclude(config: RunConfig, out: Path, output: OutputConfig) -> dict[str, An
 
 
 def threshold_of(config: RunConfig, output: OutputConfig) -> float | None:
-    """Return the return that counts as solved: the one asked for, or the environment's own."""
-    if output.threshold is not None:
-        return output.threshold
-    return registry.THRESHOLDS.get(config.env)
+    """Return the return that counts as solved: the chosen one, or the environment's own."""
+    return registry.THRESHOLDS.get(config.env) if output.threshold is None else output.threshold
 
 
 def versions() -> dict[str, str]:
-    """Return what numbers may depend on: device and versions."""
+    """Return the device and the versions that numbers may depend on."""
     return {
         "device": jax.devices()[0].device_kind,
         "python": ".".join(map(str, sys.version_info[:3])),
@@ -55,8 +65,141 @@ def versions() -> dict[str, str]:
 
 
 def _draw(config: RunConfig, frame: pd.DataFrame, out: Path, threshold: float | None) -> None:
-    label = plain(config.replay)
+    frames = {plain(config.replay): frame}
     title = plain(f"{config.agent} with {config.replay} replay on {config.env}")
-    curves.learning_curves({label: frame}, out / "learning_curve.png", title, threshold)
-    panels.replayed({label: frame}, out / "replayed.png", f"What is replayed: {title}")
-    panels.own_metrics({label: frame}, out / "own_metrics.png", title)
+    curves.learning_curves(frames, out / "learning_curve.png", title, threshold)
+    panels.replayed(frames, out / "replayed.png", f"What is replayed: {title}")
+    panels.own_metrics(frames, out / "own_metrics.png", title)
+
+
+def _speed(timing: pd.DataFrame) -> dict[str, float]:
+    return {
+        "steps_per_second": float(timing["steps_per_second"].median()),
+        "train_seconds": float(timing["seconds"].sum()),
+    }
+
+
+def _checksum(run: Path) -> int:
+    return zlib.crc32(files.read_bytes(run / "metrics.csv"))
+
+
+def read_summary(run: Path) -> dict[str, Any]:
+    """Read the summary of a run that has ended.
+
+    Raises:
+      ValueError: the run is missing, has not ended, or the file is damaged.
+    """
+    path = run / "summary.json"
+    if not (run / "metrics.csv").exists():
+        raise ValueError(f"{run} holds no run: give folders of runs")
+    if not path.exists():
+        raise ValueError(f"the run in {run} has not ended: finish it with --resume {run}")
+    try:
+        summary = files.read_json(path)
+    except files.Unreadable as error:
+        raise ValueError(f"{path} is damaged ({error}): --resume {run} writes it again") from error
+    check_summary(path, summary)
+    return summary
+
+
+def check_summary(path: Path, summary: Any) -> None:
+    """Raise ValueError if a summary read from a file lacks a field or has one of the wrong type."""
+    if not isinstance(summary, dict):
+        raise ValueError(f"{path} is damaged (no JSON object): restore it")
+    kinds.check(str(path), summary, _SUMMARY)
+    if summary["threshold"] is not None:
+        kinds.check(str(path), summary, _SOLVED)
+    if len(summary["final_return"]) != len(summary["seeds"]):
+        raise ValueError(f"{path} is damaged (numbers of seeds and returns differ): restore it")
+
+
+def read_metrics(run: Path, summary: Mapping[str, Any]) -> pd.DataFrame:
+    """Read a run's metrics, and check that its summary belongs to them.
+
+    Raises:
+      ValueError: rows are missing, doubled, damaged or edited.
+    """
+    path = run / "metrics.csv"
+    try:
+        frame = pd.read_csv(io.BytesIO(files.read_bytes(path)))
+        steps = [frame.loc[frame["seed"] == seed, "step"].tolist() for seed in summary["seeds"]]
+        complete = len(frame) == sum(map(len, steps)) and all(
+            each == steps[0] and sorted(set(each)) == each and each[-1:] == [summary["final_step"]]
+            for each in steps
+        )
+    except (ValueError, KeyError) as error:  # pandas' errors are ValueErrors
+        raise ValueError(f"{path} is damaged ({error}): restore it") from error
+    if not complete:
+        raise ValueError(f"{path} has rows that are missing or doubled: restore it")
+    if summary.get("metrics_crc32") not in (None, _checksum(run)):
+        raise ValueError(f"{path} was edited after the run: restore it")
+    return frame
+
+
+def read_times(path: Path) -> tuple[pd.DataFrame | None, list[str]]:
+    """Read `timing.csv`; return None if it has no valid times, and remarks about that."""
+    columns = ("step", "seconds", "steps_per_second")
+    frame = tables.read_table(path, columns, checksums.beginning)
+    if frame is not None and (frame < 0).any(axis=None):
+        return None, [f"{path} has negative times: it is left out"]
+    return frame, []
+
+
+def recomputed(
+    summary: Mapping[str, Any], frame: pd.DataFrame, timing: pd.DataFrame | None, path: Path
+) -> tuple[dict[str, Any], list[str]]:
+    """Return a summary recomputed from its tables, and a line about any number that differed.
+
+    Args:
+      summary: summary read from `path`.
+      frame: metrics of the run.
+      timing: times of the run, if there are any.
+      path: file of the summary, for the line.
+    """
+    own = statistics.summarise(frame, summary["threshold"]) | (
+        {} if timing is None else _speed(timing)
+    )
+    # The bounds of an interval of few seeds are ties, which the last digit may resolve differently.
+    known = [name for name in own if name in summary and name != "final_interval"]
+    differs = [name for name in known if not alike(summary[name], own[name])]
+    lines = [f"{path} has another {', '.join(differs)} than the tables, which are shown instead"]
+    return {**summary, **own}, lines * bool(differs)
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Return whether saved values are equal up to the last digits of numbers."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return all(alike(one[name], other[name]) for name in one.keys() & other.keys())
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(alike, one, other))
+    numbers = all(isinstance(each, (int, float)) for each in (one, other))
+    return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-12) if numbers else one == other
+
+
+class Made(NamedTuple):
+    """Properties that runs must have in common to be shown together."""
+
+    env: str
+    code: str  # version of the code and settings of JAX that trained the run
+
+
+def made(summary: Mapping[str, Any]) -> Made:
+    """Return the origin of a run from its summary."""
+    return Made(summary["env"], summary.get("versions", {}).get("code", "none"))
+
+
+def check_alike(runs: Mapping[str, Made], other_code: bool, mend: str = "plot each apart") -> None:
+    """Raise ValueError if runs do not belong in one figure.
+
+    Args:
+      runs: origins by label.
+      other_code: whether the user accepts different versions of the code or settings of JAX.
+      mend: advice for runs of different environments.
+    """
+    code = "versions of the code or settings of JAX"
+    for name, key in (("environments", "env"), (code, "code")):
+        found = {label: getattr(run, key) for label, run in runs.items()}
+        if len(set(found.values())) > 1 and not (key == "code" and other_code):
+            shown = ", ".join(f"{label} {value}" for label, value in found.items())
+            advice = mend if key == "env" else "train them again, or add --other-code"
+            raise ValueError(f"the runs are of different {name} ({shown}): {advice}")

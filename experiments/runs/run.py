@@ -1,4 +1,4 @@
-"""Carrying out a run: from its configuration to a folder of results, resumable at any log point."""
+"""Execution of a run: from its configuration to a folder of results, resumable at log points."""
 
 import contextlib
 import time
@@ -18,27 +18,40 @@ from experiments.runs import (
     checksums,
     folder,
     interrupt,
-    lock,
     log,
+    manifest,
     results,
     resumption,
-    start_up,
 )
 from experiments.runs.assembly import build
+from experiments.runs.compilation import Spent, measured
 from experiments.runs.folder import check_claim, claim
-from experiments.runs.outputs import OutputConfig
+from experiments.runs.log import waiting
 from experiments.runs.resumption import Progress, Resumed
-from experiments.runs.run_config import RunConfig
-from experiments.runs.start_up import Spent
-from experiments.runs.waiting import waiting
+from experiments.runs.run_config import OutputConfig, RunConfig
+from experiments.runs.tables import CSVSink, Elapsed, Written
 from experiments.training.seeds import CutShort, Run
+
+_LARGE = 1e9  # bytes of a checkpoint
 
 
 class Prepared(NamedTuple):
-    """What a run runs, and what making it took."""
+    """The programs of a run, and the time spent on making them."""
 
     run: Run
     spent: Spent
+
+
+class Stopped(Exception):
+    """A run stopped early; the message gives the reason and how to continue.
+
+    Attributes:
+      exit_code: of the process: 1 after a failure, and for signals the code that shells use.
+    """
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 def execute(
@@ -53,279 +66,240 @@ def execute(
     prepared: Prepared | None = None,
     devices: int | None = None,
 ) -> dict[str, Any]:
-    """Train all seeds of a run, log, checkpoint, and write its results.
+    """Train all seeds of a run, log, save checkpoints, and write its results.
 
-    A resumed run ends with the same metrics, bit for bit, as one that was never interrupted (on
-    the same machine and versions), unless its environments live on the host: they are reset.
+    A resumed run ends with the same metrics, bit for bit, as an uninterrupted one (on the same
+    machine and versions), unless its environments run on the host: these are reset.
 
     Args:
-      config: what to run.
-      out: the run's folder.
-      output: what else to write, and how often.
-      resume: continue from the last checkpoint in `out`.
-      overwrite: discard a run that `out` holds.
-      label: what the terminal calls the run; None: its replay method.
-      resume_folder: what --resume takes, where the run is part of a comparison; None: `out`.
-      prepared: `prepare(config, ...)`, where the caller has it; None: it is made here.
-      devices: over how many cores or accelerators the seeds go; None: all of this machine.
+      config: configuration of the run.
+      out: folder of the run.
+      output: what to write besides the metrics.
+      resume: whether to continue from the last checkpoint in `out`.
+      overwrite: whether to discard a run in `out`.
+      label: name of the run on the terminal, by default its replay method.
+      resume_folder: argument of --resume in messages if it is not `out`, as in a comparison.
+      prepared: result of `prepare(config, ...)`, if the caller has it.
+      devices: number of cores or accelerators for the seeds, by default all of this machine.
 
     Returns:
       The content of `summary.json`.
 
     Raises:
       ValueError: the configuration cannot run, or the folder is taken.
-      Stopped: an environment failed, or the user pressed Ctrl-C.
+      Stopped: an environment failed, the agent diverged, or the user stopped the run.
     """
     check_claim(out, config, resume=resume, overwrite=overwrite)
     if resume:
         folder.check_code([out], output.other_code)
+    resume_folder, label = resume_folder or out, label or config.replay
     with contextlib.ExitStack() as stack:
-        if was_there := out.is_dir():  # else it is made only for what can run
-            stack.enter_context(lock.held(out))
+        if existed := out.is_dir():  # otherwise made only for a run that can start
+            stack.enter_context(folder.held(out))
         run, spent = prepared or prepare(
             config, out, resume=resume, overwrite=overwrite, devices=devices
         )
-        clock = stack.enter_context(start_up.measured(before=spent))
-        if not was_there:
-            stack.enter_context(lock.held(out))
+        clock = stack.enter_context(measured(before=spent))
+        if not existed:
+            stack.enter_context(folder.held(out))
         before = resumption.read(run, config, out) if resume else None
         claim(out, config, output, resume=resume, overwrite=overwrite)
-        layout = filter(None, [run.layout])
-        for remark in (*accelerator.remarks(), *layout, *_rounded(run, config)):
+        for remark in (*accelerator.remarks(), *filter(None, [run.layout]), *_rounded(run, config)):
             log.say_once(remark)
         for remark in run.remarks:
             log.say(remark)
-        saves, resume_folder = out / "checkpoints", resume_folder or out
         try:
-            try:
-                _train(run, config, out, output, before, label or config.replay, clock)
-            except _Interrupted as cut:
-                message = _keep(run, config, saves, cut, resume_folder)
-                raise Stopped(message, cut.exit_code) from None
+            _Training(run, config, out, output, label, resume_folder).train(before, clock)
         except EnvironmentFailed as error:
-            saved = checkpoint.latest(saves)
+            saved = checkpoint.latest(out / "checkpoints")
             kept = f"the last checkpoint is intact: --resume {resume_folder}"
             raise Stopped(f"{error} ({kept if saved else 'no checkpoint yet'})", 1) from error
         except KeyboardInterrupt as error:  # the second one, perhaps while a checkpoint is saved
-            message = (
-                f"stopped at once: --resume {resume_folder} continues from the last checkpoint"
-            )
-            raise Stopped(message, interrupt.exit_code(error)) from None
+            raise Stopped(
+                f"stopped at once: --resume {resume_folder} continues from the last checkpoint",
+                interrupt.exit_code(error),
+            ) from None
         return results.conclude(config, out, output)
 
 
 def prepare(
     config: RunConfig, out: Path, *, resume: bool, overwrite: bool, devices: int | None = None
 ) -> Prepared:
-    """Make what a run runs, and change nothing: what can't run, or not in `out`, is refused here.
+    """Make the programs of a run, and change nothing on disk.
 
     Raises:
       ValueError: the configuration cannot run, or the folder is taken.
     """
     check_claim(out, config, resume=resume, overwrite=overwrite)
-    with waiting(f"{config.replay}: tracing the programs"), start_up.measured() as clock:
+    with waiting(f"{config.replay}: tracing the programs"), measured() as clock:
         run = build(config, devices)
         if resume:
-            with contextlib.suppress(checkpoint.Damaged):  # then the one before may serve
-                resumption.check_books(run, config, out)
-        if not (resume and (out / "summary.json").is_file()):
-            run.like()  # traces what has yet to run
+            with contextlib.suppress(checkpoint.Damaged):  # the previous one may be readable
+                resumption.check_files(run, config, out)
+        if not (resume and manifest.has_ended(out)):
+            run.like()  # traces the programs
         return Prepared(run, clock())
 
 
-class _Interrupted(Exception):
-    """The user wants to stop.
+class _Training(NamedTuple):
+    """Training of a run in its folder."""
 
-    Attributes:
-      state: the LoopState; None during the warm-up.
-      progress: how far the run has come.
-      metrics: what is written of `metrics.csv`.
-      exit_code: of the process.
-    """
+    run: Run
+    config: RunConfig
+    out: Path
+    output: OutputConfig
+    label: str
+    resume_folder: Path
 
-    def __init__(
-        self, state: Any, progress: Progress, metrics: log.Written, exit_code: int
-    ) -> None:
-        super().__init__(progress)
-        self.state, self.progress, self.metrics = state, progress, metrics
-        self.exit_code = exit_code
+    def train(self, before: Resumed | None, clock: Callable[[], Spent]) -> None:
+        """Train from the start or the checkpoint `before` to the end, logging and saving.
 
+        Args:
+          before: where a resumed run continues.
+          clock: returns the time since its previous call; before the first log point, start-up.
 
-class Stopped(Exception):
-    """A run stopped early; the message says why, and how to continue.
-
-    Attributes:
-      exit_code: of the process: 1, if the environment failed, or as shells have it for signals.
-    """
-
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
-
-
-def _train(
-    run: Run,
-    config: RunConfig,
-    out: Path,
-    output: OutputConfig,
-    before: Resumed | None,
-    label: str,
-    clock: Callable[[], Spent],
-) -> None:
-    """Train to the end from the start, or from where the run is resumed; log and save on the way.
-
-    What the clock says before the first log point is the time that starting up took.
-
-    Raises:
-      EnvironmentFailed: an environment raised, or returned a number that is not finite.
-      _Interrupted: the user wants to stop.
-    """
-    plan, saves = run.schedule, out / "checkpoints"
-    start_at = before or resumption.BEGINNING
-    (done, blocks), state = start_at.progress, start_at.state
-    step = plan.steps[done - 1] if done else 0
-    table = log.CSVSink(out, start_at.metrics, start_at.timing, step)
-    more = _sinks(config, out, output, plan.steps[-1], step if before else None, label)
-    until = "now" if run.stops_anywhere else "at the next log point"
-    with (
-        contextlib.closing(run),
-        log.Sinks([table, *more]) as sinks,
-        interrupt.deferred(until) as interrupted,
-    ):
-        run.stop = interrupted
-        if done < len(plan.steps):
+        Raises:
+          EnvironmentFailed: an environment raised, or returned a number that is not finite.
+          Stopped: the user stopped the run, or the agent diverged.
+        """
+        run, steps = self.run, self.run.schedule.steps
+        (index, blocks), metrics, timing, state = before or Resumed()
+        step = steps[index - 1] if index else 0
+        table = CSVSink(self.out, metrics, timing, step)
+        if not manifest.has_ended(self.out):  # an edit after the end keeps its wrong checksum
+            self._note(table)
+        sinks = log.Sinks([table, *self._sinks(step if before else None)])
+        until = "now" if run.stops_anywhere else "at the next log point"
+        with (
+            contextlib.closing(run),
+            contextlib.closing(sinks),
+            interrupt.deferred(until) as stopping,
+        ):
+            run.stop = stopping
             try:
-                state = _begin(run, state, label)
-            except CutShort as cut:
-                raise _Interrupted(
-                    cut.state, Progress(0), table.metrics, interrupted.exit_code
-                ) from None
-            _warn_of_size(state)
-        before_it = clock()
-        diverged: set[int] = set()
-        for index in range(done, len(plan.steps)):
-            start = time.perf_counter()
-            try:
-                first = label if index == done else ""
-                state, metrics = _chunk(run, state, plan.log_points[index] - blocks, first)
+                if index < len(steps):
+                    state = self._begin(state)
+                start_up, first, diverged = clock(), index, set[int]()
+                for index in range(first, len(steps)):
+                    start = time.perf_counter()
+                    state, found = self._chunk(state, index, blocks, index == first)
+                    rows, blocks = _rows(self.config, steps[index], jax.device_get(found)), 0
+                    seconds, compiling = time.perf_counter() - start, clock().compiling
+                    elapsed = Elapsed(seconds, start_up.seconds, start_up.compiling + compiling)
+                    start_up = Spent()
+                    broken = set(statistics.diverged(pd.DataFrame(rows))) - diverged
+                    sinks.log(steps[index], rows, elapsed)
+                    self._note(table)
+                    diverged |= broken
+                    if broken:
+                        self._report_divergence(steps[index], broken)
+                    finished = index + 1 == len(steps)
+                    if finished or (index + 1) % self.output.checkpoint_every == 0:
+                        self._save(state, Progress(index + 1), table)
+                    if stopping() and not finished:
+                        index += 1
+                        raise CutShort(state, 0)
             except CutShort as cut:
                 progress = Progress(index, blocks + cut.blocks)
-                raise _Interrupted(
-                    cut.state, progress, table.metrics, interrupted.exit_code
-                ) from None
-            metrics, blocks = jax.device_get(metrics), 0
-            seconds, passed = time.perf_counter() - start, clock()
-            compiling = before_it.compiling + passed.compiling
-            elapsed, before_it = log.Elapsed(seconds, before_it.seconds, compiling), Spent()
-            _check_finite(config, plan.steps[index], metrics)
-            _check_frames(metrics)
-            rows = _rows(config, plan.steps[index], metrics)
-            broken = set(statistics.diverged(pd.DataFrame(rows))) - diverged
-            sinks.log(plan.steps[index], rows, elapsed)
-            checksums.note(out, table.written)
-            finished = index + 1 == len(plan.steps)
-            diverged |= broken
-            if broken:
-                _say_diverged(label, plan.steps[index], broken, output.stop_on_divergence)
-            if finished or (index + 1) % output.checkpoint_every == 0:
-                about = _about(config, Progress(index + 1), table.metrics)
-                checkpoint.save(saves, plan.steps[index], run.to_save(state), about)
-            if interrupted() and not finished:
-                raise _Interrupted(state, Progress(index + 1), table.metrics, interrupted.exit_code)
+                raise Stopped(self._keep(cut.state, progress, table), stopping.exit_code) from None
+
+    def _begin(self, state: Any) -> Any:
+        """Return the state after the warm-up, or a saved state prepared to continue."""
+        with waiting(f"{self.label}: compiling the warm-up", f"{self.label}: warming up"):
+            state = self.run.init() if state is None else self.run.resume(state)
+        size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+        if size > _LARGE:
+            log.say(
+                f"each checkpoint takes {size / 1e9:.1f} GB: --checkpoint-every spaces them out"
+            )
+        return state
+
+    def _chunk(self, state: Any, index: int, blocks: int, first: bool) -> tuple[Any, Any]:
+        """Run the blocks that are left up to a log point, and an evaluation."""
+        left = self.run.schedule.log_points[index] - blocks
+        now, then = "compiling the training loop", "training to the first log point"
+        shown = waiting(f"{self.label}: {now}", f"{self.label}: {then}")
+        with shown if first else contextlib.nullcontext():
+            return self.run.chunk(state, left)
+
+    def _note(self, table: CSVSink) -> None:
+        checksums.note(self.out, {name: [own] for name, own in table.written.items()})
+
+    def _save(self, state: Any, progress: Progress, table: CSVSink) -> None:
+        """Save a checkpoint; it holds nothing that depends on the time."""
+        metrics: Written = table.written["metrics.csv"]
+        about = {"config": self.config.to_json(), "progress": progress, "metrics": metrics}
+        step = self.run.schedule.step_at(*progress)
+        checkpoint.save(self.out / "checkpoints", step, self.run.to_save(state), about)
+
+    def _keep(self, state: Any, progress: Progress, table: CSVSink) -> str:
+        """Save a run that was cut short; return the message for the user."""
+        plan, resume = self.run.schedule, f"--resume {self.resume_folder}"
+        if state is None:
+            return f"stopped in the warm-up, nothing is saved yet: {resume} starts over"
+        at = plan.step_at(*progress)
+        if checkpoint.latest(self.out / "checkpoints") != at:
+            self._save(state, progress, table)
+        total = plan.steps[-1]
+        where = f"{at:,} of {total:,} agent steps"
+        return f"stopped at {where}, with a checkpoint there: {resume} continues"
+
+    def _report_divergence(self, step: int, seeds: set[int]) -> None:
+        """Print a line about seeds that diverged, or raise Stopped if the run is to end then."""
+        which = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, sorted(seeds)))}"
+        message = (
+            f"{self.label}, {which}: no loss or no gradient was finite before the log point at "
+            f"agent step {step:,}: the agent has diverged, and its results do not measure the "
+            "method: lower its step size"
+        )
+        if self.output.stop_on_divergence:
+            raise Stopped(f"{message} (stopped by --stop-on-divergence)", 1)
+        log.say(message)
+
+    def _sinks(self, resume_step: int | None) -> list[log.Sink]:
+        sinks: list[log.Sink] = []
+        if self.output.tensorboard:
+            sinks.append(log.TensorBoardSink(self.out, resume_step))
+        if self.output.wandb:
+            sinks.append(log.WandbSink(self.out, self.config.to_json()))
+        total = self.run.schedule.steps[-1]
+        return [*sinks, log.TerminalSink(self.label, total, resume_step or 0)]
+
+
+def _rows(config: RunConfig, step: int, metrics: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+    """Check metrics `[S]`, and return one row per seed."""
+    _check_finite(config, step, metrics)
+    _check_frames(metrics)
+    return [
+        {"seed": config.seed + i, "step": step, **{k: v[i] for k, v in metrics.items()}}
+        for i in range(config.seeds)
+    ]
 
 
 def _rounded(run: Run, config: RunConfig) -> list[str]:
-    """Say how many steps a run takes, if not those that were asked for."""
+    """Return a line with the number of steps of a run if it is not the configured one."""
     taken, asked = run.schedule.steps[-1], config.loop.steps
-    if taken == asked:
-        return []
     phase = run.schedule.block_steps
-    return [f"{taken:,} agent steps, {asked:,} rounded up to whole learning phases of {phase:,}"]
-
-
-def _begin(run: Run, state: Any, label: str) -> Any:
-    """Return the state after the warm-up, or the one to go on from; say what is waited for."""
-    with waiting(f"{label}: compiling the warm-up", f"{label}: warming up"):
-        return run.init() if state is None else run.resume(state)
-
-
-def _chunk(run: Run, state: Any, blocks: int, first: str) -> tuple[Any, Any]:
-    """Run blocks and an evaluation; `first` is the run's label where this compiles, else empty."""
-    if not first:
-        return run.chunk(state, blocks)
-    now, then = "compiling the training loop", "training to the first log point"
-    with waiting(f"{first}: {now}", f"{first}: {then}"):
-        return run.chunk(state, blocks)
-
-
-def _about(config: RunConfig, progress: Progress, metrics: log.Written) -> dict[str, Any]:
-    """Return what is saved beside a state: nothing that depends on the time."""
-    return {"config": config.to_json(), "progress": progress, "metrics": metrics}
-
-
-def _keep(run: Run, config: RunConfig, saves: Path, cut: _Interrupted, resume_folder: Path) -> str:
-    """Save a run that was cut short; return the message for the user."""
-    plan = run.schedule
-    if cut.state is None:
-        return f"stopped in the warm-up, nothing is saved yet: --resume {resume_folder} starts over"
-    at = plan.step_at(*cut.progress)
-    if checkpoint.latest(saves) != at:
-        checkpoint.save(
-            saves, at, run.to_save(cut.state), _about(config, cut.progress, cut.metrics)
-        )
-    return (
-        f"stopped at {at:,} of {plan.steps[-1]:,} agent steps, with a checkpoint there: "
-        f"--resume {resume_folder} continues"
-    )
-
-
-def _warn_of_size(state: Any) -> None:
-    """Warn if checkpoints are large."""
-    size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
-    if size > _LARGE:
-        log.say(f"each checkpoint takes {size / 1e9:.1f} GB: --checkpoint-every spaces them out")
-
-
-_LARGE = 1e9  # bytes
+    line = f"{taken:,} agent steps, {asked:,} rounded up to whole learning phases of {phase:,}"
+    return [line] * (taken != asked)
 
 
 def _check_finite(config: RunConfig, step: int, metrics: dict[str, np.ndarray]) -> None:
-    """Stop if an environment broke; environments on the host raise by themselves.
-
-    Raises:
-      EnvironmentFailed: a number is not finite; names the environment, the seed and the step.
-    """
-    what = f"{config.env} returned or received a number that is not finite"
+    """Raise EnvironmentFailed, naming seed and step, if a compiled environment broke."""
+    message = f"{config.env} returned or received a number that is not finite"
     rows = metrics.pop("fault").astype(int)
     if rows.any():
         first = int(np.flatnonzero(rows)[0])
         at = rows[first] * config.sizes.num_envs
-        raise EnvironmentFailed(f"seed {config.seed + first}, agent step {at:,}: {what}")
+        raise EnvironmentFailed(f"seed {config.seed + first}, agent step {at:,}: {message}")
     broken = ~np.isfinite(metrics["eval_return"])
     if broken.any():
         seed = config.seed + int(np.flatnonzero(broken)[0])
-        raise EnvironmentFailed(f"seed {seed}, evaluation at agent step {step:,}: {what}")
-
-
-def _say_diverged(label: str, step: int, seeds: set[int], stop: bool) -> None:
-    """Say that seeds diverge; end the run if that is wanted.
-
-    Raises:
-      Stopped: it is.
-    """
-    which = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, sorted(seeds)))}"
-    message = (
-        f"{label}, {which}: no loss or no gradient was finite before the log point at "
-        f"agent step {step:,}: the agent has diverged, and what follows says nothing about the "
-        "method: lower its step size"
-    )
-    if stop:
-        raise Stopped(f"{message} (stopped by --stop-on-divergence)", 1)
-    log.say(message)
+        raise EnvironmentFailed(f"seed {seed}, evaluation at agent step {step:,}: {message}")
 
 
 def _check_frames(metrics: dict[str, np.ndarray]) -> None:
-    """Stop if samples miss frames."""
+    """Raise ValueError if sampled observations miss frames."""
     lost, odd = (metrics.get(f"replay/frames_{name}") for name in ("lost", "malformed"))
     if odd is not None and odd.any():
         raise ValueError(
@@ -337,28 +311,3 @@ def _check_frames(metrics: dict[str, np.ndarray]) -> None:
             "episodes are too short for the replay's spare frames, and samples miss some: start "
             "again with a larger --frame-spare, or --frame-stack 0"
         )
-
-
-def _sinks(
-    config: RunConfig,
-    out: Path,
-    output: OutputConfig,
-    total: int,
-    resume_step: int | None,
-    label: str,
-) -> list[log.Sink]:
-    sinks: list[log.Sink] = []
-    if output.tensorboard:
-        sinks.append(log.TensorBoardSink(out, resume_step))
-    if output.wandb:
-        sinks.append(log.WandbSink(out, config.to_json()))
-    sinks.append(log.TerminalSink(label, total, resume_step or 0))
-    return sinks
-
-
-def _rows(config: RunConfig, step: int, metrics: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Turn metrics `[S]` into one row per seed."""
-    return [
-        {"seed": config.seed + i, "step": step, **{k: v[i] for k, v in metrics.items()}}
-        for i in range(config.seeds)
-    ]

@@ -1,6 +1,8 @@
-"""What decides a run's numbers: names, options and seeds."""
+"""Configuration of a run: options that decide its numbers, and options of its output."""
 
 import dataclasses
+import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,9 +10,61 @@ from typing import Any
 from experiments import environments
 from experiments.analysis import files
 from experiments.environments.types import EnvironmentConfig
+from experiments.installation import commands
 from experiments.runs import presets, registry
-from experiments.runs.renamed import up_to_date
 from experiments.training.config import LoopConfig, ReplaySizes
+from jaxreplay.option import Config, option
+
+# Prefix of the options of each section of a RunConfig on the command line.
+PREFIXES = {
+    "loop": "", "sizes": "", "env_options": "env.", "agent_options": "agent.",
+    "replay_options": "replay.",
+}  # fmt: skip
+SECTIONS = tuple(PREFIXES)
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputConfig(Config):
+    """Output of a run besides its metrics; no result depends on it."""
+
+    checkpoint_every: int = option(10, "log points between two checkpoints", at_least=1)
+    tensorboard: bool = option(True, "write TensorBoard events")
+    figures: bool = option(
+        True, "draw a run's figures at its end; a comparison's own are always drawn"
+    )
+    report: bool = option(
+        False, "write report.html at the end, a self-contained page of 5 MB with all results"
+    )
+    wandb: bool = option(False, "log to Weights & Biases (WANDB_MODE=offline works)")
+    threshold: float | None = option(
+        None,
+        "return that counts as solved; none: the environment's own, if it has one",
+        at_most=1e12,
+    )
+    stop_on_divergence: bool = option(
+        False, "end a run when between two log points no loss or gradient of a seed was finite"
+    )
+    other_code: bool = option(
+        False,
+        "continue results of another version of the code or other settings of JAX; the results "
+        "then name both",
+    )
+
+    def check(self) -> None:
+        """Raise ValueError if the package of a chosen log is missing."""
+        self._check_package("wandb", "wandb")
+
+    def check_report(self) -> None:
+        """Raise ValueError if a report is chosen and plotly is missing.
+
+        Reading a folder does not check this, so folders with a report stay readable everywhere.
+        """
+        self._check_package("report", "plotly")
+
+    def _check_package(self, option_: str, module: str) -> None:
+        lacks = commands.missing(f"--{option_} true", {module: option_})
+        if getattr(self, option_) and lacks:
+            raise ValueError(f"{lacks}, or use --{option_} false")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,62 +83,48 @@ class RunConfig:
     loop: LoopConfig
 
     def to_json(self) -> dict[str, Any]:
-        """Return nested plain values, the sections named as on the command line."""
-        return {
-            "env": self.env,
-            "agent": self.agent,
-            "replay": self.replay,
-            "seeds": self.seeds,
-            "seed": self.seed,
-            **{section: dataclasses.asdict(getattr(self, section)) for section in SECTIONS},
-        }
+        """Return nested plain values: names and seeds, then the sections."""
+        names = {name: getattr(self, name) for name in ("env", "agent", "replay", "seeds", "seed")}
+        return names | {name: dataclasses.asdict(getattr(self, name)) for name in SECTIONS}
 
     @classmethod
     def from_json(cls, saved: Any) -> "RunConfig":
-        """Return the RunConfig that `to_json` wrote.
-
-        Modules that it names are not imported: whoever wants them has named them already.
+        """Return the RunConfig that `to_json` wrote, without importing modules that it names.
 
         Raises:
-          ValueError: one line: a field is missing, unknown, or not of its kind or within its
-            bounds; or a module would have to be imported.
+          ValueError: a field is missing, unknown, of the wrong type or out of bounds; or a
+            module is not imported.
         """
         if not isinstance(saved, dict):
             raise ValueError("config.json holds no configuration: restore it, or start a new run")
         saved = up_to_date(saved)
-        names = {name: _field(saved, name, str) for name in ("env", "agent", "replay")}
-        config = saved_defaults(**names)
+        config = saved_defaults(*(_field(saved, name, str) for name in ("env", "agent", "replay")))
         parts = {name: _section(getattr(config, name), saved, name) for name in SECTIONS}
         seeds, seed = _field(saved, "seeds", int), _field(saved, "seed", int)
         return dataclasses.replace(config, seeds=seeds, seed=seed, **parts)
 
 
 def saved_defaults(env: str, agent: str, replay: str) -> RunConfig:
-    """Return the run that names from a file stand for; import nothing.
+    """Return the default run for names from a file, without importing anything.
 
     Raises:
-      ValueError: one line: as `defaults`, or a module would have to be imported.
+      ValueError: as `defaults`, or a module is not imported.
     """
     check_imported(env)
     return defaults(env, agent, replay)
 
 
 def check_imported(env: str) -> None:
-    """Refuse an environment of a module that nothing has imported.
-
-    Raises:
-      ValueError: one line that says how to name it.
-    """
+    """Raise ValueError if an environment's module has not been imported."""
     module = environments.module_of(env)
     if module is not None and module not in sys.modules:
         raise ValueError(
-            f"the environment {env} is in module {module}, which is imported only where you name "
-            f"it: if you trust it, add --env {env} (--envs in a sweep)"
+            f"the environment {env} is in module {module}, which is imported only if the command "
+            f"line names it: if you trust it, add --env {env} (--envs in a sweep)"
         )
 
 
 def _field(saved: dict[str, Any], name: str, kind: type) -> Any:
-    """Return a field of a saved configuration."""
     if name not in saved:
         raise ValueError(f"config.json lacks {name}: restore it, or start a new run")
     if not isinstance(saved[name], kind) or isinstance(saved[name], bool):
@@ -93,41 +133,32 @@ def _field(saved: dict[str, Any], name: str, kind: type) -> Any:
 
 
 def _section(config: Any, saved: dict[str, Any], name: str) -> Any:
-    """Return the options of a section as they were saved."""
+    """Return the saved options of a section; `config` has the type and the known options."""
     options = _field(saved, name, dict)
     fields = {field.name for field in dataclasses.fields(config)}
     for field in sorted(fields - set(options)):
         raise ValueError(
-            f"config.json lacks {name}.{field}: it was edited, or made by another version of "
-            "jaxreplay: restore it, or start a new run"
+            f"config.json lacks {name}.{field}: it was edited, or another version of jaxreplay "
+            "wrote it: restore it, or start a new run"
         )
     for field in sorted(set(options) - fields):
-        if options[field] is not None:  # else it was not in use, and may be gone
+        if options[field] is not None:  # None means unused, and the option may be gone
             raise ValueError(
                 f"config.json has {name}.{field}, which this version of jaxreplay does not know: "
-                "use the version that made it, or start a new run"
+                "use the version that wrote it, or start a new run"
             )
-    values = {field: options[field] for field in fields}
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items() if k in fields}
     try:
         return dataclasses.replace(config, **values)
     except ValueError as error:
         raise ValueError(f"config.json, {name}: {error}") from error
 
 
-# How the options of each section of a RunConfig begin on the command line.
-PREFIXES = {
-    "loop": "", "sizes": "", "env_options": "env.", "agent_options": "agent.",
-    "replay_options": "replay.",
-}  # fmt: skip
-SECTIONS = tuple(PREFIXES)
-
-
 def defaults(env: str, agent: str, replay: str, preset: str | None = None) -> RunConfig:
-    """Return the run that these names stand for.
+    """Return the default run for these names.
 
     Raises:
-      ValueError: one line: they do not fit one another.
+      ValueError: the names do not fit one another.
     """
     if preset is not None:
         registry.check_preset(preset, agent, env)
@@ -152,11 +183,11 @@ def read(folder: Path, what: str = "run") -> RunConfig:
     """Read the configuration of the run in `folder`.
 
     Args:
-      folder: of the run.
-      what: what the message calls a run that is missing.
+      folder: folder of the run.
+      what: name of a missing run in the error message.
 
     Raises:
-      ValueError: one line: there is none, or its file is damaged or of another version.
+      ValueError: the run is missing, or its file is damaged or of another version.
     """
     path = folder / "config.json"
     if not path.exists():
@@ -171,12 +202,66 @@ def read(folder: Path, what: str = "run") -> RunConfig:
 
 
 def from_folder(saved: Any, folder: Path) -> RunConfig:
-    """Return a saved configuration, naming the folder that it is from where it can't be used.
-
-    Raises:
-      ValueError: as `RunConfig.from_json`.
-    """
+    """Return a saved configuration as `RunConfig.from_json`; errors name the folder."""
     try:
         return RunConfig.from_json(saved)
     except ValueError as error:
         raise ValueError(f"{folder}: {error}") from error
+
+
+def up_to_date(config: Any) -> Any:
+    """Return a saved configuration, nested plain values, with the present names of options."""
+    if not isinstance(config, dict):
+        return config
+    sizes, options = config.get("sizes"), config.get("replay_options")
+    if isinstance(sizes, dict) and "frames_on_host" in sizes:
+        rest = {name: value for name, value in sizes.items() if name != "frames_on_host"}
+        replay_on = "host" if sizes["frames_on_host"] else "device"
+        config = {**config, "sizes": {**rest, "replay_on": replay_on}}
+    if config.get("replay") == "ners" and isinstance(options, dict) and "clock" in options:
+        renamed = {"time_feature" if name == "clock" else name: x for name, x in options.items()}
+        config = {**config, "replay_options": renamed}
+    return config
+
+
+def check_same(saved: dict, now: dict, folder: str | os.PathLike) -> None:
+    """Raise ValueError, naming the first option that differs, if a run would change its options.
+
+    Args:
+      saved: nested, JSON-able configuration of the saved run.
+      now: configuration to continue with.
+      folder: folder of the run, for the message.
+    """
+    before, after = _options(saved), _options(now)
+    for name in differing(saved, now):
+        was = f"was made with {name} {before[name]}" if name in before else f"has no {name}"
+        has = f"this has {after[name]}" if name in after else "this lacks it"
+        raise ValueError(
+            f"the run in {folder} {was}, and {has}: use the same options, or another --out"
+        )
+
+
+def differing(saved: dict, now: dict) -> list[str]:
+    """Return the names of the options in which two nested, JSON-able configurations differ."""
+    before, after = _options(saved), _options(now)
+    return [name for name in {**before, **after} if before.get(name) != after.get(name)]
+
+
+def _options(config: dict) -> dict[str, str]:
+    """Return a configuration's options as on the command line, such as "agent.tau": "0.005"."""
+    flat: dict[str, str] = {}
+    for name, value in up_to_date(json.loads(json.dumps(config))).items():
+        if name in PREFIXES and isinstance(value, dict):
+            flat |= {PREFIXES[name] + field: _shown(each) for field, each in value.items()}
+        else:
+            flat[name] = _shown(value)
+    return flat
+
+
+def _shown(value: Any) -> str:
+    """Return a value in the command line's notation."""
+    if isinstance(value, list):
+        return " ".join(map(_shown, value)) or "''"
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "true", False: "false"}[value]
+    return str(value)

@@ -14,7 +14,6 @@ from typing import Any
 from experiments.analysis import stored
 from experiments.analysis.files import write_bytes, write_json
 from experiments.runs import manifest
-from experiments.runs.outputs import OutputConfig
 from experiments.studies import store
 from experiments.studies.grid import shown_value
 from experiments.studies.options import Question, SearchOptions, StudyOptions
@@ -51,7 +50,7 @@ def migrate(folder: Path) -> None:
     table, path = store.paths(folder)
     write_bytes(table, (folder / "sweep.csv.gz").read_bytes())
     write_json(path, facts | {"format": store.FORMAT})
-    manifest.write(folder, manifest.Manifest("study", OutputConfig(), {}))
+    manifest.write(folder, manifest.Manifest("study"))
     for name in ("sweep.json", "sweep.csv.gz"):
         (folder / name).unlink()
     if (folder / "sweep.md").is_file():

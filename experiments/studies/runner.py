@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from experiments.analysis import verdicts
-from experiments.runs import checksums, folder, lock
+from experiments.runs import checksums, folder
 from experiments.runs.assembly import Parts
 from experiments.runs.log import say
 from experiments.runs.rates import in_words
@@ -92,11 +92,11 @@ def run(
       Stopped: If the user interrupts the study, or runs fail. Ended runs are kept.
     """
     out = Path(out)
-    folder.check_claim_study(out, resume=resume, overwrite=overwrite or dry_run)
+    folder.check_claim_kind(out, "study", resume=resume, overwrite=overwrite or dry_run)
     remarks = study.check()
     with contextlib.ExitStack() as stack:
         if not dry_run:
-            stack.enter_context(lock.held(out))
+            stack.enter_context(folder.held(out))
         engine = stack.enter_context(engines.opened(where, cache))
         for remark in remarks:
             say(remark)
@@ -107,7 +107,7 @@ def run(
         if dry_run:
             _say_taken(out, resume, overwrite)
             return None
-        folder.claim_study(out, resume=resume, overwrite=overwrite)
+        folder.claim_kind(out, "study", resume=resume, overwrite=overwrite)
         job.results.write()
         over = threading.Event()
         try:
@@ -308,6 +308,6 @@ def _limited(hours: float | None, over: threading.Event) -> Iterator[None]:
 def _say_taken(out: Path, resume: bool, overwrite: bool) -> None:
     """Report after a dry run why its study could not begin, if so."""
     try:
-        folder.check_claim_study(out, resume=resume, overwrite=overwrite)
+        folder.check_claim_kind(out, "study", resume=resume, overwrite=overwrite)
     except ValueError as error:
         say(f"without --dry-run, this is an error: {error}")

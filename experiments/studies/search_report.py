@@ -11,7 +11,7 @@ from experiments.analysis import searched, sensitivity, tuned
 from experiments.analysis.files import write_bytes
 from experiments.analysis.tables import markdown, number
 from experiments.analysis.tuned import Estimate, Tuned
-from experiments.runs.finished import alike
+from experiments.runs.results import alike
 from experiments.studies.report import costs, shown
 from experiments.studies.search import scored
 from experiments.studies.store import Store, paths

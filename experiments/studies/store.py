@@ -17,7 +17,7 @@ import pandas as pd
 from experiments.analysis import kinds, statistics, stored
 from experiments.analysis.files import write_bytes
 from experiments.analysis.stored import Damaged as Damaged  # raised by `read`
-from experiments.runs import checksums, code, same_config
+from experiments.runs import checksums, code, run_config
 from experiments.runs.results import versions
 from experiments.studies import study as studies
 from experiments.studies.grid import Point, shown_value
@@ -309,7 +309,7 @@ def resumed(
         has = "does not have" if other in asked else "also has"
         raise ValueError(f"the study in {folder} {has} '{other}': {choose}")
     for point, own in asked.items():
-        if differs := same_config.differing(known[point]["config"], own["config"]):
+        if differs := run_config.differing(known[point]["config"], own["config"]):
             raise ValueError(
                 f"the study in {folder} ran '{point}' with another {', '.join(differs)}: {choose}"
             )

@@ -124,6 +124,19 @@ def test_times_are_those_that_passed(folders, capsys, ended, column, value):
     assert (arm.timing is None) == (value < 0)  # no time can be that
 
 
+@pytest.mark.parametrize("kind", ["run", "comparison"])
+def test_resuming_an_ended_run_does_not_adopt_an_edited_table(folders, kind):
+    run = folders / kind if kind == "run" else folders / kind / "per"
+    frame = pd.read_csv(run / "timing.csv")
+    frame.loc[0, "seconds"] += 1.0
+    frame.to_csv(run / "timing.csv", index=False)
+    command = {"run": train, "comparison": compare}[kind]
+    for _ in range(2):
+        assert command.main(["--resume", str(folders / kind)]) == 0
+        (line,) = checksums.differing(run)
+        assert str(run / "timing.csv") in line
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -254,7 +267,7 @@ def test_checksums_lead_nowhere_else(folders):
 
 
 def test_alike_is_up_to_the_last_digits():
-    alike = source.finished.alike
+    alike = source.results.alike
     assert alike({"a": [1.0, None]}, {"a": (1.0 + 1e-9, None), "b": 3})
     assert not alike([1.0], [1.0, 2.0]) and not alike(None, 0.0) and not alike(1.0, 1.001)
     assert alike(math.inf, math.inf)

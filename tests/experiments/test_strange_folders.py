@@ -187,7 +187,7 @@ def test_nothing_is_sent_away_unless_the_command_line_says_so(folders):
         assert not list((folders / kind).rglob("wandb"))
         out = next((folders / kind).rglob("manifest.json")).parent
         edited(out / "manifest.json", lambda saved: saved["output"].update(other_code=True))
-        assert not manifest.saved_output(out).other_code
+        assert not manifest.read(out).output.other_code
 
 
 @pytest.mark.parametrize("kind", ["run", "comparison", "grid"])

@@ -14,9 +14,8 @@ import pandas as pd
 import pytest
 
 from experiments import sweep
-from experiments.runs.outputs import OutputConfig
 from experiments.runs.run import execute
-from experiments.runs.run_config import RunConfig
+from experiments.runs.run_config import OutputConfig, RunConfig
 from experiments.studies import store
 from tests import refusals
 from tests.refusals import assert_names

@@ -179,7 +179,7 @@ def test_an_ended_run_without_checkpoints_is_not_begun_again(finished, tmp_path,
 def test_run_killed_before_its_first_checkpoint_starts_again(finished, tmp_path, capsys):
     out = tmp_path / "early"
     out.mkdir()
-    for name in ("config.json", "metrics.csv"):
+    for name in ("config.json", "manifest.json", "metrics.csv"):
         (out / name).write_bytes((finished / name).read_bytes())
     assert train.main(["--resume", str(out)]) == 0
     assert_names(capsys.readouterr().err, out, "metrics.csv")  # which is written again

@@ -9,7 +9,8 @@ import pytest
 
 from experiments import compare, plot, report, sweep, train, watch
 from experiments.analysis import files
-from experiments.runs import checkpoint, lock
+from experiments.runs import checkpoint
+from experiments.runs.folder import LOCK
 from experiments.runs.run_config import read as read_config
 from experiments.studies import store
 from jaxreplay.saving import printable, untrusted
@@ -212,9 +213,9 @@ def test_a_checkpoint_without_its_books_is_named(meta, studies, tmp_path, capsys
 def test_a_pipe_is_not_a_lock_or_a_checkpoint_or_a_film(studies, tmp_path, capsys):
     folder = tmp_path / "run"
     shutil.copytree(studies / "run", folder)
-    os.mkfifo(folder / lock.LOCK)
-    assert lock.LOCK in refused(capsys, train, "--resume", folder)
-    (folder / lock.LOCK).unlink()
+    os.mkfifo(folder / LOCK)
+    assert LOCK in refused(capsys, train, "--resume", folder)
+    (folder / LOCK).unlink()
     os.mkfifo(tmp_path / "film.gif")
     said = refused(capsys, watch, folder, "--out", tmp_path / "film.gif")
     assert "film.gif" in said

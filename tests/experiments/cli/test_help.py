@@ -10,7 +10,7 @@ from experiments import compare, plot, report, sweep, train, watch
 from experiments.cli.help import LINES, WIDTH, Guide
 from experiments.cli.options import Parser
 from experiments.papers import __main__ as papers
-from experiments.runs import fitting, presets
+from experiments.runs import presets, registry
 from experiments.runs.registry import AGENTS, feeds
 from jaxreplay.methods import METHODS
 from jaxreplay.option import options_of
@@ -199,9 +199,9 @@ def test_help_of_names_that_do_not_fit_says_so(capsys):
 
 
 def test_help_keeps_the_usual_names_where_they_fit():
-    assert fitting.names(None, None, None, None) == presets.names(None)
-    assert fitting.names(None, None, None, ["per"]).agent == "dqn"
-    assert fitting.names(None, ["gymnax/Pendulum-v1"], None, None).agent == "td3"
+    assert registry.fitting_names(None, None, None, None) == presets.names(None)
+    assert registry.fitting_names(None, None, None, ["per"]).agent == "dqn"
+    assert registry.fitting_names(None, ["gymnax/Pendulum-v1"], None, None).agent == "td3"
 
 
 def test_help_of_an_agent_and_a_method_that_do_not_fit_names_what_the_agent_lacks(capsys):

@@ -109,16 +109,6 @@ def test_numbers_of_another_width_name_the_setting(tmp_path):
         load(tmp_path, {"x": jnp.zeros(3)})
 
 
-def test_restored_keys_go_on_with_the_same_numbers(tmp_path):
-    state = {"a": jax.random.key(3), "b": jax.random.key(3, impl="rbg")}
-    save(tmp_path, 1, state, {})
-    read = load(tmp_path, state)
-    for name in state:
-        np.testing.assert_array_equal(
-            jax.random.normal(read[name], (4,)), jax.random.normal(state[name], (4,))
-        )
-
-
 @pytest.mark.parametrize("name", ["key", "pair", "odd"])  # "key" begins the path "keys", too
 def test_a_part_may_be_read_alone(tmp_path, name):
     state = everything()
@@ -174,11 +164,13 @@ def test_any_tree_comes_back(tmp_path_factory, tree):
 def test_only_checkpoints_are_removed(tmp_path):
     mine = ["step_1.best.safetensors", "step_5.safetensors"]
     mine += ["unfinished/.tmp-notes", "unfinished/step_9.pt"]
-    left = ["unfinished/.tmpAb12Cd", "unfinished/step_000000000009.safetensors"]
+    left = ["unfinished/.tmpAb12Cd", "unfinished/step_000000000099.safetensors"]
     (tmp_path / "unfinished").mkdir()
     for name in (*mine, *left):
         (tmp_path / name).touch()
+    assert latest(tmp_path) is None
     save(tmp_path, 10, {"x": jnp.zeros(1)}, {})
+    assert latest(tmp_path) == 10
     remove(tmp_path)
     found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")}
     assert found == {*mine, "unfinished"}
@@ -193,17 +185,6 @@ def test_newest_are_kept_and_found(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
     assert load(tmp_path, {"x": jnp.int32(0)}, step=100)["x"] == 100
     assert read_meta(tmp_path, 100) == {"step": 100}
-
-
-def test_leftovers_are_ignored_and_cleaned(tmp_path):
-    (tmp_path / "unfinished").mkdir()
-    (tmp_path / "unfinished" / "step_000000000099.safetensors").write_bytes(b"half")
-    (tmp_path / "notes.txt").write_text("mine")
-    assert latest(tmp_path) is None
-    save(tmp_path, 5, {"x": jnp.ones(2)}, {})
-    assert latest(tmp_path) == 5
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["notes.txt", "step_000000000005.safetensors"]
 
 
 def test_a_step_saved_again_is_replaced_and_an_earlier_one_refused(tmp_path):
@@ -285,7 +266,10 @@ def test_a_run_that_an_older_version_left_is_refused_by_name_and_stays(tmp_path,
         load(run / "checkpoints", {"x": jnp.ones(3)})
     for options, parts in (
         (["--resume", str(run)], ("config.json", "loop.offline")),
-        (["--out", str(run)], ("--overwrite", f"--resume {run}", "--out")),
+        (
+            ["--out", str(run), "--overwrite"],
+            ("checkpoints/step_000000000060.safetensors", "--out"),
+        ),
     ):
         with pytest.raises(SystemExit):
             train.main(options)
@@ -361,7 +345,7 @@ for _ in range(30):
     if child == 0:
         for step in range(before + 1, 10**6):
             save(folder, step, state(step), {"step": step})
-    time.sleep(rng.uniform(0.02, 0.05))
+    time.sleep(rng.uniform(0.02, 0.2))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     step = latest(folder)

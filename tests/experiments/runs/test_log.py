@@ -1,3 +1,4 @@
+import contextlib
 import importlib.util
 import json
 import os
@@ -6,6 +7,8 @@ import sys
 import time
 import zlib
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,19 +18,22 @@ from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.record_writer import masked_crc32c
 
 from experiments.runs.log import (
-    CSVSink,
-    CSVTable,
-    Elapsed,
     Sinks,
     TensorBoardSink,
     TerminalSink,
     WandbSink,
+    mean_over_seeds,
+    waiting,
+)
+from experiments.runs.run_config import OutputConfig
+from experiments.runs.tables import (
+    CSVSink,
+    CSVTable,
+    Elapsed,
     Written,
     check_written,
-    mean_over_seeds,
     written_timing,
 )
-from experiments.runs.outputs import OutputConfig
 from tests.refusals import assert_names, refused
 
 STEPS = (100, 200, 300, 400)
@@ -108,13 +114,13 @@ def test_files_that_are_not_what_was_written_are_refused(tmp_path, damage):
     sink = CSVSink(tmp_path)
     for step in STEPS:
         sink.log(step, rows(step), Elapsed(1.0))
-    check_written(metrics, sink.metrics)
+    check_written(metrics, sink.written["metrics.csv"])
     assert written_timing(timing, STEPS).size == timing.stat().st_size
     for path in (metrics, timing):
         lines = DAMAGES[damage](path.read_text().splitlines(keepends=True))
         path.unlink() if lines is None else path.write_text("".join(lines))
     with refused(metrics, "--out"):
-        check_written(metrics, sink.metrics)
+        check_written(metrics, sink.written["metrics.csv"])
     with refused(timing, "--out"):
         written_timing(timing, STEPS)
 
@@ -178,7 +184,7 @@ def test_numbers_are_read_back_bit_for_bit(tmp_path_factory, values, dtype):
 def test_times_are_kept_apart_from_metrics(tmp_path):
     sink = CSVSink(tmp_path)
     sink.log(100, rows(100), Elapsed(4.0))
-    kept = sink.metrics
+    kept = sink.written["metrics.csv"]
     sink.log(300, rows(300), Elapsed(4.0))
     sink.close()
     sink = CSVSink(tmp_path, kept, written_timing(tmp_path / "timing.csv", [100]), 100)
@@ -305,7 +311,8 @@ def test_without_a_terminal_progress_is_few_plain_lines(capsys):
 
 def test_in_a_terminal_progress_is_a_bar():
     code = (
-        "import numpy as np; from experiments.runs.log import Elapsed, TerminalSink\n"
+        "import numpy as np; from experiments.runs.log import TerminalSink\n"
+        "from experiments.runs.tables import Elapsed\n"
         "sink = TerminalSink('per', total=400)\n"
         "for step in (100, 400):\n"
         "    row = {'seed': 0, 'step': step, 'eval_return': np.float32(7)}\n"
@@ -338,8 +345,37 @@ class Recorder:
 
 def test_sinks_log_to_all_and_close_all_whatever_happens():
     sinks = [Recorder(), Recorder(fails=True), Recorder()]
-    with pytest.raises(OSError, match="disk full"), Sinks(sinks) as together:
+    with pytest.raises(OSError, match="disk full"), contextlib.closing(Sinks(sinks)) as together:
         together.log(100, rows(100), Elapsed(1.5))
         raise KeyboardInterrupt
     assert [sink.seen for sink in sinks] == [[(100, Elapsed(1.5))]] * 3
     assert all(sink.closed for sink in sinks)
+
+
+def compiles() -> None:
+    with waiting("per: compiling the loop", "per: training"):
+        jax.jit(lambda x: x + 1)(jnp.ones(3))
+        print("a result")
+
+
+def test_it_says_what_is_waited_for(monkeypatch, capsys):
+    for name in ("TTY_COMPATIBLE", "NO_COLOR"):
+        monkeypatch.setenv(name, "1")
+    compiles()
+    said = capsys.readouterr()
+    assert "per: compiling the loop 0:00:00" in said.err  # the first picture
+    assert "per: training 0:00:0" in said.err  # the last, when JAX has compiled
+    assert said.out == "a result\n"
+
+
+def test_without_a_terminal_nothing_is_shown(capsys):
+    compiles()
+    assert capsys.readouterr() == ("a result\n", "")
+
+
+def test_what_goes_wrong_meanwhile_goes_on(monkeypatch):
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    with pytest.raises(ValueError, match="gone"), waiting("x"):
+        raise ValueError("gone")
+    with waiting("x"):  # the one before has ended
+        pass

@@ -40,27 +40,6 @@ def test_presets_set_options_that_there_are(name):
     assert all(sentence.endswith(".") for sentence in preset.differs)
 
 
-def test_what_the_papers_say():
-    config = defaults(CARTPOLE, "rainbow", "per", "data_efficient")
-    assert (config.loop.n_step, config.loop.warmup, config.loop.learn_every) == (20, 1600, 1)
-    assert (config.sizes.capacity, config.sizes.batch_size) == (100_000, 32)
-    options = config.agent_options
-    assert (options.sigma, options.learning_rate, options.target_every) == (0.1, 1e-4, 2_000)
-    assert (options.network, options.max_grad_norm) == ("data_efficient", 10)
-    config = defaults(CARTPOLE, "rainbow", "per", "canonical")
-    assert (config.loop.n_step, config.loop.warmup, config.loop.learn_every) == (3, 20_000, 4)
-    assert config.loop.steps * 4 == 200_000_000 and not config.loop.random_warmup
-    options = config.agent_options
-    # 32 000 frames of the target network are 8 000 steps, with an update at every fourth.
-    assert options.target_every * config.loop.learn_every * 4 == 32_000
-    assert (options.sigma, options.learning_rate, options.network) == (0.5, 6.25e-5, "nature")
-
-
-def test_a_preset_brings_the_protocol_of_its_paper():
-    assert defaults("atari/Pong", "rainbow", "per", "data_efficient").env_options.protocol == "ners"
-    assert defaults("atari/Pong", "rainbow", "per", "canonical").env_options.protocol == "per"
-
-
 def test_replay_options_are_set_where_the_method_has_them_all():
     for name in ("uniform", "per", "rank", "pser", "ero", "ners"):
         plain = METHODS[name].config()
@@ -145,22 +124,6 @@ def test_names_without_a_preset_are_the_commands_own():
     brought = ("atari/Breakout", "rainbow", "per", ("per", "uniform"))
     assert presets.names("canonical") == brought
     assert presets.names("refer_racer").replays == ("refer",)
-
-
-def test_a_method_may_change_the_agent():
-    """The paper's DDPG is bounded with correlated noise, but for ReF-ER."""
-    ddpg = {
-        replay: defaults(PENDULUM, "ddpg", replay, "refer_ddpg").agent_options
-        for replay in ("refer", "uniform", "rank")
-    }
-    assert ddpg["uniform"] == ddpg["rank"]
-    changed = {"bounded": False, "noise": "gaussian", "anneal": 5e-7}
-    assert ddpg["refer"] == dataclasses.replace(ddpg["uniform"], **changed)
-    rates = [
-        defaults(CARTPOLE, "dqn", replay, "per_proportional").agent_options.learning_rate
-        for replay in ("uniform", "per", "rank", "pser")
-    ]
-    assert rates == [2.5e-4, 6.25e-5, 6.25e-5, 6.25e-5]
 
 
 def test_options_that_are_given_win(executed, tmp_path):

@@ -1,0 +1,108 @@
+"""Configurations: read by field, compared by option, and those of older versions renamed."""
+
+import json
+import sys
+
+import pytest
+
+from experiments.runs import run_config
+from experiments.runs.run_config import RunConfig, defaults, up_to_date
+from tests.refusals import refused
+
+CONFIG = defaults("gymnax/CartPole-v1", "dqn", "per")
+PLAIN = {
+    "agent": "dqn",
+    "seeds": 5,
+    "loop": {"steps": 6000},
+    "agent_options": {"hidden": [256, 256], "double": True},
+    "replay_options": {"alpha": 0.6, "cap": None},
+}
+
+
+def test_tuples_are_the_lists_that_json_makes_of_them():
+    tuples = PLAIN | {"agent_options": {"hidden": (256, 256), "double": True}}
+    run_config.check_same(PLAIN, tuples, "runs/x")
+    assert run_config.differing(PLAIN, tuples) == []
+
+
+@pytest.mark.parametrize(
+    ("now", "parts"),
+    [
+        ({"seeds": 9}, ("seeds", "5", "9")),
+        ({"loop": {"steps": 5000}}, ("steps", "6000", "5000")),
+        ({"agent_options": {"hidden": [64], "double": True}}, ("agent.hidden", "256 256", "64")),
+        ({"agent_options": {"hidden": [256, 256], "double": False}},
+         ("agent.double", "true", "false")),
+        ({"replay_options": {"alpha": 0.4, "cap": 1}}, ("replay.alpha", "0.6", "0.4")),
+        ({"replay_options": {"alpha": 0.6, "cap": 1}}, ("replay.cap", "none", "1")),
+        ({"replay_options": {"alpha": 0.6}}, ("replay.cap", "none")),
+        ({"loop": {"steps": 6000, "pace": 9}}, ("pace", "9")),
+    ],
+)  # fmt: skip
+def test_another_option_is_refused_by_its_name_on_the_command_line(now, parts):
+    with refused("runs/x", *parts, "--out"):
+        run_config.check_same(PLAIN, PLAIN | now, "runs/x")
+
+
+def test_every_option_that_differs_is_named():
+    now = PLAIN | {"loop": {"steps": 1}, "replay_options": {"alpha": 0.6, "cap": 3, "more": 1}}
+    assert run_config.differing(PLAIN, now) == ["steps", "replay.cap", "replay.more"]
+
+
+@pytest.mark.parametrize(("before", "now"), [(True, "host"), (False, "device")])
+def test_frames_on_host_is_replay_on(before, now):
+    config = defaults("gymnax/CartPole-v1", "dqn", "per").to_json()
+    old = {**config, "sizes": {**config["sizes"], "frames_on_host": before}}
+    del old["sizes"]["replay_on"]
+    read = RunConfig.from_json(old)
+    assert read.sizes.replay_on == now
+    assert run_config.differing(old, read.to_json()) == []
+    differs = run_config.differing(old, config)
+    assert differs == (["replay_on"] if before else [])
+    assert up_to_date(config) is config
+
+
+EDITS = [
+    (lambda c: c["loop"].update(gamma="high"), ("loop", "gamma", "high")),
+    (lambda c: c["loop"].update(gamma=2.0), ("loop", "gamma", "2.0")),
+    (lambda c: c["agent_options"].update(double="no"), ("double", "no", "true", "false")),
+    (lambda c: c["agent_options"].update(hidden=64), ("hidden", "64", "(64,)")),
+    (lambda c: c["loop"].pop("gamma"), ("config.json", "loop.gamma")),
+    (lambda c: c.pop("sizes"), ("config.json", "sizes")),
+    (lambda c: c.update(sizes=3), ("config.json", "sizes", "3")),
+    (lambda c: c.update(seeds="two"), ("config.json", "seeds", "two")),
+    (lambda c: c.update(seeds=True), ("config.json", "seeds", "True")),
+    (lambda c: c["loop"].update(gamam=0.9), ("config.json", "loop.gamam")),
+    (lambda c: c.update(env="gymnax/CartPoleX"), ("gymnax/CartPoleX", "--list")),
+    (lambda c: c.update(replay="perr"), ("perr", "--replay perr")),
+]
+
+
+@pytest.mark.parametrize(("edit", "parts"), EDITS)
+def test_an_edited_configuration_names_the_field(tmp_path, edit, parts):
+    saved = json.loads(json.dumps(CONFIG.to_json()))
+    edit(saved)
+    (tmp_path / "config.json").write_text(json.dumps(saved))
+    with refused(tmp_path, *parts):
+        run_config.read(tmp_path)
+
+
+def test_reading_a_run_imports_nothing(tmp_path, monkeypatch):
+    (tmp_path / "evil_module.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    saved = CONFIG.to_json() | {"env": "gymnasium/evil_module:Foo-v0"}
+    (tmp_path / "config.json").write_text(json.dumps(saved))
+    with refused("evil_module", "--env gymnasium/evil_module:Foo-v0"):
+        run_config.read(tmp_path)
+    assert "evil_module" not in sys.modules
+
+
+def test_the_clock_of_ners_is_its_time_feature():
+    config = defaults("gymnax/CartPole-v1", "dqn", "ners").to_json()
+    options = {**config["replay_options"], "clock": "episode"}
+    del options["time_feature"]
+    old = {**config, "replay_options": options}
+    read = RunConfig.from_json(old)
+    assert read.replay_options.time_feature == "episode"
+    assert run_config.differing(old, read.to_json()) == []
+    assert run_config.differing(old, config) == ["replay.time_feature"]
