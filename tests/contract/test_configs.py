@@ -7,7 +7,7 @@ import pytest
 from agents import tabular
 from experiments import environments
 from experiments.benchmarks import compiling, methods, replay, training
-from experiments.runs import outputs
+from experiments.runs import run_config
 from experiments.runs.registry import AGENTS
 from experiments.training.config import LoopConfig, ReplaySizes
 from jaxreplay.methods import METHODS
@@ -52,7 +52,7 @@ def beyond(entry: Option) -> list:
 def test_the_project_s_configs_are_all_here():
     known = [entry.config for entry in (*METHODS.values(), *AGENTS.values())]
     known += [type(environments.options(name)) for name in environments.names()]
-    known += [tabular.TabularConfig, LoopConfig, ReplaySizes, outputs.OutputConfig]
+    known += [tabular.TabularConfig, LoopConfig, ReplaySizes, run_config.OutputConfig]
     known += [module.Settings for module in (compiling, methods, replay, training)]
     assert set(known) <= set(CONFIGS)
 
@@ -73,5 +73,5 @@ def test_options_explain_themselves_in_one_line(config):
         assert entry.kind in (bool, int, float, str)
         # A name is chosen from some; but labels, metrics, addresses and folders are the user's.
         folders = ("purejaxrl", "rejax")
-        free = config.__name__ in ("Question", "SweepOptions") or entry.name in folders
+        free = config.__name__ in ("Question", "StudyOptions", "Where") or entry.name in folders
         assert entry.choices or entry.kind is not str or free

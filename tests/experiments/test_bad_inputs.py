@@ -16,9 +16,8 @@ import numpy as np
 import pytest
 
 from experiments.environments.types import EnvironmentConfig
-from experiments.runs.outputs import OutputConfig
 from experiments.runs.registry import AGENTS, feeds
-from experiments.runs.run_config import defaults
+from experiments.runs.run_config import OutputConfig, defaults
 from experiments.training.config import LoopConfig, ReplaySizes
 from jaxreplay.methods import METHODS
 from jaxreplay.option import options_of
