@@ -288,6 +288,7 @@ def _parse(
         help="what --search chooses from: LOW:HIGH, LOW:HIGH:log, or values as in --grid, such as "
         "replay.alpha=0:1 agent.learning_rate=1e-5:1e-2:log",
     )  # fmt: skip
+    parser.reasons["--metric"] = "--metric is called --primary, as elsewhere: use --primary final"
     first = next(iter(bases.values()))
     for section in _SECTIONS:
         config, prefix = getattr(first, section), PREFIXES[section]

@@ -49,7 +49,7 @@ def warnings(swept: Swept) -> list[str]:
     if "+" in swept.code:
         lines.append(
             "Several versions of the code or settings of JAX made these results: "
-            f"{swept.store.facts['code']}."
+            f"{swept.code}."
         )
     return lines
 

@@ -172,7 +172,8 @@ def test_a_file_says_the_same_as_the_command_line(tmp_path, capsys):
     words = ["--file", str(path), "--out", str(tmp_path / "x"), "--dry-run"]
     assert sweep.main([*words, "--seeds", "3"]) == 0  # what is given beside a file wins
     said = capsys.readouterr().err
-    assert_names(said.splitlines()[0], "18", "6")  # runs and programs: 2 and 4 points, 3 seeds
+    (planned,) = (line for line in said.splitlines() if "agent steps" in line)
+    assert_names(planned, "18", "6")  # runs and programs: 2 and 4 points, 3 seeds
     assert "walk/4 mine n_step=1 agent.hidden=8 8 mine.sampling" not in said
     assert "walk/4 mine n_step=1 agent.hidden=8 8 replay.sampling=iid" in said
     assert not (tmp_path / "x").exists()
